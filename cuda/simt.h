@@ -25,7 +25,6 @@
 //   clock_ns                                             nanoseconds, from no point in particular
 //   recomputed                                           a value of which the compiler remembers nothing
 //   prefetch_l2 brings a line of memory to the card's cache, 128 bytes
-//   grid_barrier                                         a barrier of all blocks of a cooperative launch
 //
 // CONSTANT(T, name, n) is an array in constant memory, which the host writes before the first launch
 // (Driver::upload_constant). SHARED(T, name, n) in a kernel is an array in shared memory of a size that the

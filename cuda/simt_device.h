@@ -152,24 +152,6 @@ DEVICE uint32_t arrive(uint32_t* at) {
     return before;
 }
 
-// All threads of all blocks come, and what they wrote before is seen by all afterwards. `word` is 0 before
-// the first of a program's barriers and belongs to them: its top bit flips with each, because the blocks add
-// 2^31 together.
-DEVICE void grid_barrier(uint32_t* word) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        uint32_t blocks = gridDim.x * gridDim.y * gridDim.z;
-        bool first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
-        __threadfence();
-        uint32_t before = atomicAdd(word, first ? 0x80000000u - (blocks - 1) : 1u), now;
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
-        } while (((before ^ now) & 0x80000000u) == 0);
-        __threadfence();
-    }
-    __syncthreads();
-}
-
 DEVICE uint64_t clock_ns() {
     uint64_t ns;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");

@@ -127,7 +127,7 @@ impl WeightRows for Again<'_> {
         Ok(HostTensor { rows: rows.len(), bytes, ..self.0.clone() })
     }
 
-    fn again(&self) -> Option<Arc<dyn WeightBytes>> {
+    fn reader(&self) -> Option<Arc<dyn WeightBytes>> {
         Some(Arc::new(AgainBytes(self.0.bytes.clone())))
     }
 }
@@ -148,7 +148,7 @@ fn read_in_every_step() {
     let pages = shuffled_pages(1, 6);
     let streaming = Streaming { resident: Resident::Nothing, piece_bytes: 4096, ..Streaming::default() };
     let mut cpu = Cpu::new(2).expect("threads").streamed(streaming);
-    cpu.announce(&case.p).expect("a plan");
+    cpu.prepare(&case.p).expect("a plan");
     let weights = case.weights.iter().zip(&case.p.weights);
     let ids: Vec<_> = weights.map(|(w, decl)| cpu.upload_rows(&Again(w, decl)).expect("an upload")).collect();
     let exec = cpu.compile(&case.p, &ids).expect("a program that compiles");

@@ -52,25 +52,6 @@ KERNEL(broken_copy_end, BrokenParams, 32) {
     cp_async_commit();
 }
 
-// One block never comes to the barrier of all.
-KERNEL(broken_grid_barrier, BrokenParams, 64) {
-    if (blockIdx.x == 2) return;
-    grid_barrier(p.out);
-}
-
-// Not broken: in each round a block adds up what all four wrote in the round before. Word 0 is the barrier's.
-KERNEL(rounds_of_all_blocks, BrokenParams, 64) {
-    uint32_t block = blockIdx.z * gridDim.x + blockIdx.x;
-    uint32_t* sums = p.out + 4;
-    if (threadIdx.x == 0) sums[block] = 1;
-    for (uint32_t round = 0; round < 7; round++) {
-        grid_barrier(p.out);
-        uint32_t sum = sums[0] + sums[1] + sums[2] + sums[3];
-        grid_barrier(p.out);
-        if (threadIdx.x == 0) sums[block] = sum;
-    }
-}
-
 // Not broken: two halves of a block meet at barriers of their own, and one of them more often. In a round,
 // each value takes its neighbour's in, from static shared memory.
 KERNEL(halves_of_a_block, BrokenParams, 128) {

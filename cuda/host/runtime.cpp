@@ -11,7 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -31,8 +30,6 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr uint32_t kMaxThreads = 1024;
-// Blocks that a card of three multiprocessors holds at once, two on each.
-constexpr uint64_t kMaxCooperative = 6;
 // Blocks of a launch that start before the one before it has ended. Each keeps its stacks meanwhile.
 constexpr uint64_t kEarlyBlocks = 4;
 
@@ -119,16 +116,12 @@ struct Launch {
     uint64_t seed;
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> failed{false};
-    bool cooperative = false, counted = false;
+    bool counted = false;
     SimtCounts counts = {};
     // Whether the kernel before may still run; and what changes when it has ended.
     bool early = false;
     uint32_t previous_ended = 0;
     std::vector<Started> started;
-    // Of a cooperative launch: blocks that wait at the grid's barrier, how often it opened, and blocks that
-    // have ended.
-    uint64_t waiting = 0, opened = 0, ended = 0;
-    std::condition_variable moved;
     std::mutex mutex;
     char error[512] = "";
 
@@ -213,7 +206,6 @@ void* first_stack_pointer(uint8_t* stack, uint32_t thread) {
 void set_error(Launch& launch, const char* message) {
     std::lock_guard<std::mutex> guard(launch.mutex);
     if (!launch.failed.exchange(true)) snprintf(launch.error, sizeof launch.error, "%s", message);
-    launch.moved.notify_all();
 }
 
 // Gets all threads of a block ready to run.
@@ -307,9 +299,6 @@ void work(Launch& launch, Workspace& ws) {
         start_block(launch, ws, block);
         run_block(launch, ws);
         if (launch.counted) count_accesses(ws.logs, launch.threads, launch.counts);
-        std::lock_guard<std::mutex> guard(launch.mutex);
-        launch.ended++;
-        launch.moved.notify_all();
     }
     free_block(block);
 }
@@ -405,28 +394,6 @@ __attribute__((noinline)) void check_access(const void* at, size_t bytes) {
         }
     }
     fail("%zu bytes at %p, outside every allocation", bytes, at);
-}
-
-// Each block of a cooperative launch has a thread of the system, which waits here with all its fibers: these
-// are at the block's own barrier, or nowhere.
-void grid_barrier() {
-    Launch& launch = *current->block->launch;
-    if (!launch.cooperative) fail("a grid barrier wants a cooperative launch");
-    uint64_t blocks = launch.blocks();
-    bool hopeless = false;
-    {
-        std::unique_lock<std::mutex> lock(launch.mutex);
-        uint64_t before = launch.opened;
-        if (++launch.waiting == blocks) {
-            launch.waiting = 0;
-            launch.opened++;
-            launch.moved.notify_all();
-        }
-        while (launch.opened == before && !launch.failed && launch.waiting + launch.ended < blocks)
-            launch.moved.wait(lock);
-        hopeless = launch.opened == before;
-    }
-    if (hopeless) fail("waits for ever at a grid barrier: a block has ended");
 }
 
 void wait_for_previous_kernel() {
@@ -599,11 +566,6 @@ SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void*
                  config->name, grid[0], grid[1], grid[2], config->threads, config->shared_bytes);
         return nullptr;
     }
-    if (config->cooperative && blocks > kMaxCooperative) {
-        snprintf(error, error_bytes, "%s: no cooperative launch of %llu blocks", config->name,
-                 static_cast<unsigned long long>(blocks));
-        return nullptr;
-    }
     SimtLaunch* begun = new SimtLaunch;
     Launch& launch = begun->launch;
     launch.cores = device->cores;
@@ -615,9 +577,8 @@ SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void*
     launch.threads = config->threads;
     launch.shared_bytes = config->shared_bytes;
     launch.seed = config->seed;
-    launch.cooperative = config->cooperative;
     launch.counted = config->counted;
-    launch.early = config->early && !config->cooperative;
+    launch.early = config->early;
     launch.started.resize(launch.early ? std::min(blocks, kEarlyBlocks) : 0);
     for (Started& started : launch.started) {
         started.ws = take_workspace();
@@ -651,7 +612,7 @@ int simt_finish(SimtLaunch* begun, SimtCounts* counts, char* error, size_t error
     };
     std::vector<std::thread> others;
     uint64_t blocks = launch.blocks() - std::min<uint64_t>(launch.started.size(), launch.blocks());
-    uint64_t at_once = launch.cooperative ? blocks : std::min<uint64_t>(launch.cores, blocks);
+    uint64_t at_once = std::min<uint64_t>(launch.cores, blocks);
     for (uint64_t i = 1; i < at_once; i++) others.emplace_back(run);
     if (blocks > 0) run();
     for (std::thread& thread : others) thread.join();

@@ -131,9 +131,6 @@ inline const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
 // The array of static shared memory that belongs to a place in the kernel's text.
 void* static_shared(const void* place, size_t bytes);
 
-// Waits until a thread of every block of a cooperative launch has come.
-void grid_barrier();
-
 // Waits, in a launch that simt_begin started early, until simt_finish says that what it waits for is done.
 void wait_for_previous_kernel();
 
@@ -222,8 +219,6 @@ struct SimtConfig {
     uint32_t grid[3];
     uint32_t threads;
     size_t shared_bytes;
-    // All blocks run at once.
-    bool cooperative;
     // The first blocks run at once up to where they wait for the kernel before. All others start when the
     // launch is finished.
     bool early;

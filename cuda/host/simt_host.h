@@ -257,12 +257,6 @@ DEVICE uint32_t transpose_matrix(uint32_t two) {
 
 DEVICE uint32_t recomputed(uint32_t x) { return x; }
 DEVICE void prefetch_l2(const void* at) { simt::check_access(at, 1); }
-DEVICE void grid_barrier(uint32_t* word) {
-    simt::check_access(word, sizeof *word);
-    __syncthreads();
-    if (threadIdx.x == 0) simt::grid_barrier();
-    __syncthreads();
-}
 
 DEVICE uint64_t clock_ns() { return simt::clock_ns(); }
 DEVICE void wait_for_previous_kernel() { simt::wait_for_previous_kernel(); }

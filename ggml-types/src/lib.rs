@@ -8,24 +8,20 @@ mod affine;
 mod block;
 pub mod codebooks;
 mod eights;
-#[rustfmt::skip]
-#[allow(missing_docs)] // Made by bindgen from include/ggml_type_ids.h, which says what they are.
-pub mod ids;
 mod k_groups;
 mod known;
 pub mod kv;
 pub mod planes;
 mod quant;
-mod register;
+mod registry;
 mod scale_search;
 mod tensor;
 pub mod turboquant;
 pub mod types;
 mod uneven;
 
-pub use known::{byte_len_of, id_name};
+pub use known::ids;
 pub use kv::{CodeValues, KvCodec, KvCodes, KvForm, KvSide, KvVectors, kv_by_name, kv_on};
 pub use quant::{Dialect, QuantError, QuantType, Ternary};
-pub use register::{RegisterError, register};
+pub use registry::{RegisterError, by_id, by_name, byte_len_of, id_name, register};
 pub use tensor::HostTensor;
-pub use types::{by_id, by_name};

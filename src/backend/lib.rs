@@ -10,16 +10,15 @@ pub mod cuda;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod device;
 mod memory;
+mod options;
 pub mod rates;
 mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
 pub use memory::{CardRates, DeviceMemory, MemoryKind, MemoryPart, Overhead};
-pub use registry::{
-    Auto, CardOnPaper, DeviceOption, DeviceOptions, Entry, NAMES, Opened, REGISTRY, auto, devices, on_paper,
-    open, open_on,
-};
+pub use options::{Auto, CardOnPaper, DeviceOption, DeviceOptions, Entry, Opened};
+pub use registry::{NAMES, REGISTRY, auto, devices, on_paper, open, open_on};
 
 use ggml_types::{HostTensor, QuantType};
 
@@ -120,7 +119,7 @@ pub trait WeightRows {
 
     /// What reads its bytes whenever they are wanted, into memory of the reader's; none where they are made
     /// when the weight is loaded. Nobody has looked at codes in them.
-    fn again(&self) -> Option<std::sync::Arc<dyn WeightBytes>> {
+    fn reader(&self) -> Option<std::sync::Arc<dyn WeightBytes>> {
         None
     }
 }
@@ -149,7 +148,7 @@ pub trait Backend: Send {
 
     /// Where a device, its driver and the kernels should pass a self-test before they run a model: what has
     /// to be the same for a test that was passed to count.
-    fn to_be_tested(&self) -> Option<String> {
+    fn self_test_key(&self) -> Option<String> {
         None
     }
 
@@ -186,7 +185,7 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
-    fn announce(&mut self, _p: &Program) -> Result<(), BackendError> {
+    fn prepare(&mut self, _p: &Program) -> Result<(), BackendError> {
         Ok(())
     }
 
@@ -248,7 +247,7 @@ pub trait Backend: Send {
 
     /// How inputs of products with weights of that type are best rounded where neither the model nor the user
     /// says so: not at all, unless that makes a backend much faster and costs next to nothing.
-    fn rounding(&self, _weights: &dyn QuantType) -> ActQuant {
+    fn default_act_quant(&self, _weights: &dyn QuantType) -> ActQuant {
         ActQuant::None
     }
 

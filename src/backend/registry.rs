@@ -1,138 +1,6 @@
 //! The backends of this build, and how one is opened.
 
-use std::collections::BTreeMap;
-
-use super::{Backend, BackendError, cpu};
-
-/// A backend that was opened, or why it does not start.
-pub type Opened = Result<Box<dyn Backend>, BackendError>;
-
-/// A backend of this build.
-#[derive(Debug)]
-pub struct Entry {
-    /// Its name, `cuda`.
-    pub name: &'static str,
-    /// What it runs programs on, for people.
-    pub about: &'static str,
-    /// What can be chosen of it, besides the number of threads.
-    pub options: &'static [DeviceOption],
-    /// Whether [`auto`] may take it; not what runs on the processor in a GPU's place.
-    pub auto: Option<Auto>,
-    /// Each device that it finds, or why it finds none, given a number of threads.
-    pub devices: fn(threads: usize) -> Vec<Result<String, BackendError>>,
-    /// Opens it. Other options than its own were refused before.
-    pub open: fn(threads: usize, options: &DeviceOptions) -> Opened,
-}
-
-/// Something that can be chosen of a backend.
-#[derive(Debug)]
-pub struct DeviceOption {
-    /// Its name, `device`.
-    pub name: &'static str,
-    /// What it means, and the values that it takes.
-    pub about: &'static str,
-}
-
-/// Which device, for a backend that may find several.
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
-pub const DEVICE: DeviceOption = DeviceOption {
-    name: "device",
-    about: "a number of the backend's list, or a part of a name; cuda: several",
-};
-
-/// Whether stages are timed, for a backend that can.
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
-pub const PROFILE: DeviceOption = DeviceOption {
-    name: "profile",
-    about: "true: stages are timed, and runs wait for their end; cuda: events, one by one",
-};
-
-/// How many layers' weights stay on a card.
-#[cfg(feature = "cuda")]
-pub const GPU_LAYERS: DeviceOption = DeviceOption {
-    name: "gpu_layers",
-    about: "layers whose weights stay on the card: all, a number, or auto (what fits); others are streamed",
-};
-
-/// Which matrices lie in memory of the host.
-#[cfg(feature = "cuda")]
-pub const OVERRIDE_TENSOR: DeviceOption = DeviceOption {
-    name: "override_tensor",
-    about: "matrices that stay in memory of the host and are streamed, such as ffn_.*_exps=CPU",
-};
-
-/// How many streamed layers a card has room for at a time.
-#[cfg(feature = "cuda")]
-pub const STREAM_SLOTS: DeviceOption = DeviceOption {
-    name: "stream_slots",
-    about: "streamed layers that a card has room for at a time, 1 to 8",
-};
-
-/// From how many rows of a step on such weights are copied.
-#[cfg(feature = "cuda")]
-pub const MIN_BATCH: DeviceOption = DeviceOption {
-    name: "op_offload_min_batch",
-    about: "rows of a step from which on streamed weights are copied, not computed with: auto, off, N",
-};
-
-/// When a backend is taken unasked.
-#[derive(Debug)]
-pub struct Auto {
-    /// Those of a higher rank are tried first.
-    pub rank: u32,
-    /// Whether its device is there.
-    pub is_there: fn() -> bool,
-}
-
-/// What was chosen of a backend, by the names of its [`options`](Entry::options). What is left out, it
-/// decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceOptions(BTreeMap<String, String>);
-
-impl DeviceOptions {
-    /// The same with one more choice.
-    #[must_use]
-    pub fn with(mut self, option: &str, value: impl Into<String>) -> Self {
-        self.0.insert(option.to_owned(), value.into());
-        self
-    }
-
-    /// What was chosen, if anything.
-    pub fn get(&self, option: &str) -> Option<&str> {
-        self.0.get(option).map(String::as_str)
-    }
-
-    /// Whether everything is left to the backend.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Which layers are streamed to a card, if any.
-    #[cfg(feature = "cuda")]
-    pub(super) fn streaming(
-        &self,
-        backend: &'static str,
-    ) -> Result<Option<super::cuda::Streaming>, BackendError> {
-        let options = [GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR, MIN_BATCH].map(|option| option.name);
-        let [layers, slots, overrides, min_batch] = options.map(|name| (name, self.get(name)));
-        super::cuda::Streaming::of(backend, layers, slots, overrides, min_batch)
-    }
-
-    /// As [`get`](Self::get), read as another type.
-    #[cfg(any(feature = "cuda", feature = "wgpu"))]
-    pub(super) fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
-        &self,
-        backend: &'static str,
-        option: &str,
-    ) -> Result<Option<T>, BackendError> {
-        let parsed = |value: &str| {
-            value
-                .parse()
-                .map_err(|err| BackendError::option(backend, option, format!("{err}, got `{value}`")))
-        };
-        self.get(option).map(parsed).transpose()
-    }
-}
+use super::{BackendError, CardOnPaper, DeviceOptions, Entry, Opened, cpu};
 
 /// Every backend of this build, in the order in which they are listed.
 pub static REGISTRY: &[Entry] = &[
@@ -140,34 +8,10 @@ pub static REGISTRY: &[Entry] = &[
     #[cfg(feature = "cuda")]
     super::cuda::ENTRY,
     #[cfg(feature = "simt")]
-    Entry {
-        name: "cuda-simt",
-        about: "CUDA kernels on the processor, for tests",
-        options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR, MIN_BATCH],
-        auto: None,
-        devices: |threads| vec![Ok(simt(threads).device())],
-        open: |threads, options| {
-            let value = options.get(PROFILE.name);
-            let profiling = super::cuda::Profiling::of("cuda-simt", PROFILE.name, value)?;
-            let streaming = options.streaming("cuda-simt")?;
-            let cuda = simt(threads).profiled(profiling).streamed(streaming);
-            Ok(Box::new(cuda.beside(move || processor(threads))))
-        },
-    },
+    super::cuda::simt::ENTRY,
     #[cfg(feature = "wgpu")]
     super::wgpu::ENTRY,
 ];
-
-#[cfg(feature = "simt")]
-fn simt(threads: usize) -> super::cuda::Cuda {
-    super::cuda::Cuda::on(Box::new(super::cuda::driver::simt::Simt::new(threads as u32, 0)))
-}
-
-/// The processor, for a backend that leaves some of its work to it.
-#[cfg(feature = "cuda")]
-pub(super) fn processor(threads: usize) -> Opened {
-    Ok(Box::new(cpu::Cpu::new(threads)?))
-}
 
 /// The names of all backends of this build; [`open`] takes `auto` besides.
 pub const NAMES: &[&str] = &{
@@ -219,7 +63,7 @@ pub fn open_on(name: &str, threads: usize, options: &DeviceOptions) -> Opened {
             return Err(BackendError::Unknown { name: name.to_owned(), detail });
         }
     };
-    for option in options.0.keys() {
+    for option in options.names() {
         if !known.iter().any(|known| known.name == option) {
             return Err(BackendError::option(name, option, no_such_option(option)));
         }
@@ -228,17 +72,6 @@ pub fn open_on(name: &str, threads: usize, options: &DeviceOptions) -> Opened {
         Some(entry) => (entry.open)(threads, options),
         None => auto(threads).into_iter().find(Result::is_ok).unwrap_or_else(|| open("cpu", threads)),
     }
-}
-
-/// A card that is not here, and that programs are planned for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CardOnPaper {
-    /// Words of its name, such as `rtx 5080`; without them, the card with the memory that is closest.
-    pub card: Option<String>,
-    /// Its memory in bytes, if that is another than the card's own.
-    pub memory_bytes: Option<u64>,
-    /// Which layers are streamed to it; it has no other option.
-    pub options: DeviceOptions,
 }
 
 /// The CUDA backend on a card that is not here: it plans by the code that plans on one, needs neither a

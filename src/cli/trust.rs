@@ -1,4 +1,4 @@
-//! Backends that have proven themselves: a device that says so ([`Backend::to_be_tested`]) passes a short
+//! Backends that have proven themselves: a device that says so ([`Backend::self_test_key`]) passes a short
 //! self-test before it runs its first model, and again when its driver or the kernels are others.
 
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub fn backends(options: &EngineOptions, self_test: bool) -> Vec<Opened> {
 fn trusted(mut backend: Box<dyn Backend>, options: &EngineOptions) -> Opened {
     let codecs = [&options.cache_type_k, &options.cache_type_v].map(|name| kv_by_name(name));
     // Codecs that do not exist, or that a backend lacks, are refused where the model is planned.
-    let (Some(device), [Some(k), Some(v)]) = (backend.to_be_tested(), codecs) else { return Ok(backend) };
+    let (Some(device), [Some(k), Some(v)]) = (backend.self_test_key(), codecs) else { return Ok(backend) };
     let what = format!("{device}, KV {} and {}", k.name(), v.name());
     let passes = Passes::in_folder(cache_dir());
     if passes.has(&what) {

@@ -76,7 +76,7 @@ pub struct EngineOptions {
     pub head_type: String,
     /// How inputs of linear layers are rounded: one of [`ACT_TYPES`](super::ACT_TYPES). `trained` is the
     /// model's own way; `auto`, too, but where the model has none it is the backend's
-    /// ([`Backend::rounding`]); `f32` is not at all, `i8` each token, and `i8-block` each 32 inputs.
+    /// ([`Backend::default_act_quant`]); `f32` is not at all, `i8` each token, and `i8-block` each 32 inputs.
     pub act_type: String,
     /// Whose type ids the file uses, if it leaves doubt.
     pub dialect: Option<Dialect>,
@@ -266,7 +266,7 @@ impl Engine {
             return Err(GgufError::HeaderOnly.into());
         }
         let (Model { program, weights, hyper, notes: of_file }, n_ctx) =
-            build(&gguf, options, |ty| backend.rounding(ty))?;
+            build(&gguf, options, |ty| backend.default_act_quant(ty))?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
         let ids = upload(&mut *backend, weights, &program, options.n_threads(), progress)?;
@@ -308,7 +308,7 @@ pub fn upload(
     threads: usize,
     mut progress: impl FnMut(Progress),
 ) -> Result<Vec<WeightId>, Error> {
-    backend.announce(program)?;
+    backend.prepare(program)?;
     let total_bytes = weights.iter().map(|weight| weight.n_bytes() as u64).sum();
     let mut done_bytes = 0;
     progress(Progress { done_bytes, total_bytes });
@@ -351,7 +351,7 @@ impl WeightRows for Checked<'_> {
         Ok(HostTensor { rows: rows.len(), bytes, ..encoded })
     }
 
-    fn again(&self) -> Option<Arc<dyn WeightBytes>> {
+    fn reader(&self) -> Option<Arc<dyn WeightBytes>> {
         let is_as_declared = self.tensor.ty.is(self.decl.ty);
         let (source, start) = self.tensor.source().filter(|_| is_as_declared)?;
         Some(Arc::new(Again { source, start }))
@@ -388,7 +388,7 @@ fn of_weight(error: BackendError) -> Error {
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing;
 /// [`Error::DoesNotFit`].
 pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
-    let (model, n_ctx) = build(gguf, options, |ty| backend.rounding(ty))?;
+    let (model, n_ctx) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
     let plan = backend.plan(&model.program)?;
     fits(&plan, n_ctx)?;
     Ok(plan)
@@ -403,7 +403,7 @@ pub fn memory(
     options: &EngineOptions,
     backend: &dyn Backend,
 ) -> Result<Vec<DeviceMemory>, Error> {
-    Ok(backend.memory(&build(gguf, options, |ty| backend.rounding(ty))?.0.program)?)
+    Ok(backend.memory(&build(gguf, options, |ty| backend.default_act_quant(ty))?.0.program)?)
 }
 
 /// A model's forward pass, without a backend.

@@ -86,7 +86,7 @@ impl WeightRows for Weight<'_> {
         Ok(HostTensor { rows: rows.len(), bytes, ..self.tensor.clone() })
     }
 
-    fn again(&self) -> Option<Arc<dyn WeightBytes>> {
+    fn reader(&self) -> Option<Arc<dyn WeightBytes>> {
         Some(Arc::new(OnDisk { tensor: self.tensor.clone(), disk: Arc::clone(self.disk) }))
     }
 }
@@ -105,7 +105,7 @@ fn of_model(model: Model) -> (Case, PageTable) {
 /// The model with weights that lie on such a disk.
 fn on(case: &Case, threads: usize, streaming: Streaming, disk: &Arc<Disk>) -> (Cpu, Exec) {
     let mut cpu = Cpu::new(threads).expect("threads").streamed(streaming);
-    cpu.announce(&case.p).expect("a plan");
+    cpu.prepare(&case.p).expect("a plan");
     let weights = case.weights.iter().zip(&case.p.weights);
     let ids: Vec<_> = weights
         .map(|(tensor, decl)| cpu.upload_rows(&Weight { tensor, decl, disk }).expect("an upload"))

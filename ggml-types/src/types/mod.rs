@@ -1,10 +1,7 @@
-//! The registry of weight types. A new type is one file here and its lines below: the last
+//! The list of weight types. A new type is one file here and its lines below: the last
 //! `mod`, the first `pub use`, the first entry.
 
-use std::collections::HashMap;
-use std::sync::LazyLock;
-
-use crate::{Dialect, QuantType, register};
+use crate::QuantType;
 
 pub(crate) mod bf16;
 mod f16;
@@ -117,19 +114,3 @@ pub static REGISTRY: &[&dyn QuantType] = &[
     &F16,
     &F32,
 ];
-
-/// The registry by number: opening a file asks for each of its tensors.
-static BY_ID: LazyLock<HashMap<(Dialect, u32), &'static dyn QuantType>> =
-    LazyLock::new(|| REGISTRY.iter().flat_map(|ty| ty.ids().iter().map(|id| (*id, *ty))).collect());
-
-/// The type that `dialect` numbers `id`, of the registry or [registered](crate::register) by the program.
-pub fn by_id(dialect: Dialect, id: u32) -> Option<&'static dyn QuantType> {
-    let own = || register::find(|ty| ty.ids().contains(&(dialect, id)));
-    BY_ID.get(&(dialect, id)).copied().or_else(own)
-}
-
-/// The type called `name`, likewise.
-pub fn by_name(name: &str) -> Option<&'static dyn QuantType> {
-    let is = |ty: &dyn QuantType| ty.name() == name;
-    REGISTRY.iter().copied().find(|ty| is(*ty)).or_else(|| register::find(is))
-}

@@ -5,12 +5,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Header, its twin, and whether it includes others, whose items have no place in the twin but for those of
-/// its own parts (`params_attend.h`).
-const TWINS: &[(&str, &str, bool)] = &[
-    ("ggml-types/include/ggml_type_ids.h", "ggml-types/src/ids.rs", false),
-    ("cuda/params.h", "src/backend/cuda/params.rs", true),
-];
+/// Each header and its twin.
+const TWINS: &[(&str, &str)] = &[("cuda/params.h", "src/backend/cuda/params.rs")];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -21,15 +17,13 @@ fn twins() -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {
     clang_sys::load().map_err(|err| format!("libclang is not here: {err}"))?;
     // Headers are named as they stand in the twins.
     env::set_current_dir(root())?;
-    let twin = |&(header, file, includes): &(&str, &str, bool)| {
-        let mut builder = bindgen::builder()
+    let twin = |&(header, file): &(&str, &str)| {
+        let builder = bindgen::builder()
             .header(header)
             .disable_header_comment()
-            .raw_line(format!("// Made of {header} by scripts/bindgen.sh."));
-        if includes {
-            let parts = header.replace(".h", "(_[a-z]+)?\\.h");
-            builder = builder.allowlist_file(parts);
-        }
+            .raw_line(format!("// Made of {header} by scripts/bindgen.sh."))
+            // Of what a header includes, only its own parts (`params_attend.h`) have a place in the twin.
+            .allowlist_file(header.replace(".h", "(_[a-z]+)?\\.h"));
         Ok((root().join(file), builder.generate()?.to_string()))
     };
     TWINS.iter().map(twin).collect()

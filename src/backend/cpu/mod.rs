@@ -60,7 +60,7 @@ pub struct Cpu {
     pool: Pool,
     kernels: &'static Kernels,
     streaming: Streaming,
-    /// Of the program that was announced: where its weights are to be, by name, if some stay in a file.
+    /// Of the program that was prepared for: where its weights are to be, by name, if some stay in a file.
     places: HashMap<String, Place>,
     /// What there is to say of it.
     note: Option<String>,
@@ -154,7 +154,7 @@ impl Backend for Cpu {
         Ok(vec![self.planned(p, self.device())?.0])
     }
 
-    fn announce(&mut self, p: &Program) -> Result<(), BackendError> {
+    fn prepare(&mut self, p: &Program) -> Result<(), BackendError> {
         let (_, layout) = self.planned(p, String::new())?;
         self.places = if layout.reads_files() { layout.places(p) } else { HashMap::new() };
         self.note = layout.note();
@@ -216,7 +216,7 @@ impl Backend for Cpu {
     }
 
     /// A run has ended when it returns, so that one that is queued ahead would only keep its token waiting.
-    fn rounding(&self, weights: &dyn QuantType) -> ActQuant {
+    fn default_act_quant(&self, weights: &dyn QuantType) -> ActQuant {
         if linear::has_integer_products(weights) { ActQuant::I8PerBlock } else { ActQuant::None }
     }
 

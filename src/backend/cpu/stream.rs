@@ -18,8 +18,8 @@ use ggml_types::HostTensor;
 use super::NAME;
 use super::simd::Aligned;
 use crate::memory::{self, Parts};
-use crate::registry::{DeviceOption, DeviceOptions};
 use crate::{BackendError, MemoryKind, MemoryPart, WeightRows};
+use crate::{DeviceOption, DeviceOptions};
 pub(super) use file_weight::FileWeight;
 pub(super) use reader::Reader;
 use sterna_program::part::spread;
@@ -155,7 +155,7 @@ fn margin(free: u64) -> u64 {
 /// What is in the way of reading it; a code that stands for no value.
 pub(super) fn in_memory(w: &dyn WeightRows) -> Result<HostTensor, BackendError> {
     let decl = w.decl();
-    if w.again().is_none() {
+    if w.reader().is_none() {
         return w.read(0..decl.rows);
     }
     let weight = FileWeight::new(w, usize::MAX)?;

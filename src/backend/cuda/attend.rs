@@ -292,7 +292,6 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
         threads,
         shared_bytes: ((found + parts + merged) * 4).next_multiple_of(16) as u32,
-        cooperative: false,
         params,
     }
 }
@@ -363,7 +362,6 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
         grid: [blocks_of_tile, tiles, 1],
         threads: ATTEND_THREADS,
         shared_bytes,
-        cooperative: false,
         params,
     }
 }

@@ -116,7 +116,6 @@ fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
         grid: [2 * decl.n_kv_heads as u32, 1, cx.shape.rows as u32],
         threads: APPEND_THREADS,
         shared_bytes: shared.next_multiple_of(16) as u32,
-        cooperative: false,
         params,
     })
 }

@@ -49,7 +49,6 @@ pub fn launch(cx: &Cx<'_>, c: &Combine) -> Launch {
         grid: [c.cols.div_ceil(COMBINE_THREADS as usize) as u32, 1, (cx.shape.rows * c.each) as u32],
         threads: COMBINE_THREADS,
         shared_bytes: 0,
-        cooperative: false,
         params: words(&params),
     }
 }

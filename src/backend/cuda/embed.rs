@@ -39,7 +39,6 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         grid: [cx.shape.rows as u32, table.cols.div_ceil(EMBED_THREADS as usize) as u32, 1],
         threads: EMBED_THREADS,
         shared_bytes: 0,
-        cooperative: false,
         params: words(&params),
     }
 }

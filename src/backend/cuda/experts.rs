@@ -359,7 +359,6 @@ fn launch(
         grid: [blocks.shares as u32, 1, blocks.others as u32],
         threads: LINEAR_THREADS,
         shared_bytes: blocks.shared_bytes as u32,
-        cooperative: false,
         params: words(&params),
     }
 }
@@ -371,7 +370,6 @@ fn by_row<T: bytemuck::Pod>(cx: &Cx<'_>, kernel: &str, grid: [usize; 2], threads
         grid: [grid[0] as u32, 1, grid[1] as u32],
         threads,
         shared_bytes: 0,
-        cooperative: false,
         params: words(params),
     }
 }

@@ -39,7 +39,6 @@ pub fn launch(cx: &Cx<'_>, s: &AttnIn, from: &KeysAndValues) -> Launch {
         grid: [heads.div_ceil(warps) as u32, 1, cx.shape.rows as u32],
         threads: HEADS_THREADS,
         shared_bytes: (4 * warps * decl.head_dim) as u32,
-        cooperative: false,
         params: words(&params),
     }
 }

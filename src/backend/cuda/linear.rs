@@ -145,7 +145,6 @@ pub fn launches<T: bytemuck::Pod>(
         grid: [grid[0] as u32, grid[1] as u32, 1],
         threads: LINEAR_THREADS,
         shared_bytes: shared as u32,
-        cooperative: false,
         params,
     };
     let round = on_tensor_cores.filter(|mma| mma.rounds()).map(|_| {

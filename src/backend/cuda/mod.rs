@@ -33,6 +33,8 @@ mod post_norm;
 mod profile;
 mod proj_add;
 mod sample;
+#[cfg(feature = "simt")]
+pub mod simt;
 pub mod split;
 mod step;
 mod stream;
@@ -44,8 +46,9 @@ use ggml_types::HostTensor;
 
 use super::{
     Auto, Backend, BackendError, CardOnPaper, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime,
-    WeightId, registry,
+    WeightId,
 };
+use crate::device::{DEVICE, PROFILE};
 use driver::cards::{self, Spec};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::{Compiled, Streamed};
@@ -89,14 +92,14 @@ pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "a card of NVIDIA's through CUDA",
     options: &[
-        registry::DEVICE,
-        registry::PROFILE,
+        DEVICE,
+        PROFILE,
         open::SPLIT_MODE,
         open::TENSOR_SPLIT,
-        registry::GPU_LAYERS,
-        registry::STREAM_SLOTS,
-        registry::OVERRIDE_TENSOR,
-        registry::MIN_BATCH,
+        open::GPU_LAYERS,
+        open::STREAM_SLOTS,
+        open::OVERRIDE_TENSOR,
+        open::MIN_BATCH,
     ],
     auto: Some(Auto { rank: 2, is_there: || driver::real::cards().is_ok() }),
     devices: |_| match driver::real::cards_with_memory() {
@@ -135,7 +138,7 @@ struct Held {
     on_processor: Option<WeightId>,
 }
 
-/// A backend on a card that is not here; see [`registry::on_paper`].
+/// A backend on a card that is not here; see [`crate::on_paper`].
 pub fn on_paper(card: &CardOnPaper) -> Result<Cuda, BackendError> {
     let CardOnPaper { card, memory_bytes, options } = card;
     let card = match card {
@@ -147,9 +150,9 @@ pub fn on_paper(card: &CardOnPaper) -> Result<Cuda, BackendError> {
         None => memory_bytes.map_or(cards::DEFAULT, Spec::with_memory),
     };
     let driver = driver::OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
-    let cuda = Cuda::on(Box::new(driver)).streamed(options.streaming(NAME)?);
+    let cuda = Cuda::on(Box::new(driver)).streamed(open::streaming(options, NAME)?);
     // Nothing is compiled there, so it is never opened.
-    Ok(cuda.beside(|| registry::processor(1)))
+    Ok(cuda.beside(|| open::processor(1)))
 }
 
 impl Cuda {
@@ -264,8 +267,8 @@ impl Backend for Cuda {
         self.driver.device()
     }
 
-    fn to_be_tested(&self) -> Option<String> {
-        self.driver.to_be_tested()
+    fn self_test_key(&self) -> Option<String> {
+        self.driver.self_test_key()
     }
 
     fn note(&self) -> Option<String> {

@@ -3,9 +3,10 @@
 use super::driver::Driver;
 use super::driver::real::{Card, cards};
 use super::split::Split;
-use super::{Cuda, NAME, Profiling};
-use crate::BackendError;
-use crate::registry::{DEVICE, DeviceOption, DeviceOptions, GPU_LAYERS, Opened, PROFILE, processor};
+use super::{Cuda, NAME, Profiling, Streaming};
+use crate::cpu::Cpu;
+use crate::device::{DEVICE, PROFILE};
+use crate::{BackendError, DeviceOption, DeviceOptions, Opened};
 
 /// Whether layers are divided among several cards.
 pub const SPLIT_MODE: DeviceOption =
@@ -14,6 +15,43 @@ pub const SPLIT_MODE: DeviceOption =
 /// How much of a model each of several cards gets.
 pub const TENSOR_SPLIT: DeviceOption =
     DeviceOption { name: "tensor_split", about: "proportions of a model that the cards get, such as 3,1" };
+
+/// How many layers' weights stay on a card.
+pub const GPU_LAYERS: DeviceOption = DeviceOption {
+    name: "gpu_layers",
+    about: "layers whose weights stay on the card: all, a number, or auto (what fits); others are streamed",
+};
+
+/// Which matrices lie in memory of the host.
+pub const OVERRIDE_TENSOR: DeviceOption = DeviceOption {
+    name: "override_tensor",
+    about: "matrices that stay in memory of the host and are streamed, such as ffn_.*_exps=CPU",
+};
+
+/// How many streamed layers a card has room for at a time.
+pub const STREAM_SLOTS: DeviceOption = DeviceOption {
+    name: "stream_slots",
+    about: "streamed layers that a card has room for at a time, 1 to 8",
+};
+
+/// From how many rows of a step on such weights are copied.
+pub const MIN_BATCH: DeviceOption = DeviceOption {
+    name: "op_offload_min_batch",
+    about: "rows of a step from which on streamed weights are copied, not computed with: auto, off, N",
+};
+
+/// Which layers are streamed to a card, if any.
+pub fn streaming(options: &DeviceOptions, backend: &'static str) -> Result<Option<Streaming>, BackendError> {
+    let of = |option: &DeviceOption| (option.name, options.get(option.name));
+    let [layers, slots, overrides, min_batch] =
+        [&GPU_LAYERS, &STREAM_SLOTS, &OVERRIDE_TENSOR, &MIN_BATCH].map(of);
+    Streaming::of(backend, layers, slots, overrides, min_batch)
+}
+
+/// The processor, which some of the work is left to.
+pub fn processor(threads: usize) -> Opened {
+    Ok(Box::new(Cpu::new(threads)?))
+}
 
 /// A backend on the cards of this machine that are chosen: the first one, or all of them if layers are
 /// divided. `threads` are of the processor beside it, where layers are streamed.
@@ -33,7 +71,7 @@ pub fn open(threads: usize, options: &DeviceOptions) -> Opened {
         Some(other) => return Err(refused(&SPLIT_MODE, format!("want none or layer, got `{other}`"))),
     };
     let profiling = Profiling::of(NAME, PROFILE.name, options.get(PROFILE.name))?;
-    let streaming = options.streaming(NAME)?;
+    let streaming = streaming(options, NAME)?;
     if is_split && streaming.is_some() {
         return Err(refused(
             &GPU_LAYERS,

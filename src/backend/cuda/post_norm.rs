@@ -17,7 +17,6 @@ pub fn launch(cx: &Cx<'_>, norm: &Norm, product: Address, x: Address, cols: usiz
         grid: [cx.shape.rows as u32, 1, 1],
         threads: LINEAR_THREADS,
         shared_bytes: norm_bytes(cols) as u32,
-        cooperative: false,
         params: words(&params),
     }
 }

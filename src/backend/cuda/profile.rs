@@ -69,7 +69,6 @@ impl Profile {
             grid: [1; 3],
             threads: STAMP_THREADS,
             shared_bytes: 0,
-            cooperative: false,
             params: words(&StampParams { at: stamps + 8 * i as u64 }),
         };
         let (n, of_stage) = (stages.len(), |(i, launches)| [vec![stamp(i)], launches].concat());

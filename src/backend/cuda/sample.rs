@@ -56,7 +56,6 @@ pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
         grid: [blocks.min(cx.resident_blocks()), cx.shape.outputs as u32, 1],
         threads: SAMPLE_THREADS,
         shared_bytes: SAMPLE_SHARED_BYTES,
-        cooperative: false,
         params: words(&params),
     }
 }

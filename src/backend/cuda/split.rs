@@ -237,8 +237,8 @@ impl Backend for Split {
         format!("layers over {}", devices.join("; "))
     }
 
-    fn to_be_tested(&self) -> Option<String> {
-        let each: Vec<_> = self.cards.iter().map(Backend::to_be_tested).collect::<Option<_>>()?;
+    fn self_test_key(&self) -> Option<String> {
+        let each: Vec<_> = self.cards.iter().map(Backend::self_test_key).collect::<Option<_>>()?;
         Some(format!("layers over {}", each.join("; ")))
     }
 

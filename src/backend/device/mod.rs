@@ -9,3 +9,17 @@ pub mod sampling;
 pub mod step;
 pub mod tables;
 pub mod tiles;
+
+use crate::DeviceOption;
+
+/// Which device, for a backend that may find several.
+pub const DEVICE: DeviceOption = DeviceOption {
+    name: "device",
+    about: "a number of the backend's list, or a part of a name; cuda: several",
+};
+
+/// Whether stages are timed, for a backend that can.
+pub const PROFILE: DeviceOption = DeviceOption {
+    name: "profile",
+    about: "true: stages are timed, and runs wait for their end; cuda: events, one by one",
+};

@@ -36,9 +36,10 @@ use ggml_types::HostTensor;
 use wgpu::Buffer;
 
 use super::{
-    Auto, Backend, BackendError, DeviceMemory, DeviceOption, Entry, Exec, KvPage, Plan, StageTime, WeightId,
-    WeightRows, registry,
+    Auto, Backend, BackendError, DeviceMemory, DeviceOption, DeviceOptions, Entry, Exec, KvPage, Plan,
+    StageTime, WeightId, WeightRows,
 };
+use crate::device::{DEVICE, PROFILE};
 use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
@@ -59,17 +60,28 @@ const INT8: DeviceOption = DeviceOption {
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "a GPU through Vulkan, Metal or DirectX 12",
-    options: &[registry::DEVICE, INT8, registry::PROFILE],
+    options: &[DEVICE, INT8, PROFILE],
     auto: Some(Auto { rank: 1, is_there: device::has_gpu }),
     devices: |_| device::list(),
     open: |_, options| {
-        let profile = options.parsed(NAME, registry::PROFILE.name)?.unwrap_or(false);
-        let int8: Option<Int8> = options.parsed(NAME, INT8.name)?;
-        let device = options.get(registry::DEVICE.name).map(str::to_owned);
+        let profile = parsed(options, &PROFILE)?.unwrap_or(false);
+        let int8: Option<Int8> = parsed(options, &INT8)?;
+        let device = options.get(DEVICE.name).map(str::to_owned);
         let (packed, cache_dir) = (int8.and_then(|how| how.packed), super::cache_dir());
         Ok(Box::new(Wgpu::open(&Options { device, packed, profile, cache_dir, ..Options::default() })?))
     },
 };
+
+/// What was chosen of an option, read as another type.
+fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
+    options: &DeviceOptions,
+    option: &DeviceOption,
+) -> Result<Option<T>, BackendError> {
+    let parsed = |value: &str| {
+        value.parse().map_err(|err| BackendError::option(NAME, option.name, format!("{err}, got `{value}`")))
+    };
+    options.get(option.name).map(parsed).transpose()
+}
 
 /// A value of [`INT8`]: whether products are of packed integers; `None` where the device decides.
 struct Int8 {

@@ -46,7 +46,6 @@ pub struct Launch {
     pub grid: [u32; 3],
     pub threads: u32,
     pub shared_bytes: u32,
-    pub cooperative: bool,
     pub params: Vec<u8>,
 }
 
@@ -77,16 +76,9 @@ impl Function {
         threads.div_ceil(32) * of_warp
     }
 
-    /// Blocks that a multiprocessor holds.
-    fn resident(&self, card: &Spec, threads: u32, dynamic: u32) -> u32 {
-        let shared = dynamic + self.static_shared_bytes() + RESERVED_SHARED_BYTES;
-        let by_registers = card.registers.checked_div(self.registers(threads)).unwrap_or(u32::MAX);
-        (card.threads / threads).min(card.shared_bytes / shared).min(by_registers)
-    }
-
     /// Whether a card takes such a launch.
     fn check(&self, card: &Spec, launch: &Launch, driver: (i32, i32)) -> Result {
-        let Launch { grid: [x, y, z], threads, shared_bytes, cooperative, .. } = *launch;
+        let Launch { grid: [x, y, z], threads, shared_bytes, .. } = *launch;
         let blocks = u64::from(x) * u64::from(y) * u64::from(z);
         if blocks == 0 || x > i32::MAX as u32 || y.max(z) > 65535 || threads == 0 || threads > 1024 {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -99,10 +91,6 @@ impl Function {
         }
         if threads > self.kernel.max_threads || self.registers(threads) > card.registers {
             return Err(CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
-        }
-        let resident = self.resident(card, threads, shared_bytes) * card.multiprocessors;
-        if cooperative && blocks > u64::from(resident) {
-            return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         Ok(())
     }
@@ -122,15 +110,12 @@ unsafe fn read(
         say(format_args!("{:?}: the host form has blocks of one dimension", function.name));
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
-    let (mut cooperative, mut early) = (false, false);
+    let mut early = false;
     for i in 0..config.numAttrs as usize {
         // SAFETY: so many attributes, each of the kind that it names.
         unsafe {
             let attribute = &*config.attrs.add(i);
             match attribute.id {
-                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
-                    cooperative = attribute.value.cooperative != 0;
-                }
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
                     if card.compute >= (9, 0) =>
                 {
@@ -150,7 +135,6 @@ unsafe fn read(
         grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
         threads: config.blockDimX,
         shared_bytes: config.sharedMemBytes,
-        cooperative,
         params: params.to_vec(),
     };
     Ok((launch, early))

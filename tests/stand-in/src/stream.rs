@@ -214,7 +214,7 @@ impl Driver {
 
     /// Begins a launch; nothing where its kernel is one that does nothing.
     fn begin(&mut self, card: usize, launch: &Launch, in_graph: bool, early: bool) -> Result<Option<Begun>> {
-        let Launch { name, grid, threads, shared_bytes, cooperative, params } = launch;
+        let Launch { name, grid, threads, shared_bytes, params } = launch;
         let is_wrong = self
             .settings
             .wrong
@@ -228,7 +228,6 @@ impl Driver {
             grid: *grid,
             threads: *threads,
             shared_bytes: *shared_bytes as usize,
-            cooperative: *cooperative,
             early,
             counted: false,
             seed: self.settings.seed,

@@ -6,17 +6,17 @@
 //!
 //! A lane is one output: it adds up the groups of each [`BLOCK_PIECE`] inputs in their order, and then these,
 //! and no other row has a part in it. What comes before are exact sums of integers, in whichever order. So
-//! one activation row is multiplied as many are, to the bit, and yet in another way: `one.rs` multiplies
-//! codes as they come out of the blocks and adds up lanes, while `many.rs` turns them so that 64 bytes are 4
+//! one activation row is multiplied as many are, to the bit, and yet in another way: `gemv.rs` multiplies
+//! codes as they come out of the blocks and adds up lanes, while `gemm.rs` turns them so that 64 bytes are 4
 //! inputs of each of the 16 rows, and keeps a piece of them in the cache while all activation rows pass over
 //! it.
 #![allow(unsafe_code)]
 
 pub mod codes;
 pub mod few_bits;
+mod gemm;
+mod gemv;
 pub mod look_up;
-mod many;
-mod one;
 mod table;
 
 use std::marker::PhantomData;
@@ -81,9 +81,9 @@ impl<F: Coded> Kernel for Blocks<'_, '_, F> {
                 // SAFETY: as for this function; `new` checked every length.
                 unsafe {
                     if rows.len() == 1 {
-                        self.one::<L>(row, first, &mut scratch);
+                        self.gemv::<L>(row, first, &mut scratch);
                     } else {
-                        self.many::<L>(rows.clone(), first, &mut scratch);
+                        self.gemm::<L>(rows.clone(), first, &mut scratch);
                     }
                 }
             }

@@ -4,10 +4,10 @@
 //! and the sum over the activations is known. Sums are 32-bit integers, exact for rows of up to 2^23 inputs.
 //!
 //! Few rows of activations: each 64 bytes of weights are shifted four times into 4 x 64 codes, and these are
-//! multiplied as they are; the weights are read once, at the speed of memory. Many rows: `many.rs`.
+//! multiplied as they are; the weights are read once, at the speed of memory. Many rows: `gemm.rs`.
 #![allow(unsafe_code)]
 
-mod many;
+mod gemm;
 pub mod rows;
 pub mod trits;
 
@@ -122,8 +122,8 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
         unsafe {
             if rows.len() > L::FEW_ROWS.max(MANY_ROWS - 1) {
                 return match (L::ROWS, L::STRIP_VECTORS) {
-                    (8, 3) => self.many::<L, 8, 4, 3>(),
-                    _ => self.many::<L, 4, 2, 1>(),
+                    (8, 3) => self.gemm::<L, 8, 4, 3>(),
+                    _ => self.gemm::<L, 4, 2, 1>(),
                 };
             }
             let mut row = rows.start;

@@ -50,7 +50,7 @@ impl FileWeight {
     pub fn new(w: &dyn WeightRows, piece_bytes: usize) -> Result<Self, BackendError> {
         let decl = w.decl();
         let name = decl.name.clone();
-        let Some(file) = w.again() else {
+        let Some(file) = w.reader() else {
             let detail = format!("{name} is made when it is loaded, and memory has no room for all of it");
             return Err(BackendError::Weight(detail.into()));
         };

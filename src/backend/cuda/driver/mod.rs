@@ -64,9 +64,6 @@ pub struct Launch {
     pub threads: u32,
     /// Dynamic shared memory of a block, a multiple of 16.
     pub shared_bytes: u32,
-    /// Whether all blocks are there at once, so that they may wait for each other: no more than the card
-    /// holds.
-    pub cooperative: bool,
     /// The kernel's parameter struct.
     pub params: Vec<u64>,
 }
@@ -98,8 +95,8 @@ pub trait Driver: Any + Send {
     /// The device, for people.
     fn device(&self) -> String;
 
-    /// As [`Backend::to_be_tested`](crate::Backend::to_be_tested).
-    fn to_be_tested(&self) -> Option<String> {
+    /// As [`Backend::self_test_key`](crate::Backend::self_test_key).
+    fn self_test_key(&self) -> Option<String> {
         None
     }
 

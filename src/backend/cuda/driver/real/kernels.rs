@@ -146,13 +146,8 @@ pub fn launch(
 ) -> Result<(), BackendError> {
     // SAFETY: all bytes of the attribute are plain data.
     let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-    if launch.cooperative {
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-        attribute.value.cooperative = 1;
-    } else {
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
-    }
+    attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
     let config = sys::CUlaunchConfig {
         gridDimX: launch.grid[0],
         gridDimY: launch.grid[1],
@@ -164,7 +159,7 @@ pub fn launch(
         hStream: stream,
         attrs: &raw mut attribute,
         // Before sm_90 kernels do not wait by themselves, so they must not start early.
-        numAttrs: u32::from(launch.cooperative || starts_early),
+        numAttrs: u32::from(starts_early),
     };
     let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
     // SAFETY: the kernel takes one struct, whose bytes these are; its addresses are the backend's.

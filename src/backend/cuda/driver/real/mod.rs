@@ -175,7 +175,7 @@ impl Driver for Card {
         self.about.to_string()
     }
 
-    fn to_be_tested(&self) -> Option<String> {
+    fn self_test_key(&self) -> Option<String> {
         let uuid = result::device::get_uuid(self.device).ok()?;
         let uuid: String = uuid.bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
         Some(format!("{}, {uuid}, {}", self.about, code::id()))

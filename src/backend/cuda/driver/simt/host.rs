@@ -29,7 +29,6 @@ struct SimtConfig {
     grid: [u32; 3],
     threads: u32,
     shared_bytes: usize,
-    cooperative: bool,
     early: bool,
     counted: bool,
     seed: u64,
@@ -115,8 +114,6 @@ pub struct Config<'a> {
     pub threads: u32,
     /// Dynamic shared memory of a block.
     pub shared_bytes: usize,
-    /// Whether all blocks run at once.
-    pub cooperative: bool,
     /// Whether the first blocks start at once, up to where they wait for the kernel before.
     pub early: bool,
     /// Whether the first block runs alone, and its accesses are counted.
@@ -202,19 +199,10 @@ impl Host {
     /// # Safety
     /// The parameters are those of the kernel, and name memory that it may access until the launch has ended.
     pub unsafe fn begin(&self, config: &Config<'_>, params: &[u8]) -> Result<Begun, String> {
-        let Config { name, grid, threads, shared_bytes, cooperative, early, counted, seed } = *config;
+        let Config { name, grid, threads, shared_bytes, early, counted, seed } = *config;
         let bytes = kernel(name).map(|kernel| kernel.params_bytes);
         assert_eq!(bytes, Some(params.len()), "bytes of {name:?}'s parameters");
-        let config = SimtConfig {
-            name: name.as_ptr(),
-            grid,
-            threads,
-            shared_bytes,
-            cooperative,
-            early,
-            counted,
-            seed,
-        };
+        let config = SimtConfig { name: name.as_ptr(), grid, threads, shared_bytes, early, counted, seed };
         let mut error = [0_u8; 512];
         // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes; the error
         // has the length that is given. The rest is the caller's promise.

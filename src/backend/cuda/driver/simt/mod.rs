@@ -155,7 +155,6 @@ impl Driver for Simt {
             grid: launch.grid,
             threads: launch.threads,
             shared_bytes: launch.shared_bytes as usize,
-            cooperative: launch.cooperative,
             early: false,
             counted: self.counts.is_some(),
             seed: self.seed,
@@ -236,24 +235,18 @@ mod tests {
     /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word,
     /// or what the runtime said.
     fn run(kernel: &CStr, threads: u32, seed: u64) -> Result<u32, String> {
-        run_blocks(kernel, [1, 1, 1], threads, false, seed).map(|out| out[0])
+        run_blocks(kernel, [1, 1, 1], threads, seed).map(|out| out[0])
     }
 
     /// The same over several blocks; all words.
-    fn run_blocks(
-        kernel: &CStr,
-        grid: [u32; 3],
-        threads: u32,
-        cooperative: bool,
-        seed: u64,
-    ) -> Result<[u32; 16], String> {
+    fn run_blocks(kernel: &CStr, grid: [u32; 3], threads: u32, seed: u64) -> Result<[u32; 16], String> {
         let mut simt = Simt::new(1, seed);
         simt.kernels = vec![kernel.to_owned()];
         let out = simt.alloc(64).unwrap();
         let counting: Vec<u32> = (0..16).collect();
         simt.write(out, bytemuck::cast_slice(&counting)).unwrap();
         let (shared_bytes, params) = (1024, vec![out]);
-        let launch = Launch { kernel: Kernel(0), grid, threads, shared_bytes, cooperative, params };
+        let launch = Launch { kernel: Kernel(0), grid, threads, shared_bytes, params };
         simt.launch(&launch).map_err(|err| err.to_string())?;
         let mut words = [0; 16];
         simt.read(out, bytemuck::cast_slice_mut(&mut words)).unwrap();
@@ -356,16 +349,8 @@ mod tests {
             let mut simt = Simt::new(2, 1);
             let out = simt.alloc(64).unwrap();
             let (name, grid, seed) = (c"broken_wait", [1, 1, 1], 1);
-            let config = host::Config {
-                name,
-                grid,
-                threads: 32,
-                shared_bytes: 0,
-                cooperative: false,
-                early,
-                counted: false,
-                seed,
-            };
+            let config =
+                host::Config { name, grid, threads: 32, shared_bytes: 0, early, counted: false, seed };
             if !early {
                 simt.write(out, &7_u32.to_ne_bytes()).unwrap();
             }
@@ -383,27 +368,8 @@ mod tests {
     #[test]
     fn halves_of_a_block_meet_at_barriers_of_their_own() {
         for seed in 0..8 {
-            let words = run_blocks(c"halves_of_a_block", [3, 1, 1], 128, false, seed).unwrap();
+            let words = run_blocks(c"halves_of_a_block", [3, 1, 1], 128, seed).unwrap();
             assert_eq!(words[..3], [8, 32, 2], "order {seed}");
         }
-    }
-
-    /// Four blocks, eight rounds: each adds up what the others wrote in the round before.
-    #[test]
-    fn blocks_meet_at_a_grid_barrier() {
-        for seed in 0..4 {
-            let words = run_blocks(c"rounds_of_all_blocks", [2, 1, 2], 64, true, seed).unwrap();
-            assert_eq!(words[4..8], [4_u32.pow(7); 4], "order {seed}: {words:?}");
-        }
-    }
-
-    #[test]
-    fn a_grid_barrier_wants_every_block_and_a_cooperative_launch() {
-        let alone = run_blocks(c"rounds_of_all_blocks", [4, 1, 1], 64, false, 0).unwrap_err();
-        assert!(alone.contains("a grid barrier wants a cooperative launch"), "{alone}");
-        let missing = run_blocks(c"broken_grid_barrier", [4, 1, 1], 64, true, 0).unwrap_err();
-        assert!(missing.contains("waits for ever at a grid barrier"), "{missing}");
-        let many = run_blocks(c"rounds_of_all_blocks", [500, 1, 1], 64, true, 0).unwrap_err();
-        assert!(many.contains("no cooperative launch of 500 blocks"), "{many}");
     }
 }

@@ -25,7 +25,7 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// # Safety
     /// As [`Kernel::run`](super::super::lanes::Kernel::run).
     #[inline(always)]
-    pub(super) unsafe fn many<L: Lanes, const M: usize, const LESS: usize, const N: usize>(&mut self) {
+    pub(super) unsafe fn gemm<L: Lanes, const M: usize, const LESS: usize, const N: usize>(&mut self) {
         let (rows, outputs) = (self.tile.rows(), self.tile.cols().len());
         let units = self.product.cols.div_ceil(UNIT);
         // A unit with scales is a piece, because its sums are scaled.

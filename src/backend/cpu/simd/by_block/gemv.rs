@@ -55,7 +55,7 @@ impl<F: Coded> Blocks<'_, '_, F> {
     /// # Safety
     /// As [`Kernel::run`](super::super::lanes::Kernel::run).
     #[inline(always)]
-    pub(super) unsafe fn one<L: Lanes>(&mut self, row: usize, first: usize, scratch: &mut Scratch) {
+    pub(super) unsafe fn gemv<L: Lanes>(&mut self, row: usize, first: usize, scratch: &mut Scratch) {
         let cols = self.product.cols;
         let n_rows = TOGETHER.min(self.tile.cols().len() - first);
         let (q, blocks) = self.acts.row(row);

@@ -24,7 +24,7 @@ impl<F: Coded> Blocks<'_, '_, F> {
     /// # Safety
     /// As [`Kernel::run`](super::super::lanes::Kernel::run).
     #[inline(always)]
-    pub(super) unsafe fn many<L: Lanes>(&mut self, rows: Range<usize>, first: usize, scratch: &mut Scratch) {
+    pub(super) unsafe fn gemm<L: Lanes>(&mut self, rows: Range<usize>, first: usize, scratch: &mut Scratch) {
         let cols = self.product.cols;
         let sums = &mut scratch.sums[..rows.len() * TOGETHER];
         let (columns, heads) = scratch.codes.split_at_mut(TOGETHER * BLOCK_PIECE);
