@@ -137,7 +137,7 @@ impl Runner {
         }
         seq.cached += n;
         if let Some(slot) = seq.slot {
-            self.pages.settle(slot, seq.cached);
+            self.pages.release_stale(slot, seq.cached);
         }
     }
 

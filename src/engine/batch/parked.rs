@@ -7,6 +7,7 @@ use super::prefix::NodeId;
 use super::steps::Batch;
 use super::task::Parked;
 use crate::Error;
+use crate::pages::PageKind;
 use crate::state::{no_such_pages, read_page, write_page};
 use sterna_program::PAGE;
 
@@ -19,8 +20,8 @@ impl Batch {
         // The last token is run again: what was picked behind it is lost.
         let positions = task.seq.cached.min(task.seq.tokens.len() - 1);
         let room = self.options.host_bytes.saturating_sub(self.parked_bytes());
-        let beside = self.runner.pages.beside(slot, positions);
-        let pages: Vec<_> = (0..beside.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i)).collect();
+        let kinds = self.runner.pages.kinds_of(slot, positions);
+        let pages: Vec<_> = (0..kinds.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i)).collect();
         let page_bytes = |page| self.runner.backend.page_bytes(self.runner.exec, page);
         let n_bytes: usize = pages.iter().map(|page| page_bytes(*page)).sum();
         if n_bytes > room || n_bytes == 0 {
@@ -33,7 +34,7 @@ impl Batch {
             }
             bytes.extend_from_slice(&page_of);
         }
-        self.tasks[at].parked = Some(Parked { positions, beside, bytes });
+        self.tasks[at].parked = Some(Parked { positions, kinds, bytes });
         self.stats.parked += 1;
     }
 
@@ -54,12 +55,12 @@ impl Batch {
     /// [`Error::Backend`]: the slot is free again then, and the sequence will be computed.
     pub(super) fn unpark(&mut self, at: usize, slot: u32) -> Result<bool, Error> {
         let Some(parked) = self.tasks[at].parked.take() else { return Ok(false) };
-        let Parked { positions, beside, bytes } = &parked;
+        let Parked { positions, kinds, bytes } = &parked;
         let pages = &mut self.runner.pages;
-        while pages.n_free() < beside.len() && self.prefix.evict(pages) {}
-        let mut holds = pages.hold(slot, *positions, beside);
-        while !holds && (self.prefix.evict_exact(pages) || self.prefix.evict_sliding(pages)) {
-            holds = pages.hold(slot, *positions, beside);
+        while pages.n_free() < kinds.len() && self.prefix.evict(pages, PageKind::Quantised) {}
+        let mut holds = pages.hold(slot, *positions, kinds);
+        while !holds && self.prefix.evict_beside(pages) {
+            holds = pages.hold(slot, *positions, kinds);
         }
         if !holds {
             self.tasks[at].parked = Some(parked);
@@ -67,7 +68,7 @@ impl Batch {
         }
         let (mut from, mut page_of) = (bytes.as_slice(), Vec::new());
         let pages: Vec<_> =
-            (0..beside.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>()).collect();
+            (0..kinds.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>()).collect();
         let mut written =
             pages.into_iter().map(|page| write_page(&mut self.runner, page, &mut page_of, &mut from));
         if let Some(err) = written.find_map(Result::err) {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::steps::Batch;
 use super::task::{Part, SeqId};
-use crate::pages::pages_for;
+use crate::pages::{PageKind, pages_for};
 use crate::runner::Ask;
 use crate::{Error, Event, StopReason};
 use sterna_program::PAGE;
@@ -237,10 +237,11 @@ impl Batch {
             if pages.grow(slot, positions) {
                 return Grown::To(positions);
             }
-            let lacks = [pages.lacks_exact(slot, positions), pages.lacks_sliding(slot, positions)];
-            let evicted =
-                lacks[0] && self.prefix.evict_exact(pages) || lacks[1] && self.prefix.evict_sliding(pages);
-            if evicted || self.prefix.evict(pages) {
+            let evicted = [PageKind::Exact, PageKind::Sliding, PageKind::Quantised].into_iter().any(|kind| {
+                let helps = kind == PageKind::Quantised || pages.lacks(kind, slot, positions);
+                helps && self.prefix.evict(pages, kind)
+            });
+            if evicted {
                 continue;
             }
             let most = pages.most(slot, positions);

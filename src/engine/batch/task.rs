@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::prefix::NodeId;
-use crate::pages::Beside;
+use crate::pages::PageKinds;
 use crate::runner::Ask;
 use crate::sequence::Sequence;
 use crate::{Decoder, GenerateOptions, LogProbs, Stats};
@@ -71,8 +71,9 @@ pub struct Standing {
 pub(super) struct Parked {
     /// Positions whose keys and values these are.
     pub positions: usize,
-    pub beside: Vec<Beside>,
-    /// Page after page, each with those of other pools beside it.
+    /// Kinds of the pages, an entry per page of the sequence.
+    pub kinds: Vec<PageKinds>,
+    /// The pages, those of the same positions together.
     pub bytes: Vec<u8>,
 }
 
