@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::runner::{Desk, Taken};
+use super::runner::{RunnerLease, RunnerSlot};
 use super::{Error, SamplerOptions};
 use sterna_backend::{Plan, StageTime};
 use sterna_gguf::Gguf;
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub warnings: Vec<String>,
     pub tokenizer_pre: Option<String>,
     pub tokenizer: OnceLock<Tokenizer>,
-    pub desk: Desk,
+    pub runner_slot: RunnerSlot,
 }
 
 impl Engine {
@@ -149,13 +149,13 @@ impl Engine {
         program.logits().map_or("none", |logits| program.weight_decl(logits.w.w).ty.name())
     }
 
-    pub(super) fn desk(&self) -> &Desk {
-        &self.shared.desk
+    pub(super) fn runner_slot(&self) -> &RunnerSlot {
+        &self.shared.runner_slot
     }
 
     /// The runner, for one step.
-    pub(super) fn runner(&self) -> Result<Taken<&Desk>, Error> {
-        Desk::take(&self.shared.desk)
+    pub(super) fn runner(&self) -> Result<RunnerLease<&RunnerSlot>, Error> {
+        RunnerSlot::take(&self.shared.runner_slot)
     }
 
     pub(super) fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_by_name
 use super::error::Error;
 use super::handle::Shared;
 use super::pages::{Pages, Sliding, exact_pages_for, pages_for};
-use super::runner::{Desk, Runner};
+use super::runner::{Runner, RunnerSlot};
 use super::{Engine, act, head};
 use sterna_backend::{
     self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId,
@@ -288,7 +288,7 @@ impl Engine {
             threads: options.n_threads(),
             tokenizer_pre: options.tokenizer_pre.clone(),
             tokenizer: OnceLock::new(),
-            desk: Desk::new(Runner::new(backend, exec, pages, logits)),
+            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, logits)),
             gguf,
             hyper,
             program,

@@ -40,10 +40,10 @@ pub struct BatchStats {
     pub decode_rows: u64,
     /// How often a sequence had to give its pages back before its end.
     pub preemptions: u64,
-    /// How often they were copied to the host's memory then, and back.
-    pub parked: u64,
-    /// See above.
-    pub unparked: u64,
+    /// Sequences that were copied to the host's memory then.
+    pub swapped_out: u64,
+    /// Sequences that were copied back.
+    pub swapped_in: u64,
     /// The prefix cache.
     pub prefix: PrefixStats,
     /// Sequences that hold pages.

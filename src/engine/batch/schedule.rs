@@ -90,8 +90,8 @@ impl Batch {
             true => self.prefix.find(pages, &task.salt, &task.seq.tokens),
             false => Vec::new(),
         };
-        let is_parked = self.is_parked(at, &chain);
-        if is_parked {
+        let is_swapped_out = self.is_swapped_out(at, &chain);
+        if is_swapped_out {
             chain.clear();
         }
         let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
@@ -101,13 +101,13 @@ impl Batch {
         if need + n_running > there && n_running > 0 {
             return Ok(false);
         }
-        if is_parked && self.unpark(at, slot)? {
+        if is_swapped_out && self.swap_in(at, slot)? {
             self.runner.free_slots.pop();
             self.tasks[at].seq.slot = Some(slot);
             return Ok(true);
         }
         let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
-        task.parked = None;
+        task.swapped_out = None;
         if task.cache_prompt {
             self.prefix.count(task.seq.tokens.len(), &chain);
         }
@@ -137,7 +137,7 @@ impl Batch {
     /// again later.
     fn preempt(&mut self, at: usize) {
         self.keep_pages(at, true);
-        self.park(at);
+        self.swap_out(at);
         let task = &mut self.tasks[at];
         self.runner.release(&mut task.seq);
         task.nodes.clear();

@@ -50,9 +50,9 @@ impl Request {
     }
 }
 
-/// Where a sequence of a batch stands.
+/// The status of a sequence of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct SequenceStatus {
     /// Its name.
     pub id: SeqId,
     /// Its slot, below [`EngineOptions::n_seqs`](crate::EngineOptions::n_seqs); `None` while it
@@ -66,10 +66,10 @@ pub struct Standing {
     pub stats: Stats,
 }
 
-/// What a sequence held whose pages others have now, in memory of the host.
+/// The pages of a sequence that waits, in memory of the host.
 #[derive(Debug)]
-pub(super) struct Parked {
-    /// Positions whose keys and values these are.
+pub(super) struct SwappedOut {
+    /// Number of positions whose keys and values these are.
     pub positions: usize,
     /// Kinds of the pages, an entry per page of the sequence.
     pub kinds: Vec<PageKinds>,
@@ -104,7 +104,7 @@ pub(super) struct Task {
     /// Whether it keeps what it has and runs nothing.
     pub is_paused: bool,
     /// Its pages in memory of the host, while it waits.
-    pub parked: Option<Parked>,
+    pub swapped_out: Option<SwappedOut>,
     pub stats: Stats,
     /// When it was added.
     pub added: Instant,
