@@ -15,7 +15,7 @@ use sterna_program::{KvWindow, PAGE, PageTable};
 #[derive(Debug)]
 pub struct Pages {
     table: PageTable,
-    /// By [`PageKind`]. The pool of a kind that the caches lack is empty.
+    /// Pools by [`PageKind`]. The pool of a kind that the caches lack is empty.
     pools: [Pool; 3],
     window: KvWindow,
     sliding: Option<Sliding>,
@@ -85,7 +85,7 @@ impl PageSet {
         PageKind::ALL.into_iter().filter_map(move |kind| self.get(kind))
     }
 
-    /// Those of its pages that are of the wanted kinds.
+    /// The set without the pages of other kinds than the wanted ones.
     #[must_use]
     pub fn filter(self, wanted: impl Fn(PageKind) -> bool) -> Self {
         self.iter().filter(|page| wanted(page.kind)).collect()
@@ -122,8 +122,8 @@ fn grown(seqs: usize, rows: usize) -> usize {
     pages_for(rows) + usize::from(seqs > 1)
 }
 
-/// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::release_stale`] leaves of the
-/// newest.
+/// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::release_stale`] leaves
+/// of the newest.
 fn held_exact(window: KvWindow) -> usize {
     window.sink_pages + 1 + 2 * window.newest_pages
 }
@@ -201,7 +201,7 @@ impl Pages {
         (0..pages_for(positions)).map(of).collect()
     }
 
-    /// What is kept exactly.
+    /// Positions that are kept exactly.
     pub fn window(&self) -> KvWindow {
         self.window
     }
@@ -211,7 +211,7 @@ impl Pages {
         self.pool(PageKind::Exact).n_pages() > 0
     }
 
-    /// What layers keep that see a sliding window, if they do not keep all.
+    /// Pages that layers with a sliding window keep; `None` if they keep all.
     pub fn sliding(&self) -> Option<Sliding> {
         self.sliding
     }

@@ -22,13 +22,13 @@ pub(super) struct Runner {
     /// Whether runs are queued on a device while the host goes on.
     is_device: bool,
     rows: Vec<Row>,
-    /// One an output row; `None` if the host reads the logits.
+    /// Sampling per output row; `None` if the host reads the logits.
     sampling: Vec<Option<Sampling>>,
     /// Space for a page that is copied.
     page: Vec<u8>,
 }
 
-/// What is wanted of a sequence's rows in a step.
+/// Output that is wanted of a sequence's rows in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// Keys and values alone.
@@ -43,14 +43,14 @@ pub(super) enum Ask {
     All,
 }
 
-/// Who picks the token behind a row.
+/// Side that picks the token behind a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PickedBy {
     Device,
     Host,
 }
 
-/// What a token was picked from.
+/// Logits that a token was picked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PickedFrom {
     Numbers,
@@ -80,7 +80,7 @@ impl Runner {
         self.is_device
     }
 
-    /// Who picks the next token of a sequence.
+    /// Side that picks the next token of a sequence.
     pub fn picked_by(&self, seq: &Sequence) -> PickedBy {
         let by_host = seq.sampler.changes_logits()
             || self.is_device && !self.backend.runs_ahead(self.exec, &seq.sampling());

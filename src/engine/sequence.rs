@@ -14,9 +14,9 @@ pub(super) struct Sequence {
     pub cached: usize,
     /// Its slot in the page table; `None` while it holds no pages.
     pub slot: Option<u32>,
-    /// How tokens are picked.
+    /// Sampler that picks its tokens.
     pub sampler: Sampler,
-    /// How the picks are made that are queued and whose tokens the host has not read, oldest first; at most
+    /// Sampling of the picks that are queued and whose tokens the host has not read, oldest first; at most
     /// two.
     pub queued: Vec<Sampling>,
     /// The last token that was read of a pick, if [`tokens`](Self::tokens) lacks it. `queued` goes on from
@@ -47,7 +47,7 @@ impl Sequence {
         self.tokens.len().saturating_sub(self.cached)
     }
 
-    /// How the token behind the last position in the cache is picked.
+    /// Sampling of the token behind the last position in the cache.
     pub fn sampling(&self) -> Sampling {
         self.sampler.sampling(self.cached)
     }

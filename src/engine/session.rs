@@ -81,12 +81,13 @@ impl Session {
         self.engine.n_ctx() - self.position()
     }
 
-    /// How [`decode`](Self::decode) picks tokens from now on; a new session picks the most likely one.
+    /// Sets the sampler by which [`decode`](Self::decode) picks tokens from now on; a new session picks the
+    /// most likely one.
     pub fn set_sampler(&mut self, sampler: Sampler) {
         self.seq.sampler = sampler;
     }
 
-    /// How tokens are picked.
+    /// The sampler that picks its tokens.
     pub fn sampler(&self) -> &Sampler {
         &self.seq.sampler
     }
@@ -209,7 +210,7 @@ impl Session {
         if is_broken { Err(self.broken(position - 1)?) } else { Ok(token) }
     }
 
-    /// That the logits which the host has read are numbers.
+    /// Checks that the logits which the host has read are numbers.
     fn check_logits(&mut self) -> Result<(), Error> {
         if is_broken(&self.logits) { Err(self.broken(self.position() - 1)?) } else { Ok(()) }
     }

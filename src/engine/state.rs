@@ -47,7 +47,7 @@ impl Session {
         out.end()
     }
 
-    /// Page `i`, and those of other pools beside it.
+    /// The pages of page `i`, at most one per kind.
     fn pages_at(&self, i: usize) -> Result<impl Iterator<Item = KvPage>, Error> {
         Ok(self.engine().runner()?.pages.kv_pages(self.slot(), i).collect::<Vec<_>>().into_iter())
     }
@@ -79,7 +79,7 @@ impl Engine {
         Ok(session.of_pages(&tokens))
     }
 
-    /// The tokens of a saved session, and what stands beside its pages.
+    /// The tokens of a saved session, and the kinds of its pages.
     pub(super) fn read_head<R: BufRead>(
         &self,
         from: &mut Summed<&mut R>,
@@ -144,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// What two engines must have in common for one to take up what the other saved.
+    /// Properties that two engines must have in common for one to take up what the other saved.
     pub(super) fn form(&self) -> Result<Vec<(&'static str, String)>, Error> {
         let shared = &*self.shared;
         let mut form = vec![("model", self.fingerprint()?), ("backend", shared.backend_name.to_owned())];
@@ -179,7 +179,7 @@ impl Engine {
     }
 }
 
-/// What stands before the pages: lines of text, tokens, and what stands beside each page.
+/// The bytes before the pages: lines of text, tokens, and the kinds of page of each 64 positions.
 pub(super) fn head(engine: &Engine, tokens: &[u32], kinds: &[PageKinds]) -> Result<Vec<u8>, Error> {
     let mut head = format!("{TITLE}\n");
     engine.form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
@@ -208,7 +208,7 @@ pub(super) fn write_page(
     Ok(runner.backend.write_page(runner.exec, page, bytes)?)
 }
 
-/// Of pages that contradict each other.
+/// The error for pages that contradict each other.
 pub(super) fn no_such_pages() -> Error {
     StateError::Damaged("no session has such pages").into()
 }

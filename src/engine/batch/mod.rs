@@ -1,6 +1,6 @@
 //! Many sequences in the same steps.
 //!
-//! Whoever owns a [`Batch`] adds requests and calls [`step`](Batch::step), from one thread: nothing here is
+//! The owner of a [`Batch`] adds requests and calls [`step`](Batch::step), from one thread: nothing here is
 //! locked. A step is one run of the model. First come the sequences that decode, a row each, then chunks of
 //! prompts (`schedule.rs`). Pages are taken as sequences grow; when none is left, the newest sequence gives
 //! its pages back. They are copied to memory of the host if it has room (`swap.rs`), or its tokens are

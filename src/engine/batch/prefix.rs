@@ -24,12 +24,12 @@ pub(super) type Block = [u32; PAGE];
 /// Number of a node.
 pub(super) type NodeId = u32;
 
-/// What the cache has done, in tokens and pages.
+/// Counts of the prefix cache, in tokens and pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixStats {
     /// Tokens of prompts that were looked up.
     pub queried_tokens: u64,
-    /// Those that were found, and not computed again.
+    /// Tokens of prompts that were found, and not computed again.
     pub hit_tokens: u64,
     /// Pages that were evicted.
     pub evicted_pages: u64,
@@ -50,7 +50,7 @@ pub enum PageEvent {
         key: u64,
         /// The page before it; `None` for a first page.
         parent: Option<u64>,
-        /// Of a first page: prompts with this salt find it.
+        /// Salt of a first page: prompts with this salt find it.
         salt: Option<Arc<str>>,
         /// Its tokens.
         tokens: Box<[u32]>,
@@ -69,7 +69,7 @@ pub type PageListener = Box<dyn FnMut(PageEvent) + Send>;
 
 struct Node {
     parent: Option<NodeId>,
-    /// Of a first page.
+    /// Salt of a first page.
     salt: Option<Arc<str>>,
     tokens: Block,
     key: u64,
@@ -106,7 +106,7 @@ pub(super) struct PrefixCache {
     free: Vec<NodeId>,
     index: HashMap<u64, Vec<NodeId>>,
     order: EvictionOrder,
-    /// Of the model and the kind of KV cache.
+    /// Hash of the model and the kind of KV cache.
     seed: u64,
     clock: u64,
     stats: PrefixStats,
@@ -321,8 +321,8 @@ impl PrefixCache {
         chain
     }
 
-    /// Evicts a page of a kind that no sequence holds from the least recently used node. A quantised page goes
-    /// with its node. `false` if no page qualifies.
+    /// Evicts a page of a kind that no sequence holds from the least recently used node. A quantised page
+    /// goes with its node. `false` if no page qualifies.
     pub fn evict(&mut self, pages: &mut Pages, kind: PageKind) -> bool {
         let Some(id) = self.victim(pages, kind) else { return false };
         if kind == PageKind::Quantised {

@@ -14,10 +14,10 @@ use crate::{Error, StateError};
 use sterna_backend::KvPage;
 use sterna_program::PAGE;
 
-/// How large saved pages can be.
+/// Sizes of saved pages.
 #[derive(Clone, Copy, Debug)]
 pub struct SavedSize {
-    /// Of a page and of all that may stand beside it.
+    /// Bytes of the pages of 64 positions, one per kind.
     page_bytes: usize,
 }
 
@@ -93,7 +93,7 @@ impl Batch {
         self.take_up(from, salt, Some(prompt)).map(|tokens| tokens.len())
     }
 
-    /// How large that is which [`save`](Self::save) writes.
+    /// The sizes of what [`save`](Self::save) writes.
     pub fn saved_size(&self) -> SavedSize {
         let Runner { backend, exec, pages, .. } = &*self.runner;
         let bytes = |page| backend.page_bytes(*exec, page);
@@ -156,7 +156,7 @@ impl Batch {
         from.check()
     }
 
-    /// Forgets the pages of `tokens` that nobody else holds and no longer text goes on from.
+    /// Forgets the pages of `tokens` that no sequence holds and no longer text goes on from.
     pub fn forget(&mut self, tokens: &[u32], salt: &Arc<str>) {
         let chain = self.chain(tokens, salt);
         self.prefix.forget(&mut self.runner.pages, &chain);

@@ -12,13 +12,13 @@ use sterna_program::PAGE;
 /// Prompts that share the rows of a step.
 const PROMPTS: usize = 2;
 
-/// What came of a wish for pages.
+/// Result of a wish for pages.
 enum Grown {
     /// The sequence has pages for its rows up to this position.
     To(usize),
     /// It must wait for others.
     Waits,
-    /// Nobody else holds any, and they are too few all the same.
+    /// No other sequence holds any, and they are too few all the same.
     Alone,
 }
 

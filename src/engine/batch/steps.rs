@@ -25,7 +25,7 @@ pub struct Batch {
     pub(super) engine: Engine,
     pub(super) runner: RunnerLease<SharedSlot>,
     pub(super) options: BatchOptions,
-    /// By claim: priority, then age.
+    /// Sequences by claim: priority, then age.
     pub(super) tasks: Vec<Task>,
     next_id: u64,
     pub(super) prefix: PrefixCache,
@@ -37,11 +37,11 @@ pub struct Batch {
     queued: Option<Run>,
     /// Sequences that ended with the last step.
     ended: Vec<(SeqId, Ended)>,
-    /// What a step did that failed later on: the next one returns it.
+    /// Events of a step that failed later on: the next one returns them.
     events: Vec<(SeqId, Event)>,
 }
 
-/// What is left of a sequence that ended.
+/// The rest of a sequence that ended.
 struct Ended {
     stats: Stats,
     /// The slot that it had, if it had one.
@@ -139,7 +139,7 @@ impl Batch {
         self.tasks.is_empty() && self.events.is_empty()
     }
 
-    /// What it has done, and holds now.
+    /// Counts of the batch, and what it holds now.
     pub fn stats(&self) -> BatchStats {
         let count = |wanted: fn(&Task) -> bool| self.tasks.iter().filter(|task| wanted(task)).count();
         BatchStats {
@@ -268,7 +268,7 @@ impl Batch {
     }
 
     /// Lets a sequence rest, or go on: one that rests runs nothing, and keeps its slot and pages as long as
-    /// nobody else needs them. On a device a token that is being picked still comes.
+    /// no other sequence needs them. On a device a token that is being picked still comes.
     pub fn pause(&mut self, id: SeqId, rests: bool) {
         if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
             task.is_paused = rests;
@@ -562,7 +562,7 @@ impl Drop for Batch {
             listener(PageEvent::Cleared);
         }
         self.prefix.clear(&mut self.runner.pages);
-        debug_assert!(self.runner.pages.is_whole() || std::thread::panicking(), "somebody still holds pages");
+        debug_assert!(self.runner.pages.is_whole() || std::thread::panicking(), "pages still have holders");
     }
 }
 

@@ -13,12 +13,12 @@ use sterna_host::clock::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId(pub u64);
 
-/// What a batch is asked for.
+/// A request to a batch.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Tokens of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// How to generate. A set `cancel` ends the sequence with the next step.
+    /// Options of the generation. A set `cancel` ends the sequence with the next step.
     pub options: GenerateOptions,
     /// Sequences that go on from the prompt, which is computed once. Each has a seed of its own: the given
     /// one plus its index.
@@ -90,7 +90,7 @@ pub(super) struct Task {
     pub n_prompt: usize,
     /// Whether its prompt is scored, and how many tokens beside each.
     pub score_prompt: Option<usize>,
-    /// Of the prompt's second token and those behind it, as far as they are known.
+    /// Scores of the prompt's second token and those behind it, as far as they are known.
     pub scores: Vec<LogProbs>,
     /// The nodes of its first pages in the prefix cache.
     pub nodes: Vec<NodeId>,

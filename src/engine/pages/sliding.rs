@@ -15,12 +15,12 @@ impl Sliding {
     /// computed again from its start.
     pub const CUT: usize = PAGE;
 
-    /// For windows of up to so many positions, at least 1.
+    /// Rules for windows of up to so many positions, at least 1.
     pub fn new(window: usize) -> Self {
         Self { window: window.max(1) }
     }
 
-    /// What a program's caches keep; `None` if they keep all positions.
+    /// Rules for the caches of a program; `None` if they keep all positions.
     pub fn of(program: &Program) -> Option<Self> {
         program.sliding().map(|window| Self::new(window as usize))
     }

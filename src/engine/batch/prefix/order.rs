@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::{Node, NodeId};
 use crate::pages::PageKind;
 
-/// The nodes that can lose a page, per [`PageKind`] by last use; those that were used at once by their number.
+/// The nodes that can lose a page, per [`PageKind`] by last use; those that were used at once by their
+/// number.
 #[derive(Default)]
 pub(super) struct EvictionOrder([BTreeSet<(u64, NodeId)>; 3]);
 
