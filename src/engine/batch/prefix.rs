@@ -192,8 +192,8 @@ impl PrefixCache {
     }
 
     /// Makes page `i` of `slot`, which is full of `tokens` and comes behind `parent`, findable. If such a
-    /// page is there already, the slot holds that one from now on, so that a chain's pages are held by
-    /// whoever names its nodes.
+    /// page is there already, the slot holds that one from now on, so that the holder of a chain's
+    /// nodes holds its pages.
     pub fn insert(
         &mut self,
         pages: &mut Pages,
@@ -377,11 +377,12 @@ impl PrefixCache {
         }
     }
 
-    /// Pages that would be free if everything but `chain` that no sequence holds were evicted.
-    pub fn n_spare(&self, pages: &Pages, chain: &[NodeId]) -> usize {
+    /// Whether at least `n` pages besides those of `chain` are held by no sequence and can be evicted.
+    pub fn can_spare(&self, pages: &Pages, chain: &[NodeId], n: usize) -> bool {
         let is_spare = |node: &&Node| node.is_spare(pages, PageKind::Quantised);
-        let all = self.nodes.iter().flatten().filter(is_spare).count();
-        all - chain.iter().map(|&id| self.node(id)).filter(is_spare).count()
+        let n = n + chain.iter().map(|&id| self.node(id)).filter(is_spare).count();
+        // Counts no further than it must.
+        self.nodes.iter().flatten().filter(is_spare).take(n).count() == n
     }
 
     /// Evicts all that no sequence holds.
@@ -521,7 +522,7 @@ mod tests {
         pages.cut_back(0, 0);
         pages.cut_back(1, 0);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[3, 4]), 2);
-        assert_eq!(cache.n_spare(&pages, &[]), 3);
+        assert!(cache.can_spare(&pages, &[], 3) && !cache.can_spare(&pages, &[], 4));
         assert!(cache.evict(&mut pages, PageKind::Quantised));
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2]), 1, "2 was the oldest end");
         cache.clear(&mut pages);

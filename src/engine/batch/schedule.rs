@@ -96,9 +96,9 @@ impl Batch {
         }
         let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
         let need = pages_for(task.seq.tokens.len()) - chain.len();
-        let there = pages.n_free() + self.prefix.n_spare(pages, &chain);
         // Those who run will want a page each before long; without them, a page less is no reason to wait.
-        if need + n_running > there && n_running > 0 {
+        let lacking = (need + n_running).saturating_sub(pages.n_free());
+        if n_running > 0 && !self.prefix.can_spare(pages, &chain, lacking) {
             return Ok(false);
         }
         if is_swapped_out && self.swap_in(at, slot)? {
