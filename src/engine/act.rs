@@ -6,7 +6,7 @@ use super::error::Error;
 use sterna_model::Model;
 use sterna_program::ActQuant;
 
-/// What a word makes of the rounding of a model's layers.
+/// The rounding of a model's layers by a word.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     /// As the model was trained; where that says nothing, as the backend does it.

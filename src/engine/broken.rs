@@ -22,7 +22,7 @@ impl Runner {
         Ok(is_broken(&logits))
     }
 
-    /// Where the broken logits behind position `at` of `seq` come from. Overwrites all buffers.
+    /// Origin of the broken logits behind position `at` of `seq`. Overwrites all buffers.
     pub fn broken(&mut self, program: &Program, seq: &Sequence, at: usize) -> BrokenLogits {
         BrokenLogits {
             position: at,

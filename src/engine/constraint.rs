@@ -55,13 +55,13 @@ impl FromIterator<u32> for TokenMask {
     }
 }
 
-/// What texts are allowed. Sequences share it; each [starts](Self::start) at its own beginning.
+/// The texts that are allowed. Sequences share it; each [starts](Self::start) at its own beginning.
 pub trait Grammar: Debug + Send + Sync {
     /// The state of a sequence that has said nothing.
     fn start(&self) -> Box<dyn Constraint>;
 }
 
-/// What one sequence may say next, after what it has said.
+/// The tokens that one sequence may say next, after those that it has said.
 pub trait Constraint: Debug + Send {
     /// The tokens that may come next, never none. Tokens that end a text are among them where the text may
     /// end.
@@ -80,7 +80,7 @@ pub trait Constraint: Debug + Send {
     fn is_done(&self) -> bool;
 }
 
-/// Why a constrained sequence cannot go on.
+/// Reason why a constrained sequence cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// The constraint cannot say what may come next.

@@ -14,16 +14,16 @@ pub struct Conversation {
     template: ChatTemplate,
     /// The system message, if any, and then messages of `user` and `assistant` alternately.
     messages: Vec<Message>,
-    /// What the session has seen, as text, and `unfed` behind it. Empty if that is not known exactly.
+    /// Text that the session has seen, and `unfed` behind it. Empty if that is not known exactly.
     seen: String,
     /// Tokens of the last answer that the session has not seen yet.
     unfed: Vec<u32>,
 }
 
-/// How an answer ended, beside its text.
+/// End of an answer, beside its text.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// Why it ended.
+    /// Reason of its end.
     pub reason: StopReason,
     /// Counts and times.
     pub stats: Stats,
@@ -163,7 +163,7 @@ impl Conversation {
         }
     }
 
-    /// What follows the tokens that the session has, if the text only goes on. A special token must come
+    /// Text that follows the tokens of the session, if the text only goes on. A special token must come
     /// first: text might have become one token with what is there.
     fn new_tokens(&self, rendered: &str) -> Result<Option<Vec<u32>>, Error> {
         let more = match rendered.strip_prefix(self.seen.as_str()) {

@@ -7,7 +7,7 @@ use super::logprobs::LogProbs;
 use super::stop::{ControlStops, StopStrings};
 use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
-/// Why a sequence ended.
+/// Reason why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The model said that its text or turn ends, or nothing can follow by the grammar.
@@ -37,7 +37,7 @@ pub struct PickedToken {
     pub logprobs: Option<LogProbs>,
 }
 
-/// What a step did for one sequence.
+/// Result of a step for one sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// The token that was picked; `None` if the sequence ended without one.
@@ -45,11 +45,11 @@ pub struct Event {
     /// Text that may be shown now: whole characters, possibly none. It can come later than its tokens,
     /// because the bytes of a character and what may become a stop string are held back.
     pub text: String,
-    /// Why the sequence ended, if it did.
+    /// Reason why the sequence ended, if it did.
     pub end: Option<StopReason>,
     /// Whether the token only ended the text, and is no part of it.
     pub ends_text: bool,
-    /// Why it failed, if it did.
+    /// Fault of the sequence, if it failed.
     pub fault: Option<Fault>,
 }
 

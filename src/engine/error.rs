@@ -10,7 +10,7 @@ use sterna_tokenizer::chat::ChatError;
 
 use super::{BrokenLogits, ConstraintError, Fault, SamplerError};
 
-/// Why the engine could not do what was asked. Each message says what was expected, what was found, and
+/// Error of the engine. Each message says what was expected, what was found, and
 /// where; an option is named by its path, as in `EngineOptions::n_ctx`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -68,7 +68,7 @@ pub enum Error {
         kv_bytes: u64,
         /// Activation buffers.
         bufs_bytes: u64,
-        /// What the backend has left.
+        /// Bytes that the backend has left.
         free_bytes: u64,
         /// Positions of each session.
         n_ctx: usize,
@@ -108,7 +108,7 @@ pub enum Error {
     OutOfPages {
         /// Pages that the sequence would hold.
         need: usize,
-        /// Pages that nobody holds.
+        /// Pages without a holder.
         free: usize,
     },
     /// A prompt that the pool could not hold if it had it for itself.
@@ -143,7 +143,7 @@ impl From<Fault> for Error {
     }
 }
 
-/// Why a session could not be saved or taken up.
+/// Reason why a session could not be saved or taken up.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// Reading or writing failed.
@@ -155,11 +155,11 @@ pub enum StateError {
     /// It was saved by an engine that is different.
     #[error("the session was saved with {what} {saved}, and here it is {here}")]
     Other {
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
-        /// What it was.
+        /// Its value in the file.
         saved: String,
-        /// What the engine has.
+        /// Its value in the engine.
         here: String,
     },
     /// It ends early, or its parts contradict each other.

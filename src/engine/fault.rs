@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::constraint::ConstraintError;
 
-/// Why a sequence failed, while others go on.
+/// Reason why a sequence failed, while others go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Its grammar.

@@ -6,14 +6,14 @@ use super::load::{EngineOptions, memory};
 use sterna_backend::{Backend, BackendError, DeviceMemory};
 use sterna_gguf::Gguf;
 
-/// What may be chosen, and between what.
+/// Choices of context and codecs, and their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
     /// Positions of a sequence that are wanted: no choice has more.
     pub most_ctx: usize,
     /// Positions that a choice has at least; those that are wanted, where they are fewer.
     pub least_ctx: usize,
-    /// Between the two, contexts are so many positions apart.
+    /// Distance of the contexts between the two, in positions.
     pub step: usize,
     /// Codecs of keys and of values: the first that leaves room for the least context is chosen.
     pub codecs: Vec<[String; 2]>,
@@ -22,7 +22,7 @@ pub struct Fit {
     pub margin_bytes: Option<u64>,
 }
 
-/// What was chosen.
+/// Chosen context, codecs and layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Positions of a sequence.
@@ -35,19 +35,19 @@ pub struct Choice {
     pub resident_layers: Option<usize>,
 }
 
-/// What a device has, and what is wanted of it.
+/// Memory that a device has, and that is wanted of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Bytes of the program and, about, of the driver.
     pub need_bytes: u64,
     /// Bytes that are to stay free.
     pub margin_bytes: u64,
-    /// Bytes that are free, where somebody knows.
+    /// Bytes that are free, where they are known.
     pub free_bytes: Option<u64>,
 }
 
 impl Room {
-    /// On a device, with a margin of its backend's or another one.
+    /// Memory of a device, with a margin of its backend's or another one.
     pub fn on(device: &DeviceMemory, margin_bytes: Option<u64>) -> Self {
         Self {
             need_bytes: device.bytes().saturating_add(device.overhead_bytes()),
@@ -56,18 +56,18 @@ impl Room {
         }
     }
 
-    /// Bytes that are missing; 0 if it fits, or if nobody knows what is free.
+    /// Bytes that are missing; 0 if it fits, or if it is not known what is free.
     pub fn short_bytes(&self) -> u64 {
         let want = self.need_bytes.saturating_add(self.margin_bytes);
         self.free_bytes.map_or(0, |free| want.saturating_sub(free))
     }
 
-    /// Bytes that are left above the margin, where somebody knows.
+    /// Bytes that are left above the margin, where it is known.
     pub fn left_bytes(&self) -> Option<u64> {
         Some(self.free_bytes?.saturating_sub(self.need_bytes.saturating_add(self.margin_bytes)))
     }
 
-    /// Whether it fits, where somebody knows what is free.
+    /// Whether it fits, where it is known what is free.
     pub fn fits(&self) -> Option<bool> {
         self.free_bytes.map(|_| self.short_bytes() == 0)
     }

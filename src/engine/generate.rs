@@ -52,7 +52,7 @@ impl<'s> Generation<'s> {
         })
     }
 
-    /// Why it ended; `None` while it goes on.
+    /// Reason of its end; `None` while it goes on.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.end
     }
@@ -122,7 +122,7 @@ impl<'s> Generation<'s> {
         Ok(event)
     }
 
-    /// Why it must end before another token is picked.
+    /// Reason why it must end before another token is picked.
     fn due(&self) -> Option<StopReason> {
         if self.options.is_cancelled() {
             Some(StopReason::Cancelled)

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::runner::{Desk, Taken};
+use super::runner::{RunnerLease, RunnerSlot};
 use super::{Error, SamplerOptions};
 use sterna_backend::{Plan, StageTime};
 use sterna_gguf::Gguf;
@@ -29,7 +29,7 @@ pub(super) struct Shared {
     pub warnings: Vec<String>,
     pub tokenizer_pre: Option<String>,
     pub tokenizer: OnceLock<Tokenizer>,
-    pub desk: Desk,
+    pub runner_slot: RunnerSlot,
 }
 
 impl Engine {
@@ -72,7 +72,7 @@ impl Engine {
         self.shared.backend_name
     }
 
-    /// What runs the model, for people.
+    /// Device that runs the model, for people.
     pub fn device(&self) -> &str {
         &self.shared.device
     }
@@ -87,7 +87,7 @@ impl Engine {
         self.shared.plan
     }
 
-    /// How to sample if the user says nothing: what the file recommends, and the defaults.
+    /// Options of sampling if the user says nothing: what the file recommends, and the defaults.
     ///
     /// # Errors
     /// [`Error::Gguf`] if a recommendation is of another type than it should be.
@@ -95,7 +95,7 @@ impl Engine {
         Ok(SamplerOptions::recommended(self.gguf().metadata(), self.n_ctx())?)
     }
 
-    /// What a user should know about this file and these options, one sentence each.
+    /// Notes that a user should know about this file and these options, one sentence each.
     pub fn warnings(&self) -> &[String] {
         &self.shared.warnings
     }
@@ -121,7 +121,7 @@ impl Engine {
         self.shared.program.cost(&Step { rows: &rows, pages: &pages, sampling: &[] })
     }
 
-    /// What each stage of the program has taken; `None` unless the backend was opened with the
+    /// Times of the stages of the program; `None` unless the backend was opened with the
     /// option `profile`.
     ///
     /// # Errors
@@ -149,13 +149,13 @@ impl Engine {
         program.logits().map_or("none", |logits| program.weight_decl(logits.w.w).ty.name())
     }
 
-    pub(super) fn desk(&self) -> &Desk {
-        &self.shared.desk
+    pub(super) fn runner_slot(&self) -> &RunnerSlot {
+        &self.shared.runner_slot
     }
 
     /// The runner, for one step.
-    pub(super) fn runner(&self) -> Result<Taken<&Desk>, Error> {
-        Desk::take(&self.shared.desk)
+    pub(super) fn runner(&self) -> Result<RunnerLease<&RunnerSlot>, Error> {
+        RunnerSlot::take(&self.shared.runner_slot)
     }
 
     pub(super) fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {

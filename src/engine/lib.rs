@@ -33,7 +33,7 @@ mod stop;
 pub use act::ACT_TYPES;
 pub use batch::{
     Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SavedSize, SeqId,
-    Standing,
+    SequenceStatus,
 };
 pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
 pub use conversation::{Answer, Conversation};

@@ -11,7 +11,7 @@ use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_by_name
 use super::error::Error;
 use super::handle::Shared;
 use super::pages::{Pages, Sliding, exact_pages_for, pages_for};
-use super::runner::{Desk, Runner};
+use super::runner::{Runner, RunnerSlot};
 use super::{Engine, act, head};
 use sterna_backend::{
     self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId,
@@ -23,7 +23,7 @@ use sterna_model as model;
 use sterna_model::{Hyper, Model, ModelError, Options};
 use sterna_program::{ActQuant, KvWindow, Limits, Program, WeightDecl};
 
-/// How far loading has come.
+/// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of weights that the backend has.
@@ -32,12 +32,12 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// How to load a model.
+/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// `auto`, or a name of [`backend::REGISTRY`].
     pub backend: String,
-    /// What is chosen of the backend: which of its devices, and its own options
+    /// Options of the backend: which of its devices, and its own options
     /// ([`Entry::options`](sterna_backend::Entry::options)).
     pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
@@ -74,13 +74,13 @@ pub struct EngineOptions {
     pub swa_full: bool,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
     pub head_type: String,
-    /// How inputs of linear layers are rounded: one of [`ACT_TYPES`](super::ACT_TYPES). `trained` is the
+    /// Rounding of the inputs of linear layers: one of [`ACT_TYPES`](super::ACT_TYPES). `trained` is the
     /// model's own way; `auto`, too, but where the model has none it is the backend's
     /// ([`Backend::default_act_quant`]); `f32` is not at all, `i8` each token, and `i8-block` each 32 inputs.
     pub act_type: String,
     /// Whose type ids the file uses, if it leaves doubt.
     pub dialect: Option<Dialect>,
-    /// How the bytes of a file are got at.
+    /// Access to the bytes of a file.
     pub access: Access,
     /// Pre-tokenizer, if the file names none or a wrong one.
     pub tokenizer_pre: Option<String>,
@@ -102,13 +102,13 @@ impl EngineOptions {
         }
     }
 
-    /// What windowed caches keep exactly.
+    /// Positions that windowed caches keep exactly.
     pub fn exact(&self) -> KvWindow {
         let sinks = self.kv_sinks.unwrap_or(KvWindow::DEFAULT_SINKS);
         KvWindow::of_positions(sinks, self.kv_window.unwrap_or(KvWindow::DEFAULT_NEWEST))
     }
 
-    /// What of them concerns the file.
+    /// Those of the options that concern the file.
     pub fn open_options(&self) -> OpenOptions {
         OpenOptions { dialect: self.dialect, access: self.access }
     }
@@ -155,7 +155,7 @@ impl Engine {
         Self::open_with_progress(path, options, |_| ())
     }
 
-    /// As [`open`](Self::open), telling how far it has come.
+    /// [`open`](Self::open) that tells how far it has come.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -288,7 +288,7 @@ impl Engine {
             threads: options.n_threads(),
             tokenizer_pre: options.tokenizer_pre.clone(),
             tokenizer: OnceLock::new(),
-            desk: Desk::new(Runner::new(backend, exec, pages, logits)),
+            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, logits)),
             gguf,
             hyper,
             program,
@@ -361,7 +361,7 @@ impl WeightRows for Checked<'_> {
 /// A weight's bytes where its file has them.
 struct Again {
     source: Arc<dyn Source>,
-    /// Where the first of them lies.
+    /// Place of the first of them.
     start: u64,
 }
 
@@ -371,7 +371,7 @@ impl WeightBytes for Again {
     }
 }
 
-/// What is wrong with a weight is the model's error.
+/// The model's error for a wrong weight.
 fn of_weight(error: BackendError) -> Error {
     match error {
         BackendError::Weight(error) => match error.downcast::<ModelError>() {
@@ -382,7 +382,7 @@ fn of_weight(error: BackendError) -> Error {
     }
 }
 
-/// What a backend says to a model, without loading it: the memory it would take there.
+/// The plan of a backend for a model, without loading it: the memory it would take there.
 ///
 /// # Errors
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing;
@@ -520,8 +520,8 @@ pub fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     }
 }
 
-/// That the tensor, which begins with row `first`, has no codes without a meaning: kernels would each give
-/// them their own.
+/// Checks that the tensor, which begins with row `first`, has no codes without a meaning: kernels would each
+/// give them their own.
 fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), ModelError> {
     /// Large enough that starting a thread pays, small enough that all threads end together.
     const PIECE_BYTES: usize = 1 << 20;
@@ -540,7 +540,7 @@ fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), 
     Err(fail(format!("one that stands for none in row {}", first + row.unwrap_or(0))))
 }
 
-/// That the context is longer than those that the model has seen.
+/// A note that the context is longer than those that the model has seen.
 fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
     let trained = hyper.n_ctx_train;
     (n_ctx > trained).then(|| {
@@ -548,7 +548,7 @@ fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
     })
 }
 
-/// That values are kept otherwise than their option says.
+/// A note that values are kept otherwise than their option says.
 fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {

@@ -3,7 +3,7 @@
 /// Natural logarithms of probabilities that the model gave, before bias, penalties, temperature and filters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbs {
-    /// Of the picked token.
+    /// Log-probability of the picked token.
     pub picked: f32,
     /// Place of the picked token among all by likelihood: 1 is the most likely, and equals share a place.
     pub rank: usize,
@@ -12,8 +12,8 @@ pub struct LogProbs {
 }
 
 impl LogProbs {
-    /// Those of `token`, and of the `n_top` most likely, out of `logits`, `[n_vocab]`. A NaN counts as minus
-    /// infinity.
+    /// Log-probabilities of `token`, and of the `n_top` most likely, out of `logits`, `[n_vocab]`. A NaN
+    /// counts as minus infinity.
     ///
     /// # Panics
     /// If `token` is not in the vocabulary.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Error, Grammar, Sampler, SamplerOptions};
 use sterna_tokenizer::Tokenizer;
 
-/// How to generate.
+/// Options of a generation.
 #[derive(Clone, Debug, Default)]
 pub struct GenerateOptions {
-    /// How each token is picked.
+    /// Options of sampling.
     pub sampler: SamplerOptions,
     /// Most tokens to pick; `None` is as many as the context holds.
     pub max_tokens: Option<usize>,
@@ -31,7 +31,7 @@ pub struct GenerateOptions {
     /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no
     /// log-probabilities, which spares reading a row of logits a token.
     pub logprobs: Option<usize>,
-    /// What texts are allowed; `None` is any. The host then picks the tokens, each of those that may come
+    /// The texts that are allowed; `None` is any. The host then picks the tokens, each of those that may come
     /// next, and the sequence ends where nothing can follow.
     pub grammar: Option<Arc<dyn Grammar>>,
     /// Looked at between steps; `true` ends the generation.

@@ -15,33 +15,100 @@ use sterna_program::{KvWindow, PAGE, PageTable};
 #[derive(Debug)]
 pub struct Pages {
     table: PageTable,
-    pages: Pool,
-    /// Empty unless a codec is windowed.
-    exact: Pool,
+    /// Pools by [`PageKind`]. The pool of a kind that the caches lack is empty.
+    pools: [Pool; 3],
     window: KvWindow,
-    /// Empty unless layers keep a sliding window.
-    slid: Pool,
     sliding: Option<Sliding>,
 }
 
-/// A page that a sequence and others may hold, and those of other pools beside it, if there are any.
+/// The pool that a page comes from, in the order in which saved sessions have the pages of equal positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Its number.
-    pub page: u32,
-    /// The exact page of a windowed codec.
-    pub exact: Option<u32>,
-    /// The page of layers that keep a sliding window.
-    pub sliding: Option<u32>,
+pub enum PageKind {
+    /// Pages of all positions, in the codecs of the cache.
+    Quantised,
+    /// Pages of layers that keep a sliding window.
+    Sliding,
+    /// Exact pages of a windowed codec.
+    Exact,
 }
 
-/// Which pages of other pools stand beside a page.
+/// A page of one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRef {
+    /// Its pool.
+    pub kind: PageKind,
+    /// Its number in the pool.
+    pub id: u32,
+}
+
+/// The pages of the same 64 positions, at most one per kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Beside {
+pub struct PageSet([Option<u32>; 3]);
+
+/// The kinds of page that a sequence holds of 64 positions, besides [`PageKind::Quantised`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageKinds {
     /// An exact page.
     pub exact: bool,
-    /// One of layers that keep a sliding window.
+    /// A page of layers that keep a sliding window.
     pub sliding: bool,
+}
+
+impl PageKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Quantised, Self::Sliding, Self::Exact];
+}
+
+impl From<PageRef> for KvPage {
+    fn from(PageRef { kind, id }: PageRef) -> Self {
+        match kind {
+            PageKind::Quantised => Self::Quantised(id),
+            PageKind::Sliding => Self::Sliding(id),
+            PageKind::Exact => Self::Exact(id),
+        }
+    }
+}
+
+impl PageSet {
+    /// The page of one kind.
+    pub fn get(&self, kind: PageKind) -> Option<PageRef> {
+        self.0[kind as usize].map(|id| PageRef { kind, id })
+    }
+
+    /// Adds a page, in place of the one of its kind.
+    pub fn put(&mut self, page: PageRef) {
+        self.0[page.kind as usize] = Some(page.id);
+    }
+
+    /// Its pages, in the order of [`PageKind::ALL`].
+    pub fn iter(self) -> impl Iterator<Item = PageRef> {
+        PageKind::ALL.into_iter().filter_map(move |kind| self.get(kind))
+    }
+
+    /// The set without the pages of other kinds than the wanted ones.
+    #[must_use]
+    pub fn filter(self, wanted: impl Fn(PageKind) -> bool) -> Self {
+        self.iter().filter(|page| wanted(page.kind)).collect()
+    }
+}
+
+impl FromIterator<PageRef> for PageSet {
+    fn from_iter<T: IntoIterator<Item = PageRef>>(pages: T) -> Self {
+        let mut set = Self::default();
+        pages.into_iter().for_each(|page| set.put(page));
+        set
+    }
+}
+
+impl PageKinds {
+    /// Whether a kind is among them; the quantised page always is.
+    pub fn has(self, kind: PageKind) -> bool {
+        match kind {
+            PageKind::Quantised => true,
+            PageKind::Sliding => self.sliding,
+            PageKind::Exact => self.exact,
+        }
+    }
 }
 
 /// Pages that hold `positions` positions.
@@ -55,8 +122,8 @@ fn grown(seqs: usize, rows: usize) -> usize {
     pages_for(rows) + usize::from(seqs > 1)
 }
 
-/// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::settle`] leaves of the
-/// newest.
+/// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::release_stale`] leaves
+/// of the newest.
 fn held_exact(window: KvWindow) -> usize {
     window.sink_pages + 1 + 2 * window.newest_pages
 }
@@ -73,14 +140,39 @@ impl Pages {
     /// each.
     pub fn new(window: KvWindow, seqs: usize, pages_a_seq: usize, pages: usize, exact: usize) -> Self {
         let table = PageTable::new(seqs, pages_a_seq);
-        let (pages, exact, slid) = (Pool::new(pages), Pool::new(exact), Pool::new(0));
-        Self { table, pages, exact, window, slid, sliding: None }
+        let mut pools = [const { Pool::EMPTY }; 3];
+        pools[PageKind::Quantised as usize] = Pool::new(pages);
+        pools[PageKind::Exact as usize] = Pool::new(exact);
+        Self { table, pools, window, sliding: None }
     }
 
     /// The same with `pages` pages for layers that keep a sliding window.
     #[must_use]
-    pub fn with_sliding(self, sliding: Option<Sliding>, pages: usize) -> Self {
-        Self { sliding, slid: Pool::new(pages), ..self }
+    pub fn with_sliding(mut self, sliding: Option<Sliding>, pages: usize) -> Self {
+        *self.pool_mut(PageKind::Sliding) = Pool::new(pages);
+        Self { sliding, ..self }
+    }
+
+    fn pool(&self, kind: PageKind) -> &Pool {
+        &self.pools[kind as usize]
+    }
+
+    fn pool_mut(&mut self, kind: PageKind) -> &mut Pool {
+        &mut self.pools[kind as usize]
+    }
+
+    /// Whether sequences take pages of a kind.
+    fn has(&self, kind: PageKind) -> bool {
+        match kind {
+            PageKind::Quantised => true,
+            PageKind::Sliding => self.sliding.is_some(),
+            PageKind::Exact => self.is_windowed(),
+        }
+    }
+
+    /// Kinds of page that a new page of a sequence has.
+    fn kinds(&self) -> impl Iterator<Item = PageKind> {
+        PageKind::ALL.into_iter().filter(|kind| self.has(*kind))
     }
 
     /// The table that a step carries.
@@ -88,58 +180,60 @@ impl Pages {
         &self.table
     }
 
-    /// Page `i` of `seq` as the backend names it, and those of other pools beside it.
-    pub fn kv_pages(&self, seq: u32, i: usize) -> impl Iterator<Item = KvPage> {
-        let sliding = some(self.table.sliding(seq), i).map(KvPage::Sliding);
-        let exact = some(self.table.exact(seq), i).map(KvPage::Exact);
-        [KvPage::Quantised(self.table.seq(seq)[i])].into_iter().chain(sliding).chain(exact)
+    /// The pages of page `i` of `seq`.
+    pub fn at(&self, seq: u32, i: usize) -> PageSet {
+        PageSet([
+            self.table.seq(seq).get(i).copied(),
+            some(self.table.sliding(seq), i),
+            some(self.table.exact(seq), i),
+        ])
     }
 
-    /// What stands beside the pages of the first `positions` positions of `seq`.
-    pub fn beside(&self, seq: u32, positions: usize) -> Vec<Beside> {
+    /// The pages of page `i` of `seq` as the backend names them.
+    pub fn kv_pages(&self, seq: u32, i: usize) -> impl Iterator<Item = KvPage> {
+        self.at(seq, i).iter().map(KvPage::from)
+    }
+
+    /// Kinds of the pages of the first `positions` positions of `seq`, an entry per page.
+    pub fn kinds_of(&self, seq: u32, positions: usize) -> Vec<PageKinds> {
         let (exact, sliding) = (self.table.exact(seq), self.table.sliding(seq));
-        let of = |i| Beside { exact: some(exact, i).is_some(), sliding: some(sliding, i).is_some() };
+        let of = |i| PageKinds { exact: some(exact, i).is_some(), sliding: some(sliding, i).is_some() };
         (0..pages_for(positions)).map(of).collect()
     }
 
-    /// What is kept exactly.
+    /// Positions that are kept exactly.
     pub fn window(&self) -> KvWindow {
         self.window
     }
 
     /// Whether sequences have exact pages.
     pub fn is_windowed(&self) -> bool {
-        self.exact.n_pages() > 0
+        self.pool(PageKind::Exact).n_pages() > 0
     }
 
-    /// What layers keep that see a sliding window, if they do not keep all.
+    /// Pages that layers with a sliding window keep; `None` if they keep all.
     pub fn sliding(&self) -> Option<Sliding> {
         self.sliding
     }
 
     /// Pages of the pool.
     pub fn n_pages(&self) -> usize {
-        self.pages.n_pages()
+        self.pool(PageKind::Quantised).n_pages()
     }
 
-    /// Pages that nobody holds.
+    /// Pages without a holder.
     pub fn n_free(&self) -> usize {
-        self.pages.n_free()
+        self.pool(PageKind::Quantised).n_free()
     }
 
-    /// Whether nobody holds any page of any pool.
+    /// Whether no page of any pool has a holder.
     pub fn is_whole(&self) -> bool {
-        [&self.pages, &self.exact, &self.slid].iter().all(|pool| pool.n_free() == pool.n_pages())
+        self.pools.iter().all(|pool| pool.n_free() == pool.n_pages())
     }
 
-    /// Whether it is exact pages that are too few for `seq` to grow to `positions`.
-    pub fn lacks_exact(&self, seq: u32, positions: usize) -> bool {
-        self.is_windowed() && self.exact.n_free() < self.more(seq, positions)
-    }
-
-    /// Whether it is pages of sliding windows that are too few.
-    pub fn lacks_sliding(&self, seq: u32, positions: usize) -> bool {
-        self.sliding.is_some() && self.slid.n_free() < self.more(seq, positions)
+    /// Whether pages of a kind are too few for `seq` to grow to `positions`.
+    pub fn lacks(&self, kind: PageKind, seq: u32, positions: usize) -> bool {
+        self.has(kind) && self.pool(kind).n_free() < self.more(seq, positions)
     }
 
     /// Pages that `seq` lacks to grow to `positions`.
@@ -160,8 +254,8 @@ impl Pages {
 
     /// Whether page `i` of `seq` has all that a new page has.
     pub fn has_all(&self, seq: u32, i: usize) -> bool {
-        let exact = !self.is_windowed() || some(self.table.exact(seq), i).is_some();
-        exact && (self.sliding.is_none() || some(self.table.sliding(seq), i).is_some())
+        let there = self.at(seq, i);
+        self.kinds().all(|kind| there.get(kind).is_some())
     }
 
     /// Whether the row at `pos` of `seq`, which has run, can run again: what it writes and sees is still
@@ -185,13 +279,7 @@ impl Pages {
 
     /// The most positions, up to `positions`, that `seq` could grow to with the pages that are free now.
     pub fn most(&self, seq: u32, positions: usize) -> usize {
-        let mut free = self.pages.n_free();
-        if self.is_windowed() {
-            free = free.min(self.exact.n_free());
-        }
-        if self.sliding.is_some() {
-            free = free.min(self.slid.n_free());
-        }
+        let free = self.kinds().map(|kind| self.pool(kind).n_free()).min().unwrap_or(0);
         positions.min((self.table.seq(seq).len() + free) * PAGE)
     }
 
@@ -203,35 +291,33 @@ impl Pages {
             return false;
         }
         for _ in self.table.seq(seq).len()..pages_for(positions) {
-            let beside = Beside { exact: self.is_windowed(), sliding: self.sliding.is_some() };
-            self.push_new(seq, beside);
+            self.push_new(seq, PageKinds { exact: self.is_windowed(), sliding: self.sliding.is_some() });
         }
         true
     }
 
-    fn push_new(&mut self, seq: u32, beside: Beside) {
-        let take = |pool: &mut Pool| pool.take().expect("the caller has counted");
-        let page = take(&mut self.pages);
-        let exact = beside.exact.then(|| take(&mut self.exact));
-        let sliding = beside.sliding.then(|| take(&mut self.slid));
-        self.push(seq, Held { page, exact, sliding });
+    fn push_new(&mut self, seq: u32, kinds: PageKinds) {
+        let mut take =
+            |kind| PageRef { kind, id: self.pool_mut(kind).take().expect("the caller has counted") };
+        let set = PageKind::ALL.into_iter().filter(|kind| kinds.has(*kind)).map(&mut take).collect();
+        self.push(seq, set);
     }
 
     /// Gives back the pages that no row reads any more, `seq` having grown to `positions`: neither one that
     /// follows, nor one after a cut by up to [`KvWindow::newest`] positions, or of sliding windows by up to
     /// [`Sliding::CUT`].
-    pub fn settle(&mut self, seq: u32, positions: usize) {
+    pub fn release_stale(&mut self, seq: u32, positions: usize) {
         // A row reads the window before the page it stands in; the cut may bring it into an earlier page.
         let KvWindow { sink_pages, newest_pages } = self.window;
         let first = (positions.saturating_sub(self.window.newest()) / PAGE).saturating_sub(newest_pages);
         for i in sink_pages..first.min(self.table.exact(seq).len()) {
             let page = self.table.exact_mut(seq)[i].take();
-            self.exact.give_back_some(page);
+            self.pool_mut(PageKind::Exact).give_back_some(page);
         }
         let first = self.sliding.map_or(0, |sliding| sliding.first_kept(positions));
         for i in 0..first.min(self.table.sliding(seq).len()) {
             let page = self.table.sliding_mut(seq)[i].take();
-            self.slid.give_back_some(page);
+            self.pool_mut(PageKind::Sliding).give_back_some(page);
         }
     }
 
@@ -247,20 +333,22 @@ impl Pages {
         let remain = if whole { full * PAGE } else { positions };
         let remain = if self.goes_on(seq, remain) { remain } else { 0 };
         while self.table.seq(seq).len() > pages_for(remain) {
-            let page = self.table.seq_mut(seq).pop();
-            self.pages.give_back_some(page);
-            let exact = self.table.exact_mut(seq).pop().flatten();
-            self.exact.give_back_some(exact);
-            let sliding = self.table.sliding_mut(seq).pop().flatten();
-            self.slid.give_back_some(sliding);
+            let last = self.at(seq, self.table.seq(seq).len() - 1);
+            self.table.seq_mut(seq).pop();
+            self.table.exact_mut(seq).pop();
+            self.table.sliding_mut(seq).pop();
+            self.release(last);
         }
         remain
     }
 
     /// Whether others hold page `i` of `seq`, too.
     fn is_shared(&self, seq: u32, i: usize) -> bool {
-        let slid = some(self.table.sliding(seq), i);
-        self.pages.is_shared(self.table.seq(seq)[i]) || slid.is_some_and(|page| self.slid.is_shared(page))
+        let pages = self.at(seq, i);
+        [PageKind::Quantised, PageKind::Sliding]
+            .into_iter()
+            .filter_map(|kind| pages.get(kind))
+            .any(|page| self.has_several_holders(page))
     }
 
     /// Makes `to`, which holds nothing, hold the full pages of the first `positions` positions of `from`.
@@ -268,114 +356,78 @@ impl Pages {
     pub fn share(&mut self, from: u32, to: u32, positions: usize) -> usize {
         let full = if self.goes_on(from, positions / PAGE * PAGE) { positions / PAGE } else { 0 };
         for i in 0..full {
-            let held = self.retain(from, i, Beside { exact: true, sliding: true });
-            self.push(to, held);
+            self.push_shared(to, self.at(from, i));
         }
         full * PAGE
     }
 
-    /// Page `i` of `seq`, and those `beside` it that are there, with one holder more.
-    pub fn retain(&mut self, seq: u32, i: usize, beside: Beside) -> Held {
-        let page = self.pages.share(self.table.seq(seq)[i]);
-        let exact = if beside.exact { self.retain_exact(seq, i) } else { None };
-        let sliding = if beside.sliding { self.retain_sliding(seq, i) } else { None };
-        Held { page, exact, sliding }
+    /// The same pages with one holder more each.
+    pub fn retain(&mut self, pages: PageSet) -> PageSet {
+        for PageRef { kind, id } in pages.iter() {
+            self.pool_mut(kind).share(id);
+        }
+        pages
     }
 
-    /// The exact page of page `i` of `seq`, with one holder more.
-    pub fn retain_exact(&mut self, seq: u32, i: usize) -> Option<u32> {
-        some(self.table.exact(seq), i).map(|page| self.exact.share(page))
+    /// One holder less of each page.
+    pub fn release(&mut self, pages: PageSet) {
+        pages.iter().for_each(|PageRef { kind, id }| self.pool_mut(kind).give_back(id));
     }
 
-    /// The same of layers that keep a sliding window.
-    pub fn retain_sliding(&mut self, seq: u32, i: usize) -> Option<u32> {
-        some(self.table.sliding(seq), i).map(|page| self.slid.share(page))
-    }
-
-    /// One holder less.
-    pub fn release(&mut self, held: Held) {
-        self.pages.give_back(held.page);
-        self.exact.give_back_some(held.exact);
-        self.slid.give_back_some(held.sliding);
-    }
-
-    /// One holder of an exact page less.
-    pub fn release_exact(&mut self, page: u32) {
-        self.exact.give_back(page);
-    }
-
-    /// One holder less of a page of sliding windows.
-    pub fn release_sliding(&mut self, page: u32) {
-        self.slid.give_back(page);
-    }
-
-    /// Makes `seq` hold `held` behind what it holds; the holders are one more.
-    pub fn push_shared(&mut self, seq: u32, held: Held) {
-        let held = Held {
-            page: self.pages.share(held.page),
-            exact: held.exact.map(|page| self.exact.share(page)),
-            sliding: held.sliding.map(|page| self.slid.share(page)),
-        };
-        self.push(seq, held);
+    /// Makes `seq` hold `pages` behind what it holds; the holders are one more.
+    pub fn push_shared(&mut self, seq: u32, pages: PageSet) {
+        let pages = self.retain(pages);
+        self.push(seq, pages);
     }
 
     /// Makes `seq` hold `page`, which holds the same positions, in place of its page `i`.
     pub fn replace(&mut self, seq: u32, i: usize, page: u32) {
-        let page = self.pages.share(page);
+        let pool = &mut self.pools[PageKind::Quantised as usize];
+        let page = pool.share(page);
         let own = std::mem::replace(&mut self.table.seq_mut(seq)[i], page);
-        self.pages.give_back(own);
+        pool.give_back(own);
     }
 
-    /// Whether a page has one holder alone.
-    pub fn has_one_holder(&self, page: u32) -> bool {
-        !self.pages.is_shared(page)
+    /// Whether a page has more than one holder.
+    pub fn has_several_holders(&self, PageRef { kind, id }: PageRef) -> bool {
+        self.pool(kind).is_shared(id)
     }
 
-    /// Whether an exact page has one holder alone.
-    pub fn exact_has_one_holder(&self, page: u32) -> bool {
-        !self.exact.is_shared(page)
-    }
-
-    /// Whether a page of sliding windows has one holder alone.
-    pub fn sliding_has_one_holder(&self, page: u32) -> bool {
-        !self.slid.is_shared(page)
-    }
-
-    fn push(&mut self, seq: u32, held: Held) {
-        self.table.seq_mut(seq).push(held.page);
+    fn push(&mut self, seq: u32, PageSet([page, sliding, exact]): PageSet) {
+        self.table.seq_mut(seq).push(page.expect("positions have a quantised page"));
         if self.is_windowed() {
-            self.table.exact_mut(seq).push(held.exact);
+            self.table.exact_mut(seq).push(exact);
         }
         if self.sliding.is_some() {
-            self.table.sliding_mut(seq).push(held.sliding);
+            self.table.sliding_mut(seq).push(sliding);
         }
     }
 
     /// Makes `seq`, which holds nothing, hold the pages of `positions` positions as a sequence holds them
-    /// between two steps: `beside` has an entry a page. `false`, and it holds nothing, if no sequence could
+    /// between two steps: `kinds` has an entry per page. `false`, and it holds nothing, if no sequence could
     /// hold such pages, or if there are too few.
-    pub fn hold(&mut self, seq: u32, positions: usize, beside: &[Beside]) -> bool {
-        let n = beside.len();
-        let count = |of: fn(&Beside) -> bool| beside.iter().filter(|beside| of(beside)).count();
-        let (held, slid) = (count(|beside| beside.exact), count(|beside| beside.sliding));
-        let first = beside.iter().take(self.window.sink_pages).all(|beside| beside.exact);
-        let last = positions.is_multiple_of(PAGE) || beside.last().is_some_and(|beside| beside.exact);
+    pub fn hold(&mut self, seq: u32, positions: usize, kinds: &[PageKinds]) -> bool {
+        let n = kinds.len();
+        let count = |kind: PageKind| kinds.iter().filter(|kinds| kinds.has(kind)).count();
+        let (exact, sliding) = (count(PageKind::Exact), count(PageKind::Sliding));
+        let first = kinds.iter().take(self.window.sink_pages).all(|kinds| kinds.exact);
+        let last = positions.is_multiple_of(PAGE) || kinds.last().is_some_and(|kinds| kinds.exact);
         let exactly = match self.is_windowed() {
-            true => first && last && held <= held_exact(self.window),
-            false => held == 0,
+            true => first && last && exact <= held_exact(self.window),
+            false => exact == 0,
         };
         let seen = match self.sliding {
-            Some(sliding) => {
-                let newest = beside.iter().rev().take_while(|beside| beside.sliding).count();
-                newest == slid && slid <= sliding.held() && n - slid <= sliding.first(positions)
+            Some(window) => {
+                let newest = kinds.iter().rev().take_while(|kinds| kinds.sliding).count();
+                newest == sliding && sliding <= window.held() && n - sliding <= window.first(positions)
             }
-            None => slid == 0,
+            None => sliding == 0,
         };
-        let there = n <= self.n_free() && held <= self.exact.n_free() && slid <= self.slid.n_free();
+        let there = PageKind::ALL.into_iter().all(|kind| count(kind) <= self.pool(kind).n_free());
         if !(exactly && seen && there) || n != pages_for(positions) {
             return false;
         }
-        beside.iter().for_each(|beside| self.push_new(seq, *beside));
+        kinds.iter().for_each(|kinds| self.push_new(seq, *kinds));
         true
     }
 }
@@ -396,11 +448,11 @@ mod tests {
     #[test]
     fn sequences_never_share_a_page_and_give_back_what_they_took() {
         let mut pages = Pages::new(DEFAULT, 3, 2, 6, 0);
-        assert_eq!(pages.pages.n_free(), 6);
+        assert_eq!(pages.n_free(), 6);
         assert!(
             pages.grow(0, 1) && pages.grow(1, PAGE) && pages.grow(1, PAGE + 1) && pages.grow(2, 2 * PAGE)
         );
-        assert_eq!(pages.pages.n_free(), 1);
+        assert_eq!(pages.n_free(), 1);
         let mut held: Vec<u32> = (0..3).flat_map(|seq| pages.table().seq(seq).to_vec()).collect();
         held.sort_unstable();
         held.dedup();
@@ -411,7 +463,7 @@ mod tests {
         for seq in 0..3 {
             assert_eq!(pages.cut_back(seq, 0), 0);
         }
-        assert_eq!(pages.pages.n_free(), 6);
+        assert_eq!(pages.n_free(), 6);
     }
 
     #[test]
@@ -449,7 +501,7 @@ mod tests {
                             "{window:?}, {rows} rows at {pos}: page {i}"
                         );
                     }
-                    pages.settle(seq, to);
+                    pages.release_stale(seq, to);
                     pos = to;
                 }
                 assert!(pages.table().exact(seq)[0].is_some());
@@ -463,7 +515,7 @@ mod tests {
             for n in 1..600 {
                 let mut pages = Pages::new(window, 1, 10, 10, exact_pages_for(window, 1, 10, 600));
                 assert!(pages.grow(0, n));
-                pages.settle(0, n);
+                pages.release_stale(0, n);
                 let cut = n.saturating_sub(window.newest());
                 assert_eq!(pages.cut_back(0, cut), cut);
                 for i in (0..pages_for(cut)).filter(|i| window.is_exact(cut, *i)) {
@@ -473,7 +525,7 @@ mod tests {
         }
         let mut pages = Pages::new(DEFAULT, 1, 10, 10, exact_pages_for(DEFAULT, 1, 10, 600));
         assert!(pages.grow(0, 600));
-        pages.settle(0, 600);
+        pages.release_stale(0, 600);
         assert_eq!(pages.cut_back(0, 200), 192, "only the codes of that page are left");
     }
 

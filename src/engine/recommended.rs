@@ -55,12 +55,12 @@ impl SamplerOptions {
     }
 }
 
-/// How many of the largest logits stay: `k`, or all if it is not positive.
+/// Number of the largest logits that stay: `k`, or all if it is not positive.
 pub fn top_k(k: i64) -> u32 {
     k.clamp(0, u32::MAX.into()) as u32
 }
 
-/// How many tokens are recent, of a context of `n_ctx`: `n`, or all if it is negative.
+/// Number of recent tokens, of a context of `n_ctx`: `n`, or all if it is negative.
 pub fn last_n(n: i64, n_ctx: usize) -> usize {
     usize::try_from(n).map_or(n_ctx, |n| n.min(n_ctx))
 }

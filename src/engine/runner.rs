@@ -22,13 +22,13 @@ pub(super) struct Runner {
     /// Whether runs are queued on a device while the host goes on.
     is_device: bool,
     rows: Vec<Row>,
-    /// One an output row; `None` if the host reads the logits.
+    /// Sampling per output row; `None` if the host reads the logits.
     sampling: Vec<Option<Sampling>>,
     /// Space for a page that is copied.
     page: Vec<u8>,
 }
 
-/// What is wanted of a sequence's rows in a step.
+/// Output that is wanted of a sequence's rows in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
     /// Keys and values alone.
@@ -43,14 +43,14 @@ pub(super) enum Ask {
     All,
 }
 
-/// Who picks the token behind a row.
+/// Side that picks the token behind a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PickedBy {
     Device,
     Host,
 }
 
-/// What a token was picked from.
+/// Logits that a token was picked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PickedFrom {
     Numbers,
@@ -80,7 +80,7 @@ impl Runner {
         self.is_device
     }
 
-    /// Who picks the next token of a sequence.
+    /// Side that picks the next token of a sequence.
     pub fn picked_by(&self, seq: &Sequence) -> PickedBy {
         let by_host = seq.sampler.changes_logits()
             || self.is_device && !self.backend.runs_ahead(self.exec, &seq.sampling());
@@ -137,7 +137,7 @@ impl Runner {
         }
         seq.cached += n;
         if let Some(slot) = seq.slot {
-            self.pages.settle(slot, seq.cached);
+            self.pages.release_stale(slot, seq.cached);
         }
     }
 
@@ -181,13 +181,13 @@ impl Runner {
 
     /// After a run that failed: nothing is queued for `seq`, and its pages are those of what is in the cache.
     pub fn undo(&mut self, seq: &mut Sequence) {
-        seq.land();
+        seq.discard_queued();
         self.trim(seq);
     }
 
     /// Gives the slot and the pages of `seq` back; its tokens stay.
     pub fn release(&mut self, seq: &mut Sequence) {
-        seq.land();
+        seq.discard_queued();
         seq.cached = 0;
         seq.slot.take().into_iter().for_each(|slot| self.release_slot(slot));
     }
@@ -230,14 +230,13 @@ impl Runner {
     }
 }
 
-/// Keeps the runner while nobody uses it. Whoever runs a step takes it out, so no lock is held while a
-/// device works.
-pub(super) struct Desk {
-    place: Mutex<Place>,
+/// The place of the runner between steps. A step takes it out, so no lock is held while a device works.
+pub(super) struct RunnerSlot {
+    state: Mutex<SlotState>,
     returned: Condvar,
 }
 
-struct Place {
+struct SlotState {
     runner: Option<Box<Runner>>,
     /// Whether a [`Batch`](super::Batch) has it, which keeps it.
     is_kept: bool,
@@ -245,63 +244,63 @@ struct Place {
     ended: Vec<u32>,
 }
 
-/// The runner, taken from its desk. It goes back when this is dropped.
-pub(super) struct Taken<D: Deref<Target = Desk>> {
-    desk: D,
+/// The runner, taken out of its slot. It goes back when this is dropped.
+pub(super) struct RunnerLease<D: Deref<Target = RunnerSlot>> {
+    runner_slot: D,
     /// `None` in `drop` alone.
     pub runner: Option<Box<Runner>>,
 }
 
-impl Desk {
+impl RunnerSlot {
     pub fn new(runner: Runner) -> Self {
-        let place = Place { runner: Some(Box::new(runner)), is_kept: false, ended: Vec::new() };
-        Self { place: Mutex::new(place), returned: Condvar::new() }
+        let state = SlotState { runner: Some(Box::new(runner)), is_kept: false, ended: Vec::new() };
+        Self { state: Mutex::new(state), returned: Condvar::new() }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, SlotState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the runner; waits while another session runs a step.
     ///
     /// # Errors
     /// [`Error::InBatch`] while a batch has it.
-    pub fn take<D: Deref<Target = Self>>(desk: D) -> Result<Taken<D>, Error> {
+    pub fn take<D: Deref<Target = Self>>(runner_slot: D) -> Result<RunnerLease<D>, Error> {
         let runner = {
-            let mut place = desk.place();
+            let mut state = runner_slot.state();
             loop {
-                if place.is_kept {
+                if state.is_kept {
                     return Err(Error::InBatch);
                 }
-                match place.runner.take() {
+                match state.runner.take() {
                     Some(runner) => break runner,
-                    None => place = desk.returned.wait(place).unwrap_or_else(PoisonError::into_inner),
+                    None => state = runner_slot.returned.wait(state).unwrap_or_else(PoisonError::into_inner),
                 }
             }
         };
-        Ok(Taken { desk, runner: Some(runner) })
+        Ok(RunnerLease { runner_slot, runner: Some(runner) })
     }
 
     /// Takes a session's slot back, at once or when the runner is there again.
     pub fn end_session(&self, slot: u32) {
-        let mut place = self.place();
-        match &mut place.runner {
+        let mut state = self.state();
+        match &mut state.runner {
             Some(runner) => runner.release_slot(slot),
-            None => place.ended.push(slot),
+            None => state.ended.push(slot),
         }
     }
 }
 
-impl<D: Deref<Target = Desk>> Taken<D> {
-    /// Nobody waits for the runner any more; who asks for it is refused.
+impl<D: Deref<Target = RunnerSlot>> RunnerLease<D> {
+    /// Keeps the runner: sessions that wait for it or ask for it are refused.
     pub fn keep(self) -> Self {
-        self.desk.place().is_kept = true;
-        self.desk.returned.notify_all();
+        self.runner_slot.state().is_kept = true;
+        self.runner_slot.returned.notify_all();
         self
     }
 }
 
-impl<D: Deref<Target = Desk>> Deref for Taken<D> {
+impl<D: Deref<Target = RunnerSlot>> Deref for RunnerLease<D> {
     type Target = Runner;
 
     fn deref(&self) -> &Runner {
@@ -309,20 +308,20 @@ impl<D: Deref<Target = Desk>> Deref for Taken<D> {
     }
 }
 
-impl<D: Deref<Target = Desk>> std::ops::DerefMut for Taken<D> {
+impl<D: Deref<Target = RunnerSlot>> std::ops::DerefMut for RunnerLease<D> {
     fn deref_mut(&mut self) -> &mut Runner {
         self.runner.as_mut().expect("the runner is here until it is dropped")
     }
 }
 
-impl<D: Deref<Target = Desk>> Drop for Taken<D> {
+impl<D: Deref<Target = RunnerSlot>> Drop for RunnerLease<D> {
     fn drop(&mut self) {
         let Some(mut runner) = self.runner.take() else { return };
-        let mut place = self.desk.place();
-        place.ended.drain(..).for_each(|slot| runner.release_slot(slot));
-        place.runner = Some(runner);
-        place.is_kept = false;
-        drop(place);
-        self.desk.returned.notify_one();
+        let mut state = self.runner_slot.state();
+        state.ended.drain(..).for_each(|slot| runner.release_slot(slot));
+        state.runner = Some(runner);
+        state.is_kept = false;
+        drop(state);
+        self.runner_slot.returned.notify_one();
     }
 }

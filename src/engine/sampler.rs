@@ -7,7 +7,7 @@ use super::constraint::{Constraint, ConstraintError};
 use sterna_program::Sampling;
 use sterna_program::sampling::{Scratch, pick};
 
-/// How to sample. The defaults are llama.cpp's.
+/// Options of sampling. The defaults are llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerOptions {
     /// Divides the logits; 0 or below always picks the largest.
@@ -26,7 +26,7 @@ pub struct SamplerOptions {
     pub presence_penalty: f32,
     /// Taken from the logit of a recent token as often as it occurred; 0 does nothing.
     pub frequency_penalty: f32,
-    /// How many tokens, prompt included, are recent; 0 is none.
+    /// Number of recent tokens, prompt included; 0 is none.
     pub repeat_last_n: usize,
     /// Token id and what is added to its logit.
     pub logit_bias: Vec<(u32, f32)>,
@@ -150,7 +150,7 @@ impl Sampler {
         *self.counts.entry(token).or_default() += 1;
     }
 
-    /// How the backend's `Sample` stage picks the token at `position`; means the same as
+    /// Parameters by which the backend's `Sample` stage picks the token at `position`; means the same as
     /// [`pick`](Self::pick) if the sampler does not change logits.
     pub fn sampling(&self, position: usize) -> Sampling {
         let o = &self.options;

@@ -14,9 +14,9 @@ pub(super) struct Sequence {
     pub cached: usize,
     /// Its slot in the page table; `None` while it holds no pages.
     pub slot: Option<u32>,
-    /// How tokens are picked.
+    /// Sampler that picks its tokens.
     pub sampler: Sampler,
-    /// How the picks are made that are queued and whose tokens the host has not read, oldest first; at most
+    /// Sampling of the picks that are queued and whose tokens the host has not read, oldest first; at most
     /// two.
     pub queued: Vec<Sampling>,
     /// The last token that was read of a pick, if [`tokens`](Self::tokens) lacks it. `queued` goes on from
@@ -47,14 +47,14 @@ impl Sequence {
         self.tokens.len().saturating_sub(self.cached)
     }
 
-    /// How the token behind the last position in the cache is picked.
+    /// Sampling of the token behind the last position in the cache.
     pub fn sampling(&self) -> Sampling {
         self.sampler.sampling(self.cached)
     }
 
     /// Appends `tokens` if the run that computes them, and picks the next one as the sampler says, is queued
     /// already. `false`, and nothing is changed, if it is not.
-    pub fn is_queued(&mut self, tokens: &[u32]) -> bool {
+    pub fn try_advance(&mut self, tokens: &[u32]) -> bool {
         let next = self.tokens.len() + 1;
         let is_queued = self.picked.is_some_and(|picked| *tokens == [picked])
             && self.cached == next
@@ -68,7 +68,7 @@ impl Sequence {
 
     /// Forgets what runs ahead. What it has written lies behind the last token, where the next run overwrites
     /// it.
-    pub fn land(&mut self) {
+    pub fn discard_queued(&mut self) {
         self.queued.clear();
         self.picked = None;
         self.cached = self.cached.min(self.tokens.len());
@@ -90,19 +90,19 @@ mod tests {
     #[test]
     fn a_token_that_was_fed_ahead_is_not_computed_again() {
         let mut seq = ahead();
-        assert!(seq.is_queued(&[7]));
+        assert!(seq.try_advance(&[7]));
         assert_eq!((seq.missing(), seq.queued.len()), (0, 1));
     }
 
     #[test]
     fn other_tokens_or_another_sampler_are_computed() {
         for tokens in [vec![8], vec![], vec![7, 7]] {
-            assert!(!ahead().is_queued(&tokens));
+            assert!(!ahead().try_advance(&tokens));
         }
         let mut seq = ahead();
         seq.sampler = Sampler::new(SamplerOptions { seed: Some(1), ..SamplerOptions::default() }).unwrap();
-        assert!(!seq.is_queued(&[7]));
-        seq.land();
+        assert!(!seq.try_advance(&[7]));
+        seq.discard_queued();
         assert_eq!((seq.cached, seq.queued.len(), seq.picked), (2, 0, None));
     }
 }

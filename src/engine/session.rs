@@ -81,12 +81,13 @@ impl Session {
         self.engine.n_ctx() - self.position()
     }
 
-    /// How [`decode`](Self::decode) picks tokens from now on; a new session picks the most likely one.
+    /// Sets the sampler by which [`decode`](Self::decode) picks tokens from now on; a new session picks the
+    /// most likely one.
     pub fn set_sampler(&mut self, sampler: Sampler) {
         self.seq.sampler = sampler;
     }
 
-    /// How tokens are picked.
+    /// The sampler that picks its tokens.
     pub fn sampler(&self) -> &Sampler {
         &self.seq.sampler
     }
@@ -179,7 +180,7 @@ impl Session {
     pub(super) fn pick(&mut self, tokens: &[u32], goes_on: bool, keeps_logits: bool) -> Result<u32, Error> {
         self.check_some(tokens)?;
         tokens.iter().for_each(|&token| self.seq.sampler.accept(token));
-        if keeps_logits || !self.seq.is_queued(tokens) {
+        if keeps_logits || !self.seq.try_advance(tokens) {
             self.feed(tokens, if keeps_logits { Ask::PickAndLogits } else { Ask::Pick })?;
         }
         let position = self.position();
@@ -209,7 +210,7 @@ impl Session {
         if is_broken { Err(self.broken(position - 1)?) } else { Ok(token) }
     }
 
-    /// That the logits which the host has read are numbers.
+    /// Checks that the logits which the host has read are numbers.
     fn check_logits(&mut self) -> Result<(), Error> {
         if is_broken(&self.logits) { Err(self.broken(self.position() - 1)?) } else { Ok(()) }
     }
@@ -218,7 +219,7 @@ impl Session {
     /// next step computes all tokens again.
     fn broken(&mut self, at: usize) -> Result<Error, Error> {
         let mut runner = self.engine.runner()?;
-        self.seq.land();
+        self.seq.discard_queued();
         let broken = runner.broken(&self.engine.shared.program, &self.seq, at);
         self.seq.cached = 0;
         runner.trim(&mut self.seq);
@@ -238,7 +239,7 @@ impl Session {
     /// If `position` lies beyond the session's own.
     pub fn cut_back(&mut self, position: usize) {
         assert!(position <= self.position(), "cut back to {position} of {}", self.position());
-        self.seq.land();
+        self.seq.discard_queued();
         self.seq.tokens.truncate(position);
         self.seq.cached = self.seq.cached.min(position);
         // While a batch has the pages, the next step of the session gives them back.
@@ -317,7 +318,7 @@ impl Session {
 
     /// Returns how many tokens there were before.
     fn append(&mut self, tokens: &[u32]) -> usize {
-        self.seq.land();
+        self.seq.discard_queued();
         let known = self.position();
         self.seq.tokens.extend_from_slice(tokens);
         known
@@ -325,7 +326,7 @@ impl Session {
 
     /// Forgets the tokens from `known` on that are not in the cache.
     fn forget(&mut self, known: usize) {
-        self.seq.land();
+        self.seq.discard_queued();
         self.seq.tokens.truncate(known.max(self.seq.cached));
     }
 
@@ -379,6 +380,6 @@ fn step(runner: &mut Runner, seq: &mut Sequence, n: usize, ask: Ask) -> Result<(
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.engine.desk().end_session(self.slot());
+        self.engine.runner_slot().end_session(self.slot());
     }
 }

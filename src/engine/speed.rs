@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-pub use sterna_backend::rates::{HostRates, Matrices, Rates, Way};
+pub use sterna_backend::rates::HostRates;
+use sterna_backend::rates::{Matrices, Rates, Way};
 use sterna_backend::{CardRates, DeviceMemory};
 use sterna_program::{ActQuant, Cost, PageTable, Program, Row, Step};
 
@@ -11,13 +12,13 @@ use sterna_program::{ActQuant, Cost, PageTable, Program, Row, Step};
 /// cores and the link allow, by formula. Launches are not in it, so it is a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// Of one sequence behind so many positions as its context has.
+    /// Tokens a second of one sequence at the end of its context.
     pub decode: f64,
-    /// Of a prompt in steps that are as long as they may be.
+    /// Tokens a second of a prompt in steps that are as long as they may be.
     pub prompt: f64,
 }
 
-/// What a step costs, its rows at these positions of one sequence.
+/// Cost of a step whose rows are these positions of one sequence.
 fn cost(p: &Program, positions: Range<usize>) -> Cost {
     let last = positions.end - 1;
     let row = |pos| Row { token: 0, pos: pos as u32, seq: 0, logits: pos == last };
@@ -33,8 +34,8 @@ fn card_ops(p: &Program, rates: &CardRates) -> f64 {
 }
 
 impl Bound {
-    /// For contexts of so many positions, on a device whose rates are known, and that computes some steps
-    /// alone.
+    /// Bound for contexts of so many positions, on a device whose rates are known, and that computes some
+    /// steps alone.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory) -> Option<Self> {
         let rates = device.rates.filter(|_| device.shared_bytes == 0 || device.host_bytes > 0)?;
         let ops = card_ops(p, &rates);
@@ -54,7 +55,7 @@ impl Bound {
 /// The same beside a processor that computes the layers that are not on the card, in steps of few rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beside {
-    /// Of the processor.
+    /// Rates of the processor.
     pub host: HostRates,
     /// Tokens a second of one sequence behind so many positions as its context has.
     pub decode: f64,
@@ -63,8 +64,8 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// For contexts of so many positions, on a device whose rates are known, which lacks some layers that a
-    /// processor may compute.
+    /// Rates for contexts of so many positions, on a device whose rates are known, which lacks some layers
+    /// that a processor may compute.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory, host: HostRates) -> Option<Self> {
         let rates = device.rates.filter(|_| device.shared_bytes > 0)?;
         let last = n_ctx.max(1) - 1;

@@ -13,7 +13,7 @@ use std::io::{self, BufRead, Read, Write};
 use crc32fast::Hasher;
 
 use super::error::{Error, STATE_TITLE as TITLE, StateError};
-use super::pages::{Beside, pages_for};
+use super::pages::{PageKinds, pages_for};
 use super::runner::Runner;
 use super::{Engine, Session};
 use sterna_backend::KvPage;
@@ -35,10 +35,10 @@ impl Session {
         self.complete()?;
         let mut out = Summed::new(out);
         let tokens = self.tokens();
-        let beside = self.engine().runner()?.pages.beside(self.slot(), tokens.len());
-        out.write_all(&head(self.engine(), tokens, &beside)?).map_err(StateError::Io)?;
+        let kinds = self.engine().runner()?.pages.kinds_of(self.slot(), tokens.len());
+        out.write_all(&head(self.engine(), tokens, &kinds)?).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
-        for i in 0..beside.len() {
+        for i in 0..kinds.len() {
             for page in self.pages_at(i)? {
                 read_page(&mut *self.engine().runner()?, page, &mut bytes)?;
                 out.write_all(&bytes).map_err(StateError::Io)?;
@@ -47,7 +47,7 @@ impl Session {
         out.end()
     }
 
-    /// Page `i`, and those of other pools beside it.
+    /// The pages of page `i`, at most one per kind.
     fn pages_at(&self, i: usize) -> Result<impl Iterator<Item = KvPage>, Error> {
         Ok(self.engine().runner()?.pages.kv_pages(self.slot(), i).collect::<Vec<_>>().into_iter())
     }
@@ -64,13 +64,13 @@ impl Engine {
     /// No slot is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
         let mut from = Summed::new(from);
-        let (tokens, beside) = self.read_head(&mut from)?;
+        let (tokens, kinds) = self.read_head(&mut from)?;
         let session = self.session()?;
-        if !self.runner()?.pages.hold(session.slot(), tokens.len(), &beside) {
+        if !self.runner()?.pages.hold(session.slot(), tokens.len(), &kinds) {
             return Err(no_such_pages());
         }
         let mut bytes = Vec::new();
-        for i in 0..beside.len() {
+        for i in 0..kinds.len() {
             for page in session.pages_at(i)? {
                 write_page(&mut *self.runner()?, page, &mut bytes, &mut from)?;
             }
@@ -79,11 +79,11 @@ impl Engine {
         Ok(session.of_pages(&tokens))
     }
 
-    /// The tokens of a saved session, and what stands beside its pages.
+    /// The tokens of a saved session, and the kinds of its pages.
     pub(super) fn read_head<R: BufRead>(
         &self,
         from: &mut Summed<&mut R>,
-    ) -> Result<(Vec<u32>, Vec<Beside>), Error> {
+    ) -> Result<(Vec<u32>, Vec<PageKinds>), Error> {
         self.check_header(from)?;
         let n_tokens = u64::from_le_bytes(array(from)?);
         let (n_ctx, more) = (self.n_ctx(), usize::try_from(n_tokens).unwrap_or(usize::MAX));
@@ -98,13 +98,13 @@ impl Engine {
         if let Some(&token) = tokens.iter().find(|token| **token as usize >= n_vocab) {
             return Err(Error::Token { token, n_vocab });
         }
-        let mut beside = vec![0; pages_for(more)];
-        fill(from, &mut beside)?;
-        if beside.iter().any(|beside| *beside > 3) {
+        let mut kinds = vec![0; pages_for(more)];
+        fill(from, &mut kinds)?;
+        if kinds.iter().any(|kinds| *kinds > 3) {
             return Err(StateError::Damaged("a page is neither exact nor not").into());
         }
-        let of = |byte| Beside { exact: byte & 1 != 0, sliding: byte & 2 != 0 };
-        Ok((tokens, beside.into_iter().map(of).collect()))
+        let of = |byte| PageKinds { exact: byte & 1 != 0, sliding: byte & 2 != 0 };
+        Ok((tokens, kinds.into_iter().map(of).collect()))
     }
 
     /// Reads the lines of text, and compares them with this engine's.
@@ -144,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// What two engines must have in common for one to take up what the other saved.
+    /// Properties that two engines must have in common for one to take up what the other saved.
     pub(super) fn form(&self) -> Result<Vec<(&'static str, String)>, Error> {
         let shared = &*self.shared;
         let mut form = vec![("model", self.fingerprint()?), ("backend", shared.backend_name.to_owned())];
@@ -179,14 +179,14 @@ impl Engine {
     }
 }
 
-/// What stands before the pages: lines of text, tokens, and what stands beside each page.
-pub(super) fn head(engine: &Engine, tokens: &[u32], beside: &[Beside]) -> Result<Vec<u8>, Error> {
+/// The bytes before the pages: lines of text, tokens, and the kinds of page of each 64 positions.
+pub(super) fn head(engine: &Engine, tokens: &[u32], kinds: &[PageKinds]) -> Result<Vec<u8>, Error> {
     let mut head = format!("{TITLE}\n");
     engine.form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
     let mut head = (head + "\n").into_bytes();
     head.extend((tokens.len() as u64).to_le_bytes());
     head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    head.extend(beside.iter().map(|page| u8::from(page.exact) | u8::from(page.sliding) << 1));
+    head.extend(kinds.iter().map(|page| u8::from(page.exact) | u8::from(page.sliding) << 1));
     Ok(head)
 }
 
@@ -208,7 +208,7 @@ pub(super) fn write_page(
     Ok(runner.backend.write_page(runner.exec, page, bytes)?)
 }
 
-/// Of pages that contradict each other.
+/// The error for pages that contradict each other.
 pub(super) fn no_such_pages() -> Error {
     StateError::Damaged("no session has such pages").into()
 }

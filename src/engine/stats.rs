@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Stats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that the prefix cache had, or another sequence with the same prompt.
+    /// Tokens of the prompt that the prefix cache had, or another sequence with the same prompt.
     pub cached_tokens: usize,
     /// From the start until the first token was picked.
     pub prompt_time: Duration,

@@ -17,7 +17,7 @@ impl StopStrings {
     }
 
     /// Takes the next piece; returns the text that may be shown now, and whether a stop string was met.
-    /// What follows a stop string is dropped with it.
+    /// Text behind a stop string is dropped with it.
     pub fn push(&mut self, piece: &str) -> (String, bool) {
         self.held.push_str(piece);
         let met = |stop: &String| Some((self.held.find(stop.as_str())?, stop.len()));
@@ -31,7 +31,7 @@ impl StopStrings {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// What is still held back, once no more text comes.
+    /// The text that is still held back, once no more comes.
     pub fn flush(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
@@ -80,7 +80,7 @@ impl ControlStops {
         self.begun
     }
 
-    /// What is still held back, once no more text comes.
+    /// The text that is still held back, once no more comes.
     pub fn flush(&mut self) -> String {
         self.begun = None;
         std::mem::take(&mut self.held)

@@ -58,8 +58,8 @@ impl Standing {
         stats.prompt_rows += more.prompt_rows;
         stats.decode_rows += more.decode_rows;
         stats.preemptions += more.preemptions;
-        stats.parked += more.parked;
-        stats.unparked += more.unparked;
+        stats.swapped_out += more.swapped_out;
+        stats.swapped_in += more.swapped_in;
         stats.prefix.queried_tokens += more.prefix.queried_tokens;
         stats.prefix.hit_tokens += more.prefix.hit_tokens;
         stats.running += more.running;

@@ -209,9 +209,9 @@ impl Metrics {
         let help = "Sequences that had to give their pages back before their end.";
         both(&[vllm("num_preemptions_total")], counter, help, stats.preemptions as f64);
         let help = "Sequences whose pages were copied to memory of the host then.";
-        both(&[vllm("num_parked_total")], counter, help, stats.parked as f64);
+        both(&[vllm("num_parked_total")], counter, help, stats.swapped_out as f64);
         let help = "Sequences whose pages were copied back.";
-        both(&[vllm("num_unparked_total")], counter, help, stats.unparked as f64);
+        both(&[vllm("num_unparked_total")], counter, help, stats.swapped_in as f64);
         let name = vllm("request_success_total");
         let _ = writeln!(out, "# HELP {name} Answers by how they ended.\n# TYPE {name} counter");
         for (reason, ended) in REASONS.iter().zip(&self.ended) {

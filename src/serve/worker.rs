@@ -400,7 +400,7 @@ impl Worker {
     /// Tells those who want to know how far their prompts are.
     fn tell_progress(&mut self) {
         let mut told = Vec::new();
-        for standing in self.batch.standings().filter(|standing| standing.stats.generated_tokens == 0) {
+        for standing in self.batch.statuses().filter(|standing| standing.stats.generated_tokens == 0) {
             let Some(id) = self.by_seq.get(&standing.id) else { continue };
             let live = self.jobs.get_mut(id).expect("a job lives as long as its sequences");
             if !live.order.job.progress {
@@ -419,7 +419,7 @@ impl Worker {
 
     /// Lets everybody see how things stand.
     fn publish(&self) {
-        let slot = |standing: sterna_engine::Standing| {
+        let slot = |standing: sterna_engine::SequenceStatus| {
             let job = *self.by_seq.get(&standing.id)?;
             let limit = self.jobs.get(&job)?.order.job.options.max_tokens;
             Some(Slot {
@@ -431,7 +431,7 @@ impl Worker {
                 n_remaining: limit.map(|limit| limit.saturating_sub(standing.stats.generated_tokens)),
             })
         };
-        let slots = self.batch.standings().filter_map(slot).collect();
+        let slots = self.batch.statuses().filter_map(slot).collect();
         self.board.publish(Standing { stats: self.batch.stats(), slots });
     }
 }

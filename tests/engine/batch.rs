@@ -237,8 +237,8 @@ fn together_is_alone() {
         let counts = any_schedule_is_alone(&engine, name, 20, 200);
         all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
     }
-    let [_, preemptions, unparked] = all;
-    assert!(unparked > 0 && preemptions > unparked, "{preemptions} gave way, {unparked} came back");
+    let [_, preemptions, swapped_in] = all;
+    assert!(swapped_in > 0 && preemptions > swapped_in, "{preemptions} gave way, {swapped_in} came back");
 }
 
 /// Random arrivals, so many times, whose prompts share up to `shared` tokens: each says what it says alone.
@@ -262,14 +262,14 @@ pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, sha
                 BatchOptions { chunk, step_time, prefix_cache, host_bytes, ..BatchOptions::default() };
             let mut batch = engine.batch(options).unwrap();
             let got = together(&mut batch, &arrivals);
-            let [hits, preemptions, unparked] = counts.get();
+            let [hits, preemptions, swapped_in] = counts.get();
             let stats = batch.stats();
-            prop_assert!(stats.unparked <= stats.parked && stats.parked <= stats.preemptions);
-            prop_assert!(host_bytes > 0 || stats.parked == 0);
+            prop_assert!(stats.swapped_in <= stats.swapped_out && stats.swapped_out <= stats.preemptions);
+            prop_assert!(host_bytes > 0 || stats.swapped_out == 0);
             counts.set([
                 hits + stats.prefix.hit_tokens,
                 preemptions + stats.preemptions,
-                unparked + stats.unparked,
+                swapped_in + stats.swapped_in,
             ]);
             for ((got, want), arrival) in got.iter().zip(&want).zip(&arrivals) {
                 match got.end {

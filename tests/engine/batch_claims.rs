@@ -28,7 +28,7 @@ fn who_rests_gives_way() {
     step(&mut batch);
     assert_eq!((batch.stats().steps, batch.stats().resting), (before.steps, 3), "somebody ran");
     let last = add(&mut batch, 3);
-    while batch.standings().any(|standing| standing.id == last) {
+    while batch.statuses().any(|standing| standing.id == last) {
         step(&mut batch);
     }
     assert_eq!(batch.stats_of(last).unwrap().generated_tokens, 20, "of a sequence that has just ended");

@@ -125,7 +125,7 @@ fn other_sequences_go_on() {
         assert_eq!((faults[&of].position, origin(&faults[&of])), (at, ("embed", at)));
     }
     let again = batch.add(&Request::new(prompt, greedy(5))).unwrap()[0];
-    while batch.standings().any(|standing| standing.id == again) {
+    while batch.statuses().any(|standing| standing.id == again) {
         batch.step().unwrap();
     }
     assert_eq!(batch.stats_of(again).unwrap().cached_tokens, 0, "it went on behind a broken one");

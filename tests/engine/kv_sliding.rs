@@ -155,8 +155,11 @@ fn together_is_alone() {
         let counts = any_schedule_is_alone(&engine, name, 24, 420);
         all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
     }
-    let [hits, preemptions, unparked] = all;
-    assert!(hits > 0 && preemptions > 0, "{hits} tokens found, {preemptions} gave way, {unparked} came back");
+    let [hits, preemptions, swapped_in] = all;
+    assert!(
+        hits > 0 && preemptions > 0,
+        "{hits} tokens found, {preemptions} gave way, {swapped_in} came back"
+    );
 }
 
 fn batch(engine: &Engine) -> Batch {

@@ -5,7 +5,7 @@ mod batch_claims;
 mod batch_faults;
 mod batch_moves;
 mod batch_pages;
-mod batch_parked;
+mod batch_swap;
 mod beside;
 mod broken_logits;
 mod cpu_stream;

@@ -41,12 +41,12 @@ pub struct KvCache {
 
 /// The keys or the values: `[n_kv_heads, head_bytes]`.
 struct Plane {
-    kept: Kept,
+    storage: KvStorage,
     words: Aligned<u64>,
 }
 
-/// How keys or values are kept.
-struct Kept {
+/// Storage of the keys or of the values of a cache.
+struct KvStorage {
     side: KvSide,
     head_dim: usize,
     window: KvWindow,
@@ -196,8 +196,8 @@ impl KvCache {
     pub fn new(decl: &KvDecl, limits: Limits) -> Self {
         let KvDecl { n_kv_heads, head_dim, k, v, window, .. } = *decl;
         let plane = |codec, side| {
-            let kept = Kept::new(codec, side, decl, limits).expect("the program was checked");
-            Plane { words: Aligned::new(n_kv_heads * kept.layout.head_bytes() / 8), kept }
+            let storage = KvStorage::new(codec, side, decl, limits).expect("the program was checked");
+            Plane { words: Aligned::new(n_kv_heads * storage.layout.head_bytes() / 8), storage }
         };
         Self { n_kv_heads, head_dim, window, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
     }
@@ -222,17 +222,17 @@ impl KvCache {
     /// [`key_rotation`](Self::key_rotation) and [`value_rotation`](Self::value_rotation) say so.
     pub fn put(&mut self, pool: &Pool, rows: &[Row], pages: &PageTable, k: &[f32], v: &[f32]) {
         let cols = self.n_kv_heads * self.head_dim;
-        for (Plane { kept, words }, x) in [(&mut self.keys, k), (&mut self.values, v)] {
+        for (Plane { storage, words }, x) in [(&mut self.keys, k), (&mut self.values, v)] {
             let put_head = |head: usize, bytes: &mut [u8]| {
                 for (row, x) in rows.iter().zip(x.chunks_exact(cols)) {
-                    kept.put(bytes, pages, row, &x[head * kept.head_dim..][..kept.head_dim]);
+                    storage.put(bytes, pages, row, &x[head * storage.head_dim..][..storage.head_dim]);
                 }
-                if kept.exact.is_some() {
+                if storage.exact.is_some() {
                     let full = rows.iter().filter(|row| row.pos as usize % PAGE == PAGE - 1);
-                    full.for_each(|row| kept.encode_page(bytes, pages, row));
+                    full.for_each(|row| storage.encode_page(bytes, pages, row));
                 }
             };
-            let (bytes, head_bytes) = (cast_slice_mut(words), kept.layout.head_bytes());
+            let (bytes, head_bytes) = (cast_slice_mut(words), storage.layout.head_bytes());
             if rows.len() == 1 {
                 bytes
                     .chunks_exact_mut(head_bytes)
@@ -254,8 +254,8 @@ impl KvCache {
         (tile, vector): (&mut [f32], &mut [f32]),
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
-        let (bytes, kept) = (self.keys.page(place), &self.keys.kept);
-        match kept.form_at(place) {
+        let (bytes, storage) = (self.keys.page(place), &self.keys.storage);
+        match storage.form_at(place) {
             Read::Elements(elements) => elements.each_rows(k, bytes, PAGE, place.n_queries, tile, each),
             Read::Codes(codes) => each(0..self.head_dim, Rows::Codes(codes.page(bytes))),
             Read::Vectors { codec, vec_bytes } => {
@@ -283,7 +283,7 @@ impl KvCache {
     ) {
         let bytes = self.values.page(place);
         let tile = &mut tile[..place.n * self.head_dim];
-        match self.values.kept.form_at(place) {
+        match self.values.storage.form_at(place) {
             Read::Elements(elements) => {
                 let bytes = &bytes[..tile.len() * elements.bytes];
                 elements.each_rows(k, bytes, self.head_dim, place.n_queries, tile, each);
@@ -302,20 +302,20 @@ impl KvCache {
     /// The mean that was taken off the encoded keys of the sequence whose first exact page is `page`; none
     /// where the codec takes none off.
     pub fn key_mean(&self, head: usize, page: usize) -> Option<&[f32]> {
-        let kept = &self.keys.kept;
-        kept.exact?;
-        let (_, mean) = kept.split_exact(&self.keys.head(head)[kept.layout.exact(page)]);
+        let storage = &self.keys.storage;
+        storage.exact?;
+        let (_, mean) = storage.split_exact(&self.keys.head(head)[storage.layout.exact(page)]);
         Some(cast_slice(mean))
     }
 
     /// How keys, and the queries that meet them, are rotated.
     pub fn key_rotation(&self) -> Option<&Rotation> {
-        self.keys.kept.rotation.as_ref()
+        self.keys.storage.rotation.as_ref()
     }
 
     /// What rotated queries are projected with before they meet the [residual](Rows::residual) of keys.
     pub fn key_projection(&self) -> Option<&Qjl> {
-        match &self.keys.kept.form {
+        match &self.keys.storage.form {
             Form::Codes(codes) => codes.projection(),
             Form::Elements(_) | Form::Vectors { .. } => None,
         }
@@ -323,17 +323,17 @@ impl KvCache {
 
     /// How values are rotated.
     pub fn value_rotation(&self) -> Option<&Rotation> {
-        self.values.kept.rotation.as_ref()
+        self.values.storage.rotation.as_ref()
     }
 
     /// Keys and values that the codecs could not keep as they were.
     pub fn clamped(&self) -> u64 {
-        [&self.keys, &self.values].iter().map(|plane| plane.kept.clamped.load(Ordering::Relaxed)).sum()
+        [&self.keys, &self.values].iter().map(|plane| plane.storage.clamped.load(Ordering::Relaxed)).sum()
     }
 
     /// Bytes of a page.
     pub fn page_bytes(&self, page: KvPage) -> usize {
-        let of_head = |plane: &Plane| plane.kept.layout.range(page).len();
+        let of_head = |plane: &Plane| plane.storage.layout.range(page).len();
         self.n_kv_heads * (of_head(&self.keys) + of_head(&self.values))
     }
 
@@ -342,7 +342,7 @@ impl KvCache {
         for (plane, head) in
             [&self.keys, &self.values].into_iter().flat_map(|p| (0..self.n_kv_heads).map(move |h| (p, h)))
         {
-            let from = &plane.head(head)[plane.kept.layout.range(page)];
+            let from = &plane.head(head)[plane.storage.layout.range(page)];
             let (to, rest) = out.split_at_mut(from.len());
             to.copy_from_slice(from);
             out = rest;
@@ -352,9 +352,9 @@ impl KvCache {
 
     /// The reverse of [`read_page`](Self::read_page); returns what is left of `bytes`.
     pub fn write_page<'b>(&mut self, page: KvPage, mut bytes: &'b [u8]) -> &'b [u8] {
-        for Plane { kept, words } in [&mut self.keys, &mut self.values] {
-            for head in cast_slice_mut::<u64, u8>(words).chunks_exact_mut(kept.layout.head_bytes()) {
-                let to = &mut head[kept.layout.range(page)];
+        for Plane { storage, words } in [&mut self.keys, &mut self.values] {
+            for head in cast_slice_mut::<u64, u8>(words).chunks_exact_mut(storage.layout.head_bytes()) {
+                let to = &mut head[storage.layout.range(page)];
                 let (from, rest) = bytes.split_at(to.len());
                 to.copy_from_slice(from);
                 bytes = rest;
@@ -373,7 +373,7 @@ impl KvCache {
     /// # Panics
     /// Where it has left the window.
     pub fn page_of(&self, pages: &PageTable, seq: u32, i: usize) -> usize {
-        self.keys.kept.layout.number_of(pages, seq, i)
+        self.keys.storage.layout.number_of(pages, seq, i)
     }
 
     /// KV heads.
@@ -390,14 +390,14 @@ impl KvCache {
 impl Plane {
     /// One head's memory.
     fn head(&self, head: usize) -> &[u8] {
-        let head_bytes = self.kept.layout.head_bytes();
+        let head_bytes = self.storage.layout.head_bytes();
         &cast_slice(&self.words)[head * head_bytes..][..head_bytes]
     }
 
     fn page(&self, place: Place) -> &[u8] {
-        let layout = self.kept.layout;
-        match place.exact.filter(|_| self.kept.exact.is_some()) {
-            Some(exact) => self.kept.split_exact(&self.head(place.head)[layout.exact(exact)]).0,
+        let layout = self.storage.layout;
+        match place.exact.filter(|_| self.storage.exact.is_some()) {
+            Some(exact) => self.storage.split_exact(&self.head(place.head)[layout.exact(exact)]).0,
             None => &self.head(place.head)[layout.page(place.page)],
         }
     }
@@ -410,7 +410,7 @@ enum Read<'a> {
     Vectors { codec: &'a dyn KvVectors, vec_bytes: usize },
 }
 
-impl Kept {
+impl KvStorage {
     fn new(
         codec: &'static dyn KvCodec,
         side: KvSide,

@@ -6,7 +6,7 @@
 use ggml_types::{KvForm, kv as registry};
 
 use super::driver::{Address, Launch, Limits};
-use super::kv::{self, Kept, stride};
+use super::kv::{self, KvLayout, stride};
 use super::params::{
     ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128,
     ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
@@ -227,7 +227,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     // The result of each head may be transformed back in shared memory.
     let merged = heads * decl.head_dim;
     let (params, merged) = match cx.memory.kvs[s.kv.0 as usize] {
-        Kept::Elements(kv) => {
+        KvLayout::Elements(kv) => {
             let params = AttendParams {
                 step,
                 kv,
@@ -245,7 +245,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
             };
             (words(&params), 0)
         }
-        Kept::Codes(kv) => {
+        KvLayout::Codes(kv) => {
             let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
             let params = AttendCodesParams {
                 step,
@@ -265,7 +265,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
             };
             (words(&params), merged)
         }
-        Kept::Blocks(kv) => {
+        KvLayout::Blocks(kv) => {
             let params = AttendBlocksParams {
                 step,
                 kv,
@@ -321,7 +321,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let [group, heads, head_tiles] = [group, heads, head_tiles].map(|n| n as u32);
     let (blocks, window) = (mma_blocks(cx.limits), window(s));
     let params = match cx.memory.kvs[s.kv.0 as usize] {
-        Kept::Elements(kv) => words(&AttendMmaParams {
+        KvLayout::Elements(kv) => words(&AttendMmaParams {
             step,
             kv,
             tiles,
@@ -337,7 +337,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
             blocks,
             window,
         }),
-        Kept::Codes(kv) => words(&AttendCodesMmaParams {
+        KvLayout::Codes(kv) => words(&AttendCodesMmaParams {
             step,
             kv,
             tiles,
@@ -353,7 +353,7 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
             blocks,
             window,
         }),
-        Kept::Blocks(_) => panic!("tensor cores take no blocks"),
+        KvLayout::Blocks(_) => panic!("tensor cores take no blocks"),
     };
     // Of few tiles, splits.
     let tiles = (most_tiles(cx.shape.rows) as u32).max(mma_blocks(cx.limits) / blocks_of_tile);

@@ -4,7 +4,7 @@
 //! itself, for a step of one row.
 
 use super::driver::{Address, Launch};
-use super::kv::{self, Kept};
+use super::kv::{self, KvLayout};
 use super::linear::{self, Input, Work};
 use super::params::{
     APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams, KvParams,
@@ -39,15 +39,15 @@ pub fn products(p: &Program, s: &AttnIn) -> usize {
 }
 
 pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
-    let kept = &cx.memory.kvs[s.kv.0 as usize];
+    let kv_layout = &cx.memory.kvs[s.kv.0 as usize];
     let first = if has_heads(cx.p, s) {
-        products_and_heads(cx, s, kept)
+        products_and_heads(cx, s, kv_layout)
     } else {
-        let (kv, raw) = kept.for_attn_in(cx.memory.raw);
+        let (kv, raw) = kv_layout.for_attn_in(cx.memory.raw);
         let rope = s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]);
         at_once(cx, s, rope, kv, raw)
     };
-    first.into_iter().chain(append(cx, s, kept)).collect()
+    first.into_iter().chain(append(cx, s, kv_layout)).collect()
 }
 
 /// The kernels that have all three layers.
@@ -64,13 +64,13 @@ fn input(s: &AttnIn) -> Input<'_> {
 }
 
 /// Products without RoPE, and the kernel that does with heads what is left.
-fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Vec<Launch> {
+fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Vec<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     let kv_cols = decl.n_kv_heads * decl.head_dim;
     let keys = cx.memory.products;
     if linear::together(cx.p, &[&s.wq, &s.wk, &s.wv]).is_some() {
         // As `append` takes them.
-        let (kv, _) = kept.for_attn_in(0);
+        let (kv, _) = kv_layout.for_attn_in(0);
         let from = heads::KeysAndValues { keys, values: keys + 4 * kv_cols as u64, pitch: 2 * kv_cols };
         let products = at_once(cx, s, memory::NO_ROPE, kv, keys);
         return products.into_iter().chain([heads::launch(cx, s, &from)]).collect();
@@ -87,26 +87,26 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Vec<Launch> {
 pub fn behind_products(cx: &Cx<'_>, s: &AttnIn, [keys, values]: [Address; 2]) -> Vec<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     let from = heads::KeysAndValues { keys, values, pitch: decl.n_kv_heads * decl.head_dim };
-    let kept = &cx.memory.kvs[s.kv.0 as usize];
-    [heads::launch(cx, s, &from)].into_iter().chain(append(cx, s, kept)).collect()
+    let kv_layout = &cx.memory.kvs[s.kv.0 as usize];
+    [heads::launch(cx, s, &from)].into_iter().chain(append(cx, s, kv_layout)).collect()
 }
 
-fn append(cx: &Cx<'_>, s: &AttnIn, kept: &Kept) -> Option<Launch> {
+fn append(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Option<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     if attend::appends(cx, s.kv) {
         return None;
     }
     let (step, raw, q) = (cx.tables_for(s.kv), cx.memory.raw, cx.memory.bufs[s.q.0 as usize]);
     let group = (cx.p.buf_decl(s.q).cols / (decl.n_kv_heads * decl.head_dim)) as u32;
-    let (params, shared) = match *kept {
-        Kept::Elements(_) => return None,
-        Kept::Codes(kv) => {
+    let (params, shared) = match *kv_layout {
+        KvLayout::Elements(_) => return None,
+        KvLayout::Codes(kv) => {
             let warps = APPEND_THREADS as usize / 32;
             // Which row brings a position, the mean, a page of halves, and the codes of each warp's vector.
             let shared = 4 * PAGE + 4 * decl.head_dim + 2 * PAGE * decl.head_dim + warps * decl.head_dim;
             (words(&AppendParams { step, kv, raw, q, group, reserved: 0 }), shared)
         }
-        Kept::Blocks(kv) => {
+        KvLayout::Blocks(kv) => {
             let params = AppendBlocksParams { step, kv, raw, q, group, reserved: 0 };
             (words(&params), APPEND_BLOCKS_SHARED_BYTES as usize)
         }

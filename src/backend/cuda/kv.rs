@@ -46,7 +46,7 @@ const MAX_HEAD_DIM: usize = 256;
 
 /// A cache as kernels find it.
 #[derive(Clone, Copy)]
-pub enum Kept {
+pub enum KvLayout {
     Elements(KvParams),
     Codes(CodedKvParams),
     Blocks(BlockKvParams),
@@ -218,7 +218,7 @@ pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), B
     driver.upload_constant("signs_params", bytemuck::cast_slice(&all))
 }
 
-impl Kept {
+impl KvLayout {
     /// Allocates a cache. At `clamped` kernels count the vectors that it cannot keep as they are.
     pub fn new(
         driver: &mut dyn Driver,

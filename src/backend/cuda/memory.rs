@@ -3,7 +3,7 @@
 use super::attend::{self, Cut};
 use super::driver::{Address, Driver, Limits};
 use super::experts::{self, Mixture};
-use super::kv::{self, Kept};
+use super::kv::{self, KvLayout};
 use super::linear::RoundedSizes;
 use super::params::{RopeParams, RoundedParams};
 use super::picks::Picks;
@@ -19,7 +19,7 @@ pub struct Memory {
     /// One a buffer of the program.
     pub bufs: Vec<Address>,
     /// One a cache.
-    pub kvs: Vec<Kept>,
+    pub kvs: Vec<KvLayout>,
     /// How many keys and values could not be kept as they were.
     pub clamped: Address,
     /// Keys and values of a step before `append` has transformed them.
@@ -137,8 +137,8 @@ impl Memory {
         let bufs = sizes.bufs.iter().map(|bytes| driver.alloc(*bytes)).collect::<Result<_, _>>()?;
         kv::upload_constants(driver, &p.kvs)?;
         let clamped = driver.alloc(CLAMPED_BYTES)?;
-        let kept = |decl| Kept::new(driver, decl, &p.limits, clamped);
-        let kvs = p.kvs.iter().map(kept).collect::<Result<_, _>>()?;
+        let kv_layout = |decl| KvLayout::new(driver, decl, &p.limits, clamped);
+        let kvs = p.kvs.iter().map(kv_layout).collect::<Result<_, _>>()?;
         let mut ropes = Vec::with_capacity(p.ropes.len());
         for (rope, bytes) in p.ropes.iter().zip(&sizes.ropes) {
             let cos_sin = driver.alloc(*bytes)?;

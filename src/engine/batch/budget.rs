@@ -22,7 +22,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// For steps of `target`.
+    /// A budget for steps of `target`.
     pub fn new(target: Duration) -> Self {
         Self { target: target.as_secs_f64(), fixed: None, a_row: None, last: FIRST }
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::prefix::PrefixStats;
 
-/// How a batch schedules its steps. The size of a step, the number of sequences and the pool of pages are
-/// [`EngineOptions`](crate::EngineOptions).
+/// Options of a batch: how it schedules its steps. The size of a step, the number of sequences and the pool
+/// of pages are [`EngineOptions`](crate::EngineOptions).
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
     /// Most rows of prompts in one step; `None` is all that the step has.
     pub chunk: Option<usize>,
-    /// How long a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on
+    /// Time that a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on
     /// the CPU and 25 ms on a device.
     pub step_time: Option<Duration>,
     /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses
@@ -29,7 +29,7 @@ impl Default for BatchOptions {
     }
 }
 
-/// What a batch has done, and holds now.
+/// Counts of a batch, and what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchStats {
     /// Steps that ran.
@@ -38,23 +38,23 @@ pub struct BatchStats {
     pub prompt_rows: u64,
     /// Rows of sequences that decode.
     pub decode_rows: u64,
-    /// How often a sequence had to give its pages back before its end.
+    /// Number of times that a sequence had to give its pages back before its end.
     pub preemptions: u64,
-    /// How often they were copied to the host's memory then, and back.
-    pub parked: u64,
-    /// See above.
-    pub unparked: u64,
+    /// Sequences that were copied to the host's memory then.
+    pub swapped_out: u64,
+    /// Sequences that were copied back.
+    pub swapped_in: u64,
     /// The prefix cache.
     pub prefix: PrefixStats,
     /// Sequences that hold pages.
     pub running: usize,
-    /// Those of them that rest ([`Batch::pause`](super::Batch::pause)): others get their pages as soon as
-    /// they need them.
+    /// Sequences of these that rest ([`Batch::pause`](super::Batch::pause)): others get their pages as soon
+    /// as they need them.
     pub resting: usize,
     /// Sequences that wait for pages.
     pub waiting: usize,
     /// Pages of the pool.
     pub pages: usize,
-    /// Pages that nobody holds, the prefix cache included.
+    /// Pages without a holder, the prefix cache included.
     pub free_pages: usize,
 }

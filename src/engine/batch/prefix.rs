@@ -1,18 +1,21 @@
 //! The prefix cache: full pages that are found again by the page before them and their 64 tokens.
 //!
 //! A node is one page. A hash finds candidates, and the parent and all tokens are compared, so a collision of
-//! hashes cannot mix two texts up. Nodes are evicted from the ends of chains, the least recently used first,
-//! and never while a sequence holds their page.
+//! hashes cannot mix two texts up. Nodes are evicted from the ends of chains, the least recently used first
+//! (`order.rs`), and never while a sequence holds their page.
 //!
 //! With a windowed codec a sequence can only go on where the newest exact pages are: nodes keep those at
 //! checkpoints (ends of prompts and of generations), and a look-up goes back to the nearest. The same holds
 //! for the pages of layers that keep a sliding window.
 
+mod order;
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use crate::pages::{Beside, Held, Pages, Sliding};
+use self::order::EvictionOrder;
+use crate::pages::{PageKind, PageSet, Pages, Sliding};
 use sterna_program::PAGE;
 
 /// A page of tokens.
@@ -21,12 +24,12 @@ pub(super) type Block = [u32; PAGE];
 /// Number of a node.
 pub(super) type NodeId = u32;
 
-/// What the cache has done, in tokens and pages.
+/// Counts of the prefix cache, in tokens and pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixStats {
     /// Tokens of prompts that were looked up.
     pub queried_tokens: u64,
-    /// Those that were found, and not computed again.
+    /// Tokens of prompts that were found, and not computed again.
     pub hit_tokens: u64,
     /// Pages that were evicted.
     pub evicted_pages: u64,
@@ -47,7 +50,7 @@ pub enum PageEvent {
         key: u64,
         /// The page before it; `None` for a first page.
         parent: Option<u64>,
-        /// Of a first page: prompts with this salt find it.
+        /// Salt of a first page: prompts with this salt find it.
         salt: Option<Arc<str>>,
         /// Its tokens.
         tokens: Box<[u32]>,
@@ -66,17 +69,35 @@ pub type PageListener = Box<dyn FnMut(PageEvent) + Send>;
 
 struct Node {
     parent: Option<NodeId>,
-    /// Of a first page.
+    /// Salt of a first page.
     salt: Option<Arc<str>>,
     tokens: Block,
     key: u64,
-    /// How many pages come before it.
+    /// Pages that come before it.
     depth: usize,
-    held: Held,
+    /// Whether its exact page stays as long as it does.
+    is_sink: bool,
+    pages: PageSet,
     children: u32,
     used: u64,
     /// Whether the listener knows it.
     is_told: bool,
+}
+
+impl Node {
+    /// Whether its page of a kind is evicted without another node: of quantised pages, with the node itself.
+    fn can_lose(&self, kind: PageKind) -> bool {
+        match kind {
+            PageKind::Quantised => self.children == 0,
+            PageKind::Sliding => self.pages.get(kind).is_some(),
+            PageKind::Exact => self.pages.get(kind).is_some() && !self.is_sink,
+        }
+    }
+
+    /// Whether its page of a kind is there, and no sequence holds it.
+    fn is_spare(&self, pages: &Pages, kind: PageKind) -> bool {
+        self.pages.get(kind).is_some_and(|page| !pages.has_several_holders(page))
+    }
 }
 
 /// The cache. Pages that it holds belong to the [`Pages`] that every call is given.
@@ -84,7 +105,8 @@ pub(super) struct PrefixCache {
     nodes: Vec<Option<Node>>,
     free: Vec<NodeId>,
     index: HashMap<u64, Vec<NodeId>>,
-    /// Of the model and the kind of KV cache.
+    order: EvictionOrder,
+    /// Hash of the model and the kind of KV cache.
     seed: u64,
     clock: u64,
     stats: PrefixStats,
@@ -100,6 +122,7 @@ impl PrefixCache {
             nodes: Vec::new(),
             free: Vec::new(),
             index: HashMap::new(),
+            order: EvictionOrder::default(),
             seed,
             clock: 0,
             stats: PrefixStats::default(),
@@ -121,7 +144,8 @@ impl PrefixCache {
         let whole = tokens.len().saturating_sub(1) / PAGE;
         for block in tokens.as_chunks::<PAGE>().0.iter().take(whole) {
             let Some(node) = self.child(chain.last().copied(), salt, block) else { break };
-            self.node_mut(node).used = self.clock;
+            let clock = self.clock;
+            self.change(node, |node| node.used = clock);
             chain.push(node);
         }
         while !self.goes_on(pages, &chain) {
@@ -141,13 +165,13 @@ impl PrefixCache {
     fn goes_on(&self, pages: &Pages, chain: &[NodeId]) -> bool {
         let seen = pages.sliding().map_or(0, Sliding::behind).min(chain.len());
         let seen = &chain[chain.len() - seen..];
-        if !seen.iter().all(|&node| self.node(node).held.sliding.is_some()) {
+        if !seen.iter().all(|&node| self.node(node).pages.get(PageKind::Sliding).is_some()) {
             return false;
         }
         let window = pages.window();
         let first = chain.len().saturating_sub(window.newest_pages);
         let is_read = |i: usize| i < window.sink_pages || i >= first;
-        let exact = |i: usize| self.node(chain[i]).held.exact.is_some();
+        let exact = |i: usize| self.node(chain[i]).pages.get(PageKind::Exact).is_some();
         !pages.is_windowed() || (0..chain.len()).all(|i| !is_read(i) || exact(i))
     }
 
@@ -158,16 +182,18 @@ impl PrefixCache {
         let first = chain.len().saturating_sub(window.newest_pages);
         let first_seen = chain.len().saturating_sub(pages.sliding().map_or(0, Sliding::behind));
         for (i, &node) in chain.iter().enumerate() {
-            let Held { page, exact, sliding } = self.node(node).held;
-            let exact = exact.filter(|_| i < window.sink_pages || i >= first);
-            let sliding = sliding.filter(|_| i >= first_seen);
-            pages.push_shared(slot, Held { page, exact, sliding });
+            let is_read = |kind| match kind {
+                PageKind::Quantised => true,
+                PageKind::Sliding => i >= first_seen,
+                PageKind::Exact => i < window.sink_pages || i >= first,
+            };
+            pages.push_shared(slot, self.node(node).pages.filter(is_read));
         }
     }
 
     /// Makes page `i` of `slot`, which is full of `tokens` and comes behind `parent`, findable. If such a
-    /// page is there already, the slot holds that one from now on, so that a chain's pages are held by
-    /// whoever names its nodes.
+    /// page is there already, the slot holds that one from now on, so that the holder of a chain's
+    /// nodes holds its pages.
     pub fn insert(
         &mut self,
         pages: &mut Pages,
@@ -180,17 +206,16 @@ impl PrefixCache {
         self.clock += 1;
         if let Some(node) = self.child(parent, salt, tokens) {
             let clock = self.clock;
-            let there = self.node_mut(node);
-            there.used = clock;
-            let page = there.held.page;
-            if pages.table().seq(slot)[i] != page {
-                pages.replace(slot, i, page);
+            self.change(node, |node| node.used = clock);
+            if let Some(page) = self.node(node).pages.get(PageKind::Quantised) {
+                pages.replace(slot, i, page.id);
             }
             return node;
         }
         let key = self.key(parent, salt, tokens);
-        let exact = i < pages.window().sink_pages;
-        let held = pages.retain(slot, i, Beside { exact, sliding: false });
+        let is_sink = i < pages.window().sink_pages;
+        let is_kept = |kind| kind == PageKind::Quantised || kind == PageKind::Exact && is_sink;
+        let kept = pages.retain(pages.at(slot, i).filter(is_kept));
         let salt = parent.is_none().then(|| Arc::clone(salt));
         let node = Node {
             parent,
@@ -198,24 +223,21 @@ impl PrefixCache {
             tokens: *tokens,
             key,
             depth: i,
-            held,
+            is_sink,
+            pages: kept,
             children: 0,
             used: self.clock,
             is_told: false,
         };
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.nodes[id as usize] = Some(node);
-                id
-            }
-            None => {
-                self.nodes.push(Some(node));
-                self.nodes.len() as NodeId - 1
-            }
-        };
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() as NodeId - 1
+        });
+        self.order.add(id, &node);
+        self.nodes[id as usize] = Some(node);
         self.index.entry(key).or_default().push(id);
         if let Some(parent) = parent {
-            self.node_mut(parent).children += 1;
+            self.change(parent, |parent| parent.children += 1);
         }
         self.has_changed = true;
         if !pages.is_windowed() {
@@ -232,22 +254,25 @@ impl PrefixCache {
         let before = |n_read: usize| chain.len().saturating_sub(n_read + 1);
         let seen = pages.sliding().map_or(chain.len(), |sliding| before(sliding.behind()));
         for (i, &id) in chain.iter().enumerate().skip(seen) {
-            let node = self.node_mut(id);
-            if node.held.sliding.is_none() {
-                node.held.sliding = pages.retain_sliding(slot, i);
-            }
+            self.keep(pages, slot, i, id, PageKind::Sliding);
         }
         if !pages.is_windowed() {
             return;
         }
         let first = before(pages.window().newest_pages);
         for (i, &id) in chain.iter().enumerate().skip(first) {
-            let node = self.node_mut(id);
-            if node.held.exact.is_none() {
-                node.held.exact = pages.retain_exact(slot, i);
-                self.has_changed = true;
-            }
+            self.has_changed |= self.keep(pages, slot, i, id, PageKind::Exact);
         }
+    }
+
+    /// Makes a node hold the page of a kind that `slot` has as its page `i`; `false` if it holds one.
+    fn keep(&mut self, pages: &mut Pages, slot: u32, i: usize, id: NodeId, kind: PageKind) -> bool {
+        if self.node(id).pages.get(kind).is_some() {
+            return false;
+        }
+        let kept = pages.retain(pages.at(slot, i).filter(|other| other == kind));
+        self.change(id, |node| kept.iter().for_each(|page| node.pages.put(page)));
+        true
     }
 
     /// Tells the listener what of a windowed cache can be shared now and could not before, and the other way
@@ -296,19 +321,36 @@ impl PrefixCache {
         chain
     }
 
-    /// Evicts the least recently used page that nobody else holds. `false` if none qualifies.
-    pub fn evict(&mut self, pages: &mut Pages) -> bool {
-        let is_end = |node: &Node| node.children == 0 && pages.has_one_holder(node.held.page);
-        let Some(id) = self.oldest(is_end) else { return false };
-        self.remove(pages, id);
+    /// Evicts a page of a kind that no sequence holds from the least recently used node. A quantised page
+    /// goes with its node. `false` if no page qualifies.
+    pub fn evict(&mut self, pages: &mut Pages, kind: PageKind) -> bool {
+        let Some(id) = self.victim(pages, kind) else { return false };
+        if kind == PageKind::Quantised {
+            self.remove(pages, id);
+            return true;
+        }
+        let gone = self.node(id).pages.filter(|other| other == kind);
+        self.change(id, |node| node.pages = node.pages.filter(|other| other != kind));
+        pages.release(gone);
+        self.has_changed |= kind == PageKind::Exact;
         true
     }
 
-    /// Evicts the pages of a chain that nobody else holds, from its end on.
+    /// Evicts an exact page, or else a page of sliding windows. `false` if no page qualifies.
+    pub fn evict_beside(&mut self, pages: &mut Pages) -> bool {
+        self.evict(pages, PageKind::Exact) || self.evict(pages, PageKind::Sliding)
+    }
+
+    /// The node that loses its page of a kind next. Those before it in the order are held by sequences.
+    fn victim(&self, pages: &Pages, kind: PageKind) -> Option<NodeId> {
+        self.order.oldest_first(kind).find(|&id| self.node(id).is_spare(pages, kind))
+    }
+
+    /// Evicts the pages of a chain that no sequence holds, from its end on.
     pub fn forget(&mut self, pages: &mut Pages, chain: &[NodeId]) {
         for &id in chain.iter().rev() {
             let node = self.node(id);
-            if node.children > 0 || !pages.has_one_holder(node.held.page) {
+            if node.children > 0 || !node.is_spare(pages, PageKind::Quantised) {
                 return;
             }
             self.remove(pages, id);
@@ -318,15 +360,16 @@ impl PrefixCache {
     fn remove(&mut self, pages: &mut Pages, id: NodeId) {
         let node = self.nodes[id as usize].take().expect("it was found");
         self.free.push(id);
+        self.order.remove(id, &node);
         if let Some(parent) = node.parent {
-            self.node_mut(parent).children -= 1;
+            self.change(parent, |parent| parent.children -= 1);
         }
         let ids = self.index.get_mut(&node.key).expect("every node is in the index");
         ids.retain(|other| *other != id);
         if ids.is_empty() {
             self.index.remove(&node.key);
         }
-        pages.release(node.held);
+        pages.release(node.pages);
         self.stats.evicted_pages += 1;
         self.has_changed = true;
         if node.is_told {
@@ -334,45 +377,17 @@ impl PrefixCache {
         }
     }
 
-    /// Gives an exact page of the least recently used checkpoint back. `false` if the cache alone holds none.
-    pub fn evict_exact(&mut self, pages: &mut Pages) -> bool {
-        let sink_pages = pages.window().sink_pages;
-        let is_spare = |node: &Node| {
-            node.depth >= sink_pages && node.held.exact.is_some_and(|page| pages.exact_has_one_holder(page))
-        };
-        let Some(id) = self.oldest(is_spare) else { return false };
-        let exact = self.node_mut(id).held.exact.take();
-        exact.into_iter().for_each(|page| pages.release_exact(page));
-        self.has_changed = true;
-        true
+    /// Whether at least `n` pages besides those of `chain` are held by no sequence and can be evicted.
+    pub fn can_spare(&self, pages: &Pages, chain: &[NodeId], n: usize) -> bool {
+        let is_spare = |node: &&Node| node.is_spare(pages, PageKind::Quantised);
+        let n = n + chain.iter().map(|&id| self.node(id)).filter(is_spare).count();
+        // Counts no further than it must.
+        self.nodes.iter().flatten().filter(is_spare).take(n).count() == n
     }
 
-    /// Gives a page of sliding windows of the least recently used checkpoint back. `false` if the cache alone
-    /// holds none.
-    pub fn evict_sliding(&mut self, pages: &mut Pages) -> bool {
-        let is_spare = |node: &Node| node.held.sliding.is_some_and(|page| pages.sliding_has_one_holder(page));
-        let Some(id) = self.oldest(is_spare) else { return false };
-        let sliding = self.node_mut(id).held.sliding.take();
-        sliding.into_iter().for_each(|page| pages.release_sliding(page));
-        true
-    }
-
-    /// Pages that would be free if everything but `chain` that nobody else holds were evicted.
-    pub fn n_spare(&self, pages: &Pages, chain: &[NodeId]) -> usize {
-        let is_spare = |node: &&Node| pages.has_one_holder(node.held.page);
-        let all = self.nodes.iter().flatten().filter(is_spare).count();
-        all - chain.iter().map(|&id| self.node(id)).filter(is_spare).count()
-    }
-
-    /// Evicts all that nobody else holds.
+    /// Evicts all that no sequence holds.
     pub fn clear(&mut self, pages: &mut Pages) {
-        while self.evict(pages) {}
-    }
-
-    fn oldest(&self, wanted: impl Fn(&Node) -> bool) -> Option<NodeId> {
-        let nodes = self.nodes.iter().enumerate().filter_map(|(id, node)| Some((id, node.as_ref()?)));
-        let oldest = nodes.filter(|(_, node)| wanted(node)).min_by_key(|(_, node)| node.used);
-        oldest.map(|(id, _)| id as NodeId)
+        while self.evict(pages, PageKind::Quantised) {}
     }
 
     fn child(&self, parent: Option<NodeId>, salt: &Arc<str>, tokens: &Block) -> Option<NodeId> {
@@ -400,6 +415,14 @@ impl PrefixCache {
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id as usize].as_mut().expect("a node that is named is there")
+    }
+
+    /// Changes a node, and moves it to its places in the order of eviction.
+    fn change(&mut self, id: NodeId, change: impl FnOnce(&mut Node)) {
+        let node = self.nodes[id as usize].as_mut().expect("a node that is named is there");
+        self.order.remove(id, node);
+        change(node);
+        self.order.add(id, node);
     }
 
     fn tell_stored(&mut self, id: NodeId) {
@@ -495,12 +518,12 @@ mod tests {
         insert(&mut cache, &mut pages, 0, NO_SALT, &[1, 2]);
         insert(&mut cache, &mut pages, 1, NO_SALT, &[3, 4]);
         insert(&mut cache, &mut pages, 2, NO_SALT, &[1, 5]);
-        assert!(!cache.evict(&mut pages), "all pages are held");
+        assert!(!cache.evict(&mut pages, PageKind::Quantised), "all pages are held");
         pages.cut_back(0, 0);
         pages.cut_back(1, 0);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[3, 4]), 2);
-        assert_eq!(cache.n_spare(&pages, &[]), 3);
-        assert!(cache.evict(&mut pages));
+        assert!(cache.can_spare(&pages, &[], 3) && !cache.can_spare(&pages, &[], 4));
+        assert!(cache.evict(&mut pages, PageKind::Quantised));
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2]), 1, "2 was the oldest end");
         cache.clear(&mut pages);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 5]), 2, "slot 2 holds these");
@@ -522,7 +545,7 @@ mod tests {
             assert!(pages.grow(0, (i + 1) * PAGE));
             let parent = chain.last().copied();
             chain.push(cache.insert(&mut pages, 0, i, parent, &NO_SALT.into(), &block(i as u32)));
-            pages.settle(0, (i + 1) * PAGE);
+            pages.release_stale(0, (i + 1) * PAGE);
             if i == 2 {
                 cache.checkpoint(&mut pages, 0, &chain);
             }
@@ -541,10 +564,10 @@ mod tests {
         cache.share(&mut pages, 1, &found);
         let exact: Vec<bool> = pages.table().exact(1).iter().map(Option::is_some).collect();
         assert_eq!(exact, [true, false, false, false, false, true]);
-        while cache.evict_exact(&mut pages) {}
+        while cache.evict(&mut pages, PageKind::Exact) {}
         assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 6, "slot 1 holds what these need");
         pages.cut_back(1, 0);
-        while cache.evict_exact(&mut pages) {}
+        while cache.evict(&mut pages, PageKind::Exact) {}
         assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 1, "a first page is always kept exactly");
     }
 }

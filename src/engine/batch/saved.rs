@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use super::prefix::{Block, NodeId, PageListener};
 use super::steps::Batch;
-use crate::pages::Beside;
+use crate::pages::{PageKind, PageKinds};
 use crate::runner::Runner;
 use crate::state::{HEAD_BYTES, Summed, head, no_such_pages, read_page, write_page};
 use crate::{Error, StateError};
 use sterna_backend::KvPage;
 use sterna_program::PAGE;
 
-/// How large saved pages can be.
+/// Sizes of saved pages.
 #[derive(Clone, Copy, Debug)]
 pub struct SavedSize {
-    /// Of a page and of all that may stand beside it.
+    /// Bytes of the pages of 64 positions, one per kind.
     page_bytes: usize,
 }
 
@@ -56,10 +56,10 @@ impl Batch {
 
     fn write(&mut self, slot: u32, tokens: &[u32], out: &mut impl Write) -> Result<(), Error> {
         let mut out = Summed::new(out);
-        let beside = self.runner.pages.beside(slot, tokens.len());
-        out.write_all(&head(&self.engine, tokens, &beside)?).map_err(StateError::Io)?;
+        let kinds = self.runner.pages.kinds_of(slot, tokens.len());
+        out.write_all(&head(&self.engine, tokens, &kinds)?).map_err(StateError::Io)?;
         let mut bytes = Vec::new();
-        for i in 0..beside.len() {
+        for i in 0..kinds.len() {
             for page in self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>() {
                 read_page(&mut self.runner, page, &mut bytes)?;
                 out.write_all(&bytes).map_err(StateError::Io)?;
@@ -93,7 +93,7 @@ impl Batch {
         self.take_up(from, salt, Some(prompt)).map(|tokens| tokens.len())
     }
 
-    /// How large that is which [`save`](Self::save) writes.
+    /// The sizes of what [`save`](Self::save) writes.
     pub fn saved_size(&self) -> SavedSize {
         let Runner { backend, exec, pages, .. } = &*self.runner;
         let bytes = |page| backend.page_bytes(*exec, page);
@@ -109,12 +109,12 @@ impl Batch {
         prompt: Option<&[u32]>,
     ) -> Result<Vec<u32>, Error> {
         let mut from = Summed::new(from);
-        let (tokens, beside) = self.engine.read_head(&mut from)?;
+        let (tokens, kinds) = self.engine.read_head(&mut from)?;
         if prompt.is_some_and(|prompt| !prompt.starts_with(&tokens)) {
             return Err(StateError::Damaged("its tokens are not those of the prompt").into());
         }
         let slot = self.take_slot()?;
-        let read = self.read(slot, &tokens, &beside, from);
+        let read = self.read(slot, &tokens, &kinds, from);
         if read.is_ok() {
             let mut chain: Vec<NodeId> = Vec::new();
             let blocks: &[Block] = tokens.as_chunks().0;
@@ -133,22 +133,22 @@ impl Batch {
         &mut self,
         slot: u32,
         tokens: &[u32],
-        beside: &[Beside],
+        kinds: &[PageKinds],
         mut from: Summed<&mut impl BufRead>,
     ) -> Result<(), Error> {
         let pages = &mut self.runner.pages;
-        while pages.n_free() < beside.len() {
-            if !self.prefix.evict(pages) {
-                return Err(Error::OutOfPages { need: beside.len(), free: pages.n_free() });
+        while pages.n_free() < kinds.len() {
+            if !self.prefix.evict(pages, PageKind::Quantised) {
+                return Err(Error::OutOfPages { need: kinds.len(), free: pages.n_free() });
             }
         }
-        while !pages.hold(slot, tokens.len(), beside) {
-            if !self.prefix.evict_exact(pages) && !self.prefix.evict_sliding(pages) {
+        while !pages.hold(slot, tokens.len(), kinds) {
+            if !self.prefix.evict_beside(pages) {
                 return Err(no_such_pages());
             }
         }
         let mut bytes = Vec::new();
-        for i in 0..beside.len() {
+        for i in 0..kinds.len() {
             for page in self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>() {
                 write_page(&mut self.runner, page, &mut bytes, &mut from)?;
             }
@@ -156,7 +156,7 @@ impl Batch {
         from.check()
     }
 
-    /// Forgets the pages of `tokens` that nobody else holds and no longer text goes on from.
+    /// Forgets the pages of `tokens` that no sequence holds and no longer text goes on from.
     pub fn forget(&mut self, tokens: &[u32], salt: &Arc<str>) {
         let chain = self.chain(tokens, salt);
         self.prefix.forget(&mut self.runner.pages, &chain);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::steps::Batch;
 use super::task::{Part, SeqId};
-use crate::pages::pages_for;
+use crate::pages::{PageKind, pages_for};
 use crate::runner::Ask;
 use crate::{Error, Event, StopReason};
 use sterna_program::PAGE;
@@ -12,14 +12,25 @@ use sterna_program::PAGE;
 /// Prompts that share the rows of a step.
 const PROMPTS: usize = 2;
 
-/// What came of a wish for pages.
+/// Result of a wish for pages.
 enum Grown {
     /// The sequence has pages for its rows up to this position.
     To(usize),
     /// It must wait for others.
     Waits,
-    /// Nobody else holds any, and they are too few all the same.
+    /// No other sequence holds any, and they are too few all the same.
     Alone,
+}
+
+/// A step that is being planned.
+struct StepPlan {
+    /// Rows that are left.
+    rows: usize,
+    /// Output rows that are left.
+    outputs: usize,
+    parts: Vec<Part>,
+    /// Sequences that can never grow.
+    ended: Vec<SeqId>,
 }
 
 impl Batch {
@@ -79,24 +90,24 @@ impl Batch {
             true => self.prefix.find(pages, &task.salt, &task.seq.tokens),
             false => Vec::new(),
         };
-        let is_parked = self.is_parked(at, &chain);
-        if is_parked {
+        let is_swapped_out = self.is_swapped_out(at, &chain);
+        if is_swapped_out {
             chain.clear();
         }
         let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
         let need = pages_for(task.seq.tokens.len()) - chain.len();
-        let there = pages.n_free() + self.prefix.n_spare(pages, &chain);
         // Those who run will want a page each before long; without them, a page less is no reason to wait.
-        if need + n_running > there && n_running > 0 {
+        let lacking = (need + n_running).saturating_sub(pages.n_free());
+        if n_running > 0 && !self.prefix.can_spare(pages, &chain, lacking) {
             return Ok(false);
         }
-        if is_parked && self.unpark(at, slot)? {
+        if is_swapped_out && self.swap_in(at, slot)? {
             self.runner.free_slots.pop();
             self.tasks[at].seq.slot = Some(slot);
             return Ok(true);
         }
         let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
-        task.parked = None;
+        task.swapped_out = None;
         if task.cache_prompt {
             self.prefix.count(task.seq.tokens.len(), &chain);
         }
@@ -126,7 +137,7 @@ impl Batch {
     /// again later.
     fn preempt(&mut self, at: usize) {
         self.keep_pages(at, true);
-        self.park(at);
+        self.swap_out(at);
         let task = &mut self.tasks[at];
         self.runner.release(&mut task.seq);
         task.nodes.clear();
@@ -137,77 +148,70 @@ impl Batch {
     /// The rows of the next step, whose pages are taken: sequences that decode, and then prompts.
     pub(super) fn plan(&mut self, events: &mut Vec<(SeqId, Event)>) -> Vec<Part> {
         let limits = self.engine.shared.program.limits;
-        let (mut rows, mut outputs) = (limits.rows, limits.outputs);
-        let mut parts: Vec<Part> = Vec::new();
-        let mut ended = Vec::new();
+        let mut step =
+            StepPlan { rows: limits.rows, outputs: limits.outputs, parts: Vec::new(), ended: Vec::new() };
         // If a step has too few rows for all, those go first that ran longest ago.
         let is_prompt = |at: &usize| self.tasks[*at].prefills();
         let decode = !self.options.prompts_first || !(0..self.tasks.len()).any(|at| is_prompt(&at));
         let decodes = |at: &usize| decode && self.tasks[*at].decodes();
         let mut order: Vec<usize> = (0..self.tasks.len()).filter(decodes).collect();
         order.sort_by_key(|&at| (Reverse(self.tasks[at].priority), self.tasks[at].turn, self.tasks[at].id));
-        for at in order {
-            if rows == 0 || outputs == 0 {
-                break;
-            }
-            if !self.tasks[at].decodes() || !self.has_next(at) {
-                continue;
-            }
-            match self.grow(at, self.tasks[at].seq.cached + 1, &parts) {
-                Grown::To(_) => {
-                    let is_prompt = self.tasks[at].stats.generated_tokens == 0;
-                    parts.push(Part { task: at, n: 1, ask: Ask::Pick, is_prompt });
-                    (rows, outputs) = (rows - 1, outputs - 1);
-                }
-                // While its last token is still being picked, it only does not run ahead.
-                Grown::Alone if self.tasks[at].seq.missing() > 0 => ended.push(self.tasks[at].id),
-                Grown::Waits | Grown::Alone => {}
-            }
+        order.into_iter().for_each(|at| self.add_rows(at, 1, &mut step));
+        step.rows = step.rows.min(self.options.chunk.unwrap_or(step.rows));
+        if !step.parts.is_empty() {
+            step.rows = step.rows.min(self.budget.rows());
         }
-        let most = rows.min(self.options.chunk.unwrap_or(rows));
-        let mut rows = if parts.is_empty() { most } else { most.min(self.budget.rows()) };
         let is_prompt = |at: &usize| self.tasks[*at].prefills();
         let prompts: Vec<usize> = (0..self.tasks.len()).filter(is_prompt).take(PROMPTS).collect();
         for (i, &at) in prompts.iter().enumerate() {
-            let task = &self.tasks[at];
-            if !task.is_running() {
-                continue;
-            }
-            let share = rows.div_ceil(prompts.len() - i);
-            let missing = task.seq.missing();
-            // Without an output the last token waits for the next step.
-            let n = match task.is_scored() {
-                // The last row picks, in a step of its own.
-                true => share.min(outputs).min(task.n_prompt - 1 - task.seq.cached),
-                false => share.min(if outputs == 0 { missing - 1 } else { missing }),
-            };
-            if n == 0 {
-                continue;
-            }
-            match self.grow(at, task.seq.cached + n, &parts) {
-                Grown::To(positions) => {
-                    let n = positions - self.tasks[at].seq.cached;
-                    let ask = match self.tasks[at].is_scored() {
-                        true => Ask::All,
-                        false if n == missing => Ask::Pick,
-                        false => Ask::Nothing,
-                    };
-                    outputs -= if ask == Ask::All { n } else { usize::from(n == missing) };
-                    rows -= n;
-                    parts.push(Part { task: at, n, ask, is_prompt: true });
-                }
-                Grown::Waits => {}
-                Grown::Alone => ended.push(self.tasks[at].id),
-            }
+            let share = step.rows.div_ceil(prompts.len() - i);
+            self.add_rows(at, share, &mut step);
         }
         // Only a sequence that is alone ends so, and then nothing else was planned.
-        for id in ended {
+        for id in step.ended {
             if let Some(at) = self.tasks.iter().position(|task| task.id == id) {
                 events.push((id, self.tasks[at].decoder.finish(StopReason::ContextFull)));
                 self.end(at);
             }
         }
-        parts
+        step.parts
+    }
+
+    /// Adds up to `most` of the rows that a sequence lacks to the step, as far as there are pages for them.
+    fn add_rows(&mut self, at: usize, most: usize, step: &mut StepPlan) {
+        let task = &self.tasks[at];
+        if !task.is_running() || !self.has_next(at) {
+            return;
+        }
+        let (cached, missing, is_scored) = (task.seq.cached, task.seq.missing(), task.is_scored());
+        let is_prompt = missing > 1 || task.stats.generated_tokens == 0;
+        // A token that is still being picked is a row, too.
+        let left = missing.max(1);
+        let n = most.min(step.rows).min(match is_scored {
+            // The last row picks, in a step of its own.
+            true => step.outputs.min(task.n_prompt - 1 - cached),
+            // Without an output the last token waits for the next step.
+            false if step.outputs == 0 => left - 1,
+            false => left,
+        });
+        if n == 0 {
+            return;
+        }
+        match self.grow(at, cached + n, &step.parts) {
+            Grown::To(positions) => {
+                let n = positions - cached;
+                let (ask, outputs) = match is_scored {
+                    true => (Ask::All, n),
+                    false if n == left => (Ask::Pick, 1),
+                    false => (Ask::Nothing, 0),
+                };
+                (step.rows, step.outputs) = (step.rows - n, step.outputs - outputs);
+                step.parts.push(Part { task: at, n, ask, is_prompt });
+            }
+            // While its last token is still being picked, it only does not run ahead.
+            Grown::Alone if missing > 0 => step.ended.push(self.tasks[at].id),
+            Grown::Waits | Grown::Alone => {}
+        }
     }
 
     /// Whether a sequence that decodes has a row to run: its last token, or the one that is being picked for
@@ -237,10 +241,11 @@ impl Batch {
             if pages.grow(slot, positions) {
                 return Grown::To(positions);
             }
-            let lacks = [pages.lacks_exact(slot, positions), pages.lacks_sliding(slot, positions)];
-            let evicted =
-                lacks[0] && self.prefix.evict_exact(pages) || lacks[1] && self.prefix.evict_sliding(pages);
-            if evicted || self.prefix.evict(pages) {
+            let evicted = [PageKind::Exact, PageKind::Sliding, PageKind::Quantised].into_iter().any(|kind| {
+                let helps = kind == PageKind::Quantised || pages.lacks(kind, slot, positions);
+                helps && self.prefix.evict(pages, kind)
+            });
+            if evicted {
                 continue;
             }
             let most = pages.most(slot, positions);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::budget::Budget;
 use super::options::{BatchOptions, BatchStats};
 use super::prefix::{Block, PageEvent, PrefixCache};
-use super::task::{Part, Request, SeqId, Standing, Task};
+use super::task::{Part, Request, SeqId, SequenceStatus, Task};
 use crate::handle::Shared;
 use crate::logprobs::LogProbs;
 use crate::pages::pages_for;
-use crate::runner::{Ask, Desk, PickedBy, PickedFrom, Taken};
+use crate::runner::{Ask, PickedBy, PickedFrom, RunnerLease, RunnerSlot};
 use crate::sequence::Sequence;
 use crate::{Decoder, Engine, Error, Event, Stats, StopReason};
 use sterna_host::clock::Instant;
@@ -23,9 +23,9 @@ use sterna_program::sampling::is_broken;
 /// lives.
 pub struct Batch {
     pub(super) engine: Engine,
-    pub(super) runner: Taken<DeskOf>,
+    pub(super) runner: RunnerLease<SharedSlot>,
     pub(super) options: BatchOptions,
-    /// By claim: priority, then age.
+    /// Sequences by claim: priority, then age.
     pub(super) tasks: Vec<Task>,
     next_id: u64,
     pub(super) prefix: PrefixCache,
@@ -37,11 +37,11 @@ pub struct Batch {
     queued: Option<Run>,
     /// Sequences that ended with the last step.
     ended: Vec<(SeqId, Ended)>,
-    /// What a step did that failed later on: the next one returns it.
+    /// Events of a step that failed later on: the next one returns them.
     events: Vec<(SeqId, Event)>,
 }
 
-/// What is left of a sequence that ended.
+/// The rest of a sequence that ended.
 struct Ended {
     stats: Stats,
     /// The slot that it had, if it had one.
@@ -77,14 +77,14 @@ impl Output {
     }
 }
 
-/// The desk of an engine that is kept alive.
-pub(super) struct DeskOf(Arc<Shared>);
+/// The runner slot of an engine, which it keeps alive.
+pub(super) struct SharedSlot(Arc<Shared>);
 
-impl Deref for DeskOf {
-    type Target = Desk;
+impl Deref for SharedSlot {
+    type Target = RunnerSlot;
 
-    fn deref(&self) -> &Desk {
-        &self.0.desk
+    fn deref(&self) -> &RunnerSlot {
+        &self.0.runner_slot
     }
 }
 
@@ -103,7 +103,7 @@ impl Engine {
                 got: "0".into(),
             });
         }
-        let runner = Desk::take(DeskOf(Arc::clone(&self.shared)))?;
+        let runner = RunnerSlot::take(SharedSlot(Arc::clone(&self.shared)))?;
         let live = self.shared.program.limits.seqs - runner.free_slots.len();
         if live > 0 {
             return Err(Error::Sessions { live });
@@ -139,7 +139,7 @@ impl Batch {
         self.tasks.is_empty() && self.events.is_empty()
     }
 
-    /// What it has done, and holds now.
+    /// Counts of the batch, and what it holds now.
     pub fn stats(&self) -> BatchStats {
         let count = |wanted: fn(&Task) -> bool| self.tasks.iter().filter(|task| wanted(task)).count();
         BatchStats {
@@ -165,9 +165,9 @@ impl Batch {
         Some((ended.slot?, std::mem::take(&mut ended.tokens)))
     }
 
-    /// Where the sequences stand that have not ended, by claim.
-    pub fn standings(&self) -> impl Iterator<Item = Standing> {
-        self.tasks.iter().map(|task| Standing {
+    /// The status of each sequence that has not ended, by claim.
+    pub fn statuses(&self) -> impl Iterator<Item = SequenceStatus> {
+        self.tasks.iter().map(|task| SequenceStatus {
             id: task.id,
             slot: task.seq.slot,
             n_prompt: task.n_prompt,
@@ -239,7 +239,7 @@ impl Batch {
                 turn: 0,
                 is_cancelled: false,
                 is_paused: false,
-                parked: None,
+                swapped_out: None,
                 stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
                 added: Instant::now(),
                 first: None,
@@ -268,7 +268,7 @@ impl Batch {
     }
 
     /// Lets a sequence rest, or go on: one that rests runs nothing, and keeps its slot and pages as long as
-    /// nobody else needs them. On a device a token that is being picked still comes.
+    /// no other sequence needs them. On a device a token that is being picked still comes.
     pub fn pause(&mut self, id: SeqId, rests: bool) {
         if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
             task.is_paused = rests;
@@ -409,7 +409,7 @@ impl Batch {
     fn run_again(&mut self, at: usize, scores: Option<usize>) {
         let task = &mut self.tasks[at];
         task.host_picks = false;
-        task.seq.land();
+        task.seq.discard_queued();
         task.seq.cached = task.seq.cached.min(scores.unwrap_or(task.seq.tokens.len() - 1));
         self.runner.trim(&mut task.seq);
         task.nodes.truncate(task.seq.cached / PAGE);
@@ -562,7 +562,7 @@ impl Drop for Batch {
             listener(PageEvent::Cleared);
         }
         self.prefix.clear(&mut self.runner.pages);
-        debug_assert!(self.runner.pages.is_whole() || std::thread::panicking(), "somebody still holds pages");
+        debug_assert!(self.runner.pages.is_whole() || std::thread::panicking(), "pages still have holders");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::prefix::NodeId;
-use crate::pages::Beside;
+use crate::pages::PageKinds;
 use crate::runner::Ask;
 use crate::sequence::Sequence;
 use crate::{Decoder, GenerateOptions, LogProbs, Stats};
@@ -13,12 +13,12 @@ use sterna_host::clock::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId(pub u64);
 
-/// What a batch is asked for.
+/// A request to a batch.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Tokens of the prompt, at least one.
     pub prompt: Vec<u32>,
-    /// How to generate. A set `cancel` ends the sequence with the next step.
+    /// Options of the generation. A set `cancel` ends the sequence with the next step.
     pub options: GenerateOptions,
     /// Sequences that go on from the prompt, which is computed once. Each has a seed of its own: the given
     /// one plus its index.
@@ -50,9 +50,9 @@ impl Request {
     }
 }
 
-/// Where a sequence of a batch stands.
+/// The status of a sequence of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct SequenceStatus {
     /// Its name.
     pub id: SeqId,
     /// Its slot, below [`EngineOptions::n_seqs`](crate::EngineOptions::n_seqs); `None` while it
@@ -66,13 +66,14 @@ pub struct Standing {
     pub stats: Stats,
 }
 
-/// What a sequence held whose pages others have now, in memory of the host.
+/// The pages of a sequence that waits, in memory of the host.
 #[derive(Debug)]
-pub(super) struct Parked {
-    /// Positions whose keys and values these are.
+pub(super) struct SwappedOut {
+    /// Number of positions whose keys and values these are.
     pub positions: usize,
-    pub beside: Vec<Beside>,
-    /// Page after page, each with those of other pools beside it.
+    /// Kinds of the pages, an entry per page of the sequence.
+    pub kinds: Vec<PageKinds>,
+    /// The pages, those of the same positions together.
     pub bytes: Vec<u8>,
 }
 
@@ -89,7 +90,7 @@ pub(super) struct Task {
     pub n_prompt: usize,
     /// Whether its prompt is scored, and how many tokens beside each.
     pub score_prompt: Option<usize>,
-    /// Of the prompt's second token and those behind it, as far as they are known.
+    /// Scores of the prompt's second token and those behind it, as far as they are known.
     pub scores: Vec<LogProbs>,
     /// The nodes of its first pages in the prefix cache.
     pub nodes: Vec<NodeId>,
@@ -103,7 +104,7 @@ pub(super) struct Task {
     /// Whether it keeps what it has and runs nothing.
     pub is_paused: bool,
     /// Its pages in memory of the host, while it waits.
-    pub parked: Option<Parked>,
+    pub swapped_out: Option<SwappedOut>,
     pub stats: Stats,
     /// When it was added.
     pub added: Instant,

@@ -1,4 +1,4 @@
-//! Pages of one kind, and how many hold each.
+//! Pages of one kind, and the number of holders of each.
 
 /// Pages of one kind.
 #[derive(Debug)]
@@ -9,21 +9,24 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// A pool without pages.
+    pub const EMPTY: Self = Self { free: Vec::new(), holders: Vec::new() };
+
     pub fn new(pages: usize) -> Self {
         Self { free: (0..pages as u32).rev().collect(), holders: vec![0; pages] }
     }
 
-    /// All of them.
+    /// Pages of the pool, free or not.
     pub fn n_pages(&self) -> usize {
         self.holders.len()
     }
 
-    /// Those that nobody holds.
+    /// Pages without a holder.
     pub fn n_free(&self) -> usize {
         self.free.len()
     }
 
-    /// A page that nobody held, with one holder.
+    /// A free page, which has one holder from now on.
     pub fn take(&mut self) -> Option<u32> {
         let page = self.free.pop()?;
         Some(self.share(page))

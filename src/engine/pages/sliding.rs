@@ -3,7 +3,7 @@
 use super::grown;
 use sterna_program::{PAGE, Program};
 
-/// What layers keep of a sequence that see its last positions alone: whole pages.
+/// Layers that see the last positions of a sequence alone, and keep the pages of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sliding {
     /// Positions that a row sees at most, its own included.
@@ -15,12 +15,12 @@ impl Sliding {
     /// computed again from its start.
     pub const CUT: usize = PAGE;
 
-    /// For windows of up to so many positions, at least 1.
+    /// Rules for windows of up to so many positions, at least 1.
     pub fn new(window: usize) -> Self {
         Self { window: window.max(1) }
     }
 
-    /// What a program's caches keep; `None` if they keep all positions.
+    /// Rules for the caches of a program; `None` if they keep all positions.
     pub fn of(program: &Program) -> Option<Self> {
         program.sliding().map(|window| Self::new(window as usize))
     }
@@ -56,7 +56,7 @@ impl Sliding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Beside, Pages, pages_for};
+    use super::super::{PageKinds, Pages, pages_for};
     use super::*;
     use sterna_program::KvWindow;
 
@@ -88,7 +88,7 @@ mod tests {
                     for pos in pos..to {
                         assert!(sees(&pages, window, seq, pos), "window {window}, {rows} rows, at {pos}");
                     }
-                    pages.settle(seq, to);
+                    pages.release_stale(seq, to);
                     pos = to;
                 }
             }
@@ -108,7 +108,7 @@ mod tests {
                     while at[seq] < pos {
                         let to = (at[seq] + rows).min(pos);
                         assert!(pages.grow(seq as u32, to));
-                        pages.settle(seq as u32, to);
+                        pages.release_stale(seq as u32, to);
                         at[seq] = to;
                     }
                 }
@@ -117,7 +117,7 @@ mod tests {
                     for (seq, to) in step.into_iter().enumerate() {
                         assert!(pages.grow(seq as u32, to), "{window}, {rows}, {apart}: {at:?} to {step:?}");
                     }
-                    (0..3).for_each(|seq| pages.settle(seq as u32, step[seq]));
+                    (0..3).for_each(|seq| pages.release_stale(seq as u32, step[seq]));
                     at = step;
                 }
             }
@@ -130,7 +130,7 @@ mod tests {
             for n in 1..900 {
                 let (mut pages, sliding) = (pages(window, 1, 900, 900), Sliding::new(window));
                 assert!(pages.grow(0, n));
-                pages.settle(0, n);
+                pages.release_stale(0, n);
                 assert!(pages.table().sliding(0).iter().flatten().count() <= sliding.held());
                 let cut = n.saturating_sub(Sliding::CUT);
                 assert_eq!(pages.cut_back(0, cut), cut);
@@ -148,7 +148,7 @@ mod tests {
     fn a_branch_shares_a_window_or_nothing() {
         let mut pages = pages(100, 2, 640, 640);
         assert!(pages.grow(0, 640));
-        pages.settle(0, 640);
+        pages.release_stale(0, 640);
         assert!(pages.can_fork(0, 600) && !pages.can_fork(0, 300));
         assert_eq!(pages.share(0, 1, 300), 0);
         assert_eq!(pages.share(0, 1, 600), 9 * PAGE);
@@ -164,17 +164,17 @@ mod tests {
 
     #[test]
     fn a_saved_sequence_holds_what_the_next_row_sees() {
-        let beside = |n: usize, first: usize| -> Vec<Beside> {
-            (0..n).map(|i| Beside { exact: false, sliding: i >= first }).collect()
+        let kinds = |n: usize, first: usize| -> Vec<PageKinds> {
+            (0..n).map(|i| PageKinds { exact: false, sliding: i >= first }).collect()
         };
         for (first, holds) in [(0, false), (5, false), (6, true), (7, true), (8, false), (10, false)] {
             let mut pages = pages(100, 1, 640, 640);
-            assert_eq!(pages.hold(0, 600, &beside(10, first)), holds, "from page {first} on");
+            assert_eq!(pages.hold(0, 600, &kinds(10, first)), holds, "from page {first} on");
         }
-        let mut hole = beside(10, 6);
+        let mut hole = kinds(10, 6);
         hole[8].sliding = false;
         assert!(!pages(100, 1, 640, 640).hold(0, 600, &hole));
-        let without = |beside: &[Beside]| Pages::new(KvWindow::default(), 1, 10, 10, 0).hold(0, 600, beside);
-        assert!(without(&beside(10, 10)) && !without(&beside(10, 6)));
+        let without = |kinds: &[PageKinds]| Pages::new(KvWindow::default(), 1, 10, 10, 0).hold(0, 600, kinds);
+        assert!(without(&kinds(10, 10)) && !without(&kinds(10, 6)));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use js_sys::Function;
 use serde_json::{Map, Value, json};
 use sterna::engine::{
-    Batch, BatchOptions, Engine, Event, GenerateOptions, Progress, Request, SeqId, Standing, Stats,
+    Batch, BatchOptions, Engine, Event, GenerateOptions, Progress, Request, SeqId, SequenceStatus, Stats,
     StopReason,
 };
 use sterna::gguf::{Gguf, OpenOptions, Source};
@@ -167,11 +167,11 @@ impl Model {
 
     /// What each sequence has of its prompt, as a JSON list of `{id, prompt, cached}`.
     pub fn standings(&self) -> String {
-        let standing = |of: Standing| {
+        let standing = |of: SequenceStatus| {
             let (prompt, cached) = (of.n_prompt, of.n_cached.min(of.n_prompt));
             json!({ "id": of.id.0, "prompt": prompt, "cached": cached })
         };
-        Value::Array(self.batch.standings().map(standing).collect()).to_string()
+        Value::Array(self.batch.statuses().map(standing).collect()).to_string()
     }
 }
 

@@ -5,22 +5,23 @@
 
 use super::prefix::NodeId;
 use super::steps::Batch;
-use super::task::Parked;
+use super::task::SwappedOut;
 use crate::Error;
+use crate::pages::PageKind;
 use crate::state::{no_such_pages, read_page, write_page};
 use sterna_program::PAGE;
 
 impl Batch {
     /// Copies what a sequence holds that is about to give its pages back, if the host has room for it. What
     /// is in the way of reading it is in the way of the next step, too, which says so.
-    pub(super) fn park(&mut self, at: usize) {
+    pub(super) fn swap_out(&mut self, at: usize) {
         let task = &self.tasks[at];
         let Some(slot) = task.seq.slot else { return };
         // The last token is run again: what was picked behind it is lost.
         let positions = task.seq.cached.min(task.seq.tokens.len() - 1);
-        let room = self.options.host_bytes.saturating_sub(self.parked_bytes());
-        let beside = self.runner.pages.beside(slot, positions);
-        let pages: Vec<_> = (0..beside.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i)).collect();
+        let room = self.options.host_bytes.saturating_sub(self.swapped_out_bytes());
+        let kinds = self.runner.pages.kinds_of(slot, positions);
+        let pages: Vec<_> = (0..kinds.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i)).collect();
         let page_bytes = |page| self.runner.backend.page_bytes(self.runner.exec, page);
         let n_bytes: usize = pages.iter().map(|page| page_bytes(*page)).sum();
         if n_bytes > room || n_bytes == 0 {
@@ -33,18 +34,18 @@ impl Batch {
             }
             bytes.extend_from_slice(&page_of);
         }
-        self.tasks[at].parked = Some(Parked { positions, beside, bytes });
-        self.stats.parked += 1;
+        self.tasks[at].swapped_out = Some(SwappedOut { positions, kinds, bytes });
+        self.stats.swapped_out += 1;
     }
 
     /// Bytes of the host's memory that sequences have taken.
-    fn parked_bytes(&self) -> usize {
-        self.tasks.iter().filter_map(|task| task.parked.as_ref()).map(|parked| parked.bytes.len()).sum()
+    fn swapped_out_bytes(&self) -> usize {
+        self.tasks.iter().filter_map(|task| task.swapped_out.as_ref()).map(|out| out.bytes.len()).sum()
     }
 
     /// Whether a sequence has more on the host than in pages that it would find.
-    pub(super) fn is_parked(&self, at: usize, chain: &[NodeId]) -> bool {
-        self.tasks[at].parked.as_ref().is_some_and(|parked| parked.positions > chain.len() * PAGE)
+    pub(super) fn is_swapped_out(&self, at: usize, chain: &[NodeId]) -> bool {
+        self.tasks[at].swapped_out.as_ref().is_some_and(|out| out.positions > chain.len() * PAGE)
     }
 
     /// Makes a slot hold what a sequence has on the host. `false`, and nothing is changed but what the prefix
@@ -52,22 +53,22 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error::Backend`]: the slot is free again then, and the sequence will be computed.
-    pub(super) fn unpark(&mut self, at: usize, slot: u32) -> Result<bool, Error> {
-        let Some(parked) = self.tasks[at].parked.take() else { return Ok(false) };
-        let Parked { positions, beside, bytes } = &parked;
+    pub(super) fn swap_in(&mut self, at: usize, slot: u32) -> Result<bool, Error> {
+        let Some(out) = self.tasks[at].swapped_out.take() else { return Ok(false) };
+        let SwappedOut { positions, kinds, bytes } = &out;
         let pages = &mut self.runner.pages;
-        while pages.n_free() < beside.len() && self.prefix.evict(pages) {}
-        let mut holds = pages.hold(slot, *positions, beside);
-        while !holds && (self.prefix.evict_exact(pages) || self.prefix.evict_sliding(pages)) {
-            holds = pages.hold(slot, *positions, beside);
+        while pages.n_free() < kinds.len() && self.prefix.evict(pages, PageKind::Quantised) {}
+        let mut holds = pages.hold(slot, *positions, kinds);
+        while !holds && self.prefix.evict_beside(pages) {
+            holds = pages.hold(slot, *positions, kinds);
         }
         if !holds {
-            self.tasks[at].parked = Some(parked);
+            self.tasks[at].swapped_out = Some(out);
             return Ok(false);
         }
         let (mut from, mut page_of) = (bytes.as_slice(), Vec::new());
         let pages: Vec<_> =
-            (0..beside.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>()).collect();
+            (0..kinds.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i).collect::<Vec<_>>()).collect();
         let mut written =
             pages.into_iter().map(|page| write_page(&mut self.runner, page, &mut page_of, &mut from));
         if let Some(err) = written.find_map(Result::err) {
@@ -78,7 +79,7 @@ impl Batch {
         match from.is_empty() {
             true => {
                 self.tasks[at].seq.cached = *positions;
-                self.stats.unparked += 1;
+                self.stats.swapped_in += 1;
                 Ok(true)
             }
             false => Err(no_such_pages()),

@@ -34,14 +34,14 @@ fn the_newest_sequence_gives_way() {
         let stats = batch.stats();
         assert!(stats.preemptions > 0);
         match (prefix_cache, host_bytes) {
-            (_, 0) => assert!(stats.parked == 0 && stats.prompt_rows > 230, "{stats:?}"),
+            (_, 0) => assert!(stats.swapped_out == 0 && stats.prompt_rows > 230, "{stats:?}"),
             // Nothing of a prompt ran twice.
             (false, _) => {
-                assert_eq!([stats.parked, stats.unparked], [stats.preemptions; 2], "{stats:?}");
+                assert_eq!([stats.swapped_out, stats.swapped_in], [stats.preemptions; 2], "{stats:?}");
                 assert_eq!(stats.prompt_rows, 230, "{stats:?}");
             }
             // What others might find may be found by itself, but for less than a page.
-            (true, _) => assert!(stats.unparked > 0 && stats.prompt_rows < 230 + 64, "{stats:?}"),
+            (true, _) => assert!(stats.swapped_in > 0 && stats.prompt_rows < 230 + 64, "{stats:?}"),
         }
         assert_eq!(order, ids, "the older one is not held up");
         assert_eq!(ids.iter().map(|id| all[id].clone()).collect::<Vec<_>>(), want);
