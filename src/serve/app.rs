@@ -18,7 +18,6 @@ use super::options::ServeOptions;
 use sterna_engine::PageEvent;
 
 /// Who is told of changes of the prefix cache.
-#[allow(dead_code, reason = "builds without gRPC make none")]
 pub struct PageEvents {
     /// Where they are published.
     pub endpoint: String,

@@ -33,7 +33,6 @@ pub struct Ticket {
 
 impl Ticket {
     /// The key as text, two digits a byte.
-    #[allow(dead_code, reason = "builds without gRPC tell nobody")]
     pub fn key_text(&self) -> String {
         self.key.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").expect("a string takes it");
@@ -81,7 +80,6 @@ pub struct Pages {
 
 impl Pages {
     /// In the form of a saved session.
-    #[allow(dead_code, reason = "builds without gRPC send none")]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -93,7 +91,6 @@ impl Drop for Pages {
     }
 }
 
-#[allow(dead_code, reason = "builds without gRPC keep none")]
 impl Kept {
     /// At most `most_prompts`, of `most_bytes` in all, each for `time`.
     pub fn new(most_bytes: usize, most_prompts: usize, time: Duration) -> Arc<Self> {
@@ -208,7 +205,6 @@ impl std::fmt::Debug for Handed {
 
 impl Handed {
     /// What came, and the room that it takes.
-    #[allow(dead_code, reason = "builds without gRPC fetch none")]
     pub fn new(bytes: Vec<u8>, room: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(Mutex::new(Some(Came { bytes, _room: room }))))
     }

@@ -22,7 +22,6 @@ pub struct Instance {
     /// How its engine stands.
     pub board: Arc<Board>,
     /// How large the saved pages of a prompt can be.
-    #[allow(dead_code, reason = "builds without gRPC fetch none")]
     pub saved_size: SavedSize,
     commands: Sender<Command>,
     next_job: AtomicU64,

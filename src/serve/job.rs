@@ -87,7 +87,6 @@ pub enum Update {
         /// The slot that the choice is remembered as, when it has ended.
         slot: Option<u32>,
         /// What the pages of its prompt are asked for with, when it has ended and they are kept.
-        #[allow(dead_code, reason = "builds without gRPC tell nobody")]
         ticket: Option<Box<Ticket>>,
     },
 }

@@ -4,8 +4,8 @@
 //! which models are loaded. A family of endpoints is a file or a folder of `api/`, which turns requests into
 //! jobs (`job.rs`) and what becomes of these into answers; it knows no other family. What they share is what
 //! they turn requests into: a conversation (`messages.rs`), the tools that it offers (`offer.rs`), the form
-//! of its answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. `grpc/` serves
-//! the same jobs to routers of several servers, and tells them what the prefix cache holds. Nothing here
+//! of its answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. Other services run on
+//! the same jobs as a [`Companion`]: the crate in `grpc/` serves routers of several servers. Nothing here
 //! knows a flag or a device. Start at [`Server`], then `api/mod.rs`.
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod api;
 mod app;
 mod blocks;
 mod board;
+pub mod companion;
 mod constraints;
 mod deltas;
 mod details;
@@ -21,11 +22,6 @@ mod engine_thread;
 mod error;
 mod family;
 mod fields;
-#[cfg(feature = "grpc")]
-mod grpc;
-#[cfg(not(feature = "grpc"))]
-#[path = "no_grpc.rs"]
-mod grpc;
 mod handover;
 mod http;
 mod instance;
@@ -45,8 +41,9 @@ mod slots;
 mod watchdog;
 mod worker;
 
+pub use companion::{Companion, Endpoint};
 pub use error::ServeError;
 pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};
-pub use options::{GrpcOptions, KvTransferOptions, ServeOptions, TlsFiles};
+pub use options::{ServeOptions, TlsFiles};
 pub use server::{Server, Stopper};

@@ -11,9 +11,9 @@ use tokio::sync::{Semaphore, watch};
 use super::api;
 use super::app::App;
 use super::board::{Life, Phase};
+use super::companion::{Companion, Endpoint, Started};
 use super::engine_thread;
 use super::error::ServeError;
-use super::grpc::{Grpc, kv_events};
 use super::http::connection::Connections;
 use super::http::tls::Acceptor;
 use super::instance::Rooms;
@@ -37,7 +37,7 @@ pub struct Server {
     runtime: Runtime,
     places: Arc<Semaphore>,
     ending: watch::Sender<bool>,
-    grpc: Option<Grpc>,
+    companions: Vec<Started>,
 }
 
 /// Tells a server to end, from any thread.
@@ -55,14 +55,15 @@ impl Stopper {
 }
 
 impl Server {
-    /// Serves what `load` loads, under `fallback_name` if the file has no name for it. Requests may call it
-    /// what they like.
+    /// Serves what `load` loads, under `fallback_name` if the file has no name for it, over HTTP and by
+    /// `companions`. Requests may call it what they like.
     ///
     /// # Errors
     /// What the system says to threads and sockets. What `load` says comes from [`wait`](Self::wait).
     pub fn start(
         listener: TcpListener,
         options: ServeOptions,
+        companions: Vec<Box<dyn Companion>>,
         fallback_name: &str,
         load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static,
     ) -> io::Result<Self> {
@@ -73,7 +74,7 @@ impl Server {
             Ok(Opened { bytes: 0, load: Box::new(load) })
         };
         let source = ModelSource { name: fallback_name.to_owned(), file_bytes: 0, open: Box::new(open) };
-        Self::with(listener, options, vec![source], false)
+        Self::with(listener, options, companions, vec![source], false)
     }
 
     /// Serves several models, which requests choose by name. Each is loaded when the first request asks for
@@ -88,15 +89,17 @@ impl Server {
     pub fn start_many(
         listener: TcpListener,
         options: ServeOptions,
+        companions: Vec<Box<dyn Companion>>,
         models: Vec<ModelSource>,
     ) -> io::Result<Self> {
         assert!(!models.is_empty(), "a server has a model");
-        Self::with(listener, options, models, true)
+        Self::with(listener, options, companions, models, true)
     }
 
     fn with(
         listener: TcpListener,
         options: ServeOptions,
+        companions: Vec<Box<dyn Companion>>,
         sources: Vec<ModelSource>,
         by_name: bool,
     ) -> io::Result<Self> {
@@ -123,8 +126,8 @@ impl Server {
         let connections = Connections { places: places_of, header_time, write_time, tls, ending: is_ending };
         let guard = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let grpc = Grpc::start(&app, ending.subscribe())?;
-        runtime.block_on(kv_events::start(&app))?;
+        let companions = companions.into_iter().map(|companion| companion.start(&app, ending.subscribe()));
+        let companions = companions.collect::<io::Result<_>>()?;
         drop(guard);
         watchdog::start(&app)?;
         runtime.spawn(connections.accept(listener, api::router(&app)));
@@ -132,25 +135,15 @@ impl Server {
             true => app.life.advance(Phase::Ready),
             false => engine_thread::begin_first(&app)?,
         }
-        Ok(Self { address, app, runtime, places, ending, grpc })
+        Ok(Self { address, app, runtime, places, ending, companions })
     }
 
-    /// Where gRPC listens, if it does.
-    pub fn grpc_address(&self) -> Option<SocketAddr> {
-        self.grpc.as_ref().map(Grpc::address)
+    /// Addresses of the services beside HTTP.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.companions.iter().flat_map(|companion| &companion.endpoints)
     }
 
-    /// Where pages of prompts are handed to other servers, if they are.
-    pub fn kv_transfer(&self) -> Option<SocketAddr> {
-        self.grpc.as_ref().and_then(Grpc::kv_transfer)
-    }
-
-    /// Where changes of the prefix cache are published, if they are.
-    pub fn kv_events(&self) -> Option<&str> {
-        self.app.page_events.get().map(|events| events.endpoint.as_str())
-    }
-
-    /// Where it listens.
+    /// Address of HTTP.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -165,15 +158,17 @@ impl Server {
     /// # Errors
     /// Why it failed: its only model could not be loaded, or an engine panicked or hangs.
     pub fn wait(self) -> Result<(), ServeError> {
-        let Self { app, runtime, places, ending, mut grpc, .. } = self;
+        let Self { app, runtime, places, ending, companions, .. } = self;
+        let mut tasks: Vec<_> = companions.into_iter().filter_map(|companion| companion.task).collect();
         let n_places = u32::try_from(app.options.max_connections).unwrap_or(u32::MAX);
         runtime.block_on(async {
             app.life.until(|phase| phase >= Phase::Ending).await;
             ending.send_replace(true);
             let mut all_closed = async || {
                 drop(places.acquire_many(n_places).await);
-                if let Some(grpc) = &mut grpc {
-                    grpc.ended().await;
+                // A task that panicked has ended, too.
+                for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
+                    let _ = task.await;
                 }
             };
             let drained = tokio::select! {

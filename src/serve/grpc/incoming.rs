@@ -5,13 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use sterna_serve::companion::{Acceptor, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
-
-use crate::http::tls::{Acceptor, TlsStream};
 
 /// Handshakes that wait to be served.
 const WAITING: usize = 16;

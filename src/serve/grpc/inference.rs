@@ -14,11 +14,7 @@ use super::kv_transfer::Transfer;
 use super::request::Asked;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
-use crate::app::App;
-use crate::board::{Life, Phase};
-use crate::error::ApiError;
-use crate::http::stream::api_error;
-use crate::job::{Handle, JobError};
+use sterna_serve::companion::{ApiError, App, Handle, JobError, Life, Phase, api_error};
 
 /// Messages that wait for a client that reads.
 const MESSAGES: usize = 64;

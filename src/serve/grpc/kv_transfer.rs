@@ -22,9 +22,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{interval, timeout};
 
-use crate::error::ApiError;
-use crate::handover::{COMPUTED_HERE, Handed, KEY_BYTES, Kept, Key, Ticket};
 use crate::options::KvTransferOptions;
+use sterna_serve::companion::{ApiError, COMPUTED_HERE, Endpoint, Handed, KEY_BYTES, Kept, Key, Ticket};
 
 /// What both sides say first.
 const HELLO: &[u8; 16] = b"sterna kv pages\n";
@@ -65,7 +64,7 @@ pub struct Transfer {
     /// What is kept for others.
     pub kept: Arc<Kept>,
     /// Where others get it.
-    pub address: SocketAddr,
+    address: SocketAddr,
     peers: Vec<IpAddr>,
     /// Memory for what is fetched, in units.
     room: Arc<Semaphore>,
@@ -103,6 +102,14 @@ impl Transfer {
             most_bytes: options.most_bytes,
             fetch_time: options.fetch_time,
         }))
+    }
+
+    /// The address that others fetch pages from.
+    pub fn endpoint(&self) -> Endpoint {
+        let address = self.address;
+        let warning = (!address.ip().is_loopback())
+            .then(|| format!("prompts go to and from {address} unencrypted: let nobody else listen there"));
+        Endpoint { service: "computed prompts", address: address.to_string(), warning }
     }
 
     /// The words that tell another server where the pages are.

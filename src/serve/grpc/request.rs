@@ -13,15 +13,9 @@ use vllm_proto::{
 };
 
 use super::kv_transfer::{self, Source, Transfer, Wanted};
-use crate::app::App;
-use crate::constraints::Constraints;
-use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::http::guard::Client;
-use crate::job::Job;
-use crate::model::Served;
-use crate::sampling::{self, TOP_LOGPROBS};
-use crate::slots;
+use sterna_serve::companion::{
+    ApiError, App, Client, Constraints, Fields, Job, Served, TOP_LOGPROBS, generation, salt,
+};
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::Prompt as NoPrompt;
 
@@ -61,7 +55,7 @@ impl Asked {
         let prompt = prompt(request.prompt.take(), served)?;
         let max_tokens = request.stopping.as_ref().map_or(0, |stopping| stopping.max_new_tokens);
         let fields = fields(&request, &shows)?;
-        let mut options = sampling::generation(&fields, served)?;
+        let mut options = generation(&fields, served)?;
         let no_prompt = NoPrompt { text: String::new(), ids: Vec::new() };
         Constraints::of_text(&fields)?.apply(served, &no_prompt, &mut options)?;
         options.sampler.seed.get_or_insert_with(|| app.seed());
@@ -98,7 +92,7 @@ impl Asked {
             options,
             n,
             client: Arc::clone(&client.0),
-            salt: slots::salt(&client.0, &cache_salt),
+            salt: salt(&client.0, &cache_salt),
             cache_prompt,
             score_prompt,
             progress: false,

@@ -12,10 +12,8 @@ use vllm_proto::finish_info::{FinishReason, StopReason as Stopped};
 use vllm_proto::{CandidateTokenInfo, FinishInfo, GenerateResponse, PromptInfo, SequenceOutput};
 
 use super::request::Asked;
-use crate::answer::finite;
-use crate::instance::Instance;
-use crate::job::Update;
 use sterna_engine::{LogProbs, PickedToken, Stats, StopReason};
+use sterna_serve::companion::{Instance, Update, finite};
 use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
 /// Makes messages of updates.
