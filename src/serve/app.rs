@@ -8,13 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::board::{Life, Phase};
 use super::error::{ApiError, ServeError};
 use super::instance::Instance;
 use super::job::{Handle, Job};
 use super::metrics::Metrics;
 use super::models::Models;
 use super::options::ServeOptions;
+use super::status::{Life, Phase};
 use sterna_engine::PageEvent;
 
 /// Who is told of changes of the prefix cache.

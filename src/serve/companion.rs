@@ -8,7 +8,6 @@ use tokio::task::JoinHandle;
 
 pub use super::answer::finite;
 pub use super::app::{App, PageEvents};
-pub use super::board::{Life, Phase};
 pub use super::constraints::Constraints;
 pub use super::engine_thread::model;
 pub use super::error::ApiError;
@@ -22,6 +21,7 @@ pub use super::job::{Handle, Job, JobError, Update};
 pub use super::model::Served;
 pub use super::sampling::{TOP_LOGPROBS, generation};
 pub use super::slots::salt;
+pub use super::status::{Life, Phase};
 
 /// A service beside HTTP, handed to [`Server::start`](super::Server::start).
 pub trait Companion: Send {

@@ -108,7 +108,7 @@ pub enum JobError {
 /// What the engine thread is told.
 pub enum Command {
     /// Do this.
-    Add(Box<Order>),
+    Add(Box<QueuedJob>),
     /// Nobody waits for that job any more.
     Leave(JobId),
     /// Its reader has caught up.
@@ -122,7 +122,7 @@ pub enum Command {
 }
 
 /// A job, and where its updates go.
-pub struct Order {
+pub struct QueuedJob {
     /// Its name.
     pub id: JobId,
     /// What is asked.
@@ -149,19 +149,19 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The end of `order`'s channel.
+    /// The reader's end of the channel of `queued`.
     pub fn new(
-        order: &Order,
+        queued: &QueuedJob,
         updates: Receiver<Result<Update, JobError>>,
         commands: Sender<Command>,
     ) -> Self {
         Self {
-            id: order.id,
+            id: queued.id,
             updates,
-            waits_for_reader: Arc::clone(&order.waits_for_reader),
+            waits_for_reader: Arc::clone(&queued.waits_for_reader),
             commands,
             back: VecDeque::new(),
-            open: order.job.n_choices(),
+            open: queued.job.n_choices(),
             has_failed: false,
         }
     }

@@ -13,7 +13,6 @@ mod answer;
 mod api;
 mod app;
 mod blocks;
-mod board;
 pub mod companion;
 mod constraints;
 mod deltas;
@@ -38,6 +37,7 @@ mod prompts;
 mod sampling;
 mod server;
 mod slots;
+mod status;
 mod watchdog;
 mod worker;
 

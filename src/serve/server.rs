@@ -10,17 +10,17 @@ use tokio::sync::{Semaphore, watch};
 
 use super::api;
 use super::app::App;
-use super::board::{Life, Phase};
 use super::companion::{Companion, Endpoint, Started};
 use super::engine_thread;
 use super::error::ServeError;
 use super::http::connection::Connections;
 use super::http::tls::Acceptor;
-use super::instance::Rooms;
+use super::instance::ModelBudget;
 use super::job::Command;
 use super::model::{LoadError, Loaded, ModelSource, Opened};
 use super::models::Models;
 use super::options::ServeOptions;
+use super::status::{Life, Phase};
 use super::watchdog;
 
 /// Threads that speak HTTP. The cores are for the model.
@@ -108,11 +108,11 @@ impl Server {
         let tls = options.tls.as_ref().map(|files| Acceptor::new(files, &[b"http/1.1"])).transpose()?;
         let places = Arc::new(Semaphore::new(options.max_connections));
         let (header_time, write_time) = (options.header_time, options.write_time);
-        let rooms = match by_name {
-            true => Rooms::new(options.models_max, options.models_bytes),
-            false => Rooms::new(1, u64::MAX),
+        let budget = match by_name {
+            true => ModelBudget::new(options.models_max, options.models_bytes),
+            false => ModelBudget::new(1, u64::MAX),
         };
-        let models = Models::new(sources, by_name, rooms);
+        let models = Models::new(sources, by_name, budget);
         let app = Arc::new(App::new(options, address.ip().is_loopback(), models));
         let runtime = Builder::new_multi_thread()
             .worker_threads(HTTP_THREADS)

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::app::App;
-use super::board::Phase;
 use super::error::ServeError;
+use super::status::Phase;
 use sterna_engine::Engine;
 
 /// How often it looks.
@@ -46,7 +46,7 @@ pub fn start(app: &Arc<App>) -> io::Result<()> {
 /// Whether there is anything left to watch.
 fn look(app: &Weak<App>) -> bool {
     let Some(app) = app.upgrade().filter(|app| app.life.phase() != Phase::Failed) else { return false };
-    let hung = app.models.alive().into_iter().find_map(|instance| instance.board.hangs());
+    let hung = app.models.alive().into_iter().find_map(|instance| instance.status.hangs());
     let Some(limit) = hung else { return true };
     let failure = ServeError::Hung(limit);
     tracing::error!("{failure}");

@@ -60,7 +60,7 @@ impl control_server::Control for Control {
             parallelism: Some(parallelism),
             max_model_len: model.served.n_ctx() as u32,
             kv_block_size: PAGE,
-            total_kv_blocks: model.board.standing().stats.pages as u64,
+            total_kv_blocks: model.status.snapshot().stats.pages as u64,
             max_running_requests: model.served.n_slots() as u64,
             max_batched_tokens: limits.rows as u64,
             proto_version: vllm_proto::VERSION.into(),

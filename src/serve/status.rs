@@ -43,14 +43,14 @@ pub struct Slot {
 
 /// How things stand after a step.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
+pub struct Snapshot {
     /// What the batch has done, and holds.
     pub stats: BatchStats,
     /// Slots in use.
     pub slots: Vec<Slot>,
 }
 
-impl Standing {
+impl Snapshot {
     /// Adds what another engine has done and holds.
     pub fn add(&mut self, other: &Self) {
         let (stats, more) = (&mut self.stats, &other.stats);
@@ -112,21 +112,21 @@ impl Life {
 
 /// Where an engine thread publishes how things stand.
 #[derive(Debug)]
-pub struct Board {
+pub struct EngineStatus {
     /// How long a step may take.
     step_time: Duration,
     /// When the step that runs began.
     step: Mutex<Option<Instant>>,
     /// Requests that wait for a slot, and have not been handed to the batch.
     waiting: AtomicUsize,
-    standing: Mutex<Arc<Standing>>,
+    snapshot: Mutex<Arc<Snapshot>>,
 }
 
-impl Board {
+impl EngineStatus {
     /// Of an engine whose steps may take `step_time`.
     pub fn new(step_time: Duration) -> Self {
-        let (step, waiting, standing) = (Mutex::new(None), AtomicUsize::new(0), Mutex::default());
-        Self { step_time, step, waiting, standing }
+        let (step, waiting, snapshot) = (Mutex::new(None), AtomicUsize::new(0), Mutex::default());
+        Self { step_time, step, waiting, snapshot }
     }
 
     /// Does a step, while which others see that it runs.
@@ -145,13 +145,13 @@ impl Board {
     }
 
     /// How things stood after the last step.
-    pub fn standing(&self) -> Arc<Standing> {
-        Arc::clone(&self.standing.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Publishes how things stand.
-    pub fn publish(&self, standing: Standing) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(standing);
+    pub fn publish(&self, snapshot: Snapshot) {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
     /// Takes a place in the queue of at most `most`.
