@@ -12,7 +12,7 @@ pub use super::constraints::Constraints;
 pub use super::engine_thread::model;
 pub use super::error::ApiError;
 pub use super::fields::Fields;
-pub use super::handover::{COMPUTED_HERE, Handed, KEY_BYTES, Kept, Key, Ticket};
+pub use super::handover::{COMPUTED_HERE, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket};
 pub use super::http::guard::{Client, client};
 pub use super::http::stream::api_error;
 pub use super::http::tls::{Acceptor, TlsStream};

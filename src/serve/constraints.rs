@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Served;
-use super::offer::Offer;
+use super::tool_config::ToolConfig;
 use sterna_engine::GenerateOptions;
 use sterna_grammar::{GrammarError, Source, Space, names_types};
 use sterna_tokenizer::chat::Prompt;
@@ -20,7 +20,7 @@ pub struct Constraints {
     grammar: Option<(String, Source)>,
     /// White space in its JSON.
     space: Space,
-    offer: Offer,
+    tool_config: ToolConfig,
     /// How the model writes a message, if that is read: there may be calls, or parts in channels.
     format: Option<Format>,
     /// Whether thoughts are split off.
@@ -72,7 +72,7 @@ impl Constraints {
     /// # Errors
     /// 400 that names the field.
     pub fn of_chat(fields: &Fields, served: &Served) -> Result<Self, ApiError> {
-        Self::of_talk(fields, None, Offer::chat(fields)?, served)
+        Self::of_conversation(fields, None, ToolConfig::chat(fields)?, served)
     }
 
     /// Those of a conversation: a grammar, one of `fields` or `grammar` with the name of its field; or tools;
@@ -80,10 +80,10 @@ impl Constraints {
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn of_talk(
+    pub fn of_conversation(
         fields: &Fields,
         grammar: Option<(String, Source)>,
-        offer: Offer,
+        tool_config: ToolConfig,
         served: &Served,
     ) -> Result<Self, ApiError> {
         let excludes = |one: &str, other: &str| {
@@ -95,7 +95,7 @@ impl Constraints {
             (Some((other, _)), Some((name, _))) => return Err(excludes(&name, &other)),
             (one, other) => one.or(other),
         };
-        let may_call = !offer.tools.is_empty() && offer.choice != Choice::None;
+        let may_call = !tool_config.tools.is_empty() && tool_config.choice != Choice::None;
         // An answer beside calls may be JSON, and nothing else, by a grammar.
         if let Some((name, source)) = &grammar
             && may_call
@@ -106,7 +106,7 @@ impl Constraints {
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
         let format = Format::of_template(served.template.source());
         let format = (may_call || format.has_channels()).then_some(format);
-        Ok(Self { grammar, space, offer, format, reasoning: splits && served.thinks() })
+        Ok(Self { grammar, space, tool_config, format, reasoning: splits && served.thinks() })
     }
 
     /// Those of a text: a grammar.
@@ -163,7 +163,8 @@ impl Constraints {
 
     /// The tools that the model is told of.
     pub fn offered(&self) -> Option<&[Tool]> {
-        (!self.offer.tools.is_empty() && self.offer.choice != Choice::None).then_some(&self.offer.tools[..])
+        (!self.tool_config.tools.is_empty() && self.tool_config.choice != Choice::None)
+            .then_some(&self.tool_config.tools[..])
     }
 
     /// Holds what is generated behind `prompt` to this form.
@@ -184,9 +185,9 @@ impl Constraints {
         let (name, source) = match (self.format.filter(|_| self.offered().is_some()), &self.grammar) {
             (Some(format), _) => {
                 let wanted = Wanted {
-                    tools: &self.offer.tools,
-                    choice: &self.offer.choice,
-                    parallel: self.offer.parallel,
+                    tools: &self.tool_config.tools,
+                    choice: &self.tool_config.choice,
+                    parallel: self.tool_config.parallel,
                     thinks: thinks(prompt),
                     answer: answer.as_ref().map(|(schema, strict)| (schema, *strict)),
                     token: &token,
@@ -230,7 +231,7 @@ impl Constraints {
     pub fn reading(&self, prompt: &Prompt, seed: u64) -> ParserOptions {
         ParserOptions {
             format: self.format,
-            tools: self.offer.tools.clone(),
+            tools: self.tool_config.tools.clone(),
             reasoning: self.reasoning,
             thinks: thinks(prompt),
             seed,

@@ -50,7 +50,7 @@ impl std::fmt::Debug for Ticket {
 
 /// The pages of prompts that are kept for other servers: bounded in number, bytes and time. The oldest go.
 #[derive(Debug)]
-pub struct Kept {
+pub struct ExportedPrompts {
     most_bytes: usize,
     most_prompts: usize,
     time: Duration,
@@ -91,7 +91,7 @@ impl Drop for Pages {
     }
 }
 
-impl Kept {
+impl ExportedPrompts {
     /// At most `most_prompts`, of `most_bytes` in all, each for `time`.
     pub fn new(most_bytes: usize, most_prompts: usize, time: Duration) -> Arc<Self> {
         let (bytes, prompts) = (Arc::default(), Mutex::default());
@@ -242,48 +242,48 @@ fn said(err: &Error) -> String {
 mod tests {
     use super::*;
 
-    fn kept() -> Arc<Kept> {
-        Kept::new(100, 3, Duration::from_secs(60))
+    fn exported() -> Arc<ExportedPrompts> {
+        ExportedPrompts::new(100, 3, Duration::from_secs(60))
     }
 
     #[test]
     fn a_key_opens_the_way_once() {
-        let kept = kept();
-        let first = kept.add(vec![1; 10], 64).unwrap();
-        let second = kept.add(vec![2; 10], 64).unwrap();
-        assert!(kept.take(&[0; KEY_BYTES]).is_none());
+        let exported = exported();
+        let first = exported.add(vec![1; 10], 64).unwrap();
+        let second = exported.add(vec![2; 10], 64).unwrap();
+        assert!(exported.take(&[0; KEY_BYTES]).is_none());
         let mut near = first.key;
         near[KEY_BYTES - 1] ^= 1;
-        assert!(kept.take(&near).is_none());
-        assert_eq!(kept.take(&first.key).unwrap().bytes(), [1; 10]);
-        assert!(kept.take(&first.key).is_none());
-        assert_eq!(kept.take(&second.key).unwrap().bytes(), [2; 10]);
-        assert_eq!(kept.bytes.load(Ordering::SeqCst), 0);
+        assert!(exported.take(&near).is_none());
+        assert_eq!(exported.take(&first.key).unwrap().bytes(), [1; 10]);
+        assert!(exported.take(&first.key).is_none());
+        assert_eq!(exported.take(&second.key).unwrap().bytes(), [2; 10]);
+        assert_eq!(exported.bytes.load(Ordering::SeqCst), 0);
         assert_eq!(first.key_text().len(), 2 * KEY_BYTES);
         assert!(!format!("{first:?}").contains(&first.key_text()[..8]));
     }
 
     #[test]
     fn the_oldest_go_when_there_are_too_many_or_too_much() {
-        let kept = kept();
-        let tickets: Vec<Ticket> = (0..4).map(|i| kept.add(vec![i; 10], 64).unwrap()).collect();
-        assert!(kept.take(&tickets[0].key).is_none(), "three are kept");
-        let large = kept.add(vec![9; 90], 64).unwrap();
-        assert!(kept.take(&tickets[1].key).is_none() && kept.take(&tickets[2].key).is_none());
-        assert!(kept.take(&tickets[3].key).is_some(), "90 and 10 are 100");
+        let exported = exported();
+        let tickets: Vec<Ticket> = (0..4).map(|i| exported.add(vec![i; 10], 64).unwrap()).collect();
+        assert!(exported.take(&tickets[0].key).is_none(), "three are kept");
+        let large = exported.add(vec![9; 90], 64).unwrap();
+        assert!(exported.take(&tickets[1].key).is_none() && exported.take(&tickets[2].key).is_none());
+        assert!(exported.take(&tickets[3].key).is_some(), "90 and 10 are 100");
         // What is being sent still counts.
-        let sending = kept.take(&large.key).unwrap();
-        assert!(kept.add(vec![0; 20], 64).is_none());
+        let sending = exported.take(&large.key).unwrap();
+        assert!(exported.add(vec![0; 20], 64).is_none());
         drop(sending);
-        assert!(kept.add(vec![0; 20], 64).is_some());
+        assert!(exported.add(vec![0; 20], 64).is_some());
     }
 
     #[test]
     fn what_is_old_is_gone() {
-        let kept = Kept::new(100, 3, Duration::from_millis(20));
-        let ticket = kept.add(vec![1; 10], 64).unwrap();
+        let exported = ExportedPrompts::new(100, 3, Duration::from_millis(20));
+        let ticket = exported.add(vec![1; 10], 64).unwrap();
         std::thread::sleep(Duration::from_millis(40));
-        assert!(kept.take(&ticket.key).is_none());
-        assert_eq!(kept.bytes.load(Ordering::SeqCst), 0);
+        assert!(exported.take(&ticket.key).is_none());
+        assert_eq!(exported.bytes.load(Ordering::SeqCst), 0);
     }
 }

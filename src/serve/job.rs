@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
-use super::handover::{Handed, Kept, Ticket};
+use super::handover::{ExportedPrompts, Handed, Ticket};
 use super::slots::SlotOrder;
 use sterna_engine::{Event, GenerateOptions, LogProbs, Stats};
 
@@ -36,7 +36,7 @@ pub struct Job {
     /// The slot that it is remembered as, in place of the one that it has.
     pub slot: Option<u32>,
     /// Where the pages of its only prompt are kept for another server, once they are computed.
-    pub keeper: Option<Arc<Kept>>,
+    pub export_to: Option<Arc<ExportedPrompts>>,
     /// The pages of its only prompt that another server has computed.
     pub handed: Option<Handed>,
 }

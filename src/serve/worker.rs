@@ -365,8 +365,9 @@ impl Worker {
         let (mut slot, mut ticket) = (None, None);
         if let Some(end) = event.end {
             of.has_ended = true;
-            if let Some(keeper) = queued.job.keeper.as_ref().filter(|_| is_answered(end)) {
-                ticket = keeper.keep(&mut self.batch, &queued.job.prompts[0], &queued.job.salt).map(Box::new);
+            if let Some(exported) = queued.job.export_to.as_ref().filter(|_| is_answered(end)) {
+                ticket =
+                    exported.keep(&mut self.batch, &queued.job.prompts[0], &queued.job.salt).map(Box::new);
             }
             if let Some((own, tokens)) = self.batch.take_ended(seq) {
                 let as_slot = queued.job.slot.unwrap_or(own);

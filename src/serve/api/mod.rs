@@ -30,7 +30,7 @@ use super::http::body;
 use super::http::guard::{Client, guard};
 use super::instance::Instance;
 use super::job::{Handle, Job};
-use super::messages::Talk;
+use super::messages::ChatPrompt;
 use super::model::Served;
 use super::{sampling, slots};
 use sterna_engine::GenerateOptions;
@@ -140,16 +140,16 @@ impl Read {
         done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")))
     }
 
-    /// What is asked as `work` reads it, and the job of that, which begins.
+    /// The request as `work` parses it, and the job of that, which begins.
     async fn begin<T: Send + 'static>(
         self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
         job: impl FnOnce(&T) -> &Job,
     ) -> Result<(Arc<Instance>, T, Handle), ApiError> {
         let (app, model) = (Arc::clone(&self.app), Arc::clone(&self.model));
-        let asked = self.work(work).await?;
-        let handle = app.begin(&model, job(&asked).clone())?;
-        Ok((model, asked, handle))
+        let parsed = self.work(work).await?;
+        let handle = app.begin(&model, job(&parsed).clone())?;
+        Ok((model, parsed, handle))
     }
 
     /// The job of a request: `max_tokens` is what it says of the length of its answer.
@@ -175,7 +175,7 @@ impl Read {
         let salt = fields.text(fields.first(&["cache_salt", "prompt_cache_key"]).unwrap_or("cache_salt"))?;
         let client = &self.client.0;
         Ok(Job {
-            keeper: None,
+            export_to: None,
             handed: None,
             prompts,
             options,
@@ -195,11 +195,11 @@ impl Read {
     fn turn(
         &self,
         served: &Served,
-        talk: Talk,
+        chat: ChatPrompt,
         constraints: &Constraints,
         options: &mut GenerateOptions,
     ) -> Result<(Vec<u32>, ParserOptions), ApiError> {
-        let prompt = talk.offering(constraints, served).prompt(served)?;
+        let prompt = chat.offering(constraints, served).prompt(served)?;
         constraints.apply(served, &prompt, options)?;
         let reading = constraints.reading(&prompt, self.app.seed());
         Ok((prompt.ids, reading))

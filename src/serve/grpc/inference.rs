@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use vllm_proto::{GenerateRequest, GenerateResponse, inference_server};
 
 use super::kv_transfer::Transfer;
-use super::request::Asked;
+use super::request::ParsedRequest;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
 use sterna_serve::companion::{ApiError, App, Handle, JobError, Life, Phase, api_error};
@@ -82,20 +82,20 @@ impl Inference {
         let request = request.into_inner();
         let entry = self.running.add(request.request_id.clone());
         let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
-        let read = move || Asked::of(&app, &of.served, &client, transfer, request);
+        let read = move || ParsedRequest::of(&app, &of.served, &client, transfer, request);
         // Texts and grammars may take long.
-        let asked = tokio::task::spawn_blocking(read).await;
-        let asked = asked.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")));
-        let asked = asked.map_err(|err| status(&err))?;
-        let mut job = asked.job.clone();
-        if let Some((transfer, source)) = &asked.fetch {
+        let parsed = tokio::task::spawn_blocking(read).await;
+        let parsed = parsed.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")));
+        let parsed = parsed.map_err(|err| status(&err))?;
+        let mut job = parsed.job.clone();
+        if let Some((transfer, source)) = &parsed.fetch {
             // The last token is always computed here.
             let most = model.saved_size.most(job.prompts[0].len() - 1);
             job.handed = transfer.fetch(source, most).await;
         }
         let handle = self.app.begin(&model, job).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
-        let messages = Messages::new(asked, model);
+        let messages = Messages::new(parsed, model);
         let (life, patience) = (Arc::clone(&self.app.life), self.app.options.write_time);
         tokio::spawn(pump(messages, handle, entry, sender, life, patience));
         Ok(ReceiverStream::new(receiver))

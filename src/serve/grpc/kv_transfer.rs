@@ -23,7 +23,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{interval, timeout};
 
 use crate::options::KvTransferOptions;
-use sterna_serve::companion::{ApiError, COMPUTED_HERE, Endpoint, Handed, KEY_BYTES, Kept, Key, Ticket};
+use sterna_serve::companion::{
+    ApiError, COMPUTED_HERE, Endpoint, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket,
+};
 
 /// What both sides say first.
 const HELLO: &[u8; 16] = b"sterna kv pages\n";
@@ -62,7 +64,7 @@ impl std::fmt::Debug for Source {
 /// Both sides of a server.
 pub struct Transfer {
     /// What is kept for others.
-    pub kept: Arc<Kept>,
+    pub exported: Arc<ExportedPrompts>,
     /// Where others get it.
     address: SocketAddr,
     peers: Vec<IpAddr>,
@@ -91,11 +93,11 @@ impl Transfer {
         })?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let kept = Kept::new(options.most_bytes, options.most_prompts, options.kept_time);
-        tokio::spawn(listen(tokio::net::TcpListener::from_std(listener)?, Arc::clone(&kept)));
+        let exported = ExportedPrompts::new(options.most_bytes, options.most_prompts, options.kept_time);
+        tokio::spawn(listen(tokio::net::TcpListener::from_std(listener)?, Arc::clone(&exported)));
         let units = options.most_bytes.div_ceil(UNIT).min(Semaphore::MAX_PERMITS);
         Ok(Arc::new(Self {
-            kept,
+            exported,
             address,
             peers: options.peers.clone(),
             room: Arc::new(Semaphore::new(units)),
@@ -192,13 +194,13 @@ async fn within<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
 }
 
 /// Answers fetches, and forgets what is old.
-async fn listen(listener: tokio::net::TcpListener, kept: Arc<Kept>) {
+async fn listen(listener: tokio::net::TcpListener, exported: Arc<ExportedPrompts>) {
     let places = Arc::new(Semaphore::new(FETCHES));
     let mut second = interval(Duration::from_secs(1));
     loop {
         let accepted = tokio::select! {
             _ = second.tick() => {
-                kept.drop_old();
+                exported.drop_old();
                 continue;
             }
             accepted = listener.accept() => accepted,
@@ -210,10 +212,10 @@ async fn listen(listener: tokio::net::TcpListener, kept: Arc<Kept>) {
         };
         // Who comes when all places are taken is told nothing, and computes its prompt.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let kept = Arc::clone(&kept);
+        let exported = Arc::clone(&exported);
         tokio::spawn(async move {
             let begun = Instant::now();
-            match answer(stream, &kept).await {
+            match answer(stream, &exported).await {
                 Ok(0) => tracing::debug!("{peer} asked for pages that are not here"),
                 Ok(n_bytes) => {
                     let ms = begun.elapsed().as_millis() as u64;
@@ -227,14 +229,14 @@ async fn listen(listener: tokio::net::TcpListener, kept: Arc<Kept>) {
 }
 
 /// Hands the pages over that a connection has the key for. Returns how many bytes these were.
-async fn answer(mut stream: TcpStream, kept: &Kept) -> io::Result<usize> {
+async fn answer(mut stream: TcpStream, exported: &ExportedPrompts) -> io::Result<usize> {
     let mut asked = [0; HELLO.len() + KEY_BYTES];
     within(stream.read_exact(&mut asked)).await?;
     let (hello, key) = asked.split_at(HELLO.len());
     if hello != HELLO {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it says something else"));
     }
-    let pages = kept.take(key.try_into().expect("its bytes are that many"));
+    let pages = exported.take(key.try_into().expect("its bytes are that many"));
     let bytes = pages.as_ref().map_or(&[][..], |pages| pages.bytes());
     let head = [&HELLO[..], &(bytes.len() as u64).to_le_bytes()].concat();
     within(stream.write_all(&head)).await?;

@@ -24,7 +24,7 @@ const NO_TRANSFER: &str = "`kv_transfer_params`: this server hands no pages over
                            `GrpcOptions::kv_transfer` is not set";
 
 /// What a request asks.
-pub struct Asked {
+pub struct ParsedRequest {
     /// The text to be generated.
     pub job: Job,
     /// What its answer shows.
@@ -37,7 +37,7 @@ pub struct Asked {
     pub fetch: Option<(Arc<Transfer>, Source)>,
 }
 
-impl Asked {
+impl ParsedRequest {
     /// What `request` asks of `served`.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl Asked {
             _ => (None, None),
         };
         let job = Job {
-            keeper: keep.as_ref().map(|transfer| Arc::clone(&transfer.kept)),
+            export_to: keep.as_ref().map(|transfer| Arc::clone(&transfer.exported)),
             handed: None,
             prompts: vec![prompt],
             options,

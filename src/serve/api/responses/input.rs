@@ -9,7 +9,7 @@ use super::tools::{self, Names, flat, with_input};
 use crate::constraints::{Constraints, response_format};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::messages::{self, Talk, Thinking};
+use crate::messages::{self, ChatPrompt, Thinking};
 use crate::model::Served;
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{Message, ToolCall};
@@ -60,9 +60,9 @@ const KINDS: &[(&str, Shown)] = &[
 ];
 
 /// The conversation, the form of the answer, and the names of the tools that it may call.
-pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints, Names), ApiError> {
-    let (offer, names) = tools::read(fields)?;
-    let constraints = Constraints::of_talk(fields, format(fields)?, offer, served)?;
+pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints, Names), ApiError> {
+    let (tool_config, names) = tools::read(fields)?;
+    let constraints = Constraints::of_conversation(fields, format(fields)?, tool_config, served)?;
     let mut said = Conversation::default();
     said.system.extend(fields.text("instructions")?.map(str::to_owned));
     match fields.get("input") {
@@ -92,7 +92,11 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints, Name
     };
     let extras = messages::extras(fields, effort)?;
     // An answer is a new one, whoever spoke last.
-    Ok((Talk { messages, add_generation_prompt: true, begun: None, extras }, constraints, names))
+    Ok((
+        ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras },
+        constraints,
+        names,
+    ))
 }
 
 fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {

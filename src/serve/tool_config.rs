@@ -13,7 +13,7 @@ const NAME: usize = 128;
 
 /// What a message may call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
+pub struct ToolConfig {
     /// The tools.
     pub tools: Vec<Tool>,
     /// Which of them must be called.
@@ -22,13 +22,13 @@ pub struct Offer {
     pub parallel: bool,
 }
 
-impl Default for Offer {
+impl Default for ToolConfig {
     fn default() -> Self {
         Self { tools: Vec::new(), choice: Choice::Auto, parallel: true }
     }
 }
 
-impl Offer {
+impl ToolConfig {
     /// As OpenAI's chat completions have it: `{"type": "function", "function": {…}}`.
     ///
     /// # Errors
@@ -207,20 +207,22 @@ mod tests {
             "tools": [{ "name": "f", "input_schema": schema, "cache_control": { "type": "ephemeral" } }],
             "tool_choice": { "type": "tool", "name": "f", "disable_parallel_tool_use": true },
         });
-        let chat = Offer::chat(&fields(chat)).unwrap();
+        let chat = ToolConfig::chat(&fields(chat)).unwrap();
         assert_eq!((chat.choice.clone(), chat.parallel), (Choice::Named("f".into()), false));
-        assert_eq!(Offer::messages(&fields(messages)).unwrap(), chat);
-        assert_eq!(Offer::messages(&fields(json!({}))).unwrap(), Offer::default());
+        assert_eq!(ToolConfig::messages(&fields(messages)).unwrap(), chat);
+        assert_eq!(ToolConfig::messages(&fields(json!({}))).unwrap(), ToolConfig::default());
         let ollama =
             json!({ "tools": [{ "type": "function", "function": { "name": "f", "parameters": schema } }] });
-        assert_eq!(Offer::ollama(&fields(ollama)).unwrap().tools, chat.tools);
+        assert_eq!(ToolConfig::ollama(&fields(ollama)).unwrap().tools, chat.tools);
     }
 
     #[test]
     fn what_cannot_be_offered_is_named() {
         let one = |kind: &str| json!({ "tools": [{ "type": kind, "name": "f" }] });
-        let hosted =
-            [Offer::messages(&fields(one("web_search_20250305"))), Offer::chat(&fields(one("custom")))];
+        let hosted = [
+            ToolConfig::messages(&fields(one("web_search_20250305"))),
+            ToolConfig::chat(&fields(one("custom"))),
+        ];
         for refused in hosted {
             assert_eq!(refused.unwrap_err().param.as_deref(), Some("tools[0].type"));
         }
@@ -231,7 +233,7 @@ mod tests {
             json!({
             "type": "any" }),
         ] {
-            let refused = Offer::messages(&fields(json!({ "tools": [], "tool_choice": choice })));
+            let refused = ToolConfig::messages(&fields(json!({ "tools": [], "tool_choice": choice })));
             assert_eq!(refused.unwrap_err().param.as_deref(), Some("tool_choice"), "{choice}");
         }
     }
