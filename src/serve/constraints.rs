@@ -21,9 +21,9 @@ pub struct Constraints {
     /// White space in its JSON.
     space: Space,
     tool_config: ToolConfig,
-    /// How the model writes a message, if that is read: there may be calls, or parts in channels.
+    /// Format of the model's messages, if they are parsed: there may be calls, or parts in channels.
     format: Option<Format>,
-    /// Whether thoughts are split off.
+    /// Thoughts are split off.
     reasoning: bool,
 }
 
@@ -67,7 +67,7 @@ fn choice(value: &Value) -> Option<Source> {
 }
 
 impl Constraints {
-    /// Those of OpenAI's chat completions.
+    /// Constraints of OpenAI's chat completions.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -75,8 +75,8 @@ impl Constraints {
         Self::of_conversation(fields, None, ToolConfig::chat(fields)?, served)
     }
 
-    /// Those of a conversation: a grammar, one of `fields` or `grammar` with the name of its field; or tools;
-    /// and thoughts, which are split off if the template knows them.
+    /// Constraints of a conversation: a grammar of `fields`, or `grammar` with the name of its field; or
+    /// tools; and thoughts, which are split off if the template knows them.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -109,7 +109,7 @@ impl Constraints {
         Ok(Self { grammar, space, tool_config, format, reasoning: splits && served.thinks() })
     }
 
-    /// Those of a text: a grammar.
+    /// Constraints of a text: a grammar.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -149,14 +149,14 @@ impl Constraints {
         Ok(Self { grammar: found.pop(), space, ..Self::default() })
     }
 
-    /// The same for a prompt that whoever wrote it reads on from: the model's own format of messages counts
-    /// for nothing.
+    /// The same for a raw prompt, whose client reads the text as it comes: the model's own format of messages
+    /// counts for nothing.
     #[must_use]
     pub fn unread(self) -> Self {
         Self { format: None, ..self }
     }
 
-    /// Whether the answer is held to a grammar that leaves no room for thoughts.
+    /// True if a grammar leaves no room for thoughts.
     pub fn leaves_no_thoughts(&self) -> bool {
         self.grammar.is_some()
     }
@@ -227,7 +227,7 @@ impl Constraints {
         Ok(())
     }
 
-    /// How the text behind `prompt` is read.
+    /// Options of the parser of the text behind `prompt`.
     pub fn reading(&self, prompt: &Prompt, seed: u64) -> ParserOptions {
         ParserOptions {
             format: self.format,
@@ -248,7 +248,7 @@ fn json_form(source: &Source) -> Option<(Value, bool)> {
     }
 }
 
-/// Whether the template has opened the thoughts of the answer already.
+/// True if the template has opened the thoughts of the answer already.
 fn thinks(prompt: &Prompt) -> bool {
     prompt.text.trim_end().ends_with("<think>")
 }

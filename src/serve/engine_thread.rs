@@ -27,7 +27,7 @@ pub async fn model(app: &Arc<App>, name: Option<&str>) -> Result<Arc<Instance>, 
     app.models.get(at, || spawn(app, at).map_err(no_thread)).await
 }
 
-/// Begins to load the first model, before anybody asks for it.
+/// Begins to load the first model, before the first request.
 ///
 /// # Errors
 /// If the system has no thread for it.
@@ -53,7 +53,7 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str);
     said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word").to_owned()
@@ -66,7 +66,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
     let status = Arc::new(EngineStatus::new(step_time));
     if let Some(events) = app.page_events.get() {
         let sender = events.sender.clone();
-        // Whoever takes them may have ended before the engine.
+        // Their publisher may have ended before the engine.
         batch.listen(Box::new(move |event| drop(sender.send(event))));
     }
     status.publish(Snapshot { stats: batch.stats(), slots: Vec::new() });
@@ -75,7 +75,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
         Instance::new(served, Arc::clone(&status), batch.saved_size(), sender, Arc::clone(&permit));
     app.models.loaded(at, Arc::new(instance));
     app.life.advance(Phase::Ready);
-    // Whoever reads this may ask at once.
+    // A reader of this line may ask at once.
     tracing::info!(model = name, n_ctx, slots, "ready");
     Worker::new(batch, commands, Arc::clone(&status), Arc::clone(&app.metrics)).run();
     app.models.budget.remember(&status.snapshot());

@@ -19,20 +19,20 @@ use sterna_engine::{Batch, Error, StateError};
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// What opens the way to a prompt's pages, once.
+/// Key of a prompt's pages, for one use.
 pub type Key = [u8; KEY_BYTES];
 
-/// What the pages of a prompt are asked for with.
+/// Ticket for the pages of a prompt.
 #[derive(Clone)]
 pub struct Ticket {
-    /// Nobody can guess it.
+    /// Random, so that it cannot be guessed.
     pub key: Key,
     /// Tokens of the pages.
     pub n_tokens: usize,
 }
 
 impl Ticket {
-    /// The key as text, two digits a byte.
+    /// The key as text, two digits per byte.
     pub fn key_text(&self) -> String {
         self.key.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").expect("a string takes it");
@@ -79,7 +79,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// In the form of a saved session.
+    /// Bytes in the form of a saved session.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -204,7 +204,7 @@ impl std::fmt::Debug for Handed {
 }
 
 impl Handed {
-    /// What came, and the room that it takes.
+    /// Pages that came, and the memory permit that they hold.
     pub fn new(bytes: Vec<u8>, room: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(Mutex::new(Some(Came { bytes, _room: room }))))
     }
@@ -224,10 +224,10 @@ impl Handed {
     }
 }
 
-/// What the log says when pages of another server cannot be had.
+/// Text of the log when pages of another server cannot be had.
 pub const COMPUTED_HERE: &str = "the prompt is computed here, its pages cannot be had";
 
-/// Why, without quoting the peer.
+/// Text of an error, without quoting the peer.
 fn said(err: &Error) -> String {
     match err {
         // It quotes what was read.

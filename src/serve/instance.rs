@@ -1,7 +1,7 @@
 //! A model that is loaded: what requests are answered with, and the way to the thread that owns its engine.
 //!
-//! Whoever answers a request holds its instance. Once nobody does, the thread finds its channel closed and
-//! ends, and the model's memory is free.
+//! A request that is being answered holds its instance. Once none does, the thread finds its channel closed
+//! and ends, and the model's memory is free.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -17,11 +17,11 @@ use sterna_engine::SavedSize;
 
 /// A model that is loaded.
 pub struct Instance {
-    /// What requests are answered with.
+    /// The model as requests see it.
     pub served: Served,
     /// Status of its engine.
     pub status: Arc<EngineStatus>,
-    /// How large the saved pages of a prompt can be.
+    /// Largest size of the saved pages of a prompt.
     pub saved_size: SavedSize,
     commands: Sender<Command>,
     next_job: AtomicU64,
@@ -76,7 +76,7 @@ impl Instance {
     }
 }
 
-/// How many models may be loaded at a time, and how much memory they may take.
+/// Limits on the number of loaded models and on their memory.
 #[derive(Debug)]
 pub struct ModelBudget {
     /// Most models.
@@ -85,7 +85,7 @@ pub struct ModelBudget {
     pub most_bytes: u64,
     taken: Mutex<Taken>,
     given_back: Condvar,
-    /// What engines did that are gone.
+    /// Counts of the engines that are gone.
     past: Mutex<Snapshot>,
 }
 
@@ -104,8 +104,8 @@ impl ModelBudget {
         Arc::new(Self { most, most_bytes, taken, given_back: Condvar::new(), past })
     }
 
-    /// A permit for a model of `bytes`, if there is room. Otherwise how many models have been unloaded so far,
-    /// for [`wait`](Self::wait), or `None` if no model is loaded.
+    /// A permit for a model of `bytes`, if there is room. Otherwise the number of models unloaded so far, for
+    /// [`wait`](Self::wait), or `None` if no model is loaded.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Result<Arc<MemoryPermit>, Option<u64>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.models < self.most && bytes <= self.most_bytes.saturating_sub(taken.bytes) {
@@ -136,7 +136,7 @@ impl ModelBudget {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&snapshot.done());
     }
 
-    /// What engines did that are gone.
+    /// Counts of the engines that are gone.
     pub fn past(&self) -> Snapshot {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

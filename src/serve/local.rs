@@ -35,7 +35,7 @@ impl LocalPage {
     /// Reads the files of a folder.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::InvalidInput`] for a folder that has no `index.html`, or more
+    /// A file that cannot be read; [`io::ErrorKind::InvalidInput`] for a folder without `index.html`, or with more
     /// than a page.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let wrong = |what: &str| {

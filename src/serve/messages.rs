@@ -27,13 +27,13 @@ const ROLES: &[(&str, &str)] = &[
 /// A conversation for the chat template, and how it is to go on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatPrompt {
-    /// What has been said.
+    /// Messages so far.
     pub messages: Vec<Message>,
-    /// Whether the assistant speaks next.
+    /// The assistant speaks next.
     pub add_generation_prompt: bool,
     /// Beginning of the assistant's answer, to go on with.
     pub assistant_prefix: Option<String>,
-    /// What the template is given beside the messages.
+    /// Tools and variables of the template beside the messages.
     pub extras: Extras,
 }
 
@@ -224,17 +224,17 @@ fn call(name: String, value: &Value) -> Result<ToolCall, ApiError> {
     Ok(ToolCall { id: fields.text("id")?.map(str::to_owned), name: name.to_owned(), arguments })
 }
 
-/// Whether the model is to think before it speaks, as templates are told.
+/// Request for thoughts before the answer, as templates are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thinking {
     /// `None` leaves it to the template.
     pub on: Option<bool>,
-    /// How much, in a word.
+    /// Amount, in a word.
     pub effort: Option<String>,
 }
 
 impl Thinking {
-    /// As much as `effort` says; `none` is not at all.
+    /// Thoughts by an effort; `none` is not at all.
     pub fn by_effort(effort: Option<&str>) -> Self {
         match effort {
             Some("none") => Self { on: Some(false), effort: None },
@@ -247,7 +247,7 @@ impl Thinking {
     }
 }
 
-/// What a request tells the template. Its own variables go before what else it says.
+/// Variables of the template that a request sets. Its own variables go before what else it says.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -271,7 +271,7 @@ pub fn extras(fields: &Fields, thinking: Thinking) -> Result<Extras, ApiError> {
     Ok(Extras { tools: Vec::new(), variables })
 }
 
-/// What a model reads in place of an image that a tool answered with: no model here sees.
+/// Text in place of an image that a tool answered with: no model here sees.
 const UNSEEN: &str = "[There is an image here, which this model cannot see.]";
 /// The same of a file.
 const UNOPENED: &str = "[There is a file here, which this model cannot read.]";

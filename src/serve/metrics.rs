@@ -71,10 +71,10 @@ fn braces(label: &str) -> String {
     }
 }
 
-/// Why answers ended, as vLLM counts them.
+/// Reasons of ends, as vLLM counts them.
 const REASONS: [&str; 3] = ["stop", "length", "abort"];
 
-/// What a server has counted since it began.
+/// Counters of a server since it began.
 #[derive(Debug)]
 pub struct Metrics {
     /// Tokens of prompts that were computed.

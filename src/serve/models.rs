@@ -1,8 +1,8 @@
 //! The models that a server may be asked for, and which of them are loaded.
 //!
 //! A model is loaded when the first request asks for it, on a thread of its own, one model after the other;
-//! requests of the loaded ones go on meanwhile. If there is no room, the model that nobody has asked for the
-//! longest gives way, one without requests before one with some: no further request is handed to it, those
+//! requests of the loaded ones go on meanwhile. If there is no room, the model whose last request is the
+//! oldest gives way, one without requests before one with some: no further request is handed to it, those
 //! that it has end as if nothing had happened, and then its memory is free.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,10 +15,10 @@ use super::instance::{Instance, MemoryPermit, ModelBudget};
 use super::model::{LoadError, ModelSource};
 use super::status::{Life, Phase, Snapshot};
 
-/// What is said of a model.
+/// State of a model, for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Nobody has asked for it, or it gave way.
+    /// It has not been asked for, or gave way.
     Unloaded,
     /// It is being loaded.
     Loading,
@@ -29,7 +29,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// As llama-server names it; what failed is unloaded there.
+    /// Name of the state in llama-server's API; a failed model is unloaded there.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unloaded | Self::Failed => "unloaded",
@@ -39,18 +39,18 @@ impl Status {
     }
 }
 
-/// Result of loading, for a request that waits for the model. The model is in it, so that it cannot give way before its
-/// requests have come to it.
+/// Result of loading, for a request that waits for the model. The model is in it, so that it cannot give way
+/// before its requests have come to it.
 type LoadResult = Result<Arc<Instance>, String>;
 
 /// State of a model.
 enum ModelState {
     Empty,
-    /// Who waits for it.
+    /// Requests that wait for it.
     Loading(Vec<oneshot::Sender<LoadResult>>),
     Loaded {
         instance: Arc<Instance>,
-        /// When it was asked for, on a clock of requests.
+        /// Time of its last request, on a clock of requests.
         used: u64,
     },
     Failed,
@@ -67,7 +67,7 @@ impl ModelState {
 }
 
 struct State {
-    /// Of each source.
+    /// One per source.
     models: Vec<ModelState>,
     /// Requests so far.
     clock: u64,
@@ -79,7 +79,7 @@ struct State {
 /// All models of a server.
 pub struct Models {
     sources: Vec<ModelSource>,
-    /// Whether a request must name one of them. A single model is meant by every name.
+    /// True if a request must name one of them. A single model is meant by every name.
     pub by_name: bool,
     /// Budget of those that are loaded.
     pub budget: Arc<ModelBudget>,
@@ -88,7 +88,7 @@ pub struct Models {
     load_lock: Mutex<()>,
 }
 
-/// What a request finds.
+/// State that a request finds.
 enum Found {
     Instance(Arc<Instance>),
     Loading(oneshot::Receiver<LoadResult>),
@@ -97,7 +97,7 @@ enum Found {
 }
 
 impl Models {
-    /// Of `sources`, at least one; the first is meant by requests that name none.
+    /// Models of `sources`, at least one; the first is meant by requests that name none.
     pub fn new(sources: Vec<ModelSource>, by_name: bool, budget: Arc<ModelBudget>) -> Self {
         let models = sources.iter().map(|_| ModelState::Empty).collect();
         let state = State { models, clock: 0, alive: Vec::new(), threads: Vec::new() };
@@ -120,7 +120,7 @@ impl Models {
         self.sources.iter().zip(&state.models).map(of).collect()
     }
 
-    /// Which model a request means. Ollama's clients write `NAME:latest`.
+    /// Index of the model that a request means. Ollama's clients write `NAME:latest`.
     ///
     /// # Errors
     /// 404 for one that is not here.
@@ -139,7 +139,7 @@ impl Models {
     /// The model. `load` starts a thread that loads it if none does; a request that names its model waits.
     ///
     /// # Errors
-    /// Why it could not be loaded; 503 while the only model is being loaded.
+    /// 500 if it could not be loaded; 503 while the only model is being loaded.
     pub async fn get(
         &self,
         at: usize,
@@ -167,10 +167,10 @@ impl Models {
         }
     }
 
-    /// Begins to load the first model with `load`, before anybody asks for it.
+    /// Begins to load the first model with `load`, before the first request.
     ///
     /// # Errors
-    /// What `load` says.
+    /// Errors of `load`.
     pub fn first<E>(&self, load: impl FnOnce() -> Result<JoinHandle<()>, E>) -> Result<(), E> {
         if let Found::Begun(_) = self.look(0) {
             let thread = load()?;
@@ -204,7 +204,7 @@ impl Models {
     /// the others although the limits allow it, the machine has said so: then they give way, too.
     ///
     /// # Errors
-    /// Why it could not be loaded.
+    /// The model could not be loaded.
     pub fn load<T>(
         &self,
         at: usize,
@@ -305,7 +305,7 @@ impl Models {
         self.state().alive.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What all engines hold, and have done, and how many requests wait for a slot of one.
+    /// Sum of the snapshots of all engines, and the number of requests that wait for a slot.
     pub fn snapshot(&self) -> (Snapshot, usize) {
         let mut all = self.budget.past();
         let mut waiting = 0;

@@ -27,7 +27,7 @@ use super::watchdog;
 const HTTP_THREADS: usize = 2;
 /// Threads for templates and long texts.
 const TEXT_THREADS: usize = 2;
-/// How long answers that were ended may take to reach their clients.
+/// Longest time for answers that were ended to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A server that runs. It listens before a model is loaded, and says so meanwhile.
@@ -59,7 +59,7 @@ impl Server {
     /// `companions`. Requests may call it what they like.
     ///
     /// # Errors
-    /// What the system says to threads and sockets. What `load` says comes from [`wait`](Self::wait).
+    /// A thread or a socket that the system refuses. Errors of `load` come from [`wait`](Self::wait).
     pub fn start(
         listener: TcpListener,
         options: ServeOptions,
@@ -82,7 +82,7 @@ impl Server {
     /// Requests that name none mean the first.
     ///
     /// # Errors
-    /// What the system says to threads and sockets.
+    /// A thread or a socket that the system refuses.
     ///
     /// # Panics
     /// If there are no models.
@@ -148,7 +148,7 @@ impl Server {
         self.address
     }
 
-    /// What ends it.
+    /// Handle that ends the server.
     pub fn stopper(&self) -> Stopper {
         Stopper { life: Arc::clone(&self.app.life) }
     }
@@ -156,7 +156,7 @@ impl Server {
     /// Waits until the server has been told to end and has ended, or has failed.
     ///
     /// # Errors
-    /// Why it failed: its only model could not be loaded, or an engine panicked or hangs.
+    /// The failure: its only model could not be loaded, or an engine panicked or hangs.
     pub fn wait(self) -> Result<(), ServeError> {
         let Self { app, runtime, places, ending, companions, .. } = self;
         let mut tasks: Vec<_> = companions.into_iter().filter_map(|companion| companion.task).collect();
@@ -188,7 +188,7 @@ impl Server {
         }
         runtime.shutdown_timeout(LAST_WORDS);
         match app.failure() {
-            // Nobody waits for a thread that hangs.
+            // A thread that hangs is not waited for.
             Some(failure @ ServeError::Hung(_)) => Err(failure),
             failure => {
                 app.models.end();

@@ -1,5 +1,5 @@
-//! What a server is doing, and what its engine threads let everybody see: published after each step, so that
-//! nobody waits for a device to learn how things stand.
+//! The phase of a server, and the status of its engines: published after each step, so that a request for it
+//! never waits for a device.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use sterna_engine::BatchStats;
 
-/// What a server is doing.
+/// Phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// It loads its model.
@@ -41,10 +41,10 @@ pub struct Slot {
     pub n_remaining: Option<usize>,
 }
 
-/// How things stand after a step.
+/// State of an engine after a step.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// What the batch has done, and holds.
+    /// Counts of the batch.
     pub stats: BatchStats,
     /// Slots in use.
     pub slots: Vec<Slot>,
@@ -70,7 +70,7 @@ impl Snapshot {
         self.slots.extend(&other.slots);
     }
 
-    /// What is left to tell of an engine that is gone: what it has done.
+    /// Counts that are left of an engine that is gone.
     pub fn done(&self) -> Self {
         // What it holds is held no more.
         let stats = BatchStats { running: 0, resting: 0, waiting: 0, pages: 0, free_pages: 0, ..self.stats };
@@ -78,7 +78,7 @@ impl Snapshot {
     }
 }
 
-/// What a server is doing, as one of its phases.
+/// Current phase of a server, to be waited for.
 #[derive(Debug, Default)]
 pub struct Life {
     phase: AtomicU8,
@@ -86,7 +86,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// What the server is doing.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         PHASES[usize::from(self.phase.load(Ordering::SeqCst))]
     }
@@ -110,12 +110,12 @@ impl Life {
     }
 }
 
-/// Where an engine thread publishes how things stand.
+/// Status of an engine, published by its thread.
 #[derive(Debug)]
 pub struct EngineStatus {
-    /// How long a step may take.
+    /// Longest step.
     step_time: Duration,
-    /// When the step that runs began.
+    /// Begin of the step that runs.
     step: Mutex<Option<Instant>>,
     /// Requests that wait for a slot, and have not been handed to the batch.
     waiting: AtomicUsize,
@@ -123,7 +123,7 @@ pub struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// Of an engine whose steps may take `step_time`.
+    /// Status of an engine whose steps may take `step_time`.
     pub fn new(step_time: Duration) -> Self {
         let (step, waiting, snapshot) = (Mutex::new(None), AtomicUsize::new(0), Mutex::default());
         Self { step_time, step, waiting, snapshot }
@@ -144,12 +144,12 @@ impl EngineStatus {
         began.filter(|began| began.elapsed() > self.step_time).map(|_| self.step_time)
     }
 
-    /// How things stood after the last step.
+    /// The snapshot after the last step.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Publishes how things stand.
+    /// Publishes a snapshot.
     pub fn publish(&self, snapshot: Snapshot) {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }

@@ -11,14 +11,14 @@ pub const TOOLS: usize = 256;
 /// Most characters of a tool's name.
 const NAME: usize = 128;
 
-/// What a message may call.
+/// Tools that a message may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolConfig {
     /// The tools.
     pub tools: Vec<Tool>,
-    /// Which of them must be called.
+    /// Choice of those that must be called.
     pub choice: Choice,
-    /// Whether a message may hold several calls.
+    /// A message may hold several calls.
     pub parallel: bool,
 }
 
@@ -29,7 +29,7 @@ impl Default for ToolConfig {
 }
 
 impl ToolConfig {
-    /// As OpenAI's chat completions have it: `{"type": "function", "function": {…}}`.
+    /// Tools of OpenAI's chat completions: `{"type": "function", "function": {…}}`.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -43,7 +43,7 @@ impl ToolConfig {
         Self { tools: nested(fields)?, ..Self::default() }.chosen(fields, is_named)
     }
 
-    /// As Anthropic's messages have it: `{"name": …, "input_schema": {…}}`.
+    /// Tools of Anthropic's messages: `{"name": …, "input_schema": {…}}`.
     ///
     /// # Errors
     /// 400 that names the field; tools that Anthropic's servers or clients define are not here.
@@ -60,7 +60,7 @@ impl ToolConfig {
         Ok(Self { tools, choice: wanted, parallel: !single })
     }
 
-    /// As ollama has it: OpenAI's form, and no choice.
+    /// Tools of ollama: OpenAI's form, and no choice.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -151,12 +151,12 @@ pub fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
     })
 }
 
-/// Whether `asked`, of `tool_choice`, has the tool's name.
+/// True if `asked`, of `tool_choice`, has the tool's name.
 fn is_named(asked: &Value, tool: &Tool) -> bool {
     asked.get("function").unwrap_or(asked).get("name").and_then(Value::as_str) == Some(tool.name.as_str())
 }
 
-/// Which of the tools are to be called, as `word` of `tool_choice` says; those that are not allowed go.
+/// Choice of the tools to be called, as `word` of `tool_choice` says; those that are not allowed go.
 fn chosen(
     fields: &Fields,
     word: Option<String>,

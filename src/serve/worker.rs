@@ -1,5 +1,5 @@
 //! The engine thread: it alone has the batch. Commands come in by a channel, updates go out by one bounded
-//! channel a job, and it waits for nobody: a sequence whose reader is behind rests until the reader has
+//! channel per job, and it waits for no reader: a sequence whose reader is behind rests until the reader has
 //! caught up.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,14 +20,14 @@ use sterna_engine::{Batch, Error, Event, Fault, Request, SeqId, Stats, StopReaso
 pub const UPDATES: usize = 256;
 /// Steps in a row that may fail before those who wait are told.
 const TRIES: u32 = 3;
-/// How long the thread sleeps if nothing can run.
+/// Sleep of the thread if nothing can run.
 const NAP: Duration = Duration::from_millis(20);
 
 /// A sequence of a job.
 struct Seq {
     id: SeqId,
     choice: usize,
-    /// When its last token came.
+    /// Time of its last token.
     last: Option<Instant>,
     /// Tokens of its prompt that its reader has been told of, if of any.
     told: Option<usize>,
@@ -45,12 +45,12 @@ struct ActiveJob {
     /// Updates that found no room.
     held: VecDeque<Result<Update, JobError>>,
     rests: bool,
-    /// When the batch was handed the first of it.
+    /// Time when the batch was handed its first prompt.
     begun: Instant,
 }
 
 impl ActiveJob {
-    /// Sends what is held, as far as there is room. `Err` if nobody reads.
+    /// Sends what is held, as far as there is room. `Err` if the reader has left.
     fn flush(&mut self) -> Result<(), ()> {
         while let Some(update) = self.held.pop_front() {
             match self.queued.updates.try_send(update) {
@@ -65,7 +65,7 @@ impl ActiveJob {
         Ok(())
     }
 
-    /// Sends what is held, or asks the reader to say when there is room. `Err` if nobody reads.
+    /// Sends what is held, or asks the reader to say when there is room. `Err` if the reader has left.
     fn send(&mut self) -> Result<(), ()> {
         self.flush()?;
         if !self.held.is_empty() {
@@ -83,7 +83,7 @@ impl ActiveJob {
         self.held.is_empty() && !self.has_more() && self.seqs.iter().all(|seq| seq.has_ended)
     }
 
-    /// Whether prompts of it wait.
+    /// True if prompts of it wait.
     fn has_more(&self) -> bool {
         self.n_handed < self.queued.job.prompts.len()
     }
@@ -100,7 +100,7 @@ impl ActiveJob {
     }
 }
 
-/// Who runs the jobs.
+/// The runner of a model's jobs.
 pub struct Worker {
     batch: Batch,
     commands: Receiver<Command>,
@@ -180,7 +180,7 @@ impl Worker {
         }
     }
 
-    /// Nobody reads a job any more.
+    /// Ends a job whose reader has left.
     fn leave(&mut self, id: JobId) {
         if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
             self.queue.remove(at);
@@ -424,7 +424,7 @@ impl Worker {
         told.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// Lets everybody see how things stand.
+    /// Publishes a snapshot.
     fn publish(&self) {
         let slot = |standing: sterna_engine::Standing| {
             let job = *self.by_seq.get(&standing.id)?;
@@ -443,7 +443,7 @@ impl Worker {
     }
 }
 
-/// Whether a sequence ended because it has all that was asked for.
+/// True for an end with all that was asked for.
 fn is_answered(end: StopReason) -> bool {
     !matches!(end, StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits)
 }
@@ -453,7 +453,7 @@ impl Seq {
         Self { id, choice, last: None, told: None, out_of_time: false, has_ended: false }
     }
 
-    /// What its reader does not know yet of its prompt: first what the cache had, then how much there is.
+    /// Updates of its prompt for its reader: first the tokens that the cache had, then those that are computed.
     fn progress(&mut self, stats: &Stats, processed: usize, begun: Instant) -> Vec<Update> {
         let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
         let steps = [(cached, Duration::ZERO), (processed, begun.elapsed())];

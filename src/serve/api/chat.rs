@@ -31,7 +31,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/chat/completions/input_tokens", post(input_tokens))
 }
 
-/// What a request asks.
+/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
@@ -84,7 +84,7 @@ impl ParsedRequest {
 }
 
 impl ParsedRequest {
-    /// What reads the text of a choice. Calls of no two choices have the same ids.
+    /// Parser of the text of a choice. Calls of no two choices have the same ids.
     fn splitter(&self, choice: usize) -> Splitter {
         Splitter::new(ParserOptions {
             seed: self.reading.seed.wrapping_add(choice as u64),
@@ -116,7 +116,7 @@ async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&whole(&head, &parsed, &choices)))
 }
 
-/// What is the same in all pieces of an answer.
+/// Fields that are the same in all pieces of an answer.
 struct Head {
     id: String,
     created: u64,

@@ -27,14 +27,14 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/completions", post(completions))
 }
 
-/// What a request asks.
+/// A parsed request.
 struct ParsedRequest {
     job: Job,
     stream: bool,
     include_usage: bool,
     /// The tokens that go before the text of each prompt's choices.
     echo: Option<Vec<Vec<u32>>>,
-    /// Whether nothing goes behind them: to score a prompt is to pick the token behind it, and not to tell.
+    /// Nothing goes behind them: to score a prompt is to pick the token behind it, and not to tell.
     scores_only: bool,
     timings_per_token: bool,
 }
@@ -130,7 +130,7 @@ async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&whole))
 }
 
-/// What is the same in all pieces of an answer.
+/// Fields that are the same in all pieces of an answer.
 struct Head {
     id: String,
     created: u64,

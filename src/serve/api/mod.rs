@@ -36,7 +36,7 @@ use super::{sampling, slots};
 use sterna_engine::GenerateOptions;
 use sterna_tools::ParserOptions;
 
-/// What answers the requests of a server.
+/// Router of the requests of a server.
 pub fn router(app: &Arc<App>) -> Router {
     let router = Router::new()
         .merge(anthropic::routes())
@@ -112,7 +112,7 @@ async fn unknown(request: Request) -> ApiError {
 struct Read {
     app: Arc<App>,
     model: Arc<Instance>,
-    /// Which of the server's models it is.
+    /// Index of the model.
     at: usize,
     fields: Fields,
     client: Client,
@@ -120,7 +120,7 @@ struct Read {
 
 impl Read {
     async fn of(app: &Arc<App>, request: hyper::Request<Body>) -> Result<Self, ApiError> {
-        // Whoever cannot be answered need not be read.
+        // A request that cannot be answered need not be read.
         app.check()?;
         let client = request.extensions().get::<Client>().cloned();
         let client = client.unwrap_or_else(|| Client(Arc::from("")));
@@ -131,7 +131,7 @@ impl Read {
         Ok(Self { app: Arc::clone(app), model, at, fields, client })
     }
 
-    /// Does what may take long (templates, tokens) beside the threads that answer everybody.
+    /// Does what may take long (templates, tokens) beside the threads of HTTP.
     async fn work<T: Send + 'static>(
         self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
@@ -190,7 +190,7 @@ impl Read {
         })
     }
 
-    /// What the model reads of a conversation, and how its answer is read; `options` holds the answer to its
+    /// Tokens of a conversation, and options of its answer's parser; `options` holds the answer to its
     /// form.
     fn turn(
         &self,
@@ -205,7 +205,7 @@ impl Read {
         Ok((prompt.ids, reading))
     }
 
-    /// How many choices are asked for.
+    /// Number of choices.
     fn n(&self, served: &Served) -> Result<usize, ApiError> {
         Ok(self.fields.count("n", 1, served.n_slots())?.unwrap_or(1))
     }
@@ -217,7 +217,7 @@ fn slot(fields: &Fields, served: &Served) -> Result<Option<u32>, ApiError> {
     Ok(slot.and_then(|slot| u32::try_from(slot).ok()))
 }
 
-/// What a handler gives.
+/// Result of a handler.
 type Answer = Result<Response, ApiError>;
 
 /// The program and its version, as OpenAI's `system_fingerprint` and llama-server's `build_info` have it.

@@ -27,12 +27,12 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/completion", post(completion)).route("/completions", post(completion))
 }
 
-/// What a request asks.
+/// A parsed request.
 #[derive(Clone)]
 struct ParsedRequest {
     job: Job,
     stream: bool,
-    /// Whether the prompt is only evaluated.
+    /// The prompt is only evaluated.
     evaluate_only: bool,
     return_tokens: bool,
     probabilities: bool,
@@ -153,7 +153,7 @@ impl ParsedRequest {
     }
 }
 
-/// How a text was generated, in llama-server's words.
+/// Settings of generation, in llama-server's words.
 pub fn settings(options: &GenerateOptions, served: &Served) -> Value {
     let o = &options.sampler;
     let biases: Vec<Value> = o

@@ -66,7 +66,7 @@ fn entry(served: &Served) -> Value {
     })
 }
 
-/// What clients decide by whether they offer tools, and a switch for thoughts.
+/// Abilities by which clients offer tools, and a switch for thoughts.
 fn capabilities(served: &Served) -> Vec<&'static str> {
     let all = [("completion", true), ("tools", served.chats()), ("thinking", served.thinks())];
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
@@ -127,14 +127,14 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     })))
 }
 
-/// Which of the two endpoints.
+/// One of the two endpoints.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Chat,
     Generate,
 }
 
-/// What a request asks.
+/// A parsed request.
 struct ParsedRequest {
     kind: Kind,
     /// `None` only loads the model, or unloads it.
@@ -145,7 +145,7 @@ struct ParsedRequest {
     logprobs: bool,
 }
 
-/// What the model reads, and how its answer is read.
+/// Tokens of a prompt, and options of its answer's parser.
 type Turn = (Vec<u32>, ParserOptions);
 
 impl ParsedRequest {
@@ -186,7 +186,7 @@ fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
     Ok(Some(("format".to_owned(), source.ok_or_else(wrong)?)))
 }
 
-/// Whether the model is to think: true, false, or how much.
+/// The field `think`: true, false, or how much.
 fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
     let thinking = match fields.get("think") {
         None => Thinking::default(),
@@ -203,7 +203,7 @@ fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
     Ok(thinking)
 }
 
-/// Whether a time is none: 0, or a text as `0s`.
+/// True for no time: 0, or a text as `0s`.
 fn is_zero(time: Option<&Value>) -> bool {
     match time {
         Some(Value::String(text)) => text.trim_end_matches(char::is_alphabetic) == "0",
@@ -271,7 +271,7 @@ fn generate_prompt(
         let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
         let prompt = Prompt { text: text.to_owned(), ids: [context, behind].concat() };
         constraints.unread().apply(served, &prompt, generation)?;
-        // Whoever writes the prompt reads what comes as it comes.
+        // A client that writes the prompt reads the text as it comes.
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }
     let system = fields.text("system")?.filter(|system| !system.is_empty());

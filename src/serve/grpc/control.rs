@@ -29,7 +29,7 @@ pub struct Control {
     pub card: Option<PathBuf>,
 }
 
-/// What calls are answered with that are not here.
+/// Answer to calls that are not here.
 fn not_here<T>(call: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(format!("{call} is not part of this server")))
 }

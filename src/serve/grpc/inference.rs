@@ -19,7 +19,7 @@ use sterna_serve::companion::{ApiError, App, Handle, JobError, Life, Phase, api_
 /// Messages that wait for a client that reads.
 const MESSAGES: usize = 64;
 
-/// Why there is no more of an answer.
+/// Message at the end of an answer that the engine broke off.
 const GONE: &str = "the engine has stopped";
 
 /// The service.
@@ -28,7 +28,7 @@ pub struct Inference {
     pub app: Arc<App>,
     /// Requests that can be told to end.
     pub running: Arc<Running>,
-    /// How pages are handed to other servers and taken from them, if they are.
+    /// Transfer of pages, if the server has it.
     pub transfer: Option<Arc<Transfer>>,
 }
 
@@ -75,7 +75,7 @@ type Pieces = ReceiverStream<Result<GenerateResponse, Status>>;
 
 impl Inference {
     async fn begin(&self, request: Request<GenerateRequest>) -> Result<Pieces, Status> {
-        // Whoever cannot be answered need not be read.
+        // A request that cannot be answered need not be read.
         self.app.check().map_err(|err| status(&err))?;
         let client = who(&self.app, &request)?;
         let model = model(&self.app).await?;

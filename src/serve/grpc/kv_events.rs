@@ -20,9 +20,9 @@ use sterna_serve::companion::{App, Companion, Endpoint, PageEvents, Started, sal
 
 /// Most changes of one message.
 const CHANGES: usize = 256;
-/// How long the last message has to leave.
+/// Time for the last message to leave.
 const LINGER: Duration = Duration::from_millis(100);
-/// Where a page is. It is the only word that readers know for memory that requests are answered from.
+/// Medium of a page. It is the only word that readers know for memory that requests are answered from.
 const MEDIUM: &str = "GPU";
 
 /// Changes of the prefix cache, published for a server of one model.
@@ -125,7 +125,7 @@ fn hash(key: u64) -> u64 {
     key & (u64::MAX >> 1)
 }
 
-/// Which pages readers know of.
+/// Pages that readers know of.
 #[derive(Default)]
 struct Told(HashSet<u64>);
 

@@ -27,18 +27,18 @@ use sterna_serve::companion::{
     ApiError, COMPUTED_HERE, Endpoint, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket,
 };
 
-/// What both sides say first.
+/// First line of both sides.
 const HELLO: &[u8; 16] = b"sterna kv pages\n";
 /// Fetches that are answered at a time.
 const FETCHES: usize = 64;
-/// How long a peer may take to say what it wants, and to take or give a piece.
+/// Longest time for a peer to say what it wants, and to take or give a piece.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a piece.
 const PIECE: usize = 1 << 20;
 /// Bytes of a unit of memory: what permits count.
 const UNIT: usize = 1 << 10;
 
-/// What a request wants done with pages.
+/// Request for pages.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     /// They are kept for another server.
@@ -47,7 +47,7 @@ pub enum Wanted {
     Fetch(Source),
 }
 
-/// Where pages are.
+/// Server and key of pages.
 #[derive(Clone)]
 pub struct Source {
     address: SocketAddr,
@@ -63,9 +63,9 @@ impl std::fmt::Debug for Source {
 
 /// Both sides of a server.
 pub struct Transfer {
-    /// What is kept for others.
+    /// Prompts that are kept for others.
     pub exported: Arc<ExportedPrompts>,
-    /// Where others get it.
+    /// Address that others fetch from.
     address: SocketAddr,
     peers: Vec<IpAddr>,
     /// Memory for what is fetched, in units.
@@ -78,7 +78,7 @@ impl Transfer {
     /// Listens. To be called on a runtime.
     ///
     /// # Errors
-    /// What the system says to the address; one that others cannot reach.
+    /// An address that cannot be listened on, or that others cannot reach.
     pub fn start(options: &KvTransferOptions) -> io::Result<Arc<Self>> {
         let address = options.address;
         if address.ip().is_unspecified() {
@@ -188,7 +188,7 @@ impl Transfer {
     }
 }
 
-/// What comes of `done` if it comes in time.
+/// Waits for `done`, with a limit.
 async fn within<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(PATIENCE, done).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
@@ -247,7 +247,7 @@ async fn answer(mut stream: TcpStream, exported: &ExportedPrompts) -> io::Result
     Ok(bytes.len())
 }
 
-/// What the parameters of a request want; other servers' words say nothing here.
+/// Reads the parameters of a request; other servers' words say nothing here.
 ///
 /// # Errors
 /// 400 for an address or a key that is none.

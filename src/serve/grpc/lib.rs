@@ -39,7 +39,7 @@ use sterna_serve::companion::{
 pub use self::kv_events::KvEvents;
 pub use self::options::{GrpcOptions, KvTransferOptions};
 
-/// After what silence a connection is asked whether anybody is there, and how long the answer may take.
+/// Silence after which a connection is pinged, and longest time for the answer.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 /// Services whose health is told.
 const SERVICES: [&str; 3] = ["vllm.Control", "vllm.Inference", ""];
@@ -121,7 +121,7 @@ async fn report(app: Arc<App>, reporter: HealthReporter) {
     tell(ServingStatus::NotServing).await;
 }
 
-/// Who asks.
+/// The client of a request.
 ///
 /// # Errors
 /// UNAUTHENTICATED without a key, on a server with keys.

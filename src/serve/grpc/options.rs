@@ -7,29 +7,29 @@ use std::time::Duration;
 /// Options of [`Grpc`](super::Grpc).
 #[derive(Clone, Debug)]
 pub struct GrpcOptions {
-    /// Where it listens.
+    /// Address to listen on.
     pub address: SocketAddr,
     /// Folder with the Hugging Face files of the model (`sterna export-card`), which routers read templates
     /// and the tokenizer from; `None` tells them the model's name alone.
     pub card: Option<PathBuf>,
-    /// Prefill and decode apart: whether pages of prompts are handed to other servers and taken from them.
+    /// Prefill and decode apart: pages of prompts are handed to other servers and taken from them.
     pub kv_transfer: Option<KvTransferOptions>,
 }
 
-/// How servers hand each other the pages of prompts, by TCP without encryption: for a network of their own.
+/// Transfer of the pages of prompts between servers, by TCP without encryption: for a network of their own.
 #[derive(Clone, Debug)]
 pub struct KvTransferOptions {
-    /// Where others get them, by the one-time key that they were told.
+    /// Address that others fetch pages from, by the one-time key that they were told.
     pub address: SocketAddr,
-    /// Addresses that they are fetched from, beside loopback: whatever a request says, no other is asked.
+    /// Addresses to fetch pages from, beside loopback: whatever a request says, no other is asked.
     pub peers: Vec<IpAddr>,
     /// Most bytes that are kept for others, and as many of what was fetched and not taken up.
     pub most_bytes: usize,
     /// Most prompts whose pages are kept for others.
     pub most_prompts: usize,
-    /// How long they are kept.
+    /// Time for which they are kept.
     pub kept_time: Duration,
-    /// How long a fetch may take. The prompt is computed here if it takes longer.
+    /// Longest time of a fetch. The prompt is computed here if it takes longer.
     pub fetch_time: Duration,
 }
 

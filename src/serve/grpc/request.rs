@@ -19,26 +19,26 @@ use sterna_serve::companion::{
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::Prompt as NoPrompt;
 
-/// What is wrong with a request for pages.
+/// Message to a request for pages.
 const NO_TRANSFER: &str = "`kv_transfer_params`: this server hands no pages over and takes none: its option \
                            `GrpcOptions::kv_transfer` is not set";
 
-/// What a request asks.
+/// A parsed request.
 pub struct ParsedRequest {
     /// The text to be generated.
     pub job: Job,
-    /// What its answer shows.
+    /// Parts that its answer shows.
     pub shows: ResponseOptions,
-    /// Whether text is shown.
+    /// Text is shown.
     pub text: bool,
-    /// What tells of the prompt's pages, if these are kept.
+    /// Transfer that keeps the prompt's pages.
     pub keep: Option<Arc<Transfer>>,
-    /// Where the prompt's pages are fetched from first.
+    /// Transfer and source that the prompt's pages are fetched from first.
     pub fetch: Option<(Arc<Transfer>, Source)>,
 }
 
 impl ParsedRequest {
-    /// What `request` asks of `served`.
+    /// Parses `request` for `served`.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -144,7 +144,7 @@ fn prompt(prompt: Option<Prompt>, served: &Served) -> Result<Vec<u32>, ApiError>
     Ok(tokens)
 }
 
-/// How many candidates are told beside a token.
+/// Number of candidates that are told beside a token.
 fn top(candidates: &Option<CandidateTokens>) -> Result<usize, ApiError> {
     match candidates.as_ref().and_then(|candidates| candidates.select.as_ref()) {
         None => Ok(0),

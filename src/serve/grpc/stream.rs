@@ -1,8 +1,8 @@
 //! What becomes of a job, as messages.
 //!
 //! A message has tokens and the text of exactly these: tokens whose text is still held back, because a
-//! character is not complete or a stop string may come of it, wait until it is told. So whoever goes on with
-//! the tokens that it has been sent, on another worker say, has lost no text.
+//! character is not complete or a stop string may come of it, wait until it is told. So a client that goes
+//! on with the tokens that it has been sent, on another worker say, has lost no text.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Messages {
     model: Arc<Instance>,
     choices: Vec<Choice>,
     scores: Vec<LogProbs>,
-    /// Whether the prompt has been told of.
+    /// The prompt has been told of.
     has_begun: bool,
 }
 
@@ -139,7 +139,7 @@ impl Choice {
         }
     }
 
-    /// What ended the text.
+    /// Stop text or token that ended the text.
     fn met(
         &self,
         end: StopReason,

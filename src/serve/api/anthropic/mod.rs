@@ -29,7 +29,7 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/messages", post(messages)).route("/v1/messages/count_tokens", post(count_tokens))
 }
 
-/// What a request asks.
+/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
@@ -102,7 +102,7 @@ fn message(id: &str, model: &str, content: Value) -> Value {
 fn block(block: &Block) -> Option<Value> {
     let text = block.text.as_str();
     Some(match &block.kind {
-        // Nobody signs here what a model thought.
+        // Thoughts are not signed here.
         Kind::Thoughts => json!({ "type": "thinking", "thinking": text, "signature": "" }),
         Kind::Text => json!({ "type": "text", "text": text }),
         Kind::Call { id, name, .. } => {
@@ -140,7 +140,7 @@ struct Events {
     reader: Reader,
 }
 
-/// What happens to a block, as events.
+/// Changes of a block as events.
 fn tell(out: &mut Out, index: usize, block: &Block, change: Change<'_>) {
     let mut delta = |delta: Value| {
         let event = json!({ "type": "content_block_delta", "index": index, "delta": delta });

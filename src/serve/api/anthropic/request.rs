@@ -155,7 +155,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// What a tool answered. Templates have no place for failures, so that the text says it.
+    /// Answer of a tool. Templates have no place for failures, so that the text says it.
     fn answer(&mut self, block: &Fields, id: String) -> Result<(), ApiError> {
         let mut content = match block.get("content") {
             Some(Value::Array(parts)) => {

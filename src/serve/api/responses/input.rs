@@ -17,12 +17,12 @@ use sterna_tokenizer::chat::{Message, ToolCall};
 /// Most items of an input.
 const ITEMS: usize = 4096;
 
-/// How the model is shown an item that is not of one of its own tools.
+/// Form in which the model sees an item that is not of one of its own tools.
 #[derive(Clone, Copy, Debug)]
 enum Shown {
     /// A call of the tool with these fields as its arguments.
     Call(&'static str, &'static [&'static str]),
-    /// What a tool answered: the first of these fields that is there.
+    /// Answer of a tool: the first of these fields that is there.
     Answer(&'static [&'static str]),
     /// Both, if what the tool answered is there.
     Done(&'static str, &'static [&'static str], &'static [&'static str]),
@@ -91,7 +91,7 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints
         None => Thinking::default(),
     };
     let extras = messages::extras(fields, effort)?;
-    // An answer is a new one, whoever spoke last.
+    // An answer is a new one, whichever role spoke last.
     Ok((
         ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras },
         constraints,
@@ -108,7 +108,7 @@ fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
 /// Items as messages: what an assistant thought, said and called in one go is one of them.
 #[derive(Debug, Default)]
 struct Conversation {
-    /// What the system and the developer say. It stands at the head, wherever it was written.
+    /// Text of the system and the developer. It stands at the head, wherever it was written.
     system: Vec<String>,
     messages: Vec<Message>,
     /// Thoughts that belong to the assistant's next message.
@@ -233,7 +233,7 @@ impl Conversation {
     }
 }
 
-/// What a call and its answer have in common.
+/// Common part of a call and its answer.
 fn id(fields: &Fields) -> Option<String> {
     let name = fields.first(&["call_id", "id"])?;
     fields.get(name)?.as_str().map(str::to_owned)

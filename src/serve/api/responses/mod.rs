@@ -55,12 +55,12 @@ const REPEATED: &[(&str, Missing)] = &[
     ("user", || Value::Null),
 ];
 
-/// What a request asks.
+/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
     stream: bool,
-    /// What of it the answer repeats.
+    /// Fields that the answer repeats.
     repeated: Value,
     names: Names,
 }

@@ -53,7 +53,7 @@ pub struct Origin {
     pub namespace: Option<String>,
     /// Its name there.
     pub name: String,
-    /// Whether its calls have a text instead of arguments.
+    /// Its calls have a text instead of arguments.
     pub is_custom: bool,
 }
 
@@ -68,7 +68,7 @@ impl Names {
         self.0.get(name).cloned().unwrap_or_else(plain)
     }
 
-    /// Whether `asked`, of `tool_choice`, is the tool or its namespace.
+    /// True if `asked`, of `tool_choice`, is the tool or its namespace.
     fn are(&self, asked: &Value, tool: &Tool) -> bool {
         let text = |name: &str| asked.get("function").unwrap_or(asked).get(name).and_then(Value::as_str);
         let Origin { namespace, name, .. } = self.origin(&tool.name);
@@ -114,7 +114,7 @@ pub fn read(fields: &Fields) -> Result<(ToolConfig, Names), ApiError> {
     Ok((tool_config.chosen(fields, |asked, tool| names.are(asked, tool))?, names))
 }
 
-/// What has been read so far.
+/// Tools that have been read so far.
 #[derive(Debug, Default)]
 struct List {
     tools: Vec<Tool>,
