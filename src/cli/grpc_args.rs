@@ -8,7 +8,7 @@ use clap::Args;
 use super::CliError;
 use crate::serve::Companion;
 
-/// Which services there are beside HTTP.
+/// Flags of the services beside HTTP.
 #[derive(Args, Debug)]
 pub struct GrpcArgs {
     /// Serve vLLM's gRPC here too, for routers such as Dynamo (builds with the feature `grpc`)

@@ -453,7 +453,7 @@ impl Seq {
         Self { id, choice, last: None, told: None, out_of_time: false, has_ended: false }
     }
 
-    /// Updates of its prompt for its reader: first the tokens that the cache had, then those that are computed.
+    /// Updates of its prompt for its reader: first the tokens that the cache had, then the computed ones.
     fn progress(&mut self, stats: &Stats, processed: usize, begun: Instant) -> Vec<Update> {
         let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
         let steps = [(cached, Duration::ZERO), (processed, begun.elapsed())];

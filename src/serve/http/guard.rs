@@ -20,8 +20,8 @@ use crate::family::Family;
 use crate::options::ServeOptions;
 use crate::page::ASSETS;
 
-/// Name of a client's key, which does not change with the other keys and is that of a folder; empty on a server
-/// without keys.
+/// Name of a client's key, which does not change with the other keys and is that of a folder; empty on a
+/// server without keys.
 #[derive(Clone, Debug)]
 pub struct Client(pub Arc<str>);
 
