@@ -108,7 +108,7 @@ fn server() -> SocketAddr {
         let file = Bytes::from_static(include_bytes!("../tests/data/golden/bitnet/tiny-i2_s.gguf"));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port of this machine");
         let serve = ServeOptions { max_tokens: Some(8), ..ServeOptions::default() };
-        let server = Server::start(listener, serve, "tiny", move || {
+        let server = Server::start(listener, serve, Vec::new(), "tiny", move || {
             let engine = Engine::from_bytes(file, &options)?;
             Ok(Loaded { engine, sampler: SamplerOptions::default() })
         });

@@ -22,6 +22,7 @@
 //!   models, and [`demo`] is one; [`eval`] measures them. `convert` (feature `convert`) makes GGUF files of
 //!   Hugging Face checkpoints.
 //! - [`card`] writes what routers of several servers read of a model.
+//! - `serve` (feature `serve`) is the server, `grpc` (feature `grpc`) vLLM's gRPC beside it.
 //! - `hub` (feature `hub`) gets models from the Hugging Face hub.
 //! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
 //!   CPU.
@@ -41,6 +42,8 @@ pub use sterna_eval as eval;
 pub use sterna_gguf as gguf;
 #[cfg(feature = "grammar")]
 pub use sterna_grammar as grammar;
+#[cfg(feature = "grpc")]
+pub use sterna_grpc as grpc;
 #[cfg(feature = "hub")]
 pub use sterna_hub as hub;
 pub use sterna_model as model;

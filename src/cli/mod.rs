@@ -21,6 +21,8 @@ mod fetch;
 mod fit_args;
 mod flags;
 mod grammar_args;
+#[cfg(feature = "serve")]
+mod grpc_args;
 pub mod hub_args;
 mod imatrix;
 mod input;

@@ -1,6 +1,6 @@
 //! `sterna serve`: a model behind HTTP.
 
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use super::chat::template_source;
 use super::ctrl_c::on_ctrl_c;
 use super::fit_args::FitArgs;
+use super::grpc_args::{GrpcArgs, list};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
@@ -17,9 +18,7 @@ use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::{CliError, Interrupted, flags, input};
 use crate::engine::EngineOptions;
-use crate::serve::{
-    GrpcOptions, KvTransferOptions, Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles,
-};
+use crate::serve::{Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
 
 /// Answers requests of OpenAI's API, llama-server's, Anthropic's and ollama's.
 ///
@@ -61,26 +60,8 @@ pub struct ServeArgs {
     /// Certificate, PEM, and those that vouch for it
     #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
     ssl_cert_file: Option<PathBuf>,
-    /// Serve vLLM's gRPC here too, for routers such as Dynamo (builds with the feature `grpc`)
-    #[arg(long, value_name = "HOST:PORT")]
-    grpc: Option<String>,
-    /// Folder of `sterna export-card`, which routers of --grpc read the tokenizer and the template from
-    #[arg(long, value_name = "DIR", requires = "grpc")]
-    model_card: Option<PathBuf>,
-    /// Hand computed prompts to other servers here, and take theirs: prefill and decode apart, unencrypted
-    /// (builds with the feature `grpc`)
-    #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
-    kv_transfer: Option<String>,
-    /// Addresses of servers whose computed prompts are taken, beside this machine's, with commas
-    #[arg(long, value_name = "LIST", requires = "kv_transfer")]
-    kv_transfer_peers: Option<String>,
-    /// Most MiB of computed prompts that are kept for others, and as many of theirs
-    #[arg(long, value_name = "MIB", requires = "kv_transfer", default_value_t = 2048)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    kv_transfer_memory: u32,
-    /// Publish what the prefix cache holds by ZeroMQ, in vLLM's form (builds with the feature `grpc`)
-    #[arg(long, value_name = "tcp://HOST:PORT")]
-    kv_events: Option<String>,
+    #[command(flatten)]
+    grpc: GrpcArgs,
     /// Seconds after which a step of the engine counts as hung, and the process ends [default: by the model's
     /// size, at least 30]
     #[arg(long, value_name = "S")]
@@ -177,7 +158,7 @@ impl ServeArgs {
             return Err("--alias names a single model; of several, --models NAME=FILE names each".into());
         }
         self.log();
-        let options = self.options()?;
+        let (options, companions) = (self.options()?, self.grpc.companions()?);
         let has_keys = !options.keys.is_empty();
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         let address = (self.host.as_str(), self.port).to_socket_addrs();
@@ -193,37 +174,22 @@ impl ServeArgs {
                 };
                 let load = self.loader(source, Some(self.context.fit.clone()));
                 let load = move || (load()?.load)();
-                Server::start(listener, options, name.as_deref().unwrap_or("model"), load)
+                Server::start(listener, options, companions, name.as_deref().unwrap_or("model"), load)
             }
             None => {
                 let sources = files.into_iter().map(|ModelFile { name, path }| {
                     let file_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
                     ModelSource { name, file_bytes, open: Box::new(self.loader(Source::File(path), None)) }
                 });
-                Server::start_many(listener, options, sources.collect())
+                Server::start_many(listener, options, companions, sources.collect())
             }
         };
         let server = server.map_err(|err| err.to_string())?;
         let address = server.address();
         eprintln!("listening on {scheme}://{address}");
-        if let Some(address) = server.grpc_address() {
-            eprintln!("gRPC on {address}");
-        }
-        if let Some(address) = server.kv_transfer() {
-            eprintln!("computed prompts on {address}");
-            if !address.ip().is_loopback() {
-                eprintln!(
-                    "warning: prompts go to and from {address} unencrypted: let nobody else listen there"
-                );
-            }
-        }
-        if let Some(endpoint) = server.kv_events() {
-            eprintln!("events of the KV cache on {endpoint}");
-        }
-        let is_open = |address: &SocketAddr| !address.ip().is_loopback() && !has_keys;
-        if let Some(address) = server.grpc_address().filter(is_open) {
-            eprintln!("warning: everybody who reaches {address} can use this model by gRPC");
-        }
+        server.endpoints().for_each(|endpoint| eprintln!("{} on {}", endpoint.service, endpoint.address));
+        let warnings = server.endpoints().filter_map(|endpoint| endpoint.warning.as_ref());
+        warnings.for_each(|warning| eprintln!("warning: {warning}"));
         if !address.ip().is_loopback() && !has_keys {
             eprintln!(
                 "warning: everybody who reaches {address} can use this model: --api-key asks for a key"
@@ -272,23 +238,6 @@ impl ServeArgs {
         }
     }
 
-    fn kv_transfer(&self) -> Result<Option<KvTransferOptions>, CliError> {
-        let Some(address) = &self.kv_transfer else { return Ok(None) };
-        let addresses = address.to_socket_addrs();
-        let first =
-            addresses.map_err(|err| format!("--kv-transfer {address}: want HOST:PORT: {err}"))?.next();
-        let address = first.ok_or_else(|| format!("--kv-transfer {address}: no such address"))?;
-        let peers = list(&self.kv_transfer_peers).into_iter().map(|peer| {
-            peer.parse()
-                .map_err(|err| format!("--kv-transfer-peers {peer}: want an IP address: {err}").into())
-        });
-        Ok(Some(KvTransferOptions {
-            peers: peers.collect::<Result<_, CliError>>()?,
-            most_bytes: (self.kv_transfer_memory as usize) << 20,
-            ..KvTransferOptions::new(address)
-        }))
-    }
-
     fn log(&self) {
         let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
@@ -319,27 +268,12 @@ impl ServeArgs {
             )
             .into());
         }
-        if let Some(card) = self.model_card.as_deref().filter(|card| !card.join("config.json").is_file()) {
-            let card = card.display();
-            return Err(
-                format!("--model-card {card}: no config.json there; `sterna export-card` writes it").into()
-            );
-        }
-        let grpc = self.grpc.as_deref().map(|address| {
-            let addresses = address.to_socket_addrs();
-            let first = addresses.map_err(|err| format!("--grpc {address}: want HOST:PORT: {err}"))?.next();
-            let address = first.ok_or_else(|| format!("--grpc {address}: no such address"))?;
-            let card = self.model_card.as_deref().map(std::path::absolute).transpose()?;
-            Ok::<_, CliError>(GrpcOptions { address, card, kv_transfer: self.kv_transfer()? })
-        });
         let tls = self.ssl_key_file.clone().zip(self.ssl_cert_file.clone());
         let tls = tls.map(|(key, certificates)| TlsFiles { key, certificates });
         Ok(ServeOptions {
             alias: self.alias.clone(),
             keys,
             tls,
-            grpc: grpc.transpose()?,
-            kv_events: self.kv_events.clone(),
             step_time: self.step_timeout.map(Duration::from_secs),
             // What hangs on a device may hang an orderly end as well.
             on_hang: Some(|| std::process::abort()),
@@ -362,12 +296,6 @@ impl ServeArgs {
             ..ServeOptions::default()
         })
     }
-}
-
-/// The entries of a list with commas.
-fn list(list: &Option<String>) -> Vec<String> {
-    let entries = list.iter().flat_map(|list| list.split(','));
-    entries.map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect()
 }
 
 /// The page in a folder.

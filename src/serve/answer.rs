@@ -16,7 +16,7 @@ pub struct Choice {
     pub text: String,
     /// Its tokens, but not the one that ended it.
     pub tokens: Vec<PickedToken>,
-    /// Why it ended.
+    /// Reason of its end.
     pub end: Option<StopReason>,
     /// Counts and times.
     pub stats: Stats,
@@ -24,7 +24,7 @@ pub struct Choice {
     pub scores: Vec<LogProbs>,
     /// The slot that it is remembered as, once it has ended.
     pub slot: Option<u32>,
-    /// What was picked and is not shown.
+    /// Tokens that were picked and are not shown.
     hidden: Hidden,
 }
 
@@ -65,7 +65,7 @@ impl Choice {
         met.or_else(|| stops.iter().find(|stop| self.hidden.text.contains(stop.as_str()))).map(String::as_str)
     }
 
-    /// Why it ended, in OpenAI's words.
+    /// Reason of its end, in OpenAI's words.
     pub fn finish_reason(&self) -> &'static str {
         match self.end {
             Some(StopReason::EndOfText | StopReason::StopString) => "stop",
@@ -77,7 +77,7 @@ impl Choice {
 /// All choices of a job, when they have ended.
 ///
 /// # Errors
-/// What became of the job.
+/// The failure of the job.
 pub async fn collect(mut handle: Handle, n: usize) -> Result<Vec<Choice>, ApiError> {
     let mut choices = vec![Choice::default(); n];
     while let Some(update) = handle.next().await {

@@ -8,19 +8,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::board::{Life, Phase};
 use super::error::{ApiError, ServeError};
 use super::instance::Instance;
 use super::job::{Handle, Job};
 use super::metrics::Metrics;
 use super::models::Models;
 use super::options::ServeOptions;
+use super::status::{Life, Phase};
 use sterna_engine::PageEvent;
 
-/// Who is told of changes of the prefix cache.
-#[allow(dead_code, reason = "builds without gRPC make none")]
+/// Publisher of changes of the prefix cache.
 pub struct PageEvents {
-    /// Where they are published.
+    /// Address where they are published.
     pub endpoint: String,
     /// Takes them.
     pub sender: UnboundedSender<PageEvent>,
@@ -30,21 +29,21 @@ pub struct PageEvents {
 
 /// The state of a server.
 pub struct App {
-    /// What the operator said.
+    /// Options of the operator.
     pub options: ServeOptions,
-    /// Whether the server listens on loopback alone.
+    /// True if the server listens on loopback alone.
     pub on_loopback: bool,
-    /// What the server is doing.
+    /// Phase of the server.
     pub life: Arc<Life>,
-    /// What has been counted.
+    /// Counters.
     pub metrics: Arc<Metrics>,
-    /// What it can be asked for.
+    /// Models that requests may ask for.
     pub models: Models,
     /// Seconds since 1970 when the server began.
     pub started: u64,
-    /// Where changes of the prefix cache go, if anybody wants them.
+    /// Publisher of changes of the prefix cache, if a companion has set one.
     pub page_events: OnceLock<PageEvents>,
-    /// Why it fails, once it does.
+    /// First failure.
     failure: Mutex<Option<ServeError>>,
     seeds: AtomicU64,
     /// Names of answers and requests rest on it, so that two runs of a server give different ones.
@@ -68,7 +67,7 @@ impl App {
         }
     }
 
-    /// Whether requests are taken.
+    /// Checks that requests are taken.
     ///
     /// # Errors
     /// 503 if the server ends, or while its only model is being loaded.
@@ -98,7 +97,7 @@ impl App {
         self.life.advance(Phase::Failed);
     }
 
-    /// Why the server failed, for the one who asks first.
+    /// Takes the failure that ended the server.
     pub fn failure(&self) -> Option<ServeError> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -9,18 +9,18 @@ use sterna_engine::{Event, PickedToken, Stats, StopReason};
 use sterna_tokenizer::Tokenizer;
 use sterna_tools::ParserOptions;
 
-/// What a block holds.
+/// Kind of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// What the model thought.
+    /// Thoughts.
     Thoughts,
-    /// What it said.
+    /// Text.
     Text,
     /// A call of a tool.
     Call {
         /// Counts calls from 0.
         index: usize,
-        /// What the tool's answer refers to.
+        /// Id that the tool's answer refers to.
         id: String,
         /// The tool.
         name: String,
@@ -30,11 +30,11 @@ pub enum Kind {
 /// A part of an answer, as far as it has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Its words; of a call, its arguments as JSON.
     pub text: String,
-    /// Whether it came to its end. What was cut off did not.
+    /// True if it came to its end, and was not cut off.
     pub is_whole: bool,
 }
 
@@ -50,12 +50,12 @@ impl Block {
     }
 }
 
-/// What happens to a block.
+/// Event of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// It begins, empty.
     Begun,
-    /// That much of its text.
+    /// More of its text.
     More(&'a str),
     /// Nothing follows.
     Ended,
@@ -118,18 +118,18 @@ impl Reader {
         &self.blocks
     }
 
-    /// Whether the answer came to its own end.
+    /// True if the answer came to its own end.
     pub fn is_whole(&self) -> bool {
         matches!(self.choice.end, Some(StopReason::EndOfText | StopReason::StopString))
     }
 
-    /// Whether the answer ended with calls that can be run.
+    /// True if the answer ended with calls that can be run.
     pub fn calls(&self) -> bool {
         self.choice.end == Some(StopReason::EndOfText)
             && self.blocks.iter().any(|block| block.arguments().is_some())
     }
 
-    /// How many tokens its thoughts are.
+    /// Number of tokens of its thoughts.
     pub fn n_thoughts(&self, tokenizer: &Tokenizer) -> usize {
         self.splitter.n_thoughts(tokenizer)
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Served;
-use super::offer::Offer;
+use super::tool_config::ToolConfig;
 use sterna_engine::GenerateOptions;
 use sterna_grammar::{GrammarError, Source, Space, names_types};
 use sterna_tokenizer::chat::Prompt;
@@ -20,10 +20,10 @@ pub struct Constraints {
     grammar: Option<(String, Source)>,
     /// White space in its JSON.
     space: Space,
-    offer: Offer,
-    /// How the model writes a message, if that is read: there may be calls, or parts in channels.
+    tool_config: ToolConfig,
+    /// Format of the model's messages, if they are parsed: there may be calls, or parts in channels.
     format: Option<Format>,
-    /// Whether thoughts are split off.
+    /// Thoughts are split off.
     reasoning: bool,
 }
 
@@ -67,23 +67,23 @@ fn choice(value: &Value) -> Option<Source> {
 }
 
 impl Constraints {
-    /// Those of OpenAI's chat completions.
+    /// Constraints of OpenAI's chat completions.
     ///
     /// # Errors
     /// 400 that names the field.
     pub fn of_chat(fields: &Fields, served: &Served) -> Result<Self, ApiError> {
-        Self::of_talk(fields, None, Offer::chat(fields)?, served)
+        Self::of_conversation(fields, None, ToolConfig::chat(fields)?, served)
     }
 
-    /// Those of a conversation: a grammar, one of `fields` or `grammar` with the name of its field; or tools;
-    /// and thoughts, which are split off if the template knows them.
+    /// Constraints of a conversation: a grammar of `fields`, or `grammar` with the name of its field; or
+    /// tools; and thoughts, which are split off if the template knows them.
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn of_talk(
+    pub fn of_conversation(
         fields: &Fields,
         grammar: Option<(String, Source)>,
-        offer: Offer,
+        tool_config: ToolConfig,
         served: &Served,
     ) -> Result<Self, ApiError> {
         let excludes = |one: &str, other: &str| {
@@ -95,7 +95,7 @@ impl Constraints {
             (Some((other, _)), Some((name, _))) => return Err(excludes(&name, &other)),
             (one, other) => one.or(other),
         };
-        let may_call = !offer.tools.is_empty() && offer.choice != Choice::None;
+        let may_call = !tool_config.tools.is_empty() && tool_config.choice != Choice::None;
         // An answer beside calls may be JSON, and nothing else, by a grammar.
         if let Some((name, source)) = &grammar
             && may_call
@@ -106,10 +106,10 @@ impl Constraints {
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
         let format = Format::of_template(served.template.source());
         let format = (may_call || format.has_channels()).then_some(format);
-        Ok(Self { grammar, space, offer, format, reasoning: splits && served.thinks() })
+        Ok(Self { grammar, space, tool_config, format, reasoning: splits && served.thinks() })
     }
 
-    /// Those of a text: a grammar.
+    /// Constraints of a text: a grammar.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -149,21 +149,22 @@ impl Constraints {
         Ok(Self { grammar: found.pop(), space, ..Self::default() })
     }
 
-    /// The same for a prompt that whoever wrote it reads on from: the model's own format of messages counts
-    /// for nothing.
+    /// The same for a raw prompt, whose client reads the text as it comes: the model's own format of messages
+    /// counts for nothing.
     #[must_use]
     pub fn unread(self) -> Self {
         Self { format: None, ..self }
     }
 
-    /// Whether the answer is held to a grammar that leaves no room for thoughts.
+    /// True if a grammar leaves no room for thoughts.
     pub fn leaves_no_thoughts(&self) -> bool {
         self.grammar.is_some()
     }
 
     /// The tools that the model is told of.
     pub fn offered(&self) -> Option<&[Tool]> {
-        (!self.offer.tools.is_empty() && self.offer.choice != Choice::None).then_some(&self.offer.tools[..])
+        (!self.tool_config.tools.is_empty() && self.tool_config.choice != Choice::None)
+            .then_some(&self.tool_config.tools[..])
     }
 
     /// Holds what is generated behind `prompt` to this form.
@@ -184,9 +185,9 @@ impl Constraints {
         let (name, source) = match (self.format.filter(|_| self.offered().is_some()), &self.grammar) {
             (Some(format), _) => {
                 let wanted = Wanted {
-                    tools: &self.offer.tools,
-                    choice: &self.offer.choice,
-                    parallel: self.offer.parallel,
+                    tools: &self.tool_config.tools,
+                    choice: &self.tool_config.choice,
+                    parallel: self.tool_config.parallel,
                     thinks: thinks(prompt),
                     answer: answer.as_ref().map(|(schema, strict)| (schema, *strict)),
                     token: &token,
@@ -226,11 +227,11 @@ impl Constraints {
         Ok(())
     }
 
-    /// How the text behind `prompt` is read.
+    /// Options of the parser of the text behind `prompt`.
     pub fn reading(&self, prompt: &Prompt, seed: u64) -> ParserOptions {
         ParserOptions {
             format: self.format,
-            tools: self.offer.tools.clone(),
+            tools: self.tool_config.tools.clone(),
             reasoning: self.reasoning,
             thinks: thinks(prompt),
             seed,
@@ -247,7 +248,7 @@ fn json_form(source: &Source) -> Option<(Value, bool)> {
     }
 }
 
-/// Whether the template has opened the thoughts of the answer already.
+/// True if the template has opened the thoughts of the answer already.
 fn thinks(prompt: &Prompt) -> bool {
     prompt.text.trim_end().ends_with("<think>")
 }

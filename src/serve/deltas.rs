@@ -33,7 +33,7 @@ impl Splitter {
         }
     }
 
-    /// What was held back, when the answer ends.
+    /// Deltas of the text that was held back, when the answer ends.
     pub fn finish(&mut self) -> Vec<Delta> {
         let deltas = self.parser.as_mut().map(Parser::finish).unwrap_or_default();
         self.note(deltas)
@@ -48,12 +48,12 @@ impl Splitter {
         deltas
     }
 
-    /// How many tokens its thoughts are: as many as their text has, since nobody knows where they were cut.
+    /// Number of tokens of its thoughts: as many as their text has, since their own are not known.
     pub fn n_thoughts(&self, tokenizer: &Tokenizer) -> usize {
         tokenizer.encode(&self.thoughts, Special::AsText, false).len()
     }
 
-    /// Why a message ended: one that calls ends with its calls, unless it was cut off.
+    /// Reason of a message's end: one that calls ends with its calls, unless it was cut off.
     pub fn finish_reason(&self, reason: &'static str) -> &'static str {
         let calls = self.parser.as_ref().is_some_and(|parser| parser.n_calls() > 0);
         if calls && reason == "stop" { "tool_calls" } else { reason }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::model::Served;
 
-/// What a model is, as far as its file has been read.
+/// Details of a model, as far as its file has been read.
 pub fn details(served: Option<&Served>) -> Value {
     let family = served.map(|served| served.engine.hyper().architecture.as_str());
     let mut details = json!({

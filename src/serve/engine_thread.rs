@@ -8,10 +8,10 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use super::app::App;
-use super::board::{Board, Phase, Standing};
 use super::error::{ApiError, ServeError};
 use super::instance::Instance;
 use super::model::{LoadError, Loaded, Served};
+use super::status::{EngineStatus, Phase, Snapshot};
 use super::watchdog;
 use super::worker::Worker;
 use sterna_engine::{Batch, BatchOptions};
@@ -27,7 +27,7 @@ pub async fn model(app: &Arc<App>, name: Option<&str>) -> Result<Arc<Instance>, 
     app.models.get(at, || spawn(app, at).map_err(no_thread)).await
 }
 
-/// Begins to load the first model, before anybody asks for it.
+/// Begins to load the first model, before the first request.
 ///
 /// # Errors
 /// If the system has no thread for it.
@@ -53,32 +53,33 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
     })
 }
 
-/// What a panic said.
+/// Message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str);
     said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word").to_owned()
 }
 
 fn run(app: &App, at: usize) -> Result<(), LoadError> {
-    let ((served, mut batch), room) = app.models.load(at, &app.life, |loaded| ready(app, at, loaded))?;
-    let (commands, orders) = channel();
+    let ((served, mut batch), permit) = app.models.load(at, &app.life, |loaded| ready(app, at, loaded))?;
+    let (sender, commands) = channel();
     let step_time = app.options.step_time.unwrap_or_else(|| watchdog::step_time(&served.engine));
-    let board = Arc::new(Board::new(step_time));
+    let status = Arc::new(EngineStatus::new(step_time));
     if let Some(events) = app.page_events.get() {
         let sender = events.sender.clone();
-        // Whoever takes them may have ended before the engine.
+        // Their publisher may have ended before the engine.
         batch.listen(Box::new(move |event| drop(sender.send(event))));
     }
-    board.publish(Standing { stats: batch.stats(), slots: Vec::new() });
+    status.publish(Snapshot { stats: batch.stats(), slots: Vec::new() });
     let (name, n_ctx, slots) = (served.name.clone(), served.n_ctx(), served.n_slots());
-    let instance = Instance::new(served, Arc::clone(&board), batch.saved_size(), commands, Arc::clone(&room));
-    app.models.arrived(at, Arc::new(instance));
+    let instance =
+        Instance::new(served, Arc::clone(&status), batch.saved_size(), sender, Arc::clone(&permit));
+    app.models.loaded(at, Arc::new(instance));
     app.life.advance(Phase::Ready);
-    // Whoever reads this may ask at once.
+    // A reader of this line may ask at once.
     tracing::info!(model = name, n_ctx, slots, "ready");
-    Worker::new(batch, orders, Arc::clone(&board), Arc::clone(&app.metrics)).run();
-    app.models.rooms.remember(&board.standing());
-    drop(room);
+    Worker::new(batch, commands, Arc::clone(&status), Arc::clone(&app.metrics)).run();
+    app.models.budget.remember(&status.snapshot());
+    drop(permit);
     Ok(())
 }
 

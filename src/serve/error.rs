@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-/// Why a server has ended.
+/// Failure that ended a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// It could not be set up.
@@ -32,11 +32,11 @@ pub struct ApiError {
     pub status: StatusCode,
     /// `invalid_request_error` and its like.
     pub kind: &'static str,
-    /// What programs look for.
+    /// Code that programs look for.
     pub code: Option<&'static str>,
     /// The field that is meant.
     pub param: Option<String>,
-    /// What was expected, what was found, and where.
+    /// Text with what was expected, what was found, and where.
     pub message: String,
     /// Fields of the error object beside these.
     pub more: Vec<(&'static str, Value)>,
@@ -174,7 +174,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// As OpenAI's API has it.
+    /// The error object of OpenAI's API.
     pub fn to_json(&self) -> Value {
         let mut error = json!({
             "message": self.message,

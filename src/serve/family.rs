@@ -18,7 +18,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// That of a path.
+    /// Family of a path.
     pub fn of(path: &str) -> Self {
         match path {
             path if path.starts_with("/v1/messages") => Self::Anthropic,

@@ -10,7 +10,7 @@ use super::error::ApiError;
 /// An object of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    /// Where it stands in the request, with a dot behind; empty for the request itself.
+    /// Its path in the request, with a dot behind; empty for the request itself.
     path: String,
     map: Map<String, Value>,
 }
@@ -165,7 +165,7 @@ pub fn int(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_f64().and_then(whole))
 }
 
-/// What a value is, for messages.
+/// Kind of a value, for messages.
 pub fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -19,21 +19,20 @@ use sterna_engine::{Batch, Error, StateError};
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// What opens the way to a prompt's pages, once.
+/// Key of a prompt's pages, for one use.
 pub type Key = [u8; KEY_BYTES];
 
-/// What the pages of a prompt are asked for with.
+/// Ticket for the pages of a prompt.
 #[derive(Clone)]
 pub struct Ticket {
-    /// Nobody can guess it.
+    /// Random, so that it cannot be guessed.
     pub key: Key,
     /// Tokens of the pages.
     pub n_tokens: usize,
 }
 
 impl Ticket {
-    /// The key as text, two digits a byte.
-    #[allow(dead_code, reason = "builds without gRPC tell nobody")]
+    /// The key as text, two digits per byte.
     pub fn key_text(&self) -> String {
         self.key.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").expect("a string takes it");
@@ -51,7 +50,7 @@ impl std::fmt::Debug for Ticket {
 
 /// The pages of prompts that are kept for other servers: bounded in number, bytes and time. The oldest go.
 #[derive(Debug)]
-pub struct Kept {
+pub struct ExportedPrompts {
     most_bytes: usize,
     most_prompts: usize,
     time: Duration,
@@ -80,8 +79,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// In the form of a saved session.
-    #[allow(dead_code, reason = "builds without gRPC send none")]
+    /// Bytes in the form of a saved session.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -93,8 +91,7 @@ impl Drop for Pages {
     }
 }
 
-#[allow(dead_code, reason = "builds without gRPC keep none")]
-impl Kept {
+impl ExportedPrompts {
     /// At most `most_prompts`, of `most_bytes` in all, each for `time`.
     pub fn new(most_bytes: usize, most_prompts: usize, time: Duration) -> Arc<Self> {
         let (bytes, prompts) = (Arc::default(), Mutex::default());
@@ -207,8 +204,7 @@ impl std::fmt::Debug for Handed {
 }
 
 impl Handed {
-    /// What came, and the room that it takes.
-    #[allow(dead_code, reason = "builds without gRPC fetch none")]
+    /// Pages that came, and the memory permit that they hold.
     pub fn new(bytes: Vec<u8>, room: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(Mutex::new(Some(Came { bytes, _room: room }))))
     }
@@ -228,10 +224,10 @@ impl Handed {
     }
 }
 
-/// What the log says when pages of another server cannot be had.
+/// Text of the log when pages of another server cannot be had.
 pub const COMPUTED_HERE: &str = "the prompt is computed here, its pages cannot be had";
 
-/// Why, without quoting the peer.
+/// Text of an error, without quoting the peer.
 fn said(err: &Error) -> String {
     match err {
         // It quotes what was read.
@@ -246,48 +242,48 @@ fn said(err: &Error) -> String {
 mod tests {
     use super::*;
 
-    fn kept() -> Arc<Kept> {
-        Kept::new(100, 3, Duration::from_secs(60))
+    fn exported() -> Arc<ExportedPrompts> {
+        ExportedPrompts::new(100, 3, Duration::from_secs(60))
     }
 
     #[test]
     fn a_key_opens_the_way_once() {
-        let kept = kept();
-        let first = kept.add(vec![1; 10], 64).unwrap();
-        let second = kept.add(vec![2; 10], 64).unwrap();
-        assert!(kept.take(&[0; KEY_BYTES]).is_none());
+        let exported = exported();
+        let first = exported.add(vec![1; 10], 64).unwrap();
+        let second = exported.add(vec![2; 10], 64).unwrap();
+        assert!(exported.take(&[0; KEY_BYTES]).is_none());
         let mut near = first.key;
         near[KEY_BYTES - 1] ^= 1;
-        assert!(kept.take(&near).is_none());
-        assert_eq!(kept.take(&first.key).unwrap().bytes(), [1; 10]);
-        assert!(kept.take(&first.key).is_none());
-        assert_eq!(kept.take(&second.key).unwrap().bytes(), [2; 10]);
-        assert_eq!(kept.bytes.load(Ordering::SeqCst), 0);
+        assert!(exported.take(&near).is_none());
+        assert_eq!(exported.take(&first.key).unwrap().bytes(), [1; 10]);
+        assert!(exported.take(&first.key).is_none());
+        assert_eq!(exported.take(&second.key).unwrap().bytes(), [2; 10]);
+        assert_eq!(exported.bytes.load(Ordering::SeqCst), 0);
         assert_eq!(first.key_text().len(), 2 * KEY_BYTES);
         assert!(!format!("{first:?}").contains(&first.key_text()[..8]));
     }
 
     #[test]
     fn the_oldest_go_when_there_are_too_many_or_too_much() {
-        let kept = kept();
-        let tickets: Vec<Ticket> = (0..4).map(|i| kept.add(vec![i; 10], 64).unwrap()).collect();
-        assert!(kept.take(&tickets[0].key).is_none(), "three are kept");
-        let large = kept.add(vec![9; 90], 64).unwrap();
-        assert!(kept.take(&tickets[1].key).is_none() && kept.take(&tickets[2].key).is_none());
-        assert!(kept.take(&tickets[3].key).is_some(), "90 and 10 are 100");
+        let exported = exported();
+        let tickets: Vec<Ticket> = (0..4).map(|i| exported.add(vec![i; 10], 64).unwrap()).collect();
+        assert!(exported.take(&tickets[0].key).is_none(), "three are kept");
+        let large = exported.add(vec![9; 90], 64).unwrap();
+        assert!(exported.take(&tickets[1].key).is_none() && exported.take(&tickets[2].key).is_none());
+        assert!(exported.take(&tickets[3].key).is_some(), "90 and 10 are 100");
         // What is being sent still counts.
-        let sending = kept.take(&large.key).unwrap();
-        assert!(kept.add(vec![0; 20], 64).is_none());
+        let sending = exported.take(&large.key).unwrap();
+        assert!(exported.add(vec![0; 20], 64).is_none());
         drop(sending);
-        assert!(kept.add(vec![0; 20], 64).is_some());
+        assert!(exported.add(vec![0; 20], 64).is_some());
     }
 
     #[test]
     fn what_is_old_is_gone() {
-        let kept = Kept::new(100, 3, Duration::from_millis(20));
-        let ticket = kept.add(vec![1; 10], 64).unwrap();
+        let exported = ExportedPrompts::new(100, 3, Duration::from_millis(20));
+        let ticket = exported.add(vec![1; 10], 64).unwrap();
         std::thread::sleep(Duration::from_millis(40));
-        assert!(kept.take(&ticket.key).is_none());
-        assert_eq!(kept.bytes.load(Ordering::SeqCst), 0);
+        assert!(exported.take(&ticket.key).is_none());
+        assert_eq!(exported.bytes.load(Ordering::SeqCst), 0);
     }
 }

@@ -8,35 +8,35 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
-use super::handover::{Handed, Kept, Ticket};
+use super::handover::{ExportedPrompts, Handed, Ticket};
 use super::slots::SlotOrder;
 use sterna_engine::{Event, GenerateOptions, LogProbs, Stats};
 
-/// Text to be generated: what every family of endpoints turns its requests into.
+/// Text to be generated: every family of endpoints turns its requests into jobs.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Tokens of each prompt.
     pub prompts: Vec<Vec<u32>>,
-    /// How to go on behind them. A seed is given: choice `i` of a prompt draws with the seed plus `i`.
+    /// Options of the text behind them. A seed is given: choice `i` of a prompt draws with the seed plus `i`.
     pub options: GenerateOptions,
     /// Choices of each prompt.
     pub n: usize,
-    /// Who asks: nobody's requests keep those of others waiting for longer than their own.
+    /// Client: requests of one client never keep those of others waiting for longer than its own.
     pub client: Arc<str>,
     /// Prompts find each other's pages if their salts are equal.
     pub salt: Arc<str>,
-    /// Whether pages of earlier prompts are looked for, and its own kept.
+    /// Pages of earlier prompts are looked for, and its own kept.
     pub cache_prompt: bool,
-    /// Whether the tokens of its prompts are scored, and how many beside each.
+    /// Number of tokens told beside each token of its prompts; `None` scores no prompt.
     pub score_prompt: Option<usize>,
-    /// Whether it wants to be told how far its prompts are.
+    /// Updates say how far its prompts are.
     pub progress: bool,
-    /// How long it may generate behind its first token.
+    /// Longest time behind its first token.
     pub time_limit: Option<Duration>,
     /// The slot that it is remembered as, in place of the one that it has.
     pub slot: Option<u32>,
-    /// Where the pages of its only prompt are kept for another server, once they are computed.
-    pub keeper: Option<Arc<Kept>>,
+    /// Store that keeps the pages of its only prompt for another server, once they are computed.
+    pub export_to: Option<Arc<ExportedPrompts>>,
     /// The pages of its only prompt that another server has computed.
     pub handed: Option<Handed>,
 }
@@ -48,51 +48,50 @@ impl Job {
     }
 }
 
-/// Names a job; none is used twice.
+/// Name of a job; none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
-/// What the engine has done for a job.
+/// Progress of a job.
 #[derive(Clone, Debug)]
 pub enum Update {
     /// Its prompt has come further.
     Progress {
-        /// Which choice: prompt times `n`, plus the choice of the prompt.
+        /// Number of the choice: prompt times `n`, plus the choice of the prompt.
         choice: usize,
         /// Tokens of the prompt.
         total: usize,
-        /// Those that were there already.
+        /// Tokens that the prefix cache had.
         cached: usize,
-        /// Those that are computed, the cached ones included.
+        /// Tokens that are computed, the cached ones included.
         processed: usize,
-        /// Since it began.
+        /// Time since it began.
         time: Duration,
     },
     /// The prompt of a choice has been computed, and scored: log-probabilities of all its tokens but the
     /// first.
     Scores {
-        /// Which choice: the first of the prompt.
+        /// Number of the first choice of the prompt.
         choice: usize,
-        /// One a token.
+        /// Log-probabilities, one entry per token.
         scores: Vec<LogProbs>,
     },
     /// A choice has a token more, or has ended.
     Event {
-        /// Which choice.
+        /// Number of the choice.
         choice: usize,
-        /// What it is.
+        /// The token, its text, and the end.
         event: Event,
         /// Counts and times of the choice.
         stats: Stats,
         /// The slot that the choice is remembered as, when it has ended.
         slot: Option<u32>,
-        /// What the pages of its prompt are asked for with, when it has ended and they are kept.
-        #[allow(dead_code, reason = "builds without gRPC tell nobody")]
+        /// Ticket for the pages of its prompt, when it has ended and they are kept.
         ticket: Option<Box<Ticket>>,
     },
 }
 
-/// Why a job has no answer, or no more of it.
+/// Error that ends a job.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum JobError {
     /// The engine refuses it.
@@ -106,11 +105,11 @@ pub enum JobError {
     Ending,
 }
 
-/// What the engine thread is told.
+/// Command to the engine thread.
 pub enum Command {
-    /// Do this.
-    Add(Box<Order>),
-    /// Nobody waits for that job any more.
+    /// Run this job.
+    Add(Box<QueuedJob>),
+    /// The reader of that job has left.
     Leave(JobId),
     /// Its reader has caught up.
     Resume(JobId),
@@ -123,16 +122,16 @@ pub enum Command {
 }
 
 /// A job, and where its updates go.
-pub struct Order {
+pub struct QueuedJob {
     /// Its name.
     pub id: JobId,
-    /// What is asked.
+    /// The job itself.
     pub job: Job,
-    /// Where updates go.
+    /// Channel of its updates.
     pub updates: tokio::sync::mpsc::Sender<Result<Update, JobError>>,
     /// Set while the engine waits for its reader.
     pub waits_for_reader: Arc<AtomicBool>,
-    /// When it came.
+    /// Time of its arrival.
     pub came: Instant,
 }
 
@@ -142,7 +141,7 @@ pub struct Handle {
     updates: Receiver<Result<Update, JobError>>,
     waits_for_reader: Arc<AtomicBool>,
     commands: Sender<Command>,
-    /// What was looked at and not taken.
+    /// Updates that were looked at and not taken.
     back: VecDeque<Result<Update, JobError>>,
     /// Choices that have not ended.
     open: usize,
@@ -150,19 +149,19 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The end of `order`'s channel.
+    /// The reader's end of the channel of `queued`.
     pub fn new(
-        order: &Order,
+        queued: &QueuedJob,
         updates: Receiver<Result<Update, JobError>>,
         commands: Sender<Command>,
     ) -> Self {
         Self {
-            id: order.id,
+            id: queued.id,
             updates,
-            waits_for_reader: Arc::clone(&order.waits_for_reader),
+            waits_for_reader: Arc::clone(&queued.waits_for_reader),
             commands,
             back: VecDeque::new(),
-            open: order.job.n_choices(),
+            open: queued.job.n_choices(),
             has_failed: false,
         }
     }
@@ -226,7 +225,7 @@ impl Handle {
     }
 }
 
-/// Whether an update is the last of its choice.
+/// True for the last update of its choice.
 fn ends(update: &Result<Update, JobError>) -> bool {
     matches!(update, Ok(Update::Event { event, .. }) if event.end.is_some())
 }

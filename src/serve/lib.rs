@@ -1,11 +1,11 @@
 //! The HTTP server: models to clients that know OpenAI's API, llama-server's, Anthropic's or ollama's.
 //!
-//! One thread a loaded model owns its engine's batch (`worker.rs`); a few others speak HTTP. `models.rs` says
-//! which models are loaded. A family of endpoints is a file or a folder of `api/`, which turns requests into
-//! jobs (`job.rs`) and what becomes of these into answers; it knows no other family. What they share is what
-//! they turn requests into: a conversation (`messages.rs`), the tools that it offers (`offer.rs`), the form
-//! of its answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. `grpc/` serves
-//! the same jobs to routers of several servers, and tells them what the prefix cache holds. Nothing here
+//! One thread per loaded model owns its engine's batch (`worker.rs`); a few others speak HTTP. `models.rs`
+//! says which models are loaded. A family of endpoints is a file or a folder of `api/`, which turns requests
+//! into jobs (`job.rs`) and their updates into answers; it knows no other family. The families share what
+//! they turn requests into: a conversation (`messages.rs`), its tools (`tool_config.rs`), the form of its
+//! answer (`constraints.rs`); and what they make answers of: `deltas.rs`, `blocks.rs`. Other services run on
+//! the same jobs as a [`Companion`]: the crate in `grpc/` serves routers of several servers. Nothing here
 //! knows a flag or a device. Start at [`Server`], then `api/mod.rs`.
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ mod answer;
 mod api;
 mod app;
 mod blocks;
-mod board;
+pub mod companion;
 mod constraints;
 mod deltas;
 mod details;
@@ -21,11 +21,6 @@ mod engine_thread;
 mod error;
 mod family;
 mod fields;
-#[cfg(feature = "grpc")]
-mod grpc;
-#[cfg(not(feature = "grpc"))]
-#[path = "no_grpc.rs"]
-mod grpc;
 mod handover;
 mod http;
 mod instance;
@@ -35,18 +30,20 @@ mod messages;
 mod metrics;
 mod model;
 mod models;
-mod offer;
 mod options;
 mod page;
 mod prompts;
 mod sampling;
 mod server;
 mod slots;
+mod status;
+mod tool_config;
 mod watchdog;
 mod worker;
 
+pub use companion::{Companion, Endpoint};
 pub use error::ServeError;
 pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};
-pub use options::{GrpcOptions, KvTransferOptions, ServeOptions, TlsFiles};
+pub use options::{ServeOptions, TlsFiles};
 pub use server::{Server, Stopper};

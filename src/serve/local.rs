@@ -35,8 +35,8 @@ impl LocalPage {
     /// Reads the files of a folder.
     ///
     /// # Errors
-    /// What the system says; [`io::ErrorKind::InvalidInput`] for a folder that has no `index.html`, or more
-    /// than a page.
+    /// A file that cannot be read; [`io::ErrorKind::InvalidInput`] for a folder without `index.html`, or with
+    /// more than a page.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let wrong = |what: &str| {
             let what = format!("{}: {what}; web/build writes such a folder, web/dist/page", folder.display());

@@ -24,29 +24,35 @@ const ROLES: &[(&str, &str)] = &[
     ("function", "tool"),
 ];
 
-/// A conversation, and how it is to go on.
+/// A conversation for the chat template, and how it is to go on.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Talk {
-    /// What has been said.
+pub struct ChatPrompt {
+    /// Messages so far.
     pub messages: Vec<Message>,
-    /// Whether the assistant speaks next.
+    /// The assistant speaks next.
     pub add_generation_prompt: bool,
-    /// What the assistant has begun to say.
-    pub begun: Option<String>,
-    /// What the template is given beside the messages.
+    /// Beginning of the assistant's answer, to go on with.
+    pub assistant_prefix: Option<String>,
+    /// Tools and variables of the template beside the messages.
     pub extras: Extras,
 }
 
-impl Talk {
+impl ChatPrompt {
     /// The conversation as the model reads it.
     ///
     /// # Errors
     /// 400 if the template refuses it, or makes nothing of it.
     pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
-        let Self { messages, add_generation_prompt, begun, extras } = self;
+        let Self { messages, add_generation_prompt, assistant_prefix, extras } = self;
         let messages = Format::of_template(served.template.source()).messages(messages, &[]);
         let (template, tokenizer) = (&served.template, served.tokenizer());
-        let prompt = template.prompt(tokenizer, &messages, extras, *add_generation_prompt, begun.as_deref());
+        let prompt = template.prompt(
+            tokenizer,
+            &messages,
+            extras,
+            *add_generation_prompt,
+            assistant_prefix.as_deref(),
+        );
         match prompt {
             Ok(prompt) if prompt.ids.is_empty() => {
                 Err(ApiError::bad("the chat template makes no tokens of these messages"))
@@ -57,7 +63,7 @@ impl Talk {
     }
 }
 
-impl Talk {
+impl ChatPrompt {
     /// The same where an answer has that form: the template shows the tools, in its words or in ours.
     #[must_use]
     pub fn offering(mut self, constraints: &Constraints, served: &Served) -> Self {
@@ -79,8 +85,8 @@ impl Talk {
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn talk_with_tools(fields: &Fields, served: &Served) -> Result<Talk, ApiError> {
-    Ok(talk(fields)?.offering(&Constraints::of_chat(fields, served)?, served))
+pub fn chat_prompt_with_tools(fields: &Fields, served: &Served) -> Result<ChatPrompt, ApiError> {
+    Ok(chat_prompt(fields)?.offering(&Constraints::of_chat(fields, served)?, served))
 }
 
 /// The entries of `messages`, at least one.
@@ -101,7 +107,7 @@ pub fn list(fields: &Fields) -> Result<&[Value], ApiError> {
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
+pub fn chat_prompt(fields: &Fields) -> Result<ChatPrompt, ApiError> {
     let messages = list(fields)?.iter().enumerate();
     let messages = messages.map(|(at, message)| self::message(format!("messages[{at}]"), message));
     going_on(fields, messages.collect::<Result<_, _>>()?, extras(fields, Thinking::of_chat(fields)?)?)
@@ -111,7 +117,7 @@ pub fn talk(fields: &Fields) -> Result<Talk, ApiError> {
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> Result<Talk, ApiError> {
+pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> Result<ChatPrompt, ApiError> {
     let goes_on = fields.bool("continue_final_message")?;
     let opens = fields.bool("add_generation_prompt")?;
     let is_assistants = |at: usize| messages.get(at).is_some_and(|last| last.role == "assistant");
@@ -137,7 +143,12 @@ pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> 
         });
     }
     if !is_assistants(last) || has_called || goes_on == Some(false) {
-        return Ok(Talk { messages, add_generation_prompt: opens.unwrap_or(true), begun: None, extras });
+        return Ok(ChatPrompt {
+            messages,
+            add_generation_prompt: opens.unwrap_or(true),
+            assistant_prefix: None,
+            extras,
+        });
     }
     if last > 0 && is_assistants(last - 1) {
         let message = "`messages`: two messages of the assistant at the end; want one at most, to go on with";
@@ -148,8 +159,8 @@ pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> 
                        it: switch them off, or leave it out";
         return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
     }
-    let begun = messages.pop().map(|last| last.content);
-    Ok(Talk { messages, add_generation_prompt: true, begun, extras })
+    let assistant_prefix = messages.pop().map(|last| last.content);
+    Ok(ChatPrompt { messages, add_generation_prompt: true, assistant_prefix, extras })
 }
 
 /// One message, which stands at `name` of a request.
@@ -213,17 +224,17 @@ fn call(name: String, value: &Value) -> Result<ToolCall, ApiError> {
     Ok(ToolCall { id: fields.text("id")?.map(str::to_owned), name: name.to_owned(), arguments })
 }
 
-/// Whether the model is to think before it speaks, as templates are told.
+/// Request for thoughts before the answer, as templates are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thinking {
     /// `None` leaves it to the template.
     pub on: Option<bool>,
-    /// How much, in a word.
+    /// Amount, in a word.
     pub effort: Option<String>,
 }
 
 impl Thinking {
-    /// As much as `effort` says; `none` is not at all.
+    /// Thoughts by an effort; `none` is not at all.
     pub fn by_effort(effort: Option<&str>) -> Self {
         match effort {
             Some("none") => Self { on: Some(false), effort: None },
@@ -236,7 +247,7 @@ impl Thinking {
     }
 }
 
-/// What a request tells the template. Its own variables go before what else it says.
+/// Variables of the template that a request sets. Its own variables go before what else it says.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -260,7 +271,7 @@ pub fn extras(fields: &Fields, thinking: Thinking) -> Result<Extras, ApiError> {
     Ok(Extras { tools: Vec::new(), variables })
 }
 
-/// What a model reads in place of an image that a tool answered with: no model here sees.
+/// Text in place of an image that a tool answered with: no model here sees.
 const UNSEEN: &str = "[There is an image here, which this model cannot see.]";
 /// The same of a file.
 const UNOPENED: &str = "[There is a file here, which this model cannot read.]";

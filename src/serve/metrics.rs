@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::board::Standing;
+use super::status::Snapshot;
 
 /// Upper bounds of the buckets of times, in seconds.
 const SECONDS: [f64; 16] =
@@ -71,10 +71,10 @@ fn braces(label: &str) -> String {
     }
 }
 
-/// Why answers ended, as vLLM counts them.
+/// Reasons of ends, as vLLM counts them.
 const REASONS: [&str; 3] = ["stop", "length", "abort"];
 
-/// What a server has counted since it began.
+/// Counters of a server since it began.
 #[derive(Debug)]
 pub struct Metrics {
     /// Tokens of prompts that were computed.
@@ -138,7 +138,7 @@ impl Metrics {
     }
 
     /// All of it as text; `now` is what the engine holds. With a `model`, vLLM's metrics say its name.
-    pub fn text(&self, now: &Standing, waiting: usize, model: Option<&str>) -> String {
+    pub fn text(&self, now: &Snapshot, waiting: usize, model: Option<&str>) -> String {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e6;
         let rate = |tokens: &AtomicU64, time: &AtomicU64| match get(time) {

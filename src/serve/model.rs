@@ -10,12 +10,12 @@ use sterna_tokenizer::Tokenizer;
 use sterna_tokenizer::chat::{Abilities, ChatError, ChatTemplate};
 use sterna_tools::Format;
 
-/// Why a model could not be loaded.
+/// Error of loading a model.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A model that a server may load, more than once if it gives way to others.
 pub struct ModelSource {
-    /// What requests call it.
+    /// Name in requests.
     pub name: String,
     /// Bytes of its file, for lists; 0 if it has none.
     pub file_bytes: u64,
@@ -25,7 +25,7 @@ pub struct ModelSource {
 
 /// A model whose file has been read as far as its descriptions.
 pub struct Opened {
-    /// What it will take: weights, KV cache and buffers.
+    /// Bytes that it will take: weights, KV cache and buffers.
     pub bytes: u64,
     /// Loads it.
     pub load: Box<dyn FnOnce() -> Result<Loaded, LoadError>>,
@@ -34,38 +34,38 @@ pub struct Opened {
 /// A model that has been loaded, and how it is sampled if a request says nothing.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The engine, whose batch nobody has.
+    /// The engine, whose batch is free.
     pub engine: Engine,
-    /// How tokens are picked by default.
+    /// Default sampling.
     pub sampler: SamplerOptions,
 }
 
-/// Where a chat template comes from.
+/// Origin of a chat template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateSource {
     /// The operator chose it.
     Chosen,
     /// The model's file has it.
     File,
-    /// Nobody knows how to talk with this model: it gets ChatML, as llama-server has it.
+    /// Neither says how to talk with this model: it gets ChatML, as llama-server has it.
     Fallback,
 }
 
-/// What requests are answered with.
+/// A loaded model as requests see it: engine, template, defaults.
 pub struct Served {
     /// The engine.
     pub engine: Engine,
-    /// How tokens are picked by default.
+    /// Default sampling.
     pub sampler: SamplerOptions,
-    /// What the model is called.
+    /// Name of the model.
     pub name: String,
     /// Its chat template.
     pub template: ChatTemplate,
-    /// Where that comes from.
+    /// Origin of the template.
     pub template_source: TemplateSource,
-    /// What it shows to the model.
+    /// Parts of a conversation that the template shows to the model.
     pub abilities: Abilities,
-    /// How its weights are stored, in a word.
+    /// Type of its weights, in a word.
     pub quantization: String,
     /// Seconds since 1970 when it was loaded.
     pub created: u64,
@@ -114,17 +114,17 @@ impl Served {
         self.engine.tokenizer().expect("it was built before")
     }
 
-    /// What compiles grammars for the vocabulary; made when the first one is asked for.
+    /// Compiler of grammars for the vocabulary; made when the first grammar is asked for.
     pub fn grammars(&self) -> &Grammars {
         self.grammars.get_or_init(|| Grammars::new(self.tokenizer()))
     }
 
-    /// Whether the model was made for turns: its file says how they are written, and by whom each is.
+    /// True for a model made for turns: its file says how they are written, and by whom each is.
     pub fn chats(&self) -> bool {
         self.template_source != TemplateSource::Fallback && self.template.source().contains("role")
     }
 
-    /// Whether the template knows thoughts, which are split off.
+    /// True for a template with thoughts, which are split off.
     pub fn thinks(&self) -> bool {
         let source = self.template.source();
         source.contains("<think>") || Format::of_template(source).has_channels()

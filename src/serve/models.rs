@@ -1,8 +1,8 @@
 //! The models that a server may be asked for, and which of them are loaded.
 //!
 //! A model is loaded when the first request asks for it, on a thread of its own, one model after the other;
-//! requests of the loaded ones go on meanwhile. If there is no room, the model that nobody has asked for the
-//! longest gives way, one without requests before one with some: no further request is handed to it, those
+//! requests of the loaded ones go on meanwhile. If there is no room, the model whose last request is the
+//! oldest gives way, one without requests before one with some: no further request is handed to it, those
 //! that it has end as if nothing had happened, and then its memory is free.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,15 +10,15 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use super::board::{Life, Phase, Standing};
 use super::error::ApiError;
-use super::instance::{Instance, Room, Rooms};
+use super::instance::{Instance, MemoryPermit, ModelBudget};
 use super::model::{LoadError, ModelSource};
+use super::status::{Life, Phase, Snapshot};
 
-/// What is said of a model.
+/// State of a model, for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Nobody has asked for it, or it gave way.
+    /// It has not been asked for, or gave way.
     Unloaded,
     /// It is being loaded.
     Loading,
@@ -29,7 +29,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// As llama-server names it; what failed is unloaded there.
+    /// Name of the state in llama-server's API; a failed model is unloaded there.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unloaded | Self::Failed => "unloaded",
@@ -39,39 +39,39 @@ impl Status {
     }
 }
 
-/// What a request that waits for a model is told. The model is in it, so that it cannot give way before its
-/// requests have come to it.
-type Arrival = Result<Arc<Instance>, String>;
+/// Result of loading, for a request that waits for the model. The model is in it, so that it cannot give way
+/// before its requests have come to it.
+type LoadResult = Result<Arc<Instance>, String>;
 
-/// Where a model stands.
-enum Seat {
+/// State of a model.
+enum ModelState {
     Empty,
-    /// Who waits for it.
-    Loading(Vec<oneshot::Sender<Arrival>>),
+    /// Requests that wait for it.
+    Loading(Vec<oneshot::Sender<LoadResult>>),
     Loaded {
         instance: Arc<Instance>,
-        /// When it was asked for, on a clock of requests.
+        /// Time of its last request, on a clock of requests.
         used: u64,
     },
     Failed,
 }
 
-impl Seat {
+impl ModelState {
     /// Tells those who wait what became of it.
-    fn tell(self, arrival: impl Fn() -> Arrival) {
+    fn tell(self, result: impl Fn() -> LoadResult) {
         if let Self::Loading(waiting) = self {
             // Some of them may have left.
-            waiting.into_iter().for_each(|sender| drop(sender.send(arrival())));
+            waiting.into_iter().for_each(|sender| drop(sender.send(result())));
         }
     }
 }
 
 struct State {
-    /// Of each source.
-    seats: Vec<Seat>,
+    /// One per source.
+    models: Vec<ModelState>,
     /// Requests so far.
     clock: u64,
-    /// All that may live: those of the seats, and those that gave way and have requests to end.
+    /// All that may live: the loaded ones, and those that gave way and have requests to end.
     alive: Vec<Weak<Instance>>,
     threads: Vec<(usize, JoinHandle<()>)>,
 }
@@ -79,29 +79,29 @@ struct State {
 /// All models of a server.
 pub struct Models {
     sources: Vec<ModelSource>,
-    /// Whether a request must name one of them. A single model is meant by every name.
+    /// True if a request must name one of them. A single model is meant by every name.
     pub by_name: bool,
-    /// Room for those that are loaded.
-    pub rooms: Arc<Rooms>,
+    /// Budget of those that are loaded.
+    pub budget: Arc<ModelBudget>,
     state: Mutex<State>,
     /// Held by the thread that loads.
-    turn: Mutex<()>,
+    load_lock: Mutex<()>,
 }
 
-/// What a request finds.
+/// State that a request finds.
 enum Found {
     Instance(Arc<Instance>),
-    Loading(oneshot::Receiver<Arrival>),
+    Loading(oneshot::Receiver<LoadResult>),
     /// It is for the caller to load it.
-    Begun(oneshot::Receiver<Arrival>),
+    Begun(oneshot::Receiver<LoadResult>),
 }
 
 impl Models {
-    /// Of `sources`, at least one; the first is meant by requests that name none.
-    pub fn new(sources: Vec<ModelSource>, by_name: bool, rooms: Arc<Rooms>) -> Self {
-        let seats = sources.iter().map(|_| Seat::Empty).collect();
-        let state = State { seats, clock: 0, alive: Vec::new(), threads: Vec::new() };
-        Self { sources, by_name, rooms, state: Mutex::new(state), turn: Mutex::new(()) }
+    /// Models of `sources`, at least one; the first is meant by requests that name none.
+    pub fn new(sources: Vec<ModelSource>, by_name: bool, budget: Arc<ModelBudget>) -> Self {
+        let models = sources.iter().map(|_| ModelState::Empty).collect();
+        let state = State { models, clock: 0, alive: Vec::new(), threads: Vec::new() };
+        Self { sources, by_name, budget, state: Mutex::new(state), load_lock: Mutex::new(()) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -111,16 +111,16 @@ impl Models {
     /// The sources, with what is said of each and its instance.
     pub fn list(&self) -> Vec<(&ModelSource, Status, Option<Arc<Instance>>)> {
         let state = self.state();
-        let of = |(source, seat)| match seat {
-            &Seat::Empty => (source, Status::Unloaded, None),
-            Seat::Loading(_) => (source, Status::Loading, None),
-            Seat::Loaded { instance, .. } => (source, Status::Loaded, Some(Arc::clone(instance))),
-            Seat::Failed => (source, Status::Failed, None),
+        let of = |(source, model)| match model {
+            &ModelState::Empty => (source, Status::Unloaded, None),
+            ModelState::Loading(_) => (source, Status::Loading, None),
+            ModelState::Loaded { instance, .. } => (source, Status::Loaded, Some(Arc::clone(instance))),
+            ModelState::Failed => (source, Status::Failed, None),
         };
-        self.sources.iter().zip(&state.seats).map(of).collect()
+        self.sources.iter().zip(&state.models).map(of).collect()
     }
 
-    /// Which model a request means. Ollama's clients write `NAME:latest`.
+    /// Index of the model that a request means. Ollama's clients write `NAME:latest`.
     ///
     /// # Errors
     /// 404 for one that is not here.
@@ -139,17 +139,17 @@ impl Models {
     /// The model. `load` starts a thread that loads it if none does; a request that names its model waits.
     ///
     /// # Errors
-    /// Why it could not be loaded; 503 while the only model is being loaded.
+    /// 500 if it could not be loaded; 503 while the only model is being loaded.
     pub async fn get(
         &self,
         at: usize,
         load: impl FnOnce() -> Result<JoinHandle<()>, ApiError>,
     ) -> Result<Arc<Instance>, ApiError> {
-        let arrival = match self.look(at) {
+        let result = match self.look(at) {
             Found::Instance(instance) => return Ok(instance),
             Found::Loading(_) if !self.by_name => return Err(ApiError::unavailable("Loading model")),
-            Found::Loading(arrival) => arrival,
-            Found::Begun(arrival) => {
+            Found::Loading(result) => result,
+            Found::Begun(result) => {
                 match load() {
                     Ok(thread) => self.state().threads.push((at, thread)),
                     Err(err) => {
@@ -157,20 +157,20 @@ impl Models {
                         return Err(err);
                     }
                 }
-                arrival
+                result
             }
         };
-        match arrival.await {
+        match result.await {
             Ok(Ok(instance)) => Ok(instance),
             Ok(Err(why)) => Err(ApiError::ours(why)),
             Err(_) => Err(ApiError::unavailable("the server is shutting down")),
         }
     }
 
-    /// Begins to load the first model with `load`, before anybody asks for it.
+    /// Begins to load the first model with `load`, before the first request.
     ///
     /// # Errors
-    /// What `load` says.
+    /// Errors of `load`.
     pub fn first<E>(&self, load: impl FnOnce() -> Result<JoinHandle<()>, E>) -> Result<(), E> {
         if let Found::Begun(_) = self.look(0) {
             let thread = load()?;
@@ -183,91 +183,91 @@ impl Models {
         let mut state = self.state();
         state.clock += 1;
         let now = state.clock;
-        let (sender, arrival) = oneshot::channel();
-        match &mut state.seats[at] {
-            Seat::Loaded { instance, used } => {
+        let (sender, result) = oneshot::channel();
+        match &mut state.models[at] {
+            ModelState::Loaded { instance, used } => {
                 *used = now;
                 return Found::Instance(Arc::clone(instance));
             }
-            Seat::Loading(waiting) => {
+            ModelState::Loading(waiting) => {
                 waiting.push(sender);
-                return Found::Loading(arrival);
+                return Found::Loading(result);
             }
-            Seat::Empty | Seat::Failed => {}
+            ModelState::Empty | ModelState::Failed => {}
         }
-        state.seats[at] = Seat::Loading(vec![sender]);
+        state.models[at] = ModelState::Loading(vec![sender]);
         state.threads.retain(|(_, thread)| !thread.is_finished());
-        Found::Begun(arrival)
+        Found::Begun(result)
     }
 
-    /// Loads a model with `load`, once it is its turn and there is room. Of a model that does not fit beside
+    /// Loads a model with `load`, one at a time and once there is room. Of a model that does not fit beside
     /// the others although the limits allow it, the machine has said so: then they give way, too.
     ///
     /// # Errors
-    /// Why it could not be loaded.
+    /// The model could not be loaded.
     pub fn load<T>(
         &self,
         at: usize,
         life: &Life,
         load: impl Fn(super::model::Loaded) -> Result<T, LoadError>,
-    ) -> Result<(T, Arc<Room>), LoadError> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+    ) -> Result<(T, Arc<MemoryPermit>), LoadError> {
+        let _load_lock = self.load_lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let opened = (self.sources[at].open)()?;
-            let room = self.room(opened.bytes, life)?;
+            let permit = self.permit(opened.bytes, life)?;
             let err = match (opened.load)().and_then(&load) {
-                Ok(loaded) => return Ok((loaded, room)),
+                Ok(loaded) => return Ok((loaded, permit)),
                 Err(err) => err,
             };
             let is_short =
                 err.downcast_ref().is_some_and(|err| matches!(err, sterna_engine::Error::DoesNotFit { .. }));
-            drop(room);
-            let (models, returns) = self.rooms.count();
+            drop(permit);
+            let (models, returns) = self.budget.count();
             if !is_short || models == 0 {
                 return Err(err);
             }
             let mut gave_way = self.give_way();
-            while !self.rooms.wait(returns) {
+            while !self.budget.wait(returns) {
                 is_ending(life)?;
                 gave_way = gave_way || self.give_way();
             }
         }
     }
 
-    /// Room for `bytes`: as many models give way as it takes, one after the other.
-    fn room(&self, bytes: u64, life: &Life) -> Result<Arc<Room>, LoadError> {
-        // A model that was loaded just now may not have its seat yet, and cannot give way before.
+    /// The permit for `bytes`: as many models give way as it takes, one after the other.
+    fn permit(&self, bytes: u64, life: &Life) -> Result<Arc<MemoryPermit>, LoadError> {
+        // A model that was loaded just now may not be listed yet, and cannot give way before.
         let mut asked = None;
         loop {
-            let returns = match self.rooms.take(bytes) {
-                Ok(room) => return Ok(room),
+            let returns = match self.budget.take(bytes) {
+                Ok(permit) => return Ok(permit),
                 Err(Some(returns)) => returns,
                 Err(None) => {
-                    let most = self.rooms.most_bytes;
+                    let most = self.budget.most_bytes;
                     return Err(format!("the model takes {bytes} bytes, and models may take {most}").into());
                 }
             };
             if asked != Some(returns) && self.give_way() {
                 asked = Some(returns);
             }
-            self.rooms.wait(returns);
+            self.budget.wait(returns);
             is_ending(life)?;
         }
     }
 
-    /// Takes the seat of the model that can best be done without. `false` if none has one.
+    /// Unloads the model that can best be done without. `false` if none is loaded.
     fn give_way(&self) -> bool {
         let mut state = self.state();
-        let claim = |seat: &Seat| match seat {
-            // The seat itself holds it once.
-            Seat::Loaded { instance, used } => Some((Arc::strong_count(instance) > 1, *used)),
+        let claim = |model: &ModelState| match model {
+            // The list itself holds it once.
+            ModelState::Loaded { instance, used } => Some((Arc::strong_count(instance) > 1, *used)),
             _ => None,
         };
-        let loaded = state.seats.iter().enumerate().filter_map(|(at, seat)| Some((claim(seat)?, at)));
+        let loaded = state.models.iter().enumerate().filter_map(|(at, model)| Some((claim(model)?, at)));
         let least = loaded.min();
         let gone = least.map(|(_, at)| {
             tracing::info!(model = self.sources[at].name, "unloading: another model wants its room");
-            std::mem::replace(&mut state.seats[at], Seat::Empty)
+            std::mem::replace(&mut state.models[at], ModelState::Empty)
         });
         // Its memory may take a while to be freed.
         drop(state);
@@ -277,26 +277,26 @@ impl Models {
     /// Unloads a model. `false` if it was not loaded.
     pub fn unload(&self, at: usize) -> bool {
         let mut state = self.state();
-        let is_loaded = matches!(state.seats[at], Seat::Loaded { .. });
-        let gone = is_loaded.then(|| std::mem::replace(&mut state.seats[at], Seat::Empty));
+        let is_loaded = matches!(state.models[at], ModelState::Loaded { .. });
+        let gone = is_loaded.then(|| std::mem::replace(&mut state.models[at], ModelState::Empty));
         drop(state);
         gone.is_some()
     }
 
     /// A model has been loaded.
-    pub fn arrived(&self, at: usize, instance: Arc<Instance>) {
+    pub fn loaded(&self, at: usize, instance: Arc<Instance>) {
         let mut state = self.state();
         state.alive.retain(|alive| alive.strong_count() > 0);
         state.alive.push(Arc::downgrade(&instance));
-        let seat = Seat::Loaded { instance: Arc::clone(&instance), used: state.clock };
-        let before = std::mem::replace(&mut state.seats[at], seat);
+        let model = ModelState::Loaded { instance: Arc::clone(&instance), used: state.clock };
+        let before = std::mem::replace(&mut state.models[at], model);
         drop(state);
         before.tell(|| Ok(Arc::clone(&instance)));
     }
 
     /// A model could not be loaded.
     pub fn failed(&self, at: usize, why: &str) {
-        let before = std::mem::replace(&mut self.state().seats[at], Seat::Failed);
+        let before = std::mem::replace(&mut self.state().models[at], ModelState::Failed);
         before.tell(|| Err(why.to_owned()));
     }
 
@@ -305,13 +305,13 @@ impl Models {
         self.state().alive.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// What all engines hold, and have done, and how many requests wait for a slot of one.
-    pub fn standing(&self) -> (Standing, usize) {
-        let mut all = self.rooms.past();
+    /// Sum of the snapshots of all engines, and the number of requests that wait for a slot.
+    pub fn snapshot(&self) -> (Snapshot, usize) {
+        let mut all = self.budget.past();
         let mut waiting = 0;
         for instance in self.alive() {
-            all.add(&instance.board.standing());
-            waiting += instance.board.waiting();
+            all.add(&instance.status.snapshot());
+            waiting += instance.status.waiting();
         }
         (all, waiting)
     }
@@ -320,12 +320,12 @@ impl Models {
     /// interrupted.
     pub fn end(&self) {
         let mut state = self.state();
-        let seats = state.seats.iter_mut().map(|seat| std::mem::replace(seat, Seat::Empty));
-        let seats: Vec<Seat> = seats.collect();
+        let models = state.models.iter_mut().map(|model| std::mem::replace(model, ModelState::Empty));
+        let models: Vec<ModelState> = models.collect();
         let threads = std::mem::take(&mut state.threads);
         drop(state);
-        let loads: Vec<bool> = seats.iter().map(|seat| matches!(seat, Seat::Loading(_))).collect();
-        drop(seats);
+        let loads: Vec<bool> = models.iter().map(|model| matches!(model, ModelState::Loading(_))).collect();
+        drop(models);
         for (at, thread) in threads {
             if !loads[at] || thread.is_finished() {
                 // What it had to say of a panic, it has said.

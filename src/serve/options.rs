@@ -1,12 +1,11 @@
 //! What an operator says of a server.
 
-use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::local::LocalPage;
 
-/// Where a server's key and certificate are.
+/// Files of a server's key and certificate.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
     /// The private key, PEM.
@@ -15,75 +14,27 @@ pub struct TlsFiles {
     pub certificates: PathBuf,
 }
 
-/// vLLM's gRPC beside HTTP, in builds with the feature `grpc`, for a server of one model.
-#[derive(Clone, Debug)]
-pub struct GrpcOptions {
-    /// Where it listens.
-    pub address: SocketAddr,
-    /// Folder with the Hugging Face files of the model (`sterna export-card`), which routers read templates
-    /// and the tokenizer from; `None` tells them the model's name alone.
-    pub card: Option<PathBuf>,
-    /// Prefill and decode apart: whether pages of prompts are handed to other servers and taken from them.
-    pub kv_transfer: Option<KvTransferOptions>,
-}
-
-/// How servers hand each other the pages of prompts, by TCP without encryption: for a network of their own.
-#[derive(Clone, Debug)]
-pub struct KvTransferOptions {
-    /// Where others get them, by the one-time key that they were told.
-    pub address: SocketAddr,
-    /// Addresses that they are fetched from, beside loopback: whatever a request says, no other is asked.
-    pub peers: Vec<IpAddr>,
-    /// Most bytes that are kept for others, and as many of what was fetched and not taken up.
-    pub most_bytes: usize,
-    /// Most prompts whose pages are kept for others.
-    pub most_prompts: usize,
-    /// How long they are kept.
-    pub kept_time: Duration,
-    /// How long a fetch may take. The prompt is computed here if it takes longer.
-    pub fetch_time: Duration,
-}
-
-impl KvTransferOptions {
-    /// At `address`, with servers of this machine alone.
-    pub fn new(address: SocketAddr) -> Self {
-        Self {
-            address,
-            peers: Vec::new(),
-            most_bytes: 2 << 30,
-            most_prompts: 256,
-            kept_time: Duration::from_secs(60),
-            fetch_time: Duration::from_secs(20),
-        }
-    }
-}
-
-/// How a server behaves, whatever model it serves.
+/// Options of a server, whatever model it serves.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    /// What the model is called; `None` takes the name in its file.
+    /// Name of the model; `None` takes the one in its file.
     pub alias: Option<String>,
-    /// Keys of which a request must bring one; none means that everybody may ask.
+    /// Keys of which a request must bring one; without keys every client may ask.
     pub keys: Vec<String>,
     /// Key and certificate for TLS, in builds with the feature `tls`; `None` serves plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// vLLM's gRPC; `None` serves HTTP alone.
-    pub grpc: Option<GrpcOptions>,
-    /// Where changes of the prefix cache are published by ZeroMQ in vLLM's form, `tcp://HOST:PORT`, in builds
-    /// with the feature `grpc`, for a server of one model.
-    pub kv_events: Option<String>,
-    /// How long a step of the engine may take before it counts as hung, and the server fails; `None` goes by
+    /// Longest step of the engine before it counts as hung, and the server fails; `None` goes by
     /// the size of the model.
     pub step_time: Option<Duration>,
-    /// What is done when the engine hangs, a moment after streams were told: to end the process, say.
+    /// Called when the engine hangs, a moment after streams were told: to end the process, say.
     pub on_hang: Option<fn()>,
     /// Origins of web pages that may ask, beside the server's own; `*` is all.
     pub origins: Vec<String>,
     /// Names by which the server may be called in `Host` if it listens on loopback, beside loopback's own.
     pub hosts: Vec<String>,
-    /// Whether `/metrics` answers.
+    /// `/metrics` answers.
     pub metrics: bool,
-    /// Whether `/slots` answers.
+    /// `/slots` answers.
     pub slots: bool,
     /// Folder in which slots are saved; `None` saves none.
     pub slot_folder: Option<PathBuf>,
@@ -93,7 +44,7 @@ pub struct ServeOptions {
     pub template: Option<String>,
     /// Most tokens of an answer if the request does not say; `None` is as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// Whether prompts find pages of earlier ones if the request does not say.
+    /// Prompts find pages of earlier ones if the request does not say.
     pub cache_prompt: bool,
     /// Bytes of memory for KV pages of sequences that have given them to others, so that they are copied back
     /// and not computed again.
@@ -108,15 +59,15 @@ pub struct ServeOptions {
     pub max_body_bytes: usize,
     /// Most connections at a time.
     pub max_connections: usize,
-    /// How long the head of a request may take, and a connection may be silent between two.
+    /// Longest time for the head of a request, and for silence between two.
     pub header_time: Duration,
-    /// How long the body of a request may take.
+    /// Longest time for the body of a request.
     pub body_time: Duration,
-    /// How long a client may leave an answer unread.
+    /// Longest time that a client may leave an answer unread.
     pub write_time: Duration,
-    /// After how long a silence a stream says that it is still there.
+    /// Silence after which a stream says that it is still there.
     pub ping: Duration,
-    /// How long requests may go on once the server has been told to end.
+    /// Longest time that requests go on once the server has been told to end.
     pub drain_time: Duration,
 }
 
@@ -131,8 +82,6 @@ impl Default for ServeOptions {
             alias: None,
             keys: Vec::new(),
             tls: None,
-            grpc: None,
-            kv_events: None,
             step_time: None,
             on_hang: None,
             origins: Vec::new(),

@@ -20,9 +20,9 @@ pub const TOP_LOGPROBS: usize = 20;
 /// Most entries of `logit_bias`.
 const BIASES: usize = 1024;
 
-/// Whether a value asks for nothing.
+/// True for a value that asks for nothing.
 type IsNothing = fn(&Value) -> bool;
-/// What vLLM's clients may ask that is not done here, and which values ask for nothing.
+/// Fields of vLLM's clients that are not supported here, and values of them that ask for nothing.
 const NOT_DONE: &[(&str, IsNothing)] = &[
     ("suffix", |value| value.as_str() == Some("")),
     ("lora", |value| value.as_array().is_some_and(Vec::is_empty)),
@@ -89,7 +89,7 @@ fn typical(fields: &Fields) -> Result<Option<f32>, ApiError> {
     fields.float(fields.first(&["typical_p", "typical"]).unwrap_or("typical_p"), 0.0..=1.0)
 }
 
-/// How to generate, but for what each family of endpoints has a name of its own for.
+/// Options of generation, but for those that each family of endpoints has a name of its own for.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -128,7 +128,7 @@ pub fn max_tokens(fields: &Fields, names: &[&str]) -> Result<Option<i64>, ApiErr
     fields.int(name, -1..=i64::from(i32::MAX))
 }
 
-/// How long an answer may take behind its first token.
+/// Longest time of an answer behind its first token.
 ///
 /// # Errors
 /// 400 that names the field.

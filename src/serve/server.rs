@@ -10,24 +10,24 @@ use tokio::sync::{Semaphore, watch};
 
 use super::api;
 use super::app::App;
-use super::board::{Life, Phase};
+use super::companion::{Companion, Endpoint, Started};
 use super::engine_thread;
 use super::error::ServeError;
-use super::grpc::{Grpc, kv_events};
 use super::http::connection::Connections;
 use super::http::tls::Acceptor;
-use super::instance::Rooms;
+use super::instance::ModelBudget;
 use super::job::Command;
 use super::model::{LoadError, Loaded, ModelSource, Opened};
 use super::models::Models;
 use super::options::ServeOptions;
+use super::status::{Life, Phase};
 use super::watchdog;
 
 /// Threads that speak HTTP. The cores are for the model.
 const HTTP_THREADS: usize = 2;
 /// Threads for templates and long texts.
 const TEXT_THREADS: usize = 2;
-/// How long answers that were ended may take to reach their clients.
+/// Longest time for answers that were ended to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// A server that runs. It listens before a model is loaded, and says so meanwhile.
@@ -37,7 +37,7 @@ pub struct Server {
     runtime: Runtime,
     places: Arc<Semaphore>,
     ending: watch::Sender<bool>,
-    grpc: Option<Grpc>,
+    companions: Vec<Started>,
 }
 
 /// Tells a server to end, from any thread.
@@ -55,14 +55,15 @@ impl Stopper {
 }
 
 impl Server {
-    /// Serves what `load` loads, under `fallback_name` if the file has no name for it. Requests may call it
-    /// what they like.
+    /// Serves what `load` loads, under `fallback_name` if the file has no name for it, over HTTP and by
+    /// `companions`. Requests may call it what they like.
     ///
     /// # Errors
-    /// What the system says to threads and sockets. What `load` says comes from [`wait`](Self::wait).
+    /// A thread or a socket that the system refuses. Errors of `load` come from [`wait`](Self::wait).
     pub fn start(
         listener: TcpListener,
         options: ServeOptions,
+        companions: Vec<Box<dyn Companion>>,
         fallback_name: &str,
         load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static,
     ) -> io::Result<Self> {
@@ -73,7 +74,7 @@ impl Server {
             Ok(Opened { bytes: 0, load: Box::new(load) })
         };
         let source = ModelSource { name: fallback_name.to_owned(), file_bytes: 0, open: Box::new(open) };
-        Self::with(listener, options, vec![source], false)
+        Self::with(listener, options, companions, vec![source], false)
     }
 
     /// Serves several models, which requests choose by name. Each is loaded when the first request asks for
@@ -81,22 +82,24 @@ impl Server {
     /// Requests that name none mean the first.
     ///
     /// # Errors
-    /// What the system says to threads and sockets.
+    /// A thread or a socket that the system refuses.
     ///
     /// # Panics
     /// If there are no models.
     pub fn start_many(
         listener: TcpListener,
         options: ServeOptions,
+        companions: Vec<Box<dyn Companion>>,
         models: Vec<ModelSource>,
     ) -> io::Result<Self> {
         assert!(!models.is_empty(), "a server has a model");
-        Self::with(listener, options, models, true)
+        Self::with(listener, options, companions, models, true)
     }
 
     fn with(
         listener: TcpListener,
         options: ServeOptions,
+        companions: Vec<Box<dyn Companion>>,
         sources: Vec<ModelSource>,
         by_name: bool,
     ) -> io::Result<Self> {
@@ -105,11 +108,11 @@ impl Server {
         let tls = options.tls.as_ref().map(|files| Acceptor::new(files, &[b"http/1.1"])).transpose()?;
         let places = Arc::new(Semaphore::new(options.max_connections));
         let (header_time, write_time) = (options.header_time, options.write_time);
-        let rooms = match by_name {
-            true => Rooms::new(options.models_max, options.models_bytes),
-            false => Rooms::new(1, u64::MAX),
+        let budget = match by_name {
+            true => ModelBudget::new(options.models_max, options.models_bytes),
+            false => ModelBudget::new(1, u64::MAX),
         };
-        let models = Models::new(sources, by_name, rooms);
+        let models = Models::new(sources, by_name, budget);
         let app = Arc::new(App::new(options, address.ip().is_loopback(), models));
         let runtime = Builder::new_multi_thread()
             .worker_threads(HTTP_THREADS)
@@ -123,8 +126,8 @@ impl Server {
         let connections = Connections { places: places_of, header_time, write_time, tls, ending: is_ending };
         let guard = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let grpc = Grpc::start(&app, ending.subscribe())?;
-        runtime.block_on(kv_events::start(&app))?;
+        let companions = companions.into_iter().map(|companion| companion.start(&app, ending.subscribe()));
+        let companions = companions.collect::<io::Result<_>>()?;
         drop(guard);
         watchdog::start(&app)?;
         runtime.spawn(connections.accept(listener, api::router(&app)));
@@ -132,30 +135,20 @@ impl Server {
             true => app.life.advance(Phase::Ready),
             false => engine_thread::begin_first(&app)?,
         }
-        Ok(Self { address, app, runtime, places, ending, grpc })
+        Ok(Self { address, app, runtime, places, ending, companions })
     }
 
-    /// Where gRPC listens, if it does.
-    pub fn grpc_address(&self) -> Option<SocketAddr> {
-        self.grpc.as_ref().map(Grpc::address)
+    /// Addresses of the services beside HTTP.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.companions.iter().flat_map(|companion| &companion.endpoints)
     }
 
-    /// Where pages of prompts are handed to other servers, if they are.
-    pub fn kv_transfer(&self) -> Option<SocketAddr> {
-        self.grpc.as_ref().and_then(Grpc::kv_transfer)
-    }
-
-    /// Where changes of the prefix cache are published, if they are.
-    pub fn kv_events(&self) -> Option<&str> {
-        self.app.page_events.get().map(|events| events.endpoint.as_str())
-    }
-
-    /// Where it listens.
+    /// Address of HTTP.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What ends it.
+    /// Handle that ends the server.
     pub fn stopper(&self) -> Stopper {
         Stopper { life: Arc::clone(&self.app.life) }
     }
@@ -163,17 +156,19 @@ impl Server {
     /// Waits until the server has been told to end and has ended, or has failed.
     ///
     /// # Errors
-    /// Why it failed: its only model could not be loaded, or an engine panicked or hangs.
+    /// The failure: its only model could not be loaded, or an engine panicked or hangs.
     pub fn wait(self) -> Result<(), ServeError> {
-        let Self { app, runtime, places, ending, mut grpc, .. } = self;
+        let Self { app, runtime, places, ending, companions, .. } = self;
+        let mut tasks: Vec<_> = companions.into_iter().filter_map(|companion| companion.task).collect();
         let n_places = u32::try_from(app.options.max_connections).unwrap_or(u32::MAX);
         runtime.block_on(async {
             app.life.until(|phase| phase >= Phase::Ending).await;
             ending.send_replace(true);
             let mut all_closed = async || {
                 drop(places.acquire_many(n_places).await);
-                if let Some(grpc) = &mut grpc {
-                    grpc.ended().await;
+                // A task that panicked has ended, too.
+                for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
+                    let _ = task.await;
                 }
             };
             let drained = tokio::select! {
@@ -193,7 +188,7 @@ impl Server {
         }
         runtime.shutdown_timeout(LAST_WORDS);
         match app.failure() {
-            // Nobody waits for a thread that hangs.
+            // A thread that hangs is not waited for.
             Some(failure @ ServeError::Hung(_)) => Err(failure),
             failure => {
                 app.models.end();

@@ -19,7 +19,7 @@ const BUFFER: usize = 1 << 20;
 /// Longest name of a file.
 const NAME: usize = 64;
 
-/// What is done with a slot.
+/// Action on a slot.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Its text is saved in a file of that name.
@@ -34,26 +34,26 @@ pub enum Action {
 pub struct SlotOrder {
     /// The slot.
     pub slot: u32,
-    /// What is done.
+    /// The action.
     pub action: Action,
-    /// Who asks: another client's text is not there.
+    /// Client that asks: it does not see another client's text.
     pub client: Arc<str>,
-    /// Where the end is told.
+    /// Channel of the result.
     pub reply: oneshot::Sender<Result<Done, SlotError>>,
 }
 
-/// What an action did.
+/// Result of an action.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
     /// Tokens that were saved, taken up or forgotten.
     pub tokens: usize,
     /// Bytes of the file.
     pub bytes: u64,
-    /// How long it took.
+    /// Time that it took.
     pub time: Duration,
 }
 
-/// Why an action failed.
+/// Error of an action.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
     /// The slot has nothing to save.
@@ -75,13 +75,13 @@ pub fn salt(client: &str, more: &str) -> Arc<str> {
     Arc::from(format!("{client}\n{more}"))
 }
 
-/// Whether a name is one that leads out of no folder, and that is written alike everywhere.
+/// True for a name that leads out of no folder, and that is written alike everywhere.
 pub fn is_plain_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=NAME).contains(&name.len()) && !name.starts_with('.') && name.chars().all(is_plain)
 }
 
-/// What a slot last held.
+/// Last text of a slot.
 #[derive(Clone, Debug)]
 struct Text {
     tokens: Vec<u32>,

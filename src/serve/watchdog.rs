@@ -1,28 +1,28 @@
 //! Watches the steps of engines: one that does not end is worth no more waiting. Nothing can be done for the
-//! thread that it runs on, so the server fails, and whoever started it starts it again.
+//! thread that it runs on, so the server fails, for its supervisor to start it again.
 
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::app::App;
-use super::board::Phase;
 use super::error::ServeError;
+use super::status::Phase;
 use sterna_engine::Engine;
 
-/// How often it looks.
+/// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// How long streams have to say that they end here, before [`ServeOptions::on_hang`] is called.
+/// Time for streams to say that they end here, before [`ServeOptions::on_hang`] is called.
 ///
 /// [`ServeOptions::on_hang`]: super::options::ServeOptions::on_hang
 const LAST_WORDS: Duration = Duration::from_millis(300);
-/// What a step may take at least.
+/// Least limit of a step.
 const LEAST: Duration = Duration::from_secs(30);
-/// Bytes and multiplications a second of machines so slow that nobody has such. A step of the largest size
+/// Bytes and multiplications a second of machines slower than any in use. A step of the largest size
 /// may take as long as there.
 const RATES: (f64, f64) = (0.5e9, 2e9);
 
-/// How long a step of `engine` may take: half a minute, and what the costs of its largest step take on a very
+/// Longest step of `engine`: half a minute, and what the costs of its largest step take on a very
 /// slow machine.
 pub fn step_time(engine: &Engine) -> Duration {
     let cost = engine.most_cost();
@@ -43,10 +43,10 @@ pub fn start(app: &Arc<App>) -> io::Result<()> {
     std::thread::Builder::new().name("watchdog".into()).spawn(watch).map(|_| ())
 }
 
-/// Whether there is anything left to watch.
+/// Looks once. `false` if there is nothing left to watch.
 fn look(app: &Weak<App>) -> bool {
     let Some(app) = app.upgrade().filter(|app| app.life.phase() != Phase::Failed) else { return false };
-    let hung = app.models.alive().into_iter().find_map(|instance| instance.board.hangs());
+    let hung = app.models.alive().into_iter().find_map(|instance| instance.status.hangs());
     let Some(limit) = hung else { return true };
     let failure = ServeError::Hung(limit);
     tracing::error!("{failure}");

@@ -1,5 +1,5 @@
 //! The engine thread: it alone has the batch. Commands come in by a channel, updates go out by one bounded
-//! channel a job, and it waits for nobody: a sequence whose reader is behind rests until the reader has
+//! channel per job, and it waits for no reader: a sequence whose reader is behind rests until the reader has
 //! caught up.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::board::{Board, Slot, Standing};
-use super::job::{Command, JobError, JobId, Order, Update};
+use super::job::{Command, JobError, JobId, QueuedJob, Update};
 use super::metrics::{Metrics, count};
 use super::slots::Slots;
+use super::status::{EngineStatus, Slot, Snapshot};
 use sterna_engine::{Batch, Error, Event, Fault, Request, SeqId, Stats, StopReason};
 
 /// Updates that wait for a reader before its sequences rest.
 pub const UPDATES: usize = 256;
 /// Steps in a row that may fail before those who wait are told.
 const TRIES: u32 = 3;
-/// How long the thread sleeps if nothing can run.
+/// Sleep of the thread if nothing can run.
 const NAP: Duration = Duration::from_millis(20);
 
 /// A sequence of a job.
 struct Seq {
     id: SeqId,
     choice: usize,
-    /// When its last token came.
+    /// Time of its last token.
     last: Option<Instant>,
     /// Tokens of its prompt that its reader has been told of, if of any.
     told: Option<usize>,
@@ -36,23 +36,24 @@ struct Seq {
 }
 
 /// A job whose sequences are in the batch, or whose updates are not all read.
-struct Live {
-    order: Order,
+struct ActiveJob {
+    /// The job as it waited.
+    queued: QueuedJob,
     /// Prompts that the batch has been handed.
     n_handed: usize,
     seqs: Vec<Seq>,
     /// Updates that found no room.
     held: VecDeque<Result<Update, JobError>>,
     rests: bool,
-    /// When the batch was handed the first of it.
+    /// Time when the batch was handed its first prompt.
     begun: Instant,
 }
 
-impl Live {
-    /// Sends what is held, as far as there is room. `Err` if nobody reads.
+impl ActiveJob {
+    /// Sends what is held, as far as there is room. `Err` if the reader has left.
     fn flush(&mut self) -> Result<(), ()> {
         while let Some(update) = self.held.pop_front() {
-            match self.order.updates.try_send(update) {
+            match self.queued.updates.try_send(update) {
                 Ok(()) => {}
                 Err(TrySendError::Full(update)) => {
                     self.held.push_front(update);
@@ -64,16 +65,16 @@ impl Live {
         Ok(())
     }
 
-    /// Sends what is held, or asks the reader to say when there is room. `Err` if nobody reads.
+    /// Sends what is held, or asks the reader to say when there is room. `Err` if the reader has left.
     fn send(&mut self) -> Result<(), ()> {
         self.flush()?;
         if !self.held.is_empty() {
-            self.order.waits_for_reader.store(true, Ordering::SeqCst);
+            self.queued.waits_for_reader.store(true, Ordering::SeqCst);
             // The reader may have emptied its channel before it could see that.
             self.flush()?;
         }
         if self.held.is_empty() {
-            self.order.waits_for_reader.store(false, Ordering::SeqCst);
+            self.queued.waits_for_reader.store(false, Ordering::SeqCst);
         }
         Ok(())
     }
@@ -82,9 +83,9 @@ impl Live {
         self.held.is_empty() && !self.has_more() && self.seqs.iter().all(|seq| seq.has_ended)
     }
 
-    /// Whether prompts of it wait.
+    /// True if prompts of it wait.
     fn has_more(&self) -> bool {
-        self.n_handed < self.order.job.prompts.len()
+        self.n_handed < self.queued.job.prompts.len()
     }
 
     /// Sequences that have not ended.
@@ -94,19 +95,19 @@ impl Live {
 
     /// Ends what runs, and hands over nothing more.
     fn cancel(&mut self, batch: &mut Batch) {
-        self.n_handed = self.order.job.prompts.len();
+        self.n_handed = self.queued.job.prompts.len();
         self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
     }
 }
 
-/// Who runs the jobs.
+/// The runner of a model's jobs.
 pub struct Worker {
     batch: Batch,
     commands: Receiver<Command>,
-    board: Arc<Board>,
+    status: Arc<EngineStatus>,
     metrics: Arc<Metrics>,
-    queue: VecDeque<Order>,
-    jobs: BTreeMap<JobId, Live>,
+    queue: VecDeque<QueuedJob>,
+    jobs: BTreeMap<JobId, ActiveJob>,
     by_seq: HashMap<SeqId, JobId>,
     slots: Slots,
     failures: u32,
@@ -115,13 +116,18 @@ pub struct Worker {
 
 impl Worker {
     /// Over `batch`.
-    pub fn new(batch: Batch, commands: Receiver<Command>, board: Arc<Board>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        batch: Batch,
+        commands: Receiver<Command>,
+        status: Arc<EngineStatus>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let slots = Slots::new(batch.engine().program().limits.seqs);
         Self {
             batch,
             slots,
             commands,
-            board,
+            status,
             metrics,
             queue: VecDeque::new(),
             jobs: BTreeMap::new(),
@@ -165,7 +171,7 @@ impl Worker {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Add(order) => self.queue.push_back(*order),
+            Command::Add(queued) => self.queue.push_back(*queued),
             Command::Leave(id) => self.leave(id),
             Command::Resume(id) => self.settle(id),
             Command::Slot(order) => self.slots.take(order, &mut self.batch),
@@ -174,15 +180,15 @@ impl Worker {
         }
     }
 
-    /// Nobody reads a job any more.
+    /// Ends a job whose reader has left.
     fn leave(&mut self, id: JobId) {
-        if let Some(at) = self.queue.iter().position(|order| order.id == id) {
+        if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
             self.queue.remove(at);
-            self.board.leave_queue();
+            self.status.leave_queue();
         }
-        if let Some(live) = self.jobs.get_mut(&id) {
-            live.held.clear();
-            live.cancel(&mut self.batch);
+        if let Some(active) = self.jobs.get_mut(&id) {
+            active.held.clear();
+            active.cancel(&mut self.batch);
         }
         self.settle(id);
     }
@@ -198,33 +204,33 @@ impl Worker {
 
     /// Sends what a job has to tell. Its sequences rest while its reader is behind, and end once it has left.
     fn settle(&mut self, id: JobId) {
-        let Some(live) = self.jobs.get_mut(&id) else { return };
-        if live.send().is_err() {
-            live.held.clear();
-            live.cancel(&mut self.batch);
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        if active.send().is_err() {
+            active.held.clear();
+            active.cancel(&mut self.batch);
         }
-        let rests = !live.held.is_empty();
-        if live.rests != rests {
-            live.rests = rests;
-            live.seqs.iter().for_each(|seq| self.batch.pause(seq.id, rests));
+        let rests = !active.held.is_empty();
+        if active.rests != rests {
+            active.rests = rests;
+            active.seqs.iter().for_each(|seq| self.batch.pause(seq.id, rests));
         }
-        if live.is_done() {
+        if active.is_done() {
             self.jobs.remove(&id);
         }
     }
 
     /// Ends every job, and says why.
     fn end_all(&mut self, why: &JobError) {
-        for order in std::mem::take(&mut self.queue) {
-            self.board.leave_queue();
+        for queued in std::mem::take(&mut self.queue) {
+            self.status.leave_queue();
             // Its reader may have left.
-            let _ = order.updates.try_send(Err(why.clone()));
+            let _ = queued.updates.try_send(Err(why.clone()));
         }
         let ids: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in ids {
-            let live = self.jobs.get_mut(&id).expect("a job of the list");
-            live.held.push_back(Err(why.clone()));
-            live.cancel(&mut self.batch);
+            let active = self.jobs.get_mut(&id).expect("a job of the list");
+            active.held.push_back(Err(why.clone()));
+            active.cancel(&mut self.batch);
             self.settle(id);
         }
     }
@@ -234,57 +240,57 @@ impl Worker {
     fn hand_over(&mut self) {
         let n_seqs = self.batch.engine().program().limits.seqs;
         loop {
-            let running = |order: &Order| -> usize {
-                let same = |live: &&Live| live.order.job.client == order.job.client;
-                self.jobs.values().filter(same).map(Live::n_open).sum()
+            let running = |queued: &QueuedJob| -> usize {
+                let same = |active: &&ActiveJob| active.queued.job.client == queued.job.client;
+                self.jobs.values().filter(same).map(ActiveJob::n_open).sum()
             };
-            let begun = self.jobs.values().filter(|live| live.has_more() && !live.rests);
-            let waiting = begun.map(|live| &live.order).chain(&self.queue);
-            let Some(next) = waiting.min_by_key(|order| (running(order), order.id)) else { return };
+            let begun = self.jobs.values().filter(|active| active.has_more() && !active.rests);
+            let waiting = begun.map(|active| &active.queued).chain(&self.queue);
+            let Some(next) = waiting.min_by_key(|queued| (running(queued), queued.id)) else { return };
             let (id, n, stats) = (next.id, next.job.n, self.batch.stats());
             if stats.running - stats.resting + stats.waiting + n > n_seqs {
                 return;
             }
-            if let Some(at) = self.queue.iter().position(|order| order.id == id) {
-                self.board.leave_queue();
-                let order = self.queue.remove(at).expect("an order of the queue");
-                self.begin(order);
+            if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
+                self.status.leave_queue();
+                let queued = self.queue.remove(at).expect("a job of the queue");
+                self.begin(queued);
             }
             self.add_prompt(id);
         }
     }
 
-    fn begin(&mut self, order: Order) {
-        self.metrics.queued.add_time(order.came.elapsed());
-        let (id, begun) = (order.id, Instant::now());
-        let (seqs, held) = (Vec::with_capacity(order.job.n_choices()), VecDeque::new());
-        self.jobs.insert(id, Live { order, n_handed: 0, seqs, held, rests: false, begun });
+    fn begin(&mut self, queued: QueuedJob) {
+        self.metrics.queued.add_time(queued.came.elapsed());
+        let (id, begun) = (queued.id, Instant::now());
+        let (seqs, held) = (Vec::with_capacity(queued.job.n_choices()), VecDeque::new());
+        self.jobs.insert(id, ActiveJob { queued, n_handed: 0, seqs, held, rests: false, begun });
     }
 
     /// Hands the batch the next prompt of a job.
     fn add_prompt(&mut self, id: JobId) {
-        let live = self.jobs.get_mut(&id).expect("a job that has begun");
-        let job = &live.order.job;
+        let active = self.jobs.get_mut(&id).expect("a job that has begun");
+        let job = &active.queued.job;
         if let Some(handed) = &job.handed {
-            handed.take_up(&mut self.batch, &job.prompts[live.n_handed], &job.salt);
+            handed.take_up(&mut self.batch, &job.prompts[active.n_handed], &job.salt);
         }
         let request = Request {
             n: job.n,
             salt: Arc::clone(&job.salt),
             cache_prompt: job.cache_prompt,
             score_prompt: job.score_prompt,
-            ..Request::new(job.prompts[live.n_handed].clone(), job.options.clone())
+            ..Request::new(job.prompts[active.n_handed].clone(), job.options.clone())
         };
-        live.n_handed += 1;
+        active.n_handed += 1;
         match self.batch.add(&request) {
             Ok(ids) => {
                 self.by_seq.extend(ids.iter().map(|seq| (*seq, id)));
-                let first = live.seqs.len();
-                live.seqs.extend(ids.into_iter().enumerate().map(|(at, seq)| Seq::new(seq, first + at)));
+                let first = active.seqs.len();
+                active.seqs.extend(ids.into_iter().enumerate().map(|(at, seq)| Seq::new(seq, first + at)));
             }
             Err(err) => {
-                live.held.push_back(Err(JobError::Refused(err.to_string())));
-                live.cancel(&mut self.batch);
+                active.held.push_back(Err(JobError::Refused(err.to_string())));
+                active.cancel(&mut self.batch);
                 self.settle(id);
             }
         }
@@ -293,8 +299,8 @@ impl Worker {
     /// Makes a step. Returns how many events it had.
     fn step(&mut self) -> usize {
         let before = self.batch.stats();
-        let board = Arc::clone(&self.board);
-        let events = match board.during(|| self.batch.step()) {
+        let status = Arc::clone(&self.status);
+        let events = match status.during(|| self.batch.step()) {
             Ok(events) => events,
             Err(err) => {
                 self.failed(&err);
@@ -330,8 +336,8 @@ impl Worker {
     fn deliver(&mut self, seq: SeqId, mut event: Event) {
         let Some(&id) = self.by_seq.get(&seq) else { return };
         let stats = self.batch.stats_of(seq).unwrap_or_default();
-        let live = self.jobs.get_mut(&id).expect("a job lives as long as its sequences");
-        let Live { order, seqs, held, begun, .. } = live;
+        let active = self.jobs.get_mut(&id).expect("a job lives as long as its sequences");
+        let ActiveJob { queued, seqs, held, begun, .. } = active;
         let of = seqs.iter_mut().find(|of| of.id == seq).expect("a sequence of the job");
         if event.token.is_some() {
             count(&self.metrics.generated_tokens, 1);
@@ -341,13 +347,13 @@ impl Worker {
                     let computed = stats.prompt_tokens - stats.cached_tokens;
                     count(&self.metrics.prompt_tokens, computed as u64);
                     count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
-                    if order.job.score_prompt.is_some() && of.choice % order.job.n == 0 {
+                    if queued.job.score_prompt.is_some() && of.choice % queued.job.n == 0 {
                         let scores = self.batch.take_scores(seq);
                         held.push_back(Ok(Update::Scores { choice: of.choice, scores }));
                     }
-                    self.metrics.first_token.add_time(order.came.elapsed());
+                    self.metrics.first_token.add_time(queued.came.elapsed());
                     self.metrics.prefill.add_time(begun.elapsed());
-                    if order.job.progress {
+                    if queued.job.progress {
                         held.extend(of.progress(&stats, stats.prompt_tokens, *begun).into_iter().map(Ok));
                     }
                 }
@@ -359,12 +365,13 @@ impl Worker {
         let (mut slot, mut ticket) = (None, None);
         if let Some(end) = event.end {
             of.has_ended = true;
-            if let Some(keeper) = order.job.keeper.as_ref().filter(|_| is_answered(end)) {
-                ticket = keeper.keep(&mut self.batch, &order.job.prompts[0], &order.job.salt).map(Box::new);
+            if let Some(exported) = queued.job.export_to.as_ref().filter(|_| is_answered(end)) {
+                ticket =
+                    exported.keep(&mut self.batch, &queued.job.prompts[0], &queued.job.salt).map(Box::new);
             }
             if let Some((own, tokens)) = self.batch.take_ended(seq) {
-                let as_slot = order.job.slot.unwrap_or(own);
-                self.slots.hold(as_slot, tokens, &order.job.salt, &order.job.client);
+                let as_slot = queued.job.slot.unwrap_or(own);
+                self.slots.hold(as_slot, tokens, &queued.job.salt, &queued.job.client);
                 slot = Some(as_slot);
             }
             self.by_seq.remove(&seq);
@@ -373,17 +380,17 @@ impl Worker {
                 StopReason::Limit | StopReason::ContextFull => "length",
                 StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits => "abort",
             });
-            self.metrics.whole.add_time(order.came.elapsed());
+            self.metrics.whole.add_time(queued.came.elapsed());
             self.metrics.decode.add_time(stats.generate_time);
             count(&self.metrics.generate_us, stats.generate_time.as_micros() as u64);
             let n_tokens = (stats.prompt_tokens + stats.generated_tokens) as u64;
             self.metrics.most_tokens.fetch_max(n_tokens, Ordering::Relaxed);
-        } else if order.job.time_limit.is_some_and(|limit| stats.generate_time > limit) {
+        } else if queued.job.time_limit.is_some_and(|limit| stats.generate_time > limit) {
             of.out_of_time = true;
             self.batch.cancel(seq);
         }
         match &event.fault {
-            _ if order.updates.is_closed() => {}
+            _ if queued.updates.is_closed() => {}
             Some(fault) => {
                 held.push_back(Err(match fault {
                     // A grammar that was accepted, and is more than can be followed to its end.
@@ -402,26 +409,26 @@ impl Worker {
         let mut told = Vec::new();
         for standing in self.batch.statuses().filter(|standing| standing.stats.generated_tokens == 0) {
             let Some(id) = self.by_seq.get(&standing.id) else { continue };
-            let live = self.jobs.get_mut(id).expect("a job lives as long as its sequences");
-            if !live.order.job.progress {
+            let active = self.jobs.get_mut(id).expect("a job lives as long as its sequences");
+            if !active.queued.job.progress {
                 continue;
             }
-            let seq = live.seqs.iter_mut().find(|seq| seq.id == standing.id).expect("one of the job");
+            let seq = active.seqs.iter_mut().find(|seq| seq.id == standing.id).expect("one of the job");
             let processed = standing.n_cached.min(standing.n_prompt);
-            let news = seq.progress(&standing.stats, processed, live.begun);
+            let news = seq.progress(&standing.stats, processed, active.begun);
             if !news.is_empty() {
-                live.held.extend(news.into_iter().map(Ok));
+                active.held.extend(news.into_iter().map(Ok));
                 told.push(*id);
             }
         }
         told.into_iter().for_each(|id| self.settle(id));
     }
 
-    /// Lets everybody see how things stand.
+    /// Publishes a snapshot.
     fn publish(&self) {
         let slot = |standing: sterna_engine::SequenceStatus| {
             let job = *self.by_seq.get(&standing.id)?;
-            let limit = self.jobs.get(&job)?.order.job.options.max_tokens;
+            let limit = self.jobs.get(&job)?.queued.job.options.max_tokens;
             Some(Slot {
                 id: standing.slot?,
                 job: job.0,
@@ -432,11 +439,11 @@ impl Worker {
             })
         };
         let slots = self.batch.statuses().filter_map(slot).collect();
-        self.board.publish(Standing { stats: self.batch.stats(), slots });
+        self.status.publish(Snapshot { stats: self.batch.stats(), slots });
     }
 }
 
-/// Whether a sequence ended because it has all that was asked for.
+/// True for an end with all that was asked for.
 fn is_answered(end: StopReason) -> bool {
     !matches!(end, StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits)
 }
@@ -446,7 +453,7 @@ impl Seq {
         Self { id, choice, last: None, told: None, out_of_time: false, has_ended: false }
     }
 
-    /// What its reader does not know yet of its prompt: first what the cache had, then how much there is.
+    /// Updates of its prompt for its reader: first the tokens that the cache had, then the computed ones.
     fn progress(&mut self, stats: &Stats, processed: usize, begun: Instant) -> Vec<Update> {
         let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
         let steps = [(cached, Duration::ZERO), (processed, begun.elapsed())];

@@ -23,11 +23,11 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/cuda/mod.rs", "whether the processor stands in for a card"),
     ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
+    ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),
     ("src/cli/hub_args.rs", "whether models of the hub can be got"),
     ("src/cli/mod.rs", "whether the server, the hub and the converter are in the program"),
     ("src/demo.rs", "whether the demo model is in the program"),
     ("src/serve/http/mod.rs", "whether the server has TLS"),
-    ("src/serve/lib.rs", "whether the server speaks gRPC"),
     ("src/lib.rs", "which parts of the library are built"),
 ];
 

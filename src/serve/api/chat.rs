@@ -31,8 +31,8 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/chat/completions/input_tokens", post(input_tokens))
 }
 
-/// What a request asks.
-struct Asked {
+/// A parsed request.
+struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
     stream: bool,
@@ -42,14 +42,14 @@ struct Asked {
     return_tokens: bool,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         if fields.bool("echo")?.unwrap_or(false) {
             return Err(ApiError::unsupported("echo"));
         }
         let constraints = Constraints::of_chat(fields, served)?;
-        let talk = messages::talk(fields)?;
+        let chat = messages::chat_prompt(fields)?;
         let mut options = sampling::generation(fields, served)?;
         let logprobs = fields.bool("logprobs")?.unwrap_or(false);
         let top = fields.first(&["top_logprobs", "n_probs"]).unwrap_or("top_logprobs");
@@ -62,7 +62,7 @@ impl Asked {
         options.logprobs = logprobs.then(|| top.unwrap_or(0));
         let names = ["max_completion_tokens", "max_tokens", "n_predict"];
         let max_tokens = sampling::max_tokens(fields, &names)?;
-        let (mut prompt, reading) = read.turn(served, talk, &constraints, &mut options)?;
+        let (mut prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
         if let Some(last) = fields.count("truncate_prompt_tokens", 1, usize::MAX)? {
             prompt.drain(..prompt.len().saturating_sub(last));
         }
@@ -83,8 +83,8 @@ impl Asked {
     }
 }
 
-impl Asked {
-    /// What reads the text of a choice. Calls of no two choices have the same ids.
+impl ParsedRequest {
+    /// Parser of the text of a choice. Calls of no two choices have the same ids.
     fn splitter(&self, choice: usize) -> Splitter {
         Splitter::new(ParserOptions {
             seed: self.reading.seed.wrapping_add(choice as u64),
@@ -95,46 +95,49 @@ impl Asked {
 
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     let read = Read::of(&app, request).await?;
-    let prompt =
-        read.work(|read, served| messages::talk_with_tools(&read.fields, served)?.prompt(served)).await?.ids;
+    let prompt = read
+        .work(|read, served| messages::chat_prompt_with_tools(&read.fields, served)?.prompt(served))
+        .await?
+        .ids;
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": prompt.len() })))
 }
 
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
-    let n = asked.job.n;
+    let (model, parsed, handle) =
+        Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
+    let n = parsed.job.n;
     let head = Head { id: app.name("chatcmpl-"), created: now(), model };
-    if asked.stream {
-        let choices = (0..n).map(|at| (asked.splitter(at), Choice::default())).collect();
-        let chunks = Chunks { head, asked, choices };
+    if parsed.stream {
+        let choices = (0..n).map(|at| (parsed.splitter(at), Choice::default())).collect();
+        let chunks = Chunks { head, parsed, choices };
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
     let choices = collect(handle, n).await?;
-    Ok(json(&whole(&head, &asked, &choices)))
+    Ok(json(&whole(&head, &parsed, &choices)))
 }
 
-/// What is the same in all pieces of an answer.
+/// Fields that are the same in all pieces of an answer.
 struct Head {
     id: String,
     created: u64,
     model: Arc<Instance>,
 }
 
-fn whole(head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
+fn whole(head: &Head, parsed: &ParsedRequest, choices: &[Choice]) -> Value {
     let tokenizer = head.model.served.tokenizer();
     let mut n_thoughts = 0;
     let entries = choices.iter().enumerate().map(|(index, choice)| {
-        let mut splitter = asked.splitter(index);
+        let mut splitter = parsed.splitter(index);
         let mut deltas = splitter.push(&choice.text);
         deltas.extend(splitter.finish());
         n_thoughts += splitter.n_thoughts(tokenizer);
         let mut entry = json!({
             "index": index,
             "message": deltas::message(deltas),
-            "logprobs": logprobs(&head.model.served, asked, &choice.tokens),
+            "logprobs": logprobs(&head.model.served, parsed, &choice.tokens),
             "finish_reason": splitter.finish_reason(choice.finish_reason()),
         });
-        if asked.return_tokens {
+        if parsed.return_tokens {
             let ids: Vec<u32> = choice.tokens.iter().map(|token| token.id).collect();
             entry["token_ids"] = ids.into();
         }
@@ -149,13 +152,13 @@ fn whole(head: &Head, asked: &Asked, choices: &[Choice]) -> Value {
         "model": head.model.served.name,
         "system_fingerprint": BUILD,
         "choices": entries,
-        "usage": usage(&stats, asked.job.n, n_thoughts),
+        "usage": usage(&stats, parsed.job.n, n_thoughts),
         "timings": timings(&stats[0]),
     })
 }
 
-fn logprobs(served: &Served, asked: &Asked, tokens: &[sterna_engine::PickedToken]) -> Value {
-    if !asked.logprobs {
+fn logprobs(served: &Served, parsed: &ParsedRequest, tokens: &[sterna_engine::PickedToken]) -> Value {
+    if !parsed.logprobs {
         return Value::Null;
     }
     let entries = tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token));
@@ -165,7 +168,7 @@ fn logprobs(served: &Served, asked: &Asked, tokens: &[sterna_engine::PickedToken
 /// The answer in chunks.
 struct Chunks {
     head: Head,
-    asked: Asked,
+    parsed: ParsedRequest,
     choices: Vec<(Splitter, Choice)>,
 }
 
@@ -179,7 +182,7 @@ impl Chunks {
             "system_fingerprint": BUILD,
             "choices": choices,
         });
-        if self.asked.include_usage {
+        if self.parsed.include_usage {
             chunk["usage"] = Value::Null;
         }
         chunk
@@ -219,19 +222,19 @@ impl Encoder for Chunks {
             deltas.extend(splitter.finish());
         }
         let tokens = token.as_slice();
-        let mut logprobs = logprobs(&self.head.model.served, &self.asked, tokens);
-        if deltas.is_empty() && !tokens.is_empty() && (self.asked.logprobs || self.asked.return_tokens) {
+        let mut logprobs = logprobs(&self.head.model.served, &self.parsed, tokens);
+        if deltas.is_empty() && !tokens.is_empty() && (self.parsed.logprobs || self.parsed.return_tokens) {
             // A token without text of its own still has its log-probabilities.
             deltas.push(Delta::Content(String::new()));
         }
         for (at, delta) in deltas.into_iter().filter_map(deltas::to_json).enumerate() {
             let mut chunk = self.delta(index, delta, None);
             chunk["choices"][0]["logprobs"] = logprobs.take();
-            if self.asked.return_tokens && at == 0 {
+            if self.parsed.return_tokens && at == 0 {
                 let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
                 chunk["choices"][0]["token_ids"] = ids.into();
             }
-            if self.asked.timings_per_token {
+            if self.parsed.timings_per_token {
                 chunk["timings"] = timings(&stats);
             }
             out.data(&chunk);
@@ -250,12 +253,12 @@ impl Encoder for Chunks {
     }
 
     fn end(&mut self, out: &mut Out) {
-        if self.asked.include_usage {
+        if self.parsed.include_usage {
             let stats: Vec<Stats> = self.choices.iter().map(|(_, choice)| choice.stats).collect();
             let tokenizer = self.head.model.served.tokenizer();
             let n_thoughts = self.choices.iter().map(|(splitter, _)| splitter.n_thoughts(tokenizer)).sum();
             let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage(&stats, self.asked.job.n, n_thoughts);
+            chunk["usage"] = usage(&stats, self.parsed.job.n, n_thoughts);
             chunk["timings"] = timings(&stats[0]);
             out.data(&chunk);
         }

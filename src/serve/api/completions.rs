@@ -27,19 +27,19 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/completions", post(completions))
 }
 
-/// What a request asks.
-struct Asked {
+/// A parsed request.
+struct ParsedRequest {
     job: Job,
     stream: bool,
     include_usage: bool,
     /// The tokens that go before the text of each prompt's choices.
     echo: Option<Vec<Vec<u32>>>,
-    /// Whether nothing goes behind them: to score a prompt is to pick the token behind it, and not to tell.
+    /// Nothing goes behind them: to score a prompt is to pick the token behind it, and not to tell.
     scores_only: bool,
     timings_per_token: bool,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         let mut options = sampling::generation(fields, served)?;
@@ -96,40 +96,41 @@ impl Asked {
 }
 
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
-    let n_choices = asked.job.n_choices();
+    let (model, parsed, handle) =
+        Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
+    let n_choices = parsed.job.n_choices();
     let head = Head { id: app.name("cmpl-"), created: now(), model };
-    if asked.stream {
+    if parsed.stream {
         let choices = vec![(Choice::default(), 0); n_choices];
-        let chunks = Chunks { head, asked, choices };
+        let chunks = Chunks { head, parsed, choices };
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
     let choices = collect(handle, n_choices).await?;
     let served = &head.model.served;
     let entries = choices.iter().enumerate().map(|(index, choice)| {
-        let scores = &choices[index / asked.job.n * asked.job.n].scores;
-        let mut tokens = asked.scored(served, index, scores);
-        let mut text = served.tokenizer().decode(asked.echo_of(index), false);
-        if !asked.scores_only {
+        let scores = &choices[index / parsed.job.n * parsed.job.n].scores;
+        let mut tokens = parsed.scored(served, index, scores);
+        let mut text = served.tokenizer().decode(parsed.echo_of(index), false);
+        if !parsed.scores_only {
             tokens.extend(choice.tokens.iter().cloned());
             text.extend(choice.text.as_bytes());
         }
         json!({
             "index": index,
             "text": String::from_utf8_lossy(&text),
-            "logprobs": logprobs(served, &asked.job, &tokens, 0),
+            "logprobs": logprobs(served, &parsed.job, &tokens, 0),
             "finish_reason": choice.finish_reason(),
         })
     });
     let entries: Value = entries.collect();
-    let stats: Vec<Stats> = choices.iter().map(|choice| asked.told(choice.stats)).collect();
+    let stats: Vec<Stats> = choices.iter().map(|choice| parsed.told(choice.stats)).collect();
     let mut whole = head.object(entries);
-    whole["usage"] = usage(&stats, asked.job.n, 0);
+    whole["usage"] = usage(&stats, parsed.job.n, 0);
     whole["timings"] = timings(&stats[0]);
     Ok(json(&whole))
 }
 
-/// What is the same in all pieces of an answer.
+/// Fields that are the same in all pieces of an answer.
 struct Head {
     id: String,
     created: u64,
@@ -180,7 +181,7 @@ fn logprobs(served: &Served, job: &Job, tokens: &[PickedToken], offset: usize) -
 /// The answer in chunks.
 struct Chunks {
     head: Head,
-    asked: Asked,
+    parsed: ParsedRequest,
     /// Choices, and characters of their tokens so far.
     choices: Vec<(Choice, usize)>,
 }
@@ -188,7 +189,7 @@ struct Chunks {
 impl Chunks {
     fn chunk(&self, choices: Value) -> Value {
         let mut chunk = self.head.object(choices);
-        if self.asked.include_usage {
+        if self.parsed.include_usage {
             chunk["usage"] = Value::Null;
         }
         chunk
@@ -204,12 +205,12 @@ impl Chunks {
     /// The chunk of a choice's prompt.
     fn echo(&mut self, index: usize, scores: &[LogProbs], out: &mut Out) {
         let served = &self.head.model.served;
-        let text = served.tokenizer().decode(self.asked.echo_of(index), false);
+        let text = served.tokenizer().decode(self.parsed.echo_of(index), false);
         let text = String::from_utf8_lossy(&text).into_owned();
-        let tokens = self.asked.scored(served, index, scores);
+        let tokens = self.parsed.scored(served, index, scores);
         let logprobs = match tokens.is_empty() {
             true => Value::Null,
-            false => logprobs(served, &self.asked.job, &tokens, 0),
+            false => logprobs(served, &self.parsed.job, &tokens, 0),
         };
         self.choices[index].1 = text.chars().count();
         if !text.is_empty() {
@@ -221,7 +222,7 @@ impl Chunks {
 impl Encoder for Chunks {
     fn begin(&mut self, out: &mut Out) {
         for index in 0..self.choices.len() {
-            if self.asked.job.score_prompt.is_none() {
+            if self.parsed.job.score_prompt.is_none() {
                 self.echo(index, &[], out);
             }
         }
@@ -238,18 +239,18 @@ impl Encoder for Chunks {
                 return out.data(&chunk);
             }
             Update::Scores { choice, scores } => {
-                return (choice..choice + self.asked.job.n).for_each(|index| self.echo(index, &scores, out));
+                return (choice..choice + self.parsed.job.n).for_each(|index| self.echo(index, &scores, out));
             }
             Update::Event { choice, event, stats, .. } => (choice, event, stats),
         };
         let (choice, offset) = &mut self.choices[index];
         let token = choice.take(&event, stats, false);
-        let logprobs = logprobs(&self.head.model.served, &self.asked.job, token.as_slice(), *offset);
+        let logprobs = logprobs(&self.head.model.served, &self.parsed.job, token.as_slice(), *offset);
         *offset += token.map_or(0, |token| String::from_utf8_lossy(&token.bytes).chars().count());
         let has_text = !event.text.is_empty() || logprobs["tokens"].get(0).is_some();
-        if has_text && !self.asked.scores_only {
+        if has_text && !self.parsed.scores_only {
             let mut chunk = self.text(index, &event.text, logprobs, None);
-            if self.asked.timings_per_token {
+            if self.parsed.timings_per_token {
                 chunk["timings"] = timings(&stats);
             }
             out.data(&chunk);
@@ -267,11 +268,11 @@ impl Encoder for Chunks {
     }
 
     fn end(&mut self, out: &mut Out) {
-        if self.asked.include_usage {
-            let stats = self.choices.iter().map(|(choice, _)| self.asked.told(choice.stats));
+        if self.parsed.include_usage {
+            let stats = self.choices.iter().map(|(choice, _)| self.parsed.told(choice.stats));
             let stats: Vec<Stats> = stats.collect();
             let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage(&stats, self.asked.job.n, 0);
+            chunk["usage"] = usage(&stats, self.parsed.job.n, 0);
             out.data(&chunk);
         }
         out.done();

@@ -30,13 +30,13 @@ use super::http::body;
 use super::http::guard::{Client, guard};
 use super::instance::Instance;
 use super::job::{Handle, Job};
-use super::messages::Talk;
+use super::messages::ChatPrompt;
 use super::model::Served;
 use super::{sampling, slots};
 use sterna_engine::GenerateOptions;
 use sterna_tools::ParserOptions;
 
-/// What answers the requests of a server.
+/// Router of the requests of a server.
 pub fn router(app: &Arc<App>) -> Router {
     let router = Router::new()
         .merge(anthropic::routes())
@@ -112,7 +112,7 @@ async fn unknown(request: Request) -> ApiError {
 struct Read {
     app: Arc<App>,
     model: Arc<Instance>,
-    /// Which of the server's models it is.
+    /// Index of the model.
     at: usize,
     fields: Fields,
     client: Client,
@@ -120,7 +120,7 @@ struct Read {
 
 impl Read {
     async fn of(app: &Arc<App>, request: hyper::Request<Body>) -> Result<Self, ApiError> {
-        // Whoever cannot be answered need not be read.
+        // A request that cannot be answered need not be read.
         app.check()?;
         let client = request.extensions().get::<Client>().cloned();
         let client = client.unwrap_or_else(|| Client(Arc::from("")));
@@ -131,7 +131,7 @@ impl Read {
         Ok(Self { app: Arc::clone(app), model, at, fields, client })
     }
 
-    /// Does what may take long (templates, tokens) beside the threads that answer everybody.
+    /// Does what may take long (templates, tokens) beside the threads of HTTP.
     async fn work<T: Send + 'static>(
         self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
@@ -140,16 +140,16 @@ impl Read {
         done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")))
     }
 
-    /// What is asked as `work` reads it, and the job of that, which begins.
+    /// The request as `work` parses it, and the job of that, which begins.
     async fn begin<T: Send + 'static>(
         self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
         job: impl FnOnce(&T) -> &Job,
     ) -> Result<(Arc<Instance>, T, Handle), ApiError> {
         let (app, model) = (Arc::clone(&self.app), Arc::clone(&self.model));
-        let asked = self.work(work).await?;
-        let handle = app.begin(&model, job(&asked).clone())?;
-        Ok((model, asked, handle))
+        let parsed = self.work(work).await?;
+        let handle = app.begin(&model, job(&parsed).clone())?;
+        Ok((model, parsed, handle))
     }
 
     /// The job of a request: `max_tokens` is what it says of the length of its answer.
@@ -175,7 +175,7 @@ impl Read {
         let salt = fields.text(fields.first(&["cache_salt", "prompt_cache_key"]).unwrap_or("cache_salt"))?;
         let client = &self.client.0;
         Ok(Job {
-            keeper: None,
+            export_to: None,
             handed: None,
             prompts,
             options,
@@ -190,22 +190,22 @@ impl Read {
         })
     }
 
-    /// What the model reads of a conversation, and how its answer is read; `options` holds the answer to its
+    /// Tokens of a conversation, and options of its answer's parser; `options` holds the answer to its
     /// form.
     fn turn(
         &self,
         served: &Served,
-        talk: Talk,
+        chat: ChatPrompt,
         constraints: &Constraints,
         options: &mut GenerateOptions,
     ) -> Result<(Vec<u32>, ParserOptions), ApiError> {
-        let prompt = talk.offering(constraints, served).prompt(served)?;
+        let prompt = chat.offering(constraints, served).prompt(served)?;
         constraints.apply(served, &prompt, options)?;
         let reading = constraints.reading(&prompt, self.app.seed());
         Ok((prompt.ids, reading))
     }
 
-    /// How many choices are asked for.
+    /// Number of choices.
     fn n(&self, served: &Served) -> Result<usize, ApiError> {
         Ok(self.fields.count("n", 1, served.n_slots())?.unwrap_or(1))
     }
@@ -217,7 +217,7 @@ fn slot(fields: &Fields, served: &Served) -> Result<Option<u32>, ApiError> {
     Ok(slot.and_then(|slot| u32::try_from(slot).ok()))
 }
 
-/// What a handler gives.
+/// Result of a handler.
 type Answer = Result<Response, ApiError>;
 
 /// The program and its version, as OpenAI's `system_fingerprint` and llama-server's `build_info` have it.

@@ -83,7 +83,7 @@ async fn named(app: &App, request: Request) -> Result<String, ApiError> {
     Ok(name.to_owned())
 }
 
-/// What a model is called: a single one by its file, once that has been read.
+/// Name of a model: of a single one that in its file, once that has been read.
 fn name<'m>(source: &'m ModelSource, model: Option<&'m Instance>) -> &'m str {
     model.map_or(&source.name, |model| &model.served.name)
 }

@@ -27,12 +27,12 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/completion", post(completion)).route("/completions", post(completion))
 }
 
-/// What a request asks.
+/// A parsed request.
 #[derive(Clone)]
-struct Asked {
+struct ParsedRequest {
     job: Job,
     stream: bool,
-    /// Whether the prompt is only evaluated.
+    /// The prompt is only evaluated.
     evaluate_only: bool,
     return_tokens: bool,
     probabilities: bool,
@@ -43,7 +43,7 @@ struct Asked {
     prompts: Vec<String>,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         let mut options = sampling::generation(fields, served)?;
@@ -76,21 +76,22 @@ impl Asked {
 }
 
 async fn completion(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
-    let n_choices = asked.job.n_choices();
-    if asked.stream {
+    let (model, parsed, handle) =
+        Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
+    let n_choices = parsed.job.n_choices();
+    if parsed.stream {
         let choices = vec![Choice::default(); n_choices];
-        let pieces = Pieces { model, asked, choices };
+        let pieces = Pieces { model, parsed, choices };
         return answer(&app.options, handle, Framing::Events, app.options.ping, pieces).await;
     }
     let choices = collect(handle, n_choices).await?;
     let served = &model.served;
-    let all = choices.iter().enumerate().map(|(index, choice)| asked.last(served, index, choice, true));
+    let all = choices.iter().enumerate().map(|(index, choice)| parsed.last(served, index, choice, true));
     let mut all: Vec<Value> = all.collect();
     Ok(json(&if n_choices == 1 { all.swap_remove(0) } else { all.into() }))
 }
 
-impl Asked {
+impl ParsedRequest {
     /// The answer of a choice that has ended; with `whole` its text and all tokens.
     fn last(&self, served: &Served, index: usize, choice: &Choice, whole: bool) -> Value {
         let stats = &choice.stats;
@@ -152,7 +153,7 @@ impl Asked {
     }
 }
 
-/// How a text was generated, in llama-server's words.
+/// Settings of generation, in llama-server's words.
 pub fn settings(options: &GenerateOptions, served: &Served) -> Value {
     let o = &options.sampler;
     let biases: Vec<Value> = o
@@ -190,7 +191,7 @@ pub fn settings(options: &GenerateOptions, served: &Served) -> Value {
 /// The answer in pieces.
 struct Pieces {
     model: Arc<Instance>,
-    asked: Asked,
+    parsed: ParsedRequest,
     choices: Vec<Choice>,
 }
 
@@ -207,7 +208,7 @@ impl Encoder for Pieces {
                         "time_ms": time.as_millis() as u64,
                     },
                 });
-                if self.asked.timings_per_token {
+                if self.parsed.timings_per_token {
                     let (prompt_tokens, cached_tokens, prompt_time) = (processed, cached, time);
                     let stats = Stats { prompt_tokens, cached_tokens, prompt_time, ..Stats::default() };
                     piece["timings"] = timings(&stats);
@@ -222,22 +223,22 @@ impl Encoder for Pieces {
         };
         let token = self.choices[index].take(&event, stats, false);
         let served = &self.model.served;
-        if !self.asked.evaluate_only && (token.is_some() || !event.text.is_empty()) {
+        if !self.parsed.evaluate_only && (token.is_some() || !event.text.is_empty()) {
             let ids: Vec<u32> = token.iter().map(|token| token.id).collect();
             let mut piece = json!({
                 "index": index, "content": event.text, "tokens": ids, "stop": false,
                 "tokens_predicted": stats.generated_tokens, "tokens_evaluated": stats.prompt_tokens,
             });
-            if self.asked.job.options.logprobs.is_some() {
-                piece["completion_probabilities"] = self.asked.probabilities(served, token.as_slice());
+            if self.parsed.job.options.logprobs.is_some() {
+                piece["completion_probabilities"] = self.parsed.probabilities(served, token.as_slice());
             }
-            if self.asked.timings_per_token {
+            if self.parsed.timings_per_token {
                 piece["timings"] = timings(&stats);
             }
             out.data(&piece);
         }
         if event.end.is_some() {
-            out.data(&self.asked.last(served, index, &self.choices[index], false));
+            out.data(&self.parsed.last(served, index, &self.choices[index], false));
         }
     }
 

@@ -20,11 +20,11 @@ use crate::http::body::json;
 use crate::http::stream::{Encoder, Framing, Out, answer};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
-use crate::messages::{self, Talk, Thinking};
+use crate::messages::{self, ChatPrompt, Thinking};
 use crate::model::Served;
-use crate::offer::Offer;
 use crate::prompts;
 use crate::sampling::{self, TOP_LOGPROBS};
+use crate::tool_config::ToolConfig;
 use sterna_engine::{GenerateOptions, PickedToken, Stats};
 use sterna_grammar::Source;
 use sterna_tokenizer::Special;
@@ -66,7 +66,7 @@ fn entry(served: &Served) -> Value {
     })
 }
 
-/// What clients decide by whether they offer tools, and a switch for thoughts.
+/// Abilities by which clients offer tools, and a switch for thoughts.
 fn capabilities(served: &Served) -> Vec<&'static str> {
     let all = [("completion", true), ("tools", served.chats()), ("thinking", served.thinks())];
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
@@ -127,15 +127,15 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     })))
 }
 
-/// Which of the two endpoints.
+/// One of the two endpoints.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Chat,
     Generate,
 }
 
-/// What a request asks.
-struct Asked {
+/// A parsed request.
+struct ParsedRequest {
     kind: Kind,
     /// `None` only loads the model, or unloads it.
     job: Option<Job>,
@@ -145,10 +145,10 @@ struct Asked {
     logprobs: bool,
 }
 
-/// What the model reads, and how its answer is read.
+/// Tokens of a prompt, and options of its answer's parser.
 type Turn = (Vec<u32>, ParserOptions);
 
-impl Asked {
+impl ParsedRequest {
     fn of(kind: Kind, read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         let stream = fields.bool("stream")?.unwrap_or(true);
@@ -158,7 +158,7 @@ impl Asked {
         let mut generation = sampling::generation(&options, served)?;
         generation.logprobs = logprobs.then_some(top);
         let turn = match kind {
-            Kind::Chat => talk(read, served, &mut generation)?,
+            Kind::Chat => chat_prompt(read, served, &mut generation)?,
             Kind::Generate => generate_prompt(read, served, &mut generation)?,
         };
         let (prompt, reading) =
@@ -186,7 +186,7 @@ fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
     Ok(Some(("format".to_owned(), source.ok_or_else(wrong)?)))
 }
 
-/// Whether the model is to think: true, false, or how much.
+/// The field `think`: true, false, or how much.
 fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
     let thinking = match fields.get("think") {
         None => Thinking::default(),
@@ -203,7 +203,7 @@ fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
     Ok(thinking)
 }
 
-/// Whether a time is none: 0, or a text as `0s`.
+/// True for no time: 0, or a text as `0s`.
 fn is_zero(time: Option<&Value>) -> bool {
     match time {
         Some(Value::String(text)) => text.trim_end_matches(char::is_alphabetic) == "0",
@@ -213,7 +213,11 @@ fn is_zero(time: Option<&Value>) -> bool {
 }
 
 /// A conversation; `None` if nothing is said.
-fn talk(read: &Read, served: &Served, generation: &mut GenerateOptions) -> Result<Option<Turn>, ApiError> {
+fn chat_prompt(
+    read: &Read,
+    served: &Served,
+    generation: &mut GenerateOptions,
+) -> Result<Option<Turn>, ApiError> {
     let fields = &read.fields;
     let list = fields.list("messages", messages::MESSAGES)?.unwrap_or_default();
     let mut messages = Vec::with_capacity(list.len());
@@ -229,13 +233,14 @@ fn talk(read: &Read, served: &Served, generation: &mut GenerateOptions) -> Resul
         }
         messages.push(said);
     }
-    let constraints = Constraints::of_talk(fields, format(fields)?, Offer::ollama(fields)?, served)?;
+    let constraints =
+        Constraints::of_conversation(fields, format(fields)?, ToolConfig::ollama(fields)?, served)?;
     let extras = messages::extras(fields, thinking(fields, served)?)?;
     if messages.is_empty() {
         return Ok(None);
     }
-    let talk = messages::going_on(fields, messages, extras)?;
-    read.turn(served, talk, &constraints, generation).map(Some)
+    let chat = messages::going_on(fields, messages, extras)?;
+    read.turn(served, chat, &constraints, generation).map(Some)
 }
 
 /// A prompt: raw, or as a user's message if the model has a template of its own.
@@ -256,7 +261,7 @@ fn generate_prompt(
     let text = fields.text("prompt")?.unwrap_or_default();
     let context = prompts::tokens("context", fields.get("context"), served)?;
     let thinking = thinking(fields, served)?;
-    let constraints = Constraints::of_talk(fields, format(fields)?, Offer::default(), served)?;
+    let constraints = Constraints::of_conversation(fields, format(fields)?, ToolConfig::default(), served)?;
     if text.is_empty() && context.is_empty() {
         return Ok(None);
     }
@@ -266,7 +271,7 @@ fn generate_prompt(
         let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
         let prompt = Prompt { text: text.to_owned(), ids: [context, behind].concat() };
         constraints.unread().apply(served, &prompt, generation)?;
-        // Whoever writes the prompt reads what comes as it comes.
+        // A client that writes the prompt reads the text as it comes.
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }
     let system = fields.text("system")?.filter(|system| !system.is_empty());
@@ -274,8 +279,8 @@ fn generate_prompt(
         system.map(|system| Message::new("system", system)).into_iter().collect();
     messages.push(Message::new("user", text));
     let extras = messages::extras(fields, thinking)?;
-    let talk = Talk { messages, add_generation_prompt: true, begun: None, extras };
-    let (mut ids, reading) = read.turn(served, talk, &constraints, generation)?;
+    let chat = ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras };
+    let (mut ids, reading) = read.turn(served, chat, &constraints, generation)?;
     // A text begins once.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
         ids.remove(0);
@@ -294,24 +299,24 @@ async fn generate(State(app): State<Arc<App>>, request: Request) -> Answer {
 async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
     let read = Read::of(app, request).await?;
     let (model, at) = (Arc::clone(&read.model), read.at);
-    let asked = read.work(move |read, served| Asked::of(kind, read, served)).await?;
-    let reader = Reader::new(asked.reading.clone());
-    let mut lines = Lines { model, asked, reader, tokens: Vec::new() };
-    let Some(job) = lines.asked.job.clone() else {
+    let parsed = read.work(move |read, served| ParsedRequest::of(kind, read, served)).await?;
+    let reader = Reader::new(parsed.reading.clone());
+    let mut lines = Lines { model, parsed, reader, tokens: Vec::new() };
+    let Some(job) = lines.parsed.job.clone() else {
         let mut line = lines.line(Vec::new());
         line["done"] = true.into();
-        line["done_reason"] = if lines.asked.unloads { "unload" } else { "load" }.into();
-        if lines.asked.unloads {
+        line["done_reason"] = if lines.parsed.unloads { "unload" } else { "load" }.into();
+        if lines.parsed.unloads {
             app.models.unload(at);
         }
         return Ok(json(&line));
     };
     let handle = app.begin(&lines.model, job)?;
-    if lines.asked.stream {
+    if lines.parsed.stream {
         return answer(&app.options, handle, Framing::Lines, app.options.ping, lines).await;
     }
     let mut choices = collect(handle, 1).await?;
-    lines.reader = Reader::of(lines.asked.reading.clone(), choices.swap_remove(0));
+    lines.reader = Reader::of(lines.parsed.reading.clone(), choices.swap_remove(0));
     lines.tokens = std::mem::take(&mut lines.reader.choice.tokens);
     let calls: Vec<Value> = lines.reader.blocks().iter().filter_map(call).collect();
     let mut said = vec![("content", lines.reader.text().into())];
@@ -323,7 +328,7 @@ async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
         said.push(("tool_calls", calls.into()));
     }
     let mut last = lines.last(said);
-    if lines.asked.logprobs {
+    if lines.parsed.logprobs {
         last["logprobs"] = lines.logprobs(&lines.tokens);
     }
     Ok(json(&last))
@@ -342,7 +347,7 @@ type Said = Vec<(&'static str, Value)>;
 /// The answer as lines.
 struct Lines {
     model: Arc<Instance>,
-    asked: Asked,
+    parsed: ParsedRequest,
     reader: Reader,
     /// Tokens of the answer.
     tokens: Vec<PickedToken>,
@@ -351,7 +356,7 @@ struct Lines {
 impl Lines {
     fn line(&self, said: Said) -> Value {
         let mut line = json!({ "model": self.model.served.name, "created_at": time(now()), "done": false });
-        match self.asked.kind {
+        match self.parsed.kind {
             Kind::Chat => {
                 line["message"] = json!({ "role": "assistant", "content": "" });
                 said.into_iter().for_each(|(name, value)| line["message"][name] = value);
@@ -378,8 +383,8 @@ impl Lines {
         line["prompt_eval_duration"] = ns(prompt_time).into();
         line["eval_count"] = generated_tokens.into();
         line["eval_duration"] = ns(generate_time).into();
-        if self.asked.kind == Kind::Generate {
-            let prompt = self.asked.job.iter().flat_map(|job| &job.prompts[0]);
+        if self.parsed.kind == Kind::Generate {
+            let prompt = self.parsed.job.iter().flat_map(|job| &job.prompts[0]);
             let context = prompt.copied().chain(self.tokens.iter().map(|token| token.id));
             line["context"] = context.collect::<Vec<u32>>().into();
         }
@@ -407,7 +412,7 @@ impl Encoder for Lines {
             _ => {}
         });
         self.tokens.extend(token.clone());
-        let with_logprobs = self.asked.logprobs && token.is_some();
+        let with_logprobs = self.parsed.logprobs && token.is_some();
         if said.is_empty() && with_logprobs {
             // A token without text of its own still has its log-probabilities.
             said.push(("content", "".into()));

@@ -46,7 +46,7 @@ async fn act(
             if !is_plain_name(file) {
                 return Err(ApiError::field("filename", want, &file.into()));
             }
-            // What a key saves is its own. Without keys there is nobody to keep it from.
+            // What a key saves is its own. Without keys all clients are one.
             let path = folder.join(&*client).join(file).into_boxed_path();
             (if name == "save" { Action::Save(path) } else { Action::Restore(path) }, Some(file.to_owned()))
         }

@@ -80,9 +80,9 @@ async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
         return Err(ApiError::not_here("this server does not tell its slots"));
     }
     let model = model_of_query(&app, &uri).await?;
-    let (served, standing) = (&model.served, model.board.standing());
+    let (served, snapshot) = (&model.served, model.status.snapshot());
     let slots = (0..served.n_slots() as u32).map(|id| {
-        let slot = standing.slots.iter().find(|slot| slot.id == id);
+        let slot = snapshot.slots.iter().find(|slot| slot.id == id);
         let mut entry = json!({
             "id": id,
             "n_ctx": served.n_ctx(),
@@ -102,7 +102,7 @@ async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
         entry
     });
     let slots: Vec<Value> = slots.collect();
-    if query(&uri, "fail_on_no_slot").as_deref() == Some("1") && standing.slots.len() >= served.n_slots() {
+    if query(&uri, "fail_on_no_slot").as_deref() == Some("1") && snapshot.slots.len() >= served.n_slots() {
         return Err(ApiError::unavailable("no slot is free"));
     }
     Ok(json(&slots.into()))
@@ -114,10 +114,10 @@ async fn metrics(State(app): State<Arc<App>>) -> Answer {
             "this server does not tell its counters; it was started without them",
         ));
     }
-    let (standing, waiting) = app.models.standing();
+    let (snapshot, waiting) = app.models.snapshot();
     let list = app.models.list();
     let single = list.first().filter(|_| !app.models.by_name).and_then(|(.., instance)| instance.as_ref());
-    let text = app.metrics.text(&standing, waiting, single.map(|instance| instance.served.name.as_str()));
+    let text = app.metrics.text(&snapshot, waiting, single.map(|instance| instance.served.name.as_str()));
     let mut response = (StatusCode::OK, text).into_response();
     let headers = response.headers_mut();
     headers.insert("content-type", HeaderValue::from_static("text/plain; version=0.0.4"));

@@ -28,7 +28,7 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
         let (fields, tokenizer) = (&read.fields, served.tokenizer());
         let vllm = fields.first(&["prompt", "messages"]);
         let ids = match vllm {
-            Some("messages") => messages::talk_with_tools(fields, served)?.prompt(served)?.ids,
+            Some("messages") => messages::chat_prompt_with_tools(fields, served)?.prompt(served)?.ids,
             other => {
                 let name = other.unwrap_or("content");
                 let Some(text) = fields.text(name)? else {
@@ -81,7 +81,7 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 
 async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Answer {
     let answer = Read::of(&app, request).await?.work(|read, served| {
-        let prompt = messages::talk_with_tools(&read.fields, served)?.prompt(served)?;
+        let prompt = messages::chat_prompt_with_tools(&read.fields, served)?.prompt(served)?;
         Ok(json!({ "prompt": prompt.text }))
     });
     Ok(json(&answer.await?))

@@ -1,6 +1,7 @@
 //! `vllm.Control`: what the model and the server are, where its cache's events are, and how to end a
 //! request. All else of it (LoRA, sleep, weights, shutdown) is not here.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
@@ -13,7 +14,7 @@ use vllm_proto::{
 
 use super::inference::Running;
 use super::{model, who};
-use crate::app::{App, PageEvents};
+use sterna_serve::companion::{App, PageEvents};
 
 /// Tokens of a page.
 const PAGE: u32 = sterna_engine::PAGE as u32;
@@ -24,9 +25,11 @@ pub struct Control {
     pub app: Arc<App>,
     /// Requests that can be told to end.
     pub running: Arc<Running>,
+    /// Folder with the Hugging Face files of the model.
+    pub card: Option<PathBuf>,
 }
 
-/// What calls are answered with that are not here.
+/// Answer to calls that are not here.
 fn not_here<T>(call: &str) -> Result<Response<T>, Status> {
     Err(Status::unimplemented(format!("{call} is not part of this server")))
 }
@@ -57,7 +60,7 @@ impl control_server::Control for Control {
             parallelism: Some(parallelism),
             max_model_len: model.served.n_ctx() as u32,
             kv_block_size: PAGE,
-            total_kv_blocks: model.board.standing().stats.pages as u64,
+            total_kv_blocks: model.status.snapshot().stats.pages as u64,
             max_running_requests: model.served.n_slots() as u64,
             max_batched_tokens: limits.rows as u64,
             proto_version: vllm_proto::VERSION.into(),
@@ -73,8 +76,8 @@ impl control_server::Control for Control {
         who(&self.app, &request)?;
         let model = model(&self.app).await?;
         let name = model.served.name.clone();
-        let card = self.app.options.grpc.as_ref().and_then(|grpc| grpc.card.as_ref());
-        let model_id = card.map_or_else(|| name.clone(), |card| card.to_string_lossy().into_owned());
+        let card = self.card.as_ref().map(|card| card.to_string_lossy().into_owned());
+        let model_id = card.unwrap_or_else(|| name.clone());
         Ok(Response::new(ModelInfo {
             model_id,
             served_model_name: name,

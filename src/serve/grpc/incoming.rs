@@ -5,13 +5,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use sterna_serve::companion::{Acceptor, TlsStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
-
-use crate::http::tls::{Acceptor, TlsStream};
 
 /// Handshakes that wait to be served.
 const WAITING: usize = 16;
@@ -20,7 +19,7 @@ const WAITING: usize = 16;
 pub struct Incoming(mpsc::Receiver<io::Result<Connection>>);
 
 impl Incoming {
-    /// Those of `listener`, each after a handshake of at most `patience` if there is TLS.
+    /// Connections of `listener`, each after a handshake of at most `patience` if there is TLS.
     pub fn new(listener: TcpListener, tls: Option<Acceptor>, patience: Duration) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
@@ -68,7 +67,7 @@ impl Stream for Incoming {
 
 /// A connection.
 pub enum Connection {
-    /// As it comes.
+    /// Not encrypted.
     Plain(TcpStream),
     /// Encrypted.
     Tls(Box<TlsStream>),

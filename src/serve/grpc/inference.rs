@@ -11,19 +11,15 @@ use tonic::{Request, Response, Status};
 use vllm_proto::{GenerateRequest, GenerateResponse, inference_server};
 
 use super::kv_transfer::Transfer;
-use super::request::Asked;
+use super::request::ParsedRequest;
 use super::stream::{Messages, merged};
 use super::{model, status, who};
-use crate::app::App;
-use crate::board::{Life, Phase};
-use crate::error::ApiError;
-use crate::http::stream::api_error;
-use crate::job::{Handle, JobError};
+use sterna_serve::companion::{ApiError, App, Handle, JobError, Life, Phase, api_error};
 
 /// Messages that wait for a client that reads.
 const MESSAGES: usize = 64;
 
-/// Why there is no more of an answer.
+/// Message at the end of an answer that the engine broke off.
 const GONE: &str = "the engine has stopped";
 
 /// The service.
@@ -32,7 +28,7 @@ pub struct Inference {
     pub app: Arc<App>,
     /// Requests that can be told to end.
     pub running: Arc<Running>,
-    /// How pages are handed to other servers and taken from them, if they are.
+    /// Transfer of pages, if the server has it.
     pub transfer: Option<Arc<Transfer>>,
 }
 
@@ -79,27 +75,27 @@ type Pieces = ReceiverStream<Result<GenerateResponse, Status>>;
 
 impl Inference {
     async fn begin(&self, request: Request<GenerateRequest>) -> Result<Pieces, Status> {
-        // Whoever cannot be answered need not be read.
+        // A request that cannot be answered need not be read.
         self.app.check().map_err(|err| status(&err))?;
         let client = who(&self.app, &request)?;
         let model = model(&self.app).await?;
         let request = request.into_inner();
         let entry = self.running.add(request.request_id.clone());
         let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
-        let read = move || Asked::of(&app, &of.served, &client, transfer, request);
+        let read = move || ParsedRequest::of(&app, &of.served, &client, transfer, request);
         // Texts and grammars may take long.
-        let asked = tokio::task::spawn_blocking(read).await;
-        let asked = asked.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")));
-        let asked = asked.map_err(|err| status(&err))?;
-        let mut job = asked.job.clone();
-        if let Some((transfer, source)) = &asked.fetch {
+        let parsed = tokio::task::spawn_blocking(read).await;
+        let parsed = parsed.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")));
+        let parsed = parsed.map_err(|err| status(&err))?;
+        let mut job = parsed.job.clone();
+        if let Some((transfer, source)) = &parsed.fetch {
             // The last token is always computed here.
             let most = model.saved_size.most(job.prompts[0].len() - 1);
             job.handed = transfer.fetch(source, most).await;
         }
         let handle = self.app.begin(&model, job).map_err(|err| status(&err))?;
         let (sender, receiver) = mpsc::channel(MESSAGES);
-        let messages = Messages::new(asked, model);
+        let messages = Messages::new(parsed, model);
         let (life, patience) = (Arc::clone(&self.app.life), self.app.options.write_time);
         tokio::spawn(pump(messages, handle, entry, sender, life, patience));
         Ok(ReceiverStream::new(receiver))

@@ -10,49 +10,62 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::Notify;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{Notify, watch};
 use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 
-use crate::app::{App, PageEvents};
-use crate::slots;
 use sterna_engine::{PAGE, PageEvent};
+use sterna_serve::companion::{App, Companion, Endpoint, PageEvents, Started, salt};
 
 /// Most changes of one message.
 const CHANGES: usize = 256;
-/// How long the last message has to leave.
+/// Time for the last message to leave.
 const LINGER: Duration = Duration::from_millis(100);
-/// Where a page is. It is the only word that readers know for memory that requests are answered from.
+/// Medium of a page. It is the only word that readers know for memory that requests are answered from.
 const MEDIUM: &str = "GPU";
 
-/// Publishes what happens in the prefix cache of `app`, if its options say where.
-///
-/// # Errors
-/// An address that cannot be bound; several models.
-pub async fn start(app: &Arc<App>) -> io::Result<()> {
-    let Some(endpoint) = &app.options.kv_events else { return Ok(()) };
-    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
-    if app.models.by_name {
-        return Err(invalid(
-            "events of the KV cache are of a single model, and this server has several".into(),
-        ));
+/// Changes of the prefix cache, published for a server of one model.
+pub struct KvEvents {
+    endpoint: String,
+}
+
+impl KvEvents {
+    /// Publishes at `endpoint`, `tcp://HOST:PORT`.
+    pub fn new(endpoint: impl Into<String>) -> Self {
+        Self { endpoint: endpoint.into() }
     }
-    if !endpoint.starts_with("tcp://") {
-        return Err(invalid(format!("events of the KV cache: want tcp://HOST:PORT, got `{endpoint}`")));
+}
+
+impl Companion for KvEvents {
+    fn start(self: Box<Self>, app: &Arc<App>, _: watch::Receiver<bool>) -> io::Result<Started> {
+        let endpoint = self.endpoint;
+        let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
+        if app.models.by_name {
+            return Err(invalid(
+                "events of the KV cache are of a single model, and this server has several".into(),
+            ));
+        }
+        if !endpoint.starts_with("tcp://") {
+            return Err(invalid(format!("events of the KV cache: want tcp://HOST:PORT, got `{endpoint}`")));
+        }
+        let mut socket = PubSocket::new();
+        let bound = Handle::current().block_on(socket.bind(&endpoint));
+        let bound = bound.map_err(|err| invalid(format!("cannot publish at {endpoint}: {err}")))?;
+        let (sender, receiver) = unbounded_channel();
+        let endpoint = bound.to_string();
+        // Only this sets it.
+        let ended: Arc<Notify> = Arc::default();
+        let events = PageEvents { endpoint: endpoint.clone(), sender, ended: Arc::clone(&ended) };
+        let _ = app.page_events.set(events);
+        tokio::spawn(async move {
+            publish(socket, receiver).await;
+            ended.notify_one();
+        });
+        let endpoint = Endpoint { service: "events of the KV cache", address: endpoint, warning: None };
+        // The cache is gone after the last request, and the server waits for `ended`.
+        Ok(Started { endpoints: vec![endpoint], task: None })
     }
-    let mut socket = PubSocket::new();
-    let bound = socket.bind(endpoint).await;
-    let bound = bound.map_err(|err| invalid(format!("cannot publish at {endpoint}: {err}")))?;
-    let (sender, receiver) = unbounded_channel();
-    let endpoint = bound.to_string();
-    // Only this sets it.
-    let ended: Arc<Notify> = Arc::default();
-    let _ = app.page_events.set(PageEvents { endpoint, sender, ended: Arc::clone(&ended) });
-    tokio::spawn(async move {
-        publish(socket, receiver).await;
-        ended.notify_one();
-    });
-    Ok(())
 }
 
 /// Publishes changes until the cache is gone.
@@ -112,14 +125,14 @@ fn hash(key: u64) -> u64 {
     key & (u64::MAX >> 1)
 }
 
-/// Which pages readers know of.
+/// Pages that readers know of.
 #[derive(Default)]
 struct Told(HashSet<u64>);
 
 impl Told {
     /// The events of these changes, as few as say it.
     fn events(&mut self, changes: impl Iterator<Item = PageEvent>) -> Vec<KvEvent> {
-        let open = slots::salt("", "");
+        let open = salt("", "");
         let mut events: Vec<KvEvent> = Vec::new();
         for change in changes {
             match change {

@@ -22,22 +22,23 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{interval, timeout};
 
-use crate::error::ApiError;
-use crate::handover::{COMPUTED_HERE, Handed, KEY_BYTES, Kept, Key, Ticket};
 use crate::options::KvTransferOptions;
+use sterna_serve::companion::{
+    ApiError, COMPUTED_HERE, Endpoint, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket,
+};
 
-/// What both sides say first.
+/// First line of both sides.
 const HELLO: &[u8; 16] = b"sterna kv pages\n";
 /// Fetches that are answered at a time.
 const FETCHES: usize = 64;
-/// How long a peer may take to say what it wants, and to take or give a piece.
+/// Longest time for a peer to say what it wants, and to take or give a piece.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a piece.
 const PIECE: usize = 1 << 20;
 /// Bytes of a unit of memory: what permits count.
 const UNIT: usize = 1 << 10;
 
-/// What a request wants done with pages.
+/// Request for pages.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     /// They are kept for another server.
@@ -46,7 +47,7 @@ pub enum Wanted {
     Fetch(Source),
 }
 
-/// Where pages are.
+/// Server and key of pages.
 #[derive(Clone)]
 pub struct Source {
     address: SocketAddr,
@@ -62,10 +63,10 @@ impl std::fmt::Debug for Source {
 
 /// Both sides of a server.
 pub struct Transfer {
-    /// What is kept for others.
-    pub kept: Arc<Kept>,
-    /// Where others get it.
-    pub address: SocketAddr,
+    /// Prompts that are kept for others.
+    pub exported: Arc<ExportedPrompts>,
+    /// Address that others fetch from.
+    address: SocketAddr,
     peers: Vec<IpAddr>,
     /// Memory for what is fetched, in units.
     room: Arc<Semaphore>,
@@ -77,7 +78,7 @@ impl Transfer {
     /// Listens. To be called on a runtime.
     ///
     /// # Errors
-    /// What the system says to the address; one that others cannot reach.
+    /// An address that cannot be listened on, or that others cannot reach.
     pub fn start(options: &KvTransferOptions) -> io::Result<Arc<Self>> {
         let address = options.address;
         if address.ip().is_unspecified() {
@@ -92,17 +93,25 @@ impl Transfer {
         })?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
-        let kept = Kept::new(options.most_bytes, options.most_prompts, options.kept_time);
-        tokio::spawn(listen(tokio::net::TcpListener::from_std(listener)?, Arc::clone(&kept)));
+        let exported = ExportedPrompts::new(options.most_bytes, options.most_prompts, options.kept_time);
+        tokio::spawn(listen(tokio::net::TcpListener::from_std(listener)?, Arc::clone(&exported)));
         let units = options.most_bytes.div_ceil(UNIT).min(Semaphore::MAX_PERMITS);
         Ok(Arc::new(Self {
-            kept,
+            exported,
             address,
             peers: options.peers.clone(),
             room: Arc::new(Semaphore::new(units)),
             most_bytes: options.most_bytes,
             fetch_time: options.fetch_time,
         }))
+    }
+
+    /// The address that others fetch pages from.
+    pub fn endpoint(&self) -> Endpoint {
+        let address = self.address;
+        let warning = (!address.ip().is_loopback())
+            .then(|| format!("prompts go to and from {address} unencrypted: let nobody else listen there"));
+        Endpoint { service: "computed prompts", address: address.to_string(), warning }
     }
 
     /// The words that tell another server where the pages are.
@@ -179,19 +188,19 @@ impl Transfer {
     }
 }
 
-/// What comes of `done` if it comes in time.
+/// Waits for `done`, with a limit.
 async fn within<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(PATIENCE, done).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Answers fetches, and forgets what is old.
-async fn listen(listener: tokio::net::TcpListener, kept: Arc<Kept>) {
+async fn listen(listener: tokio::net::TcpListener, exported: Arc<ExportedPrompts>) {
     let places = Arc::new(Semaphore::new(FETCHES));
     let mut second = interval(Duration::from_secs(1));
     loop {
         let accepted = tokio::select! {
             _ = second.tick() => {
-                kept.drop_old();
+                exported.drop_old();
                 continue;
             }
             accepted = listener.accept() => accepted,
@@ -203,10 +212,10 @@ async fn listen(listener: tokio::net::TcpListener, kept: Arc<Kept>) {
         };
         // Who comes when all places are taken is told nothing, and computes its prompt.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let kept = Arc::clone(&kept);
+        let exported = Arc::clone(&exported);
         tokio::spawn(async move {
             let begun = Instant::now();
-            match answer(stream, &kept).await {
+            match answer(stream, &exported).await {
                 Ok(0) => tracing::debug!("{peer} asked for pages that are not here"),
                 Ok(n_bytes) => {
                     let ms = begun.elapsed().as_millis() as u64;
@@ -220,14 +229,14 @@ async fn listen(listener: tokio::net::TcpListener, kept: Arc<Kept>) {
 }
 
 /// Hands the pages over that a connection has the key for. Returns how many bytes these were.
-async fn answer(mut stream: TcpStream, kept: &Kept) -> io::Result<usize> {
+async fn answer(mut stream: TcpStream, exported: &ExportedPrompts) -> io::Result<usize> {
     let mut asked = [0; HELLO.len() + KEY_BYTES];
     within(stream.read_exact(&mut asked)).await?;
     let (hello, key) = asked.split_at(HELLO.len());
     if hello != HELLO {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it says something else"));
     }
-    let pages = kept.take(key.try_into().expect("its bytes are that many"));
+    let pages = exported.take(key.try_into().expect("its bytes are that many"));
     let bytes = pages.as_ref().map_or(&[][..], |pages| pages.bytes());
     let head = [&HELLO[..], &(bytes.len() as u64).to_le_bytes()].concat();
     within(stream.write_all(&head)).await?;
@@ -238,7 +247,7 @@ async fn answer(mut stream: TcpStream, kept: &Kept) -> io::Result<usize> {
     Ok(bytes.len())
 }
 
-/// What the parameters of a request want; other servers' words say nothing here.
+/// Reads the parameters of a request; other servers' words say nothing here.
 ///
 /// # Errors
 /// 400 for an address or a key that is none.

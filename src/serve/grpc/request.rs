@@ -13,38 +13,32 @@ use vllm_proto::{
 };
 
 use super::kv_transfer::{self, Source, Transfer, Wanted};
-use crate::app::App;
-use crate::constraints::Constraints;
-use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::http::guard::Client;
-use crate::job::Job;
-use crate::model::Served;
-use crate::sampling::{self, TOP_LOGPROBS};
-use crate::slots;
+use sterna_serve::companion::{
+    ApiError, App, Client, Constraints, Fields, Job, Served, TOP_LOGPROBS, generation, salt,
+};
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::Prompt as NoPrompt;
 
-/// What is wrong with a request for pages.
+/// Message to a request for pages.
 const NO_TRANSFER: &str = "`kv_transfer_params`: this server hands no pages over and takes none: its option \
                            `GrpcOptions::kv_transfer` is not set";
 
-/// What a request asks.
-pub struct Asked {
+/// A parsed request.
+pub struct ParsedRequest {
     /// The text to be generated.
     pub job: Job,
-    /// What its answer shows.
+    /// Parts that its answer shows.
     pub shows: ResponseOptions,
-    /// Whether text is shown.
+    /// Text is shown.
     pub text: bool,
-    /// What tells of the prompt's pages, if these are kept.
+    /// Transfer that keeps the prompt's pages.
     pub keep: Option<Arc<Transfer>>,
-    /// Where the prompt's pages are fetched from first.
+    /// Transfer and source that the prompt's pages are fetched from first.
     pub fetch: Option<(Arc<Transfer>, Source)>,
 }
 
-impl Asked {
-    /// What `request` asks of `served`.
+impl ParsedRequest {
+    /// Parses `request` for `served`.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -61,7 +55,7 @@ impl Asked {
         let prompt = prompt(request.prompt.take(), served)?;
         let max_tokens = request.stopping.as_ref().map_or(0, |stopping| stopping.max_new_tokens);
         let fields = fields(&request, &shows)?;
-        let mut options = sampling::generation(&fields, served)?;
+        let mut options = generation(&fields, served)?;
         let no_prompt = NoPrompt { text: String::new(), ids: Vec::new() };
         Constraints::of_text(&fields)?.apply(served, &no_prompt, &mut options)?;
         options.sampler.seed.get_or_insert_with(|| app.seed());
@@ -92,13 +86,13 @@ impl Asked {
             _ => (None, None),
         };
         let job = Job {
-            keeper: keep.as_ref().map(|transfer| Arc::clone(&transfer.kept)),
+            export_to: keep.as_ref().map(|transfer| Arc::clone(&transfer.exported)),
             handed: None,
             prompts: vec![prompt],
             options,
             n,
             client: Arc::clone(&client.0),
-            salt: slots::salt(&client.0, &cache_salt),
+            salt: salt(&client.0, &cache_salt),
             cache_prompt,
             score_prompt,
             progress: false,
@@ -150,7 +144,7 @@ fn prompt(prompt: Option<Prompt>, served: &Served) -> Result<Vec<u32>, ApiError>
     Ok(tokens)
 }
 
-/// How many candidates are told beside a token.
+/// Number of candidates that are told beside a token.
 fn top(candidates: &Option<CandidateTokens>) -> Result<usize, ApiError> {
     match candidates.as_ref().and_then(|candidates| candidates.select.as_ref()) {
         None => Ok(0),

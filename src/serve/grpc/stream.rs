@@ -1,8 +1,8 @@
 //! What becomes of a job, as messages.
 //!
 //! A message has tokens and the text of exactly these: tokens whose text is still held back, because a
-//! character is not complete or a stop string may come of it, wait until it is told. So whoever goes on with
-//! the tokens that it has been sent, on another worker say, has lost no text.
+//! character is not complete or a stop string may come of it, wait until it is told. So a client that goes
+//! on with the tokens that it has been sent, on another worker say, has lost no text.
 
 use std::sync::Arc;
 
@@ -11,20 +11,18 @@ use vllm_proto::candidate_token_info::TokenInfo;
 use vllm_proto::finish_info::{FinishReason, StopReason as Stopped};
 use vllm_proto::{CandidateTokenInfo, FinishInfo, GenerateResponse, PromptInfo, SequenceOutput};
 
-use super::request::Asked;
-use crate::answer::finite;
-use crate::instance::Instance;
-use crate::job::Update;
+use super::request::ParsedRequest;
 use sterna_engine::{LogProbs, PickedToken, Stats, StopReason};
+use sterna_serve::companion::{Instance, Update, finite};
 use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
 /// Makes messages of updates.
 pub struct Messages {
-    asked: Asked,
+    parsed: ParsedRequest,
     model: Arc<Instance>,
     choices: Vec<Choice>,
     scores: Vec<LogProbs>,
-    /// Whether the prompt has been told of.
+    /// The prompt has been told of.
     has_begun: bool,
 }
 
@@ -41,18 +39,21 @@ struct Choice {
 }
 
 impl Messages {
-    /// Of what `asked` asks `model`.
-    pub fn new(asked: Asked, model: Arc<Instance>) -> Self {
+    /// Messages of the answer of `model` to `parsed`.
+    pub fn new(parsed: ParsedRequest, model: Arc<Instance>) -> Self {
         let choice = |index| Choice {
-            utf8: model.served.tokenizer().utf8_behind(&asked.job.prompts[0], asked.job.options.show_special),
+            utf8: model
+                .served
+                .tokenizer()
+                .utf8_behind(&parsed.job.prompts[0], parsed.job.options.show_special),
             written: String::new(),
             shown: 0,
             waiting: SequenceOutput { index, ..SequenceOutput::default() },
             stats: Stats::default(),
             has_ended: false,
         };
-        let choices = (0..asked.job.n as u32).map(choice).collect();
-        Self { asked, model, choices, scores: Vec::new(), has_begun: false }
+        let choices = (0..parsed.job.n as u32).map(choice).collect();
+        Self { parsed, model, choices, scores: Vec::new(), has_begun: false }
     }
 
     /// The message of an update, if it is time for one.
@@ -66,7 +67,7 @@ impl Messages {
             Update::Event { choice, event, stats, ticket, .. } => (choice, event, stats, ticket),
         };
         let tokenizer = self.model.served.tokenizer();
-        let options = &self.asked.job.options;
+        let options = &self.parsed.job.options;
         let choice = &mut self.choices[index];
         choice.stats = stats;
         choice.shown += event.text.len();
@@ -76,13 +77,13 @@ impl Messages {
             }
             choice.add(token, options.logprobs.is_some());
         }
-        if self.asked.text {
+        if self.parsed.text {
             choice.waiting.text += &event.text;
         }
         if let Some(end) = event.end {
             let last = event.token.as_ref().filter(|_| event.ends_text).map(|token| token.id);
             let met = choice.met(end, last, &options.stop, tokenizer);
-            let transfer = self.asked.keep.as_ref().map(|transfer| transfer.told(ticket.as_deref()));
+            let transfer = self.parsed.keep.as_ref().map(|transfer| transfer.told(ticket.as_deref()));
             choice.end(reason(end), met, transfer);
         } else if choice.shown < choice.written.len() || choice.utf8.is_pending() {
             return None;
@@ -109,11 +110,11 @@ impl Messages {
     }
 
     fn prompt_info(&mut self) -> PromptInfo {
-        let prompt = &self.asked.job.prompts[0];
-        let token_ids = if self.asked.shows.prompt_token_ids { prompt.clone() } else { Vec::new() };
+        let prompt = &self.parsed.job.prompts[0];
+        let token_ids = if self.parsed.shows.prompt_token_ids { prompt.clone() } else { Vec::new() };
         let mut info =
             PromptInfo { num_prompt_tokens: prompt.len() as u32, token_ids, ..PromptInfo::default() };
-        if self.asked.job.score_prompt.is_some() {
+        if self.parsed.job.score_prompt.is_some() {
             // There is nothing to say of the first token.
             info.logprobs.push(0.0);
             info.ranks.push(0);
@@ -138,7 +139,7 @@ impl Choice {
         }
     }
 
-    /// What ended the text.
+    /// Stop text or token that ended the text.
     fn met(
         &self,
         end: StopReason,

@@ -25,12 +25,12 @@ const DROPPED_TIME: Duration = Duration::from_secs(30);
 /// Longest silence meanwhile.
 const DROPPED_SILENCE: Duration = Duration::from_secs(2);
 
-/// Whether the newest request of a connection has come whole.
+/// Flag of a connection: its newest request has come whole.
 #[derive(Clone, Debug, Default)]
 pub struct Whole(Arc<AtomicBool>);
 
 impl Whole {
-    /// Whether it has.
+    /// The flag.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -46,7 +46,7 @@ pub struct Arriving {
     /// `None` behind its end.
     body: Option<Incoming>,
     whole: Whole,
-    /// Whether the client sends it without being told to.
+    /// The client sends it without being told to.
     comes: bool,
 }
 

@@ -21,19 +21,19 @@ use super::tls::Acceptor;
 
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
-/// How soon behind a request a client closes its writing side if it waits for the answer.
+/// Longest time from a request to the close of the writing side, by a client that waits for the answer.
 const CLOSES_WITHIN: Duration = Duration::from_millis(200);
 
-/// How connections are kept.
+/// Limits and state of connections.
 #[derive(Clone)]
 pub struct Connections {
     /// Places for connections.
     pub places: Arc<Semaphore>,
-    /// How long a head may take, and a silence.
+    /// Longest time for a head, and for a silence.
     pub header_time: Duration,
-    /// How long a client may leave what it is sent unread.
+    /// Longest time that a client may leave what it is sent unread.
     pub write_time: Duration,
-    /// What makes a connection one of TLS, if it is to be one.
+    /// TLS, if the server has it.
     pub tls: Option<Acceptor>,
     /// Becomes true when no new requests are taken.
     pub ending: watch::Receiver<bool>,
@@ -113,13 +113,13 @@ fn log(ended: hyper::Result<()>) {
 struct Watched<S> {
     stream: S,
     patience: Duration,
-    /// When it runs out, while something waits to be written.
+    /// Runs out after `patience`, while something waits to be written.
     until: Pin<Box<Sleep>>,
     waits: bool,
-    /// When the last bytes came.
+    /// Time of the last bytes.
     heard: Instant,
     whole: Whole,
-    /// When an end right behind the last bytes is that of a request that broke off.
+    /// Time after which an end right behind the last bytes is that of a request that broke off.
     ends: Option<Pin<Box<Sleep>>>,
     /// Told when the client has said all: the connection ends with its answer.
     said_all: Arc<Notify>,
@@ -153,7 +153,7 @@ impl<S> Watched<S> {
         Poll::Pending
     }
 
-    /// What a write came to; an error if it has waited for too long.
+    /// Result of a write; an error if it has waited for too long.
     fn watched<T>(&mut self, wrote: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
             self.waits = false;

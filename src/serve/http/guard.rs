@@ -20,7 +20,7 @@ use crate::family::Family;
 use crate::options::ServeOptions;
 use crate::page::ASSETS;
 
-/// Who asks: a name for each key, which does not change with the others and is that of a folder; nothing on a
+/// Name of a client's key, which does not change with the other keys and is that of a folder; empty on a
 /// server without keys.
 #[derive(Clone, Debug)]
 pub struct Client(pub Arc<str>);
@@ -100,7 +100,7 @@ fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
     }
 }
 
-/// Whether `Host` names this machine, or is one of `hosts`.
+/// True if `Host` names this machine, or is one of `hosts`.
 fn is_own_host(host: &str, hosts: &[String]) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
@@ -112,7 +112,7 @@ fn is_own_host(host: &str, hosts: &[String]) -> bool {
         || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// Who brings a key that is known; everybody, on a server without keys.
+/// The client whose key a request brings; without keys every request has the same client.
 pub fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
     if keys.is_empty() {
         return Some(Client(Arc::from("")));
@@ -135,7 +135,7 @@ pub fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
     found.map(|at| Client(name(keys, at)))
 }
 
-/// What a key's client is called. It tells 32 bits of the key to those who see files that are saved.
+/// Name of a key's client. It tells 32 bits of the key to those who see files that are saved.
 fn name(keys: &[String], at: usize) -> Arc<str> {
     let sum = |key: &String| crc32fast::hash(key.as_bytes());
     let own = sum(&keys[at]);
@@ -160,8 +160,8 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     ((1..=128).contains(&id.len()) && id.chars().all(is_plain)).then(|| id.to_owned())
 }
 
-/// What a browser asks before it sends a request of another origin: it may send all headers that it asks for.
-/// Who may ask at all has been decided, and clients add headers of their own (`x-stainless-os`, ...).
+/// Answer to a browser's question before a request of another origin: it may send all headers that it asks
+/// for. The origin itself has been checked, and clients add headers of their own (`x-stainless-os`, ...).
 fn preflight(asked: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();

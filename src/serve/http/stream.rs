@@ -21,19 +21,19 @@ use crate::error::ApiError;
 use crate::job::{Handle, JobError, Update};
 use crate::options::ServeOptions;
 
-/// What a family of endpoints makes of the updates of a job.
+/// Encoder of a job's updates in the form of a family of endpoints.
 pub trait Encoder: Send + 'static {
-    /// What comes before everything else.
+    /// Writes what comes before everything else.
     fn begin(&mut self, out: &mut Out);
-    /// What an update becomes.
+    /// Writes an update.
     fn update(&mut self, update: Update, out: &mut Out);
-    /// What is said of an error in the midst of an answer; nothing follows.
+    /// Writes an error in the midst of an answer; nothing follows.
     fn fail(&mut self, error: &ApiError, out: &mut Out);
-    /// What comes when every choice has ended.
+    /// Writes the end, when every choice has ended.
     fn end(&mut self, out: &mut Out);
 }
 
-/// How pieces are framed.
+/// Framing of pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// `text/event-stream`.
@@ -42,7 +42,7 @@ pub enum Framing {
     Lines,
 }
 
-/// What is to be sent.
+/// Text to be sent.
 #[derive(Debug, Default)]
 pub struct Out(String);
 
@@ -82,7 +82,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// An answer in pieces. It begins with the first update, or without one after `patience`.
 ///
 /// # Errors
-/// What became of the job, if it failed before anything was sent.
+/// The failure of the job, if it failed before anything was sent.
 pub async fn answer(
     options: &ServeOptions,
     mut handle: Handle,
@@ -108,7 +108,7 @@ pub async fn answer(
     Ok(response)
 }
 
-/// What a client is told of a job's end.
+/// The error of the API for a job's error.
 pub fn api_error(err: &JobError) -> ApiError {
     match err {
         JobError::Refused(message) => ApiError::bad(message.clone()),
@@ -164,7 +164,7 @@ impl Pump {
         }
     }
 
-    /// Sends what there is. `false` if nobody takes it.
+    /// Sends what there is. `false` if the client has left.
     async fn send(&self, out: &mut Out) -> bool {
         if out.0.is_empty() {
             return true;
@@ -174,7 +174,7 @@ impl Pump {
     }
 }
 
-/// A body that is written by somebody else.
+/// A body that a task writes.
 struct Pieces(mpsc::Receiver<Bytes>);
 
 impl HttpBody for Pieces {

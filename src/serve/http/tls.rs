@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::options::TlsFiles;
 
-/// What makes a connection one of TLS.
+/// TLS of a server: handshakes with its key and certificate.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
@@ -44,7 +44,7 @@ impl Acceptor {
     /// Shakes hands.
     ///
     /// # Errors
-    /// What is wrong with the other end.
+    /// A fault of the other end.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
         self.0.accept(stream).await
     }

@@ -1,13 +1,13 @@
 //! The page at `/`: a chat, and a text that a model continues, in the reader's browser.
 //!
-//! The files beside this one are served as they are; there is no build step. They ask nobody but this server,
+//! The files beside this one are served as they are; there is no build step. They ask no other server,
 //! and store conversations in the browser alone. Start reading at `page.mjs`. What they need of the server is
 //! in `api.mjs`: `/props`, `/v1/models`, `/v1/chat/completions`, `/completion`.
 
 /// A file of the page.
 #[derive(Debug)]
 pub struct Asset {
-    /// Where it is served, below the prefix of the server, if there is one.
+    /// Path below the prefix of the server, if there is one.
     pub path: &'static str,
     /// Its `Content-Type`.
     pub media_type: &'static str,

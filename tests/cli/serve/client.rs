@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sterna::engine::{Engine, EngineOptions, SamplerOptions};
-use sterna::serve::{Loaded, ModelSource, ServeError, ServeOptions, Server, Stopper};
+use sterna::serve::{Companion, Loaded, ModelSource, ServeError, ServeOptions, Server, Stopper};
 
 /// Slots of the test server.
 pub const SLOTS: usize = 3;
@@ -53,20 +53,33 @@ impl TestServer {
 
     /// One that is not asked whether it is ready.
     #[cfg(any(feature = "grpc", feature = "tls"))]
-    pub fn start_unasked(change: impl FnOnce(&mut ServeOptions)) -> Self {
+    pub fn start_unasked(
+        companions: Vec<Box<dyn Companion>>,
+        change: impl FnOnce(&mut ServeOptions),
+    ) -> Self {
         let mut options = ServeOptions::default();
         change(&mut options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let loaded = Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() };
-        Self::unasked(Server::start(listener, options, "tiny", move || Ok(loaded)).unwrap(), None)
+        let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded));
+        Self::unasked(server.unwrap(), None)
     }
 
     pub fn with_engine(engine: Engine, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        Self::with_companions(engine, Vec::new(), change)
+    }
+
+    /// With services beside HTTP.
+    pub fn with_companions(
+        engine: Engine,
+        companions: Vec<Box<dyn Companion>>,
+        change: impl FnOnce(&mut ServeOptions),
+    ) -> Self {
         let mut options = ServeOptions { metrics: true, ..ServeOptions::default() };
         change(&mut options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let loaded = Loaded { engine: engine.clone(), sampler: SamplerOptions::default() };
-        let server = Server::start(listener, options, "tiny", move || Ok(loaded)).unwrap();
+        let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded)).unwrap();
         Self::of(server, Some(engine))
     }
 
@@ -75,7 +88,7 @@ impl TestServer {
         let mut options = ServeOptions { metrics: true, ..ServeOptions::default() };
         change(&mut options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Self::of(Server::start_many(listener, options, models).unwrap(), None)
+        Self::of(Server::start_many(listener, options, Vec::new(), models).unwrap(), None)
     }
 
     /// The engine of a server with one model.
@@ -85,7 +98,9 @@ impl TestServer {
 
     fn unasked(server: Server, engine: Option<Engine>) -> Self {
         let (address, stopper) = (server.address(), server.stopper());
-        let (grpc, kv_events) = (server.grpc_address(), server.kv_events().map(str::to_owned));
+        let endpoint = |name: &str| server.endpoints().find(|endpoint| endpoint.service == name);
+        let grpc = endpoint("gRPC").map(|grpc| grpc.address.parse().unwrap());
+        let kv_events = endpoint("events of the KV cache").map(|events| events.address.clone());
         let ended = Some(std::thread::spawn(move || server.wait()));
         Self { address, grpc, kv_events, engine, stopper, ended }
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sterna::engine::SamplerOptions;
-use sterna::serve::{GrpcOptions, Loaded, ServeOptions, Server};
+use sterna::grpc::{Grpc, GrpcOptions, KvEvents};
+use sterna::serve::{Companion, Loaded, ServeOptions, Server};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -29,9 +30,18 @@ use zeromq::{Socket, SocketRecv, SubSocket};
 use super::client::{N_CTX, SLOTS, TestServer};
 use super::load::{Act, engine_that};
 
-pub fn options(options: &mut ServeOptions) {
+pub fn grpc() -> Box<dyn Companion> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    options.grpc = Some(GrpcOptions { address, card: None, kv_transfer: None });
+    Box::new(Grpc::new(GrpcOptions { address, card: None, kv_transfer: None }))
+}
+
+fn kv_events() -> Box<dyn Companion> {
+    Box::new(KvEvents::new("tcp://127.0.0.1:0"))
+}
+
+/// A server with gRPC.
+pub fn started() -> TestServer {
+    TestServer::with_companions(super::client::engine(N_CTX), vec![grpc()], |_| ())
 }
 
 pub fn runtime() -> Runtime {
@@ -88,7 +98,7 @@ pub async fn said(channel: &Channel, request: GenerateRequest) -> Result<Said, S
 
 #[test]
 fn answers_say_what_http_says() {
-    let server = TestServer::start(options);
+    let server = started();
     let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"],
         "additionalProperties": false });
     let seeded = |seed: i64| Some(RandomSampling { seed: Some(seed), ..Default::default() });
@@ -190,7 +200,7 @@ fn answers_say_what_http_says() {
 
 #[test]
 fn stop_strings_and_log_probabilities() {
-    let server = TestServer::start(options);
+    let server = started();
     runtime().block_on(async {
         let channel = channel(&server).await;
         let plain = said(&channel, request(&prompt(1, 30), 40)).await.unwrap();
@@ -254,7 +264,7 @@ fn stop_strings_and_log_probabilities() {
 
 #[test]
 fn requests_that_cannot_be_done_are_refused_by_name() {
-    let server = TestServer::start(options);
+    let server = started();
     let changed = |change: fn(&mut GenerateRequest)| {
         let mut asked = request(&[1, 2, 3], 4);
         change(&mut asked);
@@ -299,10 +309,7 @@ fn requests_that_cannot_be_done_are_refused_by_name() {
 
 #[test]
 fn the_server_says_what_it_is() {
-    let server = TestServer::start(|all| {
-        options(all);
-        all.kv_events = Some("tcp://127.0.0.1:0".into());
-    });
+    let server = TestServer::with_companions(super::client::engine(N_CTX), vec![grpc(), kv_events()], |_| ());
     let name = runtime().block_on(async {
         let mut control = ControlClient::new(channel(&server).await);
         let info = control.get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner();
@@ -328,8 +335,7 @@ fn the_server_says_what_it_is() {
 
 #[test]
 fn keys_hold_for_grpc_as_well() {
-    let server = TestServer::start_unasked(|all| {
-        options(all);
+    let server = TestServer::start_unasked(vec![grpc()], |all| {
         all.keys = vec!["secret".into()];
     });
     runtime().block_on(async {
@@ -358,15 +364,13 @@ async fn serving(channel: &Channel) {
 #[test]
 fn health_before_a_model_is_loaded_and_after() {
     let (go, waits) = std::sync::mpsc::channel::<()>();
-    let mut all = ServeOptions::default();
-    options(&mut all);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = Server::start(listener, all, "tiny", move || {
+    let server = Server::start(listener, ServeOptions::default(), vec![grpc()], "tiny", move || {
         waits.recv().unwrap();
         Ok(Loaded { engine: super::client::engine(N_CTX), sampler: SamplerOptions::default() })
     });
     let server = server.unwrap();
-    let address = server.grpc_address().unwrap();
+    let address = server.endpoints().next().unwrap().address.clone();
     runtime().block_on(async {
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let mut health = HealthClient::new(channel.clone());
@@ -386,8 +390,7 @@ fn health_before_a_model_is_loaded_and_after() {
 #[test]
 fn clients_that_leave_and_requests_that_are_told_to_end_free_their_pages() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(20)));
-    let server = TestServer::with_engine(slow, |all| {
-        options(all);
+    let server = TestServer::with_companions(slow, vec![grpc()], |all| {
         all.cache_prompt = false;
     });
     // Long before the text would have ended by itself.
@@ -430,7 +433,7 @@ fn clients_that_leave_and_requests_that_are_told_to_end_free_their_pages() {
 
 #[test]
 fn sixty_four_streams_at_once_say_what_each_says_alone() {
-    let server = TestServer::start(options);
+    let server = started();
     let asked = |at: u32| {
         let mut asked = request(&prompt(at % 9, 10 + at * 7 % 130), 6 + at % 9);
         asked.temperature = Some(if at.is_multiple_of(2) { 0.0 } else { 1.0 });
@@ -457,7 +460,7 @@ fn sixty_four_streams_at_once_say_what_each_says_alone() {
 #[test]
 fn a_server_that_ends_lets_streams_end() {
     let slow = engine_that(|_| Act::Sleep(Duration::from_millis(5)));
-    let server = TestServer::with_engine(slow, options);
+    let server = TestServer::with_companions(slow, vec![grpc()], |_| ());
     let runtime = runtime();
     let mut stream = runtime.block_on(async {
         let mut client = InferenceClient::new(channel(&server).await);
@@ -484,10 +487,7 @@ fn unpacked(bytes: &[u8]) -> Value {
 
 #[test]
 fn pages_are_published_in_the_form_that_vllm_has() {
-    let server = TestServer::start(|all| {
-        options(all);
-        all.kv_events = Some("tcp://127.0.0.1:0".into());
-    });
+    let server = TestServer::with_companions(super::client::engine(N_CTX), vec![grpc(), kv_events()], |_| ());
     let runtime = runtime();
     let mut socket = runtime.block_on(async {
         let mut socket = SubSocket::new();

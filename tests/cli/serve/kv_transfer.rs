@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
-use sterna::serve::{GrpcOptions, KvTransferOptions, ServeOptions, Server};
+use sterna::grpc::{Grpc, GrpcOptions, KvTransferOptions};
+use sterna::serve::{Companion, ServeOptions, Server};
 use tonic::{Code, Status};
 use vllm_proto::finish_info::FinishReason;
 use vllm_proto::{GenerateRequest, KvCacheParameters, RandomSampling};
@@ -24,9 +25,11 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 fn server(cache: &str, change: impl FnOnce(&mut KvTransferOptions)) -> TestServer {
     let mut transfer = KvTransferOptions::new(LOOPBACK);
     change(&mut transfer);
-    TestServer::with_engine(with_cache(cache), |options| {
-        options.grpc = Some(GrpcOptions { address: LOOPBACK, card: None, kv_transfer: Some(transfer) });
-    })
+    TestServer::with_companions(with_cache(cache), vec![grpc(Some(transfer))], |_| ())
+}
+
+fn grpc(kv_transfer: Option<KvTransferOptions>) -> Box<dyn Companion> {
+    Box::new(Grpc::new(GrpcOptions { address: LOOPBACK, card: None, kv_transfer }))
 }
 
 fn ask(server: &TestServer, request: GenerateRequest) -> Result<Said, Status> {
@@ -163,9 +166,7 @@ fn what_is_kept_is_bounded_and_words_that_mean_nothing_are_refused() {
     let got = ask(&small, with(request(&prompt(5, 150), 2), prefill(&one, &prompt(5, 150)), "")).unwrap();
     assert_eq!(got.finish.num_cached_tokens, Some(0));
 
-    let plain = TestServer::with_engine(with_cache("f16"), |options| {
-        options.grpc = Some(GrpcOptions { address: LOOPBACK, card: None, kv_transfer: None });
-    });
+    let plain = TestServer::with_companions(with_cache("f16"), vec![grpc(None)], |_| ());
     let told = prefill(&one, &prompt(5, 150));
     for name in ["do_remote_decode", "do_remote_prefill"] {
         let mut words = told.clone();
@@ -329,10 +330,9 @@ fn hostile_clients_get_nothing() {
 #[test]
 fn an_address_that_nobody_can_be_told_is_refused() {
     let transfer = KvTransferOptions::new(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
-    let grpc = GrpcOptions { address: LOOPBACK, card: None, kv_transfer: Some(transfer) };
-    let options = ServeOptions { grpc: Some(grpc), ..ServeOptions::default() };
+    let (options, companions) = (ServeOptions::default(), vec![grpc(Some(transfer))]);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let started = Server::start(listener, options, "tiny", || Err("it is not loaded".into()));
+    let started = Server::start(listener, options, companions, "tiny", || Err("it is not loaded".into()));
     let message = started.err().expect("it does not start").to_string();
     assert!(message.contains("0.0.0.0") && message.contains("reach"), "{message}");
 }

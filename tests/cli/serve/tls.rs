@@ -38,7 +38,7 @@ fn trusting(certificates: &[&str]) -> Arc<ClientConfig> {
 
 #[test]
 fn requests_and_streams_pass_encrypted_and_nothing_else_does() {
-    let server = TestServer::start_unasked(|options| options.tls = Some(files()));
+    let server = TestServer::start_unasked(Vec::new(), |options| options.tls = Some(files()));
     let config = trusting(&["cert.pem"]);
     let ask = |request: &str| {
         let name = ServerName::try_from("localhost").unwrap();
@@ -101,7 +101,7 @@ mod grpc {
     use tonic::codegen::http::Uri;
     use tonic::transport::{Channel, Endpoint};
 
-    use super::super::grpc::{channel, options, prompt, request, runtime, said};
+    use super::super::grpc::{channel, grpc, prompt, request, runtime, said, started};
     use super::*;
 
     /// Connections of HTTP/2 through TLS.
@@ -140,9 +140,8 @@ mod grpc {
 
     #[test]
     fn grpc_passes_encrypted_and_nothing_else_does() {
-        let plain = TestServer::start(options);
-        let server = TestServer::start_unasked(|with| {
-            options(with);
+        let plain = started();
+        let server = TestServer::start_unasked(vec![grpc()], |with| {
             with.tls = Some(files());
             with.header_time = Duration::from_secs(2);
         });

@@ -29,14 +29,14 @@ pub fn routes() -> Router<Arc<App>> {
     Router::new().route("/v1/messages", post(messages)).route("/v1/messages/count_tokens", post(count_tokens))
 }
 
-/// What a request asks.
-struct Asked {
+/// A parsed request.
+struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
     stream: bool,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         let Some(max_tokens) = fields.int("max_tokens", 1..=i64::from(i32::MAX))? else {
@@ -45,12 +45,12 @@ impl Asked {
         if fields.list("mcp_servers", usize::MAX)?.is_some_and(|servers| !servers.is_empty()) {
             return Err(ApiError::unsupported("mcp_servers"));
         }
-        let (talk, constraints) = request::read(fields, served)?;
+        let (chat, constraints) = request::read(fields, served)?;
         let mut options = GenerateOptions {
             stop: fields.texts("stop_sequences", STOPS.0, STOPS.1)?,
             ..sampling::generation(fields, served)?
         };
-        let (prompt, reading) = read.turn(served, talk, &constraints, &mut options)?;
+        let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
         Ok(Self {
             job: read.job(served, vec![prompt], options, 1, Some(max_tokens))?,
             reading,
@@ -61,24 +61,25 @@ impl Asked {
 
 async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     let count = Read::of(&app, request).await?.work(|read, served| {
-        let (talk, constraints) = request::read(&read.fields, served)?;
-        Ok(talk.offering(&constraints, served).prompt(served)?.ids.len())
+        let (chat, constraints) = request::read(&read.fields, served)?;
+        Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
     });
     Ok(json(&json!({ "input_tokens": count.await? })))
 }
 
 async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
+    let (model, parsed, handle) =
+        Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let id = app.name("msg_");
-    if asked.stream {
-        let reader = Reader::new(asked.reading.clone());
-        let events = Events { id, model, asked, reader };
+    if parsed.stream {
+        let reader = Reader::new(parsed.reading.clone());
+        let events = Events { id, model, parsed, reader };
         return answer(&app.options, handle, Framing::Events, Duration::ZERO, events).await;
     }
     let mut choices = collect(handle, 1).await?;
-    let reader = Reader::of(asked.reading, choices.swap_remove(0));
+    let reader = Reader::of(parsed.reading, choices.swap_remove(0));
     let mut message = message(&id, &model.served.name, reader.blocks().iter().filter_map(block).collect());
-    let (reason, sequence) = stop_reason(&reader, &asked.job);
+    let (reason, sequence) = stop_reason(&reader, &parsed.job);
     message["stop_reason"] = reason.into();
     message["stop_sequence"] = sequence;
     message["usage"] = usage(&reader.choice.stats);
@@ -101,7 +102,7 @@ fn message(id: &str, model: &str, content: Value) -> Value {
 fn block(block: &Block) -> Option<Value> {
     let text = block.text.as_str();
     Some(match &block.kind {
-        // Nobody signs here what a model thought.
+        // Thoughts are not signed here.
         Kind::Thoughts => json!({ "type": "thinking", "thinking": text, "signature": "" }),
         Kind::Text => json!({ "type": "text", "text": text }),
         Kind::Call { id, name, .. } => {
@@ -135,11 +136,11 @@ fn usage(stats: &Stats) -> Value {
 struct Events {
     id: String,
     model: Arc<Instance>,
-    asked: Asked,
+    parsed: ParsedRequest,
     reader: Reader,
 }
 
-/// What happens to a block, as events.
+/// Changes of a block as events.
 fn tell(out: &mut Out, index: usize, block: &Block, change: Change<'_>) {
     let mut delta = |delta: Value| {
         let event = json!({ "type": "content_block_delta", "index": index, "delta": delta });
@@ -173,7 +174,7 @@ fn tell(out: &mut Out, index: usize, block: &Block, change: Change<'_>) {
 
 impl Encoder for Events {
     fn begin(&mut self, out: &mut Out) {
-        let prompt_tokens = self.asked.job.prompts[0].len();
+        let prompt_tokens = self.parsed.job.prompts[0].len();
         let mut message = message(&self.id, &self.model.served.name, json!([]));
         message["usage"] = usage(&Stats { prompt_tokens, ..Stats::default() });
         out.event("message_start", &json!({ "type": "message_start", "message": message }));
@@ -195,7 +196,7 @@ impl Encoder for Events {
 
     fn end(&mut self, out: &mut Out) {
         self.reader.end(|index, block, change| tell(out, index, block, change));
-        let (reason, sequence) = stop_reason(&self.reader, &self.asked.job);
+        let (reason, sequence) = stop_reason(&self.reader, &self.parsed.job);
         let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
         let usage = usage(&self.reader.choice.stats);
         out.event("message_delta", &json!({ "type": "message_delta", "delta": delta, "usage": usage }));

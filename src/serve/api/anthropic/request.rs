@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use crate::constraints::{Constraints, schema};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::messages::{self, Talk, Thinking};
+use crate::messages::{self, ChatPrompt, Thinking};
 use crate::model::Served;
-use crate::offer::Offer;
+use crate::tool_config::ToolConfig;
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{Message, ToolCall};
 
@@ -17,8 +17,9 @@ use sterna_tokenizer::chat::{Message, ToolCall};
 const BLOCKS: usize = 1024;
 
 /// The conversation, and the form of the answer.
-pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints), ApiError> {
-    let constraints = Constraints::of_talk(fields, format(fields)?, Offer::messages(fields)?, served)?;
+pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints), ApiError> {
+    let constraints =
+        Constraints::of_conversation(fields, format(fields)?, ToolConfig::messages(fields)?, served)?;
     let list = messages::list(fields)?;
     let mut said = Conversation::default();
     let system = messages::content("system", fields.get("system"))?;
@@ -154,7 +155,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// What a tool answered. Templates have no place for failures, so that the text says it.
+    /// Answer of a tool. Templates have no place for failures, so that the text says it.
     fn answer(&mut self, block: &Fields, id: String) -> Result<(), ApiError> {
         let mut content = match block.get("content") {
             Some(Value::Array(parts)) => {

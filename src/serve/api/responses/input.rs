@@ -9,7 +9,7 @@ use super::tools::{self, Names, flat, with_input};
 use crate::constraints::{Constraints, response_format};
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::messages::{self, Talk, Thinking};
+use crate::messages::{self, ChatPrompt, Thinking};
 use crate::model::Served;
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{Message, ToolCall};
@@ -17,12 +17,12 @@ use sterna_tokenizer::chat::{Message, ToolCall};
 /// Most items of an input.
 const ITEMS: usize = 4096;
 
-/// How the model is shown an item that is not of one of its own tools.
+/// Form in which the model sees an item that is not of one of its own tools.
 #[derive(Clone, Copy, Debug)]
 enum Shown {
     /// A call of the tool with these fields as its arguments.
     Call(&'static str, &'static [&'static str]),
-    /// What a tool answered: the first of these fields that is there.
+    /// Answer of a tool: the first of these fields that is there.
     Answer(&'static [&'static str]),
     /// Both, if what the tool answered is there.
     Done(&'static str, &'static [&'static str], &'static [&'static str]),
@@ -60,9 +60,9 @@ const KINDS: &[(&str, Shown)] = &[
 ];
 
 /// The conversation, the form of the answer, and the names of the tools that it may call.
-pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints, Names), ApiError> {
-    let (offer, names) = tools::read(fields)?;
-    let constraints = Constraints::of_talk(fields, format(fields)?, offer, served)?;
+pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints, Names), ApiError> {
+    let (tool_config, names) = tools::read(fields)?;
+    let constraints = Constraints::of_conversation(fields, format(fields)?, tool_config, served)?;
     let mut said = Conversation::default();
     said.system.extend(fields.text("instructions")?.map(str::to_owned));
     match fields.get("input") {
@@ -91,8 +91,12 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(Talk, Constraints, Name
         None => Thinking::default(),
     };
     let extras = messages::extras(fields, effort)?;
-    // An answer is a new one, whoever spoke last.
-    Ok((Talk { messages, add_generation_prompt: true, begun: None, extras }, constraints, names))
+    // An answer is a new one, whichever role spoke last.
+    Ok((
+        ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras },
+        constraints,
+        names,
+    ))
 }
 
 fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
@@ -104,7 +108,7 @@ fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
 /// Items as messages: what an assistant thought, said and called in one go is one of them.
 #[derive(Debug, Default)]
 struct Conversation {
-    /// What the system and the developer say. It stands at the head, wherever it was written.
+    /// Text of the system and the developer. It stands at the head, wherever it was written.
     system: Vec<String>,
     messages: Vec<Message>,
     /// Thoughts that belong to the assistant's next message.
@@ -229,7 +233,7 @@ impl Conversation {
     }
 }
 
-/// What a call and its answer have in common.
+/// Common part of a call and its answer.
 fn id(fields: &Fields) -> Option<String> {
     let name = fields.first(&["call_id", "id"])?;
     fields.get(name)?.as_str().map(str::to_owned)

@@ -55,21 +55,21 @@ const REPEATED: &[(&str, Missing)] = &[
     ("user", || Value::Null),
 ];
 
-/// What a request asks.
-struct Asked {
+/// A parsed request.
+struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
     stream: bool,
-    /// What of it the answer repeats.
+    /// Fields that the answer repeats.
     repeated: Value,
     names: Names,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
         let fields = &read.fields;
         refuse(fields)?;
-        let (talk, constraints, names) = input::read(fields, served)?;
+        let (chat, constraints, names) = input::read(fields, served)?;
         let mut options = sampling::generation(fields, served)?;
         let max_tokens = sampling::max_tokens(fields, &["max_output_tokens"])?;
         let mut repeated = json!({
@@ -78,7 +78,7 @@ impl Asked {
         for (name, default) in REPEATED {
             repeated[*name] = fields.get(name).cloned().unwrap_or_else(default);
         }
-        let (prompt, reading) = read.turn(served, talk, &constraints, &mut options)?;
+        let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
         Ok(Self {
             job: read.job(served, vec![prompt], options, 1, max_tokens)?,
             reading,
@@ -117,15 +117,16 @@ fn refuse(fields: &Fields) -> Result<(), ApiError> {
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     let count = Read::of(&app, request).await?.work(|read, served| {
         refuse(&read.fields)?;
-        let (talk, constraints, _) = input::read(&read.fields, served)?;
-        Ok(talk.offering(&constraints, served).prompt(served)?.ids.len())
+        let (chat, constraints, _) = input::read(&read.fields, served)?;
+        Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
     });
     Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": count.await? })))
 }
 
 async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (model, asked, handle) = Read::of(&app, request).await?.begin(Asked::of, |asked| &asked.job).await?;
-    let Asked { reading, stream, repeated, names, .. } = asked;
+    let (model, parsed, handle) =
+        Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
+    let ParsedRequest { reading, stream, repeated, names, .. } = parsed;
     let head = Head { id: app.name(""), created: now(), model, repeated, names };
     if stream {
         let events = Events::new(head, Reader::new(reading));

@@ -13,9 +13,9 @@ use crate::instance::Instance;
 use crate::job::Update;
 use sterna_engine::Stats;
 
-/// What is the same in a response from its beginning to its end.
+/// Fields that are the same in a response from its beginning to its end.
 pub struct Head {
-    /// What its id and those of its items have in common.
+    /// Common part of its id and those of its items.
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
@@ -23,7 +23,7 @@ pub struct Head {
     pub model: Arc<Instance>,
     /// Fields of the request that are repeated.
     pub repeated: Value,
-    /// What the client calls its tools.
+    /// Names that the client has for its tools.
     pub names: Names,
 }
 
@@ -75,7 +75,7 @@ impl Head {
         response
     }
 
-    /// What an item is called.
+    /// Id of an item.
     fn item_id(&self, at: usize, kind: &Kind) -> String {
         let head = match kind {
             Kind::Thoughts => "rs",
@@ -141,7 +141,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Those of a response that begins.
+    /// Events of a response that begins.
     pub fn new(head: Head, reader: Reader) -> Self {
         Self { head, reader, teller: Teller::default() }
     }
@@ -161,7 +161,7 @@ impl Teller {
         out.event(kind, &event);
     }
 
-    /// What happens to a block.
+    /// Events of a block.
     fn tell(&mut self, out: &mut Out, head: &Head, at: usize, block: &Block, change: Change<'_>) {
         let item = |status: &str| json!({ "output_index": at, "item": head.item(at, block, status) });
         let of_item = |mut more: Value| {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::offer::{Offer, TOOLS, declared, name};
+use crate::tool_config::{TOOLS, ToolConfig, declared, name};
 use sterna_tools::Tool;
 
 /// Types of tools that OpenAI's servers run, or whose arguments only its models know.
@@ -53,7 +53,7 @@ pub struct Origin {
     pub namespace: Option<String>,
     /// Its name there.
     pub name: String,
-    /// Whether its calls have a text instead of arguments.
+    /// Its calls have a text instead of arguments.
     pub is_custom: bool,
 }
 
@@ -68,7 +68,7 @@ impl Names {
         self.0.get(name).cloned().unwrap_or_else(plain)
     }
 
-    /// Whether `asked`, of `tool_choice`, is the tool or its namespace.
+    /// True if `asked`, of `tool_choice`, is the tool or its namespace.
     fn are(&self, asked: &Value, tool: &Tool) -> bool {
         let text = |name: &str| asked.get("function").unwrap_or(asked).get(name).and_then(Value::as_str);
         let Origin { namespace, name, .. } = self.origin(&tool.name);
@@ -84,7 +84,7 @@ impl Names {
 ///
 /// # Errors
 /// 400 that names the field; also where `tool_choice` wants a tool that this server does not run.
-pub fn read(fields: &Fields) -> Result<(Offer, Names), ApiError> {
+pub fn read(fields: &Fields) -> Result<(ToolConfig, Names), ApiError> {
     let mut list = List::default();
     list.add_all(fields, None)?;
     if let Some(Value::Array(items)) = fields.get("input") {
@@ -110,11 +110,11 @@ pub fn read(fields: &Fields) -> Result<(Offer, Names), ApiError> {
                        `custom`, which the client runs, or none, or auto";
         return Err(ApiError::unsupported("tool_choice").with(message));
     }
-    let offer = Offer { tools, ..Offer::default() };
-    Ok((offer.chosen(fields, |asked, tool| names.are(asked, tool))?, names))
+    let tool_config = ToolConfig { tools, ..ToolConfig::default() };
+    Ok((tool_config.chosen(fields, |asked, tool| names.are(asked, tool))?, names))
 }
 
-/// What has been read so far.
+/// Tools that have been read so far.
 #[derive(Debug, Default)]
 struct List {
     tools: Vec<Tool>,
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use sterna_tools::Choice;
 
-    fn of(request: Value) -> Result<(Offer, Names), ApiError> {
+    fn of(request: Value) -> Result<(ToolConfig, Names), ApiError> {
         read(&Fields::of(request).unwrap())
     }
 
@@ -212,8 +212,8 @@ mod tests {
         json!({ "type": "function", "name": name })
     }
 
-    fn called(offer: &Offer) -> Vec<&str> {
-        offer.tools.iter().map(|tool| tool.name.as_str()).collect()
+    fn called(tool_config: &ToolConfig) -> Vec<&str> {
+        tool_config.tools.iter().map(|tool| tool.name.as_str()).collect()
     }
 
     /// Tools of all kinds: functions, a namespace, a custom one, and one that OpenAI runs.
@@ -226,12 +226,12 @@ mod tests {
 
     #[test]
     fn tools_are_functions_to_the_model_and_have_their_own_names_for_the_client() {
-        let (offer, names) = of(json!({ "tools": tools() })).unwrap();
-        assert_eq!(called(&offer), ["look", "crm__look", "crm__patch", "patch"]);
-        let about = |at: usize| offer.tools[at].description.as_deref();
+        let (tool_config, names) = of(json!({ "tools": tools() })).unwrap();
+        assert_eq!(called(&tool_config), ["look", "crm__look", "crm__patch", "patch"]);
+        let about = |at: usize| tool_config.tools[at].description.as_deref();
         assert_eq!(about(1), Some("crm: Customers."));
         assert_eq!(about(3), Some("Patches.\n\nThe grammar of `input` (regex):\na+"));
-        assert_eq!(offer.tools[2].parameters["required"], json!(["input"]));
+        assert_eq!(tool_config.tools[2].parameters["required"], json!(["input"]));
         let origin = |namespace: Option<&str>, name: &str, is_custom| Origin {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
@@ -246,8 +246,8 @@ mod tests {
     #[test]
     fn every_tool_that_is_hosted_is_left_out() {
         for kind in HOSTED {
-            let (offer, _) = of(json!({ "tools": [{ "type": kind }, function("f")] })).unwrap();
-            assert_eq!(called(&offer), ["f"], "{kind}");
+            let (tool_config, _) = of(json!({ "tools": [{ "type": kind }, function("f")] })).unwrap();
+            assert_eq!(called(&tool_config), ["f"], "{kind}");
             for choice in [json!({ "type": kind }), json!("required")] {
                 let refused = of(json!({ "tools": [{ "type": kind }], "tool_choice": choice })).unwrap_err();
                 assert_eq!(refused.param.as_deref(), Some("tool_choice"), "{kind}");
@@ -262,8 +262,8 @@ mod tests {
         let input = json!([{ "type": "additional_tools", "role": "developer", "tools": [function("f"), crm] },
             { "type": "tool_search_output", "call_id": "c", "tools": [function("f")] },
             { "type": "mcp_list_tools", "tools": [function("not this")] }]);
-        let (offer, _) = of(json!({ "tools": [function("g")], "input": input })).unwrap();
-        assert_eq!(called(&offer), ["g", "f", "crm__look"]);
+        let (tool_config, _) = of(json!({ "tools": [function("g")], "input": input })).unwrap();
+        assert_eq!(called(&tool_config), ["g", "f", "crm__look"]);
     }
 
     #[test]
@@ -279,11 +279,11 @@ mod tests {
         }
         let allowed =
             |tools: Value| chosen(json!({ "type": "allowed_tools", "mode": "required", "tools": tools }));
-        let (offer, _) = allowed(json!([{ "type": "namespace", "name": "crm" }])).unwrap();
-        assert_eq!(called(&offer), ["crm__look", "crm__patch"]);
-        assert_eq!(offer.choice, Choice::Required);
-        let (offer, _) = allowed(json!([function("look"), { "type": "web_search" }])).unwrap();
-        assert_eq!(called(&offer), ["look"]);
+        let (tool_config, _) = allowed(json!([{ "type": "namespace", "name": "crm" }])).unwrap();
+        assert_eq!(called(&tool_config), ["crm__look", "crm__patch"]);
+        assert_eq!(tool_config.choice, Choice::Required);
+        let (tool_config, _) = allowed(json!([function("look"), { "type": "web_search" }])).unwrap();
+        assert_eq!(called(&tool_config), ["look"]);
         for choice in
             [function("g"), json!({ "type": "custom" }), json!({ "type": "namespace", "name": "crm" })]
         {

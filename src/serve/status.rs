@@ -1,5 +1,5 @@
-//! What a server is doing, and what its engine threads let everybody see: published after each step, so that
-//! nobody waits for a device to learn how things stand.
+//! The phase of a server, and the status of its engines: published after each step, so that a request for it
+//! never waits for a device.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use sterna_engine::BatchStats;
 
-/// What a server is doing.
+/// Phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// It loads its model.
@@ -41,16 +41,16 @@ pub struct Slot {
     pub n_remaining: Option<usize>,
 }
 
-/// How things stand after a step.
+/// State of an engine after a step.
 #[derive(Clone, Debug, Default)]
-pub struct Standing {
-    /// What the batch has done, and holds.
+pub struct Snapshot {
+    /// Counts of the batch.
     pub stats: BatchStats,
     /// Slots in use.
     pub slots: Vec<Slot>,
 }
 
-impl Standing {
+impl Snapshot {
     /// Adds what another engine has done and holds.
     pub fn add(&mut self, other: &Self) {
         let (stats, more) = (&mut self.stats, &other.stats);
@@ -70,7 +70,7 @@ impl Standing {
         self.slots.extend(&other.slots);
     }
 
-    /// What is left to tell of an engine that is gone: what it has done.
+    /// Counts that are left of an engine that is gone.
     pub fn done(&self) -> Self {
         // What it holds is held no more.
         let stats = BatchStats { running: 0, resting: 0, waiting: 0, pages: 0, free_pages: 0, ..self.stats };
@@ -78,7 +78,7 @@ impl Standing {
     }
 }
 
-/// What a server is doing, as one of its phases.
+/// Current phase of a server, to be waited for.
 #[derive(Debug, Default)]
 pub struct Life {
     phase: AtomicU8,
@@ -86,7 +86,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// What the server is doing.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         PHASES[usize::from(self.phase.load(Ordering::SeqCst))]
     }
@@ -110,23 +110,23 @@ impl Life {
     }
 }
 
-/// Where an engine thread publishes how things stand.
+/// Status of an engine, published by its thread.
 #[derive(Debug)]
-pub struct Board {
-    /// How long a step may take.
+pub struct EngineStatus {
+    /// Longest step.
     step_time: Duration,
-    /// When the step that runs began.
+    /// Begin of the step that runs.
     step: Mutex<Option<Instant>>,
     /// Requests that wait for a slot, and have not been handed to the batch.
     waiting: AtomicUsize,
-    standing: Mutex<Arc<Standing>>,
+    snapshot: Mutex<Arc<Snapshot>>,
 }
 
-impl Board {
-    /// Of an engine whose steps may take `step_time`.
+impl EngineStatus {
+    /// Status of an engine whose steps may take `step_time`.
     pub fn new(step_time: Duration) -> Self {
-        let (step, waiting, standing) = (Mutex::new(None), AtomicUsize::new(0), Mutex::default());
-        Self { step_time, step, waiting, standing }
+        let (step, waiting, snapshot) = (Mutex::new(None), AtomicUsize::new(0), Mutex::default());
+        Self { step_time, step, waiting, snapshot }
     }
 
     /// Does a step, while which others see that it runs.
@@ -144,14 +144,14 @@ impl Board {
         began.filter(|began| began.elapsed() > self.step_time).map(|_| self.step_time)
     }
 
-    /// How things stood after the last step.
-    pub fn standing(&self) -> Arc<Standing> {
-        Arc::clone(&self.standing.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The snapshot after the last step.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Publishes how things stand.
-    pub fn publish(&self, standing: Standing) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(standing);
+    /// Publishes a snapshot.
+    pub fn publish(&self, snapshot: Snapshot) {
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
     /// Takes a place in the queue of at most `most`.

@@ -2,13 +2,16 @@
 //!
 //! `request.rs` turns a request into the job that the same words over HTTP would be, `stream.rs` what becomes
 //! of it into messages, and `kv_transfer.rs` hands the pages of prompts to other servers. What is not served
-//! here is UNIMPLEMENTED. The messages are those of the crate `vllm-proto`. Start at [`Grpc`].
+//! here is UNIMPLEMENTED. The messages are those of the crate `vllm-proto`. `kv_events.rs` publishes what the
+//! prefix cache holds. Start at [`Grpc`].
+#![forbid(unsafe_code)]
 
 mod control;
 mod incoming;
 mod inference;
-pub mod kv_events;
+mod kv_events;
 mod kv_transfer;
+mod options;
 mod request;
 mod stream;
 
@@ -18,7 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tonic::{Code, Request, Status};
 use tonic_health::ServingStatus;
@@ -30,40 +32,37 @@ use self::control::Control;
 use self::incoming::Incoming;
 use self::inference::{Inference, Running};
 use self::kv_transfer::Transfer;
-use super::app::App;
-use super::board::Phase;
-use super::error::ApiError;
-use super::http::guard::{Client, client};
-use super::http::tls::Acceptor;
-use super::instance::Instance;
-use super::options::GrpcOptions;
+use sterna_serve::companion::{
+    self, Acceptor, ApiError, App, Client, Companion, Endpoint, Instance, Phase, Started, client,
+};
 
-/// After what silence a connection is asked whether anybody is there, and how long the answer may take.
+pub use self::kv_events::KvEvents;
+pub use self::options::{GrpcOptions, KvTransferOptions};
+
+/// Silence after which a connection is pinged, and longest time for the answer.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 /// Services whose health is told.
 const SERVICES: [&str; 3] = ["vllm.Control", "vllm.Inference", ""];
 
-/// The gRPC side of a server.
-pub struct Grpc {
-    address: SocketAddr,
-    transfer: Option<Arc<Transfer>>,
-    task: JoinHandle<()>,
-}
+/// vLLM's gRPC, for a server of one model.
+pub struct Grpc(GrpcOptions);
 
 impl Grpc {
-    /// Serves `app` at the address of its options, if these name one, until `ending` becomes true and what
-    /// has begun has ended. To be called on a runtime.
-    ///
-    /// # Errors
-    /// What the system says to sockets; a server of several models.
-    pub fn start(app: &Arc<App>, ending: watch::Receiver<bool>) -> io::Result<Option<Self>> {
-        let Some(GrpcOptions { address, kv_transfer, .. }) = &app.options.grpc else { return Ok(None) };
+    /// The service with these options.
+    pub fn new(options: GrpcOptions) -> Self {
+        Self(options)
+    }
+}
+
+impl Companion for Grpc {
+    fn start(self: Box<Self>, app: &Arc<App>, ending: watch::Receiver<bool>) -> io::Result<Started> {
+        let GrpcOptions { address, card, kv_transfer } = self.0;
         if app.models.by_name {
             let message = "gRPC serves a single model, and this server has several";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let transfer = kv_transfer.as_ref().map(Transfer::start).transpose()?;
-        let listener = TcpListener::bind(*address).map_err(|err| {
+        let listener = TcpListener::bind(address).map_err(|err| {
             io::Error::new(err.kind(), format!("cannot listen on {address} for gRPC: {err}"))
         })?;
         let address = listener.local_addr()?;
@@ -76,7 +75,7 @@ impl Grpc {
         let most = app.options.max_body_bytes;
         let (transfer_of, running_of) = (transfer.clone(), Arc::clone(&running));
         let inference = Inference { app: Arc::clone(app), running: running_of, transfer: transfer_of };
-        let control = Control { app: Arc::clone(app), running };
+        let control = Control { app: Arc::clone(app), running, card };
         let router = Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
@@ -93,26 +92,17 @@ impl Grpc {
             }
             reporting.abort();
         });
-        Ok(Some(Self { address, transfer, task }))
+        let mut endpoints = vec![endpoint(app, address)];
+        endpoints.extend(transfer.map(|transfer| transfer.endpoint()));
+        Ok(Started { endpoints, task: Some(task) })
     }
+}
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// Where pages are handed to other servers, if they are.
-    pub fn kv_transfer(&self) -> Option<SocketAddr> {
-        self.transfer.as_ref().map(|transfer| transfer.address)
-    }
-
-    /// Waits until everything has ended.
-    pub async fn ended(&mut self) {
-        if !self.task.is_finished() {
-            // A task that panicked has ended, too.
-            let _ = (&mut self.task).await;
-        }
-    }
+/// The address of gRPC.
+fn endpoint(app: &App, address: SocketAddr) -> Endpoint {
+    let is_open = !address.ip().is_loopback() && app.options.keys.is_empty();
+    let warning = is_open.then(|| format!("everybody who reaches {address} can use this model by gRPC"));
+    Endpoint { service: "gRPC", address: address.to_string(), warning }
 }
 
 /// Tells the health of the services: they serve from when the model is loaded until the server ends.
@@ -131,7 +121,7 @@ async fn report(app: Arc<App>, reporter: HealthReporter) {
     tell(ServingStatus::NotServing).await;
 }
 
-/// Who asks.
+/// The client of a request.
 ///
 /// # Errors
 /// UNAUTHENTICATED without a key, on a server with keys.
@@ -145,7 +135,7 @@ fn who<T>(app: &App, request: &Request<T>) -> Result<Client, Status> {
 /// # Errors
 /// UNAVAILABLE while it is loaded, or when the server ends.
 async fn model(app: &Arc<App>) -> Result<Arc<Instance>, Status> {
-    super::engine_thread::model(app, None).await.map_err(|err| status(&err))
+    companion::model(app, None).await.map_err(|err| status(&err))
 }
 
 /// An error as gRPC has it.

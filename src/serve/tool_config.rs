@@ -11,25 +11,25 @@ pub const TOOLS: usize = 256;
 /// Most characters of a tool's name.
 const NAME: usize = 128;
 
-/// What a message may call.
+/// Tools that a message may call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
+pub struct ToolConfig {
     /// The tools.
     pub tools: Vec<Tool>,
-    /// Which of them must be called.
+    /// Choice of those that must be called.
     pub choice: Choice,
-    /// Whether a message may hold several calls.
+    /// A message may hold several calls.
     pub parallel: bool,
 }
 
-impl Default for Offer {
+impl Default for ToolConfig {
     fn default() -> Self {
         Self { tools: Vec::new(), choice: Choice::Auto, parallel: true }
     }
 }
 
-impl Offer {
-    /// As OpenAI's chat completions have it: `{"type": "function", "function": {…}}`.
+impl ToolConfig {
+    /// Tools of OpenAI's chat completions: `{"type": "function", "function": {…}}`.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -43,7 +43,7 @@ impl Offer {
         Self { tools: nested(fields)?, ..Self::default() }.chosen(fields, is_named)
     }
 
-    /// As Anthropic's messages have it: `{"name": …, "input_schema": {…}}`.
+    /// Tools of Anthropic's messages: `{"name": …, "input_schema": {…}}`.
     ///
     /// # Errors
     /// 400 that names the field; tools that Anthropic's servers or clients define are not here.
@@ -60,7 +60,7 @@ impl Offer {
         Ok(Self { tools, choice: wanted, parallel: !single })
     }
 
-    /// As ollama has it: OpenAI's form, and no choice.
+    /// Tools of ollama: OpenAI's form, and no choice.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -151,12 +151,12 @@ pub fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
     })
 }
 
-/// Whether `asked`, of `tool_choice`, has the tool's name.
+/// True if `asked`, of `tool_choice`, has the tool's name.
 fn is_named(asked: &Value, tool: &Tool) -> bool {
     asked.get("function").unwrap_or(asked).get("name").and_then(Value::as_str) == Some(tool.name.as_str())
 }
 
-/// Which of the tools are to be called, as `word` of `tool_choice` says; those that are not allowed go.
+/// Choice of the tools to be called, as `word` of `tool_choice` says; those that are not allowed go.
 fn chosen(
     fields: &Fields,
     word: Option<String>,
@@ -207,20 +207,22 @@ mod tests {
             "tools": [{ "name": "f", "input_schema": schema, "cache_control": { "type": "ephemeral" } }],
             "tool_choice": { "type": "tool", "name": "f", "disable_parallel_tool_use": true },
         });
-        let chat = Offer::chat(&fields(chat)).unwrap();
+        let chat = ToolConfig::chat(&fields(chat)).unwrap();
         assert_eq!((chat.choice.clone(), chat.parallel), (Choice::Named("f".into()), false));
-        assert_eq!(Offer::messages(&fields(messages)).unwrap(), chat);
-        assert_eq!(Offer::messages(&fields(json!({}))).unwrap(), Offer::default());
+        assert_eq!(ToolConfig::messages(&fields(messages)).unwrap(), chat);
+        assert_eq!(ToolConfig::messages(&fields(json!({}))).unwrap(), ToolConfig::default());
         let ollama =
             json!({ "tools": [{ "type": "function", "function": { "name": "f", "parameters": schema } }] });
-        assert_eq!(Offer::ollama(&fields(ollama)).unwrap().tools, chat.tools);
+        assert_eq!(ToolConfig::ollama(&fields(ollama)).unwrap().tools, chat.tools);
     }
 
     #[test]
     fn what_cannot_be_offered_is_named() {
         let one = |kind: &str| json!({ "tools": [{ "type": kind, "name": "f" }] });
-        let hosted =
-            [Offer::messages(&fields(one("web_search_20250305"))), Offer::chat(&fields(one("custom")))];
+        let hosted = [
+            ToolConfig::messages(&fields(one("web_search_20250305"))),
+            ToolConfig::chat(&fields(one("custom"))),
+        ];
         for refused in hosted {
             assert_eq!(refused.unwrap_err().param.as_deref(), Some("tools[0].type"));
         }
@@ -231,7 +233,7 @@ mod tests {
             json!({
             "type": "any" }),
         ] {
-            let refused = Offer::messages(&fields(json!({ "tools": [], "tool_choice": choice })));
+            let refused = ToolConfig::messages(&fields(json!({ "tools": [], "tool_choice": choice })));
             assert_eq!(refused.unwrap_err().param.as_deref(), Some("tool_choice"), "{choice}");
         }
     }

@@ -1,0 +1,116 @@
+//! Flags of the services beside HTTP: gRPC, the transfer of computed prompts, events of the KV cache.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::CliError;
+use crate::serve::Companion;
+
+/// Flags of the services beside HTTP.
+#[derive(Args, Debug)]
+pub struct GrpcArgs {
+    /// Serve vLLM's gRPC here too, for routers such as Dynamo (builds with the feature `grpc`)
+    #[arg(long, value_name = "HOST:PORT")]
+    grpc: Option<String>,
+    /// Folder of `sterna export-card`, which routers of --grpc read the tokenizer and the template from
+    #[arg(long, value_name = "DIR", requires = "grpc")]
+    model_card: Option<PathBuf>,
+    /// Hand computed prompts to other servers here, and take theirs: prefill and decode apart, unencrypted
+    /// (builds with the feature `grpc`)
+    #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
+    kv_transfer: Option<String>,
+    /// Addresses of servers whose computed prompts are taken, beside this machine's, with commas
+    #[arg(long, value_name = "LIST", requires = "kv_transfer")]
+    kv_transfer_peers: Option<String>,
+    /// Most MiB of computed prompts that are kept for others, and as many of theirs
+    #[arg(long, value_name = "MIB", requires = "kv_transfer", default_value_t = 2048)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    kv_transfer_memory: u32,
+    /// Publish what the prefix cache holds by ZeroMQ, in vLLM's form (builds with the feature `grpc`)
+    #[arg(long, value_name = "tcp://HOST:PORT")]
+    kv_events: Option<String>,
+}
+
+/// Address of the transfer of computed prompts, its peers, and the most bytes that are kept.
+type Transfer = (SocketAddr, Vec<IpAddr>, usize);
+
+impl GrpcArgs {
+    /// The services that are asked for.
+    ///
+    /// # Errors
+    /// An address that is none; a card without its files; a build without the services.
+    pub fn companions(&self) -> Result<Vec<Box<dyn Companion>>, CliError> {
+        let mut companions = Vec::new();
+        if let Some(card) = self.model_card.as_deref().filter(|card| !card.join("config.json").is_file()) {
+            let card = card.display();
+            return Err(
+                format!("--model-card {card}: no config.json there; `sterna export-card` writes it").into()
+            );
+        }
+        if let Some(address) = &self.grpc {
+            let address = socket_address("--grpc", address)?;
+            let card = self.model_card.as_deref().map(std::path::absolute).transpose()?;
+            companions.push(grpc(address, card, self.transfer()?)?);
+        }
+        if let Some(endpoint) = &self.kv_events {
+            companions.push(kv_events(endpoint)?);
+        }
+        Ok(companions)
+    }
+
+    fn transfer(&self) -> Result<Option<Transfer>, CliError> {
+        let Some(address) = &self.kv_transfer else { return Ok(None) };
+        let address = socket_address("--kv-transfer", address)?;
+        let peers = list(&self.kv_transfer_peers).into_iter().map(|peer| {
+            peer.parse()
+                .map_err(|err| format!("--kv-transfer-peers {peer}: want an IP address: {err}").into())
+        });
+        let peers = peers.collect::<Result<_, CliError>>()?;
+        Ok(Some((address, peers, (self.kv_transfer_memory as usize) << 20)))
+    }
+}
+
+fn socket_address(flag: &str, address: &str) -> Result<SocketAddr, CliError> {
+    let addresses = address.to_socket_addrs();
+    let first = addresses.map_err(|err| format!("{flag} {address}: want HOST:PORT: {err}"))?.next();
+    first.ok_or_else(|| format!("{flag} {address}: no such address").into())
+}
+
+#[cfg(feature = "grpc")]
+fn grpc(
+    address: SocketAddr,
+    card: Option<PathBuf>,
+    transfer: Option<Transfer>,
+) -> Result<Box<dyn Companion>, CliError> {
+    use crate::grpc::{Grpc, GrpcOptions, KvTransferOptions};
+
+    let kv_transfer = transfer.map(|(address, peers, most_bytes)| KvTransferOptions {
+        peers,
+        most_bytes,
+        ..KvTransferOptions::new(address)
+    });
+    Ok(Box::new(Grpc::new(GrpcOptions { address, card, kv_transfer })))
+}
+
+#[cfg(feature = "grpc")]
+fn kv_events(endpoint: &str) -> Result<Box<dyn Companion>, CliError> {
+    Ok(Box::new(crate::grpc::KvEvents::new(endpoint)))
+}
+
+#[cfg(not(feature = "grpc"))]
+fn grpc(_: SocketAddr, _: Option<PathBuf>, _: Option<Transfer>) -> Result<Box<dyn Companion>, CliError> {
+    Err("this build has no gRPC: the cargo feature `grpc` adds it".into())
+}
+
+#[cfg(not(feature = "grpc"))]
+fn kv_events(_: &str) -> Result<Box<dyn Companion>, CliError> {
+    Err("this build publishes no events of the KV cache: the cargo feature `grpc` adds it".into())
+}
+
+/// The entries of a list with commas.
+pub fn list(list: &Option<String>) -> Vec<String> {
+    let entries = list.iter().flat_map(|list| list.split(','));
+    entries.map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect()
+}

@@ -1,0 +1,53 @@
+//! Services beside HTTP on the same models, and what they are built on: gRPC is one, in a crate of its own.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use super::answer::finite;
+pub use super::app::{App, PageEvents};
+pub use super::constraints::Constraints;
+pub use super::engine_thread::model;
+pub use super::error::ApiError;
+pub use super::fields::Fields;
+pub use super::handover::{COMPUTED_HERE, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket};
+pub use super::http::guard::{Client, client};
+pub use super::http::stream::api_error;
+pub use super::http::tls::{Acceptor, TlsStream};
+pub use super::instance::Instance;
+pub use super::job::{Handle, Job, JobError, Update};
+pub use super::model::Served;
+pub use super::sampling::{TOP_LOGPROBS, generation};
+pub use super::slots::salt;
+pub use super::status::{Life, Phase};
+
+/// A service beside HTTP, handed to [`Server::start`](super::Server::start).
+pub trait Companion: Send {
+    /// Starts the service on the runtime that this is called on, before a model is loaded. It takes no new
+    /// requests once `ending` is true.
+    ///
+    /// # Errors
+    /// An address that cannot be listened on; options that the service does not support.
+    fn start(self: Box<Self>, app: &Arc<App>, ending: watch::Receiver<bool>) -> io::Result<Started>;
+}
+
+/// A service that runs.
+pub struct Started {
+    /// Addresses of the service.
+    pub endpoints: Vec<Endpoint>,
+    /// The task that ends with the last request; `None` for a service without requests.
+    pub task: Option<JoinHandle<()>>,
+}
+
+/// An address of a service.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    /// Name of the service, for people.
+    pub service: &'static str,
+    /// Address as clients write it.
+    pub address: String,
+    /// Warning for the operator.
+    pub warning: Option<String>,
+}
