@@ -8,6 +8,8 @@ mod affine;
 mod block;
 pub mod codebooks;
 mod eights;
+#[allow(missing_docs)] // The names are those of the projects that number types.
+pub mod ids;
 mod k_groups;
 mod known;
 pub mod kv;
@@ -20,7 +22,6 @@ pub mod turboquant;
 pub mod types;
 mod uneven;
 
-pub use known::ids;
 pub use kv::{CodeValues, KvCodec, KvCodes, KvForm, KvSide, KvVectors, kv_by_name, kv_on};
 pub use quant::{Dialect, QuantError, QuantType, Ternary};
 pub use registry::{RegisterError, by_id, by_name, byte_len_of, id_name, register};

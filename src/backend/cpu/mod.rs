@@ -36,7 +36,7 @@ use exec::Compiled;
 use linear::CpuWeight;
 use norm::RowNorm;
 use pool::Pool;
-use simd::{Aligned, Kernels};
+use simd::{Aligned, Format, Kernels};
 use sterna_program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use stream::{FileWeight, Layout, Place, Streaming};
 
@@ -217,7 +217,7 @@ impl Backend for Cpu {
 
     /// A run has ended when it returns, so that one that is queued ahead would only keep its token waiting.
     fn default_act_quant(&self, weights: &dyn QuantType) -> ActQuant {
-        if linear::has_integer_products(weights) { ActQuant::I8PerBlock } else { ActQuant::None }
+        if Format::of(weights).has_blocks() { ActQuant::I8PerBlock } else { ActQuant::None }
     }
 
     fn runs_ahead(&self, _: Exec, _: &Sampling) -> bool {

@@ -17,8 +17,6 @@ pub struct Format {
     pub kernels: &'static dyn QuantType,
     /// Elements of a chunk, the piece that one lane multiplies at a time.
     pub chunk_elems: usize,
-    /// Bytes of a chunk of activations in shared memory.
-    act_chunk_bytes: usize,
     /// Whether its products are of integers where the input is rounded to int8. Where it is not, `logits`
     /// alone has kernels, which multiply floats.
     pub ints: bool,
@@ -27,8 +25,9 @@ pub struct Format {
     /// What sets it apart from other types of its kernels (`T::Kind` in `cuda/types`): layers of one launch
     /// have it in common.
     pub kind: Option<u32>,
-    /// Bytes of a chunk on the device, all planes together, times 4.
-    quarter_bytes: usize,
+    /// Bytes of a chunk on the device, all planes together, times 4, where they are not those of the type's
+    /// blocks.
+    quarter_bytes: Option<usize>,
     /// Bytes before the planes.
     head_bytes: usize,
     /// Bytes of a row's scale, behind the planes.
@@ -63,243 +62,105 @@ impl Mma {
 
 /// Every type with kernels.
 pub static FORMATS: &[Format] = &[
+    Format { ints: true, mma: Some(Mma::Ints), ..floats(&types::I2S, &types::I2S, 64, rows_as_they_are) },
     Format {
-        ty: &types::I2S,
-        kernels: &types::I2S,
-        chunk_elems: 64,
-        act_chunk_bytes: 64,
-        ints: true,
-        mma: Some(Mma::Ints),
-        kind: None,
-        quarter_bytes: 64,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: rows_as_they_are,
-    },
-    Format {
-        ty: &types::Tq2_0,
-        kernels: &types::Tq2_0,
-        chunk_elems: 64,
-        act_chunk_bytes: 64 + 4,
         ints: true,
         mma: Some(Mma::IntBlocks),
-        kind: None,
-        quarter_bytes: 66,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))),
+        ..floats(&types::Tq2_0, &types::Tq2_0, 64, |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))))
     },
     Format {
-        ty: &types::Tq1_0,
-        kernels: &types::Tq2_0,
-        chunk_elems: 64,
-        act_chunk_bytes: 64 + 4,
         ints: true,
         mma: Some(Mma::IntBlocks),
-        kind: None,
-        quarter_bytes: 66,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))),
+        quarter_bytes: Some(66),
+        ..floats(&types::Tq1_0, &types::Tq2_0, 64, |w| Cow::Owned(planes::tq1_0(&rows_as_they_are(w))))
     },
     ternary_rows(&types::Iq2Bn, |w| Cow::Owned(planes::iq2_bn(w, 0..w.rows))),
     ternary_rows(&types::Iq1Bn, |w| Cow::Owned(planes::iq1_bn(w, 0..w.rows))),
     ternary_rows(&types::Iq2BnR4, |w| Cow::Owned(planes::iq2_bn_r4(w, 0..w.rows))),
-    Format {
-        ty: &types::F16,
-        kernels: &types::F16,
-        chunk_elems: 8,
-        act_chunk_bytes: 32,
-        ints: false,
-        mma: Some(Mma::Halves),
-        kind: None,
-        quarter_bytes: 64,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: padded_rows,
-    },
-    Format {
-        ty: &types::Bf16,
-        kernels: &types::Bf16,
-        chunk_elems: 8,
-        act_chunk_bytes: 32,
-        ints: false,
-        mma: None,
-        kind: None,
-        quarter_bytes: 64,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: padded_rows,
-    },
-    Format {
-        ty: &types::F32,
-        kernels: &types::F32,
-        chunk_elems: 4,
-        act_chunk_bytes: 16,
-        ints: false,
-        mma: None,
-        kind: None,
-        quarter_bytes: 64,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: padded_rows,
-    },
-    Format {
-        ty: &types::Q8_0,
-        kernels: &types::Q8_0,
-        chunk_elems: 16,
-        act_chunk_bytes: 64,
-        ints: false,
-        mma: Some(Mma::Halves),
-        kind: None,
-        quarter_bytes: 68,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w))),
-    },
-    Format {
-        ty: &types::Q4_0,
-        kernels: &types::Q4_0,
-        chunk_elems: 32,
-        act_chunk_bytes: 128,
-        ints: false,
-        mma: Some(Mma::Halves),
-        kind: None,
-        quarter_bytes: 72,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w))),
-    },
-    Format {
-        ty: &types::Q6K,
-        kernels: &types::Q6K,
-        chunk_elems: 64,
-        act_chunk_bytes: 256,
-        ints: false,
-        mma: Some(Mma::Halves),
-        kind: None,
-        quarter_bytes: 210,
-        head_bytes: 0,
-        row_scale_bytes: 0,
-        pack: |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w))),
-    },
+    floats(&types::F16, &types::F16, 8, padded_rows),
+    Format { mma: None, ..floats(&types::Bf16, &types::Bf16, 8, padded_rows) },
+    Format { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
+    floats(&types::Q8_0, &types::Q8_0, 16, |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w)))),
+    floats(&types::Q4_0, &types::Q4_0, 32, |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w)))),
+    floats(&types::Q6K, &types::Q6K, 64, |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w)))),
     Format {
         kind: Some(0),
-        ..floats(&types::Q4K, &types::Q4K, 32, 72, |w| pack::split(bytes_of(w), &[16..144, 0..16]))
+        ..floats(&types::Q4K, &types::Q4K, 32, |w| pack::split(bytes_of(w), &[16..144, 0..16]))
     },
-    Format {
-        kind: Some(1),
-        ..floats(&types::Q5K, &types::Q4K, 32, 88, |w| Cow::Owned(pack::q5_k(bytes_of(w))))
-    },
+    Format { kind: Some(1), ..floats(&types::Q5K, &types::Q4K, 32, |w| Cow::Owned(pack::q5_k(bytes_of(w)))) },
     Format {
         kind: Some(2),
-        ..floats(&types::Q4_1, &types::Q5_1, 32, 80, |w| pack::split(bytes_of(w), &[4..20, 0..4]))
+        ..floats(&types::Q4_1, &types::Q5_1, 32, |w| pack::split(bytes_of(w), &[4..20, 0..4]))
     },
     Format {
         kind: Some(1),
-        ..floats(&types::Q5_0, &types::Q5_1, 32, 88, |w| Cow::Owned(pack::q5_0(bytes_of(w))))
+        ..floats(&types::Q5_0, &types::Q5_1, 32, |w| Cow::Owned(pack::q5_0(bytes_of(w))))
     },
     Format {
         kind: Some(3),
-        ..floats(&types::Q5_1, &types::Q5_1, 32, 96, |w| Cow::Owned(pack::q5_1(bytes_of(w))))
+        ..floats(&types::Q5_1, &types::Q5_1, 32, |w| Cow::Owned(pack::q5_1(bytes_of(w))))
+    },
+    Format { kind: Some(0), ..floats(&types::Q2K, &types::Q2K, 64, |w| Cow::Owned(pack::q2_k(bytes_of(w)))) },
+    Format {
+        kind: Some(1),
+        quarter_bytes: Some(116),
+        ..floats(&types::Q3K, &types::Q2K, 64, |w| Cow::Owned(pack::q3_k(bytes_of(w))))
     },
     Format {
         kind: Some(0),
-        ..floats(&types::Q2K, &types::Q2K, 64, 84, |w| Cow::Owned(pack::q2_k(bytes_of(w))))
+        ..floats(&types::Q2_0, &types::Q2_0, 64, |w| Cow::Owned(pack::q2_0(bytes_of(w))))
     },
     Format {
         kind: Some(1),
-        ..floats(&types::Q3K, &types::Q2K, 64, 116, |w| Cow::Owned(pack::q3_k(bytes_of(w))))
-    },
-    Format {
-        kind: Some(0),
-        ..floats(&types::Q2_0, &types::Q2_0, 64, 72, |w| Cow::Owned(pack::q2_0(bytes_of(w))))
+        ..floats(&types::Pq2_0, &types::Q2_0, 64, |w| Cow::Owned(pack::pq2_0(bytes_of(w))))
     },
     Format {
         kind: Some(1),
-        ..floats(&types::Pq2_0, &types::Q2_0, 64, 68, |w| Cow::Owned(pack::pq2_0(bytes_of(w))))
+        quarter_bytes: Some(68),
+        ..floats(&types::Ptq1_0, &types::Q2_0, 64, |w| Cow::Owned(pack::ptq1_0(bytes_of(w))))
     },
-    Format {
-        kind: Some(1),
-        ..floats(&types::Ptq1_0, &types::Q2_0, 64, 68, |w| Cow::Owned(pack::ptq1_0(bytes_of(w))))
-    },
-    floats(&types::Q1_0, &types::Q1_0, 128, 72, |w| pack::split(bytes_of(w), &[2..18, 0..2])),
+    floats(&types::Q1_0, &types::Q1_0, 128, |w| pack::split(bytes_of(w), &[2..18, 0..2])),
     Format {
         kind: Some(pack::HALF),
         head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq4Nl, &types::Iq4Nl, 32, 72, |w| Cow::Owned(pack::iq4_nl(bytes_of(w))))
+        ..floats(&types::Iq4Nl, &types::Iq4Nl, 32, |w| Cow::Owned(pack::iq4_nl(bytes_of(w))))
     },
     Format {
         kind: Some(pack::BFLOAT),
         head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Mxfp4, &types::Iq4Nl, 32, 72, |w| Cow::Owned(pack::mxfp4(bytes_of(w))))
+        quarter_bytes: Some(72),
+        ..floats(&types::Mxfp4, &types::Iq4Nl, 32, |w| Cow::Owned(pack::mxfp4(bytes_of(w))))
     },
     Format {
         kind: Some(pack::FLOATS),
         head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Nvfp4, &types::Iq4Nl, 32, 72, |w| Cow::Owned(pack::nvfp4(bytes_of(w))))
+        ..floats(&types::Nvfp4, &types::Iq4Nl, 32, |w| Cow::Owned(pack::nvfp4(bytes_of(w))))
     },
-    Format {
-        kind: Some(table(0)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq4Xs, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq4_xs(bytes_of(w))))
-    },
-    Format {
-        kind: Some(table(1)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq2Xxs, &types::Iq4Nl, 32, 73, |w| {
-            Cow::Owned(pack::iq2::<types::Iq2Xxs>(bytes_of(w)))
-        })
-    },
-    Format {
-        kind: Some(table(1)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq2Xs, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq2::<types::Iq2Xs>(bytes_of(w))))
-    },
-    Format {
-        kind: Some(table(1)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq2S, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq2::<types::Iq2S>(bytes_of(w))))
-    },
-    Format {
-        kind: Some(table(2)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq3Xxs, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq3_xxs(bytes_of(w))))
-    },
-    Format {
-        kind: Some(table(3)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq3S, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq3_s(bytes_of(w))))
-    },
-    Format {
-        kind: Some(table(4)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq1S, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq1::<types::Iq1S>(bytes_of(w))))
-    },
-    Format {
-        kind: Some(table(4)),
-        head_bytes: pack::TABLE_BYTES,
-        ..floats(&types::Iq1M, &types::Iq4Nl, 32, 73, |w| Cow::Owned(pack::iq1::<types::Iq1M>(bytes_of(w))))
-    },
+    table(0, &types::Iq4Xs, |w| Cow::Owned(pack::iq4_xs(bytes_of(w)))),
+    table(1, &types::Iq2Xxs, |w| Cow::Owned(pack::iq2::<types::Iq2Xxs>(bytes_of(w)))),
+    table(1, &types::Iq2Xs, |w| Cow::Owned(pack::iq2::<types::Iq2Xs>(bytes_of(w)))),
+    table(1, &types::Iq2S, |w| Cow::Owned(pack::iq2::<types::Iq2S>(bytes_of(w)))),
+    table(2, &types::Iq3Xxs, |w| Cow::Owned(pack::iq3_xxs(bytes_of(w)))),
+    table(3, &types::Iq3S, |w| Cow::Owned(pack::iq3_s(bytes_of(w)))),
+    table(4, &types::Iq1S, |w| Cow::Owned(pack::iq1::<types::Iq1S>(bytes_of(w)))),
+    table(4, &types::Iq1M, |w| Cow::Owned(pack::iq1::<types::Iq1M>(bytes_of(w)))),
 ];
 
-/// A type whose products are of floats, and on tensor cores of halves.
+/// A type whose products are of floats, and on tensor cores of halves, unless its entry says otherwise.
 const fn floats(
     ty: &'static dyn QuantType,
     kernels: &'static dyn QuantType,
     chunk_elems: usize,
-    quarter_bytes: usize,
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 ) -> Format {
     Format {
         ty,
         kernels,
         chunk_elems,
-        act_chunk_bytes: 4 * chunk_elems,
         ints: false,
         mma: Some(Mma::Halves),
         kind: None,
-        quarter_bytes,
+        quarter_bytes: None,
         head_bytes: 0,
         row_scale_bytes: 0,
         pack,
@@ -309,23 +170,22 @@ const fn floats(
 /// A ternary type with a scale a row.
 const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'_, [u8]>) -> Format {
     Format {
-        ty,
-        kernels: &types::Iq2Bn,
-        chunk_elems: 64,
-        act_chunk_bytes: 64,
         ints: true,
         mma: Some(Mma::Ints),
-        kind: None,
-        quarter_bytes: 64,
-        head_bytes: 0,
+        quarter_bytes: Some(64),
         row_scale_bytes: 4,
-        pack,
+        ..floats(ty, &types::Iq2Bn, 64, pack)
     }
 }
 
-/// The kind of a type of 16 integers under two int8, by its table.
-const fn table(number: u32) -> u32 {
-    pack::INTS | number << 2
+/// A type of 16 integers under two int8, by the number of its table.
+const fn table(number: u32, ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'_, [u8]>) -> Format {
+    Format {
+        kind: Some(pack::INTS | number << 2),
+        head_bytes: pack::TABLE_BYTES,
+        quarter_bytes: Some(73),
+        ..floats(ty, &types::Iq4Nl, 32, pack)
+    }
 }
 
 impl Format {
@@ -339,10 +199,29 @@ impl Format {
         cols.div_ceil(self.chunk_elems)
     }
 
+    /// Bytes of a chunk on the device, all planes together, times 4.
+    fn quarter_bytes(&self) -> usize {
+        let of_blocks = || {
+            let block_elems = self.ty.block_elems();
+            4 * self.chunk_elems * self.ty.row_bytes(block_elems).expect("one block") / block_elems
+        };
+        self.quarter_bytes.unwrap_or_else(of_blocks)
+    }
+
+    /// Bytes of a chunk of activations in shared memory: floats, or integers, which have a sum beside them
+    /// where blocks of weights have scales.
+    fn act_chunk_bytes(&self) -> usize {
+        match self.mma {
+            _ if !self.ints => 4 * self.chunk_elems,
+            Some(Mma::IntBlocks) => self.chunk_elems + 4,
+            _ => self.chunk_elems,
+        }
+    }
+
     /// Bytes that packing makes of a tensor.
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
         let chunks = (rows as u64).saturating_mul(self.chunks(cols) as u64);
-        let of_chunks = chunks.saturating_mul(self.quarter_bytes as u64) / 4;
+        let of_chunks = chunks.saturating_mul(self.quarter_bytes() as u64) / 4;
         let of_rows = (rows as u64).saturating_mul(self.row_scale_bytes as u64);
         (self.head_bytes as u64).saturating_add(of_chunks).saturating_add(of_rows)
     }
@@ -389,9 +268,8 @@ impl Products {
 
     /// Bytes of one row of activations in shared memory.
     pub fn act_bytes(self, cols: usize) -> usize {
-        let Format { chunk_elems, act_chunk_bytes, .. } = *self.format;
-        let bytes = |of_chunk: usize| self.chunks(cols) * of_chunk;
-        if self.floats { bytes(4 * chunk_elems) } else { bytes(act_chunk_bytes) }
+        let of_chunk = if self.floats { 4 * self.format.chunk_elems } else { self.format.act_chunk_bytes() };
+        self.chunks(cols) * of_chunk
     }
 }
 

@@ -21,8 +21,6 @@ pub struct Format {
     pub chunk_elems: usize,
     /// Whether its products with int8 activations are of integers.
     pub ints: bool,
-    /// Bytes of a chunk on the device, all planes together, times 4.
-    quarter_bytes: usize,
     /// How rows become what the kernels read.
     pack: Pack,
 }
@@ -54,7 +52,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/i2_s.wgsl"),
         chunk_elems: 64,
         ints: true,
-        quarter_bytes: 64,
         pack: Pack::AsTheyAre,
     },
     Format {
@@ -63,7 +60,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/f16.wgsl"),
         chunk_elems: 8,
         ints: false,
-        quarter_bytes: 64,
         pack: Pack::PadRows(16),
     },
     Format {
@@ -72,7 +68,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/f32.wgsl"),
         chunk_elems: 8,
         ints: false,
-        quarter_bytes: 128,
         pack: Pack::PadRows(32),
     },
     Format {
@@ -81,7 +76,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q8_0.wgsl"),
         chunk_elems: 16,
         ints: false,
-        quarter_bytes: 68,
         pack: Pack::Planes(|w, rows| planes::q8_0(bytes_of(w, rows)), &[32, 2]),
     },
     Format {
@@ -90,7 +84,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q6_k.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 210,
         pack: Pack::Planes(|w, rows| planes::q6_k(bytes_of(w, rows)), &[128, 64, 16, 2]),
     },
     Format {
@@ -99,7 +92,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q4_0.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 72,
         pack: Pack::Planes(|w, rows| planes::q4_0(bytes_of(w, rows)), &[16, 2]),
     },
     Format {
@@ -108,7 +100,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/bf16.wgsl"),
         chunk_elems: 8,
         ints: false,
-        quarter_bytes: 64,
         pack: Pack::PadRows(16),
     },
     Format {
@@ -117,7 +108,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/tq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 66,
         pack: Pack::Planes(|w, rows| planes::tq2_0(bytes_of(w, rows)), &[64, 2]),
     },
     Format {
@@ -126,7 +116,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/tq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 66,
         pack: Pack::Planes(|w, rows| planes::tq1_0(bytes_of(w, rows)), &[64, 2]),
     },
     Format {
@@ -135,7 +124,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q4_k.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 144,
         pack: Pack::AsTheyAre,
     },
     Format {
@@ -144,7 +132,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q5_k.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 176,
         pack: Pack::AsTheyAre,
     },
     Format {
@@ -153,7 +140,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q3_k.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 112,
         pack: Pack::PadBlocks(16),
     },
     Format {
@@ -162,7 +148,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q2_k.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 84,
         pack: Pack::Split(&[0..80, 80..84]),
     },
     Format {
@@ -171,7 +156,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q4_1.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 80,
         pack: Pack::Split(&[4..20, 0..4]),
     },
     Format {
@@ -180,7 +164,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q5_0.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 88,
         pack: Pack::Split(&[6..22, 2..6, 0..2]),
     },
     Format {
@@ -189,7 +172,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q5_1.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 96,
         pack: Pack::Split(&[8..24, 0..4, 4..8]),
     },
     Format {
@@ -198,7 +180,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq4_nl.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 72,
         pack: Pack::Split(&[2..18, 0..2]),
     },
     Format {
@@ -207,7 +188,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq4_xs.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 68,
         pack: Pack::Split(&[8..136, 0..8]),
     },
     Format {
@@ -216,7 +196,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/mxfp4.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 68,
         pack: Pack::Split(&[1..17, 0..1]),
     },
     Format {
@@ -225,7 +204,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/nvfp4.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 72,
         pack: Pack::Split(&[4..36, 0..4]),
     },
     Format {
@@ -234,7 +212,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq2_bn.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 64,
         pack: Pack::Planes(planes::iq2_bn, &[16]),
     },
     Format {
@@ -243,7 +220,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq2_bn.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 64,
         pack: Pack::Planes(planes::iq2_bn_r4, &[16]),
     },
     Format {
@@ -252,7 +228,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq2_bn.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 64,
         pack: Pack::Planes(planes::iq1_bn, &[16]),
     },
     Format {
@@ -261,7 +236,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q1_0.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 36,
         pack: Pack::Split(&[2..18, 0..2]),
     },
     Format {
@@ -270,7 +244,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/q2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 72,
         pack: Pack::Split(&[2..18, 0..2]),
     },
     Format {
@@ -279,7 +252,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/pq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 68,
         pack: Pack::Split(&[2..34, 0..2]),
     },
     Format {
@@ -288,7 +260,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/pq2_0.wgsl"),
         chunk_elems: 64,
         ints: false,
-        quarter_bytes: 68,
         pack: Pack::PlanesOf(|w, rows| planes::ptq1_0(bytes_of(w, rows)), &[2..34, 0..2]),
     },
     Format {
@@ -297,7 +268,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq2_xxs.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 33,
         pack: Pack::Points(packed::IQ2_XXS, &[2..66, 0..2]),
     },
     Format {
@@ -306,7 +276,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq2_xs.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 37,
         pack: Pack::Points(packed::IQ2_XS, &[2..66, 66..74, 0..2]),
     },
     Format {
@@ -315,7 +284,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq2_s.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 41,
         pack: Pack::Points(packed::IQ2_S, &[2..66, 66..82, 0..2]),
     },
     Format {
@@ -324,7 +292,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq3_xxs.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 49,
         pack: Pack::Points(packed::IQ3_XXS, &[2..98, 0..2]),
     },
     Format {
@@ -333,7 +300,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq3_s.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 55,
         pack: Pack::Points(packed::IQ3_S, &[2..66, 74..106, 66..74, 106..110, 0..2]),
     },
     Format {
@@ -342,7 +308,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq1_s.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 25,
         pack: Pack::Points(packed::IQ1_S, &[2..34, 34..50, 0..2]),
     },
     Format {
@@ -351,7 +316,6 @@ pub static FORMATS: &[Format] = &[
         shader: wgsl!("shaders/types/iq1_m.wgsl"),
         chunk_elems: 32,
         ints: false,
-        quarter_bytes: 28,
         pack: Pack::Points(packed::IQ1_S, &[0..32, 32..48, 48..56]),
     },
 ];
@@ -371,7 +335,11 @@ impl Format {
     pub fn row_bytes(&self, cols: usize) -> usize {
         // Where a row shares something, that comes on top of its blocks.
         let shared = self.kernels.row_bytes(0).unwrap_or(0);
-        (self.chunks(cols) * self.quarter_bytes).div_ceil(4) + shared
+        let block_elems = self.kernels.block_elems();
+        let block_bytes = self.kernels.row_bytes(block_elems).expect("one block") - shared;
+        let align = if let Pack::PadBlocks(align) = self.pack { align } else { 1 };
+        let bytes = self.chunks(cols) * self.chunk_elems * block_bytes.next_multiple_of(align);
+        bytes.div_ceil(block_elems) + shared
     }
 
     /// What comes before the planes of every part: the codebook of a type that has one.

@@ -2,11 +2,11 @@
 
 use ggml_types::QuantType;
 
-use super::formats::{self, Multiply};
+use super::formats::Multiply;
 use crate::cpu::pool::{Grid, Pool};
 use crate::cpu::simd::Aligned;
 use crate::cpu::simd::{
-    BlockRows, F32Rows, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
+    BlockRows, F32Rows, Format, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
 };
 use sterna_program::ActQuant;
 
@@ -26,7 +26,7 @@ impl WorkspaceSize {
     /// rounded as `kind` says.
     #[must_use]
     pub fn with(self, k: &Kernels, ty: &dyn QuantType, cols: usize, kind: ActQuant, rows: usize) -> Self {
-        let multiply = formats::of(ty).multiply(k, kind);
+        let multiply = Multiply::of(Format::of(ty), k, kind);
         let when = |wanted: bool, elems: usize| if wanted { elems } else { 0 };
         let of_floats = matches!(multiply, Multiply::Float(_) | Multiply::Decoded);
         Self {

@@ -8,14 +8,13 @@ mod acts;
 mod formats;
 
 pub use acts::{Acts, WorkspaceSize};
-pub use formats::has_integer_products;
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
 
 use super::pool::{Grid, Pool};
-use super::simd::{Kernels, MANY_ROWS, Product, STRIP};
-use formats::{Format, Multiply};
+use super::simd::{Format, Kernels, MANY_ROWS, Product, STRIP};
+use formats::Multiply;
 use sterna_program::ActQuant;
 
 /// A weight as the kernels read it: the file's own bytes.
@@ -29,7 +28,7 @@ pub struct CpuWeight {
     pub cols: usize,
     /// The whole tensor.
     pub bytes: Bytes,
-    format: &'static Format,
+    format: Format,
     row_bytes: usize,
     tensor_scale: f32,
 }
@@ -45,7 +44,7 @@ impl CpuWeight {
         let need = ty.byte_len(rows, cols).expect("a shape that the type can hold");
         let bytes = tensor.bytes.clone();
         assert!(bytes.len() >= need, "{}: {need} bytes needed, {} there", tensor.name, bytes.len());
-        let format = formats::of(ty);
+        let format = Format::of(ty);
         let tensor_scale = ty.tensor_scale(&bytes, rows, cols).expect("the tensor's bytes were counted");
         Self { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
     }
@@ -75,7 +74,7 @@ pub struct Piece<'a> {
     rows: usize,
     cols: usize,
     bytes: &'a [u8],
-    format: &'static Format,
+    format: Format,
     row_bytes: usize,
     tensor_scale: f32,
 }
@@ -145,7 +144,7 @@ pub fn matmul_piece(
 fn run<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, jobs: [Job<'_>; N]) {
     let (rows, kind) = (acts.rows(), acts.kind());
     let weights = jobs.each_ref().map(|job| job.w);
-    let multiply = weights.map(|w| w.format.multiply(k, kind));
+    let multiply = weights.map(|w| Multiply::of(w.format, k, kind));
     let of_floats = |multiply: &Multiply| matches!(multiply, Multiply::Float(_) | Multiply::Decoded);
     if kind != ActQuant::None && multiply.iter().any(of_floats) {
         acts.dequantise(pool);

@@ -17,20 +17,31 @@ pub mod few_bits;
 mod gemm;
 mod gemv;
 pub mod look_up;
-mod table;
 
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, Lanes};
 use super::{BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
 use codes::Coded;
-pub use table::{BlockFn, BlockKernels};
+
+/// Multiplies weight rows with activation rows that are int8 by block, and finishes the tile.
+pub type BlockFn = fn(&Product<'_>, BlockRows<'_>, &mut Scratch, &mut Tile<'_, f32>);
 
 /// Weight rows that are unpacked together.
 pub const TOGETHER: usize = 16;
 
 /// Bytes of a thread: the columns of a piece and the heads of its blocks, or the heads of 16 rows.
 pub const CODES: usize = 2 * TOGETHER * BLOCK_PIECE;
+
+/// The product over one instruction set.
+pub fn multiply<L: Lanes, F: Coded>(
+    product: &Product<'_>,
+    acts: BlockRows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+) {
+    L::vectorize(Blocks::<F>::new(product, acts, scratch, tile));
+}
 
 /// The kernel of one tile.
 pub struct Blocks<'a, 'b, F> {

@@ -1,6 +1,6 @@
 //! The arithmetic of the CPU backend, once for each instruction set: one file an instruction set, and the
 //! kernels themselves in `ternary.rs`, `float.rs`, `q6_k.rs`, `quantise.rs` and `real/`, written once over
-//! `lanes::Lanes`.
+//! `lanes::Lanes`. `weights.rs` says which of them multiply which weight type.
 //!
 //! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a
 //! stage, a weight's name or a thread. Start at [`Kernels`].
@@ -33,20 +33,17 @@ mod ternary;
 mod tile;
 #[cfg(target_arch = "wasm32")]
 mod wasm;
+mod weights;
 
 pub use aligned::Aligned;
-pub use by_block::{BlockFn, BlockKernels};
-#[cfg(not(target_arch = "wasm32"))]
-use float::Float;
-use float::{blocks, k_blocks, points, trits};
-use ggml_types::types;
+pub use by_block::BlockFn;
 use lanes::Lanes;
-use q6_k::Q6K;
 use quantise::{Quantise, RoundBlocks};
 use real::RealKernels;
 use sterna_program::ActQuant;
 use ternary::Ternary;
 pub use tile::Tile;
+pub use weights::{Format, TypeKernels};
 
 /// The kernels of one instruction set.
 ///
@@ -60,85 +57,20 @@ pub struct Kernels {
     /// A row that holds a NaN, an infinity or a magnitude above [`MAX_ACT`] becomes all 0 with a scale of 0,
     /// and every product with it is NaN.
     pub quantise: fn(x: &[f32], q: &mut [i8]) -> RowQuant,
-    /// Products with I2_S rows.
-    pub i2_s: TernaryFn,
-    /// Products with TQ2_0 rows.
-    pub tq2_0: TernaryFn,
-    /// Products with TQ1_0 rows.
-    pub tq1_0: TernaryFn,
-    /// Products with IQ2_BN rows.
-    pub iq2_bn: TernaryFn,
-    /// Products with IQ2_BN_R4 rows.
-    pub iq2_bn_r4: TernaryFn,
-    /// Products with IQ1_BN rows.
-    pub iq1_bn: TernaryFn,
-    /// Products with F32 rows (little-endian bytes).
-    pub f32: FloatFn,
-    /// Products with F16 rows.
-    pub f16: FloatFn,
-    /// Products with BF16 rows.
-    pub bf16: FloatFn,
-    /// Products with Q8_0 rows.
-    pub q8_0: FloatFn,
-    /// Products with Q6_K rows.
-    pub q6_k: FloatFn,
-    /// Products with Q4_0 rows.
-    pub q4_0: FloatFn,
-    /// Products with Q5_0 rows.
-    pub q5_0: FloatFn,
-    /// Products with Q4_K rows.
-    pub q4_k: FloatFn,
-    /// Products with Q5_K rows.
-    pub q5_k: FloatFn,
-    /// Products with Q4_1 rows.
-    pub q4_1: FloatFn,
-    /// Products with Q5_1 rows.
-    pub q5_1: FloatFn,
-    /// Products with IQ4_NL rows.
-    pub iq4_nl: FloatFn,
-    /// Products with MXFP4 rows.
-    pub mxfp4: FloatFn,
-    /// Products with NVFP4 rows.
-    pub nvfp4: FloatFn,
-    /// Products with Q1_0 rows.
-    pub q1_0: FloatFn,
-    /// Products with Q2_0 rows.
-    pub q2_0: FloatFn,
-    /// Products with PQ2_0 rows.
-    pub pq2_0: FloatFn,
-    /// Products with PTQ1_0 rows.
-    pub ptq1_0: FloatFn,
-    /// Products with Q2_K rows.
-    pub q2_k: FloatFn,
-    /// Products with Q3_K rows.
-    pub q3_k: FloatFn,
-    /// Products with IQ4_XS rows.
-    pub iq4_xs: FloatFn,
-    /// Products with IQ1_M rows.
-    pub iq1_m: FloatFn,
-    /// Products with IQ1_S rows.
-    pub iq1_s: FloatFn,
-    /// Products with IQ2_XXS rows.
-    pub iq2_xxs: FloatFn,
-    /// Products with IQ2_XS rows.
-    pub iq2_xs: FloatFn,
-    /// Products with IQ2_S rows.
-    pub iq2_s: FloatFn,
-    /// Products with IQ3_XXS rows.
-    pub iq3_xxs: FloatFn,
-    /// Products with IQ3_S rows.
-    pub iq3_s: FloatFn,
-    /// Products of TQ1_0 rows with floats.
-    pub tq1_0_float: FloatFn,
-    /// Products of TQ2_0 rows with floats.
-    pub tq2_0_float: FloatFn,
+    /// Products with weights, by [`Format`].
+    types: &'static [TypeKernels; weights::N_TYPES],
     /// Rounds one row to int8 as [`ActQuant::I8PerBlock`] says, in its own order: the values, and for each 32
     /// of them their scale, and the sums of the first 16, the last 16 and all of them, times the scale.
     pub round_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]),
-    /// Products with inputs that are rounded so; without, they are products of floats.
-    pub blocks: Option<&'static BlockKernels>,
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
+}
+
+impl Kernels {
+    /// Those of a weight type.
+    pub fn of(&self, format: Format) -> TypeKernels {
+        format.0.map_or(TypeKernels::NONE, |row| self.types[row])
+    }
 }
 
 /// Multiplies ternary weight rows with int8 activation rows and finishes the tile.
@@ -464,47 +396,8 @@ const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
     Kernels {
         name,
         quantise: |x, q| L::vectorize(Quantise::new(x, q)),
-        i2_s: ternary::<T, ternary::I2S>,
-        tq2_0: ternary::<T, ternary::Tq2_0>,
-        tq1_0: ternary::trits::tq1_0::<T>,
-        iq2_bn: ternary::rows::multiply::<T, ternary::rows::Iq2Bn>,
-        iq2_bn_r4: ternary::rows::multiply::<T, ternary::rows::Iq2BnR4>,
-        iq1_bn: ternary::rows::multiply::<T, ternary::rows::Iq1Bn>,
-        f32: float::<L, float::F32>,
-        f16: float::<L, float::F16>,
-        bf16: float::<L, float::Bf16>,
-        q8_0: float::<L, float::Q8_0>,
-        q6_k: |product, acts, scratch, tile| L::vectorize(Q6K::new(product, acts, scratch, tile)),
-        q4_0: float::<L, blocks::Q4_0>,
-        q5_0: float::<L, blocks::Q5_0>,
-        q4_k: float::<L, k_blocks::Q4K>,
-        q5_k: float::<L, k_blocks::Q5K>,
-        q4_1: float::<L, blocks::Q4_1>,
-        q5_1: float::<L, blocks::Q5_1>,
-        iq4_nl: float::<L, blocks::Iq4Nl>,
-        mxfp4: float::<L, blocks::Mxfp4>,
-        nvfp4: float::<L, blocks::Nvfp4>,
-        q1_0: float::<L, blocks::Q1_0>,
-        q2_0: float::<L, blocks::TwoBits<64>>,
-        pq2_0: float::<L, blocks::TwoBits<128>>,
-        ptq1_0: float::<L, trits::Ptq1_0>,
-        q2_k: float::<L, k_blocks::Q2K>,
-        q3_k: float::<L, k_blocks::Q3K>,
-        iq4_xs: float::<L, k_blocks::Iq4Xs>,
-        iq1_m: float::<L, points::Points<types::Iq1M>>,
-        iq1_s: float::<L, points::Points<types::Iq1S>>,
-        iq2_xxs: float::<L, points::Points<types::Iq2Xxs>>,
-        iq2_xs: float::<L, points::Points<types::Iq2Xs>>,
-        iq2_s: float::<L, points::Points<types::Iq2S>>,
-        iq3_xxs: float::<L, points::Points<types::Iq3Xxs>>,
-        iq3_s: float::<L, points::Points<types::Iq3S>>,
-        tq1_0_float: float::<L, trits::Tq1_0>,
-        tq2_0_float: float::<L, trits::Tq2_0>,
+        types: &const { weights::of::<L, T>() },
         round_blocks: |x, q, blocks| L::vectorize(RoundBlocks { x, q, blocks }),
-        #[cfg(not(target_arch = "wasm32"))]
-        blocks: Some(&const { BlockKernels::of::<T>() }),
-        #[cfg(target_arch = "wasm32")]
-        blocks: None,
         real: &const { real::table::<L>() },
     }
 }
@@ -516,16 +409,4 @@ fn ternary<L: Lanes, F: ternary::Form>(
     tile: &mut Tile<'_, f32>,
 ) {
     L::vectorize(Ternary::<F>::new(product, acts, scratch, tile));
-}
-
-fn float<L: Lanes, F: float::Form>(
-    product: &Product<'_>,
-    acts: F32Rows<'_>,
-    scratch: &mut Scratch,
-    tile: &mut Tile<'_, f32>,
-) {
-    #[cfg(target_arch = "wasm32")]
-    (const { &float::fetched::Type::of::<L, F>() }).multiply::<L>(product, acts, scratch, tile);
-    #[cfg(not(target_arch = "wasm32"))]
-    L::vectorize(Float::<F>::new(product, acts, scratch, tile));
 }

@@ -5,52 +5,28 @@ use half::{bf16, f16};
 
 use super::{
     F32Rows, I8Rows, Kernels, MAX_ACT, Product, RowQuant, Scratch, Tile, interleaved, padded,
-    quantise::round_blocks, real,
+    quantise::round_blocks,
+    real,
+    weights::{N_TYPES, TypeKernels, rows},
 };
 
-pub(super) static KERNELS: Kernels = Kernels {
-    name: "scalar",
-    quantise,
-    i2_s,
-    tq2_0,
-    tq1_0,
-    iq2_bn,
-    iq2_bn_r4,
-    iq1_bn,
-    f32: |product, acts, scratch, tile| float(product, acts, scratch, tile, f32_at),
-    f16: |product, acts, scratch, tile| float(product, acts, scratch, tile, f16_at),
-    bf16: |product, acts, scratch, tile| float(product, acts, scratch, tile, bf16_at),
-    q8_0: |product, acts, scratch, tile| float(product, acts, scratch, tile, q8_0_at),
-    q6_k: |product, acts, scratch, tile| float(product, acts, scratch, tile, q6_k_at),
-    q4_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4_0),
-    q5_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5_0),
-    q4_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4K),
-    q5_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5K),
-    q4_1: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q4_1),
-    q5_1: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q5_1),
-    iq4_nl: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq4Nl),
-    mxfp4: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Mxfp4),
-    nvfp4: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Nvfp4),
-    q1_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q1_0),
-    q2_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q2_0),
-    pq2_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Pq2_0),
-    ptq1_0: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Ptq1_0),
-    q2_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q2K),
-    q3_k: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Q3K),
-    iq4_xs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq4Xs),
-    iq1_m: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq1M),
-    iq1_s: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq1S),
-    iq2_xxs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq2Xxs),
-    iq2_xs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq2Xs),
-    iq2_s: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq2S),
-    iq3_xxs: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq3Xxs),
-    iq3_s: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Iq3S),
-    tq1_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq1_0),
-    tq2_0_float: |product, acts, scratch, tile| decoded(product, acts, scratch, tile, &types::Tq2_0),
-    round_blocks,
-    blocks: None,
-    real: &real::PLAIN,
-};
+pub(super) static KERNELS: Kernels =
+    Kernels { name: "scalar", quantise, types: &TYPES, round_blocks, real: &real::PLAIN };
+
+macro_rules! table {
+    ($($ty:ident
+        [$($plain_int8:ident = $int8:expr)?]
+        [$($codes:ty)?]
+        [$($plain_float:ident($of:expr) = $float:expr)?];
+    )*) => {
+        static TYPES: [TypeKernels; N_TYPES] = [$(TypeKernels {
+            $(int8: Some($plain_int8),)?
+            $(float: Some(|product, acts, scratch, tile| $plain_float(product, acts, scratch, tile, $of)),)?
+            ..TypeKernels::NONE
+        }),*];
+    };
+}
+rows!(table);
 
 fn quantise(x: &[f32], q: &mut [i8]) -> RowQuant {
     q.fill(0);
