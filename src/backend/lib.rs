@@ -24,6 +24,14 @@ use ggml_types::{HostTensor, QuantType};
 
 use sterna_program::{ActQuant, Buf, Program, Sampling, Step, WeightDecl};
 
+/// The processor, for a backend that leaves some of its work to it.
+///
+/// # Errors
+/// [`BackendError::Device`] where its threads cannot be started.
+pub fn processor(threads: usize) -> Opened {
+    Ok(Box::new(cpu::Cpu::new(threads)?))
+}
+
 /// A weight that a backend holds. Stale handles are bugs and panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WeightId(pub u32);

@@ -152,7 +152,7 @@ pub fn on_paper(card: &CardOnPaper) -> Result<Cuda, BackendError> {
     let driver = driver::OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
     let cuda = Cuda::on(Box::new(driver)).streamed(open::streaming(options, NAME)?);
     // Nothing is compiled there, so it is never opened.
-    Ok(cuda.beside(|| open::processor(1)))
+    Ok(cuda.beside(|| crate::processor(1)))
 }
 
 impl Cuda {

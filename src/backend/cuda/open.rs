@@ -4,9 +4,8 @@ use super::driver::Driver;
 use super::driver::real::{Card, cards};
 use super::split::Split;
 use super::{Cuda, NAME, Profiling, Streaming};
-use crate::cpu::Cpu;
 use crate::device::{DEVICE, PROFILE};
-use crate::{BackendError, DeviceOption, DeviceOptions, Opened};
+use crate::{BackendError, DeviceOption, DeviceOptions, Opened, processor};
 
 /// Whether layers are divided among several cards.
 pub const SPLIT_MODE: DeviceOption =
@@ -46,11 +45,6 @@ pub fn streaming(options: &DeviceOptions, backend: &'static str) -> Result<Optio
     let [layers, slots, overrides, min_batch] =
         [&GPU_LAYERS, &STREAM_SLOTS, &OVERRIDE_TENSOR, &MIN_BATCH].map(of);
     Streaming::of(backend, layers, slots, overrides, min_batch)
-}
-
-/// The processor, which some of the work is left to.
-pub fn processor(threads: usize) -> Opened {
-    Ok(Box::new(Cpu::new(threads)?))
 }
 
 /// A backend on the cards of this machine that are chosen: the first one, or all of them if layers are

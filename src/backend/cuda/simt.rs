@@ -1,10 +1,10 @@
 //! CUDA's kernels on the processor, as a backend of the registry.
 
 use super::driver::simt::Simt;
-use super::open::{GPU_LAYERS, MIN_BATCH, OVERRIDE_TENSOR, STREAM_SLOTS, processor, streaming};
+use super::open::{GPU_LAYERS, MIN_BATCH, OVERRIDE_TENSOR, STREAM_SLOTS, streaming};
 use super::{Cuda, Profiling};
 use crate::device::PROFILE;
-use crate::{Backend, Entry};
+use crate::{Backend, Entry, processor};
 
 const NAME: &str = "cuda-simt";
 
