@@ -378,7 +378,7 @@ pub fn by_name(name: &str) -> Result<&'static Kind, TokenizerError> {
 /// A name of a pre-tokenizer as it is spelled here; an alias stays what it is.
 ///
 /// # Errors
-/// As [`by_name`].
+/// [`TokenizerError::UnknownPre`] for a name that is not known.
 pub fn pre_tokenizer_name(name: &str) -> Result<&str, TokenizerError> {
     by_name(name).map(|_| name)
 }
