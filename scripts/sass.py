@@ -30,7 +30,7 @@ def fatbins():
     out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     for line in map(json.loads, out.splitlines()):
         if line["reason"] == "build-script-executed" and re.search(
-            r"[/#]sterna[@#]", line["package_id"] + "#"
+            r"[/#]sterna-backend[@#]", line["package_id"] + "#"
         ):
             return sorted(pathlib.Path(line["out_dir"]).glob("*.fatbin"))
     return []
