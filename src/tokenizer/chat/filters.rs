@@ -11,22 +11,9 @@ use super::methods::{self, bind};
 use super::rewrite::{CHARGE, FACTOR, FILLED, ITERATED, ORDERED, PRINTED};
 use super::{json, python};
 
-/// Filters that want what can be iterated; none cannot.
-const OF_ITEMS: &[&str] = &[
-    "groupby",
-    "join",
-    "list",
-    "map",
-    "max",
-    "min",
-    "reject",
-    "rejectattr",
-    "select",
-    "selectattr",
-    "sort",
-    "sum",
-    "unique",
-];
+/// Filters that want what can be iterated; none cannot. `map`, `select` and their kin pass over it, as over
+/// whatever is false.
+const OF_ITEMS: &[&str] = &["groupby", "join", "list", "max", "min", "sort", "sum", "unique"];
 
 /// Adds the filters whose result is not much larger than what they are given, and takes the others out.
 pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
