@@ -174,6 +174,19 @@ test("there is no empty room below what the reader wrote", async () => {
   await close();
 });
 
+/** Presses Escape as soon as the answer has so many characters: in the page itself, as the program writes a
+ * thousand tokens a second. */
+const stopAfter = (page, characters) =>
+  page.evaluate((characters) => {
+    const seen = new MutationObserver(() => {
+      const words = document.querySelector(".turn.assistant .markdown")?.textContent.trim() ?? "";
+      if (words.length < characters) return;
+      seen.disconnect();
+      document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+    });
+    seen.observe(document.body, { subtree: true, childList: true, characterData: true });
+  }, characters);
+
 test("stop ends an answer and keeps what has come", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 900);
@@ -183,16 +196,7 @@ test("stop ends an answer and keeps what has come", async () => {
   await set(page, "top_p", 1);
   await set(page, "min_p", 0);
   await set(page, "seed", 1);
-  // In the page itself and with the first words: the program writes a thousand tokens a second.
-  await page.evaluate(() => {
-    const seen = new MutationObserver(() => {
-      const words = document.querySelector(".turn.assistant .markdown")?.textContent.trim() ?? "";
-      if (words.length < 20) return;
-      seen.disconnect();
-      document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
-    });
-    seen.observe(document.body, { subtree: true, childList: true, characterData: true });
-  });
+  await stopAfter(page, 20);
   await page.fill("#prompt", "tell me more");
   await page.press("#prompt", "Enter");
   await page.waitForSelector(".turn.assistant .note");
@@ -203,9 +207,10 @@ test("stop ends an answer and keeps what has come", async () => {
   await new Promise((resolve) => setTimeout(resolve, 300));
   assert.deepEqual(await bodies(page, "assistant"), [kept]);
   if (!STERNA) assert.equal(chat.aborted, 1);
+  await stopAfter(page, kept.length + 20);
   await page.click("text=Continue");
-  await page.waitForSelector("#send[aria-label=Stop]");
-  await page.click("#send");
+  const grown = (length) => document.querySelector(".turn.assistant .markdown").textContent.trim().length > length;
+  await page.waitForFunction(grown, kept.length);
   await finished(page);
   const [longer] = await bodies(page, "assistant");
   assert.ok(longer.startsWith(kept.trimEnd()), `${longer}\n\n${kept}`);
