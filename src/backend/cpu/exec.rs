@@ -13,7 +13,7 @@ use super::stream::{Layout, Reader, Streaming};
 use super::{Buffer, Cx, Held, NAME, Pick, Picks, Scratch, Weights, attend, experts, run_stage, system};
 use crate::memory::{self, Parts};
 use crate::{BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, assert_declared};
-use sterna_program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage, Step, sampling};
+use sterna_program::{CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {
@@ -125,19 +125,19 @@ fn other_parts(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPar
         caches.push((kv, pages, exact));
     }
     let (sizes, rows, elem) = (Sizes::of(p), p.limits.rows as u64, size_of::<f32>() as u64);
-    let mut bufs = Parts::new(MemoryKind::Buffers);
+    let mut parts = Parts::default();
+    let mut bufs = |name: &str, bytes: u64| parts.add(MemoryKind::Buffers, name, bytes);
     for buf in &p.bufs {
-        let name = if buf.rows == RowsOf::Outputs { "logits" } else { "activations" };
-        bufs.add(name, (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
+        bufs(memory::buffer_part(buf), (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
     }
-    bufs.add("inputs of layers, rounded", workspace_size(p, k).bytes(threads));
+    bufs("inputs of layers, rounded", workspace_size(p, k).bytes(threads));
     let products = (2 * sizes.kv_cols + sizes.product_cols) as u64 * elem;
-    bufs.add("new keys, values and products", rows.saturating_mul(products));
-    bufs.add("attention", attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads));
-    bufs.add("experts", experts::Scratch::bytes(sizes.experts, p.limits.rows));
-    p.ropes.iter().for_each(|rope| bufs.add("RoPE", RopeTable::bytes(rope, p.limits.rows)));
-    bufs.add("sampling", (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab)));
-    Ok([memory::caches(caches), bufs.finish()].concat())
+    bufs("new keys, values and products", rows.saturating_mul(products));
+    bufs("attention", attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads));
+    bufs("experts", experts::Scratch::bytes(sizes.experts, p.limits.rows));
+    p.ropes.iter().for_each(|rope| bufs("RoPE", RopeTable::bytes(rope, p.limits.rows)));
+    bufs("sampling", (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab)));
+    Ok([memory::caches(caches), parts.finish()].concat())
 }
 
 /// Bytes that a row takes of a table that is not in memory, the largest of them.

@@ -275,8 +275,8 @@ impl Layout {
         let in_files: HashSet<&str> = in_files.map(|(decl, _)| decl.name.as_str()).collect();
         let is_there = |decl: &WeightDecl| !self.mapped && !in_files.contains(decl.name.as_str());
         let weights = memory::weights(p, |decl| (None, if is_there(decl) { bytes(decl) } else { 0 }));
-        let mut slots = Parts::new(MemoryKind::Weights);
-        slots.add("slots for weights that are read in every step", self.slots_bytes());
+        let mut slots = Parts::default();
+        slots.add(MemoryKind::Weights, "slots for weights that are read in every step", self.slots_bytes());
         [weights, slots.finish()].concat()
     }
 

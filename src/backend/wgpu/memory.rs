@@ -12,8 +12,8 @@ use super::upload::DeviceWeight;
 use super::{attend, attn_in, experts, kv, linear, proj_add, sample};
 use crate::device::tables;
 use crate::memory::Parts;
-use crate::{BackendError, MemoryKind, MemoryPart};
-use sterna_program::{KvDecl, PAGE, Program, Rope, RowsOf, Stage, Weight};
+use crate::{BackendError, MemoryKind, MemoryPart, memory};
+use sterna_program::{KvDecl, PAGE, Program, Rope, Stage, Weight};
 
 /// Bytes of the count of what was put right: one number.
 pub const CLAMPED_BYTES: u64 = 4;
@@ -172,21 +172,21 @@ impl Sizes {
 
     /// Everything but the caches, by a name for people: what the buffers take.
     pub fn others(&self, p: &Program) -> Vec<MemoryPart> {
-        let mut parts = Parts::new(MemoryKind::Buffers);
+        let mut parts = Parts::default();
+        let mut add = |name: &str, bytes: u64| parts.add(MemoryKind::Buffers, name, bytes);
         for (decl, (_, bytes)) in p.bufs.iter().zip(&self.bufs) {
-            let name = if decl.rows == RowsOf::Outputs { "logits" } else { "activations" };
-            parts.add(name, buffer_bytes(*bytes));
+            add(memory::buffer_part(decl), buffer_bytes(*bytes));
         }
-        self.ropes.iter().for_each(|(_, bytes)| parts.add("RoPE", buffer_bytes(*bytes)));
+        self.ropes.iter().for_each(|(_, bytes)| add("RoPE", buffer_bytes(*bytes)));
         for (name, bytes) in self.single().into_iter().filter(|(name, _)| *name != EXPERTS) {
-            parts.add(name, buffer_bytes(bytes));
+            add(name, buffer_bytes(bytes));
         }
         // Each layer of a mixture has a table of its own.
         for s in experts::mixtures(p) {
             let bytes = 8 * s.experts.len() as u64;
-            parts.add(EXPERTS, experts::LAYERS.len() as u64 * buffer_bytes(bytes));
+            add(EXPERTS, experts::LAYERS.len() as u64 * buffer_bytes(bytes));
         }
-        parts.add("tokens on the host's side", buffer_bytes(self.tokens) + Picks::host_bytes(p.limits.seqs));
+        add("tokens on the host's side", buffer_bytes(self.tokens) + Picks::host_bytes(p.limits.seqs));
         parts.finish()
     }
 }
