@@ -188,21 +188,6 @@ pub(super) fn weight_parts(
     p.weights.iter().enumerate().map(part).collect()
 }
 
-/// The weights of a program, as [`weight_parts`] divides them. `on_device` says of a declaration what it lies
-/// there as, if that is another type, and its bytes.
-pub(super) fn weights(
-    p: &Program,
-    on_device: impl Fn(&WeightDecl) -> (Option<&'static str>, u64),
-) -> Vec<MemoryPart> {
-    let mut parts = Parts::default();
-    let names = weight_parts(p, |decl| on_device(decl).0);
-    p.weights
-        .iter()
-        .zip(names)
-        .for_each(|(decl, name)| parts.add(MemoryKind::Weights, &name, on_device(decl).1));
-    parts.finish()
-}
-
 /// The part that a buffer of a program belongs to.
 pub(super) fn buffer_part(decl: &BufDecl) -> &'static str {
     match decl.rows {
@@ -222,13 +207,3 @@ pub(super) fn cache_part(decl: &KvDecl) -> String {
 
 /// The part that exact pages belong to, with the means of keys.
 pub(super) const EXACT_PART: &str = "exact pages of the KV cache (f16)";
-
-/// The parts of caches from what each has: bytes of its pages, and of its exact pages with the means of keys.
-pub(super) fn caches<'a>(caches: impl IntoIterator<Item = (&'a KvDecl, u64, u64)>) -> Vec<MemoryPart> {
-    let (mut pages, mut exact) = (Parts::default(), Parts::default());
-    for (decl, page_bytes, exact_bytes) in caches {
-        pages.add(MemoryKind::Kv, &cache_part(decl), page_bytes);
-        exact.add(MemoryKind::Kv, EXACT_PART, exact_bytes);
-    }
-    [pages.finish(), exact.finish()].concat()
-}

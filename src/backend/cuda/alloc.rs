@@ -1,5 +1,5 @@
-//! Memory of the card by what it is for: a driver gives it, a [`Counter`] only counts it. The plan is what the
-//! code that allocates asks of a counter, so that no size is written down a second time.
+//! Memory of the card by what it is for: a driver gives it, a [`Counter`] only counts it. The plan is what
+//! the code that allocates asks of a counter, so that no size is written down a second time.
 
 use super::driver::{Address, Driver, Mailboxes};
 use crate::memory::Parts;
