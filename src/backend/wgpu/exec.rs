@@ -98,7 +98,9 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     let format = |decl: &WeightDecl| Format::of(decl.ty).expect("nothing is missing");
     let parts = memory::weight_parts(p, |decl| Some(format(decl).kernels.name()));
     for (decl, part) in p.weights.iter().zip(&parts) {
-        upload::alloc(&mut counter, part, format(decl), [decl.rows, decl.cols], gpu.max_part_bytes)?;
+        let format = format(decl);
+        let stretches = upload::stretches(gpu, format, decl.rows, decl.cols);
+        upload::alloc(&mut counter, part, format, decl.cols, stretches)?;
     }
     let (device, free_bytes) = (gpu.description(), gpu.free_bytes());
     Ok(DeviceMemory { free_bytes, ..DeviceMemory::of(device, counter.parts()) })

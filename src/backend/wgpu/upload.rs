@@ -91,19 +91,25 @@ pub fn unsupported(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Optio
         .then(|| format!("{name}, a row of which takes {bytes} bytes of the {most} that a buffer has"))
 }
 
-/// Allocates the buffers of a weight, which belongs to a part of what a program takes, each with its rows.
+/// Allocates the buffers of a weight, one for each of these stretches of its rows, for a part of what a
+/// program takes.
 pub fn alloc<A: Allocator>(
     on: &mut A,
     part: &str,
     format: &Format,
-    [rows, cols]: [usize; 2],
-    max_part_bytes: u64,
-) -> Result<Vec<(Range<usize>, A::Buffer)>, BackendError> {
-    let of_rows = |rows: Range<usize>| {
+    cols: usize,
+    stretches: impl Iterator<Item = Range<usize>>,
+) -> Result<Vec<A::Buffer>, BackendError> {
+    let buffer = |rows: Range<usize>| {
         let bytes = format.packed_bytes(rows.len(), cols);
-        Ok((rows, on.storage(&part, &[(MemoryKind::Weights, part, bytes)])?))
+        on.storage(&part, &[(MemoryKind::Weights, part, bytes)])
     };
-    parts_of(rows, rows_of_part(max_part_bytes, format, cols).max(1)).map(of_rows).collect()
+    stretches.map(buffer).collect()
+}
+
+/// The stretches of the rows of a weight that have a buffer each.
+pub fn stretches(gpu: &Gpu, format: &Format, rows: usize, cols: usize) -> impl Iterator<Item = Range<usize>> {
+    parts_of(rows, rows_of_part(gpu.max_part_bytes, format, cols).max(1))
 }
 
 impl DeviceWeight {
@@ -144,7 +150,9 @@ impl DeviceWeight {
         }
         let mut tensor_scale = 1.0;
         let mut parts = Vec::new();
-        for (part, buffer) in alloc(&mut { gpu }, name, format, [rows, cols], gpu.max_part_bytes)? {
+        let stretches = || stretches(gpu, format, rows, cols);
+        let buffers = alloc(&mut { gpu }, name, format, cols, stretches())?;
+        for (part, buffer) in stretches().zip(buffers) {
             let planes = format.planes(part.len(), cols);
             gpu.upload(&buffer, 0, format.book())?;
             for chunk in parts_of(part.len(), rows_of_chunk(ty, cols)) {
