@@ -252,14 +252,14 @@ impl Layout {
             return Ok(of(if let GpuLayers::Count(n) = *gpu_layers { n } else { whole.len() }));
         };
         let parts = weight_parts(p);
-        for n in (0..=whole.len()).rev() {
+        for n in (1..=whole.len()).rev() {
             let (layout, mut counter) = (of(n), Counter::default());
             layout.count(&mut counter, p, &parts)?;
-            if n == 0 || counter.bytes().saturating_add(other_bytes) <= free {
+            if counter.bytes().saturating_add(other_bytes) <= free {
                 return Ok(layout);
             }
         }
-        unreachable!("without layers on the card it is planned, whether or not it fits")
+        Ok(of(0))
     }
 
     /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a
