@@ -1,7 +1,7 @@
 //! The memory that a program takes, part by part: what a plan adds up.
 
 use super::Plan;
-use sterna_program::{KvDecl, Program, Stage, Weight, WeightDecl};
+use sterna_program::{BufDecl, KvDecl, Program, RowsOf, Stage, Weight, WeightDecl};
 
 /// What a part of memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,74 +135,75 @@ impl DeviceMemory {
     }
 }
 
-/// Parts of one kind under construction: equal names are one part, in the order of the first.
-pub(super) struct Parts {
-    kind: MemoryKind,
-    parts: Vec<MemoryPart>,
-}
+/// Parts under construction: equal names are one part, in the order of the first.
+#[derive(Default)]
+pub(super) struct Parts(Vec<MemoryPart>);
 
 impl Parts {
-    pub fn new(kind: MemoryKind) -> Self {
-        Self { kind, parts: Vec::new() }
-    }
-
-    pub fn add(&mut self, name: impl Into<String>, bytes: u64) {
-        let (kind, name) = (self.kind, name.into());
-        match self.parts.iter_mut().find(|part| part.name == name) {
+    pub fn add(&mut self, kind: MemoryKind, name: &str, bytes: u64) {
+        match self.0.iter_mut().find(|part| part.kind == kind && part.name == name) {
             Some(part) => part.bytes = part.bytes.saturating_add(bytes),
-            None => self.parts.push(MemoryPart { kind, name, bytes }),
+            None => self.0.push(MemoryPart { kind, name: name.to_owned(), bytes }),
         }
     }
 
-    /// Those that take something.
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
+    }
+
+    /// Those that take something, kind by kind.
     pub fn finish(self) -> Vec<MemoryPart> {
-        self.parts.into_iter().filter(|part| part.bytes > 0).collect()
+        let of_kind = |kind| self.0.iter().filter(move |part| part.kind == kind && part.bytes > 0);
+        MemoryKind::ALL.into_iter().flat_map(of_kind).cloned().collect()
     }
 }
 
-/// The weights of a program: embedding and head apart, norms and biases, and all others by type. `on_device`
-/// says of a declaration what it lies there as, if that is another type, and its bytes.
-pub(super) fn weights(
+/// The part that each weight of a program belongs to: embedding and head apart, norms and biases, and all
+/// others by type. `lies_as` says what type a declaration has on the device, if that is another one.
+pub(super) fn weight_parts(
     p: &Program,
-    on_device: impl Fn(&WeightDecl) -> (Option<&'static str>, u64),
-) -> Vec<MemoryPart> {
+    lies_as: impl Fn(&WeightDecl) -> Option<&'static str>,
+) -> Vec<String> {
     let head = p.logits().map(|s| s.w.w);
-    let is_table = |w: Weight, of: fn(&Stage, Weight) -> bool| p.stages.iter().any(|(_, stage)| of(stage, w));
-    let mut parts = Parts::new(MemoryKind::Weights);
-    for (i, decl) in p.weights.iter().enumerate() {
+    let embeds =
+        p.stages.iter().filter_map(|(_, stage)| if let Stage::Embed(s) = stage { Some(s) } else { None });
+    let (tables, places): (Vec<_>, Vec<_>) = embeds.map(|s| (s.table, s.positions)).unzip();
+    let part = |(i, decl): (usize, &WeightDecl)| {
         let w = Weight(i as u32);
-        let embeds = is_table(w, |stage, w| matches!(stage, Stage::Embed(s) if s.table == w));
-        let places = is_table(w, |stage, w| matches!(stage, Stage::Embed(s) if s.positions == Some(w)));
-        let role = match (embeds, head == Some(w)) {
+        let role = match (tables.contains(&w), head == Some(w)) {
             (true, true) => "embedding and output head",
             (true, false) => "embedding",
             (false, true) => "output head",
-            (false, false) if places => "positions",
+            (false, false) if places.contains(&Some(w)) => "positions",
             (false, false) if decl.rows == 1 => "norms and biases",
             (false, false) => "layers",
         };
-        let (lies_as, bytes) = on_device(decl);
         let ty = decl.ty.name();
-        let of =
-            lies_as.filter(|other| *other != ty).map_or(ty.to_owned(), |other| format!("{ty} as {other}"));
-        parts.add(format!("{role} ({of})"), bytes);
-    }
-    parts.finish()
+        match lies_as(decl).filter(|other| *other != ty) {
+            Some(other) => format!("{role} ({ty} as {other})"),
+            None => format!("{role} ({ty})"),
+        }
+    };
+    p.weights.iter().enumerate().map(part).collect()
 }
 
-/// What a cache keeps keys and values as, for people: `keys q8_0, values f16`.
-pub(super) fn codecs(decl: &KvDecl) -> String {
-    let (k, v) = (decl.k.name(), decl.v.name());
-    if k == v { k.to_owned() } else { format!("keys {k}, values {v}") }
+/// The part that a buffer of a program belongs to.
+pub(super) fn buffer_part(decl: &BufDecl) -> &'static str {
+    match decl.rows {
+        RowsOf::Step => "activations",
+        RowsOf::Outputs => "logits",
+    }
 }
 
-/// The parts of caches from what each has: bytes of its pages, and of its exact pages with the means of keys.
-pub(super) fn caches<'a>(caches: impl IntoIterator<Item = (&'a KvDecl, u64, u64)>) -> Vec<MemoryPart> {
-    let (mut pages, mut exact) = (Parts::new(MemoryKind::Kv), Parts::new(MemoryKind::Kv));
-    for (decl, page_bytes, exact_bytes) in caches {
-        let of = if decl.sliding.is_some() { " of sliding windows" } else { "" };
-        pages.add(format!("KV cache{of} ({})", codecs(decl)), page_bytes);
-        exact.add("exact pages of the KV cache (f16)", exact_bytes);
+/// The part that the pages of a cache belong to, with what it keeps keys and values as.
+pub(super) fn cache_part(decl: &KvDecl) -> String {
+    let of = if decl.sliding.is_some() { " of sliding windows" } else { "" };
+    match (decl.k.name(), decl.v.name()) {
+        (k, v) if k == v => format!("KV cache{of} ({k})"),
+        (k, v) => format!("KV cache{of} (keys {k}, values {v})"),
     }
-    [pages.finish(), exact.finish()].concat()
 }
+
+/// The part that exact pages belong to, with the means of keys.
+pub(super) const EXACT_PART: &str = "exact pages of the KV cache (f16)";

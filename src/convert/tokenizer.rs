@@ -19,6 +19,10 @@ const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
+/// Kinds of vocabularies (`tokenizer.ggml.model`).
+const SENTENCEPIECE: &str = "llama";
+const BYTE_LEVEL: &str = "gpt2";
+
 /// Spellings that end a turn of a chat, for lists of end tokens.
 const TURN_ENDS: [&str; 6] =
     ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|return|>"];
@@ -70,6 +74,20 @@ impl Vocabulary {
             self.kinds.push(UNUSED);
             self.scores.push(-10000.0);
         }
+    }
+
+    /// Pads it to the rows of the embedding, and writes it; only SentencePiece's kind has scores.
+    fn write(&mut self, request: &Request<'_>, metadata: &mut Metadata, model: &str, pre: &str) {
+        if !request.cut {
+            self.pad(request.rows);
+        }
+        metadata.set("tokenizer.ggml.model", model);
+        metadata.set("tokenizer.ggml.pre", pre);
+        metadata.set("tokenizer.ggml.tokens", Array::from_strs(self.tokens.iter().map(String::as_str)));
+        if model == SENTENCEPIECE {
+            metadata.set("tokenizer.ggml.scores", Array::from_f32s(self.scores.iter().copied()));
+        }
+        metadata.set("tokenizer.ggml.token_type", Array::from_i32s(self.kinds.iter().copied()));
     }
 }
 
@@ -161,14 +179,7 @@ fn scored(
             out.set(id, text.replace('\u{2581}', " "), USER_DEFINED, -1000.0);
         }
     }
-    if !request.cut {
-        out.pad(request.rows);
-    }
-    metadata.set("tokenizer.ggml.model", "llama");
-    metadata.set("tokenizer.ggml.pre", "default");
-    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
-    metadata.set("tokenizer.ggml.scores", Array::from_f32s(out.scores.iter().copied()));
-    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
+    out.write(request, metadata, SENTENCEPIECE, "default");
     let prefix = settings.get("add_prefix_space").and_then(Json::as_bool);
     if prefix == Some(false) || !model.adds_prefix() {
         metadata.set("tokenizer.ggml.add_space_prefix", false);
@@ -198,17 +209,10 @@ fn byte_level(
         let kind = if special || looks_special(&text) { CONTROL } else { USER_DEFINED };
         out.set(id, text, kind, 0.0);
     }
-    if !request.cut {
-        out.pad(request.rows);
-    }
-    let merges: Option<Vec<String>> = merges(path, tokenizer)?.iter().map(merge).collect();
-    let merges = merges.ok_or_else(|| wrong("want merges of two texts each".to_owned()))?;
+    let merges = merges(path, tokenizer, merge)?;
     let normalizer = tokenizer.get("normalizer").and_then(|json| json.get("type")).and_then(Json::as_str);
     notes.extend(normalizer.map(pre::lost_normalizer));
-    metadata.set("tokenizer.ggml.model", "gpt2");
-    metadata.set("tokenizer.ggml.pre", name);
-    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
-    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
+    out.write(request, metadata, BYTE_LEVEL, name);
     metadata.set("tokenizer.ggml.merges", Array::from_strs(merges.iter().map(String::as_str)));
     Ok(out)
 }
@@ -236,8 +240,7 @@ fn ranked(
             return Err(wrong(format!("model.{key} is {}: want none", model[key])));
         }
     }
-    let pairs: Option<Vec<_>> = merges(path, tokenizer)?.iter().map(metaspace::pair).collect();
-    let pairs = pairs.ok_or_else(|| wrong("want merges of two texts each".to_owned()))?;
+    let pairs = merges(path, tokenizer, metaspace::pair)?;
     let merges = metaspace::Merges::new(&pairs);
     let texts: HashSet<&str> = out.tokens.iter().map(String::as_str).collect();
     let is_listed = |id: &usize| out.kinds[*id] == NORMAL;
@@ -280,14 +283,7 @@ fn ranked(
         out.kinds[id] = UNKNOWN;
         metadata.set("tokenizer.ggml.unknown_token_id", id as u32);
     }
-    if !request.cut {
-        out.pad(request.rows);
-    }
-    metadata.set("tokenizer.ggml.model", "llama");
-    metadata.set("tokenizer.ggml.pre", "default");
-    metadata.set("tokenizer.ggml.tokens", Array::from_strs(out.tokens.iter().map(String::as_str)));
-    metadata.set("tokenizer.ggml.scores", Array::from_f32s(out.scores.iter().copied()));
-    metadata.set("tokenizer.ggml.token_type", Array::from_i32s(out.kinds.iter().copied()));
+    out.write(request, metadata, SENTENCEPIECE, "default");
     metadata.set("tokenizer.ggml.add_space_prefix", spaces.prefix);
     // Without a template or a word in tokenizer_config.json nothing is added, where readers add BOS.
     metadata.set("tokenizer.ggml.add_bos_token", false);
@@ -322,9 +318,12 @@ fn listed(request: &Request<'_>, path: &Path, tokenizer: &Json) -> Result<Vocabu
     Ok(out)
 }
 
-fn merges<'j>(path: &Path, tokenizer: &'j Json) -> Result<&'j [Json], ConvertError> {
+/// `model.merges`, each read by `of`.
+fn merges<T>(path: &Path, tokenizer: &Json, of: impl Fn(&Json) -> Option<T>) -> Result<Vec<T>, ConvertError> {
     let merges = tokenizer["model"]["merges"].as_array();
-    Ok(merges.ok_or_else(|| ConvertError::file(path, "want model.merges, a list"))?)
+    let merges = merges.ok_or_else(|| ConvertError::file(path, "want model.merges, a list"))?;
+    let merges: Option<_> = merges.iter().map(of).collect();
+    merges.ok_or_else(|| ConvertError::file(path, "want merges of two texts each"))
 }
 
 /// `<0x41>`, in upper case as SentencePiece writes it.

@@ -34,6 +34,6 @@ pub use split::{part_name, part_names};
 pub use tensor::FileTensor;
 pub use types::{file_type, type_id, type_named};
 pub use value::{Array, Value, ValueType};
-pub use watched::Watched;
+pub use watched::{Watched, watched};
 pub use writer::{GgufData, GgufWriter};
 pub use zeros::{n_zero_matrices, zero_matrices};

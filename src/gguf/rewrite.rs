@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::{ControlFlow, Range};
 
 use super::split::{COUNT_KEY, NUMBER_KEY, TENSORS_KEY};
-use super::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo, Watched};
+use super::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo, watched};
 
 /// What ends a part of a split model. A part has at least one tensor, however large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +94,8 @@ impl<'a> Rewrite<'a> {
     ) -> Result<bool, GgufError> {
         /// Bytes between two looks at whether to stop.
         const PIECE: usize = 1 << 22;
-        let mut out = Watched::new(out, progress);
-        let result = (|| {
-            let mut data = self.writer.begin(&mut out)?;
+        let done = watched(out, progress, |out| {
+            let mut data = self.writer.begin(out)?;
             for info in &self.gguf.tensors()[self.tensors] {
                 let mut failed = None;
                 let starts = (0..info.n_bytes).step_by(PIECE);
@@ -106,10 +105,9 @@ impl<'a> Rewrite<'a> {
                 }));
                 failed.map_or(written, Err)?;
             }
-            data.finish()?;
-            Ok(true)
-        })();
-        if out.stopped() { Ok(false) } else { result }
+            data.finish().map(drop)
+        })?;
+        Ok(done.is_some())
     }
 }
 

@@ -3,6 +3,21 @@
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
+/// Writes a file; `progress` gets the bytes written so far and may say stop. Gives nothing where it did: what
+/// fails then is no error.
+///
+/// # Errors
+/// Those of `write`.
+pub fn watched<W: Write, F: FnMut(u64) -> ControlFlow<()>, T, E>(
+    out: W,
+    progress: F,
+    write: impl FnOnce(&mut Watched<W, F>) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    let mut out = Watched { out, written: 0, progress, stopped: false };
+    let result = write(&mut out);
+    if out.stopped { Ok(None) } else { result.map(Some) }
+}
+
 /// Counts what goes through, and lets the caller stop it.
 #[derive(Debug)]
 pub struct Watched<W, F> {
@@ -10,18 +25,6 @@ pub struct Watched<W, F> {
     written: u64,
     progress: F,
     stopped: bool,
-}
-
-impl<W: Write, F: FnMut(u64) -> ControlFlow<()>> Watched<W, F> {
-    /// `progress` gets the bytes written so far, and may say stop: then the next write is an error.
-    pub fn new(out: W, progress: F) -> Self {
-        Self { out, written: 0, progress, stopped: false }
-    }
-
-    /// Whether `progress` said stop.
-    pub fn stopped(&self) -> bool {
-        self.stopped
-    }
 }
 
 impl<W: Write, F: FnMut(u64) -> ControlFlow<()>> Write for Watched<W, F> {

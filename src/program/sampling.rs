@@ -49,14 +49,15 @@ impl Scratch {
         Self { candidates: Vec::with_capacity(n_vocab) }
     }
 
-    /// Bytes that [`new`](Self::new) takes.
-    pub fn bytes(n_vocab: usize) -> u64 {
-        (n_vocab as u64).saturating_mul(size_of::<Candidate>() as u64)
+    /// The same in room that somebody else has made.
+    pub fn within(candidates: Vec<Candidate>) -> Self {
+        Self { candidates }
     }
 }
 
+/// A token that may be picked.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+pub struct Candidate {
     logit: f32,
     /// Probability, or a filter's score, within the candidates that are left.
     p: f32,

@@ -22,7 +22,7 @@ use regex::{Regex, RegexBuilder};
 use choice::Role;
 use encode::Encoder;
 use sterna_gguf::{
-    GgufError, GgufWriter, Metadata, TensorInfo, Watched, file_type, n_zero_matrices, type_id, type_named,
+    GgufError, GgufWriter, Metadata, TensorInfo, file_type, n_zero_matrices, type_id, type_named, watched,
 };
 
 pub use choice::{mix_of, mixes_of};
@@ -345,9 +345,8 @@ impl<'a> Quantizer<'a> {
         out: impl Write,
         progress: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<Vec<TensorReport>, QuantizeError> {
-        let mut out = Watched::new(out, progress);
-        let result = (|| {
-            let mut data = self.writer.begin(&mut out)?;
+        let reports = watched(out, progress, |out| {
+            let mut data = self.writer.begin(out)?;
             let mut reports = Vec::with_capacity(self.targets.len());
             for (at, target) in self.targets.into_iter().enumerate() {
                 let tensor = self.source.tensor(at)?;
@@ -361,8 +360,8 @@ impl<'a> Quantizer<'a> {
             }
             data.finish()?;
             Ok(reports)
-        })();
-        if out.stopped() { Err(QuantizeError::Interrupted) } else { result }
+        });
+        reports.and_then(|reports| reports.ok_or(QuantizeError::Interrupted))
     }
 }
 

@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 use ggml_types::{QuantError, QuantType};
 
-use sterna_gguf::{self as gguf, GgufError, GgufWriter, Watched};
+use sterna_gguf::{self as gguf, GgufError, GgufWriter};
 
 pub use preset::{Family, PRESETS, Preset, Spec};
 
@@ -124,15 +124,14 @@ impl Synth {
         out: impl Write,
         progress: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), SynthError> {
-        let mut out = Watched::new(out, progress);
-        let result = (|| {
-            let mut data = self.writer.begin(&mut out)?;
+        let done = gguf::watched(out, progress, |out| {
+            let mut data = self.writer.begin(out)?;
             for tensor in &self.tensors {
                 data.tensor(weights::Pieces::new(tensor, self.seed))?;
             }
             data.finish().map(drop)
-        })();
-        if out.stopped() { Err(SynthError::Interrupted) } else { Ok(result?) }
+        });
+        done?.ok_or(SynthError::Interrupted)
     }
 }
 

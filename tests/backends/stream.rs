@@ -70,7 +70,11 @@ fn memory_is_what_the_plan_says() {
     for (resident, slots, n_slots) in [(0, 1, 1), (0, 2, 2), (3, 2, 2), (5, 2, 0), (7, 2, 0), (9, 1, 0)] {
         let (case, pages) = of_model(Model { n_layers: 7, weights: "q8_0", ..SMALL });
         let watch = Arc::new(Watch::default());
-        let mut backend = on(Watched::new(Simt::new(1, 0), &watch), streaming(resident, slots));
+        let card = Cuda::on(Box::new(Watched::new(Simt::new(1, 0), &watch)));
+        // Times of stages take memory too.
+        let profiling = (slots == 1).then_some(Profiling::Stamps);
+        let mut backend: Box<dyn Backend> =
+            Box::new(card.streamed(streaming(resident, slots)).profiled(profiling));
         let plan = backend.plan(&case.p).expect("a plan");
         let whole = on(Simt::new(1, 0), None).plan(&case.p).expect("a plan");
         let linear = |rows: u64, cols: u64| rows * cols / 32 * 34;

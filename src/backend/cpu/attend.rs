@@ -14,9 +14,8 @@ use std::ops::Range;
 
 use super::kv::{KvCache, Place, Rows};
 use super::pool::Grid;
-use super::simd::Aligned;
-use super::simd::Tile;
 use super::simd::real::{Matrices, RealKernels, exp};
+use super::simd::{Aligned, Allocator, Tile};
 use super::{Cx, two};
 use sterna_program::{Attend, PAGE, PageTable, Row};
 
@@ -110,30 +109,34 @@ struct Weight {
 impl Scratch {
     /// Memory for stages of up to `shape`, in steps of up to `max_rows` rows and sequences of up to
     /// `max_pages` pages.
-    pub fn new(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> Self {
-        let (m, head_dim) = (shape.block(), shape.head_dim);
-        let partial = || Partial { weight: vec![Weight::default(); m], out: Aligned::new(m * head_dim) };
-        let thread = || ThreadScratch {
-            q: Aligned::new(m * head_dim),
-            projected: Aligned::new(m * head_dim),
-            mean_scores: Aligned::new(m),
-            tile: Aligned::new(head_dim * PAGE),
-            vector: Aligned::new(head_dim),
-            scores: Aligned::new(m * SPLIT),
-            part: partial(),
-            sum: partial(),
-        };
+    pub fn new(
+        on: &mut impl Allocator,
+        shape: Shape,
+        max_rows: usize,
+        max_pages: usize,
+        threads: usize,
+    ) -> Self {
         Self {
-            threads: (0..threads).map(|_| thread()).collect(),
-            partials: Aligned::new(shape.partials_elems(max_rows, max_pages, threads)),
+            threads: (0..threads).map(|_| ThreadScratch::new(on, shape)).collect(),
+            partials: on.aligned(shape.partials_elems(max_rows, max_pages, threads)),
         }
     }
+}
 
-    /// Bytes that [`new`](Self::new) takes.
-    pub fn bytes(shape: Shape, max_rows: usize, max_pages: usize, threads: usize) -> u64 {
+impl ThreadScratch {
+    fn new(on: &mut impl Allocator, shape: Shape) -> Self {
         let (m, head_dim) = (shape.block(), shape.head_dim);
-        let thread = 4 * m * head_dim + head_dim * (PAGE + 1) + m * (SPLIT + 5);
-        4 * (threads * thread + shape.partials_elems(max_rows, max_pages, threads)) as u64
+        let mut partial = || Partial { weight: on.zeros(m), out: on.aligned(m * head_dim) };
+        Self {
+            part: partial(),
+            sum: partial(),
+            q: on.aligned(m * head_dim),
+            projected: on.aligned(m * head_dim),
+            mean_scores: on.aligned(m),
+            tile: on.aligned(head_dim * PAGE),
+            vector: on.aligned(head_dim),
+            scores: on.aligned(m * SPLIT),
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
         }),
         Held::File(table) => {
             for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {
-                table.decode_row(token(row) as usize, &mut cx.scratch.row, x)?;
+                table.decode_row(token(row) as usize, cx.file_row, x)?;
                 scale(x);
             }
         }
@@ -39,7 +39,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
             match positions {
                 Held::Memory(positions) => decode_row(positions, row.pos, position),
                 Held::File(positions) => {
-                    positions.decode_row(row.pos as usize, &mut cx.scratch.row, position)?;
+                    positions.decode_row(row.pos as usize, cx.file_row, position)?;
                 }
             }
             x.iter_mut().zip(&*position).for_each(|(x, p)| *x += p);

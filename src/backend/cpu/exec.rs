@@ -2,18 +2,17 @@
 
 use std::ops::Range;
 
-use super::kv::KvCache;
+use super::alloc::{Counter, PartAllocator};
+use super::kv::{KvCache, Words};
 use super::layer::Layers;
 use super::linear::{Acts, WorkspaceSize};
 use super::pool::Pool;
 use super::rope::RopeTable;
-use super::simd::Aligned;
-use super::simd::Kernels;
+use super::simd::{Heap, Kernels};
 use super::stream::{Layout, Reader, Streaming};
 use super::{Buffer, Cx, Held, NAME, Pick, Picks, Scratch, Weights, attend, experts, run_stage, system};
-use crate::memory::{self, Parts};
-use crate::{BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, assert_declared};
-use sterna_program::{CheckError, FfnIn, Program, ProjAdd, RopeId, RowsOf, Stage, Step, sampling};
+use crate::{BackendError, DeviceMemory, KvPage, assert_declared, memory};
+use sterna_program::{BufDecl, CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {
@@ -26,6 +25,8 @@ pub struct Compiled {
     ropes: Vec<RopeTable>,
     acts: Acts,
     scratch: Scratch,
+    /// Bytes of one row of a table that is not in memory.
+    file_row: Vec<u8>,
     /// The rows of the current step that asked for logits.
     outputs: Vec<usize>,
     /// What was picked from each output row.
@@ -101,43 +102,63 @@ pub fn plan(
     streaming: &Streaming,
     device: DeviceMemory,
 ) -> Result<(DeviceMemory, Layout), BackendError> {
-    let others = other_parts(p, k, threads)?;
-    let other_bytes = others.iter().map(|part| part.bytes).fold(0, u64::saturating_add);
+    let mut counter = Counter::default();
+    Memory::new(&mut counter, p, k, threads)?;
     let free_bytes = system::free_bytes().into_iter().chain(streaming.most_bytes).min();
-    let layout = Layout::new(p, streaming, free_bytes, other_bytes);
-    let parts = [layout.parts(p), others].concat();
+    let layout = Layout::new(p, streaming, free_bytes, counter.bytes());
+    layout.count(&mut counter, p);
+    let parts = counter.parts();
     let (file_bytes, streamed_layers) = (layout.file_bytes(), layout.n_streamed());
     Ok((DeviceMemory { parts, file_bytes, streamed_layers, free_bytes, ..device }, layout))
 }
 
-/// Memory that [`Compiled::new`] will take.
-fn other_parts(p: &Program, k: &Kernels, threads: usize) -> Result<Vec<MemoryPart>, BackendError> {
-    p.check()?;
-    let fail = |label: &str, err: &dyn std::fmt::Display| {
-        BackendError::Program(CheckError { label: label.to_owned(), detail: err.to_string() })
-    };
-    for w in &p.weights {
-        w.ty.byte_len(w.rows, w.cols).map_err(|err| fail(&w.name, &err))?;
+/// The memory that steps of a program use.
+struct Memory {
+    bufs: Vec<Buffer>,
+    kvs: Vec<Words>,
+    ropes: Vec<RopeTable>,
+    acts: Acts,
+    scratch: Scratch,
+}
+
+impl Memory {
+    /// Allocates it, or counts it.
+    fn new<A: PartAllocator>(
+        on: &mut A,
+        p: &Program,
+        k: &Kernels,
+        threads: usize,
+    ) -> Result<Self, BackendError> {
+        p.check()?;
+        let fail = |label: &str, err: &dyn std::fmt::Display| {
+            BackendError::Program(CheckError { label: label.to_owned(), detail: err.to_string() })
+        };
+        for w in &p.weights {
+            w.ty.byte_len(w.rows, w.cols).map_err(|err| fail(&w.name, &err))?;
+        }
+        let words = |kv| KvCache::words(on, kv, p.limits).map_err(|err| fail("kvs", &err));
+        let kvs = p.kvs.iter().map(words).collect::<Result<_, _>>()?;
+        let (sizes, rows) = (Sizes::of(p), p.limits.rows);
+        let buf = |decl: &BufDecl| {
+            let elems = p.max_rows(decl.rows).saturating_mul(decl.cols);
+            Buffer { cols: decl.cols, values: on.buffers(memory::buffer_part(decl)).aligned(elems) }
+        };
+        let bufs = p.bufs.iter().map(buf).collect();
+        let acts = Acts::on(on.buffers("inputs of layers, rounded"), &workspace_size(p, k), threads);
+        let products = on.buffers("new keys, values and products");
+        let position = products.zeros(sizes.position);
+        let [k, v, product] = [sizes.kv_cols, sizes.kv_cols, sizes.product_cols]
+            .map(|cols| products.aligned(rows.saturating_mul(cols)));
+        let (attend, pages) = (on.buffers("attention"), p.limits.pages);
+        let attend = attend::Scratch::new(attend, sizes.attend, rows, pages, threads);
+        let experts = experts::Scratch::new(on.buffers("experts"), sizes.experts, rows);
+        let rope = |rope| RopeTable::new(on.buffers("RoPE"), rope, rows);
+        let ropes = p.ropes.iter().map(rope).collect();
+        let room = |_| sampling::Scratch::within(on.buffers("sampling").room(sizes.n_vocab));
+        let sampling = (0..threads).map(room).collect();
+        let scratch = Scratch { position, k, v, product, attend, experts, sampling };
+        Ok(Self { bufs, kvs, ropes, acts, scratch })
     }
-    let mut caches = Vec::with_capacity(p.kvs.len());
-    for kv in &p.kvs {
-        let [pages, exact] = KvCache::bytes(kv, p.limits).map_err(|err| fail("kvs", &err))?;
-        caches.push((kv, pages, exact));
-    }
-    let (sizes, rows, elem) = (Sizes::of(p), p.limits.rows as u64, size_of::<f32>() as u64);
-    let mut bufs = Parts::new(MemoryKind::Buffers);
-    for buf in &p.bufs {
-        let name = if buf.rows == RowsOf::Outputs { "logits" } else { "activations" };
-        bufs.add(name, (p.max_rows(buf.rows) as u64).saturating_mul(buf.cols as u64 * elem));
-    }
-    bufs.add("inputs of layers, rounded", workspace_size(p, k).bytes(threads));
-    let products = (2 * sizes.kv_cols + sizes.product_cols) as u64 * elem;
-    bufs.add("new keys, values and products", rows.saturating_mul(products));
-    bufs.add("attention", attend::Scratch::bytes(sizes.attend, p.limits.rows, p.limits.pages, threads));
-    bufs.add("experts", experts::Scratch::bytes(sizes.experts, p.limits.rows));
-    p.ropes.iter().for_each(|rope| bufs.add("RoPE", RopeTable::bytes(rope, p.limits.rows)));
-    bufs.add("sampling", (threads as u64).saturating_mul(sampling::Scratch::bytes(sizes.n_vocab)));
-    Ok([memory::caches(caches), bufs.finish()].concat())
 }
 
 /// Bytes that a row takes of a table that is not in memory, the largest of them.
@@ -163,26 +184,21 @@ impl Compiled {
         threads: usize,
         slots: usize,
     ) -> Result<Self, BackendError> {
-        let others = DeviceMemory::of(String::new(), other_parts(p, k, threads)?);
+        let mut counter = Counter::default();
+        Memory::new(&mut counter, p, k, threads)?;
+        let others = DeviceMemory::of(String::new(), counter.parts());
         DeviceMemory { free_bytes: system::free_bytes(), ..others }.plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(Held::shape).map(|w| (w.ty, w.rows, w.cols)));
-        let (sizes, limits) = (Sizes::of(p), p.limits);
-        let buffer = |rows, cols| Buffer { cols, values: Aligned::new(p.max_rows(rows) * cols) };
+        let limits = p.limits;
+        let Memory { bufs, kvs, ropes, acts, scratch } = Memory::new(&mut Heap, p, k, threads)?;
+        let kvs = p.kvs.iter().zip(kvs).map(|(kv, words)| KvCache::new(kv, limits, words)).collect();
         Ok(Self {
-            bufs: p.bufs.iter().map(|buf| buffer(buf.rows, buf.cols)).collect(),
-            kvs: p.kvs.iter().map(|kv| KvCache::new(kv, limits)).collect(),
-            ropes: p.ropes.iter().map(|rope| RopeTable::new(rope, limits.rows)).collect(),
-            acts: Acts::new(&workspace_size(p, k), threads),
-            scratch: Scratch {
-                position: vec![0.0; sizes.position],
-                row: vec![0; row_space(p, &weights)],
-                k: Aligned::new(limits.rows * sizes.kv_cols),
-                v: Aligned::new(limits.rows * sizes.kv_cols),
-                product: Aligned::new(limits.rows * sizes.product_cols),
-                attend: attend::Scratch::new(sizes.attend, limits.rows, limits.pages, threads),
-                experts: experts::Scratch::new(sizes.experts, limits.rows),
-                sampling: (0..threads).map(|_| sampling::Scratch::new(sizes.n_vocab)).collect(),
-            },
+            bufs,
+            kvs,
+            ropes,
+            acts,
+            scratch,
+            file_row: vec![0; row_space(p, &weights)],
             outputs: Vec::with_capacity(limits.outputs),
             tokens: Vec::with_capacity(limits.outputs),
             picks: vec![Picks::default(); limits.seqs],
@@ -269,6 +285,7 @@ impl Compiled {
             kvs: &mut self.kvs,
             ropes: &self.ropes,
             scratch: &mut self.scratch,
+            file_row: &mut self.file_row,
             tokens: &mut self.tokens,
             picks: &mut self.picks,
         };

@@ -4,7 +4,7 @@
 //! its experts in their order, whichever rows are beside it.
 
 use super::Cx;
-use super::simd::Aligned;
+use super::simd::{Aligned, Allocator};
 use crate::BackendError;
 use sterna_program::{Experts, Program};
 
@@ -60,24 +60,17 @@ struct Choice {
 
 impl Scratch {
     /// Memory for stages of up to `shape`, in steps of up to `rows` rows.
-    pub fn new(shape: Shape, rows: usize) -> Self {
+    pub fn new(on: &mut impl Allocator, shape: Shape, rows: usize) -> Self {
         let Shape { n_experts, n_used, ffn_dim, dim } = shape;
         Self {
-            logits: Aligned::new(rows * n_experts),
-            order: Vec::with_capacity(n_experts),
-            choices: Vec::with_capacity(rows * n_used),
-            gate: Aligned::new(rows * ffn_dim),
-            h: Aligned::new(rows * ffn_dim),
-            product: Aligned::new(rows * dim),
-            sum: Aligned::new(rows * dim),
+            logits: on.aligned(rows.saturating_mul(n_experts)),
+            order: on.room(n_experts),
+            choices: on.room(rows.saturating_mul(n_used)),
+            gate: on.aligned(rows.saturating_mul(ffn_dim)),
+            h: on.aligned(rows.saturating_mul(ffn_dim)),
+            product: on.aligned(rows.saturating_mul(dim)),
+            sum: on.aligned(rows.saturating_mul(dim)),
         }
-    }
-
-    /// Bytes that [`new`](Self::new) takes.
-    pub fn bytes(shape: Shape, rows: usize) -> u64 {
-        let Shape { n_experts, n_used, ffn_dim, dim } = shape;
-        let floats = 4 * (n_experts + 2 * ffn_dim + 2 * dim) + n_used * size_of::<Choice>();
-        rows.saturating_mul(floats) as u64 + (n_experts * size_of::<usize>()) as u64
     }
 }
 

@@ -24,6 +24,7 @@ use half::slice::HalfFloatSliceExt;
 
 use self::codes::{CodePage, Codes};
 use self::layout::Layout;
+use super::alloc::PartAllocator;
 use super::pool::Pool;
 use super::simd::Aligned;
 use super::simd::real::{Matrices, RealKernels};
@@ -38,6 +39,9 @@ pub struct KvCache {
     keys: Plane,
     values: Plane,
 }
+
+/// What keys and values of a cache lie in.
+pub type Words = [Aligned<u64>; 2];
 
 /// The keys or the values: `[n_kv_heads, head_bytes]`.
 struct Plane {
@@ -193,29 +197,26 @@ pub struct Place {
 
 impl KvCache {
     /// An empty cache; the system provides its memory when it is first written.
-    pub fn new(decl: &KvDecl, limits: Limits) -> Self {
+    pub fn new(decl: &KvDecl, limits: Limits, [keys, values]: Words) -> Self {
         let KvDecl { n_kv_heads, head_dim, k, v, window, .. } = *decl;
-        let plane = |codec, side| {
+        let plane = |codec, side, words| {
             let storage = KvStorage::new(codec, side, decl, limits).expect("the program was checked");
-            Plane { words: Aligned::new(n_kv_heads * storage.layout.head_bytes() / 8), storage }
+            Plane { words, storage }
         };
-        Self { n_kv_heads, head_dim, window, keys: plane(k, KvSide::Keys), values: plane(v, KvSide::Values) }
+        let (keys, values) = (plane(k, KvSide::Keys, keys), plane(v, KvSide::Values, values));
+        Self { n_kv_heads, head_dim, window, keys, values }
     }
 
-    /// Bytes of a cache: of the pages that every position has, and of exact pages.
+    /// Allocates the words of a cache.
     ///
     /// # Errors
     /// Where a codec cannot hold such a head.
-    pub fn bytes(decl: &KvDecl, limits: Limits) -> Result<[u64; 2], QuantError> {
-        let mut bytes = [0_u64; 2];
-        for (codec, side) in [(decl.k, KvSide::Keys), (decl.v, KvSide::Values)] {
-            let layout = Layout::of(codec, side, decl, limits)?;
-            let of_head = [layout.pages * layout.page_bytes, layout.exact_pages * layout.exact_bytes];
-            for (bytes, of_head) in bytes.iter_mut().zip(of_head) {
-                *bytes = bytes.saturating_add((of_head as u64).saturating_mul(decl.n_kv_heads as u64));
-            }
-        }
-        Ok(bytes)
+    pub fn words(on: &mut impl PartAllocator, decl: &KvDecl, limits: Limits) -> Result<Words, QuantError> {
+        let mut of_side = |codec, side| {
+            let of_head = Layout::of(codec, side, decl, limits)?.bytes();
+            Ok::<_, QuantError>(on.pages(decl, of_head.map(|bytes| bytes.saturating_mul(decl.n_kv_heads))))
+        };
+        Ok([of_side(decl.k, KvSide::Keys)?, of_side(decl.v, KvSide::Values)?])
     }
 
     /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]` and rotated where

@@ -1,9 +1,11 @@
 //! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
 //!
 //! `simd/`, a crate of its own, has the arithmetic, `linear/` the linear layers, `pool.rs` the threads,
-//! `kv.rs` the cache; none of them knows a stage. `stream.rs` has the weights that memory has no room for.
-//! Nothing here knows a model, a file format or another backend. Start at [`Cpu`], then `proj_add.rs`.
+//! `kv.rs` the cache, `alloc.rs` memory, given or counted for the plan; none of them knows a stage.
+//! `stream.rs` has the weights that memory has no room for. Nothing here knows a model, a file format or
+//! another backend. Start at [`Cpu`], then `proj_add.rs`.
 
+mod alloc;
 mod attend;
 mod attn_in;
 mod embed;
@@ -283,6 +285,8 @@ struct Cx<'a> {
     kvs: &'a mut [kv::KvCache],
     ropes: &'a [rope::RopeTable],
     scratch: &'a mut Scratch,
+    /// Bytes of one row of a table that is not in memory.
+    file_row: &'a mut [u8],
     /// One an output row.
     tokens: &'a mut Vec<Option<Pick>>,
     picks: &'a mut [Picks],
@@ -353,8 +357,6 @@ fn two(bufs: &mut [Buffer], read: Buf, write: Buf) -> (&Buffer, &mut Buffer) {
 struct Scratch {
     /// One row of learned positions.
     position: Vec<f32>,
-    /// Bytes of one row of a table that is not in memory.
-    row: Vec<u8>,
     /// `[rows, n_kv_heads * head_dim]`.
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.

@@ -1,6 +1,7 @@
 //! Rotary embedding: the angles of a step, and the rotation of one head.
 
 use super::pool::Pool;
+use super::simd::Allocator;
 use sterna_program::{Rope, RopeStyle, Row};
 
 /// Cosines and sines of one rotary embedding, for the rows of a step. All layers share them.
@@ -12,13 +13,9 @@ pub struct RopeTable {
 
 impl RopeTable {
     /// Room for steps of up to `max_rows` rows.
-    pub fn new(rope: &Rope, max_rows: usize) -> Self {
-        Self { cos_sin: vec![0.0; max_rows * 2 * rope.inv_freq.len()], rope: rope.clone() }
-    }
-
-    /// Bytes of a table.
-    pub fn bytes(rope: &Rope, max_rows: usize) -> u64 {
-        (max_rows as u64).saturating_mul(2 * 4 * rope.inv_freq.len() as u64)
+    pub fn new(on: &mut impl Allocator, rope: &Rope, max_rows: usize) -> Self {
+        let cos_sin = on.zeros(max_rows.saturating_mul(2 * rope.inv_freq.len()));
+        Self { cos_sin, rope: rope.clone() }
     }
 
     /// Computes the angles of a step, in f64.

@@ -16,9 +16,9 @@ use bytes::Bytes;
 use ggml_types::HostTensor;
 
 use super::NAME;
+use super::alloc::{Counter, PartAllocator};
 use super::simd::Aligned;
-use crate::memory::{self, Parts};
-use crate::{BackendError, MemoryKind, MemoryPart, WeightRows};
+use crate::{BackendError, MemoryKind, WeightRows, memory};
 use crate::{DeviceOption, DeviceOptions};
 pub(super) use file_weight::FileWeight;
 pub(super) use reader::Reader;
@@ -268,16 +268,12 @@ impl Layout {
         (self.slots as u64).saturating_mul(self.slot_bytes as u64)
     }
 
-    /// The memory of weights by what it is for.
-    pub fn parts(&self, p: &Program) -> Vec<MemoryPart> {
-        let places = p.weights.iter().zip(&self.places);
-        let in_files = places.filter(|(_, place)| **place == Place::File);
-        let in_files: HashSet<&str> = in_files.map(|(decl, _)| decl.name.as_str()).collect();
-        let is_there = |decl: &WeightDecl| !self.mapped && !in_files.contains(decl.name.as_str());
-        let weights = memory::weights(p, |decl| (None, if is_there(decl) { bytes(decl) } else { 0 }));
-        let mut slots = Parts::new(MemoryKind::Weights);
-        slots.add("slots for weights that are read in every step", self.slots_bytes());
-        [weights, slots.finish()].concat()
+    /// Counts the memory of weights: of those that are in memory, and of slots for the others.
+    pub fn count(&self, counter: &mut Counter, p: &Program) {
+        let weights = p.weights.iter().zip(memory::weight_parts(p, |_| None)).zip(&self.places);
+        let stay = weights.filter(|(_, place)| !self.mapped && **place == Place::Memory);
+        stay.for_each(|((decl, part), _)| counter.part(MemoryKind::Weights, &part).count(bytes(decl)));
+        reader::slots(counter, self.slots, self.slot_bytes);
     }
 
     /// Whether weights are read in every step, or rows of a table one by one.

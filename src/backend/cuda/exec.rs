@@ -5,28 +5,30 @@ mod with_host;
 
 use std::ops::Range;
 
+use super::alloc::{Allocator, Counter};
 use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::host::{Host, Piece, Stages};
-use super::memory::{Memory, Sizes};
+use super::memory::Memory;
 use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
-use super::stream::{Layout, MinBatch, Segment, Stream, Streaming};
-use super::weight::{DeviceWeight, Products, on_device};
-use super::{Cx, Shape, attend, attn_in, heads, kernels, kv, launches, linear};
+use super::stream::{Layout, MinBatch, Segment, Stream, Streaming, weight_parts};
+use super::weight::{DeviceWeight, Products, device_bytes};
+use super::{Cx, Shape, attend, attn_in, heads, kernels, launches, linear};
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::Sampler;
+use crate::device::step::Image;
 use crate::device::tiles::Tiling;
-use crate::{
-    BackendError, DeviceMemory, KvPage, MemoryKind, MemoryPart, Overhead, StageTime, assert_declared, memory,
-};
+use crate::{BackendError, DeviceMemory, KvPage, Overhead, StageTime, assert_declared};
 use sterna_program::{Buf, Linear, Program, Sampling, Stage, Step};
 
 /// A program with its memory and launches.
 pub struct Compiled {
     program: Program,
     memory: Memory,
+    /// What the tables of a step held last.
+    image: Image,
     /// For each shape, smallest first.
     variants: Vec<Variant>,
     /// The tiles of rows that attention takes, where it can.
@@ -83,9 +85,17 @@ fn shapes(p: &Program) -> Vec<Shape> {
     rows.into_iter().flat_map(with_outputs).collect()
 }
 
-fn sizes(driver: &dyn Driver, p: &Program) -> Sizes {
+/// Allocates what a compiled program takes besides weights, or counts it.
+fn alloc<A: Allocator + ?Sized>(
+    on: &mut A,
+    p: &Program,
+    limits: Limits,
+    profiling: Option<Profiling>,
+) -> Result<(Memory, Option<Profile>), BackendError> {
     let rows: Vec<usize> = shapes(p).iter().map(|shape| shape.rows).collect();
-    Sizes::of(p, driver.limits(), &rows)
+    let memory = Memory::new(on, p, limits, &rows)?;
+    let profile = profiling.map(|how| Profile::new(on, how, p.stages.len())).transpose()?;
+    Ok((memory, profile))
 }
 
 /// Bytes that the driver takes for a recording. Ours have not been measured on a card.
@@ -95,18 +105,12 @@ const RECORDING_BYTES: u64 = 24 << 20;
 /// first used, and threads that spill take memory of their own.
 const LEAST_MARGIN_BYTES: u64 = 512 << 20;
 
-/// Bytes that a driver adds to a block; it puts several small ones together.
-fn rounding_bytes(block_bytes: u64) -> u64 {
-    const PAGE_BYTES: u64 = 2 << 20;
-    let rounded = block_bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(block_bytes);
-    if block_bytes >= PAGE_BYTES / 2 { rounded - block_bytes } else { 0 }
-}
-
 /// Memory that a program takes.
 pub fn plan(
     driver: &dyn Driver,
     p: &Program,
     streaming: Option<&Streaming>,
+    profiling: Option<Profiling>,
 ) -> Result<DeviceMemory, BackendError> {
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
@@ -129,7 +133,7 @@ pub fn plan(
     }
     // Sizes of what has no kernels are not known.
     missing.check(driver.name())?;
-    let layout = layout(driver, p, streaming);
+    let layout = layout(driver, p, streaming, profiling)?;
     let host_rows = host_rows(p, &layout, streaming);
     let shared_bytes = Stages::file_bytes(p, &layout, host_rows);
     if shared_bytes > 0 && driver.kernel(heads::KERNEL).is_none() {
@@ -137,22 +141,20 @@ pub fn plan(
         missing.add(heads::KERNEL.to_owned());
         missing.check(driver.name())?;
     }
-    let kvs: Vec<_> = p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits)).collect();
-    let caches = p.kvs.iter().zip(&kvs).map(|(decl, sizes)| (decl, sizes.pages(), sizes.exact()));
-    let (caches, sizes) = (memory::caches(caches), sizes(driver, p));
-    let of_kvs = kvs.iter().flat_map(|sizes| [sizes.pages(), sizes.exact()]);
-    let blocks = layout.blocks(p).chain(of_kvs).chain(sizes.bufs.iter().copied());
-    let of_host = of_host(p, &layout, host_rows);
+    let mut counter = Counter::default();
+    layout.count(&mut counter, p, &weight_parts(p))?;
+    alloc(&mut counter, p, driver.limits(), profiling)?;
+    Stages::keys(&mut counter, p, &layout, host_rows)?;
     let rounding = Overhead {
         name: "blocks rounded up to 2 MiB".to_owned(),
-        bytes: blocks.map(rounding_bytes).fold(0, u64::saturating_add),
+        bytes: counter.rounding_bytes(),
         source: "pages of cuMemAlloc, not measured",
     };
     let overhead = driver.overhead().into_iter().chain([recordings(p), rounding]);
     let free_bytes = driver.free_bytes();
     Ok(DeviceMemory {
         device: driver.device(),
-        parts: [layout.parts(p), caches, sizes.others(p), of_host.into_iter().collect()].concat(),
+        parts: counter.parts(),
         overhead: overhead.filter(|part| part.bytes > 0).collect(),
         host_bytes: layout.host_bytes(),
         file_bytes: 0,
@@ -165,26 +167,24 @@ pub fn plan(
 }
 
 /// Where the weights of a program lie that has been planned.
-pub fn layout(driver: &dyn Driver, p: &Program, streaming: Option<&Streaming>) -> Layout {
-    let kvs = p.kvs.iter().map(|decl| kv::Sizes::of(decl, &p.limits));
-    let caches = kvs.map(|sizes| sizes.pages().saturating_add(sizes.exact()));
-    let others = sizes(driver, p).others(p).into_iter().map(|part| part.bytes);
-    let bytes = caches.chain(others).fold(0, u64::saturating_add);
+pub fn layout(
+    driver: &dyn Driver,
+    p: &Program,
+    streaming: Option<&Streaming>,
+    profiling: Option<Profiling>,
+) -> Result<Layout, BackendError> {
+    let Some(streaming) = streaming else { return Ok(Layout::whole()) };
+    let mut counter = Counter::default();
+    alloc(&mut counter, p, driver.limits(), profiling)?;
     let overhead = driver.overhead().into_iter().chain([recordings(p)]).map(|part| part.bytes);
-    Layout::new(p, streaming, driver.free_bytes(), overhead.fold(bytes, u64::saturating_add))
+    let other_bytes = overhead.fold(counter.bytes(), u64::saturating_add);
+    Layout::new(p, streaming, driver.free_bytes(), other_bytes)
 }
 
 /// Rows of the largest step that the processor may compute with streamed weights.
 pub fn host_rows(p: &Program, layout: &Layout, streaming: Option<&Streaming>) -> usize {
     let is_any = layout.n_streamed() > 0;
     streaming.filter(|_| is_any).map_or(0, |streaming| streaming.min_batch.most_rows(&p.limits))
-}
-
-/// Memory of the card for products of the processor's.
-fn of_host(p: &Program, layout: &Layout, rows: usize) -> Option<MemoryPart> {
-    let bytes = 4 * Stages::kv_floats(p, layout, rows) as u64;
-    let name = "keys and values of the processor's".to_owned();
-    (bytes > 0).then_some(MemoryPart { kind: MemoryKind::Buffers, name, bytes })
 }
 
 /// What a driver takes for the recordings of a program.
@@ -211,7 +211,7 @@ fn next_weights(
     let first = linears.and_then(|linears| linears.into_iter().next());
     let of = |linear: &Linear| {
         let decl = p.weight_decl(linear.w);
-        let bytes = on_device(decl).1.min(limits.prefetch_bytes);
+        let bytes = device_bytes(decl).min(limits.prefetch_bytes);
         NextWeights { data: weights[linear.w.0 as usize].data, bytes }
     };
     first.map_or(NextWeights { data: 0, bytes: 0 }, of)
@@ -229,11 +229,12 @@ impl Compiled {
         Streamed { layout, mut stream, host }: Streamed<'_>,
         profiling: Option<Profiling>,
     ) -> Result<Self, BackendError> {
-        plan(driver, p, None)?.plan().check_free(driver.name())?;
+        plan(driver, p, None, profiling)?.plan().check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
-        let sizes = sizes(driver, p);
-        let memory = Memory::new(driver, p, &sizes, &weights)?;
-        let profile = profiling.map(|how| Profile::new(driver, how, p.stages.len())).transpose()?;
+        let limits = driver.limits();
+        let (mut memory, profile) = alloc(driver, p, limits, profiling)?;
+        memory.fill(driver, p, &weights)?;
+        let image = memory.step.image();
         let mut host = host.map(|(mut host, min_batch)| {
             host.choose(driver, p, layout, &mut stream, min_batch)?;
             Ok::<_, BackendError>(host)
@@ -251,7 +252,7 @@ impl Compiled {
         let all = shapes(p);
         let most = all.iter().map(|shape| shape.rows).find(|rows| most > 0 && *rows >= most).unwrap_or(0);
         for shape in all {
-            let (limits, card) = (driver.limits(), &*driver);
+            let card = &*driver;
             let cx = |i: usize, next: NextWeights, whole: bool| Cx {
                 p,
                 driver: card,
@@ -313,7 +314,20 @@ impl Compiled {
             variants.push(Variant { shape, launches, recordings, tails, pieces: of_pieces });
         }
         let (program, tiling, sampler) = (p.clone(), attend::tiling(p), Sampler::new(p));
-        Ok(Self { program, memory, variants, tiling, sampler, profile, segments, stream, host, note, pieces })
+        Ok(Self {
+            program,
+            memory,
+            image,
+            variants,
+            tiling,
+            sampler,
+            profile,
+            segments,
+            stream,
+            host,
+            note,
+            pieces,
+        })
     }
 
     /// What a user is told of weights that are not on the card, if there are any.
@@ -489,8 +503,8 @@ impl Compiled {
         }
         self.memory.picks.assert_there(step);
         let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
-        let Memory { picks, step: memory, .. } = &mut self.memory;
-        memory.write(driver, step, self.sampler.n_vocab(), picks, tiling)?;
+        let Memory { picks, step: memory, .. } = &self.memory;
+        memory.write(driver, &mut self.image, step, self.sampler.n_vocab(), picks, tiling)?;
         let fits = |shape: Shape| {
             let rows = step.rows.len() <= shape.rows && step.n_outputs() <= shape.outputs;
             rows && shape.tiled == tiling.is_some()

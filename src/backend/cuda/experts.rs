@@ -6,6 +6,7 @@
 //! so that an expert's weights are read once a tile of rows, and products are added up by a launch of their
 //! own. A row's bits are the same either way, but for types whose tiles go to tensor cores.
 
+use super::alloc::Allocator;
 use super::combine::{self, Combine};
 use super::driver::{Address, Driver, Launch, Limits};
 use super::linear::{self, Input, Work};
@@ -53,23 +54,6 @@ pub struct Mixture {
     tables: Vec<Address>,
 }
 
-/// Bytes of them, for the largest mixture of a program.
-#[derive(Clone, Copy, Default)]
-pub struct Sizes {
-    logits: u64,
-    gates: u64,
-    hidden: u64,
-    products: u64,
-    choices: u64,
-    tiles: u64,
-    n_tiles: u64,
-    rows: u64,
-    counts: u64,
-    arrived: u64,
-    /// Of all stages.
-    tables: u64,
-}
-
 /// The mixtures of a program, each behind its stage's number.
 fn mixtures(p: &Program) -> impl Iterator<Item = (usize, &Experts)> {
     let stages = p.stages.iter().enumerate();
@@ -81,75 +65,64 @@ fn entries(s: &Experts) -> usize {
     LAYERS.len() * s.experts.len() + 1
 }
 
-impl Sizes {
-    /// `shapes` are the rows of all steps that launches are made for.
-    pub fn of(p: &Program, limits: Limits, shapes: &[usize]) -> Self {
-        let mut all = Self::default();
-        for (_, s) in mixtures(p) {
-            let (dim, ffn_dim) = (p.buf_decl(s.x).cols, p.weight_decl(s.experts[0].up.w).rows);
-            let slots = p.limits.rows * s.n_used;
-            let floats = |n: usize, cols: usize| 4 * (n as u64).saturating_mul(cols as u64);
-            let gates = if has_pairs(p, s) { 0 } else { floats(slots, ffn_dim) };
+impl Mixture {
+    /// Allocates what the largest mixture of a program needs, and the tables of all. `shapes` are the rows of
+    /// all steps that launches are made for.
+    pub fn new<A: Allocator + ?Sized>(
+        on: &mut A,
+        p: &Program,
+        limits: Limits,
+        shapes: &[usize],
+    ) -> Result<Self, BackendError> {
+        let mut alloc = |bytes: u64| on.buffer("mixtures of experts", bytes);
+        let mut tables = vec![0; p.stages.len()];
+        for (i, s) in mixtures(p) {
+            tables[i] = alloc((entries(s) * size_of::<LinearParams>()) as u64)?;
+        }
+        let mut largest = |of: &dyn Fn(&Experts) -> [usize; 2], bytes: usize| {
+            let each = mixtures(p).map(|(_, s)| of(s).map(|n| n as u64));
+            alloc(
+                each.map(|[n, cols]| n.saturating_mul(cols)).max().unwrap_or(0).saturating_mul(bytes as u64),
+            )
+        };
+        let rows = p.limits.rows;
+        let slots = |s: &Experts| rows * s.n_used;
+        let ffn_dim = |s: &Experts| p.weight_decl(s.experts[0].up.w).rows;
+        let gates = |s: &Experts| if has_pairs(p, s) { 0 } else { slots(s) };
+        let arrived = |s: &Experts| {
             let shares = |rows: &usize| match is_sorted(p, s, limits, *rows) {
                 true => 0,
                 false => rows * slot_geometry(p, s, limits, DOWN, *rows).1,
             };
-            let arrived = 1 + shapes.iter().map(shares).max().unwrap_or(0);
-            all = Self {
-                logits: all.logits.max(floats(p.limits.rows, s.experts.len())),
-                gates: all.gates.max(gates),
-                hidden: all.hidden.max(floats(slots, ffn_dim)),
-                products: all.products.max(floats(slots, dim)),
-                choices: all.choices.max((slots * size_of::<ExpertChoice>()) as u64),
-                tiles: all.tiles.max((most_tiles(s, p.limits.rows) * size_of::<ExpertTile>()) as u64),
-                n_tiles: 4,
-                rows: all.rows.max(floats(slots, 1)),
-                counts: all.counts.max(floats(s.experts.len(), 1)),
-                arrived: all.arrived.max(floats(arrived, 1)),
-                tables: all.tables + (entries(s) * size_of::<LinearParams>()) as u64,
-            };
-        }
-        all
+            1 + shapes.iter().map(shares).max().unwrap_or(0)
+        };
+        Ok(Self {
+            logits: largest(&|s| [rows, s.experts.len()], 4)?,
+            gates: largest(&|s| [gates(s), ffn_dim(s)], 4)?,
+            hidden: largest(&|s| [slots(s), ffn_dim(s)], 4)?,
+            products: largest(&|s| [slots(s), p.buf_decl(s.x).cols], 4)?,
+            choices: largest(&|s| [slots(s), 1], size_of::<ExpertChoice>())?,
+            tiles: largest(&|s| [most_tiles(s, rows), 1], size_of::<ExpertTile>())?,
+            n_tiles: largest(&|_| [1, 1], 4)?,
+            rows: largest(&|s| [slots(s), 1], 4)?,
+            counts: largest(&|s| [s.experts.len(), 1], 4)?,
+            arrived: largest(&|s| [arrived(s), 1], 4)?,
+            tables,
+        })
     }
 
-    pub fn sum(&self) -> u64 {
-        let Self { logits, gates, hidden, products, choices, tiles, n_tiles, rows, counts, arrived, tables } =
-            *self;
-        let all = [logits, gates, hidden, products, choices, tiles, n_tiles, rows, counts, arrived, tables];
-        all.into_iter().fold(0, u64::saturating_add)
-    }
-}
-
-impl Mixture {
-    /// Allocates all of it, and writes the tables.
-    pub fn new(
+    /// Writes the tables.
+    pub fn fill(
+        &self,
         driver: &mut dyn Driver,
         p: &Program,
-        sizes: Sizes,
         weights: &[DeviceWeight],
-    ) -> Result<Self, BackendError> {
-        let mut tables = vec![0; p.stages.len()];
-        for (i, s) in mixtures(p) {
+    ) -> Result<(), BackendError> {
+        mixtures(p).try_for_each(|(i, s)| {
             let layers = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
             let table: Vec<LinearParams> =
                 layers.chain([&s.router]).map(|layer| linear::params(weights, layer)).collect();
-            let bytes: &[u8] = bytemuck::cast_slice(&table);
-            tables[i] = driver.alloc(bytes.len() as u64)?;
-            driver.write(tables[i], bytes)?;
-        }
-        let mut if_any = |bytes: u64| if bytes > 0 { driver.alloc(bytes) } else { Ok(0) };
-        Ok(Self {
-            logits: if_any(sizes.logits)?,
-            gates: if_any(sizes.gates)?,
-            hidden: if_any(sizes.hidden)?,
-            products: if_any(sizes.products)?,
-            choices: if_any(sizes.choices)?,
-            tiles: if_any(sizes.tiles)?,
-            n_tiles: if_any(sizes.n_tiles)?,
-            rows: if_any(sizes.rows)?,
-            counts: if_any(sizes.counts)?,
-            arrived: if_any(sizes.arrived)?,
-            tables,
+            driver.write(self.tables[i], bytemuck::cast_slice(&table))
         })
     }
 }

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ggml_types::HostTensor;
 
+use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::stream::{Layout, MinBatch, Stream};
-use super::weight::on_device;
+use super::weight::device_bytes;
 use crate::rates::{HostRates, NoTokens, Rates};
 use crate::{Backend, BackendError, Exec, WeightId};
 use sterna_host::clock::Instant;
@@ -119,8 +120,13 @@ impl Stages {
         p.stages.iter().map(of_stage).fold(0, u64::saturating_add)
     }
 
-    /// Floats of keys and of values that wait on the card for what follows their products.
-    pub fn kv_floats(p: &Program, layout: &Layout, rows: usize) -> usize {
+    /// Allocates what keys and values wait in on the card for what follows their products.
+    pub fn keys<A: Allocator + ?Sized>(
+        on: &mut A,
+        p: &Program,
+        layout: &Layout,
+        rows: usize,
+    ) -> Result<Address, BackendError> {
         let streamed = layout.streamed(p);
         let kv_cols = |(_, stage): &(String, Stage)| match stage {
             Stage::AttnIn(s) if [&s.wq, &s.wk, &s.wv].iter().any(|w| streamed[w.w.0 as usize]) => {
@@ -128,7 +134,8 @@ impl Stages {
             }
             _ => 0,
         };
-        2 * rows * p.stages.iter().map(kv_cols).max().unwrap_or(0)
+        let floats = 2 * rows * p.stages.iter().map(kv_cols).max().unwrap_or(0);
+        on.buffer("keys and values of the processor's", 4 * floats as u64)
     }
 }
 
@@ -186,7 +193,6 @@ impl Host {
     ) -> Result<Self, BackendError> {
         let exec = processor.lock().compile(&stages.part.program, weights)?;
         let most_rows = stages.part.program.limits.rows;
-        let kv_floats = Stages::kv_floats(p, layout, most_rows) as u64;
         let most_cols = stages.part.program.bufs.iter().map(|buf| buf.cols).max().unwrap_or(0);
         Ok(Self {
             processor,
@@ -196,7 +202,7 @@ impl Host {
             min_batch: 1,
             places: vec![Place::Card; p.bufs.len()],
             floats: vec![0.0; most_rows * most_cols],
-            keys: if kv_floats > 0 { driver.alloc(4 * kv_floats)? } else { 0 },
+            keys: Stages::keys(driver, p, layout, most_rows)?,
             stages,
             why: String::new(),
         })
@@ -259,7 +265,7 @@ impl Host {
         let program = &self.stages.part.program;
         let of_stage = |(_, stage): &(String, Stage)| {
             let matrices = stage.linears().1.map(|linear| program.weight_decl(linear.w));
-            let each = matrices.map(|decl| (on_device(decl).1, (decl.rows * decl.cols) as u64));
+            let each = matrices.map(|decl| (device_bytes(decl), (decl.rows * decl.cols) as u64));
             each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
         };
         let sums: Vec<(u64, u64)> = program.stages.iter().map(of_stage).collect();

@@ -1,17 +1,20 @@
 //! KV caches on the device: elements as they are, blocks of transformed vectors, or pages of codes with exact
 //! pages beside them.
 
+use bytemuck::Zeroable;
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv, kv_on};
 use half::f16;
 
+use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::params::{
     BLOCK_ELEMS, BLOCKS_HALVES, BLOCKS_Q4_0, BLOCKS_Q8_0, BlockKvParams, CODES_DIMS, CODES_MAX_DIM,
     CODES_MIN_DIM, CodedKvParams, CodesParams, KvParams, SignsParams,
 };
 use crate::device::tables::{hadamard_factor, sign_words};
-use crate::{BackendError, KvPage};
+use crate::memory::{self, EXACT_PART};
+use crate::{BackendError, KvPage, MemoryKind};
 use sterna_program::{KvDecl, Limits, PAGE};
 
 /// How a codec keeps vectors.
@@ -26,16 +29,6 @@ enum Form {
     Signs(u32),
     /// As blocks or halves, keys and values: `BLOCKS_HALVES` and so on.
     Blocks([u32; 2]),
-}
-
-impl Form {
-    /// Bits of the codes of values, where there are pages of codes.
-    fn code_bits(self) -> Option<u32> {
-        match self {
-            Form::Elements(_) | Form::Blocks(_) => None,
-            Form::Codes(bits) | Form::Signs(bits) => Some(bits),
-        }
-    }
 }
 
 /// The name of the codecs together that go with each other in one cache (`cuda/kv/blocks.cu`).
@@ -136,41 +129,6 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
     }
 }
 
-/// Bytes of each part of a cache.
-pub struct Sizes {
-    /// Of the pages that every position has.
-    pages: u64,
-    /// Of exact pages.
-    exact: u64,
-    /// Of the means of keys.
-    means: u64,
-}
-
-impl Sizes {
-    pub fn of(decl: &KvDecl, limits: &Limits) -> Self {
-        let exact_pages = limits.exact_pages as u64;
-        let vectors = (2 * decl.n_kv_heads * PAGE) as u64;
-        let (exact, means) = match form(decl).and_then(Form::code_bits) {
-            Some(_) => (
-                exact_pages.saturating_mul(vectors * 2 * decl.head_dim as u64),
-                exact_pages.saturating_mul((decl.n_kv_heads * decl.head_dim * 4) as u64),
-            ),
-            None => (0, 0),
-        };
-        Self { pages: page_bytes(decl).saturating_mul(decl.pages(limits) as u64), exact, means }
-    }
-
-    /// Of the pages that every position has.
-    pub fn pages(&self) -> u64 {
-        self.pages
-    }
-
-    /// Of exact pages, with the means of keys.
-    pub fn exact(&self) -> u64 {
-        self.exact.saturating_add(self.means)
-    }
-}
-
 /// Elements of a cached vector of elements, with the zeros behind it.
 pub fn stride(decl: &KvDecl) -> usize {
     decl.head_dim.next_multiple_of(8)
@@ -192,6 +150,16 @@ fn page_bytes(decl: &KvDecl) -> u64 {
         Form::Blocks(forms) => forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum(),
     };
     (decl.n_kv_heads * PAGE * two_vectors) as u64
+}
+
+/// Bytes of an exact page of one layer: halves, keys and values, of so many elements a position.
+fn exact_bytes(cols: usize) -> usize {
+    2 * PAGE * cols * size_of::<f16>()
+}
+
+/// Bytes of the mean of its keys.
+fn mean_bytes(cols: usize) -> usize {
+    cols * size_of::<f32>()
 }
 
 /// Bytes of a vector in blocks, scales and all, or of halves.
@@ -220,26 +188,30 @@ pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), B
 
 impl KvLayout {
     /// Allocates a cache. At `clamped` kernels count the vectors that it cannot keep as they are.
-    pub fn new(
-        driver: &mut dyn Driver,
+    pub fn new<A: Allocator + ?Sized>(
+        on: &mut A,
         decl: &KvDecl,
         limits: &Limits,
         clamped: Address,
     ) -> Result<Self, BackendError> {
-        let sizes = Sizes::of(decl, limits);
-        let pages = driver.alloc(sizes.pages)?;
-        let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
+        let mut pages_of = |part: &str, n: usize, page_bytes: u64| {
+            on.alloc_for(MemoryKind::Kv, part, page_bytes.saturating_mul(n as u64))
+        };
         let page_bytes = page_bytes(decl);
+        let pages = pages_of(&memory::cache_part(decl), decl.pages(limits), page_bytes)?;
+        let mut exact = |page_bytes: usize| pages_of(EXACT_PART, limits.exact_pages, page_bytes as u64);
+        let cols = decl.n_kv_heads * decl.head_dim;
+        let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
         Ok(match form(decl).expect("the plan was made") {
             Form::Elements(elem_bytes) => {
                 let stride = stride(decl) as u32;
                 Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })
             }
-            Form::Codes(bits) | Form::Signs(bits) => Self::Codes(CodedKvParams {
-                codes: codes(decl.head_dim, bits),
+            Form::Codes(_) | Form::Signs(_) => Self::Codes(CodedKvParams {
+                codes: CodesParams::zeroed(),
                 pages,
-                exact: driver.alloc(sizes.exact)?,
-                means: driver.alloc(sizes.means)?,
+                exact: exact(exact_bytes(cols))?,
+                means: exact(mean_bytes(cols))?,
                 clamped,
                 page_bytes,
                 n_kv_heads,
@@ -265,6 +237,13 @@ impl KvLayout {
         })
     }
 
+    /// Fills in the codebook. It takes milliseconds, which a plan has no use for.
+    pub fn fill(&mut self, decl: &KvDecl) {
+        if let (Self::Codes(of_codes), Some(Form::Codes(bits) | Form::Signs(bits))) = (self, form(decl)) {
+            of_codes.codes = codes(decl.head_dim, bits);
+        }
+    }
+
     /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind
     /// it, or nothing. `decl` is what the cache was made from.
     pub fn stretches(&self, decl: &KvDecl, page: KvPage) -> Vec<(Address, usize)> {
@@ -279,8 +258,8 @@ impl KvLayout {
                 | Self::Blocks(BlockKvParams { pages, page_bytes, .. }),
             ) => vec![nth(pages, page_bytes as usize, i)],
             (KvPage::Exact(i), Self::Codes(CodedKvParams { exact, means, n_kv_heads, head_dim, .. })) => {
-                let (cols, halves) = ((n_kv_heads * head_dim) as usize, 2);
-                vec![nth(exact, 2 * PAGE * cols * halves, i), nth(means, cols * size_of::<f32>(), i)]
+                let cols = (n_kv_heads * head_dim) as usize;
+                vec![nth(exact, exact_bytes(cols), i), nth(means, mean_bytes(cols), i)]
             }
             (KvPage::Exact(_), Self::Elements(_) | Self::Blocks(_)) => Vec::new(),
         }

@@ -2,14 +2,16 @@
 //! Products of integers on tensor cores are two launches: one that norms and rounds the step's rows, a block
 //! a row, and the products.
 
+use super::alloc::Allocator;
 use super::driver::{Address, Launch, Limits};
 use super::params::{
     InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
     MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS,
-    NORM_SHARED_COLS, NextWeights, NormParams, RoundParams, RowQuant,
+    NORM_SHARED_COLS, NextWeights, NormParams, RoundParams, RoundedParams, RowQuant,
 };
 use super::weight::{DeviceWeight, Mma, Products};
 use super::{Cx, occupancy, words};
+use crate::BackendError;
 use sterna_program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Stage, Weight};
 
 /// How layers of one input multiply, where one kernel has all of them.
@@ -166,53 +168,42 @@ fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
     of_weights.div_ceil(16 * LINEAR_THREADS as usize / 32) * rows.div_ceil(MMA_ROWS as usize)
 }
 
-/// Bytes of what products of integers on tensor cores exchange, for steps of up to `rows` rows.
-pub struct RoundedSizes {
-    /// Rows of int8.
-    pub rows: u64,
-    /// What made them.
-    pub quants: u64,
-    /// Sums of blocks.
-    pub sums: u64,
-    /// Counters of blocks.
-    pub arrived: u64,
-}
-
-impl RoundedSizes {
-    pub fn of(p: &Program, limits: Limits) -> Self {
-        // Whole tiles of rows are brought to shared memory.
-        let rows = p.limits.rows.next_multiple_of(MMA_ROWS as usize);
-        let (mut row_bytes, mut tiles) = (0, 0);
-        for (_, stage) in &p.stages {
-            let mut linears: Vec<_> = stage.linears().1.collect();
-            if matches!(stage, Stage::Experts(_)) {
-                // The router alone has them.
-                linears.truncate(1);
-            }
-            let of_weights: usize = linears.iter().map(|linear| p.weight_decl(linear.w).rows).sum();
-            for linear in linears {
-                let w = p.weight_decl(linear.w);
-                let Some(products) = Products::of(w.ty, linear.act) else { continue };
-                if p.limits.rows > 1 && products.mma().is_some_and(Mma::rounds) {
-                    row_bytes = row_bytes.max(products.act_bytes(w.cols));
-                    tiles = tiles.max(tiles_of_ints(of_weights, p.limits.rows));
-                }
+/// What products of integers on tensor cores exchange, in steps of all sizes of a program.
+pub fn rounded<A: Allocator + ?Sized>(
+    on: &mut A,
+    p: &Program,
+    limits: Limits,
+) -> Result<RoundedParams, BackendError> {
+    // Whole tiles of rows are brought to shared memory.
+    let rows = p.limits.rows.next_multiple_of(MMA_ROWS as usize);
+    let (mut row_bytes, mut tiles) = (0, 0);
+    for (_, stage) in &p.stages {
+        let mut linears: Vec<_> = stage.linears().1.collect();
+        if matches!(stage, Stage::Experts(_)) {
+            // The router alone has them.
+            linears.truncate(1);
+        }
+        let of_weights: usize = linears.iter().map(|linear| p.weight_decl(linear.w).rows).sum();
+        for linear in linears {
+            let w = p.weight_decl(linear.w);
+            let Some(products) = Products::of(w.ty, linear.act) else { continue };
+            if p.limits.rows > 1 && products.mma().is_some_and(Mma::rounds) {
+                row_bytes = row_bytes.max(products.act_bytes(w.cols));
+                tiles = tiles.max(tiles_of_ints(of_weights, p.limits.rows));
             }
         }
-        let any = u64::from(tiles > 0);
-        // A block leaves the sums of two tiles at most, of 4 bytes.
-        let tile_bytes = 4 * (16 * LINEAR_THREADS / 32 * MMA_ROWS) as u64;
-        Self {
-            rows: (rows * row_bytes) as u64,
-            quants: any * (rows * size_of::<RowQuant>()) as u64,
-            sums: any * 2 * 2 * u64::from(limits.multiprocessors) * tile_bytes,
-            arrived: 4 * tiles as u64,
-        }
     }
-
-    pub fn sum(&self) -> u64 {
-        self.rows + self.quants + self.sums + self.arrived
-    }
+    let any = usize::from(tiles > 0);
+    // A block leaves the sums of two tiles at most, of 4 bytes.
+    let tile_bytes = 4 * (16 * LINEAR_THREADS / 32 * MMA_ROWS) as usize;
+    let blocks = 2 * limits.multiprocessors as usize;
+    let mut alloc = |bytes: usize| on.buffer("inputs of layers, rounded", bytes as u64);
+    Ok(RoundedParams {
+        rows: alloc(rows * row_bytes)?,
+        quants: alloc(any * rows * size_of::<RowQuant>())?,
+        sums: alloc(any * blocks * 2 * tile_bytes)?,
+        arrived: alloc(4 * tiles)?,
+    })
 }
 
 /// The launches of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of

@@ -1,12 +1,13 @@
 //! The CUDA backend: one file a stage, which says how its kernel is launched, over a [`driver`].
 //!
 //! `linear.rs` has what linear layers share, `combine.rs` and `heads.rs` what becomes of layers that no
-//! kernel has together, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, and
-//! `params.rs` the parameter structs of `cuda/params.h`. Everything here is the same code on a card and on
-//! the processor. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then
-//! `proj_add.rs`. `split.rs` divides the layers among several cards, `open.rs` chooses them; `stream.rs` has
-//! layers whose weights a card has no room for.
+//! kernel has together, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, `alloc.rs`
+//! its memory, given by a driver or counted for the plan, and `params.rs` the parameter structs of
+//! `cuda/params.h`. Everything here is the same code on a card and on the processor. Nothing here knows a
+//! model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`. `split.rs` divides the layers
+//! among several cards, `open.rs` chooses them; `stream.rs` has layers whose weights a card has no room for.
 
+mod alloc;
 mod attend;
 mod attn_in;
 mod combine;
@@ -196,6 +197,11 @@ impl Cuda {
         streaming.map(|streaming| Streaming { min_batch: min_batch(streaming.min_batch), ..streaming })
     }
 
+    /// The memory that a program takes.
+    fn planned(&self, p: &Program) -> Result<DeviceMemory, BackendError> {
+        exec::plan(&*self.driver, p, self.streaming().as_ref(), self.profiling)
+    }
+
     /// Brings the weights of a program to the card, or to where they are streamed from.
     fn place(
         &mut self,
@@ -276,11 +282,11 @@ impl Backend for Cuda {
     }
 
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
-        Ok(exec::plan(&*self.driver, p, self.streaming().as_ref())?.plan())
+        Ok(self.planned(p)?.plan())
     }
 
     fn memory(&self, p: &Program) -> Result<Vec<DeviceMemory>, BackendError> {
-        Ok(vec![exec::plan(&*self.driver, p, self.streaming().as_ref())?])
+        Ok(vec![self.planned(p)?])
     }
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
@@ -300,7 +306,7 @@ impl Backend for Cuda {
             self.plan(p)?;
         }
         let streaming = self.streaming();
-        let layout = exec::layout(&*self.driver, p, streaming.as_ref());
+        let layout = exec::layout(&*self.driver, p, streaming.as_ref(), self.profiling)?;
         let (placed, stream) = self.place(p, &layout, weights)?;
         let host = self.host(p, &layout, streaming.as_ref(), weights)?;
         let streamed = Streamed { layout: &layout, stream, host };

@@ -1,6 +1,7 @@
 //! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
 //! them, and in words of the host.
 
+use super::alloc::Allocator;
 use super::driver::{Address, Driver, Mailboxes};
 use super::params::{MAILBOXES, NO_MAILBOX};
 use crate::BackendError;
@@ -8,6 +9,9 @@ use crate::device::picks::{self, Slots};
 use sterna_program::Step;
 
 const _: () = assert!(picks::MAILBOXES == MAILBOXES as usize);
+
+/// The part of memory that sampling takes.
+pub const SAMPLING: &str = "sampling and counters";
 
 /// Where they are, and which of a slot's words is the newest.
 pub struct Picks {
@@ -24,11 +28,11 @@ impl Picks {
         4 * seqs as u64
     }
 
-    pub fn new(driver: &mut dyn Driver, seqs: usize) -> Result<Self, BackendError> {
+    pub fn new<A: Allocator + ?Sized>(on: &mut A, seqs: usize) -> Result<Self, BackendError> {
         assert!(seqs < (NO_MAILBOX / MAILBOXES) as usize, "{seqs} slots");
         Ok(Self {
-            newest: driver.alloc(Self::bytes(seqs))?,
-            mailboxes: driver.mailboxes(seqs * MAILBOXES as usize)?,
+            newest: on.buffer(SAMPLING, Self::bytes(seqs))?,
+            mailboxes: on.mailboxes(seqs * MAILBOXES as usize)?,
             slots: Slots::new(seqs),
         })
     }

@@ -1,6 +1,7 @@
 //! What stages take: by launches between the stages of a recording that write down the card's time, or by
 //! events around stages that are launched one by one.
 
+use super::alloc::Allocator;
 use super::driver::{Address, Driver, Launch};
 use super::params::{STAMP_THREADS, StampParams};
 use super::words;
@@ -51,9 +52,9 @@ pub struct Profile {
 
 impl Profile {
     /// For a program of `n` stages.
-    pub fn new(driver: &mut dyn Driver, how: Profiling, n: usize) -> Result<Self, BackendError> {
+    pub fn new<A: Allocator + ?Sized>(on: &mut A, how: Profiling, n: usize) -> Result<Self, BackendError> {
         let stamps = match how {
-            Profiling::Stamps => Some(driver.alloc(8 * (n as u64 + 1))?),
+            Profiling::Stamps => Some(on.buffer("times of stages", 8 * (n as u64 + 1))?),
             Profiling::Events => None,
         };
         Ok(Self { stamps, read: vec![0; n + 1], times: vec![StageTime::default(); n] })

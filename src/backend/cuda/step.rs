@@ -1,5 +1,6 @@
 //! The step on the device: one fixed piece of memory, of which a run writes what has changed.
 
+use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::params::{
     NO_MAILBOX, NO_OUTPUT, NO_PAGE, NextWeights, StepCounts, StepRow, StepSampling, StepTables, StepTile,
@@ -12,11 +13,10 @@ use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
 use sterna_program::{KvDecl, Limits, Row, Sampling, Step};
 
-/// Where the tables of a step lie, and what they held last.
+/// Where the tables of a step lie.
 pub struct StepMemory {
     base: Address,
     sections: Sections,
-    image: Image,
 }
 
 /// The word at which each table begins, in the order in which they lie.
@@ -47,15 +47,15 @@ impl Sections {
 }
 
 impl StepMemory {
-    /// Bytes on the device.
-    pub fn bytes(limits: &Limits) -> u64 {
-        4 * Sections::of(limits).pages.end() as u64
+    pub fn new<A: Allocator + ?Sized>(on: &mut A, limits: &Limits) -> Result<Self, BackendError> {
+        let sections = Sections::of(limits);
+        let base = on.buffer("tables of a step", 4 * sections.pages.end() as u64)?;
+        Ok(Self { base, sections })
     }
 
-    pub fn new(driver: &mut dyn Driver, limits: &Limits) -> Result<Self, BackendError> {
-        let sections = Sections::of(limits);
-        let base = driver.alloc(Self::bytes(limits))?;
-        Ok(Self { base, sections, image: Image::new(sections.pages.end()) })
+    /// What the tables hold before the first step.
+    pub fn image(&self) -> Image {
+        Image::new(self.sections.pages.end())
     }
 
     fn at(&self, word: usize) -> Address {
@@ -99,14 +99,15 @@ impl StepMemory {
     /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
     /// where attention takes these.
     pub fn write(
-        &mut self,
+        &self,
         driver: &mut dyn Driver,
+        image: &mut Image,
         step: &Step<'_>,
         n_vocab: usize,
         picks: &Picks,
         tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
-        let (Sections { sampling, rows, outputs, tiles, pages }, image) = (self.sections, &mut self.image);
+        let Sections { sampling, rows, outputs, tiles, pages } = self.sections;
         let mut n_tiles = 0;
         for tile in tiling.into_iter().flat_map(|tiling| device::tiles::tiles(step.rows, tiling)) {
             let tile = StepTile { first: tile.start as u32, rows: tile.len() as u32 };

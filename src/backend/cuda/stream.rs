@@ -10,10 +10,11 @@ use std::ops::Range;
 use ggml_types::HostTensor;
 use regex::Regex;
 
+use super::alloc::{Allocator, Counter};
 use super::driver::{Address, Driver, Ring};
-use super::weight::{DeviceWeight, on_device, packed};
+use super::weight::{self, DeviceWeight, Format, device_bytes, packed};
 use crate::rates::Matrices;
-use crate::{BackendError, MemoryKind, MemoryPart, memory};
+use crate::{BackendError, MemoryKind, memory};
 use sterna_host::clock::Instant;
 use sterna_program::part::spread;
 use sterna_program::{self as program, Limits, Program, Weight};
@@ -207,6 +208,11 @@ pub struct Segment {
     pub layer: Option<usize>,
 }
 
+/// The part of memory that each weight of a program belongs to.
+pub fn weight_parts(p: &Program) -> Vec<String> {
+    memory::weight_parts(p, |decl| Format::of(decl.ty).map(|format| format.kernels.name()))
+}
+
 /// The layers of a program that have matrices of their own, with those of them that may be streamed.
 fn layers(p: &Program, may_be: impl Fn(&str) -> bool) -> Vec<Layer> {
     let of = |layer: program::Layer| {
@@ -214,7 +220,7 @@ fn layers(p: &Program, may_be: impl Fn(&str) -> bool) -> Vec<Layer> {
         let has_own = !layer.matrices.is_empty();
         for w in layer.matrices.into_iter().filter(|w| may_be(&p.weight_decl(*w).name)) {
             weights.push((w, bytes));
-            let all = bytes.saturating_add(on_device(p.weight_decl(w)).1);
+            let all = bytes.saturating_add(device_bytes(p.weight_decl(w)));
             bytes = all.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
         }
         has_own.then_some(Layer { stages: layer.stages, weights, bytes })
@@ -223,24 +229,37 @@ fn layers(p: &Program, may_be: impl Fn(&str) -> bool) -> Vec<Layer> {
 }
 
 impl Layout {
+    /// With all weights on the card.
+    pub fn whole() -> Self {
+        Self::with(&[], &[], 0, 0)
+    }
+
     /// For a program that takes `other_bytes` with its driver besides its weights, on a card with so much
     /// free, where it can tell.
-    pub fn new(p: &Program, streaming: Option<&Streaming>, free: Option<u64>, other_bytes: u64) -> Self {
-        let Some(Streaming { gpu_layers, slots, overrides, min_batch }) = streaming else {
-            return Self::with(&[], &[], 0, 0);
-        };
+    pub fn new(
+        p: &Program,
+        streaming: &Streaming,
+        free: Option<u64>,
+        other_bytes: u64,
+    ) -> Result<Self, BackendError> {
+        let Streaming { gpu_layers, slots, overrides, min_batch } = streaming;
         let slots = if *min_batch == MinBatch::Never { 0 } else { *slots };
         let whole = layers(p, |_| true);
         let named = layers(p, |name| overrides.is_on_host(name));
         let of = |n: usize| Self::with(&whole, &named, n, slots);
         let free = free.map(|free| free - free / 32);
-        let fits = |layout: &Self| {
-            free.is_none_or(|free| layout.weights_bytes(p).saturating_add(other_bytes) <= free)
+        let (Some(free), GpuLayers::Auto) = (free, *gpu_layers) else {
+            return Ok(of(if let GpuLayers::Count(n) = *gpu_layers { n } else { whole.len() }));
         };
-        match *gpu_layers {
-            GpuLayers::Count(n) => of(n),
-            GpuLayers::Auto => (0..=whole.len()).rev().map(of).find(fits).unwrap_or_else(|| of(0)),
+        let parts = weight_parts(p);
+        for n in (1..=whole.len()).rev() {
+            let (layout, mut counter) = (of(n), Counter::default());
+            layout.count(&mut counter, p, &parts)?;
+            if counter.bytes().saturating_add(other_bytes) <= free {
+                return Ok(layout);
+            }
         }
+        Ok(of(0))
     }
 
     /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a
@@ -288,34 +307,25 @@ impl Layout {
     /// The matrices of all layers, where a step passes `waits` times between card and processor.
     pub fn matrices(&self, p: &Program, waits: usize) -> Matrices {
         let decls = || p.layers().into_iter().flat_map(|layer| layer.matrices).map(|w| p.weight_decl(w));
-        let bytes = decls().map(|decl| on_device(decl).1 as f64).sum::<f64>();
+        let bytes = decls().map(|decl| device_bytes(decl) as f64).sum::<f64>();
         let weights = decls().map(|decl| decl.rows as f64 * decl.cols as f64).sum();
         Matrices { bytes, weights, resident: 1.0 - self.bytes() as f64 / bytes, waits }
     }
 
-    /// The pieces of memory of the card that weights lie in: those that stay, and the slots.
-    pub fn blocks(&self, p: &Program) -> impl Iterator<Item = u64> {
-        let stay = p.weights.iter().zip(self.streamed(p)).filter(|(_, streamed)| !streamed);
-        let stay: Vec<u64> = stay.map(|(decl, _)| on_device(decl).1).collect();
-        stay.into_iter().chain(std::iter::repeat_n(self.slot_bytes(), self.slots))
+    /// Counts the memory of the card that weights take: those that stay, each of the part that it belongs to,
+    /// and slots of the others.
+    pub fn count(&self, counter: &mut Counter, p: &Program, parts: &[String]) -> Result<(), BackendError> {
+        let weights = p.weights.iter().zip(parts).zip(self.streamed(p));
+        for ((decl, part), _) in weights.filter(|(_, streamed)| !streamed) {
+            weight::alloc(counter, part, decl.ty, [decl.rows, decl.cols])?;
+        }
+        self.slots(counter).map(drop)
     }
 
-    fn weights_bytes(&self, p: &Program) -> u64 {
-        self.blocks(p).fold(0, u64::saturating_add)
-    }
-
-    /// The same by what they are for.
-    pub fn parts(&self, p: &Program) -> Vec<MemoryPart> {
-        let weights = self.layers.iter().flat_map(|layer| &layer.weights);
-        let names: Vec<&str> = weights.map(|(w, _)| p.weight_decl(*w).name.as_str()).collect();
-        let parts = memory::weights(p, |decl| {
-            let (ty, bytes) = on_device(decl);
-            (ty, if names.contains(&decl.name.as_str()) { 0 } else { bytes })
-        });
-        let bytes = self.slot_bytes().saturating_mul(self.slots as u64);
-        let slots =
-            MemoryPart { kind: MemoryKind::Weights, name: "slots of streamed layers".to_owned(), bytes };
-        parts.into_iter().chain(Some(slots).filter(|slots| slots.bytes > 0)).collect()
+    /// Allocates the slots.
+    fn slots<A: Allocator + ?Sized>(&self, on: &mut A) -> Result<Vec<Address>, BackendError> {
+        let slot = |_| on.alloc_for(MemoryKind::Weights, "slots of streamed layers", self.slot_bytes());
+        (0..self.slots).map(slot).collect()
     }
 
     /// Layers that are streamed.
@@ -409,8 +419,8 @@ impl Stream {
             stream.layers.push(at..at + layer.bytes);
             at += layer.bytes;
         }
+        stream.slots = layout.slots(driver)?.into_iter().map(|at| (at, None)).collect();
         for slot in 0..layout.slots {
-            stream.slots.push((driver.alloc(layout.slot_bytes())?, None));
             // What clears new memory is queued before this.
             driver.release(ring, slot)?;
             stream.copy(driver, slot)?;

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use ggml_types::{HostTensor, QuantType, planes, types};
 
+use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::pack;
 use super::params::{LINEAR_ROWS, LinearParams};
-use crate::BackendError;
+use crate::{BackendError, MemoryKind};
 use sterna_program::{ActQuant, WeightDecl};
 
 /// A type with kernels: `cuda/types/KERNELS.cu`.
@@ -276,13 +277,17 @@ impl Products {
 /// Kernels that multiply ternary weights with floats.
 pub const FLOATS: &str = "__floats";
 
-/// What a weight lies on the device as, and its bytes there, as packing makes them.
-pub fn on_device(decl: &WeightDecl) -> (Option<&'static str>, u64) {
-    let Some(format) = Format::of(decl.ty) else {
-        let row_bytes = decl.ty.row_bytes(decl.cols).map_or(u64::MAX, |bytes| bytes as u64);
-        return (None, row_bytes.saturating_mul(decl.rows as u64));
+/// Bytes of a weight on the device, as packing makes them.
+pub fn device_bytes(decl: &WeightDecl) -> u64 {
+    bytes_of_shape(decl.ty, decl.rows, decl.cols)
+}
+
+fn bytes_of_shape(ty: &dyn QuantType, rows: usize, cols: usize) -> u64 {
+    let as_it_is = || {
+        let row_bytes = ty.row_bytes(cols).map_or(u64::MAX, |bytes| bytes as u64);
+        row_bytes.saturating_mul(rows as u64)
     };
-    (Some(format.kernels.name()), format.packed_bytes(decl.rows, decl.cols))
+    Format::of(ty).map_or_else(as_it_is, |format| format.packed_bytes(rows, cols))
 }
 
 /// Bytes of a weight as they lie on the device.
@@ -292,6 +297,16 @@ pub fn on_device(decl: &WeightDecl) -> (Option<&'static str>, u64) {
 pub fn packed(w: &HostTensor) -> Cow<'_, [u8]> {
     let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
     (format.pack)(w)
+}
+
+/// Allocates a weight by itself, for some part of what a program takes.
+pub fn alloc<A: Allocator + ?Sized>(
+    on: &mut A,
+    part: &str,
+    ty: &dyn QuantType,
+    [rows, cols]: [usize; 2],
+) -> Result<Address, BackendError> {
+    on.alloc_for(MemoryKind::Weights, part, bytes_of_shape(ty, rows, cols))
 }
 
 /// A weight on the device.
@@ -315,8 +330,8 @@ impl DeviceWeight {
     /// # Panics
     /// Where its type has no kernels: the plan says so first.
     pub fn upload(driver: &mut dyn Driver, w: &HostTensor) -> Result<Self, BackendError> {
-        let bytes = packed(w);
-        let data = driver.alloc(bytes.len() as u64)?;
+        let (data, bytes) = (alloc(driver, &w.name, w.ty, [w.rows, w.cols])?, packed(w));
+        assert_eq!(bytes.len() as u64, bytes_of_shape(w.ty, w.rows, w.cols), "{}", w.name);
         driver.write(data, &bytes)?;
         Ok(Self::at(data, w))
     }
@@ -388,7 +403,7 @@ mod tests {
                 let bytes = vec![0; ty.byte_len(rows, cols).expect("a shape of the type")].into();
                 let w = HostTensor { name: "w".into(), ty, rows, cols, bytes };
                 let decl = WeightDecl { name: "w".into(), ty, rows, cols };
-                assert_eq!(packed(&w).len() as u64, on_device(&decl).1, "{} {rows}x{cols}", ty.name());
+                assert_eq!(packed(&w).len() as u64, device_bytes(&decl), "{} {rows}x{cols}", ty.name());
             }
         }
     }

@@ -329,12 +329,8 @@ impl Gpu {
     }
 
     /// Memory for shaders, which the host may write and read.
-    ///
-    /// # Errors
-    /// As [`buffer`](Self::buffer).
-    pub(super) fn storage(&self, bytes: u64) -> Result<Buffer, BackendError> {
-        self.buffer(bytes, BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST)
-    }
+    pub(super) const STORAGE: BufferUsages =
+        BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
 
     /// Room for `n` timestamps.
     ///

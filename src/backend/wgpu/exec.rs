@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use ggml_types::KvSide;
 use wgpu::{BindGroup, Buffer, BufferUsages, ComputePass, ComputePipeline};
 
-use super::device::{Gpu, buffer_bytes};
-use super::memory::{Memory, Sizes, constant_places};
-use super::profile::Profile;
+use super::alloc::Counter;
+use super::device::Gpu;
+use super::memory::{Memory, constant_places};
+use super::profile::{self, Profile};
 use super::step::filled;
 use super::upload::{self, DeviceWeight};
 use super::weight::Format;
@@ -15,14 +15,17 @@ use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::{Sampler, device_rows};
+use crate::device::step::Image;
 use crate::device::tiles::{Tiling, tiles};
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
-use sterna_program::{Buf, KvDecl, Limits, PAGE, Program, RowsOf, Sampling, Step};
+use sterna_program::{Buf, PAGE, Program, RowsOf, Sampling, Step, WeightDecl};
 
 /// A program with its memory and dispatches.
 pub struct Compiled {
     program: Program,
     memory: Memory,
+    /// What the tables of a step held last.
+    image: Image,
     /// For each stage, in order.
     stages: Vec<Vec<Ready>>,
     /// The tiles of rows that attention takes, where it can.
@@ -82,27 +85,25 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     let device = Device { gpu };
     let mut lacks = Missing::of_rows(p.limits.rows);
     p.stages.iter().flat_map(|(_, stage)| missing(&device, p, stage)).for_each(|what| lacks.add(what));
-    let sizes = Sizes::of(p);
+    let mut counter = Counter::default();
+    Memory::new(&mut counter, p)?;
+    if gpu.tick.is_some() {
+        profile::buffers(&mut counter, p.stages.len())?;
+    }
     let most = gpu.max_buffer_bytes;
-    for (name, bytes) in sizes.all().filter(|(_, bytes)| *bytes > most) {
-        lacks.add(format!("{name}, {bytes} bytes of the {most} that a buffer has"));
+    for (what, bytes) in counter.larger_than(most) {
+        lacks.add(format!("{what}, {bytes} bytes of the {most} that a buffer has"));
     }
     lacks.check(NAME)?;
-    let weights = memory::weights(p, |decl| {
-        let format = Format::of(decl.ty).expect("nothing is missing");
-        (Some(format.kernels.name()), upload::device_bytes(gpu, format, decl.rows, decl.cols))
-    });
-    let caches = p.kvs.iter().map(|decl| {
-        let of = |bytes: fn(&KvDecl, KvSide, &Limits) -> u64| {
-            [KvSide::Keys, KvSide::Values].map(|side| bytes(decl, side, &p.limits))
-        };
-        let exact: u64 = of(kv::exact_bytes).into_iter().sum();
-        let all: u64 = of(kv::bytes).into_iter().map(buffer_bytes).sum();
-        (decl, all - exact, exact)
-    });
-    let parts = [weights, memory::caches(caches), sizes.others(p)].concat();
+    let format = |decl: &WeightDecl| Format::of(decl.ty).expect("nothing is missing");
+    let parts = memory::weight_parts(p, |decl| Some(format(decl).kernels.name()));
+    for (decl, part) in p.weights.iter().zip(&parts) {
+        let format = format(decl);
+        let stretches = upload::stretches(gpu, format, decl.rows, decl.cols);
+        upload::alloc(&mut counter, part, format, decl.cols, stretches)?;
+    }
     let (device, free_bytes) = (gpu.description(), gpu.free_bytes());
-    Ok(DeviceMemory { free_bytes, ..DeviceMemory::of(device, parts) })
+    Ok(DeviceMemory { free_bytes, ..DeviceMemory::of(device, counter.parts()) })
 }
 
 impl Compiled {
@@ -113,7 +114,8 @@ impl Compiled {
     pub fn new(gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<Self, BackendError> {
         plan(gpu, p)?.plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
-        let memory = Memory::new(gpu, p, weights, &Sizes::of(p))?;
+        let memory = Memory::new(&mut { gpu }, p)?;
+        memory.fill(gpu, p, weights)?;
         let constants = constant_places(p);
         let cx = Cx { p, weights, memory: &memory, constants: &constants };
         let wanted: Vec<Vec<Dispatch<'_>>> =
@@ -122,6 +124,7 @@ impl Compiled {
         gpu.keep_pipelines();
         Ok(Self {
             program: p.clone(),
+            image: memory.step.image(),
             memory,
             stages,
             tiling: attend::tiling(p),
@@ -162,7 +165,7 @@ impl Compiled {
         self.memory.picks.assert_there(step);
         let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
         let n_vocab = self.sampler.n_vocab();
-        self.memory.step.write(gpu, step, n_vocab, tiling)?;
+        self.memory.step.write(gpu, &mut self.image, step, n_vocab, tiling)?;
         let counts = Counts::of(step, n_vocab, tiling);
         let mut encoder = gpu.encoder();
         if let Some(profile) = &self.profile {

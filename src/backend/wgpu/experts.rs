@@ -13,7 +13,7 @@ use crate::BackendError;
 use sterna_program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
 
 /// The layers of an expert.
-pub const LAYERS: [fn(&Expert) -> &Linear; 3] =
+const LAYERS: [fn(&Expert) -> &Linear; 3] =
     [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
 
 /// What a mixture lacks, for people to read.
@@ -66,18 +66,30 @@ pub fn join(
     all: &mut [DeviceWeight],
     id_of: impl Fn(Weight) -> usize,
 ) -> Result<(), BackendError> {
-    for s in mixtures(p) {
-        for layer in LAYERS {
-            let ids: Vec<_> = s.experts.iter().map(|expert| id_of(layer(expert).w)).collect();
-            upload::join(gpu, all, &ids)?;
-        }
-    }
-    Ok(())
+    all_layers(p).try_for_each(|layers| {
+        let ids: Vec<_> = layers.iter().map(|linear| id_of(linear.w)).collect();
+        upload::join(gpu, all, &ids)
+    })
 }
 
 /// The mixtures of a program.
-pub fn mixtures(p: &Program) -> impl Iterator<Item = &Experts> {
+fn mixtures(p: &Program) -> impl Iterator<Item = &Experts> {
     p.stages.iter().filter_map(|(_, stage)| if let Stage::Experts(s) = stage { Some(s) } else { None })
+}
+
+/// The layers of a mixture: of every expert the first, the second, and the third.
+fn layers(s: &Experts) -> [Vec<&Linear>; 3] {
+    LAYERS.map(|layer| s.experts.iter().map(layer).collect())
+}
+
+/// Those of all mixtures, each of which has a [`table`].
+pub fn all_layers(p: &Program) -> impl Iterator<Item = Vec<&Linear>> {
+    mixtures(p).flat_map(layers)
+}
+
+/// Bytes of a table.
+pub fn table_bytes(layers: &[&Linear]) -> u64 {
+    8 * layers.len() as u64
 }
 
 /// For each expert of a layer: the place of its bias among the constants, and its factor.
@@ -119,7 +131,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     all.push(on_routes(Kernel::Route, vec![&memory.step.buffer, fresh, routes], a_row(1)));
     all.push(on_routes(Kernel::Group, vec![&memory.step.buffer, routes], Grid::Once));
 
-    let [gates, ups, downs] = LAYERS.map(|layer| s.experts.iter().map(layer).collect::<Vec<_>>());
+    let [gates, ups, downs] = layers(s);
     let (first, down) = (gates[0], downs[0]);
     if !linear::is_same_input(cx, &s.router, first) {
         all.push(linear::input_dispatch(cx, input, first));

@@ -9,12 +9,13 @@
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
 
-use crate::KvPage;
+use super::alloc::Allocator;
+use super::text::wgsl;
 use crate::device::step::PagesAt;
 use crate::device::tables::{hadamard_factor, sign_words};
+use crate::memory::{self, EXACT_PART};
+use crate::{BackendError, KvPage, MemoryKind};
 use sterna_program::{KvDecl, Limits, PAGE};
-
-use super::text::wgsl;
 
 /// Elements of a chunk of codes: as many words as a code has bits.
 const CHUNK: usize = 32;
@@ -163,19 +164,20 @@ impl Layout {
     }
 }
 
-/// Bytes of one side of a cache.
-pub fn bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
-    let layout = Layout::of(kv, side);
-    let mean = if side == KvSide::Keys && layout.exact_words > 0 { kv.head_dim } else { 0 };
-    let pages = (layout.page_words as u64).saturating_mul(kv.pages(limits) as u64);
-    let exact = ((layout.exact_words + mean) as u64).saturating_mul(limits.exact_pages as u64);
-    pages.saturating_add(exact).saturating_mul(4 * kv.n_kv_heads as u64)
-}
-
-/// Those of them that are exact pages, with the means of keys.
-pub fn exact_bytes(kv: &KvDecl, side: KvSide, limits: &Limits) -> u64 {
-    let pages = Limits { exact_pages: 0, ..*limits };
-    bytes(kv, side, limits).saturating_sub(bytes(kv, side, &pages))
+/// Allocates both sides of a cache: pages, exact pages, and behind those the means of keys.
+pub fn alloc<A: Allocator>(on: &mut A, kv: &KvDecl, limits: &Limits) -> Result<[A::Buffer; 2], BackendError> {
+    let (part, positions) = (memory::cache_part(kv), kv.pages(limits) * PAGE);
+    let mut side = |side: KvSide, name: &str| {
+        let layout = Layout::of(kv, side);
+        let mean = if side == KvSide::Keys && layout.exact_words > 0 { kv.head_dim } else { 0 };
+        let bytes = |words: usize, n: usize| {
+            (words as u64).saturating_mul(n as u64).saturating_mul(4 * kv.n_kv_heads as u64)
+        };
+        let pages = (MemoryKind::Kv, part.as_str(), bytes(layout.page_words, kv.pages(limits)));
+        let exact = (MemoryKind::Kv, EXACT_PART, bytes(layout.exact_words + mean, limits.exact_pages));
+        on.storage(&format_args!("{name} of {positions} positions"), &[pages, exact])
+    };
+    Ok([side(KvSide::Keys, "keys")?, side(KvSide::Values, "values")?])
 }
 
 /// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its

@@ -3,9 +3,11 @@
 //!
 //! `device.rs` is all that the backend wants of wgpu, `shader.rs` renders the text of kernels from
 //! `shaders/`, `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device,
-//! `upload.rs` brings them there, and `exec.rs` is a compiled program. Nothing here knows a model, a file or
-//! another backend. Start at [`Wgpu`], then `proj_add.rs`.
+//! `upload.rs` brings them there, `exec.rs` is a compiled program, and `alloc.rs` its memory, given by the
+//! device or counted for the plan. Nothing here knows a model, a file or another backend. Start at [`Wgpu`],
+//! then `proj_add.rs`.
 
+mod alloc;
 mod attend;
 mod attn_in;
 mod cache;

@@ -1,52 +1,43 @@
 //! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
 //! them, and in pieces of mapped memory.
 
-use wgpu::{Buffer, BufferUsages, CommandEncoder, SubmissionIndex};
+use wgpu::{Buffer, CommandEncoder, SubmissionIndex};
 
-use super::device::{Gpu, buffer_bytes};
+use super::alloc::Allocator;
+use super::device::Gpu;
 use crate::BackendError;
 use crate::device::picks::{MAILBOXES, Slots};
 use sterna_program::Step;
 
+/// The part of memory that tokens come back in.
+pub const HOST_SIDE: &str = "tokens on the host's side";
+
 /// Where they are, and which of a slot's pieces has the newest.
-pub struct Picks {
+pub struct Picks<B = Buffer> {
     /// `[seqs]`.
-    pub newest: Buffer,
+    pub newest: B,
     /// `[seqs, MAILBOXES]`.
-    mailboxes: Vec<Mailbox>,
+    mailboxes: Vec<Mailbox<B>>,
     slots: Slots,
 }
 
 /// One token.
-struct Mailbox {
-    buffer: Buffer,
+struct Mailbox<B> {
+    buffer: B,
     /// With what it is written.
     run: Option<SubmissionIndex>,
 }
 
+impl<B> Picks<B> {
+    pub fn new(on: &mut impl Allocator<Buffer = B>, seqs: usize) -> Result<Self, BackendError> {
+        let newest = on.scratch("picks", 4 * seqs as u64)?;
+        let mailbox = |_| Ok(Mailbox { buffer: on.mapped(HOST_SIDE, 4)?, run: None });
+        let mailboxes = (0..seqs * MAILBOXES).map(mailbox).collect::<Result<_, BackendError>>()?;
+        Ok(Self { newest, mailboxes, slots: Slots::new(seqs) })
+    }
+}
+
 impl Picks {
-    /// Bytes on the device.
-    pub fn bytes(seqs: usize) -> u64 {
-        4 * seqs as u64
-    }
-
-    /// Bytes of the buffers that the host reads.
-    pub fn host_bytes(seqs: usize) -> u64 {
-        (seqs * MAILBOXES) as u64 * buffer_bytes(4)
-    }
-
-    pub fn new(gpu: &Gpu, seqs: usize) -> Result<Self, BackendError> {
-        let mailbox = |_| -> Result<Mailbox, BackendError> {
-            let buffer = gpu.buffer(4, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?;
-            Ok(Mailbox { buffer, run: None })
-        };
-        Ok(Self {
-            newest: gpu.storage(Self::bytes(seqs))?,
-            mailboxes: (0..seqs * MAILBOXES).map(mailbox).collect::<Result<_, _>>()?,
-            slots: Slots::new(seqs),
-        })
-    }
-
     /// That every row which is fed with a pick has one.
     ///
     /// # Panics

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use wgpu::{Buffer, BufferUsages, CommandEncoder, ComputePassTimestampWrites, QuerySet, SubmissionIndex};
 
+use super::alloc::Allocator;
 use super::device::Gpu;
-use crate::{BackendError, StageTime};
+use crate::{BackendError, MemoryKind, StageTime};
 
 /// Bytes of a stage's timestamps.
 const BYTES: u64 = 16;
@@ -21,15 +22,23 @@ pub struct Profile {
     pub times: Vec<StageTime>,
 }
 
+/// What the timestamps of `n` stages are resolved to, and where they come back.
+pub fn buffers<A: Allocator>(on: &mut A, n: usize) -> Result<[A::Buffer; 2], BackendError> {
+    const PART: &str = "times of stages";
+    let (bytes, usage) = (BYTES * n as u64, BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC);
+    let resolved = on.buffer(usage, &PART, &[(MemoryKind::Buffers, PART, bytes)])?;
+    Ok([resolved, on.mapped(PART, bytes)?])
+}
+
 impl Profile {
     /// For a program of `n` stages, where the device was opened to time them.
     pub fn new(gpu: &Gpu, n: usize) -> Result<Option<Self>, BackendError> {
         let Some(tick) = gpu.tick else { return Ok(None) };
-        let bytes = BYTES * n as u64;
+        let [resolved, staging] = buffers(&mut { gpu }, n)?;
         Ok(Some(Self {
             marks: gpu.timestamps(2 * n as u32)?,
-            resolved: gpu.buffer(bytes, BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC)?,
-            staging: gpu.buffer(bytes, BufferUsages::COPY_DST | BufferUsages::MAP_READ)?,
+            resolved,
+            staging,
             tick: f64::from(tick),
             times: vec![StageTime::default(); n],
         }))

@@ -3,6 +3,7 @@
 
 use wgpu::Buffer;
 
+use super::alloc::Allocator;
 use super::device::Gpu;
 use super::sample;
 use crate::device::step::{Image, PagesAt};
@@ -16,11 +17,10 @@ const HEADER: usize = 12;
 /// Words of a row of the step.
 const ROW: usize = 3;
 
-/// Where the tables of a step lie, and what they held last.
-pub struct StepMemory {
-    pub buffer: Buffer,
+/// Where the tables of a step lie.
+pub struct StepMemory<B = Buffer> {
+    pub buffer: B,
     sections: Sections,
-    image: Image,
 }
 
 /// The word at which each table begins, in the order in which they lie.
@@ -46,29 +46,31 @@ impl Sections {
     }
 }
 
-impl StepMemory {
-    /// Bytes on the device.
-    pub fn bytes(limits: &Limits) -> u64 {
-        4 * Sections::of(limits).pages.end() as u64
-    }
-
-    pub fn new(gpu: &Gpu, limits: &Limits) -> Result<Self, BackendError> {
+impl<B> StepMemory<B> {
+    pub fn new(on: &mut impl Allocator<Buffer = B>, limits: &Limits) -> Result<Self, BackendError> {
         let sections = Sections::of(limits);
-        let buffer = gpu.storage(Self::bytes(limits))?;
-        Ok(Self { buffer, sections, image: Image::new(sections.pages.end()) })
+        let buffer = on.scratch("tables of a step", 4 * sections.pages.end() as u64)?;
+        Ok(Self { buffer, sections })
+    }
+}
+
+impl StepMemory {
+    /// What the tables hold before the first step.
+    pub fn image(&self) -> Image {
+        Image::new(self.sections.pages.end())
     }
 
     /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
     /// where attention takes these.
     pub fn write(
-        &mut self,
+        &self,
         gpu: &Gpu,
+        image: &mut Image,
         step: &Step<'_>,
         n_vocab: usize,
         tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
         let Sections { sampling, rows, outputs, filled: filled_at, tiles, pages } = self.sections;
-        let image = &mut self.image;
         let (n_outputs, sampled) = (step.n_outputs(), device::sampling::device_rows(step, n_vocab));
         // Where nothing is windowed, no kernel looks for exact pages.
         let exact = pages.exact.unwrap_or(pages.end());

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use ggml_types::{HostTensor, QuantType};
 use wgpu::Buffer;
 
-use super::device::{Gpu, buffer_bytes, error};
+use super::alloc::Allocator;
+use super::device::{Gpu, error};
 use super::shader::{LANES, THREADS};
 use super::weight::Format;
-use crate::{BackendError, WeightRows};
+use crate::{BackendError, MemoryKind, WeightRows};
 use sterna_program::WeightDecl;
 
 /// A weight on the device. Cloning shares it.
@@ -90,10 +91,25 @@ pub fn unsupported(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Optio
         .then(|| format!("{name}, a row of which takes {bytes} bytes of the {most} that a buffer has"))
 }
 
-/// Bytes of the buffers of a weight.
-pub fn device_bytes(gpu: &Gpu, format: &Format, rows: usize, cols: usize) -> u64 {
-    let most = rows_of_part(gpu.max_part_bytes, format, cols).max(1);
-    parts_of(rows, most).map(|part| buffer_bytes(format.packed_bytes(part.len(), cols))).sum()
+/// Allocates the buffers of a weight, one for each of these stretches of its rows, for a part of what a
+/// program takes.
+pub fn alloc<A: Allocator>(
+    on: &mut A,
+    part: &str,
+    format: &Format,
+    cols: usize,
+    stretches: impl Iterator<Item = Range<usize>>,
+) -> Result<Vec<A::Buffer>, BackendError> {
+    let buffer = |rows: Range<usize>| {
+        let bytes = format.packed_bytes(rows.len(), cols);
+        on.storage(&part, &[(MemoryKind::Weights, part, bytes)])
+    };
+    stretches.map(buffer).collect()
+}
+
+/// The stretches of the rows of a weight that have a buffer each.
+pub fn stretches(gpu: &Gpu, format: &Format, rows: usize, cols: usize) -> impl Iterator<Item = Range<usize>> {
+    parts_of(rows, rows_of_part(gpu.max_part_bytes, format, cols).max(1))
 }
 
 impl DeviceWeight {
@@ -134,9 +150,10 @@ impl DeviceWeight {
         }
         let mut tensor_scale = 1.0;
         let mut parts = Vec::new();
-        for part in parts_of(rows, rows_of_part(gpu.max_part_bytes, format, cols)) {
+        let stretches = || stretches(gpu, format, rows, cols);
+        let buffers = alloc(&mut { gpu }, name, format, cols, stretches())?;
+        for (part, buffer) in stretches().zip(buffers) {
             let planes = format.planes(part.len(), cols);
-            let buffer = gpu.storage(format.packed_bytes(part.len(), cols))?;
             gpu.upload(&buffer, 0, format.book())?;
             for chunk in parts_of(part.len(), rows_of_chunk(ty, cols)) {
                 let (tensor, of_tensor) = read(part.start + chunk.start..part.start + chunk.end)?;
@@ -174,7 +191,7 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
         let bytes = all[ids[0]].parts[i].bytes;
         let together = (gpu.max_part_bytes / bytes).max(1) as usize;
         for (ids, joined) in ids.chunks(together).zip(joined.chunks_mut(together)) {
-            let buffer = gpu.storage(bytes * ids.len() as u64)?;
+            let buffer = gpu.buffer(bytes * ids.len() as u64, Gpu::STORAGE)?;
             let mut encoder = gpu.encoder();
             for ((id, parts), at) in ids.iter().zip(joined).zip((0..).step_by(bytes as usize)) {
                 let from = &all[*id].parts[i];

@@ -36,8 +36,13 @@ impl Layout {
         Ok(Self { pages, page_bytes, exact_pages, exact_bytes, slides: decl.sliding.is_some() })
     }
 
+    /// Bytes of its pages, and of its exact pages.
+    pub fn bytes(self) -> [usize; 2] {
+        [self.pages * self.page_bytes, self.exact_pages * self.exact_bytes]
+    }
+
     pub fn head_bytes(self) -> usize {
-        self.pages * self.page_bytes + self.exact_pages * self.exact_bytes
+        self.bytes().into_iter().sum()
     }
 
     /// Where page `i` lies in a head's memory.

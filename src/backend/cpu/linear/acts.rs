@@ -4,9 +4,9 @@ use ggml_types::QuantType;
 
 use super::formats::Multiply;
 use crate::cpu::pool::{Grid, Pool};
-use crate::cpu::simd::Aligned;
 use crate::cpu::simd::{
-    BlockRows, F32Rows, Format, I8Rows, Kernels, RowQuant, Scratch, ScratchSize, interleaved, padded,
+    Aligned, Allocator, BlockRows, F32Rows, Format, Heap, I8Rows, Kernels, RowQuant, Scratch, ScratchSize,
+    interleaved, padded,
 };
 use sterna_program::ActQuant;
 
@@ -41,13 +41,6 @@ impl WorkspaceSize {
                 Multiply::Decoded => ScratchSize::of_decoded(cols),
             }),
         }
-    }
-
-    /// Bytes of it, with what each of `threads` threads needs.
-    pub fn bytes(&self, threads: usize) -> u64 {
-        let thread = 4 * self.workspace + self.quant * size_of::<(usize, RowQuant)>() + self.scratch.bytes();
-        let all = [self.q, self.quant * size_of::<RowQuant>(), self.x.saturating_mul(4), threads * thread];
-        all.into_iter().map(|bytes| bytes as u64).fold(0, u64::saturating_add)
     }
 }
 
@@ -95,18 +88,23 @@ struct Workspace {
 impl Acts {
     /// Allocates a workspace of such a size, for regions of a pool of `threads` threads.
     pub fn new(size: &WorkspaceSize, threads: usize) -> Self {
+        Self::on(&mut Heap, size, threads)
+    }
+
+    /// The same of an allocator's memory.
+    pub fn on(on: &mut impl Allocator, size: &WorkspaceSize, threads: usize) -> Self {
         let threads = threads.max(1);
-        let workspace =
-            || Workspace { x: Aligned::new(size.workspace), done: Vec::with_capacity(size.quant) };
+        let mut workspace = |_| Workspace { x: on.aligned(size.workspace), done: on.room(size.quant) };
+        let workspaces = (0..threads).map(&mut workspace).collect();
         Self {
             rows: 0,
             cols: 0,
             kind: ActQuant::None,
-            q: Aligned::new(size.q),
-            quant: vec![RowQuant::default(); size.quant],
-            x: Aligned::new(size.x),
-            workspaces: (0..threads).map(|_| workspace()).collect(),
-            scratch: (0..threads).map(|_| Scratch::new(&size.scratch)).collect(),
+            q: on.aligned(size.q),
+            quant: on.zeros(size.quant),
+            x: on.aligned(size.x),
+            workspaces,
+            scratch: (0..threads).map(|_| Scratch::new(on, &size.scratch)).collect(),
         }
     }
 

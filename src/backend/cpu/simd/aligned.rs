@@ -1,4 +1,4 @@
-//! Memory that begins at a cache line.
+//! Memory that begins at a cache line, and who gives memory.
 
 use std::ops::{Deref, DerefMut};
 
@@ -21,6 +21,36 @@ impl<T: Copy + Default> Aligned<T> {
         let spare = if len > 0 { LINE / size_of::<T>() } else { 0 };
         let elems = vec![T::default(); len + spare];
         Self { start: elems.as_ptr().align_offset(LINE).min(spare), elems, len }
+    }
+}
+
+/// Gives memory that begins as it is wanted, or counts it and gives none.
+pub trait Allocator {
+    /// `len` elements, all 0, that begin at a cache line.
+    fn aligned<T: Copy + Default>(&mut self, len: usize) -> Aligned<T>;
+
+    /// `len` elements, all 0.
+    fn zeros<T: Clone + Default>(&mut self, len: usize) -> Vec<T>;
+
+    /// Room for `len` elements.
+    fn room<T>(&mut self, len: usize) -> Vec<T>;
+}
+
+/// Gives memory of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Heap;
+
+impl Allocator for Heap {
+    fn aligned<T: Copy + Default>(&mut self, len: usize) -> Aligned<T> {
+        Aligned::new(len)
+    }
+
+    fn zeros<T: Clone + Default>(&mut self, len: usize) -> Vec<T> {
+        vec![T::default(); len]
+    }
+
+    fn room<T>(&mut self, len: usize) -> Vec<T> {
+        Vec::with_capacity(len)
     }
 }
 

@@ -35,7 +35,7 @@ mod tile;
 mod wasm;
 mod weights;
 
-pub use aligned::Aligned;
+pub use aligned::{Aligned, Allocator, Heap};
 pub use by_block::BlockFn;
 use lanes::Lanes;
 use quantise::{Quantise, RoundBlocks};
@@ -216,11 +216,6 @@ impl ScratchSize {
             unpacked: self.unpacked.max(other.unpacked),
         }
     }
-
-    /// Bytes of it.
-    pub fn bytes(&self) -> usize {
-        self.codes + self.unpacked + 4 * (self.floats + self.sums + self.decoded)
-    }
 }
 
 /// Memory that a thread works in.
@@ -241,13 +236,13 @@ pub struct Scratch {
 
 impl Scratch {
     /// Allocates it.
-    pub fn new(size: &ScratchSize) -> Self {
+    pub fn new(on: &mut impl Allocator, size: &ScratchSize) -> Self {
         Self {
-            codes: Aligned::new(size.codes),
-            floats: Aligned::new(size.floats),
-            sums: Aligned::new(size.sums),
-            decoded: Aligned::new(size.decoded),
-            unpacked: Aligned::new(size.unpacked),
+            codes: on.aligned(size.codes),
+            floats: on.aligned(size.floats),
+            sums: on.aligned(size.sums),
+            decoded: on.aligned(size.decoded),
+            unpacked: on.aligned(size.unpacked),
         }
     }
 }

@@ -25,6 +25,7 @@ pub struct FileWeight {
     tail: Vec<u8>,
     file: Arc<dyn WeightBytes>,
     piece_rows: usize,
+    slot_bytes: usize,
     /// Pieces whose codes were looked at.
     checked: Vec<AtomicBool>,
 }
@@ -58,13 +59,13 @@ impl FileWeight {
         let tensor = w.read(0..together)?;
         let row_bytes = decl.ty.row_bytes(decl.cols).expect("a shape that the type can hold");
         let tail = tensor.bytes[together * row_bytes..].to_vec();
-        let piece_rows = piece_rows(decl, piece_bytes);
+        let (piece_rows, slot_bytes) = (piece_rows(decl, piece_bytes), slot_bytes(decl, piece_bytes));
         let checked = (0..decl.rows.div_ceil(piece_rows)).map(|_| AtomicBool::new(false)).collect();
         // Bytes that are shared with a map would keep it.
         let bytes = tensor.bytes.to_vec().into();
         let mut shape = CpuWeight::new(&HostTensor { bytes, ..tensor });
         shape.rows = decl.rows;
-        Ok(Self { name, shape, row_bytes, tail, file, piece_rows, checked })
+        Ok(Self { name, shape, row_bytes, tail, file, piece_rows, slot_bytes, checked })
     }
 
     /// Pieces of it.
@@ -78,9 +79,9 @@ impl FileWeight {
         start..(start + self.piece_rows).min(self.shape.rows)
     }
 
-    /// Bytes of its largest piece.
+    /// Bytes of a slot for its pieces.
     pub fn slot_bytes(&self) -> usize {
-        self.bytes_of(&self.rows_of(0))
+        self.slot_bytes
     }
 
     /// Bytes of rows with what the type keeps behind them.

@@ -12,9 +12,10 @@ use std::thread::JoinHandle;
 
 use super::FileWeight;
 use super::order::{Next, Order, Piece, pieces};
-use crate::BackendError;
-use crate::cpu::simd::Aligned;
+use crate::cpu::alloc::PartAllocator;
+use crate::cpu::simd::{Aligned, Heap};
 use crate::cpu::{Held, NAME};
+use crate::{BackendError, MemoryKind};
 use sterna_program::{Program, Weight};
 
 /// Room for a piece.
@@ -68,6 +69,12 @@ impl Filled {
     }
 }
 
+/// Allocates so many slots.
+pub fn slots(on: &mut impl PartAllocator, n: usize, slot_bytes: usize) -> Vec<Slot> {
+    let on = on.part(MemoryKind::Weights, "slots for weights that are read in every step");
+    (0..n).map(|_| on.aligned(slot_bytes)).collect()
+}
+
 impl Reader {
     /// Of the weights of a program that are not in memory, into so many slots; none if nothing is multiplied
     /// that is not there. The first pieces are read at once.
@@ -83,7 +90,7 @@ impl Reader {
         let sizes = read.filter_map(|linear| Some(weights[linear.w.0 as usize].file()?.slot_bytes()));
         let slot_bytes = sizes.max().unwrap_or(0);
         let state = State {
-            spare: (0..slots.max(1)).map(|_| Slot::new(slot_bytes)).collect(),
+            spare: self::slots(&mut Heap, slots.max(1), slot_bytes),
             ahead: VecDeque::with_capacity(slots.max(1)),
             chosen: VecDeque::new(),
             at: 0,

@@ -1,0 +1,96 @@
+//! Memory of the card by what it is for: a driver gives it, a [`Counter`] only counts it. The plan is what
+//! the code that allocates asks of a counter, so that no size is written down a second time.
+
+use super::driver::{Address, Driver, Mailboxes};
+use crate::memory::Parts;
+use crate::{BackendError, MemoryKind, MemoryPart};
+
+/// Gives memory, or counts it.
+pub trait Allocator {
+    /// Zeroed memory for a part of what a program takes; address 0 where it has no bytes.
+    fn alloc_for(&mut self, kind: MemoryKind, part: &str, bytes: u64) -> Result<Address, BackendError>;
+
+    /// `n` words of the host that kernels write.
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError>;
+
+    /// The same for a part of the activations, tables and scratch.
+    fn buffer(&mut self, part: &str, bytes: u64) -> Result<Address, BackendError> {
+        self.alloc_for(MemoryKind::Buffers, part, bytes)
+    }
+}
+
+impl Allocator for dyn Driver + '_ {
+    fn alloc_for(&mut self, _: MemoryKind, _: &str, bytes: u64) -> Result<Address, BackendError> {
+        if bytes > 0 { self.alloc(bytes) } else { Ok(0) }
+    }
+
+    fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError> {
+        Driver::mailboxes(self, n)
+    }
+}
+
+/// Counts what it is asked for. Every address is 0.
+#[derive(Default)]
+pub struct Counter {
+    parts: Parts,
+    rounding_bytes: u64,
+}
+
+impl Counter {
+    /// All bytes that it was asked for.
+    pub fn bytes(&self) -> u64 {
+        self.parts.bytes()
+    }
+
+    /// About as many as a driver adds to them.
+    pub fn rounding_bytes(&self) -> u64 {
+        self.rounding_bytes
+    }
+
+    /// What it was asked for.
+    pub fn parts(self) -> Vec<MemoryPart> {
+        self.parts.finish()
+    }
+}
+
+impl Allocator for Counter {
+    fn alloc_for(&mut self, kind: MemoryKind, part: &str, bytes: u64) -> Result<Address, BackendError> {
+        self.parts.add(kind, part, bytes);
+        self.rounding_bytes = self.rounding_bytes.saturating_add(rounding_bytes(bytes));
+        Ok(0)
+    }
+
+    fn mailboxes(&mut self, _: usize) -> Result<Mailboxes, BackendError> {
+        Ok(Mailboxes { at: 0, id: 0 })
+    }
+}
+
+/// Bytes that a driver adds to a block; it puts several small ones together.
+fn rounding_bytes(block_bytes: u64) -> u64 {
+    const PAGE_BYTES: u64 = 2 << 20;
+    let rounded = block_bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(block_bytes);
+    if block_bytes >= PAGE_BYTES / 2 { rounded - block_bytes } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_counted_by_part_and_rounded_by_block() {
+        const MIB: u64 = 1 << 20;
+        let mut counter = Counter::default();
+        let asked = [("small", 5), ("large", 3 * MIB), ("small", MIB - 1), ("none", 0), ("large", MIB)];
+        for (part, bytes) in asked {
+            assert_eq!(counter.buffer(part, bytes).unwrap(), 0);
+        }
+        counter.alloc_for(MemoryKind::Weights, "large", 2 * MIB).unwrap();
+        assert_eq!((counter.bytes(), counter.rounding_bytes()), (7 * MIB + 4, 2 * MIB));
+        let parts = counter.parts();
+        let parts: Vec<_> =
+            parts.iter().map(|part| (part.kind.name(), part.name.as_str(), part.bytes)).collect();
+        let want =
+            [("weights", "large", 2 * MIB), ("buffers", "small", MIB + 4), ("buffers", "large", 4 * MIB)];
+        assert_eq!(parts, want);
+    }
+}
