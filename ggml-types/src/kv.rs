@@ -149,7 +149,7 @@ impl KvForm {
 /// What a list says of codecs whose form no device has kernels for.
 fn on_processor(form: KvForm) -> Option<&'static str> {
     matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl)
-        .then_some("on the processor alone")
+        .then_some("on the CPU only")
 }
 
 /// The two sides of a KV cache, which may want different codes: keys are multiplied with queries, values are

@@ -129,7 +129,7 @@ impl dyn QuantType + '_ {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantError {
     /// The bytes end before the tensor does.
-    #[error("{ty}: {want} bytes needed, {got} there")]
+    #[error("{ty}: want {want} bytes, found {got}")]
     Truncated {
         /// Name of the type.
         ty: &'static str,
@@ -148,8 +148,8 @@ pub enum QuantError {
     },
     /// Values for a type that is only ever read.
     #[error(
-        "{ty}: its weights can be read, not made: quantise to q2_k or q3_k, or with llama-quantize of \
-         llama.cpp"
+        "{ty}: this type can be read but not encoded: quantise to q2_k or q3_k, or use llama.cpp's \
+         llama-quantize"
     )]
     ReadOnly {
         /// Name of the type.

@@ -116,10 +116,10 @@ impl Checkpoint {
         if let Some(first) = missing.first() {
             let at = folder.join(first);
             if at.is_symlink() {
-                return Err(ConvertError::file(&at, "a link that leads nowhere: fetch the file again"));
+                return Err(ConvertError::file(&at, "a dangling link: download the file again"));
             }
             let (n, all) = (missing.len(), names.len());
-            let detail = format!("{n} of {all} files that it names are not there: {first} and so on");
+            let detail = format!("{n} of the {all} files that it names are missing, the first is {first}");
             return Err(ConvertError::file(&index, detail));
         }
         let mut out = Self { tensors: BTreeMap::new(), files: Vec::new() };
@@ -159,11 +159,13 @@ impl Checkpoint {
         let first = POINTER.len().min(source.file_bytes() as usize);
         let first = read(&source, 0, first).map_err(|err| ConvertError::file(path, err))?;
         if first == POINTER {
-            let detail = "is a Git LFS pointer, not the file itself: fetch it with git lfs or from the hub";
+            let detail = "is a Git LFS pointer, not the file itself: get the file with `git lfs pull` or \
+                          from the hub";
             return Err(ConvertError::file(path, detail));
         }
-        let (start, metadata) = header(&source)
-            .map_err(|detail| ConvertError::file(path, format!("is no whole safetensors file: {detail}")))?;
+        let (start, metadata) = header(&source).map_err(|detail| {
+            ConvertError::file(path, format!("is not a complete safetensors file: {detail}"))
+        })?;
         let file = self.files.len();
         for (name, info) in metadata.tensors() {
             let (from, to) = info.data_offsets;

@@ -250,7 +250,7 @@ impl Config {
             Some("yarn") => {
                 for (key, usual) in [("beta_fast", 32.0), ("beta_slow", 1.0)] {
                     if number(key)?.is_some_and(|found| found != usual) {
-                        let want = format!("{usual}: what programs read of a GGUF file does not change it");
+                        let want = format!("{usual}, the only value that programs that read GGUF files use");
                         return Err(self.wrong(&format!("rope: {key}"), &want, json.get(key)));
                     }
                 }

@@ -261,8 +261,9 @@ impl Model {
             .is_some_and(|name| name.starts_with("bitnet"));
         if self.was_rounded() && !is_bitnet && !keeps_int8 {
             notes.push(
-                "the model was trained with int8 activations, and of files of its architecture only i2_s \
-                 says so: with another type they stay at full precision unless the engine is told"
+                "the model was trained with int8 activations, and for its architecture only a file of type \
+                 i2_s says so: with another type the engine keeps activations at full precision unless an \
+                 option says otherwise"
                     .to_owned(),
             );
         }
@@ -323,8 +324,8 @@ impl Model {
         }
         notes.push(format!("all {} linear weights are -s, 0 and s already: a ternary model", out.len()));
         notes.push(
-            "of files with i2_s the activations are rounded to int8; if the model was not trained so, tq2_0 \
-             leaves them as they are"
+            "with i2_s files the engine rounds activations to int8; if the model was not trained that way, \
+             use tq2_0, which keeps them at full precision"
                 .to_owned(),
         );
         Ok(out)
@@ -392,8 +393,8 @@ fn exactly(name: &str, ty: &'static dyn QuantType) -> Override {
 fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertError> {
     if matrices.is_empty() {
         return Err(ConvertError::Unsupported(format!(
-            "{} is for ternary weights, and these are not: take another type; if they are the masters of a \
-             ternary model, ConvertOptions::ternary absmean rounds them",
+            "{} is for ternary weights, and these are not ternary: use another type; if they are the master \
+             weights of a ternary model, ConvertOptions::ternary absmean rounds them",
             ty.name()
         )));
     }
@@ -407,7 +408,7 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
         None => Ok(()),
         Some(matrix) => {
             let detail = format!(
-                "has scales for each {}, which {} cannot hold: take `auto`, which finds a type that can",
+                "has one scale per {}, which {} cannot hold: use `auto`, which picks a type that can",
                 match matrix.form {
                     Form::Row => "row",
                     Form::Block256 => "256 columns",
@@ -425,8 +426,8 @@ fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Re
     let quantization = config.quantization()?;
     if let Some(found) = quantization.as_ref().filter(|found| found.method != "bitnet") {
         return Err(ConvertError::Unsupported(format!(
-            "quantization method {}: of quantised checkpoints only bitnet's are read; take the original of \
-             f32, f16 or bf16",
+            "quantization method {}: bitnet is the only supported one; use the original checkpoint in f32, \
+             f16 or bf16",
             found.method.escape_debug()
         )));
     }
@@ -442,8 +443,8 @@ fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Re
         (None, Some(found)) if found.linear_class == "autobitlinear" => Ok(ScaleMeaning::Multiply),
         (None, Some(found)) if found.linear_class == "bitlinear" => Ok(ScaleMeaning::Divide),
         (None, Some(found)) => Err(format!(
-            "is packed, and what its scale means depends on linear_class, which is {}, want autobitlinear or \
-             bitlinear; ConvertOptions::scale says it: multiply or divide",
+            "is packed, and its scale depends on linear_class, which is {}, want autobitlinear or bitlinear; \
+             ConvertOptions::scale says what weight_scale means: multiply or divide",
             found.linear_class.escape_debug()
         )),
         (None, None) => {
@@ -500,5 +501,6 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
 /// A JSON file whole.
 fn read_json(path: &Path) -> Result<Json, ConvertError> {
     let bytes = std::fs::read(path).map_err(|err| ConvertError::file(path, err))?;
-    serde_json::from_slice(&bytes).map_err(|err| ConvertError::file(path, format!("is no JSON: {err}")))
+    serde_json::from_slice(&bytes)
+        .map_err(|err| ConvertError::file(path, format!("is not valid JSON: {err}")))
 }

@@ -94,8 +94,8 @@ pub fn write(
         && let Some(window) = config.count(&["sliding_window"])?.filter(|window| *window < shape.n_ctx)
     {
         notes.push(format!(
-            "the model attends to its last {window} positions, and files of architecture {name} have no key \
-             for that: longer texts are read whole, as llama.cpp does"
+            "the model has a sliding window of {window} positions, and GGUF has no key for that with \
+             architecture {name}: attention sees the whole context, as in llama.cpp"
         ));
     }
     Ok(())
@@ -181,8 +181,8 @@ fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>)
     if generation.get("do_sample").and_then(Json::as_bool) == Some(false) {
         if floats.iter().any(|(key, _)| number(key).is_some()) || number("top_k").is_some() {
             notes.push(
-                "generation_config.json says do_sample false, which no key of a file says: the sampling \
-                 parameters beside it are left out"
+                "generation_config.json says do_sample false, for which GGUF has no key: its sampling \
+                 parameters are left out"
                     .to_owned(),
             );
         }

@@ -53,10 +53,10 @@ impl Spaces {
                     let scheme = step["prepend_scheme"].as_str().unwrap_or("always");
                     if scheme != "never" && step["add_prefix_space"].as_bool() != Some(false) {
                         spaces.prefix = true;
-                        let once = if scheme == "first" { " and none behind a special token" } else { "" };
+                        let once = if scheme == "first" { " and none after a special token" } else { "" };
                         spaces.notes.push(format!(
-                            "the tokenizer's Metaspace puts no space before a text that begins with \
-                             one{once}, which has no key in GGUF: it is put there"
+                            "the tokenizer's Metaspace adds no space before a text that begins with \
+                             one{once}, and GGUF has no key for that: Sterna adds the space"
                         ));
                     }
                     spaces.splits = step["split"].as_bool().unwrap_or(true);
@@ -65,15 +65,15 @@ impl Spaces {
                 "Split" if replaced && step["pattern"]["String"] == " " => {}
                 other => {
                     return Err(format!(
-                        "its pre-tokenizer has a step {other}, which no vocabulary of SentencePiece's kind \
-                         has in GGUF"
+                        "its pre-tokenizer has a step {other}, which GGUF cannot express for a SentencePiece \
+                         vocabulary"
                     ));
                 }
             }
         }
         if !replaced {
             return Err(
-                "its spaces are not U+2581, as GGUF's vocabularies of SentencePiece's kind have them".into(),
+                "its spaces are not U+2581, and GGUF needs that for a SentencePiece vocabulary".into()
             );
         }
         Ok(spaces)

@@ -54,7 +54,7 @@ impl Model {
     pub fn read(path: &Path) -> Result<Self, ConvertError> {
         let bytes = std::fs::read(path).map_err(|err| ConvertError::file(path, err))?;
         let model = Self::decode(&bytes[..])
-            .map_err(|err| ConvertError::file(path, format!("is no SentencePiece model: {err}")))?;
+            .map_err(|err| ConvertError::file(path, format!("is not a SentencePiece model: {err}")))?;
         if model.pieces.is_empty() {
             return Err(ConvertError::file(path, "is a SentencePiece model without pieces"));
         }

@@ -94,7 +94,8 @@ impl<'a> Named<'a> {
             if NOT_TEXT.iter().any(|prefix| name.starts_with(prefix)) {
                 if !options.text_only {
                     return Err(ConvertError::Unsupported(format!(
-                        "tensor {} is of no text model: ConvertOptions::text_only leaves such parts out",
+                        "tensor {} is not part of a text model: ConvertOptions::text_only leaves such \
+                         tensors out",
                         name.escape_debug()
                     )));
                 }
@@ -113,13 +114,13 @@ impl<'a> Named<'a> {
                 continue;
             }
             if let Some(other) = by_name.insert(short, name) {
-                let detail = format!("is here as {} too", other.escape_debug());
+                let detail = format!("is also there as {}", other.escape_debug());
                 return Err(ConvertError::tensor(name, detail));
             }
         }
         let notes = match n_other {
             0 => Vec::new(),
-            n => vec![format!("{n} tensors that are of no text model are left out")],
+            n => vec![format!("{n} tensors that are not part of a text model are left out")],
         };
         Ok(Self { checkpoint, by_name, notes })
     }
@@ -198,13 +199,11 @@ pub fn plan(
     match named.left() {
         None => Ok(out),
         Some((name, n)) => {
-            let more = if n > 1 { format!(", and {} more are not either", n - 1) } else { String::new() };
+            let more = if n > 1 { format!(", and {} more tensors", n - 1) } else { String::new() };
             let is_embedding = name.ends_with("_proj.norm.weight") || name.ends_with("rms_norm.weight");
             let detail = match is_embedding {
-                true => {
-                    "is a norm before a projection, as bitnet-embedding has them: not supported".to_owned()
-                }
-                false => format!("is not known of {}{more}", arch.classes[0]),
+                true => "is a norm before a projection, as in bitnet-embedding: not supported".to_owned(),
+                false => format!("does not belong to {}{more}", arch.classes[0]),
             };
             Err(ConvertError::tensor(name, detail))
         }
@@ -259,7 +258,7 @@ impl Planner<'_, '_> {
                 let want = if part.elem.is_real() { elem.name() } else { "F32, F16, BF16 or F64".to_owned() };
                 let way_out = match part.elem {
                     Elem::U8 | Elem::Other(_) if rule.linear => {
-                        "; of quantised checkpoints only packed ternary ones are read"
+                        "; the only quantised checkpoints that are supported are packed ternary ones"
                     }
                     _ => "",
                 };

@@ -202,7 +202,7 @@ pub fn packing(matrices: &[Matrix]) -> Vec<(&'static dyn QuantType, String)> {
     };
     let name = misfit.name.escape_debug();
     let not_i2_s = match misfit.form {
-        Form::Tensor => format!("rows of {name} have {} columns, which are no blocks of 128", misfit.cols),
+        Form::Tensor => format!("rows of {name} have {} columns, not a multiple of 128", misfit.cols),
         Form::Row => format!("rows of {name} have scales of their own"),
         _ => format!("rows of {name} have several scales each"),
     };
@@ -213,7 +213,7 @@ pub fn packing(matrices: &[Matrix]) -> Vec<(&'static dyn QuantType, String)> {
             return (&types::Tq2_0, format!("i2_s has one scale a tensor, and {not_i2_s}"));
         }
         let not_tq2_0 = match matrix.form <= Form::Block256 {
-            true => format!("{cols} columns are no blocks of 256"),
+            true => format!("{cols} columns are not a multiple of 256"),
             false => "scales change within blocks of 256".to_owned(),
         };
         if holds(Form::Block64, 64) {

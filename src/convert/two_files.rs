@@ -19,8 +19,8 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 pub fn tokenizer(folder: &Path, settings: &Json, is_known: bool) -> Result<Json, ConvertError> {
     let vocab = &folder.join("vocab.json");
     if !is_known {
-        let detail = "stands alone, without tokenizer.json: it does not say how texts are split, which \
-                      ConvertOptions::tokenizer_pre can";
+        let detail = "comes without tokenizer.json, so nothing says how texts are split: name it with \
+                      ConvertOptions::tokenizer_pre";
         return Err(ConvertError::file(vocab, detail));
     }
     let ids = read_json(vocab)?;

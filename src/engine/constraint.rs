@@ -84,12 +84,12 @@ pub trait Constraint: Debug + Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// The constraint cannot say what may come next.
-    #[error("the grammar cannot be followed any further: {0}")]
+    #[error("the grammar cannot be followed: {0}")]
     Failed(String),
     /// No token that may come next can be picked.
     #[error(
-        "no token that the grammar allows can be picked: SamplerOptions::logit_bias or the rule that forbids \
-         the end of the text excludes them all, or to the model they are impossible"
+        "the sampler can pick none of the tokens that the grammar allows: SamplerOptions::logit_bias or \
+         ignoring the end of the text excludes all of them, or their logits are minus infinity"
     )]
     NoToken,
 }

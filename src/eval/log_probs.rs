@@ -22,7 +22,7 @@ pub enum LogProbsError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is something else.
-    #[error("not a file of saved log-probabilities")]
+    #[error("not a file of saved log-probabilities; --save-logits writes one")]
     Unknown,
     /// They are of another run.
     #[error("has {what} {got}, this run has {want}")]
@@ -43,7 +43,7 @@ pub enum LogProbsError {
         got: u64,
     },
     /// They are of another text.
-    #[error("is of another text: token {position} is {got} there and {want} here")]
+    #[error("belongs to another text: token {position} is {got} there and {want} here")]
     Text {
         /// The first token that differs, from 0.
         position: usize,

@@ -41,7 +41,7 @@ pub enum GgufError {
         way_out: &'static str,
     },
     /// The file is shorter than its descriptions say, as one whose transfer was cut.
-    #[error("incomplete: {have} of {want} bytes; fetch it again")]
+    #[error("incomplete: {have} of {want} bytes; download it again")]
     Incomplete {
         /// Bytes of the file.
         have: u64,
@@ -49,7 +49,9 @@ pub enum GgufError {
         want: u64,
     },
     /// The file ends inside something.
-    #[error("{what} at {offset:#x}: want {want} bytes, file has {got}; if it was cut, fetch it again")]
+    #[error(
+        "{what} at {offset:#x}: want {want} bytes, file has {got}; if it is truncated, download it again"
+    )]
     Truncated {
         /// What was being read.
         what: &'static str,
@@ -62,7 +64,7 @@ pub enum GgufError {
     },
     /// The descriptions go on behind the first bytes that were given of a file.
     #[error(
-        "the first {have} bytes hold a part of its descriptions: want {} more at least",
+        "the header does not end in the first {have} bytes: at least {} more are needed",
         need - *have as u64
     )]
     MoreOfHeader {
@@ -72,7 +74,7 @@ pub enum GgufError {
         need: u64,
     },
     /// A file of which only the descriptions were read, where its weights are wanted.
-    #[error("only the descriptions of this file were read, and its weights are wanted")]
+    #[error("only the header of this file was read, and its weights are needed")]
     HeaderOnly,
     /// The bytes are there and mean nothing.
     #[error("{what} at {offset:#x}: {detail}")]
@@ -85,7 +87,7 @@ pub enum GgufError {
         detail: String,
     },
     /// A key or a tensor name that was there before.
-    #[error("{what} `{}` at {offset:#x}: the name was used before", name.escape_debug())]
+    #[error("{what} `{}` at {offset:#x}: duplicate name", name.escape_debug())]
     Duplicate {
         /// `key` or `tensor`.
         what: &'static str,
@@ -130,7 +132,7 @@ pub enum GgufError {
     },
     /// Type ids that mean different things to llama.cpp and to microsoft/BitNet, and nothing that decides.
     #[error(
-        "cannot tell whose type ids the file uses: {detail}; OpenOptions::dialect says which: ggml or bitnet"
+        "cannot tell whose type ids the file uses: {detail}; choose with OpenOptions::dialect: ggml or bitnet"
     )]
     Dialect {
         /// What was examined.

@@ -16,7 +16,7 @@ use super::map::{anonymous, is_file};
 /// A file that is read in pieces, wherever it lies: on a disk, behind HTTP, in a browser's store.
 ///
 /// Reads come one at a time while a model is loaded, and seldom after that (a saved session looks at a few
-/// bytes of each tensor), unless memory has no room for all weights: then some are read in every step. What
+/// bytes of each tensor), unless the weights do not fit in memory: then some are read in every step. What
 /// is read twice is to be the same.
 pub trait Source: Send + Sync {
     /// Bytes of the whole file.

@@ -109,7 +109,7 @@ impl Grammars {
             Ok(Some(made)) => made?,
             Err(RecvTimeoutError::Timeout) => return Err(GrammarError::TooSlow(shared.limits.time)),
             Ok(None) | Err(RecvTimeoutError::Disconnected) => {
-                return Err(GrammarError::Invalid("the thread that compiles it has ended".to_owned()));
+                return Err(GrammarError::Invalid("the thread that compiled it has ended".to_owned()));
             }
         };
         Ok(Compiled { matcher: Mutex::new(matcher), workers, notes })

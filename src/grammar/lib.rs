@@ -127,7 +127,7 @@ pub enum GrammarError {
     #[error("the vocabulary cannot be used with a grammar: {0}")]
     Vocabulary(String),
     /// No thread could be started.
-    #[error("no thread for the grammar: {0}")]
+    #[error("cannot start a thread for the grammar: {0}")]
     Thread(String),
 }
 

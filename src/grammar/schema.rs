@@ -295,7 +295,7 @@ impl Tidy<'_> {
                 return self.leave_out(key, at, "none of its values has the `type` beside it");
             }
             ("const", value) if !fits(value) => {
-                return self.leave_out(key, at, "it has not the `type` beside it");
+                return self.leave_out(key, at, "it does not have the `type` beside it");
             }
             ("minimum" | "exclusiveMinimum", value) if number(value) <= -(FARTHEST_BOUND as f64) => {
                 json!(-FARTHEST_BOUND)
@@ -351,7 +351,7 @@ impl Tidy<'_> {
             pointer => whole.pointer(pointer).map(|target| (pointer.to_owned(), target)),
         };
         let found = find(&decoded).or_else(|| find(pointer));
-        let (pointer, target) = found.ok_or_else(|| format!("there is nothing at `{reference}`"))?;
+        let (pointer, target) = found.ok_or_else(|| format!("nothing is at `{reference}`"))?;
         let known = self.targets.iter().position(|(one, _)| *one == pointer);
         Ok(known.unwrap_or_else(|| {
             self.targets.push((pointer, target));

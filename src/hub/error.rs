@@ -16,7 +16,7 @@ pub enum HubError {
         why: String,
     },
     /// A path, or a revision, that could lead out of its folder or is no name on some system.
-    #[error("`{}` is no path inside a repository", path.escape_debug())]
+    #[error("`{}` is not a path inside a repository", path.escape_debug())]
     Path {
         /// What was given or listed.
         path: String,
@@ -36,7 +36,7 @@ pub enum HubError {
     },
     /// The owner lets nobody read it who has not agreed to something.
     #[error(
-        "{repo} is gated: agree to its terms on {page}, and give the token of that account, as HF_TOKEN or \
+        "{repo} is gated: accept its terms on {page}, and give a token of that account with HF_TOKEN or \
          HubOptions::token{}",
         if *.has_token { " (the token that was sent has no access)" } else { "" }
     )]
@@ -49,7 +49,7 @@ pub enum HubError {
         has_token: bool,
     },
     /// The token is not accepted.
-    #[error("{host} does not accept the token: {said}. A new one comes from the account's settings there")]
+    #[error("{host} does not accept the token: {said}. Create a new one in the account's settings there")]
     Token {
         /// Whom we asked.
         host: String,
@@ -87,7 +87,7 @@ pub enum HubError {
     /// Nothing to run.
     #[error(
         "{repo} has no GGUF file{}",
-        if *.has_checkpoint { ", but safetensors, of which one can be made" } else { "" }
+        if *.has_checkpoint { ", only safetensors, which can be converted to GGUF" } else { "" }
     )]
     NoGguf {
         /// `USER/NAME`.
@@ -102,7 +102,7 @@ pub enum HubError {
         repo: String,
     },
     /// Parts of a split model are missing.
-    #[error("{file} is one of {wanted} parts, and {found} of them are there")]
+    #[error("{file} is one of {wanted} parts, and the repository has only {found} of them")]
     Shards {
         /// The part that was chosen.
         file: String,
@@ -113,7 +113,7 @@ pub enum HubError {
     },
     /// Not in the cache, and nobody may be asked.
     #[error(
-        "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids to ask for it",
+        "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids downloading it",
         cache.display()
     )]
     Offline {
@@ -166,8 +166,8 @@ pub enum HubError {
     },
     /// No room.
     #[error(
-        "{file} needs {needed} bytes more in {}, {free} bytes are free there; HF_HUB_CACHE names another \
-         folder",
+        "{file} needs {needed} bytes more in {}, and {free} bytes are free there; free some, or name another \
+         folder with HF_HUB_CACHE",
         folder.display()
     )]
     Full {
@@ -181,7 +181,7 @@ pub enum HubError {
         free: u64,
     },
     /// The cache cannot be written.
-    #[error("{}: {cause}; HF_HUB_CACHE names another folder for the cache", path.display())]
+    #[error("{}: {cause}; name another folder for the cache with HF_HUB_CACHE", path.display())]
     Cache {
         /// File or folder.
         path: PathBuf,
@@ -217,8 +217,8 @@ impl HubError {
 
 fn token_hint(has_token: bool) -> &'static str {
     match has_token {
-        true => " to the account whose token was sent",
-        false => "; a private one wants HF_TOKEN or HubOptions::token",
+        true => " for the account whose token was sent",
+        false => "; if it is private, give a token with HF_TOKEN or HubOptions::token",
     }
 }
 

@@ -19,7 +19,7 @@ const MOST_REDIRECTS: usize = 10;
 /// The longest pause that a server may ask for; it is asked again after that.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Of a connection on which nothing came for [`HubOptions::silence`].
-const SILENT: &str = "nothing came for too long";
+const SILENT: &str = "timed out waiting for data";
 /// Characters of a server's words that are shown.
 const SHOWN_CHARS: usize = 300;
 
@@ -207,8 +207,9 @@ impl Client {
                 return Ok(Answer { linked_etag, ..answer });
             }
             let wrong = |why: &str| HubError::Answer { host: answer.host.clone(), why: why.to_owned() };
-            let to = answer.header("location").ok_or_else(|| wrong("a redirect that leads nowhere"))?;
-            let to = join(&url, to).ok_or_else(|| wrong("a redirect to what is no address of http"))?;
+            let to = answer.header("location").ok_or_else(|| wrong("a redirect without a Location"))?;
+            let to =
+                join(&url, to).ok_or_else(|| wrong("a redirect to an address that is not http or https"))?;
             if url.starts_with("https://") && !to.starts_with("https://") {
                 return Err(wrong("a redirect from https to http, which is not followed").into());
             }
@@ -226,7 +227,7 @@ impl Client {
         let why = match &err {
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => "its address cannot be used".to_owned(),
             ureq::Error::Timeout(_) => SILENT.to_owned(),
-            ureq::Error::HostNotFound => "there is no such host; is there a network?".to_owned(),
+            ureq::Error::HostNotFound => "host not found; is the network up?".to_owned(),
             ureq::Error::Io(err) if err.kind() == std::io::ErrorKind::InvalidData => {
                 format!("{err}; SSL_CERT_FILE names certificates that are trusted instead of Mozilla's")
             }
@@ -256,7 +257,8 @@ impl Client {
     pub(super) fn check(&self, mut answer: Answer, about: About<'_>) -> Result<Answer, Fault> {
         match answer.header("content-encoding") {
             Some(coding) if coding != "identity" && (200..300).contains(&answer.status) => {
-                let why = format!("it is {}, which was not asked for", coding.escape_debug());
+                let coding = coding.escape_debug();
+                let why = format!("it has Content-Encoding {coding}, which was not asked for");
                 return Err(HubError::Answer { host: answer.host, why }.into());
             }
             _ => {}

@@ -237,12 +237,12 @@ impl Part<'_> {
                 return Ok(());
             }
             let got = answer.header("content-range").unwrap_or("no Content-Range").escape_debug().to_string();
-            let why = format!("bytes {} to {size} were asked for, and it sent {got}", self.done);
+            let why = format!("bytes {} to {size} were requested, and it sent {got}", self.done);
             self.restart()?;
             return Err(Fault::Passing(HubError::Answer { host: answer.host.clone(), why }, None));
         }
         if let Some(length) = answer.content_length().filter(|length| *length != size) {
-            let why = format!("{length} bytes are offered, and the repository lists {size}");
+            let why = format!("the answer has {length} bytes, and the repository lists {size}");
             return Err(self.discard(why).into());
         }
         if self.done > 0 {
@@ -253,7 +253,8 @@ impl Part<'_> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), HubError> {
         if self.done + bytes.len() as u64 > self.file.size {
-            return Err(self.discard(format!("more than the {} bytes came that are listed", self.file.size)));
+            let why = format!("more bytes arrived than the {} that the repository lists", self.file.size);
+            return Err(self.discard(why));
         }
         self.out.write_all(bytes).map_err(|err| match err.kind() {
             io::ErrorKind::StorageFull => {

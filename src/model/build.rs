@@ -135,7 +135,7 @@ impl<'a> Builder<'a> {
         for (name, usual) in UNUSED {
             let key = format!("{}.rope.scaling.yarn_{name}", self.hyper.architecture);
             if let Some(value) = self.gguf.metadata().f32(&key)?.filter(|value| *value != usual) {
-                self.note(format!("{key} is {value} in the file and changes nothing: {usual} is meant"));
+                self.note(format!("{key} is {value} in the file and is ignored: {usual} is used"));
             }
         }
         Ok(())

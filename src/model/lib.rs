@@ -125,7 +125,7 @@ pub enum ModelError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// No program for this architecture.
-    #[error("architecture `{name}` is not known; known are: {known}")]
+    #[error("unknown architecture `{name}`; supported are: {known}")]
     Architecture {
         /// What the file says.
         name: String,

@@ -27,7 +27,7 @@ pub enum ImatrixError {
     #[error("cannot read: {0}")]
     Io(#[from] std::io::Error),
     /// A file that is no importance matrix.
-    #[error("no importance matrix: {0}")]
+    #[error("not an importance matrix: {0}")]
     Broken(String),
     /// An entry that makes no sense.
     #[error("entry {}: {detail}", name.escape_debug())]

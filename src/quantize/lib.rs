@@ -38,7 +38,7 @@ pub enum QuantizeError {
     Gguf(#[from] GgufError),
     /// Weights that have lost precision already; ternary ones may become another ternary type.
     #[error(
-        "tensor {} is {from} already, which becomes {want} only with another loss: quantise the original of \
+        "tensor {} is {from} already, and requantising it to {want} loses quality: quantise the original in \
          f32, f16 or bf16, or allow it (QuantizeOptions::requantize)",
         name.escape_debug()
     )]
@@ -51,7 +51,7 @@ pub enum QuantizeError {
         want: &'static str,
     },
     /// A weight that the type cannot hold.
-    #[error("tensor {}, row {row}, column {col}: {value} cannot be kept as {ty}", name.escape_debug())]
+    #[error("tensor {}, row {row}, column {col}: {value} cannot be stored as {ty}", name.escape_debug())]
     Value {
         /// GGUF name.
         name: String,
@@ -65,21 +65,20 @@ pub enum QuantizeError {
         ty: &'static str,
     },
     /// A type that no file can carry.
-    #[error("no file can carry {0}")]
+    #[error("GGUF files cannot store type {0}")]
     Type(&'static str),
     /// A pattern that is none.
     #[error("{0}")]
     Pattern(Box<regex::Error>),
     /// A pattern without a tensor.
-    #[error("no tensor's name has a match for `{}`", pattern.escape_debug())]
+    #[error("no tensor name matches `{}`", pattern.escape_debug())]
     Unmatched {
         /// The pattern.
         pattern: String,
     },
     /// An architecture that llama.cpp has rules of its own for.
     #[error(
-        "{mix} of architecture {} follows rules that are not here; QuantizeOptions::pure gives one type to \
-         all matrices",
+        "{mix} is not supported for architecture {}; QuantizeOptions::pure gives one type to all matrices",
         found.escape_debug()
     )]
     Architecture {
@@ -107,7 +106,7 @@ pub enum QuantizeError {
         got: usize,
     },
     /// An importance matrix of another model altogether.
-    #[error("of the {n_entries} entries of the importance matrix none is named as a tensor of this model")]
+    #[error("none of the {n_entries} entries of the importance matrix names a tensor of this model")]
     Foreign {
         /// Entries there are.
         n_entries: usize,
@@ -115,7 +114,7 @@ pub enum QuantizeError {
     /// A type that is useless without an importance matrix.
     #[error(
         "{mix} needs an importance matrix with an entry for tensor {}: give one (QuantizeOptions::imatrix), \
-         or take another mix",
+         or use another mix",
         name.escape_debug()
     )]
     NoImportance {

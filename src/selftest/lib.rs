@@ -150,8 +150,8 @@ pub fn check(
     if let Some(Line { stage, rows, difference, most }) = lines.into_iter().find(|line| !line.is_right()) {
         let caches = format!("KV {} and {}", k.name(), v.name());
         return Ok(Some(format!(
-            "stage {stage} over {rows} rows with {caches} is {difference:.1e} from what the CPU computes, \
-             and {most:.0e} is the most"
+            "stage {stage} over {rows} rows with {caches} differs by {difference:.1e} from the CPU, and at \
+             most {most:.0e} is allowed"
         )));
     }
     replay(&model, backend, 2)

@@ -86,7 +86,7 @@ impl Synth {
             }
             let bytes = tensor.ty.byte_len(rows, cols).map_err(wrong)?;
             let id = gguf::type_id(tensor.ty).ok_or_else(|| {
-                let detail = format!("no file can carry {}", tensor.ty.name());
+                let detail = format!("GGUF files cannot store type {}", tensor.ty.name());
                 SynthError::Spec { what: "Spec::ty", detail }
             })?;
             writer.tensor(&tensor.name, &tensor.dims, id, bytes as u64)?;

@@ -198,7 +198,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "bitnet-8b",
-        about: "BitNet in the size of Llama 3 8B, which nobody has trained: for memory and speed",
+        about: "BitNet in the size of Llama 3 8B, untrained: for memory and speed",
         family: Family::BitNet,
         size: [32, 4096, 14_336],
         heads: [32, 8, 128],

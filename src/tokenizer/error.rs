@@ -18,7 +18,7 @@ pub enum TokenizerError {
         found: String,
     },
     /// A pre-tokenizer that is not here.
-    #[error("pre-tokenizer `{found}` is not known; choose one with TokenizerOptions::pre: {known}")]
+    #[error("unknown pre-tokenizer `{found}`; choose one with TokenizerOptions::pre: {known}")]
     UnknownPre {
         /// Value of `tokenizer.ggml.pre`, or of [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
         found: String,

@@ -178,7 +178,8 @@ impl Vocab {
             Some(id) if (id as usize) < self.tokens.len() => Some(id),
             Some(id) => {
                 let n_vocab = self.tokens.len();
-                self.notices.push(format!("{key} is {id}, beyond the {n_vocab} tokens there are: ignored"));
+                self.notices
+                    .push(format!("{key} is {id}, and the vocabulary has only {n_vocab} tokens: ignored"));
                 usual
             }
             None => usual,

@@ -269,7 +269,7 @@ fn a_code_that_stands_for_nothing_is_an_error() {
         cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] })
     };
     let said = run(Resident::Count(0)).unwrap_err().to_string();
-    assert!(said.contains(&case.weights[at].name) && said.contains("stands for no value"), "{said}");
+    assert!(said.contains(&case.weights[at].name) && said.contains("an invalid "), "{said}");
 }
 
 /// What is planned: everything where it fits, as many layers as leave a margin where not, then without the

@@ -25,7 +25,7 @@ impl TurboQuant {
     pub(super) fn check(ty: &'static str, head_dim: usize) -> Result<(), QuantError> {
         if !head_dim.is_power_of_two() || !(8..=MAX_DIM).contains(&head_dim) {
             let want = format!("a head dimension that is a power of two from 8 to {MAX_DIM}");
-            let detail = format!("want {want}, found {head_dim}; f16 keeps any");
+            let detail = format!("want {want}, found {head_dim}; f16 takes any head dimension");
             return Err(QuantError::Shape { ty, detail });
         }
         Ok(())

@@ -304,10 +304,10 @@ impl Layout {
     pub fn note(&self) -> Option<String> {
         let stay = self.n_layers - self.n_streamed;
         let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
-        let why = if self.is_needed { "memory has no room for all weights: " } else { "" };
+        let why = if self.is_needed { "the weights do not fit in memory: " } else { "" };
         let resident = megabytes(self.resident_bytes);
         self.reads_files().then(|| match self.slots {
-            0 => format!("{why}{resident} stay in it, and rows of the embedding are read from the file"),
+            0 => format!("{why}{resident} stay in memory, and rows of the embedding are read from the file"),
             slots => format!(
                 "{why}{stay} of {} layers stay in memory, {resident} in all; the others' weights, {}, are \
                  read from the file in every step, {slots} pieces of up to {} ahead",

@@ -169,7 +169,7 @@ fn choose(device: Option<&str>) -> Result<Adapter, BackendError> {
     let at = word.parse().ok().or_else(|| names.iter().position(of_name)).filter(|at| *at < names.len());
     at.map(|at| adapters.swap_remove(at)).ok_or_else(|| {
         let all: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("{i}: {name}")).collect();
-        let detail = format!("no device `{word}`; there is {}", all.join(", "));
+        let detail = format!("no device `{word}`; this machine has {}", all.join(", "));
         BackendError::option(NAME, "device", detail)
     })
 }
@@ -316,9 +316,8 @@ impl Gpu {
         let (valid, memory) = (now(valid.pop()), now(memory.pop()));
         match valid.or(memory) {
             Some(err) => {
-                let detail = format!(
-                    "{size} bytes: {err}; a shorter context takes less, and so does a KV cache of q8_0"
-                );
+                let detail =
+                    format!("{size} bytes: {err}; a shorter context or a KV cache of q8_0 takes less memory");
                 Err(error("allocating memory", detail))
             }
             None => {
@@ -343,7 +342,7 @@ impl Gpu {
     pub(super) fn timestamps(&self, n: u32) -> Result<wgpu::QuerySet, BackendError> {
         if n > wgpu::QUERY_SET_MAX_QUERIES {
             let most = wgpu::QUERY_SET_MAX_QUERIES;
-            return Err(error("making timestamps", format!("{n} are wanted, and {most} are the most")));
+            return Err(error("making timestamps", format!("want at most {most}, found {n}")));
         }
         Ok(self.device.create_query_set(&wgpu::QuerySetDescriptor {
             label: None,

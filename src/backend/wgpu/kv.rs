@@ -112,7 +112,7 @@ pub fn unsupported(kv: &KvDecl) -> Option<String> {
             true => format!("attend__{k}"),
             false => format!("attend with keys of {k} and values of {v}"),
         };
-        return Some(format!("{what} (of caches there are {})", names.join(", ")));
+        return Some(format!("{what} (supported caches: {})", names.join(", ")));
     }
     let rotates = forms.into_iter().flatten().any(Form::rotates);
     if rotates && !kv.head_dim.is_multiple_of(CHUNK) {

@@ -147,7 +147,7 @@ fn split<'t>(text: &'t str, args: &[Value], from_end: bool) -> Result<Value, Err
             Some("") => return Err(wrong("split: empty separator")),
             Some(separator) if from_end => text.rsplitn(most + 1, separator).collect(),
             Some(separator) => text.splitn(most + 1, separator).collect(),
-            None => return Err(wrong("split: the separator is no text")),
+            None => return Err(wrong("split: the separator is not a string")),
         },
         // Runs of whitespace; what is left over keeps the whitespace inside it and at its other end.
         None => {

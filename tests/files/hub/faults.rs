@@ -109,7 +109,7 @@ fn wrong_contents_are_never_kept() {
         (HubFault::Flip(N - 1), "hash"),
         (HubFault::Short(N - 1), "299999"),
         (HubFault::Short(0), "0 bytes"),
-        (HubFault::Long, "more than"),
+        (HubFault::Long, "more bytes arrived"),
     ] {
         let case = Case::new(N);
         case.server.fault("/cdn/", fault.clone());
@@ -283,7 +283,8 @@ fn a_repository_that_has_moved_is_followed() {
 
 #[test]
 fn redirects_that_lead_astray_are_not_followed() {
-    for (to, word) in [("Location: file:///etc/passwd\r\n", "no address"), ("", "nowhere")] {
+    for (to, word) in [("Location: file:///etc/passwd\r\n", "not http or https"), ("", "without a Location")]
+    {
         let case = Case::new(N);
         case.server.fault("/resolve/", HubFault::Status(302, to));
         assert!(said(case.pull("a/b")).contains(word), "{to}");

@@ -51,7 +51,7 @@ impl FileWeight {
         let decl = w.decl();
         let name = decl.name.clone();
         let Some(file) = w.reader() else {
-            let detail = format!("{name} is made when it is loaded, and memory has no room for all of it");
+            let detail = format!("{name} is converted while it is loaded, and does not fit in memory");
             return Err(BackendError::Weight(detail.into()));
         };
         let together = decl.ty.rows_together();
@@ -135,7 +135,7 @@ impl FileWeight {
             _ => failed(err.to_string()),
         })?;
         if check && !self.shape.ty.is_valid(codes) {
-            return Err(failed(format!("a {} code that stands for no value", self.shape.ty.name())));
+            return Err(failed(format!("an invalid {} code", self.shape.ty.name())));
         }
         tail.copy_from_slice(&self.tail);
         Ok(bytes)
