@@ -7,13 +7,13 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use prost_types::value::Kind;
-use prost_types::{Struct, Value};
 use sterna::grpc::{Grpc, GrpcOptions, KvTransferOptions};
 use sterna::serve::{Companion, ServeOptions, Server};
-use tonic::{Code, Status};
-use vllm_proto::finish_info::FinishReason;
-use vllm_proto::{GenerateRequest, KvCacheParameters, RandomSampling};
+use support::prost_types::value::Kind;
+use support::prost_types::{Struct, Value};
+use support::tonic::{Code, Status};
+use support::vllm_proto::finish_info::FinishReason;
+use support::vllm_proto::{GenerateRequest, KvCacheParameters, RandomSampling};
 
 use super::client::TestServer;
 use super::grpc::{Said, channel, prompt, request, runtime, said};
