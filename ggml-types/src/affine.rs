@@ -94,13 +94,13 @@ pub(crate) fn code_of(above: f32, inverse: f32, levels: u8) -> u8 {
     nearest_one_within(above * inverse, 0.0, f32::from(levels)) as u8
 }
 
-/// What values look like with a scale and a minimum: sums over their codes, each with its weight.
+/// Values under a scale and a minimum: sums over their codes, each with its weight.
 struct Look {
     q: f32,
     qq: f32,
-    /// Of value and code.
+    /// Sum of products of value and code.
     xq: f32,
-    /// Of squared errors.
+    /// Sum of squared errors.
     off: f32,
 }
 

@@ -24,8 +24,8 @@ pub const NAMES: &[&str] = &{
     names
 };
 
-/// What there is to run on: the name of a backend, and a device, or why it has no device. `threads` is for
-/// backends that run on the processor.
+/// Backends and devices of this machine: the name of a backend, and a device, or why it has none. `threads`
+/// is for backends that run on the processor.
 pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError>)> {
     let of = |entry: &'static Entry| (entry.devices)(threads).into_iter().map(|device| (entry.name, device));
     REGISTRY.iter().flat_map(of).collect()

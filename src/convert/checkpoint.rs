@@ -28,7 +28,7 @@ pub struct Checkpoint {
 /// One tensor as its file describes it.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// What its elements are.
+    /// Type of its elements.
     pub elem: Elem,
     /// Contiguous last.
     pub shape: Vec<usize>,
@@ -64,7 +64,7 @@ impl Elem {
         }
     }
 
-    /// Whether elements are real numbers that are read here.
+    /// True if elements are real numbers that are read here.
     pub fn is_real(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
     }
@@ -182,7 +182,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// That every tensor of the index is in its file, and every tensor of a file in the index.
+    /// Checks that every tensor of the index is in its file, and every tensor of a file in the index.
     fn check_index(
         &self,
         index: &Path,
@@ -266,7 +266,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
     }
 }
 
-/// Whether a name leads to a file of the folder itself, on any system.
+/// True if a name leads to a file of the folder itself, on any system.
 fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
@@ -317,7 +317,7 @@ fn files_without_index(folder: &Path) -> Result<Vec<String>, ConvertError> {
     Err(ConvertError::file(folder, detail))
 }
 
-/// That `model-00001-of-00003.safetensors` has all its kin.
+/// Checks that all parts of `model-00001-of-00003.safetensors` are there.
 fn all_parts(folder: &Path, names: Vec<String>) -> Result<Vec<String>, ConvertError> {
     let count = |name: &str| -> Option<usize> {
         let (_, rest) = name.split_once("-of-")?;

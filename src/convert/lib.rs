@@ -99,21 +99,21 @@ impl Outtype {
     }
 }
 
-/// How master weights become ternary.
+/// Rounding of master weights to ternary ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// By BitNet's rule, see [`ternary::absmean`].
     Absmean,
 }
 
-/// What the caller knows or wants.
+/// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
     /// Types of the file's tensors.
     pub outtype: Outtype,
-    /// What scales beside packed codes mean, where the configuration is not to decide.
+    /// Meaning of scales beside packed codes, instead of the configuration's.
     pub scale: Option<ScaleMeaning>,
-    /// How linear weights that are masters of a ternary model are rounded; `None` where they are none.
+    /// Rounding of linear weights that are masters of a ternary model; `None` if they are not.
     pub ternary: Option<Rounding>,
     /// Name of the pre-tokenizer, where tokenizer.json is not to decide.
     pub tokenizer_pre: Option<String>,
@@ -202,7 +202,7 @@ impl Converter {
         Ok(Self { model, options, notes })
     }
 
-    /// What is worth knowing about this conversion, a sentence each.
+    /// Notes on this conversion, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -212,7 +212,7 @@ impl Converter {
         &self.model.metadata
     }
 
-    /// What makes the file: its plan, its size, and the file itself, one tensor at a time.
+    /// Writer of the file: its plan, its size, and the file itself, one tensor at a time.
     ///
     /// # Errors
     /// [`ConvertError::Quantize`] for types that do not fit the tensors.
@@ -280,7 +280,7 @@ impl Model {
         })
     }
 
-    /// Whether linear weights are packed codes or masters.
+    /// True if linear weights are packed codes or masters.
     fn was_rounded(&self) -> bool {
         self.made.iter().any(|made| matches!(made.values, Values::Packed { .. } | Values::Masters))
     }
@@ -389,7 +389,7 @@ fn exactly(name: &str, ty: &'static dyn QuantType) -> Override {
     Override { pattern, ty }
 }
 
-/// That a ternary type holds these matrices as they are.
+/// Checks that a ternary type holds these matrices as they are.
 fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertError> {
     if matrices.is_empty() {
         return Err(ConvertError::Unsupported(format!(
@@ -421,7 +421,7 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
     }
 }
 
-/// How linear weights are to be read, by the configuration and the caller.
+/// Interpretation of linear weights, by the configuration and the caller.
 fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Result<Reading, ConvertError> {
     let quantization = config.quantization()?;
     if let Some(found) = quantization.as_ref().filter(|found| found.method != "bitnet") {
@@ -466,7 +466,7 @@ fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Re
     Ok(Reading { scale, masters, spared })
 }
 
-/// Whether the head is the embedding.
+/// True if the head is the embedding.
 fn tied(
     config: &Config,
     arch: &Architecture,
@@ -488,7 +488,7 @@ fn tied(
     }
 }
 
-/// Of a repository in the hub's cache, the snapshot that its branch `main` stands at.
+/// Snapshot of the branch `main` of a repository in the hub's cache.
 fn snapshot(folder: &Path) -> Option<PathBuf> {
     if folder.join("config.json").exists() {
         return None;

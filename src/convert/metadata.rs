@@ -101,11 +101,11 @@ pub fn write(
     Ok(())
 }
 
-/// What the model is called: by its card, then by the name that its configuration keeps, then by its folder,
-/// each as far as it says something.
+/// Keys of the model's name: by its card, then by the name in its configuration, then by its folder, each as
+/// far as it gives something.
 fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metadata: &mut Metadata) {
     let of_card = |keys: &[&str]| keys.iter().find_map(|key| card::first(front, key));
-    // Not a path of somebody's computer.
+    // Not a path on the computer where it was made.
     let kept = config.str(&["_name_or_path"]).filter(|name| name.matches('/').count() <= 1);
     let of_folder = names::id_of_folder(folder);
     let ids = kept.into_iter().chain([of_folder.as_str()]);
@@ -169,7 +169,7 @@ fn windows(config: &Config, shape: &Shape, metadata: &mut Metadata) -> Result<()
     Ok(())
 }
 
-/// How the model wants to be sampled, unless it does not want that at all.
+/// Recommended sampling parameters, unless the model is not to be sampled.
 fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>) {
     let floats = [
         ("top_p", "top_p"),

@@ -5,21 +5,21 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value as Json;
 
-/// What stands for a space.
+/// Character in place of a space.
 pub const SPACE: char = '\u{2581}';
 
-/// How texts are changed before pairs merge.
+/// Changes to texts before pairs merge.
 #[derive(Debug, Default)]
 pub struct Spaces {
-    /// Whether a space is put before a text.
+    /// True if a space is put before a text.
     pub prefix: bool,
-    /// Whether a text is split before each space.
+    /// True if a text is split before each space.
     pub splits: bool,
-    /// What GGUF cannot say of it.
+    /// Notes on properties that GGUF has no key for.
     pub notes: Vec<String>,
 }
 
-/// Whether a tokenizer has spaces as U+2581 or falls back to bytes, and is not byte-level.
+/// True if a tokenizer has spaces as U+2581 or falls back to bytes, and is not byte-level.
 pub fn is_it(tokenizer: &Json) -> bool {
     let (normalizers, steps) = both(tokenizer);
     if normalizers.iter().chain(&steps).any(|step| kind(step) == "ByteLevel") {
@@ -125,7 +125,7 @@ pub struct Merges<'m> {
 }
 
 impl<'m> Merges<'m> {
-    /// Of equal pairs the last one counts, as in `tokenizers`.
+    /// The last of equal pairs counts, as in `tokenizers`.
     pub fn new(pairs: &'m [(String, String)]) -> Self {
         let both = |(left, right): &'m (String, String)| (left.as_str(), right.as_str());
         let ranks = pairs.iter().map(both).zip(0..).collect();
@@ -147,7 +147,7 @@ impl<'m> Merges<'m> {
         -(rank.unwrap_or(self.ranks.len()) as f32)
     }
 
-    /// Whether scores can join a token where ranks do not: its own spelling merges to something else, though
+    /// True if scores can join a token where ranks do not: its own spelling merges to something else, though
     /// it has halves that are no pair.
     pub fn is_doubtful(&self, token: &str, vocabulary: &HashSet<&str>) -> bool {
         let is_joined = |at: usize| {
@@ -158,7 +158,7 @@ impl<'m> Merges<'m> {
         self.last(token).is_none() && token.char_indices().skip(1).any(|(at, _)| is_joined(at))
     }
 
-    /// Whether a pair makes the token.
+    /// True if a pair makes the token.
     pub fn is_made(&self, token: &str) -> bool {
         self.best.contains_key(token)
     }

@@ -6,7 +6,7 @@ use sterna_tokenizer::pre_tokenizers;
 
 /// GPT-2's expression, which `ByteLevel` applies unless it is told not to.
 const BYTE_LEVEL: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
-/// What `Punctuation` splits off.
+/// Characters that `Punctuation` splits off.
 const PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
 
 /// The name of the pre-tokenizer in `tokenizer.ggml.pre`.

@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    /// Whether a space is put before each text.
+    /// True if a space is put before each text.
     pub fn adds_prefix(&self) -> bool {
         self.normalizer.as_ref().and_then(|normalizer| normalizer.add_dummy_prefix).unwrap_or(true)
     }

@@ -14,7 +14,7 @@ use super::ternary::{self, ScaleMeaning};
 use super::{ConvertError, ConvertOptions};
 use sterna_gguf::TensorInfo;
 
-/// How the values of a tensor come about.
+/// Source of the values of a tensor.
 #[derive(Clone, Debug)]
 pub enum Values {
     /// As the checkpoint has them.
@@ -35,9 +35,9 @@ pub enum Values {
 pub struct Made {
     /// Name, dimensions, and the type that it is made in.
     pub info: TensorInfo,
-    /// Whether it is a linear layer's weight.
+    /// True if it is a linear layer's weight.
     pub linear: bool,
-    /// How it comes about.
+    /// Source of its values.
     pub values: Values,
     /// The tensors that it is made of: several for experts.
     parts: Vec<(String, Tensor)>,
@@ -62,7 +62,7 @@ const NOT_TEXT: [&str; 12] = [
     "vision_",
 ];
 
-/// What stands where before a name as a text model has it.
+/// Prefixes of names, and the ones in a text model.
 const PREFIXES: [(&str, &str); 4] = [
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
@@ -74,7 +74,7 @@ const PREFIXES: [(&str, &str); 4] = [
 pub struct Named<'a> {
     checkpoint: &'a Checkpoint,
     by_name: BTreeMap<String, &'a str>,
-    /// What is left out, and why.
+    /// Notes on tensors that are left out, with the reason.
     pub notes: Vec<String>,
 }
 
@@ -141,12 +141,12 @@ impl<'a> Named<'a> {
     }
 }
 
-/// What decides how linear weights are read.
+/// Properties that decide how linear weights are read.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// What scales beside packed codes mean; `None` where packed codes are an error, with why.
+    /// Meaning of scales beside packed codes; the reason if packed codes are an error.
     pub scale: Result<ScaleMeaning, String>,
-    /// Whether real linear weights are masters, or else why nobody knows.
+    /// True if real linear weights are masters, or the reason why that is unknown.
     pub masters: Result<bool, String>,
     /// Parts of names of linear layers that are as they are.
     pub spared: Vec<String>,

@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::checkpoint::Elem;
 
-/// What `weight_scale` beside packed codes means.
+/// Meaning of `weight_scale` beside packed codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleMeaning {
     /// Weight = code x scale: `autobitlinear`, as in BitNet b1.58 2B-4T.
@@ -110,12 +110,12 @@ pub fn absmean(weights: &mut [f32]) {
     }
 }
 
-/// Whether a type is for ternary weights. Q2_0 and PQ2_0 have a fourth code, which no quantiser writes.
+/// True if a type is for ternary weights. Q2_0 and PQ2_0 have a fourth code, which no quantiser writes.
 pub fn is_for_ternary(ty: &dyn QuantType) -> bool {
     ty.ternary().is_some() || ty.is(&types::Q2_0) || ty.is(&types::Pq2_0)
 }
 
-/// What the weights of a matrix have in common.
+/// Part of a matrix whose weights share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
     /// -s, 0 and s, one s for the whole matrix.
@@ -131,12 +131,12 @@ pub enum Form {
 }
 
 impl Form {
-    /// Of scales beside codes.
+    /// Form of a matrix by the scales beside its codes.
     pub fn of_scales(scales: &[f32]) -> Self {
         if scales.len() == 1 { Self::Tensor } else { Self::Row }
     }
 
-    /// Of a matrix's values. Ends at the first block that is not ternary.
+    /// Form of a matrix by its values. Ends at the first block that is not ternary.
     pub fn of(tensor: &HostTensor) -> Self {
         let mut values = vec![0.0; tensor.cols];
         let (mut form, mut of_tensor) = (Self::Tensor, None);
@@ -184,7 +184,7 @@ fn magnitude(values: &[f32]) -> Result<Option<f32>, ()> {
 pub struct Matrix {
     /// GGUF name.
     pub name: String,
-    /// What its weights share.
+    /// Part whose weights share a scale.
     pub form: Form,
     /// Columns.
     pub cols: usize,

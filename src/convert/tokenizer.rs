@@ -43,7 +43,7 @@ pub struct Request<'a> {
     pub config: &'a Config,
     /// Rows of the embedding.
     pub rows: usize,
-    /// Whether rows beyond the vocabulary are left out instead of named.
+    /// True if rows beyond the vocabulary are left out instead of named.
     pub cut: bool,
     /// Name of the pre-tokenizer, where the caller knows it.
     pub pre: Option<&'a str>,
@@ -365,7 +365,7 @@ fn added_tokens(settings: &Json, tokenizer: &Json) -> Vec<(usize, String, bool)>
     of_settings.chain(listed).collect()
 }
 
-/// Whether a token that is not marked special is one by its spelling.
+/// True if a token that is not marked special is one by its spelling.
 fn looks_special(text: &str) -> bool {
     let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::{ConvertError, read_json};
 
-/// What such tokenizers call every special token where nothing else is said.
+/// Default of every special token in such tokenizers.
 const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// The same as `tokenizer.json` would say it, which splits texts as GPT-2 does. `is_known` says that this one

@@ -69,7 +69,7 @@ pub struct EngineOptions {
     pub kv_sinks: Option<usize>,
     /// Newest positions that are kept as f16, likewise; `None` is [`KvWindow::DEFAULT_NEWEST`].
     pub kv_window: Option<usize>,
-    /// Whether layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
+    /// True if layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
     /// any length and any common prefix then go on from where they are.
     pub swa_full: bool,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.

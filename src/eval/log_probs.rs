@@ -27,7 +27,7 @@ pub enum LogProbsError {
     /// They are of another run.
     #[error("has {what} {got}, this run has {want}")]
     Other {
-        /// What differs: `version`, `n_ctx`, `vocabulary` or `number of chunks`.
+        /// The property that differs: `version`, `n_ctx`, `vocabulary` or `number of chunks`.
         what: &'static str,
         /// The file's number.
         got: u32,

@@ -75,7 +75,7 @@ fn lock(_: &Mmap) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// That a path is a file that is not empty.
+/// Checks that a path is a file that is not empty.
 ///
 /// # Errors
 /// [`GgufError::Io`] and [`GgufError::NotAFile`].

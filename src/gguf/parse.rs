@@ -59,7 +59,7 @@ impl Part {
         Ok(Self { data: Data::Bytes(bytes), ..part })
     }
 
-    /// What the first bytes of a file of `file_bytes` bytes say; of its data, nothing is there.
+    /// Header of a file of `file_bytes` bytes, by its first bytes; without its data.
     pub fn described(first: &Bytes, file_bytes: u64) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(first);
         let version = header(&mut cursor)?;

@@ -50,7 +50,7 @@ impl FileSource {
         Self::of(File::open(path).map_err(|error| GgufError::Io { call: "open", error })?)
     }
 
-    /// Of an open file.
+    /// Source of an open file.
     pub(super) fn of(file: File) -> Result<Self, GgufError> {
         let metadata = file.metadata().map_err(|error| GgufError::Io { call: "open", error })?;
         Ok(Self {
@@ -122,7 +122,7 @@ impl Data {
         }
     }
 
-    /// What reads the file, past its map; none of a header.
+    /// Reader of the file, past its map; `None` of a header.
     pub fn source(&self) -> Option<Arc<dyn Source>> {
         match self {
             Self::Bytes(bytes) => Some(Arc::new(bytes.clone())),

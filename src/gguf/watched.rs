@@ -1,4 +1,4 @@
-//! A file on its way out, with somebody watching.
+//! A writer that reports its progress.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ impl<W: Write, F: FnMut(u64) -> ControlFlow<()>> Watched<W, F> {
         Self { out, written: 0, progress, stopped: false }
     }
 
-    /// Whether `progress` said stop.
+    /// True if `progress` said stop.
     pub fn stopped(&self) -> bool {
         self.stopped
     }

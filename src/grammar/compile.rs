@@ -41,7 +41,7 @@ struct Shared {
     n_running: AtomicUsize,
 }
 
-/// What is built for a vocabulary.
+/// Parser and trie of a vocabulary.
 struct Ready {
     factory: ParserFactory,
     workers: Arc<Workers>,
@@ -49,7 +49,7 @@ struct Ready {
 
 /// A grammar that can be followed, by any number of sequences.
 pub struct Compiled {
-    /// Of a sequence that has said nothing.
+    /// Matcher of a sequence that has no text yet.
     matcher: Mutex<Matcher>,
     workers: Arc<Workers>,
     notes: Vec<String>,
@@ -92,7 +92,7 @@ impl Grammars {
             let ready = permit.0.ready.get().and_then(|ready| ready.as_ref().ok());
             let made = ready.map(|ready| ready.follow(text, &permit.0.limits));
             drop(permit);
-            // Nobody waits if it took too long.
+            // The receiver is gone if it took too long.
             let _ = send.send(made);
         };
         // A browser has no threads: there it takes the time that it takes.
@@ -224,7 +224,7 @@ impl Drop for Permit {
 }
 
 impl Compiled {
-    /// What of the source is not enforced, a sentence each.
+    /// Parts of the source that are not enforced, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

@@ -10,7 +10,7 @@ use super::said;
 use super::workers::Workers;
 use sterna_engine::{Constraint, ConstraintError, TokenMask};
 
-/// What a worker gives back: the matcher, and the words of the mask behind its last token.
+/// Result of a worker: the matcher, and the words of the mask behind its last token.
 type Made = (Box<Matcher>, Result<Vec<u32>, String>);
 
 enum State {

@@ -77,7 +77,7 @@ impl Text {
         })
     }
 
-    /// Whether there is a schema.
+    /// True if there is a schema.
     pub fn has_schemas(&self) -> bool {
         self.schemas().next().is_some()
     }
@@ -95,7 +95,7 @@ impl Text {
         Some(roots.chain(defs).fold(Digits::default(), Digits::with))
     }
 
-    /// What is not enforced, a sentence each.
+    /// Parts that are not enforced, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.schemas().flat_map(|schema| schema.notes.iter().cloned()).collect()
     }

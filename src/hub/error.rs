@@ -1,4 +1,4 @@
-//! What can go wrong between a name and a file on the disk.
+//! Errors between a name and a file on the disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ pub enum HubError {
     /// A name that cannot be one.
     #[error("`{name}` is not the name of a model on the hub: {why}")]
     Name {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A path, or a revision, that could lead out of its folder or is no name on some system.
     #[error("`{}` is not a path inside a repository", path.escape_debug())]
     Path {
-        /// What was given or listed.
+        /// The path that was given or listed.
         path: String,
     },
     /// An option that cannot be used.
@@ -31,10 +31,10 @@ pub enum HubError {
         repo: String,
         /// Whom we asked.
         host: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         has_token: bool,
     },
-    /// The owner lets nobody read it who has not agreed to something.
+    /// The owner asks readers to agree to terms first.
     #[error(
         "{repo} is gated: accept its terms on {page}, and give a token of that account with HF_TOKEN or \
          HubOptions::token{}",
@@ -45,7 +45,7 @@ pub enum HubError {
         repo: String,
         /// Where to agree.
         page: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         has_token: bool,
     },
     /// The token is not accepted.
@@ -61,7 +61,7 @@ pub enum HubError {
     NoRevision {
         /// `USER/NAME`.
         repo: String,
-        /// What was asked for.
+        /// The name that was asked for.
         revision: String,
     },
     /// No such file.
@@ -69,7 +69,7 @@ pub enum HubError {
     NoFile {
         /// `USER/NAME`.
         repo: String,
-        /// What was asked for.
+        /// The name that was asked for.
         file: String,
         /// Models that it has.
         known: Vec<String>,
@@ -79,7 +79,7 @@ pub enum HubError {
     NoTag {
         /// `USER/NAME`.
         repo: String,
-        /// What was asked for.
+        /// The name that was asked for.
         tag: String,
         /// Models that it has.
         known: Vec<String>,
@@ -92,7 +92,7 @@ pub enum HubError {
     NoGguf {
         /// `USER/NAME`.
         repo: String,
-        /// Whether there are safetensors.
+        /// True if there are safetensors.
         has_checkpoint: bool,
     },
     /// Nothing to convert.
@@ -106,18 +106,18 @@ pub enum HubError {
     Shards {
         /// The part that was chosen.
         file: String,
-        /// How many there are.
+        /// The actual number.
         found: usize,
-        /// How many there should be.
+        /// The expected number.
         wanted: usize,
     },
-    /// Not in the cache, and nobody may be asked.
+    /// Not in the cache, and the network may not be used.
     #[error(
         "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids downloading it",
         cache.display()
     )]
     Offline {
-        /// What is wanted.
+        /// The name that is needed.
         name: String,
         /// Where it was looked for.
         cache: PathBuf,
@@ -125,17 +125,17 @@ pub enum HubError {
     /// Not in the cache.
     #[error("{name} is not in the cache {}", cache.display())]
     NotCached {
-        /// What is wanted.
+        /// The name that is needed.
         name: String,
         /// Where it was looked for.
         cache: PathBuf,
     },
-    /// Nobody answers.
+    /// No answer.
     #[error("{host} cannot be reached: {why}")]
     Network {
         /// Who was asked.
         host: String,
-        /// What the system says.
+        /// Message of the system.
         why: String,
     },
     /// An answer that does not help, after all tries.
@@ -145,7 +145,7 @@ pub enum HubError {
         host: String,
         /// HTTP status.
         status: u16,
-        /// What it said about it.
+        /// Message of the host.
         said: String,
     },
     /// An answer that is not what the hub's interface says.
@@ -153,7 +153,7 @@ pub enum HubError {
     Answer {
         /// Who was asked.
         host: String,
-        /// What was expected, and what came.
+        /// Expected and received.
         why: String,
     },
     /// A file that is not what the repository lists.
@@ -161,7 +161,7 @@ pub enum HubError {
     Corrupt {
         /// Path in the repository.
         file: String,
-        /// What was expected, and what came.
+        /// Expected and received.
         why: String,
     },
     /// No room.
@@ -185,10 +185,10 @@ pub enum HubError {
     Cache {
         /// File or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Message of the system.
         cause: io::Error,
     },
-    /// Somebody writes what is to be removed.
+    /// Another process writes what is to be removed.
     #[error("{} is being written by another process", path.display())]
     Busy {
         /// The file.
@@ -205,7 +205,7 @@ impl HubError {
         move |cause| Self::Cache { path: path.to_owned(), cause }
     }
 
-    /// Whether nobody could be asked: no network, or a server out of order. What is in the cache may do then.
+    /// True if no server could answer: no network, or a server out of order. The cache may be used then.
     pub fn is_network(&self) -> bool {
         match self {
             Self::Network { .. } => true,

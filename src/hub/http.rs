@@ -18,7 +18,7 @@ use super::options::{HubOptions, Token};
 const MOST_REDIRECTS: usize = 10;
 /// The longest pause that a server may ask for; it is asked again after that.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// Of a connection on which nothing came for [`HubOptions::silence`].
+/// Error of a connection on which nothing arrived for [`HubOptions::silence`].
 const SILENT: &str = "timed out waiting for data";
 /// Characters of a server's words that are shown.
 const SHOWN_CHARS: usize = 300;
@@ -31,7 +31,7 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// What runs ends with [`HubError::Stopped`], and so does all that comes.
+    /// Stops what runs and all that comes later, with [`HubError::Stopped`].
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.agent.clone().shutdown();
@@ -73,7 +73,7 @@ pub(super) struct Answer {
     pub(super) body: Body,
     /// Who gave it, for messages.
     pub(super) host: String,
-    /// Whether that is the hub, not one that it sent us to.
+    /// True if that is the hub, not one that it sent us to.
     pub(super) of_hub: bool,
     /// The hash of the file's content, as the hub said it on the way.
     pub(super) linked_etag: Option<String>,
@@ -98,7 +98,7 @@ impl Answer {
         self.header("content-length")?.trim().parse().ok()
     }
 
-    /// What the server says about an error: its header for that, or the beginning of a body of text.
+    /// Message of the server about an error: its header for that, or the beginning of a body of text.
     fn said(&mut self) -> String {
         let said = match self.header("x-error-message") {
             Some(said) => said.to_owned(),
@@ -118,7 +118,7 @@ impl Answer {
     }
 }
 
-/// What is asked for, for messages.
+/// Thing that is asked for, for messages.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) repo: &'a str,
@@ -219,7 +219,7 @@ impl Client {
         Err(HubError::Answer { host: host(&url), why }.into())
     }
 
-    /// What went wrong on the way to `url` or back.
+    /// Error of a request to `url`.
     fn fault(&self, url: &str, err: ureq::Error) -> Fault {
         if let Err(stopped) = self.go_on() {
             return stopped.into();
@@ -244,7 +244,7 @@ impl Client {
         if is_final { Fault::Final(error) } else { Fault::Passing(error, None) }
     }
 
-    /// What broke off a body that `host` sent.
+    /// Error of a body from `host` that broke off.
     pub(super) fn broken(&self, host: &str, err: &std::io::Error) -> Fault {
         if let Err(stopped) = self.go_on() {
             return stopped.into();
@@ -354,14 +354,14 @@ impl Tries<'_> {
         self.client.go_on()
     }
 
-    /// At most this many tries, as where somebody waits for the first answer.
+    /// At most this many tries, as when a user waits for the first answer.
     pub(super) fn at_most(mut self, n: u32) -> Self {
         self.left = self.left.min(n);
         self
     }
 }
 
-/// Whether an error of reading is a timeout, which ureq wraps.
+/// True if an error of reading is a timeout, which ureq wraps.
 fn is_silence(err: &std::io::Error) -> bool {
     let inner = err.get_ref().and_then(|err| err.downcast_ref::<ureq::Error>());
     err.kind() == std::io::ErrorKind::TimedOut || matches!(inner, Some(ureq::Error::Timeout(_)))

@@ -15,7 +15,7 @@ use super::cache::{Cached, Hasher, hash, is_whole};
 use super::error::HubError;
 use super::http::{About, Answer, Client, Fault, Tries, encoded};
 
-/// What happens meanwhile.
+/// Progress of a transfer.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A file begins; `done` bytes of it are there from the last time.
@@ -43,7 +43,7 @@ pub enum Event<'a> {
         file: &'a RemoteFile,
         /// What.
         error: &'a HubError,
-        /// How long we wait.
+        /// Time until the next try.
         pause: Duration,
     },
     /// A file is there.
@@ -53,7 +53,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Whoever is told.
+/// Receiver of events.
 pub type Listener<'a> = &'a (dyn Fn(Event<'_>) + Sync);
 
 /// Gets files of one commit.
@@ -62,7 +62,7 @@ pub(super) struct Transfer<'a> {
     pub(super) cached: &'a Cached,
     pub(super) commit: &'a str,
     pub(super) tell: Listener<'a>,
-    /// Whether another file has failed, so that the rest is of no use.
+    /// True if another file has failed, so that the rest is of no use.
     pub(super) failed: &'a AtomicBool,
 }
 
@@ -76,7 +76,7 @@ struct Part<'a> {
     /// The most that were there so far.
     furthest: u64,
     hasher: Hasher,
-    /// Whether some of the bytes are from an earlier run.
+    /// True if some of the bytes are from an earlier run.
     resumed: bool,
 }
 
@@ -221,7 +221,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Whether an answer goes on where this ends. A whole file in place of a range means starting over.
+    /// Checks that an answer continues where this ends. A whole file in place of a range means starting over.
     fn accept(&mut self, answer: &Answer) -> Result<(), Fault> {
         let size = self.file.size;
         if let Some(etag) = answer.linked_etag.as_ref().filter(|etag| **etag != self.file.etag) {

@@ -16,13 +16,13 @@ use sterna_program::{
 pub static ARCHITECTURE: Architecture =
     Architecture { names: &["llama"], build: |m| decoder(m, &Form::PLAIN) };
 
-/// What the architectures of this form differ in.
+/// Differences between the architectures of this form.
 pub(super) struct Form {
     /// Which elements of a head RoPE rotates together.
     pub rope: RopeStyle,
-    /// Whether queries, keys and values must have biases. Any layer may.
+    /// True if queries, keys and values must have biases. Any layer may.
     pub qkv_bias: bool,
-    /// Whether queries and keys have a norm over each head, before RoPE.
+    /// True if queries and keys have a norm over each head, before RoPE.
     pub head_norms: bool,
     /// Factors of the embedding, of what each network adds to the residual stream, and of the logits.
     pub embedding: f32,

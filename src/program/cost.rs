@@ -9,8 +9,8 @@ use super::{Expert, Kv, KvDecl, Linear, PAGE, Program, Row, Stage, Step, Weight}
 /// Bytes of one element in an exact page.
 const F16_BYTES: u64 = 2;
 
-/// What one stage must move and compute in one step, whatever the backend: each weight is read once a
-/// step, each cached vector once for each row that sees it.
+/// Bytes and operations of one stage in one step, whatever the backend: each weight is read once a step, each
+/// cached vector once for each row that sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of weights read.

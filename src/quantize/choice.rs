@@ -6,7 +6,7 @@ use super::mix::{MIXES, Mix, Place, that_holds};
 use super::{Override, QuantizeError, TensorSource};
 use sterna_gguf::{Gguf, Metadata, TensorInfo, Value};
 
-/// What a tensor is for, as far as its type depends on it.
+/// Role of a tensor, as far as its type depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Norms, biases, routers, tables of positions: small, and never quantised.
@@ -80,14 +80,14 @@ impl Role {
     }
 }
 
-/// What a mix looks at beside names and shapes.
+/// Properties of a model that a mix looks at beside names and shapes.
 struct Shape {
     n_layers: usize,
     n_experts: usize,
     /// Query heads that share a KV head.
     group: usize,
     is_seventy: bool,
-    /// Whether the embedding is the head too.
+    /// True if the embedding is the head too.
     tied: bool,
     n_attn_v: usize,
 }
@@ -127,7 +127,7 @@ fn first(metadata: &Metadata, key: &str) -> Result<Option<usize>, QuantizeError>
     Ok(metadata.u32(key)?.map(|number| number as usize))
 }
 
-/// What somebody has asked for beside the mix.
+/// Types that the options ask for beside the mix.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub token_embd: Option<&'static dyn QuantType>,

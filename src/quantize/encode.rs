@@ -26,7 +26,7 @@ pub(super) struct Encoder<'a> {
     tasks: IntoIter<Range<usize>>,
     /// Bytes that are ready.
     pieces: IntoIter<Bytes>,
-    /// What the type stores after the rows, until it is written.
+    /// Bytes that the type stores after the rows, until they are written.
     tail: Option<Bytes>,
     squares: Squares,
     failed: Option<QuantizeError>,
@@ -129,7 +129,7 @@ impl Target {
         (rows * (cols / part), part)
     }
 
-    /// That all weights are finite numbers.
+    /// Checks that all weights are finite numbers.
     fn check(
         &self,
         source: &HostTensor,
@@ -233,7 +233,7 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// What the type stores after the rows of a tensor with this scale.
+/// Bytes that the type stores after the rows of a tensor with this scale.
 fn tail(ty: &dyn QuantType, absmean: Absmean) -> Bytes {
     let (rows, block) = (ty.rows_together(), ty.block_elems());
     let mut values = vec![0.0; rows * block];

@@ -149,9 +149,9 @@ pub enum Recipe {
 /// A type for the tensors whose names a pattern is found in.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// What is looked for.
+    /// Pattern of the names.
     pub pattern: Regex,
-    /// What such tensors become.
+    /// New type of such tensors.
     pub ty: &'static dyn QuantType,
 }
 
@@ -186,7 +186,7 @@ impl Override {
     }
 }
 
-/// What to make of a model.
+/// Options of quantisation.
 #[derive(Clone, Debug)]
 pub struct QuantizeOptions {
     /// The types where nothing else is said.
@@ -204,7 +204,7 @@ pub struct QuantizeOptions {
     /// Round linear weights to ternary by BitNet's rule before they are encoded, whatever their type. A type
     /// of one scale a tensor or row (I2_S, IQ2_BN) has no other way.
     pub absmean: bool,
-    /// Whether weights that have lost precision already may lose more.
+    /// True if weights that have lost precision already may lose more.
     pub requantize: bool,
     /// Which columns matter, for the types that search.
     pub imatrix: Option<Imatrix>,
@@ -230,7 +230,7 @@ impl QuantizeOptions {
     }
 }
 
-/// What became of one tensor.
+/// Report on one tensor.
 #[derive(Clone, Debug)]
 pub struct TensorReport {
     /// GGUF name.
@@ -248,7 +248,7 @@ pub struct TensorReport {
     /// Matrices of the tensor that are nothing but zeros, which no trained model has. Known once it is
     /// written.
     pub n_zero: usize,
-    /// What somebody who asked for it may not expect, each as the end of a sentence about the tensor.
+    /// Notes for the user, each as the end of a sentence about the tensor.
     pub notes: Vec<String>,
 }
 
@@ -261,7 +261,7 @@ pub struct Quantizer<'a> {
     threads: usize,
 }
 
-/// What is known of a tensor once it is written.
+/// Result of a tensor that was written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     error: f64,
@@ -279,13 +279,13 @@ struct Target {
     /// Type that it has.
     from: &'static dyn QuantType,
     ty: &'static dyn QuantType,
-    /// Whether the bytes are taken over as they are.
+    /// True if the bytes are taken over as they are.
     copied: bool,
-    /// Whether the weights are rounded to ternary first.
+    /// True if the weights are rounded to ternary first.
     absmean: bool,
-    /// Whether they must be what they were.
+    /// True if they must be what they were.
     exact: bool,
-    /// Of each column, `[matrices, cols]`.
+    /// Importance of each column, `[matrices, cols]`.
     importance: Option<Vec<f32>>,
     notes: Vec<String>,
 }
@@ -320,7 +320,7 @@ impl<'a> Quantizer<'a> {
         Ok(Self { source, targets, writer, threads: options.threads.max(1) })
     }
 
-    /// What would become of every tensor, in the order of the file. No error is known yet.
+    /// Report on every tensor before it is written, in the order of the file. No error is known yet.
     ///
     /// # Errors
     /// [`QuantizeError::Gguf`] where a tensor is too large to be addressed.

@@ -31,7 +31,7 @@ pub struct Mix {
     pub(super) output: Ty,
     /// Matrices of experts, and all others, where those are what the rule is about.
     pub(super) experts: Option<(Ty, Ty)>,
-    /// Whether matrices of the body's type are useless without an importance matrix.
+    /// True if matrices of the body's type are useless without an importance matrix.
     pub(super) needs_imatrix: bool,
 }
 

@@ -50,7 +50,7 @@ struct Tensor {
     fill: Fill,
 }
 
-/// What the values of a tensor are like.
+/// Distribution of the values of a tensor.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
     /// Bell-shaped around 0 with this standard deviation.
@@ -104,7 +104,7 @@ impl Synth {
         self.tensors.len()
     }
 
-    /// What the file begins with, up to the weights. Followed by zeros up to [`file_bytes`](Self::file_bytes)
+    /// The beginning of the file, up to the weights. Followed by zeros up to [`file_bytes`](Self::file_bytes)
     /// it is a model of this shape.
     ///
     /// # Errors

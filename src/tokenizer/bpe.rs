@@ -1,7 +1,7 @@
 //! Byte-level BPE: pre-tokenizer, alphabet, and merges by rank.
 //!
-//! Of all neighbours in a piece that can merge, the pair of the lowest rank merges first, the leftmost among
-//! equals. A piece of n bytes takes n log n steps.
+//! The neighbours of the lowest rank in a piece merge first, the leftmost among equals. A piece of n bytes
+//! takes n log n steps.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -39,7 +39,7 @@ struct Symbol {
     next: usize,
 }
 
-/// What encoding needs, kept from piece to piece.
+/// Scratch memory of encoding, kept from piece to piece.
 #[derive(Default)]
 struct Room {
     word: String,

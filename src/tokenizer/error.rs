@@ -2,7 +2,7 @@
 
 use sterna_gguf::GgufError;
 
-/// What was expected, what was found, and the way out.
+/// Error with what was expected, what was found, and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// A key is missing or has another type.

@@ -238,7 +238,7 @@ fn the_cache_can_be_listed_checked_and_cleared() {
     assert!(stderr.contains("1 file(s) removed"), "{stderr}");
     succeeded(&case.sterna(&["pull", NAME]));
     case.is_whole();
-    // A link whose content somebody removed.
+    // A link whose content was removed.
     #[cfg(unix)]
     {
         std::fs::remove_file(case.snapshot().canonicalize().unwrap()).unwrap();

@@ -283,7 +283,7 @@ fn files_that_cannot_be_run() {
         );
     }
     refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf", "download it again"]);
-    // An architecture of the same length that nobody knows.
+    // An unknown architecture of the same length.
     let at = bytes.windows(12).position(|window| window == b"bitnet-b1.58").unwrap();
     let mut other = bytes.clone();
     other[at..at + 12].copy_from_slice(b"transformer9");
@@ -377,7 +377,7 @@ fn layers_on_a_card_choose_the_backend() {
     }
 }
 
-/// An option of the processor as of a card, whichever is taken where nobody says. A device of wgpu, which has
+/// An option of the processor as of a card, whichever is taken by default. A device of wgpu, which has
 /// no such slots, is hidden.
 #[test]
 #[cfg(target_os = "linux")]

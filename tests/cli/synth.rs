@@ -145,7 +145,7 @@ fn inspect_shows_what_is_in_a_file() {
 #[test]
 fn inspect_opens_what_cannot_be_run() {
     let dir = tempfile::tempdir().unwrap();
-    // A tensor of a type that nobody knows, names that would clear the screen, and no model around them.
+    // A tensor of an unknown type, names that would clear the screen, and no model around them.
     let mut metadata = sterna::gguf::Metadata::default();
     metadata.set("\u{1b}[2Jkey", "\u{1b}[2Jvalue");
     let mut writer = sterna::gguf::GgufWriter::new(metadata).unwrap();

@@ -322,7 +322,7 @@ fn the_example_of_the_library() {
     assert!(!ok(&output).is_empty());
 }
 
-/// A weight that is no number: whoever runs the model says where its logits went wrong.
+/// A weight that is NaN: every command that runs the model says where its logits went wrong.
 #[test]
 fn logits_that_are_no_numbers_are_an_error_everywhere() {
     let dir = tempfile::tempdir().unwrap();

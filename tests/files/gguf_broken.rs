@@ -157,7 +157,7 @@ fn shapes_and_places_are_checked() {
     refused(small().tensor("c", &[1], 0, 32).open(), "tensor c: starts at");
     let overlap = Raw::default().tensor("a", &[9], 0, 0).tensor("b", &[8], 0, 32).data(64);
     refused(overlap.open(), "tensor a: want [9] f32 (36 bytes), the next tensor leaves 32");
-    // A scalar, and a type that nobody knows.
+    // A scalar, and an unknown type.
     assert!(one(&[], 0, 0).open().is_ok());
     let unknown = one(&[4], 77, 0).open().unwrap();
     assert_eq!(unknown.find("t").unwrap().type_name, "type 77");

@@ -1,4 +1,4 @@
-//! What the test binaries share: the f64 oracle, synthetic programs, golden data.
+//! Code that the test binaries share: the f64 oracle, synthetic programs, golden data.
 //!
 //! A crate, so that it is compiled once. Start reading at [`oracle`].
 

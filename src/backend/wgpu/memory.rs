@@ -18,7 +18,7 @@ use sterna_program::{KvDecl, PAGE, Program, Rope, RowsOf, Stage, Weight};
 /// Bytes of the count of what was put right: one number.
 pub const CLAMPED_BYTES: u64 = 4;
 
-/// What the tables of a mixture's layers are for.
+/// Purpose of the tables of a mixture's layers.
 const EXPERTS: &str = "biases of experts";
 
 /// Where everything lies.
@@ -31,9 +31,9 @@ pub struct Memory {
     pub ropes: Vec<Buffer>,
     /// Every vector of f32 weights, one behind the other.
     pub constants: Buffer,
-    /// What changes between two steps.
+    /// Buffers that change between two steps.
     pub step: StepMemory,
-    /// What was picked last.
+    /// Last picks.
     pub picks: Picks,
     /// Inputs of linear layers, normed and rounded.
     pub acts: Buffer,
@@ -50,7 +50,7 @@ pub struct Memory {
     pub partial: Buffer,
     /// Queries of attention, projected for keys that keep signs.
     pub projected: Buffer,
-    /// How many keys and values no cache could keep as they were.
+    /// Number of keys and values that no cache could keep as they were.
     pub clamped: Buffer,
     /// Best candidates of sampling.
     pub best: Buffer,

@@ -16,7 +16,7 @@ use sterna_program::WeightDecl;
 /// A weight on the device. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct DeviceWeight {
-    /// What it was.
+    /// Its type before it was packed.
     pub ty: &'static dyn QuantType,
     /// Outputs.
     pub rows: usize,
@@ -38,7 +38,7 @@ pub struct Part {
     pub at: u64,
     /// See above.
     pub bytes: u64,
-    /// Whether the buffer has the weights of several experts.
+    /// True if the buffer has the weights of several experts.
     is_joined: bool,
 }
 
@@ -52,7 +52,7 @@ impl Part {
         &self.buffer
     }
 
-    /// Whether this one lies right behind another one.
+    /// True if this one lies right behind another one.
     pub fn follows(&self, before: &Self) -> bool {
         self.buffer == before.buffer && self.at == before.at + before.bytes
     }

@@ -64,7 +64,7 @@ struct Output {
     id: SeqId,
     row: usize,
     picked_by: PickedBy,
-    /// Whether the host needs the logits.
+    /// True if the host needs the logits.
     is_read: bool,
     /// Position of the prompt whose next token they score; nothing is picked then.
     scores: Option<usize>,
@@ -134,7 +134,7 @@ impl Batch {
         &self.engine
     }
 
-    /// Whether every sequence has ended, and every event has been returned.
+    /// True if every sequence has ended, and every event has been returned.
     pub fn is_idle(&self) -> bool {
         self.tasks.is_empty() && self.events.is_empty()
     }
@@ -525,7 +525,7 @@ impl Batch {
         }
     }
 
-    /// Whether the logits behind position `row` of a sequence, computed once more, are no numbers.
+    /// True if the logits behind position `row` of a sequence, computed once more, are no numbers.
     fn is_broken_again(&mut self, at: usize, row: usize) -> Result<bool, Error> {
         self.keep_logits()?;
         self.runner.is_broken_again(&self.engine.shared.program, &self.tasks[at].seq, row)

@@ -302,7 +302,7 @@ pub fn fill_in(budget: &Budget, style: FormatStyle, text: &str, args: &[Value]) 
     format(style, text, args)
 }
 
-/// Whether there is a place inside a place: `{:{}}`.
+/// True if there is a place inside a place: `{:{}}`.
 fn has_nested_place(text: &str) -> bool {
     let text = text.replace("{{", "").replace("}}", "");
     text.split('{').skip(1).any(|place| !place.contains('}'))

@@ -341,7 +341,7 @@ fn keys_hold_for_grpc_as_well() {
     });
     runtime().block_on(async {
         let channel = channel(&server).await;
-        // Everybody may know whether it is well.
+        // Health needs no key.
         serving(&channel).await;
         let err = said(&channel, request(&[1, 2, 3], 4)).await.unwrap_err();
         assert_eq!(err.code(), Code::Unauthenticated);
@@ -531,7 +531,7 @@ fn pages_are_published_in_the_form_that_vllm_has() {
         }
     });
     events.retain(|event| !others.contains(&event["token_ids"]));
-    // The pages that have a salt are nobody's business.
+    // Pages with a salt are not published.
     let mut hashes: Vec<Value> = Vec::new();
     let mut told: Vec<Value> = Vec::new();
     for event in &events[..events.len() - 1] {

@@ -147,7 +147,7 @@ mod grpc {
             with.header_time = Duration::from_secs(2);
         });
         runtime().block_on(async {
-            // Whoever says nothing does not keep others waiting.
+            // A silent client does not keep others waiting.
             let address = server.grpc.unwrap();
             let silent = TcpStream::connect(address).await.unwrap();
             let asked = request(&prompt(3, 40), 12);

@@ -36,7 +36,7 @@ fn every_byte_that_comes_begins_the_tries_anew_and_no_others_do() {
     assert!(said(case.pull("a/b")).contains("connection"));
     assert_eq!(case.server.n_faults(), 0);
     case.is_absent();
-    // Whoever sends the same beginning again and again makes no progress.
+    // A server that sends the same beginning again and again makes no progress.
     let case = Case::new(N);
     (0..20).for_each(|_| case.server.fault("/cdn/", HubFault::NoRangeCut(1000)));
     said(case.pull("a/b"));
@@ -265,7 +265,7 @@ fn each_refusal_has_its_way_out() {
             .iter()
             .for_each(|word| assert!(message.contains(word), "{name}: `{word}` is not in: {message}"));
     }
-    // Nobody at home: said at once, and not after all tries, which here would never end.
+    // No server: said at once, and not after all tries, which here would never end.
     let endpoint = "http://127.0.0.1:9".to_owned();
     let options = HubOptions { endpoint, tries: u32::MAX, ..case.options() };
     let err = pull(&Hub::new(options).unwrap(), "a/b").unwrap_err();

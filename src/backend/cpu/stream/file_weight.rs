@@ -18,10 +18,10 @@ const TILE: usize = 16;
 /// A weight that is read in pieces of some rows, or row by row.
 pub struct FileWeight {
     name: String,
-    /// What it is: all but the bytes, which are those of its first rows.
+    /// The weight without its bytes, which are only those of its first rows.
     pub shape: CpuWeight,
     row_bytes: usize,
-    /// What the type keeps behind the rows.
+    /// Bytes that the type stores after the rows.
     tail: Vec<u8>,
     file: Arc<dyn WeightBytes>,
     piece_rows: usize,
@@ -43,7 +43,7 @@ pub fn slot_bytes(decl: &WeightDecl, piece_bytes: usize) -> usize {
 }
 
 impl FileWeight {
-    /// Of a weight that can be read again and again.
+    /// Makes one of a weight that can be read again and again.
     ///
     /// # Errors
     /// What reading returns; [`BackendError::Weight`] for a weight that has to be made first.
