@@ -137,7 +137,7 @@ pub(crate) fn error(values: &[f32], weights: &[f32], levels: u8, scale: f32, min
 /// A scale and a minimum, none below 0, so that `scale x code - minimum` is near the values in the mean
 /// square, each with its weight: of some first guesses at the scale, and the least-squares fits to the codes
 /// that each gives.
-pub(crate) fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, f32) {
+fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, f32) {
     let low = values.iter().fold(0f32, |low, value| low.min(*value));
     let high = values.iter().fold(0f32, |high, value| high.max(*value));
     let range = high - low;

@@ -34,8 +34,8 @@ use config::Config;
 use shape::Shape;
 use sterna_gguf::{Metadata, TensorInfo, type_named};
 use sterna_quantize::{Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorSource};
-use tensors::{Made, Named, Reading, Values};
-use ternary::{Form, Matrix, ScaleMeaning};
+use tensors::{NamedTensors, OutputTensor, Reading, Values};
+use ternary::{Matrix, ScaleMeaning, ScaleSpan};
 
 /// Why a checkpoint cannot be converted.
 #[derive(Debug, thiserror::Error)]
@@ -136,7 +136,7 @@ pub struct Converter {
 struct Model {
     checkpoint: Checkpoint,
     metadata: Metadata,
-    made: Vec<Made>,
+    made: Vec<OutputTensor>,
     infos: Vec<TensorInfo>,
 }
 
@@ -160,7 +160,7 @@ impl Converter {
         let arch = arch::by_class(config.class()?)?;
         config.set_defaults(arch.defaults);
         let checkpoint = Checkpoint::open(folder)?;
-        let mut named = Named::new(&checkpoint, arch, options)?;
+        let mut named = NamedTensors::new(&checkpoint, arch, options)?;
         let embedding = arch.globals[0].from[0];
         let rows = match named.get(embedding).map(|tensor| &tensor.shape[..]) {
             Some([rows, _]) if *rows > 0 => *rows,
@@ -292,13 +292,16 @@ impl Model {
         options: &ConvertOptions,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Matrix>, ConvertError> {
-        let matrix =
-            |made: &Made, form: Form| Matrix { name: made.info.name.clone(), form, cols: made.info.cols() };
-        let known = |made: &Made| match &made.values {
-            Values::Packed { scales } => Some(matrix(made, Form::of_scales(scales))),
+        let matrix = |made: &OutputTensor, form: ScaleSpan| Matrix {
+            name: made.info.name.clone(),
+            form,
+            cols: made.info.cols(),
+        };
+        let known = |made: &OutputTensor| match &made.values {
+            Values::Packed { scales } => Some(matrix(made, ScaleSpan::of_scales(scales))),
             // Each expert is rounded by itself.
-            Values::Masters if made.info.dims.len() > 2 => Some(matrix(made, Form::Row)),
-            Values::Masters => Some(matrix(made, Form::Tensor)),
+            Values::Masters if made.info.dims.len() > 2 => Some(matrix(made, ScaleSpan::Row)),
+            Values::Masters => Some(matrix(made, ScaleSpan::Tensor)),
             _ => None,
         };
         let found: Vec<Matrix> = self.made.iter().filter_map(known).collect();
@@ -317,8 +320,8 @@ impl Model {
         for made in self.made.iter().filter(|made| made.linear) {
             let tensor =
                 made.make(&self.checkpoint).map_err(|(name, detail)| ConvertError::tensor(&name, detail))?;
-            match Form::of(&tensor) {
-                Form::Real => return Ok(Vec::new()),
+            match ScaleSpan::of(&tensor) {
+                ScaleSpan::Real => return Ok(Vec::new()),
                 form => out.push(matrix(made, form)),
             }
         }
@@ -367,7 +370,7 @@ impl Model {
 
     /// Linear weights that are not ternary beside others that are: f16, as the head.
     fn spared(&self, matrices: &[Matrix]) -> Vec<Override> {
-        let is_ternary = |made: &&Made| matrices.iter().any(|matrix| matrix.name == made.info.name);
+        let is_ternary = |made: &&OutputTensor| matrices.iter().any(|matrix| matrix.name == made.info.name);
         let spared = self.made.iter().filter(|made| made.linear && !is_ternary(made));
         spared.map(|made| exactly(&made.info.name, &types::F16)).collect()
     }
@@ -400,9 +403,9 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
     }
     let finest = match ty.ternary() {
         // The encoder gives types of a scale a row the tensor's.
-        Some(Ternary::PerTensor | Ternary::PerRow) => Form::Tensor,
-        _ if ty.block_elems() <= 64 => Form::Block64,
-        _ => Form::Block256,
+        Some(Ternary::PerTensor | Ternary::PerRow) => ScaleSpan::Tensor,
+        _ if ty.block_elems() <= 64 => ScaleSpan::Block64,
+        _ => ScaleSpan::Block256,
     };
     match matrices.iter().find(|matrix| matrix.form > finest) {
         None => Ok(()),
@@ -410,8 +413,8 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
             let detail = format!(
                 "has one scale per {}, which {} cannot hold: use `auto`, which picks a type that can",
                 match matrix.form {
-                    Form::Row => "row",
-                    Form::Block256 => "256 columns",
+                    ScaleSpan::Row => "row",
+                    ScaleSpan::Block256 => "256 columns",
                     _ => "64 columns",
                 },
                 ty.name()
@@ -470,7 +473,7 @@ fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Re
 fn tied(
     config: &Config,
     arch: &Architecture,
-    named: &Named<'_>,
+    named: &NamedTensors<'_>,
     notes: &mut Vec<String>,
 ) -> Result<bool, ConvertError> {
     let has_head = named.get(arch.head).is_some();

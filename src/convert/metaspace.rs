@@ -20,7 +20,7 @@ pub struct Spaces {
 }
 
 /// True if a tokenizer has spaces as U+2581 or falls back to bytes, and is not byte-level.
-pub fn is_it(tokenizer: &Json) -> bool {
+pub fn is_metaspace(tokenizer: &Json) -> bool {
     let (normalizers, steps) = both(tokenizer);
     if normalizers.iter().chain(&steps).any(|step| kind(step) == "ByteLevel") {
         return false;
@@ -225,11 +225,13 @@ mod tests {
             (metaspace(json!({"prepend_scheme": "never"})), false, true),
             (metaspace(json!({"add_prefix_space": false})), false, true),
         ] {
-            assert!(is_it(&tokenizer));
+            assert!(is_metaspace(&tokenizer));
             let spaces = Spaces::of(&tokenizer).unwrap();
             assert_eq!((spaces.prefix, spaces.splits), (prefix, splits), "{tokenizer}");
         }
-        assert!(!is_it(&json!({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"byte_fallback": true}})));
+        assert!(!is_metaspace(
+            &json!({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"byte_fallback": true}})
+        ));
         let said = Spaces::of(&json!({"model": {"byte_fallback": true}})).unwrap_err();
         assert!(said.contains("U+2581"), "{said}");
         let digits = json!({"normalizer": replace, "pre_tokenizer": {"type": "Digits"}});

@@ -32,7 +32,7 @@ pub enum Values {
 
 /// A tensor of the file to be.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct OutputTensor {
     /// Name, dimensions, and the type that it is made in.
     pub info: TensorInfo,
     /// True if it is a linear layer's weight.
@@ -71,14 +71,14 @@ const PREFIXES: [(&str, &str); 4] = [
 ];
 
 /// The checkpoint's tensors by the names that rules have.
-pub struct Named<'a> {
+pub struct NamedTensors<'a> {
     checkpoint: &'a Checkpoint,
     by_name: BTreeMap<String, &'a str>,
     /// Notes on tensors that are left out, with the reason.
     pub notes: Vec<String>,
 }
 
-impl<'a> Named<'a> {
+impl<'a> NamedTensors<'a> {
     /// Sorts out what no file holds.
     ///
     /// # Errors
@@ -158,13 +158,13 @@ pub struct Reading {
 /// [`ConvertError::Tensor`] for one that is missing, unknown, of another shape or type, or whose scales make
 /// no sense.
 pub fn plan(
-    named: &mut Named<'_>,
+    named: &mut NamedTensors<'_>,
     arch: &Architecture,
     shape: &Shape,
     reading: &Reading,
     rope: Option<&Rope>,
     tied: bool,
-) -> Result<Vec<Made>, ConvertError> {
+) -> Result<Vec<OutputTensor>, ConvertError> {
     let mut out = Vec::new();
     let mut planner = Planner { named, shape, reading };
     let (embedding, others) = arch.globals.split_first().expect("the table begins with the embedding");
@@ -211,14 +211,14 @@ pub fn plan(
 }
 
 struct Planner<'a, 'b> {
-    named: &'a mut Named<'b>,
+    named: &'a mut NamedTensors<'b>,
     shape: &'a Shape,
     reading: &'a Reading,
 }
 
 impl Planner<'_, '_> {
     /// The tensor of a rule, where there is one.
-    fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<Made>, ConvertError> {
+    fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<OutputTensor>, ConvertError> {
         let name = format!("{to}{}", rule.to);
         if rule.change == Change::Stack {
             let n_experts = self.shape.experts.map_or(0, |(n, _, _)| n);
@@ -237,7 +237,12 @@ impl Planner<'_, '_> {
         }
     }
 
-    fn made(&mut self, rule: &Rule, to: String, parts: Vec<(String, Tensor)>) -> Result<Made, ConvertError> {
+    fn made(
+        &mut self,
+        rule: &Rule,
+        to: String,
+        parts: Vec<(String, Tensor)>,
+    ) -> Result<OutputTensor, ConvertError> {
         let dims: Vec<usize> = rule.shape.iter().map(|dim| self.shape.of(*dim)).collect();
         let elem = parts.first().map_or(Elem::F32, |(_, part)| part.elem);
         let is_packed = rule.linear && elem == Elem::U8;
@@ -292,7 +297,7 @@ impl Planner<'_, '_> {
             Change::Stack => info.dims.insert(0, parts.len()),
             _ => {}
         }
-        Ok(Made { info, linear: rule.linear, values, parts, change: rule.change, n_heads })
+        Ok(OutputTensor { info, linear: rule.linear, values, parts, change: rule.change, n_heads })
     }
 
     fn values(
@@ -356,7 +361,7 @@ fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
 
 /// `rope_freqs.weight`: Llama 3.1's divisors of the frequencies, in f32 as llama.cpp's converter works them
 /// out.
-fn rope_factors(rope: &Rope, head_dim: usize) -> Option<Made> {
+fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
     let RopeScaling::Llama3 { factor, low, high, original } = rope.scaling else { return None };
     let of = |pair: usize| {
         let exponent = (2 * pair) as f32 / head_dim as f32;
@@ -384,10 +389,10 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<Made> {
         n_bytes: 0,
     };
     let (values, parts) = (Values::Computed(bytes.into()), Vec::new());
-    Some(Made { info, linear: false, values, parts, change: Change::None, n_heads: 1 })
+    Some(OutputTensor { info, linear: false, values, parts, change: Change::None, n_heads: 1 })
 }
 
-impl Made {
+impl OutputTensor {
     /// Rows that the file has of it: the others are left out.
     pub fn cut_rows(&mut self, n: usize) {
         if self.change == Change::CutVocab {

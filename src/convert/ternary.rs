@@ -117,7 +117,7 @@ pub fn is_for_ternary(ty: &dyn QuantType) -> bool {
 
 /// Part of a matrix whose weights share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
+pub enum ScaleSpan {
     /// -s, 0 and s, one s for the whole matrix.
     Tensor,
     /// One s a row.
@@ -130,7 +130,7 @@ pub enum Form {
     Real,
 }
 
-impl Form {
+impl ScaleSpan {
     /// Form of a matrix by the scales beside its codes.
     pub fn of_scales(scales: &[f32]) -> Self {
         if scales.len() == 1 { Self::Tensor } else { Self::Row }
@@ -185,7 +185,7 @@ pub struct Matrix {
     /// GGUF name.
     pub name: String,
     /// Part whose weights share a scale.
-    pub form: Form,
+    pub form: ScaleSpan,
     /// Columns.
     pub cols: usize,
 }
@@ -195,28 +195,28 @@ pub struct Matrix {
 /// it in microsoft/BitNet's way, in which other numbers mean other types.
 pub fn packing(matrices: &[Matrix]) -> Vec<(&'static dyn QuantType, String)> {
     let misfit =
-        matrices.iter().find(|matrix| matrix.form != Form::Tensor || !matrix.cols.is_multiple_of(128));
+        matrices.iter().find(|matrix| matrix.form != ScaleSpan::Tensor || !matrix.cols.is_multiple_of(128));
     let Some(misfit) = misfit else {
         let why = "each matrix has one scale, and its rows are whole blocks of 128";
         return matrices.iter().map(|_| (&types::I2S as &'static dyn QuantType, why.to_owned())).collect();
     };
     let name = misfit.name.escape_debug();
     let not_i2_s = match misfit.form {
-        Form::Tensor => format!("rows of {name} have {} columns, not a multiple of 128", misfit.cols),
-        Form::Row => format!("rows of {name} have scales of their own"),
+        ScaleSpan::Tensor => format!("rows of {name} have {} columns, not a multiple of 128", misfit.cols),
+        ScaleSpan::Row => format!("rows of {name} have scales of their own"),
         _ => format!("rows of {name} have several scales each"),
     };
     let one = |matrix: &Matrix| -> (&'static dyn QuantType, String) {
         let cols = matrix.cols;
-        let holds = |finest: Form, block: usize| matrix.form <= finest && cols.is_multiple_of(block);
-        if holds(Form::Block256, 256) {
+        let holds = |finest: ScaleSpan, block: usize| matrix.form <= finest && cols.is_multiple_of(block);
+        if holds(ScaleSpan::Block256, 256) {
             return (&types::Tq2_0, format!("i2_s has one scale a tensor, and {not_i2_s}"));
         }
-        let not_tq2_0 = match matrix.form <= Form::Block256 {
+        let not_tq2_0 = match matrix.form <= ScaleSpan::Block256 {
             true => format!("{cols} columns are not a multiple of 256"),
             false => "scales change within blocks of 256".to_owned(),
         };
-        if holds(Form::Block64, 64) {
+        if holds(ScaleSpan::Block64, 64) {
             return (&types::Q2_0, format!("{not_i2_s}, and {not_tq2_0}"));
         }
         (&types::F16, format!("{not_i2_s}, {not_tq2_0}, and there are no whole blocks of 64 with one scale"))

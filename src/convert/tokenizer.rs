@@ -94,7 +94,7 @@ pub fn write(
         }
         false => optional(&json)?,
     };
-    let of_sentencepiece = model.is_file() || metaspace::is_it(&tokenizer);
+    let of_sentencepiece = model.is_file() || metaspace::is_metaspace(&tokenizer);
     if let Some(name) = request.pre.filter(|_| of_sentencepiece) {
         let path = if model.is_file() { &model } else { &json };
         let detail = format!(

@@ -176,7 +176,7 @@ impl Ready {
             made = self.matcher(&text, limits);
         }
         if let Err(err) = &made
-            && text.loosen(err)
+            && text.keep_only_type(err)
         {
             made = self.matcher(&text, limits);
         }

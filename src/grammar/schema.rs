@@ -162,7 +162,7 @@ impl Schema {
         match Self::tidied(value, &owner, limits) {
             Err(err) if !owner.strict => {
                 let mut schema = Self { owner, root: value.clone(), defs: Vec::new(), notes: Vec::new() };
-                schema.loosen(&err.to_string());
+                schema.keep_only_type(&err.to_string());
                 Ok(schema)
             }
             read => read,
@@ -193,7 +193,7 @@ impl Schema {
     }
 
     /// Keeps nothing of the schema but its type.
-    pub fn loosen(&mut self, why: &str) {
+    pub fn keep_only_type(&mut self, why: &str) {
         let kind = self.root.get("type").and_then(Value::as_str).filter(|kind| is_type(kind));
         self.root = kind.map_or_else(|| json!({}), |kind| json!({ "type": kind }));
         self.defs.clear();

@@ -172,7 +172,7 @@ impl Client {
     }
 
     /// Goes on unless it was told to stop.
-    pub(super) fn go_on(&self) -> Result<(), HubError> {
+    pub(super) fn check_stopped(&self) -> Result<(), HubError> {
         if self.stopped.load(Ordering::Relaxed) { Err(HubError::Stopped) } else { Ok(()) }
     }
 
@@ -186,7 +186,7 @@ impl Client {
         let mut url = url.to_owned();
         let mut linked_etag = None;
         for _ in 0..=MOST_REDIRECTS {
-            self.go_on()?;
+            self.check_stopped()?;
             let of_hub = origin(&url).as_deref() == Some(&self.origin);
             let mut request = self.agent.get(&url);
             if let Some(range) = range {
@@ -221,7 +221,7 @@ impl Client {
 
     /// Error of a request to `url`.
     fn fault(&self, url: &str, err: ureq::Error) -> Fault {
-        if let Err(stopped) = self.go_on() {
+        if let Err(stopped) = self.check_stopped() {
             return stopped.into();
         }
         let why = match &err {
@@ -246,7 +246,7 @@ impl Client {
 
     /// Error of a body from `host` that broke off.
     pub(super) fn broken(&self, host: &str, err: &std::io::Error) -> Fault {
-        if let Err(stopped) = self.go_on() {
+        if let Err(stopped) = self.check_stopped() {
             return stopped.into();
         }
         let why = if is_silence(err) { SILENT.to_owned() } else { err.to_string() };
@@ -334,7 +334,7 @@ impl Tries<'_> {
         fault: Fault,
         tell: impl FnOnce(&HubError, Duration),
     ) -> Result<(), HubError> {
-        self.client.go_on()?;
+        self.client.check_stopped()?;
         let (error, after) = match fault {
             Fault::Final(error) => return Err(error),
             Fault::Passing(error, after) => (error, after),
@@ -348,10 +348,10 @@ impl Tries<'_> {
         tell(&error, pause);
         let until = Instant::now() + pause;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            self.client.go_on()?;
+            self.client.check_stopped()?;
             std::thread::sleep(left.min(Duration::from_millis(50)));
         }
-        self.client.go_on()
+        self.client.check_stopped()
     }
 
     /// At most this many tries, as when a user waits for the first answer.

@@ -184,7 +184,7 @@ impl Hub {
         let cached = self.repository(&found.name.repo);
         let lacking = self.lacking(found);
         if !lacking.is_empty() {
-            self.room(&cached, &lacking)?;
+            self.check_space(&cached, &lacking)?;
         }
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let first_error = Mutex::new(None);
@@ -216,7 +216,7 @@ impl Hub {
     }
 
     /// Checks that the disk has space for what is to be downloaded.
-    fn room(&self, cached: &Cached, lacking: &[(&RemoteFile, u64)]) -> Result<(), HubError> {
+    fn check_space(&self, cached: &Cached, lacking: &[(&RemoteFile, u64)]) -> Result<(), HubError> {
         let blobs = cached.blobs();
         std::fs::create_dir_all(&blobs).map_err(HubError::cache(&blobs))?;
         let needed = lacking.iter().map(|(_, bytes)| bytes).sum();

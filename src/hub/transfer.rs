@@ -106,11 +106,11 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    fn go_on(&self) -> Result<(), HubError> {
+    fn check_stopped(&self) -> Result<(), HubError> {
         if self.failed.load(Ordering::Relaxed) {
             return Err(HubError::Stopped);
         }
-        self.client.go_on()
+        self.client.check_stopped()
     }
 
     fn lock(&self, file: &RemoteFile) -> Result<File, HubError> {
@@ -120,7 +120,7 @@ impl Transfer<'_> {
             if let Some(lock) = self.cached.try_lock(&file.etag)? {
                 return Ok(lock);
             }
-            self.go_on()?;
+            self.check_stopped()?;
             if !is_told && begun.elapsed() > Duration::from_millis(500) {
                 (self.tell)(Event::Waiting { file });
                 is_told = true;
@@ -160,7 +160,7 @@ impl Transfer<'_> {
         let length = out.metadata().map_err(HubError::cache(&path))?.len();
         let mut hasher = Hasher::new(&file.etag, file.size);
         let done = if length > file.size { 0 } else { length };
-        hash(&mut out, &path, &mut hasher, done, |_| self.go_on())?;
+        hash(&mut out, &path, &mut hasher, done, |_| self.check_stopped())?;
         let mut part = Part { file, path, out, done, furthest: done, hasher, resumed: done > 0 };
         if length > file.size {
             part.restart()?;
@@ -187,7 +187,7 @@ impl Transfer<'_> {
         part.accept(&answer)?;
         let mut buffer = vec![0; 256 << 10];
         loop {
-            self.go_on()?;
+            self.check_stopped()?;
             let n = match answer.body.as_reader().read(&mut buffer) {
                 Ok(0) => break,
                 Ok(n) => n,

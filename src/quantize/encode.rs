@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
 
-use super::ternary::{Absmean, Census};
+use super::ternary::{Absmean, WeightStats};
 use super::{Outcome, QuantizeError, Target};
 use sterna_host::in_parallel;
 
@@ -149,18 +149,18 @@ impl Target {
         source: &HostTensor,
         tasks: &[Range<usize>],
         threads: usize,
-    ) -> Result<Census, QuantizeError> {
-        let count = |task: usize| -> Result<Census, QuantizeError> {
+    ) -> Result<WeightStats, QuantizeError> {
+        let count = |task: usize| -> Result<WeightStats, QuantizeError> {
             let mut weights = vec![0.0; self.shape().1];
-            let mut census = Census::default();
+            let mut census = WeightStats::default();
             for row in tasks[task].clone() {
                 self.weights(source, row, &mut weights)?;
-                census = census.and(Census::of(&weights));
+                census = census.and(WeightStats::of(&weights));
             }
             Ok(census)
         };
         let mut counted = in_parallel(tasks.len(), threads, count).into_iter();
-        counted.try_fold(Census::default(), |all, census| Ok(all.and(census?)))
+        counted.try_fold(WeightStats::default(), |all, census| Ok(all.and(census?)))
     }
 
     /// One row of the source.

@@ -383,7 +383,7 @@ fn wanted(
     }
     let ty = match options.recipe {
         Recipe::Mix(mix) => {
-            let asked = choice::Asked {
+            let asked = choice::Requested {
                 token_embd: options.token_embd,
                 output: options.output,
                 leave_output: options.leave_output,
@@ -423,7 +423,7 @@ impl Target {
         let mut notes = Vec::new();
         if let Err(error) = ty.byte_len(rows, cols) {
             ty = match options.recipe {
-                Recipe::Mix(_) => mix::that_holds(ty, cols),
+                Recipe::Mix(_) => mix::fallback(ty, cols),
                 Recipe::Type(_) => &types::F16,
             };
             notes.push(format!("is {}, because {error}", ty.name()));

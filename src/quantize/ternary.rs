@@ -21,7 +21,7 @@ impl Absmean {
 
 /// Statistics of some of a tensor's weights.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Census {
+pub(super) struct WeightStats {
     n: usize,
     sum: f64,
     magnitudes: Magnitudes,
@@ -36,7 +36,7 @@ enum Magnitudes {
     Many,
 }
 
-impl Census {
+impl WeightStats {
     /// Statistics of the weights of one row, in their order.
     pub fn of(row: &[f32]) -> Self {
         let (mut sum, mut magnitudes) = (0.0, Magnitudes::None);
@@ -85,7 +85,8 @@ mod tests {
     use super::*;
 
     fn rounded(weights: &[f32]) -> Vec<f32> {
-        let rule = weights.chunks(3).map(Census::of).fold(Census::default(), Census::and).absmean();
+        let rule =
+            weights.chunks(3).map(WeightStats::of).fold(WeightStats::default(), WeightStats::and).absmean();
         weights.iter().map(|weight| rule.round(*weight)).collect()
     }
 
