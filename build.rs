@@ -143,8 +143,8 @@ mod device {
         }
         if let Some(wrong) = archs.split(',').find(|arch| !is_arch(arch)) {
             panic!(
-                "STERNA_CUDA_ARCHS={archs}: `{wrong}` is no architecture from {LEAST_ARCH} on; want a list \
-                 as in STERNA_CUDA_ARCHS=90,120, or STERNA_CUDA_ARCHS=none"
+                "STERNA_CUDA_ARCHS={archs}: `{wrong}` is not an architecture of at least {LEAST_ARCH}; want \
+                 a list as in STERNA_CUDA_ARCHS=90,120, or STERNA_CUDA_ARCHS=none"
             );
         }
         let Some(nvcc) = find_nvcc() else {

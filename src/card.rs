@@ -25,7 +25,7 @@ pub enum CardError {
     /// The folder.
     #[error("{path}: {err}")]
     Io {
-        /// What could not be written.
+        /// The path that could not be written.
         path: String,
         /// Why.
         err: io::Error,
@@ -59,7 +59,7 @@ pub struct Card {
 }
 
 impl Card {
-    /// That of a GGUF file. A model without a template gets ChatML, as servers give it. `pre` is the
+    /// Card of a GGUF file. A model without a template gets ChatML, as servers give it. `pre` is the
     /// pre-tokenizer if the file names none or a wrong one.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-/// What the model is called.
+/// Name of the model.
 pub const NAME: &str = "sterna-world";
 
 /// A prompt that asks it for a story, with the special tokens of its chat template.

@@ -94,13 +94,13 @@ pub(crate) fn code_of(above: f32, inverse: f32, levels: u8) -> u8 {
     nearest_one_within(above * inverse, 0.0, f32::from(levels)) as u8
 }
 
-/// What values look like with a scale and a minimum: sums over their codes, each with its weight.
+/// Values under a scale and a minimum: sums over their codes, each with its weight.
 struct Look {
     q: f32,
     qq: f32,
-    /// Of value and code.
+    /// Sum of products of value and code.
     xq: f32,
-    /// Of squared errors.
+    /// Sum of squared errors.
     off: f32,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn error(values: &[f32], weights: &[f32], levels: u8, scale: f32, min
 /// A scale and a minimum, none below 0, so that `scale x code - minimum` is near the values in the mean
 /// square, each with its weight: of some first guesses at the scale, and the least-squares fits to the codes
 /// that each gives.
-pub(crate) fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, f32) {
+fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, f32) {
     let low = values.iter().fold(0f32, |low, value| low.min(*value));
     let high = values.iter().fold(0f32, |high, value| high.max(*value));
     let range = high - low;

@@ -1,4 +1,4 @@
-//! What the types have in common whose rows are blocks of a fixed size, and perhaps a scale before them.
+//! Code that is common to all types whose rows are blocks of a fixed size, perhaps with a scale before them.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ pub(crate) trait Block: fmt::Debug + Sync {
     const BYTES: usize;
     /// Bytes of a row before its blocks: what they share.
     const HEAD_BYTES: usize = 0;
-    /// Whether values are -scale, 0 and scale.
+    /// True if values are -scale, 0 and scale.
     const TERNARY: bool = false;
-    /// Whether there is an encoder.
+    /// True if there is an encoder.
     const ENCODES: bool = true;
-    /// Whether there is one in every build: output heads become such a type when a model is loaded.
+    /// True if there is one in every build: output heads become such a type when a model is loaded.
     const FOR_HEADS: bool = false;
-    /// How errors are weighted where columns have an importance; `None` where the encoding has no choice.
+    /// Weighting of errors if columns have an importance; `None` if the encoding has no choice.
     const WEIGHING: Option<Weighing> = None;
 
     /// `block` is `BYTES` long, `out` is `ELEMS` long.
@@ -46,8 +46,8 @@ pub(crate) trait Block: fmt::Debug + Sync {
     }
 }
 
-/// How much an element's squared error counts, beside the importance of its column: upstream's choices, which
-/// have large weights count more.
+/// Weight of an element's squared error, beside the importance of its column: upstream's choices, which have
+/// large weights count more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Weighing {
     /// No more than that.
@@ -214,7 +214,7 @@ pub(crate) fn n_blocks(ty: &'static str, cols: usize, block_elems: usize) -> Res
     Err(QuantError::Shape { ty, detail: format!("want columns in blocks of {block_elems}, found {cols}") })
 }
 
-/// That `bytes` holds the tensor and the tensor the row.
+/// Checks that `bytes` holds the tensor and the tensor the row.
 pub(crate) fn check_tensor(
     ty: &dyn QuantType,
     bytes: &[u8],
@@ -235,7 +235,7 @@ pub(crate) fn check_tensor(
     Ok(())
 }
 
-/// That `values` is `[rows, cols]`.
+/// Checks that `values` is `[rows, cols]`.
 pub(crate) fn check_values(
     ty: &'static str,
     values: &[f32],
@@ -248,7 +248,7 @@ pub(crate) fn check_values(
     Err(QuantError::Shape { ty, detail: format!("want {rows} x {cols} values, found {}", values.len()) })
 }
 
-/// What rounding to f16 adds: half a step of numbers up to `value`; infinite beyond f16's range.
+/// Error that rounding to f16 adds: half a step of numbers up to `value`; infinite beyond f16's range.
 pub(crate) fn f16_rounding(value: f32) -> f32 {
     // 65520 is where rounding to nearest leaves the finite numbers; 2^-25 is half a subnormal step.
     if value >= 65520.0 { f32::INFINITY } else { (value * 2f32.powi(-11)).max(2f32.powi(-25)) }

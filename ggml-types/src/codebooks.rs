@@ -20,17 +20,17 @@ pub static IQ3_S: [u32; 512] = of_four(packed::IQ3_S, [1, 3, 5, 7, 9, 11, 13, 15
 /// The same as the files have them: 16 bits a point, little-endian, a code for each weight from the low bits
 /// up.
 pub mod packed {
-    /// Of [`super::IQ2_XXS`].
+    /// Codebook of [`super::IQ2_XXS`].
     pub const IQ2_XXS: &[u8] = include_bytes!("codebooks/iq2_xxs.bin");
-    /// Of [`super::IQ2_XS`].
+    /// Codebook of [`super::IQ2_XS`].
     pub const IQ2_XS: &[u8] = include_bytes!("codebooks/iq2_xs.bin");
-    /// Of [`super::IQ2_S`].
+    /// Codebook of [`super::IQ2_S`].
     pub const IQ2_S: &[u8] = include_bytes!("codebooks/iq2_s.bin");
-    /// Of [`super::IQ1_S`].
+    /// Codebook of [`super::IQ1_S`].
     pub const IQ1_S: &[u8] = include_bytes!("codebooks/iq1_s.bin");
-    /// Of [`super::IQ3_XXS`].
+    /// Codebook of [`super::IQ3_XXS`].
     pub const IQ3_XXS: &[u8] = include_bytes!("codebooks/iq3_xxs.bin");
-    /// Of [`super::IQ3_S`].
+    /// Codebook of [`super::IQ3_S`].
     pub const IQ3_S: &[u8] = include_bytes!("codebooks/iq3_s.bin");
 }
 

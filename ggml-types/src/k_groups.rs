@@ -1,4 +1,4 @@
-//! What Q4_K and Q5_K have in common: eight groups of 32 elements, whose 6-bit scales and minimums lie packed
+//! Layout that Q4_K and Q5_K share: eight groups of 32 elements, whose 6-bit scales and minimums lie packed
 //! in 12 bytes, under an f16 scale of the scales and one of the minimums.
 
 use crate::affine::Fit;

@@ -1,12 +1,12 @@
-//! What is known of every type id that files carry, whether or not a type is implemented here: name and block
-//! size, so that a file can be described that cannot be run.
+//! Name and block size of every type id that occurs in files, implemented here or not: so a file can be
+//! described even if it cannot be run.
 
 use crate::{Dialect, ids};
 
 /// Ids below this mean the same in both dialects.
 pub(crate) const FIRST_CLASH: u32 = 36;
 
-/// What is known of an id without an implementation.
+/// An id without an implementation.
 pub(crate) struct Known {
     pub name: &'static str,
     /// `None` for an id of ik_llama.cpp's own, which means the same in files of either.

@@ -24,12 +24,12 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// The word for it in `--kv-cache-type`.
     fn name(&self) -> &'static str;
 
-    /// What a list of codecs says of it behind its name, if anything.
+    /// Remark in a list of codecs, if there is one.
     fn note(&self) -> Option<&'static str> {
         None
     }
 
-    /// Whether comparisons of all codecs have it: not those of llama.cpp's that another one is as small as,
+    /// True if comparisons of all codecs have it: not those of llama.cpp's that another one is as small as,
     /// and faster.
     fn is_compared(&self) -> bool {
         true
@@ -52,32 +52,32 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// [`QuantError::Shape`] where the codec cannot hold such a head dimension.
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError>;
 
-    /// What encodes and decodes one side of a cache.
+    /// Encoder and decoder of one side of a cache.
     ///
     /// # Errors
     /// As [`vec_bytes`](Self::vec_bytes).
     fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError>;
 
-    /// How it keeps vectors. A codec of the caller's own, whose vectors only [`open`](Self::open) knows, has
+    /// Its form of vectors. A codec of the caller's own, whose vectors only [`open`](Self::open) knows, has
     /// the form that this says unless it says otherwise.
     fn form(&self) -> KvForm {
         KvForm::Opaque
     }
 
-    /// Whether its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else
+    /// True if its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else
     /// happens to them: then queries are rotated before they meet keys, and sums of values are rotated back.
     fn rotates(&self) -> bool {
         self.form().rotates()
     }
 
-    /// Whether positions are kept as f16 first, and encoded a page at a time when they have left a window of
+    /// True if positions are kept as f16 first, and encoded a page at a time when they have left a window of
     /// the newest ones. The first page stays f16 for ever, and keys are encoded less its mean.
     fn windowed(&self) -> bool {
         self.form().windowed()
     }
 }
 
-/// How a codec keeps vectors: all that a backend with kernels of its own must know of it. Such a backend
+/// Form of a codec's vectors: all that a backend with kernels of its own must know of it. Such a backend
 /// matches this without a `_` arm, so that a new form does not compile before each of them says what it does
 /// with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +112,7 @@ pub enum KvForm {
 }
 
 impl KvForm {
-    /// Whether vectors are rotated before they are encoded.
+    /// True if vectors are rotated before they are encoded.
     pub const fn rotates(self) -> bool {
         match self {
             Self::F16 | Self::F32 | Self::Bf16 | Self::Opaque => false,
@@ -128,7 +128,7 @@ impl KvForm {
         }
     }
 
-    /// Whether only pages that have left the window are encoded.
+    /// True if only pages that have left the window are encoded.
     pub const fn windowed(self) -> bool {
         match self {
             Self::F16
@@ -146,10 +146,10 @@ impl KvForm {
     }
 }
 
-/// What a list says of codecs whose form no device has kernels for.
+/// Remark in a list on codecs whose form no device has kernels for.
 fn on_processor(form: KvForm) -> Option<&'static str> {
     matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl)
-        .then_some("on the processor alone")
+        .then_some("on the CPU only")
 }
 
 /// The two sides of a KV cache, which may want different codes: keys are multiplied with queries, values are
@@ -186,7 +186,7 @@ pub trait KvVectors: fmt::Debug + Send + Sync {
 /// A vector that is codes and scales: element `i` is `scales[i / block] * value(codes[i])`, or as
 /// [`CodeValues::TwoAndSign`] says.
 pub trait KvCodes {
-    /// What codes stand for.
+    /// Values of the codes.
     fn values(&self) -> CodeValues;
 
     /// Elements that share a scale.
@@ -198,13 +198,13 @@ pub trait KvCodes {
     /// Where the lengths do not fit: a bug of the caller.
     fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [half::f16]);
 
-    /// What queries are projected with before they meet the signs of [`CodeValues::TwoAndSign`].
+    /// Projection of queries before they meet the signs of [`CodeValues::TwoAndSign`].
     fn projection(&self) -> Option<&Qjl> {
         None
     }
 }
 
-/// What the codes of a [`KvCodes`] stand for.
+/// Values of the codes of a [`KvCodes`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CodeValues {
     /// Code `4 + i` stands for the `i`th of these, code `3 - i` for the same with the other sign.
@@ -217,9 +217,9 @@ pub enum CodeValues {
     /// two bits of a code are an index of `values`, times the first of two scales; its third bit stands for
     /// `sign`, or for `-sign` where it is 0, times the second.
     TwoAndSign {
-        /// What the low two bits stand for.
+        /// Values of the low two bits.
         values: [f32; 4],
-        /// What the third bit stands for.
+        /// Value of the third bit.
         sign: f32,
     },
 }
@@ -254,7 +254,7 @@ pub fn names_with_notes() -> String {
     REGISTRY.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// What a codec means on a side of the cache: itself, or what it has [instead](KvCodec::instead).
+/// The codec that is used on a side of the cache: itself, or the one it names [instead](KvCodec::instead).
 pub fn kv_on(side: KvSide, codec: &'static dyn KvCodec) -> &'static dyn KvCodec {
     codec.instead(side).unwrap_or(codec)
 }

@@ -11,7 +11,7 @@ pub enum Dialect {
     BitNet,
 }
 
-/// What shares one scale in a ternary type.
+/// Part of a tensor that shares one scale in a ternary type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ternary {
     /// Each block has a scale of its own.
@@ -42,7 +42,7 @@ pub trait QuantType: fmt::Debug + Sync {
         1
     }
 
-    /// How scales are shared in a type whose values are -scale, 0 and scale; `None` for any other type.
+    /// Sharing of scales in a type whose values are -scale, 0 and scale; `None` for any other type.
     fn ternary(&self) -> Option<Ternary> {
         None
     }
@@ -78,14 +78,14 @@ pub trait QuantType: fmt::Debug + Sync {
     /// [`QuantError::Shape`] where `row >= rows` or `out.len()` is no valid row.
     fn decode_row(&self, bytes: &[u8], rows: usize, row: usize, out: &mut [f32]) -> Result<(), QuantError>;
 
-    /// Whether every code in `rows`, the bytes of whole rows, has a meaning: `false` for codes that no
+    /// True if every code in `rows`, the bytes of whole rows, has a meaning: `false` for codes that no
     /// quantiser writes and whose product a kernel need not define. Who loads a file asks this first.
     fn is_valid(&self, rows: &[u8]) -> bool {
         let _ = rows;
         true
     }
 
-    /// Whether [`encode`](Self::encode) is there: `false` for a type that is only ever read.
+    /// True if [`encode`](Self::encode) is there: `false` for a type that is only ever read.
     fn encodes(&self) -> bool {
         true
     }
@@ -97,7 +97,7 @@ pub trait QuantType: fmt::Debug + Sync {
     /// [`QuantError::ReadOnly`] for a type that is only ever read.
     fn encode(&self, values: &[f32], rows: usize, cols: usize) -> Result<Vec<u8>, QuantError>;
 
-    /// Whether [`encode_weighted`](Self::encode_weighted) heeds the importance of columns.
+    /// True if [`encode_weighted`](Self::encode_weighted) heeds the importance of columns.
     fn weighs(&self) -> bool {
         false
     }
@@ -119,7 +119,7 @@ pub trait QuantType: fmt::Debug + Sync {
 }
 
 impl dyn QuantType + '_ {
-    /// Whether both are the same type.
+    /// True if both are the same type.
     pub fn is(&self, other: &dyn QuantType) -> bool {
         self.name() == other.name()
     }
@@ -129,7 +129,7 @@ impl dyn QuantType + '_ {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantError {
     /// The bytes end before the tensor does.
-    #[error("{ty}: {want} bytes needed, {got} there")]
+    #[error("{ty}: want {want} bytes, found {got}")]
     Truncated {
         /// Name of the type.
         ty: &'static str,
@@ -148,8 +148,8 @@ pub enum QuantError {
     },
     /// Values for a type that is only ever read.
     #[error(
-        "{ty}: its weights can be read, not made: quantise to q2_k or q3_k, or with llama-quantize of \
-         llama.cpp"
+        "{ty}: this type can be read but not encoded: quantise to q2_k or q3_k, or use llama.cpp's \
+         llama-quantize"
     )]
     ReadOnly {
         /// Name of the type.

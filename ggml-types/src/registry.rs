@@ -18,7 +18,7 @@ static OWN: RwLock<Vec<&'static dyn QuantType>> = RwLock::new(Vec::new());
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// Another type has the name.
-    #[error("there is a type {0} already")]
+    #[error("a type {0} exists already")]
     Name(String),
     /// A name that no command line or file name could have.
     #[error("want a name of a to z, 0 to 9 and _, found {0:?}")]

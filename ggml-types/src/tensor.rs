@@ -9,7 +9,7 @@ use crate::QuantType;
 pub struct HostTensor {
     /// GGUF name, `blk.3.attn_q.weight`.
     pub name: String,
-    /// What the bytes mean.
+    /// Type of the bytes.
     pub ty: &'static dyn QuantType,
     /// All outer dimensions multiplied; 1 for a vector.
     pub rows: usize,

@@ -5,7 +5,7 @@ use wide::f32x8;
 use crate::block::reciprocal;
 use crate::eights::{sums, where_above};
 
-/// What an index stands for, in the order of its size.
+/// Value of each index, in ascending order.
 pub(crate) const VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 

@@ -1,4 +1,4 @@
-//! What runs a [`Program`]. A backend owns all memory: weights, buffers, KV caches.
+//! Backends, which run a [`Program`]. A backend owns all memory: weights, buffers, KV caches.
 //!
 //! It must never know a model, a file, or another backend. Start at [`Backend`], then `cpu/`,
 //! which has one file a stage.
@@ -51,12 +51,12 @@ pub struct Plan {
     pub bufs_bytes: u64,
     /// Page-locked memory of the host, for weights that the device has no room for.
     pub host_bytes: u64,
-    /// What is free now, where the backend can tell.
+    /// Bytes that are free now, if the backend can tell.
     pub free_bytes: Option<u64>,
 }
 
 impl Plan {
-    /// That what a compiled program takes besides its weights is free.
+    /// Checks that the memory that a compiled program takes besides its weights is free.
     fn check_free(&self, backend: &'static str) -> Result<(), BackendError> {
         let need = self.kv_bytes.saturating_add(self.bufs_bytes);
         match self.free_bytes.filter(|free| need > *free) {
@@ -66,7 +66,7 @@ impl Plan {
     }
 }
 
-/// That weights, by type, rows and columns, are those that a program declares.
+/// Asserts that weights, by type, rows and columns, are those that a program declares.
 ///
 /// # Panics
 /// Where they are not.
@@ -101,18 +101,18 @@ pub enum KvPage {
     Exact(u32),
 }
 
-/// What one stage of a program has taken.
+/// Time of one stage of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageTime {
     /// Runs.
     pub calls: u64,
-    /// Of the device, all of them together.
+    /// Nanoseconds of the device, all runs together.
     pub nanoseconds: u64,
 }
 
 /// A weight whose bytes are read when they are wanted: a large one need never be in memory as a whole.
 pub trait WeightRows {
-    /// What the program declares.
+    /// The declaration in the program.
     fn decl(&self) -> &WeightDecl;
 
     /// Some of its rows as a tensor of their own, with what the type keeps behind its rows.
@@ -125,8 +125,8 @@ pub trait WeightRows {
     /// [lie together](QuantType::rows_together).
     fn read(&self, rows: std::ops::Range<usize>) -> Result<HostTensor, BackendError>;
 
-    /// What reads its bytes whenever they are wanted, into memory of the reader's; none where they are made
-    /// when the weight is loaded. Nobody has looked at codes in them.
+    /// Reader of its bytes at any time, into memory of the caller; `None` if they are converted when the
+    /// weight is loaded. Codes are not checked.
     fn reader(&self) -> Option<std::sync::Arc<dyn WeightBytes>> {
         None
     }
@@ -146,10 +146,10 @@ pub trait Backend: Send {
     /// Its name in [`REGISTRY`].
     fn name(&self) -> &'static str;
 
-    /// What runs the program, for people: processor and kernels, or card and driver.
+    /// Description of the device: processor and kernels, or card and driver.
     fn device(&self) -> String;
 
-    /// What a user should be told of this device before it runs anything, if anything.
+    /// Note for the user on this device before it runs anything.
     fn note(&self) -> Option<String> {
         None
     }
@@ -160,7 +160,7 @@ pub trait Backend: Send {
         None
     }
 
-    /// How many devices share the layers of a program.
+    /// Number of devices that share the layers of a program.
     fn n_devices(&self) -> usize {
         1
     }
@@ -253,18 +253,18 @@ pub trait Backend: Send {
     /// Where the last run had fewer rows to pick for.
     fn tokens(&mut self, e: Exec, first_row: usize, out: &mut [u32]) -> Result<(), BackendError>;
 
-    /// How inputs of products with weights of that type are best rounded where neither the model nor the user
-    /// says so: not at all, unless that makes a backend much faster and costs next to nothing.
+    /// Best rounding of inputs of products with weights of that type, if neither the model nor the user
+    /// chooses one: not at all, unless that makes a backend much faster and costs next to nothing.
     fn default_act_quant(&self, _weights: &dyn QuantType) -> ActQuant {
         ActQuant::None
     }
 
-    /// Whether there is a gain in queueing a run behind one in which a row is sampled so, fed with its token
+    /// True if there is a gain in queueing a run behind one in which a row is sampled so, fed with its token
     /// ([`PICKED`](sterna_program::Row::PICKED)): not where runs end before they return, or where the host
     /// picks. The other rows of the step make no difference.
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool;
 
-    /// Whether a run of so many rows returns before it has ended, so that another may be queued behind it.
+    /// True if a run of so many rows returns before it has ended, so that another may be queued behind it.
     fn returns_early(&self, _e: Exec, _rows: usize) -> bool {
         true
     }
@@ -280,7 +280,7 @@ pub trait Backend: Send {
     /// If there is no such pick, or the host had to make it.
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
-    /// Whether the logits that [`picked`](Self::picked) has picked from were
+    /// True if the logits that [`picked`](Self::picked) has picked from were
     /// [broken](sterna_program::sampling::is_broken). `None` on a backend that does not look at them all: the
     /// token is 0 there if none of them was a number.
     ///
@@ -290,8 +290,8 @@ pub trait Backend: Send {
         None
     }
 
-    /// What each stage of a program has taken since it was compiled; nothing unless the backend was opened
-    /// with an [option](Entry::options) `profile` that says so.
+    /// Time of each stage of a program since it was compiled; `None` unless the backend was opened with an
+    /// [option](Entry::options) `profile` that says so.
     fn stage_times(&self, _e: Exec) -> Option<Vec<StageTime>> {
         None
     }
@@ -382,7 +382,7 @@ pub enum BackendError {
         backend: &'static str,
         /// The call.
         call: &'static str,
-        /// What the device said.
+        /// Message of the device.
         detail: String,
     },
     /// A backend has no such option, or not that choice of it.
@@ -392,7 +392,7 @@ pub enum BackendError {
         backend: &'static str,
         /// Name of the option, as in [`DeviceOption::name`].
         option: String,
-        /// What it takes, or who has it.
+        /// Values that it takes, or backends that have it.
         detail: String,
     },
     /// No backend of that name, or not in this build.
@@ -400,7 +400,7 @@ pub enum BackendError {
     Unknown {
         /// The name asked for.
         name: String,
-        /// What there is.
+        /// Backends and cards that exist.
         detail: String,
     },
 }

@@ -3,7 +3,7 @@
 use super::Plan;
 use sterna_program::{BufDecl, KvDecl, Program, RowsOf, Stage, Weight, WeightDecl};
 
-/// What a part of memory is for.
+/// Purpose of a part of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MemoryKind {
     /// Weights.
@@ -31,18 +31,18 @@ impl MemoryKind {
 /// A part of the memory that a program takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPart {
-    /// What it is for.
+    /// Its purpose.
     pub kind: MemoryKind,
-    /// What it is, for people: `layers (i2_s)`.
+    /// Its name for users: `layers (i2_s)`.
     pub name: String,
     /// Bytes that are asked of the device.
     pub bytes: u64,
 }
 
-/// What a driver takes beside that. It is an estimate: nobody can ask for it in advance.
+/// Memory that a driver takes besides: an estimate, because drivers do not report it in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overhead {
-    /// What it is, for people.
+    /// Its name for users.
     pub name: String,
     /// About so many bytes.
     pub bytes: u64,
@@ -50,7 +50,7 @@ pub struct Overhead {
     pub source: &'static str,
 }
 
-/// What a card moves and computes in a second at most, by its maker; no kernel reaches it.
+/// Peak rates of a card, by its maker; no kernel reaches them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardRates {
     /// Bytes of its own memory.
@@ -68,9 +68,9 @@ pub struct CardRates {
 pub struct DeviceMemory {
     /// The device, for people.
     pub device: String,
-    /// What is asked of it; none is 0.
+    /// Parts that are allocated on it; none is 0 bytes.
     pub parts: Vec<MemoryPart>,
-    /// What its driver will take on top, where it has not done so yet.
+    /// Memory that its driver will take on top, if it has not done so yet.
     pub overhead: Vec<Overhead>,
     /// Page-locked memory of the host, for weights that it has no room for. All of it is copied to the
     /// device in every step.
@@ -82,9 +82,9 @@ pub struct DeviceMemory {
     pub shared_bytes: u64,
     /// Layers whose weights those are, on the host or in the file.
     pub streamed_layers: usize,
-    /// How fast the device is, if that is known.
+    /// Peak rates of the device, if they are known.
     pub rates: Option<CardRates>,
-    /// Bytes that are free for both, where somebody knows.
+    /// Bytes that are free for both, if that is known.
     pub free_bytes: Option<u64>,
     /// Bytes that should stay free besides: for what the driver and others take later.
     pub margin_bytes: u64,

@@ -1,4 +1,4 @@
-//! How a backend says what it is and what can be chosen of it, and the choices.
+//! Entries of backends: descriptions, options, and chosen values.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ pub type Opened = Result<Box<dyn Backend>, BackendError>;
 pub struct Entry {
     /// Its name, `cuda`.
     pub name: &'static str,
-    /// What it runs programs on, for people.
+    /// Description of the devices that it runs programs on.
     pub about: &'static str,
-    /// What can be chosen of it, besides the number of threads.
+    /// Its options, besides the number of threads.
     pub options: &'static [DeviceOption],
-    /// Whether [`auto`](crate::auto) may take it; not what runs on the processor in a GPU's place.
+    /// Opener for [`auto`](crate::auto); `None` for what runs on the processor in a GPU's place.
     pub auto: Option<Auto>,
     /// Each device that it finds, or why it finds none, given a number of threads.
     pub devices: fn(threads: usize) -> Vec<Result<String, BackendError>>,
@@ -29,7 +29,7 @@ pub struct Entry {
 pub struct DeviceOption {
     /// Its name, `device`.
     pub name: &'static str,
-    /// What it means, and the values that it takes.
+    /// Its meaning and its values.
     pub about: &'static str,
 }
 
@@ -38,12 +38,11 @@ pub struct DeviceOption {
 pub struct Auto {
     /// Those of a higher rank are tried first.
     pub rank: u32,
-    /// Whether its device is there.
+    /// True if its device is there.
     pub is_there: fn() -> bool,
 }
 
-/// What was chosen of a backend, by the names of its [`options`](Entry::options). What is left out, it
-/// decides.
+/// Chosen [`options`](Entry::options) of a backend, by name. The backend decides those that are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOptions(BTreeMap<String, String>);
 
@@ -55,12 +54,12 @@ impl DeviceOptions {
         self
     }
 
-    /// What was chosen, if anything.
+    /// The chosen value, if there is one.
     pub fn get(&self, option: &str) -> Option<&str> {
         self.0.get(option).map(String::as_str)
     }
 
-    /// Whether everything is left to the backend.
+    /// True if everything is left to the backend.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,6 +1,6 @@
-//! How fast a model is whose weights are not all on a card: where the others are streamed to it in every
-//! step, and where the processor computes their layers. By formula from a machine's rates; what attention and
-//! the head take is not in it.
+//! Speed of a model whose weights are not all on a card: where the others are streamed to it in every step,
+//! and where the processor computes their layers. By formula from a machine's rates; what attention and the
+//! head take is not in it.
 //!
 //! A step of `n` rows reads each weight once. What is copied is copied while kernels run, so the longer of
 //! the two counts.
@@ -14,7 +14,7 @@ use super::{Backend, BackendError, Exec};
 use sterna_host::clock::Instant;
 use sterna_program::{Linear, PageTable, Program, ProjAdd, Row, RowsOf, Step, Weight};
 
-/// What a processor moves and does in a second while it multiplies by weights in its memory, as measured.
+/// Measured rates of a processor that multiplies by weights in its memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostRates {
     /// Bytes of weights, in steps of a single row.
@@ -29,7 +29,7 @@ impl HostRates {
     /// Bytes of weights that are measured with: more than caches hold.
     const BYTES: usize = 64 << 20;
 
-    /// Of a step over so many bytes and weights, from the seconds of a single row and of more rows.
+    /// Rates by a step over this many bytes and weights, from the seconds of a single row and of more rows.
     pub fn of(bytes: f64, weights: f64, one: f64, (rows, many): (usize, f64)) -> Self {
         Self { memory_bytes: bytes / one, ops: 2.0 * weights * rows as f64 / many }
     }
@@ -91,7 +91,7 @@ impl NoTokens {
         Step { rows: &self.rows[..n], pages: &self.pages, sampling: &[] }
     }
 
-    /// What some stages take for so many rows, at best: the first run is for what is done once.
+    /// Best time of some stages for this many rows, after a first run for one-time work.
     pub fn seconds(
         &self,
         backend: &mut dyn Backend,
@@ -133,11 +133,12 @@ pub struct Rates {
 pub struct Matrices {
     /// Their bytes.
     pub bytes: f64,
-    /// How many weights they have; each is a multiplication and an addition a row.
+    /// Number of their weights; each is a multiplication and an addition a row.
     pub weights: f64,
     /// The share that is on the card, 0 to 1.
     pub resident: f64,
-    /// How often a step passes between the card and the processor, where this one computes the others.
+    /// Number of times that a step passes between the card and the processor, if the processor computes the
+    /// others.
     pub waits: usize,
 }
 

@@ -24,8 +24,8 @@ pub const NAMES: &[&str] = &{
     names
 };
 
-/// What there is to run on: the name of a backend, and a device, or why it has no device. `threads` is for
-/// backends that run on the processor.
+/// Backends and devices of this machine: the name of a backend, and a device, or why it has none. `threads`
+/// is for backends that run on the processor.
 pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError>)> {
     let of = |entry: &'static Entry| (entry.devices)(threads).into_iter().map(|device| (entry.name, device));
     REGISTRY.iter().flat_map(of).collect()
@@ -86,7 +86,7 @@ pub fn on_paper(card: &CardOnPaper) -> Opened {
     #[cfg(not(feature = "cuda"))]
     {
         let CardOnPaper { .. } = card;
-        let detail = format!("cards are planned for by it; this build has {}", NAMES.join(", "));
+        let detail = format!("it plans for cards, and this build has only {}", NAMES.join(", "));
         Err(BackendError::Unknown { name: "cuda".to_owned(), detail })
     }
 }
@@ -97,7 +97,7 @@ fn no_such_option(option: &str) -> String {
     let those: Vec<_> = REGISTRY.iter().filter(has).map(|entry| entry.name).collect();
     match those.as_slice() {
         [] => "no backend of this build has such an option".to_owned(),
-        those => format!("an option of {} alone", those.join(" and ")),
+        those => format!("an option of {} only", those.join(" and ")),
     }
 }
 

@@ -115,11 +115,7 @@ impl ListArgs {
                 lines.push((cached.repo.to_string(), bytes, note));
             }
             for (_, bytes) in cached.parts()? {
-                halves.push(format!(
-                    "{}: {} of a file that is not whole yet",
-                    cached.repo,
-                    BinaryBytes(bytes)
-                ));
+                halves.push(format!("{}: {} of an incomplete download", cached.repo, BinaryBytes(bytes)));
             }
         }
         if self.json {
@@ -133,9 +129,9 @@ impl ListArgs {
             writeln!(out, "{}", line.trim_end())?;
         }
         out.flush()?;
-        halves.iter().for_each(|half| eprintln!("note: {half}; sterna pull goes on from there"));
+        halves.iter().for_each(|half| eprintln!("note: {half}; sterna pull continues it"));
         if lines.is_empty() {
-            eprintln!("no models in {}; sterna pull user/repo gets one", hub.cache().display());
+            eprintln!("no models in {}; sterna pull user/repo downloads one", hub.cache().display());
         }
         Ok(())
     }
@@ -162,7 +158,7 @@ impl RmArgs {
                 continue;
             }
             let freed = if is_whole { cached.remove_all()? } else { cached.remove(&files)? };
-            eprintln!("{name}: {} file(s) removed, {} free", files.len(), BinaryBytes(freed));
+            eprintln!("{name}: {} file(s) removed, {} freed", files.len(), BinaryBytes(freed));
         }
         Ok(())
     }
@@ -228,7 +224,7 @@ impl VerifyArgs {
         for (cached, files, gone) in &found {
             let revisions = revisions(cached)?;
             for file in gone {
-                writeln!(out, "{}: GONE: a link that leads nowhere", name_of(cached, &revisions, file))?;
+                writeln!(out, "{}: MISSING: a dangling link", name_of(cached, &revisions, file))?;
             }
             n_broken += gone.len();
             for file in files {
@@ -253,7 +249,8 @@ impl VerifyArgs {
         match n_broken {
             0 => Ok(()),
             n => Err(format!(
-                "{n} file(s) are broken or gone: sterna rm removes them, and sterna pull gets them anew"
+                "{n} file(s) are broken or missing: sterna rm removes them, and sterna pull downloads them \
+                 again"
             )
             .into()),
         }

@@ -197,7 +197,7 @@ impl Chat {
                 eprintln!("(forgotten)");
             }
             word if word.starts_with('/') && !word.contains(char::is_whitespace) => {
-                eprintln!("{word} is no command; /help lists them");
+                eprintln!("unknown command {word}; /help lists the commands");
             }
             _ => self.answer(line)?,
         }

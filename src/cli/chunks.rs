@@ -72,8 +72,7 @@ impl TextArgs {
         if tokens.len() < least * n_ctx {
             let wanted = if least == 1 { "one chunk" } else { "two chunks" };
             return Err(format!(
-                "the text has {} tokens; at least {wanted} of {n_ctx} are needed (--ctx-size sets their \
-                 length)",
+                "the text has {} tokens, less than {wanted} of {n_ctx}; a smaller --ctx-size makes them shorter",
                 tokens.len()
             )
             .into());

@@ -127,7 +127,7 @@ impl ConvertArgs {
             reports.iter().filter(|report| report.n_changed > 0 && report.to.0 == "f16").collect();
         if !changed.is_empty() {
             let n: u64 = changed.iter().map(|report| report.n_changed).sum();
-            eprintln!("note: {n} weights of {} tensors are no f16 numbers and were rounded", changed.len());
+            eprintln!("note: {n} weights of {} tensors are not exact in f16 and were rounded", changed.len());
         }
         print(&reports, true, in_bytes, bytes)?;
         zeros(&reports);

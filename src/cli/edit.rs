@@ -56,7 +56,7 @@ impl EditArgs {
         let mut metadata = gguf.metadata().clone();
         for key in &self.remove {
             metadata.remove(key).ok_or_else(|| format!("no key {} in the file", key.escape_debug()))?;
-            eprintln!("note: {} is taken out", key.escape_debug());
+            eprintln!("note: {} is removed", key.escape_debug());
         }
         if let Some(path) = &self.copy_from {
             let other = Gguf::open(path)?;
@@ -95,7 +95,10 @@ fn value(old: Option<&Value>, text: &str) -> Result<Value, String> {
         }
         (Some((ty, rest)), _) => (ty, rest),
         (None, Some(ValueType::Array)) => {
-            return Err("is an array, which is copied whole or not at all".to_owned());
+            return Err(
+                "is an array, which --set cannot write; --copy-from and --copy take it from another file"
+                    .to_owned(),
+            );
         }
         (None, Some(ty)) => (ty, text),
     };

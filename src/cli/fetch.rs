@@ -37,10 +37,10 @@ pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, 
         Ok(found) => fetch(&hub, &found),
         Err(err) if err.is_network() => match (hub.cached(name), missing) {
             (Ok(local), Missing::Cached) => {
-                eprintln!("note: {err}; {name} is run as it is in the cache");
+                eprintln!("note: {err}; using {name} from the cache");
                 Ok(local)
             }
-            (Ok(_), Missing::Error) => Err(format!("{err}. {name} is in the cache as it was").into()),
+            (Ok(_), Missing::Error) => Err(format!("{err}. The cache still has {name} as it was").into()),
             (Err(_), _) => Err(format!("{err}. {name} is not in the cache {}", hub.cache().display()).into()),
         },
         Err(err) => Err(explained(err)),
@@ -100,8 +100,8 @@ impl Source for Remote {
 pub fn explained(err: HubError) -> CliError {
     match &err {
         HubError::NoGguf { repo, has_checkpoint: true } => format!(
-            "{err}: `sterna pull {repo} --checkpoint` gets them and prints their folder, of which \
-             `sterna convert` makes a GGUF file"
+            "{err}: `sterna pull {repo} --checkpoint` downloads them and prints their folder, and `sterna \
+             convert` makes a GGUF file from it"
         )
         .into(),
         _ => err.into(),
@@ -137,7 +137,7 @@ pub fn fetch(hub: &Hub, found: &Found) -> Result<Local, CliError> {
     on_ctrl_c(|| std::process::exit(Interrupted::EXIT_CODE.into()))?;
     match fetched {
         Err(HubError::Stopped) => {
-            eprintln!("interrupted; what has come is kept, and the same command goes on from there");
+            eprintln!("interrupted; the same command continues the download");
             Err(Interrupted.into())
         }
         fetched => Ok(fetched?),
@@ -199,7 +199,7 @@ impl Progress {
                 if *done > 0 {
                     let (path, done, size) =
                         (file.path.escape_debug(), BinaryBytes(*done), BinaryBytes(file.size));
-                    self.say(&format!("{path}: goes on after {done} of {size}"));
+                    self.say(&format!("{path}: continues after {done} of {size}"));
                 }
                 if let Some(entry) = state.files.iter_mut().find(|(path, ..)| *path == file.path) {
                     (entry.1, entry.2) = (*done, bar);
@@ -223,7 +223,7 @@ impl Progress {
             }
             Event::Waiting { file } => {
                 let path = file.path.escape_debug();
-                self.say(&format!("{path}: another process is getting it; waiting for that"));
+                self.say(&format!("{path}: waiting for another process that downloads it"));
             }
             Event::Again { file, error, pause } => {
                 let (path, seconds) = (file.path.escape_debug(), pause.as_secs_f64());

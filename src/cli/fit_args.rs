@@ -75,7 +75,7 @@ impl FitArgs {
     }
 
     /// The options with what is chosen for a model on a backend, which one line on stderr says. They stay as
-    /// they are where they fit, and where nobody knows what is free. `None` where nothing fits, which
+    /// they are where they fit, and where the free memory is unknown. `None` where nothing fits, which
     /// [`streamed`](Self::streamed) may mend.
     ///
     /// # Errors

@@ -32,7 +32,7 @@ pub fn verbatim(file: Option<&Path>, nothing_given: &'static str) -> Result<Stri
         (false, true) => "has lines that end in CRLF",
         (false, false) => return Ok(text),
     };
-    eprintln!("note: {name} {found}: it is taken as it is, and `sterna run` reads it without");
+    eprintln!("note: {name} {found}: the text is used as it is; `sterna run` removes them");
     Ok(text)
 }
 

@@ -196,7 +196,7 @@ impl KvReportArgs {
         let haystacks = needle::haystacks(&text, base.tokenizer()?, self.needles);
         if haystacks.is_empty() && self.needles > 0 {
             let least = Haystack::MIN_CTX;
-            eprintln!("no needles: they want chunks of at least {least} tokens (--ctx-size)");
+            eprintln!("no needles: they need chunks of at least {least} tokens (--ctx-size)");
         }
         let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
         for name in self.names(&options) {

@@ -90,7 +90,7 @@ fn is_special(path: &Path) -> bool {
 }
 
 fn is_there(path: &Path) -> CliError {
-    format!("{} is there already; --force replaces it", path.display()).into()
+    format!("{} exists already; --force overwrites it", path.display()).into()
 }
 
 /// A file under another name beside the one it will have, gone again unless it gets there. A pipe or a device

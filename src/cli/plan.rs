@@ -78,7 +78,7 @@ struct Shown {
     codecs: Vec<[String; 2]>,
     /// A row for each context: a cell for each pair of codecs.
     rows: Vec<(usize, Vec<Option<Cell>>)>,
-    /// The longest context of each pair, none if none fits; empty if nobody knows what is free.
+    /// The longest context of each pair, none if none fits; empty if the free memory is unknown.
     longest: Vec<Option<usize>>,
     /// The most that was looked for.
     most_ctx: usize,

@@ -49,7 +49,7 @@ impl PromptCacheArgs {
         })?;
         let same = session.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
         session.cut_back(same.min(prompt.len().saturating_sub(1)));
-        eprintln!("prompt cache: {} of {} tokens of the prompt are there", session.n_cached(), prompt.len());
+        eprintln!("prompt cache: {} of {} prompt tokens are reused", session.n_cached(), prompt.len());
         Ok(session)
     }
 

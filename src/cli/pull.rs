@@ -64,7 +64,10 @@ impl PullArgs {
                 Ok(gguf) => {
                     report::zeros(zero_matrices(&gguf).iter().map(|(info, n)| (info.name.as_str(), *n)))
                 }
-                Err(err) => flags::note("warning", &format!("sterna cannot read what was pulled: {err}")),
+                Err(err) => flags::note(
+                    "warning",
+                    &format!("the download is not a model that sterna can read: {err}"),
+                ),
             }
         }
         writeln!(out, "{}", at.display())?;
@@ -75,9 +78,7 @@ impl PullArgs {
         let mut name = self.access.name(&self.name)?;
         if let Some(revision) = &self.revision {
             if name.revision.is_some() {
-                return Err(
-                    "the name has a revision, and --revision has one, too; leave one of them out".into()
-                );
+                return Err("the name gives a revision, and so does --revision; leave one of them out".into());
             }
             name = name.at(revision)?;
         }
@@ -93,9 +94,9 @@ fn show(hub: &Hub, found: &Found, out: &mut impl Write) -> io::Result<()> {
     for file in &found.files {
         let one = Found { files: vec![file.clone()], ..found.clone() };
         let there = file.size - hub.missing(&one).min(file.size);
-        writeln!(out, "{:>14} bytes, {there:>14} of them here  {}", file.size, file.path.escape_debug())?;
+        writeln!(out, "{:>14} bytes, {there:>14} downloaded  {}", file.size, file.path.escape_debug())?;
     }
     let (n, missing) = (found.files.len(), hub.missing(found));
-    writeln!(out, "{:>14} bytes in {n} file(s), {missing} to come", found.bytes())?;
+    writeln!(out, "{:>14} bytes in {n} file(s), {missing} to download", found.bytes())?;
     out.flush()
 }

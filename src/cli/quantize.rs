@@ -135,7 +135,7 @@ impl QuantizeArgs {
         };
         if let Some(path) = gguf.paths().iter().find(|path| is_same_file(path, out_path)) {
             let (out, input) = (out_path.display(), path.display());
-            return Err(format!("{out} is {input}, which is to be read; name another file").into());
+            return Err(format!("{out} is the input {input}; name another output").into());
         }
         let file = OutFile { path: out_path, bytes, force: self.force };
         let reports = file.write(|out, progress| {
@@ -151,7 +151,11 @@ impl QuantizeArgs {
     }
 
     fn options(&self) -> Result<QuantizeOptions, CliError> {
-        let recipe = self.ty.flag.or(self.ty.positional).ok_or("no type was given")?;
+        let recipe = self
+            .ty
+            .flag
+            .or(self.ty.positional)
+            .ok_or("no type was given: name one, such as Q4_K_M, after the files or with --type")?;
         let read = |path: &PathBuf| Imatrix::open(path).map_err(|err| format!("{}: {err}", path.display()));
         Ok(QuantizeOptions {
             pure: self.pure,

@@ -37,8 +37,8 @@ pub fn zeros<'a>(found: impl Iterator<Item = (&'a str, usize)>) {
         names.push(format!("{} more", found.len() - names.len()));
     }
     eprintln!(
-        "WARNING: {n} matrices are nothing but zeros ({}): no training ends so, and the file that they come \
-         from is broken; take another revision",
+        "WARNING: {n} matrices are all zeros ({}): the file that they come from is broken; use another \
+         revision",
         names.join(", ")
     );
 }
@@ -195,7 +195,7 @@ fn words(reason: StopReason) -> &'static str {
         StopReason::Limit => "--n-predict tokens were generated",
         StopReason::ContextFull => "the context is full (--ctx-size sets it)",
         StopReason::Cancelled => "interrupted",
-        StopReason::Constraint => "the grammar could not be followed any further",
-        StopReason::BrokenLogits => "the model's logits are no numbers",
+        StopReason::Constraint => "no token continues the grammar",
+        StopReason::BrokenLogits => "the model's logits are NaN or infinite",
     }
 }

@@ -149,7 +149,7 @@ impl RunArgs {
         }
         let text = input::text(
             self.file.as_deref(),
-            "no prompt was given. Say it with -p TEXT or -f FILE, or pipe it in",
+            "no prompt was given. Give it with -p TEXT or -f FILE, or pipe it in",
         )?;
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
@@ -201,7 +201,7 @@ fn continue_in_parallel(
     report::continued(&stats, n, seed);
     match (cancelled, has_failed) {
         (true, _) => Err(Interrupted.into()),
-        (false, true) => Err("not every sequence came to its end".into()),
+        (false, true) => Err("some sequences failed".into()),
         (false, false) => Ok(()),
     }
 }

@@ -68,7 +68,7 @@ impl SelftestArgs {
             let mut tested = open()?;
             writeln!(out, "{}: {}", tested.name(), tested.device())?;
             return match selftest::check(&mut *tested, k, v)? {
-                None => Ok(writeln!(out, "it computes what the CPU does")?),
+                None => Ok(writeln!(out, "it computes the same as the CPU")?),
                 Some(wrong) => Err(wrong.into()),
             };
         }
@@ -84,7 +84,7 @@ impl SelftestArgs {
             out.flush()?;
         }
         match wrong {
-            0 => Ok(writeln!(out, "every stage computes what the CPU does")?),
+            0 => Ok(writeln!(out, "every stage computes the same as the CPU")?),
             _ => Err(format!("{wrong} rows of the table are wrong").into()),
         }
     }
@@ -96,7 +96,7 @@ fn table(out: &mut impl Write, subject: &Subject, tested: &mut dyn Backend) -> R
     let name = format!("{preset}, head {head}, KV {}", k.name());
     let model = subject.model()?;
     if let Err(BackendError::Missing { missing, .. }) = tested.plan(&model.program) {
-        writeln!(out, "| {name} | | | | | not there: {} |", missing.join(", "))?;
+        writeln!(out, "| {name} | | | | | not supported: {} |", missing.join(", "))?;
         return Ok(0);
     }
     let mut wrong = 0;

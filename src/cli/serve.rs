@@ -192,7 +192,8 @@ impl ServeArgs {
         warnings.for_each(|warning| eprintln!("warning: {warning}"));
         if !address.ip().is_loopback() && !has_keys {
             eprintln!(
-                "warning: everybody who reaches {address} can use this model: --api-key asks for a key"
+                "warning: anyone who can reach {address} can use this model; --api-key makes the server ask \
+                 for a key"
             );
         }
         let (stopper, was_told) = (server.stopper(), AtomicBool::new(false));
@@ -257,12 +258,12 @@ impl ServeArgs {
             let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
             keys.extend(of_file);
             if keys.is_empty() {
-                return Err(format!("{}: want keys, one a line, found no key", path.display()).into());
+                return Err(format!("{}: want keys, one per line, found none", path.display()).into());
             }
         }
         if let Some(key) = keys.iter().find(|key| key.len() > ServeOptions::KEY_BYTES) {
             return Err(format!(
-                "keys may have {} bytes, and one has {}",
+                "want keys of at most {} bytes, found one of {}",
                 ServeOptions::KEY_BYTES,
                 key.len()
             )

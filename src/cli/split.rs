@@ -100,7 +100,7 @@ impl SplitArgs {
         for path in &paths {
             is_free(path, self.force)?;
             if gguf.paths().iter().any(|input| same(input, path)) {
-                return Err(format!("{} is to be read; name another one", path.display()).into());
+                return Err(format!("{} is the input; name another output", path.display()).into());
             }
         }
         let need: u64 = parts.iter().map(Rewrite::file_bytes).sum();
@@ -161,7 +161,7 @@ pub fn write_whole(
     force: bool,
 ) -> Result<(), CliError> {
     if gguf.paths().iter().any(|input| same(input, out)) {
-        return Err(format!("{} is to be read; name another file", out.display()).into());
+        return Err(format!("{} is the input; name another output", out.display()).into());
     }
     let (n_tensors, bytes) = (whole.tensors().len(), whole.file_bytes());
     let file = OutFile { path: out, bytes, force };
@@ -183,9 +183,9 @@ fn same(a: &std::path::Path, b: &std::path::Path) -> bool {
 fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.strip_suffix(['G', 'g']) {
         Some(digits) => (digits, 1_000_000_000),
-        None => (text.strip_suffix(['M', 'm']).ok_or("want a number with M or G behind it")?, 1_000_000),
+        None => (text.strip_suffix(['M', 'm']).ok_or("want a number followed by M or G")?, 1_000_000),
     };
-    let n: u64 = digits.parse().map_err(|_| "want a number with M or G behind it".to_owned())?;
+    let n: u64 = digits.parse().map_err(|_| "want a number followed by M or G".to_owned())?;
     let bytes = n.checked_mul(unit).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| "want at least 1M, and less than 2^64 bytes".to_owned())
 }

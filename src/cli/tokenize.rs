@@ -88,7 +88,7 @@ impl TokenizeArgs {
             Some(text) => text,
             None => input::verbatim(
                 self.file.as_deref(),
-                "no text was given. Say it as TEXT, -p TEXT or -f FILE, or pipe it in",
+                "no text was given. Give it as TEXT, -p TEXT or -f FILE, or pipe it in",
             )?,
         };
         let text = if reads_escapes { unescape(&text) } else { text };

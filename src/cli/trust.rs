@@ -40,7 +40,7 @@ fn trusted(mut backend: Box<dyn Backend>, options: &EngineOptions) -> Opened {
     let start = Instant::now();
     match selftest::check(&mut *backend, k, v) {
         Ok(None) => {}
-        Ok(Some(detail)) => return Err(wrong(format!("{detail} (--no-self-test runs it all the same)"))),
+        Ok(Some(detail)) => return Err(wrong(format!("{detail} (--no-self-test skips this check)"))),
         Err(err) => {
             return match err.downcast().map(|err| *err) {
                 Ok(BackendError::Missing { .. }) => Ok(backend),

@@ -1,10 +1,10 @@
-//! What becomes of each architecture: which tensors it has, under which names and shapes, and what is done
-//! to them on the way. A table an architecture, in Hugging Face's order.
+//! Tables of the architectures, one for each: tensors, their names and shapes, and the changes on the way, in
+//! Hugging Face's order.
 
 use super::ConvertError;
 use super::config::Config;
 
-/// What is done to a tensor's elements.
+/// Change to a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing.
@@ -49,7 +49,7 @@ pub enum Dim {
     Positions,
 }
 
-/// Whether a checkpoint may lack a tensor.
+/// Necessity of a tensor in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// It may not.
@@ -67,11 +67,11 @@ pub struct Rule {
     pub to: &'static str,
     /// As the checkpoint has it.
     pub shape: &'static [Dim],
-    /// What is done to it.
+    /// The change to it.
     pub change: Change,
-    /// Whether it may be missing.
+    /// Necessity of the tensor.
     pub need: Need,
-    /// Whether it is a linear layer's weight, which ternary models round.
+    /// True if it is a linear layer's weight, which ternary models round.
     pub linear: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct Rule {
 pub struct Architecture {
     /// Names of its classes in `config.json`.
     pub classes: &'static [&'static str],
-    /// What GGUF calls it.
+    /// Its name in GGUF.
     pub name: fn(&Config) -> Result<&'static str, ConvertError>,
     /// Prefix of layer N is this, N and a dot.
     pub layers: &'static str,
@@ -90,20 +90,20 @@ pub struct Architecture {
     pub layer: &'static [&'static [Rule]],
     /// The output head: its name, which a tied model lacks.
     pub head: &'static str,
-    /// Whether the head is the embedding where a configuration does not say.
+    /// True if the head is the embedding where a configuration does not say.
     pub tied: bool,
     /// Values that a configuration may leave out, by transformers' classes.
     pub defaults: &'static [(&'static str, f64)],
-    /// Whether it has RoPE, and whether keys for its length and the vocabulary are written.
+    /// RoPE, and keys for its length and the vocabulary.
     pub rope: Rope,
-    /// Whether its norms are LayerNorms, which have a bias.
+    /// True if its norms are LayerNorms, which have a bias.
     pub layer_norm: bool,
     /// Master weights that nothing in the configuration speaks of: the class alone says that they are
     /// rounded.
     pub masters: bool,
 }
 
-/// What of RoPE is written into a file.
+/// Keys of RoPE that are written into a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rope {
     /// The model has none.

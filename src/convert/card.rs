@@ -1,6 +1,6 @@
 //! The front matter of a model card (`README.md`): names, licence, tags, languages, base models, data sets.
 //!
-//! Of YAML it reads what model cards use: keys at the margin with a value, a list in brackets or a list of
+//! It reads the YAML that model cards use: keys at the margin with a value, a list in brackets or a list of
 //! lines. Anything deeper is left out.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use sterna_gguf::{Array, Metadata};
 /// Keys at the margin, each with its values.
 pub type Front = BTreeMap<String, Vec<String>>;
 
-/// What a folder's model card says; nothing without one.
+/// Keys of a folder's model card; empty without one.
 pub fn read(folder: &Path) -> Front {
     std::fs::read_to_string(folder.join("README.md")).map_or_else(|_| Front::new(), |text| front(&text))
 }
@@ -57,7 +57,7 @@ pub fn write(front: &Front, n_weights: u64, metadata: &mut Metadata) {
     }
 }
 
-/// What there is to say of a model or of data that a card names.
+/// Keys of a model or data set that a card names.
 fn source_of(named: &str, n_weights: u64, mut set: impl FnMut(&str, String)) {
     let address = ["http://", "https://", "ssh://"].iter().find_map(|scheme| named.strip_prefix(scheme));
     let id = match address {
@@ -82,7 +82,7 @@ fn source_of(named: &str, n_weights: u64, mut set: impl FnMut(&str, String)) {
     parts.into_iter().for_each(|(key, value)| value.into_iter().for_each(|value| set(key, value)));
 }
 
-/// What stands between the first line `---` and the next one.
+/// Text between the first line `---` and the next one.
 fn front(text: &str) -> Front {
     let mut out = Front::new();
     let mut lines = text.trim_start_matches('\u{feff}').lines();

@@ -28,7 +28,7 @@ pub struct Checkpoint {
 /// One tensor as its file describes it.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// What its elements are.
+    /// Type of its elements.
     pub elem: Elem,
     /// Contiguous last.
     pub shape: Vec<usize>,
@@ -64,7 +64,7 @@ impl Elem {
         }
     }
 
-    /// Whether elements are real numbers that are read here.
+    /// True if elements are real numbers that are read here.
     pub fn is_real(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
     }
@@ -116,10 +116,10 @@ impl Checkpoint {
         if let Some(first) = missing.first() {
             let at = folder.join(first);
             if at.is_symlink() {
-                return Err(ConvertError::file(&at, "a link that leads nowhere: fetch the file again"));
+                return Err(ConvertError::file(&at, "a dangling link: download the file again"));
             }
             let (n, all) = (missing.len(), names.len());
-            let detail = format!("{n} of {all} files that it names are not there: {first} and so on");
+            let detail = format!("{n} of the {all} files that it names are missing, the first is {first}");
             return Err(ConvertError::file(&index, detail));
         }
         let mut out = Self { tensors: BTreeMap::new(), files: Vec::new() };
@@ -159,11 +159,13 @@ impl Checkpoint {
         let first = POINTER.len().min(source.file_bytes() as usize);
         let first = read(&source, 0, first).map_err(|err| ConvertError::file(path, err))?;
         if first == POINTER {
-            let detail = "is a Git LFS pointer, not the file itself: fetch it with git lfs or from the hub";
+            let detail = "is a Git LFS pointer, not the file itself: get the file with `git lfs pull` or \
+                          from the hub";
             return Err(ConvertError::file(path, detail));
         }
-        let (start, metadata) = header(&source)
-            .map_err(|detail| ConvertError::file(path, format!("is no whole safetensors file: {detail}")))?;
+        let (start, metadata) = header(&source).map_err(|detail| {
+            ConvertError::file(path, format!("is not a complete safetensors file: {detail}"))
+        })?;
         let file = self.files.len();
         for (name, info) in metadata.tensors() {
             let (from, to) = info.data_offsets;
@@ -180,7 +182,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// That every tensor of the index is in its file, and every tensor of a file in the index.
+    /// Checks that every tensor of the index is in its file, and every tensor of a file in the index.
     fn check_index(
         &self,
         index: &Path,
@@ -264,7 +266,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
     }
 }
 
-/// Whether a name leads to a file of the folder itself, on any system.
+/// True if a name leads to a file of the folder itself, on any system.
 fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
@@ -315,7 +317,7 @@ fn files_without_index(folder: &Path) -> Result<Vec<String>, ConvertError> {
     Err(ConvertError::file(folder, detail))
 }
 
-/// That `model-00001-of-00003.safetensors` has all its kin.
+/// Checks that all parts of `model-00001-of-00003.safetensors` are there.
 fn all_parts(folder: &Path, names: Vec<String>) -> Result<Vec<String>, ConvertError> {
     let count = |name: &str| -> Option<usize> {
         let (_, rest) = name.split_once("-of-")?;

@@ -21,14 +21,14 @@ pub struct Config {
     defaults: &'static [(&'static str, f64)],
 }
 
-/// How a checkpoint's linear weights are stored.
+/// Storage of a checkpoint's linear weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantization {
     /// `quant_method`.
     pub method: String,
     /// `linear_class` of BitNet; `bitlinear` where it is not named.
     pub linear_class: String,
-    /// Whether weights are masters that are rounded when the model is loaded.
+    /// True if weights are masters that are rounded when the model is loaded.
     pub online: Option<bool>,
     /// Modules whose weights are as they are, by parts of their names.
     pub spared: Vec<String>,
@@ -41,11 +41,11 @@ pub struct Rope {
     pub base: f64,
     /// Base in the layers with a sliding window, where those have their own.
     pub local_base: Option<f64>,
-    /// How frequencies are stretched.
+    /// Scaling of frequencies.
     pub scaling: RopeScaling,
 }
 
-/// How rotary frequencies are stretched.
+/// Scaling of rotary frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
@@ -54,7 +54,7 @@ pub enum RopeScaling {
     Linear(f64),
     /// YaRN.
     Yarn {
-        /// How much longer the context became.
+        /// Factor by which the context became longer.
         factor: f64,
         /// Positions before that.
         original: u32,
@@ -63,7 +63,7 @@ pub enum RopeScaling {
     },
     /// Llama 3.1: divisors of the frequencies, by wavelength.
     Llama3 {
-        /// Of the longest waves.
+        /// Factor of the longest waves.
         factor: f64,
         /// Wavelengths above `original / low` are long.
         low: f64,
@@ -171,7 +171,7 @@ impl Config {
         ConvertError::file(&self.path, format!("`{key}`: want {want}, found {found}"))
     }
 
-    /// What `quantization_config` says, where there is one.
+    /// Contents of `quantization_config`, if there is one.
     ///
     /// # Errors
     /// [`ConvertError::File`] for one without a method.
@@ -250,7 +250,7 @@ impl Config {
             Some("yarn") => {
                 for (key, usual) in [("beta_fast", 32.0), ("beta_slow", 1.0)] {
                     if number(key)?.is_some_and(|found| found != usual) {
-                        let want = format!("{usual}: what programs read of a GGUF file does not change it");
+                        let want = format!("{usual}, the only value that programs that read GGUF files use");
                         return Err(self.wrong(&format!("rope: {key}"), &want, json.get(key)));
                     }
                 }

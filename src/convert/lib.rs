@@ -34,8 +34,8 @@ use config::Config;
 use shape::Shape;
 use sterna_gguf::{Metadata, TensorInfo, type_named};
 use sterna_quantize::{Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorSource};
-use tensors::{Made, Named, Reading, Values};
-use ternary::{Form, Matrix, ScaleMeaning};
+use tensors::{NamedTensors, OutputTensor, Reading, Values};
+use ternary::{Matrix, ScaleMeaning, ScaleSpan};
 
 /// Why a checkpoint cannot be converted.
 #[derive(Debug, thiserror::Error)]
@@ -99,21 +99,21 @@ impl Outtype {
     }
 }
 
-/// How master weights become ternary.
+/// Rounding of master weights to ternary ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// By BitNet's rule, see [`ternary::absmean`].
     Absmean,
 }
 
-/// What the caller knows or wants.
+/// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
     /// Types of the file's tensors.
     pub outtype: Outtype,
-    /// What scales beside packed codes mean, where the configuration is not to decide.
+    /// Meaning of scales beside packed codes, instead of the configuration's.
     pub scale: Option<ScaleMeaning>,
-    /// How linear weights that are masters of a ternary model are rounded; `None` where they are none.
+    /// Rounding of linear weights that are masters of a ternary model; `None` if they are not.
     pub ternary: Option<Rounding>,
     /// Name of the pre-tokenizer, where tokenizer.json is not to decide.
     pub tokenizer_pre: Option<String>,
@@ -136,7 +136,7 @@ pub struct Converter {
 struct Model {
     checkpoint: Checkpoint,
     metadata: Metadata,
-    made: Vec<Made>,
+    made: Vec<OutputTensor>,
     infos: Vec<TensorInfo>,
 }
 
@@ -160,7 +160,7 @@ impl Converter {
         let arch = arch::by_class(config.class()?)?;
         config.set_defaults(arch.defaults);
         let checkpoint = Checkpoint::open(folder)?;
-        let mut named = Named::new(&checkpoint, arch, options)?;
+        let mut named = NamedTensors::new(&checkpoint, arch, options)?;
         let embedding = arch.globals[0].from[0];
         let rows = match named.get(embedding).map(|tensor| &tensor.shape[..]) {
             Some([rows, _]) if *rows > 0 => *rows,
@@ -202,7 +202,7 @@ impl Converter {
         Ok(Self { model, options, notes })
     }
 
-    /// What is worth knowing about this conversion, a sentence each.
+    /// Notes on this conversion, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -212,7 +212,7 @@ impl Converter {
         &self.model.metadata
     }
 
-    /// What makes the file: its plan, its size, and the file itself, one tensor at a time.
+    /// Writer of the file: its plan, its size, and the file itself, one tensor at a time.
     ///
     /// # Errors
     /// [`ConvertError::Quantize`] for types that do not fit the tensors.
@@ -261,8 +261,9 @@ impl Model {
             .is_some_and(|name| name.starts_with("bitnet"));
         if self.was_rounded() && !is_bitnet && !keeps_int8 {
             notes.push(
-                "the model was trained with int8 activations, and of files of its architecture only i2_s \
-                 says so: with another type they stay at full precision unless the engine is told"
+                "the model was trained with int8 activations, and for its architecture only a file of type \
+                 i2_s says so: with another type the engine keeps activations at full precision unless an \
+                 option says otherwise"
                     .to_owned(),
             );
         }
@@ -279,7 +280,7 @@ impl Model {
         })
     }
 
-    /// Whether linear weights are packed codes or masters.
+    /// True if linear weights are packed codes or masters.
     fn was_rounded(&self) -> bool {
         self.made.iter().any(|made| matches!(made.values, Values::Packed { .. } | Values::Masters))
     }
@@ -291,13 +292,16 @@ impl Model {
         options: &ConvertOptions,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Matrix>, ConvertError> {
-        let matrix =
-            |made: &Made, form: Form| Matrix { name: made.info.name.clone(), form, cols: made.info.cols() };
-        let known = |made: &Made| match &made.values {
-            Values::Packed { scales } => Some(matrix(made, Form::of_scales(scales))),
+        let matrix = |made: &OutputTensor, form: ScaleSpan| Matrix {
+            name: made.info.name.clone(),
+            form,
+            cols: made.info.cols(),
+        };
+        let known = |made: &OutputTensor| match &made.values {
+            Values::Packed { scales } => Some(matrix(made, ScaleSpan::of_scales(scales))),
             // Each expert is rounded by itself.
-            Values::Masters if made.info.dims.len() > 2 => Some(matrix(made, Form::Row)),
-            Values::Masters => Some(matrix(made, Form::Tensor)),
+            Values::Masters if made.info.dims.len() > 2 => Some(matrix(made, ScaleSpan::Row)),
+            Values::Masters => Some(matrix(made, ScaleSpan::Tensor)),
             _ => None,
         };
         let found: Vec<Matrix> = self.made.iter().filter_map(known).collect();
@@ -316,15 +320,15 @@ impl Model {
         for made in self.made.iter().filter(|made| made.linear) {
             let tensor =
                 made.make(&self.checkpoint).map_err(|(name, detail)| ConvertError::tensor(&name, detail))?;
-            match Form::of(&tensor) {
-                Form::Real => return Ok(Vec::new()),
+            match ScaleSpan::of(&tensor) {
+                ScaleSpan::Real => return Ok(Vec::new()),
                 form => out.push(matrix(made, form)),
             }
         }
         notes.push(format!("all {} linear weights are -s, 0 and s already: a ternary model", out.len()));
         notes.push(
-            "of files with i2_s the activations are rounded to int8; if the model was not trained so, tq2_0 \
-             leaves them as they are"
+            "with i2_s files the engine rounds activations to int8; if the model was not trained that way, \
+             use tq2_0, which keeps them at full precision"
                 .to_owned(),
         );
         Ok(out)
@@ -366,7 +370,7 @@ impl Model {
 
     /// Linear weights that are not ternary beside others that are: f16, as the head.
     fn spared(&self, matrices: &[Matrix]) -> Vec<Override> {
-        let is_ternary = |made: &&Made| matrices.iter().any(|matrix| matrix.name == made.info.name);
+        let is_ternary = |made: &&OutputTensor| matrices.iter().any(|matrix| matrix.name == made.info.name);
         let spared = self.made.iter().filter(|made| made.linear && !is_ternary(made));
         spared.map(|made| exactly(&made.info.name, &types::F16)).collect()
     }
@@ -388,29 +392,29 @@ fn exactly(name: &str, ty: &'static dyn QuantType) -> Override {
     Override { pattern, ty }
 }
 
-/// That a ternary type holds these matrices as they are.
+/// Checks that a ternary type holds these matrices as they are.
 fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertError> {
     if matrices.is_empty() {
         return Err(ConvertError::Unsupported(format!(
-            "{} is for ternary weights, and these are not: take another type; if they are the masters of a \
-             ternary model, ConvertOptions::ternary absmean rounds them",
+            "{} is for ternary weights, and these are not ternary: use another type; if they are the master \
+             weights of a ternary model, ConvertOptions::ternary absmean rounds them",
             ty.name()
         )));
     }
     let finest = match ty.ternary() {
         // The encoder gives types of a scale a row the tensor's.
-        Some(Ternary::PerTensor | Ternary::PerRow) => Form::Tensor,
-        _ if ty.block_elems() <= 64 => Form::Block64,
-        _ => Form::Block256,
+        Some(Ternary::PerTensor | Ternary::PerRow) => ScaleSpan::Tensor,
+        _ if ty.block_elems() <= 64 => ScaleSpan::Block64,
+        _ => ScaleSpan::Block256,
     };
     match matrices.iter().find(|matrix| matrix.form > finest) {
         None => Ok(()),
         Some(matrix) => {
             let detail = format!(
-                "has scales for each {}, which {} cannot hold: take `auto`, which finds a type that can",
+                "has one scale per {}, which {} cannot hold: use `auto`, which picks a type that can",
                 match matrix.form {
-                    Form::Row => "row",
-                    Form::Block256 => "256 columns",
+                    ScaleSpan::Row => "row",
+                    ScaleSpan::Block256 => "256 columns",
                     _ => "64 columns",
                 },
                 ty.name()
@@ -420,13 +424,13 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
     }
 }
 
-/// How linear weights are to be read, by the configuration and the caller.
+/// Interpretation of linear weights, by the configuration and the caller.
 fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Result<Reading, ConvertError> {
     let quantization = config.quantization()?;
     if let Some(found) = quantization.as_ref().filter(|found| found.method != "bitnet") {
         return Err(ConvertError::Unsupported(format!(
-            "quantization method {}: of quantised checkpoints only bitnet's are read; take the original of \
-             f32, f16 or bf16",
+            "quantization method {}: bitnet is the only supported one; use the original checkpoint in f32, \
+             f16 or bf16",
             found.method.escape_debug()
         )));
     }
@@ -442,8 +446,8 @@ fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Re
         (None, Some(found)) if found.linear_class == "autobitlinear" => Ok(ScaleMeaning::Multiply),
         (None, Some(found)) if found.linear_class == "bitlinear" => Ok(ScaleMeaning::Divide),
         (None, Some(found)) => Err(format!(
-            "is packed, and what its scale means depends on linear_class, which is {}, want autobitlinear or \
-             bitlinear; ConvertOptions::scale says it: multiply or divide",
+            "is packed, and its scale depends on linear_class, which is {}, want autobitlinear or bitlinear; \
+             ConvertOptions::scale says what weight_scale means: multiply or divide",
             found.linear_class.escape_debug()
         )),
         (None, None) => {
@@ -465,11 +469,11 @@ fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Re
     Ok(Reading { scale, masters, spared })
 }
 
-/// Whether the head is the embedding.
+/// True if the head is the embedding.
 fn tied(
     config: &Config,
     arch: &Architecture,
-    named: &Named<'_>,
+    named: &NamedTensors<'_>,
     notes: &mut Vec<String>,
 ) -> Result<bool, ConvertError> {
     let has_head = named.get(arch.head).is_some();
@@ -487,7 +491,7 @@ fn tied(
     }
 }
 
-/// Of a repository in the hub's cache, the snapshot that its branch `main` stands at.
+/// Snapshot of the branch `main` of a repository in the hub's cache.
 fn snapshot(folder: &Path) -> Option<PathBuf> {
     if folder.join("config.json").exists() {
         return None;
@@ -500,5 +504,6 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
 /// A JSON file whole.
 fn read_json(path: &Path) -> Result<Json, ConvertError> {
     let bytes = std::fs::read(path).map_err(|err| ConvertError::file(path, err))?;
-    serde_json::from_slice(&bytes).map_err(|err| ConvertError::file(path, format!("is no JSON: {err}")))
+    serde_json::from_slice(&bytes)
+        .map_err(|err| ConvertError::file(path, format!("is not valid JSON: {err}")))
 }

@@ -94,18 +94,18 @@ pub fn write(
         && let Some(window) = config.count(&["sliding_window"])?.filter(|window| *window < shape.n_ctx)
     {
         notes.push(format!(
-            "the model attends to its last {window} positions, and files of architecture {name} have no key \
-             for that: longer texts are read whole, as llama.cpp does"
+            "the model has a sliding window of {window} positions, and GGUF has no key for that with \
+             architecture {name}: attention sees the whole context, as in llama.cpp"
         ));
     }
     Ok(())
 }
 
-/// What the model is called: by its card, then by the name that its configuration keeps, then by its folder,
-/// each as far as it says something.
+/// Keys of the model's name: by its card, then by the name in its configuration, then by its folder, each as
+/// far as it gives something.
 fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metadata: &mut Metadata) {
     let of_card = |keys: &[&str]| keys.iter().find_map(|key| card::first(front, key));
-    // Not a path of somebody's computer.
+    // Not a path on the computer where it was made.
     let kept = config.str(&["_name_or_path"]).filter(|name| name.matches('/').count() <= 1);
     let of_folder = names::id_of_folder(folder);
     let ids = kept.into_iter().chain([of_folder.as_str()]);
@@ -169,7 +169,7 @@ fn windows(config: &Config, shape: &Shape, metadata: &mut Metadata) -> Result<()
     Ok(())
 }
 
-/// How the model wants to be sampled, unless it does not want that at all.
+/// Recommended sampling parameters, unless the model is not to be sampled.
 fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>) {
     let floats = [
         ("top_p", "top_p"),
@@ -181,8 +181,8 @@ fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>)
     if generation.get("do_sample").and_then(Json::as_bool) == Some(false) {
         if floats.iter().any(|(key, _)| number(key).is_some()) || number("top_k").is_some() {
             notes.push(
-                "generation_config.json says do_sample false, which no key of a file says: the sampling \
-                 parameters beside it are left out"
+                "generation_config.json says do_sample false, for which GGUF has no key: its sampling \
+                 parameters are left out"
                     .to_owned(),
             );
         }

@@ -5,22 +5,22 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value as Json;
 
-/// What stands for a space.
+/// Character in place of a space.
 pub const SPACE: char = '\u{2581}';
 
-/// How texts are changed before pairs merge.
+/// Changes to texts before pairs merge.
 #[derive(Debug, Default)]
 pub struct Spaces {
-    /// Whether a space is put before a text.
+    /// True if a space is put before a text.
     pub prefix: bool,
-    /// Whether a text is split before each space.
+    /// True if a text is split before each space.
     pub splits: bool,
-    /// What GGUF cannot say of it.
+    /// Notes on properties that GGUF has no key for.
     pub notes: Vec<String>,
 }
 
-/// Whether a tokenizer has spaces as U+2581 or falls back to bytes, and is not byte-level.
-pub fn is_it(tokenizer: &Json) -> bool {
+/// True if a tokenizer has spaces as U+2581 or falls back to bytes, and is not byte-level.
+pub fn is_metaspace(tokenizer: &Json) -> bool {
     let (normalizers, steps) = both(tokenizer);
     if normalizers.iter().chain(&steps).any(|step| kind(step) == "ByteLevel") {
         return false;
@@ -53,10 +53,10 @@ impl Spaces {
                     let scheme = step["prepend_scheme"].as_str().unwrap_or("always");
                     if scheme != "never" && step["add_prefix_space"].as_bool() != Some(false) {
                         spaces.prefix = true;
-                        let once = if scheme == "first" { " and none behind a special token" } else { "" };
+                        let once = if scheme == "first" { " and none after a special token" } else { "" };
                         spaces.notes.push(format!(
-                            "the tokenizer's Metaspace puts no space before a text that begins with \
-                             one{once}, which has no key in GGUF: it is put there"
+                            "the tokenizer's Metaspace adds no space before a text that begins with \
+                             one{once}, and GGUF has no key for that: Sterna adds the space"
                         ));
                     }
                     spaces.splits = step["split"].as_bool().unwrap_or(true);
@@ -65,15 +65,15 @@ impl Spaces {
                 "Split" if replaced && step["pattern"]["String"] == " " => {}
                 other => {
                     return Err(format!(
-                        "its pre-tokenizer has a step {other}, which no vocabulary of SentencePiece's kind \
-                         has in GGUF"
+                        "its pre-tokenizer has a step {other}, which GGUF cannot express for a SentencePiece \
+                         vocabulary"
                     ));
                 }
             }
         }
         if !replaced {
             return Err(
-                "its spaces are not U+2581, as GGUF's vocabularies of SentencePiece's kind have them".into(),
+                "its spaces are not U+2581, and GGUF needs that for a SentencePiece vocabulary".into()
             );
         }
         Ok(spaces)
@@ -125,7 +125,7 @@ pub struct Merges<'m> {
 }
 
 impl<'m> Merges<'m> {
-    /// Of equal pairs the last one counts, as in `tokenizers`.
+    /// The last of equal pairs counts, as in `tokenizers`.
     pub fn new(pairs: &'m [(String, String)]) -> Self {
         let both = |(left, right): &'m (String, String)| (left.as_str(), right.as_str());
         let ranks = pairs.iter().map(both).zip(0..).collect();
@@ -147,7 +147,7 @@ impl<'m> Merges<'m> {
         -(rank.unwrap_or(self.ranks.len()) as f32)
     }
 
-    /// Whether scores can join a token where ranks do not: its own spelling merges to something else, though
+    /// True if scores can join a token where ranks do not: its own spelling merges to something else, though
     /// it has halves that are no pair.
     pub fn is_doubtful(&self, token: &str, vocabulary: &HashSet<&str>) -> bool {
         let is_joined = |at: usize| {
@@ -158,7 +158,7 @@ impl<'m> Merges<'m> {
         self.last(token).is_none() && token.char_indices().skip(1).any(|(at, _)| is_joined(at))
     }
 
-    /// Whether a pair makes the token.
+    /// True if a pair makes the token.
     pub fn is_made(&self, token: &str) -> bool {
         self.best.contains_key(token)
     }
@@ -225,11 +225,13 @@ mod tests {
             (metaspace(json!({"prepend_scheme": "never"})), false, true),
             (metaspace(json!({"add_prefix_space": false})), false, true),
         ] {
-            assert!(is_it(&tokenizer));
+            assert!(is_metaspace(&tokenizer));
             let spaces = Spaces::of(&tokenizer).unwrap();
             assert_eq!((spaces.prefix, spaces.splits), (prefix, splits), "{tokenizer}");
         }
-        assert!(!is_it(&json!({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"byte_fallback": true}})));
+        assert!(!is_metaspace(
+            &json!({"pre_tokenizer": {"type": "ByteLevel"}, "model": {"byte_fallback": true}})
+        ));
         let said = Spaces::of(&json!({"model": {"byte_fallback": true}})).unwrap_err();
         assert!(said.contains("U+2581"), "{said}");
         let digits = json!({"normalizer": replace, "pre_tokenizer": {"type": "Digits"}});

@@ -4,28 +4,29 @@ use std::path::Path;
 
 use regex::Regex;
 
-/// What a name says, by the rules of llama.cpp's converter (`gguf-py`, `Metadata.get_model_id_components`).
+/// Components of a name, by the rules of llama.cpp's converter (`gguf-py`,
+/// `Metadata.get_model_id_components`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Components {
-    /// What stands behind the organization.
+    /// The name after the organization.
     pub name: Option<String>,
     pub organization: Option<String>,
     /// The family: `bitnet-b1.58`.
     pub basename: Option<String>,
-    /// What was made of it: `Instruct`.
+    /// Kind of finetune: `Instruct`.
     pub finetune: Option<String>,
     pub version: Option<String>,
     pub size_label: Option<String>,
 }
 
-/// What a part of a name may be.
+/// Kind of a part of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Basename,
     SizeLabel,
     Finetune,
     Version,
-    /// Of weights, which no key has.
+    /// Type of the weights, for which there is no key.
     Type,
 }
 
@@ -40,13 +41,13 @@ impl Part {
     }
 }
 
-/// Whether a part has a form, in capitals or not.
+/// True if a part has a form, in capitals or not.
 fn has_form(text: &str, form: &str) -> bool {
     Regex::new(&format!("^(?i:{form})$")).expect("a form of ours").is_match(text)
 }
 
 impl Components {
-    /// Of `name` or `organization/name`, for a model of so many weights.
+    /// Components of `name` or `organization/name`, for a model of this many weights.
     pub fn of(id: &str, n_weights: u64) -> Self {
         if id.contains(' ') {
             // A sentence.
@@ -94,7 +95,7 @@ impl Components {
             }
         }
         let size_label = joined(sizes);
-        // Without any of them nobody knows where the family's name ends.
+        // Without any of them it is unknown where the family's name ends.
         let is_clear = size_label.is_some() || finetune.is_some() || version.is_some();
         let basename = joined(those(&|part| part.is(Kind::Basename)));
         Self {
@@ -207,7 +208,7 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// What gguf-py says of the same names.
+    /// Gguf-py's components of the same names.
     #[test]
     fn components_are_upstreams() {
         type Want = [Option<&'static str>; 5];

@@ -6,7 +6,7 @@ use sterna_tokenizer::pre_tokenizers;
 
 /// GPT-2's expression, which `ByteLevel` applies unless it is told not to.
 const BYTE_LEVEL: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
-/// What `Punctuation` splits off.
+/// Characters that `Punctuation` splits off.
 const PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
 
 /// The name of the pre-tokenizer in `tokenizer.ggml.pre`.
@@ -32,13 +32,13 @@ pub fn name(tokenizer: &Json) -> Result<&'static str, String> {
     found.ok_or_else(|| {
         let known: Vec<_> = pre_tokenizers().map(|(name, ..)| name).collect();
         let known = known.join(", ");
-        format!("its pre-tokenizer is none of {known}: it splits by {}", steps.join("  then by  "))
+        format!("its pre-tokenizer is not one of {known}: it splits by {}", steps.join("  then by  "))
     })
 }
 
 /// Says that a normaliser is left out.
 pub fn lost_normalizer(kind: &str) -> String {
-    format!("the tokenizer's {kind} normaliser has no key in GGUF: some texts get other ids")
+    format!("GGUF has no key for the tokenizer's {kind} normaliser: some texts get other ids")
 }
 
 /// The expressions by which a pre-tokenizer splits, one after the other.
@@ -53,7 +53,7 @@ fn steps(json: &Json) -> Result<Vec<String>, String> {
         }
         Some("ByteLevel") => match (flag("add_prefix_space"), flag("use_regex")) {
             (Some(true), _) => {
-                Err("its ByteLevel adds a space before each text, which no file can say".into())
+                Err("its ByteLevel adds a space before each text, for which GGUF has no key".into())
             }
             (_, Some(false)) => Ok(Vec::new()),
             _ => Ok(vec![BYTE_LEVEL.to_owned()]),
@@ -81,8 +81,10 @@ fn steps(json: &Json) -> Result<Vec<String>, String> {
                 (None, None) => Err("its Split has no pattern".to_owned()),
             }
         }
-        Some(other) => Err(format!("its pre-tokenizer has a step {other}, which is not known here")),
-        None => Err("it has no pre-tokenizer; one of SentencePiece's kind wants tokenizer.model".to_owned()),
+        Some(other) => Err(format!("its pre-tokenizer has an unknown step {other}")),
+        None => {
+            Err("it has no pre-tokenizer; for a SentencePiece vocabulary, add its tokenizer.model".to_owned())
+        }
     }
 }
 

@@ -54,7 +54,7 @@ impl Model {
     pub fn read(path: &Path) -> Result<Self, ConvertError> {
         let bytes = std::fs::read(path).map_err(|err| ConvertError::file(path, err))?;
         let model = Self::decode(&bytes[..])
-            .map_err(|err| ConvertError::file(path, format!("is no SentencePiece model: {err}")))?;
+            .map_err(|err| ConvertError::file(path, format!("is not a SentencePiece model: {err}")))?;
         if model.pieces.is_empty() {
             return Err(ConvertError::file(path, "is a SentencePiece model without pieces"));
         }
@@ -65,7 +65,7 @@ impl Model {
         }
     }
 
-    /// Whether a space is put before each text.
+    /// True if a space is put before each text.
     pub fn adds_prefix(&self) -> bool {
         self.normalizer.as_ref().and_then(|normalizer| normalizer.add_dummy_prefix).unwrap_or(true)
     }

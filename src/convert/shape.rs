@@ -19,7 +19,7 @@ pub struct Shape {
     pub n_kv_heads: usize,
     /// Length of a head.
     pub head_dim: usize,
-    /// Whether the configuration gives it.
+    /// True if the configuration gives it.
     pub has_head_dim: bool,
     /// Rows of the embedding.
     pub vocab: usize,

@@ -14,7 +14,7 @@ use super::ternary::{self, ScaleMeaning};
 use super::{ConvertError, ConvertOptions};
 use sterna_gguf::TensorInfo;
 
-/// How the values of a tensor come about.
+/// Source of the values of a tensor.
 #[derive(Clone, Debug)]
 pub enum Values {
     /// As the checkpoint has them.
@@ -32,12 +32,12 @@ pub enum Values {
 
 /// A tensor of the file to be.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct OutputTensor {
     /// Name, dimensions, and the type that it is made in.
     pub info: TensorInfo,
-    /// Whether it is a linear layer's weight.
+    /// True if it is a linear layer's weight.
     pub linear: bool,
-    /// How it comes about.
+    /// Source of its values.
     pub values: Values,
     /// The tensors that it is made of: several for experts.
     parts: Vec<(String, Tensor)>,
@@ -62,7 +62,7 @@ const NOT_TEXT: [&str; 12] = [
     "vision_",
 ];
 
-/// What stands where before a name as a text model has it.
+/// Prefixes of names, and the ones in a text model.
 const PREFIXES: [(&str, &str); 4] = [
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
@@ -71,14 +71,14 @@ const PREFIXES: [(&str, &str); 4] = [
 ];
 
 /// The checkpoint's tensors by the names that rules have.
-pub struct Named<'a> {
+pub struct NamedTensors<'a> {
     checkpoint: &'a Checkpoint,
     by_name: BTreeMap<String, &'a str>,
-    /// What is left out, and why.
+    /// Notes on tensors that are left out, with the reason.
     pub notes: Vec<String>,
 }
 
-impl<'a> Named<'a> {
+impl<'a> NamedTensors<'a> {
     /// Sorts out what no file holds.
     ///
     /// # Errors
@@ -94,7 +94,8 @@ impl<'a> Named<'a> {
             if NOT_TEXT.iter().any(|prefix| name.starts_with(prefix)) {
                 if !options.text_only {
                     return Err(ConvertError::Unsupported(format!(
-                        "tensor {} is of no text model: ConvertOptions::text_only leaves such parts out",
+                        "tensor {} is not part of a text model: ConvertOptions::text_only leaves such \
+                         tensors out",
                         name.escape_debug()
                     )));
                 }
@@ -113,13 +114,13 @@ impl<'a> Named<'a> {
                 continue;
             }
             if let Some(other) = by_name.insert(short, name) {
-                let detail = format!("is here as {} too", other.escape_debug());
+                let detail = format!("is also there as {}", other.escape_debug());
                 return Err(ConvertError::tensor(name, detail));
             }
         }
         let notes = match n_other {
             0 => Vec::new(),
-            n => vec![format!("{n} tensors that are of no text model are left out")],
+            n => vec![format!("{n} tensors that are not part of a text model are left out")],
         };
         Ok(Self { checkpoint, by_name, notes })
     }
@@ -140,12 +141,12 @@ impl<'a> Named<'a> {
     }
 }
 
-/// What decides how linear weights are read.
+/// Properties that decide how linear weights are read.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// What scales beside packed codes mean; `None` where packed codes are an error, with why.
+    /// Meaning of scales beside packed codes; the reason if packed codes are an error.
     pub scale: Result<ScaleMeaning, String>,
-    /// Whether real linear weights are masters, or else why nobody knows.
+    /// True if real linear weights are masters, or the reason why that is unknown.
     pub masters: Result<bool, String>,
     /// Parts of names of linear layers that are as they are.
     pub spared: Vec<String>,
@@ -157,13 +158,13 @@ pub struct Reading {
 /// [`ConvertError::Tensor`] for one that is missing, unknown, of another shape or type, or whose scales make
 /// no sense.
 pub fn plan(
-    named: &mut Named<'_>,
+    named: &mut NamedTensors<'_>,
     arch: &Architecture,
     shape: &Shape,
     reading: &Reading,
     rope: Option<&Rope>,
     tied: bool,
-) -> Result<Vec<Made>, ConvertError> {
+) -> Result<Vec<OutputTensor>, ConvertError> {
     let mut out = Vec::new();
     let mut planner = Planner { named, shape, reading };
     let (embedding, others) = arch.globals.split_first().expect("the table begins with the embedding");
@@ -198,13 +199,11 @@ pub fn plan(
     match named.left() {
         None => Ok(out),
         Some((name, n)) => {
-            let more = if n > 1 { format!(", and {} more are not either", n - 1) } else { String::new() };
+            let more = if n > 1 { format!(", and {} more tensors", n - 1) } else { String::new() };
             let is_embedding = name.ends_with("_proj.norm.weight") || name.ends_with("rms_norm.weight");
             let detail = match is_embedding {
-                true => {
-                    "is a norm before a projection, as bitnet-embedding has them: not supported".to_owned()
-                }
-                false => format!("is not known of {}{more}", arch.classes[0]),
+                true => "is a norm before a projection, as in bitnet-embedding: not supported".to_owned(),
+                false => format!("does not belong to {}{more}", arch.classes[0]),
             };
             Err(ConvertError::tensor(name, detail))
         }
@@ -212,14 +211,14 @@ pub fn plan(
 }
 
 struct Planner<'a, 'b> {
-    named: &'a mut Named<'b>,
+    named: &'a mut NamedTensors<'b>,
     shape: &'a Shape,
     reading: &'a Reading,
 }
 
 impl Planner<'_, '_> {
     /// The tensor of a rule, where there is one.
-    fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<Made>, ConvertError> {
+    fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<OutputTensor>, ConvertError> {
         let name = format!("{to}{}", rule.to);
         if rule.change == Change::Stack {
             let n_experts = self.shape.experts.map_or(0, |(n, _, _)| n);
@@ -238,7 +237,12 @@ impl Planner<'_, '_> {
         }
     }
 
-    fn made(&mut self, rule: &Rule, to: String, parts: Vec<(String, Tensor)>) -> Result<Made, ConvertError> {
+    fn made(
+        &mut self,
+        rule: &Rule,
+        to: String,
+        parts: Vec<(String, Tensor)>,
+    ) -> Result<OutputTensor, ConvertError> {
         let dims: Vec<usize> = rule.shape.iter().map(|dim| self.shape.of(*dim)).collect();
         let elem = parts.first().map_or(Elem::F32, |(_, part)| part.elem);
         let is_packed = rule.linear && elem == Elem::U8;
@@ -259,7 +263,7 @@ impl Planner<'_, '_> {
                 let want = if part.elem.is_real() { elem.name() } else { "F32, F16, BF16 or F64".to_owned() };
                 let way_out = match part.elem {
                     Elem::U8 | Elem::Other(_) if rule.linear => {
-                        "; of quantised checkpoints only packed ternary ones are read"
+                        "; the only quantised checkpoints that are supported are packed ternary ones"
                     }
                     _ => "",
                 };
@@ -293,7 +297,7 @@ impl Planner<'_, '_> {
             Change::Stack => info.dims.insert(0, parts.len()),
             _ => {}
         }
-        Ok(Made { info, linear: rule.linear, values, parts, change: rule.change, n_heads })
+        Ok(OutputTensor { info, linear: rule.linear, values, parts, change: rule.change, n_heads })
     }
 
     fn values(
@@ -357,7 +361,7 @@ fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
 
 /// `rope_freqs.weight`: Llama 3.1's divisors of the frequencies, in f32 as llama.cpp's converter works them
 /// out.
-fn rope_factors(rope: &Rope, head_dim: usize) -> Option<Made> {
+fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
     let RopeScaling::Llama3 { factor, low, high, original } = rope.scaling else { return None };
     let of = |pair: usize| {
         let exponent = (2 * pair) as f32 / head_dim as f32;
@@ -385,10 +389,10 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<Made> {
         n_bytes: 0,
     };
     let (values, parts) = (Values::Computed(bytes.into()), Vec::new());
-    Some(Made { info, linear: false, values, parts, change: Change::None, n_heads: 1 })
+    Some(OutputTensor { info, linear: false, values, parts, change: Change::None, n_heads: 1 })
 }
 
-impl Made {
+impl OutputTensor {
     /// Rows that the file has of it: the others are left out.
     pub fn cut_rows(&mut self, n: usize) {
         if self.change == Change::CutVocab {

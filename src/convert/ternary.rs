@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::checkpoint::Elem;
 
-/// What `weight_scale` beside packed codes means.
+/// Meaning of `weight_scale` beside packed codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleMeaning {
     /// Weight = code x scale: `autobitlinear`, as in BitNet b1.58 2B-4T.
@@ -110,14 +110,14 @@ pub fn absmean(weights: &mut [f32]) {
     }
 }
 
-/// Whether a type is for ternary weights. Q2_0 and PQ2_0 have a fourth code, which no quantiser writes.
+/// True if a type is for ternary weights. Q2_0 and PQ2_0 have a fourth code, which no quantiser writes.
 pub fn is_for_ternary(ty: &dyn QuantType) -> bool {
     ty.ternary().is_some() || ty.is(&types::Q2_0) || ty.is(&types::Pq2_0)
 }
 
-/// What the weights of a matrix have in common.
+/// Part of a matrix whose weights share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Form {
+pub enum ScaleSpan {
     /// -s, 0 and s, one s for the whole matrix.
     Tensor,
     /// One s a row.
@@ -130,13 +130,13 @@ pub enum Form {
     Real,
 }
 
-impl Form {
-    /// Of scales beside codes.
+impl ScaleSpan {
+    /// Form of a matrix by the scales beside its codes.
     pub fn of_scales(scales: &[f32]) -> Self {
         if scales.len() == 1 { Self::Tensor } else { Self::Row }
     }
 
-    /// Of a matrix's values. Ends at the first block that is not ternary.
+    /// Form of a matrix by its values. Ends at the first block that is not ternary.
     pub fn of(tensor: &HostTensor) -> Self {
         let mut values = vec![0.0; tensor.cols];
         let (mut form, mut of_tensor) = (Self::Tensor, None);
@@ -184,8 +184,8 @@ fn magnitude(values: &[f32]) -> Result<Option<f32>, ()> {
 pub struct Matrix {
     /// GGUF name.
     pub name: String,
-    /// What its weights share.
-    pub form: Form,
+    /// Part whose weights share a scale.
+    pub form: ScaleSpan,
     /// Columns.
     pub cols: usize,
 }
@@ -195,28 +195,28 @@ pub struct Matrix {
 /// it in microsoft/BitNet's way, in which other numbers mean other types.
 pub fn packing(matrices: &[Matrix]) -> Vec<(&'static dyn QuantType, String)> {
     let misfit =
-        matrices.iter().find(|matrix| matrix.form != Form::Tensor || !matrix.cols.is_multiple_of(128));
+        matrices.iter().find(|matrix| matrix.form != ScaleSpan::Tensor || !matrix.cols.is_multiple_of(128));
     let Some(misfit) = misfit else {
         let why = "each matrix has one scale, and its rows are whole blocks of 128";
         return matrices.iter().map(|_| (&types::I2S as &'static dyn QuantType, why.to_owned())).collect();
     };
     let name = misfit.name.escape_debug();
     let not_i2_s = match misfit.form {
-        Form::Tensor => format!("rows of {name} have {} columns, which are no blocks of 128", misfit.cols),
-        Form::Row => format!("rows of {name} have scales of their own"),
+        ScaleSpan::Tensor => format!("rows of {name} have {} columns, not a multiple of 128", misfit.cols),
+        ScaleSpan::Row => format!("rows of {name} have scales of their own"),
         _ => format!("rows of {name} have several scales each"),
     };
     let one = |matrix: &Matrix| -> (&'static dyn QuantType, String) {
         let cols = matrix.cols;
-        let holds = |finest: Form, block: usize| matrix.form <= finest && cols.is_multiple_of(block);
-        if holds(Form::Block256, 256) {
+        let holds = |finest: ScaleSpan, block: usize| matrix.form <= finest && cols.is_multiple_of(block);
+        if holds(ScaleSpan::Block256, 256) {
             return (&types::Tq2_0, format!("i2_s has one scale a tensor, and {not_i2_s}"));
         }
-        let not_tq2_0 = match matrix.form <= Form::Block256 {
-            true => format!("{cols} columns are no blocks of 256"),
+        let not_tq2_0 = match matrix.form <= ScaleSpan::Block256 {
+            true => format!("{cols} columns are not a multiple of 256"),
             false => "scales change within blocks of 256".to_owned(),
         };
-        if holds(Form::Block64, 64) {
+        if holds(ScaleSpan::Block64, 64) {
             return (&types::Q2_0, format!("{not_i2_s}, and {not_tq2_0}"));
         }
         (&types::F16, format!("{not_i2_s}, {not_tq2_0}, and there are no whole blocks of 64 with one scale"))

@@ -47,7 +47,7 @@ pub struct Request<'a> {
     pub config: &'a Config,
     /// Rows of the embedding.
     pub rows: usize,
-    /// Whether rows beyond the vocabulary are left out instead of named.
+    /// True if rows beyond the vocabulary are left out instead of named.
     pub cut: bool,
     /// Name of the pre-tokenizer, where the caller knows it.
     pub pre: Option<&'a str>,
@@ -112,11 +112,11 @@ pub fn write(
         }
         false => optional(&json)?,
     };
-    let of_sentencepiece = model.is_file() || metaspace::is_it(&tokenizer);
+    let of_sentencepiece = model.is_file() || metaspace::is_metaspace(&tokenizer);
     if let Some(name) = request.pre.filter(|_| of_sentencepiece) {
         let path = if model.is_file() { &model } else { &json };
         let detail = format!(
-            "is a vocabulary of SentencePiece's kind, which `{name}` does not split: leave \
+            "is a SentencePiece vocabulary, which needs no pre-tokenizer such as `{name}`: leave \
              ConvertOptions::tokenizer_pre out"
         );
         return Err(ConvertError::file(path, detail));
@@ -199,9 +199,7 @@ fn byte_level(
     let name = match request.pre {
         Some(name) => pre_tokenizer_name(name).map_err(|err| wrong(err.to_string()))?,
         None => pre::name(tokenizer).map_err(|detail| {
-            wrong(format!(
-                "{detail}; ConvertOptions::tokenizer_pre names one that is to be used all the same"
-            ))
+            wrong(format!("{detail}; ConvertOptions::tokenizer_pre names one to use instead"))
         })?,
     };
     let mut out = listed(request, path, tokenizer)?;
@@ -226,13 +224,13 @@ fn ranked(
     notes: &mut Vec<String>,
 ) -> Result<Vocabulary, ConvertError> {
     let wrong = |detail: String| ConvertError::file(path, detail);
-    let spaces = metaspace::Spaces::of(tokenizer)
-        .map_err(|detail| wrong(format!("{detail}; tokenizer.model beside it would be read instead")))?;
+    let spaces = metaspace::Spaces::of(tokenizer).map_err(|detail| {
+        wrong(format!("{detail}; if tokenizer.model is beside it, that is read instead"))
+    })?;
     let mut out = listed(request, path, tokenizer)?;
     let model = &tokenizer["model"];
     if model["byte_fallback"] != true {
-        let detail = "its characters that are no token are not bytes (model.byte_fallback), as GGUF's \
-                      vocabularies of SentencePiece's kind have them";
+        let detail = "model.byte_fallback is not true, and GGUF needs that for a SentencePiece vocabulary";
         return Err(wrong(detail.to_owned()));
     }
     for key in ["continuing_subword_prefix", "end_of_word_suffix"] {
@@ -250,16 +248,16 @@ fn ranked(
         .count();
     if n_doubtful > 0 {
         notes.push(format!(
-            "{n_doubtful} tokens are made by none of the tokenizer's merges, but are by their scores in \
-             GGUF: texts that spell one may get other ids"
+            "{n_doubtful} tokens cannot be reached by the tokenizer's merges, but can by their scores in \
+             GGUF: texts that contain one may get other ids"
         ));
     }
     let n_across = out.tokens.iter().filter(|text| text.chars().skip(1).any(|char| char == metaspace::SPACE));
     let n_across = n_across.filter(|text| merges.is_made(text)).count();
     if spaces.splits && n_across > 0 {
         notes.push(format!(
-            "the tokenizer splits texts before each space, which has no key in GGUF: {n_across} tokens that \
-             reach over one are used there"
+            "the tokenizer splits texts before each space, and GGUF has no key for that: {n_across} tokens \
+             that contain such a space are used anyway"
         ));
     }
     notes.extend(spaces.notes);
@@ -366,7 +364,7 @@ fn added_tokens(settings: &Json, tokenizer: &Json) -> Vec<(usize, String, bool)>
     of_settings.chain(listed).collect()
 }
 
-/// Whether a token that is not marked special is one by its spelling.
+/// True if a token that is not marked special is one by its spelling.
 fn looks_special(text: &str) -> bool {
     let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::{ConvertError, read_json};
 
-/// What such tokenizers call every special token where nothing else is said.
+/// Default of every special token in such tokenizers.
 const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// The same as `tokenizer.json` would say it, which splits texts as GPT-2 does. `is_known` says that this one
@@ -19,8 +19,8 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 pub fn tokenizer(folder: &Path, settings: &Json, is_known: bool) -> Result<Json, ConvertError> {
     let vocab = &folder.join("vocab.json");
     if !is_known {
-        let detail = "stands alone, without tokenizer.json: it does not say how texts are split, which \
-                      ConvertOptions::tokenizer_pre can";
+        let detail = "comes without tokenizer.json, so nothing says how texts are split: name it with \
+                      ConvertOptions::tokenizer_pre";
         return Err(ConvertError::file(vocab, detail));
     }
     let ids = read_json(vocab)?;

@@ -1,4 +1,4 @@
-//! How the inputs of linear layers are rounded, where that is not to be the model's own way.
+//! Rounding of the inputs of linear layers, if it is not the model's own.
 
 use ggml_types::{QuantType, types};
 
@@ -31,7 +31,7 @@ pub const ACT_TYPES: [&str; 5] = [ACTS[0].0, ACTS[1].0, ACTS[2].0, ACTS[3].0, AC
 
 /// Changes how the layers of a model round their inputs. Weights of floats never get rounded inputs, and a
 /// layer that rounds each token stays so when blocks are asked for. `rounding` is what the backend does with
-/// weights of a type where nobody asks for anything.
+/// weights of a type by default.
 ///
 /// # Errors
 /// [`Error::Option`] for another word.

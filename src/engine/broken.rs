@@ -8,7 +8,7 @@ use sterna_program::sampling::is_broken;
 use sterna_program::{Program, Row, RowsOf, Step};
 
 impl Runner {
-    /// Whether the row at `at` of `seq`, run once more, has logits that are no numbers. Overwrites the logits
+    /// True if the row at `at` of `seq`, run once more, has logits that are no numbers. Overwrites the logits
     /// of the last run.
     ///
     /// # Errors

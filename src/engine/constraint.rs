@@ -1,4 +1,4 @@
-//! What a sequence may say: a set of tokens for every position, decided outside the engine.
+//! Constraints on a sequence: a set of tokens for every position, decided outside the engine.
 //!
 //! The engine knows no grammar. It asks a [`Constraint`] for the tokens that may come next when it picks one
 //! on the host, and tells it which one was picked. What is not constrained is not slowed: the row of a
@@ -19,7 +19,7 @@ impl TokenMask {
         Self { words }
     }
 
-    /// Whether `token` is in the set.
+    /// True if `token` is in the set.
     pub fn allows(&self, token: u32) -> bool {
         self.words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
@@ -76,7 +76,7 @@ pub trait Constraint: Debug + Send {
     /// [`ConstraintError::Failed`], for a token that is not in the mask too.
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
 
-    /// Whether the text is complete and nothing can follow: the sequence ends here.
+    /// True if the text is complete and nothing can follow: the sequence ends here.
     fn is_done(&self) -> bool;
 }
 
@@ -84,12 +84,12 @@ pub trait Constraint: Debug + Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// The constraint cannot say what may come next.
-    #[error("the grammar cannot be followed any further: {0}")]
+    #[error("the grammar cannot be followed: {0}")]
     Failed(String),
     /// No token that may come next can be picked.
     #[error(
-        "no token that the grammar allows can be picked: SamplerOptions::logit_bias or the rule that forbids \
-         the end of the text excludes them all, or to the model they are impossible"
+        "the sampler can pick none of the tokens that the grammar allows: SamplerOptions::logit_bias or \
+         ignoring the end of the text excludes all of them, or their logits are minus infinity"
     )]
     NoToken,
 }

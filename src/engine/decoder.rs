@@ -47,7 +47,7 @@ pub struct Event {
     pub text: String,
     /// Reason why the sequence ended, if it did.
     pub end: Option<StopReason>,
-    /// Whether the token only ended the text, and is no part of it.
+    /// True if the token only ended the text, and is no part of it.
     pub ends_text: bool,
     /// Fault of the sequence, if it failed.
     pub fault: Option<Fault>,

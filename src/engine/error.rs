@@ -93,18 +93,16 @@ pub enum Error {
         n_seqs: usize,
     },
     /// Sessions are refused while a batch has the engine.
-    #[error("a batch has this engine, or another one is asked for: one batch, or sessions, at a time")]
+    #[error("a batch is using this engine: it runs one batch, or sessions, at a time")]
     InBatch,
     /// A batch wants the engine for itself.
-    #[error("{live} sessions of this engine are in use; a batch wants it for itself")]
+    #[error("{live} sessions of this engine are in use; a batch needs the engine for itself")]
     Sessions {
         /// Sessions that live.
         live: usize,
     },
     /// The pool has no page for a session's step.
-    #[error(
-        "the KV cache is full: a sequence of {need} pages of 64 positions wants more, and {free} are free"
-    )]
+    #[error("the KV cache is full: a sequence needs {need} pages of 64 positions, and {free} pages are free")]
     OutOfPages {
         /// Pages that the sequence would hold.
         need: usize,
@@ -112,7 +110,7 @@ pub enum Error {
         free: usize,
     },
     /// A prompt that the pool could not hold if it had it for itself.
-    #[error("{tokens} tokens take {need} pages of 64 positions, and the KV cache has {pages} in all")]
+    #[error("{tokens} tokens need {need} pages of 64 positions, and the whole KV cache has {pages}")]
     NeverFits {
         /// Tokens of the prompt.
         tokens: usize,
@@ -153,7 +151,7 @@ pub enum StateError {
     #[error("not a saved session: it does not begin with `{STATE_TITLE}`")]
     Unknown,
     /// It was saved by an engine that is different.
-    #[error("the session was saved with {what} {saved}, and here it is {here}")]
+    #[error("the session was saved with {what} {saved}, and this engine has {here}")]
     Other {
         /// The property that differs.
         what: &'static str,

@@ -42,11 +42,16 @@ pub struct BrokenStage {
 impl fmt::Display for BrokenLogits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { position, origin } = self;
-        write!(f, "the model's logits behind position {position} are NaN or infinite: ")?;
+        write!(f, "the model's logits at position {position} are NaN or infinite: ")?;
         match origin.as_deref() {
-            None => f.write_str("run again, no stage had such a result; the cpu backend finds the first"),
+            None => f.write_str(
+                "no stage had such a result when the step was run again; the cpu backend finds the stage",
+            ),
             Some(BrokenStage { label, position, weights }) => {
-                write!(f, "the first such result is of stage {label} at position {position}, which reads ")?;
+                write!(
+                    f,
+                    "the first such result came from stage {label} at position {position}, which reads "
+                )?;
                 match &weights[..] {
                     [] => f.write_str("the keys and values up to there"),
                     weights if weights.len() <= MOST_NAMES => f.write_str(&weights.join(", ")),

@@ -67,7 +67,7 @@ impl Room {
         Some(self.free_bytes?.saturating_sub(self.need_bytes.saturating_add(self.margin_bytes)))
     }
 
-    /// Whether it fits, where it is known what is free.
+    /// True if it fits; `None` if the free memory is unknown.
     pub fn fits(&self) -> Option<bool> {
         self.free_bytes.map(|_| self.short_bytes() == 0)
     }
@@ -117,9 +117,9 @@ impl EngineOptions {
     }
 }
 
-/// Whether a model fits a backend with these options, with a margin of its own or another one; not if the
-/// backend lacks kernels for it, and not if it fits only because weights are streamed and nobody asked for
-/// that.
+/// True if a model fits a backend with these options, with a margin of its own or another one; not if the
+/// backend lacks kernels for it, and not if it fits only because weights are streamed without a request
+/// for that.
 ///
 /// # Errors
 /// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] but for missing kernels.
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    /// What the search finds is what trying every context finds.
+    /// The search finds the same as trying every context.
     #[test]
     fn nothing_better_is_passed_over() {
         for (most, least, step) in

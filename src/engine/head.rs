@@ -35,7 +35,7 @@ pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
     }
     if !decl.cols.is_multiple_of(ty.block_elems()) {
         let block = ty.block_elems();
-        return Err(wrong(format!("a type for rows of {}, which is no multiple of {block}", decl.cols)));
+        return Err(wrong(format!("a type for rows of {}, which is not a multiple of {block}", decl.cols)));
     }
     let is_table = |stage: &Stage| matches!(stage, Stage::Embed(s) if s.table == head);
     if !program.stages.iter().any(|(_, stage)| is_table(stage)) {

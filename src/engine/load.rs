@@ -69,7 +69,7 @@ pub struct EngineOptions {
     pub kv_sinks: Option<usize>,
     /// Newest positions that are kept as f16, likewise; `None` is [`KvWindow::DEFAULT_NEWEST`].
     pub kv_window: Option<usize>,
-    /// Whether layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
+    /// True if layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
     /// any length and any common prefix then go on from where they are.
     pub swa_full: bool,
     /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
@@ -235,7 +235,7 @@ impl Engine {
                 Err(err) if at == last => return Err(err.into()),
                 Err(err) => err,
             };
-            passed.push(format!("{why}; the next backend runs the model"));
+            passed.push(format!("{why}; trying the next backend"));
         }
         unreachable!("the last backend was returned")
     }
@@ -526,7 +526,7 @@ fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), 
     /// Large enough that starting a thread pays, small enough that all threads end together.
     const PIECE_BYTES: usize = 1 << 20;
     let fail = |got: String| {
-        let want = format!("{} codes that stand for values", weight.ty.name());
+        let want = format!("valid {} codes", weight.ty.name());
         ModelError::Tensor { tensor: weight.name.clone(), want, got }
     };
     let row_bytes = weight.ty.row_bytes(weight.cols).map_err(|err| fail(err.to_string()))?;
@@ -537,7 +537,7 @@ fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), 
         return Ok(());
     }
     let row = rows.chunks(row_bytes).position(|row| !weight.ty.is_valid(row));
-    Err(fail(format!("one that stands for none in row {}", first + row.unwrap_or(0))))
+    Err(fail(format!("an invalid code in row {}", first + row.unwrap_or(0))))
 }
 
 /// A note that the context is longer than those that the model has seen.
@@ -553,8 +553,8 @@ fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
         format!(
-            "EngineOptions::cache_type_v: {asked} is a type of keys; values are kept as {have}, which \
-             sums them with less error"
+            "EngineOptions::cache_type_v: {asked} is for keys only; values are stored as {have}, which is \
+             more accurate for them"
         )
     })
 }

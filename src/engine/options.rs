@@ -1,4 +1,4 @@
-//! What a caller says of one generation.
+//! Options of one generation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ pub struct GenerateOptions {
     /// Generation ends before any of these; they may span tokens and are not shown. One that spells a control
     /// token ends it at that token too.
     pub stop: Vec<String>,
-    /// Whether the stop string that was met is shown as well.
+    /// True if the stop string that was met is shown as well.
     pub show_stop: bool,
     /// Tokens that end the text as the model's own end-of-text tokens do.
     pub stop_tokens: Vec<u32>,

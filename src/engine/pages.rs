@@ -101,7 +101,7 @@ impl FromIterator<PageRef> for PageSet {
 }
 
 impl PageKinds {
-    /// Whether a kind is among them; the quantised page always is.
+    /// True if a kind is among them; the quantised page always is.
     pub fn has(self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => true,
@@ -161,7 +161,7 @@ impl Pages {
         &mut self.pools[kind as usize]
     }
 
-    /// Whether sequences take pages of a kind.
+    /// True if sequences take pages of a kind.
     fn has(&self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => true,
@@ -206,7 +206,7 @@ impl Pages {
         self.window
     }
 
-    /// Whether sequences have exact pages.
+    /// True if sequences have exact pages.
     pub fn is_windowed(&self) -> bool {
         self.pool(PageKind::Exact).n_pages() > 0
     }
@@ -226,12 +226,12 @@ impl Pages {
         self.pool(PageKind::Quantised).n_free()
     }
 
-    /// Whether no page of any pool has a holder.
+    /// True if no page of any pool has a holder.
     pub fn is_whole(&self) -> bool {
         self.pools.iter().all(|pool| pool.n_free() == pool.n_pages())
     }
 
-    /// Whether pages of a kind are too few for `seq` to grow to `positions`.
+    /// True if pages of a kind are too few for `seq` to grow to `positions`.
     pub fn lacks(&self, kind: PageKind, seq: u32, positions: usize) -> bool {
         self.has(kind) && self.pool(kind).n_free() < self.more(seq, positions)
     }
@@ -241,7 +241,7 @@ impl Pages {
         pages_for(positions).saturating_sub(self.table.seq(seq).len())
     }
 
-    /// Whether a sequence that shares the first `positions` positions of `seq` reads what `seq` read when it
+    /// True if a sequence that shares the first `positions` positions of `seq` reads what `seq` read when it
     /// was there: neither exact pages nor pages of sliding windows have gone since.
     pub fn can_fork(&self, seq: u32, positions: usize) -> bool {
         let KvWindow { sink_pages, newest_pages } = self.window;
@@ -252,13 +252,13 @@ impl Pages {
         exactly && self.goes_on(seq, positions / PAGE * PAGE)
     }
 
-    /// Whether page `i` of `seq` has all that a new page has.
+    /// True if page `i` of `seq` has all that a new page has.
     pub fn has_all(&self, seq: u32, i: usize) -> bool {
         let there = self.at(seq, i);
         self.kinds().all(|kind| there.get(kind).is_some())
     }
 
-    /// Whether the row at `pos` of `seq`, which has run, can run again: what it writes and sees is still
+    /// True if the row at `pos` of `seq`, which has run, can run again: what it writes and sees is still
     /// there.
     pub fn runs_again(&self, seq: u32, pos: usize) -> bool {
         let exact = self.table.exact(seq);
@@ -269,7 +269,7 @@ impl Pages {
         page < self.table.seq(seq).len() && is_exact(0) && is_exact(page) && sees
     }
 
-    /// Whether all is there of the sliding windows that the row behind the first `positions` positions of
+    /// True if all is there of the sliding windows that the row behind the first `positions` positions of
     /// `seq` sees.
     fn goes_on(&self, seq: u32, positions: usize) -> bool {
         let table = self.table.sliding(seq);
@@ -342,7 +342,7 @@ impl Pages {
         remain
     }
 
-    /// Whether others hold page `i` of `seq`, too.
+    /// True if others hold page `i` of `seq`, too.
     fn is_shared(&self, seq: u32, i: usize) -> bool {
         let pages = self.at(seq, i);
         [PageKind::Quantised, PageKind::Sliding]
@@ -388,7 +388,7 @@ impl Pages {
         pool.give_back(own);
     }
 
-    /// Whether a page has more than one holder.
+    /// True if a page has more than one holder.
     pub fn has_several_holders(&self, PageRef { kind, id }: PageRef) -> bool {
         self.pool(kind).is_shared(id)
     }

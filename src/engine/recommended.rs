@@ -1,4 +1,4 @@
-//! How a model's file wants to be sampled: `general.sampling.*`, as llama.cpp writes and reads it.
+//! Sampling that a model's file recommends: `general.sampling.*`, as llama.cpp writes and reads it.
 
 use super::SamplerOptions;
 use super::sampler::{SamplerError, check};

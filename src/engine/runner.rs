@@ -19,7 +19,7 @@ pub(super) struct Runner {
     pub pages: Pages,
     pub free_slots: Vec<u32>,
     logits: Buf,
-    /// Whether runs are queued on a device while the host goes on.
+    /// True if runs are queued on a device while the host goes on.
     is_device: bool,
     rows: Vec<Row>,
     /// Sampling per output row; `None` if the host reads the logits.
@@ -61,7 +61,7 @@ pub(super) enum PickedFrom {
 }
 
 impl Ask {
-    /// Whether a token is picked.
+    /// True if a token is picked.
     fn picks(self) -> bool {
         matches!(self, Self::Pick | Self::PickAndLogits)
     }
@@ -75,7 +75,7 @@ impl Runner {
         Self { backend, exec, pages, free_slots, logits, is_device, rows, sampling, page }
     }
 
-    /// Whether runs are queued on a device while the host goes on.
+    /// True if runs are queued on a device while the host goes on.
     pub fn is_device(&self) -> bool {
         self.is_device
     }
@@ -87,7 +87,7 @@ impl Runner {
         if by_host { PickedBy::Host } else { PickedBy::Device }
     }
 
-    /// Whether a step may be queued behind one of about so many rows whose pick for `seq` the host has not
+    /// True if a step may be queued behind one of about so many rows whose pick for `seq` the host has not
     /// read. There is no gain where such steps take the host as long as they last.
     pub fn runs_ahead(&self, seq: &Sequence, rows: usize) -> bool {
         self.is_device
@@ -238,7 +238,7 @@ pub(super) struct RunnerSlot {
 
 struct SlotState {
     runner: Option<Box<Runner>>,
-    /// Whether a [`Batch`](super::Batch) has it, which keeps it.
+    /// True if a [`Batch`](super::Batch) has it, which keeps it.
     is_kept: bool,
     /// Slots of sessions that ended while the runner was away.
     ended: Vec<u32>,

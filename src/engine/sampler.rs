@@ -1,4 +1,4 @@
-//! How the next token is chosen: what changes the logits first (bias, penalties), then
+//! Choice of the next token: what changes the logits first (bias, penalties), then
 //! [`program::sampling`](sterna_program::sampling), on the backend if nothing changes them.
 
 use std::collections::{HashMap, VecDeque};
@@ -113,7 +113,7 @@ impl Sampler {
         self.seed
     }
 
-    /// Whether a constraint, bias or penalties change the logits, so that the host must see them.
+    /// True if a constraint, bias or penalties change the logits, so that the host must see them.
     pub fn changes_logits(&self) -> bool {
         self.constraint.is_some()
             || self.forbidden.is_some()
@@ -121,7 +121,7 @@ impl Sampler {
             || self.penalises()
     }
 
-    /// Whether a constraint says that the text is complete and nothing can follow.
+    /// True if a constraint says that the text is complete and nothing can follow.
     pub fn is_done(&self) -> bool {
         self.constraint.as_ref().is_some_and(|constraint| constraint.is_done())
     }
@@ -220,7 +220,7 @@ impl Sampler {
     }
 }
 
-/// Whether all numbers are in their ranges.
+/// Checks that all numbers are in their ranges.
 ///
 /// # Errors
 /// The first option that is not.

@@ -1,5 +1,5 @@
-//! How fast a model is at most on a card, by formula: its memory, its tensor cores, the link to it where not
-//! all layers are there, and a processor beside it. What launches take is not in it.
+//! Upper bound on the speed of a model on a card, by formula: its memory, its tensor cores, the link to it
+//! where not all layers are there, and a processor beside it. What launches take is not in it.
 
 use std::ops::Range;
 

@@ -101,7 +101,7 @@ impl Engine {
         let mut kinds = vec![0; pages_for(more)];
         fill(from, &mut kinds)?;
         if kinds.iter().any(|kinds| *kinds > 3) {
-            return Err(StateError::Damaged("a page is neither exact nor not").into());
+            return Err(StateError::Damaged("a page has an invalid kind").into());
         }
         let of = |byte| PageKinds { exact: byte & 1 != 0, sliding: byte & 2 != 0 };
         Ok((tokens, kinds.into_iter().map(of).collect()))
@@ -238,7 +238,7 @@ impl<T: Read> Summed<T> {
     pub fn check(mut self) -> Result<(), Error> {
         match array(&mut self.inner)? == self.sum.finalize().to_le_bytes() {
             true => Ok(()),
-            false => Err(StateError::Damaged("its checksum is another").into()),
+            false => Err(StateError::Damaged("its checksum does not match").into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a generation took.
+//! Statistics of a generation.
 
 use std::time::Duration;
 

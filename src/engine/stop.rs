@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,
-    /// Whether the one that was met is shown.
+    /// True if the one that was met is shown.
     shown: bool,
     held: String,
 }

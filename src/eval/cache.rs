@@ -1,4 +1,4 @@
-//! What a KV cache does to a model: two caches side by side on a text, and attention with what caches make of
+//! Effect of a KV cache on a model: two caches side by side on a text, and attention with what caches make of
 //! the model's own keys.
 
 use ggml_types::{KvCodec, QuantError};
@@ -59,7 +59,7 @@ fn feed(session: &mut Session, tokens: &[u32], mut row: impl FnMut(usize, &[f32]
     })
 }
 
-/// What caches make of a model's attention.
+/// Effect of caches on a model's attention.
 #[derive(Debug)]
 pub struct Attention {
     /// For each codec, the divergence of what heads attend to with its keys from what they do with the

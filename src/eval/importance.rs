@@ -1,4 +1,5 @@
-//! How large the inputs of a model's products are on a text, column by column: what importance matrices hold.
+//! Mean squares of the inputs of a model's products on a text, column by column: what importance matrices
+//! hold.
 //!
 //! It never looks into a backend: what a product multiplies is read from the buffer before its stage, and
 //! normalised here as the stage's definition says.
@@ -25,7 +26,7 @@ pub enum ImportanceError {
         name: String,
         /// From 0.
         col: usize,
-        /// What it is.
+        /// The value.
         value: f64,
     },
 }
@@ -40,7 +41,7 @@ pub struct Importance {
     n_rows: u64,
 }
 
-/// What some products multiply.
+/// Inputs that some products share.
 struct Inputs {
     /// The stage before which `buf` holds it.
     stage: usize,
@@ -48,7 +49,7 @@ struct Inputs {
     norm: Option<Normalise>,
     /// GGUF names of the weights.
     names: Vec<String>,
-    /// Of the squares, `[cols]`.
+    /// Sums of the squares, `[cols]`.
     sums: Vec<f64>,
 }
 
@@ -178,7 +179,7 @@ impl Normalise {
     }
 }
 
-/// What the products of a model multiply, stage by stage; the head is left out, as llama-imatrix does.
+/// Inputs of the products of a model, stage by stage; the head is left out, as llama-imatrix does.
 fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
     let program = &model.program;
     let mut found = Vec::new();

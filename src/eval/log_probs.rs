@@ -22,12 +22,12 @@ pub enum LogProbsError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is something else.
-    #[error("not a file of saved log-probabilities")]
+    #[error("not a file of saved log-probabilities; --save-logits writes one")]
     Unknown,
     /// They are of another run.
     #[error("has {what} {got}, this run has {want}")]
     Other {
-        /// What differs: `version`, `n_ctx`, `vocabulary` or `number of chunks`.
+        /// The property that differs: `version`, `n_ctx`, `vocabulary` or `number of chunks`.
         what: &'static str,
         /// The file's number.
         got: u32,
@@ -43,7 +43,7 @@ pub enum LogProbsError {
         got: u64,
     },
     /// They are of another text.
-    #[error("is of another text: token {position} is {got} there and {want} here")]
+    #[error("belongs to another text: token {position} is {got} there and {want} here")]
     Text {
         /// The first token that differs, from 0.
         position: usize,

@@ -29,7 +29,7 @@ pub struct Haystack {
     needles: Vec<[u32; CUE + ANSWER]>,
 }
 
-/// What became of one needle.
+/// Result of one needle.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Found {
     /// Mean natural logarithm of the probabilities of the answer's tokens.
@@ -127,7 +127,7 @@ pub fn haystacks(text: &Chunks, tokenizer: &Tokenizer, n: usize) -> Vec<Haystack
         .collect()
 }
 
-/// What became of the needles at one depth, over some haystacks.
+/// Results of the needles at one depth, over some haystacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtDepth {
     /// [`Found::retrieved`].
@@ -161,7 +161,7 @@ pub fn search<E: From<Error>>(
     Ok(depths)
 }
 
-/// What is shown after the text: the cue, and of the answer all but its last token.
+/// Tokens after the text: the cue, and of the answer all but its last token.
 fn question(needle: &[u32; CUE + ANSWER]) -> &[u32] {
     &needle[..CUE + ANSWER - 1]
 }

@@ -1,4 +1,4 @@
-//! How well a model predicts a text, scored as llama-perplexity does: the second half of each chunk, each
+//! Perplexity of a model on a text, scored as llama-perplexity does: the second half of each chunk, each
 //! token from the logits of the one before it, with an empty context at the start of the chunk.
 
 use super::score::{Mean, kl_divergence, log_softmax};
@@ -7,7 +7,7 @@ use sterna_engine::Error;
 use sterna_engine::{Engine, Session};
 use sterna_program::sampling::argmax;
 
-/// What is summed up over all scored positions of a text.
+/// Sums over all scored positions of a text.
 #[derive(Debug, Default)]
 pub struct Scores {
     /// `-ln p` of the token that came: PPL is the exponential of its mean.

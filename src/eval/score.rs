@@ -1,4 +1,4 @@
-//! How well logits predict a text, and how far apart two sets of logits are.
+//! Log-likelihood of a text by logits, and divergence of two sets of logits.
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ impl Mean {
         self.sum_of_squares += value * value;
     }
 
-    /// How many values it is of.
+    /// Number of its values.
     pub fn n(&self) -> u64 {
         self.n
     }

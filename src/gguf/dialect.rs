@@ -10,12 +10,12 @@ const I2_S: u32 = 36;
 /// Architecture names that only the forks write. (`bitnet` alone is upstream's as well.)
 const FORK_ARCHITECTURES: [&str; 2] = ["bitnet-25", "bitnet-b1.58"];
 
-/// Whether the two mean different things by an id.
+/// True if the two mean different things by an id.
 pub(super) fn clashes(type_id: u32) -> bool {
     id_name(Dialect::Ggml, type_id) != id_name(Dialect::BitNet, type_id)
 }
 
-/// What the decision looks at in one tensor.
+/// Properties of one tensor that the decision looks at.
 pub(super) struct Evidence {
     pub type_id: u32,
     pub rows: usize,
@@ -27,7 +27,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Whether the tensor as `dialect` has it fills the span.
+    /// True if the tensor as `dialect` has it fills the span.
     fn fits(&self, dialect: Dialect) -> bool {
         let shape = (self.rows, self.cols);
         let ty = by_id_and_size((dialect, self.type_id), shape, self.span_bytes, self.alignment);
@@ -40,7 +40,7 @@ impl Evidence {
         .is_some_and(|padding| padding < self.alignment as u64)
     }
 
-    /// Whether the span may hold a type of the forks, of which TL1 and TL2 have no size of their own: they
+    /// True if the span may hold a type of the forks, of which TL1 and TL2 have no size of their own: they
     /// take up to 2 bits a weight, a scale and padding.
     fn may_be_bitnet(&self) -> bool {
         let most = (self.rows.saturating_mul(self.cols) / 4).saturating_add(64 + self.alignment);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use ggml_types::QuantError;
 
-/// What was expected, what was found, and where. Offsets count from the start of the file.
+/// Error with what was expected, what was found, and where. Offsets count from the start of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
     /// Any of the others, in this file.
@@ -15,13 +15,13 @@ pub enum GgufError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         error: Box<GgufError>,
     },
     /// The operating system refused.
     #[error("cannot {call}: {error}")]
     Io {
-        /// What was tried.
+        /// The operation.
         call: &'static str,
         /// Its answer.
         error: io::Error,
@@ -29,19 +29,19 @@ pub enum GgufError {
     /// Not a file that can hold a model at all: a directory, a pipe, an empty file.
     #[error("want a GGUF file, found {found}")]
     NotAFile {
-        /// What is there instead.
+        /// The thing that is there instead.
         found: &'static str,
     },
     /// Another format, or a GGUF that this reader does not take; with the way out.
     #[error("{found}; {way_out}")]
     NotGguf {
-        /// What the file looks like.
+        /// Kind of file by its first bytes.
         found: String,
-        /// What to do about it.
+        /// Way out.
         way_out: &'static str,
     },
     /// The file is shorter than its descriptions say, as one whose transfer was cut.
-    #[error("incomplete: {have} of {want} bytes; fetch it again")]
+    #[error("incomplete: {have} of {want} bytes; download it again")]
     Incomplete {
         /// Bytes of the file.
         have: u64,
@@ -49,9 +49,11 @@ pub enum GgufError {
         want: u64,
     },
     /// The file ends inside something.
-    #[error("{what} at {offset:#x}: want {want} bytes, file has {got}; if it was cut, fetch it again")]
+    #[error(
+        "{what} at {offset:#x}: want {want} bytes, file has {got}; if it is truncated, download it again"
+    )]
     Truncated {
-        /// What was being read.
+        /// Part that was being read.
         what: &'static str,
         /// Where it starts.
         offset: usize,
@@ -62,7 +64,7 @@ pub enum GgufError {
     },
     /// The descriptions go on behind the first bytes that were given of a file.
     #[error(
-        "the first {have} bytes hold a part of its descriptions: want {} more at least",
+        "the header does not end in the first {have} bytes: at least {} more are needed",
         need - *have as u64
     )]
     MoreOfHeader {
@@ -72,12 +74,12 @@ pub enum GgufError {
         need: u64,
     },
     /// A file of which only the descriptions were read, where its weights are wanted.
-    #[error("only the descriptions of this file were read, and its weights are wanted")]
+    #[error("only the header of this file was read, and its weights are needed")]
     HeaderOnly,
     /// The bytes are there and mean nothing.
     #[error("{what} at {offset:#x}: {detail}")]
     Malformed {
-        /// What was being read.
+        /// Part that was being read.
         what: &'static str,
         /// Where it starts.
         offset: usize,
@@ -85,7 +87,7 @@ pub enum GgufError {
         detail: String,
     },
     /// A key or a tensor name that was there before.
-    #[error("{what} `{}` at {offset:#x}: the name was used before", name.escape_debug())]
+    #[error("{what} `{}` at {offset:#x}: duplicate name", name.escape_debug())]
     Duplicate {
         /// `key` or `tensor`.
         what: &'static str,
@@ -117,7 +119,7 @@ pub enum GgufError {
         name: String,
         /// Name of the type, or its number.
         ty: String,
-        /// What to do about it.
+        /// Way out.
         way_out: String,
     },
     /// A type's name that nothing here has, or that no file can carry.
@@ -130,10 +132,10 @@ pub enum GgufError {
     },
     /// Type ids that mean different things to llama.cpp and to microsoft/BitNet, and nothing that decides.
     #[error(
-        "cannot tell whose type ids the file uses: {detail}; OpenOptions::dialect says which: ggml or bitnet"
+        "cannot tell whose type ids the file uses: {detail}; choose with OpenOptions::dialect: ggml or bitnet"
     )]
     Dialect {
-        /// What was examined.
+        /// Properties that were examined.
         detail: String,
     },
     /// No such key.
@@ -169,7 +171,7 @@ pub enum GgufError {
 }
 
 impl GgufError {
-    /// Whether this is [`Incomplete`](Self::Incomplete): what the file describes can be read all the same.
+    /// True if this is [`Incomplete`](Self::Incomplete): what the file describes can be read all the same.
     pub fn is_incomplete(&self) -> bool {
         match self {
             Self::File { error, .. } => error.is_incomplete(),

@@ -16,16 +16,16 @@ use super::source::Data;
 use super::types::by_id_and_size;
 use super::{FileSource, FileTensor, GgufError, Metadata, Source, split};
 
-/// What the user knows about a file that the file does not say.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
     /// Whose type ids the file uses, where that is not to be worked out.
     pub dialect: Option<Dialect>,
-    /// How its bytes are got at.
+    /// Access to its bytes.
     pub access: Access,
 }
 
-/// How the bytes of a file of the system are got at.
+/// Access to the bytes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// It is mapped: pages come when they are wanted, and are shared with the system's cache.
@@ -49,13 +49,13 @@ pub struct Gguf {
     paths: Vec<PathBuf>,
     /// The words for it where it could not be told; then clashing types stay unresolved.
     dialect: Result<Dialect, String>,
-    /// Whether the tensors' bytes are not there.
+    /// True if the tensors' bytes are not there.
     is_header: bool,
-    /// What is missing of a file of which the descriptions are wanted alone.
+    /// Error of an incomplete file, if only its header is needed.
     incomplete: Option<GgufError>,
 }
 
-/// What a file says about one tensor.
+/// Description of one tensor in a file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
     /// GGUF name, `blk.3.attn_q.weight`.
@@ -72,7 +72,7 @@ pub struct TensorInfo {
     pub part: usize,
     /// Where its bytes begin in that file.
     pub start: u64,
-    /// How many there are. For a type of unknown size, everything up to the next tensor.
+    /// Number of its bytes. For a type of unknown size, everything up to the next tensor.
     pub n_bytes: u64,
 }
 
@@ -96,7 +96,7 @@ impl TensorInfo {
 impl Gguf {
     /// Maps a file and reads its descriptions; of a split model, any part will do.
     ///
-    /// While it is mapped, nobody may truncate the file: the next access beyond its new end would kill
+    /// While it is mapped, the file must not be truncated: the next access beyond its new end would kill
     /// the process (SIGBUS). Renaming another file over it is harmless.
     ///
     /// # Errors
@@ -193,12 +193,12 @@ impl Gguf {
         Self::from_sources([source], options)
     }
 
-    /// Whether only the descriptions were read, and all bytes of tensors are zero.
+    /// True if only the descriptions were read, and all bytes of tensors are zero.
     pub fn is_header(&self) -> bool {
         self.is_header
     }
 
-    /// What is missing of a file whose descriptions were opened alone.
+    /// Error of an incomplete file, if only its header was opened.
     pub fn incomplete(&self) -> Option<&GgufError> {
         self.incomplete.as_ref()
     }

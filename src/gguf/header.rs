@@ -78,7 +78,7 @@ impl Header {
         Ok(Self { first: Bytes::copy_from_slice(&header.first[..n]), ..header })
     }
 
-    /// What it says.
+    /// Its contents.
     pub(super) fn described(&self) -> Result<Part, GgufError> {
         let have = self.first.len();
         let more = |need: u64| GgufError::MoreOfHeader { have, need };

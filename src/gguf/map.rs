@@ -55,8 +55,9 @@ pub(super) fn map_locked(path: &Path) -> Result<Bytes, GgufError> {
     let (map, _) = mapped(path)?;
     lock(&map).map_err(|error| {
         let text = format!(
-            "{error}: want {} bytes of memory that is never swapped out, and RLIMIT_MEMLOCK (ulimit -l) says \
-             how many this process may have; OpenOptions::access asks for it, and can be left out",
+            "{error}: the model needs {} bytes of locked memory, and RLIMIT_MEMLOCK (ulimit -l) limits how \
+             much this process may lock; raise the limit, or leave out OpenOptions::access, which asks for \
+             it",
             map.len()
         );
         GgufError::Io { call: "lock the map", error: io::Error::new(error.kind(), text) }
@@ -74,7 +75,7 @@ fn lock(_: &Mmap) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// That a path is a file that is not empty.
+/// Checks that a path is a file that is not empty.
 ///
 /// # Errors
 /// [`GgufError::Io`] and [`GgufError::NotAFile`].

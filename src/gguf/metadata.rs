@@ -49,7 +49,7 @@ impl Metadata {
         self.entries.len()
     }
 
-    /// Whether there are no keys.
+    /// True if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -59,7 +59,7 @@ impl Part {
         Ok(Self { data: Data::Bytes(bytes), ..part })
     }
 
-    /// What the first bytes of a file of `file_bytes` bytes say; of its data, nothing is there.
+    /// Header of a file of `file_bytes` bytes, by its first bytes; without its data.
     pub fn described(first: &Bytes, file_bytes: u64) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(first);
         let version = header(&mut cursor)?;
@@ -79,9 +79,9 @@ impl Part {
                     "want an offset that is a multiple of {alignment}, found {offset}"
                 )));
             }
-            tensor.start = data_start
-                .checked_add(offset)
-                .ok_or_else(|| invalid(format!("starts {offset} bytes into the data, which no file has")))?;
+            tensor.start = data_start.checked_add(offset).ok_or_else(|| {
+                invalid(format!("starts {offset} bytes into the data, beyond the largest possible file"))
+            })?;
         }
         let data = Data::Header;
         Ok(Self { version, metadata, tensors, alignment, header_bytes, file_bytes, data, path: None })
@@ -113,14 +113,14 @@ fn header(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
 /// Says what a file is that does not start like a GGUF.
 fn not_gguf(start: &[u8]) -> GgufError {
     let known: [(&[u8], &str, &'static str); 8] = [
-        (b"FUGG", "a byte-swapped GGUF", "fetch the file again"),
+        (b"FUGG", "a byte-swapped GGUF", "download the file again"),
         (b"tjgg", "a GGJT file (llama.cpp before August 2023)", "convert the model to GGUF"),
         (b"fmgg", "a GGMF file (llama.cpp before August 2023)", "convert the model to GGUF"),
         (b"lmgg", "a GGML file (llama.cpp before August 2023)", "convert the model to GGUF"),
         (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint", "convert the model to GGUF"),
-        (b"version ", "perhaps a Git LFS pointer", "fetch the file itself with `git lfs pull`"),
-        (b"<!", "a web page", "fetch the file itself, not the page about it"),
-        (b"GGUF", "a GGUF that ends in its first 8 bytes", "fetch the file again"),
+        (b"version ", "perhaps a Git LFS pointer", "get the file itself with `git lfs pull`"),
+        (b"<!", "a web page", "download the file itself, not the page about it"),
+        (b"GGUF", "a GGUF that ends in its first 8 bytes", "download the file again"),
     ];
     let safetensors = start.len() == 8 && start[3..] == [0; 5];
     let (found, way_out) = known
@@ -129,7 +129,7 @@ fn not_gguf(start: &[u8]) -> GgufError {
         .map(|(_, found, way_out)| ((*found).to_owned(), *way_out))
         .unwrap_or_else(|| match safetensors {
             true => ("perhaps a safetensors file".into(), "convert the model to GGUF"),
-            false => (format!("no GGUF: it starts with {start:02x?}"), "is this the right file?"),
+            false => (format!("not a GGUF file: it starts with {start:02x?}"), "is this the right file?"),
         });
     GgufError::NotGguf { found, way_out }
 }

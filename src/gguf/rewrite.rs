@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 use super::split::{COUNT_KEY, NUMBER_KEY, TENSORS_KEY};
 use super::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo, watched};
 
-/// What ends a part of a split model. A part has at least one tensor, however large.
+/// Limit of a part of a split model. A part has at least one tensor, however large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartLimit {
     /// Bytes of its tensors at most.

@@ -16,7 +16,7 @@ use super::map::{anonymous, is_file};
 /// A file that is read in pieces, wherever it lies: on a disk, behind HTTP, in a browser's store.
 ///
 /// Reads come one at a time while a model is loaded, and seldom after that (a saved session looks at a few
-/// bytes of each tensor), unless memory has no room for all weights: then some are read in every step. What
+/// bytes of each tensor), unless the weights do not fit in memory: then some are read in every step. What
 /// is read twice is to be the same.
 pub trait Source: Send + Sync {
     /// Bytes of the whole file.
@@ -50,7 +50,7 @@ impl FileSource {
         Self::of(File::open(path).map_err(|error| GgufError::Io { call: "open", error })?)
     }
 
-    /// Of an open file.
+    /// Source of an open file.
     pub(super) fn of(file: File) -> Result<Self, GgufError> {
         let metadata = file.metadata().map_err(|error| GgufError::Io { call: "open", error })?;
         Ok(Self {
@@ -122,7 +122,7 @@ impl Data {
         }
     }
 
-    /// What reads the file, past its map; none of a header.
+    /// Reader of the file, past its map; `None` of a header.
     pub fn source(&self) -> Option<Arc<dyn Source>> {
         match self {
             Self::Bytes(bytes) => Some(Arc::new(bytes.clone())),

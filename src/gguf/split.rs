@@ -22,7 +22,7 @@ pub fn part_names(file_name: &str) -> Option<Vec<String>> {
     Some((1..=n_parts as usize).map(|number| part_name(&name, number, n_parts as usize)).collect())
 }
 
-/// How many files the model of `part` has.
+/// Number of files of the model of `part`.
 pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
     Ok(part.metadata.u32(COUNT_KEY)?.unwrap_or(1).max(1))
 }
@@ -63,7 +63,7 @@ pub(super) fn open(
     Ok(parts)
 }
 
-/// That some parts are those of one model, in order.
+/// Checks that some parts are those of one model, in order.
 pub(super) fn check(parts: &[Part]) -> Result<(), GgufError> {
     let n_parts = parts.len() as u32;
     if n_parts > 1 {

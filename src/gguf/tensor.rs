@@ -14,7 +14,7 @@ use super::{GgufError, Source};
 pub struct FileTensor {
     /// GGUF name, `blk.3.attn_q.weight`.
     pub name: String,
-    /// What the bytes mean.
+    /// Type of the bytes.
     pub ty: &'static dyn QuantType,
     /// All outer dimensions multiplied; 1 for a vector.
     pub rows: usize,
@@ -48,8 +48,8 @@ impl FileTensor {
         Ok(tensor)
     }
 
-    /// What reads its file, past a map of it, and where its first byte lies there; none where only the
-    /// descriptions were read.
+    /// Reader of its file, past a map of it, and offset of its first byte there; `None` if only the header
+    /// was read.
     pub fn source(&self) -> Option<(Arc<dyn Source>, u64)> {
         Some((self.data.source()?, self.start))
     }
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// Of every type, rows that are read for themselves decode to what they do in the whole tensor.
+    /// Rows of every type that are read by themselves decode as in the whole tensor.
     #[test]
     fn rows_are_those_of_the_whole() {
         const ROWS: usize = 12;

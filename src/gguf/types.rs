@@ -1,4 +1,4 @@
-//! How files name and number weight types.
+//! Names and ids of weight types in files.
 
 use ggml_types::ids;
 use ggml_types::types::{self, REGISTRY};

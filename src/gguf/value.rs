@@ -151,7 +151,7 @@ impl Value {
         }
     }
 
-    /// What it is, for messages: `u32 17`, `string`, `array of 3 f32`.
+    /// Text for messages: `u32 17`, `string`, `array of 3 f32`.
     pub fn describe(&self) -> String {
         match self {
             Self::Str(_) => "string".into(),
@@ -258,7 +258,7 @@ impl From<&str> for Value {
     }
 }
 
-/// How deep arrays may be nested. Real files have no nesting at all.
+/// Deepest nesting of arrays. Real files have no nesting at all.
 const MAX_DEPTH: usize = 8;
 
 /// Elements of one type, kept as the file has them. A vocabulary of 128 thousand strings costs
@@ -318,7 +318,7 @@ impl Array {
         self.len
     }
 
-    /// Whether it is empty.
+    /// True if it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

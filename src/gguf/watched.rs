@@ -1,4 +1,4 @@
-//! A file on its way out, with somebody watching.
+//! A writer that reports its progress.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;

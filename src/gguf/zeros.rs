@@ -15,8 +15,8 @@ pub fn zero_matrices(gguf: &Gguf) -> Vec<(&TensorInfo, usize)> {
         .collect()
 }
 
-/// How many of the matrices of a tensor are nothing but zeros: its last two dimensions are a matrix, the
-/// others say how many there are. 0 for a vector.
+/// Number of the matrices of a tensor that are all zeros: its last two dimensions are a matrix, the others
+/// say how many there are. 0 for a vector.
 pub fn n_zero_matrices(dims: &[usize], tensor: &HostTensor) -> usize {
     if dims.iter().skip_while(|dim| **dim == 1).count() < 2 || tensor.cols == 0 {
         return 0;

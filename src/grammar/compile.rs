@@ -41,7 +41,7 @@ struct Shared {
     n_running: AtomicUsize,
 }
 
-/// What is built for a vocabulary.
+/// Parser and trie of a vocabulary.
 struct Ready {
     factory: ParserFactory,
     workers: Arc<Workers>,
@@ -49,7 +49,7 @@ struct Ready {
 
 /// A grammar that can be followed, by any number of sequences.
 pub struct Compiled {
-    /// Of a sequence that has said nothing.
+    /// Matcher of a sequence that has no text yet.
     matcher: Mutex<Matcher>,
     workers: Arc<Workers>,
     notes: Vec<String>,
@@ -92,7 +92,7 @@ impl Grammars {
             let ready = permit.0.ready.get().and_then(|ready| ready.as_ref().ok());
             let made = ready.map(|ready| ready.follow(text, &permit.0.limits));
             drop(permit);
-            // Nobody waits if it took too long.
+            // The receiver is gone if it took too long.
             let _ = send.send(made);
         };
         // A browser has no threads: there it takes the time that it takes.
@@ -109,7 +109,7 @@ impl Grammars {
             Ok(Some(made)) => made?,
             Err(RecvTimeoutError::Timeout) => return Err(GrammarError::TooSlow(shared.limits.time)),
             Ok(None) | Err(RecvTimeoutError::Disconnected) => {
-                return Err(GrammarError::Invalid("the thread that compiles it has ended".to_owned()));
+                return Err(GrammarError::Invalid("the thread that compiled it has ended".to_owned()));
             }
         };
         Ok(Compiled { matcher: Mutex::new(matcher), workers, notes })
@@ -176,7 +176,7 @@ impl Ready {
             made = self.matcher(&text, limits);
         }
         if let Err(err) = &made
-            && text.loosen(err)
+            && text.keep_only_type(err)
         {
             made = self.matcher(&text, limits);
         }
@@ -224,7 +224,7 @@ impl Drop for Permit {
 }
 
 impl Compiled {
-    /// What of the source is not enforced, a sentence each.
+    /// Parts of the source that are not enforced, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }

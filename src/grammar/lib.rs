@@ -33,7 +33,7 @@ pub use compile::{Compiled, Grammars};
 pub use gbnf::to_lark;
 pub use schema::names_types;
 
-/// What texts are wanted.
+/// Source of a grammar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
     /// Any JSON object.
@@ -42,7 +42,7 @@ pub enum Source {
     JsonSchema {
         /// The schema.
         schema: Value,
-        /// Whether every keyword must be enforced. If not, those that cannot be are left out, and
+        /// True if every keyword must be enforced. If not, those that cannot be are left out, and
         /// [`Compiled::notes`] names them.
         strict: bool,
     },
@@ -69,7 +69,7 @@ pub enum Space {
 }
 
 impl Space {
-    /// What may stand between two words, as a regular expression.
+    /// Whitespace between two tokens of JSON, as a regular expression.
     fn pattern(self) -> &'static str {
         match self {
             Self::Compact => " ",
@@ -84,11 +84,11 @@ pub enum GrammarError {
     /// It is larger than it may be.
     #[error("the grammar has {got} {what}; at most {most} are allowed")]
     TooLarge {
-        /// What is counted.
+        /// The thing that is counted.
         what: &'static str,
-        /// How many there are.
+        /// The actual number.
         got: usize,
-        /// How many there may be.
+        /// The largest number allowed.
         most: usize,
     },
     /// A keyword of a strict JSON schema that cannot be enforced.
@@ -111,7 +111,7 @@ pub enum GrammarError {
         line: usize,
         /// Character of the line, from 1.
         column: usize,
-        /// What was expected, and what was found.
+        /// Expected and found.
         detail: String,
     },
     /// It is not well formed, or beyond what the parser does.
@@ -127,11 +127,11 @@ pub enum GrammarError {
     #[error("the vocabulary cannot be used with a grammar: {0}")]
     Vocabulary(String),
     /// No thread could be started.
-    #[error("no thread for the grammar: {0}")]
+    #[error("cannot start a thread for the grammar: {0}")]
     Thread(String),
 }
 
-/// What a grammar may take.
+/// Limits on the size and time of a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of its text. What describes a schema, and no text must fit, does not count.
@@ -165,7 +165,7 @@ fn caught<R, E: Display>(read: impl FnOnce() -> Result<R, E>) -> Result<R, Strin
 /// Most characters of what the parser says.
 const MOST_SAID: usize = 500;
 
-/// What the parser says, without the state and the traces that it appends.
+/// Message of the parser, without the state and the traces that it appends.
 fn said(text: &str) -> String {
     let text = text.split("\n<").next().unwrap_or_default();
     let text = text.strip_prefix("panic: ").unwrap_or(text).trim();

@@ -10,12 +10,12 @@ use super::said;
 use super::workers::Workers;
 use sterna_engine::{Constraint, ConstraintError, TokenMask};
 
-/// What a worker gives back: the matcher, and the words of the mask behind its last token.
-type Made = (Box<Matcher>, Result<Vec<u32>, String>);
+/// Result of a worker: the matcher, and the words of the mask behind its last token.
+type MaskResult = (Box<Matcher>, Result<Vec<u32>, String>);
 
 enum State {
     /// The mask is being made.
-    Working(Receiver<Made>),
+    Working(Receiver<MaskResult>),
     /// The mask is there, or the text is complete.
     Ready(Box<Matcher>),
     /// It cannot go on.

@@ -1,4 +1,4 @@
-//! What of a schema does not compile: found by trying, and left out if the schema is not strict.
+//! Parts of a schema that do not compile: found by trying, and left out if the schema is not strict.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl Schema {
 
 struct Mender<'a> {
     owner: Owner,
-    /// What references lead to.
+    /// Targets of references.
     defs: Vec<Value>,
     notes: &'a mut Vec<String>,
     begun: Instant,

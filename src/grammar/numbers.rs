@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{GrammarError, Space};
 
-/// What the parser says of a word behind it.
+/// Messages of the parser after a word.
 const SAID: &[&str] = &[" lazy", " suffix", " contextual", " extra"];
-/// How words end that have no expression.
+/// Ends of words that have no expression.
 const NO_EXPRESSION: &[&str] = &["\")", "(EmptyString)", "(NoMatch)"];
 
 /// Most digits of an exponent.
@@ -67,7 +67,7 @@ impl Digits {
         Self { behind: self.behind.max(digits(value).1), ..self }
     }
 
-    /// What begins like no number, or is one of so many digits.
+    /// A word that begins like no number, or is a number of that many digits.
     fn word(self) -> RegexAst {
         let Self { before, behind } = self;
         let number =

@@ -91,7 +91,7 @@ pub struct Owner {
     pub tool: Option<String>,
     /// Where it stands in a larger schema, as a JSON pointer behind `#`.
     pub at: String,
-    /// Whether every keyword must be enforced.
+    /// True if every keyword must be enforced.
     pub strict: bool,
 }
 
@@ -102,9 +102,9 @@ pub struct Schema {
     pub owner: Owner,
     /// The schema. Its references lead to `defs`, by number.
     pub root: Value,
-    /// What references lead to, each with its place, as a JSON pointer behind `#`.
+    /// Targets of references, each with its place, as a JSON pointer behind `#`.
     pub defs: Vec<(String, Value)>,
-    /// What is not enforced, a sentence each.
+    /// Parts that are not enforced, a sentence each.
     pub notes: Vec<String>,
 }
 
@@ -162,7 +162,7 @@ impl Schema {
         match Self::tidied(value, &owner, limits) {
             Err(err) if !owner.strict => {
                 let mut schema = Self { owner, root: value.clone(), defs: Vec::new(), notes: Vec::new() };
-                schema.loosen(&err.to_string());
+                schema.keep_only_type(&err.to_string());
                 Ok(schema)
             }
             read => read,
@@ -193,7 +193,7 @@ impl Schema {
     }
 
     /// Keeps nothing of the schema but its type.
-    pub fn loosen(&mut self, why: &str) {
+    pub fn keep_only_type(&mut self, why: &str) {
         let kind = self.root.get("type").and_then(Value::as_str).filter(|kind| is_type(kind));
         self.root = kind.map_or_else(|| json!({}), |kind| json!({ "type": kind }));
         self.defs.clear();
@@ -218,7 +218,7 @@ pub fn with_defs(mut root: Value, defs: impl Iterator<Item = Value>, space: Spac
     let Value::Object(object) = &mut root else { return root };
     let defs: Map<String, Value> = defs.enumerate().map(|(i, def)| (i.to_string(), def)).collect();
     object.insert("$defs".to_owned(), defs.into());
-    // This key would change what the parser does; nobody but us may.
+    // This key would change what the parser does; only this code may use it.
     object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": space.pattern() }));
     root
 }
@@ -227,7 +227,7 @@ pub fn with_defs(mut root: Value, defs: impl Iterator<Item = Value>, space: Spac
 struct Tidy<'a> {
     whole: &'a Value,
     owner: &'a Owner,
-    /// What is referred to, with its JSON pointer.
+    /// Targets of references, with their JSON pointers.
     targets: Vec<(String, &'a Value)>,
     notes: Vec<String>,
 }
@@ -295,7 +295,7 @@ impl Tidy<'_> {
                 return self.leave_out(key, at, "none of its values has the `type` beside it");
             }
             ("const", value) if !fits(value) => {
-                return self.leave_out(key, at, "it has not the `type` beside it");
+                return self.leave_out(key, at, "it does not have the `type` beside it");
             }
             ("minimum" | "exclusiveMinimum", value) if number(value) <= -(FARTHEST_BOUND as f64) => {
                 json!(-FARTHEST_BOUND)
@@ -351,7 +351,7 @@ impl Tidy<'_> {
             pointer => whole.pointer(pointer).map(|target| (pointer.to_owned(), target)),
         };
         let found = find(&decoded).or_else(|| find(pointer));
-        let (pointer, target) = found.ok_or_else(|| format!("there is nothing at `{reference}`"))?;
+        let (pointer, target) = found.ok_or_else(|| format!("nothing is at `{reference}`"))?;
         let known = self.targets.iter().position(|(one, _)| *one == pointer);
         Ok(known.unwrap_or_else(|| {
             self.targets.push((pointer, target));
@@ -360,7 +360,7 @@ impl Tidy<'_> {
     }
 }
 
-/// How deep lists and objects are nested.
+/// Depth of nested lists and objects.
 fn levels(value: &Value, above: usize) -> Result<usize, GrammarError> {
     at_most("levels", above, MOST_LEVELS)?;
     let deeper = |most: usize, value| levels(value, above + 1).map(|n| most.max(n));
@@ -371,7 +371,7 @@ fn levels(value: &Value, above: usize) -> Result<usize, GrammarError> {
     }
 }
 
-/// Whether a keyword that cannot be enforced asserts nothing where it stands.
+/// True if a keyword that cannot be enforced asserts nothing where it stands.
 fn excludes_nothing(key: &str, value: &Value, object: &Map<String, Value>) -> bool {
     let has = |key: &str| object.get(key).is_some_and(|value| !value.is_null());
     let is_empty = |value: &Value| match value {
@@ -395,7 +395,7 @@ fn excludes_nothing(key: &str, value: &Value, object: &Map<String, Value>) -> bo
     }
 }
 
-/// Whether every value fits a schema, or every one of this type.
+/// True if every value fits a schema, or every one of this type.
 fn says_nothing(schema: &Value, kind: Option<&Value>) -> bool {
     let asserts = |key: &str| SUPPORTED.contains(&key) || NOT_SUPPORTED.contains(&key);
     match schema {
@@ -408,7 +408,7 @@ fn says_nothing(schema: &Value, kind: Option<&Value>) -> bool {
     }
 }
 
-/// Whether the `type` of a schema, if it has one, names types. Of another nothing could be enforced.
+/// True if the `type` of a schema, if it has one, names types. Of another nothing could be enforced.
 pub fn names_types(schema: &Value) -> bool {
     let is_named = |kind: &Value| kind.as_str().is_some_and(is_type);
     match schema.get("type") {
@@ -422,7 +422,7 @@ fn is_type(name: &str) -> bool {
     ["null", "boolean", "number", "integer", "string", "array", "object"].contains(&name)
 }
 
-/// Whether a value has a type of `kinds`, the value of `type`.
+/// True if a value has a type of `kinds`, the value of `type`.
 fn fits(kinds: Option<&Value>, value: &Value) -> bool {
     let is = |kind: &str| match kind {
         "null" => value.is_null(),

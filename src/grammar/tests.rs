@@ -1,4 +1,4 @@
-//! What grammars allow, by the tiny vocabulary; and grammars that mean harm.
+//! Tests of the masks of grammars, by the tiny vocabulary, and of hostile grammars.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn compiled(source: Source) -> Compiled {
     GRAMMARS.compile(&source).unwrap_or_else(|err| panic!("{source:?}: {err}"))
 }
 
-/// Whether a whole text is allowed; it must not depend on how it is cut into tokens.
+/// True if a whole text is allowed; it must not depend on how it is cut into tokens.
 pub fn allows(grammar: &Compiled, text: &str) -> bool {
     let (coarse, fine) = (follow(grammar, text, false), follow(grammar, text, true));
     assert_eq!(coarse == (text.len(), true), fine == (text.len(), true), "{text:?}: {coarse:?}, {fine:?}");

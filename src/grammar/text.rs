@@ -77,7 +77,7 @@ impl Text {
         })
     }
 
-    /// Whether there is a schema.
+    /// True if there is a schema.
     pub fn has_schemas(&self) -> bool {
         self.schemas().next().is_some()
     }
@@ -95,7 +95,7 @@ impl Text {
         Some(roots.chain(defs).fold(Digits::default(), Digits::with))
     }
 
-    /// What is not enforced, a sentence each.
+    /// Parts that are not enforced, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.schemas().flat_map(|schema| schema.notes.iter().cloned()).collect()
     }
@@ -130,7 +130,7 @@ impl Text {
         let begun = Instant::now();
         for schema in self.schemas_mut() {
             match schema.mend(begun, time) {
-                Err(err) if !schema.owner.strict => schema.loosen(&err.to_string()),
+                Err(err) if !schema.owner.strict => schema.keep_only_type(&err.to_string()),
                 mended => mended?,
             }
         }
@@ -138,10 +138,10 @@ impl Text {
     }
 
     /// Keeps nothing but the type of every schema that is not strict. Whether there is one.
-    pub fn loosen(&mut self, why: &GrammarError) -> bool {
+    pub fn keep_only_type(&mut self, why: &GrammarError) -> bool {
         let mut any = false;
         for schema in self.schemas_mut().filter(|schema| !schema.owner.strict) {
-            schema.loosen(&why.to_string());
+            schema.keep_only_type(&why.to_string());
             any = true;
         }
         any

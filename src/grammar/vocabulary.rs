@@ -16,7 +16,7 @@ const MOST_NODES: usize = (1 << 22) - 2;
 /// Most tokens, which it counts in 24 bits.
 const MOST_TOKENS: usize = 0xff_fffe;
 
-/// What every token writes, and which end a text.
+/// Bytes of every token, and the tokens that end a text.
 #[derive(Debug)]
 pub struct Vocabulary {
     /// `[n_vocab]`; empty if the token is never picked.

@@ -7,7 +7,7 @@ use std::thread;
 /// Most threads. A mask takes a tenth of a millisecond, so one keeps up with a CPU; steps of a GPU with many
 /// constrained sequences want more.
 const MOST: usize = 4;
-/// Of a thread. It is taken as it is used.
+/// Stack of a thread. Its pages are allocated as they are used.
 const STACK_BYTES: usize = 16 << 20;
 
 type Job = Box<dyn FnOnce() + Send>;

@@ -1,4 +1,4 @@
-//! What Sterna takes of its host besides devices.
+//! Clocks and threads: services of the host besides devices.
 #![forbid(unsafe_code)]
 
 pub mod clock;

@@ -1,4 +1,4 @@
-//! What a repository has: the commit behind a revision, and the list of its files.
+//! Contents of a repository: the commit behind a revision, and the list of its files.
 
 use std::io::Read;
 
@@ -74,7 +74,7 @@ fn file(entry: &Value) -> Option<RemoteFile> {
 
 /// An answer as JSON, and the address of the next page.
 fn json(client: &Client, url: &str, about: About<'_>) -> Result<(Value, Option<String>), HubError> {
-    // Somebody waits for the first answer: without a network there is no use in many tries.
+    // A user waits for the first answer: without a network there is no use in many tries.
     let mut tries = client.tries();
     loop {
         match json_once(client, url, about) {

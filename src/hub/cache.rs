@@ -16,7 +16,7 @@ use super::api::RemoteFile;
 use super::error::HubError;
 use super::names::{Repo, check_path, is_commit, is_hex};
 
-/// What the name of a part of a blob ends in.
+/// Suffix of the name of a partial blob.
 const PART: &str = ".sterna-part";
 
 /// One repository in the cache.
@@ -128,7 +128,7 @@ impl Cached {
         self.snapshot(commit).join(path)
     }
 
-    /// Whether the file of this commit is there with all its bytes.
+    /// True if the file of this commit is there with all its bytes.
     pub(super) fn has(&self, commit: &str, file: &RemoteFile) -> bool {
         is_whole(&self.pointer(commit, &file.path), file.size)
     }
@@ -220,7 +220,7 @@ impl Cached {
             for name in entries(&root.join(&folder))? {
                 let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
                 let at = root.join(&path);
-                // Links to folders are nobody's, and could go round in circles.
+                // Links to folders do not belong to the cache, and could go round in circles.
                 match fs::symlink_metadata(&at).is_ok_and(|entry| entry.is_dir()) {
                     true => folders.push(path),
                     false => found.push((path, at)),
@@ -275,7 +275,7 @@ impl Cached {
         written.map_err(HubError::cache(&path))
     }
 
-    /// The lock of a content, if nobody has it. It is held until the file is closed.
+    /// The lock of a content, if it is free. It is held until the file is closed.
     pub(super) fn try_lock(&self, etag: &str) -> Result<Option<File>, HubError> {
         let folder = self.cache.join(".locks").join(self.repo.folder());
         fs::create_dir_all(&folder).map_err(HubError::cache(&folder))?;
@@ -283,7 +283,7 @@ impl Cached {
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(HubError::cache(&path))?;
         match lock.try_lock() {
-            // Python's filelock may have removed the file since it was opened: then it locks nobody out.
+            // Python's filelock may have removed the file since it was opened: then it locks out none.
             Ok(()) => Ok(is_same(&lock, &path).then_some(lock)),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(err)) => Err(HubError::cache(&path)(err)),
@@ -411,7 +411,7 @@ pub(super) fn hash(
     Ok(done)
 }
 
-/// Whether there is a file with that many bytes, links followed.
+/// True if there is a file with that many bytes, links followed.
 pub(super) fn is_whole(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == size)
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between a name and a file on the disk.
+//! Errors between a name and a file on the disk.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ pub enum HubError {
     /// A name that cannot be one.
     #[error("`{name}` is not the name of a model on the hub: {why}")]
     Name {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A path, or a revision, that could lead out of its folder or is no name on some system.
-    #[error("`{}` is no path inside a repository", path.escape_debug())]
+    #[error("`{}` is not a path inside a repository", path.escape_debug())]
     Path {
-        /// What was given or listed.
+        /// The path that was given or listed.
         path: String,
     },
     /// An option that cannot be used.
@@ -31,12 +31,12 @@ pub enum HubError {
         repo: String,
         /// Whom we asked.
         host: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         has_token: bool,
     },
-    /// The owner lets nobody read it who has not agreed to something.
+    /// The owner asks readers to agree to terms first.
     #[error(
-        "{repo} is gated: agree to its terms on {page}, and give the token of that account, as HF_TOKEN or \
+        "{repo} is gated: accept its terms on {page}, and give a token of that account with HF_TOKEN or \
          HubOptions::token{}",
         if *.has_token { " (the token that was sent has no access)" } else { "" }
     )]
@@ -45,11 +45,11 @@ pub enum HubError {
         repo: String,
         /// Where to agree.
         page: String,
-        /// Whether a token was sent.
+        /// True if a token was sent.
         has_token: bool,
     },
     /// The token is not accepted.
-    #[error("{host} does not accept the token: {said}. A new one comes from the account's settings there")]
+    #[error("{host} does not accept the token: {said}. Create a new one in the account's settings there")]
     Token {
         /// Whom we asked.
         host: String,
@@ -61,7 +61,7 @@ pub enum HubError {
     NoRevision {
         /// `USER/NAME`.
         repo: String,
-        /// What was asked for.
+        /// The name that was asked for.
         revision: String,
     },
     /// No such file.
@@ -69,7 +69,7 @@ pub enum HubError {
     NoFile {
         /// `USER/NAME`.
         repo: String,
-        /// What was asked for.
+        /// The name that was asked for.
         file: String,
         /// Models that it has.
         known: Vec<String>,
@@ -79,7 +79,7 @@ pub enum HubError {
     NoTag {
         /// `USER/NAME`.
         repo: String,
-        /// What was asked for.
+        /// The name that was asked for.
         tag: String,
         /// Models that it has.
         known: Vec<String>,
@@ -87,12 +87,12 @@ pub enum HubError {
     /// Nothing to run.
     #[error(
         "{repo} has no GGUF file{}",
-        if *.has_checkpoint { ", but safetensors, of which one can be made" } else { "" }
+        if *.has_checkpoint { ", only safetensors, which can be converted to GGUF" } else { "" }
     )]
     NoGguf {
         /// `USER/NAME`.
         repo: String,
-        /// Whether there are safetensors.
+        /// True if there are safetensors.
         has_checkpoint: bool,
     },
     /// Nothing to convert.
@@ -102,22 +102,22 @@ pub enum HubError {
         repo: String,
     },
     /// Parts of a split model are missing.
-    #[error("{file} is one of {wanted} parts, and {found} of them are there")]
+    #[error("{file} is one of {wanted} parts, and the repository has only {found} of them")]
     Shards {
         /// The part that was chosen.
         file: String,
-        /// How many there are.
+        /// The actual number.
         found: usize,
-        /// How many there should be.
+        /// The expected number.
         wanted: usize,
     },
-    /// Not in the cache, and nobody may be asked.
+    /// Not in the cache, and the network may not be used.
     #[error(
-        "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids to ask for it",
+        "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids downloading it",
         cache.display()
     )]
     Offline {
-        /// What is wanted.
+        /// The name that is needed.
         name: String,
         /// Where it was looked for.
         cache: PathBuf,
@@ -125,17 +125,17 @@ pub enum HubError {
     /// Not in the cache.
     #[error("{name} is not in the cache {}", cache.display())]
     NotCached {
-        /// What is wanted.
+        /// The name that is needed.
         name: String,
         /// Where it was looked for.
         cache: PathBuf,
     },
-    /// Nobody answers.
+    /// No answer.
     #[error("{host} cannot be reached: {why}")]
     Network {
         /// Who was asked.
         host: String,
-        /// What the system says.
+        /// Message of the system.
         why: String,
     },
     /// An answer that does not help, after all tries.
@@ -145,7 +145,7 @@ pub enum HubError {
         host: String,
         /// HTTP status.
         status: u16,
-        /// What it said about it.
+        /// Message of the host.
         said: String,
     },
     /// An answer that is not what the hub's interface says.
@@ -153,7 +153,7 @@ pub enum HubError {
     Answer {
         /// Who was asked.
         host: String,
-        /// What was expected, and what came.
+        /// Expected and received.
         why: String,
     },
     /// A file that is not what the repository lists.
@@ -161,13 +161,13 @@ pub enum HubError {
     Corrupt {
         /// Path in the repository.
         file: String,
-        /// What was expected, and what came.
+        /// Expected and received.
         why: String,
     },
     /// No room.
     #[error(
-        "{file} needs {needed} bytes more in {}, {free} bytes are free there; HF_HUB_CACHE names another \
-         folder",
+        "{file} needs {needed} bytes more in {}, and {free} bytes are free there; free some, or name another \
+         folder with HF_HUB_CACHE",
         folder.display()
     )]
     Full {
@@ -181,14 +181,14 @@ pub enum HubError {
         free: u64,
     },
     /// The cache cannot be written.
-    #[error("{}: {cause}; HF_HUB_CACHE names another folder for the cache", path.display())]
+    #[error("{}: {cause}; name another folder for the cache with HF_HUB_CACHE", path.display())]
     Cache {
         /// File or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Message of the system.
         cause: io::Error,
     },
-    /// Somebody writes what is to be removed.
+    /// Another process writes what is to be removed.
     #[error("{} is being written by another process", path.display())]
     Busy {
         /// The file.
@@ -205,7 +205,7 @@ impl HubError {
         move |cause| Self::Cache { path: path.to_owned(), cause }
     }
 
-    /// Whether nobody could be asked: no network, or a server out of order. What is in the cache may do then.
+    /// True if no server could answer: no network, or a server out of order. The cache may be used then.
     pub fn is_network(&self) -> bool {
         match self {
             Self::Network { .. } => true,
@@ -217,8 +217,8 @@ impl HubError {
 
 fn token_hint(has_token: bool) -> &'static str {
     match has_token {
-        true => " to the account whose token was sent",
-        false => "; a private one wants HF_TOKEN or HubOptions::token",
+        true => " for the account whose token was sent",
+        false => "; if it is private, give a token with HF_TOKEN or HubOptions::token",
     }
 }
 

@@ -18,8 +18,8 @@ use super::options::{HubOptions, Token};
 const MOST_REDIRECTS: usize = 10;
 /// The longest pause that a server may ask for; it is asked again after that.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// Of a connection on which nothing came for [`HubOptions::silence`].
-const SILENT: &str = "nothing came for too long";
+/// Error of a connection on which nothing arrived for [`HubOptions::silence`].
+const SILENT: &str = "timed out waiting for data";
 /// Characters of a server's words that are shown.
 const SHOWN_CHARS: usize = 300;
 
@@ -31,7 +31,7 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// What runs ends with [`HubError::Stopped`], and so does all that comes.
+    /// Stops what runs and all that comes later, with [`HubError::Stopped`].
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.agent.clone().shutdown();
@@ -73,7 +73,7 @@ pub(super) struct Answer {
     pub(super) body: Body,
     /// Who gave it, for messages.
     pub(super) host: String,
-    /// Whether that is the hub, not one that it sent us to.
+    /// True if that is the hub, not one that it sent us to.
     pub(super) of_hub: bool,
     /// The hash of the file's content, as the hub said it on the way.
     pub(super) linked_etag: Option<String>,
@@ -98,7 +98,7 @@ impl Answer {
         self.header("content-length")?.trim().parse().ok()
     }
 
-    /// What the server says about an error: its header for that, or the beginning of a body of text.
+    /// Message of the server about an error: its header for that, or the beginning of a body of text.
     fn said(&mut self) -> String {
         let said = match self.header("x-error-message") {
             Some(said) => said.to_owned(),
@@ -118,7 +118,7 @@ impl Answer {
     }
 }
 
-/// What is asked for, for messages.
+/// Thing that is asked for, for messages.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) repo: &'a str,
@@ -172,7 +172,7 @@ impl Client {
     }
 
     /// Goes on unless it was told to stop.
-    pub(super) fn go_on(&self) -> Result<(), HubError> {
+    pub(super) fn check_stopped(&self) -> Result<(), HubError> {
         if self.stopped.load(Ordering::Relaxed) { Err(HubError::Stopped) } else { Ok(()) }
     }
 
@@ -186,7 +186,7 @@ impl Client {
         let mut url = url.to_owned();
         let mut linked_etag = None;
         for _ in 0..=MOST_REDIRECTS {
-            self.go_on()?;
+            self.check_stopped()?;
             let of_hub = origin(&url).as_deref() == Some(&self.origin);
             let mut request = self.agent.get(&url);
             if let Some(range) = range {
@@ -207,8 +207,9 @@ impl Client {
                 return Ok(Answer { linked_etag, ..answer });
             }
             let wrong = |why: &str| HubError::Answer { host: answer.host.clone(), why: why.to_owned() };
-            let to = answer.header("location").ok_or_else(|| wrong("a redirect that leads nowhere"))?;
-            let to = join(&url, to).ok_or_else(|| wrong("a redirect to what is no address of http"))?;
+            let to = answer.header("location").ok_or_else(|| wrong("a redirect without a Location"))?;
+            let to =
+                join(&url, to).ok_or_else(|| wrong("a redirect to an address that is not http or https"))?;
             if url.starts_with("https://") && !to.starts_with("https://") {
                 return Err(wrong("a redirect from https to http, which is not followed").into());
             }
@@ -218,15 +219,15 @@ impl Client {
         Err(HubError::Answer { host: host(&url), why }.into())
     }
 
-    /// What went wrong on the way to `url` or back.
+    /// Error of a request to `url`.
     fn fault(&self, url: &str, err: ureq::Error) -> Fault {
-        if let Err(stopped) = self.go_on() {
+        if let Err(stopped) = self.check_stopped() {
             return stopped.into();
         }
         let why = match &err {
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => "its address cannot be used".to_owned(),
             ureq::Error::Timeout(_) => SILENT.to_owned(),
-            ureq::Error::HostNotFound => "there is no such host; is there a network?".to_owned(),
+            ureq::Error::HostNotFound => "host not found; is the network up?".to_owned(),
             ureq::Error::Io(err) if err.kind() == std::io::ErrorKind::InvalidData => {
                 format!("{err}; SSL_CERT_FILE names certificates that are trusted instead of Mozilla's")
             }
@@ -243,9 +244,9 @@ impl Client {
         if is_final { Fault::Final(error) } else { Fault::Passing(error, None) }
     }
 
-    /// What broke off a body that `host` sent.
+    /// Error of a body from `host` that broke off.
     pub(super) fn broken(&self, host: &str, err: &std::io::Error) -> Fault {
-        if let Err(stopped) = self.go_on() {
+        if let Err(stopped) = self.check_stopped() {
             return stopped.into();
         }
         let why = if is_silence(err) { SILENT.to_owned() } else { err.to_string() };
@@ -256,7 +257,8 @@ impl Client {
     pub(super) fn check(&self, mut answer: Answer, about: About<'_>) -> Result<Answer, Fault> {
         match answer.header("content-encoding") {
             Some(coding) if coding != "identity" && (200..300).contains(&answer.status) => {
-                let why = format!("it is {}, which was not asked for", coding.escape_debug());
+                let coding = coding.escape_debug();
+                let why = format!("it has Content-Encoding {coding}, which was not asked for");
                 return Err(HubError::Answer { host: answer.host, why }.into());
             }
             _ => {}
@@ -332,7 +334,7 @@ impl Tries<'_> {
         fault: Fault,
         tell: impl FnOnce(&HubError, Duration),
     ) -> Result<(), HubError> {
-        self.client.go_on()?;
+        self.client.check_stopped()?;
         let (error, after) = match fault {
             Fault::Final(error) => return Err(error),
             Fault::Passing(error, after) => (error, after),
@@ -346,20 +348,20 @@ impl Tries<'_> {
         tell(&error, pause);
         let until = Instant::now() + pause;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-            self.client.go_on()?;
+            self.client.check_stopped()?;
             std::thread::sleep(left.min(Duration::from_millis(50)));
         }
-        self.client.go_on()
+        self.client.check_stopped()
     }
 
-    /// At most this many tries, as where somebody waits for the first answer.
+    /// At most this many tries, as when a user waits for the first answer.
     pub(super) fn at_most(mut self, n: u32) -> Self {
         self.left = self.left.min(n);
         self
     }
 }
 
-/// Whether an error of reading is a timeout, which ureq wraps.
+/// True if an error of reading is a timeout, which ureq wraps.
 fn is_silence(err: &std::io::Error) -> bool {
     let inner = err.get_ref().and_then(|err| err.downcast_ref::<ureq::Error>());
     err.kind() == std::io::ErrorKind::TimedOut || matches!(inner, Some(ureq::Error::Timeout(_)))

@@ -1,8 +1,8 @@
 //! Models from the Hugging Face hub, into the cache that huggingface_hub and llama.cpp share.
 //!
 //! [`Name`] is what a user calls a model. [`Hub::find`] asks which commit and which files that means,
-//! [`Hub::fetch`] gets those that are not in the cache, [`Hub::cached`] asks nobody, and [`Hub::read_range`]
-//! reads a part of a file without keeping it, as [`WebFile`] does of any address.
+//! [`Hub::fetch`] gets those that are not in the cache, [`Hub::cached`] uses no network, and
+//! [`Hub::read_range`] reads a part of a file without keeping it, as [`WebFile`] does of any address.
 //! [`Cached`] lists and removes what is there.
 //!
 //! No file stands under its name whose size and hash are not those that the repository lists. This room
@@ -47,10 +47,10 @@ pub struct Hub {
     options: HubOptions,
 }
 
-/// What a name means, as the hub says now.
+/// Files of a name, as the hub lists them now.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What was asked for.
+    /// The name that was asked for.
     pub name: Name,
     /// The commit, 40 hexadecimal digits.
     pub commit: String,
@@ -95,12 +95,12 @@ impl Hub {
         &self.options.cache
     }
 
-    /// Whether it asks nobody.
+    /// True if it uses no network.
     pub fn is_offline(&self) -> bool {
         self.options.offline
     }
 
-    /// What a repository has in the cache.
+    /// Contents of a repository in the cache.
     pub fn repository(&self, repo: &Repo) -> Cached {
         Cached::new(&self.options.cache, repo)
     }
@@ -123,12 +123,12 @@ impl Hub {
         Ok(Found { name: name.clone(), commit, files })
     }
 
-    /// What a name means by the cache alone: the revision is that of the last time, and a file is chosen of
+    /// Files of a name by the cache alone: the revision is that of the last time, and a file is chosen of
     /// those that are there.
     ///
     /// # Errors
-    /// [`HubError::NotCached`], or [`HubError::Offline`] where nobody may be asked; [`HubError::Shards`];
-    /// [`HubError::Cache`].
+    /// [`HubError::NotCached`], or [`HubError::Offline`] if the network may not be used;
+    /// [`HubError::Shards`]; [`HubError::Cache`].
     pub fn cached(&self, name: &Name) -> Result<Local, HubError> {
         let cached = self.repository(&name.repo);
         let commit = cached.commit(name.revision()).ok_or_else(|| self.not_cached(name))?;
@@ -184,7 +184,7 @@ impl Hub {
         let cached = self.repository(&found.name.repo);
         let lacking = self.lacking(found);
         if !lacking.is_empty() {
-            self.room(&cached, &lacking)?;
+            self.check_space(&cached, &lacking)?;
         }
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let first_error = Mutex::new(None);
@@ -215,8 +215,8 @@ impl Hub {
         Ok(Local { commit: found.commit.clone(), folder, files })
     }
 
-    /// Whether the disk has room for what is to come.
-    fn room(&self, cached: &Cached, lacking: &[(&RemoteFile, u64)]) -> Result<(), HubError> {
+    /// Checks that the disk has space for what is to be downloaded.
+    fn check_space(&self, cached: &Cached, lacking: &[(&RemoteFile, u64)]) -> Result<(), HubError> {
         let blobs = cached.blobs();
         std::fs::create_dir_all(&blobs).map_err(HubError::cache(&blobs))?;
         let needed = lacking.iter().map(|(_, bytes)| bytes).sum();

@@ -1,4 +1,4 @@
-//! What a user calls a model on the hub, and which of a repository's files that means.
+//! Names of models on the hub, and the choice of a repository's files by a name.
 
 use std::fmt;
 
@@ -35,7 +35,8 @@ pub enum Choice {
     Checkpoint,
 }
 
-/// What [`Choice::Default`] looks for: ternary types first, then llama.cpp's order.
+/// Types in the order in which [`Choice::Default`] looks for them: ternary types first, then llama.cpp's
+/// order.
 pub const DEFAULTS: &[&str] = &["I2_S", "TQ2_0", "TQ1_0", "Q2_0", "Q4_K_M", "Q8_0"];
 
 /// Starts of a name that say that it is one of the hub.
@@ -111,7 +112,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Whether a text begins as names of the hub do that can be told from a path: `hf://`, `hf.co/` and the like.
+/// True if a text begins as names of the hub do that can be told from a path: `hf://`, `hf.co/` and the like.
 pub fn is_prefixed(text: &str) -> bool {
     PREFIXES.iter().any(|prefix| text.starts_with(prefix))
 }
@@ -197,12 +198,12 @@ fn check_revision(revision: &str) -> Result<&str, HubError> {
     check_path(revision)
 }
 
-/// Whether a commit is meant: 40 hexadecimal digits.
+/// True if a commit is meant: 40 hexadecimal digits.
 pub fn is_commit(revision: &str) -> bool {
     is_hex(revision, 40)
 }
 
-/// Whether a text is `n` hexadecimal digits in lower case.
+/// True if a text is `n` hexadecimal digits in lower case.
 pub fn is_hex(text: &str, n: usize) -> bool {
     text.len() == n && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -231,7 +232,7 @@ pub fn check_path(path: &str) -> Result<&str, HubError> {
     }
 }
 
-/// Whether a path is that of a GGUF file.
+/// True if a path is that of a GGUF file.
 pub fn is_gguf(path: &str) -> bool {
     path.len() > 5 && path.as_bytes()[path.len() - 5..].eq_ignore_ascii_case(b".gguf")
 }
@@ -249,7 +250,7 @@ fn part(path: &str) -> Option<(&str, usize, usize)> {
     Some((name, number(k)?, number(n)?))
 }
 
-/// Whether `word` stands in `path` by itself: `F16` is not in `BF16`, nor `Q4_K` in `Q4_K_M`. An underscore
+/// True if `word` stands in `path` by itself: `F16` is not in `BF16`, nor `Q4_K` in `Q4_K_M`. An underscore
 /// before it ends the word before only where nothing else does: `model_Q4_0`.
 fn has_word(path: &str, word: &str, underscores: bool) -> bool {
     let (path, word) = (path.to_ascii_lowercase(), word.to_ascii_lowercase());
@@ -325,7 +326,7 @@ pub fn choose<'a>(name: &Name, files: &[&'a str]) -> Result<Vec<&'a str>, HubErr
     Ok(parts)
 }
 
-/// Whether a converter reads this file.
+/// True if a converter reads this file.
 fn is_of_checkpoint(path: &str) -> bool {
     let is_of = |end: &str| path.ends_with(end);
     let texts = ["merges.txt", "vocab.txt", "README.md"];

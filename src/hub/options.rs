@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::error::HubError;
 
-/// How models are got.
+/// Options for downloads from the hub.
 #[derive(Clone, Debug)]
 pub struct HubOptions {
     /// The hub's address, without a slash at its end.
@@ -16,19 +16,19 @@ pub struct HubOptions {
     pub cache: PathBuf,
     /// Who asks.
     pub token: Option<Token>,
-    /// Ask nobody: what is not in the cache is an error.
+    /// No network: what is not in the cache is an error.
     pub offline: bool,
-    /// How often a request is tried that failed in a way that may pass; each byte that comes begins anew.
+    /// Number of tries of a request whose failure may be temporary; each byte that arrives resets the count.
     pub tries: u32,
     /// The pause before the second try. Each further one is twice as long, up to 16 times.
     pub pause: Duration,
-    /// How long a connection may be silent.
+    /// Longest time that a connection may be silent.
     pub silence: Duration,
     /// PEM file with the certificates that are trusted instead of Mozilla's.
     pub certificates: Option<PathBuf>,
 }
 
-/// A secret: it shows itself to nobody.
+/// A secret, which `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 

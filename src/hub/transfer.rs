@@ -15,7 +15,7 @@ use super::cache::{Cached, Hasher, hash, is_whole};
 use super::error::HubError;
 use super::http::{About, Answer, Client, Fault, Tries, encoded};
 
-/// What happens meanwhile.
+/// Progress of a transfer.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A file begins; `done` bytes of it are there from the last time.
@@ -43,7 +43,7 @@ pub enum Event<'a> {
         file: &'a RemoteFile,
         /// What.
         error: &'a HubError,
-        /// How long we wait.
+        /// Time until the next try.
         pause: Duration,
     },
     /// A file is there.
@@ -53,7 +53,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Whoever is told.
+/// Receiver of events.
 pub type Listener<'a> = &'a (dyn Fn(Event<'_>) + Sync);
 
 /// Gets files of one commit.
@@ -62,7 +62,7 @@ pub(super) struct Transfer<'a> {
     pub(super) cached: &'a Cached,
     pub(super) commit: &'a str,
     pub(super) tell: Listener<'a>,
-    /// Whether another file has failed, so that the rest is of no use.
+    /// True if another file has failed, so that the rest is of no use.
     pub(super) failed: &'a AtomicBool,
 }
 
@@ -76,7 +76,7 @@ struct Part<'a> {
     /// The most that were there so far.
     furthest: u64,
     hasher: Hasher,
-    /// Whether some of the bytes are from an earlier run.
+    /// True if some of the bytes are from an earlier run.
     resumed: bool,
 }
 
@@ -106,11 +106,11 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    fn go_on(&self) -> Result<(), HubError> {
+    fn check_stopped(&self) -> Result<(), HubError> {
         if self.failed.load(Ordering::Relaxed) {
             return Err(HubError::Stopped);
         }
-        self.client.go_on()
+        self.client.check_stopped()
     }
 
     fn lock(&self, file: &RemoteFile) -> Result<File, HubError> {
@@ -120,7 +120,7 @@ impl Transfer<'_> {
             if let Some(lock) = self.cached.try_lock(&file.etag)? {
                 return Ok(lock);
             }
-            self.go_on()?;
+            self.check_stopped()?;
             if !is_told && begun.elapsed() > Duration::from_millis(500) {
                 (self.tell)(Event::Waiting { file });
                 is_told = true;
@@ -160,7 +160,7 @@ impl Transfer<'_> {
         let length = out.metadata().map_err(HubError::cache(&path))?.len();
         let mut hasher = Hasher::new(&file.etag, file.size);
         let done = if length > file.size { 0 } else { length };
-        hash(&mut out, &path, &mut hasher, done, |_| self.go_on())?;
+        hash(&mut out, &path, &mut hasher, done, |_| self.check_stopped())?;
         let mut part = Part { file, path, out, done, furthest: done, hasher, resumed: done > 0 };
         if length > file.size {
             part.restart()?;
@@ -187,7 +187,7 @@ impl Transfer<'_> {
         part.accept(&answer)?;
         let mut buffer = vec![0; 256 << 10];
         loop {
-            self.go_on()?;
+            self.check_stopped()?;
             let n = match answer.body.as_reader().read(&mut buffer) {
                 Ok(0) => break,
                 Ok(n) => n,
@@ -221,7 +221,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Whether an answer goes on where this ends. A whole file in place of a range means starting over.
+    /// Checks that an answer continues where this ends. A whole file in place of a range means starting over.
     fn accept(&mut self, answer: &Answer) -> Result<(), Fault> {
         let size = self.file.size;
         if let Some(etag) = answer.linked_etag.as_ref().filter(|etag| **etag != self.file.etag) {
@@ -237,12 +237,12 @@ impl Part<'_> {
                 return Ok(());
             }
             let got = answer.header("content-range").unwrap_or("no Content-Range").escape_debug().to_string();
-            let why = format!("bytes {} to {size} were asked for, and it sent {got}", self.done);
+            let why = format!("bytes {} to {size} were requested, and it sent {got}", self.done);
             self.restart()?;
             return Err(Fault::Passing(HubError::Answer { host: answer.host.clone(), why }, None));
         }
         if let Some(length) = answer.content_length().filter(|length| *length != size) {
-            let why = format!("{length} bytes are offered, and the repository lists {size}");
+            let why = format!("the answer has {length} bytes, and the repository lists {size}");
             return Err(self.discard(why).into());
         }
         if self.done > 0 {
@@ -253,7 +253,8 @@ impl Part<'_> {
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), HubError> {
         if self.done + bytes.len() as u64 > self.file.size {
-            return Err(self.discard(format!("more than the {} bytes came that are listed", self.file.size)));
+            let why = format!("more bytes arrived than the {} that the repository lists", self.file.size);
+            return Err(self.discard(why));
         }
         self.out.write_all(bytes).map_err(|err| match err.kind() {
             io::ErrorKind::StorageFull => {

@@ -90,7 +90,7 @@ impl Answer {
             Some((sent, _)) if sent.start == range.start => 0,
             _ => {
                 let why =
-                    format!("bytes={}-{} was asked for, and it sent other bytes", range.start, range.end - 1);
+                    format!("bytes={}-{} was requested, and it sent other bytes", range.start, range.end - 1);
                 return Err(HubError::Answer { host: self.host, why }.into());
             }
         };

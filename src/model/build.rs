@@ -1,5 +1,5 @@
-//! What a model file is written with: declares weights by their GGUF names, checks each shape, and
-//! collects the program.
+//! Builder of a model's program: declares weights by their GGUF names, checks each shape, and collects the
+//! program.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -21,7 +21,7 @@ const MAX_EXPERTS: usize = 4096;
 /// Columns that an expert may have.
 const MAX_WIDTH: usize = 1 << 24;
 
-/// How a model's experts are mixed.
+/// Options of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixture {
     /// Experts of a layer.
@@ -53,7 +53,7 @@ impl<'a> Builder<'a> {
         Self { gguf, hyper, options, program, weights, notes, asked }
     }
 
-    /// What was made: the program, its weights, and what a user should know about the file.
+    /// The result: the program, its weights, and what a user should know about the file.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] for a tensor that the architecture has not asked for: the file holds another
@@ -81,7 +81,7 @@ impl<'a> Builder<'a> {
         &self.hyper
     }
 
-    /// Whether the file has a tensor of this name.
+    /// True if the file has a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         self.gguf.find(name).is_some()
     }
@@ -135,7 +135,7 @@ impl<'a> Builder<'a> {
         for (name, usual) in UNUSED {
             let key = format!("{}.rope.scaling.yarn_{name}", self.hyper.architecture);
             if let Some(value) = self.gguf.metadata().f32(&key)?.filter(|value| *value != usual) {
-                self.note(format!("{key} is {value} in the file and changes nothing: {usual} is meant"));
+                self.note(format!("{key} is {value} in the file and is ignored: {usual} is used"));
             }
         }
         Ok(())
@@ -254,13 +254,13 @@ impl<'a> Builder<'a> {
     /// before.
     ///
     /// # Errors
-    /// As [`linear`](Self::linear); [`ModelError::Tensor`] for a file with both, which nobody has made.
+    /// As [`linear`](Self::linear); [`ModelError::Tensor`] for a file with both, which no converter makes.
     pub fn ffn_layer(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
         self.check_scale(stem)?;
         self.layer(stem, outputs, inputs)
     }
 
-    /// That a layer of a feed-forward network has not both a scale and a bias.
+    /// Checks that a layer of a feed-forward network does not have both a scale and a bias.
     fn check_scale(&self, stem: &str) -> Result<(), ModelError> {
         let [scale, bias] = ["scale", "bias"].map(|what| format!("{stem}.{what}"));
         match self.has(&scale) && self.has(&bias) {
@@ -431,7 +431,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// That a vector of `[len]` is missing.
+    /// Error that a vector of `[len]` is missing.
     pub fn lacks(&self, name: &str, len: usize) -> ModelError {
         wrong(name, shape(1, len), "no tensor of that name".to_owned())
     }

@@ -71,7 +71,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// That a layer has a bias, as every one but the head's has.
+/// Checks that a layer has a bias, as all but the head's have.
 fn want_bias(m: &Builder<'_>, linear: &Linear, stem: &str, outputs: usize) -> Result<(), ModelError> {
     match linear.bias {
         Some(_) => Ok(()),

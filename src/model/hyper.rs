@@ -41,23 +41,23 @@ pub struct RopeHyper {
     pub dims: usize,
     /// Base of the frequencies.
     pub freq_base: f64,
-    /// How they are stretched.
+    /// Scaling of the frequencies.
     pub scaling: RopeScaling,
 }
 
-/// How rotary frequencies are stretched to contexts beyond the trained one.
+/// Scaling of rotary frequencies to contexts beyond the trained one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
     None,
     /// Positions divided by `factor`.
     Linear {
-        /// How much longer the context became.
+        /// Factor by which the context became longer.
         factor: f64,
     },
     /// YaRN.
     Yarn {
-        /// How much longer the context became.
+        /// Factor by which the context became longer.
         factor: f64,
         /// Positions before that.
         original_ctx: f64,

@@ -48,16 +48,16 @@ pub static REGISTRY: &[&Architecture] = &[
     &gpt_oss::ARCHITECTURE,
 ];
 
-/// What a caller chooses about a model's program.
+/// Options of a model's program.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The largest step.
     pub limits: Limits,
-    /// How keys are kept.
+    /// Codec of keys.
     pub k: &'static dyn KvCodec,
-    /// How values are kept.
+    /// Codec of values.
     pub v: &'static dyn KvCodec,
-    /// What windowed codecs keep exactly.
+    /// Positions that windowed codecs keep exactly.
     pub window: KvWindow,
 }
 
@@ -70,7 +70,7 @@ pub struct Model {
     pub weights: Vec<FileTensor>,
     /// The numbers it was built from.
     pub hyper: Hyper,
-    /// What a user should know about this file, one sentence each.
+    /// Notes on this file for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -125,9 +125,9 @@ pub enum ModelError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// No program for this architecture.
-    #[error("architecture `{name}` is not known; known are: {known}")]
+    #[error("unknown architecture `{name}`; supported are: {known}")]
     Architecture {
-        /// What the file says.
+        /// Name in the file.
         name: String,
         /// Every name there is.
         known: String,
@@ -137,7 +137,7 @@ pub enum ModelError {
     Metadata {
         /// The key.
         key: String,
-        /// What makes sense.
+        /// Values that are valid.
         want: String,
         /// The value.
         got: String,

@@ -14,15 +14,15 @@ use sterna_program::{
 
 /// Llama.
 pub static ARCHITECTURE: Architecture =
-    Architecture { names: &["llama"], build: |m| decoder(m, &Form::PLAIN) };
+    Architecture { names: &["llama"], build: |m| decoder(m, &Variant::PLAIN) };
 
-/// What the architectures of this form differ in.
-pub(super) struct Form {
+/// Differences between the architectures of this form.
+pub(super) struct Variant {
     /// Which elements of a head RoPE rotates together.
     pub rope: RopeStyle,
-    /// Whether queries, keys and values must have biases. Any layer may.
+    /// True if queries, keys and values must have biases. Any layer may.
     pub qkv_bias: bool,
-    /// Whether queries and keys have a norm over each head, before RoPE.
+    /// True if queries and keys have a norm over each head, before RoPE.
     pub head_norms: bool,
     /// Factors of the embedding, of what each network adds to the residual stream, and of the logits.
     pub embedding: f32,
@@ -32,7 +32,7 @@ pub(super) struct Form {
     pub logits: f32,
 }
 
-impl Form {
+impl Variant {
     /// Llama's own.
     pub(super) const PLAIN: Self = Self {
         rope: RopeStyle::Adjacent,
@@ -54,7 +54,7 @@ fn times(factor: f32, layer: Linear) -> Result<Linear, ModelError> {
 }
 
 /// Embedding, blocks of attention and a gated feed-forward network, head.
-pub(super) fn decoder(m: &mut Builder<'_>, form: &Form) -> Result<(), ModelError> {
+pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelError> {
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let (dim, ffn_dim, n_vocab) = (h.dim, h.ffn_dim, h.n_vocab);

@@ -1,7 +1,7 @@
 //! MiniCPM and BitCPM: Llama's form, whose embedding, networks and logits are scaled so that models of any
 //! width and depth can be trained alike.
 
-use super::llama::{Form, decoder};
+use super::llama::{Variant, decoder};
 use super::{Architecture, Builder, ModelError};
 
 /// MiniCPM.
@@ -15,5 +15,5 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let embedding = m.factor("embedding_scale", 12.0)?;
     let residual = m.factor("residual_scale", 1.4 / n_layers.sqrt())?;
     let logits = 1.0 / m.factor("logit_scale", dim / BASE_DIM)?;
-    decoder(m, &Form { embedding, residual, logits, ..Form::PLAIN })
+    decoder(m, &Variant { embedding, residual, logits, ..Variant::PLAIN })
 }

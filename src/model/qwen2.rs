@@ -2,11 +2,11 @@
 //! RoPE over the halves of a head.
 
 use super::Architecture;
-use super::llama::{Form, decoder};
+use super::llama::{Variant, decoder};
 use sterna_program::RopeStyle;
 
 /// Qwen2.
 pub static ARCHITECTURE: Architecture = Architecture {
     names: &["qwen2"],
-    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, qkv_bias: true, ..Form::PLAIN }),
+    build: |m| decoder(m, &Variant { rope: RopeStyle::Halves, qkv_bias: true, ..Variant::PLAIN }),
 };

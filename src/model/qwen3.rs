@@ -2,11 +2,11 @@
 //! head, and RoPE over the halves of a head.
 
 use super::Architecture;
-use super::llama::{Form, decoder};
+use super::llama::{Variant, decoder};
 use sterna_program::RopeStyle;
 
 /// Qwen3.
 pub static ARCHITECTURE: Architecture = Architecture {
     names: &["qwen3", "qwen3moe"],
-    build: |m| decoder(m, &Form { rope: RopeStyle::Halves, head_norms: true, ..Form::PLAIN }),
+    build: |m| decoder(m, &Variant { rope: RopeStyle::Halves, head_norms: true, ..Variant::PLAIN }),
 };

@@ -13,7 +13,7 @@ use super::{
 pub struct CheckError {
     /// Label of the stage.
     pub label: String,
-    /// What was expected and what was found.
+    /// Expected and found.
     pub detail: String,
 }
 

@@ -9,8 +9,8 @@ use super::{Expert, Kv, KvDecl, Linear, PAGE, Program, Row, Stage, Step, Weight}
 /// Bytes of one element in an exact page.
 const F16_BYTES: u64 = 2;
 
-/// What one stage must move and compute in one step, whatever the backend: each weight is read once a
-/// step, each cached vector once for each row that sees it.
+/// Bytes and operations of one stage in one step, whatever the backend: each weight is read once a step, each
+/// cached vector once for each row that sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of weights read.
@@ -59,7 +59,7 @@ impl Program {
     ///
     /// # Panics
     /// As [`cost`](Self::cost).
-    pub fn stage_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
+    fn stage_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
         let n_rows = step.rows.len() as u64;
         let n_outputs = step.n_outputs() as u64;
         match stage {
@@ -117,7 +117,7 @@ impl Program {
 
     /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, each followed by
     /// space for the mean of its keys as f32.
-    pub fn cache_bytes(&self, kv: Kv) -> u64 {
+    fn cache_bytes(&self, kv: Kv) -> u64 {
         let KvDecl { head_dim, .. } = *self.kv_decl(kv);
         let pages = self.kv_decl(kv).pages(&self.limits);
         let [pages, exact] = [pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);

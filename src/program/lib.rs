@@ -44,7 +44,7 @@ pub struct Kv(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeId(pub u32);
 
-/// What a weight is: never its bytes.
+/// Declaration of a weight, without its bytes.
 #[derive(Clone, Debug)]
 pub struct WeightDecl {
     /// Name in the file, `blk.0.attn_q.weight`.
@@ -57,7 +57,7 @@ pub struct WeightDecl {
     pub cols: usize,
 }
 
-/// How many rows a buffer has in one step.
+/// Number of rows of a buffer in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowsOf {
     /// One a row of the step: at most [`Limits::rows`].
@@ -71,7 +71,7 @@ pub enum RowsOf {
 pub struct BufDecl {
     /// `x`, `q`, `y`, `h`, `logits`: the same word on every backend.
     pub name: &'static str,
-    /// How many rows it has.
+    /// Number of its rows.
     pub rows: RowsOf,
     /// Columns, contiguous.
     pub cols: usize,
@@ -86,18 +86,18 @@ pub struct KvDecl {
     pub n_kv_heads: usize,
     /// Length of one key or value vector.
     pub head_dim: usize,
-    /// How keys are kept.
+    /// Codec of keys.
     pub k: &'static dyn KvCodec,
-    /// How values are kept.
+    /// Codec of values.
     pub v: &'static dyn KvCodec,
-    /// What is kept exactly where one of them is windowed.
+    /// Positions that are kept exactly if one of them is windowed.
     pub window: KvWindow,
     /// Newest positions that are kept, where attention sees no others: its sliding window. `None` keeps all.
     pub sliding: Option<u32>,
 }
 
 impl KvDecl {
-    /// Whether it keeps its newest positions in exact pages.
+    /// True if it keeps its newest positions in exact pages.
     pub fn is_windowed(&self) -> bool {
         self.k.windowed() || self.v.windowed()
     }
@@ -213,7 +213,7 @@ impl Program {
         self.stages.iter().find_map(|(_, stage)| if let Stage::Logits(s) = stage { Some(s) } else { None })
     }
 
-    /// How many positions have an embedding of their own, if the model has such embeddings.
+    /// Number of positions with an embedding of their own, if the model has such embeddings.
     pub fn learned_positions(&self) -> Option<usize> {
         self.stages.iter().find_map(|(_, stage)| match stage {
             Stage::Embed(s) => Some(self.weight_decl(s.positions?).rows),
@@ -226,7 +226,7 @@ impl Program {
         self.stages.iter().find_map(|(_, stage)| sample_of(stage))
     }
 
-    /// Whether one of some stages picks tokens.
+    /// True if one of some stages picks tokens.
     pub fn samples_in(&self, stages: Range<usize>) -> bool {
         self.stages[stages].iter().any(|(_, stage)| sample_of(stage).is_some())
     }
@@ -241,7 +241,7 @@ impl Program {
         self.bufs.iter().position(|b| b.name == name).map(|i| Buf(i as u32))
     }
 
-    /// Whether some cache keeps its newest positions in exact pages.
+    /// True if some cache keeps its newest positions in exact pages.
     pub fn is_windowed(&self) -> bool {
         self.kvs.iter().any(KvDecl::is_windowed)
     }

@@ -11,11 +11,11 @@ pub struct Part {
     pub program: Program,
     /// Which stages of the whole these are.
     pub stages: Range<usize>,
-    /// Of each weight of the part, the weight of the whole.
+    /// Weight of the whole for each weight of the part.
     pub weights: Vec<Weight>,
-    /// Of each buffer of the part, the buffer of the whole.
+    /// Buffer of the whole for each buffer of the part.
     pub bufs: Vec<Buf>,
-    /// Of each cache of the part, the cache of the whole.
+    /// Cache of the whole for each cache of the part.
     pub kvs: Vec<Kv>,
 }
 

@@ -1,12 +1,12 @@
-//! How a token is picked from logits: the definition of the `Sample` stage, used by the CPU backend
-//! and by the engine where it samples on the host.
+//! Sampling of a token from logits: the definition of the `Sample` stage, used by the CPU backend and by the
+//! engine where it samples on the host.
 //!
 //! The filters run in llama.cpp's order: top-k, typical, top-p, min-p, temperature, draw. Each sees
 //! the probabilities that the one before left, at temperature 1.
 
 use std::cmp::Ordering;
 
-/// How to pick one token from one row of logits.
+/// Sampling parameters of one row of logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 or below picks the largest logit (the lowest id among equals).
@@ -30,7 +30,7 @@ impl Sampling {
     pub const GREEDY: Self =
         Self { temperature: 0.0, top_k: 0, typical_p: 1.0, top_p: 1.0, min_p: 0.0, seed: 0, counter: 0 };
 
-    /// Whether it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order
+    /// True if it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order
     /// to draw in.
     pub fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature <= 0.0 || self.top_k == 1
@@ -133,7 +133,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
     logits.iter().position(|&logit| logit == max).unwrap_or(0) as u32
 }
 
-/// Whether no token can be picked in earnest: a logit is NaN or infinite, or all are minus infinity, which
+/// True if no token can be picked in earnest: a logit is NaN or infinite, or all are minus infinity, which
 /// single ones may be. A model that makes such logits is broken, or what runs it.
 pub fn is_broken(logits: &[f32]) -> bool {
     let (mut broken, mut numbers) = (0, 0);
@@ -228,7 +228,7 @@ fn keep_top_p(kept: &mut Vec<Candidate>, mass: f32) {
     kept.truncate(n);
 }
 
-/// How many candidates, taken in order, reach `mass`: at least one.
+/// Number of candidates that, taken in order, reach `mass`: at least one.
 fn mass_prefix(kept: &[Candidate], mass: f32) -> usize {
     let mut sum = 0.0f64;
     let reached = kept.iter().position(|c| {
@@ -246,7 +246,7 @@ mod tests {
 
     const PLAIN: Sampling = Sampling { temperature: 1.0, ..Sampling::GREEDY };
 
-    /// How often each id is picked in `n` draws.
+    /// Share of each id in `n` draws.
     fn histogram(logits: &[f32], s: Sampling, n: u64) -> Vec<f64> {
         let mut scratch = Scratch::new(logits.len());
         let mut counts = vec![0.0; logits.len()];

@@ -241,7 +241,7 @@ pub struct Linear {
     pub w: Weight,
     /// `[outputs]`, f32.
     pub bias: Option<Weight>,
-    /// How the input is rounded first. A part of the model's numerics, not a backend's choice.
+    /// Rounding of the input. A part of the model's numerics, not a backend's choice.
     pub act: ActQuant,
     /// Factor on the product, 1 for most; old BitNet files store one next to each tensor.
     pub scale: f32,
@@ -291,7 +291,7 @@ pub enum NormKind {
 }
 
 impl Act {
-    /// What [`ClampedSwiglu`](Self::ClampedSwiglu) clamps to, and its factor in the exponent.
+    /// Bound of the clamp of [`ClampedSwiglu`](Self::ClampedSwiglu).
     pub const CLAMP: f32 = 7.0;
     /// See above.
     pub const ALPHA: f32 = 1.702;

@@ -1,4 +1,4 @@
-//! What may change between two runs of one program.
+//! Inputs of one run of a program.
 
 use super::Sampling;
 
@@ -14,7 +14,7 @@ pub struct Row {
     pub pos: u32,
     /// Sequence slot, an index into the page table.
     pub seq: u32,
-    /// Whether this row's logits are wanted.
+    /// True if this row's logits are wanted.
     pub logits: bool,
 }
 
@@ -24,7 +24,7 @@ impl Row {
     pub const PICKED: u32 = u32::MAX;
 }
 
-/// What may change between two runs of one program. Nothing else may.
+/// Inputs of one run of a program. Nothing else may change between two runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// One entry a token. Rows of one sequence stand in the order of their positions.
@@ -37,7 +37,7 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// How many rows ask for logits.
+    /// Number of rows that ask for logits.
     pub fn n_outputs(&self) -> usize {
         self.rows.iter().filter(|row| row.logits).count()
     }
@@ -55,8 +55,8 @@ impl Step<'_> {
     }
 }
 
-/// What a sequence reads exactly where a codec is [`windowed`](ggml_types::KvCodec::windowed): whole pages,
-/// because positions are encoded a page at a time.
+/// Positions that a sequence reads exactly if a codec is [`windowed`](ggml_types::KvCodec::windowed): whole
+/// pages, because positions are encoded a page at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvWindow {
     /// Pages from the first on, which are never encoded; at least one, which the mean of the keys is taken
@@ -88,7 +88,7 @@ impl KvWindow {
         self.newest_pages * PAGE
     }
 
-    /// Whether a row at `pos` reads page `i` of its sequence exactly.
+    /// True if a row at `pos` reads page `i` of its sequence exactly.
     pub fn is_exact(&self, pos: usize, i: usize) -> bool {
         i < self.sink_pages || i >= self.first_newest(pos)
     }

@@ -2,11 +2,11 @@
 
 use ggml_types::{QuantType, types};
 
-use super::mix::{MIXES, Mix, Place, that_holds};
+use super::mix::{MIXES, Mix, Place, fallback};
 use super::{Override, QuantizeError, TensorSource};
 use sterna_gguf::{Gguf, Metadata, TensorInfo, Value};
 
-/// What a tensor is for, as far as its type depends on it.
+/// Role of a tensor, as far as its type depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Norms, biases, routers, tables of positions: small, and never quantised.
@@ -80,14 +80,14 @@ impl Role {
     }
 }
 
-/// What a mix looks at beside names and shapes.
+/// Properties of a model that a mix looks at beside names and shapes.
 struct Shape {
     n_layers: usize,
     n_experts: usize,
     /// Query heads that share a KV head.
     group: usize,
     is_seventy: bool,
-    /// Whether the embedding is the head too.
+    /// True if the embedding is the head too.
     tied: bool,
     n_attn_v: usize,
 }
@@ -127,9 +127,9 @@ fn first(metadata: &Metadata, key: &str) -> Result<Option<usize>, QuantizeError>
     Ok(metadata.u32(key)?.map(|number| number as usize))
 }
 
-/// What somebody has asked for beside the mix.
+/// Types that the options ask for beside the mix.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Requested<'a> {
     pub token_embd: Option<&'static dyn QuantType>,
     pub output: Option<&'static dyn QuantType>,
     pub leave_output: bool,
@@ -146,7 +146,7 @@ pub(super) struct Asked<'a> {
 pub(super) fn types(
     source: &dyn TensorSource,
     mix: &'static Mix,
-    asked: Asked<'_>,
+    asked: Requested<'_>,
 ) -> Result<Vec<Option<&'static dyn QuantType>>, QuantizeError> {
     let shape = Shape::of(source, mix, asked.pure)?;
     let mut order: Vec<usize> = (0..source.tensors().len()).collect();
@@ -167,12 +167,12 @@ pub(super) fn types(
 pub fn mixes_of(gguf: &Gguf) -> Vec<&'static Mix> {
     let made_by = |mix: &'static Mix, has_imatrix| {
         let (token_embd, output, leave_output, pure) = (None, None, false, false);
-        let asked = Asked { token_embd, output, leave_output, pure, overrides: &[], has_imatrix };
+        let asked = Requested { token_embd, output, leave_output, pure, overrides: &[], has_imatrix };
         let Ok(types) = types(gguf, mix, asked) else { return false };
         let mut chosen =
             gguf.tensors().iter().zip(types).filter_map(|(info, ty)| Some((info, ty?))).peekable();
         let is_of_type = |(info, ty): (&TensorInfo, &'static dyn QuantType)| {
-            info.ty.is_some_and(|found| found.is(that_holds(ty, info.cols())))
+            info.ty.is_some_and(|found| found.is(fallback(ty, info.cols())))
         };
         chosen.peek().is_some() && chosen.all(is_of_type)
     };
@@ -191,7 +191,7 @@ pub fn mix_of(gguf: &Gguf) -> Option<&'static Mix> {
 struct Chooser<'a> {
     mix: &'static Mix,
     shape: Shape,
-    asked: Asked<'a>,
+    asked: Requested<'a>,
     /// Tensors of these roles so far.
     n_attn_v: usize,
     n_ffn_down: usize,

@@ -6,7 +6,7 @@ use std::vec::IntoIter;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType};
 
-use super::ternary::{Absmean, Census};
+use super::ternary::{Absmean, WeightStats};
 use super::{Outcome, QuantizeError, Target};
 use sterna_host::in_parallel;
 
@@ -26,7 +26,7 @@ pub(super) struct Encoder<'a> {
     tasks: IntoIter<Range<usize>>,
     /// Bytes that are ready.
     pieces: IntoIter<Bytes>,
-    /// What the type stores after the rows, until it is written.
+    /// Bytes that the type stores after the rows, until they are written.
     tail: Option<Bytes>,
     squares: Squares,
     failed: Option<QuantizeError>,
@@ -129,7 +129,7 @@ impl Target {
         (rows * (cols / part), part)
     }
 
-    /// That all weights are finite numbers.
+    /// Checks that all weights are finite numbers.
     fn check(
         &self,
         source: &HostTensor,
@@ -149,18 +149,18 @@ impl Target {
         source: &HostTensor,
         tasks: &[Range<usize>],
         threads: usize,
-    ) -> Result<Census, QuantizeError> {
-        let count = |task: usize| -> Result<Census, QuantizeError> {
+    ) -> Result<WeightStats, QuantizeError> {
+        let count = |task: usize| -> Result<WeightStats, QuantizeError> {
             let mut weights = vec![0.0; self.shape().1];
-            let mut census = Census::default();
+            let mut census = WeightStats::default();
             for row in tasks[task].clone() {
                 self.weights(source, row, &mut weights)?;
-                census = census.and(Census::of(&weights));
+                census = census.and(WeightStats::of(&weights));
             }
             Ok(census)
         };
         let mut counted = in_parallel(tasks.len(), threads, count).into_iter();
-        counted.try_fold(Census::default(), |all, census| Ok(all.and(census?)))
+        counted.try_fold(WeightStats::default(), |all, census| Ok(all.and(census?)))
     }
 
     /// One row of the source.
@@ -233,7 +233,7 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// What the type stores after the rows of a tensor with this scale.
+/// Bytes that the type stores after the rows of a tensor with this scale.
 fn tail(ty: &dyn QuantType, absmean: Absmean) -> Bytes {
     let (rows, block) = (ty.rows_together(), ty.block_elems());
     let mut values = vec![0.0; rows * block];

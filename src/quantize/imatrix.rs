@@ -10,7 +10,7 @@ use ggml_types::types;
 
 use sterna_gguf::{Array, Gguf, GgufError, GgufWriter, Metadata, type_id};
 
-/// What the names of an entry's two tensors end in.
+/// Suffixes of the names of an entry's two tensors.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 const DATASETS: &str = "imatrix.datasets";
@@ -27,7 +27,7 @@ pub enum ImatrixError {
     #[error("cannot read: {0}")]
     Io(#[from] std::io::Error),
     /// A file that is no importance matrix.
-    #[error("no importance matrix: {0}")]
+    #[error("not an importance matrix: {0}")]
     Broken(String),
     /// An entry that makes no sense.
     #[error("entry {}: {detail}", name.escape_debug())]
@@ -53,7 +53,7 @@ pub struct Imatrix {
 /// One weight's.
 #[derive(Clone, Debug)]
 struct Entry {
-    /// Of the mean squares: `[matrices, cols]`.
+    /// Mean squares: `[matrices, cols]`.
     means: Vec<f32>,
     /// Rows that each matrix has seen; one for all matrices in old files.
     counts: Vec<f32>,
@@ -228,12 +228,12 @@ impl Imatrix {
         self.entries.len()
     }
 
-    /// Whether it knows no weight.
+    /// True if it knows no weight.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What a file that was made with it says.
+    /// Metadata keys of a file that was made with it.
     pub(super) fn describe(&self, metadata: &mut Metadata) {
         metadata.set("quantize.imatrix.file", self.file.as_str());
         if let Some(dataset) = self.datasets.first() {
@@ -257,7 +257,7 @@ fn values(gguf: &Gguf, name: &str) -> Result<Vec<f32>, ImatrixError> {
     Ok(floats.iter().take(tensor.rows * tensor.cols).map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-/// What is left of an old file.
+/// Rest of an old file.
 struct Dat<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -289,7 +289,7 @@ impl Dat<'_> {
     }
 
     fn floats(&mut self, n: usize) -> Result<Vec<f32>, ImatrixError> {
-        // A number whose bytes nobody could count is more than is left, too.
+        // A number whose bytes overflow is more than is left, too.
         let (floats, _) = self.take(n.saturating_mul(4))?.as_chunks::<4>();
         Ok(floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }

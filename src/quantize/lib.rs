@@ -38,7 +38,7 @@ pub enum QuantizeError {
     Gguf(#[from] GgufError),
     /// Weights that have lost precision already; ternary ones may become another ternary type.
     #[error(
-        "tensor {} is {from} already, which becomes {want} only with another loss: quantise the original of \
+        "tensor {} is {from} already, and requantising it to {want} loses quality: quantise the original in \
          f32, f16 or bf16, or allow it (QuantizeOptions::requantize)",
         name.escape_debug()
     )]
@@ -51,7 +51,7 @@ pub enum QuantizeError {
         want: &'static str,
     },
     /// A weight that the type cannot hold.
-    #[error("tensor {}, row {row}, column {col}: {value} cannot be kept as {ty}", name.escape_debug())]
+    #[error("tensor {}, row {row}, column {col}: {value} cannot be stored as {ty}", name.escape_debug())]
     Value {
         /// GGUF name.
         name: String,
@@ -65,21 +65,20 @@ pub enum QuantizeError {
         ty: &'static str,
     },
     /// A type that no file can carry.
-    #[error("no file can carry {0}")]
+    #[error("GGUF files cannot store type {0}")]
     Type(&'static str),
     /// A pattern that is none.
     #[error("{0}")]
     Pattern(Box<regex::Error>),
     /// A pattern without a tensor.
-    #[error("no tensor's name has a match for `{}`", pattern.escape_debug())]
+    #[error("no tensor name matches `{}`", pattern.escape_debug())]
     Unmatched {
         /// The pattern.
         pattern: String,
     },
     /// An architecture that llama.cpp has rules of its own for.
     #[error(
-        "{mix} of architecture {} follows rules that are not here; QuantizeOptions::pure gives one type to \
-         all matrices",
+        "{mix} is not supported for architecture {}; QuantizeOptions::pure gives one type to all matrices",
         found.escape_debug()
     )]
     Architecture {
@@ -107,7 +106,7 @@ pub enum QuantizeError {
         got: usize,
     },
     /// An importance matrix of another model altogether.
-    #[error("of the {n_entries} entries of the importance matrix none is named as a tensor of this model")]
+    #[error("none of the {n_entries} entries of the importance matrix names a tensor of this model")]
     Foreign {
         /// Entries there are.
         n_entries: usize,
@@ -115,7 +114,7 @@ pub enum QuantizeError {
     /// A type that is useless without an importance matrix.
     #[error(
         "{mix} needs an importance matrix with an entry for tensor {}: give one (QuantizeOptions::imatrix), \
-         or take another mix",
+         or use another mix",
         name.escape_debug()
     )]
     NoImportance {
@@ -150,9 +149,9 @@ pub enum Recipe {
 /// A type for the tensors whose names a pattern is found in.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// What is looked for.
+    /// Pattern of the names.
     pub pattern: Regex,
-    /// What such tensors become.
+    /// New type of such tensors.
     pub ty: &'static dyn QuantType,
 }
 
@@ -187,7 +186,7 @@ impl Override {
     }
 }
 
-/// What to make of a model.
+/// Options of quantisation.
 #[derive(Clone, Debug)]
 pub struct QuantizeOptions {
     /// The types where nothing else is said.
@@ -205,7 +204,7 @@ pub struct QuantizeOptions {
     /// Round linear weights to ternary by BitNet's rule before they are encoded, whatever their type. A type
     /// of one scale a tensor or row (I2_S, IQ2_BN) has no other way.
     pub absmean: bool,
-    /// Whether weights that have lost precision already may lose more.
+    /// True if weights that have lost precision already may lose more.
     pub requantize: bool,
     /// Which columns matter, for the types that search.
     pub imatrix: Option<Imatrix>,
@@ -231,7 +230,7 @@ impl QuantizeOptions {
     }
 }
 
-/// What became of one tensor.
+/// Report on one tensor.
 #[derive(Clone, Debug)]
 pub struct TensorReport {
     /// GGUF name.
@@ -249,7 +248,7 @@ pub struct TensorReport {
     /// Matrices of the tensor that are nothing but zeros, which no trained model has. Known once it is
     /// written.
     pub n_zero: usize,
-    /// What somebody who asked for it may not expect, each as the end of a sentence about the tensor.
+    /// Notes for the user, each as the end of a sentence about the tensor.
     pub notes: Vec<String>,
 }
 
@@ -262,7 +261,7 @@ pub struct Quantizer<'a> {
     threads: usize,
 }
 
-/// What is known of a tensor once it is written.
+/// Result of a tensor that was written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     error: f64,
@@ -280,13 +279,13 @@ struct Target {
     /// Type that it has.
     from: &'static dyn QuantType,
     ty: &'static dyn QuantType,
-    /// Whether the bytes are taken over as they are.
+    /// True if the bytes are taken over as they are.
     copied: bool,
-    /// Whether the weights are rounded to ternary first.
+    /// True if the weights are rounded to ternary first.
     absmean: bool,
-    /// Whether they must be what they were.
+    /// True if they must be what they were.
     exact: bool,
-    /// Of each column, `[matrices, cols]`.
+    /// Importance of each column, `[matrices, cols]`.
     importance: Option<Vec<f32>>,
     notes: Vec<String>,
 }
@@ -321,7 +320,7 @@ impl<'a> Quantizer<'a> {
         Ok(Self { source, targets, writer, threads: options.threads.max(1) })
     }
 
-    /// What would become of every tensor, in the order of the file. No error is known yet.
+    /// Report on every tensor before it is written, in the order of the file. No error is known yet.
     ///
     /// # Errors
     /// [`QuantizeError::Gguf`] where a tensor is too large to be addressed.
@@ -383,7 +382,7 @@ fn wanted(
     }
     let ty = match options.recipe {
         Recipe::Mix(mix) => {
-            let asked = choice::Asked {
+            let asked = choice::Requested {
                 token_embd: options.token_embd,
                 output: options.output,
                 leave_output: options.leave_output,
@@ -423,7 +422,7 @@ impl Target {
         let mut notes = Vec::new();
         if let Err(error) = ty.byte_len(rows, cols) {
             ty = match options.recipe {
-                Recipe::Mix(_) => mix::that_holds(ty, cols),
+                Recipe::Mix(_) => mix::fallback(ty, cols),
                 Recipe::Type(_) => &types::F16,
             };
             notes.push(format!("is {}, because {error}", ty.name()));

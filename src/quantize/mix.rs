@@ -31,7 +31,7 @@ pub struct Mix {
     pub(super) output: Ty,
     /// Matrices of experts, and all others, where those are what the rule is about.
     pub(super) experts: Option<(Ty, Ty)>,
-    /// Whether matrices of the body's type are useless without an importance matrix.
+    /// True if matrices of the body's type are useless without an importance matrix.
     pub(super) needs_imatrix: bool,
 }
 
@@ -222,7 +222,7 @@ static FALLBACKS: &[(Ty, Ty)] = &[
 ];
 
 /// The type itself, or the one in its place for rows that it cannot hold: f16 where that one cannot either.
-pub(super) fn that_holds(ty: Ty, cols: usize) -> Ty {
+pub(super) fn fallback(ty: Ty, cols: usize) -> Ty {
     let holds = |ty: Ty| cols.is_multiple_of(ty.block_elems());
     let other = || FALLBACKS.iter().find(|(from, _)| from.is(ty)).map(|&(_, to)| to);
     let found = if holds(ty) { Some(ty) } else { other() };
@@ -261,7 +261,7 @@ mod tests {
             (&types::Q1_0 as Ty, 64, "f16"),
             (&types::Tq2_0 as Ty, 96, "q4_0"),
         ] {
-            assert_eq!(that_holds(ty, cols).name(), want, "{} of {cols}", ty.name());
+            assert_eq!(fallback(ty, cols).name(), want, "{} of {cols}", ty.name());
         }
     }
 }

@@ -3,7 +3,7 @@
 /// The rule for one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Absmean {
-    /// Of a tensor that is ternary already, its one magnitude: it comes out as it is, to the bit. Of any
+    /// The one magnitude of a tensor that is ternary already: it comes out as it is, to the bit. For any
     /// other, mean |w| as `w.double().abs().mean().float()` has it in PyTorch; 0 for no weights but zeros.
     pub scale: f32,
 }
@@ -19,15 +19,15 @@ impl Absmean {
     }
 }
 
-/// What is known of a tensor's weights after looking at some of them.
+/// Statistics of some of a tensor's weights.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Census {
+pub(super) struct WeightStats {
     n: usize,
     sum: f64,
     magnitudes: Magnitudes,
 }
 
-/// How many different numbers |w| are there, zero aside.
+/// Number of different |w|, zero aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Magnitudes {
     #[default]
@@ -36,8 +36,8 @@ enum Magnitudes {
     Many,
 }
 
-impl Census {
-    /// Of the weights of one row, in their order.
+impl WeightStats {
+    /// Statistics of the weights of one row, in their order.
     pub fn of(row: &[f32]) -> Self {
         let (mut sum, mut magnitudes) = (0.0, Magnitudes::None);
         for magnitude in row.iter().map(|weight| weight.abs()) {
@@ -49,7 +49,7 @@ impl Census {
         Self { n: row.len(), sum, magnitudes }
     }
 
-    /// Of these weights followed by those of `next`.
+    /// Statistics of these weights followed by those of `next`.
     pub fn and(self, next: Self) -> Self {
         Self {
             n: self.n + next.n,
@@ -85,7 +85,8 @@ mod tests {
     use super::*;
 
     fn rounded(weights: &[f32]) -> Vec<f32> {
-        let rule = weights.chunks(3).map(Census::of).fold(Census::default(), Census::and).absmean();
+        let rule =
+            weights.chunks(3).map(WeightStats::of).fold(WeightStats::default(), WeightStats::and).absmean();
         weights.iter().map(|weight| rule.round(*weight)).collect()
     }
 

@@ -1,4 +1,4 @@
-//! Whether a backend computes on this machine what the CPU does: random models, stage by stage, and recorded
+//! Self-test of a backend on this machine against the CPU: random models, stage by stage, and recorded
 //! steps against the same stages one by one.
 //!
 //! `sterna selftest` prints all of it ([`stages`], [`replay`]); [`check`] is what a device has to pass before
@@ -18,7 +18,7 @@ use sterna_model::{Hyper, Model, Options};
 use sterna_program::{Buf, KvWindow, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, Step};
 use sterna_synth::{Preset, Spec, Synth};
 
-/// What ends a self-test before it has a result.
+/// Error that ends a self-test before it has a result.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Rows of the steps, in order: single ones, a few, many, and single ones again. Together they are so many
@@ -46,9 +46,9 @@ fn replayed(program: &Program) -> Vec<usize> {
 /// where a norm differs in its last place.
 const TOLERANCE: f32 = 2e-3;
 
-/// Of attention over a cache of codes. CUDA rounds queries to 255 steps and what codes stand for to bytes,
-/// which is 7e-3 of the largest output here. Where a key or value differs in its last place, it may get the
-/// neighbouring code besides; each side reads its own cache.
+/// Tolerance of attention over a cache of codes. CUDA rounds queries to 255 steps and what codes stand for to
+/// bytes, which is 7e-3 of the largest output here. Where a key or value differs in its last place, it may
+/// get the neighbouring code besides; each side reads its own cache.
 const TOLERANCE_OF_CODES: f32 = 2e-2;
 
 /// A model to be run: preset, head, codecs of keys and values, and what is changed of the preset's shape.
@@ -77,12 +77,12 @@ pub struct Line {
     pub rows: usize,
     /// The largest difference of any output from the CPU's, relative to the largest of them.
     pub difference: f32,
-    /// How large it may be.
+    /// Largest allowed difference.
     pub most: f32,
 }
 
 impl Line {
-    /// Whether the stage computes what the CPU does.
+    /// True if the stage computes what the CPU does.
     pub fn is_right(&self) -> bool {
         self.difference <= self.most
     }
@@ -125,15 +125,15 @@ impl Subject {
         Ok(Model::build(&gguf, hyper, &options)?)
     }
 
-    /// How far a stage may be off.
+    /// Largest allowed difference of a stage.
     fn tolerance(&self, stage: &str) -> f32 {
         let of_codes = self.k.rotates() || self.v.rotates();
         if stage == "attend" && of_codes { TOLERANCE_OF_CODES } else { TOLERANCE }
     }
 }
 
-/// What a device has to pass: stages against the CPU's over caches of such codecs, and recorded steps against
-/// their stages. Says what is wrong, if anything is.
+/// The self-test of a device: its stages against the CPU's over caches of such codecs, and recorded steps
+/// against their stages. Returns what is wrong, if anything is.
 ///
 /// # Errors
 /// Where the device fails, or lacks a kernel.
@@ -150,8 +150,8 @@ pub fn check(
     if let Some(Line { stage, rows, difference, most }) = lines.into_iter().find(|line| !line.is_right()) {
         let caches = format!("KV {} and {}", k.name(), v.name());
         return Ok(Some(format!(
-            "stage {stage} over {rows} rows with {caches} is {difference:.1e} from what the CPU computes, \
-             and {most:.0e} is the most"
+            "stage {stage} over {rows} rows with {caches} differs by {difference:.1e} from the CPU, and at \
+             most {most:.0e} is allowed"
         )));
     }
     replay(&model, backend, 2)
@@ -261,7 +261,7 @@ pub fn replay(model: &Model, backend: &mut dyn Backend, times: usize) -> Result<
     Ok(None)
 }
 
-/// What the steps of [`replayed`] from `first` on leave, each with its name.
+/// Everything that the steps of [`replayed`] from `first` on leave, each with its name.
 fn everything(
     program: &Program,
     backend: &mut dyn Backend,

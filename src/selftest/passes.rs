@@ -20,7 +20,7 @@ impl Passes {
         Some(self.dir.as_ref()?.join(format!("passed-{:08x}", crc32fast::hash(what.as_bytes()))))
     }
 
-    /// Whether that has passed.
+    /// True if that has passed.
     pub fn has(&self, what: &str) -> bool {
         self.path(what).and_then(|path| fs::read_to_string(path).ok()).is_some_and(|kept| kept == what)
     }

@@ -217,7 +217,7 @@ impl Handed {
         match batch.restore_beginning(&mut &came.bytes[..], salt, prompt) {
             Ok(n_tokens) => {
                 let ms = begun.elapsed().as_millis() as u64;
-                tracing::info!(n_tokens, ms, "pages of another server are taken up");
+                tracing::info!(n_tokens, ms, "the prompt continues on pages of another server");
             }
             Err(err) => tracing::warn!("{}: {}", COMPUTED_HERE, said(&err)),
         }
@@ -225,7 +225,7 @@ impl Handed {
 }
 
 /// Text of the log when pages of another server cannot be had.
-pub const COMPUTED_HERE: &str = "the prompt is computed here, its pages cannot be had";
+pub const COMPUTED_HERE: &str = "the prompt is computed here, because no pages came";
 
 /// Text of an error, without quoting the peer.
 fn said(err: &Error) -> String {

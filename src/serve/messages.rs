@@ -55,7 +55,7 @@ impl ChatPrompt {
         );
         match prompt {
             Ok(prompt) if prompt.ids.is_empty() => {
-                Err(ApiError::bad("the chat template makes no tokens of these messages"))
+                Err(ApiError::bad("the chat template renders these messages to no tokens"))
             }
             Ok(prompt) => Ok(prompt),
             Err(err) => Err(ApiError::bad(err.to_string())),
@@ -151,12 +151,12 @@ pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> 
         });
     }
     if last > 0 && is_assistants(last - 1) {
-        let message = "`messages`: two messages of the assistant at the end; want one at most, to go on with";
+        let message = "`messages`: two assistant messages at the end; want at most one, to continue";
         return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
     }
     if extras.variables.get("enable_thinking") == Some(&Value::Bool(true)) {
-        let message = "`messages`: an assistant's message to go on with leaves no room for thoughts before \
-                       it: switch them off, or leave it out";
+        let message = "`messages`: continuing an assistant message excludes thinking: switch thinking off, \
+                       or leave the message out";
         return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
     }
     let assistant_prefix = messages.pop().map(|last| last.content);

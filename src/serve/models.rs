@@ -244,7 +244,10 @@ impl Models {
                 Err(Some(returns)) => returns,
                 Err(None) => {
                     let most = self.budget.most_bytes;
-                    return Err(format!("the model takes {bytes} bytes, and models may take {most}").into());
+                    return Err(format!(
+                        "the model needs {bytes} bytes, and loaded models may use {most} in all"
+                    )
+                    .into());
                 }
             };
             if asked != Some(returns) && self.give_way() {
@@ -266,7 +269,7 @@ impl Models {
         let loaded = state.models.iter().enumerate().filter_map(|(at, model)| Some((claim(model)?, at)));
         let least = loaded.min();
         let gone = least.map(|(_, at)| {
-            tracing::info!(model = self.sources[at].name, "unloading: another model wants its room");
+            tracing::info!(model = self.sources[at].name, "unloading: another model needs its memory");
             std::mem::replace(&mut state.models[at], ModelState::Empty)
         });
         // Its memory may take a while to be freed.

@@ -53,7 +53,7 @@ pub fn sampler(fields: &Fields, served: &Served) -> Result<SamplerOptions, ApiEr
         }
     }
     if let Some(name) = fields.first(OTHER_SAMPLERS) {
-        tracing::debug!(name, "a sampler that is not here was asked for");
+        tracing::debug!(name, "the request asks for a sampler that is not supported; it is ignored");
     }
     let default = &served.sampler;
     let repeat = fields.first(&["repeat_penalty", "repetition_penalty"]).unwrap_or("repeat_penalty");

@@ -50,7 +50,7 @@ struct Tensor {
     fill: Fill,
 }
 
-/// What the values of a tensor are like.
+/// Distribution of the values of a tensor.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
     /// Bell-shaped around 0 with this standard deviation.
@@ -86,7 +86,7 @@ impl Synth {
             }
             let bytes = tensor.ty.byte_len(rows, cols).map_err(wrong)?;
             let id = gguf::type_id(tensor.ty).ok_or_else(|| {
-                let detail = format!("no file can carry {}", tensor.ty.name());
+                let detail = format!("GGUF files cannot store type {}", tensor.ty.name());
                 SynthError::Spec { what: "Spec::ty", detail }
             })?;
             writer.tensor(&tensor.name, &tensor.dims, id, bytes as u64)?;
@@ -104,7 +104,7 @@ impl Synth {
         self.tensors.len()
     }
 
-    /// What the file begins with, up to the weights. Followed by zeros up to [`file_bytes`](Self::file_bytes)
+    /// The beginning of the file, up to the weights. Followed by zeros up to [`file_bytes`](Self::file_bytes)
     /// it is a model of this shape.
     ///
     /// # Errors

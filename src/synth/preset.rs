@@ -76,12 +76,12 @@ impl Family {
         }
     }
 
-    /// Whether there are norms over query and key heads.
+    /// True if there are norms over query and key heads.
     pub(super) fn has_head_norms(self) -> bool {
         matches!(self, Self::Qwen3 | Self::Qwen3Moe { .. } | Self::Gemma3 { .. })
     }
 
-    /// Whether texts begin with BOS.
+    /// True if texts begin with BOS.
     pub(super) fn adds_bos(self) -> bool {
         matches!(
             self,
@@ -117,7 +117,7 @@ pub struct Spec {
     pub rope_base: f32,
     /// Epsilon of every norm.
     pub norm_eps: f32,
-    /// Whether the embedding is the output head too.
+    /// True if the embedding is the output head too.
     pub tied: bool,
     /// `tokenizer.ggml.pre`, which published BitNet files lack.
     pub pre: Option<&'static str>,
@@ -146,7 +146,7 @@ pub struct Preset {
     rope_base: f32,
     norm_eps: f32,
     tied: bool,
-    /// Types of the blocks' matrices, and of embedding and head, where nobody asks for others.
+    /// Types of the blocks' matrices, and of embedding and head, by default.
     types: [&'static str; 2],
     pre: Option<&'static str>,
 }
@@ -198,7 +198,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "bitnet-8b",
-        about: "BitNet in the size of Llama 3 8B, which nobody has trained: for memory and speed",
+        about: "BitNet in the size of Llama 3 8B, untrained: for memory and speed",
         family: Family::BitNet,
         size: [32, 4096, 14_336],
         heads: [32, 8, 128],
@@ -488,7 +488,7 @@ impl Spec {
     /// More tensors than so many layers have would be refused by the reader.
     const MAX_LAYERS: usize = 1 << 12;
 
-    /// That there can be such a model.
+    /// Checks that there can be such a model.
     pub(super) fn check(&self) -> Result<(), SynthError> {
         if !(1..=Self::MAX_LAYERS).contains(&self.n_layers) {
             let detail = format!("want 1 to {}, found {}", Self::MAX_LAYERS, self.n_layers);
@@ -537,7 +537,7 @@ impl Spec {
         Ok(())
     }
 
-    /// How many special tokens stand at the end of the vocabulary.
+    /// Number of special tokens at the end of the vocabulary.
     pub(super) fn n_special(&self) -> usize {
         match self.family {
             Family::Gpt2 => 1,

@@ -43,7 +43,7 @@ impl Vocab {
     }
 }
 
-/// How byte-level BPE spells each of the 256 bytes, in the order of GPT-2's vocabulary: printable ones of
+/// Byte-level BPE's spelling of each of the 256 bytes, in the order of GPT-2's vocabulary: printable ones of
 /// Latin-1 as themselves, the others as the characters from U+0100 on.
 fn alphabet() -> [char; 256] {
     let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);

@@ -17,10 +17,10 @@ pub(super) struct Pieces {
     /// Encoded units, each `unit_bytes` long.
     pool: Vec<u8>,
     unit_bytes: usize,
-    /// Whether the tensor is the pool itself, unit after unit.
+    /// True if the tensor is the pool itself, unit after unit.
     whole: bool,
     units_left: usize,
-    /// What the type stores after the rows, until it is written.
+    /// Bytes that the type stores after the rows, until they are written.
     tail: Option<Vec<u8>>,
     random: Random,
 }

@@ -1,7 +1,7 @@
 //! Byte-level BPE: pre-tokenizer, alphabet, and merges by rank.
 //!
-//! Of all neighbours in a piece that can merge, the pair of the lowest rank merges first, the leftmost among
-//! equals. A piece of n bytes takes n log n steps.
+//! The neighbours of the lowest rank in a piece merge first, the leftmost among equals. A piece of n bytes
+//! takes n log n steps.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -39,9 +39,9 @@ struct Symbol {
     next: usize,
 }
 
-/// What encoding needs, kept from piece to piece.
+/// Scratch memory of encoding, kept from piece to piece.
 #[derive(Default)]
-struct Room {
+struct Scratch {
     word: String,
     symbols: Vec<Symbol>,
     /// Rank, position, and what the pair there becomes: the lowest first.
@@ -92,13 +92,13 @@ impl ByteLevelBpe {
 
     /// Appends the tokens of `text`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
-        let mut room = Room::default();
+        let mut room = Scratch::default();
         for piece in self.pre.split(text) {
             self.encode_piece(piece, &mut room, out);
         }
     }
 
-    fn encode_piece(&self, piece: &str, room: &mut Room, out: &mut Vec<u32>) {
+    fn encode_piece(&self, piece: &str, room: &mut Scratch, out: &mut Vec<u32>) {
         if self.ignore_merges {
             room.word.clear();
             byte_level::encode(piece, &mut room.word);
@@ -106,7 +106,7 @@ impl ByteLevelBpe {
                 return out.push(id);
             }
         }
-        let Room { symbols, queue, .. } = room;
+        let Scratch { symbols, queue, .. } = room;
         symbols.clear();
         symbols.extend(piece.bytes().enumerate().map(|(at, byte)| Symbol {
             id: self.bytes[usize::from(byte)],

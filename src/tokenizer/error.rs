@@ -2,7 +2,7 @@
 
 use sterna_gguf::GgufError;
 
-/// What was expected, what was found, and the way out.
+/// Error with what was expected, what was found, and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// A key is missing or has another type.
@@ -18,7 +18,7 @@ pub enum TokenizerError {
         found: String,
     },
     /// A pre-tokenizer that is not here.
-    #[error("pre-tokenizer `{found}` is not known; choose one with TokenizerOptions::pre: {known}")]
+    #[error("unknown pre-tokenizer `{found}`; choose one with TokenizerOptions::pre: {known}")]
     UnknownPre {
         /// Value of `tokenizer.ggml.pre`, or of [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
         found: String,

@@ -43,7 +43,7 @@ pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions<'_>) -> Res
     }))
 }
 
-/// Of equal spellings the last one counts.
+/// Ids of tokens by their spellings: the last of equal ones counts.
 fn ids(vocab: &Vocab) -> Map<String, Json> {
     (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.clone(), id.into())).collect()
 }

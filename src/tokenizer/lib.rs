@@ -35,7 +35,7 @@ use special::{Fragment, SpecialToken, SpecialTokens};
 use spm::ScoredBpe;
 use vocab::{Algorithm, TokenKind, Vocab};
 
-/// What special tokens spelled out in a text mean.
+/// Meaning of special tokens that a text spells out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// `<|eot_id|>` is the token: for templates and for prompts that a person writes as the model reads them.
@@ -234,13 +234,13 @@ impl Tokenizer {
         }
     }
 
-    /// What a token writes: for a control token its spelling, and nothing for an id beyond the vocabulary.
-    /// The bytes of one token need not be UTF-8; [`StreamDecoder`] puts characters together.
+    /// Bytes of a token: for a control token its spelling, and nothing for an id beyond the vocabulary. The
+    /// bytes of one token need not be UTF-8; [`StreamDecoder`] puts characters together.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.pieces.get(id)
     }
 
-    /// What a token writes in a text: as [`token_bytes`](Self::token_bytes), but nothing for a control token
+    /// Bytes of a token in a text: as [`token_bytes`](Self::token_bytes), but nothing for a control token
     /// unless `show_special`.
     pub fn shown_bytes(&self, id: u32, show_special: bool) -> &[u8] {
         if show_special || !self.is_special(id) { self.token_bytes(id) } else { &[] }
@@ -259,12 +259,12 @@ impl Tokenizer {
         self.pieces.len()
     }
 
-    /// Whether a token steers the model and is not written out.
+    /// True if a token steers the model and is not written out.
     pub fn is_special(&self, id: u32) -> bool {
         self.hidden.contains(&id)
     }
 
-    /// Whether a token ends a generation: EOS, end of turn, and the spellings that are known to mean it.
+    /// True if a token ends a generation: EOS, end of turn, and the spellings that are known to mean it.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.contains(&id)
     }
@@ -289,7 +289,7 @@ impl Tokenizer {
         self.eot
     }
 
-    /// Whether [`Tokenizer::encode`] with `add_special` begins with BOS.
+    /// True if [`Tokenizer::encode`] with `add_special` begins with BOS.
     pub fn add_bos(&self) -> bool {
         self.add_bos && self.bos.is_some()
     }
@@ -299,7 +299,7 @@ impl Tokenizer {
         self.pre
     }
 
-    /// What had to be guessed or mended in the vocabulary, a sentence each: to be said once.
+    /// Notes on what had to be guessed or mended in the vocabulary, a sentence each: to be shown once.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }

@@ -27,7 +27,7 @@ struct Class {
     others: category::Set,
     /// Those beyond that are listed, first to last, in order; ranges do not touch.
     ranges: Vec<(char, char)>,
-    /// Whether those beyond are the ones that are in neither.
+    /// True if those beyond are the ones that are in neither.
     is_negated: bool,
 }
 

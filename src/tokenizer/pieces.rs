@@ -1,4 +1,4 @@
-//! What each token writes.
+//! Bytes of each token.
 
 use super::byte_level;
 use super::vocab::{Algorithm, TokenKind, Vocab};

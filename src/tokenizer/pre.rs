@@ -16,7 +16,7 @@ pub struct Kind {
     rules: &'static [Rule],
     /// A piece that is a token as it stands is not merged up.
     pub ignore_merges: bool,
-    /// Whether texts begin with BOS where the file does not say.
+    /// True if texts begin with BOS where the file does not say.
     pub add_bos: bool,
 }
 

@@ -17,9 +17,9 @@ pub struct SpecialToken {
     pub id: u32,
     /// Its spelling; not empty.
     pub text: String,
-    /// Whether it is only found on request ([`Special::Parse`]).
+    /// True if it is only found on request ([`Special::Parse`]).
     pub on_request: bool,
-    /// Whether whitespace after it is swallowed.
+    /// True if whitespace after it is swallowed.
     pub strip_right: bool,
 }
 

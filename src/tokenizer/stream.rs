@@ -40,7 +40,7 @@ impl Utf8Stream {
         &self.text
     }
 
-    /// Whether a character has begun and is not complete.
+    /// True if a character has begun and is not complete.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -6,7 +6,7 @@ use sterna_gguf::Metadata;
 
 use super::TokenizerError;
 
-/// What a token is for: `tokenizer.ggml.token_type`, numbered as in the file format.
+/// Kind of a token: `tokenizer.ggml.token_type`, numbered as in the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// Written out as nothing.
@@ -81,13 +81,13 @@ pub struct Vocab {
     pub ends: Vec<u32>,
     /// Stands for what the vocabulary cannot say.
     pub unk: Option<u32>,
-    /// Whether texts begin with `bos`; `None` where the file does not say.
+    /// True if texts begin with `bos`; `None` if the file does not say.
     pub add_bos: Option<bool>,
-    /// Whether texts end with `eos`.
+    /// True if texts end with `eos`.
     pub add_eos: bool,
-    /// Whether a space is put before a text.
+    /// True if a space is put before a text.
     pub add_space_prefix: bool,
-    /// What had to be guessed or mended, one sentence each.
+    /// Notes on what had to be guessed or mended, one sentence each.
     pub notices: Vec<String>,
 }
 
@@ -178,7 +178,8 @@ impl Vocab {
             Some(id) if (id as usize) < self.tokens.len() => Some(id),
             Some(id) => {
                 let n_vocab = self.tokens.len();
-                self.notices.push(format!("{key} is {id}, beyond the {n_vocab} tokens there are: ignored"));
+                self.notices
+                    .push(format!("{key} is {id}, and the vocabulary has only {n_vocab} tokens: ignored"));
                 usual
             }
             None => usual,

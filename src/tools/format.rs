@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Tool;
 use sterna_tokenizer::chat::Message;
 
-/// How a model writes calls.
+/// Format of a model's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Llama 3: the message is one `{"name": …, "parameters": {…}}`, possibly behind `<|python_tag|>`.
@@ -64,18 +64,18 @@ impl Format {
         WORDS.iter().find(|(words, _)| has(words)).map_or(Self::Generic, |(_, format)| *format)
     }
 
-    /// Whether a message may hold several calls.
+    /// True if a message may hold several calls.
     pub fn is_parallel(self) -> bool {
         !matches!(self, Self::Llama3 | Self::Harmony)
     }
 
-    /// Whether calls are written with tokens that steer the model, so that their spelling must be shown
+    /// True if calls are written with tokens that steer the model, so that their spelling must be shown
     /// (`GenerateOptions::show_special`) to a [`Parser`](super::Parser).
     pub fn needs_special(self) -> bool {
         !matches!(self, Self::Hermes | Self::Qwen3Coder | Self::Pythonic | Self::Generic)
     }
 
-    /// Whether every message is written in parts, which a [`Parser`](super::Parser) must read even without
+    /// True if every message is written in parts, which a [`Parser`](super::Parser) must read even without
     /// tools.
     pub fn has_channels(self) -> bool {
         self == Self::Harmony

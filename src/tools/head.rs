@@ -1,4 +1,4 @@
-//! What stands before the arguments of a call that are JSON by themselves: marks, and the tool's name.
+//! Text before the arguments of a call that are JSON by themselves: marks, and the tool's name.
 
 use super::Format;
 use super::scan::{Found, find};
@@ -6,7 +6,7 @@ use super::scan::{Found, find};
 /// Longest text before arguments, in bytes. What is longer is no call.
 const MOST_BYTES: usize = 512;
 
-/// What came of reading a head.
+/// Result of reading a head.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Head {
     /// So many bytes of it, the tool, and the id that the model gave the call.
@@ -46,12 +46,12 @@ pub fn head(format: Option<Format>, rest: &str) -> Head {
 /// Between the kind or the name of DeepSeek's calls and what follows.
 pub const SEPARATOR: &str = "<｜tool▁sep｜>";
 
-/// Whether a text can be the name of a tool.
+/// True if a text can be the name of a tool.
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
-/// What a part of a message in gpt-oss's channels is.
+/// Kind of a part of a message in gpt-oss's channels.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part {
     /// Thoughts.
@@ -62,7 +62,7 @@ pub enum Part {
     Call(String),
 }
 
-/// What the header of a part says.
+/// Header of a part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Header {
     /// So many bytes, and what they announce.

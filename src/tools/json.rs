@@ -1,12 +1,12 @@
 //! One call as a JSON object, read character by character. Its arguments are passed on as they are written.
 
-/// What an object says so far.
+/// Keys and values of an object so far.
 #[derive(Debug, Default)]
 pub struct Object {
     state: State,
     /// The key that was read last.
     key: String,
-    /// Of a name or an id, in JSON without its quotes.
+    /// Text of a name or an id, in JSON without its quotes.
     text: String,
     /// All text until the call has begun, in case it is none.
     raw: String,
@@ -18,11 +18,11 @@ pub struct Object {
     has_arguments: bool,
     /// Arguments that were not taken yet.
     arguments: String,
-    /// Whether the arguments are all there is: name and id stood before them.
+    /// True if the arguments are all there is: name and id stood before them.
     is_bare: bool,
 }
 
-/// What an object is at.
+/// State of reading an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -176,12 +176,12 @@ impl Object {
         State::Done
     }
 
-    /// Whether the object has ended.
+    /// True if the object has ended.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Whether the text is no call.
+    /// True if the text is no call.
     pub fn is_wrong(&self) -> bool {
         self.state == State::Wrong
     }

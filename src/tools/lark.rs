@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use super::head::SEPARATOR;
 use super::{Choice, Format, Tool, is_text};
 
-/// What a message may be.
+/// Messages that are allowed.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
     /// The tools, at least one.
     pub tools: &'a [Tool],
     /// Which must be called.
     pub choice: &'a Choice,
-    /// Whether there may be several calls.
+    /// True if there may be several calls.
     pub parallel: bool,
-    /// Whether the template has opened `<think>` already.
+    /// True if the template has opened `<think>` already.
     pub thinks: bool,
-    /// What a message without a call is: JSON by this schema, whose keywords are all enforced if it is
+    /// Form of a message without a call: JSON by this schema, whose keywords are all enforced if it is
     /// strict. `None` for any text.
     pub answer: Option<(&'a Value, bool)>,
     /// Id of a token that steers the model, by its spelling; `None` if it is text or not in the vocabulary.
@@ -129,7 +129,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether a message without a call is JSON.
+    /// True if a message without a call is JSON.
     fn is_answer(&self) -> bool {
         !self.is_forced && self.wanted.answer.is_some()
     }
@@ -139,12 +139,12 @@ impl Writer<'_> {
         if self.is_answer() { " | answer" } else { "" }
     }
 
-    /// Whether a message may be any text.
+    /// True if a message may be any text.
     fn is_free(&self) -> bool {
         !self.is_forced && self.wanted.answer.is_none()
     }
 
-    /// What comes before the message.
+    /// Rule for the text before the message.
     fn thinking(&mut self, format: Format) -> &'static str {
         if format.has_channels() || !self.wanted.thinks && self.is_free() {
             // Channels have thoughts of their own, and free text may think as it likes.

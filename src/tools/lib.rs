@@ -31,11 +31,11 @@ pub use parser::{Delta, Parser, ParserOptions};
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: Option<String>,
     /// JSON schema of its arguments, an object.
     pub parameters: Value,
-    /// Whether every keyword of the schema must be enforced.
+    /// True if every keyword of the schema must be enforced.
     pub strict: bool,
 }
 
@@ -50,7 +50,7 @@ impl Tool {
         json!({ "type": "function", "function": function })
     }
 
-    /// Whether the schema says that an argument is a text.
+    /// True if the schema says that an argument is a text.
     fn takes_text(&self, argument: &str) -> bool {
         self.parameters.pointer("/properties").and_then(|all| all.get(argument)).is_some_and(is_text)
     }

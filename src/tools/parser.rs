@@ -13,7 +13,7 @@ use super::scan::{Body, Found, Prefix, Read, find, prefix};
 use super::tagged::Tagged;
 use super::{Format, Tool};
 
-/// What a piece of text brought.
+/// Result of a piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
     /// Text of the answer.
@@ -43,18 +43,18 @@ pub enum Delta {
     },
 }
 
-/// How to read a text.
+/// Options of a parser.
 #[derive(Clone, Debug, Default)]
 pub struct ParserOptions {
-    /// How calls are written; `None` looks for none.
+    /// Format of calls; `None` looks for none.
     pub format: Option<Format>,
     /// The tools, for arguments that are written without their types.
     pub tools: Vec<Tool>,
-    /// Whether `<think>` is split off.
+    /// True if `<think>` is split off.
     pub reasoning: bool,
-    /// Whether the template has opened `<think>` already.
+    /// True if the template has opened `<think>` already.
     pub thinks: bool,
-    /// What ids are drawn from.
+    /// Seed of the ids.
     pub seed: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct Parser {
     at: usize,
     /// Blanks that are only shown if text follows.
     space: String,
-    /// Of a call that has not begun: what is text after all if it never does.
+    /// Text before a call that has not begun, which stays text if it never does.
     begun_with: String,
     n_calls: usize,
     has_reasoned: bool,
@@ -402,7 +402,7 @@ impl Parser {
         true
     }
 
-    /// What looked like a call is text.
+    /// Turns what looked like a call back into text.
     fn no_call(&mut self, out: &mut Vec<Delta>, more: &str) {
         let text = std::mem::take(&mut self.begun_with) + more;
         content(out, &text);

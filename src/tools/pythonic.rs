@@ -16,9 +16,9 @@ pub struct Pythonic {
     has_arguments: bool,
     /// Brackets of the value that are open.
     open: Vec<char>,
-    /// Whether a comma of the value came, which JSON has only between two items.
+    /// True if a comma of the value came, which JSON has only between two items.
     comma: bool,
-    /// Whether a key of a dict is next.
+    /// True if a key of a dict is next.
     key: bool,
 }
 
@@ -32,7 +32,7 @@ enum State {
     Text(char),
 }
 
-/// Whether a text begins with a list of calls; `None` if it may and is too short.
+/// True if a text begins with a list of calls; `None` if it may and is too short.
 pub fn is_list(text: &str) -> Option<bool> {
     let Some(inside) = text.strip_prefix('[') else { return Some(false) };
     let inside = inside.trim_start();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::Tool;
 
-/// What a text has of the marks that are looked for.
+/// Result of looking for marks in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The first one: where it begins, and which it is.
@@ -32,7 +32,7 @@ pub fn find(text: &str, marks: &[&str]) -> Found {
     Found::None(text.len())
 }
 
-/// Whether a text begins with these words, with any blanks between them.
+/// Match of the beginning of a text with these words, with any blanks between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefix {
     /// So many bytes of it do.
@@ -63,7 +63,7 @@ pub trait Body: Debug + Send + Sync {
     fn read(&mut self, rest: &str, tools: &[Tool]) -> Read;
 }
 
-/// What came of reading on.
+/// Result of reading on.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// So many bytes are done with, and this belongs to the arguments.

@@ -290,7 +290,7 @@ fn a_cache_of_whole_vectors() {
         let Err(BackendError::Missing { missing, .. }) = refused else { panic!("{}", backend.device()) };
         let [missing] = &missing[..] else { panic!("{missing:?}") };
         assert!(
-            missing.starts_with("attend__f16 in vectors (of caches there are f16, f32, q8_0, "),
+            missing.starts_with("attend__f16 in vectors (supported caches: f16, f32, q8_0, "),
             "{missing}"
         );
     }

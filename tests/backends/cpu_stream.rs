@@ -48,7 +48,7 @@ impl WeightBytes for OnDisk {
         if self.disk.slow_each > 0 && n.is_multiple_of(self.disk.slow_each) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Rows of the embedding are read by whoever runs the step, and a panic of theirs is the caller's.
+        // Rows of the embedding are read by the caller of a step, and so a panic is the caller's.
         let is_ahead = std::thread::current().name() == Some("cpu-reader");
         if (is_ahead || self.disk.fault != Fault::Panic)
             && self.disk.fails_after.load(Ordering::Relaxed) > 0
@@ -131,7 +131,7 @@ fn step(pos: [u32; N_SEQS], n: u32, logits: bool) -> Vec<Row> {
     rows
 }
 
-/// Prompts and single positions, some of whose logits nobody wants.
+/// Prompts and single positions, some of whose logits are not needed.
 const STEPS: [(u32, bool); 8] =
     [(70, true), (9, false), (1, true), (1, true), (1, false), (1, true), (1, true), (1, true)];
 
@@ -216,7 +216,7 @@ fn steps_are_foreseen() {
             cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] }).expect("a run");
         }
         assert_eq!(cpu.wrong_guesses(exec), Some(0), "{model:?}");
-        // Without logits the head is not used, which nobody foresees; the step behind it is right again.
+        // Without logits the head is not used, which is not foreseen; the step behind it is right again.
         let rows = step([20, 20], 1, false);
         cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] }).expect("a run");
         for pos in 21..25 {
@@ -269,7 +269,7 @@ fn a_code_that_stands_for_nothing_is_an_error() {
         cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] })
     };
     let said = run(Resident::Count(0)).unwrap_err().to_string();
-    assert!(said.contains(&case.weights[at].name) && said.contains("stands for no value"), "{said}");
+    assert!(said.contains(&case.weights[at].name) && said.contains("an invalid "), "{said}");
 }
 
 /// What is planned: everything where it fits, as many layers as leave a margin where not, then without the

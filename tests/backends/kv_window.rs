@@ -333,7 +333,7 @@ fn a_backend_that_lacks_the_codec_names_the_way_out() {
         (
             "q5_1",
             "q5_1",
-            "attend__q5_1 (of caches there are f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0)",
+            "attend__q5_1 (supported caches: f16, f32, q8_0, q4_0, turboquant, turboquant-4, tq3_0)",
         ),
     ] {
         let options = EngineOptions {

@@ -217,7 +217,7 @@ fn options_choose_the_layers_and_a_user_is_told() {
     for (option, value, want) in [
         ("gpu_layers", "few", "want all, auto or a number of layers"),
         ("override_tensor", "exps", "want PATTERN=BUFFER"),
-        ("override_tensor", "a=CPU,(=CPU", "`(` is no pattern"),
+        ("override_tensor", "a=CPU,(=CPU", "`(` is not a regular expression"),
         ("override_tensor", "a=ROCm0", "want the buffer CPU, CUDA_Host or CUDA0, got `ROCm0`"),
     ] {
         let said = told(&[(option, value)]).unwrap_err().to_string();

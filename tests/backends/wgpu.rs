@@ -65,7 +65,7 @@ fn a_device_that_is_not_there_is_named_beside_those_that_are() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     for word in ["no such card", "99"] {
         let said = open_on("wgpu", 1, &on(word)).map(|_| ()).unwrap_err().to_string();
-        assert!(said.contains(&format!("no device `{word}`; there is 0: ")), "{said}");
+        assert!(said.contains(&format!("no device `{word}`; this machine has 0: ")), "{said}");
     }
     let first = open_on("wgpu", 1, &on("0")).expect("the first device");
     let device = Wgpu::on(gpu).device();

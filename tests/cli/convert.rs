@@ -98,7 +98,7 @@ fn a_folder_becomes_a_model_that_runs() {
     succeeded(&sterna(dir.path(), &["run", "-m", "tiny.gguf", "-p", "t", "-n", "4", "-t", "1"]));
     let (inspected, _) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
     assert!(inspected.contains("bitnet-b1.58") && inspected.contains("cpu: yes"), "{inspected}");
-    refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["is there already", "--force"]);
+    refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["exists already", "--force"]);
     // A folder whose files are links, as in the hub's cache, gives the same file, but for whose it is.
     #[cfg(unix)]
     {
@@ -149,7 +149,7 @@ fn types_and_scales_are_chosen_by_flags() {
 fn matrices_of_zeros_are_said_loudly_by_convert_and_inspect() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), true);
-    let loud = "WARNING: 1 matrices are nothing but zeros (blk.0.ffn_up.weight)";
+    let loud = "WARNING: 1 matrices are all zeros (blk.0.ffn_up.weight)";
     let (_, stderr) = succeeded(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]));
     assert!(stderr.contains(loud), "{stderr}");
     let (_, stderr) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf"]));

@@ -194,7 +194,7 @@ fn the_processor_of_this_machine() {
     assert!(text.contains("weights that every step reads"), "{text}");
     // A model without weights is one to plan with.
     let there = sterna(dir.path(), &["synth", "--preset", "tiny", "--no-weights", &model]);
-    assert!(String::from_utf8_lossy(&there.stderr).contains("is there already"));
+    assert!(String::from_utf8_lossy(&there.stderr).contains("exists already"));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn what_cannot_be_planned_says_why() {
             assert!(said.contains(word), "{args:?}: `{word}` is not in: {said}");
         }
     };
-    refused(&["-m", "text.gguf"], &["text.gguf", "no GGUF"]);
+    refused(&["-m", "text.gguf"], &["text.gguf", "not a GGUF file"]);
     refused(&["-m", "absent.gguf"], &["absent.gguf", "cannot open"]);
     refused(&["--vram", "16"], &["--vram", "a size with a unit"]);
     refused(&["--vram", "999T"], &["no device has", "16384.00 GiB"]);

@@ -90,26 +90,26 @@ fn nothing_is_left_behind_where_it_fails() {
     let quantize = |args: &[&str]| sterna(dir.path(), &[&["quantize"], args, &["i2_s"]].concat());
     let before = fs::read(dir.path().join("in.gguf")).unwrap();
     // The input under its name, and under others.
-    ended_with(&quantize(&["in.gguf", "in.gguf", "--force"]), 1, &["in.gguf", "which is to be read"]);
+    ended_with(&quantize(&["in.gguf", "in.gguf", "--force"]), 1, &["in.gguf", "is the input"]);
     fs::create_dir(dir.path().join("sub")).unwrap();
-    ended_with(&quantize(&["in.gguf", "sub/../in.gguf", "--force"]), 1, &["which is to be read"]);
+    ended_with(&quantize(&["in.gguf", "sub/../in.gguf", "--force"]), 1, &["is the input"]);
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("in.gguf", dir.path().join("link.gguf")).unwrap();
-        ended_with(&quantize(&["in.gguf", "link.gguf", "--force"]), 1, &["which is to be read"]);
+        ended_with(&quantize(&["in.gguf", "link.gguf", "--force"]), 1, &["is the input"]);
         fs::remove_file(dir.path().join("link.gguf")).unwrap();
     }
     fs::remove_dir(dir.path().join("sub")).unwrap();
     assert!(fs::read(dir.path().join("in.gguf")).unwrap() == before, "the input was touched");
 
     fs::write(dir.path().join("there.gguf"), "dear to somebody").unwrap();
-    ended_with(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf is there already", "--force"]);
+    ended_with(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf exists already", "--force"]);
     assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"dear to somebody");
     ended_with(&quantize(&["none.gguf", "out.gguf"]), 1, &["none.gguf: cannot open"]);
     ended_with(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
-    ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: no GGUF"]);
+    ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: not a GGUF file"]);
     fs::write(dir.path().join("there.gguf"), &before[..before.len() - 9000]).unwrap();
-    ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: incomplete: ", "fetch it again"]);
+    ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: incomplete: ", "download it again"]);
     ok(&sterna(dir.path(), &["synth", "--type", "q8_0", "--force", "there.gguf"]));
     ended_with(
         &quantize(&["there.gguf", "out.gguf"]),
@@ -174,11 +174,7 @@ fn split_models_become_one_file() {
         data.finish().unwrap();
     }
     let (first, second) = ("s-00001-of-00002.gguf", "s-00002-of-00002.gguf");
-    ended_with(
-        &sterna(dir.path(), &["quantize", first, second, "--force", "i2_s"]),
-        1,
-        &["which is to be read"],
-    );
+    ended_with(&sterna(dir.path(), &["quantize", first, second, "--force", "i2_s"]), 1, &["is the input"]);
     ok(&sterna(dir.path(), &["quantize", second, "split.gguf", "i2_s"]));
     ok(&sterna(dir.path(), &["quantize", "in.gguf", "whole.gguf", "i2_s"]));
     assert!(
@@ -251,7 +247,7 @@ fn mixes_are_chosen_shown_and_named() {
     ended_with(&quantize(&["--tensor-type", "=q8_0"]), 2, &["a regular expression before the `=`"]);
     ended_with(&quantize(&["--tensor-type", "ffn_(up=q8_0"]), 2, &["unclosed group"]);
     ended_with(&quantize(&["--tensor-type", "ffn_up=q9_9"]), 2, &["q9_9", "iq4_xs", "q8_0"]);
-    ended_with(&quantize(&["--tensor-type", "ffn_upp=q8_0"]), 1, &["no tensor's name", "ffn_upp"]);
+    ended_with(&quantize(&["--tensor-type", "ffn_upp=q8_0"]), 1, &["no tensor name", "ffn_upp"]);
     ended_with(
         &quantize(&["--leave-output-tensor", "--output-tensor-type", "q8_0"]),
         2,
@@ -285,7 +281,7 @@ fn an_importance_matrix_is_made_and_used() {
     assert_eq!(gguf.metadata().require_u32("imatrix.chunk_count").unwrap(), 2);
     let counts = gguf.tensor("blk.1.ffn_down.weight.counts").unwrap();
     assert_eq!(counts.bytes, 128f32.to_le_bytes().to_vec());
-    ended_with(&imatrix(&["-o", "i.gguf"]), 1, &["i.gguf is there already", "--force"]);
+    ended_with(&imatrix(&["-o", "i.gguf"]), 1, &["i.gguf exists already", "--force"]);
     ok(&imatrix(&["-o", "i.gguf", "--force", "--chunks", "1"]));
 
     let with = |out: &str, args: &[&str]| {
@@ -301,10 +297,10 @@ fn an_importance_matrix_is_made_and_used() {
     let quantize =
         |file: &str| sterna(dir.path(), &["quantize", "in.gguf", "x.gguf", "Q4_K_M", "--imatrix", file]);
     ended_with(&quantize("none.gguf"), 1, &["none.gguf: cannot read"]);
-    ended_with(&quantize("in.gguf"), 1, &["in.gguf: no importance matrix", "want general.type imatrix"]);
-    ended_with(&quantize("text.txt"), 1, &["text.txt: no importance matrix", "more bytes"]);
+    ended_with(&quantize("in.gguf"), 1, &["in.gguf: not an importance matrix", "want general.type imatrix"]);
+    ended_with(&quantize("text.txt"), 1, &["text.txt: not an importance matrix", "more bytes"]);
     fs::write(dir.path().join("empty"), "").unwrap();
-    ended_with(&quantize("empty"), 1, &["empty: no importance matrix", "want 4 more bytes, found 0"]);
+    ended_with(&quantize("empty"), 1, &["empty: not an importance matrix", "want 4 more bytes, found 0"]);
     ok(&sterna(
         dir.path(),
         &["synth", "--dim", "512", "--heads", "4", "--kv-heads", "2", "--type", "f32", "w.gguf"],
@@ -343,7 +339,7 @@ fn an_importance_matrix_is_made_and_used() {
     fs::remove_file(dir.path().join("m.gguf")).unwrap();
     ended_with(&imatrix(&["-o", "none/i.gguf"]), 1, &["none"]);
     fs::write(dir.path().join("text.txt"), "Too short.").unwrap();
-    ended_with(&imatrix(&["-o", "m.gguf"]), 1, &["at least one chunk of 64", "--ctx-size"]);
+    ended_with(&imatrix(&["-o", "m.gguf"]), 1, &["less than one chunk of 64", "--ctx-size"]);
     assert!(
         files(dir.path())
             .iter()

@@ -134,10 +134,7 @@ fn a_prompt_that_was_kept_is_not_computed_again() {
     let again = cached(&[]);
     let stderr = text(&again.stderr);
     let fed = stderr.split("prompt: ").nth(1).unwrap();
-    assert!(
-        stderr.contains("tokens of the prompt are there") && fed.trim().starts_with("1 tokens"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("prompt tokens are reused") && fed.trim().starts_with("1 tokens"), "{stderr}");
     assert_eq!((&plain.stdout, &kept), (&again.stdout, &std::fs::read(file).unwrap()));
 
     // Another prompt with the same beginning, which is left as it is, and then not.
@@ -149,7 +146,7 @@ fn a_prompt_that_was_kept_is_not_computed_again() {
     assert_eq!(longer("--prompt-cache-all").stdout, uncached.stdout);
     assert!(std::fs::read(file).unwrap().len() > kept.len(), "more tokens, and what was generated");
 
-    refused(&cached(&["--kv-cache-type", "q8_0"]), &[file, "keys as f16, and here it is q8_0"]);
+    refused(&cached(&["--kv-cache-type", "q8_0"]), &[file, "keys as f16, and this engine has q8_0"]);
     std::fs::write(file, &kept[..kept.len() - 1]).unwrap();
     refused(&cached(&[]), &[file, "it ends early"]);
     assert_eq!(run(&["-p", "You", "--prompt-cache-all"]).status.code(), Some(2));
@@ -268,7 +265,7 @@ fn files_that_cannot_be_run() {
     refused(&with(&write("text.gguf", b"just some text, and not a model at all")), &["GGUF"]);
     refused(
         &with(&write("short.gguf", &bytes[..bytes.len() - 1000])),
-        &["short.gguf: incomplete: ", " bytes; fetch it again"],
+        &["short.gguf: incomplete: ", " bytes; download it again"],
     );
     // Its descriptions are there.
     let short = write("short.gguf", &bytes[..bytes.len() - 1000]);
@@ -285,8 +282,8 @@ fn files_that_cannot_be_run() {
             "{args:?}: {stderr}"
         );
     }
-    refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf", "fetch it again"]);
-    // An architecture of the same length that nobody knows.
+    refused(&with(&write("header.gguf", &bytes[..600])), &["header.gguf", "download it again"]);
+    // An unknown architecture of the same length.
     let at = bytes.windows(12).position(|window| window == b"bitnet-b1.58").unwrap();
     let mut other = bytes.clone();
     other[at..at + 12].copy_from_slice(b"transformer9");
@@ -380,7 +377,7 @@ fn layers_on_a_card_choose_the_backend() {
     }
 }
 
-/// An option of the processor as of a card, whichever is taken where nobody says. A device of wgpu, which has
+/// An option of the processor as of a card, whichever is taken by default. A device of wgpu, which has
 /// no such slots, is hidden.
 #[test]
 #[cfg(target_os = "linux")]

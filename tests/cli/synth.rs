@@ -81,7 +81,7 @@ fn synth_leaves_nothing_behind_where_it_fails() {
     let before = fs::read(dir.path().join("tiny.gguf")).unwrap();
     refused(
         &sterna(dir.path(), &["synth", "--seed", "2", "tiny.gguf"]),
-        &["tiny.gguf is there already", "--force"],
+        &["tiny.gguf exists already", "--force"],
     );
     let vast = [
         "synth",
@@ -145,7 +145,7 @@ fn inspect_shows_what_is_in_a_file() {
 #[test]
 fn inspect_opens_what_cannot_be_run() {
     let dir = tempfile::tempdir().unwrap();
-    // A tensor of a type that nobody knows, names that would clear the screen, and no model around them.
+    // A tensor of an unknown type, names that would clear the screen, and no model around them.
     let mut metadata = sterna::gguf::Metadata::default();
     metadata.set("\u{1b}[2Jkey", "\u{1b}[2Jvalue");
     let mut writer = sterna::gguf::GgufWriter::new(metadata).unwrap();

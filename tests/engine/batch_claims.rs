@@ -7,7 +7,7 @@ use sterna::engine::{Batch, BatchOptions, Event, Request, SeqId};
 
 use super::batch::{Said, alone, engine, greedy, tokens};
 
-/// Those that rest hold their slots until somebody needs them, and go on as if nothing had been.
+/// Those that rest hold their slots until others need them, and go on as if nothing had been.
 #[test]
 fn who_rests_gives_way() {
     let engine = engine(|_| ());

@@ -1,4 +1,4 @@
-//! What a batch tells of its prefix cache: whoever listens knows what prompts can find, after every step.
+//! Events of a batch's prefix cache: a listener knows what prompts can find, after every step.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, mpsc};

@@ -113,5 +113,5 @@ fn a_head_of_another_type_stays_in_memory() {
     let want = bits(&Engine::open(&path, &of(None)).unwrap());
     assert!(bits(&Engine::open(&path, &of(Some("0"))).unwrap()) == want);
     let said = Engine::open(&path, &of(Some("none"))).map(drop).unwrap_err().to_string();
-    assert!(said.contains("is made when it is loaded"), "{said}");
+    assert!(said.contains("is converted while it is loaded"), "{said}");
 }

@@ -1,5 +1,5 @@
 //! How full the waves of every launch are, of a token and of steps of 16 to 64 rows, for the shapes of
-//! published models on cards that nobody has at hand: blocks against places, from registers and shared
+//! published models on cards that are not at hand: blocks against places, from registers and shared
 //! memory.
 
 #![cfg(feature = "cuda")]

@@ -248,7 +248,7 @@ fn a_head_of_another_type_says_nearly_the_same() {
     assert!(far.mean > 0.0 && far.mean < 0.02 && far.mean_cosine > 0.9999, "{far:?}");
 
     let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    for (word, want) in [("q6_k", "which is no multiple of 256"), ("q3", "one of keep, q8_0, q6_k")] {
+    for (word, want) in [("q6_k", "which is not a multiple of 256"), ("q3", "one of keep, q8_0, q6_k")] {
         let options = EngineOptions { head_type: word.into(), ..EngineOptions::default() };
         let error = Engine::open(&path, &options).map(drop).unwrap_err().to_string();
         assert!(error.contains(want), "{error}");

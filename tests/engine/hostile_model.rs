@@ -134,11 +134,8 @@ fn ternary_codes_without_a_meaning_are_refused_by_tensor_and_row() {
             let mut bytes = good.clone();
             bytes[info.start as usize + row * row_bytes + row_bytes - 1] |= 0b0000_1100;
             let message = try_all(bytes).unwrap_err().to_string();
-            let want = format!(
-                "tensor {}: want i2_s codes that stand for values, file has one that stands for none \
-                 in row {row}",
-                info.name
-            );
+            let want =
+                format!("tensor {}: want valid i2_s codes, file has an invalid code in row {row}", info.name);
             assert_eq!(message, want);
         }
         // What lies behind the scale means nothing anyway.

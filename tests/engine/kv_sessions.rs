@@ -115,7 +115,8 @@ fn keys_and_values_may_be_kept_otherwise() {
     for v in ["f16", "turboquant-4", "q8_0"] {
         assert!(run("tq3_0", v) != same, "{v}");
     }
-    let said = |k, v| open(k, v).warnings().iter().any(|line| line.contains("values are kept as turboquant"));
+    let said =
+        |k, v| open(k, v).warnings().iter().any(|line| line.contains("values are stored as turboquant"));
     assert!(said("tq3_0", "tq3_0") && said("f16", "tq3_0"));
     assert!(!said("tq3_0", "turboquant") && !said("tq3_0", "f16"));
 }

@@ -250,7 +250,7 @@ fn saved_sessions_have_their_windows() {
         let bytes = saved(&mut session);
         let full = open(model(WINDOW), &EngineOptions { swa_full: true, ..options(name) });
         let said = full.restore(&mut Cursor::new(&bytes)).unwrap_err().to_string();
-        assert!(said.contains("positions of sliding windows the last 70, and here it is all"), "{said}");
+        assert!(said.contains("positions of sliding windows the last 70, and this engine has all"), "{said}");
         // Pages that no sequence could hold are refused before any is read.
         let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2;
         let mut wrong = bytes.clone();

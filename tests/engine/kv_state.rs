@@ -144,10 +144,10 @@ fn another_engine_says_what_differs() {
         assert!(err.contains(words), "{err}");
     };
     let same = options("turboquant");
-    refused(options("f16"), "keys as turboquant, and here it is f16");
+    refused(options("f16"), "keys as turboquant, and this engine has f16");
     refused(
         EngineOptions { cache_type_v: "q8_0".into(), ..same.clone() },
-        "values as turboquant, and here it is q8_0",
+        "values as turboquant, and this engine has q8_0",
     );
     refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
     refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "300 more are needed; EngineOptions::n_ctx");

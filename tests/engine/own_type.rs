@@ -102,7 +102,7 @@ fn types_that_cannot_be_are_not_registered() {
     }
     use ggml_types::Dialect::{BitNet, Ggml};
     static WRONG: [(Other, &str); 5] = [
-        (Other("q4_k", &[], 1), "there is a type q4_k already"),
+        (Other("q4_k", &[], 1), "a type q4_k exists already"),
         (Other("Own Type", &[], 1), "want a name of a to z"),
         (Other("own_a", &[(Ggml, 70_002), (Ggml, 12)], 1), "id 12 of Ggml is q4_k"),
         // Known, and not implemented.

@@ -241,7 +241,7 @@ fn a_card_on_paper_plans_and_does_nothing_else() {
     assert!(card.plan(&program).is_ok());
     let weight = &weights(&gguf, &program, &EngineOptions::default())[0];
     let refused = card.upload(weight).unwrap_err();
-    assert!(refused.to_string().contains("planned for, and is not here"), "{refused}");
+    assert!(refused.to_string().contains("only planned for"), "{refused}");
     let unknown =
         on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
     let said = unknown.unwrap_err().to_string();

@@ -104,8 +104,8 @@ fn other_formats_are_named_with_the_way_out() {
     refused(open(b"\x10\x27\0\0\0\0\0\0{\"".to_vec()), "safetensors");
     refused(open(b"tjgg\x03\0\0\0".to_vec()), "GGJT");
     refused(open(b"GGUF".to_vec()), "ends in its first 8 bytes");
-    refused(open(b"hello, world".to_vec()), "no GGUF: it starts with");
-    refused(open(Vec::new()), "no GGUF");
+    refused(open(b"hello, world".to_vec()), "not a GGUF file: it starts with");
+    refused(open(Vec::new()), "not a GGUF file");
 }
 
 #[test]
@@ -148,16 +148,16 @@ fn shapes_and_places_are_checked() {
     refused(one(&[u64::MAX], 0, 0).open(), "overflow");
     refused(one(&[1 << 62], 0, 0).open(), "overflow");
     refused(one(&[4], 0, 8).open(), "want an offset that is a multiple of 32, found 8");
-    refused(one(&[4], 0, 64).open(), "incomplete: 128 of 144 bytes; fetch it again");
+    refused(one(&[4], 0, 64).open(), "incomplete: 128 of 144 bytes; download it again");
     refused(one(&[4], 0, u64::MAX - 31).open(), "tensor t: ");
-    refused(one(&[17], 0, 0).open(), "incomplete: 128 of 132 bytes; fetch it again");
+    refused(one(&[17], 0, 0).open(), "incomplete: 128 of 132 bytes; download it again");
     // Q8_0 has blocks of 32; a type without an implementation is measured too.
     refused(one(&[33], 8, 0).open(), "tensor t: q8_0: want columns in blocks of 32, found 33");
-    refused(one(&[256], 12, 0).open(), "incomplete: 128 of 208 bytes; fetch it again");
+    refused(one(&[256], 12, 0).open(), "incomplete: 128 of 208 bytes; download it again");
     refused(small().tensor("c", &[1], 0, 32).open(), "tensor c: starts at");
     let overlap = Raw::default().tensor("a", &[9], 0, 0).tensor("b", &[8], 0, 32).data(64);
     refused(overlap.open(), "tensor a: want [9] f32 (36 bytes), the next tensor leaves 32");
-    // A scalar, and a type that nobody knows.
+    // A scalar, and an unknown type.
     assert!(one(&[], 0, 0).open().is_ok());
     let unknown = one(&[4], 77, 0).open().unwrap();
     assert_eq!(unknown.find("t").unwrap().type_name, "type 77");
@@ -205,7 +205,7 @@ fn the_dialect_is_told_from_sizes_and_architecture() {
     let doubtful = file("bitnet-b1.58", 42, 96);
     refused(
         doubtful.dialect().map_err(|err| err.to_string()),
-        "OpenOptions::dialect says which: ggml or bitnet",
+        "choose with OpenOptions::dialect: ggml or bitnet",
     );
     refused(doubtful.tensor("w").map_err(|err| err.to_string()), "OpenOptions::dialect");
     let raw = Raw::default().str("general.architecture", "bitnet-b1.58").tensor("w", &[256], 42, 0).data(96);

@@ -39,7 +39,7 @@ fn the_first_bytes_say_what_the_whole_file_says() {
     let zeros = |info| gguf.raw_bytes(info).unwrap().iter().all(|byte| *byte == 0);
     assert!(gguf.tensors().iter().all(zeros));
     let refused = Engine::from_gguf(gguf, &EngineOptions::default(), |_| ()).map(drop).unwrap_err();
-    assert!(refused.to_string().contains("only the descriptions"), "{refused}");
+    assert!(refused.to_string().contains("only the header"), "{refused}");
 }
 
 /// Every number of bytes that is too small is told how many more there must be: never too many, and asking
@@ -66,7 +66,10 @@ fn too_few_first_bytes_are_an_error_that_says_how_many_more() {
     assert!(n_asked > 100 && have <= head && gguf.tensors().len() == whole.tensors().len());
     for have in (0..head - 32).step_by(97) {
         let refused = of_first(all.slice(..have), all.len()).map(drop).unwrap_err();
-        assert!(refused.to_string().contains(&format!("the first {have} bytes hold a part")), "{refused}");
+        assert!(
+            refused.to_string().contains(&format!("does not end in the first {have} bytes")),
+            "{refused}"
+        );
     }
     // The whole file is no longer than that: then it is broken.
     let refused = of_first(all.slice(..200), 200).map(drop).unwrap_err();
@@ -146,14 +149,14 @@ fn a_cut_file_is_described_all_the_same() {
     let cut = dir.path().join("cut.gguf");
     for have in [head_bytes(&whole), all.len() / 2, end as usize - 1] {
         std::fs::write(&cut, &all[..have]).unwrap();
-        let said = format!("cut.gguf: incomplete: {have} of {end} bytes; fetch it again");
+        let said = format!("cut.gguf: incomplete: {have} of {end} bytes; download it again");
         let refused = Gguf::open(&cut).map(drop).unwrap_err();
         assert!(refused.is_incomplete() && refused.to_string().ends_with(&said), "{refused}");
         let gguf = Gguf::open_header(&cut, OpenOptions::default()).unwrap();
         assert!(gguf.incomplete().is_some_and(|error| error.to_string().ends_with(&said)));
         assert_eq!(format!("{:?}", gguf.tensors()), format!("{:?}", whole.tensors()));
         let refused = Engine::from_gguf(gguf, &EngineOptions::default(), |_| ()).map(drop).unwrap_err();
-        assert!(refused.to_string().contains("only the descriptions"), "{refused}");
+        assert!(refused.to_string().contains("only the header"), "{refused}");
     }
     std::fs::write(&cut, &all[..end as usize]).unwrap();
     assert!(Gguf::open_header(&cut, OpenOptions::default()).unwrap().incomplete().is_none());

@@ -243,13 +243,13 @@ fn ternary_types_become_each_other_exactly() {
     let gguf = model(&[(NAME, &[8, 256], "iq2_bn", &rows)]);
     assert_eq!(values(&quantize(&gguf, &options("tq2_0")).unwrap().0, NAME), rows);
     let said = quantize(&gguf, &options("i2_s")).unwrap_err().to_string();
-    assert!(said.contains("cannot be kept as i2_s"), "{said}");
+    assert!(said.contains("cannot be stored as i2_s"), "{said}");
     // One that an f16 does not hold.
     let fine: Vec<f32> = weights.iter().map(|w| w * 1.000_01).collect();
     let gguf = model(&[(NAME, &[8, 256], "iq2_bn", &fine)]);
     assert_eq!(values(&quantize(&gguf, &options("i2_s")).unwrap().0, NAME), fine);
     let said = quantize(&gguf, &options("iq1_bn")).unwrap_err().to_string();
-    assert!(said.contains("cannot be kept as iq1_bn"), "{said}");
+    assert!(said.contains("cannot be stored as iq1_bn"), "{said}");
 }
 
 #[test]
@@ -257,7 +257,11 @@ fn types_that_can_only_be_read_are_refused_with_the_way_out() {
     let gguf = model(&[("blk.0.ffn_up.weight", &[4, 256], "f32", &noise(4 * 256))]);
     for made in REGISTRY.iter().filter(|ty| !ty.encodes()) {
         let said = quantize(&gguf, &options(made.name())).unwrap_err().to_string();
-        let want = [made.name(), "blk.0.ffn_up.weight", "quantise to q2_k or q3_k, or with llama-quantize"];
+        let want = [
+            made.name(),
+            "blk.0.ffn_up.weight",
+            "quantise to q2_k or q3_k, or use llama.cpp's llama-quantize",
+        ];
         assert!(want.iter().all(|want| said.contains(want)), "{said}");
     }
 }

@@ -1,5 +1,5 @@
-//! The rules of the house, read off the source: circles of imports, where `unsafe` and
-//! `cfg(feature)` may stand, how long a file may be, and how many crates come with the library.
+//! The rules of the house, read off the source: circles of imports, where `unsafe` and `cfg(feature)` may
+//! stand, how long a line may be, and how many crates come with the library.
 
 mod crates;
 mod graph;
@@ -152,28 +152,6 @@ fn features_are_chosen_in_the_files_that_are_listed() {
         let asks = code.any(|line| line.contains("cfg") && features(line));
         assert!(listed || !asks, "{}: asks for a feature", file.display());
     }
-}
-
-#[test]
-fn no_file_is_longer_than_600_lines() {
-    let mut long = Vec::new();
-    for root in ["src", "ggml-types/src", "tests", "benches", "examples", "cuda", "scripts"] {
-        for file in files(root) {
-            let bytes = fs::read(&file).unwrap();
-            // What scripts/bindgen.sh makes is read by nobody.
-            if bytes.starts_with(b"// Made of ") {
-                continue;
-            }
-            let lines = bytes.iter().filter(|&&b| b == b'\n').count();
-            let is_code = file
-                .extension()
-                .is_some_and(|e| ["rs", "cu", "cuh", "h", "wgsl", "py", "sh"].iter().any(|x| e == *x));
-            if is_code && lines > 600 {
-                long.push(format!("{}: {lines}", relative(&file)));
-            }
-        }
-    }
-    assert!(long.is_empty(), "files over 600 lines: {long:?}");
 }
 
 /// Files below `src/`, and their text.

@@ -42,7 +42,7 @@ pub struct HubRepo {
     pub files: Vec<(String, Vec<u8>, bool)>,
     /// The token that it wants.
     pub token: Option<String>,
-    /// Whether its files want more than that.
+    /// True if its files want more than that.
     pub gated: bool,
     /// Where it has gone.
     pub moved: Option<String>,
@@ -65,7 +65,7 @@ impl HubRepo {
     }
 }
 
-/// What goes wrong with one request.
+/// Fault of one request.
 #[derive(Clone, Debug)]
 pub enum HubFault {
     /// This status with these headers, each with its `\r\n`.
@@ -96,10 +96,10 @@ pub enum HubFault {
     OtherEtag,
 }
 
-/// What was asked.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct HubRequest {
-    /// Whether it was the host of large files.
+    /// True if it was the host of large files.
     pub of_cdn: bool,
     /// Path and query.
     pub target: String,
@@ -137,7 +137,7 @@ impl HubServer {
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let state = Arc::clone(&state);
-                    // Whoever hangs up is the client's affair.
+                    // A client may hang up at any time.
                     std::thread::spawn(move || answer(&state, stream, of_cdn).ok());
                 }
             });
@@ -166,7 +166,7 @@ impl HubServer {
         lock(&self.state).faults.push_back((at.to_owned(), fault));
     }
 
-    /// Faults that have met nobody.
+    /// Faults that no request has met.
     pub fn n_faults(&self) -> usize {
         lock(&self.state).faults.len()
     }
@@ -176,7 +176,7 @@ impl HubServer {
         lock(&self.state).requests.clone()
     }
 
-    /// That no request to the host of large files had a token.
+    /// Asserts that no request to the host of large files had a token.
     ///
     /// # Panics
     /// Where one had.
@@ -221,12 +221,12 @@ fn answer(state: &Mutex<State>, stream: TcpStream, of_cdn: bool) -> std::io::Res
     send(stream, reply, &request, fault)
 }
 
-/// What is to be sent.
+/// Reply to send.
 struct Reply {
     status: u16,
     headers: String,
     body: Vec<u8>,
-    /// Whether ranges of it can be asked for.
+    /// True if ranges of it can be asked for.
     is_file: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the test binaries share: the f64 oracle, synthetic programs, golden data.
+//! Code that the test binaries share: the f64 oracle, synthetic programs, golden data.
 //!
 //! A crate, so that it is compiled once. Start reading at [`oracle`].
 
@@ -11,6 +11,18 @@ pub mod logits;
 pub mod oracle;
 
 pub use golden::{Npy, golden, golden_dirs, npy, root};
+#[cfg(feature = "tls")]
+pub use hyper_util;
+#[cfg(feature = "grpc")]
+pub use prost_types;
+#[cfg(feature = "grpc")]
+pub use rmp_serde;
+#[cfg(any(feature = "grpc", feature = "tls"))]
+pub use tokio;
+#[cfg(feature = "tls")]
+pub use tokio_rustls;
+#[cfg(feature = "grpc")]
+pub use {tonic, tonic_health, vllm_proto, zeromq};
 
 /// Writes a line that shows although the test passes: the test harness swallows what `eprintln` prints.
 pub fn say(line: std::fmt::Arguments<'_>) {

@@ -49,7 +49,7 @@ pub fn all_logits(engine: &Engine, sequences: &[Vec<u32>]) -> Vec<f32> {
     all
 }
 
-/// How far two sets of logits are apart.
+/// Distance between two sets of logits.
 #[derive(Debug)]
 pub struct Distance {
     /// Largest difference at position 0 of any sequence.

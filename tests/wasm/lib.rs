@@ -3,7 +3,7 @@
 //!
 //! `scripts/wasm-kernels` compiles this for WebAssembly and has Node run it. The module imports nothing that
 //! is called.
-#![allow(unsafe_code)] // Exports have names, and a name could be somebody else's.
+#![allow(unsafe_code)] // Exports have names, which could clash with others.
 
 use std::sync::{Mutex, OnceLock};
 

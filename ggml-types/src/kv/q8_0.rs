@@ -24,7 +24,7 @@ pub trait CodedBlock: Block {
     /// Elements beyond this are cut to it, so that every block has a scale that f16 can hold: of q4_0, whose
     /// scale is the better of a few, it is a quarter of a block's largest element at most.
     const LARGEST: f32 = 4.0 * 65_504.0;
-    /// What its codes stand for, if a scale times that is an element.
+    /// Values of its codes, if an element is a scale times its value.
     fn values() -> Option<CodeValues> {
         None
     }

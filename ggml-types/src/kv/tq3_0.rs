@@ -22,7 +22,7 @@ impl KvCodec for Tq3_0 {
     }
 
     fn note(&self) -> Option<&'static str> {
-        Some("keys alone; values as turboquant")
+        Some("keys only; values are stored as turboquant")
     }
 
     fn form(&self) -> KvForm {
@@ -42,7 +42,7 @@ impl KvCodec for Tq3_0 {
         match side {
             KvSide::Keys => Ok(Box::new(Prod::new(head_dim, Qjl::srht(head_dim)?))),
             KvSide::Values => {
-                let detail = format!("it keeps keys alone; values of {} go with them", TURBOQUANT.name);
+                let detail = format!("it is for keys only; use {} for values", TURBOQUANT.name);
                 Err(QuantError::Shape { ty: self.name(), detail })
             }
         }

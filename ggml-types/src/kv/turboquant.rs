@@ -21,11 +21,11 @@ pub struct TurboQuant {
 pub static TURBOQUANT: TurboQuant = TurboQuant { name: "turboquant", bits: 3, form: KvForm::Lloyd3 };
 
 impl TurboQuant {
-    /// Whether codecs of this kind can hold such a head.
+    /// Checks that codecs of this kind can hold such a head.
     pub(super) fn check(ty: &'static str, head_dim: usize) -> Result<(), QuantError> {
         if !head_dim.is_power_of_two() || !(8..=MAX_DIM).contains(&head_dim) {
             let want = format!("a head dimension that is a power of two from 8 to {MAX_DIM}");
-            let detail = format!("want {want}, found {head_dim}; f16 keeps any");
+            let detail = format!("want {want}, found {head_dim}; f16 takes any head dimension");
             return Err(QuantError::Shape { ty, detail });
         }
         Ok(())

@@ -5,7 +5,7 @@ use half::f16;
 use super::codebook::Codebook;
 use super::{dot, scale_bits};
 
-/// What the scale of a vector `y` with the code vector `c` is.
+/// Rule for the scale of a vector `y` with the code vector `c`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleRule {
     /// `|y|^2 / <y, c>`: inner products with a random direction have no bias (EDEN, RaBitQ). For keys.

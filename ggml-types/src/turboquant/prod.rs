@@ -36,7 +36,7 @@ impl Prod {
         &self.book
     }
 
-    /// What residuals, and the queries that meet their signs, are projected with.
+    /// Projection of residuals, and of the queries that meet their signs.
     pub fn qjl(&self) -> &Qjl {
         &self.qjl
     }

@@ -10,7 +10,7 @@ use crate::QuantError;
 /// Where the signs of the second projection come from; it must not be the rotation's.
 const PROJECTION_SEED: u64 = 0x5374_6572_6e61_0002;
 
-/// What residuals are projected with, [dim, dim]; rows are `sqrt(dim)` long.
+/// Projection of residuals, [dim, dim]; rows are `sqrt(dim)` long.
 #[derive(Clone, Debug)]
 pub enum Projection {
     /// Signs, then Hadamard's matrix. Its rows are orthogonal, which makes a third of the Gaussian's
@@ -105,7 +105,7 @@ impl Qjl {
         &self.projection
     }
 
-    /// What a sum of signed coordinates is multiplied with, besides the length of the residual.
+    /// Factor of a sum of signed coordinates, besides the length of the residual.
     pub fn factor(&self) -> f64 {
         (PI / 2.0).sqrt() / self.dim as f64
     }

@@ -98,7 +98,7 @@ impl QuantType for I2S {
     }
 }
 
-/// How far up its byte an element's code stands.
+/// Shift of an element's code in its byte.
 fn shift(elem: usize) -> usize {
     6 - elem / BLOCK_BYTES * 2
 }

@@ -11,7 +11,7 @@ use crate::{Dialect, ids};
 pub(super) struct Run {
     pub start: usize,
     pub n_bytes: usize,
-    /// Of a byte.
+    /// Number of trits of a byte.
     pub n_trits: usize,
     pub first: usize,
 }

@@ -23,7 +23,7 @@ const PEAKY: f64 = 2.0;
 /// Positions whose mean is taken off the keys.
 const PAGE: usize = 64;
 
-/// What keys look like.
+/// Distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Keys {
     Plain,
@@ -37,7 +37,7 @@ enum Keys {
     Sink,
 }
 
-/// What is done to keys besides encoding them.
+/// Treatment of keys besides encoding.
 #[derive(Clone, Copy, Debug, Default)]
 struct Care {
     centred: bool,
@@ -191,7 +191,7 @@ fn of_prod(qjl: Qjl, spoil: impl Fn(&mut [u8])) -> impl Fn(&[f32]) -> Vec<f32> {
     }
 }
 
-/// What the table wants, by the name of a codec: plain keys, outliers, mixed, mixed and centred, biased,
+/// Bounds of the table, by the name of a codec: plain keys, outliers, mixed, mixed and centred, biased,
 /// biased and centred, a sink, a sink with exact ends. Measured apart from this code; how the keys of "mixed"
 /// were mixed and how strong the sink was is not known, so those rows are like the ones here in kind.
 const ROWS: [(&str, Keys, Care); 8] = [

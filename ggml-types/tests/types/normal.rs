@@ -1,4 +1,4 @@
-//! What several tests draw from.
+//! Random numbers of several tests.
 
 /// Normal numbers from a small generator, so that every run sees the same.
 pub struct Normal(pub u64);

@@ -1,4 +1,4 @@
-//! What holds for every weight type and every KV codec, whoever adds one.
+//! Rules that hold for every weight type and every KV codec.
 
 use std::collections::BTreeSet;
 use std::path::Path;

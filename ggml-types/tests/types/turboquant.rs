@@ -22,7 +22,7 @@ fn scaled(x: &[f64], by: f64) -> Vec<f64> {
     x.iter().map(|x| x * by).collect()
 }
 
-/// What a codec does to unit vectors.
+/// Errors of a codec on unit vectors.
 #[derive(Debug, Default)]
 struct Errors {
     /// `E |x' - x|^2`.
@@ -290,7 +290,7 @@ proptest! {
         prop_assert!(wide.iter().zip(&narrow).all(|(a, b)| (a - f64::from(*b)).abs() < 1e-4));
     }
 
-    /// What a codec says of its codes is what it decodes.
+    /// The values that a codec gives for its codes are those that it decodes.
     #[test]
     fn two_bits_and_signs_come_apart(seed in any::<u64>()) {
         let mut random = Normal(seed);

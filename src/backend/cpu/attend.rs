@@ -28,7 +28,7 @@ const TASKS: usize = 4;
 /// Rows of the matrix products that a block of queries should reach: enough to hide the reading of a page.
 const BLOCK: usize = 64;
 
-/// What the largest attention stages of a program need.
+/// Sizes of the largest attention stages of a program.
 #[derive(Clone, Copy, Default)]
 pub struct Shape {
     head_dim: usize,
@@ -75,9 +75,9 @@ pub struct Scratch {
 struct ThreadScratch {
     /// `[m, head_dim]`, scaled.
     q: Aligned<f32>,
-    /// Of each, its projection, where the cache keeps signs of residuals.
+    /// Projection of each query, if the cache keeps signs of residuals.
     projected: Aligned<f32>,
-    /// Of each, its product with the mean of the keys, where the cache takes one off.
+    /// Product of each query with the mean of the keys, if the cache subtracts one.
     mean_scores: Aligned<f32>,
     /// Keys or values of one page.
     tile: Aligned<f32>,
@@ -85,13 +85,13 @@ struct ThreadScratch {
     vector: Aligned<f32>,
     /// `[m, SPLIT]`.
     scores: Aligned<f32>,
-    /// Of the current split.
+    /// Result of the current split.
     part: Partial,
-    /// Of all splits so far.
+    /// Result of all splits so far.
     sum: Partial,
 }
 
-/// What attention over some of the positions gives.
+/// Result of attention over some of the positions.
 struct Partial {
     /// For each row, its largest score and the sum of `exp(score - max)`; the sum is 0 where it saw no
     /// position.
@@ -429,7 +429,7 @@ struct Page {
 }
 
 impl Page {
-    /// What the rows read of it, `group` query heads each.
+    /// The part that the rows read, `group` query heads each.
     fn place(&self, head: usize, group: usize) -> Place {
         let Self { number: page, exact, mean, most: n, .. } = *self;
         Place { head, page, exact, mean, n, n_queries: self.rows.len() * group }

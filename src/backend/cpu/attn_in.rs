@@ -9,7 +9,7 @@ use super::{Cx, two};
 use crate::BackendError;
 use sterna_program::AttnIn;
 
-/// What happens to each head of queries, keys or values behind its product.
+/// Steps for each head of queries, keys or values after its product.
 #[derive(Clone, Copy)]
 struct HeadSteps<'a> {
     norm: Option<RowNorm<'a>>,

@@ -29,7 +29,7 @@ pub struct Compiled {
     file_row: Vec<u8>,
     /// The rows of the current step that asked for logits.
     outputs: Vec<usize>,
-    /// What was picked from each output row.
+    /// Token picked from each output row.
     pub tokens: Vec<Option<Pick>>,
     /// One a slot.
     picks: Vec<Picks>,
@@ -81,7 +81,7 @@ impl Sizes {
     }
 }
 
-/// What the inputs of all linear layers need.
+/// Space for the inputs of all linear layers.
 fn workspace_size(p: &Program, k: &Kernels) -> WorkspaceSize {
     let mut size = WorkspaceSize::default();
     for (_, stage) in &p.stages {
@@ -230,7 +230,7 @@ impl Compiled {
         assert!(left.is_empty(), "as many bytes as a page has");
     }
 
-    /// What a run has picked for a slot, `back` runs ago.
+    /// Token picked for a slot `back` runs ago.
     ///
     /// # Panics
     /// Where there is no such pick.
@@ -243,7 +243,7 @@ impl Compiled {
         self.program.stages.len()
     }
 
-    /// How often other pieces of weights were wanted than those that were read.
+    /// Number of wrong guesses: other pieces of weights were needed than those that were read.
     pub fn wrong_guesses(&self) -> Option<u64> {
         self.reader.as_ref().map(Reader::wrong_guesses)
     }

@@ -11,7 +11,7 @@ use sterna_program::{Experts, Program};
 /// Elements of one task of the activation function.
 const CHUNK: usize = 8192;
 
-/// What the largest mixture of a program needs.
+/// Sizes of the largest mixture of a program.
 #[derive(Clone, Copy, Default)]
 pub struct Shape {
     n_experts: usize,
@@ -35,22 +35,22 @@ impl Shape {
 
 /// Memory for mixtures.
 pub struct Scratch {
-    /// Of the router, `[rows, n_experts]`.
+    /// Logits of the router, `[rows, n_experts]`.
     logits: Aligned<f32>,
     /// A row's experts, from the one it likes best on; then every row's choices in the order of experts.
     order: Vec<usize>,
     choices: Vec<Choice>,
-    /// Of one expert's rows, `[rows, ffn_dim]`.
+    /// Gates of one expert's rows, `[rows, ffn_dim]`.
     gate: Aligned<f32>,
-    /// Of one expert's rows, `[rows, ffn_dim]`.
+    /// Hidden values of one expert's rows, `[rows, ffn_dim]`.
     h: Aligned<f32>,
-    /// Of one expert's rows, `[rows, dim]`.
+    /// Outputs of one expert's rows, `[rows, dim]`.
     product: Aligned<f32>,
-    /// Of every row, `[rows, dim]`.
+    /// Sums of experts for every row, `[rows, dim]`.
     sum: Aligned<f32>,
 }
 
-/// That a row goes through an expert.
+/// Choice of an expert for a row.
 #[derive(Clone, Copy)]
 struct Choice {
     expert: usize,

@@ -55,16 +55,16 @@ struct KvStorage {
     head_dim: usize,
     window: KvWindow,
     form: Form,
-    /// How exact pages keep vectors, where there are any.
+    /// Elements of exact pages, if there are any.
     exact: Option<&'static Elements>,
     /// Vectors that could not be kept as they were.
     clamped: AtomicU64,
-    /// What every vector went through before.
+    /// Rotation of every vector before it was encoded.
     rotation: Option<Rotation>,
     layout: Layout,
 }
 
-/// How a page keeps vectors.
+/// Form of a page's vectors.
 enum Form {
     Elements(&'static Elements),
     Codes(Codes),
@@ -94,7 +94,8 @@ pub enum Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// What codes left over of keys: projected queries are multiplied with that, and it is added.
+    /// Residual of keys beside their codes: projected queries are multiplied with it, and the product is
+    /// added.
     pub fn residual(self) -> Option<Self> {
         match self {
             Rows::Codes(page) => page.residual().map(Rows::Codes),
@@ -128,7 +129,7 @@ static F32: Elements = Elements {
     rows: |bytes| Rows::F32(cast_slice(bytes)),
 };
 
-/// What exact pages are made of.
+/// Elements of exact pages.
 static EXACT: &Elements = &F16;
 
 fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -> T) {
@@ -177,7 +178,7 @@ impl Elements {
     }
 }
 
-/// What of a cache is read.
+/// Part of a cache that is read.
 #[derive(Clone, Copy)]
 pub struct Place {
     /// The KV head.
@@ -309,12 +310,12 @@ impl KvCache {
         Some(cast_slice(mean))
     }
 
-    /// How keys, and the queries that meet them, are rotated.
+    /// Rotation of keys, and of the queries that meet them.
     pub fn key_rotation(&self) -> Option<&Rotation> {
         self.keys.storage.rotation.as_ref()
     }
 
-    /// What rotated queries are projected with before they meet the [residual](Rows::residual) of keys.
+    /// Projection of rotated queries before they meet the [residual](Rows::residual) of keys.
     pub fn key_projection(&self) -> Option<&Qjl> {
         match &self.keys.storage.form {
             Form::Codes(codes) => codes.projection(),
@@ -322,7 +323,7 @@ impl KvCache {
         }
     }
 
-    /// How values are rotated.
+    /// Rotation of values.
     pub fn value_rotation(&self) -> Option<&Rotation> {
         self.values.storage.rotation.as_ref()
     }
@@ -364,7 +365,7 @@ impl KvCache {
         bytes
     }
 
-    /// What is read exactly, where a codec is windowed.
+    /// Positions that are kept exactly, if a codec is windowed.
     pub fn window(&self) -> KvWindow {
         self.window
     }
@@ -404,7 +405,7 @@ impl Plane {
     }
 }
 
-/// How the page at a place is kept.
+/// Form of the page at a place.
 enum Read<'a> {
     Elements(&'static Elements),
     Codes(&'a Codes),

@@ -8,7 +8,7 @@ use super::{Held, Weights};
 use crate::BackendError;
 use sterna_program::{Linear, Weight};
 
-/// What linear layers need.
+/// Kernels, threads and memory of linear layers.
 pub struct Layers<'a> {
     pub k: &'a Kernels,
     pub pool: &'a Pool,

@@ -62,9 +62,9 @@ pub struct Cpu {
     pool: Pool,
     kernels: &'static Kernels,
     streaming: Streaming,
-    /// Of the program that was prepared for: where its weights are to be, by name, if some stay in a file.
+    /// Places of the weights of the program that was prepared for, by name, if some stay in a file.
     places: HashMap<String, Place>,
-    /// What there is to say of it.
+    /// Note for the user, if there is one.
     note: Option<String>,
     weights: Vec<Held>,
     execs: Vec<Compiled>,
@@ -126,8 +126,8 @@ impl Cpu {
         exec::plan(p, self.kernels, self.pool.threads(), &self.streaming, device)
     }
 
-    /// How often a step of a program wanted other bytes of a file than those that were read for it; none
-    /// where none are read.
+    /// Number of times that a step of a program needed other bytes of a file than those that were read for
+    /// it; `None` if none are read.
     pub fn wrong_guesses(&self, e: Exec) -> Option<u64> {
         self.execs[e.0 as usize].wrong_guesses()
     }
@@ -272,7 +272,7 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// What a stage has at hand.
+/// Context of a stage.
 struct Cx<'a> {
     k: &'a Kernels,
     pool: &'a Pool,
@@ -296,11 +296,11 @@ struct Cx<'a> {
 #[derive(Clone, Copy)]
 struct Pick {
     token: u32,
-    /// Whether some of these were no numbers.
+    /// True if some of these were no numbers.
     from_broken: bool,
 }
 
-/// What was picked last for a slot, the newest first.
+/// Last picks of a slot, the newest first.
 type Picks = [Option<Pick>; 2];
 
 /// The weights of a program, in the order of its declarations.
@@ -361,7 +361,7 @@ struct Scratch {
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
     v: Aligned<f32>,
-    /// Of a layer whose output is not yet what the stage writes, `[rows, outputs]`.
+    /// Output of a layer that is not yet what the stage writes, `[rows, outputs]`.
     product: Aligned<f32>,
     attend: attend::Scratch,
     experts: experts::Scratch,

@@ -23,8 +23,8 @@ use sterna_cpu_kernels::Tile;
 
 use sterna_host::clock::Instant;
 
-/// How long a thread without work spins before it sleeps: longer than the serial work between two regions
-/// of a token, shorter than anybody notices in `top`.
+/// Time for which a thread without work spins before it sleeps: longer than the serial work between two
+/// regions of a token, too short to show in `top`.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Threads that run regions together; the calling thread is one of them.
@@ -48,7 +48,7 @@ struct Job {
 }
 
 struct Shared {
-    /// Tasks of the current region that nobody has claimed. Claiming one is the licence to read `job`.
+    /// Tasks of the current region that are not claimed yet. Claiming one is the licence to read `job`.
     unclaimed: CachePadded<AtomicUsize>,
     /// Tasks of the current region that are finished. The region ends when all are.
     finished: CachePadded<AtomicUsize>,
@@ -293,7 +293,7 @@ impl Shared {
             self.unclaimed.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1))
         {
             mine += 1;
-            // SAFETY: a task of this region is claimed and not reported, so nobody writes `job`.
+            // SAFETY: a task of this region is claimed and not reported, so `job` is not written.
             let job: &Job = job.get_or_insert_with(|| unsafe { *self.job.get() });
             let i = job.n_tasks - unclaimed;
             // SAFETY: the closure lives until the region ends, which waits for this task.
@@ -327,7 +327,7 @@ impl Shared {
     }
 }
 
-/// Whether `condition` came true within `limit`.
+/// True if `condition` came true within `limit`.
 fn spin_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
     if condition() {
         return true;

@@ -25,14 +25,14 @@ pub(super) use reader::Reader;
 use sterna_program::part::spread;
 use sterna_program::{Program, Stage, Weight, WeightDecl};
 
-/// How many layers' weights stay in memory.
+/// Number of layers whose weights stay in memory.
 pub const RESIDENT_LAYERS: DeviceOption = DeviceOption {
     name: "resident_layers",
     about: "layers whose weights stay in memory: auto (what fits), a number, all, none (nor the head), or \
             mapped (the system drops pages and gets them again); others are read in every step",
 };
 
-/// How much of the other layers is read ahead.
+/// Amount of the other layers that is read ahead.
 pub const STREAM_SLOTS: DeviceOption =
     DeviceOption { name: "stream_slots", about: "pieces of 8 MiB that are read ahead, 1 to 64" };
 
@@ -50,7 +50,7 @@ pub struct Streaming {
     pub most_bytes: Option<u64>,
 }
 
-/// How many layers' weights stay in memory.
+/// Number of layers whose weights stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resident {
     /// All, if memory has room for them; if not, as many as leave a margin.
@@ -76,14 +76,14 @@ impl Default for Streaming {
 }
 
 impl Streaming {
-    /// Pieces that there is room for where nobody says how many.
+    /// Pieces that fit in memory by default.
     pub const DEFAULT_SLOTS: usize = 4;
 
     /// Bytes of a piece: large enough for a disk to be read at its full speed, and no more than a few
     /// milliseconds of it.
     pub const DEFAULT_PIECE_BYTES: usize = 8 << 20;
 
-    /// What the options of the backend ask for.
+    /// Settings from the options of the backend.
     ///
     /// # Errors
     /// [`BackendError::Option`] for values that they do not have.
@@ -130,20 +130,20 @@ pub(super) struct Layout {
     /// Layers that could be read in every step, and how many are.
     n_layers: usize,
     n_streamed: usize,
-    /// Of each weight.
+    /// Place of each weight.
     places: Vec<Place>,
-    /// Whether weights take no memory, because all of them are a mapped file's.
+    /// True if weights take no memory, because all of them are a mapped file's.
     mapped: bool,
     slots: usize,
     slot_bytes: usize,
     /// Bytes that a step reads, and bytes of weights that take memory.
     file_bytes: u64,
     resident_bytes: u64,
-    /// Whether it was chosen because memory has no room for all weights.
+    /// True if it was chosen because memory has no room for all weights.
     is_needed: bool,
 }
 
-/// Bytes that stay free for what nobody plans: the vocabulary, pages of files, other programs.
+/// Bytes that stay free for what is not planned: the vocabulary, pages of files, other programs.
 fn margin(free: u64) -> u64 {
     const VOCABULARY: u64 = 128 << 20;
     (VOCABULARY + free / 32).min(free / 8)
@@ -182,7 +182,7 @@ fn tables(p: &Program) -> Vec<Weight> {
 }
 
 impl Layout {
-    /// For a program that takes `other_bytes` besides its weights, with so much free, where somebody knows.
+    /// For a program that takes `other_bytes` besides its weights, with so much free, if that is known.
     pub fn new(p: &Program, streaming: &Streaming, free: Option<u64>, other_bytes: u64) -> Self {
         let all: u64 = p.weights.iter().map(bytes).fold(0, u64::saturating_add);
         let layers: Vec<Vec<Weight>> = p.layers().into_iter().map(|layer| layer.matrices).collect();
@@ -276,7 +276,7 @@ impl Layout {
         reader::slots(counter, self.slots, self.slot_bytes);
     }
 
-    /// Whether weights are read in every step, or rows of a table one by one.
+    /// True if weights are read in every step, or rows of a table one by one.
     pub fn reads_files(&self) -> bool {
         self.places.contains(&Place::File)
     }
@@ -291,19 +291,19 @@ impl Layout {
         self.file_bytes
     }
 
-    /// Of each weight by its name.
+    /// Place of each weight by its name.
     pub fn places(&self, p: &Program) -> HashMap<String, Place> {
         p.weights.iter().zip(&self.places).map(|(decl, place)| (decl.name.clone(), *place)).collect()
     }
 
-    /// What a user is told of it, if anything is read.
+    /// Note for the user, if anything is read.
     pub fn note(&self) -> Option<String> {
         let stay = self.n_layers - self.n_streamed;
         let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
-        let why = if self.is_needed { "memory has no room for all weights: " } else { "" };
+        let why = if self.is_needed { "the weights do not fit in memory: " } else { "" };
         let resident = megabytes(self.resident_bytes);
         self.reads_files().then(|| match self.slots {
-            0 => format!("{why}{resident} stay in it, and rows of the embedding are read from the file"),
+            0 => format!("{why}{resident} stay in memory, and rows of the embedding are read from the file"),
             slots => format!(
                 "{why}{stay} of {} layers stay in memory, {resident} in all; the others' weights, {}, are \
                  read from the file in every step, {slots} pieces of up to {} ahead",

@@ -1,4 +1,4 @@
-//! What the system says of its processor and memory.
+//! Processor and memory, as the system reports them.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn free_bytes() -> Option<u64> {
     room_to_grow().or_else(of_linux)
 }
 
-/// What is free and what there is in all, for people; nothing where the system does not tell.
+/// Free and total memory as text; `None` if the system does not report it.
 pub fn memory() -> Option<String> {
     let total = of_meminfo("MemTotal:")?;
     let limit = in_groups(GroupFiles::limit_bytes).filter(|limit| *limit < total);
@@ -100,12 +100,12 @@ fn number(text: &str) -> Option<u64> {
 }
 
 impl GroupFiles {
-    /// What one group may have; `None` where it has no limit.
+    /// Limit of one group in bytes; `None` without a limit.
     fn limit_bytes(&self, dir: &Path) -> Option<u64> {
         number(&fs::read_to_string(dir.join(self.limit)).ok()?)
     }
 
-    /// What one group has left; `None` where it has no limit.
+    /// Bytes that one group has left; `None` without a limit.
     fn free_bytes(&self, dir: &Path) -> Option<u64> {
         let read = |name| fs::read_to_string(dir.join(name)).ok();
         let (limit, usage) = (self.limit_bytes(dir)?, number(&read(self.usage)?)?);

@@ -111,7 +111,7 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
                 form(&KvDecl { k: **codec, v: kv_on(KvSide::Values, **codec), ..decl.clone() }).is_some()
             };
             let there: Vec<_> = kv::REGISTRY.iter().filter(same).map(|codec| codec.name()).collect();
-            Err(format!("{} (of caches there are {})", kernel("attend", decl), there.join(", ")))
+            Err(format!("{} (supported caches: {})", kernel("attend", decl), there.join(", ")))
         }
         None => {
             let mixed = kv::REGISTRY.iter().filter(|codec| blocks(codec.form()).is_some());

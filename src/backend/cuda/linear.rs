@@ -106,7 +106,7 @@ pub fn launches<T: bytemuck::Pod>(
         None if suffix.is_empty() => single,
         None => shared_bytes(products, w.cols, tile_rows),
     };
-    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, there are {room}");
+    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, and the card has {room}");
     let warps = LINEAR_THREADS as usize / 32;
     let units = work.rows.div_ceil(32 >> lanes_log2);
     let multiprocessors = cx.limits.multiprocessors as usize;

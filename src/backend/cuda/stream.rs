@@ -62,7 +62,8 @@ impl Overrides {
                 "CUDA0" => Place::Card,
                 other => return Err(format!("want the buffer CPU, CUDA_Host or CUDA0, got `{other}`")),
             };
-            let pattern = Regex::new(pattern).map_err(|err| format!("`{pattern}` is no pattern: {err}"))?;
+            let pattern = Regex::new(pattern)
+                .map_err(|err| format!("`{pattern}` is not a regular expression: {err}"))?;
             Ok((pattern, place))
         };
         text.split(',').map(one).collect::<Result<_, _>>().map(Self)

@@ -1,4 +1,4 @@
-//! What backends share whose devices have memory of their own: CUDA and wgpu.
+//! Code that the backends share whose devices have memory of their own: CUDA and wgpu.
 //!
 //! It must never know one of them, nor a stage's kernels. Start at [`sampling`], then [`step`].
 
@@ -18,7 +18,7 @@ pub const DEVICE: DeviceOption = DeviceOption {
     about: "a number of the backend's list, or a part of a name; cuda: several",
 };
 
-/// Whether stages are timed, for a backend that can.
+/// Timing of stages, for a backend that can.
 pub const PROFILE: DeviceOption = DeviceOption {
     name: "profile",
     about: "true: stages are timed, and runs wait for their end; cuda: events, one by one",

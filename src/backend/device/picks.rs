@@ -6,15 +6,15 @@ use sterna_program::{Row, Step};
 /// Picks of a slot that can be read.
 pub const MAILBOXES: usize = 2;
 
-/// What is known of the picks of every slot.
+/// Picks of every slot.
 pub struct Slots(Vec<Slot>);
 
-/// What is known of a slot's picks.
+/// Picks of one slot.
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// How many there were.
+    /// Number of picks.
     n: usize,
-    /// Whether the device made the newest of them, and the one before.
+    /// True where the device made the pick: the newest, and the one before.
     on_device: [bool; MAILBOXES],
 }
 
@@ -47,7 +47,7 @@ impl Slots {
         word(seq, slot.n - 1 - back)
     }
 
-    /// That every row which is fed with a pick has one.
+    /// Asserts that every row which is fed with a pick has one.
     ///
     /// # Panics
     /// Where one has not.

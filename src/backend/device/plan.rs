@@ -1,16 +1,16 @@
-//! What a plan of a device finds missing.
+//! Kernels that a plan of a device finds missing.
 
 use crate::BackendError;
 
 /// Rows of a step are a dimension of a grid, which has no more.
 pub const MAX_ROWS: usize = 65_535;
 
-/// What a backend lacks for a program, each once.
+/// Kernels that a backend lacks for a program, each once.
 #[derive(Default)]
 pub struct Missing(Vec<String>);
 
 impl Missing {
-    /// What steps of so many rows lack.
+    /// Missing kernels for steps of this many rows.
     pub fn of_rows(rows: usize) -> Self {
         Self(if rows > MAX_ROWS { vec![format!("steps of {rows} rows")] } else { Vec::new() })
     }

@@ -7,23 +7,23 @@ use sterna_program::{Program, Sampling, Step};
 /// Most logits that a device draws from.
 pub const MOST: u32 = 256;
 
-/// Whether a device picks so: the largest logit, or a draw from a few of the largest, in their order. Every
+/// True if a device picks so: the largest logit, or a draw from a few of the largest, in their order. Every
 /// other draw is the host's.
 pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
     let few = (1..=MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
     how.is_greedy() || (few && how.typical_p >= 1.0)
 }
 
-/// How many output rows the device goes through: up to the last that it picks for.
+/// Number of output rows that the device goes through: up to the last that it picks for.
 pub fn device_rows(step: &Step<'_>, n_vocab: usize) -> usize {
     let picks = |how: &Option<Sampling>| how.is_some_and(|how| on_device(&how, n_vocab));
     step.sampling.iter().rposition(picks).map_or(0, |row| row + 1)
 }
 
-/// How the rows of the last step were to be sampled, and what the host needs to pick from one.
+/// Sampling of the rows of the last step, and what the host needs to pick from one.
 pub struct Sampler {
     rows: Vec<Option<Sampling>>,
-    /// What the device picked, read back.
+    /// Tokens that the device picked, read back.
     tokens: Vec<u32>,
     /// One row.
     logits: Vec<f32>,
@@ -46,7 +46,7 @@ impl Sampler {
         self.logits.len()
     }
 
-    /// Whether the device picks so.
+    /// True if the device picks so.
     pub fn on_device(&self, how: &Sampling) -> bool {
         on_device(how, self.n_vocab())
     }

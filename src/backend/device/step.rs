@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use crate::BackendError;
 use sterna_program::{KvDecl, Limits, PageTable};
 
-/// What stands for an exact page, or one of a sliding window, that is not there.
+/// Number in place of an exact page, or one of a sliding window, that does not exist.
 pub const NO_PAGE: u32 = u32::MAX;
 
 /// The words of the tables: what the device has, which is nothing but 0 at first, and what it is to have.

@@ -32,7 +32,7 @@ pub fn sign_words<const WORDS: usize>(rotation: &Rotation) -> [u32; WORDS] {
     words
 }
 
-/// What a Hadamard matrix of so many rows is multiplied with, so that it keeps lengths.
+/// Factor with which a Hadamard matrix of this many rows keeps lengths.
 pub fn hadamard_factor(dim: usize) -> f32 {
     (1.0 / (dim as f64).sqrt()) as f32
 }

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use sterna_program::{PAGE, Row};
 
-/// How rows of a step are put together to tiles.
+/// Grouping of rows of a step into tiles.
 #[derive(Clone, Copy)]
 pub struct Tiling {
     /// Most rows of a tile.
     pub rows: usize,
-    /// Whether a tile ends where the window of a cache moves, so that all its rows read the same pages
+    /// True if a tile ends where the window of a cache moves, so that all its rows read the same pages
     /// exactly.
     pub by_window: bool,
 }

@@ -43,7 +43,7 @@ pub fn tiling(p: &Program) -> Option<Tiling> {
     all.all(|rows| rows == Some(first)).then_some(Tiling { rows: first, by_window: true })
 }
 
-/// Whether a step goes in tiles: where they are half full.
+/// True if a step goes in tiles: where they are half full.
 pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
     rows.len() >= TILED_LEAST && tiles(rows, tiling).count() * tiling.rows <= 2 * rows.len()
 }
@@ -62,7 +62,7 @@ pub fn partial_bytes(p: &Program, s: &Attend) -> u64 {
     (parts * (2 + kv.head_dim) * 16) as u64
 }
 
-/// Whether queries are projected before they meet keys.
+/// True if queries are projected before they meet keys.
 fn projects(p: &Program, s: &Attend) -> bool {
     kv::codec(p.kv_decl(s.kv), KvSide::Keys).form == Form::Signs
 }

@@ -3,7 +3,7 @@
 //!
 //! A file is the hash of what follows, and what the driver gave. What does not match its hash is ignored, and
 //! so is what cannot be read or written: a cache is no reason to fail.
-#![allow(unsafe_code)] // Whoever hands a driver its own data back promises that it is that.
+#![allow(unsafe_code)] // The caller promises that a driver gets its own data back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ impl DiskCache {
     }
 }
 
-/// What a file has, if it is whole.
+/// Contents of a file, if it is whole.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let bytes =
         fs::metadata(path).ok().filter(|file| file.len() <= MOST_BYTES).and_then(|_| fs::read(path).ok())?;

@@ -19,7 +19,7 @@ use crate::BackendError;
 /// Most bytes that are brought or fetched at a time.
 const PIECE_BYTES: usize = 16 << 20;
 
-/// How a device is to be used. What is left out, the device decides.
+/// Options of a device. The device decides those that are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Number in [`list`], or a part of its name.
@@ -34,24 +34,24 @@ pub struct Options {
     pub memory_bytes: Option<u64>,
     /// Limits that are to be as low as this, by the words that errors have for them ([`NEEDED`]).
     pub at_most: Vec<(&'static str, u32)>,
-    /// Whether the device is to be one that can time stages.
+    /// True for a device that can time stages.
     pub timestamps: Option<bool>,
-    /// Whether threads meet in subgroups, or in workgroup memory alone.
+    /// True if threads meet in subgroups, false if in workgroup memory only.
     pub subgroups: Option<bool>,
-    /// Whether int8 products are of packed integers, or of floats.
+    /// True if int8 products are of packed integers, false if of floats.
     pub packed: Option<bool>,
-    /// Whether stages are timed.
+    /// True if stages are timed.
     pub profile: bool,
     /// A folder in which compiled kernels are kept for the next run, where wgpu can; nowhere where there is
     /// none.
     pub cache_dir: Option<PathBuf>,
 }
 
-/// What kernels need of a device, for people to read, and how much of it.
+/// Limits that kernels need of a device: name for users and least value.
 pub const NEEDED: [(&str, u32); 3] =
     [("storage buffers", 8), ("threads of a workgroup", 256), ("bytes of workgroup memory", 16 << 10)];
 
-/// What a user can do about a device that does not serve.
+/// Way out when a device cannot be used.
 const WAY_OUT: &str = "DeviceOptions::device chooses another, and the cpu backend needs none";
 
 /// An opened device. Cheap to share: tests run all their backends on one.
@@ -73,7 +73,7 @@ pub struct Gpu {
     pub(super) params_align: u64,
     /// Nanoseconds of a timestamp's step, where stages are timed.
     pub(super) tick: Option<f32>,
-    /// What went wrong outside a call that could return it.
+    /// Failure outside a call that could return it.
     failure: Arc<Mutex<Option<String>>>,
     pipelines: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
     cache: Option<DiskCache>,
@@ -93,7 +93,7 @@ fn adapters() -> Vec<Adapter> {
     now(wgpu::Instance::new(desc).enumerate_adapters(wgpu::Backends::all()))
 }
 
-/// Whether there is an adapter that is no program on the processor.
+/// True if there is an adapter that is no program on the processor.
 ///
 /// Linux has a file for every GPU. Without one no driver is asked, which takes time.
 pub fn has_gpu() -> bool {
@@ -169,7 +169,7 @@ fn choose(device: Option<&str>) -> Result<Adapter, BackendError> {
     let at = word.parse().ok().or_else(|| names.iter().position(of_name)).filter(|at| *at < names.len());
     at.map(|at| adapters.swap_remove(at)).ok_or_else(|| {
         let all: Vec<_> = names.iter().enumerate().map(|(i, name)| format!("{i}: {name}")).collect();
-        let detail = format!("no device `{word}`; there is {}", all.join(", "));
+        let detail = format!("no device `{word}`; this machine has {}", all.join(", "));
         BackendError::option(NAME, "device", detail)
     })
 }
@@ -287,12 +287,12 @@ impl Gpu {
         short(&self.info)
     }
 
-    /// Whether it is a program on the processor.
+    /// True if it is a program on the processor.
     pub(super) fn is_software(&self) -> bool {
         self.info.device_type == DeviceType::Cpu
     }
 
-    /// Bytes that are free, where somebody knows: no driver is asked for it through wgpu.
+    /// Bytes that are free, if that is known: wgpu does not report it.
     pub(super) fn free_bytes(&self) -> Option<u64> {
         self.memory_bytes.map(|most| most.saturating_sub(self.taken_bytes.load(Ordering::Relaxed)))
     }
@@ -316,9 +316,8 @@ impl Gpu {
         let (valid, memory) = (now(valid.pop()), now(memory.pop()));
         match valid.or(memory) {
             Some(err) => {
-                let detail = format!(
-                    "{size} bytes: {err}; a shorter context takes less, and so does a KV cache of q8_0"
-                );
+                let detail =
+                    format!("{size} bytes: {err}; a shorter context or a KV cache of q8_0 takes less memory");
                 Err(error("allocating memory", detail))
             }
             None => {
@@ -339,7 +338,7 @@ impl Gpu {
     pub(super) fn timestamps(&self, n: u32) -> Result<wgpu::QuerySet, BackendError> {
         if n > wgpu::QUERY_SET_MAX_QUERIES {
             let most = wgpu::QUERY_SET_MAX_QUERIES;
-            return Err(error("making timestamps", format!("{n} are wanted, and {most} are the most")));
+            return Err(error("making timestamps", format!("want at most {most}, found {n}")));
         }
         Ok(self.device.create_query_set(&wgpu::QuerySetDescriptor {
             label: None,

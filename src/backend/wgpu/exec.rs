@@ -30,7 +30,7 @@ pub struct Compiled {
     stages: Vec<Vec<Ready>>,
     /// The tiles of rows that attention takes, where it can.
     tiling: Option<Tiling>,
-    /// What stages take, where they are timed.
+    /// Times of stages, if they are timed.
     profile: Option<Profile>,
     sampler: Sampler,
 }
@@ -43,12 +43,12 @@ struct Ready {
     grid: Grid,
 }
 
-/// How large a step is.
+/// Size of a step.
 #[derive(Clone, Copy)]
 struct Counts {
     rows: usize,
     outputs: usize,
-    /// Of these, how many the device goes through to pick tokens.
+    /// Number of these that the device goes through to pick tokens.
     sampled: usize,
     /// Rows that fill a page.
     filled: usize,
@@ -231,19 +231,19 @@ impl Compiled {
         gpu.check()
     }
 
-    /// How many keys and values no cache could keep as they were.
+    /// Number of keys and values that no cache could keep as they were.
     pub fn clamped(&self, gpu: &Gpu) -> Result<u64, BackendError> {
         let mut count = [0_u32];
         gpu.read(&self.memory.clamped, 0, bytemuck::cast_slice_mut(&mut count))?;
         Ok(u64::from(count[0]))
     }
 
-    /// What each stage has taken, where they are timed.
+    /// Time of each stage, if they are timed.
     pub fn stage_times(&self) -> Option<Vec<StageTime>> {
         self.profile.as_ref().map(|profile| profile.times.clone())
     }
 
-    /// Whether tokens are picked so without the host.
+    /// True if tokens are picked so without the host.
     pub fn picks_on_device(&self, how: &Sampling) -> bool {
         self.sampler.on_device(how)
     }

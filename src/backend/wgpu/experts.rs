@@ -16,7 +16,7 @@ use sterna_program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, 
 const LAYERS: [fn(&Expert) -> &Linear; 3] =
     [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
 
-/// What a mixture lacks, for people to read.
+/// Missing kernels of a mixture, as text.
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
     if s.experts.len() > MOST_EXPERTS {
@@ -106,7 +106,7 @@ struct Products<'a> {
     out_cols: usize,
     /// The stage's own word.
     what: u32,
-    /// Whether its inputs are rows of the step, or of slots.
+    /// True if its inputs are rows of the step, or of slots.
     gathers: bool,
 }
 

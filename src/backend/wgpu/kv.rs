@@ -28,7 +28,7 @@ pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
 
 /// A codec with kernels.
 pub struct Codec {
-    /// What kernels are told apart by.
+    /// Codec that selects the kernel.
     pub codec: KvForm,
     pub form: Form,
     /// Its file in `shaders/kv`, which it may share with codecs of its family.
@@ -37,7 +37,7 @@ pub struct Codec {
     pub shader: &'static str,
 }
 
-/// How a codec keeps vectors.
+/// Form of a codec's vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// So many elements a word.
@@ -75,17 +75,17 @@ pub fn codecs() -> impl Iterator<Item = Codec> {
 }
 
 impl Form {
-    /// Whether vectors are rotated before they are kept.
+    /// True if vectors are rotated before they are kept.
     pub fn rotates(self) -> bool {
         !matches!(self, Self::Elements(_))
     }
 
-    /// Whether positions are kept exactly first.
+    /// True if positions are kept exactly first.
     pub fn is_windowed(self) -> bool {
         matches!(self, Self::Lloyd(_) | Self::Signs)
     }
 
-    /// Of an element, signs and all.
+    /// Bits of an element, signs included.
     pub fn bits(self) -> usize {
         match self {
             Self::Elements(_) => 0,
@@ -102,7 +102,7 @@ fn declared(kv: &KvDecl, side: KvSide) -> &'static dyn KvCodec {
     }
 }
 
-/// What a cache lacks, for people to read.
+/// Missing kernels of a cache, as text.
 pub fn unsupported(kv: &KvDecl) -> Option<String> {
     let (k, v) = (kv.k.name(), kv.v.name());
     let forms = SIDES.map(|side| Codec::of(declared(kv, side).form()).map(|codec| codec.form));
@@ -113,7 +113,7 @@ pub fn unsupported(kv: &KvDecl) -> Option<String> {
             true => format!("attend__{k}"),
             false => format!("attend with keys of {k} and values of {v}"),
         };
-        return Some(format!("{what} (of caches there are {})", names.join(", ")));
+        return Some(format!("{what} (supported caches: {})", names.join(", ")));
     }
     let rotates = forms.into_iter().flatten().any(Form::rotates);
     if rotates && !kv.head_dim.is_multiple_of(CHUNK) {
@@ -135,13 +135,13 @@ pub fn sides_alike(kv: &KvDecl) -> &'static [&'static [KvSide]] {
 /// Words of one side of a cache.
 #[derive(Clone, Copy)]
 struct Layout {
-    /// Of a vector of elements, in exact pages where there are such.
+    /// Words of a vector of elements, in exact pages if there are any.
     words: usize,
-    /// Of a vector of codes.
+    /// Words of a vector of codes.
     code_words: usize,
-    /// Of a page of one head.
+    /// Words of a page of one head.
     page_words: usize,
-    /// Of an exact page of one head.
+    /// Words of an exact page of one head.
     exact_words: usize,
 }
 
@@ -205,7 +205,7 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
     stretches
 }
 
-/// What kernels are told of a cache: `Cache` of `shaders/lib/cache.wgsl`.
+/// Parameters of a cache for kernels: `Cache` of `shaders/lib/cache.wgsl`.
 pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
     let pages = |pages: usize| pages.min(limits.pages) as u32;
     let forms = SIDES.map(|side| codec(kv, side).form);
@@ -230,7 +230,7 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
     head.into_iter().chain(factors).chain(signs.into_iter().flatten()).collect()
 }
 
-/// What kernels are told of one side of it: `Side` there.
+/// Parameters of one side of it for kernels: `Side` there.
 pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
     let layout = Layout::of(kv, side);
     let exact_at = kv.pages(limits) * kv.n_kv_heads * layout.page_words;

@@ -1,5 +1,5 @@
-//! What the stages with linear layers share: the dispatch that norms and rounds their input, and those that
-//! multiply.
+//! Code that the stages with linear layers share: the dispatch that norms and rounds their input, and those
+//! that multiply.
 
 use wgpu::Buffer;
 
@@ -14,7 +14,7 @@ pub const ABSENT: u32 = u32::MAX;
 /// Words of a norm in a kernel's parameters.
 pub type NormParams = [u32; 4];
 
-/// What a stage's layers lack, for people to read.
+/// Missing kernels of a stage's layers, as text.
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
     /// Where a sum of products of int8 leaves what a float has exactly.
     const MOST_COLS: usize = (1 << 24) / (2 * 127);
@@ -55,7 +55,7 @@ pub fn act_words(p: &Program, linear: &Linear) -> usize {
 pub struct Input<'a> {
     /// Where it comes from.
     pub x: Buf,
-    /// What is done to it.
+    /// Its norm, if it has one.
     pub norm: Option<&'a Norm>,
     /// Which rows it has.
     pub rows: RowsOf,
@@ -96,7 +96,7 @@ fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
     Format::of(cx.p.weight_decl(linear.w).ty).expect("the plan was made").multiplies_ints(linear.act)
 }
 
-/// Whether two layers over one input want it rounded in one way.
+/// True if two layers over one input want it rounded in one way.
 pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
     // Rows of activations may be as long as the chunks of a type.
     (a.act, ints(cx, a), act_words(cx.p, a)) == (b.act, ints(cx, b), act_words(cx.p, b))

@@ -28,9 +28,9 @@ pub struct Memory<B = Buffer> {
     pub ropes: Vec<B>,
     /// Every vector of f32 weights, one behind the other.
     pub constants: B,
-    /// What changes between two steps.
+    /// Buffers that change between two steps.
     pub step: StepMemory<B>,
-    /// What was picked last.
+    /// Last picks.
     pub picks: Picks<B>,
     /// Inputs of linear layers, normed and rounded.
     pub acts: B,
@@ -47,7 +47,7 @@ pub struct Memory<B = Buffer> {
     pub partial: B,
     /// Queries of attention, projected for keys that keep signs.
     pub projected: B,
-    /// How many keys and values no cache could keep as they were.
+    /// Number of keys and values that no cache could keep as they were.
     pub clamped: B,
     /// Best candidates of sampling.
     pub best: B,

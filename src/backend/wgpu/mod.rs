@@ -51,7 +51,7 @@ use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";
 
-/// How products of int8 activations are made. Both ways are exact.
+/// Method for products of int8 activations. Both ways are exact.
 const INT8: DeviceOption = DeviceOption {
     name: "int8",
     about: "how products of int8 activations are made: auto (floats on Metal, whose devices have no \
@@ -74,7 +74,7 @@ pub const ENTRY: Entry = Entry {
     },
 };
 
-/// What was chosen of an option, read as another type.
+/// Value of an option, parsed as another type.
 fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
     options: &DeviceOptions,
     option: &DeviceOption,
@@ -218,7 +218,7 @@ impl Backend for Wgpu {
     }
 }
 
-/// What a stage lacks here, for people to read.
+/// Missing kernels of a stage, as text.
 fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
@@ -249,12 +249,12 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     }
 }
 
-/// What a plan is made for.
+/// Device that a plan is made for.
 struct Device<'a> {
     gpu: &'a Gpu,
 }
 
-/// What dispatches of one compiled program are made from.
+/// Context from which the dispatches of one compiled program are made.
 struct Cx<'a> {
     p: &'a Program,
     weights: &'a [DeviceWeight],
@@ -280,7 +280,7 @@ struct Dispatch<'a> {
     grid: Grid,
 }
 
-/// How many workgroups there are. In the second direction they are always rows, or tiles of rows.
+/// Number of workgroups. In the second direction they are always rows, or tiles of rows.
 #[derive(Clone, Copy)]
 enum Grid {
     /// One a row, times `x`.

@@ -38,7 +38,7 @@ impl<B> Picks<B> {
 }
 
 impl Picks {
-    /// That every row which is fed with a pick has one.
+    /// Asserts that every row which is fed with a pick has one.
     ///
     /// # Panics
     /// Where one has not.
@@ -52,7 +52,7 @@ impl Picks {
         encoder.copy_buffer_to_buffer(&self.newest, 4 * u64::from(seq), &mailbox.buffer, 0, 4);
     }
 
-    /// That encoder has been submitted.
+    /// Notes that the encoder has been submitted.
     pub fn keep(&mut self, seq: u32, on_device: bool, run: SubmissionIndex) {
         self.mailboxes[self.slots.next(seq)].run = Some(run);
         self.slots.keep(seq, on_device);

@@ -1,4 +1,4 @@
-//! What stages take: two timestamps around each, read when a run has ended.
+//! Times of stages: two timestamps around each, read when a run has ended.
 
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ impl Profile {
         }))
     }
 
-    /// What a pass over one stage is to write.
+    /// Timestamps that a pass over one stage writes.
     pub fn around(&self, stage: usize) -> ComputePassTimestampWrites<'_> {
         let first = 2 * stage as u32;
         ComputePassTimestampWrites {

@@ -19,13 +19,13 @@ pub fn blocks(n_vocab: usize) -> usize {
     n_vocab.div_ceil(LOGITS_A_BLOCK)
 }
 
-/// For a row that the kernel picks nothing from: it takes the largest logit, which nobody reads.
+/// For a row that the kernel picks nothing from: it takes the largest logit, which is not read.
 pub fn nothing() -> [u32; HOW] {
     params(&Sampling::GREEDY, NO_SLOT)
 }
 
-/// What the kernel is told of a row that it picks from: `How` in shaders/sample.wgsl. The random number is
-/// made here, where there are 64-bit integers.
+/// Parameters of a row that the kernel picks from: `How` in shaders/sample.wgsl. The random number is made
+/// here, where there are 64-bit integers.
 ///
 /// `slot` is the slot that keeps the pick, or [`NO_SLOT`].
 pub fn params(how: &Sampling, slot: u32) -> [u32; HOW] {

@@ -57,7 +57,7 @@ const FILES: &[(&str, &str)] = &[
     ("lib/attention.wgsl", wgsl!("shaders/lib/attention.wgsl")),
 ];
 
-/// What a device does well, which picks a variant of each kernel.
+/// Capabilities of a device, which pick a variant of each kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// Threads meet in subgroups.
@@ -80,7 +80,7 @@ pub enum Binding {
 /// A kernel; its text also depends on [`Caps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// Of a weight type.
+    /// Reads rows of a weight type.
     Embed(&'static str),
     /// Leaves int8 activations, or floats.
     Input { ints: bool },
@@ -90,11 +90,11 @@ pub enum Kernel {
         stage: &'static str,
         /// Weight type.
         ty: &'static str,
-        /// Whether the activations are int8.
+        /// True if the activations are int8.
         ints: bool,
         /// Rows of the step that a workgroup multiplies.
         rows: u32,
-        /// Whether it is a layer of many experts.
+        /// True if it is a layer of many experts.
         experts: bool,
     },
     /// Chooses the experts of each row.
@@ -105,17 +105,17 @@ pub enum Kernel {
     Mix,
     /// Norms a product and adds it.
     PostNorm,
-    /// Of a codec.
+    /// Writes keys and values with a codec.
     AttnIn(KvForm),
-    /// Of a codec: encodes pages that are full.
+    /// Encodes full pages with a codec.
     Append(KvForm),
     /// For keys that keep signs.
     Project,
-    /// Of the codecs of keys and values, and pairs of elements that a thread has.
+    /// Attention by the codecs of keys and values, and the pairs of elements that a thread has.
     Attend { k: KvForm, v: KvForm, own: u32 },
-    /// Of these, and vectors of 4 elements that a thread has: many rows at a time.
+    /// Attention of many rows at a time, by the codecs and the vectors of 4 elements that a thread has.
     AttendTile { k: KvForm, v: KvForm, quads: u32 },
-    /// Of the splits of attention; rotates the output back, or does not.
+    /// Merges the splits of attention; may rotate the output back.
     AttendMerge { rotates: bool },
     /// First half of sampling.
     SampleBest,
@@ -288,7 +288,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     templates
 });
 
-/// What a template is told of a codec.
+/// Template variables of a codec.
 fn of_codec(form: KvForm) -> Value {
     let codec = codec(form);
     let form = match codec.form {

@@ -17,7 +17,7 @@ use sterna_program::WeightDecl;
 /// A weight on the device. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct DeviceWeight {
-    /// What it was.
+    /// Its type before it was packed.
     pub ty: &'static dyn QuantType,
     /// Outputs.
     pub rows: usize,
@@ -39,7 +39,7 @@ pub struct Part {
     pub at: u64,
     /// See above.
     pub bytes: u64,
-    /// Whether the buffer has the weights of several experts.
+    /// True if the buffer has the weights of several experts.
     is_joined: bool,
 }
 
@@ -53,7 +53,7 @@ impl Part {
         &self.buffer
     }
 
-    /// Whether this one lies right behind another one.
+    /// True if this one lies right behind another one.
     pub fn follows(&self, before: &Self) -> bool {
         self.buffer == before.buffer && self.at == before.at + before.bytes
     }

@@ -15,17 +15,17 @@ pub struct Format {
     pub ty: &'static dyn QuantType,
     /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
     pub kernels: &'static dyn QuantType,
-    /// How a kernel decodes it.
+    /// Shader that decodes it.
     pub shader: &'static str,
     /// Elements of a chunk, the piece that one thread multiplies at a time.
     pub chunk_elems: usize,
-    /// Whether its products with int8 activations are of integers.
+    /// True if its products with int8 activations are of integers.
     pub ints: bool,
-    /// How rows become what the kernels read.
+    /// Packing of rows for kernels.
     pack: Pack,
 }
 
-/// How rows become what kernels read.
+/// Packing of rows for kernels.
 enum Pack {
     /// They are that.
     AsTheyAre,
@@ -342,7 +342,7 @@ impl Format {
         bytes.div_ceil(block_elems) + shared
     }
 
-    /// What comes before the planes of every part: the codebook of a type that has one.
+    /// Bytes before the planes of every part: the codebook of a type that has one.
     pub fn book(&self) -> &'static [u8] {
         if let Pack::Points(book, _) = self.pack { book } else { &[] }
     }
@@ -405,7 +405,7 @@ impl Format {
         }
     }
 
-    /// Whether the products of a layer are of integers.
+    /// True if the products of a layer are of integers.
     pub fn multiplies_ints(&self, act: ActQuant) -> bool {
         self.ints && act == ActQuant::I8PerToken
     }

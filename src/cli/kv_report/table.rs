@@ -95,8 +95,7 @@ impl Report {
             writeln!(out)?;
             writeln!(
                 out,
-                "With {} itself this model finds {:.1} % of the needles: it says nothing of what a cache \
-                 loses.",
+                "With {} itself this model finds {:.1} % of the needles: too few to show what a cache loses.",
                 base.cache,
                 100.0 * found
             )?;

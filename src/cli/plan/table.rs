@@ -42,7 +42,7 @@ fn verdict(fits: Option<bool>) -> &'static str {
     match fits {
         Some(true) => "fits",
         Some(false) => "does not fit",
-        None => "nobody knows what is free",
+        None => "the free memory is unknown",
     }
 }
 
@@ -73,7 +73,7 @@ fn write_device(backend: &str, device: &DeviceMemory, room: &Room, out: &mut imp
     }
     let total = room.need_bytes.saturating_add(room.margin_bytes);
     let said = match (room.free_bytes, room.short_bytes()) {
-        (None, _) => "nobody knows what is free".to_owned(),
+        (None, _) => "the free memory is unknown".to_owned(),
         (Some(free), 0) => {
             format!("of {} free: fits, {} left", binary(free), binary(room.left_bytes().unwrap_or(0)))
         }
@@ -87,7 +87,7 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let n_ctx = shown.options.n_ctx.unwrap_or_default();
     let tokens = |bound: &Bound| {
         let [decode, prompt] = [bound.decode, bound.prompt].map(figure);
-        format!("{decode} tokens/s behind {n_ctx} positions, prompts {prompt}")
+        format!("{decode} tokens/s at a depth of {n_ctx}, prompts {prompt}")
     };
     if let (Some(bound), [(device, _)]) = (&shown.bound, &shown.devices[..])
         && let Some(CardRates { memory_bytes, link_bytes, .. }) = device.rates
@@ -234,6 +234,6 @@ fn write_best(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
             let flag = if device.file_bytes > 0 { "" } else { " -ngl auto" };
             writeln!(out, "\nbest      -c {}{flag}", shown.options.n_ctx.unwrap_or_default())
         }
-        (None, None) => writeln!(out, "\nbest      nothing that fits"),
+        (None, None) => writeln!(out, "\nbest      nothing fits"),
     }
 }

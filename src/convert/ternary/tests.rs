@@ -73,21 +73,21 @@ fn forms_of_matrices() {
     let ternary = |scale: &dyn Fn(usize, usize) -> f32| {
         let values: Vec<f32> =
             (0..4 * 512).map(|at| [0.0, -1.0, 1.0][at * at % 7 % 3] * scale(at / 512, at % 512)).collect();
-        Form::of(&f32_tensor(&values, 512))
+        ScaleSpan::of(&f32_tensor(&values, 512))
     };
-    assert_eq!(ternary(&|_, _| 0.37), Form::Tensor);
-    assert_eq!(ternary(&|_, _| 0.0), Form::Tensor);
-    assert_eq!(ternary(&|row, _| 1.0 + row as f32), Form::Row);
-    assert_eq!(ternary(&|_, col| 1.0 + (col / 256) as f32), Form::Block256);
-    assert_eq!(ternary(&|_, col| 1.0 + (col / 64) as f32), Form::Block64);
-    assert_eq!(ternary(&|_, col| 1.0 + (col / 32) as f32), Form::Real);
-    assert_eq!(ternary(&|_, _| f32::NAN), Form::Real);
+    assert_eq!(ternary(&|_, _| 0.37), ScaleSpan::Tensor);
+    assert_eq!(ternary(&|_, _| 0.0), ScaleSpan::Tensor);
+    assert_eq!(ternary(&|row, _| 1.0 + row as f32), ScaleSpan::Row);
+    assert_eq!(ternary(&|_, col| 1.0 + (col / 256) as f32), ScaleSpan::Block256);
+    assert_eq!(ternary(&|_, col| 1.0 + (col / 64) as f32), ScaleSpan::Block64);
+    assert_eq!(ternary(&|_, col| 1.0 + (col / 32) as f32), ScaleSpan::Real);
+    assert_eq!(ternary(&|_, _| f32::NAN), ScaleSpan::Real);
 }
 
 #[test]
 fn the_rule_of_types() {
-    let types = |matrices: &[(Form, usize)]| -> Vec<(&'static str, String)> {
-        let matrix = |(at, (form, cols)): (usize, &(Form, usize))| Matrix {
+    let types = |matrices: &[(ScaleSpan, usize)]| -> Vec<(&'static str, String)> {
+        let matrix = |(at, (form, cols)): (usize, &(ScaleSpan, usize))| Matrix {
             name: format!("blk.{at}.w"),
             form: *form,
             cols: *cols,
@@ -95,16 +95,16 @@ fn the_rule_of_types() {
         let matrices: Vec<Matrix> = matrices.iter().enumerate().map(matrix).collect();
         packing(&matrices).into_iter().map(|(ty, why)| (ty.name(), why)).collect()
     };
-    let names = |matrices: &[(Form, usize)]| -> Vec<&'static str> {
+    let names = |matrices: &[(ScaleSpan, usize)]| -> Vec<&'static str> {
         types(matrices).into_iter().map(|(name, _)| name).collect()
     };
-    assert_eq!(names(&[(Form::Tensor, 2560), (Form::Tensor, 6912)]), ["i2_s", "i2_s"]);
+    assert_eq!(names(&[(ScaleSpan::Tensor, 2560), (ScaleSpan::Tensor, 6912)]), ["i2_s", "i2_s"]);
     // bitnet_b1_58-3B: 8640 columns are no whole blocks of 128, so nothing is I2_S.
-    assert_eq!(names(&[(Form::Tensor, 3200), (Form::Tensor, 8640)]), ["q2_0", "q2_0"]);
-    assert_eq!(names(&[(Form::Row, 2560), (Form::Tensor, 2560)]), ["tq2_0", "tq2_0"]);
-    assert_eq!(names(&[(Form::Block256, 512), (Form::Block64, 512)]), ["tq2_0", "q2_0"]);
-    assert_eq!(names(&[(Form::Row, 96), (Form::Row, 192)]), ["f16", "q2_0"]);
-    let why = &types(&[(Form::Tensor, 256), (Form::Row, 256)])[0].1;
+    assert_eq!(names(&[(ScaleSpan::Tensor, 3200), (ScaleSpan::Tensor, 8640)]), ["q2_0", "q2_0"]);
+    assert_eq!(names(&[(ScaleSpan::Row, 2560), (ScaleSpan::Tensor, 2560)]), ["tq2_0", "tq2_0"]);
+    assert_eq!(names(&[(ScaleSpan::Block256, 512), (ScaleSpan::Block64, 512)]), ["tq2_0", "q2_0"]);
+    assert_eq!(names(&[(ScaleSpan::Row, 96), (ScaleSpan::Row, 192)]), ["f16", "q2_0"]);
+    let why = &types(&[(ScaleSpan::Tensor, 256), (ScaleSpan::Row, 256)])[0].1;
     assert!(why.contains("blk.1.w") && why.contains("scales of their own"), "{why}");
 }
 

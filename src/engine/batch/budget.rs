@@ -1,4 +1,4 @@
-//! How many rows of prompts a step takes beside sequences that decode: as many as a target time allows.
+//! Number of prompt rows that a step takes beside sequences that decode: as many as a target time allows.
 
 use std::time::Duration;
 

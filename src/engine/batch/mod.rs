@@ -7,7 +7,6 @@
 //! computed again later. What a sequence says does not depend on any of that:
 //! tokens are drawn by their position, and on the CPU sums do not depend on the rows of a step.
 
-mod broken;
 mod budget;
 mod options;
 mod prefix;

@@ -1,4 +1,4 @@
-//! What is chosen of a batch, and what it counts.
+//! Options of a batch, and its counters.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ pub struct BatchOptions {
     /// Time that a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on
     /// the CPU and 25 ms on a device.
     pub step_time: Option<Duration>,
-    /// Whether sequences that decode wait while prompts are computed: more tokens a second in all, and pauses
+    /// True if sequences that decode wait while prompts are computed: more tokens a second in all, and pauses
     /// for those who read.
     pub prompts_first: bool,
-    /// Whether full pages are kept, so that later prompts which begin with the same tokens find them.
+    /// True if full pages are kept, so that later prompts which begin with the same tokens find them.
     pub prefix_cache: bool,
     /// Bytes of the host's memory for pages of sequences that have to wait: what has room there is copied
     /// back and not computed again. 0 is none.

@@ -75,17 +75,17 @@ struct Node {
     key: u64,
     /// Pages that come before it.
     depth: usize,
-    /// Whether its exact page stays as long as it does.
+    /// True if its exact page stays as long as it does.
     is_sink: bool,
     pages: PageSet,
     children: u32,
     used: u64,
-    /// Whether the listener knows it.
+    /// True if the listener knows it.
     is_told: bool,
 }
 
 impl Node {
-    /// Whether its page of a kind is evicted without another node: of quantised pages, with the node itself.
+    /// True if its page of a kind is evicted without another node: of quantised pages, with the node itself.
     fn can_lose(&self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => self.children == 0,
@@ -94,7 +94,7 @@ impl Node {
         }
     }
 
-    /// Whether its page of a kind is there, and no sequence holds it.
+    /// True if its page of a kind is there, and no sequence holds it.
     fn is_spare(&self, pages: &Pages, kind: PageKind) -> bool {
         self.pages.get(kind).is_some_and(|page| !pages.has_several_holders(page))
     }
@@ -111,7 +111,7 @@ pub(super) struct PrefixCache {
     clock: u64,
     stats: PrefixStats,
     pub listener: Option<PageListener>,
-    /// Whether what can be shared may have changed since the listener was told.
+    /// True if what can be shared may have changed since the listener was told.
     has_changed: bool,
 }
 
@@ -160,7 +160,7 @@ impl PrefixCache {
         self.stats.hit_tokens += (chain.len() * PAGE) as u64;
     }
 
-    /// Whether the pages that the next row reads exactly are there, and those that it sees through sliding
+    /// True if the pages that the next row reads exactly are there, and those that it sees through sliding
     /// windows.
     fn goes_on(&self, pages: &Pages, chain: &[NodeId]) -> bool {
         let seen = pages.sliding().map_or(0, Sliding::behind).min(chain.len());
@@ -377,7 +377,7 @@ impl PrefixCache {
         }
     }
 
-    /// Whether at least `n` pages besides those of `chain` are held by no sequence and can be evicted.
+    /// True if at least `n` pages besides those of `chain` are held by no sequence and can be evicted.
     pub fn can_spare(&self, pages: &Pages, chain: &[NodeId], n: usize) -> bool {
         let is_spare = |node: &&Node| node.is_spare(pages, PageKind::Quantised);
         let n = n + chain.iter().map(|&id| self.node(id)).filter(is_spare).count();

@@ -52,7 +52,7 @@ impl Batch {
         }
     }
 
-    /// Whether the prompt that a sequence goes on from is still being computed.
+    /// True if the prompt that a sequence goes on from is still being computed.
     fn waits_for_fork(&self, at: usize) -> bool {
         let source = self.tasks[at].fork_of.and_then(|id| self.tasks.iter().find(|task| task.id == id));
         source.is_some_and(|source| !source.has_prompt())
@@ -214,7 +214,7 @@ impl Batch {
         }
     }
 
-    /// Whether a sequence that decodes has a row to run: its last token, or the one that is being picked for
+    /// True if a sequence that decodes has a row to run: its last token, or the one that is being picked for
     /// it.
     fn has_next(&self, at: usize) -> bool {
         let task = &self.tasks[at];

@@ -64,7 +64,7 @@ struct Output {
     id: SeqId,
     row: usize,
     picked_by: PickedBy,
-    /// Whether the host needs the logits.
+    /// True if the host needs the logits.
     is_read: bool,
     /// Position of the prompt whose next token they score; nothing is picked then.
     scores: Option<usize>,
@@ -134,7 +134,7 @@ impl Batch {
         &self.engine
     }
 
-    /// Whether every sequence has ended, and every event has been returned.
+    /// True if every sequence has ended, and every event has been returned.
     pub fn is_idle(&self) -> bool {
         self.tasks.is_empty() && self.events.is_empty()
     }
@@ -523,6 +523,25 @@ impl Batch {
         if is_end {
             self.prefix.checkpoint(&mut self.runner.pages, slot, &task.nodes);
         }
+    }
+
+    /// True if the logits behind position `row` of a sequence, computed once more, are no numbers.
+    fn is_broken_again(&mut self, at: usize, row: usize) -> Result<bool, Error> {
+        self.keep_logits()?;
+        self.runner.is_broken_again(&self.engine.shared.program, &self.tasks[at].seq, row)
+    }
+
+    /// Ends a sequence whose logits behind position `row` are no numbers. Others do not find its pages.
+    fn break_off(&mut self, at: usize, row: usize, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
+        self.keep_logits()?;
+        let task = &mut self.tasks[at];
+        let fault = self.runner.broken(&self.engine.shared.program, &task.seq, row);
+        events.push((task.id, task.decoder.fail(fault.into())));
+        task.cache_prompt = false;
+        let nodes = std::mem::take(&mut task.nodes);
+        self.end(at);
+        self.prefix.forget(&mut self.runner.pages, &nodes);
+        Ok(())
     }
 
     /// Takes a sequence out, and gives its pages back.

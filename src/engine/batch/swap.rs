@@ -43,7 +43,7 @@ impl Batch {
         self.tasks.iter().filter_map(|task| task.swapped_out.as_ref()).map(|out| out.bytes.len()).sum()
     }
 
-    /// Whether a sequence has more on the host than in pages that it would find.
+    /// True if a sequence has more on the host than in pages that it would find.
     pub(super) fn is_swapped_out(&self, at: usize, chain: &[NodeId]) -> bool {
         self.tasks[at].swapped_out.as_ref().is_some_and(|out| out.positions > chain.len() * PAGE)
     }

@@ -27,7 +27,7 @@ pub struct Request {
     pub priority: i32,
     /// Prompts find each other's pages if their salts are equal.
     pub salt: Arc<str>,
-    /// Whether its pages may be found by others, and others' by it.
+    /// True if its pages may be found by others, and others' by it.
     pub cache_prompt: bool,
     /// Log-probabilities of the prompt's tokens, and of this many of the most likely ones in the place of
     /// each. All of the prompt is computed then, in steps of at most
@@ -88,7 +88,7 @@ pub(super) struct Task {
     pub salt: Arc<str>,
     pub cache_prompt: bool,
     pub n_prompt: usize,
-    /// Whether its prompt is scored, and how many tokens beside each.
+    /// Number of top tokens beside each scored token of the prompt; `None` if it is not scored.
     pub score_prompt: Option<usize>,
     /// Scores of the prompt's second token and those behind it, as far as they are known.
     pub scores: Vec<LogProbs>,
@@ -96,12 +96,12 @@ pub(super) struct Task {
     pub nodes: Vec<NodeId>,
     /// The sequence whose prompt it goes on from, until it does or that one is gone.
     pub fork_of: Option<SeqId>,
-    /// Whether the host has still to pick the token behind what is in the cache.
+    /// True if the host has still to pick the token behind what is in the cache.
     pub host_picks: bool,
     /// Grows whenever it runs: who has the smallest is next.
     pub turn: u64,
     pub is_cancelled: bool,
-    /// Whether it keeps what it has and runs nothing.
+    /// True if it keeps what it has and runs nothing.
     pub is_paused: bool,
     /// Its pages in memory of the host, while it waits.
     pub swapped_out: Option<SwappedOut>,
@@ -113,27 +113,27 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Whether it has a slot.
+    /// True if it has a slot.
     pub fn is_running(&self) -> bool {
         self.seq.slot.is_some()
     }
 
-    /// Whether all of its prompt is in the cache.
+    /// True if all of its prompt is in the cache.
     pub fn has_prompt(&self) -> bool {
         self.is_running() && self.seq.cached >= self.n_prompt
     }
 
-    /// Whether rows of its prompt can run.
+    /// True if rows of its prompt can run.
     pub fn prefills(&self) -> bool {
         self.is_running() && !self.is_paused && self.seq.missing() > 1
     }
 
-    /// Whether its next row is the only one that it can run: a token that was picked, or is being picked.
+    /// True if its next row is the only one that it can run: a token that was picked, or is being picked.
     pub fn decodes(&self) -> bool {
         self.is_running() && !self.is_paused && !self.host_picks && self.seq.missing() <= 1
     }
 
-    /// Whether rows that it is about to run are scored: all of its prompt but the last.
+    /// True if rows that it is about to run are scored: all of its prompt but the last.
     pub fn is_scored(&self) -> bool {
         self.score_prompt.is_some() && self.seq.cached + 1 < self.n_prompt
     }
@@ -146,7 +146,7 @@ impl Task {
         }
     }
 
-    /// Whether it is of a larger claim than `other`: priority, then age.
+    /// True if it is of a larger claim than `other`: priority, then age.
     pub fn goes_before(&self, other: &Self) -> bool {
         (other.priority, self.id) < (self.priority, other.id)
     }

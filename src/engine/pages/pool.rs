@@ -52,7 +52,7 @@ impl Pool {
         page.into_iter().for_each(|page| self.give_back(page));
     }
 
-    /// Whether it has several holders.
+    /// True if it has several holders.
     pub fn is_shared(&self, page: u32) -> bool {
         self.holders[page as usize] > 1
     }

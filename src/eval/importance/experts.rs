@@ -20,14 +20,14 @@ pub(super) struct Layer {
     /// Its first stage in the program of the mixtures: the router, then the experts.
     first: usize,
     n_used: usize,
-    /// Of the router.
+    /// Logits of the router.
     z: Buf,
-    /// Of an expert.
+    /// Buffer of an expert's `h`.
     h: Buf,
     /// GGUF names of the weights that multiply the rows, and of the one that multiplies what becomes of them.
     outer: Vec<String>,
     inner: String,
-    /// Of the squares, `[experts, cols]`.
+    /// Sums of the squares, `[experts, cols]`.
     outer_sums: Vec<f64>,
     inner_sums: Vec<f64>,
     /// Rows that went through each expert.

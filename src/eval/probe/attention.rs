@@ -1,4 +1,4 @@
-//! How far attention moves when keys come from a cache.
+//! Change of attention when keys come from a cache.
 
 use ggml_types::turboquant::Rotation;
 use ggml_types::{KvCodec, KvSide, QuantError};
@@ -112,7 +112,7 @@ impl Keys {
         Ok(Self { codec, rotation, head_dim, exact, coded, mean, window })
     }
 
-    /// What the row at `pos` pays attention to, as natural logarithms: `[pos + 1]`.
+    /// Attention weights of the row at `pos`, as natural logarithms: `[pos + 1]`.
     fn attend(&self, q: &[f32], pos: usize, scale: f32, out: &mut Vec<f64>) {
         let mut q = q.to_vec();
         if let Some(rotation) = &self.rotation {

@@ -1,5 +1,5 @@
-//! What attention works with on a text: queries, keys and values of every layer, as the model
-//! makes them before any cache has rounded them; and what caches of each kind would make of them.
+//! Inputs of attention on a text: queries, keys and values of every layer, as the model makes them before any
+//! cache has rounded them; and what caches of each kind would make of them.
 //!
 //! It never looks into a backend: the model's program gets stages that have keys and values where queries
 //! are. Start at [`Probe`].
@@ -46,7 +46,7 @@ pub struct Vectors<'a> {
     pub n_kv_heads: usize,
     /// Length of a vector.
     pub head_dim: usize,
-    /// What scores are multiplied with.
+    /// Factor of the scores.
     pub scale: f32,
     /// Queries, `[n, n_heads * head_dim]`.
     pub q: &'a [f32],

@@ -1,5 +1,5 @@
-//! What a layer's keys or values look like to a codec: heavy tails, channels off the origin, long vectors at
-//! the start.
+//! Statistics of a layer's keys or values that matter to a codec: heavy tails, channels off the origin, long
+//! vectors at the start.
 
 use crate::score::Mean;
 

@@ -12,7 +12,7 @@ mod tests;
 
 use super::GrammarError;
 
-/// What a rule stands for: one of several sequences.
+/// Right-hand side of a rule: one of several sequences.
 type Choices = Vec<Vec<Part>>;
 
 /// An item of a sequence, and how often it comes.

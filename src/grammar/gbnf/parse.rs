@@ -7,7 +7,7 @@ use super::{Choices, GrammarError, Item, Part, Rule};
 
 /// Most rules, groups included. The parser walks from one into the other.
 const MOST_RULES: usize = 4000;
-/// How deep groups may be nested.
+/// Deepest nesting of groups.
 const MOST_GROUPS: usize = 64;
 /// Most repetitions that a number may ask for.
 const MOST_TIMES: u32 = 10_000;
@@ -22,7 +22,7 @@ pub struct Reader<'t> {
     rules: Vec<Rule>,
     /// Index of a rule by its name, and where it was first named.
     names: HashMap<String, (usize, usize)>,
-    /// Whether a rule was defined, in the order of `rules`.
+    /// True for each rule that was defined, in the order of `rules`.
     defined: Vec<bool>,
     groups: usize,
 }
@@ -154,7 +154,7 @@ impl<'t> Reader<'t> {
         Ok(Item::Rule(self.add(String::new(), choices)?))
     }
 
-    /// How often the item before comes, if anything says so.
+    /// Repetitions of the item before, if they are given.
     fn times(&mut self, in_group: bool) -> Result<Option<(u32, Option<u32>)>, GrammarError> {
         let times = match self.peek() {
             Some('*') => (0, None),

@@ -1,4 +1,4 @@
-//! What becomes of schemas before they are compiled.
+//! Tests of the changes to schemas before they are compiled.
 
 use super::*;
 

@@ -55,7 +55,7 @@ impl ParsedRequest {
         let top = fields.first(&["top_logprobs", "n_probs"]).unwrap_or("top_logprobs");
         let top = fields.count(top, 0, TOP_LOGPROBS)?;
         if top.is_some_and(|top| top > 0) && !logprobs && fields.get("top_logprobs").is_some() {
-            let message = "`top_logprobs` wants `logprobs` to be true";
+            let message = "`top_logprobs` needs `logprobs` to be true";
             return Err(ApiError { param: Some("top_logprobs".into()), ..ApiError::bad(message) });
         }
         let logprobs = logprobs || top.is_some_and(|top| top > 0);

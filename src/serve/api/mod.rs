@@ -103,7 +103,7 @@ const NOT_HERE: &[&str] = &[
 async fn unknown(request: Request) -> ApiError {
     let path = request.uri().path();
     match NOT_HERE.contains(&path) {
-        true => ApiError::not_here(format!("{path} is not supported: this server generates text")),
+        true => ApiError::not_here(format!("{path} is not supported: this server only generates text")),
         false => ApiError::not_found(format!("there is nothing at {}", path.escape_debug())),
     }
 }
@@ -137,7 +137,7 @@ impl Read {
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let done = tokio::task::spawn_blocking(move || work(&self, &self.model.served)).await;
-        done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")))
+        done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")))
     }
 
     /// The request as `work` parses it, and the job of that, which begins.

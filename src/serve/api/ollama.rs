@@ -35,10 +35,9 @@ use sterna_tools::ParserOptions;
 const VERSION: &str = "0.12.0";
 
 pub fn routes() -> Router<Arc<App>> {
-    let not_here =
-        || async { ApiError::not_here("which models there are is chosen when the server is started") };
+    let not_here = || async { ApiError::not_here("models are chosen when the server is started") };
     let no_embeddings =
-        || async { ApiError::not_here("embeddings are not supported: this server generates text") };
+        || async { ApiError::not_here("embeddings are not supported: this server only generates text") };
     let mut router = Router::new()
         .route("/api/version", get(async || json(&json!({ "version": VERSION }))))
         .route("/api/tags", get(tags))
@@ -197,7 +196,7 @@ fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
         Some(other) => return Err(ApiError::field("think", "true, false, low, medium or high", other)),
     };
     if thinking.on == Some(true) && !served.thinks() {
-        let message = "`think`: the template of this model knows no thoughts";
+        let message = "`think`: the chat template of this model does not support thinking";
         return Err(ApiError::unsupported("think").with(message));
     }
     Ok(thinking)

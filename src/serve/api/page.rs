@@ -25,11 +25,8 @@ pub fn routes() -> Router<Arc<App>> {
 async fn local(State(app): State<Arc<App>>, request: Request) -> Response {
     let path = request.uri().path().strip_prefix("/local/").unwrap_or_default();
     let Some(file) = app.options.local_page.as_ref().and_then(|page| page.find(path)) else {
-        return ApiError::not_found(format!(
-            "no file `{}` of the page for browsers is here",
-            path.escape_debug()
-        ))
-        .into_response();
+        return ApiError::not_found(format!("the page for browsers has no file `{}`", path.escape_debug()))
+            .into_response();
     };
     let known = request.headers().get(IF_NONE_MATCH);
     let mut response = match known.is_some_and(|known| known.as_bytes() == file.etag.as_bytes()) {

@@ -38,7 +38,7 @@ async fn act(
         "erase" => (Action::Erase, None),
         "save" | "restore" => {
             let Some(folder) = &app.options.slot_folder else {
-                return Err(ApiError::not_here("this server was started without a folder for slots"));
+                return Err(ApiError::not_here("this server was started without a folder for slot files"));
             };
             let fields = fields(&app.options, request).await?;
             let want = "1 to 64 letters, digits, `.`, `_` and `-`, of which the first is no `.`";

@@ -77,7 +77,7 @@ async fn props(State(app): State<Arc<App>>, uri: Uri) -> Answer {
 
 async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     if !app.options.slots {
-        return Err(ApiError::not_here("this server does not tell its slots"));
+        return Err(ApiError::not_here("this server does not show its slots"));
     }
     let model = model_of_query(&app, &uri).await?;
     let (served, snapshot) = (&model.served, model.status.snapshot());
@@ -110,9 +110,7 @@ async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
 
 async fn metrics(State(app): State<Arc<App>>) -> Answer {
     if !app.options.metrics {
-        return Err(ApiError::not_here(
-            "this server does not tell its counters; it was started without them",
-        ));
+        return Err(ApiError::not_here("this server was started without metrics"));
     }
     let (snapshot, waiting) = app.models.snapshot();
     let list = app.models.list();

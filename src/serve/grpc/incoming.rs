@@ -32,7 +32,7 @@ impl Incoming {
                     Ok((stream, _)) => stream,
                     // Too many open files, say: others close theirs in time.
                     Err(err) => {
-                        tracing::warn!("a connection could not be taken: {err}");
+                        tracing::warn!("a connection could not be accepted: {err}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }
@@ -44,8 +44,8 @@ impl Incoming {
                         None => Connection::Plain(stream),
                         Some(tls) => match tokio::time::timeout(patience, tls.accept(stream)).await {
                             Ok(Ok(stream)) => Connection::Tls(Box::new(stream)),
-                            Ok(Err(err)) => return tracing::debug!("no TLS: {err}"),
-                            Err(_) => return tracing::debug!("no TLS: the client did not speak in time"),
+                            Ok(Err(err)) => return tracing::debug!("TLS handshake failed: {err}"),
+                            Err(_) => return tracing::debug!("TLS handshake failed: the client timed out"),
                         },
                     };
                     // A server that ends takes no more.

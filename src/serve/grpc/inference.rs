@@ -85,7 +85,7 @@ impl Inference {
         let read = move || ParsedRequest::of(&app, &of.served, &client, transfer, request);
         // Texts and grammars may take long.
         let parsed = tokio::task::spawn_blocking(read).await;
-        let parsed = parsed.unwrap_or_else(|_| Err(ApiError::ours("the request could not be worked on")));
+        let parsed = parsed.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")));
         let parsed = parsed.map_err(|err| status(&err))?;
         let mut job = parsed.job.clone();
         if let Some((transfer, source)) = &parsed.fetch {

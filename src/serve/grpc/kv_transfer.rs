@@ -83,13 +83,13 @@ impl Transfer {
         let address = options.address;
         if address.ip().is_unspecified() {
             let message = format!(
-                "pages cannot be handed over at {address}: others are told this address, so it must be one \
-                 that they reach"
+                "cannot serve computed prompts at {address}: other servers are told this address, so it must \
+                 be one that they can reach"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let listener = TcpListener::bind(address).map_err(|err| {
-            io::Error::new(err.kind(), format!("cannot hand pages over at {address}: {err}"))
+            io::Error::new(err.kind(), format!("cannot serve computed prompts at {address}: {err}"))
         })?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
@@ -110,7 +110,7 @@ impl Transfer {
     pub fn endpoint(&self) -> Endpoint {
         let address = self.address;
         let warning = (!address.ip().is_loopback())
-            .then(|| format!("prompts go to and from {address} unencrypted: let nobody else listen there"));
+            .then(|| format!("prompts go to and from {address} unencrypted: use a private network"));
         Endpoint { service: "computed prompts", address: address.to_string(), warning }
     }
 
@@ -154,7 +154,7 @@ impl Transfer {
     async fn try_fetch(&self, source: &Source, most: usize) -> Result<(Handed, usize), String> {
         let peer = source.address.ip();
         if !peer.is_loopback() && !self.peers.contains(&peer) {
-            return Err("it is none of the addresses that pages may be fetched from".into());
+            return Err("it is not one of the addresses that pages may be fetched from".into());
         }
         let failed = |err: io::Error| err.to_string();
         let connected = within(TcpStream::connect(source.address)).await;
@@ -163,7 +163,7 @@ impl Transfer {
         let mut hello = [0; HELLO.len()];
         within(stream.read_exact(&mut hello)).await.map_err(failed)?;
         if hello != *HELLO {
-            return Err("it hands no pages over".into());
+            return Err("it does not serve computed prompts".into());
         }
         let n_bytes = within(stream.read_u64_le()).await.map_err(failed)?;
         if n_bytes == 0 {

@@ -101,7 +101,7 @@ impl Companion for Grpc {
 /// The address of gRPC.
 fn endpoint(app: &App, address: SocketAddr) -> Endpoint {
     let is_open = !address.ip().is_loopback() && app.options.keys.is_empty();
-    let warning = is_open.then(|| format!("everybody who reaches {address} can use this model by gRPC"));
+    let warning = is_open.then(|| format!("anyone who can reach {address} can use this model by gRPC"));
     Endpoint { service: "gRPC", address: address.to_string(), warning }
 }
 

@@ -20,7 +20,7 @@ use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::Prompt as NoPrompt;
 
 /// Message to a request for pages.
-const NO_TRANSFER: &str = "`kv_transfer_params`: this server hands no pages over and takes none: its option \
+const NO_TRANSFER: &str = "`kv_transfer_params`: this server does not transfer computed prompts: its option \
                            `GrpcOptions::kv_transfer` is not set";
 
 /// A parsed request.

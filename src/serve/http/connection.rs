@@ -59,7 +59,7 @@ impl Connections {
                 }
                 // Too many open files, say: others close theirs in time.
                 Err(err) => {
-                    tracing::warn!("a connection could not be taken: {err}");
+                    tracing::warn!("a connection could not be accepted: {err}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -72,8 +72,8 @@ impl Connections {
         let Some(tls) = &self.tls else { return self.serve(stream, router).await };
         match tokio::time::timeout(self.header_time, tls.accept(stream)).await {
             Ok(Ok(stream)) => self.serve(stream, router).await,
-            Ok(Err(err)) => tracing::debug!("no TLS: {err}"),
-            Err(_) => tracing::debug!("no TLS: the client did not speak in time"),
+            Ok(Err(err)) => tracing::debug!("TLS handshake failed: {err}"),
+            Err(_) => tracing::debug!("TLS handshake failed: the client timed out"),
         }
     }
 

@@ -73,7 +73,7 @@ fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
         && !is_own_host(host, &app.options.hosts)
     {
         return Err(ApiError::forbidden(format!(
-            "the server listens on loopback alone and is not called `{}`",
+            "the server listens on loopback only, and `{}` is not one of its names",
             host.escape_debug()
         )));
     }
@@ -84,7 +84,7 @@ fn check(app: &App, request: &Request<Body>) -> Result<Client, ApiError> {
         let listed = app.options.origins.iter().any(|known| known == "*" || known == origin);
         if !is_own && !listed {
             return Err(ApiError::forbidden(format!(
-                "web pages of `{}` may not ask this server",
+                "web pages from `{}` may not use this server",
                 origin.escape_debug()
             )));
         }

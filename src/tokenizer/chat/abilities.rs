@@ -1,10 +1,10 @@
-//! What a template makes of a conversation, found out by showing it one.
+//! Abilities of a template, found out by rendering a conversation.
 
 use serde_json::json;
 
 use super::{ChatTemplate, Extras, Message, ToolCall};
 
-/// What a template shows to the model.
+/// Parts of a conversation that a template shows to the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// Texts of the system.

@@ -25,7 +25,7 @@ fn render(source: &str, messages: &Json, tools: &Json, add_generation_prompt: bo
     rendered(source, &variables)
 }
 
-/// What comes of a template; nothing where it, or Jinja, refuses.
+/// Text that a template renders; `None` if it or Jinja refuses.
 fn rendered(source: &str, variables: &Json) -> Option<String> {
     let env = environment::with_template(NAME, source).ok()?;
     env.get_template(NAME).ok()?.render(message::value(variables)).ok()

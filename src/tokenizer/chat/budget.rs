@@ -1,4 +1,4 @@
-//! What rendering a template may take.
+//! Limits on rendering a template.
 //!
 //! Jinja lets a 100-byte template double a string forty times. Fuel counts instructions, not what they
 //! copy, so every value that goes into something that copies it is charged here, by its size: operands of
@@ -14,12 +14,12 @@ use minijinja::{Error, ErrorKind};
 const BYTES: u64 = 64 << 20;
 /// Bytes of plain text that may be written in one rendering.
 const TEXT_BYTES: u64 = 256 << 20;
-/// What any value costs in addition to its text.
+/// Cost of any value in addition to its text.
 const VALUE_BYTES: u64 = 32;
-/// How deep lists and maps may be nested. Dropping a value takes stack for every level.
+/// Deepest nesting of lists and maps. Dropping a value takes stack for every level.
 const MAX_DEPTH: usize = 32;
 
-/// What is left of one rendering's allowance.
+/// Rest of one rendering's allowance.
 pub struct Budget {
     left: AtomicU64,
 }

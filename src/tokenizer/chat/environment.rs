@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::rewrite;
 use super::{Extras, filters, message, methods, python, time};
 
-/// How deep blocks, loops and macros may be nested; minijinja counts a macro as several.
+/// Deepest nesting of blocks, loops and macros; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
 /// A namespace can be nested in another without any literal; this bounds how many there are.
 const NAMESPACE_BYTES: u64 = 32 << 10;
@@ -43,7 +43,7 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
     Ok(env)
 }
 
-/// What a template sees.
+/// Variables of a template.
 pub fn context(
     messages: Vec<Value>,
     extras: &Extras,
@@ -84,7 +84,7 @@ fn without_generation_blocks(source: &str) -> String {
     out + rest
 }
 
-/// Of a text that begins with `{% generation %}` or `{% endgeneration %}`: where the word begins, what is
+/// For a text that begins with `{% generation %}` or `{% endgeneration %}`: where the word begins, what is
 /// written in its place, and the text behind it.
 fn word_of_generation(tag: &str) -> Option<(usize, &'static str, &str)> {
     let inside = without_sign(&tag[2..]).trim_start();

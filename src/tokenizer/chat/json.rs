@@ -5,16 +5,16 @@ use minijinja::{Error, ErrorKind};
 
 use super::python;
 
-/// How deep lists and maps may be nested.
+/// Deepest nesting of lists and maps.
 const MAX_DEPTH: usize = 32;
 /// Most characters of an indent, and of a separator.
 pub const MAX_SPACE: usize = 16;
 
-/// How JSON is written.
+/// Style of written JSON.
 pub struct Style {
     /// Characters outside ASCII become escapes.
     pub ensure_ascii: bool,
-    /// What a level is indented by, each item on a line of its own.
+    /// Indentation of a level, each item on a line of its own.
     pub indent: Option<String>,
     /// Between two items, and between a key and its value.
     pub separators: [String; 2],

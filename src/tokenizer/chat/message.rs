@@ -1,4 +1,4 @@
-//! What a conversation is made of, and how a template sees it.
+//! Messages of a conversation, and their form for a template.
 
 use minijinja::Value;
 use serde_json::Value as Json;
@@ -8,22 +8,22 @@ use serde_json::Value as Json;
 pub struct Message {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
-    /// What was said.
+    /// Text of the message.
     pub content: String,
-    /// What an assistant thought before it said that.
+    /// Reasoning of an assistant before the text.
     pub reasoning_content: Option<String>,
-    /// What an assistant called.
+    /// Calls of an assistant.
     pub tool_calls: Vec<ToolCall>,
-    /// Of a tool's answer: the [`ToolCall::id`] of the call.
+    /// The [`ToolCall::id`] of the call that a tool answers.
     pub tool_call_id: Option<String>,
-    /// Of a tool's answer: the tool. Otherwise, who speaks.
+    /// The tool of a tool's answer. Otherwise the speaker's name.
     pub name: Option<String>,
 }
 
 /// A call of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCall {
-    /// What the tool's answer refers to.
+    /// Id that the tool's answer refers to.
     pub id: Option<String>,
     /// The tool.
     pub name: String,

@@ -147,7 +147,7 @@ fn split<'t>(text: &'t str, args: &[Value], from_end: bool) -> Result<Value, Err
             Some("") => return Err(wrong("split: empty separator")),
             Some(separator) if from_end => text.rsplitn(most + 1, separator).collect(),
             Some(separator) => text.splitn(most + 1, separator).collect(),
-            None => return Err(wrong("split: the separator is no text")),
+            None => return Err(wrong("split: the separator is not a string")),
         },
         // Runs of whitespace; what is left over keeps the whitespace inside it and at its other end.
         None => {
@@ -302,7 +302,7 @@ pub fn fill_in(budget: &Budget, style: FormatStyle, text: &str, args: &[Value]) 
     format(style, text, args)
 }
 
-/// Whether there is a place inside a place: `{:{}}`.
+/// True if there is a place inside a place: `{:{}}`.
 fn has_nested_place(text: &str) -> bool {
     let text = text.replace("{{", "").replace("}}", "");
     text.split('{').skip(1).any(|place| !place.contains('}'))

@@ -30,7 +30,7 @@ use plain::Mark;
 pub use abilities::Abilities;
 pub use message::{Message, ToolCall};
 
-/// What a template is given beside the messages.
+/// Variables of a template beside the messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extras {
     /// The tools that may be called, as clients describe them: `{"type": "function", "function": {…}}`.
@@ -52,13 +52,13 @@ pub enum ChatError {
     /// A name that is neither built in nor a file.
     #[error("chat template `{found}` is neither a file nor a built-in one: {}", names())]
     Unknown {
-        /// What was asked for.
+        /// The name that was asked for.
         found: String,
     },
     /// The template is not Jinja, or takes more memory or time than a template may.
     #[error("the chat template cannot be used: {detail}")]
     Template {
-        /// What is wrong, and in which line.
+        /// The fault and its line.
         detail: String,
     },
     /// The template itself refuses the conversation (`raise_exception`).
@@ -153,7 +153,7 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Whether it shows a call of a message that says nothing beside it.
+    /// True if it shows a call of a message that says nothing beside it.
     fn shows_call(&self) -> bool {
         let call = ToolCall {
             id: Some("callfirst".into()),
@@ -269,7 +269,7 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// What had to be guessed or replaced, a sentence each: to be said once.
+    /// Notes on what had to be guessed or replaced, a sentence each: to be shown once.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }

@@ -1,7 +1,7 @@
-//! What people say in a conversation is text: a control token that a message spells is not that token.
+//! The text of messages is text: a control token that a message spells is not that token.
 //!
 //! A template puts messages and control tokens into one string. So that the two can be told apart in it, a
-//! character that nobody uses is put before every control token that a message spells, and taken out of the
+//! character that is not in use is put before every control token that a message spells, and taken out of the
 //! rendered text again. Where it stood no control token is recognised; everything else is encoded as if it
 //! had never been there. Messages without control tokens are not touched at all.
 
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 use super::{ChatError, Extras, Message};
 use crate::Tokenizer;
 
-/// Characters that may be the mark: some that Unicode keeps for private use, and nobody uses.
+/// Characters that may be the mark: some of Unicode's private use that are not in use.
 const MARKS: std::ops::RangeInclusive<char> = '\u{10_ff00}'..='\u{10_fffd}';
 
 /// The mark of one conversation.

@@ -55,7 +55,7 @@ pub fn float(number: f64) -> String {
     }
 }
 
-/// What Python's `str` methods take for whitespace.
+/// Whitespace of Python's `str` methods.
 pub fn is_space(char: char) -> bool {
     char.is_whitespace() || ('\x1c'..='\x1f').contains(&char)
 }

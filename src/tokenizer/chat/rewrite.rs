@@ -91,7 +91,7 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
     Ok(Rewritten { source: out, longest_text })
 }
 
-/// What is inserted at an offset, in the order in which several at one offset go.
+/// Insertion at an offset, in the order of several at one offset.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
     Charge,
@@ -164,7 +164,7 @@ fn mark_at(tokens: &[At<'_>], at: usize, marks: &mut BTreeSet<(usize, Mark)>) {
     }
 }
 
-/// Whether what stands before the `%` at `at` is a text, and no operand of what binds as `%` does.
+/// True if what stands before the `%` at `at` is a text, and no operand of what binds as `%` does.
 fn is_lone_text(tokens: &[At<'_>], at: usize) -> bool {
     let before = at.checked_sub(2).and_then(|before| token(tokens, before));
     let begins = matches!(
@@ -191,7 +191,7 @@ fn mark_operands(tokens: &[At<'_>], at: usize, mark: Mark, marks: &mut BTreeSet<
     mark_operand(tokens, at + 1, mark, marks);
 }
 
-/// Whether the `in` at `at` is that of a `for` block, and not of an expression in one.
+/// True if the `in` at `at` is that of a `for` block, and not of an expression in one.
 fn is_loop(tokens: &[At<'_>], at: usize) -> bool {
     let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
     let start = tokens[..at].iter().rposition(starts).unwrap_or(0);
@@ -249,7 +249,7 @@ fn token<'t, 's>(tokens: &'t [At<'s>], at: usize) -> Option<&'t Token<'s>> {
     tokens.get(at).map(|item| &item.token)
 }
 
-/// Whether what ends with token `at` can be the left side of an operator.
+/// True if what ends with token `at` can be the left side of an operator.
 fn ends_operand(tokens: &[At<'_>], at: usize) -> bool {
     match &tokens[at].token {
         Token::Ident(name) => {
@@ -294,7 +294,7 @@ fn block_end(tokens: &[At<'_>], at: usize) -> usize {
     tokens[at..].iter().position(ends).map_or(tokens.len(), |from| at + from)
 }
 
-/// Whether a token that is `wanted` stands in `from..to` outside all brackets in there.
+/// True if a token that is `wanted` stands in `from..to` outside all brackets in there.
 fn has_direct(tokens: &[At<'_>], from: usize, to: usize, wanted: impl Fn(&Token<'_>) -> bool) -> bool {
     let mut depth = 0;
     tokens[from.min(to)..to].iter().any(|item| {
@@ -370,7 +370,7 @@ fn refuse_long_expressions(tokens: &[At<'_>]) -> Result<(), Error> {
 /// Most tokens one inside the other in a block: of what stands between two commas, all tokens at that depth
 /// and the deepest of the brackets among them.
 fn levels(block: &[At<'_>]) -> usize {
-    /// Of a pair of brackets, or of the block.
+    /// An open pair of brackets, or the block.
     #[derive(Default)]
     struct Open {
         /// Tokens since the last comma.

@@ -37,7 +37,7 @@ fn built_in_templates() {
     );
 }
 
-/// What Jinja2 3.1 renders: every end of a line is a newline, in a literal too, and an escape stays.
+/// As in Jinja2 3.1, every end of a line is a newline, in a literal too, and an escape stays.
 #[test]
 fn ends_of_lines_as_jinja2_reads_them() {
     let lf =

@@ -286,7 +286,7 @@ fn faults_beside_a_processor_end_the_run_and_leave_nothing_behind() {
     }
 }
 
-/// What nobody gives back is said, so the test above means something: tests of rules free nothing.
+/// Memory that is not given back is reported, so the test above means something: tests of rules free nothing.
 #[test]
 fn what_is_left_behind_is_said() {
     let exe = std::env::current_exe().expect("this binary");

@@ -18,7 +18,7 @@ pub struct Watch {
     pub host: AtomicU64,
     /// Bytes that are free, where it can tell.
     pub free: Option<u64>,
-    /// Whether nobody waits for copies.
+    /// True if copies are not waited for.
     pub forgets: bool,
     /// Whether the host has no page-locked memory.
     pub no_ring: AtomicBool,

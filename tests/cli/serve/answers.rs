@@ -286,7 +286,7 @@ fn what_the_server_says_of_itself() {
     server.still_answers();
     let metrics = server.get("/metrics");
     assert!(metrics.header("process-start-time-unix").is_some());
-    // Names of headers are written as everybody writes them.
+    // Names of headers are written in their usual form.
     let mut raw = String::new();
     let mut stream = server.connect();
     stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();

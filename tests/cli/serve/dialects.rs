@@ -441,7 +441,7 @@ fn what_these_apis_cannot_have_is_named() {
         assert_eq!(answer.status, 400);
         assert!(answer.json()["error"].as_str().unwrap().contains(&format!("`{param}`")), "{}", answer.text);
     }
-    // What nobody knows is left alone, and so is null.
+    // Unknown fields are left alone, and so is null.
     let odd = json!({ "unknown": { "a": [1] }, "tools": null, "tool_choice": null, "metadata": {} });
     for (path, body) in [("/v1/messages", &messages), ("/v1/responses", &responses), ("/api/chat", &ollama)] {
         assert_eq!(server.post(path, &with(body, odd.clone())).status, 200, "{path}");

@@ -8,24 +8,25 @@ use serde_json::{Value, json};
 use sterna::engine::SamplerOptions;
 use sterna::grpc::{Grpc, GrpcOptions, KvEvents};
 use sterna::serve::{Companion, Loaded, ServeOptions, Server};
-use tokio::runtime::Runtime;
-use tonic::transport::Channel;
-use tonic::{Code, Status};
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
-use vllm_proto::candidate_tokens::Select;
-use vllm_proto::control_client::ControlClient;
-use vllm_proto::decoding_parameters::StructuredOutput;
-use vllm_proto::finish_info::{FinishReason, StopReason};
-use vllm_proto::generate_request::Prompt;
-use vllm_proto::inference_client::InferenceClient;
-use vllm_proto::{
+use support::tokio::runtime::Runtime;
+use support::tonic::transport::Channel;
+use support::tonic::{Code, Status};
+use support::tonic_health::pb::HealthCheckRequest;
+use support::tonic_health::pb::health_check_response::ServingStatus;
+use support::tonic_health::pb::health_client::HealthClient;
+use support::vllm_proto::candidate_tokens::Select;
+use support::vllm_proto::control_client::ControlClient;
+use support::vllm_proto::decoding_parameters::StructuredOutput;
+use support::vllm_proto::finish_info::{FinishReason, StopReason};
+use support::vllm_proto::generate_request::Prompt;
+use support::vllm_proto::inference_client::InferenceClient;
+use support::vllm_proto::{
     AbortRequest, CandidateTokens, DecodingParameters, FinishInfo, GenerateRequest, GenerateResponse,
     GetKvEventSourcesRequest, GetModelInfoRequest, GetServerInfoRequest, PromptInfo, RandomSampling,
     ResponseOptions, SleepRequest, StoppingCriteria, TokenIds,
 };
-use zeromq::{Socket, SocketRecv, SubSocket};
+use support::zeromq::{Socket, SocketRecv, SubSocket};
+use support::{rmp_serde, tokio, tonic};
 
 use super::client::{N_CTX, SLOTS, TestServer};
 use super::load::{Act, engine_that};
@@ -340,7 +341,7 @@ fn keys_hold_for_grpc_as_well() {
     });
     runtime().block_on(async {
         let channel = channel(&server).await;
-        // Everybody may know whether it is well.
+        // Health needs no key.
         serving(&channel).await;
         let err = said(&channel, request(&[1, 2, 3], 4)).await.unwrap_err();
         assert_eq!(err.code(), Code::Unauthenticated);
@@ -530,7 +531,7 @@ fn pages_are_published_in_the_form_that_vllm_has() {
         }
     });
     events.retain(|event| !others.contains(&event["token_ids"]));
-    // The pages that have a salt are nobody's business.
+    // Pages with a salt are not published.
     let mut hashes: Vec<Value> = Vec::new();
     let mut told: Vec<Value> = Vec::new();
     for event in &events[..events.len() - 1] {

@@ -7,13 +7,13 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use prost_types::value::Kind;
-use prost_types::{Struct, Value};
 use sterna::grpc::{Grpc, GrpcOptions, KvTransferOptions};
 use sterna::serve::{Companion, ServeOptions, Server};
-use tonic::{Code, Status};
-use vllm_proto::finish_info::FinishReason;
-use vllm_proto::{GenerateRequest, KvCacheParameters, RandomSampling};
+use support::prost_types::value::Kind;
+use support::prost_types::{Struct, Value};
+use support::tonic::{Code, Status};
+use support::vllm_proto::finish_info::FinishReason;
+use support::vllm_proto::{GenerateRequest, KvCacheParameters, RandomSampling};
 
 use super::client::TestServer;
 use super::grpc::{Said, channel, prompt, request, runtime, said};
@@ -129,7 +129,7 @@ fn pages_that_cannot_be_had_are_computed() {
     let key: String = text(&told, "remote_key").chars().rev().collect();
     told.fields.insert("remote_key".into(), Value { kind: Some(Kind::StringValue(key)) });
     assert_eq!(computed(&other, told, "key"), want);
-    // Of a host that nobody named: it is not even asked.
+    // A host that was not named is not even asked.
     let mut told = prefill(&one, &prompt(1, 200));
     let host = Value { kind: Some(Kind::StringValue("192.0.2.1".into())) };
     told.fields.insert("remote_host".into(), host);
@@ -199,7 +199,7 @@ fn what_is_kept_is_bounded_and_words_that_mean_nothing_are_refused() {
     other.still_answers();
 }
 
-/// Listens in place of a server, and says `answer` to whoever asks, once it has heard all of that.
+/// Listens in place of a server, and sends `answer` to each client, once it has received all of that.
 fn peer(answer: impl Fn(&mut TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -319,7 +319,7 @@ fn hostile_clients_get_nothing() {
     for bytes in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0; 48], &[255; 100_000], HELLO] {
         assert!(get(bytes).is_empty(), "{bytes:?}");
     }
-    // Some who say nothing keep nobody else out.
+    // Silent clients keep no others out.
     let idle: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
     let got = ask(&other, with(request(&prompt(1, 200), 3), told, "")).unwrap();
     assert_eq!(got.finish.num_cached_tokens, Some(192));

@@ -55,7 +55,7 @@ fn every_client_is_told_what_it_would_be_told_alone() {
     assert!(server.metric("vllm:request_success_total{finished_reason=\"abort\"}") >= 1.0);
 }
 
-/// An answer of many tokens that nobody ends.
+/// An answer of many tokens that is not cancelled.
 fn endless() -> Value {
     json!({ "prompt": "You", "n_predict": -1, "ignore_eos": true, "stream": true, "n_probs": 20 })
 }

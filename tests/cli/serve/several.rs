@@ -27,7 +27,7 @@ fn source(name: &str, bytes: u64, loads: &Arc<AtomicUsize>) -> ModelSource {
     ModelSource { name: name.into(), file_bytes: 7, open: Box::new(open) }
 }
 
-/// One that is not loaded before somebody sends a word.
+/// One that is not loaded before a message is sent.
 fn held(name: &str) -> (ModelSource, std::sync::mpsc::Sender<()>) {
     let (sender, receiver): (_, Receiver<()>) = channel();
     let receiver = Mutex::new(receiver);

@@ -177,7 +177,7 @@ fn a_full_disk_leaves_no_broken_file() {
         .unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
     let address = super::client::started(&mut lines, " ready");
-    // Nobody else reads its log, and a full pipe would stop it.
+    // Its log is not read elsewhere, and a full pipe would stop it.
     let log = std::thread::spawn(move || lines.for_each(drop));
     let save = |name: &str| {
         let mut stream = std::net::TcpStream::connect(&address).unwrap();

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sterna::serve::TlsFiles;
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use support::tokio_rustls::rustls::crypto::ring::default_provider;
+use support::tokio_rustls::rustls::pki_types::pem::PemObject;
+use support::tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use support::tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::client::TestServer;
 
@@ -92,14 +92,15 @@ mod grpc {
     use std::task::{Context, Poll};
     use std::time::Duration;
 
-    use hyper_util::rt::TokioIo;
-    use tokio::net::TcpStream;
-    use tokio_rustls::TlsConnector;
-    use tokio_rustls::client::TlsStream;
-    use tonic::Code;
-    use tonic::codegen::Service;
-    use tonic::codegen::http::Uri;
-    use tonic::transport::{Channel, Endpoint};
+    use support::hyper_util::rt::TokioIo;
+    use support::tokio::net::TcpStream;
+    use support::tokio_rustls::TlsConnector;
+    use support::tokio_rustls::client::TlsStream;
+    use support::tonic::Code;
+    use support::tonic::codegen::Service;
+    use support::tonic::codegen::http::Uri;
+    use support::tonic::transport::{Channel, Endpoint};
+    use support::{tokio, tonic};
 
     use super::super::grpc::{channel, grpc, prompt, request, runtime, said, started};
     use super::*;
@@ -146,7 +147,7 @@ mod grpc {
             with.header_time = Duration::from_secs(2);
         });
         runtime().block_on(async {
-            // Whoever says nothing does not keep others waiting.
+            // A silent client does not keep others waiting.
             let address = server.grpc.unwrap();
             let silent = TcpStream::connect(address).await.unwrap();
             let asked = request(&prompt(3, 40), 12);

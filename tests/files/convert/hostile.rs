@@ -52,7 +52,7 @@ fn a_file_that_is_cut_short_or_lies_about_its_tensors() {
     let whole = fs::read(&path).unwrap();
     for n in [1, 7, 8, 9, 200, whole.len() - 1] {
         fs::write(&path, &whole[..n]).unwrap();
-        refused(dir.path(), &["model.safetensors", "is no whole safetensors file"]);
+        refused(dir.path(), &["model.safetensors", "is not a complete safetensors file"]);
     }
     fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
     refused(dir.path(), &["model.safetensors", "bytes of tensors"]);
@@ -74,7 +74,7 @@ fn a_file_that_is_cut_short_or_lies_about_its_tensors() {
         json!("a tensor"),
     ] {
         fs::write(&path, with_header(&json!({"a": one, "b": second}), &[0; 32])).unwrap();
-        refused(dir.path(), &["model.safetensors", "is no whole safetensors file"]);
+        refused(dir.path(), &["model.safetensors", "is not a complete safetensors file"]);
     }
     fs::write(&path, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n").unwrap();
     refused(dir.path(), &["Git LFS pointer"]);
@@ -115,7 +115,7 @@ fn an_index_and_files_that_do_not_agree() {
     {
         let link = dir.path().join("model-00002-of-00002.safetensors");
         std::os::unix::fs::symlink("../blobs/gone", &link).unwrap();
-        refused(dir.path(), &["model-00002-of-00002.safetensors: a link that leads nowhere"]);
+        refused(dir.path(), &["model-00002-of-00002.safetensors: a dangling link"]);
         fs::remove_file(&link).unwrap();
     }
     // Without an index the names say how many there are.
@@ -135,7 +135,7 @@ fn folders_without_a_model() {
     fs::write(dir.path().join("adapter_config.json"), "{}").unwrap();
     refused(dir.path(), &["an adapter (LoRA)", "merge it into its model"]);
     fs::write(dir.path().join("config.json"), "{").unwrap();
-    refused(dir.path(), &["config.json", "is no JSON"]);
+    refused(dir.path(), &["config.json", "is not valid JSON"]);
     fs::write(dir.path().join("config.json"), "[]").unwrap();
     refused(dir.path(), &["config.json", "object"]);
     fs::write(dir.path().join("config.json"), llama().config.to_string()).unwrap();
@@ -163,12 +163,15 @@ fn tensors_that_are_missing_unknown_or_of_another_shape() {
     };
     changed(
         add("model.layers.0.mlp.extra.weight"),
-        &["mlp.extra.weight", "is not known of LlamaForCausalLM"],
+        &["mlp.extra.weight", "does not belong to LlamaForCausalLM"],
     );
-    changed(add("model.layers.1.input_layernorm.weight"), &["layers.1.input_layernorm", "is not known"]);
+    changed(
+        add("model.layers.1.input_layernorm.weight"),
+        &["layers.1.input_layernorm", "does not belong to"],
+    );
     changed(add("vision_tower.patch.weight"), &["vision_tower.patch.weight", "ConvertOptions::text_only"]);
     changed(add("model.layers.0.mlp.up_proj.norm.weight"), &["norm before a projection", "not supported"]);
-    changed(add("language_model.model.norm.weight"), &["model.norm.weight", "too"]);
+    changed(add("language_model.model.norm.weight"), &["model.norm.weight", "is also there as"]);
     let shape =
         |shape: Vec<usize>| move |folder: &mut Folder| folder.tensors.get_mut(q).unwrap().shape = shape;
     changed(shape(vec![4, 16]), &[q, "want [8, 8], found [4, 16]"]);
@@ -202,7 +205,7 @@ fn weights_that_are_no_numbers_are_named() {
             values[3] = value;
             let whole = folder.tensors.insert(name.to_owned(), Raw::f32s(&shape, &values)).unwrap();
             for outtype in ["auto", "f16"] {
-                refused_as(folder.write().path(), &to(outtype), &[of, "row 0, column 3", "cannot be kept"]);
+                refused_as(folder.write().path(), &to(outtype), &[of, "row 0, column 3", "cannot be stored"]);
             }
             folder.tensors.insert(name.to_owned(), whole);
         }
@@ -242,7 +245,7 @@ fn packed_weights_that_make_no_sense() {
     for method in ["gptq", "awq", "fp8", "bitsandbytes"] {
         let set =
             |folder: &mut Folder| folder.config["quantization_config"] = json!({"quant_method": method});
-        changed(set, &[method, "only bitnet's are read"]);
+        changed(set, &[method, "bitnet is the only supported one"]);
     }
 }
 

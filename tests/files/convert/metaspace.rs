@@ -128,7 +128,7 @@ fn what_scores_cannot_say_is_noted() {
     let merges = changed["model"]["merges"].as_array_mut().unwrap();
     let last = merges.pop().unwrap();
     let (_, notes) = converted(changed);
-    assert!(notes.len() == 1 && notes[0].contains("1 tokens are made by none"), "{last}: {notes:?}");
+    assert!(notes.len() == 1 && notes[0].contains("1 tokens cannot be reached"), "{last}: {notes:?}");
     let mut splits = tokenizer("metaspace");
     splits["pre_tokenizer"]["split"] = json!(true);
     let (_, notes) = converted(splits);
@@ -146,19 +146,23 @@ fn a_vocabulary_is_never_one_of_another_kind() {
     let with = |pre: &str| ConvertOptions { tokenizer_pre: Some(pre.to_owned()), ..to("f16") };
     for layout in LAYOUTS {
         for pre in ["default", "llama-bpe"] {
-            let words =
-                ["tokenizer.json", "SentencePiece's kind", pre, "leave ConvertOptions::tokenizer_pre out"];
+            let words = [
+                "tokenizer.json",
+                "a SentencePiece vocabulary",
+                pre,
+                "leave ConvertOptions::tokenizer_pre out",
+            ];
             refused(tokenizer(layout), &with(pre), &words);
         }
     }
     let dir = folder(tokenizer("gemma")).write();
     fs::write(dir.path().join("tokenizer.model"), "").unwrap();
     let said = convert(dir.path(), &with("llama-bpe")).err().unwrap().to_string();
-    assert!(said.contains("tokenizer.model: is a vocabulary of SentencePiece's kind"), "{said}");
-    refused(super::folder::tokenizer(10), &with("gemma4"), &["`gemma4` is not known", "llama-bpe"]);
+    assert!(said.contains("tokenizer.model: is a SentencePiece vocabulary"), "{said}");
+    refused(super::folder::tokenizer(10), &with("gemma4"), &["unknown pre-tokenizer `gemma4`", "llama-bpe"]);
     let mut no_bytes = tokenizer("llama2");
     no_bytes["model"]["byte_fallback"] = json!(false);
-    refused(no_bytes, &to("f16"), &["model.byte_fallback", "not bytes"]);
+    refused(no_bytes, &to("f16"), &["model.byte_fallback is not true"]);
     let mut digits = tokenizer("gemma");
     digits["pre_tokenizer"] = json!({"type": "Digits", "individual_digits": true});
     refused(digits, &to("f16"), &["a step Digits", "tokenizer.model"]);

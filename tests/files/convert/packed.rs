@@ -175,9 +175,9 @@ fn of_width(dim: usize) -> Folder {
 #[test]
 fn columns_that_a_type_does_not_divide_go_to_the_next_one() {
     for (dim, up, down, why) in [
-        (60, "f16", "f16", "no blocks of 256"),
-        (64, "q2_0", "q2_0", "64 columns, which are no blocks of 128"),
-        (192, "q2_0", "q2_0", "192 columns, which are no blocks of 128"),
+        (60, "f16", "f16", "not a multiple of 256"),
+        (64, "q2_0", "q2_0", "64 columns, not a multiple of 128"),
+        (192, "q2_0", "q2_0", "192 columns, not a multiple of 128"),
         // 192 x 2 columns are blocks of 128, but i2_s is for all matrices or none.
         (128, "i2_s", "i2_s", "one scale"),
     ] {

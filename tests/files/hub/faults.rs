@@ -36,7 +36,7 @@ fn every_byte_that_comes_begins_the_tries_anew_and_no_others_do() {
     assert!(said(case.pull("a/b")).contains("connection"));
     assert_eq!(case.server.n_faults(), 0);
     case.is_absent();
-    // Whoever sends the same beginning again and again makes no progress.
+    // A server that sends the same beginning again and again makes no progress.
     let case = Case::new(N);
     (0..20).for_each(|_| case.server.fault("/cdn/", HubFault::NoRangeCut(1000)));
     said(case.pull("a/b"));
@@ -109,7 +109,7 @@ fn wrong_contents_are_never_kept() {
         (HubFault::Flip(N - 1), "hash"),
         (HubFault::Short(N - 1), "299999"),
         (HubFault::Short(0), "0 bytes"),
-        (HubFault::Long, "more than"),
+        (HubFault::Long, "more bytes arrived"),
     ] {
         let case = Case::new(N);
         case.server.fault("/cdn/", fault.clone());
@@ -265,7 +265,7 @@ fn each_refusal_has_its_way_out() {
             .iter()
             .for_each(|word| assert!(message.contains(word), "{name}: `{word}` is not in: {message}"));
     }
-    // Nobody at home: said at once, and not after all tries, which here would never end.
+    // No server: said at once, and not after all tries, which here would never end.
     let endpoint = "http://127.0.0.1:9".to_owned();
     let options = HubOptions { endpoint, tries: u32::MAX, ..case.options() };
     let err = pull(&Hub::new(options).unwrap(), "a/b").unwrap_err();
@@ -283,7 +283,8 @@ fn a_repository_that_has_moved_is_followed() {
 
 #[test]
 fn redirects_that_lead_astray_are_not_followed() {
-    for (to, word) in [("Location: file:///etc/passwd\r\n", "no address"), ("", "nowhere")] {
+    for (to, word) in [("Location: file:///etc/passwd\r\n", "not http or https"), ("", "without a Location")]
+    {
         let case = Case::new(N);
         case.server.fault("/resolve/", HubFault::Status(302, to));
         assert!(said(case.pull("a/b")).contains(word), "{to}");

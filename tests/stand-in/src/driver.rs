@@ -211,7 +211,7 @@ impl Driver {
         CURRENT.set(card.map_or(0, |card| card + 1));
     }
 
-    /// Drops everything of a card's context, and says what nobody has given back.
+    /// Drops everything of a card's context, and reports what was not given back.
     pub fn destroy_context(&mut self, card: usize) {
         // Kernels go with their modules.
         self.functions.drop_card(card);

@@ -21,7 +21,7 @@ pub struct Allocations {
 }
 
 impl Allocations {
-    /// Those that somebody has to free.
+    /// Those that have to be freed.
     pub fn n_left(&self) -> usize {
         self.blocks.values().filter(|block| block.place != Place::Module).count()
     }
@@ -167,7 +167,7 @@ calls! {
         put(total, of_card as usize)
     }
 
-    /// The documentation says nothing of no bytes, so nobody may ask for them.
+    /// The documentation does not mention 0 bytes, so asking for them is an error.
     fn cuMemsetD8Async(at: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream) = |driver| {
         let card = driver.current()?;
         if bytes == 0 {

@@ -4,7 +4,7 @@
 //! card=h100            a card of the table; once for each card, `card=none` for none [default: rtx-5080]
 //! memory=512           MiB of every card [default: the card's own]
 //! driver=12.8          version of CUDA that the driver is for [default: 13.0]
-//! prompt               streams work at once, not when somebody waits
+//! prompt               streams work at once, not when they are waited for
 //! apart                no card can access another one's memory
 //! ordered              no kernel starts before the one ahead of it has ended
 //! seed=7               order in which the threads of a block run

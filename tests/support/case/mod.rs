@@ -122,7 +122,7 @@ pub fn backend(name: &str, threads: usize) -> Option<Box<dyn Backend>> {
     }
 }
 
-/// What backends have no kernels for, a line each. A line goes when its kernel comes; see
+/// Kernels that backends lack, a line each. A line goes when its kernel comes; see
 /// `tests/backends/conformance.rs`.
 pub const MISSING: &str = include_str!("../../missing.txt");
 
@@ -164,7 +164,7 @@ impl Numbers {
     }
 }
 
-/// A tensor of a type that nobody encodes: any bytes are codes of it, under scales of about a 50th of what a
+/// A tensor of a type without an encoder: any bytes are codes of it, under scales of about a 50th of what a
 /// row's inverse root is.
 pub fn random_points(ty: &dyn QuantType, rows: usize, cols: usize, mut byte: impl FnMut() -> u8) -> Vec<u8> {
     let block_bytes = ty.row_bytes(ty.block_elems()).expect("a block");
@@ -301,7 +301,7 @@ impl Case {
         }
     }
 
-    /// Whether a backend has the kernels that the case needs; what it may lack is listed in
+    /// True if a backend has the kernels that the case needs; what it may lack is listed in
     /// `tests/missing.txt`.
     pub fn has_kernels(&self, backend: &dyn Backend) -> bool {
         let missing = match backend.plan(&self.p) {

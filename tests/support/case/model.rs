@@ -8,7 +8,7 @@ use sterna::program::{
 
 use super::{Case, ty};
 
-/// What the model looks like.
+/// Shape of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub n_layers: usize,
@@ -24,7 +24,7 @@ pub struct Model {
     pub head_norms: bool,
     /// Type of the gate and of values' layer, where it is another.
     pub other: Option<&'static str>,
-    /// How many experts there are in place of a feed-forward network, and how many a row goes through.
+    /// Number of experts in place of a feed-forward network, and number that a row goes through.
     pub experts: Option<(usize, usize)>,
 }
 

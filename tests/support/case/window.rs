@@ -20,7 +20,7 @@ pub struct Heads {
     /// Query heads of one KV head.
     pub group: usize,
     pub head_dim: usize,
-    /// What values are multiplied with.
+    /// Factor of the values.
     pub value_scale: f32,
 }
 
@@ -34,7 +34,7 @@ impl Heads {
     }
 }
 
-/// What the reference does with a cache, right or wrong.
+/// Rules of the reference for a cache, right or wrong.
 #[derive(Clone, Copy)]
 pub struct Rule {
     pub bits: u32,
@@ -50,8 +50,8 @@ pub struct Rule {
     pub sliding: Option<u32>,
     /// The codecs of keys and of values, if there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
-    /// Whether codes of keys and the queries that meet them are rounded to bytes, as kernels for cards do,
-    /// and values to bytes or, where they go to tensor cores, halves.
+    /// Rounding of the codes of keys and the queries that meet them to bytes, as kernels for cards do, and of
+    /// values to bytes or, if they go to tensor cores, halves.
     pub rounding: Option<Rounded>,
 }
 
@@ -68,7 +68,7 @@ pub const RIGHT: Rule = Rule {
     rounding: None,
 };
 
-/// What the values that codes stand for are rounded to.
+/// Rounding of the values of codes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rounded {
     Bytes,
@@ -76,7 +76,7 @@ pub enum Rounded {
 }
 
 impl Rounded {
-    /// That of kernels for cards.
+    /// Attention's tiling of kernels for cards.
     pub fn on_cards(head_dim: usize) -> Self {
         if [64, 128].contains(&head_dim) { Self::Halves } else { Self::Bytes }
     }

@@ -1,5 +1,5 @@
-//! What every stage means, in plain f64 code that shares nothing with a backend. Weights are decoded by their
-//! type's own `decode_row`, which golden blocks prove.
+//! Reference of every stage, in plain f64 code that shares nothing with a backend. Weights are decoded by
+//! their type's own `decode_row`, which golden blocks prove.
 //!
 //! Each value comes with a bound on the error of an f32 implementation that starts from the same inputs:
 //! every operation adds its roundings to the errors that it is given, and says why.
@@ -401,7 +401,7 @@ fn capped(cap: f64, z: Near) -> Near {
     Near { v, err: z.err + z.v.abs() * (3e-7 + 4.0 * EPS) }
 }
 
-/// What a gate makes of what it multiplies.
+/// Product of an activated gate and the value beside it.
 fn gated(act: Act, gate: Near, up: Near) -> Near {
     if act != Act::ClampedSwiglu {
         return activated(act, gate).times(up);

@@ -8,7 +8,7 @@ pub const EPS: f64 = f32::EPSILON as f64;
 /// as the partial sums do, so that the error is about one EPS times that sum, whatever its length.
 pub const SUM: f64 = 8.0 * EPS;
 
-/// A value with a bound on the error of whoever computes it in f32.
+/// A value with a bound on the error of computing it in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Near {
     /// The value.
@@ -18,7 +18,7 @@ pub struct Near {
 }
 
 impl Near {
-    /// A value that everybody has.
+    /// A value that all implementations share.
     pub fn exact(v: f64) -> Self {
         Self { v, err: 0.0 }
     }
@@ -47,7 +47,7 @@ impl Near {
         Self { err: self.err + rounding, ..self }
     }
 
-    /// Whether `got` is within the bound. Values that are no numbers must be no numbers.
+    /// True if `got` is within the bound. Values that are no numbers must be no numbers.
     pub fn is(&self, got: f32) -> bool {
         if self.v.is_nan() {
             return got.is_nan();

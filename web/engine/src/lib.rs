@@ -1,4 +1,4 @@
-//! Sterna as a WebAssembly module. The package in `web/` calls what is exported here; nobody else does.
+//! Sterna as a WebAssembly module. The package in `web/` is the only caller of what is exported here.
 //!
 //! A `Model` is a batch of an engine. JavaScript adds requests and calls `Model::step` until they have
 //! ended, so that between two steps it can do something else. Options and answers are JSON, in JavaScript's

@@ -126,7 +126,7 @@ impl Codes {
         whole
     }
 
-    /// What queries are projected with before they meet the [residual](CodePage::residual) of a page.
+    /// Projection of queries before they meet the [residual](CodePage::residual) of a page.
     pub fn projection(&self) -> Option<&Qjl> {
         self.kv_codes().projection()
     }
@@ -142,8 +142,8 @@ impl Codes {
 }
 
 impl<'a> CodePage<'a> {
-    /// What the codes of the page left over, where there is such a thing: projected queries are multiplied
-    /// with that, and products are the sum of both.
+    /// Residual beside the codes of the page, if there is one: projected queries are multiplied with it, and
+    /// a product is the sum of both.
     pub fn residual(self) -> Option<Self> {
         self.codes.residual.as_ref().map(|part| Self { part, ..self })
     }

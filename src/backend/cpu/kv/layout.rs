@@ -15,7 +15,7 @@ pub struct Layout {
     pub page_bytes: usize,
     pub exact_pages: usize,
     pub exact_bytes: usize,
-    /// Whether its pages are those of a sliding window.
+    /// True if its pages are those of a sliding window.
     slides: bool,
 }
 

@@ -10,13 +10,13 @@ use crate::cpu::simd::{
 };
 use sterna_program::ActQuant;
 
-/// What the inputs of some layers need at most, in elements.
+/// Space that the inputs of some layers take at most, in elements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkspaceSize {
     q: usize,
     quant: usize,
     x: usize,
-    /// Of one thread.
+    /// Workspace of one thread.
     workspace: usize,
     scratch: ScratchSize,
 }
@@ -79,7 +79,7 @@ pub(super) struct Rows<'a> {
     pub floats: F32Rows<'a>,
 }
 
-/// What a thread needs to round rows.
+/// Scratch memory of a thread that rounds rows.
 struct Workspace {
     x: Aligned<f32>,
     done: Vec<(usize, RowQuant)>,
@@ -194,7 +194,7 @@ impl Acts {
         self.cols
     }
 
-    /// How the rows were rounded.
+    /// Rounding of the rows.
     pub fn kind(&self) -> ActQuant {
         self.kind
     }

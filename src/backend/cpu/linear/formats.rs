@@ -7,7 +7,7 @@ use crate::cpu::simd::Tile;
 use crate::cpu::simd::{BlockFn, F32Rows, FloatFn, Format, Kernels, Product, STRIP, Scratch, TernaryFn};
 use sterna_program::ActQuant;
 
-/// How one weight is multiplied with one kind of input.
+/// Kernel for one weight and one kind of input.
 #[derive(Clone, Copy)]
 pub enum Multiply {
     /// Integer products with int8 activations.
@@ -21,7 +21,7 @@ pub enum Multiply {
 }
 
 impl Multiply {
-    /// How to multiply weights of a format with inputs of that kind.
+    /// Kernel for weights of a format and inputs of that kind.
     pub fn of(format: Format, k: &Kernels, kind: ActQuant) -> Self {
         let kernels = k.of(format);
         let ints = match kind {

@@ -20,7 +20,7 @@ use sterna_program::ActQuant;
 /// A weight as the kernels read it: the file's own bytes.
 #[derive(Clone, Debug)]
 pub struct CpuWeight {
-    /// What the bytes mean.
+    /// Type of the bytes.
     pub ty: &'static dyn QuantType,
     /// Outputs.
     pub rows: usize,
@@ -100,7 +100,7 @@ pub struct Part<'a> {
     pub bias: Option<&'a [f32]>,
     /// `[rows, w.rows]`.
     pub out: &'a mut [f32],
-    /// Whether the result is added to what `out` holds.
+    /// True if the result is added to what `out` holds.
     pub add: bool,
 }
 

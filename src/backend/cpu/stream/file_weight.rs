@@ -18,10 +18,10 @@ const TILE: usize = 16;
 /// A weight that is read in pieces of some rows, or row by row.
 pub struct FileWeight {
     name: String,
-    /// What it is: all but the bytes, which are those of its first rows.
+    /// The weight without its bytes, which are only those of its first rows.
     pub shape: CpuWeight,
     row_bytes: usize,
-    /// What the type keeps behind the rows.
+    /// Bytes that the type stores after the rows.
     tail: Vec<u8>,
     file: Arc<dyn WeightBytes>,
     piece_rows: usize,
@@ -44,7 +44,7 @@ pub fn slot_bytes(decl: &WeightDecl, piece_bytes: usize) -> usize {
 }
 
 impl FileWeight {
-    /// Of a weight that can be read again and again.
+    /// Makes one of a weight that can be read again and again.
     ///
     /// # Errors
     /// What reading returns; [`BackendError::Weight`] for a weight that has to be made first.
@@ -52,7 +52,7 @@ impl FileWeight {
         let decl = w.decl();
         let name = decl.name.clone();
         let Some(file) = w.reader() else {
-            let detail = format!("{name} is made when it is loaded, and memory has no room for all of it");
+            let detail = format!("{name} is converted while it is loaded, and does not fit in memory");
             return Err(BackendError::Weight(detail.into()));
         };
         let together = decl.ty.rows_together();
@@ -136,7 +136,7 @@ impl FileWeight {
             _ => failed(err.to_string()),
         })?;
         if check && !self.shape.ty.is_valid(codes) {
-            return Err(failed(format!("a {} code that stands for no value", self.shape.ty.name())));
+            return Err(failed(format!("an invalid {} code", self.shape.ty.name())));
         }
         tail.copy_from_slice(&self.tail);
         Ok(bytes)

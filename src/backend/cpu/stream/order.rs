@@ -11,7 +11,7 @@ pub struct Piece {
     pub piece: usize,
 }
 
-/// What is read next.
+/// Next thing to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Piece(Piece),
@@ -19,10 +19,10 @@ pub enum Next {
     Chosen,
 }
 
-/// What a step reads if it runs all stages, and then the next step once more.
+/// Pieces that a step reads if it runs all stages, and that the next step reads again.
 pub struct Order {
     pub all: Vec<Next>,
-    /// Of each weight, where its first piece stands, or, of an expert's, where its stage chooses.
+    /// Place of each weight's first piece, or, for an expert's, of the stage that chooses.
     starts: Vec<Option<Start>>,
 }
 
@@ -45,7 +45,7 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
 }
 
 impl Order {
-    /// Of a program with such weights.
+    /// Order of a program with such weights.
     pub fn new(p: &Program, weights: &[Held]) -> Self {
         let file = |w: Weight| weights[w.0 as usize].file();
         let (mut all, mut starts) = (Vec::new(), vec![None; weights.len()]);
@@ -82,7 +82,7 @@ impl Order {
         }
     }
 
-    /// What stands behind a place; behind the last one a step begins anew.
+    /// The place after this one; after the last one comes the first of the next step.
     pub fn behind(&self, at: usize) -> usize {
         if at + 1 < self.all.len() { at + 1 } else { 0 }
     }

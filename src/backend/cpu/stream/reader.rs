@@ -39,12 +39,12 @@ struct Shared {
 
 struct State {
     spare: Vec<Slot>,
-    /// What is being read, or was, in the order in which it is used.
+    /// Pieces that are being read or have been read, in the order of their use.
     ahead: VecDeque<Ahead>,
-    /// What is read next: pieces of experts that were chosen, then those of the order from a place on.
+    /// Pieces of chosen experts, which are read before those of the order.
     chosen: VecDeque<Piece>,
     at: usize,
-    /// Of the guess that is followed: what is read for an earlier one is dropped.
+    /// Number of the guess that is followed: what is read for an earlier one is dropped.
     guess: u64,
     wrong_guesses: u64,
     stop: bool,
@@ -76,8 +76,8 @@ pub fn slots(on: &mut impl PartAllocator, n: usize, slot_bytes: usize) -> Vec<Sl
 }
 
 impl Reader {
-    /// Of the weights of a program that are not in memory, into so many slots; none if nothing is multiplied
-    /// that is not there. The first pieces are read at once.
+    /// Reader of the weights of a program that are not in memory, into this many slots; `None` if all weights
+    /// that are multiplied are in memory. The first pieces are read at once.
     ///
     /// # Errors
     /// [`BackendError::Device`] where the system refuses a thread.
@@ -168,7 +168,7 @@ impl Reader {
         shared.work.notify_one();
     }
 
-    /// How often another piece was wanted than the one that was foreseen.
+    /// Number of times that another piece was needed than the one that was foreseen.
     pub fn wrong_guesses(&self) -> u64 {
         self.shared.state().wrong_guesses
     }
@@ -186,7 +186,7 @@ impl Drop for Reader {
 }
 
 impl State {
-    /// What is read next, if that is known.
+    /// Next piece to read, if that is known.
     fn next(&self, order: &Order) -> Option<Piece> {
         self.chosen.front().copied().or_else(|| match order.all.get(self.at)? {
             Next::Piece(piece) => Some(*piece),
@@ -236,7 +236,7 @@ impl Shared {
         self.work.notify_one();
     }
 
-    /// What the thread does.
+    /// Main loop of the thread.
     fn work(&self) {
         let mut state = self.state();
         while !state.stop {
@@ -259,7 +259,7 @@ impl Shared {
             state = self.state();
             match guess == state.guess {
                 true => {
-                    // Whoever uses pieces takes the first one alone, and waits for it.
+                    // The user of pieces takes only the first one, and waits for it.
                     let last = state.ahead.back_mut().expect("it was put there, and is not taken unread");
                     last.slot = Some((slot, read));
                     self.read.notify_one();

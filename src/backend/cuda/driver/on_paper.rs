@@ -25,7 +25,7 @@ impl OnPaper {
 }
 
 fn refuse<T>(call: &'static str) -> Result<T, BackendError> {
-    let detail = "the card is one that is planned for, and is not here".to_owned();
+    let detail = "this card is only planned for, and is not in this machine".to_owned();
     Err(BackendError::Device { backend: "cuda", call, detail })
 }
 

@@ -1,5 +1,5 @@
 //! Where the host waits for a device. Elsewhere a thread does; in a browser nothing may block, so there the
-//! stack of the WebAssembly module is suspended until a promise settles (JSPI), and whoever calls notices
+//! stack of the WebAssembly module is suspended until a promise settles (JSPI), and the caller notices
 //! nothing.
 
 #[cfg(not(target_arch = "wasm32"))]

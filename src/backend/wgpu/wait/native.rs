@@ -37,7 +37,7 @@ pub fn mapped<E>(
     mut wait: impl FnMut() -> Result<(), E>,
 ) -> Result<Result<(), String>, E> {
     let (told, answer) = mpsc::channel();
-    // Nobody listens any more where waiting failed.
+    // The receiver is gone if waiting failed.
     buffer.map_async(wgpu::MapMode::Read, 0..bytes, move |mapped| drop(told.send(mapped)));
     let patience = Instant::now() + PATIENCE;
     loop {

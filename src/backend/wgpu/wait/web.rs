@@ -38,7 +38,7 @@ pub fn now<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
 pub fn done(_: &Device, queue: &Queue, _: Option<SubmissionIndex>) -> Result<(), String> {
     let (told, answer) = oneshot::channel();
     queue.on_submitted_work_done(move || {
-        // Nobody waits any more after too long a time.
+        // The receiver is gone after too long a time.
         let _ = told.send(());
     });
     in_time(answer)
@@ -58,7 +58,7 @@ pub fn mapped<E>(
     Ok(in_time(answer).and_then(|mapped| mapped.map_err(|err| err.to_string())))
 }
 
-/// What a callback sends, unless it takes too long.
+/// The value that a callback sends, unless it takes too long.
 fn in_time<T: 'static>(answer: oneshot::Receiver<T>) -> Result<T, String> {
     let (promise, answer) = promised(answer);
     let mut timer = JsValue::UNDEFINED;

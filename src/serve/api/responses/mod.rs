@@ -94,7 +94,7 @@ fn refuse(fields: &Fields) -> Result<(), ApiError> {
     for name in ["previous_response_id", "conversation", "prompt"] {
         if fields.get(name).is_some() {
             let message =
-                format!("`{name}`: this server remembers no responses: send the conversation as `input`");
+                format!("`{name}`: this server does not store responses: send the conversation as `input`");
             return Err(ApiError::unsupported(name).with(message));
         }
     }

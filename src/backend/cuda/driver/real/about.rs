@@ -55,9 +55,10 @@ pub fn cards() -> Result<Vec<String>, BackendError> {
 pub fn cards_with_memory() -> Result<Vec<String>, BackendError> {
     let with_memory = |(ordinal, card): (usize, String)| match free_and_total(ordinal as i32) {
         Ok((free, total)) => {
-            format!("{card}; {} MiB of {} MiB are free beside this program's own", free >> 20, total >> 20)
+            let (free, total) = (free >> 20, total >> 20);
+            format!("{card}; {free} MiB of {total} MiB are free besides what this program uses")
         }
-        Err(err) => format!("{card}; nobody knows what is free: {err}"),
+        Err(err) => format!("{card}; its free memory is unknown: {err}"),
     };
     Ok(cards()?.into_iter().enumerate().map(with_memory).collect())
 }
