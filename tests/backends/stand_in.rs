@@ -266,7 +266,7 @@ fn a_card_that_computes_something_else_is_not_used() {
         return;
     }
     for (wrong, says) in [
-        ("wrong=attend__f16", "self-test: stage attend over 1 rows with KV f16 and f16 is "),
+        ("wrong=attend__f16", "self-test: stage attend over 1 rows with KV f16 and f16 differs by "),
         ("wrong=ffn_in__i2_s@graph", " after steps as a whole: "),
     ] {
         let run = |backend| sterna(wrong, &[&RUN[..], &["--backend", backend]].concat());
