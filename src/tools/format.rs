@@ -28,6 +28,13 @@ pub enum Format {
     Pythonic,
     /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` for each argument, as plain text.
     Qwen3Coder,
+    /// Seed-OSS: the same between `<seed:tool_call>` and `</seed:tool_call>`, texts without lines of their own.
+    SeedOss,
+    /// GLM 4.5 and later: `<tool_call>name` with `<arg_key>` and `<arg_value>` for each argument, as plain text.
+    Glm,
+    /// MiniMax M2: `<invoke name="name">` with a `<parameter name="key">` for each argument, as plain text, all
+    /// calls between `<minimax:tool_call>` and `</minimax:tool_call>`.
+    MiniMax,
     /// For templates that know no tools: the tools stand in a system message, and the message is
     /// `{"tool_calls": […]}` or `{"response": …}`.
     Generic,
@@ -45,6 +52,9 @@ impl Format {
         ("deepseek-v3.1", Self::DeepSeek31),
         ("pythonic", Self::Pythonic),
         ("qwen3-coder", Self::Qwen3Coder),
+        ("seed-oss", Self::SeedOss),
+        ("glm", Self::Glm),
+        ("minimax", Self::MiniMax),
         ("generic", Self::Generic),
     ];
 
@@ -117,6 +127,9 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<|channel|>", "<|message|>", "<|call|>"], Format::Harmony),
     (&["<｜tool▁sep｜>", "```json", "tools"], Format::DeepSeek),
     (&["<｜tool▁sep｜>", "tools"], Format::DeepSeek31),
+    (&["<seed:tool_call>", "<function="], Format::SeedOss),
+    (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
+    (&["<tool_call>", "<arg_key>", "<arg_value>"], Format::Glm),
     (&["<function=", "<parameter="], Format::Qwen3Coder),
     (&["<tool_call>"], Format::Hermes),
     (&["[TOOL_CALLS]", "[ARGS]"], Format::MistralArgs),
