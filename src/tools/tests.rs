@@ -377,6 +377,29 @@ fn formats_by_template_and_by_name() {
 }
 
 #[test]
+fn models_whose_templates_show_calls_and_no_tools() {
+    let r1 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json";
+    let v31 = "<｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>";
+    assert_eq!(Format::of_model(r1, |_| true), Format::DeepSeek);
+    assert_eq!(Format::of_model(v31, |_| true), Format::DeepSeek31);
+    assert_eq!(Format::of_model(r1, |token| token != "<｜tool▁sep｜>"), Format::Generic);
+    assert_eq!(Format::of_model("{{ messages }}", |_| true), Format::Generic);
+    assert!(!Format::DeepSeek.shows_tools(r1) && Format::DeepSeek.shows_tools("{% if tools %}"));
+    let shown = Format::DeepSeek.messages(&[Message::new("user", "Hi")], &[weather()]);
+    assert_eq!((shown.len(), shown[0].role.as_str()), (2, "system"));
+    assert!(shown[0].content.contains("\"weather\""), "{}", shown[0].content);
+}
+
+#[test]
+fn an_answer_that_is_given_goes_on_in_its_channel() {
+    assert_eq!(Format::Harmony.opens_answer(), "<|channel|>final<|message|>");
+    for rest in [" and rain.", "{\"a\": 1}", "n"] {
+        assert_eq!(read_any(&options(Format::Harmony), rest).content, rest);
+    }
+    assert_eq!(Format::Hermes.opens_answer(), "");
+}
+
+#[test]
 fn generic_messages_tell_of_tools_and_calls() {
     let call =
         ToolCall { id: Some("1".into()), name: "weather".into(), arguments: "{\"b\": 1, \"a\": 2}".into() };
@@ -394,7 +417,7 @@ fn generic_messages_tell_of_tools_and_calls() {
     assert_eq!(shown[2].content, "{\"tool_calls\":[{\"name\":\"weather\",\"arguments\":{\"b\":1,\"a\":2}}]}");
     let answers = "{\"tool_response\": \"rain\", \"name\": \"weather\"}\n{\"tool_response\": \"sun\"}";
     assert_eq!((shown[3].role.as_str(), shown[3].content.as_str(), shown.len()), ("user", answers, 4));
-    assert_eq!(Format::Hermes.messages(&messages, &[weather()]), messages);
+    assert_eq!(Format::Hermes.messages(&messages, &[]), messages);
 }
 
 #[test]
