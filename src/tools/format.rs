@@ -29,12 +29,13 @@ pub enum Format {
     Pythonic,
     /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` for each argument, as plain text.
     Qwen3Coder,
-    /// Seed-OSS: the same between `<seed:tool_call>` and `</seed:tool_call>`, texts without lines of their own.
+    /// Seed-OSS: the same between `<seed:tool_call>` and `</seed:tool_call>`, no text on lines of its own.
     SeedOss,
-    /// GLM 4.5 and later: `<tool_call>name` with `<arg_key>` and `<arg_value>` for each argument, as plain text.
+    /// GLM 4.5 and later: `<tool_call>name` with `<arg_key>` and `<arg_value>` for each argument, as plain
+    /// text.
     Glm,
-    /// MiniMax M2: `<invoke name="name">` with a `<parameter name="key">` for each argument, as plain text, all
-    /// calls between `<minimax:tool_call>` and `</minimax:tool_call>`.
+    /// MiniMax M2: `<invoke name="name">` with a `<parameter name="key">` for each argument, as plain text,
+    /// all calls between `<minimax:tool_call>` and `</minimax:tool_call>`.
     MiniMax,
     /// For templates that know no tools: the tools stand in a system message, and the message is
     /// `{"tool_calls": […]}` or `{"response": …}`.
@@ -123,8 +124,8 @@ impl Format {
     }
 
     /// The messages as the template can show them, with a system text of the `tools` that it does not show.
-    /// [`Generic`](Self::Generic) makes ordinary messages of calls and answers; [`Harmony`](Self::Harmony) has
-    /// one text beside a call, in the channel of thoughts.
+    /// [`Generic`](Self::Generic) makes ordinary messages of calls and answers; [`Harmony`](Self::Harmony)
+    /// has one text beside a call, in the channel of thoughts.
     pub fn messages(self, messages: &[Message], tools: &[Tool]) -> Vec<Message> {
         match self {
             Self::Generic => {}
@@ -209,10 +210,10 @@ fn plain(message: &Message) -> Message {
     }
 }
 
-const IN_JSON: &str = "Answer in JSON. To call tools: {\"tool_calls\": [{\"name\": NAME, \"arguments\": {…}}]}. To \
-                       answer with text: {\"response\": TEXT}.";
-const AS_TRAINED: &str = "To call tools, end the answer with function calls in the form that you know: for each one \
-                          the name, and the arguments as a JSON object.";
+const IN_JSON: &str = "Answer in JSON. To call tools: {\"tool_calls\": [{\"name\": NAME, \"arguments\": \
+                       {…}}]}. To answer with text: {\"response\": TEXT}.";
+const AS_TRAINED: &str = "To call tools, end the answer with function calls in the form that you know: for \
+                          each one the name, and the arguments as a JSON object.";
 
 /// Messages with a system text of the tools, and of how they are called.
 fn with_tools(mut messages: Vec<Message>, tools: &[Tool], how: &str) -> Vec<Message> {

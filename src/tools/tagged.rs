@@ -236,8 +236,8 @@ impl Tagged {
     }
 }
 
-/// The name before the first of `ends`, which is read with it, or before another of them; an error if it is too
-/// long, or goes over a line.
+/// The name before the first of `ends`, which is read with it, or before another of them; an error if it is
+/// too long, or goes over a line.
 fn name<'r>(rest: &'r str, ends: &[&str]) -> Option<Result<(&'r str, usize), ()>> {
     let head = &rest[..rest.floor_char_boundary(MOST_NAME_BYTES)];
     let (at, used) = match find(head, ends) {

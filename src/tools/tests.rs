@@ -170,8 +170,8 @@ fn calls_in_other_tags() {
         (
             Format::MiniMax,
             "Look:\n<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">New\n\"York\"\n\
-             </parameter>\n<parameter name=\"days\">3</parameter>\n<parameter name=\"else\">x < y</parameter>\n\
-             </invoke>\n<invoke name=\"b\">\n</invoke>\n</minimax:tool_call>",
+             </parameter>\n<parameter name=\"days\">3</parameter>\n<parameter name=\"else\">x < y\
+             </parameter>\n</invoke>\n<invoke name=\"b\">\n</invoke>\n</minimax:tool_call>",
             "<minimax:tool_call> <invoke name=\"\nb\">",
         ),
     ] {

@@ -24,8 +24,8 @@ use super::tls::Acceptor;
 const HEAD_BYTES: usize = 64 << 10;
 /// Longest time from a request to the close of the writing side, by a client that waits for the answer.
 const CLOSES_WITHIN: Duration = Duration::from_millis(200);
-/// Sent to a client that has closed its writing side, to learn whether it still reads: HTTP/1.1 lets any number
-/// of such responses go before the answer.
+/// Sent to a client that has closed its writing side, to learn whether it still reads: HTTP/1.1 lets any
+/// number of such responses go before the answer.
 const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Times from one probe to the next. The system of a client that has left refuses the first one that arrives,
 /// and the next one then fails. Go's clients take five.
@@ -127,8 +127,8 @@ fn log(ended: hyper::Result<()>) {
 /// A socket whose other end must read now and then: one that takes nothing for a while is closed.
 ///
 /// A client that closes its writing side has left, or it has said all and waits for the answer. Both look the
-/// same until something is sent. One that closes it right behind a request is taken to wait for the answer, and
-/// is sent a [`PROBE`] now and then until that begins.
+/// same until something is sent. One that closes it right behind a request is taken to wait for the answer,
+/// and is sent a [`PROBE`] now and then until that begins.
 struct Watched<S> {
     stream: S,
     patience: Duration,

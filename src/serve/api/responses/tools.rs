@@ -181,8 +181,8 @@ impl List {
     }
 }
 
-/// A custom tool, whose input is a text. A grammar of it is shown to the model, and enforced if it is a regular
-/// expression.
+/// A custom tool, whose input is a text. A grammar of it is shown to the model, and enforced if it is a
+/// regular expression.
 fn custom(tool: &Fields) -> Result<Tool, ApiError> {
     let mut function = declared(tool, "parameters")?;
     let format = tool.object("format")?.unwrap_or_default();
@@ -193,8 +193,8 @@ fn custom(tool: &Fields) -> Result<Tool, ApiError> {
             "regex" => input["pattern"] = json!(format!("^(?:{grammar})$")),
             // A text in JSON is escaped, which rules of Lark know nothing of.
             _ => tracing::warn!(
-                "`{}`: the model is told of this grammar, not held to it: only those of the syntax `regex` are \
-                 enforced",
+                "`{}`: the model is told of this grammar, not held to it: only one of the syntax `regex` \
+                 is enforced",
                 format.path("definition")
             ),
         }
