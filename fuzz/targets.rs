@@ -308,7 +308,12 @@ pub fn tools(data: &[u8]) {
             match delta {
                 Delta::CallBegun { .. } => arguments.clear(),
                 Delta::Arguments { text, .. } => arguments += &text,
-                Delta::CallEnded { .. } if *format == Format::Qwen3Coder => {
+                Delta::CallEnded { .. }
+                    if matches!(
+                        format,
+                        Format::Qwen3Coder | Format::SeedOss | Format::Glm | Format::MiniMax
+                    ) =>
+                {
                     serde_json::from_str::<serde_json::Value>(&arguments).expect("tags become JSON");
                 }
                 _ => {}

@@ -104,7 +104,7 @@ impl Constraints {
             return Err(excludes(name, "tools"));
         }
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
-        let format = Format::of_template(served.template.source());
+        let format = served.format();
         let format = (may_call || format.has_channels()).then_some(format);
         Ok(Self { grammar, space, tool_config, format, reasoning: splits && served.thinks() })
     }
@@ -193,6 +193,9 @@ impl Constraints {
                     token: &token,
                 };
                 let Some(grammar) = format.grammar(&wanted) else { return Ok(()) };
+                if format.has_plain_texts() && self.tool_config.tools.iter().any(has_pattern) {
+                    tracing::warn!("`tools`: texts in this model's calls are not held to `pattern`");
+                }
                 ("tools", Source::Lark(grammar))
             }
             (None, Some((name, source))) => {
@@ -237,6 +240,12 @@ impl Constraints {
             seed,
         }
     }
+}
+
+/// Whether an argument of a tool is a text of a certain form.
+fn has_pattern(tool: &Tool) -> bool {
+    let properties = tool.parameters.get("properties").and_then(Value::as_object);
+    properties.is_some_and(|all| all.values().any(|schema| schema.get("pattern").is_some()))
 }
 
 /// The schema of a grammar for JSON, and whether all of its keywords are enforced. `None` for other grammars.

@@ -8,7 +8,7 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::model::Served;
 use sterna_tokenizer::chat::{Extras, Message, Prompt, ToolCall};
-use sterna_tools::{Format, Tool};
+use sterna_tools::Tool;
 
 /// Most messages of a conversation.
 pub const MESSAGES: usize = 4096;
@@ -44,14 +44,15 @@ impl ChatPrompt {
     /// 400 if the template refuses it, or makes nothing of it.
     pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
         let Self { messages, add_generation_prompt, assistant_prefix, extras } = self;
-        let messages = Format::of_template(served.template.source()).messages(messages, &[]);
+        let format = served.format();
+        let messages = format.messages(messages, &[]);
         let (template, tokenizer) = (&served.template, served.tokenizer());
         let prompt = template.prompt(
             tokenizer,
             &messages,
             extras,
             *add_generation_prompt,
-            assistant_prefix.as_deref(),
+            assistant_prefix.as_deref().map(|words| [format.opens_answer(), words]),
         );
         match prompt {
             Ok(prompt) if prompt.ids.is_empty() => {
@@ -67,11 +68,11 @@ impl ChatPrompt {
     /// The same where an answer has that form: the template shows the tools, in its words or in ours.
     #[must_use]
     pub fn offering(mut self, constraints: &Constraints, served: &Served) -> Self {
-        let format = Format::of_template(served.template.source());
+        let format = served.format();
         if let Some(tools) = constraints.offered() {
-            match format {
-                Format::Generic => self.messages = format.messages(&self.messages, tools),
-                _ => self.extras.tools = tools.iter().map(Tool::to_json).collect(),
+            match format.shows_tools(served.template.source()) {
+                false => self.messages = format.messages(&self.messages, tools),
+                true => self.extras.tools = tools.iter().map(Tool::to_json).collect(),
             }
         }
         if constraints.leaves_no_thoughts() {

@@ -126,8 +126,12 @@ impl Served {
 
     /// True for a template with thoughts, which are split off.
     pub fn thinks(&self) -> bool {
-        let source = self.template.source();
-        source.contains("<think>") || Format::of_template(source).has_channels()
+        self.template.source().contains("<think>") || self.format().has_channels()
+    }
+
+    /// Format of its messages.
+    pub fn format(&self) -> Format {
+        Format::of_model(self.template.source(), |token| self.tokenizer().token_id(token).is_some())
     }
 
     /// Weights of its file, of all tensors.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Tool;
+use super::head::SEPARATOR;
 use sterna_tokenizer::chat::Message;
 
 /// Format of a model's calls.
@@ -28,6 +29,14 @@ pub enum Format {
     Pythonic,
     /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` for each argument, as plain text.
     Qwen3Coder,
+    /// Seed-OSS: the same between `<seed:tool_call>` and `</seed:tool_call>`, no text on lines of its own.
+    SeedOss,
+    /// GLM 4.5 and later: `<tool_call>name` with `<arg_key>` and `<arg_value>` for each argument, as plain
+    /// text.
+    Glm,
+    /// MiniMax M2: `<invoke name="name">` with a `<parameter name="key">` for each argument, as plain text,
+    /// all calls between `<minimax:tool_call>` and `</minimax:tool_call>`.
+    MiniMax,
     /// For templates that know no tools: the tools stand in a system message, and the message is
     /// `{"tool_calls": […]}` or `{"response": …}`.
     Generic,
@@ -45,6 +54,9 @@ impl Format {
         ("deepseek-v3.1", Self::DeepSeek31),
         ("pythonic", Self::Pythonic),
         ("qwen3-coder", Self::Qwen3Coder),
+        ("seed-oss", Self::SeedOss),
+        ("glm", Self::Glm),
+        ("minimax", Self::MiniMax),
         ("generic", Self::Generic),
     ];
 
@@ -64,6 +76,36 @@ impl Format {
         WORDS.iter().find(|(words, _)| has(words)).map_or(Self::Generic, |(_, format)| *format)
     }
 
+    /// The format of a model: that of its template; or, where that is never given tools, the one in which it
+    /// shows calls, if the vocabulary has the tokens for them.
+    pub fn of_model(source: &str, has_token: impl Fn(&str) -> bool) -> Self {
+        let replayed = source.contains(SEPARATOR) && DEEPSEEK_TOKENS.iter().all(|token| has_token(token));
+        match Self::of_template(source) {
+            Self::Generic if replayed && source.contains("```json") => Self::DeepSeek,
+            Self::Generic if replayed => Self::DeepSeek31,
+            format => format,
+        }
+    }
+
+    /// True if a template of this format shows the tools itself. If not, [`messages`](Self::messages) does.
+    pub fn shows_tools(self, source: &str) -> bool {
+        match self {
+            Self::Generic => false,
+            Self::DeepSeek | Self::DeepSeek31 => source.contains("tools"),
+            _ => true,
+        }
+    }
+
+    /// Opening of an answer that is given, behind the template's prompt.
+    pub fn opens_answer(self) -> &'static str {
+        if self == Self::Harmony { "<|channel|>final<|message|>" } else { "" }
+    }
+
+    /// True if an argument that is a text is written as it is, so that only its choices are enforced.
+    pub fn has_plain_texts(self) -> bool {
+        self.tags().is_some()
+    }
+
     /// True if a message may hold several calls.
     pub fn is_parallel(self) -> bool {
         !matches!(self, Self::Llama3 | Self::Harmony)
@@ -81,14 +123,14 @@ impl Format {
         self == Self::Harmony
     }
 
-    /// The messages as the template can show them. [`Generic`](Self::Generic) makes a system text of the
-    /// tools, and ordinary messages of calls and answers; [`Harmony`](Self::Harmony) has one text beside a
-    /// call, in the channel of thoughts.
+    /// The messages as the template can show them, with a system text of the `tools` that it does not show.
+    /// [`Generic`](Self::Generic) makes ordinary messages of calls and answers; [`Harmony`](Self::Harmony)
+    /// has one text beside a call, in the channel of thoughts.
     pub fn messages(self, messages: &[Message], tools: &[Tool]) -> Vec<Message> {
         match self {
             Self::Generic => {}
             Self::Harmony => return messages.iter().map(thought_aloud).collect(),
-            _ => return messages.to_vec(),
+            _ => return with_tools(messages.to_vec(), tools, AS_TRAINED),
         }
         let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
         for message in messages {
@@ -101,14 +143,7 @@ impl Format {
                 _ => out.push(plain(message)),
             }
         }
-        if !tools.is_empty() {
-            let text = introduce(tools);
-            match out.first_mut().filter(|first| first.role == "system") {
-                Some(system) => system.content = format!("{}\n\n{text}", system.content),
-                None => out.insert(0, Message::new("system", text)),
-            }
-        }
-        out
+        with_tools(out, tools, IN_JSON)
     }
 }
 
@@ -117,6 +152,9 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<|channel|>", "<|message|>", "<|call|>"], Format::Harmony),
     (&["<｜tool▁sep｜>", "```json", "tools"], Format::DeepSeek),
     (&["<｜tool▁sep｜>", "tools"], Format::DeepSeek31),
+    (&["<seed:tool_call>", "<function="], Format::SeedOss),
+    (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
+    (&["<tool_call>", "<arg_key>", "<arg_value>"], Format::Glm),
     (&["<function=", "<parameter="], Format::Qwen3Coder),
     (&["<tool_call>"], Format::Hermes),
     (&["[TOOL_CALLS]", "[ARGS]"], Format::MistralArgs),
@@ -124,6 +162,15 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["[func_name1("], Format::Pythonic),
     (&["<|python_tag|>"], Format::Llama3),
     (&["ipython", "\"parameters\""], Format::Llama3),
+];
+
+/// Tokens of DeepSeek's calls.
+const DEEPSEEK_TOKENS: &[&str] = &[
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    SEPARATOR,
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
 ];
 
 /// A message whose thoughts are its text, if it calls.
@@ -163,11 +210,21 @@ fn plain(message: &Message) -> Message {
     }
 }
 
-fn introduce(tools: &[Tool]) -> String {
+const IN_JSON: &str = "Answer in JSON. To call tools: {\"tool_calls\": [{\"name\": NAME, \"arguments\": \
+                       {…}}]}. To answer with text: {\"response\": TEXT}.";
+const AS_TRAINED: &str = "To call tools, end the answer with function calls in the form that you know: for \
+                          each one the name, and the arguments as a JSON object.";
+
+/// Messages with a system text of the tools, and of how they are called.
+fn with_tools(mut messages: Vec<Message>, tools: &[Tool], how: &str) -> Vec<Message> {
+    if tools.is_empty() {
+        return messages;
+    }
     let list: Vec<String> = tools.iter().map(|tool| tool.to_json().to_string()).collect();
-    format!(
-        "These tools can be called:\n{}\n\nAnswer in JSON. To call tools: {{\"tool_calls\": \
-         [{{\"name\": NAME, \"arguments\": {{…}}}}]}}. To answer with text: {{\"response\": TEXT}}.",
-        list.join("\n")
-    )
+    let text = format!("These tools can be called:\n{}\n\n{how}", list.join("\n"));
+    match messages.first_mut().filter(|first| first.role == "system") {
+        Some(system) => system.content = format!("{}\n\n{text}", system.content),
+        None => messages.insert(0, Message::new("system", text)),
+    }
+    messages
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::head::SEPARATOR;
+use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
 use super::{Choice, Format, Tool, is_text};
 
 /// Messages that are allowed.
@@ -51,7 +52,10 @@ impl Format {
             Self::Llama3 => writer.llama3(&tools),
             Self::Hermes => writer.hermes(&tools),
             Self::Mistral => writer.mistral(&tools),
-            Self::Qwen3Coder => writer.qwen3_coder(&tools),
+            Self::Qwen3Coder => writer.tagged(&tools, &QWEN3_CODER),
+            Self::SeedOss => writer.tagged(&tools, &SEED_OSS),
+            Self::Glm => writer.tagged(&tools, &GLM),
+            Self::MiniMax => writer.tagged(&tools, &MINIMAX),
             Self::MistralArgs => writer.mistral_args(&tools),
             Self::Harmony => writer.harmony(&tools),
             Self::DeepSeek => writer.deepseek(&tools, true),
@@ -183,22 +187,22 @@ impl Writer<'_> {
 
     fn hermes(&mut self, tools: &[&Tool]) {
         self.json_calls(tools, "{\"name\": ", ", \"arguments\": ", "}\n");
-        self.tagged_message();
+        self.tagged_message(["<tool_call>", "</tool_call>"], "call", self.parallel);
     }
 
-    /// Calls between `<tool_call>` and `</tool_call>`.
-    fn tagged_message(&mut self) {
-        let (open, close) = (self.mark("<tool_call>"), self.mark("</tool_call>"));
-        let more = if self.parallel { " more*" } else { "" };
-        if self.parallel {
-            self.line(&format!("more: \"\\n\" {open} call {close}"));
+    /// Calls between two marks, `calls` in each pair of them, and any number of pairs if there are `more`.
+    fn tagged_message(&mut self, marks: [&str; 2], calls: &str, more: bool) {
+        let [open, close] = marks.map(|mark| self.mark(mark));
+        if more {
+            self.line(&format!("more: \"\\n\" {open} {calls} {close}"));
         }
+        let more = if more { " more*" } else { "" };
         if self.is_free() {
-            self.up_to("head", "<tool_call>");
-            self.line(&format!("message: TEXT | head call {close}{more}"));
+            self.up_to("head", marks[0]);
+            self.line(&format!("message: TEXT | head {calls} {close}{more}"));
         } else {
             let or = self.or_answer();
-            self.line(&format!("message: {open} call {close}{more}{or}"));
+            self.line(&format!("message: {open} {calls} {close}{more}{or}"));
         }
     }
 
@@ -366,37 +370,69 @@ impl Writer<'_> {
         }
     }
 
-    fn qwen3_coder(&mut self, tools: &[&Tool]) {
-        self.line("value[lazy]: TEXT \"\\n</parameter>\\n\"");
+    /// Texts in a row, those that are a token of the vocabulary as such.
+    fn sequence(&self, texts: &[&str]) -> String {
+        let (mut out, mut plain) = (Vec::new(), String::new());
+        for text in texts.iter().filter(|text| !text.is_empty()) {
+            match (self.wanted.token)(text) {
+                Some(id) => {
+                    out.extend((!plain.is_empty()).then(|| quote(&std::mem::take(&mut plain))));
+                    out.push(format!("<[{id}]>"));
+                }
+                None => plain += text,
+            }
+        }
+        out.extend((!plain.is_empty()).then(|| quote(&plain)));
+        out.join(" ")
+    }
+
+    fn tagged(&mut self, tools: &[&Tool], tags: &Tags) {
+        let line = if tags.in_lines { "\n" } else { "" };
+        let end = self.sequence(&[line, tags.close_value, "\n"]);
+        let lazy = if (self.wanted.token)(tags.close_value).is_some() { "" } else { "[lazy]" };
+        self.line(&format!("value{lazy}: TEXT {end}"));
+        let before_value = if tags.value.is_empty() { "" } else { "\n" };
         for (i, tool) in tools.iter().enumerate() {
             let mut parameters = Vec::new();
             let required = tool.parameters.get("required").and_then(Value::as_array);
             let properties = tool.parameters.get("properties").and_then(Value::as_object);
             for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
-                let head = quote(&format!("<parameter={name}>\n"));
+                let [open, close] = tags.key;
+                let head = self.sequence(&[open, name.as_str(), close, before_value, tags.value, line]);
                 let choices = schema.get("enum").and_then(Value::as_array);
                 let choices = choices.filter(|_| is_text(schema)).into_iter().flatten();
                 let texts: Vec<String> = choices
                     .filter_map(Value::as_str)
-                    .map(|text| quote(&format!("{text}\n</parameter>\n")))
+                    .map(|text| self.sequence(&[text, line, tags.close_value, "\n"]))
                     .collect();
                 let body = if !texts.is_empty() {
                     format!("({})", texts.join(" | "))
                 } else if is_text(schema) {
                     "value".to_owned()
                 } else {
-                    format!("{} \"\\n</parameter>\\n\"", self.value(tool, (i, k), name, schema))
+                    format!("{} {end}", self.value(tool, (i, k), name, schema))
                 };
                 let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
                 let optional = if is_required { "" } else { "?" };
                 self.line(&format!("parameter_{i}_{k}: {head} {body}"));
                 parameters.push(format!("parameter_{i}_{k}{optional}"));
             }
-            let head = quote(&format!("\n<function={}>\n", tool.name));
-            self.line(&format!("call_{i}: {head} {} \"</function>\\n\"", parameters.join(" ")));
+            let (before, close) = match (tags.call.is_empty(), tags.holds_several) {
+                (true, _) => ("", String::new()),
+                (_, true) => ("", self.sequence(&[tags.close, "\n"])),
+                (_, false) => ("\n", self.sequence(&[tags.close, "\n"])),
+            };
+            // What ends a name is written with the line end behind it.
+            let [end, line] = if tags.name_ends[0] == "\n" { ["\n", ""] } else { [tags.name_ends[0], "\n"] };
+            let head = self.sequence(&[before, tags.call, tool.name.as_str(), end, line]);
+            self.line(&format!("call_{i}: {head} {} {close}", parameters.join(" ")));
         }
         self.any_call(tools.len());
-        self.tagged_message();
+        match (tags.holds_several, self.parallel) {
+            (false, parallel) => self.tagged_message(tags.outer, "call", parallel),
+            (true, false) => self.tagged_message(tags.outer, "\"\\n\" call", false),
+            (true, true) => self.tagged_message(tags.outer, "\"\\n\" call+", false),
+        }
     }
 }
 

@@ -106,7 +106,6 @@ const OPEN_THOUGHTS: &str = "<think>";
 const CLOSE_THOUGHTS: &str = "</think>";
 const OPEN_CALL: &str = "<tool_call>";
 const CLOSE_CALL: &str = "</tool_call>";
-const FUNCTION: &str = "<function=";
 const PYTHON: &str = "<|python_tag|>";
 const CALLS: &str = "[TOOL_CALLS]";
 const OPEN_ALL: &str = "<｜tool▁calls▁begin｜>";
@@ -321,9 +320,13 @@ impl Parser {
     }
 
     fn text(&mut self, out: &mut Vec<Delta>) -> bool {
+        let tags = self.options.format.and_then(Format::tags);
+        let of_tags = tags.map(|tags| [tags.outer[0], tags.call]);
         let marks: &[&str] = match self.options.format {
-            Some(Format::Hermes) => &[OPEN_CALL],
-            Some(Format::Qwen3Coder) => &[OPEN_CALL, FUNCTION],
+            Some(Format::Hermes | Format::Glm) => &[OPEN_CALL],
+            Some(Format::Qwen3Coder | Format::SeedOss | Format::MiniMax) => {
+                of_tags.as_ref().map_or(&[], |marks| marks)
+            }
             Some(Format::Mistral | Format::MistralArgs) => &[CALLS],
             Some(Format::DeepSeek | Format::DeepSeek31) => &[OPEN_ALL, OPEN_ONE],
             Some(Format::Harmony) => MARKS,
@@ -342,7 +345,7 @@ impl Parser {
                     return true;
                 }
                 // The tag of a function is read where calls open.
-                if marks[which] == FUNCTION {
+                if tags.is_some_and(|tags| marks[which] == tags.call) {
                     self.begun_with.clear();
                 } else {
                     self.begun_with = self.pass(marks[which].len());
@@ -363,20 +366,22 @@ impl Parser {
         let blanks = rest.len() - rest.trim_start().len();
         let blanks = self.pass(blanks);
         self.begun_with += &blanks;
-        let wanted = match self.options.format {
-            Some(Format::Qwen3Coder) => FUNCTION,
-            Some(Format::Mistral | Format::MistralArgs) => "[",
-            Some(Format::DeepSeek | Format::DeepSeek31) => OPEN_ONE,
+        let tags = self.options.format.and_then(Format::tags);
+        let wanted = match (self.options.format, tags) {
+            (_, Some(tags)) => tags.call,
+            (Some(Format::Mistral | Format::MistralArgs), _) => "[",
+            (Some(Format::DeepSeek | Format::DeepSeek31), _) => OPEN_ONE,
             _ => "{",
         };
         let rest = self.rest();
+        if let Some(tags) = tags.filter(|_| rest.starts_with(wanted)) {
+            let mark = self.pass(tags.call.len());
+            self.begun_with += &mark;
+            self.stage = Stage::Body(Box::new(Tagged::new(tags)));
+            return true;
+        }
         if rest.starts_with(wanted) {
             match self.options.format {
-                Some(Format::Qwen3Coder) => {
-                    let mark = self.pass(FUNCTION.len());
-                    self.begun_with += &mark;
-                    self.stage = Stage::Body(Box::<Tagged>::default());
-                }
                 Some(Format::Mistral | Format::MistralArgs) => {
                     self.pass(1);
                     self.begun_with.clear();
@@ -540,9 +545,11 @@ impl Parser {
         if !self.pass_blanks() {
             return false;
         }
-        let marks: &[&str] = match self.options.format {
-            Some(Format::DeepSeek | Format::DeepSeek31) => &["```", CLOSE_ONE, CLOSE_ALL],
-            Some(Format::Hermes | Format::Qwen3Coder) => &[CLOSE_CALL],
+        let tags = self.options.format.and_then(Format::tags);
+        let marks: &[&str] = match (self.options.format, tags) {
+            (Some(Format::DeepSeek | Format::DeepSeek31), _) => &["```", CLOSE_ONE, CLOSE_ALL],
+            (Some(Format::Hermes), _) => &[CLOSE_CALL],
+            (_, Some(tags)) => &tags.outer[1..],
             _ => &[],
         };
         if let Some(mark) = marks.iter().find(|mark| self.rest().starts_with(**mark)) {

@@ -149,6 +149,39 @@ fn qwen3_coder() {
 }
 
 #[test]
+fn calls_in_other_tags() {
+    let first = "{\"city\": \"New\\n\\\"York\\\"\\n\", \"days\": 3, \"else\": \"x < y\"}";
+    let calls = [call("weather", first), call("b", "{}")];
+    for (format, text, plain) in [
+        (
+            Format::SeedOss,
+            "Look:\n<seed:tool_call>\n<function=weather>\n<parameter=city>New\n\"York\"\n</parameter>\n\
+             <parameter=days>3</parameter>\n<parameter=else>x < y</parameter>\n</function>\n\
+             </seed:tool_call>\n<seed:tool_call><function=b></function></seed:tool_call>",
+            "<seed:tool_call> <funct <function=\nb>",
+        ),
+        (
+            Format::Glm,
+            "Look:\n<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>New\n\"York\"\n</arg_value>\n\
+             <arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>none</arg_key>\n\
+             <arg_key>else</arg_key><arg_value>x < y</arg_value>\n</tool_call>\n<tool_call>b</tool_call>",
+            "<tool_call>not a name</tool_call> <tool_call>",
+        ),
+        (
+            Format::MiniMax,
+            "Look:\n<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">New\n\"York\"\n\
+             </parameter>\n<parameter name=\"days\">3</parameter>\n<parameter name=\"else\">x < y\
+             </parameter>\n</invoke>\n<invoke name=\"b\">\n</invoke>\n</minimax:tool_call>",
+            "<minimax:tool_call> <invoke name=\"\nb\">",
+        ),
+    ] {
+        let said = read_any(&options(format), text);
+        assert_eq!((said.content.as_str(), &said.calls[..]), ("Look:\n", &calls[..]), "{format:?}");
+        assert_eq!(read_any(&options(format), plain).content, plain, "{format:?}");
+    }
+}
+
+#[test]
 fn mistral_args() {
     let options = options(Format::MistralArgs);
     let text = "Look. [TOOL_CALLS]weather[ARGS]{\"city\": \"[TOOL_CALLS]\", \"days\": {\"a\": 1}}\
@@ -319,6 +352,12 @@ fn formats_by_template_and_by_name() {
     let cases = [
         ("{% if x %}<tool_call>\n{{ call | tojson }}\n</tool_call>", Format::Hermes),
         ("<tool_call>\n<function={{ name }}>\n<parameter={{ key }}>", Format::Qwen3Coder),
+        (
+            "{% set begin = '<seed:tool_call>' %}\n<function={{ name }}>\n<parameter={{ key }}>",
+            Format::SeedOss,
+        ),
+        ("<tool_call>{{ name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>", Format::Glm),
+        ("{% set begin = '<minimax:tool_call>' %}<invoke name=\"{{ name }}\">", Format::MiniMax),
         ("{{ '[TOOL_CALLS][' }}", Format::Mistral),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", Format::MistralArgs),
         ("<|channel|>commentary <|constrain|>json<|message|>{{ x }}<|call|>", Format::Harmony),
@@ -335,6 +374,29 @@ fn formats_by_template_and_by_name() {
         assert_eq!(Format::by_name(format.name()), Some(format));
     }
     assert_eq!(Format::by_name("xml"), None);
+}
+
+#[test]
+fn models_whose_templates_show_calls_and_no_tools() {
+    let r1 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json";
+    let v31 = "<｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>";
+    assert_eq!(Format::of_model(r1, |_| true), Format::DeepSeek);
+    assert_eq!(Format::of_model(v31, |_| true), Format::DeepSeek31);
+    assert_eq!(Format::of_model(r1, |token| token != "<｜tool▁sep｜>"), Format::Generic);
+    assert_eq!(Format::of_model("{{ messages }}", |_| true), Format::Generic);
+    assert!(!Format::DeepSeek.shows_tools(r1) && Format::DeepSeek.shows_tools("{% if tools %}"));
+    let shown = Format::DeepSeek.messages(&[Message::new("user", "Hi")], &[weather()]);
+    assert_eq!((shown.len(), shown[0].role.as_str()), (2, "system"));
+    assert!(shown[0].content.contains("\"weather\""), "{}", shown[0].content);
+}
+
+#[test]
+fn an_answer_that_is_given_goes_on_in_its_channel() {
+    assert_eq!(Format::Harmony.opens_answer(), "<|channel|>final<|message|>");
+    for rest in [" and rain.", "{\"a\": 1}", "n"] {
+        assert_eq!(read_any(&options(Format::Harmony), rest).content, rest);
+    }
+    assert_eq!(Format::Hermes.opens_answer(), "");
 }
 
 #[test]
@@ -355,7 +417,7 @@ fn generic_messages_tell_of_tools_and_calls() {
     assert_eq!(shown[2].content, "{\"tool_calls\":[{\"name\":\"weather\",\"arguments\":{\"b\":1,\"a\":2}}]}");
     let answers = "{\"tool_response\": \"rain\", \"name\": \"weather\"}\n{\"tool_response\": \"sun\"}";
     assert_eq!((shown[3].role.as_str(), shown[3].content.as_str(), shown.len()), ("user", answers, 4));
-    assert_eq!(Format::Hermes.messages(&messages, &[weather()]), messages);
+    assert_eq!(Format::Hermes.messages(&messages, &[]), messages);
 }
 
 #[test]
@@ -403,6 +465,17 @@ fn message() -> impl Strategy<Value = String> {
         "city>",
         "</parameter>",
         "</function>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        "<minimax:tool_call>",
+        "<invoke name=\"",
+        "<parameter name=\"",
+        "\">",
+        "</invoke>",
+        "<seed:tool_call>",
+        "</seed:tool_call>",
         "[TOOL_CALLS]",
         "[ARGS]",
         "<|start|>",
@@ -477,6 +550,9 @@ fn long_texts_in_small_pieces() {
         (Format::Hermes, " "),
         (Format::Hermes, "<tool_call>{\"name\": \"a\", \"arguments\": {\"b\": 1}}</tool_call>"),
         (Format::Qwen3Coder, "<function=a><parameter=b>\n\n</parameter>"),
+        (Format::Glm, "<tool_call>a\n<arg_key>b</arg_key><arg_value>\n\n</arg_value>"),
+        (Format::Glm, "<tool_call>"),
+        (Format::MiniMax, "<invoke name=\"a\"><parameter name=\"b\">"),
         (Format::Mistral, "[TOOL_CALLS]["),
         (Format::Llama3, "{\"name\": \""),
         (Format::Generic, "{\"response\": \"\\\\"),

@@ -285,6 +285,21 @@ fn weather_call(format: Format, days: u8) -> String {
              <parameter=days>\n{days}\n</parameter>\n<parameter=unit>\nC\n</parameter>\n\
              </function>\n</tool_call>"
         ),
+        Format::SeedOss => format!(
+            "<seed:tool_call>\n<function=weather>\n<parameter=city>Bern</parameter>\n\
+             <parameter=days>{days}</parameter>\n<parameter=unit>C</parameter>\n</function>\n\
+             </seed:tool_call>"
+        ),
+        Format::Glm => format!(
+            "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Bern</arg_value>\n\
+             <arg_key>days</arg_key>\n<arg_value>{days}</arg_value>\n<arg_key>unit</arg_key>\n\
+             <arg_value>C</arg_value>\n</tool_call>"
+        ),
+        Format::MiniMax => format!(
+            "<minimax:tool_call>\n<invoke name=\"weather\">\n<parameter name=\"city\">Bern</parameter>\n\
+             <parameter name=\"days\">{days}</parameter>\n<parameter name=\"unit\">C</parameter>\n</invoke>\n\
+             </minimax:tool_call>"
+        ),
     }
 }
 
@@ -530,7 +545,7 @@ fn forced_calls_fit_their_schema() {
             let value: Value =
                 serde_json::from_str(&arguments).unwrap_or_else(|err| panic!("{arguments}: {err}"));
             let mut schema = tool.parameters.clone();
-            if *format == Format::Qwen3Coder {
+            if matches!(format, Format::Qwen3Coder | Format::SeedOss | Format::Glm | Format::MiniMax) {
                 // A plain text has no bound.
                 if let Some(city) = schema.pointer_mut("/properties/city") {
                     *city = json!({ "type": "string" });

@@ -25,18 +25,19 @@ const DROPPED_TIME: Duration = Duration::from_secs(30);
 /// Longest silence meanwhile.
 const DROPPED_SILENCE: Duration = Duration::from_secs(2);
 
-/// Flag of a connection: its newest request has come whole.
+/// Flag that a connection shares with its newest request.
 #[derive(Clone, Debug, Default)]
-pub struct Whole(Arc<AtomicBool>);
+pub struct Flag(Arc<AtomicBool>);
 
-impl Whole {
-    /// The flag.
+impl Flag {
+    /// Its value.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn set(&self, is_whole: bool) {
-        self.0.store(is_whole, Ordering::Relaxed);
+    /// Sets it.
+    pub fn set(&self, flag: bool) {
+        self.0.store(flag, Ordering::Relaxed);
     }
 }
 
@@ -45,14 +46,14 @@ impl Whole {
 pub struct Arriving {
     /// `None` behind its end.
     body: Option<Incoming>,
-    whole: Whole,
+    whole: Flag,
     /// The client sends it without being told to.
     comes: bool,
 }
 
 impl Arriving {
     /// A request whose body says when it is `whole`.
-    pub fn request(request: Request<Incoming>, whole: &Whole) -> Request<Self> {
+    pub fn request(request: Request<Incoming>, whole: &Flag) -> Request<Self> {
         let comes = !request.headers().contains_key(EXPECT);
         whole.set(request.body().is_end_stream());
         let whole = whole.clone();

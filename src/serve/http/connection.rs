@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Version;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -16,13 +17,20 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::arriving::{Arriving, Whole};
+use super::arriving::{Arriving, Flag};
 use super::tls::Acceptor;
 
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
 /// Longest time from a request to the close of the writing side, by a client that waits for the answer.
 const CLOSES_WITHIN: Duration = Duration::from_millis(200);
+/// Sent to a client that has closed its writing side, to learn whether it still reads: HTTP/1.1 lets any
+/// number of such responses go before the answer.
+const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// Times from one probe to the next. The system of a client that has left refuses the first one that arrives,
+/// and the next one then fails. Go's clients take five.
+const PROBES_AFTER: [Duration; 3] =
+    [Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(5)];
 
 /// Limits and state of connections.
 #[derive(Clone)]
@@ -78,10 +86,20 @@ impl Connections {
     }
 
     async fn serve(mut self, stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
-        let (whole, said_all) = (Whole::default(), Arc::new(Notify::new()));
-        let stream = Watched::new(stream, self.write_time, whole.clone(), Arc::clone(&said_all));
+        let (whole, waits, said_all) = (Flag::default(), Flag::default(), Arc::new(Notify::new()));
+        let flags = (whole.clone(), waits.clone());
+        let stream = Watched::new(stream, self.write_time, flags, Arc::clone(&said_all));
         let router = TowerToHyperService::new(router);
-        let service = service_fn(move |request| router.call(Arriving::request(request, &whole)));
+        let service = service_fn(move |request| {
+            let waits = waits.clone();
+            waits.set(request.version() == Version::HTTP_11);
+            let answer = router.call(Arriving::request(request, &whole));
+            async move {
+                let answer = answer.await;
+                waits.set(false);
+                answer
+            }
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.header_time)
@@ -109,7 +127,8 @@ fn log(ended: hyper::Result<()>) {
 /// A socket whose other end must read now and then: one that takes nothing for a while is closed.
 ///
 /// A client that closes its writing side has left, or it has said all and waits for the answer. Both look the
-/// same until something is sent. One that closes it right behind a request waits for the answer.
+/// same until something is sent. One that closes it right behind a request is taken to wait for the answer,
+/// and is sent a [`PROBE`] now and then until that begins.
 struct Watched<S> {
     stream: S,
     patience: Duration,
@@ -118,8 +137,12 @@ struct Watched<S> {
     waits: bool,
     /// Time of the last bytes.
     heard: Instant,
-    whole: Whole,
-    /// Time after which an end right behind the last bytes is that of a request that broke off.
+    whole: Flag,
+    /// The answer to the newest request has not begun, and may follow a [`PROBE`].
+    probes: Flag,
+    n_probes: usize,
+    /// Time after which an end right behind the last bytes is that of a request that broke off; then the time
+    /// of the next probe.
     ends: Option<Pin<Box<Sleep>>>,
     /// Told when the client has said all: the connection ends with its answer.
     said_all: Arc<Notify>,
@@ -127,32 +150,23 @@ struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    fn new(stream: S, patience: Duration, whole: Whole, said_all: Arc<Notify>) -> Self {
-        let until = Box::pin(tokio::time::sleep(patience));
-        let (heard, ends) = (Instant::now(), None);
-        Self { stream, patience, until, waits: false, heard, whole, ends, said_all, has_said_all: false }
+    /// `flags` are those of a whole request, and of one whose answer has not begun.
+    fn new(stream: S, patience: Duration, flags: (Flag, Flag), said_all: Arc<Notify>) -> Self {
+        let ((whole, probes), until) = (flags, Box::pin(tokio::time::sleep(patience)));
+        Self {
+            stream,
+            patience,
+            until,
+            waits: false,
+            heard: Instant::now(),
+            whole,
+            probes,
+            n_probes: 0,
+            ends: None,
+            said_all,
+            has_said_all: false,
+        }
     }
-
-    /// The end of what the client sends: of no bytes if it has left, and `Pending` for ever if it waits.
-    fn ended(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.has_said_all {
-            return Poll::Pending;
-        }
-        let until = self.heard + CLOSES_WITHIN;
-        if self.ends.is_none() && Instant::now() >= until {
-            return Poll::Ready(Ok(()));
-        }
-        // Bytes that have been read may not have reached the one who says that the request is whole.
-        let ends = self.ends.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        if !self.whole.get() {
-            ready!(ends.as_mut().poll(context));
-            return Poll::Ready(Ok(()));
-        }
-        self.has_said_all = true;
-        self.said_all.notify_one();
-        Poll::Pending
-    }
-
     /// Result of a write; an error if it has waited for too long.
     fn watched<T>(&mut self, wrote: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
@@ -168,7 +182,52 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncWrite + Unpin> Watched<S> {
+    /// The end of what the client sends: of no bytes if it has left, and `Pending` for ever if it waits.
+    fn ended(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.has_said_all {
+            return self.probe(context);
+        }
+        let until = self.heard + CLOSES_WITHIN;
+        if self.ends.is_none() && Instant::now() >= until {
+            return Poll::Ready(Ok(()));
+        }
+        // Bytes that have been read may not have reached the one who says that the request is whole.
+        let ends = self.ends.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if !self.whole.get() {
+            ready!(ends.as_mut().poll(context));
+            return Poll::Ready(Ok(()));
+        }
+        self.has_said_all = true;
+        self.said_all.notify_one();
+        self.probe(context)
+    }
+
+    /// Asks whether a client that has said all still reads: an error if it has left.
+    fn probe(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(ends) = self.ends.as_mut().filter(|_| self.n_probes <= PROBES_AFTER.len()) {
+            if self.n_probes > 0 {
+                ready!(ends.as_mut().poll(context));
+            }
+            // An answer that has begun is a probe itself.
+            if !self.probes.get() || self.waits {
+                break;
+            }
+            match Pin::new(&mut self.stream).poll_write(context, PROBE)? {
+                Poll::Ready(bytes) if bytes == PROBE.len() => {}
+                // It has not taken what was sent before.
+                _ => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            }
+            let _ = Pin::new(&mut self.stream).poll_flush(context)?;
+            let next = PROBES_AFTER.get(self.n_probes).copied().unwrap_or_default();
+            ends.as_mut().reset(Instant::now() + next);
+            self.n_probes += 1;
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -237,7 +237,8 @@ impl ChatTemplate {
     }
 
     /// The conversation as tokens, in which no message can forge a turn: a control token that a message
-    /// spells is text. With `begun` the assistant's next message begins with these words, which are text too.
+    /// spells is text. With `begun` the assistant's next message begins with these: what opens it, in control
+    /// tokens, and words, which are text too.
     ///
     /// # Errors
     /// As [`render`](Self::render).
@@ -247,13 +248,15 @@ impl ChatTemplate {
         messages: &[Message],
         extras: &Extras,
         add_generation_prompt: bool,
-        begun: Option<&str>,
+        begun: Option<[&str; 2]>,
     ) -> Result<Prompt, ChatError> {
-        let mark = Mark::unused(messages, extras, &[self.source.as_str(), begun.unwrap_or_default()])?;
+        let [opening, begun] = begun.unwrap_or_default();
+        let mark = Mark::unused(messages, extras, &[self.source.as_str(), begun])?;
         let messages = mark.put_all(tokenizer, messages);
         let extras = mark.put_extras(tokenizer, extras);
         let mut marked = self.render_with(&messages, &extras, add_generation_prompt)?;
-        marked += &mark.put(tokenizer, begun.unwrap_or_default());
+        marked += opening;
+        marked += &mark.put(tokenizer, begun);
         let (text, plain) = mark.take(&marked);
         let spelled = !self.bos.is_empty() && text.starts_with(&self.bos) && plain.first() != Some(&0);
         let mut ids = Vec::new();

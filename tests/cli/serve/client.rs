@@ -296,7 +296,7 @@ impl Answer {
     }
 }
 
-/// The status and the head, in lower case.
+/// The status and the head, in lower case. What says to wait for them is passed over.
 pub fn read_head(stream: &mut impl BufRead) -> (u16, Vec<String>) {
     let mut lines = Vec::new();
     loop {
@@ -307,7 +307,7 @@ pub fn read_head(stream: &mut impl BufRead) -> (u16, Vec<String>) {
         lines.push(line.trim().to_lowercase());
     }
     let status = lines.first().and_then(|line| line.split(' ').nth(1)?.parse().ok());
-    (status.unwrap_or(0), lines)
+    if status == Some(100) { read_head(stream) } else { (status.unwrap_or(0), lines) }
 }
 
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {

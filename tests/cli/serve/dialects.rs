@@ -409,12 +409,7 @@ fn what_these_apis_cannot_have_is_named() {
             json!({ "text": { "format": { "type": "json_schema", "name": "a" } } }),
             "text.format.schema",
         ),
-        (
-            "/v1/responses",
-            &responses,
-            json!({ "input": [{ "type": "compaction_trigger" }] }),
-            "input[0].type",
-        ),
+        ("/v1/responses", &responses, json!({ "input": [{ "type": "other_trigger" }] }), "input[0].type"),
         ("/v1/responses", &responses, json!({ "previous_response_id": "resp_1" }), "previous_response_id"),
         ("/v1/responses", &responses, json!({ "conversation": "conv_1" }), "conversation"),
         ("/v1/responses", &responses, json!({ "background": true }), "background"),

@@ -222,8 +222,10 @@ impl Model {
         let first = usize::from(messages.first().is_some_and(|message| message.role == "system"));
         let mut forgotten = 0;
         loop {
-            let ids =
-                template.prompt(tokenizer, &messages, extras, true, begun.as_deref()).map_err(error)?.ids;
+            let ids = template
+                .prompt(tokenizer, &messages, extras, true, begun.as_deref().map(|words| ["", words]))
+                .map_err(error)?
+                .ids;
             if ids.len() + answer <= n_ctx {
                 return Ok((ids, forgotten));
             }

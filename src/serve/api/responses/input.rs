@@ -38,6 +38,8 @@ const KINDS: &[(&str, Shown)] = &[
     ("code_interpreter_call", Shown::Done("code_interpreter", &["code"], &["outputs"])),
     ("compaction", Shown::LeftOut),
     ("compaction_summary", Shown::LeftOut),
+    // An answer and not a summary follows.
+    ("compaction_trigger", Shown::LeftOut),
     ("computer_call", Shown::Call("computer", &["action", "actions"])),
     ("computer_call_output", Shown::Answer(&["output"])),
     ("configuration_update", Shown::LeftOut),
@@ -163,11 +165,6 @@ impl Conversation {
             },
             // What another of the client's models says to this one.
             "agent_message" => self.other(Message::new("user", words(&fields, "content"))),
-            "compaction_trigger" => {
-                let message =
-                    format!("`{}`: this server does not compact conversations", fields.path("type"));
-                return Err(ApiError::unsupported(fields.path("type")).with(message));
-            }
             other => match KINDS.iter().find(|(kind, _)| *kind == other) {
                 Some((kind, shown)) => self.show(kind, *shown, &fields),
                 None => {
@@ -436,7 +433,6 @@ mod tests {
     fn items_that_do_not_fit_are_named() {
         for (item, param) in [
             (json!({ "type": "other_call", "id": "x" }), "input[0].type"),
-            (json!({ "type": "compaction_trigger" }), "input[0].type"),
             (json!({ "type": "custom_tool_call", "call_id": "1", "name": "f" }), "input[0].input"),
             (json!({ "type": "function_call", "name": "f" }), "input[0].call_id"),
             (json!({ "type": "function_call_output", "call_id": "1", "output": 7 }), "input[0].output"),

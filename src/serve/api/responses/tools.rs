@@ -181,19 +181,29 @@ impl List {
     }
 }
 
-/// A custom tool, whose input is a text. A grammar of it is shown to the model.
+/// A custom tool, whose input is a text. A grammar of it is shown to the model, and enforced if it is a
+/// regular expression.
 fn custom(tool: &Fields) -> Result<Tool, ApiError> {
     let mut function = declared(tool, "parameters")?;
     let format = tool.object("format")?.unwrap_or_default();
+    let mut input = json!({ "type": "string" });
     if let Some(grammar) = format.text("definition")? {
-        tracing::warn!("`{}`: the model is told of this grammar, not held to it", format.path("definition"));
         let syntax = format.text("syntax")?.unwrap_or("lark");
+        match syntax {
+            "regex" => input["pattern"] = json!(format!("^(?:{grammar})$")),
+            // A text in JSON is escaped, which rules of Lark know nothing of.
+            _ => tracing::warn!(
+                "`{}`: the model is told of this grammar, not held to it: only one of the syntax `regex` \
+                 is enforced",
+                format.path("definition")
+            ),
+        }
         let own = function.description.unwrap_or_default();
         let all = format!("{own}\n\nThe grammar of `input` ({syntax}):\n{grammar}");
         function.description = Some(all.trim().to_owned());
     }
     function.parameters = json!({
-        "type": "object", "properties": { "input": { "type": "string" } }, "required": ["input"],
+        "type": "object", "properties": { "input": input }, "required": ["input"],
         "additionalProperties": false,
     });
     Ok(function)
@@ -232,6 +242,8 @@ mod tests {
         assert_eq!(about(1), Some("crm: Customers."));
         assert_eq!(about(3), Some("Patches.\n\nThe grammar of `input` (regex):\na+"));
         assert_eq!(tool_config.tools[2].parameters["required"], json!(["input"]));
+        let input = &tool_config.tools[2].parameters["properties"]["input"];
+        assert_eq!(input, &json!({ "type": "string", "pattern": "^(?:a+)$" }));
         let origin = |namespace: Option<&str>, name: &str, is_custom| Origin {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
