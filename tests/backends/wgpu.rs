@@ -72,7 +72,7 @@ fn a_device_that_is_not_there_is_named_beside_those_that_are() {
     let name = device.split(" (").next().expect("a name").to_uppercase();
     assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", 1, &on(&name)).is_ok());
     let said = open_on("cpu", 1, &on("0")).map(|_| ()).unwrap_err().to_string();
-    assert!(said.contains("DeviceOptions::device: an option of cuda and wgpu alone"), "{said}");
+    assert!(said.contains("DeviceOptions::device: an option of cuda and wgpu only"), "{said}");
 }
 
 fn on(device: &str) -> DeviceOptions {
@@ -86,12 +86,12 @@ fn what_wgpu_alone_can_do_is_refused_elsewhere() {
             let how = DeviceOptions::default().with(option, value);
             open_on(name, 1, &how).map(|_| ()).unwrap_err().to_string()
         };
-        let want = format!("backend {name}: DeviceOptions::int8: an option of wgpu alone");
+        let want = format!("backend {name}: DeviceOptions::int8: an option of wgpu only");
         assert_eq!(said("int8", "packed"), want);
         // CUDA has this one too, in builds with it.
         let profile = said("profile", "true");
         assert!(profile.starts_with(&format!("backend {name}: DeviceOptions::profile: an option of ")));
-        assert!(profile.ends_with("wgpu alone"), "{profile}");
+        assert!(profile.ends_with("wgpu only"), "{profile}");
     }
     for (option, value) in [("int8", "fast"), ("profile", "yes")] {
         let wrong = open_on("wgpu", 1, &DeviceOptions::default().with(option, value)).map(|_| ());

@@ -209,7 +209,8 @@ test("stop ends an answer and keeps what has come", async () => {
   if (!STERNA) assert.equal(chat.aborted, 1);
   await stopAfter(page, kept.length + 20);
   await page.click("text=Continue");
-  const grown = (length) => document.querySelector(".turn.assistant .markdown").textContent.trim().length > length;
+  const grown = (length) =>
+    document.querySelector(".turn.assistant .markdown").textContent.trim().length > length;
   await page.waitForFunction(grown, kept.length);
   await finished(page);
   const [longer] = await bodies(page, "assistant");
