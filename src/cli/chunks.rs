@@ -72,7 +72,8 @@ impl TextArgs {
         if tokens.len() < least * n_ctx {
             let wanted = if least == 1 { "one chunk" } else { "two chunks" };
             return Err(format!(
-                "the text has {} tokens, less than {wanted} of {n_ctx}; a smaller --ctx-size makes them shorter",
+                "the text has {} tokens, less than {wanted} of {n_ctx}; a smaller --ctx-size makes chunks \
+                 shorter",
                 tokens.len()
             )
             .into());

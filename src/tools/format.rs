@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use super::Tool;
-use super::head::SEPARATOR;
 use sterna_tokenizer::chat::Message;
+
+/// Between the kind or the name of DeepSeek's calls and what follows.
+pub const SEPARATOR: &str = "<｜tool▁sep｜>";
 
 /// Format of a model's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

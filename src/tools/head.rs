@@ -1,6 +1,6 @@
 //! Text before the arguments of a call that are JSON by themselves: marks, and the tool's name.
 
-use super::Format;
+use super::format::{Format, SEPARATOR};
 use super::scan::{Found, find};
 
 /// Longest text before arguments, in bytes. What is longer is no call.
@@ -42,9 +42,6 @@ pub fn head(format: Option<Format>, rest: &str) -> Head {
         _ => Head::Wrong,
     }
 }
-
-/// Between the kind or the name of DeepSeek's calls and what follows.
-pub const SEPARATOR: &str = "<｜tool▁sep｜>";
 
 /// True if a text can be the name of a tool.
 pub fn is_name(text: &str) -> bool {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::head::SEPARATOR;
+use super::format::SEPARATOR;
 use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
 use super::{Choice, Format, Tool, is_text};
 

@@ -3,11 +3,19 @@
 
 use std::fmt::Display;
 
-use wgpu::{Buffer, BufferUsages};
+use wgpu::BufferUsages;
 
-use super::device::{Gpu, buffer_bytes};
 use crate::memory::Parts;
 use crate::{BackendError, MemoryKind, MemoryPart};
+
+/// Uses of memory for shaders, which the host may write and read.
+pub const STORAGE: BufferUsages =
+    BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
+
+/// Bytes of a buffer for so many.
+pub fn buffer_bytes(bytes: u64) -> u64 {
+    bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX)
+}
 
 /// A part of what a program takes, and bytes of it.
 pub type Part<'a> = (MemoryKind, &'a str, u64);
@@ -26,7 +34,7 @@ pub trait Allocator {
 
     /// The same for shaders, which the host may write and read.
     fn storage(&mut self, what: &dyn Display, parts: &[Part<'_>]) -> Result<Self::Buffer, BackendError> {
-        self.buffer(Gpu::STORAGE, what, parts)
+        self.buffer(STORAGE, what, parts)
     }
 
     /// The same for a part of the activations, tables and scratch.
@@ -41,21 +49,9 @@ pub trait Allocator {
     }
 }
 
-fn sum(parts: &[Part<'_>]) -> u64 {
+/// Bytes of all parts.
+pub fn sum(parts: &[Part<'_>]) -> u64 {
     parts.iter().fold(0, |sum, (_, _, bytes)| sum.saturating_add(*bytes))
-}
-
-impl Allocator for &Gpu {
-    type Buffer = Buffer;
-
-    fn buffer(
-        &mut self,
-        usage: BufferUsages,
-        _: &dyn Display,
-        parts: &[Part<'_>],
-    ) -> Result<Buffer, BackendError> {
-        Gpu::buffer(self, sum(parts), usage)
-    }
 }
 
 /// Counts the buffers that it is asked for.

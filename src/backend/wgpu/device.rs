@@ -2,6 +2,7 @@
 //! fails.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +12,7 @@ use wgpu::{
 };
 
 use super::NAME;
+use super::alloc::{Allocator, Part, buffer_bytes, sum};
 use super::cache::DiskCache;
 use super::shader::{Binding, Caps, Kernel, LANES};
 use super::wait::{self, now};
@@ -149,11 +151,6 @@ fn short(info: &AdapterInfo) -> String {
     format!("{} ({kind}, {:?}{driver})", info.name, info.backend)
 }
 
-/// Bytes of a buffer for so many.
-pub(super) fn buffer_bytes(bytes: u64) -> u64 {
-    bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX)
-}
-
 fn max_buffer_bytes(limits: &wgpu::Limits) -> u64 {
     limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
 }
@@ -201,6 +198,19 @@ impl Caps {
             packed: options.packed.unwrap_or(packed),
             browser: info.backend == wgpu::Backend::BrowserWebGpu,
         }
+    }
+}
+
+impl Allocator for &Gpu {
+    type Buffer = Buffer;
+
+    fn buffer(
+        &mut self,
+        usage: BufferUsages,
+        _: &dyn Display,
+        parts: &[Part<'_>],
+    ) -> Result<Buffer, BackendError> {
+        Gpu::buffer(self, sum(parts), usage)
     }
 }
 
@@ -326,10 +336,6 @@ impl Gpu {
             }
         }
     }
-
-    /// Memory for shaders, which the host may write and read.
-    pub(super) const STORAGE: BufferUsages =
-        BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
 
     /// Room for `n` timestamps.
     ///

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ggml_types::{HostTensor, QuantType};
 use wgpu::Buffer;
 
-use super::alloc::Allocator;
+use super::alloc::{Allocator, STORAGE};
 use super::device::{Gpu, error};
 use super::shader::{LANES, THREADS};
 use super::weight::Format;
@@ -191,7 +191,7 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
         let bytes = all[ids[0]].parts[i].bytes;
         let together = (gpu.max_part_bytes / bytes).max(1) as usize;
         for (ids, joined) in ids.chunks(together).zip(joined.chunks_mut(together)) {
-            let buffer = gpu.buffer(bytes * ids.len() as u64, Gpu::STORAGE)?;
+            let buffer = gpu.buffer(bytes * ids.len() as u64, STORAGE)?;
             let mut encoder = gpu.encoder();
             for ((id, parts), at) in ids.iter().zip(joined).zip((0..).step_by(bytes as usize)) {
                 let from = &all[*id].parts[i];

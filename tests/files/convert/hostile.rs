@@ -109,7 +109,7 @@ fn an_index_and_files_that_do_not_agree() {
     refused(dir.path(), &["weight_map"]);
     write(&good);
     fs::remove_file(dir.path().join("model-00002-of-00002.safetensors")).unwrap();
-    refused(dir.path(), &["1 of 2 files", "model-00002-of-00002.safetensors"]);
+    refused(dir.path(), &["1 of the 2 files", "model-00002-of-00002.safetensors"]);
     // A link into a cache whose content is gone is said to be one, with an index or without.
     #[cfg(unix)]
     {

@@ -114,7 +114,7 @@ fn row_scales_are_tq2_0_to_a_rounding_of_f16_and_the_notes_say_why() {
     // A type that would lose them is refused, not forced.
     let said = convert(dir.path(), &to("i2_s")).unwrap_err().to_string();
     assert!(
-        said.contains("blk.0.attn_q.weight") && said.contains("each row") && said.contains("auto"),
+        said.contains("blk.0.attn_q.weight") && said.contains("one scale per row") && said.contains("auto"),
         "{said}"
     );
 }
