@@ -1,6 +1,7 @@
-//! What else stands for a flag. A flag is one row: its `#[arg]`, or its line in `llama_flags`. The row's aliases
-//! that are no long names are these: `-ngl`, llama.cpp's word of one dash; `LLAMA_ARG_N_GPU_LAYERS`, its
-//! variable; `DeviceOptions::gpu_layers`, the option of the library that the flag sets, which messages name.
+//! What else stands for a flag. A flag is one row: its `#[arg]`, or its line in `llama_flags`. Those of the
+//! row's aliases that are no long names are these: `-ngl`, llama.cpp's word of one dash;
+//! `LLAMA_ARG_N_GPU_LAYERS`, its variable; `DeviceOptions::gpu_layers`, the option of the library that the
+//! flag sets, which messages name.
 //!
 //! They stand at one row, and count in every subcommand with a flag of that long name.
 
