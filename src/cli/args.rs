@@ -2,125 +2,26 @@
 
 use std::ffi::OsString;
 
-/// llama.cpp's flags of one dash and several letters, and the long flag that each stands for.
-const WORDS: &[(&str, &str)] = &[
-    ("-ag", "--agent"),
-    ("-bf", "--binary-file"),
-    ("-bs", "--backend-sampling"),
-    ("-Cb", "--cpu-mask-batch"),
-    ("-cb", "--cont-batching"),
-    ("-Cbd", "--cpu-mask-batch-draft"),
-    ("-Cd", "--cpu-mask-draft"),
-    ("-cl", "--cache-list"),
-    ("-cmoe", "--cpu-moe"),
-    ("-cmoed", "--cpu-moe-draft"),
-    ("-cms", "--checkpoint-min-step"),
-    ("-cnv", "--conversation"),
-    ("-co", "--color"),
-    ("-Cr", "--cpu-range"),
-    ("-cram", "--cache-ram"),
-    ("-Crb", "--cpu-range-batch"),
-    ("-Crbd", "--cpu-range-batch-draft"),
-    ("-Crd", "--cpu-range-draft"),
-    ("-ctk", "--cache-type-k"),
-    ("-ctkd", "--cache-type-k-draft"),
-    ("-ctv", "--cache-type-v"),
-    ("-ctvd", "--cache-type-v-draft"),
-    ("-ctxcp", "--ctx-checkpoints"),
-    ("-dev", "--device"),
-    ("-devd", "--device-draft"),
-    ("-dr", "--docker-repo"),
-    ("-dt", "--defrag-thold"),
-    ("-embd", "--embeddings"),
-    ("-fa", "--flash-attn"),
-    ("-fit", "--fit"),
-    ("-fitc", "--fit-ctx"),
-    ("-fitt", "--fit-target"),
-    ("-gan", "--grp-attn-n"),
-    ("-gaw", "--grp-attn-w"),
-    ("-hf", "--hf-repo"),
-    ("-hfd", "--hf-repo-draft"),
-    ("-hff", "--hf-file"),
-    ("-hfr", "--hf-repo"),
-    ("-hfrd", "--hf-repo-draft"),
-    ("-hft", "--hf-token"),
-    ("-if", "--interactive-first"),
-    ("-jf", "--json-schema-file"),
-    ("-kvo", "--kv-offload"),
-    ("-kvu", "--kv-unified"),
-    ("-lcd", "--lookup-cache-dynamic"),
-    ("-lcs", "--lookup-cache-static"),
-    ("-lm", "--load-mode"),
-    ("-lv", "--verbosity"),
-    ("-lzm", "--lazy-mode"),
-    ("-md", "--model-draft"),
-    ("-mg", "--main-gpu"),
-    ("-mli", "--multiline-input"),
-    ("-mm", "--mmproj"),
-    ("-mmp", "--mmap"),
-    ("-mmu", "--mmproj-url"),
-    ("-mu", "--model-url"),
-    ("-ncffn", "--n-cpu-ffn"),
-    ("-ncmoe", "--n-cpu-moe"),
-    ("-ncmoed", "--n-cpu-moe-draft"),
-    ("-ngl", "--gpu-layers"),
-    ("-ngld", "--gpu-layers-draft"),
-    ("-nkvo", "--no-kv-offload"),
-    ("-no-ag", "--no-agent"),
-    ("-no-cnv", "--no-conversation"),
-    ("-no-kvu", "--no-kv-unified"),
-    ("-nocb", "--no-cont-batching"),
-    ("-nopo", "--no-op-offload"),
-    ("-np", "--parallel"),
-    ("-npl", "--n-parallel"),
-    ("-npp", "--n-prompt"),
-    ("-nr", "--no-repack"),
-    ("-ntg", "--n-gen"),
-    ("-oe", "--output-err"),
-    ("-ofreq", "--output-frequency"),
-    ("-ot", "--override-tensor"),
-    ("-otd", "--override-tensor-draft"),
-    ("-pg", "--prompt-gen"),
-    ("-pps", "--prompt-shared"),
-    ("-ptc", "--print-token-count"),
-    ("-rea", "--reasoning"),
-    ("-rpc", "--rpc"),
-    ("-sm", "--split-mode"),
-    ("-sp", "--special"),
-    ("-sps", "--slot-prompt-similarity"),
-    ("-st", "--single-turn"),
-    ("-sys", "--system-prompt"),
-    ("-sysf", "--system-prompt-file"),
-    ("-tb", "--threads-batch"),
-    ("-tbd", "--threads-batch-draft"),
-    ("-td", "--threads-draft"),
-    ("-tgs", "--tg-separate"),
-    ("-to", "--timeout"),
-    ("-ts", "--tensor-split"),
-    ("-ub", "--batch-size"),
-];
+use super::names::Names;
 
 /// Rewrites `-pg X` and `-pg=X` to the long flag. What follows `--` is left alone.
-pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+pub fn normalise(args: impl IntoIterator<Item = OsString>, names: &Names) -> Vec<OsString> {
     let mut literal = false;
     args.into_iter()
         .map(|arg| {
             literal |= arg == "--";
-            if literal { arg } else { rewrite(arg) }
+            if literal { arg } else { rewrite(arg, names) }
         })
         .collect()
 }
 
-fn rewrite(arg: OsString) -> OsString {
-    let Some(text) = arg.to_str() else { return arg };
-    for (short, long) in WORDS {
-        match text.strip_prefix(short) {
-            Some("") => return (*long).into(),
-            Some(value) if value.starts_with('=') => return format!("{long}{value}").into(),
-            _ => {}
-        }
+fn rewrite(arg: OsString, names: &Names) -> OsString {
+    let Some(text) = arg.to_str().filter(|text| text.starts_with('-')) else { return arg };
+    let (word, value) = text.split_at(text.find('=').unwrap_or(text.len()));
+    match names.flag(word) {
+        Some(flag) => format!("--{flag}{value}").into(),
+        None => arg,
     }
-    arg
 }
 
 /// Text with its escapes resolved, as llama.cpp does: `\n`, `\r`, `\t`, `\\`, `\"`, `\'`, and `\xHH` below
@@ -160,7 +61,7 @@ mod tests {
 
     fn normalised(args: &[&str]) -> Vec<String> {
         let args = args.iter().map(OsString::from);
-        normalise(args).into_iter().map(|arg| arg.into_string().unwrap()).collect()
+        super::super::normalise(args).into_iter().map(|arg| arg.into_string().unwrap()).collect()
     }
 
     #[test]

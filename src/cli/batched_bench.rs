@@ -37,9 +37,11 @@ pub struct BatchedBenchArgs {
     /// Numbers of sequences (also -npl)
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,2,4,8")]
     #[arg(value_parser = at_least_one)]
+    #[arg(alias = "-npl")]
     n_parallel: Vec<usize>,
     /// All sequences have one prompt, which is computed once (also -pps)
     #[arg(long)]
+    #[arg(alias = "-pps")]
     prompt_shared: bool,
     /// Also let a prompt of N tokens arrive while the sequences decode, and say on stderr how long they had
     /// to wait for a token

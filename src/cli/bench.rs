@@ -29,12 +29,15 @@ pub struct BenchArgs {
     load: LoadArgs,
     /// Prompt lengths; 0 is none
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
+    #[arg(alias = "-npp")]
     n_prompt: Vec<usize>,
     /// Numbers of generated tokens; 0 is none
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
+    #[arg(alias = "-ntg")]
     n_gen: Vec<usize>,
     /// A prompt and then generated tokens (repeatable; also -pg)
     #[arg(long, value_name = "PP,TG", value_parser = pair)]
+    #[arg(alias = "-pg")]
     prompt_gen: Vec<(usize, usize)>,
     /// Tokens in the cache before each run
     #[arg(short = 'd', long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
@@ -51,6 +54,7 @@ pub struct BenchArgs {
     /// step then. With =events, stages run one by one between events of the card (cuda)
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = ["true", "events"])]
+    #[arg(alias = "DeviceOptions::profile")]
     profile: Option<String>,
     /// How the result is written
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]

@@ -11,7 +11,7 @@ use rustyline::error::ReadlineError;
 use super::input::BYTE_ORDER_MARK;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::sampling_args::SamplingArgs;
-use super::{CliError, flags, input, report};
+use super::{CliError, input, names, report};
 use crate::demo;
 use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
 use crate::tokenizer::chat::{ChatTemplate, built_in};
@@ -43,9 +43,11 @@ pub struct ChatArgs {
     sampling: SamplingArgs,
     /// System prompt: what the model reads before the conversation (also -sys)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(alias = "-sys")]
     system_prompt: Option<String>,
     /// Chat template instead of the file's: bitnet, chatml, llama3, or a file with Jinja
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
+    #[arg(aliases = ["LLAMA_ARG_CHAT_TEMPLATE", "ChatTemplate::choose"])]
     chat_template: Option<String>,
     /// Most tokens of one answer; -1 is as many as the context holds
     #[arg(short, long, value_name = "N", default_value_t = -1)]
@@ -67,7 +69,7 @@ impl ChatArgs {
         let (engine, cancel) = report::load(&self.model, &source, &self.context, 1, self.verbose)?;
         let template =
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
-        template.notices().iter().for_each(|notice| flags::note("note", notice));
+        template.notices().iter().for_each(|notice| names::note("note", notice));
         let options = GenerateOptions {
             sampler: self.sampling.options(&engine)?,
             max_tokens: usize::try_from(self.n_predict).ok(),
@@ -219,7 +221,7 @@ impl Chat {
             // What stdout refuses ends the conversation; what the model or the template refuses does not.
             Err(err) if err.is::<io::Error>() => return Err(err),
             Err(err) => {
-                flags::note("error", &err);
+                names::note("error", &err);
                 self.n_failed += 1;
                 return Ok(());
             }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{CliError, flags, input};
+use super::{CliError, input, names};
 use crate::engine::Engine;
 use crate::eval::Chunks;
 use crate::tokenizer::{Special, Tokenizer};
@@ -52,7 +52,7 @@ impl TextArgs {
     /// Where the model has no tokenizer, or the text is shorter than two chunks.
     pub fn chunked(&self, text: &str, engine: &Engine) -> Result<Chunks, CliError> {
         let tokenizer = engine.tokenizer()?;
-        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
+        tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         self.cut(text, tokenizer, engine.hyper().n_vocab, 2)
     }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::CliError;
-use super::flags;
 use super::hub_args::AccessArgs;
+use super::names;
 use super::out_file::OutFile;
 use super::quantize::{notes, print, zeros};
 use super::units::{Threads, threads};
@@ -49,15 +49,19 @@ pub struct ConvertArgs {
     outtype: Outtype,
     /// What weight_scale of packed weights means, where config.json is not to say it
     #[arg(long, value_name = "HOW")]
+    #[arg(alias = "ConvertOptions::scale")]
     scale: Option<Scale>,
     /// Round linear weights, the masters of a ternary model, to ternary
     #[arg(long, value_name = "RULE")]
+    #[arg(alias = "ConvertOptions::ternary")]
     ternary: Option<Rule>,
     /// Name of the pre-tokenizer, where tokenizer.json is not to say it
     #[arg(long, value_name = "NAME")]
+    #[arg(alias = "ConvertOptions::tokenizer_pre")]
     tokenizer_pre: Option<String>,
     /// Leave out the parts of a multimodal model that are not text
     #[arg(long)]
+    #[arg(alias = "ConvertOptions::text_only")]
     text_only: bool,
     /// Show what would become of every tensor, and write nothing
     #[arg(long)]
@@ -111,7 +115,7 @@ impl ConvertArgs {
         let of_input = |err: &dyn std::fmt::Display| format!("{}: {err}", dir.display());
         let converter = Converter::open(&dir, &options).map_err(|err| of_input(&err))?;
         let quantizer = converter.quantizer().map_err(|err| of_input(&err))?;
-        converter.notes().iter().for_each(|note| flags::note("note", note));
+        converter.notes().iter().for_each(|note| names::note("note", note));
         let bytes = quantizer.file_bytes();
         let plan = quantizer.plan().map_err(|err| of_input(&err))?;
         let in_bytes = plan.iter().map(|report| report.from.1 as u64).sum();

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::CliError;
-use super::flags::with_flags;
+use super::names::with_flags;
 use crate::backend;
 
 /// Lists the backends of this build and what each finds on this machine.

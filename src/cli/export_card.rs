@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::model_args::FileArgs;
 use super::source::Source;
-use super::{CliError, flags};
+use super::{CliError, names};
 use crate::card::Card;
 use crate::tokenizer::{Tokenizer, TokenizerOptions};
 
@@ -40,7 +40,7 @@ impl ExportCardArgs {
         let gguf = source.open(self.file_args.open_options())?;
         let pre = self.file_args.tokenizer_pre.as_deref();
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre })?;
-        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
+        tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         let card = Card::of(gguf.metadata(), pre)?;
         card.write(&self.folder)?;
         let names: Vec<&str> = card.files().map(|(name, _)| name).collect();

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use ggml_types::{kv, kv_by_name};
 
-use super::{CliError, flags};
+use super::{CliError, names};
 use crate::backend::Backend;
 use crate::engine::error::binary_units as binary;
 use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
@@ -18,12 +18,15 @@ pub struct FitArgs {
     /// Chooses context and KV cache type, where they are left out, so that the model fits. on: as near to the
     /// defaults as fits; max: the longest context that fits; off [default: on, off on the processor]
     #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "on", value_enum)]
+    #[arg(aliases = ["-fit", "LLAMA_ARG_FIT"])]
     fit: Option<How>,
     /// MiB that --fit leaves free on each device [default: the larger of 512 and 3 % of what is free]
     #[arg(long, value_name = "MIB")]
+    #[arg(aliases = ["-fitt", "LLAMA_ARG_FIT_TARGET"])]
     fit_target: Option<u32>,
     /// Fewest positions of a context that --fit may choose
     #[arg(long, value_name = "N", default_value_t = EngineOptions::DEFAULT_CTX, value_parser = positions)]
+    #[arg(aliases = ["-fitc", "LLAMA_ARG_FIT_CTX"])]
     fit_ctx: usize,
     /// KV cache types that --fit may choose, in this order; one alone is never changed
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = CODECS, value_parser = codec)]
@@ -130,7 +133,7 @@ impl FitArgs {
         }
         let why = "the model has no room on this device, so some layers stay in memory of the host";
         let chose = format!("--fit chose -ngl auto and a context of {n_ctx} positions");
-        flags::note("note", &format!("{chose}: {why}; --fit off keeps the defaults"));
+        names::note("note", &format!("{chose}: {why}; --fit off keeps the defaults"));
         Ok(Some(options))
     }
 
@@ -151,7 +154,7 @@ impl FitArgs {
             0 => "so much fits".to_owned(),
             short => format!("{} are missing otherwise, with what is to stay free", binary(short)),
         };
-        flags::note(
+        names::note(
             "note",
             &format!("--fit chose {}: {why}; --fit off keeps the defaults", changes.join(" and ")),
         );
@@ -180,7 +183,7 @@ impl FitArgs {
         let wanted = options.n_ctx.unwrap_or(wanted);
         let leaves = "and leaves free what is to stay free";
         let no = format!("--fit: no KV cache of {wanted} positions fits this device {leaves}");
-        flags::note("note", &format!("{no}; {smaller}"));
+        names::note("note", &format!("{no}; {smaller}"));
         Ok(())
     }
 }

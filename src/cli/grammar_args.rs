@@ -24,6 +24,7 @@ pub struct GrammarArgs {
     json_schema: Option<String>,
     /// File with the schema (also -jf)
     #[arg(long, value_name = "FILE")]
+    #[arg(alias = "-jf")]
     json_schema_file: Option<PathBuf>,
 }
 
@@ -65,7 +66,7 @@ fn compile(given: Given, engine: &Engine) -> Result<Arc<dyn Grammar>, CliError> 
         }
     };
     let compiled = Grammars::new(engine.tokenizer()?).compile(&source)?;
-    compiled.notes().iter().for_each(|note| super::flags::note("note", note));
+    compiled.notes().iter().for_each(|note| super::names::note("note", note));
     Ok(Arc::new(compiled))
 }
 

@@ -20,6 +20,7 @@ pub struct GrpcArgs {
     /// Hand computed prompts to other servers here, and take theirs: prefill and decode apart, unencrypted
     /// (builds with the feature `grpc`)
     #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
+    #[arg(alias = "GrpcOptions::kv_transfer")]
     kv_transfer: Option<String>,
     /// Addresses of servers whose computed prompts are taken, beside this machine's, with commas
     #[arg(long, value_name = "LIST", requires = "kv_transfer")]

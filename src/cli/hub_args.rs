@@ -20,6 +20,7 @@ pub struct HubArgs {
     /// Model of the hub, as in user/repo, user/repo:Q4_K_M or user/repo/file.gguf: got once, then kept in the
     /// cache (also -hf)
     #[arg(long, value_name = "NAME")]
+    #[arg(aliases = ["-hf", "-hfr"])]
     hf_repo: Option<String>,
     /// Which file of it, in place of a tag, and how it is got.
     #[command(flatten)]
@@ -32,12 +33,15 @@ pub struct HubArgs {
 pub struct AccessArgs {
     /// File of the repository (also -hff)
     #[arg(long, value_name = "FILE")]
+    #[arg(alias = "-hff")]
     hf_file: Option<String>,
     /// Token, for gated and private repositories; HF_TOKEN keeps it out of `ps` (also -hft)
     #[arg(long, value_name = "TOKEN")]
+    #[arg(aliases = ["-hft", "HubOptions::token"])]
     hf_token: Option<String>,
     /// Ask nobody: what is not in the cache is an error
     #[arg(long)]
+    #[arg(alias = "HubOptions::offline")]
     offline: bool,
 }
 

@@ -13,7 +13,7 @@ use super::model_args::FileArgs;
 use super::out_file::{Partial, go_on, is_free};
 use super::source::Source;
 use super::units::{Threads, threads};
-use super::{CliError, flags, report};
+use super::{CliError, names, report};
 use crate::engine::EngineOptions;
 use crate::eval::as_fed;
 use crate::eval::importance::Importance;
@@ -65,7 +65,7 @@ impl ImatrixArgs {
         let gguf = source.open(self.of_file.open_options())?;
         let pre = self.of_file.tokenizer_pre.as_deref();
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre })?;
-        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
+        tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         let n_ctx = self.text.n_ctx();
         let text = self.text.cut(&text, &tokenizer, tokenizer.n_vocab(), 1)?;
         let options = EngineOptions { threads: self.threads.and_then(|n| n.0), ..EngineOptions::default() };

@@ -8,9 +8,9 @@ use clap::Args;
 use ggml_types::Dialect;
 use serde_json::{Value as Json, json};
 
-use super::flags::with_flags;
 use super::hub_args::HubArgs;
 use super::model_args::dialect;
+use super::names::with_flags;
 use super::source::Source;
 use super::{CliError, report};
 use crate::backend;

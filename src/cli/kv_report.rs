@@ -16,8 +16,8 @@ use ggml_types::{kv, kv_by_name};
 use serde::Serialize;
 
 use super::chunks::TextArgs;
-use super::flags::with_flags;
 use super::model_args::ModelArgs;
+use super::names::with_flags;
 use super::out_file::{Partial, go_on};
 use super::source::Source;
 use super::{CliError, report};

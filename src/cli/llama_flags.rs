@@ -18,7 +18,7 @@ pub use environment::Environment;
 
 /// A flag that a subcommand does not have.
 struct Flag {
-    /// Long names without dashes. Messages have the first.
+    /// Long names without dashes, of which messages have the first; then the [other names](super::names).
     names: &'static [&'static str],
     short: Option<char>,
     value: Value,
@@ -162,8 +162,7 @@ pub fn judge_all(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::normalise;
-    use super::super::{command, parse};
+    use super::super::{command, normalise, parse};
 
     /// What a command line comes to: nothing, or the message.
     fn parsed(line: &str) -> Result<(), String> {

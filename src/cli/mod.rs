@@ -19,7 +19,6 @@ mod export_card;
 #[cfg(feature = "hub")]
 mod fetch;
 mod fit_args;
-mod flags;
 mod grammar_args;
 #[cfg(feature = "serve")]
 mod grpc_args;
@@ -33,6 +32,7 @@ mod logits;
 pub mod model_args;
 #[cfg(feature = "serve")]
 mod models_args;
+mod names;
 mod npy;
 mod out_file;
 mod perplexity;
@@ -61,6 +61,7 @@ use std::process::ExitCode;
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use llama_flags::Environment;
+use names::Names;
 
 /// Runs ternary language models from GGUF files.
 #[derive(Parser)]
@@ -136,10 +137,20 @@ pub fn command() -> clap::Command {
         false => arg,
     };
     let ours = Cli::command().mut_subcommands(|command| command.mut_args(may_be_negative));
-    llama_flags::added(ours)
+    llama_flags::added(ours).mut_subcommands(|command| command.mut_args(names::as_typed))
 }
 
-/// Reads arguments that [`args::normalise`] has been over.
+/// What else stands for the flags of all subcommands.
+fn names() -> Names {
+    Names::of(&llama_flags::added(Cli::command()))
+}
+
+/// Arguments as they are meant: llama.cpp's words of one dash become long flags.
+pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    args::normalise(args, &names())
+}
+
+/// Reads arguments that [`normalise`] has been over.
 ///
 /// # Errors
 /// What is wrong with them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
@@ -154,8 +165,9 @@ pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
 ///
 /// A reader that closed our stdout (`head`) has read enough: that is not an error.
 pub fn main() -> ExitCode {
-    let args = args::normalise(std::env::args_os());
-    let env = Environment::read(&Cli::command(), args, |name| std::env::var_os(name));
+    let names = names::known(names);
+    let args = args::normalise(std::env::args_os(), names);
+    let env = Environment::read(&Cli::command(), names, args, |name| std::env::var_os(name));
     env.ignored.iter().for_each(|said| eprintln!("note: {said}"));
     let ended = match parse(env.args) {
         Ok(cli) => run(cli.command),
@@ -178,11 +190,11 @@ pub fn main() -> ExitCode {
     match err.downcast_ref::<io::Error>() {
         Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
         Some(err) => eprintln!("error: stdout: {err}"),
-        None => flags::note("error", &err),
+        None => names::note("error", &err),
     }
     let mut source = err.source();
     while let Some(cause) = source {
-        flags::note("  because", &cause);
+        names::note("  because", &cause);
         source = cause.source();
     }
     ExitCode::FAILURE

@@ -11,7 +11,7 @@ use super::fit_args::FitArgs;
 use super::hub_args::HubArgs;
 use super::source::Source;
 use super::units::{Threads, count, threads};
-use super::{CliError, flags, trust};
+use super::{CliError, names, trust};
 use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan, REGISTRY};
 use crate::engine::{self, ACT_TYPES, Engine, EngineOptions, Error, HEAD_TYPES};
 use crate::gguf::{Access, Gguf, OpenOptions};
@@ -24,6 +24,7 @@ pub struct ModelArgs {
     load: LoadArgs,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = threads)]
+    #[arg(alias = "LLAMA_ARG_THREADS")]
     threads: Option<Threads>,
 }
 
@@ -32,6 +33,7 @@ pub struct ModelArgs {
 pub struct LoadArgs {
     /// GGUF file of the model [default: the demo model in this program]
     #[arg(short, long, value_name = "FILE")]
+    #[arg(alias = "LLAMA_ARG_MODEL")]
     pub model: Option<PathBuf>,
     /// A model of the hub instead.
     #[command(flatten)]
@@ -48,12 +50,15 @@ pub struct LoadArgs {
     /// Most tokens of one prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = count)]
     #[arg(visible_alias = "ubatch-size")]
+    #[arg(aliases = ["-ub", "LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH", "EngineOptions::batch"])]
     pub batch_size: usize,
     /// Type of the output head
     #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
+    #[arg(alias = "EngineOptions::head_type")]
     pub head_type: String,
     /// How inputs of linear layers are rounded
     #[arg(long, value_name = "HOW", default_value = ACT_TYPES[0], help = act_types())]
+    #[arg(alias = "EngineOptions::act_type")]
     pub act_type: String,
     /// KV cache.
     #[command(flatten)]
@@ -69,43 +74,54 @@ pub struct DeviceArgs {
     /// Which device of the backend: a number of `sterna devices`, or a part of a name; for cuda also several
     /// numbers, as in 0,2
     #[arg(long, value_name = "N|NAME")]
+    #[arg(aliases = ["-dev", "LLAMA_ARG_DEVICE", "DeviceOptions::device"])]
     device: Option<String>,
     /// How cuda uses several cards: none of them but one, or layer, which divides the layers (also -sm)
     /// [default: none, or layer with --tensor-split]
     #[arg(long, value_name = "MODE")]
+    #[arg(aliases = ["-sm", "LLAMA_ARG_SPLIT_MODE", "DeviceOptions::split_mode"])]
     split_mode: Option<String>,
     /// Proportions of the model that the cards get, as in 3,1 (also -ts) [default: by free memory]
     #[arg(long, value_name = "LIST")]
+    #[arg(aliases = ["-ts", "LLAMA_ARG_TENSOR_SPLIT", "DeviceOptions::tensor_split"])]
     tensor_split: Option<String>,
     /// How wgpu multiplies int8 activations: auto, packed (four at a time), floats [default: auto]
     #[arg(long, value_name = "HOW")]
+    #[arg(alias = "DeviceOptions::int8")]
     int8: Option<String>,
     /// Layers whose weights cuda keeps on the card: all, auto (what fits), or a number; the others stay in
     /// memory of the host, see --op-offload-min-batch (also -ngl) [default: all]
     #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
+    #[arg(aliases = ["-ngl", "LLAMA_ARG_N_GPU_LAYERS", "DeviceOptions::gpu_layers"])]
     gpu_layers: Option<String>,
     /// Matrices that cuda keeps in memory of the host: PATTERN=CPU, several with commas between them; the
     /// first pattern that is in a name counts, and PATTERN=CUDA0 is the card (also -ot)
     #[arg(long, value_name = "LIST")]
+    #[arg(aliases = ["-ot", "LLAMA_ARG_OVERRIDE_TENSOR", "DeviceOptions::override_tensor"])]
     override_tensor: Vec<String>,
     /// The same for all experts (also -cmoe)
     #[arg(long)]
+    #[arg(aliases = ["-cmoe", "LLAMA_ARG_CPU_MOE"])]
     cpu_moe: bool,
     /// The same for the experts of the first N layers (also -ncmoe)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16))]
+    #[arg(aliases = ["-ncmoe", "LLAMA_ARG_N_CPU_MOE"])]
     n_cpu_moe: Option<u16>,
     /// Streamed layers that the card has room for at a time, 1 to 8 [default: 2]; on the processor pieces of
     /// 8 MiB that are read ahead, 1 to 64 [default: 4]
     #[arg(long, value_name = "N")]
+    #[arg(alias = "DeviceOptions::stream_slots")]
     stream_slots: Option<String>,
     /// Rows of a step from which on cuda copies streamed weights to the card; in smaller steps the processor
     /// computes with them: auto (the faster way, as measured), a number (1 copies in every step), or off (the
     /// processor in every step) [default: auto]
     #[arg(long, value_name = "N", value_parser = min_batch)]
+    #[arg(alias = "DeviceOptions::op_offload_min_batch")]
     op_offload_min_batch: Option<String>,
     /// Layers whose weights the processor keeps in memory: auto (what fits), all, none (nor the output head),
     /// or a number; the others are read from the file in every step [default: auto]
     #[arg(long, value_name = "N", value_parser = resident_layers)]
+    #[arg(alias = "DeviceOptions::resident_layers")]
     resident_layers: Option<String>,
 }
 
@@ -172,6 +188,7 @@ impl DeviceArgs {
 pub struct ContextArgs {
     /// Positions of the context; 0 takes the trained one, at most 4096
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = count)]
+    #[arg(aliases = ["LLAMA_ARG_CTX_SIZE", "EngineOptions::n_ctx"])]
     pub ctx_size: usize,
     /// What is chosen where it is left out.
     #[command(flatten)]
@@ -193,21 +210,26 @@ pub struct CacheArgs {
     pub kv_cache_type: Option<String>,
     /// The same for keys alone (also -ctk)
     #[arg(long, value_name = "TYPE")]
+    #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K", "EngineOptions::cache_type_k"])]
     pub cache_type_k: Option<String>,
     /// The same for values alone (also -ctv)
     #[arg(long, value_name = "TYPE")]
+    #[arg(aliases = ["-ctv", "LLAMA_ARG_CACHE_TYPE_V", "EngineOptions::cache_type_v"])]
     pub cache_type_v: Option<String>,
     /// First positions that are kept as f16
     #[arg(long, value_name = "N", value_parser = count)]
     #[arg(help = window("First", KvWindow::DEFAULT_SINKS))]
+    #[arg(alias = "EngineOptions::kv_sinks")]
     pub kv_sinks: Option<usize>,
     /// Newest positions that are kept as f16
     #[arg(long, value_name = "N", value_parser = count)]
     #[arg(help = window("Newest", KvWindow::DEFAULT_NEWEST))]
+    #[arg(alias = "EngineOptions::kv_window")]
     pub kv_window: Option<usize>,
     /// Keep all positions in layers that see a sliding window, too: more memory, and no text is computed
     /// again after a cut
     #[arg(long)]
+    #[arg(alias = "LLAMA_ARG_SWA_FULL")]
     pub swa_full: bool,
 }
 
@@ -263,24 +285,30 @@ fn window(which: &str, default: usize) -> String {
 pub struct FileArgs {
     /// Whose type ids the file uses, where it leaves doubt: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
+    #[arg(alias = "OpenOptions::dialect")]
     pub dialect: Option<Dialect>,
     /// Pre-tokenizer, where the file names none or a wrong one: llama-bpe, gpt-2, default, ...
     #[arg(long, value_name = "NAME")]
+    #[arg(alias = "TokenizerOptions::pre")]
     pub tokenizer_pre: Option<String>,
     /// Read the file instead of mapping it: on the CPU, weights are memory of the process then
     #[arg(long)]
+    #[arg(alias = "LLAMA_ARG_NO_MMAP")]
     no_mmap: bool,
     /// Keep all of the mapped file in memory; RLIMIT_MEMLOCK must allow that
     #[arg(long, conflicts_with = "no_mmap")]
+    #[arg(aliases = ["LLAMA_ARG_MLOCK", "OpenOptions::access"])]
     mlock: bool,
     /// As llama-bench has it: 0 reads the file
     #[arg(long, value_name = "0|1", hide = true, num_args = 0..=1, conflicts_with = "no_mmap")]
     #[arg(default_missing_value = "1", value_parser = clap::value_parser!(u8).range(..=1))]
+    #[arg(alias = "-mmp")]
     mmap: Option<u8>,
     /// How weights come into memory (also -lm): auto maps the file, or reads what has no room in every step;
     /// mmap always maps it, and leaves it to the system which pages stay; none is --no-mmap; mlock, or
     /// mmap+mlock, is --mlock [default: auto]
     #[arg(long, value_name = "HOW", value_enum, conflicts_with_all = ["no_mmap", "mlock", "mmap"])]
+    #[arg(aliases = ["-lm", "LLAMA_ARG_LOAD_MODE"])]
     load_mode: Option<LoadMode>,
 }
 
@@ -556,7 +584,7 @@ impl OpenModel {
         });
         bar.finish_and_clear();
         let engine = loaded?;
-        engine.warnings().iter().for_each(|warning| flags::note("warning", warning));
+        engine.warnings().iter().for_each(|warning| names::note("warning", warning));
         Ok(engine)
     }
 }

@@ -13,6 +13,7 @@ use super::hub_args::{AccessArgs, is_name};
 pub struct ModelsArgs {
     /// Folder whose GGUF files, and those of the folders in it, are models by the names of their files
     #[arg(long, value_name = "DIR", help_heading = "Several models, each loaded when it is asked for")]
+    #[arg(alias = "LLAMA_ARG_MODELS_DIR")]
     models_dir: Option<PathBuf>,
     /// More models, with commas or repeated; what asks for no model gets -m's, or else the first of these
     #[arg(long, value_name = "[NAME=]FILE|hf.co/...", value_delimiter = ',', value_parser = named)]
@@ -21,6 +22,7 @@ pub struct ModelsArgs {
     /// Models that are loaded at a time; 0 sets no limit
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(help_heading = "Several models, each loaded when it is asked for")]
+    #[arg(alias = "LLAMA_ARG_MODELS_MAX")]
     models_max: usize,
     /// Memory of all loaded models in MiB; 0 sets no limit but the machine's
     #[arg(long, value_name = "MIB", default_value_t = 0)]

@@ -50,6 +50,7 @@ pub struct PlanArgs {
     vram: Option<u64>,
     /// Plans for this NVIDIA card, by words of its name, such as 'rtx 5080' [default: the one with --vram]
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
+    #[arg(alias = "DeviceOptions::card")]
     card: Option<String>,
     /// MiB that stay free on each device [default: on a card the larger of 512 and 3 % of what is free]
     #[arg(long, value_name = "MIB")]

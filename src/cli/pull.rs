@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::fetch::{self, Missing, explained};
 use super::hub_args::AccessArgs;
-use super::{CliError, flags, report};
+use super::{CliError, names, report};
 use crate::gguf::{Gguf, zero_matrices};
 use crate::hub::{Choice, Found, Hub, Name};
 
@@ -64,7 +64,7 @@ impl PullArgs {
                 Ok(gguf) => {
                     report::zeros(zero_matrices(&gguf).iter().map(|(info, n)| (info.name.as_str(), *n)))
                 }
-                Err(err) => flags::note(
+                Err(err) => names::note(
                     "warning",
                     &format!("the download is not a model that sterna can read: {err}"),
                 ),

@@ -77,9 +77,11 @@ pub struct QuantizeArgs {
     tensor_type: Vec<Override>,
     /// One type for all matrices, the embedding and the output head included
     #[arg(long)]
+    #[arg(alias = "QuantizeOptions::pure")]
     pure: bool,
     /// Which columns matter: a file of sterna imatrix or llama-imatrix (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
+    #[arg(alias = "QuantizeOptions::imatrix")]
     imatrix: Option<PathBuf>,
     /// Show what would become of every tensor, and write nothing
     #[arg(long)]
@@ -89,6 +91,7 @@ pub struct QuantizeArgs {
     absmean: bool,
     /// Quantise what is quantised already, too: it loses twice
     #[arg(long)]
+    #[arg(alias = "QuantizeOptions::requantize")]
     allow_requantize: bool,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = threads)]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::ctrl_c::on_ctrl_c;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
-use super::{CliError, flags};
+use super::{CliError, names};
 use crate::engine::{Engine, EngineOptions, Stats, StopReason};
 use crate::program::{KvDecl, PAGE};
 
@@ -65,7 +65,7 @@ pub fn load(
     if verbose {
         loaded(&engine);
     }
-    engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
+    engine.tokenizer()?.notices().iter().for_each(|notice| names::note("note", notice));
     Ok((engine, cancel))
 }
 

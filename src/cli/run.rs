@@ -12,7 +12,7 @@ use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
-use super::{CliError, Interrupted, flags, input, report};
+use super::{CliError, Interrupted, input, names, report};
 use crate::demo;
 use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
 use crate::tokenizer::Special;
@@ -54,11 +54,13 @@ pub struct RunArgs {
     /// Most tokens to generate; -1 is as many as the context holds
     #[arg(short, long, value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
+    #[arg(alias = "LLAMA_ARG_N_PREDICT")]
     n_predict: i64,
     /// Continuations of the prompt, which is computed once, each behind a line with its number; their seeds
     /// are that of --seed, and one more each (also -np)
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(aliases = ["-np", "LLAMA_ARG_N_PARALLEL", "EngineOptions::n_seqs", "Request::n"])]
     parallel: u16,
     /// Stop before this text, which may spell a control token; it is not shown (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
@@ -182,7 +184,7 @@ fn continue_in_parallel(
         has_ended[at] = event.end.is_some();
         cancelled |= event.end == Some(StopReason::Cancelled);
         if let Some(fault) = &event.fault {
-            flags::note("error", &format!("sequence {at}: {fault}"));
+            names::note("error", &format!("sequence {at}: {fault}"));
             has_failed = true;
         }
         loop {

@@ -13,36 +13,46 @@ use crate::engine::{Engine, SamplerOptions, recommended};
 pub struct SamplingArgs {
     /// Temperature; 0 always picks the most likely token [default: 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true, visible_alias = "temperature")]
+    #[arg(aliases = ["LLAMA_ARG_TEMPERATURE", "SamplerOptions::temperature"])]
     pub temp: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all [default: 40]
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(alias = "LLAMA_ARG_TOP_K")]
     pub top_k: Option<i64>,
     /// Keep the most likely tokens up to this probability; 1 keeps all [default: 0.95]
     #[arg(long, value_name = "P")]
+    #[arg(aliases = ["LLAMA_ARG_TOP_P", "SamplerOptions::top_p"])]
     pub top_p: Option<f32>,
     /// Keep tokens of at least P times the largest probability; 0 keeps all [default: 0.05]
     #[arg(long, value_name = "P")]
+    #[arg(aliases = ["LLAMA_ARG_MIN_P", "SamplerOptions::min_p"])]
     pub min_p: Option<f32>,
     /// Locally typical sampling up to this probability; 1 keeps all
     #[arg(long, value_name = "P", default_value_t = 1.0, alias = "typical-p")]
+    #[arg(alias = "SamplerOptions::typical_p")]
     pub typical: f32,
     /// Divide the logits of recent tokens; 1 does nothing [default: 1]
     #[arg(long, value_name = "X")]
+    #[arg(aliases = ["LLAMA_ARG_REPEAT_PENALTY", "SamplerOptions::repeat_penalty"])]
     pub repeat_penalty: Option<f32>,
     /// Take X from the logit of every recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(aliases = ["LLAMA_ARG_PRESENCE_PENALTY", "SamplerOptions::presence_penalty"])]
     pub presence_penalty: f32,
     /// Take X from the logit of a recent token as often as it occurred
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(aliases = ["LLAMA_ARG_FREQUENCY_PENALTY", "SamplerOptions::frequency_penalty"])]
     pub frequency_penalty: f32,
     /// How many tokens are recent; 0 none, -1 the whole context [default: 64]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub repeat_last_n: Option<i64>,
     /// Seed; the same seed and flags give the same text [default: random]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(alias = "LLAMA_ARG_SEED")]
     pub seed: Option<i64>,
     /// Add to the logit of a token: 15043+1.5, 15043-1, 15043-inf (repeatable; also -l)
     #[arg(short, long, value_name = "TOKEN(+/-)BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
+    #[arg(alias = "SamplerOptions::logit_bias")]
     pub logit_bias: Vec<(u32, f32)>,
 }
 

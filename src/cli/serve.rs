@@ -16,7 +16,7 @@ use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
-use super::{CliError, Interrupted, flags, input};
+use super::{CliError, Interrupted, input, names};
 use crate::engine::EngineOptions;
 use crate::serve::{Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
 
@@ -44,21 +44,27 @@ pub struct ServeArgs {
     models: ModelsArgs,
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    #[arg(alias = "LLAMA_ARG_HOST")]
     host: String,
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    #[arg(alias = "LLAMA_ARG_PORT")]
     port: u16,
     /// Key that requests must bring, or several with commas; --api-key-file keeps it out of `ps`
     #[arg(long, value_name = "KEY")]
+    #[arg(alias = "LLAMA_API_KEY")]
     api_key: Option<String>,
     /// File with keys, one a line
     #[arg(long, value_name = "FILE")]
+    #[arg(alias = "LLAMA_ARG_API_KEY_FILE")]
     api_key_file: Option<PathBuf>,
     /// Private key, PEM: with --ssl-cert-file the server speaks HTTPS (builds with the feature `tls`)
     #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
+    #[arg(alias = "LLAMA_ARG_SSL_KEY_FILE")]
     ssl_key_file: Option<PathBuf>,
     /// Certificate, PEM, and those that vouch for it
     #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
+    #[arg(alias = "LLAMA_ARG_SSL_CERT_FILE")]
     ssl_cert_file: Option<PathBuf>,
     #[command(flatten)]
     grpc: GrpcArgs,
@@ -73,9 +79,11 @@ pub struct ServeArgs {
     parallel: u16,
     /// Positions of the KV cache for all sequences together [default: the context of each]
     #[arg(long, value_name = "N")]
+    #[arg(alias = "EngineOptions::kv_positions")]
     kv_positions: Option<usize>,
     /// Name of the model [default: the one in its file]
     #[arg(short, long, value_name = "NAME")]
+    #[arg(alias = "LLAMA_ARG_ALIAS")]
     alias: Option<String>,
     /// Most tokens of an answer if the request does not say; -1 is as many as the context holds
     #[arg(short, long, value_name = "N", default_value_t = -1)]
@@ -86,15 +94,18 @@ pub struct ServeArgs {
     chat_template: Option<String>,
     /// Answer at /metrics
     #[arg(long)]
+    #[arg(alias = "LLAMA_ARG_ENDPOINT_METRICS")]
     metrics: bool,
     /// Answer at /slots (it does by default)
     #[arg(long, overrides_with = "no_slots")]
+    #[arg(alias = "LLAMA_ARG_ENDPOINT_SLOTS")]
     slots: bool,
     /// Do not answer at /slots
     #[arg(long)]
     no_slots: bool,
     /// Folder in which /slots/N?action=save keeps what a slot has computed
     #[arg(long, value_name = "DIR")]
+    #[arg(alias = "LLAMA_ARG_SLOT_SAVE_PATH")]
     slot_save_path: Option<PathBuf>,
     /// Folder with the page that runs models in the browser, which web/build writes: answer at /local/
     #[arg(long, value_name = "DIR")]
@@ -114,15 +125,18 @@ pub struct ServeArgs {
     connections: usize,
     /// Origins of web pages that may ask, with commas, or *
     #[arg(long, value_name = "LIST")]
+    #[arg(alias = "LLAMA_ARG_CORS_ORIGINS")]
     cors_origins: Option<String>,
     /// Names by which clients may call a server on loopback beside localhost, with commas
     #[arg(long, value_name = "LIST")]
     allowed_hosts: Option<String>,
     /// Seconds that a client may leave an answer unread
     #[arg(long, value_name = "S", default_value_t = 60)]
+    #[arg(aliases = ["-to", "LLAMA_ARG_TIMEOUT"])]
     timeout: u64,
     /// Seconds of silence after which a stream says that it is still there
     #[arg(long, value_name = "S", default_value_t = 30)]
+    #[arg(alias = "LLAMA_ARG_SSE_PING_INTERVAL")]
     sse_ping_interval: u64,
     /// How the log is written
     #[arg(long, value_name = "HOW", value_enum, default_value_t = LogFormat::Text)]
@@ -231,7 +245,7 @@ impl ServeArgs {
             let sampling = sampling.clone();
             let load = move || {
                 let engine = opened.load(&options)?;
-                engine.tokenizer()?.notices().iter().for_each(|notice| flags::note("note", notice));
+                engine.tokenizer()?.notices().iter().for_each(|notice| names::note("note", notice));
                 let sampler = sampling.options(&engine)?;
                 Ok(Loaded { engine, sampler })
             };

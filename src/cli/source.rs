@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::hub_args::HubArgs;
-use super::{CliError, flags};
+use super::{CliError, names};
 use crate::demo;
 use crate::gguf::{Gguf, GgufError, OpenOptions};
 
@@ -74,7 +74,7 @@ impl Source {
             Self::File(path) => Gguf::open_header(path, options)?,
             Self::Demo(_) => self.open(options)?,
         };
-        gguf.incomplete().iter().for_each(|error| flags::note("warning", error));
+        gguf.incomplete().iter().for_each(|error| names::note("warning", error));
         Ok(gguf)
     }
 

@@ -9,7 +9,7 @@ use super::args::unescape;
 use super::hub_args::HubArgs;
 use super::model_args::FileArgs;
 use super::source::Source;
-use super::{CliError, flags, input};
+use super::{CliError, input, names};
 use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 /// Shows the tokens of a text. A vocabulary-only file will do.
@@ -51,6 +51,7 @@ pub struct TokenizeArgs {
     ids: bool,
     /// Read special tokens that are spelled out in the text as tokens
     #[arg(long)]
+    #[arg(alias = "-sp")]
     special: bool,
     /// Take special tokens that are spelled out as text: those of -p, and all without --special
     #[arg(long, conflicts_with = "special")]
@@ -80,7 +81,7 @@ impl TokenizeArgs {
         let gguf = source.open_header(self.file_args.open_options())?;
         let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
-        tokenizer.notices().iter().for_each(|notice| flags::note("note", notice));
+        tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         let parses = self.special || self.prompt.is_some() && !self.no_parse_special;
         let special = if parses { Special::Parse } else { Special::AsText };
         let reads_escapes = self.escape || self.prompt.is_some() && !self.no_escape;

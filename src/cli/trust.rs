@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ggml_types::kv_by_name;
 
-use super::flags;
+use super::names;
 use crate::backend::{self, Backend, BackendError, Opened, cache_dir};
 use crate::engine::EngineOptions;
 use crate::selftest::{self, Passes};
@@ -52,7 +52,7 @@ fn trusted(mut backend: Box<dyn Backend>, options: &EngineOptions) -> Opened {
     passes.keep(&what);
     let seconds = start.elapsed().as_secs_f64();
     let passed = "passed a self-test, which is not repeated until its driver or the kernels change";
-    flags::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
+    names::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
     // The models of the test go with the backend that ran them.
     drop(backend);
     backend::open_on(name, options.n_threads(), &options.device)

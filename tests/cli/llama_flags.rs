@@ -5,7 +5,7 @@
 use std::process::Output;
 
 use clap::error::ErrorKind;
-use sterna::cli::{args, parse};
+use sterna::cli::{normalise, parse};
 
 use super::program::{command, golden};
 
@@ -186,7 +186,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 /// What a command line comes to where it is neither taken nor refused in our words.
 fn wrong(line: &str) -> Option<String> {
     let words = ["sterna"].into_iter().chain(line.split_whitespace());
-    match parse(args::normalise(words.map(Into::into))) {
+    match parse(normalise(words.map(Into::into))) {
         Ok(_) => None,
         Err(err)
             if err.kind() == ErrorKind::InvalidValue && err.to_string().contains(" is not supported: ") =>

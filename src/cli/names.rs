@@ -1,0 +1,209 @@
+//! What else stands for a flag. A flag is one row: its `#[arg]`, or its line in `llama_flags`. Those of the
+//! row's aliases that are no long names are these: `-ngl`, llama.cpp's word of one dash;
+//! `LLAMA_ARG_N_GPU_LAYERS`, its variable; `DeviceOptions::gpu_layers`, the option of the library that the
+//! flag sets, which messages name.
+//!
+//! They stand at one row, and count in every subcommand with a flag of that long name.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::OnceLock;
+
+use clap::{Arg, Command};
+
+/// The other names of all flags, and the long name of each flag without dashes.
+#[derive(Debug, Default)]
+pub struct Names(BTreeMap<String, String>);
+
+impl Names {
+    /// Those of all subcommands.
+    pub fn of(command: &Command) -> Self {
+        let flags = command.get_subcommands().flat_map(Command::get_arguments);
+        let flags = flags.filter_map(|arg| Some((arg, arg.get_long()?)));
+        let named = flags.flat_map(|(arg, flag)| {
+            aliases(arg).filter(|name| !is_long(name)).map(|name| (name.to_owned(), flag.to_owned()))
+        });
+        Self(named.collect())
+    }
+
+    /// The flag that a name stands for.
+    pub fn flag(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// The variables of the environment, and the flags that they stand for.
+    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.0.iter().map(|(name, flag)| (name.as_str(), flag.as_str()));
+        all.filter(|(name, _)| name.starts_with("LLAMA_"))
+    }
+
+    /// A message of the library, with flags in place of its options.
+    fn put_into(&self, said: &str) -> String {
+        let mut out = String::with_capacity(said.len());
+        let mut rest = said;
+        while let Some((before, flag, after)) = self.next_option(rest) {
+            out += before;
+            out += "--";
+            out += flag;
+            rest = after;
+        }
+        out + rest
+    }
+
+    /// The text up to the next option that has a flag, the flag, and the text after the option.
+    fn next_option<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
+        text.match_indices("::").find_map(|(middle, _)| {
+            let start = text[..middle].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
+            let end = text[middle + 2..].find(|c| !is_word(c)).map_or(text.len(), |at| middle + 2 + at);
+            Some((&text[..start], self.flag(&text[start..end])?, &text[end..]))
+        })
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn aliases(arg: &Arg) -> impl Iterator<Item = &str> {
+    arg.get_all_aliases().unwrap_or_default().into_iter()
+}
+
+/// Whether an alias is a long name of its flag, to be typed behind two dashes.
+fn is_long(alias: &str) -> bool {
+    alias.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+}
+
+/// A flag with those aliases alone that are long names.
+pub fn as_typed(arg: Arg) -> Arg {
+    let long = |names: Vec<&str>| -> Vec<String> {
+        names.into_iter().filter(|name| is_long(name)).map(str::to_owned).collect()
+    };
+    let visible = long(arg.get_visible_aliases().unwrap_or_default());
+    let mut hidden = long(arg.get_all_aliases().unwrap_or_default());
+    hidden.retain(|name| !visible.contains(name));
+    arg.alias(None::<&'static str>).aliases(hidden).visible_aliases(visible)
+}
+
+/// The names in this program: made from its rows when it starts, and the same from then on.
+static KNOWN: OnceLock<Names> = OnceLock::new();
+
+/// The names in this program, which messages are put into words with.
+pub fn known(names: impl FnOnce() -> Names) -> &'static Names {
+    KNOWN.get_or_init(names)
+}
+
+/// What the library says, with flags in place of its options.
+pub fn with_flags(said: &impl Display) -> String {
+    let said = said.to_string();
+    KNOWN.get().map_or(said.clone(), |names| names.put_into(&said))
+}
+
+/// Says on stderr what the library has to say of a file or an option.
+pub fn note(kind: &str, said: &impl Display) {
+    eprintln!("{kind}: {}", with_flags(said));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::super::{Cli, llama_flags, names};
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Options of the library that no flag sets.
+    const WITHOUT: &[&str] = &["BatchOptions::chunk", "EngineOptions::checkpoints", "EngineOptions::outputs"];
+
+    #[test]
+    fn options_become_flags_and_all_else_stays() {
+        let said = "EngineOptions::n_ctx: want 1 to 9, got 0; EngineOptions::n_ctx sets it";
+        assert_eq!(names().put_into(said), "--ctx-size: want 1 to 9, got 0; --ctx-size sets it");
+        for said in ["", "EngineOptions::outputs: 0", "NoEngineOptions::n_ctx", "Options::n_ctx", "é::ü"] {
+            assert_eq!(names().put_into(said), said);
+        }
+    }
+
+    #[test]
+    fn each_name_stands_for_one_flag() {
+        let command = llama_flags::added(Cli::command());
+        let names = Names::of(&command);
+        for arg in command.get_subcommands().flat_map(Command::get_arguments) {
+            for name in aliases(arg).filter(|name| !is_long(name)) {
+                assert_eq!(names.flag(name), arg.get_long(), "{name}");
+                let is_word = name.starts_with('-') && !name.starts_with("--");
+                assert!(is_word || name.starts_with("LLAMA_") || name.contains("::"), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_long_names_are_typed_behind_two_dashes() {
+        let command = super::super::command();
+        for arg in command.get_subcommands().flat_map(Command::get_arguments) {
+            assert!(aliases(arg).all(is_long), "{arg}");
+        }
+        let run = command.find_subcommand("run").unwrap();
+        let layers = run.get_arguments().find(|arg| arg.get_long() == Some("gpu-layers")).unwrap();
+        assert!(aliases(layers).any(|name| name == "n-gpu-layers"));
+    }
+
+    /// The library's code: file by file, without comments, unit tests and the command line.
+    fn library() -> Vec<(PathBuf, String)> {
+        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut files = Vec::new();
+        rust_files(&src, &mut files);
+        files.retain(|file| !file.starts_with(src.join("cli")));
+        let code = |file: PathBuf| {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
+            let lines: Vec<_> = lines.filter(|line| !line.trim_start().starts_with("//")).collect();
+            (file, lines.join("\n"))
+        };
+        files.into_iter().map(code).collect()
+    }
+
+    #[test]
+    #[cfg(all(feature = "serve", feature = "hub", feature = "convert"))]
+    fn every_option_that_the_library_names_has_a_row() {
+        let names = names();
+        let mut n_named = 0;
+        for (file, code) in library() {
+            // In code, the path of a field would not compile: these are words of messages.
+            for (middle, _) in code.match_indices("Options::").map(|(at, word)| (at + word.len(), word)) {
+                let start = code[..middle - 2].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
+                let end = code[middle..].find(|c| !is_word(c)).map_or(code.len(), |at| middle + at);
+                let is_field = code[middle..].starts_with(|c: char| c.is_lowercase());
+                if is_field && !code[end..].starts_with('(') {
+                    n_named += 1;
+                    let path = &code[start..end];
+                    let is_known = WITHOUT.contains(&path) || names.flag(path).is_some();
+                    assert!(is_known, "{}: {path}", file.display());
+                }
+            }
+        }
+        assert!(n_named > 10, "messages name options in another way: {n_named}");
+    }
+
+    #[test]
+    fn the_library_names_no_flag() {
+        let names = names();
+        let options = names.0.iter().filter(|(name, _)| name.contains("::"));
+        let flags: Vec<String> = options.map(|(_, flag)| format!("--{flag}")).collect();
+        for (file, code) in library() {
+            for flag in &flags {
+                assert!(!code.contains(flag.as_str()), "{} names {flag}", file.display());
+            }
+        }
+    }
+
+    fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                rust_files(&path, found);
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                found.push(path);
+            }
+        }
+    }
+}
