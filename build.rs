@@ -8,6 +8,9 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
+#[path = "cuda/params.rs"]
+mod params;
+
 /// Machine code that a release carries. `STERNA_CUDA_ARCHS=90,120` is another list, `STERNA_CUDA_ARCHS=none`
 /// leaves nvcc out.
 /// What nvcc makes for sm_89 is the machine code of sm_86, to the byte in every kernel, and cards of 89 run
@@ -36,10 +39,18 @@ fn main() {
         println!("cargo::rerun-if-env-changed={name}");
     }
     if env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        write_params();
         device::build();
     }
     #[cfg(feature = "simt")]
     host::build();
+}
+
+/// Rust of the kernels' parameters, for `src/backend/cuda/params.rs`.
+fn write_params() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let rust = params::rust(&params::header(Path::new("cuda")));
+    fs::write(out.join("params.rs"), rust).expect("OUT_DIR can be written");
 }
 
 /// The files with kernels: each is a module of its own on a card.

@@ -1,5 +1,5 @@
-/* Parameters of every kernel: read by nvcc, by the host's compiler, and by bindgen, which makes
- * src/backend/cuda/params.rs of it (scripts/bindgen.sh). Every struct is free of padding. */
+/* Parameters of every kernel: read by nvcc and by the host's compiler, and by the build script, which makes
+ * Rust of it (params.rs). Every struct is free of padding. */
 #ifndef STERNA_PARAMS_H
 #define STERNA_PARAMS_H
 

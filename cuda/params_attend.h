@@ -24,45 +24,70 @@ struct AppendBlocksParams {
     uint32_t reserved;
 };
 
-struct AttendParams {
-    struct StepTables step;
-    struct KvParams kv;
+/* What every attention has, besides the cache that it reads. */
+struct AttendCommon {
     /* [rows, n_kv_heads, group, head_dim] */
     POINTER(const float) q;
     POINTER(float) out;
-    /* [rows, n_kv_heads, tiles], each as cuda/lib/parts.cuh says, of up to `splits` splits. */
+    /* Parts, as the kernel's own parameters say. */
     POINTER(float) partial;
-    /* [rows, n_kv_heads, tiles]: splits that have come; 0 between two launches. */
+    /* [rows, or tiles of these; n_kv_heads; head_tiles]: splits that have come; 0 between two launches. */
     POINTER(uint32_t) arrived;
     /* [n_kv_heads, group]: logits of no position, of which each softmax has one more term; or null. */
     POINTER(const float) sinks;
     float scale;
-    /* Query heads of one KV head, and blocks that they take. */
+    /* Query heads of one KV head. */
     uint32_t group;
-    uint32_t tiles;
+};
+
+/* Rows one by one. Parts are [rows, n_kv_heads, head_tiles], each as cuda/lib/parts.cuh says, of up to
+ * `splits` splits. */
+struct AttendParams {
+    struct StepTables step;
+    struct KvParams kv;
+    struct AttendCommon common;
+    /* Blocks that the query heads of one KV head take. */
+    uint32_t head_tiles;
     uint32_t splits;
     /* Positions that a row sees, the last ones up to its own; all bits set where it sees every one. */
     uint32_t window;
     uint32_t reserved;
 };
 
+/* As AttendParams, with head_dim for the stride. */
+struct AttendCodesParams {
+    struct StepTables step;
+    struct CodedKvParams kv;
+    /* [2, n_kv_heads, head_dim], where the kernel itself does for a step of one row what `append` does for
+     * others; or null. Then a KV head's query heads are one tile. */
+    POINTER(const float) raw;
+    struct AttendCommon common;
+    uint32_t head_tiles;
+    uint32_t splits;
+    uint32_t window;
+    uint32_t reserved;
+};
+
+/* As AttendCodesParams. */
+struct AttendBlocksParams {
+    struct StepTables step;
+    struct BlockKvParams kv;
+    struct AttendCommon common;
+    uint32_t head_tiles;
+    uint32_t splits;
+    uint32_t window;
+    uint32_t reserved;
+};
+
+/* Tiles of rows. Parts are [blocks, ATTEND_MMA_ROWS, 2 + head_dim]: largest score, sum of weights, weighted
+ * values. */
 struct AttendMmaParams {
     struct StepTables step;
     struct KvParams kv;
     /* [counts.tiles], of at most ATTEND_MMA_ROWS / heads rows. */
     POINTER(const struct StepTile) tiles;
-    /* [rows, n_kv_heads, group, head_dim] */
-    POINTER(const float) q;
-    POINTER(float) out;
-    /* [blocks, ATTEND_MMA_ROWS, 2 + head_dim]: largest score, sum of weights, weighted values. */
-    POINTER(float) partial;
-    /* [counts.tiles, n_kv_heads, head_tiles]: splits that have come; 0 between two launches. */
-    POINTER(uint32_t) arrived;
-    /* As in AttendParams. */
-    POINTER(const float) sinks;
-    float scale;
-    /* Query heads of one KV head, how many of them a block takes, and blocks that they take. */
-    uint32_t group;
+    struct AttendCommon common;
+    /* How many query heads a block takes, and blocks that those of one KV head take. */
     uint32_t heads;
     uint32_t head_tiles;
     /* How many blocks a step of few tiles is to have, by splits of its positions. */
@@ -71,60 +96,16 @@ struct AttendMmaParams {
     uint32_t window;
 };
 
-struct AttendCodesParams {
-    struct StepTables step;
-    struct CodedKvParams kv;
-    /* As in AttendParams, with head_dim for the stride. */
-    POINTER(const float) q;
-    POINTER(float) out;
-    POINTER(float) partial;
-    POINTER(uint32_t) arrived;
-    /* [2, n_kv_heads, head_dim], where the kernel itself does for a step of one row what `append` does for
-     * others; or null. Then a KV head's query heads are one tile. */
-    POINTER(const float) raw;
-    POINTER(const float) sinks;
-    float scale;
-    uint32_t group;
-    uint32_t tiles;
-    uint32_t splits;
-    uint32_t window;
-    uint32_t reserved;
-};
-
+/* As AttendMmaParams. */
 struct AttendCodesMmaParams {
     struct StepTables step;
     struct CodedKvParams kv;
-    /* As in AttendMmaParams. */
     POINTER(const struct StepTile) tiles;
-    POINTER(const float) q;
-    POINTER(float) out;
-    POINTER(float) partial;
-    POINTER(uint32_t) arrived;
-    POINTER(const float) sinks;
-    float scale;
-    uint32_t group;
+    struct AttendCommon common;
     uint32_t heads;
     uint32_t head_tiles;
     uint32_t blocks;
-    /* As in AttendParams. */
     uint32_t window;
-};
-
-struct AttendBlocksParams {
-    struct StepTables step;
-    struct BlockKvParams kv;
-    /* As in AttendCodesParams. */
-    POINTER(const float) q;
-    POINTER(float) out;
-    POINTER(float) partial;
-    POINTER(uint32_t) arrived;
-    POINTER(const float) sinks;
-    float scale;
-    uint32_t group;
-    uint32_t tiles;
-    uint32_t splits;
-    uint32_t window;
-    uint32_t reserved;
 };
 
 #endif

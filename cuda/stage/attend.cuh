@@ -146,12 +146,13 @@ DEVICE void attend(const AttendParams& p) {
     uint32_t first = seen + split * per_split;
     uint32_t end = first + per_split < row.pos + 1 ? first + per_split : row.pos + 1;
 
-    uint32_t kv_head_at = blockIdx.x / p.tiles, tile = blockIdx.x % p.tiles;
-    uint32_t heads =
-        p.group - tile * ATTEND_HEADS < ATTEND_HEADS ? p.group - tile * ATTEND_HEADS : ATTEND_HEADS;
-    uint64_t first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.group + tile * ATTEND_HEADS;
-    const float* q = p.q + first_head * head_dim;
-    float* out = p.out + first_head * head_dim;
+    uint32_t kv_head_at = blockIdx.x / p.head_tiles, tile = blockIdx.x % p.head_tiles;
+    uint32_t heads = p.common.group - tile * ATTEND_HEADS < ATTEND_HEADS
+        ? p.common.group - tile * ATTEND_HEADS
+        : ATTEND_HEADS;
+    uint64_t first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.common.group + tile * ATTEND_HEADS;
+    const float* q = p.common.q + first_head * head_dim;
+    float* out = p.common.out + first_head * head_dim;
 
     uint32_t lanes = 1;
     while (lanes * 8 < stride) lanes *= 2;
@@ -188,7 +189,7 @@ DEVICE void attend(const AttendParams& p) {
     load(even, first);
     find(first + positions);
     // Scores come in units of log2, so that weights are powers of two.
-    const float factor = p.scale * 1.4426950408889634f;
+    const float factor = p.common.scale * 1.4426950408889634f;
     float query[ATTEND_HEADS][8] = {};
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
@@ -235,9 +236,10 @@ DEVICE void attend(const AttendParams& p) {
         to[0] = make_float4(state.values[h][0], state.values[h][1], state.values[h][2], state.values[h][3]);
         to[1] = make_float4(state.values[h][4], state.values[h][5], state.values[h][6], state.values[h][7]);
     }
-    uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.tiles + tile;
-    const float* sinks = p.sinks ? p.sinks + kv_head_at * p.group + tile * ATTEND_HEADS : nullptr;
-    Parts<ATTEND_HEADS> from{p.partial, p.arrived, at, splits, p.splits, stride, sinks};
+    uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head_at) * p.head_tiles + tile;
+    const float* sinks =
+        p.common.sinks ? p.common.sinks + kv_head_at * p.common.group + tile * ATTEND_HEADS : nullptr;
+    Parts<ATTEND_HEADS> from{p.common.partial, p.common.arrived, at, splits, p.splits, stride, sinks};
     merge_parts(from, split, warps, heads, [&](uint32_t h, uint32_t e, float value) {
         if (e < head_dim) out[h * head_dim + e] = value;
     });

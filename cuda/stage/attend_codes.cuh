@@ -220,10 +220,10 @@ struct PagesTask {
         exists = split < splits;
         first_page = before + split * per_split;
         end_page = first_page + per_split < n_pages ? first_page + per_split : n_pages;
-        kv_head = blockIdx.x / p.tiles;
-        tile = blockIdx.x % p.tiles;
-        heads = p.group - tile * kHeads < kHeads ? p.group - tile * kHeads : kHeads;
-        first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.group + tile * kHeads;
+        kv_head = blockIdx.x / p.head_tiles;
+        tile = blockIdx.x % p.head_tiles;
+        heads = p.common.group - tile * kHeads < kHeads ? p.common.group - tile * kHeads : kHeads;
+        first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.common.group + tile * kHeads;
     }
 
     // Of page i, the position behind the last one that the row sees, and the first one that it sees.
@@ -243,7 +243,7 @@ struct PagesTask {
         uint32_t head_dim = p.kv.head_dim;
         for (uint32_t at = threadIdx.x; at < kHeads * head_dim; at += blockDim.x) {
             floats[at] = at < heads * head_dim
-                ? p.q[first_head * head_dim + at] * (p.scale * 1.4426950408889634f)
+                ? p.common.q[first_head * head_dim + at] * (p.common.scale * 1.4426950408889634f)
                 : 0.0f;
         }
         __syncthreads();
@@ -257,16 +257,17 @@ struct PagesTask {
         const Params& p, uint32_t groups, uint32_t head_dim, const Rotation& rotation, bool transformed
     ) const {
         float* merged = parts_of_groups<kHeads>(groups, head_dim).of(groups, 0);
-        uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.tiles + tile;
-        const float* sinks = p.sinks ? p.sinks + kv_head * p.group + tile * kHeads : nullptr;
-        Parts<kHeads> from{p.partial, p.arrived, at, splits, p.splits, head_dim, sinks};
+        uint64_t at = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.head_tiles + tile;
+        const float* sinks =
+            p.common.sinks ? p.common.sinks + kv_head * p.common.group + tile * kHeads : nullptr;
+        Parts<kHeads> from{p.common.partial, p.common.arrived, at, splits, p.splits, head_dim, sinks};
         auto write = [&](uint32_t h, uint32_t e, float value) { merged[h * head_dim + e] = value; };
         if (!merge_parts(from, split, groups, heads, write)) return;
         __syncthreads();
         for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
             Vector v = load_vector(merged + h * head_dim, head_dim);
             if (transformed) transform_back(v, rotation);
-            store_vector(v, p.out + (first_head + h) * head_dim);
+            store_vector(v, p.common.out + (first_head + h) * head_dim);
         }
     }
 };

@@ -61,7 +61,7 @@ DEVICE void load_queries(
     uint32_t first_head, Keep keep
 ) {
     uint32_t lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, head_dim = p.kv.head_dim;
-    const float factor = p.scale * 1.4426950408889634f;
+    const float factor = p.common.scale * 1.4426950408889634f;
     constexpr uint32_t kOwn = D / kWarpSize;
 #pragma unroll 1
     for (uint32_t base = 16 * warp; base < 16 * warp + 16; base += kQueriesAtOnce) {
@@ -69,7 +69,8 @@ DEVICE void load_queries(
 #pragma unroll
         for (uint32_t v = 0; v < kQueriesAtOnce; v++) {
             uint32_t i = base + v, row = first_row + i / heads, head = first_head + i % heads;
-            const float* q = p.q + (uint64_t(row) * p.kv.n_kv_heads * p.group + head) * head_dim;
+            const float* q =
+                p.common.q + (uint64_t(row) * p.kv.n_kv_heads * p.common.group + head) * head_dim;
 #pragma unroll
             for (uint32_t j = 0; j < kOwn; j++) {
                 uint32_t e = lane + kWarpSize * j;
@@ -212,7 +213,7 @@ struct TileTask {
     template <class Params>
     DEVICE float* part(const Params& p, uint32_t of_split, uint32_t vector) const {
         uint64_t block = (uint64_t(tile) * gridDim.x + blockIdx.x) * most_splits(p) + of_split;
-        return p.partial + (block * ATTEND_MMA_ROWS + vector) * (2 + p.kv.head_dim);
+        return p.common.partial + (block * ATTEND_MMA_ROWS + vector) * (2 + p.kv.head_dim);
     }
     template <class Params>
     DEVICE static uint32_t most_splits(const Params& p) {
@@ -252,12 +253,13 @@ DEVICE void merge_splits(
                     values.x[j] = fmaf(part[2 + Vector::elem(j)], by, values.x[j]);
             }
         }
-        if (p.sinks) sum += tile_sink(p.sinks[first_head + vector % heads], largest);
+        if (p.common.sinks) sum += tile_sink(p.common.sinks[first_head + vector % heads], largest);
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) values.x[j] /= sum;
         source.transform_back(values);
         uint64_t to_row = first_row + vector / heads;
-        float* to = p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector % heads) * head_dim;
+        float* to = p.common.out +
+            (to_row * p.kv.n_kv_heads * p.common.group + first_head + vector % heads) * head_dim;
 #pragma unroll
         for (uint32_t j = 0; j < kLaneElems; j++) {
             if (Vector::elem(j) < head_dim) to[Vector::elem(j)] = values.x[j];
@@ -322,8 +324,9 @@ DEVICE void attend_tiles(const Params& p) {
     StepTile tile = p.tiles[task.tile];
     StepRow row = p.step.rows[tile.first];
     uint32_t kv_head_at = blockIdx.x / p.head_tiles, head_tile = blockIdx.x % p.head_tiles;
-    uint32_t heads = p.group - head_tile * p.heads < p.heads ? p.group - head_tile * p.heads : p.heads;
-    uint32_t first_head = kv_head_at * p.group + head_tile * p.heads;
+    uint32_t heads =
+        p.common.group - head_tile * p.heads < p.heads ? p.common.group - head_tile * p.heads : p.heads;
+    uint32_t first_head = kv_head_at * p.common.group + head_tile * p.heads;
     // Of the tile's rows, the first one sees most before it, and the last one least.
     uint32_t before = first_seen(row.pos, p.window) / kSpan,
         all_see = first_seen(row.pos + tile.rows - 1, p.window);
@@ -467,8 +470,8 @@ DEVICE void attend_tiles(const Params& p) {
     if (task.splits == 1) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            if (p.sinks && vector[half] < n)
-                sum[half] += tile_sink(p.sinks[first_head + vector[half] % heads], largest[half]);
+            if (p.common.sinks && vector[half] < n)
+                sum[half] += tile_sink(p.common.sinks[first_head + vector[half] % heads], largest[half]);
         }
 #pragma unroll
         for (int t = 0; t < kOut; t++) {
@@ -481,8 +484,8 @@ DEVICE void attend_tiles(const Params& p) {
     for (int half = 0; half < 2; half++) {
         if (vector[half] >= n) continue;
         uint64_t to_row = tile.first + vector[half] / heads;
-        float* to =
-            p.out + (to_row * p.kv.n_kv_heads * p.group + first_head + vector[half] % heads) * p.kv.head_dim;
+        float* to = p.common.out +
+            (to_row * p.kv.n_kv_heads * p.common.group + first_head + vector[half] % heads) * p.kv.head_dim;
         if (task.splits > 1) {
             to = task.part(p, task.split, vector[half]);
             if (member == 0) {
@@ -506,7 +509,7 @@ DEVICE void attend_tiles(const Params& p) {
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
-        uint32_t* arrived = p.arrived + task.tile * gridDim.x + blockIdx.x;
+        uint32_t* arrived = p.common.arrived + task.tile * gridDim.x + blockIdx.x;
         shared.broken[0] = atomicAdd(arrived, 1u) == task.splits - 1;
         if (shared.broken[0]) *arrived = 0;
     }

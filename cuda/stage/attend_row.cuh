@@ -50,7 +50,7 @@ struct RowQueries {
     // Neighbouring lanes share a head; each takes whole words of four elements.
     DEVICE void load(const AttendCodesParams& p, const float* q, uint32_t heads, const float* mean_keys) {
         constexpr uint32_t kLanes = D / 4 < kWarpSize ? D / 4 : kWarpSize, kWords = D / 4 / kLanes;
-        const float factor = p.scale * 1.4426950408889634f;
+        const float factor = p.common.scale * 1.4426950408889634f;
         uint32_t lane = threadIdx.x % kLanes;
         for (uint32_t h = threadIdx.x / kLanes; h < ATTEND_ROW_HEADS; h += blockDim.x / kLanes) {
             float x[4 * kWords] = {}, along = 0.0f;
@@ -367,7 +367,7 @@ DEVICE void bring_row(
 ) {
     constexpr uint32_t kWarps = ATTEND_WIDE_THREADS / kWarpSize;
     uint32_t warp = threadIdx.x / kWarpSize;
-    const float* q = p.q + task.first_head * D;
+    const float* q = p.common.q + task.first_head * D;
     // By a warp that has nothing else to wait for: queries, a key and a value are fewer than warps.
     static_assert(ATTEND_ROW_HEADS + 2 < kWarps, "a warp for the mean");
     auto bring_mean = [&] {

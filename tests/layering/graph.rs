@@ -35,6 +35,8 @@ struct Module {
     /// Path from the root of the crate.
     path: Vec<String>,
     items: Vec<Item>,
+    /// Whether the build script writes what is in it.
+    is_written: bool,
     /// Names that it imports, and the paths behind them, `*` for all of a module.
     imports: Vec<Import>,
 }
@@ -209,6 +211,9 @@ impl House<'_> {
             }
             return self.resolve(at, &[&import.path, rest].concat(), depth + 1);
         }
+        if module.is_written {
+            return Some(Found::Item(Node { file: module.file.clone(), item: first.clone() }));
+        }
         let globs = module.imports.iter().filter(|import| import.name == "*");
         globs.filter_map(|glob| self.resolve(at, &[&glob.path, path].concat(), depth + 1)).next()
     }
@@ -236,7 +241,8 @@ impl Module {
         let lines: Vec<String> = code_of(&lines.join("\n")).lines().map(str::to_owned).collect();
         let items = lines.iter().enumerate().filter_map(|(at, line)| Item::read(at + 1, line)).collect();
         let imports = imports(&lines);
-        Some(Self { file: file.to_owned(), lines, path, items, imports })
+        let is_written = lines.iter().any(|line| line.starts_with("include!("));
+        Some(Self { file: file.to_owned(), lines, path, items, is_written, imports })
     }
 
     /// The item that a line belongs to.

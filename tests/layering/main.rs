@@ -71,7 +71,6 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/cuda/driver/real/staging.rs", "the CUDA driver's calls"),
     ("src/backend/cuda/driver/simt/host.rs", "calls into the host form of the kernels"),
     ("src/backend/cuda/driver/simt/mod.rs", "launches kernels, and copies to and from their memory"),
-    ("src/backend/cuda/pod.rs", "that parameter structs are plain bytes"),
     ("src/backend/wgpu/cache.rs", "hands a driver the kernels that it has compiled before"),
 ];
 

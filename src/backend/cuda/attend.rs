@@ -5,13 +5,13 @@
 
 use ggml_types::{KvForm, kv as registry};
 
-use super::driver::{Address, Launch, Limits};
+use super::driver::{Launch, Limits};
 use super::kv::{self, KvLayout, stride};
 use super::params::{
     ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128,
     ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
     ATTEND_ROW_HEADS, ATTEND_THREADS, ATTEND_WIDE_THREADS, AttendBlocksParams, AttendCodesMmaParams,
-    AttendCodesParams, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
+    AttendCodesParams, AttendCommon, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
 };
 use super::{Cx, words};
 use crate::device::tiles::{Tiling, tiles};
@@ -144,9 +144,17 @@ fn window(s: &Attend) -> u32 {
     s.window.unwrap_or(u32::MAX)
 }
 
-/// Where the heads' sinks are, if they have some.
-fn sinks(cx: &Cx<'_>, s: &Attend) -> Address {
-    s.sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data)
+/// What every attention has.
+fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
+    AttendCommon {
+        q: cx.memory.bufs[s.q.0 as usize],
+        out: cx.memory.bufs[s.out.0 as usize],
+        partial: cx.memory.partial,
+        arrived: cx.memory.attend_arrived,
+        sinks: s.sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data),
+        scale: s.scale,
+        group: group(cx.p, s) as u32,
+    }
 }
 
 /// The tiles of a program, where every attention of it has a kernel on tensor cores for them.
@@ -182,9 +190,7 @@ pub fn kernels(p: &Program, s: &Attend) -> Result<Vec<String>, String> {
 
 /// How the work of one attention is cut, for steps of up to `rows` rows.
 pub struct Cut {
-    /// Query heads of one KV head.
-    pub group: usize,
-    /// Blocks that these take.
+    /// Blocks that the query heads of one KV head take.
     pub tiles: usize,
     /// Splits of the positions at most.
     pub splits: usize,
@@ -193,15 +199,15 @@ pub struct Cut {
 impl Cut {
     pub fn new(p: &Program, s: &Attend, limits: Limits, rows: usize) -> Self {
         let kv = p.kv_decl(s.kv);
-        let (group, of_block) = (group(p, s), by_rows(kv));
-        let tiles = group.div_ceil(of_block.heads);
+        let of_block = by_rows(kv);
+        let tiles = group(p, s).div_ceil(of_block.heads);
         // No more than the card has room for at a time, and none without positions: blocks beyond these would
         // be a second wave, and each part takes time to merge.
         let places = of_block.blocks * limits.multiprocessors as usize;
         let wanted = (places / (kv.n_kv_heads * tiles * rows)).max(1);
         let positions = (p.limits.pages * PAGE).min(window(s) as usize);
         let splits = wanted.min(positions.div_ceil(ATTEND_LEAST as usize)).min(MAX_PARTS as usize);
-        Self { group, tiles, splits }
+        Self { tiles, splits }
     }
 
     /// Floats of the splits' parts, which are merged at the end.
@@ -216,71 +222,24 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
         return launch_mma(cx, s);
     }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
-    let Cut { group, tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
-    let (step, scale) = (cx.tables_for(s.kv), s.scale);
-    let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
-    let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
-    let sinks = sinks(cx, s);
-    let [group, tiles, splits] = [group, tiles, splits].map(|n| n as u32);
-    let (window, reserved) = (window(s), 0);
+    let Cut { tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
+    let (step, common, window, reserved) = (cx.tables_for(s.kv), common(cx, s), window(s), 0);
+    let [head_tiles, splits] = [tiles, splits].map(|n| n as u32);
     let ByRows { kernel, heads, threads, parts, .. } = by_rows(decl);
     // The result of each head may be transformed back in shared memory.
     let merged = heads * decl.head_dim;
     let (params, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         KvLayout::Elements(kv) => {
-            let params = AttendParams {
-                step,
-                kv,
-                q,
-                out,
-                partial,
-                arrived,
-                sinks,
-                scale,
-                group,
-                tiles,
-                splits,
-                window,
-                reserved,
-            };
+            let params = AttendParams { step, kv, common, head_tiles, splits, window, reserved };
             (words(&params), 0)
         }
         KvLayout::Codes(kv) => {
             let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
-            let params = AttendCodesParams {
-                step,
-                kv,
-                q,
-                out,
-                partial,
-                arrived,
-                raw,
-                sinks,
-                scale,
-                group,
-                tiles,
-                splits,
-                window,
-                reserved,
-            };
+            let params = AttendCodesParams { step, kv, raw, common, head_tiles, splits, window, reserved };
             (words(&params), merged)
         }
         KvLayout::Blocks(kv) => {
-            let params = AttendBlocksParams {
-                step,
-                kv,
-                q,
-                out,
-                partial,
-                arrived,
-                sinks,
-                scale,
-                group,
-                tiles,
-                splits,
-                window,
-                reserved,
-            };
+            let params = AttendBlocksParams { step, kv, common, head_tiles, splits, window, reserved };
             (words(&params), merged)
         }
     };
@@ -289,7 +248,7 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
     Launch {
         kernel: cx.kernel(&kernel),
-        grid: [decl.n_kv_heads as u32 * tiles, splits, rows as u32],
+        grid: [decl.n_kv_heads as u32 * head_tiles, splits, rows as u32],
         threads,
         shared_bytes: ((found + parts + merged) * 4).next_multiple_of(16) as u32,
         params,
@@ -314,49 +273,20 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
     let heads = group.min(ATTEND_MMA_HEADS as usize);
     let head_tiles = group.div_ceil(heads);
     let blocks_of_tile = (decl.n_kv_heads * head_tiles) as u32;
-    let (step, tiles, scale) = (cx.tables_for(s.kv), cx.memory.step.tiles(), s.scale);
-    let (q, out) = (cx.memory.bufs[s.q.0 as usize], cx.memory.bufs[s.out.0 as usize]);
-    let (partial, arrived) = (cx.memory.partial, cx.memory.attend_arrived);
-    let sinks = sinks(cx, s);
-    let [group, heads, head_tiles] = [group, heads, head_tiles].map(|n| n as u32);
+    let (step, tiles, common) = (cx.tables_for(s.kv), cx.memory.step.tiles(), common(cx, s));
+    let [heads, head_tiles] = [heads, head_tiles].map(|n| n as u32);
     let (blocks, window) = (mma_blocks(cx.limits), window(s));
     let params = match cx.memory.kvs[s.kv.0 as usize] {
-        KvLayout::Elements(kv) => words(&AttendMmaParams {
-            step,
-            kv,
-            tiles,
-            q,
-            out,
-            partial,
-            arrived,
-            sinks,
-            scale,
-            group,
-            heads,
-            head_tiles,
-            blocks,
-            window,
-        }),
-        KvLayout::Codes(kv) => words(&AttendCodesMmaParams {
-            step,
-            kv,
-            tiles,
-            q,
-            out,
-            partial,
-            arrived,
-            sinks,
-            scale,
-            group,
-            heads,
-            head_tiles,
-            blocks,
-            window,
-        }),
+        KvLayout::Elements(kv) => {
+            words(&AttendMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
+        }
+        KvLayout::Codes(kv) => {
+            words(&AttendCodesMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
+        }
         KvLayout::Blocks(_) => panic!("tensor cores take no blocks"),
     };
     // Of few tiles, splits.
-    let tiles = (most_tiles(cx.shape.rows) as u32).max(mma_blocks(cx.limits) / blocks_of_tile);
+    let tiles = (most_tiles(cx.shape.rows) as u32).max(blocks / blocks_of_tile);
     Launch {
         kernel: cx.kernel(&mma_kernel(decl.k.name(), elems)),
         grid: [blocks_of_tile, tiles, 1],

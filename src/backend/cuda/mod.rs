@@ -25,11 +25,8 @@ mod memory;
 pub mod occupancy;
 mod open;
 mod pack;
-#[allow(missing_docs, dead_code)] // Generated: cuda/params.h has the words.
-#[rustfmt::skip]
 mod params;
 mod picks;
-mod pod;
 mod post_norm;
 mod profile;
 mod proj_add;
