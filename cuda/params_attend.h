@@ -24,7 +24,7 @@ struct AppendBlocksParams {
     uint32_t reserved;
 };
 
-/* What every attention has, besides the cache that it reads. */
+/* Parameters of every attention, besides the cache that it reads. */
 struct AttendCommon {
     /* [rows, n_kv_heads, group, head_dim] */
     POINTER(const float) q;

@@ -140,7 +140,7 @@ pub fn command() -> clap::Command {
     llama_flags::added(ours).mut_subcommands(|command| command.mut_args(names::as_typed))
 }
 
-/// What else stands for the flags of all subcommands.
+/// Other names of the flags of all subcommands.
 fn names() -> Names {
     Names::of(&llama_flags::added(Cli::command()))
 }

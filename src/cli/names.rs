@@ -1,4 +1,4 @@
-//! What else stands for a flag. A flag is one row: its `#[arg]`, or its line in `llama_flags`. Those of the
+//! Other names of flags. A flag is one row: its `#[arg]`, or its line in `llama_flags`. Those of the
 //! row's aliases that are no long names are these: `-ngl`, llama.cpp's word of one dash;
 //! `LLAMA_ARG_N_GPU_LAYERS`, its variable; `DeviceOptions::gpu_layers`, the option of the library that the
 //! flag sets, which messages name.
@@ -68,12 +68,12 @@ fn aliases(arg: &Arg) -> impl Iterator<Item = &str> {
     arg.get_all_aliases().unwrap_or_default().into_iter()
 }
 
-/// Whether an alias is a long name of its flag, to be typed behind two dashes.
+/// True if an alias is a long name of its flag, to be typed behind two dashes.
 fn is_long(alias: &str) -> bool {
     alias.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
 }
 
-/// A flag with those aliases alone that are long names.
+/// A flag with only those aliases that are long names.
 pub fn as_typed(arg: Arg) -> Arg {
     let long = |names: Vec<&str>| -> Vec<String> {
         names.into_iter().filter(|name| is_long(name)).map(str::to_owned).collect()
@@ -92,13 +92,13 @@ pub fn known(names: impl FnOnce() -> Names) -> &'static Names {
     KNOWN.get_or_init(names)
 }
 
-/// What the library says, with flags in place of its options.
+/// A message of the library, with flags in place of its options.
 pub fn with_flags(said: &impl Display) -> String {
     let said = said.to_string();
     KNOWN.get().map_or(said.clone(), |names| names.put_into(&said))
 }
 
-/// Says on stderr what the library has to say of a file or an option.
+/// Prints a message of the library about a file or an option to stderr.
 pub fn note(kind: &str, said: &impl Display) {
     eprintln!("{kind}: {}", with_flags(said));
 }

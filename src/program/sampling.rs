@@ -49,7 +49,7 @@ impl Scratch {
         Self { candidates: Vec::with_capacity(n_vocab) }
     }
 
-    /// The same in room that somebody else has made.
+    /// The same in memory of the caller.
     pub fn within(candidates: Vec<Candidate>) -> Self {
         Self { candidates }
     }

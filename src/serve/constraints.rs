@@ -242,7 +242,7 @@ impl Constraints {
     }
 }
 
-/// Whether an argument of a tool is a text of a certain form.
+/// True if an argument of a tool is a text with a `pattern`.
 fn has_pattern(tool: &Tool) -> bool {
     let properties = tool.parameters.get("properties").and_then(Value::as_object);
     properties.is_some_and(|all| all.values().any(|schema| schema.get("pattern").is_some()))

@@ -13,7 +13,7 @@ const MOST_NAME_BYTES: usize = 256;
 pub struct Tags {
     /// Around a call.
     pub outer: [&'static str; 2],
-    /// Whether several calls stand between one pair of them.
+    /// True if several calls stand between one pair of them.
     pub holds_several: bool,
     /// Before the name of the tool; empty if that is `outer`.
     pub call: &'static str,
@@ -27,7 +27,7 @@ pub struct Tags {
     pub value: &'static str,
     /// Behind the value.
     pub close_value: &'static str,
-    /// Whether the value stands on lines of its own.
+    /// True if the value stands on lines of its own.
     pub in_lines: bool,
 }
 
@@ -221,7 +221,7 @@ impl Tagged {
         Self { tags, state: State::default(), name: String::new(), has_parameters: false }
     }
 
-    /// What comes before the value of an argument.
+    /// JSON before the value of an argument.
     fn open_value(&mut self, key: &str, tools: &[Tool]) -> String {
         let comma = if self.has_parameters { ", " } else { "{" };
         self.has_parameters = true;

@@ -35,7 +35,7 @@ struct Module {
     /// Path from the root of the crate.
     path: Vec<String>,
     items: Vec<Item>,
-    /// Whether the build script writes what is in it.
+    /// True if the build script writes its content.
     is_written: bool,
     /// Names that it imports, and the paths behind them, `*` for all of a module.
     imports: Vec<Import>,

@@ -8,13 +8,13 @@ use sterna_program::KvDecl;
 
 /// An allocator that is told what memory is for.
 pub trait PartAllocator: Allocator {
-    /// What is asked for next is of this part of what a program takes.
+    /// Assigns the next requests to this part of what a program takes.
     fn part(&mut self, kind: MemoryKind, name: &str) -> &mut Self;
 
     /// Words for pages of a cache and for exact pages, which take so many bytes each.
     fn pages(&mut self, decl: &KvDecl, bytes: [usize; 2]) -> Aligned<u64>;
 
-    /// What is asked for next is of this part of the activations, tables and scratch.
+    /// Assigns the next requests to this part of the activations, tables and scratch.
     fn buffers(&mut self, name: &str) -> &mut Self {
         self.part(MemoryKind::Buffers, name)
     }
@@ -34,12 +34,12 @@ impl PartAllocator for Heap {
 #[derive(Default)]
 pub struct Counter {
     parts: Parts,
-    /// What is asked for next.
+    /// Part of the next requests.
     part: Option<(MemoryKind, String)>,
 }
 
 impl Counter {
-    /// Bytes that somebody else takes for the current part.
+    /// Adds bytes to the current part that are allocated elsewhere.
     pub fn count(&mut self, bytes: u64) {
         let (kind, name) = self.part.as_ref().expect("what memory is for was said");
         self.parts.add(*kind, name, bytes);
@@ -54,7 +54,7 @@ impl Counter {
         self.parts.bytes()
     }
 
-    /// What it was asked for.
+    /// All parts that it was asked for, with their bytes.
     pub fn parts(self) -> Vec<MemoryPart> {
         self.parts.finish()
     }

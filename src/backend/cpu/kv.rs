@@ -40,7 +40,7 @@ pub struct KvCache {
     values: Plane,
 }
 
-/// What keys and values of a cache lie in.
+/// Memory of the keys and of the values of a cache, in words of 8 bytes.
 pub type Words = [Aligned<u64>; 2];
 
 /// The keys or the values: `[n_kv_heads, head_bytes]`.

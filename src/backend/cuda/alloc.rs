@@ -47,7 +47,7 @@ impl Counter {
         self.rounding_bytes
     }
 
-    /// What it was asked for.
+    /// All parts that it was asked for, with their bytes.
     pub fn parts(self) -> Vec<MemoryPart> {
         self.parts.finish()
     }

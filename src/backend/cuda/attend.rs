@@ -144,7 +144,7 @@ fn window(s: &Attend) -> u32 {
     s.window.unwrap_or(u32::MAX)
 }
 
-/// What every attention has.
+/// Parameters of every attention.
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     AttendCommon {
         q: cx.memory.bufs[s.q.0 as usize],

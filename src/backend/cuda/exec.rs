@@ -27,7 +27,7 @@ use sterna_program::{Buf, Linear, Program, Sampling, Stage, Step};
 pub struct Compiled {
     program: Program,
     memory: Memory,
-    /// What the tables of a step held last.
+    /// Last content of the tables of a step.
     image: Image,
     /// For each shape, smallest first.
     variants: Vec<Variant>,

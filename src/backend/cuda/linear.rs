@@ -168,7 +168,7 @@ fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
     of_weights.div_ceil(16 * LINEAR_THREADS as usize / 32) * rows.div_ceil(MMA_ROWS as usize)
 }
 
-/// What products of integers on tensor cores exchange, in steps of all sizes of a program.
+/// Buffers that products of integers on tensor cores exchange, in steps of all sizes of a program.
 pub fn rounded<A: Allocator + ?Sized>(
     on: &mut A,
     p: &Program,

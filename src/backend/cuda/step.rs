@@ -53,7 +53,7 @@ impl StepMemory {
         Ok(Self { base, sections })
     }
 
-    /// What the tables hold before the first step.
+    /// Content of the tables before the first step.
     pub fn image(&self) -> Image {
         Image::new(self.sections.pages.end())
     }

@@ -58,7 +58,7 @@ pub fn sum(parts: &[Part<'_>]) -> u64 {
 #[derive(Default)]
 pub struct Counter {
     parts: Parts,
-    /// What each was to have in it, and its bytes.
+    /// Content of each, and its bytes.
     buffers: Vec<(String, u64)>,
 }
 
@@ -68,7 +68,7 @@ impl Counter {
         self.buffers.iter().filter(move |(_, bytes)| *bytes > most)
     }
 
-    /// What it was asked for.
+    /// All parts that it was asked for, with their bytes.
     pub fn parts(self) -> Vec<MemoryPart> {
         self.parts.finish()
     }

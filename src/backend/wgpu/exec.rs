@@ -24,7 +24,7 @@ use sterna_program::{Buf, PAGE, Program, RowsOf, Sampling, Step, WeightDecl};
 pub struct Compiled {
     program: Program,
     memory: Memory,
-    /// What the tables of a step held last.
+    /// Last content of the tables of a step.
     image: Image,
     /// For each stage, in order.
     stages: Vec<Vec<Ready>>,

@@ -22,7 +22,7 @@ pub struct Profile {
     pub times: Vec<StageTime>,
 }
 
-/// What the timestamps of `n` stages are resolved to, and where they come back.
+/// Buffers that the timestamps of `n` stages are resolved to, and come back to the host in.
 pub fn buffers<A: Allocator>(on: &mut A, n: usize) -> Result<[A::Buffer; 2], BackendError> {
     const PART: &str = "times of stages";
     let (bytes, usage) = (BYTES * n as u64, BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC);

@@ -55,7 +55,7 @@ impl<B> StepMemory<B> {
 }
 
 impl StepMemory {
-    /// What the tables hold before the first step.
+    /// Content of the tables before the first step.
     pub fn image(&self) -> Image {
         Image::new(self.sections.pages.end())
     }
