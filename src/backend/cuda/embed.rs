@@ -4,7 +4,7 @@ use ggml_types::types;
 
 use super::driver::Launch;
 use super::params::{EMBED_THREADS, EmbedParams};
-use super::weight::{Format, NO_LINEAR};
+use super::weight::{NO_LINEAR, WeightFormat};
 use super::{Cx, words};
 use sterna_program::{Embed, Program};
 
@@ -17,7 +17,7 @@ pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
         }
     }
     let kernel =
-        Format::of(p.weight_decl(s.table).ty).map(|format| format!("embed__{}", format.kernels.name()));
+        WeightFormat::of(p.weight_decl(s.table).ty).map(|format| format!("embed__{}", format.kernels.name()));
     kernel.map(|kernel| vec![kernel]).ok_or(format!("embed__{ty}"))
 }
 
@@ -33,7 +33,7 @@ pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
         cols: table.cols as u32,
         scale: s.scale,
     };
-    let kernels = Format::of(table.ty).expect("it was uploaded").kernels.name();
+    let kernels = WeightFormat::of(table.ty).expect("it was uploaded").kernels.name();
     Launch {
         kernel: cx.kernel(&format!("embed__{kernels}")),
         grid: [cx.shape.rows as u32, table.cols.div_ceil(EMBED_THREADS as usize) as u32, 1],

@@ -62,7 +62,7 @@ use weight::{DeviceWeight, Mma};
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
 fn kernel_names() -> impl Iterator<Item = String> {
     let linear = ["attn_in", "proj_add", "ffn_in", "logits"];
-    let of_type = move |ty: &weight::Format| {
+    let of_type = move |ty: &weight::WeightFormat| {
         let (ty, mma, floats) = (ty.ty.name(), ty.mma, ty.ints);
         let rows = Some(linear::ROWS).filter(|_| mma != Some(Mma::Ints));
         let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| linear::MMA));
@@ -77,7 +77,7 @@ fn kernel_names() -> impl Iterator<Item = String> {
         all.chain(experts).chain(of_floats.filter(move |_| floats)).chain(round).chain([embed])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
-    let with_kernels = weight::FORMATS.iter().filter(|format| format.kernels.is(format.ty));
+    let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
     let of_rows = [heads::KERNEL, combine::KERNEL, post_norm::KERNEL, experts::ROUTE, experts::MIX];
     let single = of_rows.into_iter().chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))

@@ -12,7 +12,7 @@ use regex::Regex;
 
 use super::alloc::{Allocator, Counter};
 use super::driver::{Address, Driver, Ring};
-use super::weight::{self, DeviceWeight, Format, device_bytes, packed};
+use super::weight::{self, DeviceWeight, WeightFormat, device_bytes, packed};
 use crate::rates::Matrices;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_host::clock::Instant;
@@ -211,7 +211,7 @@ pub struct Segment {
 
 /// The part of memory that each weight of a program belongs to.
 pub fn weight_parts(p: &Program) -> Vec<String> {
-    memory::weight_parts(p, |decl| Format::of(decl.ty).map(|format| format.kernels.name()))
+    memory::weight_parts(p, |decl| WeightFormat::of(decl.ty).map(|format| format.kernels.name()))
 }
 
 /// The layers of a program that have matrices of their own, with those of them that may be streamed.

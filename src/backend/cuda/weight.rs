@@ -12,7 +12,7 @@ use crate::{BackendError, MemoryKind};
 use sterna_program::{ActQuant, WeightDecl};
 
 /// A type with kernels: `cuda/types/KERNELS.cu`.
-pub struct Format {
+pub struct WeightFormat {
     pub ty: &'static dyn QuantType,
     /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
     pub kernels: &'static dyn QuantType,
@@ -62,14 +62,18 @@ impl Mma {
 }
 
 /// Every type with kernels.
-pub static FORMATS: &[Format] = &[
-    Format { ints: true, mma: Some(Mma::Ints), ..floats(&types::I2S, &types::I2S, 64, rows_as_they_are) },
-    Format {
+pub static WEIGHT_FORMATS: &[WeightFormat] = &[
+    WeightFormat {
+        ints: true,
+        mma: Some(Mma::Ints),
+        ..floats(&types::I2S, &types::I2S, 64, rows_as_they_are)
+    },
+    WeightFormat {
         ints: true,
         mma: Some(Mma::IntBlocks),
         ..floats(&types::Tq2_0, &types::Tq2_0, 64, |w| Cow::Owned(planes::tq2_0(&rows_as_they_are(w))))
     },
-    Format {
+    WeightFormat {
         ints: true,
         mma: Some(Mma::IntBlocks),
         quarter_bytes: Some(66),
@@ -79,60 +83,66 @@ pub static FORMATS: &[Format] = &[
     ternary_rows(&types::Iq1Bn, |w| Cow::Owned(planes::iq1_bn(w, 0..w.rows))),
     ternary_rows(&types::Iq2BnR4, |w| Cow::Owned(planes::iq2_bn_r4(w, 0..w.rows))),
     floats(&types::F16, &types::F16, 8, padded_rows),
-    Format { mma: None, ..floats(&types::Bf16, &types::Bf16, 8, padded_rows) },
-    Format { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
+    WeightFormat { mma: None, ..floats(&types::Bf16, &types::Bf16, 8, padded_rows) },
+    WeightFormat { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
     floats(&types::Q8_0, &types::Q8_0, 16, |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w)))),
     floats(&types::Q4_0, &types::Q4_0, 32, |w| Cow::Owned(planes::q4_0(&rows_as_they_are(w)))),
     floats(&types::Q6K, &types::Q6K, 64, |w| Cow::Owned(planes::q6_k(&rows_as_they_are(w)))),
-    Format {
+    WeightFormat {
         kind: Some(0),
         ..floats(&types::Q4K, &types::Q4K, 32, |w| pack::split(bytes_of(w), &[16..144, 0..16]))
     },
-    Format { kind: Some(1), ..floats(&types::Q5K, &types::Q4K, 32, |w| Cow::Owned(pack::q5_k(bytes_of(w)))) },
-    Format {
+    WeightFormat {
+        kind: Some(1),
+        ..floats(&types::Q5K, &types::Q4K, 32, |w| Cow::Owned(pack::q5_k(bytes_of(w))))
+    },
+    WeightFormat {
         kind: Some(2),
         ..floats(&types::Q4_1, &types::Q5_1, 32, |w| pack::split(bytes_of(w), &[4..20, 0..4]))
     },
-    Format {
+    WeightFormat {
         kind: Some(1),
         ..floats(&types::Q5_0, &types::Q5_1, 32, |w| Cow::Owned(pack::q5_0(bytes_of(w))))
     },
-    Format {
+    WeightFormat {
         kind: Some(3),
         ..floats(&types::Q5_1, &types::Q5_1, 32, |w| Cow::Owned(pack::q5_1(bytes_of(w))))
     },
-    Format { kind: Some(0), ..floats(&types::Q2K, &types::Q2K, 64, |w| Cow::Owned(pack::q2_k(bytes_of(w)))) },
-    Format {
+    WeightFormat {
+        kind: Some(0),
+        ..floats(&types::Q2K, &types::Q2K, 64, |w| Cow::Owned(pack::q2_k(bytes_of(w))))
+    },
+    WeightFormat {
         kind: Some(1),
         quarter_bytes: Some(116),
         ..floats(&types::Q3K, &types::Q2K, 64, |w| Cow::Owned(pack::q3_k(bytes_of(w))))
     },
-    Format {
+    WeightFormat {
         kind: Some(0),
         ..floats(&types::Q2_0, &types::Q2_0, 64, |w| Cow::Owned(pack::q2_0(bytes_of(w))))
     },
-    Format {
+    WeightFormat {
         kind: Some(1),
         ..floats(&types::Pq2_0, &types::Q2_0, 64, |w| Cow::Owned(pack::pq2_0(bytes_of(w))))
     },
-    Format {
+    WeightFormat {
         kind: Some(1),
         quarter_bytes: Some(68),
         ..floats(&types::Ptq1_0, &types::Q2_0, 64, |w| Cow::Owned(pack::ptq1_0(bytes_of(w))))
     },
     floats(&types::Q1_0, &types::Q1_0, 128, |w| pack::split(bytes_of(w), &[2..18, 0..2])),
-    Format {
+    WeightFormat {
         kind: Some(pack::HALF),
         head_bytes: pack::TABLE_BYTES,
         ..floats(&types::Iq4Nl, &types::Iq4Nl, 32, |w| Cow::Owned(pack::iq4_nl(bytes_of(w))))
     },
-    Format {
+    WeightFormat {
         kind: Some(pack::BFLOAT),
         head_bytes: pack::TABLE_BYTES,
         quarter_bytes: Some(72),
         ..floats(&types::Mxfp4, &types::Iq4Nl, 32, |w| Cow::Owned(pack::mxfp4(bytes_of(w))))
     },
-    Format {
+    WeightFormat {
         kind: Some(pack::FLOATS),
         head_bytes: pack::TABLE_BYTES,
         ..floats(&types::Nvfp4, &types::Iq4Nl, 32, |w| Cow::Owned(pack::nvfp4(bytes_of(w))))
@@ -153,8 +163,8 @@ const fn floats(
     kernels: &'static dyn QuantType,
     chunk_elems: usize,
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
-) -> Format {
-    Format {
+) -> WeightFormat {
+    WeightFormat {
         ty,
         kernels,
         chunk_elems,
@@ -169,8 +179,8 @@ const fn floats(
 }
 
 /// A ternary type with a scale a row.
-const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'_, [u8]>) -> Format {
-    Format {
+const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'_, [u8]>) -> WeightFormat {
+    WeightFormat {
         ints: true,
         mma: Some(Mma::Ints),
         quarter_bytes: Some(64),
@@ -180,8 +190,12 @@ const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'
 }
 
 /// A type of 16 integers under two int8, by the number of its table.
-const fn table(number: u32, ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'_, [u8]>) -> Format {
-    Format {
+const fn table(
+    number: u32,
+    ty: &'static dyn QuantType,
+    pack: fn(&HostTensor) -> Cow<'_, [u8]>,
+) -> WeightFormat {
+    WeightFormat {
         kind: Some(pack::INTS | number << 2),
         head_bytes: pack::TABLE_BYTES,
         quarter_bytes: Some(73),
@@ -189,10 +203,10 @@ const fn table(number: u32, ty: &'static dyn QuantType, pack: fn(&HostTensor) ->
     }
 }
 
-impl Format {
+impl WeightFormat {
     /// The format of a type.
     pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
-        FORMATS.iter().find(|format| format.ty.is(ty))
+        WEIGHT_FORMATS.iter().find(|format| format.ty.is(ty))
     }
 
     /// Chunks of a row.
@@ -231,7 +245,7 @@ impl Format {
 /// How a linear layer multiplies.
 #[derive(Clone, Copy)]
 pub struct Products {
-    format: &'static Format,
+    format: &'static WeightFormat,
     /// Whether it is a type with products of integers, and the input is not rounded.
     pub floats: bool,
 }
@@ -247,7 +261,7 @@ impl PartialEq for Products {
 impl Products {
     /// Those of a type, with inputs rounded so.
     pub fn of(ty: &dyn QuantType, act: ActQuant) -> Option<Self> {
-        let format = Format::of(ty)?;
+        let format = WeightFormat::of(ty)?;
         Some(Self { format, floats: format.ints && act == ActQuant::None })
     }
 
@@ -287,7 +301,7 @@ fn bytes_of_shape(ty: &dyn QuantType, rows: usize, cols: usize) -> u64 {
         let row_bytes = ty.row_bytes(cols).map_or(u64::MAX, |bytes| bytes as u64);
         row_bytes.saturating_mul(rows as u64)
     };
-    Format::of(ty).map_or_else(as_it_is, |format| format.packed_bytes(rows, cols))
+    WeightFormat::of(ty).map_or_else(as_it_is, |format| format.packed_bytes(rows, cols))
 }
 
 /// Bytes of a weight as they lie on the device.
@@ -295,7 +309,8 @@ fn bytes_of_shape(ty: &dyn QuantType, rows: usize, cols: usize) -> u64 {
 /// # Panics
 /// Where its type has no kernels: the plan says so first.
 pub fn packed(w: &HostTensor) -> Cow<'_, [u8]> {
-    let format = Format::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
+    let format =
+        WeightFormat::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
     (format.pack)(w)
 }
 
@@ -338,7 +353,7 @@ impl DeviceWeight {
 
     /// A weight whose [`packed`] bytes are brought to an address by others.
     pub fn at(data: Address, w: &HostTensor) -> Self {
-        let kind = Format::of(w.ty).and_then(|format| format.kind);
+        let kind = WeightFormat::of(w.ty).and_then(|format| format.kind);
         let of_tensor = || w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
         let tensor_scale = kind.map_or_else(of_tensor, f32::from_bits);
         Self { ty: w.ty, rows: w.rows, cols: w.cols, data, tensor_scale }
@@ -346,7 +361,7 @@ impl DeviceWeight {
 
     /// Its parameters as a linear layer.
     pub fn params(&self, factor: f32, bias: Option<Address>) -> LinearParams {
-        let format = Format::of(self.ty).expect("it was uploaded");
+        let format = WeightFormat::of(self.ty).expect("it was uploaded");
         LinearParams {
             data: self.data,
             bias: bias.unwrap_or(0),
@@ -394,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_weight_are_known_before_it_is_packed() {
-        for format in FORMATS {
+        for format in WEIGHT_FORMATS {
             let ty = format.ty;
             for (rows, cols) in
                 [(3_usize, 512), (64, 256), (5, 256 + if ty.block_elems() == 1 { 3 } else { 0 })]

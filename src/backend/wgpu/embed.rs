@@ -3,13 +3,13 @@
 use ggml_types::types;
 
 use super::shader::Kernel;
-use super::weight::Format;
+use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, upload};
 use sterna_program::{Embed, Program, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     let table = p.weight_decl(s.table);
-    let Some(format) = Format::of(table.ty) else { return vec![format!("embed__{}", table.ty.name())] };
+    let Some(format) = WeightFormat::of(table.ty) else { return vec![format!("embed__{}", table.ty.name())] };
     let mut missing: Vec<String> =
         upload::unsupported(cx.gpu, &table.name, format, table.cols).into_iter().collect();
     if let Some(positions) = s.positions {
@@ -24,7 +24,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
     let table = &cx.weights[s.table.0 as usize];
-    let kernel = Kernel::Embed(Format::of(table.ty).expect("it was uploaded").kernels.name());
+    let kernel = Kernel::Embed(WeightFormat::of(table.ty).expect("it was uploaded").kernels.name());
     let positions = s.positions.map(|positions| &cx.weights[positions.0 as usize]);
     // Rows of f32 weights are padded to 8 elements.
     let stride = positions.map_or(0, |positions| positions.cols.next_multiple_of(8));

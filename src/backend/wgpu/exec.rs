@@ -10,7 +10,7 @@ use super::memory::{Memory, constant_places};
 use super::profile::{self, Profile};
 use super::step::filled;
 use super::upload::{self, DeviceWeight};
-use super::weight::Format;
+use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
 use crate::device::pages;
 use crate::device::plan::Missing;
@@ -95,7 +95,7 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
         lacks.add(format!("{what}, {bytes} bytes of the {most} that a buffer has"));
     }
     lacks.check(NAME)?;
-    let format = |decl: &WeightDecl| Format::of(decl.ty).expect("nothing is missing");
+    let format = |decl: &WeightDecl| WeightFormat::of(decl.ty).expect("nothing is missing");
     let parts = memory::weight_parts(p, |decl| Some(format(decl).kernels.name()));
     for (decl, part) in p.weights.iter().zip(&parts) {
         let format = format(decl);

@@ -7,7 +7,7 @@ use wgpu::Buffer;
 use super::linear::{self, ABSENT, Input, Layer};
 use super::shader::{Kernel, MOST_EXPERTS, ROWS};
 use super::upload::{self, DeviceWeight};
-use super::weight::Format;
+use super::weight::WeightFormat;
 use super::{Cx, Device, Dispatch, Grid, ffn_in};
 use crate::BackendError;
 use sterna_program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
@@ -27,7 +27,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
         let ty = p.weight_decl(first.w).ty;
         missing.extend(linear::missing(cx, p, "experts", &[first]));
         // One factor a tensor, which the parameters of a dispatch have.
-        if Format::of(ty).is_some_and(|format| format.ints) {
+        if WeightFormat::of(ty).is_some_and(|format| format.ints) {
             missing.push(format!("experts__{}", ty.name()));
         }
         let is_alike =
@@ -165,7 +165,7 @@ fn products<'a>(cx: &Cx<'a>, of: &Products<'a>, s: &Experts) -> Vec<Dispatch<'a>
     let weights: Vec<&DeviceWeight> =
         of.layers.iter().map(|linear| &cx.weights[linear.w.0 as usize]).collect();
     let (first, stage) = (of.layers[0], of.stage);
-    let ty = Format::of(weights[0].ty).expect("it was uploaded").kernels.name();
+    let ty = WeightFormat::of(weights[0].ty).expect("it was uploaded").kernels.name();
     let (n_experts, table) = (weights.len(), &memory.expert_tables[&first.w]);
     let most = ROWS[ROWS.len() - 1];
     let kernel = |rows| Kernel::Linear { stage, ty, ints: false, rows, experts: true };

@@ -4,7 +4,7 @@
 use wgpu::Buffer;
 
 use super::shader::{Kernel, ROWS};
-use super::weight::Format;
+use super::weight::WeightFormat;
 use super::{Cx, Dispatch, Grid, upload};
 use sterna_program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf};
 
@@ -22,7 +22,7 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
     for linear in linears {
         let decl = p.weight_decl(linear.w);
         let ty = decl.ty.name();
-        let Some(format) = Format::of(decl.ty) else {
+        let Some(format) = WeightFormat::of(decl.ty) else {
             missing.push(format!("{stage}__{ty}"));
             continue;
         };
@@ -45,7 +45,7 @@ pub fn padded_rows(rows: usize) -> usize {
 /// Words of a row of activations of a layer.
 pub fn act_words(p: &Program, linear: &Linear) -> usize {
     let decl = p.weight_decl(linear.w);
-    let ints = Format::of(decl.ty).is_some_and(|format| format.multiplies_ints(linear.act));
+    let ints = WeightFormat::of(decl.ty).is_some_and(|format| format.multiplies_ints(linear.act));
     // Chunks of every type are made of 8 elements or more.
     if ints { decl.cols.next_multiple_of(64) / 4 } else { decl.cols.next_multiple_of(8) }
 }
@@ -93,7 +93,7 @@ pub fn dispatches<'a>(
 }
 
 fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
-    Format::of(cx.p.weight_decl(linear.w).ty).expect("the plan was made").multiplies_ints(linear.act)
+    WeightFormat::of(cx.p.weight_decl(linear.w).ty).expect("the plan was made").multiplies_ints(linear.act)
 }
 
 /// True if two layers over one input want it rounded in one way.
@@ -134,7 +134,7 @@ fn products<'a>(
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
     let weight = &cx.weights[linear.w.0 as usize];
-    let (ty, ints) = (Format::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
+    let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false };
     let shared = [
         act_words(cx.p, linear) as u32 / 4,

@@ -11,7 +11,7 @@ use minijinja::{Environment, UndefinedBehavior, context};
 
 use super::kv::{Codec, Form, codecs};
 use super::text::wgsl;
-use super::weight::FORMATS;
+use super::weight::WEIGHT_FORMATS;
 
 /// Threads that share a row of weights.
 pub const LANES: u32 = 8;
@@ -131,7 +131,7 @@ impl Kernel {
         all.extend([Self::Route, Self::Group, Self::Mix]);
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
-        for format in FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
+        for format in WEIGHT_FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
             let ty = format.ty.name();
             all.push(Self::Embed(ty));
             for stage in ["proj_add", "ffn_in", "logits"] {
@@ -279,7 +279,8 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
         .build();
     templates.set_syntax(syntax.expect("delimiters that differ"));
     templates.set_undefined_behavior(UndefinedBehavior::Strict);
-    let types = FORMATS.iter().map(|format| (format!("types/{}.wgsl", format.kernels.name()), format.shader));
+    let types =
+        WEIGHT_FORMATS.iter().map(|format| (format!("types/{}.wgsl", format.kernels.name()), format.shader));
     let codecs = codecs().map(|codec| (codec_file(&codec), codec.shader));
     let others = FILES.iter().map(|(name, text)| ((*name).to_owned(), *text));
     for (name, text) in types.chain(codecs).chain(others) {

@@ -2,7 +2,7 @@
 
 /// The text of a file, by its path from the file that asks.
 macro_rules! wgsl {
-    ($file:literal) => {
+    ($file:expr) => {
         const {
             const LEN: usize = $crate::wgpu::text::bare::<0>(include_str!($file)).1;
             const BARE: [u8; LEN] = $crate::wgpu::text::bare(include_str!($file)).0;

@@ -10,7 +10,7 @@ use wgpu::Buffer;
 use super::alloc::{Allocator, STORAGE};
 use super::device::{Gpu, error};
 use super::shader::{LANES, THREADS};
-use super::weight::Format;
+use super::weight::WeightFormat;
 use crate::{BackendError, MemoryKind, WeightRows};
 use sterna_program::WeightDecl;
 
@@ -60,7 +60,7 @@ impl Part {
 }
 
 /// Rows of a weight that one buffer may hold, and one dispatch multiply.
-fn rows_of_part(max_part_bytes: u64, format: &Format, cols: usize) -> usize {
+fn rows_of_part(max_part_bytes: u64, format: &WeightFormat, cols: usize) -> usize {
     /// A grid has no more workgroups in one direction.
     const MOST: u64 = 65_535 * (THREADS / LANES) as u64;
     // Planes begin at multiples of 16 bytes.
@@ -84,7 +84,7 @@ fn rows_of_chunk(ty: &dyn QuantType, cols: usize) -> usize {
 }
 
 /// Why a weight cannot lie on the device, if it cannot.
-pub fn unsupported(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Option<String> {
+pub fn unsupported(gpu: &Gpu, name: &str, format: &WeightFormat, cols: usize) -> Option<String> {
     let bytes = format.row_bytes(cols);
     let most = gpu.max_part_bytes;
     (rows_of_part(most, format, cols) == 0)
@@ -96,7 +96,7 @@ pub fn unsupported(gpu: &Gpu, name: &str, format: &Format, cols: usize) -> Optio
 pub fn alloc<A: Allocator>(
     on: &mut A,
     part: &str,
-    format: &Format,
+    format: &WeightFormat,
     cols: usize,
     stretches: impl Iterator<Item = Range<usize>>,
 ) -> Result<Vec<A::Buffer>, BackendError> {
@@ -108,7 +108,12 @@ pub fn alloc<A: Allocator>(
 }
 
 /// The stretches of the rows of a weight that have a buffer each.
-pub fn stretches(gpu: &Gpu, format: &Format, rows: usize, cols: usize) -> impl Iterator<Item = Range<usize>> {
+pub fn stretches(
+    gpu: &Gpu,
+    format: &WeightFormat,
+    rows: usize,
+    cols: usize,
+) -> impl Iterator<Item = Range<usize>> {
     parts_of(rows, rows_of_part(gpu.max_part_bytes, format, cols).max(1))
 }
 
@@ -144,7 +149,7 @@ impl DeviceWeight {
         [rows, cols]: [usize; 2],
         read: impl Fn(Range<usize>) -> Result<(Cow<'a, HostTensor>, Range<usize>), BackendError>,
     ) -> Result<Self, BackendError> {
-        let format = Format::of(ty).unwrap_or_else(|| panic!("{name}: {} has no kernels", ty.name()));
+        let format = WeightFormat::of(ty).unwrap_or_else(|| panic!("{name}: {} has no kernels", ty.name()));
         if let Some(why) = unsupported(gpu, name, format, cols) {
             return Err(error("uploading a weight", why));
         }
@@ -175,7 +180,7 @@ impl DeviceWeight {
 
     /// `Matrix` in the kernels' parameters.
     pub fn params(&self, part: &Part) -> [u32; 4] {
-        let chunks = Format::of(self.ty).expect("it was uploaded").chunks(self.cols);
+        let chunks = WeightFormat::of(self.ty).expect("it was uploaded").chunks(self.cols);
         [part.rows.len() as u32, part.rows.start as u32, chunks as u32, self.tensor_scale.to_bits()]
     }
 }
@@ -212,12 +217,12 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
 mod tests {
     use ggml_types::types;
 
-    use super::super::weight::FORMATS;
+    use super::super::weight::WEIGHT_FORMATS;
     use super::*;
 
     #[test]
     fn as_many_bytes_are_planned_as_packing_makes() {
-        for format in FORMATS {
+        for format in WEIGHT_FORMATS {
             let (rows, cols) = (8, 256 * 3);
             let zeros = || vec![0; format.ty.byte_len(rows, cols).expect("whole blocks")];
             let bytes = format.ty.encode(&vec![0.5; rows * cols], rows, cols).unwrap_or_else(|_| zeros());
@@ -232,7 +237,7 @@ mod tests {
     /// Rows that are packed in stretches lie where they do if they are packed together.
     #[test]
     fn the_planes_of_stretches_make_those_of_the_whole() {
-        for format in FORMATS {
+        for format in WEIGHT_FORMATS {
             let (rows, cols) = (20, 256 * 3);
             let values: Vec<f32> = (0..rows * cols).map(|i| [-1.0, 0.0, 1.0][i * i % 11 % 3]).collect();
             let any = || {
@@ -261,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_weight_has_as_many_parts_as_its_rows_need_of_the_limit() {
-        let f32 = Format::of(&types::F32).expect("a format");
+        let f32 = WeightFormat::of(&types::F32).expect("a format");
         assert_eq!(f32.row_bytes(64), 256);
         for (limit, want) in [(64 + 256, 7), (64 + 3 * 256, 3), (64 + 4 * 256 - 1, 3), (64 + 7 * 256, 1)] {
             let parts: Vec<_> = parts_of(7, rows_of_part(limit, f32, 64)).collect();

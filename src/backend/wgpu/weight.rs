@@ -11,7 +11,7 @@ use sterna_program::ActQuant;
 use super::text::wgsl;
 
 /// A type with kernels: `shaders/types/KERNELS.wgsl`.
-pub struct Format {
+pub struct WeightFormat {
     pub ty: &'static dyn QuantType,
     /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
     pub kernels: &'static dyn QuantType,
@@ -27,303 +27,111 @@ pub struct Format {
 
 /// Packing of rows for kernels.
 enum Pack {
-    /// They are that.
+    /// The bytes of the file.
     AsTheyAre,
-    /// Each filled up with zeros to a multiple of so many bytes.
+    /// Rows padded with zeros to a multiple of so many bytes.
     PadRows(usize),
-    /// Each block likewise.
+    /// Blocks padded likewise.
     PadBlocks(usize),
-    /// As planes of the bytes of every block, each from a multiple of 16 bytes on.
+    /// Planes: a range of the bytes of every block each, from a multiple of 16 bytes on.
     Split(&'static [Range<usize>]),
     /// A codebook, of a multiple of 16 bytes, and such planes behind it.
     Points(&'static [u8], &'static [Range<usize>]),
-    /// As planes, one right behind the other, as many bytes as the rows of the kernels' type have: so many of
-    /// each block, and last what rows have beside their blocks.
-    Planes(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [usize]),
-    /// As planes of another type's blocks.
-    PlanesOf(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [Range<usize>]),
+    /// Such planes of another type's blocks, which the function makes of these.
+    PlanesOf(fn(&[u8]) -> Vec<u8>, &'static [Range<usize>]),
+    /// Planes that the function makes of blocks, one right behind the other: so many bytes of each block.
+    Planes(fn(&[u8]) -> Vec<u8>, &'static [usize]),
+    /// Such planes of whole rows, and last what rows have beside their blocks.
+    RowPlanes(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [usize]),
+}
+
+/// The text of the kernels of a type.
+macro_rules! kernels {
+    ($name:literal) => {
+        wgsl!(concat!("shaders/types/", $name, ".wgsl"))
+    };
 }
 
 /// Every type with kernels.
-pub static FORMATS: &[Format] = &[
-    Format {
-        ty: &types::I2S,
-        kernels: &types::I2S,
-        shader: wgsl!("shaders/types/i2_s.wgsl"),
-        chunk_elems: 64,
-        ints: true,
-        pack: Pack::AsTheyAre,
-    },
-    Format {
-        ty: &types::F16,
-        kernels: &types::F16,
-        shader: wgsl!("shaders/types/f16.wgsl"),
-        chunk_elems: 8,
-        ints: false,
-        pack: Pack::PadRows(16),
-    },
-    Format {
-        ty: &types::F32,
-        kernels: &types::F32,
-        shader: wgsl!("shaders/types/f32.wgsl"),
-        chunk_elems: 8,
-        ints: false,
-        pack: Pack::PadRows(32),
-    },
-    Format {
-        ty: &types::Q8_0,
-        kernels: &types::Q8_0,
-        shader: wgsl!("shaders/types/q8_0.wgsl"),
-        chunk_elems: 16,
-        ints: false,
-        pack: Pack::Planes(|w, rows| planes::q8_0(bytes_of(w, rows)), &[32, 2]),
-    },
-    Format {
-        ty: &types::Q6K,
-        kernels: &types::Q6K,
-        shader: wgsl!("shaders/types/q6_k.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Planes(|w, rows| planes::q6_k(bytes_of(w, rows)), &[128, 64, 16, 2]),
-    },
-    Format {
-        ty: &types::Q4_0,
-        kernels: &types::Q4_0,
-        shader: wgsl!("shaders/types/q4_0.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Planes(|w, rows| planes::q4_0(bytes_of(w, rows)), &[16, 2]),
-    },
-    Format {
-        ty: &types::Bf16,
-        kernels: &types::Bf16,
-        shader: wgsl!("shaders/types/bf16.wgsl"),
-        chunk_elems: 8,
-        ints: false,
-        pack: Pack::PadRows(16),
-    },
-    Format {
-        ty: &types::Tq2_0,
-        kernels: &types::Tq2_0,
-        shader: wgsl!("shaders/types/tq2_0.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Planes(|w, rows| planes::tq2_0(bytes_of(w, rows)), &[64, 2]),
-    },
-    Format {
-        ty: &types::Tq1_0,
-        kernels: &types::Tq2_0,
-        shader: wgsl!("shaders/types/tq2_0.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Planes(|w, rows| planes::tq1_0(bytes_of(w, rows)), &[64, 2]),
-    },
-    Format {
-        ty: &types::Q4K,
-        kernels: &types::Q4K,
-        shader: wgsl!("shaders/types/q4_k.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::AsTheyAre,
-    },
-    Format {
-        ty: &types::Q5K,
-        kernels: &types::Q5K,
-        shader: wgsl!("shaders/types/q5_k.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::AsTheyAre,
-    },
-    Format {
-        ty: &types::Q3K,
-        kernels: &types::Q3K,
-        shader: wgsl!("shaders/types/q3_k.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::PadBlocks(16),
-    },
-    Format {
-        ty: &types::Q2K,
-        kernels: &types::Q2K,
-        shader: wgsl!("shaders/types/q2_k.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Split(&[0..80, 80..84]),
-    },
-    Format {
-        ty: &types::Q4_1,
-        kernels: &types::Q4_1,
-        shader: wgsl!("shaders/types/q4_1.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Split(&[4..20, 0..4]),
-    },
-    Format {
-        ty: &types::Q5_0,
-        kernels: &types::Q5_0,
-        shader: wgsl!("shaders/types/q5_0.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Split(&[6..22, 2..6, 0..2]),
-    },
-    Format {
-        ty: &types::Q5_1,
-        kernels: &types::Q5_1,
-        shader: wgsl!("shaders/types/q5_1.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Split(&[8..24, 0..4, 4..8]),
-    },
-    Format {
-        ty: &types::Iq4Nl,
-        kernels: &types::Iq4Nl,
-        shader: wgsl!("shaders/types/iq4_nl.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Split(&[2..18, 0..2]),
-    },
-    Format {
-        ty: &types::Iq4Xs,
-        kernels: &types::Iq4Xs,
-        shader: wgsl!("shaders/types/iq4_xs.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Split(&[8..136, 0..8]),
-    },
-    Format {
-        ty: &types::Mxfp4,
-        kernels: &types::Mxfp4,
-        shader: wgsl!("shaders/types/mxfp4.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Split(&[1..17, 0..1]),
-    },
-    Format {
-        ty: &types::Nvfp4,
-        kernels: &types::Nvfp4,
-        shader: wgsl!("shaders/types/nvfp4.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Split(&[4..36, 0..4]),
-    },
-    Format {
-        ty: &types::Iq2Bn,
-        kernels: &types::Iq2Bn,
-        shader: wgsl!("shaders/types/iq2_bn.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Planes(planes::iq2_bn, &[16]),
-    },
-    Format {
-        ty: &types::Iq2BnR4,
-        kernels: &types::Iq2Bn,
-        shader: wgsl!("shaders/types/iq2_bn.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Planes(planes::iq2_bn_r4, &[16]),
-    },
-    Format {
-        ty: &types::Iq1Bn,
-        kernels: &types::Iq2Bn,
-        shader: wgsl!("shaders/types/iq2_bn.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Planes(planes::iq1_bn, &[16]),
-    },
-    Format {
-        ty: &types::Q1_0,
-        kernels: &types::Q1_0,
-        shader: wgsl!("shaders/types/q1_0.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Split(&[2..18, 0..2]),
-    },
-    Format {
-        ty: &types::Q2_0,
-        kernels: &types::Q2_0,
-        shader: wgsl!("shaders/types/q2_0.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Split(&[2..18, 0..2]),
-    },
-    Format {
-        ty: &types::Pq2_0,
-        kernels: &types::Pq2_0,
-        shader: wgsl!("shaders/types/pq2_0.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::Split(&[2..34, 0..2]),
-    },
-    Format {
-        ty: &types::Ptq1_0,
-        kernels: &types::Pq2_0,
-        shader: wgsl!("shaders/types/pq2_0.wgsl"),
-        chunk_elems: 64,
-        ints: false,
-        pack: Pack::PlanesOf(|w, rows| planes::ptq1_0(bytes_of(w, rows)), &[2..34, 0..2]),
-    },
-    Format {
-        ty: &types::Iq2Xxs,
-        kernels: &types::Iq2Xxs,
-        shader: wgsl!("shaders/types/iq2_xxs.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Points(packed::IQ2_XXS, &[2..66, 0..2]),
-    },
-    Format {
-        ty: &types::Iq2Xs,
-        kernels: &types::Iq2Xs,
-        shader: wgsl!("shaders/types/iq2_xs.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Points(packed::IQ2_XS, &[2..66, 66..74, 0..2]),
-    },
-    Format {
-        ty: &types::Iq2S,
-        kernels: &types::Iq2S,
-        shader: wgsl!("shaders/types/iq2_s.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Points(packed::IQ2_S, &[2..66, 66..82, 0..2]),
-    },
-    Format {
-        ty: &types::Iq3Xxs,
-        kernels: &types::Iq3Xxs,
-        shader: wgsl!("shaders/types/iq3_xxs.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Points(packed::IQ3_XXS, &[2..98, 0..2]),
-    },
-    Format {
-        ty: &types::Iq3S,
-        kernels: &types::Iq3S,
-        shader: wgsl!("shaders/types/iq3_s.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Points(packed::IQ3_S, &[2..66, 74..106, 66..74, 106..110, 0..2]),
-    },
-    Format {
-        ty: &types::Iq1S,
-        kernels: &types::Iq1S,
-        shader: wgsl!("shaders/types/iq1_s.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Points(packed::IQ1_S, &[2..34, 34..50, 0..2]),
-    },
-    Format {
-        ty: &types::Iq1M,
-        kernels: &types::Iq1M,
-        shader: wgsl!("shaders/types/iq1_m.wgsl"),
-        chunk_elems: 32,
-        ints: false,
-        pack: Pack::Points(packed::IQ1_S, &[0..32, 32..48, 48..56]),
-    },
+pub static WEIGHT_FORMATS: &[WeightFormat] = &[
+    WeightFormat { ints: true, ..own(&types::I2S, kernels!("i2_s"), 64, Pack::AsTheyAre) },
+    own(&types::F16, kernels!("f16"), 8, Pack::PadRows(16)),
+    own(&types::F32, kernels!("f32"), 8, Pack::PadRows(32)),
+    own(&types::Q8_0, kernels!("q8_0"), 16, Pack::Planes(planes::q8_0, &[32, 2])),
+    own(&types::Q6K, kernels!("q6_k"), 64, Pack::Planes(planes::q6_k, &[128, 64, 16, 2])),
+    own(&types::Q4_0, kernels!("q4_0"), 32, Pack::Planes(planes::q4_0, &[16, 2])),
+    own(&types::Bf16, kernels!("bf16"), 8, Pack::PadRows(16)),
+    own(&types::Tq2_0, kernels!("tq2_0"), 64, Pack::Planes(planes::tq2_0, &[64, 2])),
+    as_type(&types::Tq1_0, &types::Tq2_0, kernels!("tq2_0"), 64, Pack::Planes(planes::tq1_0, &[64, 2])),
+    own(&types::Q4K, kernels!("q4_k"), 64, Pack::AsTheyAre),
+    own(&types::Q5K, kernels!("q5_k"), 64, Pack::AsTheyAre),
+    own(&types::Q3K, kernels!("q3_k"), 64, Pack::PadBlocks(16)),
+    own(&types::Q2K, kernels!("q2_k"), 64, Pack::Split(&[0..80, 80..84])),
+    own(&types::Q4_1, kernels!("q4_1"), 32, Pack::Split(&[4..20, 0..4])),
+    own(&types::Q5_0, kernels!("q5_0"), 32, Pack::Split(&[6..22, 2..6, 0..2])),
+    own(&types::Q5_1, kernels!("q5_1"), 32, Pack::Split(&[8..24, 0..4, 4..8])),
+    own(&types::Iq4Nl, kernels!("iq4_nl"), 32, Pack::Split(&[2..18, 0..2])),
+    own(&types::Iq4Xs, kernels!("iq4_xs"), 32, Pack::Split(&[8..136, 0..8])),
+    own(&types::Mxfp4, kernels!("mxfp4"), 32, Pack::Split(&[1..17, 0..1])),
+    own(&types::Nvfp4, kernels!("nvfp4"), 32, Pack::Split(&[4..36, 0..4])),
+    own(&types::Iq2Bn, kernels!("iq2_bn"), 64, Pack::RowPlanes(planes::iq2_bn, &[16])),
+    as_type(
+        &types::Iq2BnR4,
+        &types::Iq2Bn,
+        kernels!("iq2_bn"),
+        64,
+        Pack::RowPlanes(planes::iq2_bn_r4, &[16]),
+    ),
+    as_type(&types::Iq1Bn, &types::Iq2Bn, kernels!("iq2_bn"), 64, Pack::RowPlanes(planes::iq1_bn, &[16])),
+    own(&types::Q1_0, kernels!("q1_0"), 64, Pack::Split(&[2..18, 0..2])),
+    own(&types::Q2_0, kernels!("q2_0"), 64, Pack::Split(&[2..18, 0..2])),
+    own(&types::Pq2_0, kernels!("pq2_0"), 64, Pack::Split(&[2..34, 0..2])),
+    as_type(
+        &types::Ptq1_0,
+        &types::Pq2_0,
+        kernels!("pq2_0"),
+        64,
+        Pack::PlanesOf(planes::ptq1_0, &[2..34, 0..2]),
+    ),
+    own(&types::Iq2Xxs, kernels!("iq2_xxs"), 32, Pack::Points(packed::IQ2_XXS, &[2..66, 0..2])),
+    own(&types::Iq2Xs, kernels!("iq2_xs"), 32, Pack::Points(packed::IQ2_XS, &[2..66, 66..74, 0..2])),
+    own(&types::Iq2S, kernels!("iq2_s"), 32, Pack::Points(packed::IQ2_S, &[2..66, 66..82, 0..2])),
+    own(&types::Iq3Xxs, kernels!("iq3_xxs"), 32, Pack::Points(packed::IQ3_XXS, &[2..98, 0..2])),
+    own(
+        &types::Iq3S,
+        kernels!("iq3_s"),
+        32,
+        Pack::Points(packed::IQ3_S, &[2..66, 74..106, 66..74, 106..110, 0..2]),
+    ),
+    own(&types::Iq1S, kernels!("iq1_s"), 32, Pack::Points(packed::IQ1_S, &[2..34, 34..50, 0..2])),
+    own(&types::Iq1M, kernels!("iq1_m"), 32, Pack::Points(packed::IQ1_S, &[0..32, 32..48, 48..56])),
 ];
 
-impl Format {
+/// A type with kernels of its own, whose products are of floats unless its row says otherwise.
+const fn own(
+    ty: &'static dyn QuantType,
+    shader: &'static str,
+    chunk_elems: usize,
+    pack: Pack,
+) -> WeightFormat {
+    as_type(ty, ty, shader, chunk_elems, pack)
+}
+
+/// A type that is unpacked for another's kernels.
+const fn as_type(
+    ty: &'static dyn QuantType,
+    kernels: &'static dyn QuantType,
+    shader: &'static str,
+    chunk_elems: usize,
+    pack: Pack,
+) -> WeightFormat {
+    WeightFormat { ty, kernels, shader, chunk_elems, ints: false, pack }
+}
+
+impl WeightFormat {
     /// The format of a type.
     pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
-        FORMATS.iter().find(|format| format.ty.is(ty))
+        WEIGHT_FORMATS.iter().find(|format| format.ty.is(ty))
     }
 
     /// Chunks of a row.
@@ -360,7 +168,8 @@ impl Format {
             Pack::Points(book, of_block) => {
                 Cow::Owned([book, &planes::split(bytes_of(w, rows), of_block)[..]].concat())
             }
-            Pack::Planes(planes, _) | Pack::PlanesOf(planes, _) => Cow::Owned(planes(w, rows)),
+            Pack::Planes(planes, _) | Pack::PlanesOf(planes, _) => Cow::Owned(planes(bytes_of(w, rows))),
+            Pack::RowPlanes(planes, _) => Cow::Owned(planes(w, rows)),
         }
     }
 
@@ -397,7 +206,7 @@ impl Format {
                 let blocks = blocks(of_block.iter().map(|plane| plane.len() as u64).sum());
                 behind(&mut of_block.iter().map(|plane| blocks * plane.len() as u64), 16)
             }
-            Pack::Planes(_, of_block) => {
+            Pack::Planes(_, of_block) | Pack::RowPlanes(_, of_block) => {
                 let blocks = blocks(of_block.iter().map(|bytes| *bytes as u64).sum());
                 let of_rows = (head > 0).then_some(rows * head);
                 behind(&mut of_block.iter().map(|bytes| blocks * *bytes as u64).chain(of_rows), 1)
