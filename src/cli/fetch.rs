@@ -10,7 +10,7 @@ use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 use super::ctrl_c::on_ctrl_c;
 use super::{CliError, Interrupted};
 use crate::gguf::{Header, Source, part_names};
-use crate::hub::{Event, Found, Hub, HubError, HubOptions, Local, Name, RemoteFile, WebFile};
+use crate::hub::{Event, Hub, HubError, HubOptions, Listing, Local, Name, RemoteFile, WebFile};
 
 /// How often a line says how far it is, where stderr is no terminal.
 const EVERY: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ pub fn explained(err: HubError) -> CliError {
 ///
 /// # Errors
 /// As [`get`].
-pub fn fetch(hub: &Hub, found: &Found) -> Result<Local, CliError> {
+pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     let missing = hub.missing(found);
     let is_there = hub.cached(&found.name).is_ok_and(|local| local.commit == found.commit);
     if missing == 0 && is_there {
@@ -159,7 +159,7 @@ struct State {
 }
 
 impl Progress {
-    fn new(found: &Found) -> Self {
+    fn new(found: &Listing) -> Self {
         let is_off =
             std::env::var("HF_HUB_DISABLE_PROGRESS_BARS").is_ok_and(|on| on != "0" && !on.is_empty());
         let bars = (std::io::stderr().is_terminal() && !is_off).then(MultiProgress::new);

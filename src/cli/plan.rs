@@ -16,7 +16,7 @@ use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
 };
 use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
-use crate::engine::speed::{Beside, Bound, HostRates};
+use crate::engine::speed::{Bound, HostRates, SpeedWithHost};
 use crate::engine::{self, EngineOptions, Error};
 use crate::gguf::Gguf;
 use crate::model::{self, Hyper};
@@ -72,7 +72,7 @@ struct Shown {
     /// How fast they are at most, where one card has all layers and its rates are known.
     bound: Option<Bound>,
     /// The same beside this processor, where some layers are streamed.
-    beside: Option<Beside>,
+    beside: Option<SpeedWithHost>,
     /// The same with layers streamed, where not all of them fit.
     streamed: Option<Streamed>,
     /// Codecs of keys and of values, one pair a column.
@@ -91,7 +91,7 @@ struct Streamed {
     device: DeviceMemory,
     room: Room,
     bound: Option<Bound>,
-    beside: Option<Beside>,
+    beside: Option<SpeedWithHost>,
 }
 
 /// What a context takes with some codecs.
@@ -346,14 +346,18 @@ fn bound(gguf: &Gguf, options: &EngineOptions, device: &DeviceMemory) -> Result<
 }
 
 /// The same where this processor, which is measured, computes the layers that the card has no room for.
-fn beside(gguf: &Gguf, options: &EngineOptions, device: &DeviceMemory) -> Result<Option<Beside>, CliError> {
+fn beside(
+    gguf: &Gguf,
+    options: &EngineOptions,
+    device: &DeviceMemory,
+) -> Result<Option<SpeedWithHost>, CliError> {
     if device.rates.is_none() || device.shared_bytes == 0 {
         return Ok(None);
     }
     let program = engine::program(gguf, options)?;
     let mut processor = backend::open("cpu", options.n_threads())?;
     let rates = HostRates::measure(&mut *processor, &program)?;
-    Ok(Beside::of(&program, options.n_ctx.unwrap_or_default(), device, rates))
+    Ok(SpeedWithHost::of(&program, options.n_ctx.unwrap_or_default(), device, rates))
 }
 
 /// Contexts of the table: the one that was asked for, and powers of two around it up to the most.

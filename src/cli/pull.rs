@@ -8,7 +8,7 @@ use super::fetch::{self, Missing, explained};
 use super::hub_args::AccessArgs;
 use super::{CliError, names, report};
 use crate::gguf::{Gguf, zero_matrices};
-use crate::hub::{Choice, Found, Hub, Name};
+use crate::hub::{Choice, Hub, Listing, Name};
 
 /// Gets a model from the Hugging Face hub, and prints where it is.
 ///
@@ -89,10 +89,10 @@ impl PullArgs {
     }
 }
 
-fn show(hub: &Hub, found: &Found, out: &mut impl Write) -> io::Result<()> {
+fn show(hub: &Hub, found: &Listing, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "{} at {}", found.name.repo, found.commit)?;
     for file in &found.files {
-        let one = Found { files: vec![file.clone()], ..found.clone() };
+        let one = Listing { files: vec![file.clone()], ..found.clone() };
         let there = file.size - hub.missing(&one).min(file.size);
         writeln!(out, "{:>14} bytes, {there:>14} downloaded  {}", file.size, file.path.escape_debug())?;
     }

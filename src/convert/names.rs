@@ -30,12 +30,12 @@ enum Kind {
     Type,
 }
 
-struct Part {
+struct NamePart {
     text: String,
     kinds: Vec<Kind>,
 }
 
-impl Part {
+impl NamePart {
     fn is(&self, kind: Kind) -> bool {
         self.kinds.contains(&kind)
     }
@@ -61,10 +61,11 @@ impl Components {
             None => (None, id),
         };
         let parts = name.split('-').filter(|part| !part.is_empty());
-        let mut parts: Vec<Part> = parts.enumerate().map(|(i, part)| annotated(i, part, n_weights)).collect();
+        let mut parts: Vec<NamePart> =
+            parts.enumerate().map(|(i, part)| annotated(i, part, n_weights)).collect();
         // A size in words says less than one in digits.
         let is_size =
-            |part: &Part, of: fn(char) -> bool| part.is(Kind::SizeLabel) && part.text.chars().any(of);
+            |part: &NamePart, of: fn(char) -> bool| part.is(Kind::SizeLabel) && part.text.chars().any(of);
         if parts.iter().any(|part| is_size(part, |c| c.is_ascii_digit())) {
             let in_words = parts.iter_mut().filter(|part| part.text.chars().all(char::is_alphabetic));
             in_words.for_each(|part| part.kinds.retain(|kind| *kind != Kind::SizeLabel));
@@ -82,7 +83,7 @@ impl Components {
         let versions_at_the_end =
             parts.iter_mut().rev().take_while(|part| part.is(Kind::Basename) && part.kinds.len() > 1);
         versions_at_the_end.for_each(|part| part.kinds.retain(|kind| *kind != Kind::Basename));
-        let those = |is_it: &dyn Fn(&Part) -> bool| -> Vec<&str> {
+        let those = |is_it: &dyn Fn(&NamePart) -> bool| -> Vec<&str> {
             parts.iter().filter(|part| is_it(part)).map(|part| part.text.as_str()).collect()
         };
         let joined = |texts: Vec<&str>| Some(texts.join("-")).filter(|joined| !joined.is_empty());
@@ -110,8 +111,8 @@ impl Components {
 }
 
 /// Part `i` of a name, and what it may be.
-fn annotated(i: usize, text: &str, n_weights: u64) -> Part {
-    let part = |text: String, kind| Part { text, kinds: vec![kind] };
+fn annotated(i: usize, text: &str, n_weights: u64) -> NamePart {
+    let part = |text: String, kind| NamePart { text, kinds: vec![kind] };
     if has_form(text, r"(v|iter)?\d+([.]\d+)*") {
         return part(text.to_owned(), Kind::Version);
     }
@@ -123,12 +124,12 @@ fn annotated(i: usize, text: &str, n_weights: u64) -> Part {
     }
     match i > 0 && has_form(text, "chat|instruct|vision|lora") {
         true => part(text.to_owned(), Kind::Finetune),
-        false => Part { text: text.to_owned(), kinds: Vec::new() },
+        false => NamePart { text: text.to_owned(), kinds: Vec::new() },
     }
 }
 
 /// A size, or a number of other things if the model has not nearly as many weights.
-fn sized(text: &str, n_weights: u64) -> Part {
+fn sized(text: &str, n_weights: u64) -> NamePart {
     let mut chars: Vec<char> = text.replace('_', ".").chars().collect();
     if let [before @ .., letter, digit] = &chars[..]
         && digit.is_ascii_digit()
@@ -149,10 +150,10 @@ fn sized(text: &str, n_weights: u64) -> Part {
         if n_weights > 0 && (n_said - n_weights as f64).abs() > (7 * n_weights / 8) as f64 {
             let last = letter[0].to_ascii_lowercase();
             let text = chars[..chars.len() - 1].iter().chain([&last]).collect();
-            return Part { text, kinds: vec![Kind::Finetune] };
+            return NamePart { text, kinds: vec![Kind::Finetune] };
         }
     }
-    Part { text: chars.into_iter().collect(), kinds: vec![Kind::SizeLabel] }
+    NamePart { text: chars.into_iter().collect(), kinds: vec![Kind::SizeLabel] }
 }
 
 /// The name of a folder, or `organization/name` of the repository whose snapshot in the hub's cache it is.

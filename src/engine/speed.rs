@@ -54,7 +54,7 @@ impl Bound {
 
 /// The same beside a processor that computes the layers that are not on the card, in steps of few rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beside {
+pub struct SpeedWithHost {
     /// Rates of the processor.
     pub host: HostRates,
     /// Tokens a second of one sequence behind so many positions as its context has.
@@ -63,7 +63,7 @@ pub struct Beside {
     pub min_batch: Option<usize>,
 }
 
-impl Beside {
+impl SpeedWithHost {
     /// Rates for contexts of so many positions, on a device whose rates are known, which lacks some layers
     /// that a processor may compute.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory, host: HostRates) -> Option<Self> {

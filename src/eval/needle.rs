@@ -31,7 +31,7 @@ pub struct Haystack {
 
 /// Result of one needle.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct NeedleResult {
     /// Mean natural logarithm of the probabilities of the answer's tokens.
     pub log_prob: f64,
     /// The share of them that were the model's first choice.
@@ -95,13 +95,13 @@ impl Haystack {
     ///
     /// # Errors
     /// As [`Session::logits`].
-    pub fn ask(&self, session: &mut Session) -> Result<Vec<Found>, Error> {
+    pub fn ask(&self, session: &mut Session) -> Result<Vec<NeedleResult>, Error> {
         session.cut_back(0);
         session.prefill(&self.tokens)?;
         let mut log_probs = vec![0.0; session.engine().hyper().n_vocab];
         let mut all = Vec::with_capacity(self.needles.len());
         for needle in &self.needles {
-            let mut found = Found::default();
+            let mut found = NeedleResult::default();
             session.logits_each(question(needle), |i, logits| {
                 found.hear(needle, i, logits, &mut log_probs);
                 Ok::<(), Error>(())
@@ -130,9 +130,9 @@ pub fn haystacks(text: &Chunks, tokenizer: &Tokenizer, n: usize) -> Vec<Haystack
 /// Results of the needles at one depth, over some haystacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtDepth {
-    /// [`Found::retrieved`].
+    /// [`NeedleResult::retrieved`].
     pub retrieved: Mean,
-    /// [`Found::log_prob`].
+    /// [`NeedleResult::log_prob`].
     pub log_prob: Mean,
 }
 
@@ -166,7 +166,7 @@ fn question(needle: &[u32; CUE + ANSWER]) -> &[u32] {
     &needle[..CUE + ANSWER - 1]
 }
 
-impl Found {
+impl NeedleResult {
     /// Takes the logits that follow token `i` of a question; `log_probs` is as long as they are, to work in.
     fn hear(&mut self, needle: &[u32; CUE + ANSWER], i: usize, logits: &[f32], log_probs: &mut [f32]) {
         if i + 1 < CUE {
@@ -201,7 +201,7 @@ mod tests {
         let haystack = Haystack::new(&text, 400, &(0..300).collect(), 5);
         let found = |memory| {
             let of_needle = |needle: &[u32; CUE + ANSWER]| {
-                let (mut seen, mut found) = (haystack.tokens.clone(), Found::default());
+                let (mut seen, mut found) = (haystack.tokens.clone(), NeedleResult::default());
                 for (i, token) in question(needle).iter().enumerate() {
                     seen.push(*token);
                     found.hear(needle, i, &copied(&seen, memory, 300), &mut [0.0; 300]);

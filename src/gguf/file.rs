@@ -11,7 +11,7 @@ use ggml_types::{Dialect, HostTensor, QuantType, byte_len_of, id_name};
 use super::dialect::{self, Evidence};
 use super::header::{self, Header};
 use super::map::{map, map_locked};
-use super::parse::{Part, RawTensor};
+use super::parse::{GgufPart, RawTensor};
 use super::source::Data;
 use super::types::by_id_and_size;
 use super::{FileSource, FileTensor, GgufError, Metadata, Source, split};
@@ -114,9 +114,9 @@ impl Gguf {
             Access::Map => {
                 let (map, file) = map(path)?;
                 let data = Data::Mapped(map.clone(), Arc::new(FileSource::of(file)?));
-                Ok(Part { data, ..Part::parse(map)? })
+                Ok(GgufPart { data, ..GgufPart::parse(map)? })
             }
-            Access::Lock => map_locked(path).and_then(Part::parse),
+            Access::Lock => map_locked(path).and_then(GgufPart::parse),
             Access::Read => header::of_source(Arc::new(FileSource::open(path)?)),
         })?;
         Self::build(parts, options).map_err(|error| error.in_file(path))
@@ -165,7 +165,7 @@ impl Gguf {
     /// # Errors
     /// As [`from_bytes`](Self::from_bytes).
     pub fn from_bytes_with(bytes: Bytes, options: OpenOptions) -> Result<Self, GgufError> {
-        let parts = vec![Part::parse(bytes)?];
+        let parts = vec![GgufPart::parse(bytes)?];
         split::check(&parts)?;
         Self::build(parts, options)
     }
@@ -301,8 +301,8 @@ impl Gguf {
         self.parts.iter().map(|(_, bytes)| *bytes)
     }
 
-    fn build(parts: Vec<Part>, options: OpenOptions) -> Result<Self, GgufError> {
-        let is_cut = |part: &&Part| part.tensors.iter().any(|raw| raw.start >= part.file_bytes);
+    fn build(parts: Vec<GgufPart>, options: OpenOptions) -> Result<Self, GgufError> {
+        let is_cut = |part: &&GgufPart| part.tensors.iter().any(|raw| raw.start >= part.file_bytes);
         if let Some(part) = parts.iter().find(is_cut) {
             let error = GgufError::Incomplete { have: part.file_bytes, want: whole_bytes(part) };
             return Err(in_part(error, part.path.as_deref()));
@@ -367,7 +367,7 @@ fn in_part(error: GgufError, path: Option<&Path>) -> GgufError {
 
 /// Bytes of a file up to the end of its last tensor, whatever it has of them. Of types that the dialects do
 /// not agree on it is the smaller size, so that no whole file is taken for a part of one.
-fn whole_bytes(part: &Part) -> u64 {
+fn whole_bytes(part: &GgufPart) -> u64 {
     let end = |raw: &RawTensor| {
         let (rows, cols) = (raw.dims.iter().rev().skip(1).product(), raw.dims.last().copied().unwrap_or(1));
         let sizes =
@@ -378,7 +378,7 @@ fn whole_bytes(part: &Part) -> u64 {
 }
 
 /// For each tensor, where the next one or the end of the file is.
-fn span_ends(part: &Part) -> Result<Vec<u64>, GgufError> {
+fn span_ends(part: &GgufPart) -> Result<Vec<u64>, GgufError> {
     let mut order: Vec<usize> = (0..part.tensors.len()).collect();
     order.sort_by_key(|&at| part.tensors[at].start);
     let mut ends = vec![part.file_bytes; order.len()];

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::parse::Part;
+use super::parse::GgufPart;
 use super::source::Data;
 use super::{FileSource, GgufError, Source};
 
@@ -79,14 +79,14 @@ impl Header {
     }
 
     /// Its contents.
-    pub(super) fn described(&self) -> Result<Part, GgufError> {
+    pub(super) fn described(&self) -> Result<GgufPart, GgufError> {
         let have = self.first.len();
         let more = |need: u64| GgufError::MoreOfHeader { have, need };
         // A file's kind stands in its first 8 bytes.
         if have < 8 && self.file_bytes >= 8 {
             return Err(more(8));
         }
-        Part::described(&self.first, self.file_bytes).map_err(|error| match error {
+        GgufPart::described(&self.first, self.file_bytes).map_err(|error| match error {
             GgufError::Truncated { offset, want, .. } => match (offset as u64).checked_add(want) {
                 Some(need) if need <= self.file_bytes => more(need),
                 _ => error,
@@ -97,12 +97,12 @@ impl Header {
 }
 
 /// The descriptions of a file that is read in pieces.
-pub(super) fn of_source(source: Arc<dyn Source>) -> Result<Part, GgufError> {
+pub(super) fn of_source(source: Arc<dyn Source>) -> Result<GgufPart, GgufError> {
     let part = Header::of_source(&*source)?.described()?;
-    Ok(Part { data: Data::Source(source), ..part })
+    Ok(GgufPart { data: Data::Source(source), ..part })
 }
 
 /// Reads the header of a file, and nothing behind its descriptions.
-pub(super) fn of_file(path: &Path) -> Result<Part, GgufError> {
-    Ok(Part { data: Data::Header, ..of_source(Arc::new(FileSource::open(path)?))? })
+pub(super) fn of_file(path: &Path) -> Result<GgufPart, GgufError> {
+    Ok(GgufPart { data: Data::Header, ..of_source(Arc::new(FileSource::open(path)?))? })
 }

@@ -27,7 +27,7 @@ const MAX_DIMS: u32 = 4;
 
 /// One parsed file.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct GgufPart {
     /// 2 or 3.
     pub version: u32,
     pub metadata: Metadata,
@@ -53,7 +53,7 @@ pub(super) struct RawTensor {
     pub start: u64,
 }
 
-impl Part {
+impl GgufPart {
     pub fn parse(bytes: Bytes) -> Result<Self, GgufError> {
         let part = Self::described(&bytes, bytes.len() as u64)?;
         Ok(Self { data: Data::Bytes(bytes), ..part })

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{GgufError, parse::Part};
+use super::{GgufError, parse::GgufPart};
 
 /// Parts there are, as u16.
 pub(super) const COUNT_KEY: &str = "split.count";
@@ -23,7 +23,7 @@ pub fn part_names(file_name: &str) -> Option<Vec<String>> {
 }
 
 /// Number of files of the model of `part`.
-pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
+pub(super) fn count(part: &GgufPart) -> Result<u32, GgufError> {
     Ok(part.metadata.u32(COUNT_KEY)?.unwrap_or(1).max(1))
 }
 
@@ -31,10 +31,10 @@ pub(super) fn count(part: &Part) -> Result<u32, GgufError> {
 /// a file.
 pub(super) fn open(
     path: &Path,
-    read: impl Fn(&Path) -> Result<Part, GgufError>,
-) -> Result<Vec<Part>, GgufError> {
+    read: impl Fn(&Path) -> Result<GgufPart, GgufError>,
+) -> Result<Vec<GgufPart>, GgufError> {
     let read = |path: &Path| match read(path) {
-        Ok(part) => Ok(Part { path: Some(path.to_path_buf()), ..part }),
+        Ok(part) => Ok(GgufPart { path: Some(path.to_path_buf()), ..part }),
         Err(error) => Err(error.in_file(path)),
     };
     let given = read(path)?;
@@ -64,7 +64,7 @@ pub(super) fn open(
 }
 
 /// Checks that some parts are those of one model, in order.
-pub(super) fn check(parts: &[Part]) -> Result<(), GgufError> {
+pub(super) fn check(parts: &[GgufPart]) -> Result<(), GgufError> {
     let n_parts = parts.len() as u32;
     if n_parts > 1 {
         (1..).zip(parts).try_for_each(|(number, part)| check_part(part, number, n_parts))?;
@@ -89,7 +89,7 @@ fn name_of(path: &Path) -> Option<(String, u32)> {
     Some((prefix.to_owned(), number(n_parts)?))
 }
 
-fn check_part(part: &Part, number: u32, n_parts: u32) -> Result<(), GgufError> {
+fn check_part(part: &GgufPart, number: u32, n_parts: u32) -> Result<(), GgufError> {
     let (found, found_count) = (part.metadata.require_u32(NUMBER_KEY)?, count(part)?);
     if (found, found_count) == (number - 1, n_parts) {
         return Ok(());
@@ -101,7 +101,7 @@ fn check_part(part: &Part, number: u32, n_parts: u32) -> Result<(), GgufError> {
     Err(GgufError::Split { detail })
 }
 
-fn check_total(parts: &[Part]) -> Result<(), GgufError> {
+fn check_total(parts: &[GgufPart]) -> Result<(), GgufError> {
     let found: usize = parts.iter().map(|part| part.tensors.len()).sum();
     match parts[0].metadata.usize(TENSORS_KEY)? {
         Some(want) if want != found => Err(GgufError::Split {

@@ -13,13 +13,13 @@ use sterna_host::clock::Instant;
 /// Lark in which schemas stand, or one schema.
 #[derive(Clone, Debug)]
 pub struct Text {
-    parts: Vec<Part>,
+    parts: Vec<Fragment>,
     space: Space,
     is_lark: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Part {
+enum Fragment {
     Lark(String),
     Schema(Schema),
 }
@@ -27,7 +27,7 @@ enum Part {
 impl Text {
     /// Lark without schemas.
     pub fn plain(lark: String) -> Self {
-        Self { parts: vec![Part::Lark(lark)], space: Space::default(), is_lark: true }
+        Self { parts: vec![Fragment::Lark(lark)], space: Space::default(), is_lark: true }
     }
 
     /// A schema.
@@ -36,7 +36,7 @@ impl Text {
     /// [`GrammarError`] if it is strict and cannot be enforced.
     pub fn schema(schema: &Value, strict: bool, space: Space, limits: &Limits) -> Result<Self, GrammarError> {
         let schema = Schema::read(schema, Owner::alone(strict), limits)?;
-        Ok(Self { parts: vec![Part::Schema(schema)], space, is_lark: false })
+        Ok(Self { parts: vec![Fragment::Schema(schema)], space, is_lark: false })
     }
 
     /// Lark, whose schemas follow `%json`. One with `"x-guidance": {"lenient": true}` is not strict; the keys
@@ -55,25 +55,25 @@ impl Text {
             // What is no JSON is refused by the parser.
             if let Some(Ok(schema)) = found.next() {
                 let schema = Schema::read(&schema, Owner::of(&schema), limits)?;
-                parts.extend([Part::Lark(std::mem::take(&mut before)), Part::Schema(schema)]);
+                parts.extend([Fragment::Lark(std::mem::take(&mut before)), Fragment::Schema(schema)]);
                 rest = &after[found.byte_offset()..];
             }
         }
-        parts.push(Part::Lark(before + rest));
+        parts.push(Fragment::Lark(before + rest));
         Ok(Self { parts, space, is_lark: true })
     }
 
     fn schemas(&self) -> impl Iterator<Item = &Schema> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Schema(schema) => Some(schema),
-            Part::Lark(_) => None,
+            Fragment::Schema(schema) => Some(schema),
+            Fragment::Lark(_) => None,
         })
     }
 
     fn schemas_mut(&mut self) -> impl Iterator<Item = &mut Schema> {
         self.parts.iter_mut().filter_map(|part| match part {
-            Part::Schema(schema) => Some(schema),
-            Part::Lark(_) => None,
+            Fragment::Schema(schema) => Some(schema),
+            Fragment::Lark(_) => None,
         })
     }
 
@@ -107,17 +107,17 @@ impl Text {
     pub fn grammar(&self, limits: &Limits) -> Result<TopLevelGrammar, GrammarError> {
         if self.has_schemas() {
             let bytes = self.parts.iter().map(|part| match part {
-                Part::Lark(text) => text.len(),
-                Part::Schema(schema) => schema.n_bytes(),
+                Fragment::Lark(text) => text.len(),
+                Fragment::Schema(schema) => schema.n_bytes(),
             });
             at_most("bytes", bytes.sum(), limits.bytes)?;
         }
-        if let ([Part::Schema(schema)], false) = (&self.parts[..], self.is_lark) {
+        if let ([Fragment::Schema(schema)], false) = (&self.parts[..], self.is_lark) {
             return Ok(TopLevelGrammar::from_json_schema(schema.to_value(self.space)));
         }
         let text = self.parts.iter().map(|part| match part {
-            Part::Lark(text) => text.clone(),
-            Part::Schema(schema) => format!(" {}", schema.to_value(self.space)),
+            Fragment::Lark(text) => text.clone(),
+            Fragment::Schema(schema) => format!(" {}", schema.to_value(self.space)),
         });
         Ok(TopLevelGrammar::from_lark(text.collect()))
     }

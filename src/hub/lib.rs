@@ -49,7 +49,7 @@ pub struct Hub {
 
 /// Files of a name, as the hub lists them now.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Listing {
     /// The name that was asked for.
     pub name: Name,
     /// The commit, 40 hexadecimal digits.
@@ -58,7 +58,7 @@ pub struct Found {
     pub files: Vec<RemoteFile>,
 }
 
-impl Found {
+impl Listing {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
@@ -72,7 +72,7 @@ pub struct Local {
     pub commit: String,
     /// The folder of the commit, which is laid out as the repository.
     pub folder: PathBuf,
-    /// Paths below it, in the order of [`Found::files`]. There is at least one.
+    /// Paths below it, in the order of [`Listing::files`]. There is at least one.
     pub files: Vec<PathBuf>,
 }
 
@@ -110,7 +110,7 @@ impl Hub {
     /// # Errors
     /// [`HubError::Offline`]; a repository, revision or file that is not there or may not be read; no
     /// network.
-    pub fn find(&self, name: &Name) -> Result<Found, HubError> {
+    pub fn find(&self, name: &Name) -> Result<Listing, HubError> {
         if self.options.offline {
             return Err(self.not_cached(name));
         }
@@ -120,7 +120,7 @@ impl Hub {
         let chosen = names::choose(name, &paths)?;
         let file = |path: &str| listed.iter().find(|file| file.path == path).cloned();
         let files = chosen.into_iter().filter_map(file).collect();
-        Ok(Found { name: name.clone(), commit, files })
+        Ok(Listing { name: name.clone(), commit, files })
     }
 
     /// Files of a name by the cache alone: the revision is that of the last time, and a file is chosen of
@@ -156,12 +156,12 @@ impl Hub {
     }
 
     /// Bytes that are still to come, and whether any file lacks.
-    pub fn missing(&self, found: &Found) -> u64 {
+    pub fn missing(&self, found: &Listing) -> u64 {
         self.lacking(found).iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Files that are not there, with their bytes that are not.
-    fn lacking<'a>(&self, found: &'a Found) -> Vec<(&'a RemoteFile, u64)> {
+    fn lacking<'a>(&self, found: &'a Listing) -> Vec<(&'a RemoteFile, u64)> {
         let cached = self.repository(&found.name.repo);
         let lacking = found.files.iter().filter(|file| !cached.has(&found.commit, file));
         let to_come = |file: &RemoteFile| match cache::is_whole(&cached.blob(file), file.size) {
@@ -180,7 +180,7 @@ impl Hub {
     /// # Errors
     /// What is in the way of the first file that failed. What has come of each stays, and the next time goes
     /// on from there.
-    pub fn fetch(&self, found: &Found, tell: Listener<'_>) -> Result<Local, HubError> {
+    pub fn fetch(&self, found: &Listing, tell: Listener<'_>) -> Result<Local, HubError> {
         let cached = self.repository(&found.name.repo);
         let lacking = self.lacking(found);
         if !lacking.is_empty() {
@@ -235,7 +235,7 @@ impl Hub {
     /// No access; no network; an answer that is not of these bytes.
     pub fn read_range(
         &self,
-        found: &Found,
+        found: &Listing,
         file: &RemoteFile,
         range: Range<u64>,
     ) -> Result<Vec<u8>, HubError> {
@@ -250,7 +250,7 @@ impl Hub {
         Ok(Vec::new())
     }
 
-    fn read_once(&self, found: &Found, file: &RemoteFile, range: &Range<u64>) -> Result<Vec<u8>, Fault> {
+    fn read_once(&self, found: &Listing, file: &RemoteFile, range: &Range<u64>) -> Result<Vec<u8>, Fault> {
         let repo = found.name.repo.to_string();
         let url = address(&self.client, &repo, &found.commit, &file.path);
         let asked = format!("bytes={}-{}", range.start, range.end - 1);

@@ -67,7 +67,7 @@ pub(super) struct Transfer<'a> {
 }
 
 /// A blob that is half there.
-struct Part<'a> {
+struct PartialBlob<'a> {
     file: &'a RemoteFile,
     path: PathBuf,
     out: File,
@@ -153,7 +153,7 @@ impl Transfer<'_> {
     }
 
     /// The part with what an earlier run has left of it.
-    fn open<'a>(&self, file: &'a RemoteFile) -> Result<Part<'a>, HubError> {
+    fn open<'a>(&self, file: &'a RemoteFile) -> Result<PartialBlob<'a>, HubError> {
         let path = self.cached.part(file);
         let out = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let mut out = out.map_err(HubError::cache(&path))?;
@@ -161,7 +161,7 @@ impl Transfer<'_> {
         let mut hasher = Hasher::new(&file.etag, file.size);
         let done = if length > file.size { 0 } else { length };
         hash(&mut out, &path, &mut hasher, done, |_| self.check_stopped())?;
-        let mut part = Part { file, path, out, done, furthest: done, hasher, resumed: done > 0 };
+        let mut part = PartialBlob { file, path, out, done, furthest: done, hasher, resumed: done > 0 };
         if length > file.size {
             part.restart()?;
         }
@@ -169,7 +169,7 @@ impl Transfer<'_> {
     }
 
     /// One answer's bytes behind those that are there.
-    fn stream(&self, part: &mut Part<'_>, tries: &mut Tries<'_>) -> Result<(), Fault> {
+    fn stream(&self, part: &mut PartialBlob<'_>, tries: &mut Tries<'_>) -> Result<(), Fault> {
         let file = part.file;
         let repo = self.cached.repo.to_string();
         let url = address(self.client, &repo, self.commit, &file.path);
@@ -211,7 +211,7 @@ impl Transfer<'_> {
     }
 }
 
-impl Part<'_> {
+impl PartialBlob<'_> {
     /// Empties it.
     fn restart(&mut self) -> Result<(), HubError> {
         let emptied = self.out.set_len(0).and_then(|()| self.out.seek(SeekFrom::Start(0)));

@@ -2,7 +2,7 @@
 
 use ggml_types::{QuantType, types};
 
-use super::mix::{MIXES, Mix, Place, fallback};
+use super::mix::{MIXES, Mix, TensorPosition, fallback};
 use super::{Override, QuantizeError, TensorSource};
 use sterna_gguf::{Gguf, Metadata, TensorInfo, Value};
 
@@ -220,7 +220,8 @@ impl Chooser<'_> {
     fn by_rule(&mut self, role: Role, info: &TensorInfo) -> Result<&'static dyn QuantType, QuantizeError> {
         let Self { mix, asked, .. } = *self;
         let Shape { n_layers, n_experts, group, .. } = self.shape;
-        let place = |layer, n_layers| Place { layer, n_layers, group, has_imatrix: asked.has_imatrix };
+        let place =
+            |layer, n_layers| TensorPosition { layer, n_layers, group, has_imatrix: asked.has_imatrix };
         let is_head = role == Role::Output || (role == Role::TokenEmbd && self.shape.tied);
         if is_head {
             // llama.cpp asks whether the body's blocks divide the rows, not whether the head's do.

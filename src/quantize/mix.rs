@@ -63,7 +63,7 @@ pub(super) enum Layers {
 
 /// Where a tensor stands, as far as rules ask.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct TensorPosition {
     pub layer: usize,
     pub n_layers: usize,
     /// Query heads that share a KV head.
@@ -72,7 +72,7 @@ pub(super) struct Place {
 }
 
 impl Rule {
-    pub(super) fn ty(self, body: Ty, at: Place) -> Ty {
+    pub(super) fn ty(self, body: Ty, at: TensorPosition) -> Ty {
         match self {
             Self::Body => body,
             Self::In(layers, ty) if layers.hold(at) => ty,
@@ -89,7 +89,7 @@ impl Rule {
 }
 
 impl Layers {
-    fn hold(self, Place { layer, n_layers, group, has_imatrix }: Place) -> bool {
+    fn hold(self, TensorPosition { layer, n_layers, group, has_imatrix }: TensorPosition) -> bool {
         match self {
             Self::All => true,
             Self::More => {

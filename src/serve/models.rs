@@ -89,7 +89,7 @@ pub struct Models {
 }
 
 /// State that a request finds.
-enum Found {
+enum Admission {
     Instance(Arc<Instance>),
     Loading(oneshot::Receiver<LoadResult>),
     /// It is for the caller to load it.
@@ -146,10 +146,10 @@ impl Models {
         load: impl FnOnce() -> Result<JoinHandle<()>, ApiError>,
     ) -> Result<Arc<Instance>, ApiError> {
         let result = match self.look(at) {
-            Found::Instance(instance) => return Ok(instance),
-            Found::Loading(_) if !self.by_name => return Err(ApiError::unavailable("Loading model")),
-            Found::Loading(result) => result,
-            Found::Begun(result) => {
+            Admission::Instance(instance) => return Ok(instance),
+            Admission::Loading(_) if !self.by_name => return Err(ApiError::unavailable("Loading model")),
+            Admission::Loading(result) => result,
+            Admission::Begun(result) => {
                 match load() {
                     Ok(thread) => self.state().threads.push((at, thread)),
                     Err(err) => {
@@ -172,14 +172,14 @@ impl Models {
     /// # Errors
     /// Errors of `load`.
     pub fn first<E>(&self, load: impl FnOnce() -> Result<JoinHandle<()>, E>) -> Result<(), E> {
-        if let Found::Begun(_) = self.look(0) {
+        if let Admission::Begun(_) = self.look(0) {
             let thread = load()?;
             self.state().threads.push((0, thread));
         }
         Ok(())
     }
 
-    fn look(&self, at: usize) -> Found {
+    fn look(&self, at: usize) -> Admission {
         let mut state = self.state();
         state.clock += 1;
         let now = state.clock;
@@ -187,17 +187,17 @@ impl Models {
         match &mut state.models[at] {
             ModelState::Loaded { instance, used } => {
                 *used = now;
-                return Found::Instance(Arc::clone(instance));
+                return Admission::Instance(Arc::clone(instance));
             }
             ModelState::Loading(waiting) => {
                 waiting.push(sender);
-                return Found::Loading(result);
+                return Admission::Loading(result);
             }
             ModelState::Empty | ModelState::Failed => {}
         }
         state.models[at] = ModelState::Loading(vec![sender]);
         state.threads.retain(|(_, thread)| !thread.is_finished());
-        Found::Begun(result)
+        Admission::Begun(result)
     }
 
     /// Loads a model with `load`, one at a time and once there is room. Of a model that does not fit beside

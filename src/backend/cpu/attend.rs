@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use super::kv::{KvCache, Place, Rows};
+use super::kv::{KvCache, KvSlice, Rows};
 use super::pool::Grid;
 use super::simd::real::{Matrices, RealKernels, exp};
 use super::simd::{Aligned, Allocator, Tile};
@@ -430,9 +430,9 @@ struct Page {
 
 impl Page {
     /// The part that the rows read, `group` query heads each.
-    fn place(&self, head: usize, group: usize) -> Place {
+    fn place(&self, head: usize, group: usize) -> KvSlice {
         let Self { number: page, exact, mean, most: n, .. } = *self;
-        Place { head, page, exact, mean, n, n_queries: self.rows.len() * group }
+        KvSlice { head, page, exact, mean, n, n_queries: self.rows.len() * group }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Token (and position) embedding.
 
 use super::linear::CpuWeight;
-use super::{Cx, Held};
+use super::{Cx, StoredWeight};
 use crate::BackendError;
 use sterna_program::{Embed, Row};
 
@@ -22,11 +22,11 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
         }
     };
     match table {
-        Held::Memory(table) => cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| {
+        StoredWeight::Memory(table) => cx.pool.chunks_mut(x.rows_mut(rows.len()), dim, |i, x| {
             decode_row(table, token(&rows[i]), x);
             scale(x);
         }),
-        Held::File(table) => {
+        StoredWeight::File(table) => {
             for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {
                 table.decode_row(token(row) as usize, cx.file_row, x)?;
                 scale(x);
@@ -37,8 +37,8 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
         let position = &mut cx.scratch.position[..dim];
         for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {
             match positions {
-                Held::Memory(positions) => decode_row(positions, row.pos, position),
-                Held::File(positions) => {
+                StoredWeight::Memory(positions) => decode_row(positions, row.pos, position),
+                StoredWeight::File(positions) => {
                     positions.decode_row(row.pos as usize, cx.file_row, position)?;
                 }
             }

@@ -10,14 +10,16 @@ use super::pool::Pool;
 use super::rope::RopeTable;
 use super::simd::{Heap, Kernels};
 use super::stream::{Layout, Reader, Streaming};
-use super::{Buffer, Cx, Held, NAME, Pick, Picks, Scratch, Weights, attend, experts, run_stage, system};
+use super::{
+    Buffer, Cx, NAME, Pick, Picks, Scratch, StoredWeight, Weights, attend, experts, run_stage, system,
+};
 use crate::{BackendError, DeviceMemory, KvPage, assert_declared, memory};
 use sterna_program::{BufDecl, CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {
     program: Program,
-    weights: Vec<Held>,
+    weights: Vec<StoredWeight>,
     /// Where weights are not in memory.
     reader: Option<Reader>,
     pub bufs: Vec<Buffer>,
@@ -162,7 +164,7 @@ impl Memory {
 }
 
 /// Bytes that a row takes of a table that is not in memory, the largest of them.
-fn row_space(p: &Program, weights: &[Held]) -> usize {
+fn row_space(p: &Program, weights: &[StoredWeight]) -> usize {
     let tables = p.stages.iter().flat_map(|(_, stage)| match stage {
         Stage::Embed(s) => [Some(s.table), s.positions],
         _ => [None, None],
@@ -179,7 +181,7 @@ impl Compiled {
     /// Where the weights are not the declared ones.
     pub fn new(
         p: &Program,
-        weights: Vec<Held>,
+        weights: Vec<StoredWeight>,
         k: &Kernels,
         threads: usize,
         slots: usize,
@@ -188,7 +190,7 @@ impl Compiled {
         Memory::new(&mut counter, p, k, threads)?;
         let others = DeviceMemory::of(String::new(), counter.parts());
         DeviceMemory { free_bytes: system::free_bytes(), ..others }.plan().check_free(NAME)?;
-        assert_declared(p, weights.iter().map(Held::shape).map(|w| (w.ty, w.rows, w.cols)));
+        assert_declared(p, weights.iter().map(StoredWeight::shape).map(|w| (w.ty, w.rows, w.cols)));
         let limits = p.limits;
         let Memory { bufs, kvs, ropes, acts, scratch } = Memory::new(&mut Heap, p, k, threads)?;
         let kvs = p.kvs.iter().zip(kvs).map(|(kv, words)| KvCache::new(kv, limits, words)).collect();

@@ -54,7 +54,7 @@ struct KvStorage {
     side: KvSide,
     head_dim: usize,
     window: KvWindow,
-    form: Form,
+    form: VectorForm,
     /// Elements of exact pages, if there are any.
     exact: Option<&'static Elements>,
     /// Vectors that could not be kept as they were.
@@ -65,7 +65,7 @@ struct KvStorage {
 }
 
 /// Form of a page's vectors.
-enum Form {
+enum VectorForm {
     Elements(&'static Elements),
     Codes(Codes),
     Vectors { codec: Box<dyn KvVectors>, vec_bytes: usize },
@@ -180,7 +180,7 @@ impl Elements {
 
 /// Part of a cache that is read.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct KvSlice {
     /// The KV head.
     pub head: usize,
     /// The page's number in the cache.
@@ -252,15 +252,17 @@ impl KvCache {
     pub fn keys(
         &self,
         k: &RealKernels,
-        place: Place,
+        place: KvSlice,
         (tile, vector): (&mut [f32], &mut [f32]),
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
         let (bytes, storage) = (self.keys.page(place), &self.keys.storage);
         match storage.form_at(place) {
-            Read::Elements(elements) => elements.each_rows(k, bytes, PAGE, place.n_queries, tile, each),
-            Read::Codes(codes) => each(0..self.head_dim, Rows::Codes(codes.page(bytes))),
-            Read::Vectors { codec, vec_bytes } => {
+            PageVectors::Elements(elements) => {
+                elements.each_rows(k, bytes, PAGE, place.n_queries, tile, each)
+            }
+            PageVectors::Codes(codes) => each(0..self.head_dim, Rows::Codes(codes.page(bytes))),
+            PageVectors::Vectors { codec, vec_bytes } => {
                 let mean = self.key_mean(place.head, place.mean);
                 for (pos, bytes) in bytes.chunks_exact(vec_bytes).take(place.n).enumerate() {
                     codec.decode(bytes, vector);
@@ -279,19 +281,19 @@ impl KvCache {
     pub fn values(
         &self,
         k: &RealKernels,
-        place: Place,
+        place: KvSlice,
         tile: &mut [f32],
         mut each: impl FnMut(Range<usize>, Rows<'_>),
     ) {
         let bytes = self.values.page(place);
         let tile = &mut tile[..place.n * self.head_dim];
         match self.values.storage.form_at(place) {
-            Read::Elements(elements) => {
+            PageVectors::Elements(elements) => {
                 let bytes = &bytes[..tile.len() * elements.bytes];
                 elements.each_rows(k, bytes, self.head_dim, place.n_queries, tile, each);
             }
-            Read::Codes(codes) => each(0..place.n, Rows::Codes(codes.page(bytes))),
-            Read::Vectors { codec, vec_bytes } => {
+            PageVectors::Codes(codes) => each(0..place.n, Rows::Codes(codes.page(bytes))),
+            PageVectors::Vectors { codec, vec_bytes } => {
                 let vectors = tile.chunks_exact_mut(self.head_dim);
                 for (bytes, out) in bytes.chunks_exact(vec_bytes).zip(vectors) {
                     codec.decode(bytes, out);
@@ -318,8 +320,8 @@ impl KvCache {
     /// Projection of rotated queries before they meet the [residual](Rows::residual) of keys.
     pub fn key_projection(&self) -> Option<&Qjl> {
         match &self.keys.storage.form {
-            Form::Codes(codes) => codes.projection(),
-            Form::Elements(_) | Form::Vectors { .. } => None,
+            VectorForm::Codes(codes) => codes.projection(),
+            VectorForm::Elements(_) | VectorForm::Vectors { .. } => None,
         }
     }
 
@@ -396,7 +398,7 @@ impl Plane {
         &cast_slice(&self.words)[head * head_bytes..][..head_bytes]
     }
 
-    fn page(&self, place: Place) -> &[u8] {
+    fn page(&self, place: KvSlice) -> &[u8] {
         let layout = self.storage.layout;
         match place.exact.filter(|_| self.storage.exact.is_some()) {
             Some(exact) => self.storage.split_exact(&self.head(place.head)[layout.exact(exact)]).0,
@@ -406,7 +408,7 @@ impl Plane {
 }
 
 /// Form of the page at a place.
-enum Read<'a> {
+enum PageVectors<'a> {
     Elements(&'static Elements),
     Codes(&'a Codes),
     Vectors { codec: &'a dyn KvVectors, vec_bytes: usize },
@@ -422,8 +424,8 @@ impl KvStorage {
         let KvDecl { head_dim, window, .. } = *decl;
         let vec_bytes = codec.vec_bytes(head_dim)?;
         let form = match codec.form() {
-            KvForm::F16 => Form::Elements(&F16),
-            KvForm::F32 => Form::Elements(&F32),
+            KvForm::F16 => VectorForm::Elements(&F16),
+            KvForm::F32 => VectorForm::Elements(&F32),
             KvForm::Q8_0
             | KvForm::Q4_0
             | KvForm::Bf16
@@ -435,8 +437,8 @@ impl KvStorage {
             | KvForm::Lloyd4
             | KvForm::Lloyd2Signs
             | KvForm::Opaque => match Codes::new(codec.open(side, head_dim)?, side, head_dim, vec_bytes) {
-                Ok(codes) => Form::Codes(codes),
-                Err(codec) => Form::Vectors { codec, vec_bytes },
+                Ok(codes) => VectorForm::Codes(codes),
+                Err(codec) => VectorForm::Vectors { codec, vec_bytes },
             },
         };
         let rotation = codec.rotates().then(|| Rotation::new(head_dim)).transpose()?;
@@ -446,13 +448,13 @@ impl KvStorage {
         Ok(Self { side, head_dim, window, form, exact, clamped, rotation, layout })
     }
 
-    fn form_at(&self, place: Place) -> Read<'_> {
+    fn form_at(&self, place: KvSlice) -> PageVectors<'_> {
         match (&self.form, self.exact) {
-            (_, Some(elements)) if place.exact.is_some() => Read::Elements(elements),
-            (Form::Elements(elements), _) => Read::Elements(elements),
-            (Form::Codes(codes), _) => Read::Codes(codes),
-            (Form::Vectors { codec, vec_bytes }, _) => {
-                Read::Vectors { codec: &**codec, vec_bytes: *vec_bytes }
+            (_, Some(elements)) if place.exact.is_some() => PageVectors::Elements(elements),
+            (VectorForm::Elements(elements), _) => PageVectors::Elements(elements),
+            (VectorForm::Codes(codes), _) => PageVectors::Codes(codes),
+            (VectorForm::Vectors { codec, vec_bytes }, _) => {
+                PageVectors::Vectors { codec: &**codec, vec_bytes: *vec_bytes }
             }
         }
     }
@@ -468,7 +470,7 @@ impl KvStorage {
                 let page = &mut head[self.layout.exact(exact_page(pages, row, i))];
                 exact.put(page, pos, within.unwrap_or(&scratch[..x.len()]), self.side);
             }
-            (Form::Elements(elements), None) => {
+            (VectorForm::Elements(elements), None) => {
                 elements.put(&mut head[self.layout.page_of(pages, row.seq, i)], pos, x, self.side);
             }
             (form, None) => {
@@ -529,13 +531,15 @@ impl KvStorage {
     }
 }
 
-impl Form {
+impl VectorForm {
     /// Encodes a vector as position `pos` of a page; `false` where something had to be clamped.
     fn encode(&self, page: &mut [u8], pos: usize, x: &[f32]) -> bool {
         match self {
-            Form::Elements(_) => unreachable!("elements are not encoded"),
-            Form::Codes(codes) => codes.put(page, pos, x),
-            Form::Vectors { codec, vec_bytes } => codec.encode(x, &mut page[pos * vec_bytes..][..*vec_bytes]),
+            VectorForm::Elements(_) => unreachable!("elements are not encoded"),
+            VectorForm::Codes(codes) => codes.put(page, pos, x),
+            VectorForm::Vectors { codec, vec_bytes } => {
+                codec.encode(x, &mut page[pos * vec_bytes..][..*vec_bytes])
+            }
         }
     }
 }

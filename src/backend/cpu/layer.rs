@@ -1,10 +1,10 @@
 //! The linear layers of one stage, over one input.
 
-use super::linear::{Acts, CpuWeight, Part, matmul, matmul_piece};
+use super::linear::{Acts, CpuWeight, Product, matmul, matmul_piece};
 use super::pool::Pool;
 use super::simd::Kernels;
 use super::stream::Reader;
-use super::{Held, Weights};
+use super::{StoredWeight, Weights};
 use crate::BackendError;
 use sterna_program::{Linear, Weight};
 
@@ -57,7 +57,7 @@ impl Layers<'_> {
             return Ok(());
         }
         for (linear, out) in layers {
-            let Held::File(file) = weights.get(linear.w) else {
+            let StoredWeight::File(file) = weights.get(linear.w) else {
                 matmul(k, pool, acts, [weights.part((linear, out), add)]);
                 continue;
             };
@@ -83,9 +83,9 @@ impl Layers<'_> {
 }
 
 impl<'a> Weights<'a> {
-    fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> Part<'a> {
+    fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> Product<'a> {
         let Linear { w, bias, scale, .. } = *linear;
         let w: &CpuWeight = self.get(w).shape();
-        Part { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
+        Product { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
     }
 }

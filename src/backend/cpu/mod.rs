@@ -40,7 +40,7 @@ use norm::RowNorm;
 use pool::Pool;
 use simd::{Aligned, Format, Kernels};
 use sterna_program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
-use stream::{FileWeight, Layout, Place, Streaming};
+use stream::{FileWeight, Layout, Streaming, WeightLocation};
 
 const NAME: &str = "cpu";
 
@@ -63,21 +63,21 @@ pub struct Cpu {
     kernels: &'static Kernels,
     streaming: Streaming,
     /// Places of the weights of the program that was prepared for, by name, if some stay in a file.
-    places: HashMap<String, Place>,
+    places: HashMap<String, WeightLocation>,
     /// Note for the user, if there is one.
     note: Option<String>,
-    weights: Vec<Held>,
+    weights: Vec<StoredWeight>,
     execs: Vec<Compiled>,
 }
 
 /// A weight of a caller's.
 #[derive(Clone)]
-enum Held {
+enum StoredWeight {
     Memory(CpuWeight),
     File(Arc<FileWeight>),
 }
 
-impl Held {
+impl StoredWeight {
     fn file(&self) -> Option<&Arc<FileWeight>> {
         if let Self::File(weight) = self { Some(weight) } else { None }
     }
@@ -167,10 +167,10 @@ impl Backend for Cpu {
         let decl = w.decl();
         match self.places.get(&decl.name) {
             None => return self.upload(&w.read(0..decl.rows)?),
-            Some(Place::Memory) => return self.upload(&stream::in_memory(w)?),
-            Some(Place::File) => {
+            Some(WeightLocation::Memory) => return self.upload(&stream::in_memory(w)?),
+            Some(WeightLocation::File) => {
                 let weight = FileWeight::new(w, self.streaming.piece_bytes)?;
-                self.weights.push(Held::File(Arc::new(weight)));
+                self.weights.push(StoredWeight::File(Arc::new(weight)));
             }
         }
         Ok(WeightId(self.weights.len() as u32 - 1))
@@ -183,7 +183,7 @@ impl Backend for Cpu {
             let floats = w.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             w.bytes = Bytes::from_owner(Floats(floats.collect()));
         }
-        self.weights.push(Held::Memory(CpuWeight::new(&w)));
+        self.weights.push(StoredWeight::Memory(CpuWeight::new(&w)));
         Ok(WeightId(self.weights.len() as u32 - 1))
     }
 
@@ -305,10 +305,10 @@ type Picks = [Option<Pick>; 2];
 
 /// The weights of a program, in the order of its declarations.
 #[derive(Clone, Copy)]
-struct Weights<'a>(&'a [Held]);
+struct Weights<'a>(&'a [StoredWeight]);
 
 impl<'a> Weights<'a> {
-    fn get(self, w: Weight) -> &'a Held {
+    fn get(self, w: Weight) -> &'a StoredWeight {
         &self.0[w.0 as usize]
     }
 

@@ -118,7 +118,7 @@ impl Streaming {
 
 /// Where a weight is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum WeightLocation {
     /// In memory of its own, or where its owner has it if nothing of the program is read in every step.
     Memory,
     /// In its file, read in every step that uses it.
@@ -130,8 +130,8 @@ pub(super) struct Layout {
     /// Layers that could be read in every step, and how many are.
     n_layers: usize,
     n_streamed: usize,
-    /// Place of each weight.
-    places: Vec<Place>,
+    /// Location of each weight.
+    places: Vec<WeightLocation>,
     /// True if weights take no memory, because all of them are a mapped file's.
     mapped: bool,
     slots: usize,
@@ -190,7 +190,7 @@ impl Layout {
         let whole = |mapped| Self {
             n_layers: layers.len(),
             n_streamed: 0,
-            places: vec![Place::Memory; p.weights.len()],
+            places: vec![WeightLocation::Memory; p.weights.len()],
             mapped,
             slots: 0,
             slot_bytes: 0,
@@ -231,20 +231,23 @@ impl Layout {
     ) -> Self {
         let n_streamed = layers.len().saturating_sub(n_resident);
         let streamed = spread(layers.len(), n_streamed);
-        let mut places = vec![Place::Memory; p.weights.len()];
+        let mut places = vec![WeightLocation::Memory; p.weights.len()];
         // Rows of the embedding are few, and read one by one, unless they are the head's.
-        tables(p).into_iter().for_each(|w| places[w.0 as usize] = Place::File);
+        tables(p).into_iter().for_each(|w| places[w.0 as usize] = WeightLocation::File);
         if let Some(head) = p.logits() {
-            places[head.w.w.0 as usize] = if head_stays { Place::Memory } else { Place::File };
+            places[head.w.w.0 as usize] =
+                if head_stays { WeightLocation::Memory } else { WeightLocation::File };
         }
         let of_layers = layers.iter().zip(streamed).filter(|(_, streamed)| *streamed);
-        of_layers.flat_map(|(matrices, _)| matrices).for_each(|w| places[w.0 as usize] = Place::File);
+        of_layers
+            .flat_map(|(matrices, _)| matrices)
+            .for_each(|w| places[w.0 as usize] = WeightLocation::File);
         let multiplied: HashSet<Weight> =
             p.stages.iter().flat_map(|(_, stage)| stage.linears().1).map(|linear| linear.w).collect();
-        let of_files = |w: &Weight| places[w.0 as usize] == Place::File;
+        let of_files = |w: &Weight| places[w.0 as usize] == WeightLocation::File;
         let read: Vec<&WeightDecl> =
             multiplied.iter().filter(|w| of_files(w)).map(|w| p.weight_decl(*w)).collect();
-        let stays = p.weights.iter().zip(&places).filter(|(_, place)| **place == Place::Memory);
+        let stays = p.weights.iter().zip(&places).filter(|(_, place)| **place == WeightLocation::Memory);
         let sizes = read.iter().map(|decl| file_weight::slot_bytes(decl, streaming.piece_bytes));
         Self {
             n_layers: layers.len(),
@@ -271,14 +274,14 @@ impl Layout {
     /// Counts the memory of weights: of those that are in memory, and of slots for the others.
     pub fn count(&self, counter: &mut Counter, p: &Program) {
         let weights = p.weights.iter().zip(memory::weight_parts(p, |_| None)).zip(&self.places);
-        let stay = weights.filter(|(_, place)| !self.mapped && **place == Place::Memory);
+        let stay = weights.filter(|(_, place)| !self.mapped && **place == WeightLocation::Memory);
         stay.for_each(|((decl, part), _)| counter.part(MemoryKind::Weights, &part).count(bytes(decl)));
         reader::slots(counter, self.slots, self.slot_bytes);
     }
 
     /// True if weights are read in every step, or rows of a table one by one.
     pub fn reads_files(&self) -> bool {
-        self.places.contains(&Place::File)
+        self.places.contains(&WeightLocation::File)
     }
 
     /// Layers whose weights are read in every step.
@@ -291,8 +294,8 @@ impl Layout {
         self.file_bytes
     }
 
-    /// Place of each weight by its name.
-    pub fn places(&self, p: &Program) -> HashMap<String, Place> {
+    /// Location of each weight by its name.
+    pub fn places(&self, p: &Program) -> HashMap<String, WeightLocation> {
         p.weights.iter().zip(&self.places).map(|(decl, place)| (decl.name.clone(), *place)).collect()
     }
 

@@ -141,7 +141,7 @@ impl Stages {
 
 /// Where the newest values of a buffer are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Newest {
     Card,
     Host,
     Both,
@@ -165,7 +165,7 @@ pub struct Host {
     /// Steps of fewer rows are computed here.
     min_batch: usize,
     /// One a buffer of the whole.
-    places: Vec<Place>,
+    places: Vec<Newest>,
     /// What passes between the two.
     floats: Vec<f32>,
     /// Where keys wait, and behind them values.
@@ -200,7 +200,7 @@ impl Host {
             rows: NoTokens::new(most_rows),
             most_rows,
             min_batch: 1,
-            places: vec![Place::Card; p.bufs.len()],
+            places: vec![Newest::Card; p.bufs.len()],
             floats: vec![0.0; most_rows * most_cols],
             keys: Stages::keys(driver, p, layout, most_rows)?,
             stages,
@@ -353,7 +353,7 @@ impl Host {
         let mut backend = self.processor.lock();
         backend.run_stages(self.exec, of.stages.clone(), &self.rows.step(n))?;
         let Some(products) = of.products else {
-            writes.into_iter().for_each(|buf| self.places[buf.0 as usize] = Place::Host);
+            writes.into_iter().for_each(|buf| self.places[buf.0 as usize] = Newest::Host);
             return Ok(());
         };
         let cols = products.map(|buf| self.stages.part.program.buf_decl(buf).cols);
@@ -364,7 +364,7 @@ impl Host {
             backend.read(self.exec, buf, 0, floats)?;
             driver.write(to, bytemuck::cast_slice(floats))?;
         }
-        self.places[q] = Place::Card;
+        self.places[q] = Newest::Card;
         Ok(())
     }
 
@@ -381,7 +381,7 @@ impl Host {
             for buf in reads {
                 self.bring_up(driver, card, buf, n)?;
             }
-            writes.into_iter().for_each(|buf| self.places[buf.0 as usize] = Place::Card);
+            writes.into_iter().for_each(|buf| self.places[buf.0 as usize] = Newest::Card);
         }
         Ok(())
     }
@@ -394,12 +394,12 @@ impl Host {
         n: usize,
     ) -> Result<(), BackendError> {
         let at = buf.0 as usize;
-        if self.places[at] == Place::Card {
+        if self.places[at] == Newest::Card {
             let own = self.stages.part.buf(buf).expect("a buffer that a stage here names");
             let floats = &mut self.floats[..n * card.p.buf_decl(buf).cols];
             driver.read(card.bufs[at], bytemuck::cast_slice_mut(floats))?;
             self.processor.lock().write(self.exec, own, 0, floats)?;
-            self.places[at] = Place::Both;
+            self.places[at] = Newest::Both;
         }
         Ok(())
     }
@@ -413,12 +413,12 @@ impl Host {
         n: usize,
     ) -> Result<(), BackendError> {
         let at = buf.0 as usize;
-        if self.places[at] == Place::Host {
+        if self.places[at] == Newest::Host {
             let own = self.stages.part.buf(buf).expect("a buffer that a stage here has written");
             let floats = &mut self.floats[..n.min(self.most_rows) * card.p.buf_decl(buf).cols];
             self.processor.lock().read(self.exec, own, 0, floats)?;
             driver.write(card.bufs[at], bytemuck::cast_slice(floats))?;
-            self.places[at] = Place::Both;
+            self.places[at] = Newest::Both;
         }
         Ok(())
     }
@@ -430,6 +430,6 @@ impl Host {
 
     /// Others write a buffer on the card.
     pub fn overwritten(&mut self, buf: Buf) {
-        self.places[buf.0 as usize] = Place::Card;
+        self.places[buf.0 as usize] = Newest::Card;
     }
 }

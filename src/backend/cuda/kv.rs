@@ -19,7 +19,7 @@ use sterna_program::{KvDecl, Limits, PAGE};
 
 /// How a codec keeps vectors.
 #[derive(Clone, Copy)]
-enum Form {
+enum VectorForm {
     /// As so many bytes an element.
     Elements(u32),
     /// As Lloyd-Max codes of so many bits, in pages that have left the window.
@@ -64,7 +64,7 @@ pub fn kernel_names() -> impl Iterator<Item = String> {
 /// The kernel of a stage for a cache, where it has one for every length of heads.
 pub fn kernel(stage: &str, decl: &KvDecl) -> String {
     match form(decl) {
-        Some(Form::Blocks(_)) => name(stage, BLOCKS_NAME),
+        Some(VectorForm::Blocks(_)) => name(stage, BLOCKS_NAME),
         _ => name(stage, decl.k.name()),
     }
 }
@@ -75,14 +75,14 @@ pub fn name(stage: &str, codec: &str) -> String {
 }
 
 /// How a cache is kept, where its keys and values have kernels together.
-fn form(decl: &KvDecl) -> Option<Form> {
+fn form(decl: &KvDecl) -> Option<VectorForm> {
     match (decl.k.form(), decl.v.form()) {
-        (KvForm::F16, KvForm::F16) => Some(Form::Elements(2)),
-        (KvForm::F32, KvForm::F32) => Some(Form::Elements(4)),
-        (KvForm::Lloyd3, KvForm::Lloyd3) => Some(Form::Codes(3)),
-        (KvForm::Lloyd4, KvForm::Lloyd4) => Some(Form::Codes(4)),
-        (KvForm::Lloyd2Signs, KvForm::Lloyd3) => Some(Form::Signs(3)),
-        (k, v) => Some(Form::Blocks([blocks(k)?, blocks(v)?])),
+        (KvForm::F16, KvForm::F16) => Some(VectorForm::Elements(2)),
+        (KvForm::F32, KvForm::F32) => Some(VectorForm::Elements(4)),
+        (KvForm::Lloyd3, KvForm::Lloyd3) => Some(VectorForm::Codes(3)),
+        (KvForm::Lloyd4, KvForm::Lloyd4) => Some(VectorForm::Codes(4)),
+        (KvForm::Lloyd2Signs, KvForm::Lloyd3) => Some(VectorForm::Signs(3)),
+        (k, v) => Some(VectorForm::Blocks([blocks(k)?, blocks(v)?])),
     }
 }
 
@@ -99,7 +99,7 @@ fn blocks(form: KvForm) -> Option<u32> {
 
 /// Whether `append` keeps keys and values, and attention reads them page by page.
 pub fn is_appended(decl: &KvDecl) -> bool {
-    form(decl).is_some_and(|form| !matches!(form, Form::Elements(_)))
+    form(decl).is_some_and(|form| !matches!(form, VectorForm::Elements(_)))
 }
 
 /// What of such a cache has no kernels, for people to read.
@@ -118,7 +118,7 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
             let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();
             Err(format!("attend with keys of {k} and values of {v} (in one cache go {})", mixed.join(", ")))
         }
-        Some(Form::Codes(_) | Form::Signs(_) | Form::Blocks(_))
+        Some(VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Blocks(_))
             if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
                 || !head_dim.is_power_of_two() =>
         {
@@ -143,11 +143,11 @@ fn clipped(pages: usize) -> u32 {
 fn page_bytes(decl: &KvDecl) -> u64 {
     let codes = |bits: u32| 2 + bits as usize * decl.head_dim / 8;
     let two_vectors = match form(decl).expect("the plan was made") {
-        Form::Elements(bytes) => 2 * stride(decl) * bytes as usize,
-        Form::Codes(bits) => 2 * codes(bits),
+        VectorForm::Elements(bytes) => 2 * stride(decl) * bytes as usize,
+        VectorForm::Codes(bits) => 2 * codes(bits),
         // Keys: two bits and a sign, and two scales.
-        Form::Signs(bits) => codes(3) + 2 + codes(bits),
-        Form::Blocks(forms) => forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum(),
+        VectorForm::Signs(bits) => codes(3) + 2 + codes(bits),
+        VectorForm::Blocks(forms) => forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum(),
     };
     (decl.n_kv_heads * PAGE * two_vectors) as u64
 }
@@ -179,7 +179,7 @@ pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
 
 /// Writes what kernels of some caches find in constant memory.
 pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), BackendError> {
-    if !kvs.iter().any(|decl| matches!(form(decl), Some(Form::Signs(_)))) {
+    if !kvs.iter().any(|decl| matches!(form(decl), Some(VectorForm::Signs(_)))) {
         return Ok(());
     }
     let all: [_; CODES_DIMS as usize] = std::array::from_fn(|i| signs((CODES_MIN_DIM as usize) << i));
@@ -203,11 +203,11 @@ impl KvLayout {
         let cols = decl.n_kv_heads * decl.head_dim;
         let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
         Ok(match form(decl).expect("the plan was made") {
-            Form::Elements(elem_bytes) => {
+            VectorForm::Elements(elem_bytes) => {
                 let stride = stride(decl) as u32;
                 Self::Elements(KvParams { pages, page_bytes, n_kv_heads, head_dim, stride, elem_bytes })
             }
-            Form::Codes(_) | Form::Signs(_) => Self::Codes(CodedKvParams {
+            VectorForm::Codes(_) | VectorForm::Signs(_) => Self::Codes(CodedKvParams {
                 codes: CodesParams::zeroed(),
                 pages,
                 exact: exact(exact_bytes(cols))?,
@@ -219,7 +219,7 @@ impl KvLayout {
                 sink_pages: clipped(decl.window.sink_pages),
                 newest_pages: clipped(decl.window.newest_pages),
             }),
-            Form::Blocks(forms) => {
+            VectorForm::Blocks(forms) => {
                 let (signs, shrink) = rotation(decl.head_dim);
                 let of_blocks = BlockKvParams {
                     signs,
@@ -239,7 +239,9 @@ impl KvLayout {
 
     /// Fills in the codebook. It takes milliseconds, which a plan has no use for.
     pub fn fill(&mut self, decl: &KvDecl) {
-        if let (Self::Codes(of_codes), Some(Form::Codes(bits) | Form::Signs(bits))) = (self, form(decl)) {
+        if let (Self::Codes(of_codes), Some(VectorForm::Codes(bits) | VectorForm::Signs(bits))) =
+            (self, form(decl))
+        {
             of_codes.codes = codes(decl.head_dim, bits);
         }
     }

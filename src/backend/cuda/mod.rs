@@ -117,7 +117,7 @@ pub struct Cuda {
     /// How a processor is opened that may compute with their weights, if one may.
     open_processor: Option<OpenProcessor>,
     processor: Option<Processor>,
-    weights: Vec<Held>,
+    weights: Vec<UploadedWeight>,
     execs: Vec<Compiled>,
     /// What there is to say of the last program.
     note: Option<String>,
@@ -128,7 +128,7 @@ type OpenProcessor = Box<dyn Fn() -> Opened + Send>;
 
 /// A weight of a caller's.
 #[derive(Default)]
-struct Held {
+struct UploadedWeight {
     /// As it came, where it is still of use: which layers are streamed is known when a program is compiled.
     tensor: Option<HostTensor>,
     card: Option<DeviceWeight>,
@@ -215,9 +215,11 @@ impl Cuda {
         for (i, id) in ids.iter().enumerate() {
             let (w, held) = (Weight(i as u32), &mut weights[id.0 as usize]);
             placed.push(match held {
-                Held { card: Some(weight), .. } => weight.clone(),
-                Held { tensor: Some(tensor), .. } if !layout.stays(w) => stream.weight(layout, w, tensor),
-                Held { tensor, card, .. } => {
+                UploadedWeight { card: Some(weight), .. } => weight.clone(),
+                UploadedWeight { tensor: Some(tensor), .. } if !layout.stays(w) => {
+                    stream.weight(layout, w, tensor)
+                }
+                UploadedWeight { tensor, card, .. } => {
                     let of_host = tensor.as_ref().expect("a weight is somewhere");
                     let weight = DeviceWeight::upload(&mut **driver, of_host)?;
                     *card = Some(weight.clone());
@@ -288,10 +290,10 @@ impl Backend for Cuda {
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
         self.weights.push(match self.streaming {
-            Some(_) => Held { tensor: Some(w.clone()), ..Held::default() },
+            Some(_) => UploadedWeight { tensor: Some(w.clone()), ..UploadedWeight::default() },
             None => {
                 let card = DeviceWeight::upload(&mut *self.driver, w)?;
-                Held { card: Some(card), ..Held::default() }
+                UploadedWeight { card: Some(card), ..UploadedWeight::default() }
             }
         });
         Ok(WeightId(self.weights.len() as u32 - 1))

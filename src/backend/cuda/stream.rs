@@ -38,11 +38,11 @@ pub struct Streaming {
 
 /// Where matrices lie whose names a pattern matches: the first that matches one counts.
 #[derive(Clone, Debug, Default)]
-pub struct Overrides(Vec<(Regex, Place)>);
+pub struct Overrides(Vec<(Regex, MatrixLocation)>);
 
 /// Where a matrix lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum MatrixLocation {
     Card,
     Host,
 }
@@ -58,8 +58,8 @@ impl Overrides {
             let want = "want PATTERN=BUFFER, several with commas between them";
             let (pattern, buffer) = part.rsplit_once('=').ok_or_else(|| format!("{want}, got `{part}`"))?;
             let place = match buffer {
-                "CPU" | "CUDA_Host" => Place::Host,
-                "CUDA0" => Place::Card,
+                "CPU" | "CUDA_Host" => MatrixLocation::Host,
+                "CUDA0" => MatrixLocation::Card,
                 other => return Err(format!("want the buffer CPU, CUDA_Host or CUDA0, got `{other}`")),
             };
             let pattern = Regex::new(pattern)
@@ -72,7 +72,7 @@ impl Overrides {
     /// Whether a matrix of this name lies in memory of the host.
     fn is_on_host(&self, name: &str) -> bool {
         let found = self.0.iter().find(|(pattern, _)| pattern.is_match(name));
-        found.is_some_and(|(_, place)| *place == Place::Host)
+        found.is_some_and(|(_, place)| *place == MatrixLocation::Host)
     }
 }
 

@@ -18,7 +18,7 @@ pub fn buffer_bytes(bytes: u64) -> u64 {
 }
 
 /// A part of what a program takes, and bytes of it.
-pub type Part<'a> = (MemoryKind, &'a str, u64);
+pub type BufferPart<'a> = (MemoryKind, &'a str, u64);
 
 /// Gives buffers, or counts them.
 pub trait Allocator {
@@ -29,11 +29,15 @@ pub trait Allocator {
         &mut self,
         usage: BufferUsages,
         what: &dyn Display,
-        parts: &[Part<'_>],
+        parts: &[BufferPart<'_>],
     ) -> Result<Self::Buffer, BackendError>;
 
     /// The same for shaders, which the host may write and read.
-    fn storage(&mut self, what: &dyn Display, parts: &[Part<'_>]) -> Result<Self::Buffer, BackendError> {
+    fn storage(
+        &mut self,
+        what: &dyn Display,
+        parts: &[BufferPart<'_>],
+    ) -> Result<Self::Buffer, BackendError> {
         self.buffer(STORAGE, what, parts)
     }
 
@@ -50,7 +54,7 @@ pub trait Allocator {
 }
 
 /// Bytes of all parts.
-pub fn sum(parts: &[Part<'_>]) -> u64 {
+pub fn sum(parts: &[BufferPart<'_>]) -> u64 {
     parts.iter().fold(0, |sum, (_, _, bytes)| sum.saturating_add(*bytes))
 }
 
@@ -81,7 +85,7 @@ impl Allocator for Counter {
         &mut self,
         _: BufferUsages,
         what: &dyn Display,
-        parts: &[Part<'_>],
+        parts: &[BufferPart<'_>],
     ) -> Result<(), BackendError> {
         let bytes = sum(parts);
         self.buffers.push((what.to_string(), bytes));

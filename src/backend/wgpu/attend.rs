@@ -4,7 +4,7 @@
 
 use ggml_types::KvSide;
 
-use super::kv::Form;
+use super::kv::KernelForm;
 use super::linear::ABSENT;
 use super::shader::{Kernel, LANES, THREADS};
 use super::{Cx, Dispatch, Grid, kv};
@@ -64,7 +64,7 @@ pub fn partial_bytes(p: &Program, s: &Attend) -> u64 {
 
 /// True if queries are projected before they meet keys.
 fn projects(p: &Program, s: &Attend) -> bool {
-    kv::codec(p.kv_decl(s.kv), KvSide::Keys).form == Form::Signs
+    kv::codec(p.kv_decl(s.kv), KvSide::Keys).form == KernelForm::Signs
 }
 
 /// Bytes of projected queries.

@@ -12,7 +12,7 @@ use wgpu::{
 };
 
 use super::NAME;
-use super::alloc::{Allocator, Part, buffer_bytes, sum};
+use super::alloc::{Allocator, BufferPart, buffer_bytes, sum};
 use super::cache::DiskCache;
 use super::shader::{Binding, Caps, Kernel, LANES};
 use super::wait::{self, now};
@@ -208,7 +208,7 @@ impl Allocator for &Gpu {
         &mut self,
         usage: BufferUsages,
         _: &dyn Display,
-        parts: &[Part<'_>],
+        parts: &[BufferPart<'_>],
     ) -> Result<Buffer, BackendError> {
         Gpu::buffer(self, sum(parts), usage)
     }

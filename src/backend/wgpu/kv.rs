@@ -30,7 +30,7 @@ pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
 pub struct Codec {
     /// Codec that selects the kernel.
     pub codec: KvForm,
-    pub form: Form,
+    pub form: KernelForm,
     /// Its file in `shaders/kv`, which it may share with codecs of its family.
     pub kernels: &'static str,
     /// The text of that file: what the words of a page are, and how vectors become words.
@@ -39,7 +39,7 @@ pub struct Codec {
 
 /// Form of a codec's vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum KernelForm {
     /// So many elements a word.
     Elements(usize),
     /// Lloyd-Max codes of so many bits and a scale, in pages that have left the window.
@@ -55,13 +55,13 @@ impl Codec {
     pub fn of(codec: KvForm) -> Option<Self> {
         const TURBOQUANT: (&str, &str) = ("turboquant", wgsl!("shaders/kv/turboquant.wgsl"));
         let (form, (kernels, shader)) = match codec {
-            KvForm::F16 => (Form::Elements(2), ("f16", wgsl!("shaders/kv/f16.wgsl"))),
-            KvForm::F32 => (Form::Elements(1), ("f32", wgsl!("shaders/kv/f32.wgsl"))),
-            KvForm::Q8_0 => (Form::Blocks(8), ("q8_0", wgsl!("shaders/kv/q8_0.wgsl"))),
-            KvForm::Q4_0 => (Form::Blocks(4), ("q4_0", wgsl!("shaders/kv/q4_0.wgsl"))),
-            KvForm::Lloyd3 => (Form::Lloyd(3), TURBOQUANT),
-            KvForm::Lloyd4 => (Form::Lloyd(4), TURBOQUANT),
-            KvForm::Lloyd2Signs => (Form::Signs, TURBOQUANT),
+            KvForm::F16 => (KernelForm::Elements(2), ("f16", wgsl!("shaders/kv/f16.wgsl"))),
+            KvForm::F32 => (KernelForm::Elements(1), ("f32", wgsl!("shaders/kv/f32.wgsl"))),
+            KvForm::Q8_0 => (KernelForm::Blocks(8), ("q8_0", wgsl!("shaders/kv/q8_0.wgsl"))),
+            KvForm::Q4_0 => (KernelForm::Blocks(4), ("q4_0", wgsl!("shaders/kv/q4_0.wgsl"))),
+            KvForm::Lloyd3 => (KernelForm::Lloyd(3), TURBOQUANT),
+            KvForm::Lloyd4 => (KernelForm::Lloyd(4), TURBOQUANT),
+            KvForm::Lloyd2Signs => (KernelForm::Signs, TURBOQUANT),
             KvForm::Opaque => return None,
             KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => return None,
         };
@@ -74,7 +74,7 @@ pub fn codecs() -> impl Iterator<Item = Codec> {
     registry::REGISTRY.iter().filter_map(|codec| Codec::of(codec.form()))
 }
 
-impl Form {
+impl KernelForm {
     /// True if vectors are rotated before they are kept.
     pub fn rotates(self) -> bool {
         !matches!(self, Self::Elements(_))
@@ -115,7 +115,7 @@ pub fn unsupported(kv: &KvDecl) -> Option<String> {
         };
         return Some(format!("{what} (supported caches: {})", names.join(", ")));
     }
-    let rotates = forms.into_iter().flatten().any(Form::rotates);
+    let rotates = forms.into_iter().flatten().any(KernelForm::rotates);
     if rotates && !kv.head_dim.is_multiple_of(CHUNK) {
         return Some(format!("attend over {k} and {v} with heads of {}", kv.head_dim));
     }
@@ -148,15 +148,15 @@ struct Layout {
 impl Layout {
     fn of(kv: &KvDecl, side: KvSide) -> Self {
         // Of f32 for codecs without kernels, which no plan passes.
-        let form = Codec::of(declared(kv, side).form()).map_or(Form::Elements(1), |codec| codec.form);
-        let of_word = if let Form::Elements(of_word) = form { of_word } else { 2 };
+        let form = Codec::of(declared(kv, side).form()).map_or(KernelForm::Elements(1), |codec| codec.form);
+        let of_word = if let KernelForm::Elements(of_word) = form { of_word } else { 2 };
         let (words, code_words) = (kv.head_dim.div_ceil(of_word), form.bits() * kv.head_dim / CHUNK);
         let scales = match form {
-            Form::Elements(_) => 0,
-            Form::Lloyd(_) => PAGE / 2,
-            Form::Signs => PAGE,
+            KernelForm::Elements(_) => 0,
+            KernelForm::Lloyd(_) => PAGE / 2,
+            KernelForm::Signs => PAGE,
             // Two blocks' scales a word.
-            Form::Blocks(_) => PAGE * kv.head_dim.div_ceil(2 * CHUNK),
+            KernelForm::Blocks(_) => PAGE * kv.head_dim.div_ceil(2 * CHUNK),
         };
         let page_words = if form.rotates() { PAGE * code_words + scales } else { PAGE * words };
         let exact_words = if form.is_windowed() { PAGE * words } else { 0 };
@@ -211,11 +211,11 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
     let forms = SIDES.map(|side| codec(kv, side).form);
     let rotation = || Rotation::new(kv.head_dim).expect("the program was checked");
     let mut signs = [[0; MAX_HEAD_DIM / 32]; 2];
-    if forms.into_iter().any(Form::rotates) {
+    if forms.into_iter().any(KernelForm::rotates) {
         signs[0] = sign_words(&rotation());
     }
     let mut sign_factor = 0.0;
-    if forms.contains(&Form::Signs) {
+    if forms.contains(&KernelForm::Signs) {
         let qjl = Qjl::srht(kv.head_dim).expect("the program was checked");
         let Projection::Srht(projection) = qjl.projection() else {
             unreachable!("made of signs and Hadamard's matrix")
@@ -246,9 +246,9 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
         0,
     ];
     let bits = match codec(kv, side).form {
-        Form::Elements(_) | Form::Blocks(_) => None,
-        Form::Lloyd(bits) => Some(bits),
-        Form::Signs => Some(2),
+        KernelForm::Elements(_) | KernelForm::Blocks(_) => None,
+        KernelForm::Lloyd(bits) => Some(bits),
+        KernelForm::Signs => Some(2),
     };
     let (mut borders, mut numbers) = ([0.0_f32; 8], [0.0_f32; 16]);
     if let Some(bits) = bits {

@@ -9,7 +9,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior, context};
 
-use super::kv::{Codec, Form, codecs};
+use super::kv::{Codec, KernelForm, codecs};
 use super::text::wgsl;
 use super::weight::WEIGHT_FORMATS;
 
@@ -293,10 +293,10 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
 fn of_codec(form: KvForm) -> Value {
     let codec = codec(form);
     let form = match codec.form {
-        Form::Elements(_) => "elements",
-        Form::Blocks(_) => "blocks",
-        Form::Lloyd(_) => "lloyd",
-        Form::Signs => "signs",
+        KernelForm::Elements(_) => "elements",
+        KernelForm::Blocks(_) => "blocks",
+        KernelForm::Lloyd(_) => "lloyd",
+        KernelForm::Signs => "signs",
     };
     context! {
         file => codec_file(&codec),
@@ -321,7 +321,7 @@ fn name_of(form: KvForm) -> &'static str {
 }
 
 fn keeps_signs(k: KvForm) -> bool {
-    codec(k).form == Form::Signs
+    codec(k).form == KernelForm::Signs
 }
 
 #[cfg(test)]

@@ -24,13 +24,13 @@ pub struct DeviceWeight {
     /// Inputs.
     pub cols: usize,
     /// Its rows, in order.
-    pub parts: Arc<[Part]>,
+    pub parts: Arc<[UploadedRows]>,
     tensor_scale: f32,
 }
 
 /// Rows of a weight.
 #[derive(Debug)]
-pub struct Part {
+pub struct UploadedRows {
     /// Which.
     pub rows: Range<usize>,
     /// Their bytes, perhaps among those of others.
@@ -43,7 +43,7 @@ pub struct Part {
     is_joined: bool,
 }
 
-impl Part {
+impl UploadedRows {
     /// The buffer of a part that has one of its own.
     ///
     /// # Panics
@@ -173,13 +173,13 @@ impl DeviceWeight {
                 }
             }
             let bytes = buffer.size();
-            parts.push(Part { rows: part, buffer, at: 0, bytes, is_joined: false });
+            parts.push(UploadedRows { rows: part, buffer, at: 0, bytes, is_joined: false });
         }
         Ok(Self { ty, rows, cols, parts: parts.into(), tensor_scale })
     }
 
     /// `Matrix` in the kernels' parameters.
-    pub fn params(&self, part: &Part) -> [u32; 4] {
+    pub fn params(&self, part: &UploadedRows) -> [u32; 4] {
         let chunks = WeightFormat::of(self.ty).expect("it was uploaded").chunks(self.cols);
         [part.rows.len() as u32, part.rows.start as u32, chunks as u32, self.tensor_scale.to_bits()]
     }
@@ -191,7 +191,7 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
     if ids.iter().all(|id| all[*id].parts.iter().all(|part| part.is_joined)) {
         return Ok(());
     }
-    let mut joined: Vec<Vec<Part>> = ids.iter().map(|_| Vec::new()).collect();
+    let mut joined: Vec<Vec<UploadedRows>> = ids.iter().map(|_| Vec::new()).collect();
     for i in 0..all[ids[0]].parts.len() {
         let bytes = all[ids[0]].parts[i].bytes;
         let together = (gpu.max_part_bytes / bytes).max(1) as usize;
@@ -202,7 +202,7 @@ pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), Ba
                 let from = &all[*id].parts[i];
                 encoder.copy_buffer_to_buffer(&from.buffer, from.at, &buffer, at, bytes);
                 let (rows, buffer) = (from.rows.clone(), buffer.clone());
-                parts.push(Part { rows, buffer, at, bytes, is_joined: true });
+                parts.push(UploadedRows { rows, buffer, at, bytes, is_joined: true });
             }
             gpu.submit(encoder)?;
         }

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::{Shown, pair_name};
 use crate::backend::{DeviceMemory, MemoryKind};
 use crate::engine::fit::Room;
-use crate::engine::speed::{Beside, Bound};
+use crate::engine::speed::{Bound, SpeedWithHost};
 
 pub fn of(shown: &Shown) -> Json {
     let Shown { hyper, options, .. } = shown;
@@ -67,8 +67,8 @@ fn of_bound(bound: Option<&Bound>) -> Json {
     bound.map_or(Json::Null, |bound| json!({"decode": bound.decode, "prompt": bound.prompt}))
 }
 
-fn of_processor(beside: Option<&Beside>) -> Json {
-    let of = |Beside { host, decode, min_batch }: &Beside| {
+fn of_processor(beside: Option<&SpeedWithHost>) -> Json {
+    let of = |SpeedWithHost { host, decode, min_batch }: &SpeedWithHost| {
         let (memory_bytes, ops) = (host.memory_bytes, host.ops);
         json!({"memory_bytes": memory_bytes, "ops": ops, "decode": decode, "min_batch": min_batch})
     };

@@ -6,7 +6,7 @@ use super::{Cell, Shown, Streamed, pair_name};
 use crate::backend::{CardRates, DeviceMemory, MemoryKind};
 use crate::engine::error::binary_units as binary;
 use crate::engine::fit::Room;
-use crate::engine::speed::{Beside, Bound};
+use crate::engine::speed::{Bound, SpeedWithHost};
 
 pub fn write(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let Shown { hyper, options, .. } = shown;
@@ -142,10 +142,10 @@ fn write_ways(
     shown: &Shown,
     device: &DeviceMemory,
     bound: Option<&Bound>,
-    beside: &Beside,
+    beside: &SpeedWithHost,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let Beside { host, decode, min_batch } = beside;
+    let SpeedWithHost { host, decode, min_batch } = beside;
     let computed = figure(*decode);
     let asked = shown.options.device.get("op_offload_min_batch").and_then(|n| n.parse().ok());
     let from = asked.or(*min_batch).filter(|n| *n <= shown.options.batch);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::steps::Batch;
-use super::task::{Part, SeqId};
+use super::task::{SeqId, SequenceRows};
 use crate::pages::{PageKind, pages_for};
 use crate::runner::Ask;
 use crate::{Error, Event, StopReason};
@@ -28,7 +28,7 @@ struct StepPlan {
     rows: usize,
     /// Output rows that are left.
     outputs: usize,
-    parts: Vec<Part>,
+    parts: Vec<SequenceRows>,
     /// Sequences that can never grow.
     ended: Vec<SeqId>,
 }
@@ -146,7 +146,7 @@ impl Batch {
     }
 
     /// The rows of the next step, whose pages are taken: sequences that decode, and then prompts.
-    pub(super) fn plan(&mut self, events: &mut Vec<(SeqId, Event)>) -> Vec<Part> {
+    pub(super) fn plan(&mut self, events: &mut Vec<(SeqId, Event)>) -> Vec<SequenceRows> {
         let limits = self.engine.shared.program.limits;
         let mut step =
             StepPlan { rows: limits.rows, outputs: limits.outputs, parts: Vec::new(), ended: Vec::new() };
@@ -206,7 +206,7 @@ impl Batch {
                     false => (Ask::Nothing, 0),
                 };
                 (step.rows, step.outputs) = (step.rows - n, step.outputs - outputs);
-                step.parts.push(Part { task: at, n, ask, is_prompt });
+                step.parts.push(SequenceRows { task: at, n, ask, is_prompt });
             }
             // While its last token is still being picked, it only does not run ahead.
             Grown::Alone if missing > 0 => step.ended.push(self.tasks[at].id),
@@ -231,7 +231,7 @@ impl Batch {
 
     /// Takes pages so that a sequence can grow to `positions`, or to fewer. Pages that are only kept go
     /// first, and then those of the newest sequence that is not in `parts`.
-    fn grow(&mut self, at: usize, positions: usize, parts: &[Part]) -> Grown {
+    fn grow(&mut self, at: usize, positions: usize, parts: &[SequenceRows]) -> Grown {
         let (slot, cached) = match &self.tasks[at].seq {
             seq if seq.slot.is_none() => return Grown::Waits,
             seq => (seq.slot.expect("checked above"), seq.cached),

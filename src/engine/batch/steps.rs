@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::budget::Budget;
 use super::options::{BatchOptions, BatchStats};
 use super::prefix::{Block, PageEvent, PrefixCache};
-use super::task::{Part, Request, SeqId, SequenceStatus, Task};
+use super::task::{Request, SeqId, SequenceRows, SequenceStatus, Task};
 use crate::handle::Shared;
 use crate::logprobs::LogProbs;
 use crate::pages::pages_for;
@@ -330,7 +330,7 @@ impl Batch {
     }
 
     /// Queues a run of `parts`; `None` if `parts` is empty.
-    fn queue(&mut self, parts: &[Part]) -> Result<Option<Run>, Error> {
+    fn queue(&mut self, parts: &[SequenceRows]) -> Result<Option<Run>, Error> {
         if parts.is_empty() {
             return Ok(None);
         }

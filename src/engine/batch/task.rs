@@ -154,7 +154,7 @@ impl Task {
 
 /// Rows of one sequence in a step.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct SequenceRows {
     /// Index of the task.
     pub task: usize,
     pub n: usize,

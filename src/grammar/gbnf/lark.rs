@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use super::super::{at_most, quote};
-use super::{GrammarError, Item, Part, Rule};
+use super::{GrammarError, Item, Repeated, Rule};
 
 /// Most words and rules, one inside the other: the parser walks them recursively.
 const MOST_LEVELS: usize = 1000;
@@ -59,7 +59,7 @@ impl Writer<'_> {
     }
 
     /// A sequence in a word.
-    fn word(&self, parts: &[Part]) -> String {
+    fn word(&self, parts: &[Repeated]) -> String {
         match parts {
             [] => "\"\"".to_owned(),
             parts => parts.iter().map(|part| self.part(part)).collect::<Vec<_>>().join(" "),
@@ -67,13 +67,13 @@ impl Writer<'_> {
     }
 
     /// A sequence in a rule.
-    fn sequence(&mut self, parts: &[Part]) -> String {
+    fn sequence(&mut self, parts: &[Repeated]) -> String {
         let mut items = Vec::new();
-        let both = |a: &Part, b: &Part| self.is_part_of_word(a) && self.is_part_of_word(b);
-        let runs: Vec<&[Part]> = parts.chunk_by(both).collect();
+        let both = |a: &Repeated, b: &Repeated| self.is_part_of_word(a) && self.is_part_of_word(b);
+        let runs: Vec<&[Repeated]> = parts.chunk_by(both).collect();
         for run in runs {
             let text = self.word(run);
-            let is_named = matches!(run, [Part { item: Item::Rule(_), least: 1, most: Some(1) }]);
+            let is_named = matches!(run, [Repeated { item: Item::Rule(_), least: 1, most: Some(1) }]);
             if is_named || !self.is_part_of_word(&run[0]) {
                 items.push(text);
                 continue;
@@ -86,7 +86,7 @@ impl Writer<'_> {
         if items.is_empty() { "\"\"".to_owned() } else { items.join(" ") }
     }
 
-    fn is_part_of_word(&self, part: &Part) -> bool {
+    fn is_part_of_word(&self, part: &Repeated) -> bool {
         match part.item {
             Item::Rule(index) => self.is_word[index],
             Item::Token { .. } => false,
@@ -94,7 +94,7 @@ impl Writer<'_> {
         }
     }
 
-    fn part(&self, part: &Part) -> String {
+    fn part(&self, part: &Repeated) -> String {
         let item = match &part.item {
             Item::Text(text) => quote(text),
             Item::Any => "/./s".to_owned(),

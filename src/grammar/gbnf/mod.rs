@@ -13,11 +13,11 @@ mod tests;
 use super::GrammarError;
 
 /// Right-hand side of a rule: one of several sequences.
-type Choices = Vec<Vec<Part>>;
+type Choices = Vec<Vec<Repeated>>;
 
 /// An item of a sequence, and how often it comes.
 #[derive(Clone, Debug, PartialEq)]
-struct Part {
+struct Repeated {
     item: Item,
     least: u32,
     /// `None` has no bound.

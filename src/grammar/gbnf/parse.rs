@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::at_most;
-use super::{Choices, GrammarError, Item, Part, Rule};
+use super::{Choices, GrammarError, Item, Repeated, Rule};
 
 /// Most rules, groups included. The parser walks from one into the other.
 const MOST_RULES: usize = 4000;
@@ -108,7 +108,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn sequence(&mut self, in_group: bool) -> Result<Vec<Part>, GrammarError> {
+    fn sequence(&mut self, in_group: bool) -> Result<Vec<Repeated>, GrammarError> {
         let mut parts = Vec::new();
         loop {
             let item = match self.peek() {
@@ -128,11 +128,11 @@ impl<'t> Reader<'t> {
                 _ => return Ok(parts),
             };
             self.space(in_group);
-            let mut part = Part { item, least: 1, most: Some(1) };
+            let mut part = Repeated { item, least: 1, most: Some(1) };
             while let Some((least, most)) = self.times(in_group)? {
                 if (part.least, part.most) != (1, Some(1)) {
                     let rule = self.add(String::new(), vec![vec![part]])?;
-                    part = Part { item: Item::Rule(rule), least, most };
+                    part = Repeated { item: Item::Rule(rule), least, most };
                 }
                 (part.least, part.most) = (least, most);
             }

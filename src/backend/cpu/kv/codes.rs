@@ -32,14 +32,14 @@ pub struct Codes {
     vec_bytes: usize,
     /// Elements that share a scale.
     block: usize,
-    part: Part,
+    part: MatrixLayout,
     /// The signs of a residual, where there are any.
-    residual: Option<Part>,
+    residual: Option<MatrixLayout>,
 }
 
 /// A matrix of codes.
 #[derive(Clone, Copy)]
-struct Part {
+struct MatrixLayout {
     unit: UnitOf,
     values: [f32; 16],
     /// Where it begins in a page, and where its scales do.
@@ -51,7 +51,7 @@ struct Part {
 #[derive(Clone, Copy)]
 pub struct CodePage<'a> {
     codes: &'a Codes,
-    part: &'a Part,
+    part: &'a MatrixLayout,
     /// The whole page.
     page: &'a [u8],
 }
@@ -82,7 +82,7 @@ impl Codes {
         let scale_bytes = head_dim / block * PAGE * 2;
         let second_at = head_dim * first.0.bytes();
         let scales_at = second_at + second.map_or(0, |(unit, _)| head_dim * unit.bytes());
-        let part = |(unit, values), units_at, scales_at| Part { unit, values, units_at, scales_at };
+        let part = |(unit, values), units_at, scales_at| MatrixLayout { unit, values, units_at, scales_at };
         let residual = second.map(|second| part(second, second_at, scales_at + scale_bytes));
         let part = part(first, 0, scales_at);
         let end = residual.map_or(part.scales_at, |part| part.scales_at) + scale_bytes;

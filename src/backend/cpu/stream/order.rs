@@ -1,7 +1,7 @@
 //! In which order a step uses the weights that are read in it.
 
 use super::FileWeight;
-use crate::cpu::Held;
+use crate::cpu::StoredWeight;
 use sterna_program::{Expert, Program, Stage, Weight};
 
 /// A piece of a weight.
@@ -46,7 +46,7 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
 
 impl Order {
     /// Order of a program with such weights.
-    pub fn new(p: &Program, weights: &[Held]) -> Self {
+    pub fn new(p: &Program, weights: &[StoredWeight]) -> Self {
         let file = |w: Weight| weights[w.0 as usize].file();
         let (mut all, mut starts) = (Vec::new(), vec![None; weights.len()]);
         for (_, stage) in &p.stages {

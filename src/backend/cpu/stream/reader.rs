@@ -14,7 +14,7 @@ use super::FileWeight;
 use super::order::{Next, Order, Piece, pieces};
 use crate::cpu::alloc::PartAllocator;
 use crate::cpu::simd::{Aligned, Heap};
-use crate::cpu::{Held, NAME};
+use crate::cpu::{NAME, StoredWeight};
 use crate::{BackendError, MemoryKind};
 use sterna_program::{Program, Weight};
 
@@ -81,7 +81,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`BackendError::Device`] where the system refuses a thread.
-    pub fn new(p: &Program, weights: &[Held], slots: usize) -> Result<Option<Self>, BackendError> {
+    pub fn new(p: &Program, weights: &[StoredWeight], slots: usize) -> Result<Option<Self>, BackendError> {
         let order = Order::new(p, weights);
         if order.all.is_empty() {
             return Ok(None);

@@ -19,10 +19,10 @@ use crate::cuda::kernel_names;
 pub struct Kernels {
     modules: Vec<sys::CUmodule>,
     /// One a name of [`kernel_names`], where there is such a kernel.
-    found: Vec<Option<Found>>,
+    found: Vec<Option<LoadedKernel>>,
 }
 
-struct Found {
+struct LoadedKernel {
     function: sys::CUfunction,
     /// Bytes of its parameters, where the driver can tell.
     params_bytes: Option<usize>,
@@ -41,7 +41,7 @@ impl Kernels {
             self.modules.push(module);
         }
         for name in kernel_names() {
-            let found = self.find(&name)?.map(|function| Found::new(function, about)).transpose()?;
+            let found = self.find(&name)?.map(|function| LoadedKernel::new(function, about)).transpose()?;
             self.found.push(found);
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Kernels {
     }
 }
 
-impl Found {
+impl LoadedKernel {
     /// A kernel that may have as much shared memory as the card gives a block, with what it has of its own.
     fn new(function: sys::CUfunction, about: &About) -> Result<Self, BackendError> {
         use sys::CUfunction_attribute_enum::{
