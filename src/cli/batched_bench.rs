@@ -15,9 +15,9 @@ use crate::program::sampling::uniform;
 
 /// Measures prefill and decode of several sequences at a time, as llama-batched-bench does.
 ///
-/// PP tokens of each of B prompts are computed, then each sequence decodes TG tokens, the most likely ones.
-/// S_PP and S_TG are tokens a second of all sequences together, N_KV the positions that are in the KV cache
-/// at the end. LISTs are divided by commas; every combination is measured.
+/// Each of B prompts of PP tokens is prefilled, then each sequence decodes TG tokens greedily. S_PP and S_TG
+/// are tokens per second over all sequences, N_KV the positions in the KV cache at the end. LISTs are
+/// comma-separated; every combination is measured.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna batched-bench -m model.gguf -npp 128,256 -ntg 128 -npl 1,2,4,8
@@ -39,15 +39,15 @@ pub struct BatchedBenchArgs {
     #[arg(value_parser = at_least_one)]
     #[arg(alias = "-npl")]
     n_parallel: Vec<usize>,
-    /// All sequences have one prompt, which is computed once (also -pps)
+    /// All sequences share one prompt, which is computed once (also -pps)
     #[arg(long)]
     #[arg(alias = "-pps")]
     prompt_shared: bool,
-    /// Also let a prompt of N tokens arrive while the sequences decode, and say on stderr how long they had
-    /// to wait for a token
+    /// Also add a prompt of N tokens while the sequences decode, and print to stderr how long they waited for
+    /// a token
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     arriving: Option<usize>,
-    /// How the result is written
+    /// Output format
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]
     output_format: Format,
 }

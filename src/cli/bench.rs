@@ -13,11 +13,10 @@ use table::{Format, Table};
 
 /// Measures prefill and decode as llama-bench does.
 ///
-/// Rows: `pp512` feeds 512 random tokens and picks the one that follows, `tg128` feeds a random token and
-/// then 127 times the one that was picked, the most likely, as `sterna run --temp 0` does; `pp512+tg128` is
-/// one after the other, and `@ d4096` has 4096 tokens in the cache already. Each is run once to warm up and
-/// then -r times; t/s is the mean over the runs with its standard deviation. GB/s is bytes of weights and KV
-/// cache over time. LISTs are divided by commas.
+/// Rows: `pp512` prefills 512 random tokens and picks the next one, `tg128` decodes 128 tokens greedily, as
+/// `sterna run --temp 0` does; `pp512+tg128` is one after the other, and `@ d4096` starts with 4096 tokens in
+/// the cache. Each is run once to warm up and then -r times; t/s is the mean over the runs with its standard
+/// deviation. GB/s is the bytes of weights and KV cache that were read, over time. LISTs are comma-separated.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna bench -m model.gguf
@@ -27,15 +26,15 @@ use table::{Format, Table};
 pub struct BenchArgs {
     #[command(flatten)]
     load: LoadArgs,
-    /// Prompt lengths; 0 is none
+    /// Prompt lengths; 0 skips the test
     #[arg(short = 'p', long, value_name = "LIST", value_delimiter = ',', default_value = "512")]
     #[arg(alias = "-npp")]
     n_prompt: Vec<usize>,
-    /// Numbers of generated tokens; 0 is none
+    /// Numbers of generated tokens; 0 skips the test
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', default_value = "128")]
     #[arg(alias = "-ntg")]
     n_gen: Vec<usize>,
-    /// A prompt and then generated tokens (repeatable; also -pg)
+    /// A prompt length and a number of tokens generated after it (repeatable; also -pg)
     #[arg(long, value_name = "PP,TG", value_parser = pair)]
     #[arg(alias = "-pg")]
     prompt_gen: Vec<(usize, usize)>,
@@ -50,13 +49,13 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// What each kind of stage takes of the device, on stderr; --backend cuda and wgpu. Runs wait for each
-    /// step then. With =events, stages run one by one between events of the card (cuda)
+    /// Print the device time of each kind of stage to stderr (--backend cuda and wgpu). The host then waits
+    /// for every step. With =events, stages run one by one between CUDA events
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = ["true", "events"])]
     #[arg(alias = "DeviceOptions::profile")]
     profile: Option<String>,
-    /// How the result is written
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Md)]
     output: Format,
 }

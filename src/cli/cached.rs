@@ -25,8 +25,8 @@ pub struct ListArgs {
 
 /// Removes models of the hub from the cache.
 ///
-/// user/repo is the whole repository; with a tag, a file or a revision it is that alone. A content that
-/// another revision also has stays.
+/// user/repo is the whole repository; with a tag, a file or a revision it is that alone. Data that another
+/// revision uses too is kept.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna rm user/repo:Q4_K_M
@@ -35,7 +35,7 @@ pub struct RmArgs {
     /// The models
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// Show what would be removed, and remove nothing
+    /// Show what would be removed without removing it
     #[arg(long)]
     dry_run: bool,
 }

@@ -22,11 +22,11 @@ const HELP: &str = "\
 /help    this
 Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.";
 
-/// Talks with a model.
+/// Chats with a model.
 ///
 /// Answers go to stdout, everything else to stderr; without a terminal each line of stdin is a message. The
-/// conversation stays in the context: each turn feeds what is new. When the context is full, the oldest
-/// turns are forgotten. It fails if messages came from a pipe and none of them was answered.
+/// conversation stays in the KV cache, so each turn computes only the new tokens. When the context is full,
+/// the oldest turns are dropped. Exits with an error if messages came from a pipe and none was answered.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna chat
@@ -41,19 +41,19 @@ pub struct ChatArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// System prompt: what the model reads before the conversation (also -sys)
+    /// System prompt (also -sys)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     #[arg(alias = "-sys")]
     system_prompt: Option<String>,
-    /// Chat template instead of the file's: bitnet, chatml, llama3, or a file with Jinja
+    /// Chat template in place of the model's: bitnet, chatml, llama3, or a Jinja file
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
     #[arg(aliases = ["LLAMA_ARG_CHAT_TEMPLATE", "ChatTemplate::choose"])]
     chat_template: Option<String>,
-    /// Most tokens of one answer; -1 is as many as the context holds
+    /// Maximum tokens of an answer; -1 fills the context
     #[arg(short, long, value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
-    /// Also say what was loaded and what it takes
+    /// Also print what was loaded and how much memory it takes
     #[arg(short, long)]
     verbose: bool,
 }

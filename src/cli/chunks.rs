@@ -15,20 +15,20 @@ pub struct TextArgs {
     /// The text
     #[arg(short, long, value_name = "TEXT")]
     file: PathBuf,
-    /// Tokens of a chunk
+    /// Tokens per chunk
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     #[arg(value_parser = clap::value_parser!(u32).range(4..))]
     ctx_size: u32,
-    /// Read special tokens that are spelled out in the text as tokens
+    /// Parse special tokens that are spelled out in the text
     #[arg(long, alias = "parse-special")]
     special: bool,
-    /// Most chunks to score
+    /// Maximum number of chunks to score
     #[arg(long, value_name = "N")]
     chunks: Option<usize>,
 }
 
 impl TextArgs {
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub fn n_ctx(&self) -> usize {
         self.ctx_size as usize
     }

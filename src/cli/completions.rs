@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::CliError;
 
-/// Writes completions for a shell to stdout.
+/// Writes shell completions to stdout.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna completions bash > ~/.local/share/bash-completion/completions/sterna

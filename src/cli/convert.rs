@@ -15,18 +15,18 @@ use crate::convert::ternary::ScaleMeaning;
 use crate::convert::{ConvertOptions, Converter, Outtype, Rounding};
 use crate::quantize::Recipe;
 
-/// Makes a GGUF file of a Hugging Face checkpoint.
+/// Converts a Hugging Face checkpoint to GGUF.
 ///
 /// DIR holds config.json, safetensors and the tokenizer's files, as a repository or a snapshot in the hub's
-/// cache does. Read are BitNet b1.58 (packed and masters), Llama, Mistral, Falcon3 and Falcon-E, Qwen 2 and
-/// 3, Qwen3-MoE, Gemma 3 and GPT-2. Everything is checked before a byte is written, and one tensor at a time
-/// is in memory.
+/// cache does. Supported are BitNet b1.58 (packed and master weights), Llama, Mistral, Falcon3 and Falcon-E,
+/// Qwen 2 and 3, Qwen3-MoE, Gemma 3 and GPT-2. Everything is checked before a byte is written, and memory
+/// holds one tensor at a time.
 ///
 /// --outtype auto packs ternary weights as i2_s where each matrix has one scale, or else as tq2_0, q2_0 or
-/// f16, and says which and why; any other checkpoint keeps its own type. A type of ternary weights is refused
-/// for weights that are not ternary, unless --ternary absmean says that they are masters.
+/// f16, and says which and why; any other checkpoint keeps its type. A ternary type is refused for weights
+/// that are not ternary, unless --ternary absmean says that they are master weights.
 ///
-/// stdout gets a line a tensor, as of sterna quantize.
+/// Prints one line per tensor to stdout, as sterna quantize does.
 #[derive(Args, Debug)]
 #[command(override_usage = "sterna convert [OPTIONS] <DIR> <OUT.gguf>
        sterna convert --dry-run [OPTIONS] <DIR>")]
@@ -38,38 +38,38 @@ use crate::quantize::Recipe;
   sterna convert Qwen3-0.6B qwen3-q4_k_m.gguf --outtype q4_k_m
   sterna convert --dry-run gemma-3-4b-it --text-only")]
 pub struct ConvertArgs {
-    /// Folder of the checkpoint, or a repository of the Hugging Face hub, whose checkpoint is got first
+    /// Folder of the checkpoint, or a Hugging Face repository, which is downloaded first
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The file to make
+    /// Output file
     #[arg(value_name = "OUT.gguf", required_unless_present = "dry_run")]
     out: Option<PathBuf>,
     /// Type of the weights: auto, f32, f16, bf16, q8_0, i2_s, tq2_0, or any that sterna quantize makes
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = outtype)]
     outtype: Outtype,
-    /// What weight_scale of packed weights means, where config.json is not to say it
+    /// Meaning of weight_scale of packed weights, overriding config.json
     #[arg(long, value_name = "HOW")]
     #[arg(alias = "ConvertOptions::scale")]
     scale: Option<Scale>,
-    /// Round linear weights, the masters of a ternary model, to ternary
+    /// Round linear weights, the master weights of a ternary model, to ternary
     #[arg(long, value_name = "RULE")]
     #[arg(alias = "ConvertOptions::ternary")]
     ternary: Option<Rule>,
-    /// Name of the pre-tokenizer, where tokenizer.json is not to say it
+    /// Name of the pre-tokenizer, overriding tokenizer.json
     #[arg(long, value_name = "NAME")]
     #[arg(alias = "ConvertOptions::tokenizer_pre")]
     tokenizer_pre: Option<String>,
-    /// Leave out the parts of a multimodal model that are not text
+    /// Leave out the vision and audio parts of a multimodal model
     #[arg(long)]
     #[arg(alias = "ConvertOptions::text_only")]
     text_only: bool,
-    /// Show what would become of every tensor, and write nothing
+    /// Show the type of every tensor without writing a file
     #[arg(long)]
     dry_run: bool,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     threads: Option<Threads>,
-    /// Replace the file where it is there already
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]

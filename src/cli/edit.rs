@@ -8,38 +8,38 @@ use super::CliError;
 use super::split::write_whole;
 use crate::gguf::{Gguf, Metadata, Rewrite, Value, ValueType};
 
-/// Changes a model's metadata, as gguf-new-metadata does: a new file with the same tensors.
+/// Changes a model's metadata, as gguf-new-metadata does: writes a new file with the same tensors.
 ///
-/// --set KEY=VALUE keeps the type that the key has in the file; a key that is new says its type before the
-/// value, as in KEY=u32:17, unless it is text. Types are u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, bool
-/// and string. Elements of an array are not changed one by one; --copy takes whole values from another file.
+/// --set KEY=VALUE keeps the type that the key has in the file; a new key needs its type before the value, as
+/// in KEY=u32:17, unless it is a string. Types are u8, i8, u16, i16, u32, i32, u64, i64, f32, f64, bool and
+/// string. Single elements of an array cannot be changed; --copy takes whole values from another file.
 ///
-/// --remove comes first, then --copy, then --set.
+/// --remove is applied first, then --copy, then --set.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna edit in.gguf out.gguf --set tokenizer.ggml.pre=llama-bpe
   sterna edit in.gguf out.gguf --set tokenizer.ggml.add_bos_token=bool:true --remove general.url
   sterna edit in.gguf out.gguf --copy-from other.gguf --copy tokenizer.chat_template")]
 pub struct EditArgs {
-    /// The model to read
+    /// Input model
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
-    /// The file to make
+    /// Output file
     #[arg(value_name = "OUT.gguf")]
     out: PathBuf,
-    /// Give a key a value
+    /// Set a key (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Take a key out
+    /// Remove a key (repeatable)
     #[arg(long, value_name = "KEY")]
     remove: Vec<String>,
-    /// Where --copy copies from
+    /// File that --copy copies from
     #[arg(long, value_name = "FILE", requires = "copy")]
     copy_from: Option<PathBuf>,
-    /// Copy a key from another file
+    /// Copy a key from the --copy-from file (repeatable)
     #[arg(long, value_name = "KEY", requires = "copy_from")]
     copy: Vec<String>,
-    /// Replace the file where it is there already
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
 }

@@ -10,7 +10,7 @@ use super::{CliError, names};
 use crate::card::Card;
 use crate::tokenizer::{Tokenizer, TokenizerOptions};
 
-/// Writes a model's card: the Hugging Face files that routers and frontends read, without weights.
+/// Writes a model's card: the Hugging Face files that routers and front ends read, without weights.
 ///
 /// These are config.json, tokenizer.json, tokenizer_config.json with the chat template, and
 /// generation_config.json. Files of these names in the folder are replaced.
@@ -19,7 +19,7 @@ use crate::tokenizer::{Tokenizer, TokenizerOptions};
   sterna export-card model.gguf card
   sterna serve -m model.gguf --grpc 127.0.0.1:50051 --model-card card")]
 pub struct ExportCardArgs {
-    /// GGUF file of the model or of its vocabulary alone; `demo` is the model in this program
+    /// GGUF file of the model or of its vocabulary alone; `demo` is the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Folder to write to

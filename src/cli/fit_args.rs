@@ -15,8 +15,8 @@ use crate::program::PAGE;
 /// What is chosen where it was left open, so that a model fits.
 #[derive(Args, Clone, Debug)]
 pub struct FitArgs {
-    /// Chooses context and KV cache type, where they are left out, so that the model fits. on: as near to the
-    /// defaults as fits; max: the longest context that fits; off [default: on, off on the processor]
+    /// Choose context and KV cache type, where not given, so that the model fits. on: as near to the defaults
+    /// as fits; max: the longest context that fits; off [default: on; off on the CPU]
     #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "on", value_enum)]
     #[arg(aliases = ["-fit", "LLAMA_ARG_FIT"])]
     fit: Option<How>,
@@ -24,11 +24,11 @@ pub struct FitArgs {
     #[arg(long, value_name = "MIB")]
     #[arg(aliases = ["-fitt", "LLAMA_ARG_FIT_TARGET"])]
     fit_target: Option<u32>,
-    /// Fewest positions of a context that --fit may choose
+    /// Minimum context that --fit may choose
     #[arg(long, value_name = "N", default_value_t = EngineOptions::DEFAULT_CTX, value_parser = positions)]
     #[arg(aliases = ["-fitc", "LLAMA_ARG_FIT_CTX"])]
     fit_ctx: usize,
-    /// KV cache types that --fit may choose, in this order; one alone is never changed
+    /// KV cache types that --fit may choose, in order of preference; a single one is never changed
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = CODECS, value_parser = codec)]
     fit_codecs: Vec<String>,
 }

@@ -13,13 +13,13 @@ use crate::engine::{Engine, Grammar};
 #[group(multiple = false)]
 #[command(next_help_heading = "Grammar")]
 pub struct GrammarArgs {
-    /// Write what this grammar allows: GBNF, or Lark if it begins with %llguidance
+    /// Grammar that the output must follow: GBNF, or Lark if it begins with %llguidance
     #[arg(long, value_name = "GRAMMAR", allow_hyphen_values = true)]
     grammar: Option<String>,
     /// File with the grammar
     #[arg(long, value_name = "FILE")]
     grammar_file: Option<PathBuf>,
-    /// Write JSON that fits this schema; {"type": "object"} is any object
+    /// JSON schema that the output must follow; {"type": "object"} is any object
     #[arg(short, long, value_name = "SCHEMA")]
     json_schema: Option<String>,
     /// File with the schema (also -jf)

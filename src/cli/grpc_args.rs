@@ -11,25 +11,25 @@ use crate::serve::Companion;
 /// Flags of the services beside HTTP.
 #[derive(Args, Debug)]
 pub struct GrpcArgs {
-    /// Serve vLLM's gRPC here too, for routers such as Dynamo (builds with the feature `grpc`)
+    /// Also serve vLLM's gRPC API here, for routers such as Dynamo (builds with the feature `grpc`)
     #[arg(long, value_name = "HOST:PORT")]
     grpc: Option<String>,
-    /// Folder of `sterna export-card`, which routers of --grpc read the tokenizer and the template from
+    /// Folder of `sterna export-card`, from which routers of --grpc read tokenizer and chat template
     #[arg(long, value_name = "DIR", requires = "grpc")]
     model_card: Option<PathBuf>,
-    /// Hand computed prompts to other servers here, and take theirs: prefill and decode apart, unencrypted
+    /// Exchange computed prompts with other servers here, unencrypted, for disaggregated prefill and decode
     /// (builds with the feature `grpc`)
     #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
     #[arg(alias = "GrpcOptions::kv_transfer")]
     kv_transfer: Option<String>,
-    /// Addresses of servers whose computed prompts are taken, beside this machine's, with commas
+    /// Addresses of servers whose computed prompts are accepted, besides this machine's, comma-separated
     #[arg(long, value_name = "LIST", requires = "kv_transfer")]
     kv_transfer_peers: Option<String>,
-    /// Most MiB of computed prompts that are kept for others, and as many of theirs
+    /// Maximum MiB of computed prompts kept for other servers, and again as much for theirs
     #[arg(long, value_name = "MIB", requires = "kv_transfer", default_value_t = 2048)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     kv_transfer_memory: u32,
-    /// Publish what the prefix cache holds by ZeroMQ, in vLLM's form (builds with the feature `grpc`)
+    /// Publish events of the prefix cache over ZeroMQ, in vLLM's format (builds with the feature `grpc`)
     #[arg(long, value_name = "tcp://HOST:PORT")]
     kv_events: Option<String>,
 }

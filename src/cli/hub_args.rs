@@ -17,8 +17,8 @@ use crate::hub::{Choice, HubOptions, Name, Token, is_prefixed};
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Models of the Hugging Face hub")]
 pub struct HubArgs {
-    /// Model of the hub, as in user/repo, user/repo:Q4_K_M or user/repo/file.gguf: got once, then kept in the
-    /// cache (also -hf)
+    /// Model of the Hugging Face hub, such as user/repo, user/repo:Q4_K_M or user/repo/file.gguf: downloaded
+    /// once, then kept in the cache (also -hf)
     #[arg(long, value_name = "NAME")]
     #[arg(aliases = ["-hf", "-hfr"])]
     hf_repo: Option<String>,
@@ -31,15 +31,15 @@ pub struct HubArgs {
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Models of the Hugging Face hub")]
 pub struct AccessArgs {
-    /// File of the repository (also -hff)
+    /// File in the repository (also -hff)
     #[arg(long, value_name = "FILE")]
     #[arg(alias = "-hff")]
     hf_file: Option<String>,
-    /// Token, for gated and private repositories; HF_TOKEN keeps it out of `ps` (also -hft)
+    /// Access token for gated and private repositories; HF_TOKEN keeps it out of `ps` (also -hft)
     #[arg(long, value_name = "TOKEN")]
     #[arg(aliases = ["-hft", "HubOptions::token"])]
     hf_token: Option<String>,
-    /// Ask nobody: what is not in the cache is an error
+    /// Use the cache only; a model that is not in it is an error
     #[arg(long)]
     #[arg(alias = "HubOptions::offline")]
     offline: bool,

@@ -22,30 +22,29 @@ use crate::tokenizer::{Tokenizer, TokenizerOptions};
 
 /// Computes an importance matrix for sterna quantize --imatrix, as llama-imatrix does.
 ///
-/// The text is cut into chunks of C tokens (--ctx-size) that each start with an empty context, with BOS in
-/// place of the first token where the model wants one. For each matrix in the blocks, the file has the sums
-/// of the squares of its inputs, column by column, and the number of rows: llama.cpp's GGUF layout, which
-/// llama-quantize reads too. The output head has no entry. It runs on the CPU; models with a mixture of
-/// experts are refused.
+/// The text is cut into chunks of C tokens (--ctx-size). Each starts with an empty context, with BOS in place
+/// of the first token where the model wants one. For each matrix in the blocks, the file has the sums of
+/// squares of its inputs per column, and the number of rows: llama.cpp's GGUF layout, which llama-quantize
+/// reads too. The output head has no entry. Runs on the CPU; mixture-of-experts models are refused.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna imatrix -m model-f16.gguf -f calibration.txt -o imatrix.gguf
   sterna quantize --imatrix imatrix.gguf model-f16.gguf model-q3_k_m.gguf Q3_K_M")]
 pub struct ImatrixArgs {
-    /// GGUF file, or any part of a split one [default: the demo model in this program]
+    /// GGUF file, or any part of a split one [default: the built-in demo model]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
     hub: HubArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// The file to make
+    /// Output file
     #[arg(short, long, value_name = "OUT.gguf", default_value = "imatrix.gguf", alias = "output-file")]
     output: PathBuf,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     threads: Option<Threads>,
-    /// Replace the file where it is there already
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
     #[command(flatten)]

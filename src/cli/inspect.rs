@@ -24,7 +24,7 @@ const SHOWN_CHARS: usize = 200;
 
 /// Shows a file's metadata, its tensors, and which backends can run it.
 ///
-/// Files with tensor types that this build does not know, and vocabulary-only files, are shown all the same.
+/// Files with tensor types that this build does not know, and vocabulary-only files, are shown too.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna inspect model.gguf
@@ -32,10 +32,10 @@ const SHOWN_CHARS: usize = 200;
   sterna inspect https://example.com/model.gguf
   sterna inspect model-00001-of-00003.gguf --json | jq '.tensors[].type'")]
 pub struct InspectArgs {
-    /// GGUF file or its address, or any part of a split one [default: the demo model in this program]
+    /// GGUF file or its address, or any part of a split one [default: the built-in demo model]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The same as a flag
+    /// The same, as a flag
     #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -43,13 +43,13 @@ pub struct InspectArgs {
     /// Write JSON
     #[arg(long)]
     json: bool,
-    /// Write the forward pass that the file asks for, stage by stage, and nothing else
+    /// Print only the model's forward pass, stage by stage
     #[arg(long, conflicts_with = "json")]
     program: bool,
-    /// Show arrays and strings whole
+    /// Show arrays and strings in full
     #[arg(long)]
     full: bool,
-    /// Whose type ids the file uses, where it leaves doubt: ggml, bitnet
+    /// Whose type ids the file uses if that is ambiguous: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
     dialect: Option<Dialect>,
 }

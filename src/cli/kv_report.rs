@@ -27,25 +27,25 @@ use crate::eval::probe::Spread;
 use crate::eval::score::Mean;
 use crate::eval::{OUTPUTS, cache, perplexity};
 
-/// Compares kinds of KV cache on a text.
+/// Compares KV cache types on a text.
 ///
-/// The text is cut into chunks and scored as `sterna perplexity` does. Beside each cache runs the one that
-/// --kv-cache-type names, f16 by default. The mean and the largest KL are the divergence of
-/// the next token's distribution from what that one says; `same top` is how often both have the same first
-/// choice. The attention KL is that of what heads pay attention to: the model's own queries, and its own keys
-/// as each cache keeps them; a mean over layers, heads, and 16 rows of the second half of each chunk.
+/// The text is cut into chunks and scored as `sterna perplexity` does, with each cache type beside the one
+/// that --kv-cache-type names (f16 by default). Mean and maximum KL are the divergence of the next token's
+/// distribution from that reference; `same top` is how often both have the same first choice. The attention
+/// KL is the divergence of the attention weights: the model's own queries against its own keys as each cache
+/// keeps them, averaged over layers, heads, and 16 rows of the second half of each chunk.
 ///
-/// The second table says what keys and values look like, layer by layer: the excess kurtosis of their
-/// elements (0 for a bell), the largest mean of a channel in that channel's deviations, and how long the
-/// first four vectors are compared with the median.
+/// The second table describes keys and values layer by layer: the excess kurtosis of their elements (0 for a
+/// normal distribution), the largest mean of a channel in standard deviations of that channel, and the length
+/// of the first four vectors relative to the median.
 ///
-/// The third is about needles: eight random tokens of the text, put into it at eleven depths. At the end of
-/// the text come the first four of one of them, and counted is how often each of the others is the model's
-/// first choice, with the mean of ln p. No model has to answer questions for that, but one that does not copy
-/// finds none, whatever its cache.
+/// The third is a needle test: eight random tokens of the text are inserted at eleven depths. The first four
+/// of one of these needles end the text, and the table shows how often each of the other four is the model's
+/// first choice, and the mean of ln p. The model need not answer questions for that, but one that does not
+/// copy finds none with any cache.
 ///
 /// Caches with a window (--kv-sinks, --kv-window) keep the first 64 positions and the newest 64 to 127 as
-/// f16: chunks should be much longer.
+/// f16, so chunks should be much longer.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna kv-report -f text.txt -c 1024
@@ -56,16 +56,16 @@ pub struct KvReportArgs {
     model: ModelArgs,
     #[command(flatten)]
     text: TextArgs,
-    /// Kinds of cache to compare, divided by commas [default: all]
+    /// Cache types to compare, comma-separated [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     types: Vec<String>,
-    /// Chunks that needles are put into; 0 for no needles
+    /// Chunks for the needle test; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 4)]
     needles: usize,
     /// Write the result as JSON
     #[arg(long)]
     json: bool,
-    /// Draw KL over bytes, and needles by depth, into this SVG file
+    /// Plot KL over bytes, and needles by depth, to this SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

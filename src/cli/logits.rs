@@ -17,9 +17,9 @@ const OUTPUTS: usize = 64;
 
 /// Writes the logits of every position of given token sequences.
 ///
-/// FILE holds one sequence of token ids a line, divided by blanks or commas; they are fed as they are, and
-/// each line starts with an empty context. OUT is a NumPy file, float32 [all positions, n_vocab]; it is there
-/// when it is whole.
+/// FILE holds one sequence of token ids per line, separated by blanks or commas. No token is added, and each
+/// line starts with an empty context. OUT is a NumPy file, float32 [all positions, n_vocab]; it appears once
+/// it is complete.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna logits -m model.gguf --tokens prompts.txt -o logits.npy
@@ -30,7 +30,7 @@ pub struct LogitsArgs {
     /// File of token ids
     #[arg(long, value_name = "FILE")]
     tokens: PathBuf,
-    /// File to write
+    /// Output file
     #[arg(short, long, value_name = "OUT.npy")]
     output: PathBuf,
     /// Feed one token at a time

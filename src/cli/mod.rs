@@ -63,7 +63,7 @@ use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 use llama_flags::Environment;
 use names::Names;
 
-/// Runs ternary language models from GGUF files.
+/// Runs language models from GGUF files: ternary ones (BitNet b1.58 and its kind) and ordinary ones.
 #[derive(Parser)]
 #[command(name = "sterna", version, about, max_term_width = 100, args_override_self = true)]
 #[command(after_help = "Examples:

@@ -31,23 +31,23 @@ pub struct ModelArgs {
 /// The same without the number of threads.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
-    /// GGUF file of the model [default: the demo model in this program]
+    /// GGUF file of the model [default: the built-in demo model]
     #[arg(short, long, value_name = "FILE")]
     #[arg(alias = "LLAMA_ARG_MODEL")]
     pub model: Option<PathBuf>,
     /// A model of the hub instead.
     #[command(flatten)]
     pub hub: HubArgs,
-    /// Where it runs: auto, or a backend that `sterna devices` lists
+    /// Backend: auto, or one that `sterna devices` lists
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
     /// Which device of it.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Runs on a card although it has not passed the self-test that a first run begins with
+    /// Skip the self-test that the first run on a device begins with
     #[arg(long)]
     pub no_self_test: bool,
-    /// Most tokens of one prefill step
+    /// Maximum tokens of a prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = count)]
     #[arg(visible_alias = "ubatch-size")]
     #[arg(aliases = ["-ub", "LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH", "EngineOptions::batch"])]
@@ -71,17 +71,17 @@ pub struct LoadArgs {
 /// What is chosen of a backend.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
-    /// Which device of the backend: a number of `sterna devices`, or a part of a name; for cuda also several
+    /// Device of the backend: its number in `sterna devices` or a part of its name; for cuda also several
     /// numbers, as in 0,2
     #[arg(long, value_name = "N|NAME")]
     #[arg(aliases = ["-dev", "LLAMA_ARG_DEVICE", "DeviceOptions::device"])]
     device: Option<String>,
-    /// How cuda uses several cards: none of them but one, or layer, which divides the layers (also -sm)
+    /// How cuda uses several GPUs: none uses one, layer divides the layers among them (also -sm)
     /// [default: none, or layer with --tensor-split]
     #[arg(long, value_name = "MODE")]
     #[arg(aliases = ["-sm", "LLAMA_ARG_SPLIT_MODE", "DeviceOptions::split_mode"])]
     split_mode: Option<String>,
-    /// Proportions of the model that the cards get, as in 3,1 (also -ts) [default: by free memory]
+    /// Proportions of the model per GPU, as in 3,1 (also -ts) [default: by free memory]
     #[arg(long, value_name = "LIST")]
     #[arg(aliases = ["-ts", "LLAMA_ARG_TENSOR_SPLIT", "DeviceOptions::tensor_split"])]
     tensor_split: Option<String>,
@@ -89,37 +89,37 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "HOW")]
     #[arg(alias = "DeviceOptions::int8")]
     int8: Option<String>,
-    /// Layers whose weights cuda keeps on the card: all, auto (what fits), or a number; the others stay in
-    /// memory of the host, see --op-offload-min-batch (also -ngl) [default: all]
+    /// Layers whose weights cuda keeps in VRAM: all, auto (as many as fit), or a number; the others stay in
+    /// host memory, see --op-offload-min-batch (also -ngl) [default: all]
     #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
     #[arg(aliases = ["-ngl", "LLAMA_ARG_N_GPU_LAYERS", "DeviceOptions::gpu_layers"])]
     gpu_layers: Option<String>,
-    /// Matrices that cuda keeps in memory of the host: PATTERN=CPU, several with commas between them; the
-    /// first pattern that is in a name counts, and PATTERN=CUDA0 is the card (also -ot)
+    /// Matrices that cuda keeps in host memory: PATTERN=CPU, or in VRAM: PATTERN=CUDA0; several are
+    /// comma-separated, and the first that matches a name counts (also -ot)
     #[arg(long, value_name = "LIST")]
     #[arg(aliases = ["-ot", "LLAMA_ARG_OVERRIDE_TENSOR", "DeviceOptions::override_tensor"])]
     override_tensor: Vec<String>,
-    /// The same for all experts (also -cmoe)
+    /// Keep the weights of all experts in host memory (also -cmoe)
     #[arg(long)]
     #[arg(aliases = ["-cmoe", "LLAMA_ARG_CPU_MOE"])]
     cpu_moe: bool,
-    /// The same for the experts of the first N layers (also -ncmoe)
+    /// Keep the expert weights of the first N layers in host memory (also -ncmoe)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16))]
     #[arg(aliases = ["-ncmoe", "LLAMA_ARG_N_CPU_MOE"])]
     n_cpu_moe: Option<u16>,
-    /// Streamed layers that the card has room for at a time, 1 to 8 [default: 2]; on the processor pieces of
-    /// 8 MiB that are read ahead, 1 to 64 [default: 4]
+    /// Streamed layers in VRAM at a time, 1 to 8 [default: 2]; on the CPU, blocks of 8 MiB that are read
+    /// ahead, 1 to 64 [default: 4]
     #[arg(long, value_name = "N")]
     #[arg(alias = "DeviceOptions::stream_slots")]
     stream_slots: Option<String>,
-    /// Rows of a step from which on cuda copies streamed weights to the card; in smaller steps the processor
-    /// computes with them: auto (the faster way, as measured), a number (1 copies in every step), or off (the
-    /// processor in every step) [default: auto]
+    /// Rows of a step from which cuda copies streamed weights to the GPU; in smaller steps the CPU computes
+    /// with them: auto (the faster way, as measured), a number (1 copies in every step), or off (the CPU in
+    /// every step) [default: auto]
     #[arg(long, value_name = "N", value_parser = min_batch)]
     #[arg(alias = "DeviceOptions::op_offload_min_batch")]
     op_offload_min_batch: Option<String>,
-    /// Layers whose weights the processor keeps in memory: auto (what fits), all, none (nor the output head),
-    /// or a number; the others are read from the file in every step [default: auto]
+    /// Layers whose weights the CPU backend keeps in memory: auto (as many as fit), all, none (nor the output
+    /// head), or a number; the others are read from the file in every step [default: auto]
     #[arg(long, value_name = "N", value_parser = resident_layers)]
     #[arg(alias = "DeviceOptions::resident_layers")]
     resident_layers: Option<String>,
@@ -186,7 +186,7 @@ impl DeviceArgs {
 /// How long a sequence may become.
 #[derive(Args, Clone, Debug)]
 pub struct ContextArgs {
-    /// Positions of the context; 0 takes the trained one, at most 4096
+    /// Context length; 0 is the trained one, at most 4096
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = count)]
     #[arg(aliases = ["LLAMA_ARG_CTX_SIZE", "EngineOptions::n_ctx"])]
     pub ctx_size: usize,
@@ -226,8 +226,8 @@ pub struct CacheArgs {
     #[arg(help = window("Newest", KvWindow::DEFAULT_NEWEST))]
     #[arg(alias = "EngineOptions::kv_window")]
     pub kv_window: Option<usize>,
-    /// Keep all positions in layers that see a sliding window, too: more memory, and no text is computed
-    /// again after a cut
+    /// Keep all positions in sliding-window layers too: takes more memory, but a truncation computes nothing
+    /// again
     #[arg(long)]
     #[arg(alias = "LLAMA_ARG_SWA_FULL")]
     pub swa_full: bool,
@@ -235,7 +235,7 @@ pub struct CacheArgs {
 
 /// The help of `--kv-cache-type`, from the registry.
 fn cache_types() -> String {
-    format!("How the KV cache keeps numbers: {} [default: f16]", ggml_types::kv::names_with_notes())
+    format!("Type of the KV cache: {} [default: f16]", ggml_types::kv::names_with_notes())
 }
 
 impl CacheArgs {
@@ -283,19 +283,19 @@ fn window(which: &str, default: usize) -> String {
 /// What the user knows about a file that the file does not say.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
-    /// Whose type ids the file uses, where it leaves doubt: ggml, bitnet
+    /// Whose type ids the file uses if that is ambiguous: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
     #[arg(alias = "OpenOptions::dialect")]
     pub dialect: Option<Dialect>,
-    /// Pre-tokenizer, where the file names none or a wrong one: llama-bpe, gpt-2, default, ...
+    /// Pre-tokenizer, if the file names none or a wrong one: llama-bpe, gpt-2, default, ...
     #[arg(long, value_name = "NAME")]
     #[arg(alias = "TokenizerOptions::pre")]
     pub tokenizer_pre: Option<String>,
-    /// Read the file instead of mapping it: on the CPU, weights are memory of the process then
+    /// Read the file instead of mapping it; on the CPU, weights then count as memory of the process
     #[arg(long)]
     #[arg(alias = "LLAMA_ARG_NO_MMAP")]
     no_mmap: bool,
-    /// Keep all of the mapped file in memory; RLIMIT_MEMLOCK must allow that
+    /// Lock the mapped file in memory; RLIMIT_MEMLOCK must allow it
     #[arg(long, conflicts_with = "no_mmap")]
     #[arg(aliases = ["LLAMA_ARG_MLOCK", "OpenOptions::access"])]
     mlock: bool,
@@ -304,8 +304,8 @@ pub struct FileArgs {
     #[arg(default_missing_value = "1", value_parser = clap::value_parser!(u8).range(..=1))]
     #[arg(alias = "-mmp")]
     mmap: Option<u8>,
-    /// How weights come into memory (also -lm): auto maps the file, or reads what has no room in every step;
-    /// mmap always maps it, and leaves it to the system which pages stay; none is --no-mmap; mlock, or
+    /// How weights are loaded (also -lm): auto maps the file, and reads layers that do not fit in memory in
+    /// every step; mmap always maps it and leaves paging to the system; none is --no-mmap; mlock, or
     /// mmap+mlock, is --mlock [default: auto]
     #[arg(long, value_name = "HOW", value_enum, conflicts_with_all = ["no_mmap", "mlock", "mmap"])]
     #[arg(aliases = ["-lm", "LLAMA_ARG_LOAD_MODE"])]

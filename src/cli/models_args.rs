@@ -11,20 +11,20 @@ use super::hub_args::{AccessArgs, is_name};
 /// Several models, which requests choose by name.
 #[derive(Args, Clone, Debug)]
 pub struct ModelsArgs {
-    /// Folder whose GGUF files, and those of the folders in it, are models by the names of their files
+    /// Folder of GGUF files, searched with its subfolders; each file is a model of its name
     #[arg(long, value_name = "DIR", help_heading = "Several models, each loaded when it is asked for")]
     #[arg(alias = "LLAMA_ARG_MODELS_DIR")]
     models_dir: Option<PathBuf>,
-    /// More models, with commas or repeated; what asks for no model gets -m's, or else the first of these
+    /// More models, comma-separated or repeated; a request that names none gets -m's or else the first one
     #[arg(long, value_name = "[NAME=]FILE|hf.co/...", value_delimiter = ',', value_parser = named)]
     #[arg(help_heading = "Several models, each loaded when it is asked for")]
     models: Vec<ModelFile>,
-    /// Models that are loaded at a time; 0 sets no limit
+    /// Maximum number of loaded models; 0 sets no limit
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(help_heading = "Several models, each loaded when it is asked for")]
     #[arg(alias = "LLAMA_ARG_MODELS_MAX")]
     models_max: usize,
-    /// Memory of all loaded models in MiB; 0 sets no limit but the machine's
+    /// Maximum memory of all loaded models in MiB; 0 is what the machine has
     #[arg(long, value_name = "MIB", default_value_t = 0)]
     #[arg(help_heading = "Several models, each loaded when it is asked for")]
     models_memory: u64,

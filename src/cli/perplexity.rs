@@ -19,18 +19,18 @@ use crate::eval::{Chunks, OUTPUTS};
 
 /// Computes the perplexity of a text as llama-perplexity does.
 ///
-/// The text becomes tokens as a whole, with BOS in front where the model wants one, and is cut into chunks of
-/// C tokens (--ctx-size); what is left at its end is ignored. Each chunk starts with an empty context,
-/// and its first token is replaced by BOS where the model wants one. Scored are the tokens C/2 + 1 to C - 1
-/// of each chunk, counted from 0, each from the logits of the one before it: 255 of 512. PPL is the
-/// exponential of the mean of -ln p over all of them.
+/// The text is tokenized as a whole, with BOS in front where the model wants one, and cut into chunks of C
+/// tokens (--ctx-size); an incomplete last chunk is ignored. Each chunk starts with an empty context, and its
+/// first token is replaced by BOS where the model wants one. Tokens C/2 + 1 to C - 1 of each chunk, counted
+/// from 0, are scored, each by the logits of the one before it: 255 of 512. PPL is the exponential of the
+/// mean of -ln p over all of them.
 ///
-/// Special tokens that are spelled out in the text, `<|endoftext|>` between documents for example, are text
-/// as any other, unless --special says otherwise.
+/// Special tokens that are spelled out in the text, such as `<|endoftext|>` between documents, are plain text
+/// unless --special is given.
 ///
 /// The text is scored as it is; a byte order mark and CRLF in it are tokens, and a note says so.
 ///
-/// --save-logits keeps the log-probabilities, and --kl-base compares with what was kept.
+/// --save-logits saves the log-probabilities, and --kl-base compares with saved ones.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna perplexity -m model.gguf -f wiki.test.raw

@@ -24,10 +24,10 @@ use crate::program::PAGE;
 
 /// Shows the memory that a model takes, part by part, and the contexts that fit a device.
 ///
-/// Only the descriptions in the file are read, of a model of the hub or at an address too, and nothing is
-/// allocated. With
-/// --vram or --card the device is an NVIDIA card that need not be here. Sums of weights, KV cache and buffers
-/// are what is allocated; what a driver takes on top is an estimate, and said to be one.
+/// Only the header of the file is read, also of a model of the hub or at an address, and nothing is
+/// allocated. With --vram or --card the device is an NVIDIA card that need not be in this machine. Weights,
+/// KV cache and buffers are counted by the code that allocates them; what the driver takes on top is an
+/// estimate, and marked as one.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna plan -m model.gguf
@@ -37,22 +37,22 @@ use crate::program::PAGE;
 pub struct PlanArgs {
     #[command(flatten)]
     load: LoadArgs,
-    /// Positions of the context [default: the trained one, at most 4096]
+    /// Context length [default: the trained one, at most 4096]
     #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     #[arg(value_parser = count)]
     ctx_size: usize,
-    /// Sequences that run at a time (also -np)
+    /// Number of sequences that run at a time (also -np)
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Plans for an NVIDIA card with so much memory, such as 16G
+    /// Plan for an NVIDIA card with this much memory, such as 16G
     #[arg(long, value_name = "SIZE", value_parser = memory_size, conflicts_with = "device")]
     vram: Option<u64>,
-    /// Plans for this NVIDIA card, by words of its name, such as 'rtx 5080' [default: the one with --vram]
+    /// Plan for this NVIDIA card, by words of its name, such as 'rtx 5080' [default: one with --vram]
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     #[arg(alias = "DeviceOptions::card")]
     card: Option<String>,
-    /// MiB that stay free on each device [default: on a card the larger of 512 and 3 % of what is free]
+    /// MiB that stay free on each device [default: on a GPU the larger of 512 and 3 % of what is free]
     #[arg(long, value_name = "MIB")]
     fit_target: Option<u32>,
     /// Write JSON

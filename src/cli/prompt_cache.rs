@@ -14,13 +14,13 @@ use crate::engine::{Engine, Session};
 /// Where a session is kept between runs, as in llama.cpp.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PromptCacheArgs {
-    /// File that keeps the computed prompt: what this prompt has in common with it is not computed again
+    /// File of a computed prompt; the prefix that this prompt shares with it is not computed again
     #[arg(long, value_name = "FILE")]
     pub prompt_cache: Option<PathBuf>,
-    /// Keep what is generated in it, too
+    /// Save the generated tokens in it too
     #[arg(long, requires = "prompt_cache")]
     pub prompt_cache_all: bool,
-    /// Use it and leave it as it is
+    /// Use it without changing it
     #[arg(long, requires = "prompt_cache", conflicts_with = "prompt_cache_all")]
     pub prompt_cache_ro: bool,
 }

@@ -10,16 +10,15 @@ use super::{CliError, names, report};
 use crate::gguf::{Gguf, zero_matrices};
 use crate::hub::{Choice, Hub, Listing, Name};
 
-/// Gets a model from the Hugging Face hub, and prints where it is.
+/// Downloads a model from the Hugging Face hub, and prints its path.
 ///
 /// NAME is user/repo, user/repo:TAG, user/repo/file.gguf or user/repo@revision..., also as
-/// hf.co/user/repo:TAG, hf://user/repo@revision/file.gguf or the address of a page. Without a tag it is the
-/// file of the first of I2_S, TQ2_0, TQ1_0, Q2_0, Q4_K_M and Q8_0 that is there, or else the first. Of a
-/// split model all parts come.
+/// hf.co/user/repo:TAG, hf://user/repo@revision/file.gguf or the address of a page. Without a tag, it is the
+/// file of the first of I2_S, TQ2_0, TQ1_0, Q2_0, Q4_K_M and Q8_0 that exists, or else the first file. All
+/// parts of a split model are downloaded.
 ///
-/// What was begun goes on where it stopped, and size and hash of every file are checked before it gets its
-/// name. The cache is the one of huggingface_hub: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT and
-/// HF_HUB_OFFLINE mean what they mean there.
+/// An interrupted download is resumed, and the size and hash of every file are checked. The cache is that of
+/// huggingface_hub: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE have the same meaning.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna pull microsoft/bitnet-b1.58-2B-4T-gguf
@@ -33,10 +32,10 @@ pub struct PullArgs {
     /// Branch, tag or commit [default: main]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
-    /// Show which files are meant, how large they are and what of them is there, and get nothing
+    /// List the files, their sizes and what is in the cache, without downloading
     #[arg(long)]
     dry_run: bool,
-    /// Get safetensors, configuration and vocabulary in place of a GGUF file, for sterna convert
+    /// Download safetensors, configuration and vocabulary instead of a GGUF file, for sterna convert
     #[arg(long, conflicts_with = "hf_file")]
     checkpoint: bool,
     #[command(flatten)]

@@ -17,24 +17,25 @@ use crate::backend::physical_cores;
 use crate::gguf::{Gguf, OpenOptions, type_id, type_named};
 use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorReport};
 
-/// Makes a model of another weight type, as llama-quantize does.
+/// Quantizes a model, as llama-quantize does.
 ///
-/// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is quantised already is
+/// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is quantized already is
 /// refused unless it has the wanted type or --allow-requantize is given. TYPE is a mix such as Q4_K_M, or a
-/// type.
+/// weight type.
 ///
 /// A mix chooses the type of every tensor by llama.cpp's rules; --tensor-type, --token-embedding-type and
-/// --output-tensor-type say otherwise for some, --pure gives the mix's own type to all. By a type that is no
-/// mix, linear weights get it, vectors such as norms f32, and the embedding and the output head the type too,
-/// but f16 with ternary weights, as bitnet.cpp's files have it. A tensor whose rows a type cannot hold gets
-/// another one, and a note says so.
+/// --output-tensor-type override it for some tensors, --pure gives the mix's main type to all. With a weight
+/// type, linear weights, embedding and output head get it, and vectors such as norms are f32; embedding and
+/// head of a ternary type are f16, as in bitnet.cpp's files. A tensor whose rows do not fit the type's blocks
+/// gets another type, and a note says so.
 ///
-/// i2_s has one scale a tensor, and weights that are not ternary yet are rounded by BitNet's rule: scale =
-/// mean |w|, taken in double precision, and code = clamp(round(w / scale), -1, 1), halves to even. Weights
-/// that are -s, 0 and s already keep their values to the bit. tq1_0 and tq2_0 take the largest magnitude of
-/// each block for its scale, as llama.cpp does; with --absmean they get BitNet's values first.
+/// i2_s has one scale per tensor, and weights that are not ternary yet are rounded by BitNet's rule: scale =
+/// mean |w|, in double precision, and code = clamp(round(w / scale), -1, 1), halves to even. Weights that are
+/// -s, 0 and s already keep their exact values. tq1_0 and tq2_0 take the largest magnitude of each block as
+/// its scale, as llama.cpp does; with --absmean weights are rounded by BitNet's rule first.
 ///
-/// stdout gets a line a tensor: the error is the root of the sum of squared differences over that of squares.
+/// Prints one line per tensor to stdout; its error is the root of the sum of squared differences over that of
+/// squares.
 #[derive(Args, Debug)]
 #[command(override_usage = "sterna quantize [OPTIONS] <IN.gguf> <OUT.gguf> <TYPE> [THREADS]
        sterna quantize [OPTIONS] --type <TYPE> <IN.gguf> <OUT.gguf>
@@ -46,10 +47,10 @@ use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantiz
   sterna quantize --type i2_s --head-type q6_k bitnet-bf16-00001-of-00002.gguf bitnet.gguf
   sterna quantize --type tq2_0 --absmean bitnet-f32.gguf bitnet-tq2_0.gguf")]
 pub struct QuantizeArgs {
-    /// The model to read: a file, or one of the hub as in hf.co/user/repo:BF16
+    /// Input model: a file, or a hub name such as hf.co/user/repo:BF16
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
-    /// The file to make
+    /// Output file
     #[arg(value_name = "OUT.gguf", required_unless_present = "dry_run")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -69,37 +70,37 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "TYPE", value_parser = type_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
     output_tensor_type: Option<&'static dyn QuantType>,
-    /// Leave the output head (output.weight) as it is
+    /// Keep the type of the output head (output.weight)
     #[arg(long, conflicts_with_all = ["output_tensor_type", "head_type"])]
     leave_output_tensor: bool,
-    /// Type of the tensors in whose names a regular expression is found; several are tried in their order
+    /// Type of tensors whose name matches a regular expression (repeatable; the first match counts)
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_type)]
     tensor_type: Vec<Override>,
-    /// One type for all matrices, the embedding and the output head included
+    /// Use one type for all matrices, including the embedding and the output head
     #[arg(long)]
     #[arg(alias = "QuantizeOptions::pure")]
     pure: bool,
-    /// Which columns matter: a file of sterna imatrix or llama-imatrix (GGUF or .dat)
+    /// Importance matrix: a file of sterna imatrix or llama-imatrix (GGUF or .dat)
     #[arg(long, value_name = "FILE")]
     #[arg(alias = "QuantizeOptions::imatrix")]
     imatrix: Option<PathBuf>,
-    /// Show what would become of every tensor, and write nothing
+    /// Show the type of every tensor without writing a file
     #[arg(long)]
     dry_run: bool,
     /// Round linear weights to ternary by BitNet's rule before they are encoded (i2_s always does)
     #[arg(long)]
     absmean: bool,
-    /// Quantise what is quantised already, too: it loses twice
+    /// Also quantize tensors that are quantized already, which loses precision twice
     #[arg(long)]
     #[arg(alias = "QuantizeOptions::requantize")]
     allow_requantize: bool,
     /// Threads [default: physical cores]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     threads: Option<Threads>,
-    /// Replace the file where it is there already
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
-    /// Whose type ids the file uses, where it leaves doubt: ggml, bitnet
+    /// Whose type ids the file uses if that is ambiguous: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
     dialect: Option<Dialect>,
 }
@@ -108,10 +109,10 @@ pub struct QuantizeArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct TypeArgs {
-    /// Mix, or type of the weights
+    /// Mix or weight type
     #[arg(value_name = "TYPE", value_parser = recipe_parser(), ignore_case = true)]
     positional: Option<Recipe>,
-    /// The same as a flag
+    /// The same, as a flag
     #[arg(long = "type", value_name = "TYPE", value_parser = recipe_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
     flag: Option<Recipe>,

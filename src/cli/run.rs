@@ -17,12 +17,11 @@ use crate::demo;
 use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
 use crate::tokenizer::Special;
 
-/// Turns a prompt into text.
+/// Generates text from a prompt.
 ///
-/// The text goes to stdout and nothing else does; timings go to stderr. The prompt is -p, -f or stdin, and
-/// special tokens that are spelled out in it are parsed. In a file or on stdin CRLF is a newline, and a byte
-/// order mark and one newline at the end are dropped. The demo model needs no prompt: it tells a story by
-/// itself.
+/// Only the text goes to stdout; timings go to stderr. The prompt is -p, -f or stdin, and special tokens that
+/// are spelled out in it are parsed. In a file or on stdin CRLF is a newline, and a byte order mark and one
+/// newline at the end are dropped. The demo model needs no prompt: it tells a story by itself.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna run
@@ -51,31 +50,31 @@ pub struct RunArgs {
     /// File with the prompt
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Most tokens to generate; -1 is as many as the context holds
+    /// Maximum tokens to generate; -1 fills the context
     #[arg(short, long, value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     #[arg(alias = "LLAMA_ARG_N_PREDICT")]
     n_predict: i64,
-    /// Continuations of the prompt, which is computed once, each behind a line with its number; their seeds
-    /// are that of --seed, and one more each (also -np)
+    /// Number of continuations of the prompt, which is computed once; a line with its number precedes each,
+    /// and their seeds count up from --seed (also -np)
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(aliases = ["-np", "LLAMA_ARG_N_PARALLEL", "EngineOptions::n_seqs", "Request::n"])]
     parallel: u16,
-    /// Stop before this text, which may spell a control token; it is not shown (repeatable)
+    /// Stop before this text, which may be a control token; it is not printed (repeatable)
     #[arg(short = 'r', long, value_name = "TEXT", visible_alias = "reverse-prompt")]
     #[arg(allow_hyphen_values = true)]
     stop: Vec<String>,
-    /// Go on where the model would end its text
+    /// Continue past the end of the text
     #[arg(long)]
     ignore_eos: bool,
-    /// Take \n, \t and other escapes in -p and --stop as they stand
+    /// Do not process escapes such as \n and \t in -p and --stop
     #[arg(long)]
     no_escape: bool,
-    /// Show control tokens as text
+    /// Print control tokens as text
     #[arg(long, visible_alias = "special")]
     show_special: bool,
-    /// Also say what was loaded and what it takes, and at the end how large the KV cache is
+    /// Also print what was loaded, how much memory it takes, and at the end the size of the KV cache
     #[arg(short, long)]
     verbose: bool,
 }

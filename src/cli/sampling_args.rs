@@ -8,7 +8,7 @@ use crate::engine::{Engine, SamplerOptions, recommended};
 /// How each token is picked.
 #[derive(Args, Clone, Debug)]
 #[command(
-    next_help_heading = "Sampling, where the model's file recommends nothing else (general.sampling.*)"
+    next_help_heading = "Sampling (a model file may recommend other defaults: general.sampling.*)"
 )]
 pub struct SamplingArgs {
     /// Temperature; 0 always picks the most likely token [default: 0.8]
@@ -31,26 +31,26 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "P", default_value_t = 1.0, alias = "typical-p")]
     #[arg(alias = "SamplerOptions::typical_p")]
     pub typical: f32,
-    /// Divide the logits of recent tokens; 1 does nothing [default: 1]
+    /// Divide the logits of recent tokens by X; 1 disables it [default: 1]
     #[arg(long, value_name = "X")]
     #[arg(aliases = ["LLAMA_ARG_REPEAT_PENALTY", "SamplerOptions::repeat_penalty"])]
     pub repeat_penalty: Option<f32>,
-    /// Take X from the logit of every recent token
+    /// Subtract X from the logit of every recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     #[arg(aliases = ["LLAMA_ARG_PRESENCE_PENALTY", "SamplerOptions::presence_penalty"])]
     pub presence_penalty: f32,
-    /// Take X from the logit of a recent token as often as it occurred
+    /// Subtract X from the logit of a recent token for each time it occurred
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     #[arg(aliases = ["LLAMA_ARG_FREQUENCY_PENALTY", "SamplerOptions::frequency_penalty"])]
     pub frequency_penalty: f32,
-    /// How many tokens are recent; 0 none, -1 the whole context [default: 64]
+    /// Number of recent tokens; 0 is none, -1 the whole context [default: 64]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub repeat_last_n: Option<i64>,
     /// Seed; the same seed and flags give the same text [default: random]
     #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
     #[arg(alias = "LLAMA_ARG_SEED")]
     pub seed: Option<i64>,
-    /// Add to the logit of a token: 15043+1.5, 15043-1, 15043-inf (repeatable; also -l)
+    /// Add to the logit of a token, as in 15043+1.5, 15043-1 or 15043-inf (repeatable)
     #[arg(short, long, value_name = "TOKEN(+/-)BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     #[arg(alias = "SamplerOptions::logit_bias")]
     pub logit_bias: Vec<(u32, f32)>,

@@ -10,26 +10,26 @@ use super::model_args::DeviceArgs;
 use crate::backend::{self, Backend, BackendError};
 use crate::selftest::{self, Line, Subject};
 
-/// Runs models of random weights stage by stage on a backend and on the CPU, and compares every buffer; then
-/// steps as a whole, each queued before the one before has ended, against the same stages one by one.
+/// Tests a backend against the CPU on models of random weights, stage by stage.
 ///
-/// Both start every stage from the same values, so the first stage that goes wrong is the one that is named.
-/// A row of the table is one stage over steps of so many rows: the largest difference of any of its outputs
-/// from the CPU's, relative to the largest of them, and how large it may be. Every KV cache that the backend
-/// has takes its turn.
+/// Every buffer is compared after every stage, then whole steps, each queued before the previous one has
+/// ended, are compared with the same stages one by one. Both backends start every stage from the same values,
+/// so the first stage that fails is the one that is named. A row of the table is one stage over steps of so
+/// many rows: the largest difference of its outputs from the CPU's, relative to the largest output, and the
+/// allowed one. Every KV cache type of the backend is tested.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna selftest --backend cuda")]
 pub struct SelftestArgs {
-    /// What is tested
+    /// Backend to test
     #[arg(long, value_name = "NAME", default_value = "auto")]
     backend: String,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Leaves out the layer of real size, which takes longest
+    /// Leave out the layer of real size, which takes longest
     #[arg(long)]
     small: bool,
-    /// Only what a card has to pass before it runs its first model, over this KV cache
+    /// Only the tests that a device passes before its first model, with this KV cache type
     #[arg(long, value_name = "TYPE", num_args = 0..=1, default_missing_value = "f16")]
     #[arg(conflicts_with = "small")]
     quick: Option<String>,

@@ -20,11 +20,11 @@ use super::{CliError, Interrupted, input, names};
 use crate::engine::EngineOptions;
 use crate::serve::{Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
 
-/// Answers requests of OpenAI's API, llama-server's, Anthropic's and ollama's.
+/// Serves the APIs of OpenAI, llama-server, Anthropic and ollama over HTTP.
 ///
-/// A page to talk with the model is at /. Ctrl-C or SIGTERM lets answers end, and then ends the server; a
-/// second one ends it at once. Environment variables named as llama-server's (`LLAMA_ARG_PORT`, ...) stand in
-/// for flags that are not given.
+/// A chat page is at /. On ctrl-C or SIGTERM the server finishes the running answers and exits; a second one
+/// ends it at once. llama-server's environment variables (`LLAMA_ARG_PORT`, ...) set flags that are not
+/// given.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna serve
@@ -46,38 +46,38 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     #[arg(alias = "LLAMA_ARG_HOST")]
     host: String,
-    /// Port to listen on; 0 takes a free one
+    /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     #[arg(alias = "LLAMA_ARG_PORT")]
     port: u16,
-    /// Key that requests must bring, or several with commas; --api-key-file keeps it out of `ps`
+    /// API key that requests must carry, or several, comma-separated; --api-key-file keeps it out of `ps`
     #[arg(long, value_name = "KEY")]
     #[arg(alias = "LLAMA_API_KEY")]
     api_key: Option<String>,
-    /// File with keys, one a line
+    /// File with API keys, one per line
     #[arg(long, value_name = "FILE")]
     #[arg(alias = "LLAMA_ARG_API_KEY_FILE")]
     api_key_file: Option<PathBuf>,
-    /// Private key, PEM: with --ssl-cert-file the server speaks HTTPS (builds with the feature `tls`)
+    /// Private key (PEM); with --ssl-cert-file the server speaks HTTPS (builds with the feature `tls`)
     #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
     #[arg(alias = "LLAMA_ARG_SSL_KEY_FILE")]
     ssl_key_file: Option<PathBuf>,
-    /// Certificate, PEM, and those that vouch for it
+    /// Certificate chain (PEM)
     #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
     #[arg(alias = "LLAMA_ARG_SSL_CERT_FILE")]
     ssl_cert_file: Option<PathBuf>,
     #[command(flatten)]
     grpc: GrpcArgs,
-    /// Seconds after which a step of the engine counts as hung, and the process ends [default: by the model's
+    /// Seconds after which a step of the engine counts as hung and the process exits [default: by the model's
     /// size, at least 30]
     #[arg(long, value_name = "S")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     step_timeout: Option<u64>,
-    /// Sequences that run at a time (also -np)
+    /// Number of sequences that run at a time (also -np)
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     parallel: u16,
-    /// Positions of the KV cache for all sequences together [default: the context of each]
+    /// Positions of the KV cache shared by all sequences [default: parallel x context]
     #[arg(long, value_name = "N")]
     #[arg(alias = "EngineOptions::kv_positions")]
     kv_positions: Option<usize>,
@@ -85,63 +85,63 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "NAME")]
     #[arg(alias = "LLAMA_ARG_ALIAS")]
     alias: Option<String>,
-    /// Most tokens of an answer if the request does not say; -1 is as many as the context holds
+    /// Maximum tokens of an answer if the request sets none; -1 fills the context
     #[arg(short, long, value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
-    /// Chat template instead of the file's: bitnet, chatml, llama3, or a file with Jinja
+    /// Chat template in place of the model's: bitnet, chatml, llama3, or a Jinja file
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
     chat_template: Option<String>,
-    /// Answer at /metrics
+    /// Serve Prometheus metrics at /metrics
     #[arg(long)]
     #[arg(alias = "LLAMA_ARG_ENDPOINT_METRICS")]
     metrics: bool,
-    /// Answer at /slots (it does by default)
+    /// Serve /slots (the default)
     #[arg(long, overrides_with = "no_slots")]
     #[arg(alias = "LLAMA_ARG_ENDPOINT_SLOTS")]
     slots: bool,
-    /// Do not answer at /slots
+    /// Do not serve /slots
     #[arg(long)]
     no_slots: bool,
-    /// Folder in which /slots/N?action=save keeps what a slot has computed
+    /// Folder for the KV cache that /slots/N?action=save saves
     #[arg(long, value_name = "DIR")]
     #[arg(alias = "LLAMA_ARG_SLOT_SAVE_PATH")]
     slot_save_path: Option<PathBuf>,
-    /// Folder with the page that runs models in the browser, which web/build writes: answer at /local/
+    /// Serve this folder, which web/build writes, at /local/: the page that runs models in the browser
     #[arg(long, value_name = "DIR")]
     local_page: Option<PathBuf>,
-    /// Compute every prompt anew unless the request says otherwise
+    /// Do not reuse cached prompts unless the request asks for it
     #[arg(long)]
     no_cache_prompt: bool,
-    /// MiB of memory for the KV pages of sequences that have given them to others: they are copied back, and
-    /// what has no room is computed again
+    /// MiB of host memory for KV pages of preempted sequences, which are copied back later; pages that do not
+    /// fit are computed again
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     swap_space: u32,
-    /// Requests that may wait for a slot; more are refused
+    /// Maximum number of waiting requests; more are refused
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
-    /// Connections at a time; further ones wait until one is closed
+    /// Maximum number of connections; further ones wait
     #[arg(long, value_name = "N", default_value_t = 1024)]
     connections: usize,
-    /// Origins of web pages that may ask, with commas, or *
+    /// Origins that browsers may send requests from, comma-separated, or *
     #[arg(long, value_name = "LIST")]
     #[arg(alias = "LLAMA_ARG_CORS_ORIGINS")]
     cors_origins: Option<String>,
-    /// Names by which clients may call a server on loopback beside localhost, with commas
+    /// Host names that a server on loopback accepts besides localhost, comma-separated
     #[arg(long, value_name = "LIST")]
     allowed_hosts: Option<String>,
-    /// Seconds that a client may leave an answer unread
+    /// Seconds after which a client that does not read its answer is disconnected
     #[arg(long, value_name = "S", default_value_t = 60)]
     #[arg(aliases = ["-to", "LLAMA_ARG_TIMEOUT"])]
     timeout: u64,
-    /// Seconds of silence after which a stream says that it is still there
+    /// Seconds of silence after which a stream sends a ping
     #[arg(long, value_name = "S", default_value_t = 30)]
     #[arg(alias = "LLAMA_ARG_SSE_PING_INTERVAL")]
     sse_ping_interval: u64,
-    /// How the log is written
+    /// Log format
     #[arg(long, value_name = "HOW", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
-    /// Also log what is of use when something is wrong
+    /// Also log debug messages
     #[arg(short, long)]
     verbose: bool,
 }

@@ -14,30 +14,29 @@ use crate::gguf::{Gguf, PartLimit, Rewrite, part_name};
 
 /// Splits a model into several files, as llama-gguf-split does.
 ///
-/// The parts are OUT-00001-of-0000N.gguf and so on, the names by which every reader of GGUF finds the others;
-/// OUT may end in .gguf itself.
-/// Tensors keep their bytes. All metadata is in the first part.
+/// The parts are named OUT-00001-of-0000N.gguf and so on, by which readers of GGUF find the others; OUT may
+/// end in .gguf. Tensors are copied unchanged. All metadata is in the first part.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna split --split-max-size 4G model.gguf model
   sterna split --split-max-tensors 128 model.gguf model
   sterna split --dry-run --split-max-size 500M model.gguf model")]
 pub struct SplitArgs {
-    /// The model to read
+    /// Input model
     #[arg(value_name = "IN.gguf")]
     input: PathBuf,
-    /// Where the parts go: a folder and the beginning of their names
+    /// Folder of the parts and the prefix of their names
     #[arg(value_name = "OUT")]
     out: PathBuf,
     #[command(flatten)]
     limit: LimitArgs,
-    /// Keep tensors out of the first part, which then has the metadata alone
+    /// Write no tensors to the first part, only metadata
     #[arg(long)]
     no_tensor_first_split: bool,
-    /// Show the parts, and write nothing
+    /// Show the parts without writing them
     #[arg(long)]
     dry_run: bool,
-    /// Replace files that are there already
+    /// Overwrite output files if they exist
     #[arg(long)]
     force: bool,
 }
@@ -46,10 +45,10 @@ pub struct SplitArgs {
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 struct LimitArgs {
-    /// Bytes of tensors in a part at most, in thousands of thousands (M) or that again a thousand times (G)
+    /// Maximum bytes of tensors per part, in units of 10^6 (M) or 10^9 (G)
     #[arg(long, value_name = "N(M|G)", value_parser = size)]
     split_max_size: Option<u64>,
-    /// Tensors in a part at most [default: 128]
+    /// Maximum number of tensors per part [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     split_max_tensors: Option<u32>,
 }
@@ -62,10 +61,10 @@ pub struct MergeArgs {
     /// Any part of the model
     #[arg(value_name = "PART.gguf")]
     input: PathBuf,
-    /// The file to make
+    /// Output file
     #[arg(value_name = "OUT.gguf")]
     out: PathBuf,
-    /// Replace the file where it is there already
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
 }

@@ -9,10 +9,10 @@ use super::CliError;
 use super::out_file::OutFile;
 use crate::synth::{PRESETS, Preset, Spec, Synth};
 
-/// Makes a model of random weights: the shape of a known one, and a vocabulary that can say any text.
+/// Makes a model of random weights, with the shape of a known model and a vocabulary of all bytes.
 ///
-/// What it says is noise, but it is as large and as fast as the model whose shape it has. The same flags
-/// give the same file on every machine.
+/// It generates noise, but is as large and as fast as the model whose shape it has. The same flags give the
+/// same file on every machine.
 #[derive(Args, Debug)]
 #[command(after_help = "Other flags change one number of a preset.
 
@@ -49,15 +49,15 @@ pub struct SynthArgs {
     #[arg(long, value_name = "N")]
     #[arg(alias = "Spec::head_dim")]
     head_dim: Option<usize>,
-    /// Tokens
+    /// Vocabulary size
     #[arg(long, value_name = "N")]
     #[arg(alias = "Spec::n_vocab")]
     vocab: Option<usize>,
-    /// Positions that the model says it was trained with
+    /// Trained context length
     #[arg(long, value_name = "N")]
     #[arg(alias = "Spec::n_ctx")]
     ctx: Option<usize>,
-    /// Whether the embedding is the output head too
+    /// Tie the output head to the embedding
     #[arg(long, value_name = "BOOL")]
     tied: Option<bool>,
     /// Type of the matrices in the blocks [default: the preset's]
@@ -68,17 +68,17 @@ pub struct SynthArgs {
     #[arg(long, value_name = "TYPE")]
     #[arg(alias = "Spec::head_ty")]
     head_type: Option<String>,
-    /// Everything random follows from it
+    /// Seed of the random weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write the descriptions alone, and a hole in place of the weights, which takes no room on most disks:
-    /// what `sterna plan` wants
+    /// Write only the header, and a hole in place of the weights, which takes no space on most disks; enough
+    /// for `sterna plan`
     #[arg(long)]
     no_weights: bool,
-    /// Replace the file where it is there already
+    /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
-    /// The file to make
+    /// Output file
     #[arg(value_name = "OUT.gguf")]
     out: PathBuf,
 }

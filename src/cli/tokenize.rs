@@ -12,12 +12,11 @@ use super::source::Source;
 use super::{CliError, input, names};
 use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
-/// Shows the tokens of a text. A vocabulary-only file will do.
+/// Shows the tokens of a text. A vocabulary-only file is enough.
 ///
-/// The text is TEXT, -f or stdin, taken as it is: no newline is dropped, no escape read; or -p, as
-/// llama-tokenize reads it. It must be UTF-8.
-/// Each line of output is a token's id and, between quotes, the bytes it writes. BOS and EOS are added where
-/// the file asks for them.
+/// The text is TEXT, -f or stdin, taken as it is: no newline is dropped and no escape processed; or -p, as
+/// llama-tokenize reads it. It must be UTF-8. Each line of output is the id of a token and, in quotes, its
+/// bytes. BOS and EOS are added where the file asks for them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna tokenize -m model.gguf 'Hello, world'
@@ -25,7 +24,7 @@ use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
   sterna tokenize -m model.gguf --ids --special '<|begin_of_text|>Hi<|eot_id|>'
   sterna tokenize -m model.gguf --ids --no-bos < book.txt > book.ids")]
 pub struct TokenizeArgs {
-    /// GGUF file of the model or of its vocabulary alone [default: the demo model in this program]
+    /// GGUF file of the model or of its vocabulary alone [default: the built-in demo model]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -35,37 +34,37 @@ pub struct TokenizeArgs {
     /// The text
     #[arg(value_name = "TEXT", conflicts_with_all = ["file", "prompt", "stdin"])]
     text: Option<String>,
-    /// The text as llama-tokenize has it: escapes are read unless --no-escape is there, special tokens unless
-    /// --no-parse-special is
+    /// The text as llama-tokenize takes it: escapes are processed unless --no-escape is given, special tokens
+    /// parsed unless --no-parse-special is
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["file", "stdin"])]
     prompt: Option<String>,
     /// File with the text
     #[arg(short, long, value_name = "FILE", conflicts_with = "stdin")]
     file: Option<PathBuf>,
-    /// Read the text from stdin, as where none is given
+    /// Read the text from stdin, as if no text is given
     #[arg(long)]
     stdin: bool,
-    /// Write the ids alone, as one list: [1, 2, 3]
+    /// Print only the ids, as one list: [1, 2, 3]
     #[arg(long)]
     ids: bool,
-    /// Read special tokens that are spelled out in the text as tokens
+    /// Parse special tokens that are spelled out in the text
     #[arg(long)]
     #[arg(alias = "-sp")]
     special: bool,
-    /// Take special tokens that are spelled out as text: those of -p, and all without --special
+    /// Treat special tokens as plain text: those of -p, and all without --special
     #[arg(long, conflicts_with = "special")]
     no_parse_special: bool,
-    /// Take escapes in -p as they stand
+    /// Do not process escapes in -p
     #[arg(long)]
     no_escape: bool,
-    /// Read escapes in TEXT, -f and stdin, too
+    /// Also process escapes in TEXT, -f and stdin
     #[arg(short, long, conflicts_with = "no_escape")]
     escape: bool,
-    /// Also say how many tokens there are, in a line at the end
+    /// Also print the number of tokens, in a line at the end
     #[arg(long)]
     show_count: bool,
-    /// Add no BOS and no EOS
+    /// Do not add BOS and EOS
     #[arg(long)]
     no_bos: bool,
 }
