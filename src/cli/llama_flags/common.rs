@@ -4,21 +4,21 @@ use super::Value::{Maybe, None, One, Two};
 use super::{Flag, Verdict, by, flag, refused, taken};
 
 // Ways out that several flags share.
-const TEXT: &str = "models read text alone";
-const DOWNLOAD: &str = "-m takes addresses of the Hugging Face hub; of elsewhere, download the file";
-const WHOLE: &str = "a model runs on one backend whole; --backend names it";
-const PLACE: &str = "taskset places a program on processors";
+const TEXT: &str = "only text models are supported";
+const DOWNLOAD: &str = "-m takes addresses of the Hugging Face hub; from elsewhere, download the file first";
+const WHOLE: &str = "a model runs on one backend as a whole; --backend selects it";
+const PLACE: &str = "taskset pins a program to CPUs";
 const NICE: &str = "nice sets the priority of a program";
-const POLL: &str = "how threads wait is not to be chosen; leave it out";
+const POLL: &str = "how threads wait cannot be chosen; leave it out";
 const ADAPTER: &str = "merge the adapter into the model's file";
-const STEERING: &str = "steering vectors are not there; leave it out";
-const SAMPLERS: &str = "there are --temp, --top-k, --top-p, --min-p, --typical and penalties";
-const SILENCE: &str = "the log is on stderr; 2>/dev/null leaves it out";
-const MORE: &str = "`run`, `chat` and `serve` say more with -v; 2>/dev/null leaves all of it out";
-const LOG: &str = "the log's form is not to be chosen; `sterna serve --log-format json` writes JSON";
-const FIXED: &str = "how many positions this takes is known; leave it out";
+const STEERING: &str = "steering vectors are not supported; leave it out";
+const SAMPLERS: &str = "supported are --temp, --top-k, --top-p, --min-p, --typical and penalties";
+const SILENCE: &str = "the log goes to stderr; 2>/dev/null drops it";
+const MORE: &str = "`run`, `chat` and `serve` print more with -v; 2>/dev/null drops all of it";
+const LOG: &str = "the log format cannot be chosen here; `sterna serve --log-format json` writes JSON";
+const FIXED: &str = "the context length follows from the input; leave it out";
 const NO_TEXT: &str = "this command generates no text; `sterna run` does";
-const NO_CARD: &str = "this command runs on the processor; leave it out";
+const NO_CARD: &str = "this command runs on the CPU; leave it out";
 const SCALING: &str = "write it into the file: `sterna edit IN OUT --set A.rope.scaling.type=yarn --set \
                        A.rope.scaling.factor=f32:4 --set A.rope.scaling.original_context_length=u32:N`, with \
                        the file's architecture for A";
@@ -27,7 +27,7 @@ const BASE: &str = "write it into the file: `sterna edit IN OUT --set A.rope.fre
 /// Of speculative decoding.
 pub const DRAFT: &str = "there is no speculative decoding; leave it out";
 /// Of a text that is to be longer than its context.
-pub const LONGER: &str = "a text ends where its context does; -c makes it longer";
+pub const LONGER: &str = "generation ends at the end of the context; -c makes it longer";
 /// Of metadata that a flag overrides.
 pub const EDIT: &str = "`sterna edit IN OUT --set KEY=VALUE` writes it into a file";
 
@@ -46,24 +46,24 @@ fn on_host(switch: &str) -> Option<&'static str> {
 }
 
 fn no_offload(switch: &str) -> Option<&'static str> {
-    (switch != "0").then_some("--op-offload-min-batch off computes in the host")
+    (switch != "0").then_some("--op-offload-min-batch off computes on the CPU")
 }
 
 fn colour(when: &str) -> Option<&'static str> {
-    (!["off", "auto", "0", "false", "disabled"].contains(&when)).then_some("the log has no colours")
+    (!["off", "auto", "0", "false", "disabled"].contains(&when)).then_some("the log has no colors")
 }
 
 /// The flags. Where a subcommand has one itself, that one counts.
 pub const FLAGS: &[Flag] = &[
     // What ends a program.
     refused(&["usage"], None, "--help shows the flags"),
-    refused(&["version"], None, "`sterna --version` says it"),
+    refused(&["version"], None, "`sterna --version` prints it"),
     refused(&["cache-list", "-cl"], None, "`sterna list` shows the cache"),
     refused(&["completion-bash"], None, "`sterna completions bash` writes them"),
     refused(&["list-devices"], None, "`sterna devices` lists them"),
     // Threads.
     refused(&["threads"], One, "this command takes no threads; leave it out").short('t'),
-    refused(&["threads-batch", "-tb", "LLAMA_ARG_THREADS_BATCH"], One, "-t sets the threads of prompts, too"),
+    refused(&["threads-batch", "-tb", "LLAMA_ARG_THREADS_BATCH"], One, "-t sets the threads of prompts too"),
     refused(&["cpu-mask"], One, PLACE).short('C'),
     refused(&["cpu-range", "-Cr"], One, PLACE),
     refused(&["cpu-strict"], One, PLACE),
@@ -74,10 +74,10 @@ pub const FLAGS: &[Flag] = &[
     refused(&["prio-batch"], One, NICE),
     refused(&["poll"], One, POLL),
     refused(&["poll-batch"], One, POLL),
-    refused(&["numa", "LLAMA_ARG_NUMA"], One, "numactl places a program"),
+    refused(&["numa", "LLAMA_ARG_NUMA"], One, "numactl pins a program to NUMA nodes"),
     // Context and batches.
     refused(&["ctx-size"], One, FIXED).short('c'),
-    refused(&["batch-size", "ubatch-size"], One, "this command chooses its steps; leave it out").short('b'),
+    refused(&["batch-size", "ubatch-size"], One, "this command chooses its batch size; leave it out").short('b'),
     refused(&["parallel"], One, "sequences run one by one here; leave it out"),
     refused(&["keep"], One, LONGER),
     refused(&["fit"], Maybe, FIXED),
@@ -92,7 +92,7 @@ pub const FLAGS: &[Flag] = &[
     taken(&["kv-offload", "-kvo", "LLAMA_ARG_KV_OFFLOAD"]),
     by(&["no-kv-offload", "-nkvo"], Maybe, on_host),
     // Where a model is.
-    refused(&["main-gpu", "-mg", "LLAMA_ARG_MAIN_GPU"], One, "--device names the card"),
+    refused(&["main-gpu", "-mg", "LLAMA_ARG_MAIN_GPU"], One, "--device selects the GPU"),
     refused(&["device"], One, NO_CARD),
     refused(&["gpu-layers", "n-gpu-layers"], One, NO_CARD),
     refused(&["split-mode"], One, NO_CARD),
