@@ -37,7 +37,7 @@ impl HostRates {
     /// Measures a backend with matrices in the shapes of a program's first layers, whose values are made up.
     ///
     /// # Errors
-    /// What the backend says.
+    /// The backend's answer.
     pub fn measure(backend: &mut dyn Backend, p: &Program) -> Result<Self, BackendError> {
         let mut trial = Program::new("rates", p.limits);
         (trial.limits.rows, trial.limits.outputs) = (Self::ROWS, Self::ROWS);

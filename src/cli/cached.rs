@@ -141,7 +141,7 @@ impl RmArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// What is not in the cache, or cannot be removed.
+    /// A model that is not in the cache, or cannot be removed.
     pub fn run(self) -> Result<(), CliError> {
         let hub = hub()?;
         for text in &self.names {
@@ -193,7 +193,7 @@ impl VerifyArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// What is not in the cache; a file that is not what it was on the hub; [`Interrupted`] after ctrl-C.
+    /// A model that is not in the cache; a file that differs from the hub's; [`Interrupted`] after ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
         let hub = hub()?;
         let mut found = Vec::new();

@@ -101,7 +101,7 @@ pub(super) fn template_source(name: &str) -> Result<String, CliError> {
     })
 }
 
-/// What to do after a line.
+/// Action after a line.
 #[derive(PartialEq)]
 enum Next {
     GoOn,

@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::CliError;
 
-/// What ctrl-C does now. A process has one handler of it, and a command more than one part that wants it, one
-/// after the other: first a model is got, then it generates.
+/// Current action of ctrl-C. A process has one handler, and several parts of a command use it one after the
+/// other: first a model is downloaded, then it generates.
 static ON_CTRL_C: Mutex<Option<Box<dyn FnMut() + Send>>> = Mutex::new(None);
 
 /// Has ctrl-C do this from now on.

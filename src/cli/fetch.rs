@@ -15,10 +15,10 @@ use crate::hub::{Event, Hub, HubError, HubOptions, Listing, Local, Name, RemoteF
 /// How often a line says how far it is, where stderr is no terminal.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// What may stand in for a hub that cannot be reached.
+/// Substitute for a hub that cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// What is in the cache, with a line that says so.
+    /// The cached files, with a line that says so.
     Cached,
     /// Nothing.
     Error,
@@ -48,7 +48,7 @@ pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, 
 }
 
 /// The headers of a model's files where they lie, and what the first file is called; `None` if the model is
-/// in the cache, or nobody may be asked.
+/// in the cache, or the hub may not be asked.
 ///
 /// # Errors
 /// Whatever is in the way; a file that is no GGUF.
@@ -170,7 +170,7 @@ impl Progress {
 
     fn say(&self, line: &str) {
         match &self.bars {
-            // A line that cannot be written is one that nobody reads.
+            // A line that cannot be written is one that is not read.
             Some(bars) => drop(bars.println(line)),
             None => eprintln!("{line}"),
         }

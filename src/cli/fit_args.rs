@@ -1,4 +1,4 @@
-//! Flags that let a model fit its device: which context and which KV cache are taken where nobody says.
+//! Flags that let a model fit its device: which context and which KV cache are taken where no flag says.
 
 use clap::{Args, ValueEnum};
 use ggml_types::{kv, kv_by_name};
@@ -12,7 +12,7 @@ use crate::gguf::Gguf;
 use crate::model;
 use crate::program::PAGE;
 
-/// What is chosen where it was left open, so that a model fits.
+/// Choices that let a model fit, for flags that are left out.
 #[derive(Args, Clone, Debug)]
 pub struct FitArgs {
     /// Choose context and KV cache type, where not given, so that the model fits. on: as near to the defaults
@@ -137,7 +137,7 @@ impl FitArgs {
         Ok(Some(options))
     }
 
-    /// What was chosen, and why.
+    /// The choice and its reason.
     fn say(&self, choice: &Choice, options: &EngineOptions, usual: usize, short: u64) {
         let mut changes = Vec::new();
         if choice.n_ctx != usual {
@@ -188,7 +188,7 @@ impl FitArgs {
     }
 }
 
-/// What each device has for a model; nothing where it cannot run there, which loading says.
+/// Memory of each device for a model; nothing where it cannot run there, which loading says.
 fn rooms(
     gguf: &Gguf,
     options: &EngineOptions,

@@ -8,7 +8,7 @@ use clap::Args;
 use super::{CliError, input};
 use crate::engine::{Engine, Grammar};
 
-/// What texts are allowed.
+/// Constraints on the text.
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 #[command(next_help_heading = "Grammar")]
@@ -28,7 +28,7 @@ pub struct GrammarArgs {
     json_schema_file: Option<PathBuf>,
 }
 
-/// What a flag gave.
+/// Source of a constraint.
 enum Given {
     Gbnf(String),
     Schema(String),

@@ -109,7 +109,7 @@ impl HubArgs {
         self.named(file).map(|_| None)
     }
 
-    /// What was named, by flags or the environment.
+    /// The model that flags or the environment name.
     fn named(&self, file: Option<&Path>) -> Result<Option<Named>, CliError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         match (file, &self.hf_repo) {
@@ -145,7 +145,7 @@ impl AccessArgs {
     /// checkpoint is got first.
     ///
     /// # Errors
-    /// What is neither; whatever is in the way of getting it.
+    /// A name that is neither; any error of downloading it.
     pub fn checkpoint(&self, dir: &Path) -> Result<PathBuf, CliError> {
         match dir.to_str().filter(|_| !dir.exists()) {
             Some(name) => self.get_checkpoint(name),
@@ -168,7 +168,7 @@ impl AccessArgs {
     /// Reads a name, with the file of `--hf-file`.
     ///
     /// # Errors
-    /// What is no name.
+    /// Text that is no name.
     pub fn name(&self, text: &str) -> Result<Name, CliError> {
         let name = Name::parse(text)?;
         Ok(match &self.hf_file {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::CliError;
 
-/// What Windows puts at the beginning of text that is UTF-8. It is no part of the text.
+/// The byte order mark that Windows puts before UTF-8 text. It is no part of the text.
 pub const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// The text of `file`, or of stdin if no file is given, without a byte order mark, its lines ended by `\n`.
@@ -49,7 +49,7 @@ fn lines(text: &str) -> String {
     text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).replace("\r\n", "\n")
 }
 
-/// What is in a file or on stdin, and what it is called.
+/// Contents of a file or of stdin, and its name.
 fn read(file: Option<&Path>, nothing_given: &'static str) -> Result<(Vec<u8>, String), CliError> {
     match file {
         Some(path) => {

@@ -74,7 +74,7 @@ impl InspectArgs {
         Ok(out.flush()?)
     }
 
-    /// What the model is called, and the model. Of one that is not here, only the descriptions are got.
+    /// Name of the model and the model. Of a remote one only the header is read.
     fn model(&self) -> Result<(String, Gguf), CliError> {
         let options = OpenOptions { dialect: self.dialect, ..OpenOptions::default() };
         let file = self.file.as_deref().or(self.model.as_deref());
@@ -293,7 +293,7 @@ fn tensor_json(info: &TensorInfo) -> Json {
     })
 }
 
-/// What each backend of this build says to the model.
+/// Answer of each backend of this build to the model.
 fn backends(gguf: &Gguf) -> Vec<(&'static str, Result<backend::Plan, String>)> {
     let answer = |name: &'static str| {
         // One thread: nothing is computed here.

@@ -70,7 +70,7 @@ pub struct KvReportArgs {
     plot: Option<PathBuf>,
 }
 
-/// What a report says.
+/// Contents of a report.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
@@ -90,7 +90,7 @@ struct Line {
     cache: String,
     /// Of keys and values of all layers, encoded.
     bytes_a_token: usize,
-    /// What a sequence of `n_ctx` positions takes, exact pages of a window included.
+    /// Bytes of a sequence of `n_ctx` positions, exact pages of a window included.
     bytes: u64,
     perplexity: Estimate,
     /// How far it is from the first line; nothing there.
@@ -121,7 +121,7 @@ struct NeedleLine {
     log_prob: Estimate,
 }
 
-/// What one layer's vectors look like.
+/// Statistics of one layer's vectors.
 #[derive(Debug, Serialize)]
 struct LayerLine {
     layer: usize,
@@ -243,7 +243,7 @@ impl KvReportArgs {
         names.into_iter().filter(|name| (name.as_str(), name.as_str()) != base).collect()
     }
 
-    /// The model with a cache; nothing where nobody asked for this one and it cannot be, which a line says.
+    /// The model with a cache; nothing where this one was not asked for and cannot be, which a line says.
     fn open(&self, source: &Source, options: &EngineOptions) -> Result<Option<Engine>, CliError> {
         match self.model.load(source, options) {
             Err(err) if self.types.is_empty() => {
@@ -255,7 +255,7 @@ impl KvReportArgs {
     }
 }
 
-/// What a cache is called: of keys, and of values where that is another.
+/// Name of a cache: of keys, and of values where that is another.
 fn base_name(engine: &Engine) -> String {
     match engine.program().kvs.first() {
         Some(kv) if kv.k.form() == kv.v.form() => kv.k.name().to_owned(),

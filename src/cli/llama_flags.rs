@@ -38,7 +38,7 @@ enum Value {
 #[derive(Clone, Copy)]
 enum Verdict {
     Taken,
-    /// What to do instead.
+    /// The way out.
     Refused(&'static str),
     /// The same by the value, which is empty where none follows; `None` if it is taken.
     By(fn(&str) -> Option<&'static str>),
@@ -82,7 +82,7 @@ impl Flag {
         }
     }
 
-    /// What to do instead, if the flag was typed and asks for something that is not there.
+    /// The way out, if the flag was typed and asks for something that is not there.
     fn judge(&self, matches: &ArgMatches) -> Option<&'static str> {
         if matches.value_source(self.id()) != Some(ValueSource::CommandLine) {
             return None;
@@ -145,7 +145,7 @@ pub fn added(command: Command) -> Command {
     })
 }
 
-/// What was typed, judged.
+/// Flags of a command line with their verdicts.
 ///
 /// # Errors
 /// The first flag that asks for something that is not there, with what to do instead.
@@ -164,7 +164,7 @@ pub fn judge_all(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
 mod tests {
     use super::super::{command, normalise, parse};
 
-    /// What a command line comes to: nothing, or the message.
+    /// The message about a command line, if there is one.
     fn parsed(line: &str) -> Result<(), String> {
         let args = normalise(line.split_whitespace().map(Into::into));
         parse(args).map(drop).map_err(|err| err.to_string())

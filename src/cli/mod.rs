@@ -153,7 +153,7 @@ pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 /// Reads arguments that [`normalise`] has been over.
 ///
 /// # Errors
-/// What is wrong with them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
+/// The error in them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
 /// asked for.
 pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     let matches = command().try_get_matches_from(args)?;

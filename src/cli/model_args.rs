@@ -63,12 +63,12 @@ pub struct LoadArgs {
     /// KV cache.
     #[command(flatten)]
     pub cache: CacheArgs,
-    /// What the file does not say.
+    /// Facts that the file does not state.
     #[command(flatten)]
     pub file: FileArgs,
 }
 
-/// What is chosen of a backend.
+/// Choices of a backend.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// Device of the backend: its number in `sterna devices` or a part of its name; for cuda also several
@@ -190,7 +190,7 @@ pub struct ContextArgs {
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = count)]
     #[arg(aliases = ["LLAMA_ARG_CTX_SIZE", "EngineOptions::n_ctx"])]
     pub ctx_size: usize,
-    /// What is chosen where it is left out.
+    /// Choices for flags that are left out.
     #[command(flatten)]
     pub fit: FitArgs,
 }
@@ -280,7 +280,7 @@ fn window(which: &str, default: usize) -> String {
     format!("{which} positions that {windowed} keep as f16, in pages of {PAGE} [default: {default}]")
 }
 
-/// What the user knows about a file that the file does not say.
+/// Facts about a file that the file does not state.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
     /// Whose type ids the file uses if that is ambiguous: ggml, bitnet
@@ -388,7 +388,7 @@ impl ModelArgs {
         self.load.hub.local(self.load.model.as_deref())
     }
 
-    /// What the hub is asked with.
+    /// Options of the hub.
     pub fn hub(&self) -> &HubArgs {
         &self.load.hub
     }
@@ -429,7 +429,7 @@ impl LoadArgs {
         }
     }
 
-    /// What is chosen of a backend.
+    /// Choices of a backend.
     fn device_options(&self, backend: &str) -> DeviceOptions {
         let options = self.device.options(backend);
         match self.file.is_always_mapped() && backend == "cpu" && self.device.resident_layers.is_none() {
@@ -500,8 +500,8 @@ pub struct OpenModel {
 }
 
 impl OpenModel {
-    /// What the model will take: weights, KV cache and buffers, whatever is free now. 0 if no backend can run
-    /// it, which loading says.
+    /// Memory that the model will take: weights, KV cache and buffers, whatever is free now. 0 if no backend
+    /// can run it, which loading says.
     pub fn bytes(&self, options: &EngineOptions) -> u64 {
         let plan = |backend: &dyn Backend| match engine::plan(&self.gguf, options, backend) {
             Ok(Plan { weights_bytes, kv_bytes, bufs_bytes, .. })
@@ -589,7 +589,7 @@ impl OpenModel {
     }
 }
 
-/// The options with layers streamed to a backend, where it can do that and nobody has chosen.
+/// The options with layers streamed to a backend, where it can do that and no flag has chosen.
 fn streaming(backend: &str, options: &EngineOptions) -> Option<EngineOptions> {
     const OPTION: &str = "gpu_layers";
     let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;

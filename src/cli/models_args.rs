@@ -33,7 +33,7 @@ pub struct ModelsArgs {
 /// A model by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFile {
-    /// What requests call it.
+    /// Name of it in requests.
     pub name: String,
     /// Its file.
     pub path: PathBuf,

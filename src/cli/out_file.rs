@@ -101,7 +101,7 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// What is to become `out`, still empty.
+    /// The temporary file that becomes `out`, still empty.
     ///
     /// # Errors
     /// Where `out` is a folder, or its own folder cannot be written to.

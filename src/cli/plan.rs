@@ -60,7 +60,7 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// What is shown.
+/// The report.
 struct Shown {
     source: String,
     file_bytes: u64,
@@ -94,28 +94,28 @@ struct Streamed {
     beside: Option<SpeedWithHost>,
 }
 
-/// What a context takes with some codecs.
+/// Memory of a context with some codecs.
 #[derive(Clone, Copy)]
 struct Cell {
     /// Bytes on all devices.
     bytes: u64,
-    /// Whether it fits, where somebody knows.
+    /// Whether it fits, where that is known.
     fits: Option<bool>,
 }
 
 impl Shown {
-    /// Whether the options fit, where somebody knows what is free.
+    /// Whether the options fit, where free memory is known.
     fn fits(&self) -> Option<bool> {
         all_fit(self.devices.iter().map(|(_, room)| *room))
     }
 }
 
-/// Whether everything fits, where somebody knows.
+/// Whether everything fits, where that is known.
 fn all_fit(rooms: impl Iterator<Item = Room>) -> Option<bool> {
     rooms.map(|room| room.fits()).try_fold(true, |all, fits| fits.map(|fits| all && fits))
 }
 
-/// What a pair of codecs is called: one name where both are the same.
+/// Name of a pair of codecs: one name where both are the same.
 fn pair_name([k, v]: &[String; 2]) -> String {
     if k == v { k.clone() } else { format!("{k}/{v}") }
 }
@@ -149,7 +149,7 @@ impl PlanArgs {
         EngineOptions { n_seqs: self.parallel.into(), ..self.load.options(n_ctx, None) }
     }
 
-    /// What the model is called, and its descriptions. Of a model that is not here, only these are got.
+    /// Name of the model and its header. Of a model that is not here, only these are got.
     fn model(&self) -> Result<(String, Gguf), CliError> {
         let open = self.load.file.open_options();
         if let Some((name, headers)) = self.load.hub.headers(self.load.model.as_deref())? {
@@ -159,7 +159,7 @@ impl PlanArgs {
         Ok((source.name(), source.open_header(open)?))
     }
 
-    /// What is planned for: a card on paper, the backend that was named, or the first that can run the model.
+    /// Devices of the plan: a card on paper, the backend that was named, or the first that can run the model.
     fn backend(&self, gguf: &Gguf, options: &EngineOptions) -> Result<Box<dyn Backend>, CliError> {
         let name = options.backend.as_str();
         if self.vram.is_some() || self.card.is_some() {
@@ -329,7 +329,7 @@ fn layers_option(backend: &str) -> Option<&'static str> {
     names.into_iter().find(|name| ["gpu_layers", "resident_layers"].contains(name))
 }
 
-/// What is chosen of a backend, with all layers on it where nobody says otherwise: the processor streams
+/// Choices of a backend, with all layers on it unless a flag says otherwise: the processor streams
 /// unasked, and a plan is to show first what there is no room for.
 fn whole(backend: &str, options: &EngineOptions) -> DeviceOptions {
     let device = options.device.clone();

@@ -215,7 +215,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Says what became of tensors that somebody may not expect.
+/// Prints notes on tensors whose type a user may not expect.
 pub fn notes(reports: &[TensorReport]) {
     for report in reports {
         for note in &report.notes {

@@ -94,7 +94,7 @@ fn loaded(engine: &Engine) {
     );
 }
 
-/// What there is to say at the end of the KV cache of one session of `positions` positions: its size where
+/// Line at the end about the KV cache of one session of `positions` positions: its size where
 /// `verbose`, and whether it had to put anything right.
 ///
 /// # Errors

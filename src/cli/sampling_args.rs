@@ -7,9 +7,7 @@ use crate::engine::{Engine, SamplerOptions, recommended};
 
 /// How each token is picked.
 #[derive(Args, Clone, Debug)]
-#[command(
-    next_help_heading = "Sampling (a model file may recommend other defaults: general.sampling.*)"
-)]
+#[command(next_help_heading = "Sampling (a model file may recommend other defaults: general.sampling.*)")]
 pub struct SamplingArgs {
     /// Temperature; 0 always picks the most likely token [default: 0.8]
     #[arg(long, value_name = "T", allow_negative_numbers = true, visible_alias = "temperature")]

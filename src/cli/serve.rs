@@ -220,8 +220,8 @@ impl ServeArgs {
         Ok(server.wait()?)
     }
 
-    /// What opens a model, and then loads it. Of several, none is fitted to what the others leave: those go
-    /// when it needs room.
+    /// Function that opens a model, and then loads it. Of several, none is fitted to what the others leave:
+    /// those go when it needs room.
     fn loader(
         &self,
         source: Source,

@@ -41,7 +41,7 @@ pub struct SplitArgs {
     force: bool,
 }
 
-/// What ends a part.
+/// Limit of a part.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 struct LimitArgs {

@@ -9,9 +9,9 @@ const UNITS: [(&str, u64); 4] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30),
 /// Reads a size of memory such as `16G`, `16GiB`, `15.5G` or `16GB`, which is 16 000 000 000 bytes.
 ///
 /// # Errors
-/// What is wrong with it, without a unit too: nobody has 16 bytes.
+/// The error in it. A missing unit is one: no card has 16 bytes.
 pub fn memory_size(text: &str) -> Result<u64, String> {
-    /// What a card has at least and at most; anything else is a typing error.
+    /// Least and most memory of a card; anything else is a typing error.
     const RANGE: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 40;
     let want = "want a size with a unit, such as 16G, 15.5GiB or 8192M";
     let at = text.find(|c: char| c.is_ascii_alphabetic()).ok_or(format!("{want}; `{text}` has none"))?;

@@ -81,7 +81,7 @@ pub const CODECS: [&str; 3] = ["f16", "q8_0", "turboquant"];
 /// and two codecs fit; whatever takes more than something that does not fit must not fit either.
 ///
 /// # Errors
-/// What `fits` returns.
+/// Any error of `fits`.
 pub fn choose<E>(
     fit: &Fit,
     mut fits: impl FnMut(usize, &[String; 2]) -> Result<bool, E>,

@@ -444,7 +444,7 @@ fn two_sequences_in_one_step_are_two_sequences() {
 }
 
 /// Vectors that are no numbers, or beyond what an f16 holds, and vectors of zeros: within the window and
-/// behind it, nothing of them is left that could spread, and somebody has counted them.
+/// behind it, nothing of them is left that could spread, and they were counted.
 #[test]
 fn what_no_codec_can_hold_does_no_harm() {
     let positions = 400_usize;

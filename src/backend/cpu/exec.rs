@@ -253,7 +253,7 @@ impl Compiled {
     /// Runs some of the stages.
     ///
     /// # Errors
-    /// What is in the way of reading a weight that is not in memory.
+    /// An error in reading a weight that is not in memory.
     ///
     /// # Panics
     /// Where the step does not fit the program.

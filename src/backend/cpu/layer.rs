@@ -23,7 +23,7 @@ impl Layers<'_> {
     /// slice, or adds to it. They share one parallel region, and the input where it is rounded the same way.
     ///
     /// # Errors
-    /// What is in the way of reading a weight that is not in memory.
+    /// An error in reading a weight that is not in memory.
     pub fn run<const N: usize>(
         &mut self,
         rows: usize,

@@ -152,7 +152,7 @@ fn margin(free: u64) -> u64 {
 /// A weight in memory of its own, whatever its file is in.
 ///
 /// # Errors
-/// What is in the way of reading it; a code that stands for no value.
+/// An error in reading it; a code that stands for no value.
 pub(super) fn in_memory(w: &dyn WeightRows) -> Result<HostTensor, BackendError> {
     let decl = w.decl();
     if w.reader().is_none() {

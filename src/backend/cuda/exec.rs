@@ -39,9 +39,9 @@ pub struct Compiled {
     /// All stages, in order.
     segments: Vec<Segment>,
     stream: Stream,
-    /// What the processor computes in steps of few rows, if anything.
+    /// The part that the CPU computes in steps of few rows, if there is one.
     host: Option<Host>,
-    /// What a user is told of the two.
+    /// Note for the user about the two.
     note: Option<String>,
     /// The pieces of such a step.
     pieces: Vec<Piece>,
@@ -187,7 +187,7 @@ pub fn host_rows(p: &Program, layout: &Layout, streaming: Option<&Streaming>) ->
     streaming.filter(|_| is_any).map_or(0, |streaming| streaming.min_batch.most_rows(&p.limits))
 }
 
-/// What a driver takes for the recordings of a program.
+/// Memory that a driver takes for the recordings of a program.
 fn recordings(p: &Program) -> Overhead {
     let n = shapes(p).len();
     Overhead {
@@ -330,7 +330,7 @@ impl Compiled {
         })
     }
 
-    /// What a user is told of weights that are not on the card, if there are any.
+    /// Note for the user about weights that are not on the card, if there are any.
     pub fn note(&self) -> Option<String> {
         self.note.clone()
     }
@@ -378,7 +378,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// What each stage has taken, if that is known.
+    /// Time of each stage, if that is known.
     pub fn stage_times(&self) -> Option<Vec<StageTime>> {
         self.profile.as_ref().map(|profile| profile.times.clone())
     }

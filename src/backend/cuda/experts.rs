@@ -34,7 +34,7 @@ const TILES_OWN_BYTES: usize = 2 * size_of::<LinearParams>();
 pub const ROUTE: &str = "route";
 pub const MIX: &str = "mix";
 
-/// What a step of a mixture exchanges between its launches, each a place in memory, or 0 where nothing asks
+/// Buffers between the launches of a mixture of experts, each a place in memory, or 0 where nothing asks
 /// for it.
 #[derive(Clone, Default)]
 pub struct Mixture {

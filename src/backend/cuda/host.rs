@@ -39,7 +39,7 @@ impl Processor {
     }
 }
 
-/// What the processor can compute of a program.
+/// The part of a program that the CPU can compute.
 pub struct Stages {
     /// As a program of its own, without caches.
     part: Part,
@@ -155,7 +155,7 @@ pub enum Piece {
     Card(Option<usize>, Range<usize>),
 }
 
-/// What the processor computes of a compiled program.
+/// The part of a compiled program that the CPU computes.
 pub struct Host {
     processor: Processor,
     exec: Exec,
@@ -166,7 +166,7 @@ pub struct Host {
     min_batch: usize,
     /// One a buffer of the whole.
     places: Vec<Newest>,
-    /// What passes between the two.
+    /// Buffers between the two.
     floats: Vec<f32>,
     /// Where keys wait, and behind them values.
     keys: Address,

@@ -86,7 +86,7 @@ fn form(decl: &KvDecl) -> Option<VectorForm> {
     }
 }
 
-/// What `append__blocks` and `attend__blocks` call a form that they take.
+/// Name of a form in `append__blocks` and `attend__blocks`.
 fn blocks(form: KvForm) -> Option<u32> {
     match form {
         KvForm::F16 => Some(BLOCKS_HALVES),
@@ -102,7 +102,7 @@ pub fn is_appended(decl: &KvDecl) -> bool {
     form(decl).is_some_and(|form| !matches!(form, VectorForm::Elements(_)))
 }
 
-/// What of such a cache has no kernels, for people to read.
+/// The part of such a cache that has no kernels, for a message.
 pub fn check(decl: &KvDecl) -> Result<(), String> {
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
@@ -267,7 +267,7 @@ impl KvLayout {
         }
     }
 
-    /// What `attn_in` is to know, and whether it leaves keys and values to `append`, at `raw`.
+    /// Parameters of `attn_in`, and whether it leaves keys and values to `append`, at `raw`.
     pub fn for_attn_in(&self, raw: Address) -> (KvParams, Address) {
         match *self {
             Self::Elements(kv) => (kv, 0),
@@ -342,7 +342,7 @@ fn book(head_dim: usize, bits: u32) -> Book {
     }
 }
 
-/// What codes stand for, from magnitudes: all codes where they are up to 8, else the upper 8.
+/// Values of codes, from magnitudes: all codes where they are up to 8, else the upper 8.
 fn of_codes<T: Copy + Default>(magnitudes: &[T], negative: impl Fn(T) -> T) -> [T; 8] {
     let mut all = [T::default(); 8];
     if 2 * magnitudes.len() <= all.len() {

@@ -27,7 +27,7 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 /// each layer's products.
 ///
 /// # Errors
-/// What is missing, for people to read.
+/// The missing part, for a message.
 pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
     let names = |stage: &str, products: Products| {
         let mma = products.mma();
@@ -66,7 +66,7 @@ pub fn norm_bytes(cols: usize) -> usize {
 pub struct Input<'a> {
     /// Where it comes from.
     pub x: Buf,
-    /// What is done to it.
+    /// The operation on it.
     pub norm: Option<&'a Norm>,
     /// Which rows it has.
     pub rows: RowsOf,

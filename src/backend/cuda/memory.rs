@@ -26,13 +26,13 @@ pub struct Memory {
     pub raw: Address,
     /// Products of a stage's layers before its last launch has taken them.
     pub products: Address,
-    /// What products of integers on tensor cores exchange.
+    /// Buffers of products of integers on tensor cores.
     pub rounded: RoundedParams,
-    /// What a step of a mixture of experts exchanges.
+    /// Buffers of a mixture of experts.
     pub mixture: Mixture,
     /// One a rotary embedding.
     pub ropes: Vec<RopeParams>,
-    /// What changes between two steps.
+    /// Tables that change between two steps.
     pub step: StepMemory,
     /// Parts of splits of attention.
     pub partial: Address,

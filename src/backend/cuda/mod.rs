@@ -119,7 +119,7 @@ pub struct Cuda {
     processor: Option<Processor>,
     weights: Vec<UploadedWeight>,
     execs: Vec<Compiled>,
-    /// What there is to say of the last program.
+    /// Notes about the last program.
     note: Option<String>,
 }
 
@@ -132,7 +132,7 @@ struct UploadedWeight {
     /// As it came, where it is still of use: which layers are streamed is known when a program is compiled.
     tensor: Option<HostTensor>,
     card: Option<DeviceWeight>,
-    /// What it is on the processor.
+    /// The weight on the CPU backend.
     on_processor: Option<WeightId>,
 }
 
@@ -231,7 +231,7 @@ impl Cuda {
         Ok((placed, stream))
     }
 
-    /// What the processor may compute of a program, if anything.
+    /// The part of a program that the CPU may compute, if there is one.
     fn host(
         &mut self,
         p: &Program,
@@ -413,7 +413,7 @@ fn products(p: &Program, stage: &Stage) -> usize {
     }
 }
 
-/// What launches of one compiled program are made from.
+/// Inputs of the launches of a compiled program.
 struct Cx<'a> {
     p: &'a Program,
     driver: &'a dyn Driver,

@@ -160,7 +160,7 @@ fn with_table(table: [i8; 16], factor: f32, planes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What a type's indices stand for, as it decodes a block whose first 16 elements are the low halves of the
+/// Values of a type's indices, as it decodes a block whose first 16 elements are the low halves of the
 /// bytes behind `head`, which is a scale of 1.
 fn table_of(ty: &dyn QuantType, head: &[u8]) -> [i8; 16] {
     let mut block = vec![0; ty.row_bytes(ty.block_elems()).expect("one block")];

@@ -19,7 +19,7 @@ pub enum Profiling {
 }
 
 impl Profiling {
-    /// What the value of an option asks of a backend.
+    /// The value of an option as a backend takes it.
     ///
     /// # Errors
     /// [`BackendError::Option`] for any other value.

@@ -17,12 +17,12 @@ const LOGITS_A_THREAD: usize = 16;
 
 const _: () = assert!(SAMPLE_MOST == sampling::MOST);
 
-/// For a row that the kernel picks nothing from: it takes the largest logit, which nobody reads.
+/// For a row that the kernel picks nothing from: it takes the largest logit, which is not read.
 pub fn nothing() -> StepSampling {
     params(&Sampling::GREEDY, NO_MAILBOX)
 }
 
-/// What the kernel is told of a row that it picks from: also to which word of the host the token goes.
+/// Parameters of a row that the kernel picks from: also to which word of the host the token goes.
 pub fn params(how: &Sampling, mailbox: u32) -> StepSampling {
     StepSampling {
         temperature: how.temperature,

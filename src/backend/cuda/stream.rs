@@ -52,7 +52,7 @@ impl Overrides {
     /// memory of the host (`CPU`, or `CUDA_Host`) or of the card (`CUDA0`).
     ///
     /// # Errors
-    /// What is wanted instead.
+    /// The accepted values.
     pub fn parse(text: &str) -> Result<Self, String> {
         let one = |part: &str| {
             let want = "want PATTERN=BUFFER, several with commas between them";
@@ -101,7 +101,7 @@ impl MinBatch {
     /// The largest steps that the processor is ever the faster way for, as far as that is looked for.
     const AUTO_ROWS: usize = 64;
 
-    /// What the value of an option asks of a backend.
+    /// The value of an option as a backend takes it.
     ///
     /// # Errors
     /// [`BackendError::Option`] for a value that it does not have.
@@ -134,7 +134,7 @@ impl MinBatch {
 type Chosen<'a> = (&'a str, Option<&'a str>);
 
 impl Streaming {
-    /// Layers that the card has room for where nobody says how many.
+    /// Layers that the card has room for where no option says how many.
     pub const DEFAULT_SLOTS: usize = 2;
 
     /// So many layers on the card, and the others streamed through so many slots.
@@ -361,7 +361,7 @@ impl Layout {
         segments
     }
 
-    /// What a user is told of it, if anything is streamed: in steps of so many rows and more, and why.
+    /// Note for the user, if anything is streamed: in steps of so many rows and more, and why.
     pub fn note(&self, min_batch: usize, why: &str) -> Option<String> {
         let (n, stay) = (self.layers.len(), self.n_layers - self.layers.len());
         let megabytes = |bytes: u64| bytes as f64 / 1e6;

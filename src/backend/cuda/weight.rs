@@ -23,7 +23,7 @@ pub struct WeightFormat {
     pub ints: bool,
     /// Its kernels on tensor cores, where it has some.
     pub mma: Option<Mma>,
-    /// What sets it apart from other types of its kernels (`T::Kind` in `cuda/types`): layers of one launch
+    /// Its kind among the types of its kernels (`T::Kind` in `cuda/types`): layers of one launch
     /// have it in common.
     pub kind: Option<u32>,
     /// Bytes of a chunk on the device, all planes together, times 4, where they are not those of the type's
@@ -37,10 +37,10 @@ pub struct WeightFormat {
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 }
 
-/// What a type's kernels on tensor cores multiply.
+/// Operands of a type's kernels on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mma {
-    /// Integers with one scale a tensor, or a row: sums are the same whoever adds them up, so there are no
+    /// Integers with one scale a tensor, or a row: sums are the same in any order, so there are no
     /// other kernels for several rows.
     Ints,
     /// Integers with a scale a block.

@@ -19,10 +19,10 @@ pub struct Test {
     pub n_depth: usize,
 }
 
-/// What one test took.
+/// Times of one test.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What was run.
+    /// The test that was run.
     pub test: Test,
     /// Threads of the backend.
     pub threads: usize,
@@ -73,7 +73,7 @@ impl Measured {
 /// Kinds of stages, and what they took.
 pub type Stages = Vec<(&'static str, StageTime)>;
 
-/// What a test took.
+/// Times of a test.
 pub struct Taken {
     /// Of each run.
     pub seconds: Vec<f64>,

@@ -51,7 +51,7 @@ pub struct Table {
     n_rows: usize,
 }
 
-/// What all rows have in common.
+/// Values that all rows have in common.
 #[derive(Debug)]
 struct Model {
     file: String,

@@ -77,7 +77,8 @@ pub const FLAGS: &[Flag] = &[
     refused(&["numa", "LLAMA_ARG_NUMA"], One, "numactl pins a program to NUMA nodes"),
     // Context and batches.
     refused(&["ctx-size"], One, FIXED).short('c'),
-    refused(&["batch-size", "ubatch-size"], One, "this command chooses its batch size; leave it out").short('b'),
+    refused(&["batch-size", "ubatch-size"], One, "this command chooses its batch size; leave it out")
+        .short('b'),
     refused(&["parallel"], One, "sequences run one by one here; leave it out"),
     refused(&["keep"], One, LONGER),
     refused(&["fit"], Maybe, FIXED),

@@ -10,7 +10,7 @@ use crate::cli::names::Names;
 /// The subcommands whose programs read the environment.
 const READERS: &[&str] = &["run", "chat", "serve", "perplexity", "imatrix", "tokenize", "batched-bench"];
 
-/// What the environment says.
+/// Flags in the environment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// The command line, with the flags of the environment before the user's own, which override them.
@@ -22,7 +22,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// What the environment says to a command line. `command` has the subcommands without llama.cpp's flags.
+    /// Flags that the environment adds to a command line. `command` has the subcommands without llama.cpp's
+    /// flags.
     pub fn read(
         command: &Command,
         names: &Names,

@@ -37,7 +37,7 @@ fn embeddings(switch: &str) -> Option<&'static str> {
     (switch != "0").then_some("there are no embeddings to measure")
 }
 
-/// What llama-completion and llama-cli have both.
+/// Flags that llama-completion and llama-cli share.
 pub const TALK: &[Flag] = &[
     taken(&["jinja", "LLAMA_ARG_JINJA"]),
     refused(&["no-jinja"], None, "templates are always Jinja"),

@@ -45,7 +45,7 @@ mod with_grammar {
         }
     }
 
-    /// What texts are wanted, if any are.
+    /// The constraint on the text, if there is one.
     fn source(fields: &mut Fields) -> Result<Option<Source>, JsValue> {
         let json = fields.read("json", "true, or a schema", |value| match value {
             Value::Bool(false) => Some(None),

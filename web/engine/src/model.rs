@@ -68,7 +68,7 @@ impl Model {
         Ok(Self { batch, template, constraints: Constraints::default() })
     }
 
-    /// What was loaded, and on what it runs, as JSON.
+    /// The loaded model and its device, as JSON.
     ///
     /// # Errors
     /// `SternaError` if the file recommends a sampling that is none.
@@ -165,7 +165,7 @@ impl Model {
         Ok(Value::Array(events).to_string())
     }
 
-    /// What each sequence has of its prompt, as a JSON list of `{id, prompt, cached}`.
+    /// Progress of each sequence's prompt, as a JSON list of `{id, prompt, cached}`.
     pub fn standings(&self) -> String {
         let standing = |of: SequenceStatus| {
             let (prompt, cached) = (of.n_prompt, of.n_cached.min(of.n_prompt));
@@ -192,7 +192,7 @@ impl Model {
         }
     }
 
-    /// What a template is given beside messages.
+    /// Variables of a template beside the messages.
     fn extras(&self, fields: &mut Fields) -> Result<Extras, JsValue> {
         let tools = match fields.take("tools") {
             None => Vec::new(),
@@ -243,7 +243,7 @@ impl Model {
         }
     }
 
-    /// What JavaScript is told of an event.
+    /// An event as JavaScript gets it.
     fn told(&self, id: SeqId, event: Event) -> Value {
         let tokens: Vec<u32> = event.token.iter().map(|token| token.id).collect();
         let mut told = json!({ "id": id.0, "text": event.text, "tokens": tokens });

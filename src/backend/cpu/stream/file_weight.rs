@@ -93,7 +93,7 @@ impl FileWeight {
     /// has.
     ///
     /// # Errors
-    /// What is in the way; a code that stands for no value.
+    /// An error in reading; a code that stands for no value.
     pub fn read_piece(&self, piece: usize, slot: &mut [u8]) -> Result<usize, BackendError> {
         let is_checked = &self.checked[piece];
         let n_bytes = self.read(self.rows_of(piece), slot, !is_checked.load(Ordering::Relaxed))?.len();

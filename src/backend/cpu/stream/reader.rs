@@ -118,7 +118,7 @@ impl Reader {
     /// Waits for a piece of a weight.
     ///
     /// # Errors
-    /// What is in the way of reading it.
+    /// An error in reading it.
     pub fn take(&self, weight: Weight, piece: usize) -> Result<Filled, BackendError> {
         let (shared, want) = (&*self.shared, Piece { weight, piece });
         let mut state = shared.state();

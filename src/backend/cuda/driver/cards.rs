@@ -24,7 +24,7 @@ pub struct Spec {
     pub l2_bytes: u64,
     /// Memory.
     pub memory_bytes: u64,
-    /// What it moves and computes.
+    /// Its rates.
     pub rates: CardRates,
 }
 
@@ -132,7 +132,7 @@ pub const FOR_PLANS: &[Spec] = &[
     },
 ];
 
-/// The card that memory is planned for, if nobody says which.
+/// The card that memory is planned for, if none is named.
 pub const DEFAULT: &Spec = &CARDS[1];
 
 impl Spec {
@@ -160,7 +160,7 @@ impl Spec {
         Self::known().find(has)
     }
 
-    /// What geometry depends on.
+    /// Properties that launch geometry depends on.
     pub fn limits(&self) -> Limits {
         Limits::of(self.multiprocessors, self.block_shared_bytes, self.l2_bytes)
     }

@@ -56,7 +56,7 @@ pub struct Piece {
 /// One run of a kernel.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What runs.
+    /// The kernel.
     pub kernel: Kernel,
     /// Blocks in three dimensions.
     pub grid: [u32; 3],
@@ -68,7 +68,7 @@ pub struct Launch {
     pub params: Vec<u64>,
 }
 
-/// What geometry depends on.
+/// Properties that launch geometry depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Multiprocessors of the card.
@@ -100,7 +100,7 @@ pub trait Driver: Any + Send {
         None
     }
 
-    /// What geometry depends on.
+    /// Properties that launch geometry depends on.
     fn limits(&self) -> Limits;
 
     /// Bytes of memory that are free, where the device can tell.
@@ -111,7 +111,7 @@ pub trait Driver: Any + Send {
         None
     }
 
-    /// What the driver itself will take of that, and has not taken yet.
+    /// The driver's own share of that, not yet taken.
     fn overhead(&self) -> Vec<Overhead> {
         Vec::new()
     }

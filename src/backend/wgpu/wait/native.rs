@@ -21,7 +21,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
 /// Waits for a submission; for everything that is queued where none is named.
 ///
 /// # Errors
-/// What wgpu says of a device that was lost or hangs.
+/// Error of a device that was lost or hangs, by wgpu.
 pub fn done(device: &Device, _: &Queue, submission_index: Option<SubmissionIndex>) -> Result<(), String> {
     let waited = device.poll(PollType::Wait { submission_index, timeout: Some(PATIENCE) });
     waited.map(drop).map_err(|err| err.to_string())

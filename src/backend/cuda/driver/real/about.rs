@@ -8,7 +8,7 @@ use super::code;
 use crate::BackendError;
 use crate::cuda::driver::Limits;
 
-/// What a card is.
+/// Description of a card.
 pub struct About {
     pub name: String,
     pub compute: (i32, i32),

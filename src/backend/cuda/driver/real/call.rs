@@ -7,7 +7,7 @@ use crate::BackendError;
 /// The backend's name over a card.
 pub const NAME: &str = "cuda";
 
-/// What went wrong in a call.
+/// Error of a call.
 pub fn fail(call: &'static str, detail: impl std::fmt::Display) -> BackendError {
     BackendError::Device { backend: NAME, call, detail: detail.to_string() }
 }

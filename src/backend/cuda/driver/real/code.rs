@@ -12,7 +12,7 @@ const PTX: &str = env!("STERNA_CUDA_PTX");
 /// Version of the nvcc that made them, `13.0`; nothing where none did.
 const TOOLKIT: &str = env!("STERNA_CUDA_TOOLKIT");
 
-/// What an open card needs and this build lacks, where it does, and the way out.
+/// The part that an open card needs and this build lacks, if any, and the way out.
 fn no_kernels(archs: &str) -> &'static str {
     match archs {
         "none" => {

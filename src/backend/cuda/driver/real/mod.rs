@@ -35,7 +35,7 @@ pub struct Card {
     context: sys::CUcontext,
     device: sys::CUdevice,
     stream: sys::CUstream,
-    /// What another card waits for. Made at opening.
+    /// Event that another card waits for. Made at opening.
     reached: sys::CUevent,
     kernels: Kernels,
     allocations: Vec<sys::CUdeviceptr>,
@@ -380,7 +380,7 @@ impl Driver for Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // What fails here fails because the card is gone, and there is nobody left to tell.
+        // What fails here fails because the card is gone, and there is no caller left to tell.
         let _ = self.bind();
         // SAFETY: each was made by this card, and nothing is on its way once the stream is idle.
         unsafe {

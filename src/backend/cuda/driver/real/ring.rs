@@ -60,7 +60,7 @@ impl Copies {
     /// Writes into the memory of the host.
     pub fn fill(&mut self, at: u64, bytes: &[u8]) {
         assert!(at + bytes.len() as u64 <= self.bytes, "{} bytes at {at} of {}", bytes.len(), self.bytes);
-        // SAFETY: inside the memory, which nobody reads meanwhile.
+        // SAFETY: inside the memory, which is not read meanwhile.
         unsafe {
             let to = self.host.byte_add(at as usize);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len());

@@ -1,5 +1,5 @@
 //! Copies to the card through pinned memory. Whether the driver has read pageable memory when an asynchronous
-//! copy returns is left open by its documentation; from here it reads what nobody changes until it has.
+//! copy returns is left open by its documentation; from here it reads memory that stays unchanged until then.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;

@@ -34,7 +34,7 @@ struct SimtConfig {
     seed: u64,
 }
 
-/// What the accesses of a launch's first block take: those of 16 bytes, and asynchronous copies.
+/// Accesses of a launch's first block: those of 16 bytes, and asynchronous copies.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -89,7 +89,7 @@ pub struct Host {
     device: *mut SimtDevice,
 }
 
-// SAFETY: the device is used by whoever has it, by one thread at a time; its own threads end with each
+// SAFETY: the device is used by its owner, by one thread at a time; its own threads end with each
 // launch.
 unsafe impl Send for Host {}
 
@@ -127,7 +127,7 @@ pub struct Begun {
     launch: *mut SimtLaunch,
 }
 
-/// What build.rs puts before the name of a file.
+/// Prefix of a file's name by build.rs.
 const UNIT: &str = "sterna_simt_unit_";
 
 /// The kernel of a name, if there is one.
@@ -225,7 +225,7 @@ impl Begun {
     /// Runs it to its end; what its accesses take, where they are counted.
     ///
     /// # Errors
-    /// What went wrong in a thread of the kernel.
+    /// The error of a thread of the kernel.
     pub fn finish(self) -> Result<Counts, String> {
         let (mut counts, mut error) = (Counts::default(), [0_u8; 512]);
         // SAFETY: begun, and finished once; the results are there to be written, and the error has the length

@@ -329,7 +329,7 @@ mod tests {
         let _ = run(c"broken_plain_alignment", 32, 0);
     }
 
-    /// What nobody wrote yet is all ones, and no order of threads hides that for long.
+    /// Memory that was not written yet is all ones, and no order of threads hides that for long.
     #[test]
     fn a_missing_barrier_shows() {
         let seen: Vec<u32> = (0..16).map(|seed| run(c"broken_race", 64, seed).unwrap()).collect();

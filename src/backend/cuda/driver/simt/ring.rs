@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::super::Address;
 
-/// What a slot holds before its copy is there: no number in any type of floats.
+/// Contents of a slot before its copy is there: no number in any type of floats.
 pub const POISON: u8 = 0xff;
 
 /// Slots that are filled from memory of the host.
