@@ -9,7 +9,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ggml_types::{HostTensor, by_name};
-use sterna::backend::cpu::linear::{Acts, CpuWeight, Product, WorkspaceSize, matmul};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, WeightProduct, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::backend::physical_cores;
@@ -50,7 +50,7 @@ impl Layer {
 
     fn run(&mut self) {
         let Self { k, pool, w, acts, out } = self;
-        matmul(k, pool, acts, [Product { w, scale: 1.0, bias: None, out: black_box(out), add: false }]);
+        matmul(k, pool, acts, [WeightProduct { w, scale: 1.0, bias: None, out: black_box(out), add: false }]);
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, by_name, types::REGISTRY};
 use proptest::prelude::*;
-use sterna::backend::cpu::linear::{Acts, CpuWeight, Product, WorkspaceSize, matmul};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, WeightProduct, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::program::ActQuant;
@@ -59,7 +59,7 @@ fn product(
     let mut acts = Acts::new(&WorkspaceSize::default().with(k, w.ty, w.cols, kind, rows), threads);
     acts.load(k, &pool, kind, rows, w.cols, |row, out| out.copy_from_slice(&x[row * w.cols..][..w.cols]));
     let mut out = vec![0.5; rows * w.rows];
-    matmul(k, &pool, &mut acts, [Product { w, scale, bias, out: &mut out, add }]);
+    matmul(k, &pool, &mut acts, [WeightProduct { w, scale, bias, out: &mut out, add }]);
     out
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types, types::REGISTRY};
 use half::f16;
 use sterna::backend::cpu::Cpu;
-use sterna::backend::cpu::linear::{Acts, CpuWeight, Product, WorkspaceSize, matmul};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, WeightProduct, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels, real::Matrices};
 use sterna::engine::{Engine, EngineOptions};
@@ -89,7 +89,7 @@ fn product(k: &Kernels, w: &CpuWeight, kind: ActQuant, x: &[f32]) -> Vec<f32> {
     let mut acts = Acts::new(&WorkspaceSize::default().with(k, w.ty, w.cols, kind, rows), 1);
     acts.load(k, &pool, kind, rows, w.cols, |row, out| out.copy_from_slice(&x[row * w.cols..][..w.cols]));
     let mut out = vec![0.5; rows * w.rows];
-    matmul(k, &pool, &mut acts, [Product { w, scale: 1.0, bias: None, out: &mut out, add: true }]);
+    matmul(k, &pool, &mut acts, [WeightProduct { w, scale: 1.0, bias: None, out: &mut out, add: true }]);
     out
 }
 

@@ -13,7 +13,7 @@ use std::{env, process};
 
 use bytes::Bytes;
 use ggml_types::{HostTensor, by_name};
-use sterna::backend::cpu::linear::{Acts, CpuWeight, Product, WorkspaceSize, matmul};
+use sterna::backend::cpu::linear::{Acts, CpuWeight, WeightProduct, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::real::{CodeMatrix, Matrices, UNIT, UnitOf};
 use sterna::backend::cpu::simd::{self, Kernels};
@@ -124,7 +124,7 @@ mod counted {
     pub fn linear(mut l: Layer) -> Layer {
         let (x, inputs) = (&l.x, l.x.len());
         l.acts.load(l.kernels, &l.pool, l.kind, l.rows, inputs, |_, row| row.copy_from_slice(x));
-        let part = Product { w: &l.weight, scale: 1.0, bias: None, out: &mut l.out, add: false };
+        let part = WeightProduct { w: &l.weight, scale: 1.0, bias: None, out: &mut l.out, add: false };
         matmul(l.kernels, &l.pool, &mut l.acts, [part]);
         black_box(l)
     }

@@ -1,6 +1,6 @@
 //! The linear layers of one stage, over one input.
 
-use super::linear::{Acts, CpuWeight, Product, matmul, matmul_piece};
+use super::linear::{Acts, CpuWeight, WeightProduct, matmul, matmul_piece};
 use super::pool::Pool;
 use super::simd::Kernels;
 use super::stream::Reader;
@@ -83,9 +83,9 @@ impl Layers<'_> {
 }
 
 impl<'a> Weights<'a> {
-    fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> Product<'a> {
+    fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> WeightProduct<'a> {
         let Linear { w, bias, scale, .. } = *linear;
         let w: &CpuWeight = self.get(w).shape();
-        Product { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
+        WeightProduct { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
     }
 }

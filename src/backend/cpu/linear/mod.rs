@@ -91,7 +91,7 @@ struct Job<'a> {
 }
 
 /// One weight of a [`matmul`], and where its product goes.
-pub struct Product<'a> {
+pub struct WeightProduct<'a> {
     /// The weight.
     pub w: &'a CpuWeight,
     /// The layer's own factor on the product.
@@ -111,9 +111,9 @@ pub struct Product<'a> {
 ///
 /// # Panics
 /// Where the shapes do not fit each other.
-pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: [Product<'_>; N]) {
+pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: [WeightProduct<'_>; N]) {
     let rows = acts.rows();
-    let job = |Product { w, scale, bias, out, add }| {
+    let job = |WeightProduct { w, scale, bias, out, add }| {
         assert_eq!(out.len(), rows * w.rows, "outputs of {rows} rows of {}", w.rows);
         assert!(bias.is_none_or(|bias: &[f32]| bias.len() == w.rows), "a bias for {} outputs", w.rows);
         Job { w: w.piece(), scale, bias, out: Grid::new(out, w.rows), add }
@@ -130,11 +130,11 @@ pub fn matmul_piece(
     k: &Kernels,
     pool: &Pool,
     acts: &mut Acts,
-    part: Product<'_>,
+    part: WeightProduct<'_>,
     first: usize,
     piece: Piece<'_>,
 ) {
-    let Product { w, scale, bias, out, add } = part;
+    let WeightProduct { w, scale, bias, out, add } = part;
     let (rows, outputs) = (acts.rows(), first..first + piece.rows);
     assert_eq!(out.len(), rows * w.rows, "outputs of {rows} rows of {}", w.rows);
     let bias = bias.map(|bias| &bias[outputs.clone()]);
