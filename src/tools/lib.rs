@@ -8,12 +8,12 @@
 //! This module knows messages and templates, and must never know HTTP or an engine.
 #![forbid(unsafe_code)]
 
+mod bracketed;
 mod format;
 mod head;
 mod json;
 mod lark;
 mod parser;
-mod pythonic;
 mod scan;
 mod tagged;
 

@@ -296,6 +296,106 @@ fn pythonic() {
     assert_eq!(parser.push("rn"), [Delta::Arguments { index: 0, text: "rn".into() }]);
 }
 
+/// What is a blank in Unicode and none in Python is a part of a word.
+#[test]
+fn blanks_of_unicode_in_python() {
+    let said = read_any(&options(Format::Pythonic), "[f(a=\u{a0}, b=1\u{2003})]");
+    assert_eq!(said.calls, [call("f", "{\"a\": \"\", \"b\": 1}")]);
+}
+
+#[test]
+fn tool_code() {
+    let options = options(Format::ToolCode);
+    let first = "{\"city\": \"```\", \"days\": 3}";
+    for (text, said) in [
+        ("Look.\n```tool_code\nweather(city=\"```\", days=3)\nb()\n```", ""),
+        ("Look.\n```tool_code\nprint(default_api.weather(city='```', days=3))\nprint(b())\n```\n", ""),
+        ("Look.\n```tool_code\n[weather(city='```', days=3), b()]\n```\nSo.", "So."),
+        (
+            "Look.\n```tool_code\n[{\"name\": \"weather\", \"parameters\": {\"city\": \"```\", \"days\": 3}}, \
+          {\"name\": \"b\"}]```",
+            "",
+        ),
+    ] {
+        let read = read_any(&options, text);
+        assert_eq!(read.calls, [call("weather", first), call("b", "{}")], "{text}");
+        assert_eq!(read.content, format!("Look.\n{said}"), "{text}");
+    }
+    let cut = read_any(&options, "```tool_code\nprint(weather(city=\"Ber");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    // A tool may be called as what is left out otherwise.
+    let print = Tool { name: "print".into(), ..weather() };
+    let printing = ParserOptions { tools: vec![print], ..options.clone() };
+    let said = read_any(&printing, "```tool_code\nprint(city='a')\n```");
+    assert_eq!(said.calls, [call("print", "{\"city\": \"a\"}")]);
+    for plain in [
+        "```python\nprint(1)\n```",
+        "```tool_code",
+        "```tool_code\n",
+        "```tool_code\n```",
+        "```tool_code\nx = 3\n```\n",
+        "```tool_code\nprint(1)\n```",
+        "weather(city=\"a\")",
+    ] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+}
+
+#[test]
+fn function_gemma() {
+    let options = options(Format::FunctionGemma);
+    let text = "Look. <start_function_call>call:weather{city:<escape>New \"York\", }\n<escape>,days:3,\
+                all:[<escape>a<escape>,true,{b c:<escape><escape>,d:-2.5}],when:2026-01-02T03:04,\
+                json:\"x\\n\",none:None}<end_function_call><start_function_call>call:b{}\
+                <end_function_call>";
+    let said = read_any(&options, text);
+    let first = "{\"city\": \"New \\\"York\\\", }\\n\", \"days\": 3, \"all\": [\"a\", true, {\"b c\": \"\", \
+                 \"d\": -2.5}], \"when\": \"2026-01-02T03:04\", \"json\": \"x\\n\", \"none\": null}";
+    assert_eq!(
+        (said.content.as_str(), &said.calls[..]),
+        ("Look. ", &[call("weather", first), call("b", "{}")][..])
+    );
+    let cut = read_any(&options, "<start_function_call>call:weather{city:<escape>Ber<esc");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    for plain in
+        ["<start_function_call>weather{}", "<start_function_call>call:a b{}", "<start_function_call>ca"]
+    {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+    // A text comes as it grows.
+    let mut parser = Parser::new(options);
+    let begun = parser.push("<start_function_call>call:weather{city:<escape>Be");
+    assert_eq!(begun[1..], [Delta::Arguments { index: 0, text: "{\"city\": \"Be".into() }]);
+    assert_eq!(parser.push("rn<"), [Delta::Arguments { index: 0, text: "rn".into() }]);
+}
+
+#[test]
+fn kimi_k2() {
+    let options = options(Format::KimiK2);
+    let city = "{\"city\": \"<|tool_call_end|>\"}";
+    let one = |id: &str, arguments: &str| {
+        format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>")
+    };
+    let calls = one("functions.weather:0", city) + &one(" functions.b:12 ", " {}");
+    let section = format!("Yes.<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>");
+    for text in [&section, &format!("Yes.{calls}")] {
+        let said = read_any(&options, text);
+        assert_eq!(
+            (said.content.as_str(), &said.calls[..]),
+            ("Yes.", &[call("weather", city), call("b", "{}")][..])
+        );
+        // The template shows a call by its id alone.
+        assert_eq!(said.ids, ["functions.weather:0", "functions.b:12"]);
+    }
+    let cut = "<|tool_call_begin|>functions.b:0<|tool_call_argument_begin|>{\"a\": [";
+    assert_eq!(read_any(&options, cut).calls, [("b".to_owned(), "{\"a\": [".to_owned(), false)]);
+    for plain in
+        ["<|tool_calls_section_begin|> none", "<|tool_call_begin|>functions.b:0<|tool_call_arg", "<|tool"]
+    {
+        assert_eq!(read_any(&options, plain).content, plain);
+    }
+}
+
 #[test]
 fn generic() {
     let options = options(Format::Generic);
@@ -358,6 +458,13 @@ fn formats_by_template_and_by_name() {
         ),
         ("<tool_call>{{ name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>", Format::Glm),
         ("{% set begin = '<minimax:tool_call>' %}<invoke name=\"{{ name }}\">", Format::MiniMax),
+        ("<|tool_calls_section_begin|>{{ id }}<|tool_call_argument_begin|>", Format::KimiK2),
+        ("{{ '<start_function_call>call:' + name + '{' }}{{ '<escape>' + text }}", Format::FunctionGemma),
+        ("{{ '```tool_code\\n' }}{{ name + '(' }}", Format::ToolCode),
+        (
+            "{\"name\": function name, \"parameters\": dictionary of argument name and its value}",
+            Format::Llama3,
+        ),
         ("{{ '[TOOL_CALLS][' }}", Format::Mistral),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", Format::MistralArgs),
         ("<|channel|>commentary <|constrain|>json<|message|>{{ x }}<|call|>", Format::Harmony),
@@ -489,6 +596,20 @@ fn message() -> impl Strategy<Value = String> {
         "<｜tool▁sep｜>",
         "<｜tool▁call▁end｜>",
         "```",
+        "```tool_code\n",
+        "weather(",
+        "print(",
+        "<start_function_call>",
+        "call:",
+        "weather{",
+        "city:",
+        "<escape>",
+        "<end_function_call>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>",
+        "functions.weather:0",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
         "[weather(",
         "city=",
         "'",
@@ -561,6 +682,11 @@ fn long_texts_in_small_pieces() {
         (Format::Harmony, "<|channel|>analysis<|message|>"),
         (Format::Harmony, "<|start|>"),
         (Format::DeepSeek, "<｜tool▁call▁begin｜>"),
+        (Format::KimiK2, "<|tool_call_begin|>"),
+        (Format::FunctionGemma, "<start_function_call>call:a{b:<escape>x"),
+        (Format::FunctionGemma, "<start_function_call>"),
+        (Format::ToolCode, "```tool_code\n"),
+        (Format::ToolCode, "```tool_code\na(b='x'"),
         (Format::Pythonic, "[a(b='x"),
         (Format::Pythonic, "[a"),
     ] {

@@ -278,7 +278,19 @@ fn weather_call(format: Format, days: u8) -> String {
              <｜tool▁calls▁end｜>",
             arguments()
         ),
+        Format::KimiK2 => format!(
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{}\
+             <|tool_call_end|><|tool_calls_section_end|>",
+            arguments()
+        ),
         Format::Pythonic => format!("[weather(city=\"Bern\", days={days}, unit=\"C\")]"),
+        Format::ToolCode => {
+            format!("```tool_code\nweather(city=\"Bern\", days={days}, unit=\"C\")\n```")
+        }
+        Format::FunctionGemma => format!(
+            "<start_function_call>call:weather{{city:<escape>Bern<escape>,days:{days},\
+             unit:<escape>C<escape>}}<end_function_call>"
+        ),
         Format::Generic => format!("{{\"tool_calls\": [{}]}}", json("arguments")),
         Format::Qwen3Coder => format!(
             "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
@@ -511,6 +523,62 @@ fn arguments_in_pythons_form() {
     }
 }
 
+/// The arguments of a call in FunctionGemma's form, in which lists and objects have texts of that form too.
+#[test]
+fn arguments_in_function_gemmas_form() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+            "place": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "ids": {"type": "array", "items": {"type": "integer"}}},
+                "required": ["city"],
+            },
+        },
+        "required": ["names"],
+    });
+    let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
+    let (choice, token) = (&Choice::Required, &|_: &str| None);
+    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let lark = Format::FunctionGemma.grammar(&wanted).unwrap();
+    let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
+    let options = ParserOptions {
+        format: Some(Format::FunctionGemma),
+        tools: tools.to_vec(),
+        ..ParserOptions::default()
+    };
+    for (arguments, json) in [
+        ("names:[~a, \"b\"~]", Some("{\"names\": [\"a, \\\"b\\\"\"]}")),
+        (
+            "names:[~a~,~b~],place:{city:~x~}",
+            Some("{\"names\": [\"a\", \"b\"], \"place\": {\"city\": \"x\"}}"),
+        ),
+        (
+            "names:[~~],place:{city:~x~,ids:[1, 2]}",
+            Some("{\"names\": [\"\"], \"place\": {\"city\": \"x\", \"ids\": [1, 2]}}"),
+        ),
+        ("names:[]", None),
+        ("names:[~a~,~b~,~c~]", None),
+        ("names:[1]", None),
+        ("place:{city:~x~}", None),
+        ("names:[~a~],place:{ids:[1]}", None),
+    ] {
+        let arguments = arguments.replace('~', "<escape>");
+        let call = format!("<start_function_call>call:f{{{arguments}}}<end_function_call>");
+        assert_eq!(allows(tokenizer, &grammar, &call), json.is_some(), "{call}");
+        let Some(json) = json else { continue };
+        let mut parser = Parser::new(options.clone());
+        let deltas = [parser.push(&call), parser.finish()].concat();
+        let text = |delta: &Delta| {
+            if let Delta::Arguments { text, .. } = delta { text.clone() } else { String::new() }
+        };
+        assert_eq!(deltas.iter().map(text).collect::<String>(), json);
+    }
+}
+
 /// Calls that are forced from a model of random weights are complete, of a known tool, and fit its schema.
 #[test]
 fn forced_calls_fit_their_schema() {
@@ -545,7 +613,7 @@ fn forced_calls_fit_their_schema() {
             let value: Value =
                 serde_json::from_str(&arguments).unwrap_or_else(|err| panic!("{arguments}: {err}"));
             let mut schema = tool.parameters.clone();
-            if matches!(format, Format::Qwen3Coder | Format::SeedOss | Format::Glm | Format::MiniMax) {
+            if format.has_plain_texts() {
                 // A plain text has no bound.
                 if let Some(city) = schema.pointer_mut("/properties/city") {
                     *city = json!({ "type": "string" });
