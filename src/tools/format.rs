@@ -99,17 +99,12 @@ impl Format {
     }
 
     /// True if a template of this format shows the tools itself. If not, [`messages`](Self::messages) does.
-    pub fn shows_tools(self, source: &str) -> bool {
+    pub(super) fn shows_tools(self, source: &str) -> bool {
         match self {
             Self::Generic => false,
             Self::DeepSeek | Self::DeepSeek31 => source.contains("tools"),
             _ => true,
         }
-    }
-
-    /// Opening of an answer that is given, behind the template's prompt.
-    pub fn opens_answer(self) -> &'static str {
-        if self == Self::Harmony { "<|channel|>final<|message|>" } else { "" }
     }
 
     /// True if an argument that is a text is written as it is, so that only its choices are enforced.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::bracketed::{FUNCTION_GEMMA, Notation, PYTHON, TOOL_CODE};
 use super::head::{DEEPSEEK, KIMI_K2};
 use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
+use super::thoughts::{Marks, Thoughts};
 use super::{Choice, Format, Tool, is_text};
 
 /// Messages that are allowed.
@@ -21,7 +22,9 @@ pub struct Wanted<'a> {
     pub choice: &'a Choice,
     /// True if there may be several calls.
     pub parallel: bool,
-    /// True if the template has opened `<think>` already.
+    /// The model's thoughts.
+    pub thoughts: Option<Thoughts>,
+    /// True if the template has opened them already.
     pub thinks: bool,
     /// Form of a message without a call: JSON by this schema, whose keywords are all enforced if it is
     /// strict. `None` for any text.
@@ -71,15 +74,21 @@ impl Format {
     }
 }
 
-/// The grammar of an answer behind thoughts that the template has opened: any text up to `</think>`, then
-/// JSON that fits `schema`. `token` is that of [`Wanted`].
-pub fn json_behind_thoughts(schema: &Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
-    let answer = Some((schema, strict));
-    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: true, answer, token };
+/// The grammar of an answer behind thoughts that the template has opened with `marks`: any text up to their
+/// end, then JSON that fits `schema`. `token` is that of [`Wanted`].
+pub fn json_behind_thoughts(
+    marks: &'static Marks,
+    schema: &Value,
+    strict: bool,
+    token: &dyn Fn(&str) -> Option<u32>,
+) -> String {
+    let (answer, thoughts) = (Some((schema, strict)), Some(Thoughts::Marked(marks)));
+    let choice = &Choice::None;
+    let wanted = Wanted { tools: &[], choice, parallel: false, thoughts, thinks: true, answer, token };
     let mut writer =
         Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false, n_rules: 0 };
     writer.terminals();
-    writer.up_to("thoughts", "</think>");
+    writer.up_to("thoughts", marks.close);
     writer.line("start: thoughts SPACE? answer");
     writer.answer();
     writer.out
@@ -89,7 +98,8 @@ pub fn json_behind_thoughts(schema: &Value, strict: bool, token: &dyn Fn(&str) -
 /// `token` is that of [`Wanted`].
 pub fn json_in_channels(schema: &Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
     let answer = Some((schema, strict));
-    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: false, answer, token };
+    let (choice, thoughts) = (&Choice::None, Some(Thoughts::Channels));
+    let wanted = Wanted { tools: &[], choice, parallel: false, thoughts, thinks: false, answer, token };
     let mut writer =
         Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false, n_rules: 0 };
     writer.terminals();
@@ -158,17 +168,18 @@ impl Writer<'_> {
 
     /// Rule for the text before the message.
     fn thinking(&mut self, format: Format) -> &'static str {
-        if format.has_channels() || !self.wanted.thinks && self.is_free() {
+        let marks = self.wanted.thoughts.and_then(Thoughts::marks);
+        let Some(marks) = marks.filter(|_| self.wanted.thinks || !self.is_free()) else {
             // Channels have thoughts of their own, and free text may think as it likes.
             return "";
-        }
-        self.up_to("thoughts", "</think>");
+        };
+        self.up_to("thoughts", marks.close);
         if self.wanted.thinks {
             // Text, and what could be taken for text, has blanks of its own.
             let has_blanks = self.is_free() && format != Format::Generic;
             return if has_blanks { "thoughts " } else { "thoughts SPACE? " };
         }
-        let open = self.mark("<think>");
+        let open = self.mark(marks.open);
         self.line(&format!("thinking: {open} thoughts SPACE?"));
         "thinking? "
     }

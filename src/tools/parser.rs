@@ -11,6 +11,7 @@ use super::head::{BEGINNERS, Head, MARKS, head};
 use super::json::Object;
 use super::scan::{Body, Found, Prefix, Read, find, prefix};
 use super::tagged::Tagged;
+use super::thoughts::{Marks, Thoughts};
 use super::{Format, Tool};
 
 /// Result of a piece of text.
@@ -50,9 +51,9 @@ pub struct ParserOptions {
     pub format: Option<Format>,
     /// The tools, for arguments that are written without their types.
     pub tools: Vec<Tool>,
-    /// True if `<think>` is split off.
-    pub reasoning: bool,
-    /// True if the template has opened `<think>` already.
+    /// The thoughts that are split off.
+    pub thoughts: Option<Thoughts>,
+    /// True if the template has opened them already.
     pub thinks: bool,
     /// Seed of the ids.
     pub seed: u64,
@@ -102,8 +103,6 @@ enum Stage {
     Rest,
 }
 
-const OPEN_THOUGHTS: &str = "<think>";
-const CLOSE_THOUGHTS: &str = "</think>";
 const OPEN_CALL: &str = "<tool_call>";
 const CLOSE_CALL: &str = "</tool_call>";
 const PYTHON_TAG: &str = "<|python_tag|>";
@@ -116,10 +115,10 @@ const CLOSE_FUNCTION: &str = "<end_function_call>";
 impl Parser {
     /// A reader at the beginning of a message.
     pub fn new(options: ParserOptions) -> Self {
-        let stage = match options.reasoning && options.thinks {
+        let stage = match options.thoughts {
             _ if options.format == Some(Format::Harmony) => Stage::Header,
-            true => Stage::Thoughts,
-            false => Stage::Start { may_think: options.reasoning, drops_space: false },
+            Some(_) if options.thinks => Stage::Thoughts,
+            thoughts => Stage::Start { may_think: thoughts.is_some(), drops_space: false },
         };
         Self {
             options,
@@ -182,6 +181,16 @@ impl Parser {
         out
     }
 
+    /// Marks of the thoughts that are split off.
+    fn marks(&self) -> Option<&'static Marks> {
+        self.options.thoughts.and_then(Thoughts::marks)
+    }
+
+    /// Marks around the answer, which are dropped.
+    fn answer(&self) -> Option<[&'static str; 2]> {
+        self.marks().and_then(|marks| marks.answer)
+    }
+
     fn rest(&self) -> &str {
         &self.held[self.at..]
     }
@@ -232,14 +241,19 @@ impl Parser {
         if rest.is_empty() {
             return false;
         }
-        if may_think && (rest.starts_with(OPEN_THOUGHTS) || !at_end && OPEN_THOUGHTS.starts_with(rest)) {
-            if rest.len() < OPEN_THOUGHTS.len() {
+        let open = self.marks().filter(|_| may_think).map(|marks| (marks.open, Stage::Thoughts));
+        let answer =
+            self.answer().map(|[open, _]| (open, Stage::Start { may_think: false, drops_space: true }));
+        for (mark, stage) in open.into_iter().chain(answer) {
+            if rest.starts_with(mark) {
+                self.pass(mark.len());
+                self.space.clear();
+                self.stage = stage;
+                return true;
+            }
+            if !at_end && mark.starts_with(rest) {
                 return false;
             }
-            self.pass(OPEN_THOUGHTS.len());
-            self.space.clear();
-            self.stage = Stage::Thoughts;
-            return true;
         }
         match self.options.format {
             Some(Format::Llama3) if rest.starts_with('{') => {
@@ -284,7 +298,8 @@ impl Parser {
 
     fn thoughts(&mut self, out: &mut Vec<Delta>) -> bool {
         let in_channel = self.options.format == Some(Format::Harmony);
-        let marks = if in_channel { MARKS } else { &[CLOSE_THOUGHTS] };
+        let close = self.marks().map(|marks| marks.close);
+        let marks = if in_channel { MARKS } else { close.as_slice() };
         let (bytes, mark) = match find(self.rest(), marks) {
             Found::Mark(at, which) => (at, Some(marks[which])),
             Found::None(safe) => (safe, None),
@@ -339,12 +354,18 @@ impl Parser {
             Some(Format::Llama3) => &[PYTHON_TAG],
             Some(Format::Pythonic | Format::Generic) | None => &[],
         };
-        match find(self.rest(), marks) {
+        let mut marks = marks.to_vec();
+        marks.extend(self.answer().map(|[_, close]| close));
+        match find(self.rest(), &marks) {
             Found::Mark(at, which) => {
                 let text = self.pass(at);
                 content(out, &text);
+                if self.answer().is_some_and(|[_, close]| marks[which] == close) {
+                    self.pass(marks[which].len());
+                    return true;
+                }
                 if self.options.format == Some(Format::Harmony) {
-                    if !self.options.reasoning && !BEGINNERS.contains(&marks[which]) {
+                    if self.options.thoughts.is_none() && !BEGINNERS.contains(&marks[which]) {
                         content(out, marks[which]);
                     }
                     self.end_part(marks[which]);

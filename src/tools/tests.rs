@@ -50,7 +50,7 @@ fn options(format: Format) -> ParserOptions {
     ParserOptions {
         format: Some(format),
         tools: vec![weather()],
-        reasoning: true,
+        thoughts: Some(Thoughts::Marked(&THINK)),
         ..ParserOptions::default()
     }
 }
@@ -232,7 +232,7 @@ fn harmony() {
         assert_eq!(read_any(&options, plain).content, plain);
     }
     // Thoughts that are not split off are shown with their marks.
-    let off = ParserOptions { reasoning: false, ..options };
+    let off = ParserOptions { thoughts: None, ..options };
     let text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b";
     assert_eq!(read_any(&off, text).content, text);
 }
@@ -423,7 +423,7 @@ fn reasoning_is_split_off() {
     assert_eq!(read_any(&opened, "So </thin").reasoning, "So </thin");
     let later = "a <think> b </think>";
     assert_eq!(read_any(&hermes, later).content, later);
-    let off = ParserOptions { reasoning: false, ..hermes };
+    let off = ParserOptions { thoughts: None, ..hermes };
     assert_eq!(read_any(&off, "<think>a</think>").content, "<think>a</think>");
 }
 
@@ -498,12 +498,49 @@ fn models_whose_templates_show_calls_and_no_tools() {
 }
 
 #[test]
-fn an_answer_that_is_given_goes_on_in_its_channel() {
-    assert_eq!(Format::Harmony.opens_answer(), "<|channel|>final<|message|>");
+fn an_answer_that_is_given_goes_on_behind_thoughts() {
+    let opens = |source: &str, prompt: &str| Syntax::of_model(source, |_| false).opens_answer(prompt);
+    let harmony = "<|channel|>{{ x }}<|message|>{{ y }}<|call|>";
+    assert_eq!(opens(harmony, "<|start|>assistant"), "<|channel|>final<|message|>");
     for rest in [" and rain.", "{\"a\": 1}", "n"] {
         assert_eq!(read_any(&options(Format::Harmony), rest).content, rest);
     }
-    assert_eq!(Format::Hermes.opens_answer(), "");
+    // Thoughts that the template has opened end, as in templates that are told not to think.
+    assert_eq!(opens("<think>", "<|im_start|>assistant\n<think>\n"), "\n</think>\n\n");
+    assert_eq!(opens("[THINK]", "[/INST][THINK]"), "[/THINK]");
+    assert_eq!(opens("<|START_THINKING|>", "<|START_THINKING|>"), "<|END_THINKING|><|START_RESPONSE|>");
+    for prompt in ["<|im_start|>assistant\n", "<think>\n\n</think>\n\n", "[THINK]"] {
+        assert_eq!(opens("<think>", prompt), "");
+    }
+    assert_eq!(opens("{{ messages }}", "<think>\n"), "");
+}
+
+/// Every entry of the table is recognised by a template that writes it, and read.
+#[test]
+fn thoughts_by_template() {
+    let thoughts = |source: &str| Syntax::of_model(source, |_| false).thoughts;
+    for marks in MARKS {
+        let Marks { open, close, answer } = marks;
+        assert_eq!(thoughts(&format!("{{% if x %}}{open}{{{{ y }}}}{close}")), Some(Thoughts::Marked(marks)));
+        assert!(MARKS.iter().filter(|other| open.contains(other.open)).count() == 1, "{open}");
+        let [before, behind] = answer.unwrap_or_default();
+        let of = |thinks| ParserOptions {
+            thoughts: Some(Thoughts::Marked(marks)),
+            thinks,
+            ..options(Format::Generic)
+        };
+        let text = format!("\nWhy <b>?\n{close}\n\n{before}Yes. {behind}");
+        for said in [read_any(&of(true), &text), read_any(&of(false), &format!("{open}{text}"))] {
+            assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("Why <b>?", "Yes. "), "{open}");
+        }
+        // An answer without thoughts.
+        let said = read_any(&of(false), &format!("{before}Yes.{behind}"));
+        assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("", "Yes."), "{open}");
+        let begun = &open[..open.floor_char_boundary(open.len() - 1)];
+        assert_eq!(read_any(&of(false), begun).content, begun);
+    }
+    assert_eq!(thoughts("<|channel|>{{ x }}<|message|>{{ y }}<|call|>"), Some(Thoughts::Channels));
+    assert_eq!(thoughts("{{ messages }}"), None);
 }
 
 #[test]
@@ -549,6 +586,7 @@ fn a_grammar_is_only_for_tools_that_may_be_called() {
         tools: &tools,
         choice,
         parallel: true,
+        thoughts: None,
         thinks: false,
         answer: None,
         token: &|_| None,
@@ -564,6 +602,10 @@ fn message() -> impl Strategy<Value = String> {
     let words = [
         "<think>",
         "</think>",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        "<|START_RESPONSE|>",
+        "<|END_RESPONSE|>",
         "<tool_call>",
         "</tool_call>",
         "<function=",
@@ -654,8 +696,10 @@ proptest! {
         ends.extend([0, text.len()]);
         ends.sort_unstable();
         for format in Format::ALL.iter().map(|(_, format)| Some(*format)).chain([None]) {
-            for thinks in [false, true] {
-                let options = ParserOptions { format, thinks, ..options(Format::Hermes) };
+            for (thinks, marks) in [(false, 0), (true, 0), (false, 1)] {
+                let marks = [&THINK, &MARKS[2]][marks];
+                let thoughts = Some(Thoughts::Marked(marks));
+                let options = ParserOptions { format, thoughts, thinks, ..options(Format::Hermes) };
                 let whole = read(&options, [text.as_str()]);
                 prop_assert_eq!(&read(&options, ends.windows(2).map(|at| &text[at[0]..at[1]])), &whole);
             }

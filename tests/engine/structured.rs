@@ -14,7 +14,8 @@ use sterna::gguf::Gguf;
 use sterna::grammar::{Compiled, Grammars, Source};
 use sterna::tokenizer::{Special, Tokenizer};
 use sterna::tools::{
-    Choice, Delta, Format, Parser, ParserOptions, Tool, Wanted, json_behind_thoughts, json_in_channels,
+    Choice, Delta, Format, Parser, ParserOptions, THINK, Thoughts, Tool, Wanted, json_behind_thoughts,
+    json_in_channels,
 };
 
 fn engine_of(gguf: Gguf, change: impl FnOnce(&mut EngineOptions)) -> Engine {
@@ -236,7 +237,15 @@ fn tool_grammar(
     parallel: bool,
     thinks: bool,
 ) -> Compiled {
-    let wanted = Wanted { tools: &WEATHER, choice, parallel, thinks, answer: None, token: &|_| None };
+    let wanted = Wanted {
+        tools: &WEATHER,
+        choice,
+        parallel,
+        thoughts: THOUGHTS,
+        thinks,
+        answer: None,
+        token: &|_| None,
+    };
     let lark = format.grammar(&wanted).unwrap();
     grammars.compile(&Source::Lark(lark.clone())).unwrap_or_else(|err| panic!("{format:?}: {err}\n{lark}"))
 }
@@ -255,6 +264,9 @@ fn allows(tokenizer: &Tokenizer, grammar: &Compiled, text: &str) -> bool {
 
 /// What a call of three days has as arguments.
 const ARGUMENTS: &str = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
+
+/// Thoughts of most models.
+const THOUGHTS: Option<Thoughts> = Some(Thoughts::Marked(&THINK));
 
 /// A call for the weather of some days, as a format writes it.
 fn weather_call(format: Format, days: u8) -> String {
@@ -404,7 +416,15 @@ fn many_tools_with_long_descriptions() {
     };
     let tools: Vec<Tool> = (0..100).map(tool).collect();
     let (choice, token) = (&Choice::Auto, &|_: &str| None);
-    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let wanted = Wanted {
+        tools: &tools,
+        choice,
+        parallel: true,
+        thoughts: THOUGHTS,
+        thinks: false,
+        answer: None,
+        token,
+    };
     let lark = Format::Hermes.grammar(&wanted).unwrap();
     assert!(lark.len() > 500_000);
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
@@ -437,7 +457,15 @@ fn json_stands_beside_calls() {
         for (choice, may_answer) in [(&Choice::Auto, true), (&Choice::Required, false)] {
             for (thinks, before) in [(false, ""), (true, thoughts(format))] {
                 let (answer, token) = (Some((&schema, true)), &|_: &str| None);
-                let wanted = Wanted { tools: &WEATHER, choice, parallel: true, thinks, answer, token };
+                let wanted = Wanted {
+                    tools: &WEATHER,
+                    choice,
+                    parallel: true,
+                    thoughts: THOUGHTS,
+                    thinks,
+                    answer,
+                    token,
+                };
                 let lark = format.grammar(&wanted).unwrap();
                 let grammar = grammars.compile(&Source::Lark(lark)).unwrap();
                 let allows = |text: &str| allows(tokenizer, &grammar, &format!("{before}{text}"));
@@ -450,7 +478,7 @@ fn json_stands_beside_calls() {
         // Such an answer is read as one.
         let tools = WEATHER.clone();
         let options =
-            ParserOptions { format: Some(format), tools, reasoning: true, ..ParserOptions::default() };
+            ParserOptions { format: Some(format), tools, thoughts: THOUGHTS, ..ParserOptions::default() };
         let mut parser = Parser::new(options);
         let mut deltas = parser.push(&right);
         deltas.extend(parser.finish());
@@ -467,7 +495,7 @@ fn json_stands_beside_calls() {
 fn json_follows_thoughts() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
-    let lark = json_behind_thoughts(&WEATHER[0].parameters, true, &|_| None);
+    let lark = json_behind_thoughts(&THINK, &WEATHER[0].parameters, true, &|_| None);
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
     for thoughts in ["</think>", "Hm, {\"city\": 3}?\n</think>\n\n"] {
         assert!(allows(tokenizer, &grammar, &format!("{thoughts}{ARGUMENTS}")), "{thoughts}");
@@ -505,7 +533,15 @@ fn arguments_in_pythons_form() {
     });
     let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
     let (choice, token) = (&Choice::Required, &|_: &str| None);
-    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let wanted = Wanted {
+        tools: &tools,
+        choice,
+        parallel: true,
+        thoughts: THOUGHTS,
+        thinks: false,
+        answer: None,
+        token,
+    };
     let lark = Format::Pythonic.grammar(&wanted).unwrap();
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
     for (arguments, is_right) in [
@@ -542,7 +578,15 @@ fn arguments_in_function_gemmas_form() {
     });
     let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
     let (choice, token) = (&Choice::Required, &|_: &str| None);
-    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let wanted = Wanted {
+        tools: &tools,
+        choice,
+        parallel: true,
+        thoughts: THOUGHTS,
+        thinks: false,
+        answer: None,
+        token,
+    };
     let lark = Format::FunctionGemma.grammar(&wanted).unwrap();
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
     let options = ParserOptions {
