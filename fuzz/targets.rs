@@ -17,7 +17,7 @@ use sterna::quantize::Imatrix;
 use sterna::serve::{Loaded, ServeOptions, Server};
 use sterna::tokenizer::chat::{ChatTemplate, Message};
 use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
-use sterna::tools::{Delta, Format, Parser, ParserOptions, Tool};
+use sterna::tools::{Delta, Format, MARKS, Parser, ParserOptions, Thoughts, Tool};
 
 /// Opens a GGUF file, looks at everything in it, and writes it again: what comes out reads the same.
 pub fn gguf(data: &[u8]) {
@@ -294,7 +294,7 @@ pub fn tools(data: &[u8]) {
         let options = ParserOptions {
             format: Some(*format),
             tools: vec![tool.clone()],
-            reasoning: cut & 1 == 1,
+            thoughts: (cut & 1 == 1).then_some(Thoughts::Marked(&MARKS[usize::from(cut / 4) % MARKS.len()])),
             thinks: cut & 2 == 2,
             seed: 0,
         };

@@ -212,13 +212,17 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sterna_tools::Format;
+    use sterna_tools::{Format, THINK, Thoughts};
 
     const TEXT: &str = "<think>hm</think>Well.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n\
                         </tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {\"b\": ";
 
     fn reading() -> ParserOptions {
-        ParserOptions { format: Some(Format::Hermes), reasoning: true, ..Default::default() }
+        ParserOptions {
+            format: Some(Format::Hermes),
+            thoughts: Some(Thoughts::Marked(&THINK)),
+            ..Default::default()
+        }
     }
 
     fn event(text: &str, end: Option<StopReason>) -> Event {

@@ -11,7 +11,9 @@ use super::tool_config::ToolConfig;
 use sterna_engine::GenerateOptions;
 use sterna_grammar::{GrammarError, Source, Space, names_types};
 use sterna_tokenizer::chat::Prompt;
-use sterna_tools::{Choice, Format, ParserOptions, Tool, Wanted, json_behind_thoughts, json_in_channels};
+use sterna_tools::{
+    Choice, Format, ParserOptions, Syntax, Thoughts, Tool, Wanted, json_behind_thoughts, json_in_channels,
+};
 
 /// The form that an answer must have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,8 +25,10 @@ pub struct Constraints {
     tool_config: ToolConfig,
     /// Format of the model's messages, if they are parsed: there may be calls, or parts in channels.
     format: Option<Format>,
-    /// Thoughts are split off.
-    reasoning: bool,
+    /// The model's thoughts, if it may have some.
+    thoughts: Option<Thoughts>,
+    /// True if they are split off.
+    splits: bool,
 }
 
 /// Most lines that the log has of what a request's schemas do not enforce.
@@ -104,9 +108,9 @@ impl Constraints {
             return Err(excludes(name, "tools"));
         }
         let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
-        let format = served.format();
-        let format = (may_call || format.has_channels()).then_some(format);
-        Ok(Self { grammar, space, tool_config, format, reasoning: splits && served.thinks() })
+        let Syntax { calls, thoughts, .. } = served.syntax;
+        let format = (may_call || calls.has_channels()).then_some(calls);
+        Ok(Self { grammar, space, tool_config, format, thoughts, splits })
     }
 
     /// Constraints of a text: a grammar.
@@ -149,11 +153,11 @@ impl Constraints {
         Ok(Self { grammar: found.pop(), space, ..Self::default() })
     }
 
-    /// The same for a raw prompt, whose client reads the text as it comes: the model's own format of messages
-    /// counts for nothing.
+    /// The same for a raw prompt, whose client reads the text as it comes: the model's own syntax counts for
+    /// nothing.
     #[must_use]
     pub fn unread(self) -> Self {
-        Self { format: None, ..self }
+        Self { format: None, thoughts: None, ..self }
     }
 
     /// True if a grammar leaves no room for thoughts.
@@ -181,14 +185,17 @@ impl Constraints {
         let token = |spelling: &str| tokenizer.token_id(spelling).filter(|id| tokenizer.is_special(*id));
         let answer = self.grammar.as_ref().and_then(|(_, source)| json_form(source));
         let in_channels = self.format.is_some_and(Format::has_channels);
-        options.show_special |= self.format.is_some_and(Format::needs_special);
+        let mut marks = self.thoughts.into_iter().flat_map(Thoughts::spellings);
+        options.show_special |=
+            self.format.is_some_and(Format::needs_special) || marks.any(|mark| token(mark).is_some());
         let (name, source) = match (self.format.filter(|_| self.offered().is_some()), &self.grammar) {
             (Some(format), _) => {
                 let wanted = Wanted {
                     tools: &self.tool_config.tools,
                     choice: &self.tool_config.choice,
                     parallel: self.tool_config.parallel,
-                    thinks: thinks(prompt),
+                    thoughts: self.thoughts,
+                    thinks: self.thinks(prompt),
                     answer: answer.as_ref().map(|(schema, strict)| (schema, *strict)),
                     token: &token,
                 };
@@ -199,12 +206,14 @@ impl Constraints {
                 ("tools", Source::Lark(grammar))
             }
             (None, Some((name, source))) => {
-                let source = match answer {
-                    Some((schema, strict)) if in_channels => {
+                let source = match (answer, self.thoughts) {
+                    (Some((schema, strict)), _) if in_channels => {
                         Source::Lark(json_in_channels(&schema, strict, &token))
                     }
-                    Some((schema, strict)) if self.reasoning && thinks(prompt) => {
-                        Source::Lark(json_behind_thoughts(&schema, strict, &token))
+                    (Some((schema, strict)), Some(Thoughts::Marked(marks)))
+                        if self.splits && self.thinks(prompt) =>
+                    {
+                        Source::Lark(json_behind_thoughts(marks, &schema, strict, &token))
                     }
                     _ => source.clone(),
                 };
@@ -235,10 +244,15 @@ impl Constraints {
         ParserOptions {
             format: self.format,
             tools: self.tool_config.tools.clone(),
-            reasoning: self.reasoning,
-            thinks: thinks(prompt),
+            thoughts: self.thoughts.filter(|_| self.splits),
+            thinks: self.thinks(prompt),
             seed,
         }
+    }
+
+    /// True if the template has opened the thoughts of the answer already.
+    fn thinks(&self, prompt: &Prompt) -> bool {
+        self.thoughts.is_some_and(|thoughts| thoughts.are_open(&prompt.text))
     }
 }
 
@@ -255,11 +269,6 @@ fn json_form(source: &Source) -> Option<(Value, bool)> {
         Source::JsonSchema { schema, strict } => schema.is_object().then(|| (schema.clone(), *strict)),
         _ => None,
     }
-}
-
-/// True if the template has opened the thoughts of the answer already.
-fn thinks(prompt: &Prompt) -> bool {
-    prompt.text.trim_end().ends_with("<think>")
 }
 
 /// OpenAI's formats of answers. The schema is `nested` in an object `json_schema`, or stands beside `type`.

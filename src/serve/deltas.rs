@@ -17,7 +17,7 @@ pub struct Splitter {
 impl Splitter {
     /// Reads text as `reading` says.
     pub fn new(reading: ParserOptions) -> Self {
-        let splits = reading.format.is_some() || reading.reasoning;
+        let splits = reading.format.is_some() || reading.thoughts.is_some();
         Self { parser: splits.then(|| Parser::new(reading)), thoughts: String::new() }
     }
 
@@ -112,12 +112,15 @@ pub fn message(deltas: Vec<Delta>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sterna_tools::Format;
+    use sterna_tools::{Format, THINK, Thoughts};
 
     #[test]
     fn thoughts_and_calls_are_parts_of_a_message() {
-        let reading =
-            || ParserOptions { format: Some(Format::Hermes), reasoning: true, ..Default::default() };
+        let reading = || ParserOptions {
+            format: Some(Format::Hermes),
+            thoughts: Some(Thoughts::Marked(&THINK)),
+            ..Default::default()
+        };
         let text =
             "<think>hm</think>Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
         let mut splitter = Splitter::new(reading());

@@ -44,16 +44,10 @@ impl ChatPrompt {
     /// 400 if the template refuses it, or makes nothing of it.
     pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
         let Self { messages, add_generation_prompt, assistant_prefix, extras } = self;
-        let format = served.format();
-        let messages = format.messages(messages, &[]);
         let (template, tokenizer) = (&served.template, served.tokenizer());
-        let prompt = template.prompt(
-            tokenizer,
-            &messages,
-            extras,
-            *add_generation_prompt,
-            assistant_prefix.as_deref().map(|words| [format.opens_answer(), words]),
-        );
+        let opens = *add_generation_prompt;
+        let prefix = assistant_prefix.as_deref();
+        let prompt = served.syntax.prompt(template, tokenizer, messages, extras, opens, prefix);
         match prompt {
             Ok(prompt) if prompt.ids.is_empty() => {
                 Err(ApiError::bad("the chat template renders these messages to no tokens"))
@@ -68,10 +62,9 @@ impl ChatPrompt {
     /// The same where an answer has that form: the template shows the tools, in its words or in ours.
     #[must_use]
     pub fn offering(mut self, constraints: &Constraints, served: &Served) -> Self {
-        let format = served.format();
         if let Some(tools) = constraints.offered() {
-            match format.shows_tools(served.template.source()) {
-                false => self.messages = format.messages(&self.messages, tools),
+            match served.syntax.shows_tools {
+                false => self.messages = served.syntax.calls.messages(&self.messages, tools),
                 true => self.extras.tools = tools.iter().map(Tool::to_json).collect(),
             }
         }

@@ -8,7 +8,7 @@ use sterna_grammar::Grammars;
 use sterna_quantize as quantize;
 use sterna_tokenizer::Tokenizer;
 use sterna_tokenizer::chat::{Abilities, ChatError, ChatTemplate};
-use sterna_tools::Format;
+use sterna_tools::Syntax;
 
 /// Error of loading a model.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
@@ -63,12 +63,15 @@ pub struct Served {
     pub template: ChatTemplate,
     /// Origin of the template.
     pub template_source: TemplateSource,
+    /// Syntax of its messages.
+    pub syntax: Syntax,
     /// Parts of a conversation that the template shows to the model.
     pub abilities: Abilities,
     /// Type of its weights, in a word.
     pub quantization: String,
     /// Seconds since 1970 when it was loaded.
     pub created: u64,
+    chats: bool,
     grammars: OnceLock<Grammars>,
 }
 
@@ -94,6 +97,8 @@ impl Served {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let created = created.map_or(0, |since| since.as_secs());
         Ok(Self {
+            chats: template_source != TemplateSource::Fallback && template.source().contains("role"),
+            syntax: Syntax::of_model(template.source(), |token| tokenizer.token_id(token).is_some()),
             abilities: Abilities::of(&template),
             quantization: quantization(&engine),
             engine,
@@ -121,17 +126,7 @@ impl Served {
 
     /// True for a model made for turns: its file says how they are written, and by whom each is.
     pub fn chats(&self) -> bool {
-        self.template_source != TemplateSource::Fallback && self.template.source().contains("role")
-    }
-
-    /// True for a template with thoughts, which are split off.
-    pub fn thinks(&self) -> bool {
-        self.template.source().contains("<think>") || self.format().has_channels()
-    }
-
-    /// Format of its messages.
-    pub fn format(&self) -> Format {
-        Format::of_model(self.template.source(), |token| self.tokenizer().token_id(token).is_some())
+        self.chats
     }
 
     /// Weights of its file, of all tensors.

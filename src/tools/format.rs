@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::Tool;
+use super::head::DEEPSEEK;
 use sterna_tokenizer::chat::Message;
-
-/// Between the kind or the name of DeepSeek's calls and what follows.
-pub const SEPARATOR: &str = "<｜tool▁sep｜>";
 
 /// Format of a model's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,8 +25,16 @@ pub enum Format {
     DeepSeek,
     /// DeepSeek V3.1: the same with `name<｜tool▁sep｜>{…}`.
     DeepSeek31,
+    /// Kimi K2: `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all
+    /// calls between `<|tool_calls_section_begin|>` and `<|tool_calls_section_end|>`.
+    KimiK2,
     /// Llama 4, and Llama 3.2 and Gemma 3 with templates of that kind: `[name(key="value"), …]`.
     Pythonic,
+    /// Gemma 3 with templates of that kind: `name(key="value")` in a block of code of the language
+    /// `tool_code`, a call on each line.
+    ToolCode,
+    /// FunctionGemma: `<start_function_call>call:name{key:<escape>value<escape>}<end_function_call>`.
+    FunctionGemma,
     /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` for each argument, as plain text.
     Qwen3Coder,
     /// Seed-OSS: the same between `<seed:tool_call>` and `</seed:tool_call>`, no text on lines of its own.
@@ -54,7 +60,10 @@ impl Format {
         ("harmony", Self::Harmony),
         ("deepseek", Self::DeepSeek),
         ("deepseek-v3.1", Self::DeepSeek31),
+        ("kimi-k2", Self::KimiK2),
         ("pythonic", Self::Pythonic),
+        ("tool-code", Self::ToolCode),
+        ("function-gemma", Self::FunctionGemma),
         ("qwen3-coder", Self::Qwen3Coder),
         ("seed-oss", Self::SeedOss),
         ("glm", Self::Glm),
@@ -81,7 +90,7 @@ impl Format {
     /// The format of a model: that of its template; or, where that is never given tools, the one in which it
     /// shows calls, if the vocabulary has the tokens for them.
     pub fn of_model(source: &str, has_token: impl Fn(&str) -> bool) -> Self {
-        let replayed = source.contains(SEPARATOR) && DEEPSEEK_TOKENS.iter().all(|token| has_token(token));
+        let replayed = source.contains(DEEPSEEK.separator) && DEEPSEEK.marks().into_iter().all(has_token);
         match Self::of_template(source) {
             Self::Generic if replayed && source.contains("```json") => Self::DeepSeek,
             Self::Generic if replayed => Self::DeepSeek31,
@@ -90,7 +99,7 @@ impl Format {
     }
 
     /// True if a template of this format shows the tools itself. If not, [`messages`](Self::messages) does.
-    pub fn shows_tools(self, source: &str) -> bool {
+    pub(super) fn shows_tools(self, source: &str) -> bool {
         match self {
             Self::Generic => false,
             Self::DeepSeek | Self::DeepSeek31 => source.contains("tools"),
@@ -98,14 +107,9 @@ impl Format {
         }
     }
 
-    /// Opening of an answer that is given, behind the template's prompt.
-    pub fn opens_answer(self) -> &'static str {
-        if self == Self::Harmony { "<|channel|>final<|message|>" } else { "" }
-    }
-
     /// True if an argument that is a text is written as it is, so that only its choices are enforced.
     pub fn has_plain_texts(self) -> bool {
-        self.tags().is_some()
+        self.tags().is_some() || self == Self::FunctionGemma
     }
 
     /// True if a message may hold several calls.
@@ -116,7 +120,7 @@ impl Format {
     /// True if calls are written with tokens that steer the model, so that their spelling must be shown
     /// (`GenerateOptions::show_special`) to a [`Parser`](super::Parser).
     pub fn needs_special(self) -> bool {
-        !matches!(self, Self::Hermes | Self::Qwen3Coder | Self::Pythonic | Self::Generic)
+        !matches!(self, Self::Hermes | Self::Qwen3Coder | Self::Pythonic | Self::ToolCode | Self::Generic)
     }
 
     /// True if every message is written in parts, which a [`Parser`](super::Parser) must read even without
@@ -154,6 +158,8 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<|channel|>", "<|message|>", "<|call|>"], Format::Harmony),
     (&["<｜tool▁sep｜>", "```json", "tools"], Format::DeepSeek),
     (&["<｜tool▁sep｜>", "tools"], Format::DeepSeek31),
+    (&["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"], Format::KimiK2),
+    (&["<start_function_call>", "<escape>"], Format::FunctionGemma),
     (&["<seed:tool_call>", "<function="], Format::SeedOss),
     (&["<minimax:tool_call>", "<invoke name="], Format::MiniMax),
     (&["<tool_call>", "<arg_key>", "<arg_value>"], Format::Glm),
@@ -161,18 +167,11 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["<tool_call>"], Format::Hermes),
     (&["[TOOL_CALLS]", "[ARGS]"], Format::MistralArgs),
     (&["[TOOL_CALLS]"], Format::Mistral),
+    (&["```tool_code"], Format::ToolCode),
     (&["[func_name1("], Format::Pythonic),
     (&["<|python_tag|>"], Format::Llama3),
     (&["ipython", "\"parameters\""], Format::Llama3),
-];
-
-/// Tokens of DeepSeek's calls.
-const DEEPSEEK_TOKENS: &[&str] = &[
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁call▁begin｜>",
-    SEPARATOR,
-    "<｜tool▁call▁end｜>",
-    "<｜tool▁calls▁end｜>",
+    (&["\"parameters\": dictionary of argument name"], Format::Llama3),
 ];
 
 /// A message whose thoughts are its text, if it calls.

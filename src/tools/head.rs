@@ -1,10 +1,56 @@
 //! Text before the arguments of a call that are JSON by themselves: marks, and the tool's name.
 
-use super::format::{Format, SEPARATOR};
+use super::format::Format;
 use super::scan::{Found, find};
 
 /// Longest text before arguments, in bytes. What is longer is no call.
 const MOST_BYTES: usize = 512;
+
+/// Marks of calls whose arguments are JSON by themselves.
+#[derive(Debug)]
+pub struct Section {
+    /// Around all calls.
+    pub all: [&'static str; 2],
+    /// Around each call.
+    pub one: [&'static str; 2],
+    /// Between the parts of a call.
+    pub separator: &'static str,
+}
+
+/// Marks of [`Format::DeepSeek`] and [`Format::DeepSeek31`].
+pub const DEEPSEEK: Section = Section {
+    all: ["<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"],
+    one: ["<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"],
+    separator: "<｜tool▁sep｜>",
+};
+
+/// Marks of [`Format::KimiK2`].
+///
+/// Source: `docs/tool_call_guidance.md` of moonshotai/Kimi-K2-Instruct.
+pub const KIMI_K2: Section = Section {
+    all: ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"],
+    one: ["<|tool_call_begin|>", "<|tool_call_end|>"],
+    separator: "<|tool_call_argument_begin|>",
+};
+
+impl Section {
+    /// All of them.
+    pub fn marks(&self) -> [&'static str; 5] {
+        let Self { all, one, separator } = *self;
+        [all[0], one[0], separator, one[1], all[1]]
+    }
+}
+
+impl Format {
+    /// Its marks, if calls are written between such.
+    pub(super) fn section(self) -> Option<&'static Section> {
+        match self {
+            Self::DeepSeek | Self::DeepSeek31 => Some(&DEEPSEEK),
+            Self::KimiK2 => Some(&KIMI_K2),
+            _ => None,
+        }
+    }
+}
 
 /// Result of reading a head.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,9 +77,17 @@ pub fn head(format: Option<Format>, rest: &str) -> Head {
             (name, id.map(str::to_owned))
         }),
         // `name<｜tool▁sep｜>`, or `function<｜tool▁sep｜>name` and the fence of a block of code.
-        Some(Format::DeepSeek | Format::DeepSeek31) => text.split_once(SEPARATOR).map(|(before, after)| {
-            let name = after.trim_start().lines().next().unwrap_or_default();
-            (if name.is_empty() || name.starts_with("```") { before } else { name }, None)
+        Some(Format::DeepSeek | Format::DeepSeek31) => {
+            text.split_once(DEEPSEEK.separator).map(|(before, after)| {
+                let name = after.trim_start().lines().next().unwrap_or_default();
+                (if name.is_empty() || name.starts_with("```") { before } else { name }, None)
+            })
+        }
+        // `functions.name:0`, all of it the id.
+        Some(Format::KimiK2) => text.split_once(KIMI_K2.separator).map(|(id, _)| {
+            let id = id.trim();
+            let name = id.strip_prefix("functions.").unwrap_or(id);
+            (name.split_once(':').map_or(name, |(name, _)| name), Some(id.to_owned()))
         }),
         _ => None,
     };

@@ -7,8 +7,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::format::SEPARATOR;
+use super::bracketed::{FUNCTION_GEMMA, Notation, PYTHON, TOOL_CODE};
+use super::head::{DEEPSEEK, KIMI_K2};
 use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
+use super::thoughts::{Marks, Thoughts};
 use super::{Choice, Format, Tool, is_text};
 
 /// Messages that are allowed.
@@ -20,7 +22,9 @@ pub struct Wanted<'a> {
     pub choice: &'a Choice,
     /// True if there may be several calls.
     pub parallel: bool,
-    /// True if the template has opened `<think>` already.
+    /// The model's thoughts.
+    pub thoughts: Option<Thoughts>,
+    /// True if the template has opened them already.
     pub thinks: bool,
     /// Form of a message without a call: JSON by this schema, whose keywords are all enforced if it is
     /// strict. `None` for any text.
@@ -43,7 +47,7 @@ impl Format {
         }
         let is_forced = *wanted.choice != Choice::Auto;
         let parallel = wanted.parallel && self.is_parallel() && !matches!(wanted.choice, Choice::Named(_));
-        let mut writer = Writer { out: String::new(), wanted, is_forced, parallel };
+        let mut writer = Writer { out: String::new(), wanted, is_forced, parallel, n_rules: 0 };
         writer.terminals();
         let thinking = writer.thinking(self);
         let _ = writeln!(writer.out, "start: {thinking}message");
@@ -60,21 +64,31 @@ impl Format {
             Self::Harmony => writer.harmony(&tools),
             Self::DeepSeek => writer.deepseek(&tools, true),
             Self::DeepSeek31 => writer.deepseek(&tools, false),
+            Self::KimiK2 => writer.kimi_k2(&tools),
             Self::Pythonic => writer.pythonic(&tools),
+            Self::ToolCode => writer.tool_code(&tools),
+            Self::FunctionGemma => writer.function_gemma(&tools),
             Self::Generic => writer.generic(&tools),
         }
         Some(writer.out)
     }
 }
 
-/// The grammar of an answer behind thoughts that the template has opened: any text up to `</think>`, then
-/// JSON that fits `schema`. `token` is that of [`Wanted`].
-pub fn json_behind_thoughts(schema: &Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
-    let answer = Some((schema, strict));
-    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: true, answer, token };
-    let mut writer = Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false };
+/// The grammar of an answer behind thoughts that the template has opened with `marks`: any text up to their
+/// end, then JSON that fits `schema`. `token` is that of [`Wanted`].
+pub fn json_behind_thoughts(
+    marks: &'static Marks,
+    schema: &Value,
+    strict: bool,
+    token: &dyn Fn(&str) -> Option<u32>,
+) -> String {
+    let (answer, thoughts) = (Some((schema, strict)), Some(Thoughts::Marked(marks)));
+    let choice = &Choice::None;
+    let wanted = Wanted { tools: &[], choice, parallel: false, thoughts, thinks: true, answer, token };
+    let mut writer =
+        Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false, n_rules: 0 };
     writer.terminals();
-    writer.up_to("thoughts", "</think>");
+    writer.up_to("thoughts", marks.close);
     writer.line("start: thoughts SPACE? answer");
     writer.answer();
     writer.out
@@ -84,8 +98,10 @@ pub fn json_behind_thoughts(schema: &Value, strict: bool, token: &dyn Fn(&str) -
 /// `token` is that of [`Wanted`].
 pub fn json_in_channels(schema: &Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
     let answer = Some((schema, strict));
-    let wanted = Wanted { tools: &[], choice: &Choice::None, parallel: false, thinks: false, answer, token };
-    let mut writer = Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false };
+    let (choice, thoughts) = (&Choice::None, Some(Thoughts::Channels));
+    let wanted = Wanted { tools: &[], choice, parallel: false, thoughts, thinks: false, answer, token };
+    let mut writer =
+        Writer { out: String::new(), wanted: &wanted, is_forced: false, parallel: false, n_rules: 0 };
     writer.terminals();
     writer.channels();
     writer.line("start: part* final");
@@ -98,6 +114,8 @@ struct Writer<'a> {
     wanted: &'a Wanted<'a>,
     is_forced: bool,
     parallel: bool,
+    /// Rules that have a number.
+    n_rules: usize,
 }
 
 impl Writer<'_> {
@@ -150,17 +168,18 @@ impl Writer<'_> {
 
     /// Rule for the text before the message.
     fn thinking(&mut self, format: Format) -> &'static str {
-        if format.has_channels() || !self.wanted.thinks && self.is_free() {
+        let marks = self.wanted.thoughts.and_then(Thoughts::marks);
+        let Some(marks) = marks.filter(|_| self.wanted.thinks || !self.is_free()) else {
             // Channels have thoughts of their own, and free text may think as it likes.
             return "";
-        }
-        self.up_to("thoughts", "</think>");
+        };
+        self.up_to("thoughts", marks.close);
         if self.wanted.thinks {
             // Text, and what could be taken for text, has blanks of its own.
             let has_blanks = self.is_free() && format != Format::Generic;
             return if has_blanks { "thoughts " } else { "thoughts SPACE? " };
         }
-        let open = self.mark("<think>");
+        let open = self.mark(marks.open);
         self.line(&format!("thinking: {open} thoughts SPACE?"));
         "thinking? "
     }
@@ -246,7 +265,7 @@ impl Writer<'_> {
 
     fn deepseek(&mut self, tools: &[&Tool], fenced: bool) {
         let [open, separator, close, end] =
-            ["<｜tool▁call▁begin｜>", SEPARATOR, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"]
+            [DEEPSEEK.one[0], DEEPSEEK.separator, DEEPSEEK.one[1], DEEPSEEK.all[1]]
                 .map(|mark| self.mark(mark));
         for (i, tool) in tools.iter().enumerate() {
             let call = match fenced {
@@ -261,7 +280,21 @@ impl Writer<'_> {
         }
         self.any_call(tools.len());
         let more = if self.parallel { " (\"\\n\"? call)*" } else { "" };
-        self.message("<｜tool▁calls▁begin｜>", &format!("call{more} {end}"));
+        self.message(DEEPSEEK.all[0], &format!("call{more} {end}"));
+    }
+
+    fn kimi_k2(&mut self, tools: &[&Tool]) {
+        let [open, separator, close, end] =
+            [KIMI_K2.one[0], KIMI_K2.separator, KIMI_K2.one[1], KIMI_K2.all[1]].map(|mark| self.mark(mark));
+        for (i, tool) in tools.iter().enumerate() {
+            let id = quote(&format!("functions.{}:", tool.name));
+            self.line(&format!("call_{i}: {open} {id} COUNT {separator} args_{i} {close}"));
+            self.line(&format!("args_{i}: %json {}", arguments(tool)));
+        }
+        self.line("COUNT: /[0-9]{1,4}/");
+        self.any_call(tools.len());
+        let more = if self.parallel { " call*" } else { "" };
+        self.message(KIMI_K2.all[0], &format!("call{more} {end}"));
     }
 
     /// Rules `part` for thoughts and what is said before the end, and `final` for the answer.
@@ -296,27 +329,10 @@ impl Writer<'_> {
     fn pythonic(&mut self, tools: &[&Tool]) {
         let (mut first, mut next) = (Vec::new(), Vec::new());
         for (i, tool) in tools.iter().enumerate() {
-            let required = tool.parameters.get("required").and_then(Value::as_array);
-            let properties = tool.parameters.get("properties").and_then(Value::as_object);
-            let mut n = 0;
-            for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
-                let value = match schema.get("type").and_then(Value::as_str) {
-                    Some("boolean") => "(\"True\" | \"False\" | \"true\" | \"false\")".to_owned(),
-                    _ => self.value(tool, (i, k), name, schema),
-                };
-                // Behind the arguments before it: with a comma if there is one, and left out if it may be.
-                let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
-                let argument = format!("{} {value}", quote(&format!("{name}=")));
-                for (rule, comma) in [("none", ""), ("some", "\", \" ")] {
-                    let or = if is_required { String::new() } else { format!(" | {rule}_{i}_{}", k + 1) };
-                    self.line(&format!("{rule}_{i}_{k}: {comma}{argument} some_{i}_{}{or}", k + 1));
-                }
-                n = k + 1;
-            }
-            self.line(&format!("none_{i}_{n}: \"\"\nsome_{i}_{n}: \"\""));
+            let arguments = self.properties(tool, "#", &tool.parameters, &PYTHON);
             self.line(&format!("HEAD_{i}: /[ \\n]{{0,4}}/ {}", quote(&format!("[{}(", tool.name))));
-            first.push(format!("HEAD_{i} none_{i}_0 \")\""));
-            next.push(format!("{} none_{i}_0 \")\"", quote(&format!("{}(", tool.name))));
+            first.push(format!("HEAD_{i} {arguments} \")\""));
+            next.push(format!("{} {arguments} \")\"", quote(&format!("{}(", tool.name))));
         }
         self.line(&format!("first: {}\nnext: {}", first.join(" | "), next.join(" | ")));
         let more = if self.parallel { " (\", \" next)*" } else { "" };
@@ -331,12 +347,102 @@ impl Writer<'_> {
         }
     }
 
-    /// A rule for one argument in JSON, and its name.
-    fn value(&mut self, tool: &Tool, (i, k): (usize, usize), name: &str, schema: &Value) -> String {
+    /// Rules `call_0`… for each tool in a notation, and `call` for any.
+    fn bracketed_calls(&mut self, tools: &[&Tool], notation: &Notation) {
+        let [open, close] = notation.around;
+        for (i, tool) in tools.iter().enumerate() {
+            let arguments = self.properties(tool, "#", &tool.parameters, notation);
+            let head = quote(&format!("{}{}{open}", notation.call, tool.name));
+            self.line(&format!("call_{i}: {head} {arguments} \"{close}\""));
+        }
+        self.any_call(tools.len());
+    }
+
+    fn tool_code(&mut self, tools: &[&Tool]) {
+        self.bracketed_calls(tools, &TOOL_CODE);
+        let more = if self.parallel { " (\"\\n\" call)*" } else { "" };
+        self.message("```tool_code\n", &format!("call{more} \"\\n```\""));
+    }
+
+    fn function_gemma(&mut self, tools: &[&Tool]) {
+        let [open, close, quotes] =
+            ["<start_function_call>", "<end_function_call>", "<escape>"].map(|mark| self.mark(mark));
+        self.up_to("text_end", "<escape>");
+        self.line(&format!("text: {quotes} text_end"));
+        self.bracketed_calls(tools, &FUNCTION_GEMMA);
+        let more = if self.parallel { format!(" ({open} call {close})*") } else { String::new() };
+        self.message("<start_function_call>", &format!("call {close}{more}"));
+    }
+
+    /// Rules for the properties of an object, in order and each with its name, and the one that begins.
+    fn properties(&mut self, tool: &Tool, at: &str, schema: &Value, notation: &Notation) -> String {
+        let id = self.number();
+        let required = schema.get("required").and_then(Value::as_array);
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let mut n = 0;
+        for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
+            let at = format!("{at}/properties/{}", pointer(name));
+            let value = self.value_in(tool, &at, schema, notation);
+            // Behind the arguments before it: with a comma if there is one, and left out if it may be.
+            let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
+            let argument = format!("{} {value}", quote(&format!("{name}{}", notation.assign)));
+            for (rule, comma) in [("none", String::new()), ("some", quote(notation.comma) + " ")] {
+                let or = if is_required { String::new() } else { format!(" | {rule}_{id}_{}", k + 1) };
+                self.line(&format!("{rule}_{id}_{k}: {comma}{argument} some_{id}_{}{or}", k + 1));
+            }
+            n = k + 1;
+        }
+        self.line(&format!("none_{id}_{n}: \"\"\nsome_{id}_{n}: \"\""));
+        format!("none_{id}_0")
+    }
+
+    /// A value in a notation, as a part of a rule. What has no text in it is written as in JSON everywhere.
+    fn value_in(&mut self, tool: &Tool, at: &str, schema: &Value, notation: &Notation) -> String {
+        let has_escapes = notation.quotes[0].1;
+        let kind = schema.get("type").and_then(Value::as_str);
+        match (kind, schema.get("items")) {
+            (Some("boolean"), _) if has_escapes => "(\"True\" | \"False\" | \"true\" | \"false\")".to_owned(),
+            (Some("string"), _) if !has_escapes => {
+                let choices = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+                let quotes = notation.quotes[0].0;
+                let texts: Vec<String> = choices
+                    .filter_map(Value::as_str)
+                    .map(|text| self.sequence(&[quotes, text, quotes]))
+                    .collect();
+                if texts.is_empty() { "text".to_owned() } else { format!("({})", texts.join(" | ")) }
+            }
+            (Some("array"), Some(items)) if !has_escapes && has_text(items) => {
+                let item = self.value_in(tool, &format!("{at}/items"), items, notation);
+                let bound = |key| schema.get(key).and_then(Value::as_u64);
+                let (least, most) = (bound("minItems").unwrap_or(0), bound("maxItems"));
+                let more = match most {
+                    _ if most == Some(0) => return "\"[]\"".to_owned(),
+                    Some(most) => format!("{{{},{}}}", least.saturating_sub(1), most - 1),
+                    None => format!("{{{},}}", least.saturating_sub(1)),
+                };
+                let items = format!("{item} (\",\" {item}){more}");
+                if least == 0 { format!("\"[\" ({items})? \"]\"") } else { format!("\"[\" {items} \"]\"") }
+            }
+            (Some("object"), _) if !has_escapes && has_text(schema) => {
+                let properties = self.properties(tool, at, schema, notation);
+                format!("\"{{\" {properties} \"}}\"")
+            }
+            _ => self.value(tool, at, schema),
+        }
+    }
+
+    /// A rule for a value in JSON, and its name.
+    fn value(&mut self, tool: &Tool, at: &str, schema: &Value) -> String {
         let schema = referring(schema, &tool.parameters);
-        let at = format!("#/properties/{}", name.replace('~', "~0").replace('/', "~1"));
-        self.line(&format!("value_{i}_{k}: %json {}", of_tool(&schema, tool, &at)));
-        format!("value_{i}_{k}")
+        let rule = format!("value_{}", self.number());
+        self.line(&format!("{rule}: %json {}", of_tool(&schema, tool, at)));
+        rule
+    }
+
+    /// A number for a rule.
+    fn number(&mut self) -> usize {
+        self.n_rules += 1;
+        self.n_rules - 1
     }
 
     fn llama3(&mut self, tools: &[&Tool]) {
@@ -397,6 +503,7 @@ impl Writer<'_> {
             let required = tool.parameters.get("required").and_then(Value::as_array);
             let properties = tool.parameters.get("properties").and_then(Value::as_object);
             for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
+                let at = format!("#/properties/{}", pointer(name));
                 let [open, close] = tags.key;
                 let head = self.sequence(&[open, name.as_str(), close, before_value, tags.value, line]);
                 let choices = schema.get("enum").and_then(Value::as_array);
@@ -410,7 +517,7 @@ impl Writer<'_> {
                 } else if is_text(schema) {
                     "value".to_owned()
                 } else {
-                    format!("{} {end}", self.value(tool, (i, k), name, schema))
+                    format!("{} {end}", self.value(tool, &at, schema))
                 };
                 let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
                 let optional = if is_required { "" } else { "?" };
@@ -450,6 +557,24 @@ fn pieces(head: &str) -> String {
         rest = &rest[len..];
     }
     out.join(" ")
+}
+
+/// A name as a part of a JSON pointer.
+fn pointer(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// True if a value by a schema is a text, or a list or an object with named properties that may hold one.
+fn has_text(schema: &Value) -> bool {
+    let inner = |key: &str| schema.get(key);
+    match schema.get("type").and_then(Value::as_str) {
+        Some("string") => true,
+        Some("array") => inner("items").is_some_and(has_text),
+        Some("object") => {
+            inner("properties").and_then(Value::as_object).is_some_and(|all| all.values().any(has_text))
+        }
+        _ => false,
+    }
 }
 
 /// The schema of a tool's arguments: an object, whatever it says.

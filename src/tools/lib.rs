@@ -1,21 +1,22 @@
 //! Tools: how a model is held to a format of calls, and how its text is read back, piece by piece.
 //!
-//! A model writes calls as it was trained to, which its template tells: [`Format::of_template`]. A format
-//! gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the room `grammar`),
-//! and the [`Parser`] that turns pieces of text into [`Delta`]s. Reasoning in `<think>` is split off on the
+//! A model writes calls and thoughts as it was trained to, which its template tells: [`Syntax::of_model`]. A
+//! format of calls gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the room
+//! `grammar`), and the [`Parser`] that turns pieces of text into [`Delta`]s. [`Thoughts`] are split off on the
 //! way.
 //!
 //! This module knows messages and templates, and must never know HTTP or an engine.
 #![forbid(unsafe_code)]
 
+mod bracketed;
 mod format;
 mod head;
 mod json;
 mod lark;
 mod parser;
-mod pythonic;
 mod scan;
 mod tagged;
+mod thoughts;
 
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use serde_json::{Value, json};
 pub use format::Format;
 pub use lark::{Wanted, json_behind_thoughts, json_in_channels};
 pub use parser::{Delta, Parser, ParserOptions};
+pub use thoughts::{MARKS, Marks, Syntax, THINK, Thoughts};
 
 /// A tool that a model may call.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,11 +6,12 @@
 mod channels;
 mod response;
 
+use super::bracketed::{Bracketed, FUNCTION_GEMMA, PYTHON, TOOL_CODE, is_list};
 use super::head::{BEGINNERS, Head, MARKS, head};
 use super::json::Object;
-use super::pythonic::{Pythonic, is_list};
 use super::scan::{Body, Found, Prefix, Read, find, prefix};
 use super::tagged::Tagged;
+use super::thoughts::{Marks, Thoughts};
 use super::{Format, Tool};
 
 /// Result of a piece of text.
@@ -50,9 +51,9 @@ pub struct ParserOptions {
     pub format: Option<Format>,
     /// The tools, for arguments that are written without their types.
     pub tools: Vec<Tool>,
-    /// True if `<think>` is split off.
-    pub reasoning: bool,
-    /// True if the template has opened `<think>` already.
+    /// The thoughts that are split off.
+    pub thoughts: Option<Thoughts>,
+    /// True if the template has opened them already.
     pub thinks: bool,
     /// Seed of the ids.
     pub seed: u64,
@@ -102,24 +103,22 @@ enum Stage {
     Rest,
 }
 
-const OPEN_THOUGHTS: &str = "<think>";
-const CLOSE_THOUGHTS: &str = "</think>";
 const OPEN_CALL: &str = "<tool_call>";
 const CLOSE_CALL: &str = "</tool_call>";
-const PYTHON: &str = "<|python_tag|>";
+const PYTHON_TAG: &str = "<|python_tag|>";
 const CALLS: &str = "[TOOL_CALLS]";
-const OPEN_ALL: &str = "<｜tool▁calls▁begin｜>";
-const CLOSE_ALL: &str = "<｜tool▁calls▁end｜>";
-const OPEN_ONE: &str = "<｜tool▁call▁begin｜>";
-const CLOSE_ONE: &str = "<｜tool▁call▁end｜>";
+const FENCE: &str = "```";
+const TOOL_FENCE: &str = "```tool_code";
+const OPEN_FUNCTION: &str = "<start_function_call>";
+const CLOSE_FUNCTION: &str = "<end_function_call>";
 
 impl Parser {
     /// A reader at the beginning of a message.
     pub fn new(options: ParserOptions) -> Self {
-        let stage = match options.reasoning && options.thinks {
+        let stage = match options.thoughts {
             _ if options.format == Some(Format::Harmony) => Stage::Header,
-            true => Stage::Thoughts,
-            false => Stage::Start { may_think: options.reasoning, drops_space: false },
+            Some(_) if options.thinks => Stage::Thoughts,
+            thoughts => Stage::Start { may_think: thoughts.is_some(), drops_space: false },
         };
         Self {
             options,
@@ -173,13 +172,23 @@ impl Parser {
                     content(&mut out, &(begun + &raw));
                 }
             }
-            Stage::Body(_) if !self.begun_with.is_empty() => {
+            Stage::Item | Stage::Body(_) if !self.begun_with.is_empty() => {
                 let begun = std::mem::take(&mut self.begun_with);
                 content(&mut out, &(begun + &rest));
             }
             Stage::Item | Stage::Body(_) | Stage::Close | Stage::Response | Stage::Rest => {}
         }
         out
+    }
+
+    /// Marks of the thoughts that are split off.
+    fn marks(&self) -> Option<&'static Marks> {
+        self.options.thoughts.and_then(Thoughts::marks)
+    }
+
+    /// Marks around the answer, which are dropped.
+    fn answer(&self) -> Option<[&'static str; 2]> {
+        self.marks().and_then(|marks| marks.answer)
     }
 
     fn rest(&self) -> &str {
@@ -207,7 +216,7 @@ impl Parser {
             Stage::Thoughts => self.thoughts(out),
             Stage::Text => self.text(out),
             Stage::Open => self.open(out, at_end),
-            Stage::Item => self.item(),
+            Stage::Item => self.item(out, at_end),
             Stage::Head => self.head(out),
             Stage::Header => self.header(out, at_end),
             Stage::Call(..) => self.call(out),
@@ -232,14 +241,19 @@ impl Parser {
         if rest.is_empty() {
             return false;
         }
-        if may_think && (rest.starts_with(OPEN_THOUGHTS) || !at_end && OPEN_THOUGHTS.starts_with(rest)) {
-            if rest.len() < OPEN_THOUGHTS.len() {
+        let open = self.marks().filter(|_| may_think).map(|marks| (marks.open, Stage::Thoughts));
+        let answer =
+            self.answer().map(|[open, _]| (open, Stage::Start { may_think: false, drops_space: true }));
+        for (mark, stage) in open.into_iter().chain(answer) {
+            if rest.starts_with(mark) {
+                self.pass(mark.len());
+                self.space.clear();
+                self.stage = stage;
+                return true;
+            }
+            if !at_end && mark.starts_with(rest) {
                 return false;
             }
-            self.pass(OPEN_THOUGHTS.len());
-            self.space.clear();
-            self.stage = Stage::Thoughts;
-            return true;
         }
         match self.options.format {
             Some(Format::Llama3) if rest.starts_with('{') => {
@@ -249,7 +263,7 @@ impl Parser {
             Some(Format::Pythonic) if rest.starts_with('[') => match is_list(rest) {
                 Some(true) => {
                     self.begun_with = std::mem::take(&mut self.space) + &self.pass(1);
-                    self.stage = Stage::Body(Box::<Pythonic>::default());
+                    self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
                 }
                 None if !at_end => return false,
                 _ => self.begin_text(out),
@@ -284,7 +298,8 @@ impl Parser {
 
     fn thoughts(&mut self, out: &mut Vec<Delta>) -> bool {
         let in_channel = self.options.format == Some(Format::Harmony);
-        let marks = if in_channel { MARKS } else { &[CLOSE_THOUGHTS] };
+        let close = self.marks().map(|marks| marks.close);
+        let marks = if in_channel { MARKS } else { close.as_slice() };
         let (bytes, mark) = match find(self.rest(), marks) {
             Found::Mark(at, which) => (at, Some(marks[which])),
             Found::None(safe) => (safe, None),
@@ -321,24 +336,36 @@ impl Parser {
 
     fn text(&mut self, out: &mut Vec<Delta>) -> bool {
         let tags = self.options.format.and_then(Format::tags);
+        let section = self.options.format.and_then(Format::section);
         let of_tags = tags.map(|tags| [tags.outer[0], tags.call]);
+        let of_section = section.map(|section| [section.all[0], section.one[0]]);
         let marks: &[&str] = match self.options.format {
             Some(Format::Hermes | Format::Glm) => &[OPEN_CALL],
             Some(Format::Qwen3Coder | Format::SeedOss | Format::MiniMax) => {
                 of_tags.as_ref().map_or(&[], |marks| marks)
             }
             Some(Format::Mistral | Format::MistralArgs) => &[CALLS],
-            Some(Format::DeepSeek | Format::DeepSeek31) => &[OPEN_ALL, OPEN_ONE],
+            Some(Format::DeepSeek | Format::DeepSeek31 | Format::KimiK2) => {
+                of_section.as_ref().map_or(&[], |marks| marks)
+            }
+            Some(Format::FunctionGemma) => &[OPEN_FUNCTION],
+            Some(Format::ToolCode) => &[TOOL_FENCE],
             Some(Format::Harmony) => MARKS,
-            Some(Format::Llama3) => &[PYTHON],
+            Some(Format::Llama3) => &[PYTHON_TAG],
             Some(Format::Pythonic | Format::Generic) | None => &[],
         };
-        match find(self.rest(), marks) {
+        let mut marks = marks.to_vec();
+        marks.extend(self.answer().map(|[_, close]| close));
+        match find(self.rest(), &marks) {
             Found::Mark(at, which) => {
                 let text = self.pass(at);
                 content(out, &text);
+                if self.answer().is_some_and(|[_, close]| marks[which] == close) {
+                    self.pass(marks[which].len());
+                    return true;
+                }
                 if self.options.format == Some(Format::Harmony) {
-                    if !self.options.reasoning && !BEGINNERS.contains(&marks[which]) {
+                    if self.options.thoughts.is_none() && !BEGINNERS.contains(&marks[which]) {
                         content(out, marks[which]);
                     }
                     self.end_part(marks[which]);
@@ -350,7 +377,8 @@ impl Parser {
                 } else {
                     self.begun_with = self.pass(marks[which].len());
                 }
-                self.stage = if marks[which] == OPEN_ONE { Stage::Head } else { Stage::Open };
+                let begins_one = section.is_some_and(|section| marks[which] == section.one[0]);
+                self.stage = if begins_one { Stage::Head } else { Stage::Open };
                 true
             }
             Found::None(safe) => {
@@ -367,13 +395,19 @@ impl Parser {
         let blanks = self.pass(blanks);
         self.begun_with += &blanks;
         let tags = self.options.format.and_then(Format::tags);
-        let wanted = match (self.options.format, tags) {
-            (_, Some(tags)) => tags.call,
-            (Some(Format::Mistral | Format::MistralArgs), _) => "[",
-            (Some(Format::DeepSeek | Format::DeepSeek31), _) => OPEN_ONE,
+        let section = self.options.format.and_then(Format::section);
+        let wanted = match (self.options.format, tags, section) {
+            (_, Some(tags), _) => tags.call,
+            (_, _, Some(section)) => section.one[0],
+            (Some(Format::Mistral | Format::MistralArgs), ..) => "[",
+            (Some(Format::FunctionGemma), ..) => FUNCTION_GEMMA.call,
+            (Some(Format::ToolCode), ..) => "",
             _ => "{",
         };
         let rest = self.rest();
+        if rest.is_empty() {
+            return false;
+        }
         if let Some(tags) = tags.filter(|_| rest.starts_with(wanted)) {
             let mark = self.pass(tags.call.len());
             self.begun_with += &mark;
@@ -387,11 +421,15 @@ impl Parser {
                     self.begun_with.clear();
                     self.stage = Stage::Item;
                 }
-                Some(Format::DeepSeek | Format::DeepSeek31) => {
-                    let mark = self.pass(OPEN_ONE.len());
+                Some(Format::DeepSeek | Format::DeepSeek31 | Format::KimiK2) => {
+                    let mark = self.pass(wanted.len());
                     self.begun_with += &mark;
                     self.stage = Stage::Head;
                 }
+                Some(Format::FunctionGemma) => {
+                    self.stage = Stage::Body(Box::new(Bracketed::new(&FUNCTION_GEMMA)));
+                }
+                Some(Format::ToolCode) => self.stage = Stage::Item,
                 _ => self.stage = Stage::Call(Box::default(), false),
             }
             return true;
@@ -414,12 +452,21 @@ impl Parser {
         self.stage = Stage::Text;
     }
 
-    fn item(&mut self) -> bool {
+    fn item(&mut self, out: &mut Vec<Delta>, at_end: bool) -> bool {
         if !self.pass_blanks() {
             return false;
         }
+        let is_code = self.options.format == Some(Format::ToolCode);
         match self.rest().as_bytes().first() {
+            Some(b'`') if is_code => return self.end_fence(out, at_end),
             Some(b'{') => self.stage = Stage::Call(Box::default(), true),
+            // Around calls, or around each.
+            Some(b'[' | b']' | b')' | b',' | b';') if is_code => {
+                let passed = self.pass(1);
+                if !self.begun_with.is_empty() {
+                    self.begun_with += &passed;
+                }
+            }
             Some(b']') => {
                 self.pass(1);
                 self.stage = match self.options.format {
@@ -430,10 +477,26 @@ impl Parser {
                 };
             }
             Some(byte) if self.options.format == Some(Format::Pythonic) && *byte != b',' => {
-                self.stage = Stage::Body(Box::<Pythonic>::default());
+                self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
             }
+            Some(_) if is_code => self.stage = Stage::Body(Box::new(Bracketed::new(&TOOL_CODE))),
             // A comma, or what should not be here.
             _ => self.at += self.rest().chars().next().map_or(0, char::len_utf8),
+        }
+        true
+    }
+
+    /// The end of a block of code with calls, which is text if there were none.
+    fn end_fence(&mut self, out: &mut Vec<Delta>, at_end: bool) -> bool {
+        if !self.begun_with.is_empty() {
+            self.no_call(out, "");
+        } else if self.rest().starts_with(FENCE) {
+            self.pass(FENCE.len());
+            self.stage = Stage::Start { may_think: false, drops_space: true };
+        } else if at_end || !FENCE.starts_with(self.rest()) {
+            self.stage = Stage::Text;
+        } else {
+            return false;
         }
         true
     }
@@ -486,7 +549,7 @@ impl Parser {
                 self.argue(out, text);
                 out.push(Delta::CallEnded { index: self.n_calls - 1 });
                 self.stage = match self.options.format {
-                    Some(Format::Pythonic) => Stage::Item,
+                    Some(Format::Pythonic | Format::ToolCode) => Stage::Item,
                     _ => Stage::Close,
                 };
             }
@@ -546,10 +609,14 @@ impl Parser {
             return false;
         }
         let tags = self.options.format.and_then(Format::tags);
-        let marks: &[&str] = match (self.options.format, tags) {
-            (Some(Format::DeepSeek | Format::DeepSeek31), _) => &["```", CLOSE_ONE, CLOSE_ALL],
-            (Some(Format::Hermes), _) => &[CLOSE_CALL],
-            (_, Some(tags)) => &tags.outer[1..],
+        let section = self.options.format.and_then(Format::section);
+        let of_section = section.map(|section| [section.one[1], section.all[1], FENCE]);
+        let marks: &[&str] = match (self.options.format, tags, &of_section) {
+            (Some(Format::KimiK2), _, Some(marks)) => &marks[..2],
+            (_, _, Some(marks)) => marks,
+            (_, Some(tags), _) => &tags.outer[1..],
+            (Some(Format::Hermes), ..) => &[CLOSE_CALL],
+            (Some(Format::FunctionGemma), ..) => &[CLOSE_FUNCTION],
             _ => &[],
         };
         if let Some(mark) = marks.iter().find(|mark| self.rest().starts_with(**mark)) {

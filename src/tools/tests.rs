@@ -50,7 +50,7 @@ fn options(format: Format) -> ParserOptions {
     ParserOptions {
         format: Some(format),
         tools: vec![weather()],
-        reasoning: true,
+        thoughts: Some(Thoughts::Marked(&THINK)),
         ..ParserOptions::default()
     }
 }
@@ -232,7 +232,7 @@ fn harmony() {
         assert_eq!(read_any(&options, plain).content, plain);
     }
     // Thoughts that are not split off are shown with their marks.
-    let off = ParserOptions { reasoning: false, ..options };
+    let off = ParserOptions { thoughts: None, ..options };
     let text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b";
     assert_eq!(read_any(&off, text).content, text);
 }
@@ -296,6 +296,106 @@ fn pythonic() {
     assert_eq!(parser.push("rn"), [Delta::Arguments { index: 0, text: "rn".into() }]);
 }
 
+/// What is a blank in Unicode and none in Python is a part of a word.
+#[test]
+fn blanks_of_unicode_in_python() {
+    let said = read_any(&options(Format::Pythonic), "[f(a=\u{a0}, b=1\u{2003})]");
+    assert_eq!(said.calls, [call("f", "{\"a\": \"\", \"b\": 1}")]);
+}
+
+#[test]
+fn tool_code() {
+    let options = options(Format::ToolCode);
+    let first = "{\"city\": \"```\", \"days\": 3}";
+    for (text, said) in [
+        ("Look.\n```tool_code\nweather(city=\"```\", days=3)\nb()\n```", ""),
+        ("Look.\n```tool_code\nprint(default_api.weather(city='```', days=3))\nprint(b())\n```\n", ""),
+        ("Look.\n```tool_code\n[weather(city='```', days=3), b()]\n```\nSo.", "So."),
+        (
+            "Look.\n```tool_code\n[{\"name\": \"weather\", \"parameters\": {\"city\": \"```\", \"days\": 3}}, \
+          {\"name\": \"b\"}]```",
+            "",
+        ),
+    ] {
+        let read = read_any(&options, text);
+        assert_eq!(read.calls, [call("weather", first), call("b", "{}")], "{text}");
+        assert_eq!(read.content, format!("Look.\n{said}"), "{text}");
+    }
+    let cut = read_any(&options, "```tool_code\nprint(weather(city=\"Ber");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    // A tool may be called as what is left out otherwise.
+    let print = Tool { name: "print".into(), ..weather() };
+    let printing = ParserOptions { tools: vec![print], ..options.clone() };
+    let said = read_any(&printing, "```tool_code\nprint(city='a')\n```");
+    assert_eq!(said.calls, [call("print", "{\"city\": \"a\"}")]);
+    for plain in [
+        "```python\nprint(1)\n```",
+        "```tool_code",
+        "```tool_code\n",
+        "```tool_code\n```",
+        "```tool_code\nx = 3\n```\n",
+        "```tool_code\nprint(1)\n```",
+        "weather(city=\"a\")",
+    ] {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+}
+
+#[test]
+fn function_gemma() {
+    let options = options(Format::FunctionGemma);
+    let text = "Look. <start_function_call>call:weather{city:<escape>New \"York\", }\n<escape>,days:3,\
+                all:[<escape>a<escape>,true,{b c:<escape><escape>,d:-2.5}],when:2026-01-02T03:04,\
+                json:\"x\\n\",none:None}<end_function_call><start_function_call>call:b{}\
+                <end_function_call>";
+    let said = read_any(&options, text);
+    let first = "{\"city\": \"New \\\"York\\\", }\\n\", \"days\": 3, \"all\": [\"a\", true, {\"b c\": \"\", \
+                 \"d\": -2.5}], \"when\": \"2026-01-02T03:04\", \"json\": \"x\\n\", \"none\": null}";
+    assert_eq!(
+        (said.content.as_str(), &said.calls[..]),
+        ("Look. ", &[call("weather", first), call("b", "{}")][..])
+    );
+    let cut = read_any(&options, "<start_function_call>call:weather{city:<escape>Ber<esc");
+    assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
+    for plain in
+        ["<start_function_call>weather{}", "<start_function_call>call:a b{}", "<start_function_call>ca"]
+    {
+        assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
+    }
+    // A text comes as it grows.
+    let mut parser = Parser::new(options);
+    let begun = parser.push("<start_function_call>call:weather{city:<escape>Be");
+    assert_eq!(begun[1..], [Delta::Arguments { index: 0, text: "{\"city\": \"Be".into() }]);
+    assert_eq!(parser.push("rn<"), [Delta::Arguments { index: 0, text: "rn".into() }]);
+}
+
+#[test]
+fn kimi_k2() {
+    let options = options(Format::KimiK2);
+    let city = "{\"city\": \"<|tool_call_end|>\"}";
+    let one = |id: &str, arguments: &str| {
+        format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>")
+    };
+    let calls = one("functions.weather:0", city) + &one(" functions.b:12 ", " {}");
+    let section = format!("Yes.<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>");
+    for text in [&section, &format!("Yes.{calls}")] {
+        let said = read_any(&options, text);
+        assert_eq!(
+            (said.content.as_str(), &said.calls[..]),
+            ("Yes.", &[call("weather", city), call("b", "{}")][..])
+        );
+        // The template shows a call by its id alone.
+        assert_eq!(said.ids, ["functions.weather:0", "functions.b:12"]);
+    }
+    let cut = "<|tool_call_begin|>functions.b:0<|tool_call_argument_begin|>{\"a\": [";
+    assert_eq!(read_any(&options, cut).calls, [("b".to_owned(), "{\"a\": [".to_owned(), false)]);
+    for plain in
+        ["<|tool_calls_section_begin|> none", "<|tool_call_begin|>functions.b:0<|tool_call_arg", "<|tool"]
+    {
+        assert_eq!(read_any(&options, plain).content, plain);
+    }
+}
+
 #[test]
 fn generic() {
     let options = options(Format::Generic);
@@ -323,7 +423,7 @@ fn reasoning_is_split_off() {
     assert_eq!(read_any(&opened, "So </thin").reasoning, "So </thin");
     let later = "a <think> b </think>";
     assert_eq!(read_any(&hermes, later).content, later);
-    let off = ParserOptions { reasoning: false, ..hermes };
+    let off = ParserOptions { thoughts: None, ..hermes };
     assert_eq!(read_any(&off, "<think>a</think>").content, "<think>a</think>");
 }
 
@@ -358,6 +458,13 @@ fn formats_by_template_and_by_name() {
         ),
         ("<tool_call>{{ name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>", Format::Glm),
         ("{% set begin = '<minimax:tool_call>' %}<invoke name=\"{{ name }}\">", Format::MiniMax),
+        ("<|tool_calls_section_begin|>{{ id }}<|tool_call_argument_begin|>", Format::KimiK2),
+        ("{{ '<start_function_call>call:' + name + '{' }}{{ '<escape>' + text }}", Format::FunctionGemma),
+        ("{{ '```tool_code\\n' }}{{ name + '(' }}", Format::ToolCode),
+        (
+            "{\"name\": function name, \"parameters\": dictionary of argument name and its value}",
+            Format::Llama3,
+        ),
         ("{{ '[TOOL_CALLS][' }}", Format::Mistral),
         ("{{ '[TOOL_CALLS]' + name + '[ARGS]' }}", Format::MistralArgs),
         ("<|channel|>commentary <|constrain|>json<|message|>{{ x }}<|call|>", Format::Harmony),
@@ -391,12 +498,49 @@ fn models_whose_templates_show_calls_and_no_tools() {
 }
 
 #[test]
-fn an_answer_that_is_given_goes_on_in_its_channel() {
-    assert_eq!(Format::Harmony.opens_answer(), "<|channel|>final<|message|>");
+fn an_answer_that_is_given_goes_on_behind_thoughts() {
+    let opens = |source: &str, prompt: &str| Syntax::of_model(source, |_| false).opens_answer(prompt);
+    let harmony = "<|channel|>{{ x }}<|message|>{{ y }}<|call|>";
+    assert_eq!(opens(harmony, "<|start|>assistant"), "<|channel|>final<|message|>");
     for rest in [" and rain.", "{\"a\": 1}", "n"] {
         assert_eq!(read_any(&options(Format::Harmony), rest).content, rest);
     }
-    assert_eq!(Format::Hermes.opens_answer(), "");
+    // Thoughts that the template has opened end, as in templates that are told not to think.
+    assert_eq!(opens("<think>", "<|im_start|>assistant\n<think>\n"), "\n</think>\n\n");
+    assert_eq!(opens("[THINK]", "[/INST][THINK]"), "[/THINK]");
+    assert_eq!(opens("<|START_THINKING|>", "<|START_THINKING|>"), "<|END_THINKING|><|START_RESPONSE|>");
+    for prompt in ["<|im_start|>assistant\n", "<think>\n\n</think>\n\n", "[THINK]"] {
+        assert_eq!(opens("<think>", prompt), "");
+    }
+    assert_eq!(opens("{{ messages }}", "<think>\n"), "");
+}
+
+/// Every entry of the table is recognised by a template that writes it, and read.
+#[test]
+fn thoughts_by_template() {
+    let thoughts = |source: &str| Syntax::of_model(source, |_| false).thoughts;
+    for marks in MARKS {
+        let Marks { open, close, answer } = marks;
+        assert_eq!(thoughts(&format!("{{% if x %}}{open}{{{{ y }}}}{close}")), Some(Thoughts::Marked(marks)));
+        assert!(MARKS.iter().filter(|other| open.contains(other.open)).count() == 1, "{open}");
+        let [before, behind] = answer.unwrap_or_default();
+        let of = |thinks| ParserOptions {
+            thoughts: Some(Thoughts::Marked(marks)),
+            thinks,
+            ..options(Format::Generic)
+        };
+        let text = format!("\nWhy <b>?\n{close}\n\n{before}Yes. {behind}");
+        for said in [read_any(&of(true), &text), read_any(&of(false), &format!("{open}{text}"))] {
+            assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("Why <b>?", "Yes. "), "{open}");
+        }
+        // An answer without thoughts.
+        let said = read_any(&of(false), &format!("{before}Yes.{behind}"));
+        assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("", "Yes."), "{open}");
+        let begun = &open[..open.floor_char_boundary(open.len() - 1)];
+        assert_eq!(read_any(&of(false), begun).content, begun);
+    }
+    assert_eq!(thoughts("<|channel|>{{ x }}<|message|>{{ y }}<|call|>"), Some(Thoughts::Channels));
+    assert_eq!(thoughts("{{ messages }}"), None);
 }
 
 #[test]
@@ -442,6 +586,7 @@ fn a_grammar_is_only_for_tools_that_may_be_called() {
         tools: &tools,
         choice,
         parallel: true,
+        thoughts: None,
         thinks: false,
         answer: None,
         token: &|_| None,
@@ -457,6 +602,10 @@ fn message() -> impl Strategy<Value = String> {
     let words = [
         "<think>",
         "</think>",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        "<|START_RESPONSE|>",
+        "<|END_RESPONSE|>",
         "<tool_call>",
         "</tool_call>",
         "<function=",
@@ -489,6 +638,20 @@ fn message() -> impl Strategy<Value = String> {
         "<｜tool▁sep｜>",
         "<｜tool▁call▁end｜>",
         "```",
+        "```tool_code\n",
+        "weather(",
+        "print(",
+        "<start_function_call>",
+        "call:",
+        "weather{",
+        "city:",
+        "<escape>",
+        "<end_function_call>",
+        "<|tool_calls_section_begin|>",
+        "<|tool_call_begin|>",
+        "functions.weather:0",
+        "<|tool_call_argument_begin|>",
+        "<|tool_call_end|>",
         "[weather(",
         "city=",
         "'",
@@ -533,8 +696,10 @@ proptest! {
         ends.extend([0, text.len()]);
         ends.sort_unstable();
         for format in Format::ALL.iter().map(|(_, format)| Some(*format)).chain([None]) {
-            for thinks in [false, true] {
-                let options = ParserOptions { format, thinks, ..options(Format::Hermes) };
+            for (thinks, marks) in [(false, 0), (true, 0), (false, 1)] {
+                let marks = [&THINK, &MARKS[2]][marks];
+                let thoughts = Some(Thoughts::Marked(marks));
+                let options = ParserOptions { format, thoughts, thinks, ..options(Format::Hermes) };
                 let whole = read(&options, [text.as_str()]);
                 prop_assert_eq!(&read(&options, ends.windows(2).map(|at| &text[at[0]..at[1]])), &whole);
             }
@@ -561,6 +726,11 @@ fn long_texts_in_small_pieces() {
         (Format::Harmony, "<|channel|>analysis<|message|>"),
         (Format::Harmony, "<|start|>"),
         (Format::DeepSeek, "<｜tool▁call▁begin｜>"),
+        (Format::KimiK2, "<|tool_call_begin|>"),
+        (Format::FunctionGemma, "<start_function_call>call:a{b:<escape>x"),
+        (Format::FunctionGemma, "<start_function_call>"),
+        (Format::ToolCode, "```tool_code\n"),
+        (Format::ToolCode, "```tool_code\na(b='x'"),
         (Format::Pythonic, "[a(b='x"),
         (Format::Pythonic, "[a"),
     ] {

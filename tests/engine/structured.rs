@@ -14,7 +14,8 @@ use sterna::gguf::Gguf;
 use sterna::grammar::{Compiled, Grammars, Source};
 use sterna::tokenizer::{Special, Tokenizer};
 use sterna::tools::{
-    Choice, Delta, Format, Parser, ParserOptions, Tool, Wanted, json_behind_thoughts, json_in_channels,
+    Choice, Delta, Format, Parser, ParserOptions, THINK, Thoughts, Tool, Wanted, json_behind_thoughts,
+    json_in_channels,
 };
 
 fn engine_of(gguf: Gguf, change: impl FnOnce(&mut EngineOptions)) -> Engine {
@@ -236,7 +237,15 @@ fn tool_grammar(
     parallel: bool,
     thinks: bool,
 ) -> Compiled {
-    let wanted = Wanted { tools: &WEATHER, choice, parallel, thinks, answer: None, token: &|_| None };
+    let wanted = Wanted {
+        tools: &WEATHER,
+        choice,
+        parallel,
+        thoughts: THOUGHTS,
+        thinks,
+        answer: None,
+        token: &|_| None,
+    };
     let lark = format.grammar(&wanted).unwrap();
     grammars.compile(&Source::Lark(lark.clone())).unwrap_or_else(|err| panic!("{format:?}: {err}\n{lark}"))
 }
@@ -255,6 +264,9 @@ fn allows(tokenizer: &Tokenizer, grammar: &Compiled, text: &str) -> bool {
 
 /// What a call of three days has as arguments.
 const ARGUMENTS: &str = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
+
+/// Thoughts of most models.
+const THOUGHTS: Option<Thoughts> = Some(Thoughts::Marked(&THINK));
 
 /// A call for the weather of some days, as a format writes it.
 fn weather_call(format: Format, days: u8) -> String {
@@ -278,7 +290,19 @@ fn weather_call(format: Format, days: u8) -> String {
              <｜tool▁calls▁end｜>",
             arguments()
         ),
+        Format::KimiK2 => format!(
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{}\
+             <|tool_call_end|><|tool_calls_section_end|>",
+            arguments()
+        ),
         Format::Pythonic => format!("[weather(city=\"Bern\", days={days}, unit=\"C\")]"),
+        Format::ToolCode => {
+            format!("```tool_code\nweather(city=\"Bern\", days={days}, unit=\"C\")\n```")
+        }
+        Format::FunctionGemma => format!(
+            "<start_function_call>call:weather{{city:<escape>Bern<escape>,days:{days},\
+             unit:<escape>C<escape>}}<end_function_call>"
+        ),
         Format::Generic => format!("{{\"tool_calls\": [{}]}}", json("arguments")),
         Format::Qwen3Coder => format!(
             "<tool_call>\n<function=weather>\n<parameter=city>\nBern\n</parameter>\n\
@@ -392,7 +416,15 @@ fn many_tools_with_long_descriptions() {
     };
     let tools: Vec<Tool> = (0..100).map(tool).collect();
     let (choice, token) = (&Choice::Auto, &|_: &str| None);
-    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let wanted = Wanted {
+        tools: &tools,
+        choice,
+        parallel: true,
+        thoughts: THOUGHTS,
+        thinks: false,
+        answer: None,
+        token,
+    };
     let lark = Format::Hermes.grammar(&wanted).unwrap();
     assert!(lark.len() > 500_000);
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
@@ -425,7 +457,15 @@ fn json_stands_beside_calls() {
         for (choice, may_answer) in [(&Choice::Auto, true), (&Choice::Required, false)] {
             for (thinks, before) in [(false, ""), (true, thoughts(format))] {
                 let (answer, token) = (Some((&schema, true)), &|_: &str| None);
-                let wanted = Wanted { tools: &WEATHER, choice, parallel: true, thinks, answer, token };
+                let wanted = Wanted {
+                    tools: &WEATHER,
+                    choice,
+                    parallel: true,
+                    thoughts: THOUGHTS,
+                    thinks,
+                    answer,
+                    token,
+                };
                 let lark = format.grammar(&wanted).unwrap();
                 let grammar = grammars.compile(&Source::Lark(lark)).unwrap();
                 let allows = |text: &str| allows(tokenizer, &grammar, &format!("{before}{text}"));
@@ -438,7 +478,7 @@ fn json_stands_beside_calls() {
         // Such an answer is read as one.
         let tools = WEATHER.clone();
         let options =
-            ParserOptions { format: Some(format), tools, reasoning: true, ..ParserOptions::default() };
+            ParserOptions { format: Some(format), tools, thoughts: THOUGHTS, ..ParserOptions::default() };
         let mut parser = Parser::new(options);
         let mut deltas = parser.push(&right);
         deltas.extend(parser.finish());
@@ -455,7 +495,7 @@ fn json_stands_beside_calls() {
 fn json_follows_thoughts() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
-    let lark = json_behind_thoughts(&WEATHER[0].parameters, true, &|_| None);
+    let lark = json_behind_thoughts(&THINK, &WEATHER[0].parameters, true, &|_| None);
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
     for thoughts in ["</think>", "Hm, {\"city\": 3}?\n</think>\n\n"] {
         assert!(allows(tokenizer, &grammar, &format!("{thoughts}{ARGUMENTS}")), "{thoughts}");
@@ -493,7 +533,15 @@ fn arguments_in_pythons_form() {
     });
     let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
     let (choice, token) = (&Choice::Required, &|_: &str| None);
-    let wanted = Wanted { tools: &tools, choice, parallel: true, thinks: false, answer: None, token };
+    let wanted = Wanted {
+        tools: &tools,
+        choice,
+        parallel: true,
+        thoughts: THOUGHTS,
+        thinks: false,
+        answer: None,
+        token,
+    };
     let lark = Format::Pythonic.grammar(&wanted).unwrap();
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
     for (arguments, is_right) in [
@@ -508,6 +556,70 @@ fn arguments_in_pythons_form() {
         (", b=1", false),
     ] {
         assert_eq!(allows(tokenizer, &grammar, &format!("[f({arguments})]")), is_right, "{arguments}");
+    }
+}
+
+/// The arguments of a call in FunctionGemma's form, in which lists and objects have texts of that form too.
+#[test]
+fn arguments_in_function_gemmas_form() {
+    let engine = random(|_| ());
+    let tokenizer = engine.tokenizer().unwrap();
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
+            "place": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}, "ids": {"type": "array", "items": {"type": "integer"}}},
+                "required": ["city"],
+            },
+        },
+        "required": ["names"],
+    });
+    let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
+    let (choice, token) = (&Choice::Required, &|_: &str| None);
+    let wanted = Wanted {
+        tools: &tools,
+        choice,
+        parallel: true,
+        thoughts: THOUGHTS,
+        thinks: false,
+        answer: None,
+        token,
+    };
+    let lark = Format::FunctionGemma.grammar(&wanted).unwrap();
+    let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
+    let options = ParserOptions {
+        format: Some(Format::FunctionGemma),
+        tools: tools.to_vec(),
+        ..ParserOptions::default()
+    };
+    for (arguments, json) in [
+        ("names:[~a, \"b\"~]", Some("{\"names\": [\"a, \\\"b\\\"\"]}")),
+        (
+            "names:[~a~,~b~],place:{city:~x~}",
+            Some("{\"names\": [\"a\", \"b\"], \"place\": {\"city\": \"x\"}}"),
+        ),
+        (
+            "names:[~~],place:{city:~x~,ids:[1, 2]}",
+            Some("{\"names\": [\"\"], \"place\": {\"city\": \"x\", \"ids\": [1, 2]}}"),
+        ),
+        ("names:[]", None),
+        ("names:[~a~,~b~,~c~]", None),
+        ("names:[1]", None),
+        ("place:{city:~x~}", None),
+        ("names:[~a~],place:{ids:[1]}", None),
+    ] {
+        let arguments = arguments.replace('~', "<escape>");
+        let call = format!("<start_function_call>call:f{{{arguments}}}<end_function_call>");
+        assert_eq!(allows(tokenizer, &grammar, &call), json.is_some(), "{call}");
+        let Some(json) = json else { continue };
+        let mut parser = Parser::new(options.clone());
+        let deltas = [parser.push(&call), parser.finish()].concat();
+        let text = |delta: &Delta| {
+            if let Delta::Arguments { text, .. } = delta { text.clone() } else { String::new() }
+        };
+        assert_eq!(deltas.iter().map(text).collect::<String>(), json);
     }
 }
 
@@ -545,7 +657,7 @@ fn forced_calls_fit_their_schema() {
             let value: Value =
                 serde_json::from_str(&arguments).unwrap_or_else(|err| panic!("{arguments}: {err}"));
             let mut schema = tool.parameters.clone();
-            if matches!(format, Format::Qwen3Coder | Format::SeedOss | Format::Glm | Format::MiniMax) {
+            if format.has_plain_texts() {
                 // A plain text has no bound.
                 if let Some(city) = schema.pointer_mut("/properties/city") {
                     *city = json!({ "type": "string" });

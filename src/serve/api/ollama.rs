@@ -67,7 +67,8 @@ fn entry(served: &Served) -> Value {
 
 /// Abilities by which clients offer tools, and a switch for thoughts.
 fn capabilities(served: &Served) -> Vec<&'static str> {
-    let all = [("completion", true), ("tools", served.chats()), ("thinking", served.thinks())];
+    let all =
+        [("completion", true), ("tools", served.chats()), ("thinking", served.syntax.thoughts.is_some())];
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }
 
@@ -195,7 +196,7 @@ fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
         }
         Some(other) => return Err(ApiError::field("think", "true, false, low, medium or high", other)),
     };
-    if thinking.on == Some(true) && !served.thinks() {
+    if thinking.on == Some(true) && !served.syntax.thoughts.is_some() {
         let message = "`think`: the chat template of this model does not support thinking";
         return Err(ApiError::unsupported("think").with(message));
     }

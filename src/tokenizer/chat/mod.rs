@@ -237,8 +237,8 @@ impl ChatTemplate {
     }
 
     /// The conversation as tokens, in which no message can forge a turn: a control token that a message
-    /// spells is text. With `begun` the assistant's next message begins with these: what opens it, in control
-    /// tokens, and words, which are text too.
+    /// spells is text. With `begun` the assistant's next message begins with these: what opens it behind the
+    /// rendered conversation, in control tokens, and words, which are text too.
     ///
     /// # Errors
     /// As [`render`](Self::render).
@@ -248,15 +248,17 @@ impl ChatTemplate {
         messages: &[Message],
         extras: &Extras,
         add_generation_prompt: bool,
-        begun: Option<[&str; 2]>,
+        begun: Option<(&dyn Fn(&str) -> String, &str)>,
     ) -> Result<Prompt, ChatError> {
-        let [opening, begun] = begun.unwrap_or_default();
-        let mark = Mark::unused(messages, extras, &[self.source.as_str(), begun])?;
+        let words = begun.map_or("", |(_, words)| words);
+        let mark = Mark::unused(messages, extras, &[self.source.as_str(), words])?;
         let messages = mark.put_all(tokenizer, messages);
         let extras = mark.put_extras(tokenizer, extras);
         let mut marked = self.render_with(&messages, &extras, add_generation_prompt)?;
-        marked += opening;
-        marked += &mark.put(tokenizer, begun);
+        if let Some((opening, words)) = begun {
+            marked += &opening(&marked);
+            marked += &mark.put(tokenizer, words);
+        }
         let (text, plain) = mark.take(&marked);
         let spelled = !self.bos.is_empty() && text.starts_with(&self.bos) && plain.first() != Some(&0);
         let mut ids = Vec::new();

@@ -21,8 +21,8 @@ impl Parser {
                 self.begun_with.clear();
                 Stage::Call(Box::new(Object::arguments_of(name, None)), false)
             }
-            Some(Part::Thoughts) if self.options.reasoning => Stage::Thoughts,
-            Some(_) if !self.options.reasoning => {
+            Some(Part::Thoughts) if self.options.thoughts.is_some() => Stage::Thoughts,
+            Some(_) if self.options.thoughts.is_none() => {
                 content(out, &passed);
                 Stage::Text
             }

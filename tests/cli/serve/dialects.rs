@@ -327,6 +327,22 @@ fn schemas_and_thoughts() {
 }
 
 #[test]
+fn thoughts_in_other_marks() {
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: [THINK]";
+    let server = TestServer::start(|options| options.template = Some(template.into()));
+    let user = json!({ "role": "user", "content": "Go." });
+    let body = json!({ "messages": [user], "grammar": "root ::= \"hm[/THINK]yes\"", "max_tokens": 40 });
+    let said = server.post("/v1/chat/completions", &body).ok()["choices"][0]["message"].clone();
+    assert_eq!((&said["reasoning_content"], &said["content"]), (&json!("hm"), &json!("yes")));
+    let whole = server.post("/v1/chat/completions", &with(&body, json!({ "reasoning_format": "none" }))).ok();
+    assert_eq!(whole["choices"][0]["message"]["content"], "hm[/THINK]yes");
+    // An answer that is given stands behind the thoughts, which the template has opened.
+    let begun = json!({ "messages": [user, { "role": "assistant", "content": "Well" }] });
+    let prompt = server.post("/apply-template", &begun).ok()["prompt"].clone();
+    assert_eq!(prompt, "user: Go.\nassistant: [THINK][/THINK]Well");
+}
+
+#[test]
 fn texts_of_documents_and_images_of_tools_are_read() {
     let server = TestServer::start(|options| options.template = Some("chatml".into()));
     let call = json!({ "id": "t", "type": "function", "function": { "name": "f", "arguments": "{}" } });

@@ -11,6 +11,7 @@ use sterna::engine::{
 use sterna::gguf::{Gguf, OpenOptions, Source};
 use sterna::tokenizer::chat::{ChatTemplate, Extras, Message};
 use sterna::tokenizer::{Special, Tokenizer};
+use sterna::tools::Syntax;
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
@@ -26,8 +27,8 @@ const ANSWER_TOKENS: usize = 256;
 #[wasm_bindgen]
 pub struct Model {
     batch: Batch,
-    /// The file's or the caller's, or why there is none.
-    template: Result<ChatTemplate, String>,
+    /// The file's or the caller's, with the syntax of its messages, or why there is none.
+    template: Result<(ChatTemplate, Syntax), String>,
     constraints: Constraints,
 }
 
@@ -55,14 +56,17 @@ impl Model {
             );
         };
         let engine = Engine::from_gguf(gguf, &options, tell).map_err(error)?;
-        let template = {
-            let tokenizer = engine.tokenizer().map_err(error)?;
-            ChatTemplate::choose(engine.gguf().metadata(), tokenizer, chosen.as_deref())
-        };
+        let tokenizer = engine.tokenizer().map_err(error)?;
+        let template = ChatTemplate::choose(engine.gguf().metadata(), tokenizer, chosen.as_deref());
         // The file may be a text generator; what the caller gave must be right.
         let template = match (template, chosen) {
             (Err(err), Some(_)) => return Err(error(err)),
-            (template, _) => template.map_err(|err| err.to_string()),
+            (Err(err), None) => Err(err.to_string()),
+            (Ok(template), _) => {
+                let has_token = |token: &str| tokenizer.token_id(token).is_some();
+                let syntax = Syntax::of_model(template.source(), has_token);
+                Ok((template, syntax))
+            }
         };
         let batch = engine.batch(BatchOptions::default()).map_err(error)?;
         Ok(Self { batch, template, constraints: Constraints::default() })
@@ -76,7 +80,8 @@ impl Model {
         let engine = self.batch.engine();
         let (hyper, plan, sampler) =
             (engine.hyper(), engine.plan(), engine.sampler_options().map_err(error)?);
-        let notices = self.template.as_ref().map(|template| template.notices().to_vec()).unwrap_or_default();
+        let notices =
+            self.template.as_ref().map(|(template, _)| template.notices().to_vec()).unwrap_or_default();
         let notices = [engine.warnings(), &notices].concat();
         let about = json!({
             "name": hyper.name,
@@ -215,17 +220,15 @@ impl Model {
         extras: &Extras,
         options: &GenerateOptions,
     ) -> Result<(Vec<u32>, usize), JsValue> {
-        let template = self.template.as_ref().map_err(error)?;
+        let (template, syntax) = self.template.as_ref().map_err(error)?;
         let (tokenizer, n_ctx) = (self.tokenizer()?, self.batch.engine().n_ctx());
         let answer = options.max_tokens.unwrap_or(usize::MAX).min(ANSWER_TOKENS).min(n_ctx / 4);
         let begun = messages.pop_if(|message| message.role == "assistant").map(|message| message.content);
         let first = usize::from(messages.first().is_some_and(|message| message.role == "system"));
         let mut forgotten = 0;
         loop {
-            let ids = template
-                .prompt(tokenizer, &messages, extras, true, begun.as_deref().map(|words| ["", words]))
-                .map_err(error)?
-                .ids;
+            let prompt = syntax.prompt(template, tokenizer, &messages, extras, true, begun.as_deref());
+            let ids = prompt.map_err(error)?.ids;
             if ids.len() + answer <= n_ctx {
                 return Ok((ids, forgotten));
             }

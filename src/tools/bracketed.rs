@@ -1,4 +1,5 @@
-//! One call as Python writes it, `f(a="b", c=[1, None])`, which becomes JSON.
+//! One call with its arguments in brackets, `f(a="b", c=[1, None])` or `call:f{a:<escape>b<escape>}`, which
+//! becomes JSON.
 
 use serde_json::{Value, json};
 
@@ -9,9 +10,62 @@ use super::scan::{Body, Read, escaped};
 /// Longest name of a tool or an argument, in bytes. What is longer is no call.
 const MOST_NAME_BYTES: usize = 256;
 
-/// A call behind the `[` or the comma before it.
-#[derive(Debug, Default)]
-pub struct Pythonic {
+/// Notation of calls.
+#[derive(Debug)]
+pub struct Notation {
+    /// Before the name.
+    pub call: &'static str,
+    /// Around the name, if the model likes, unless a tool is called so.
+    pub wrappers: &'static [&'static str],
+    /// Around the arguments.
+    pub around: [char; 2],
+    /// Between the name of an argument and its value.
+    pub assign: char,
+    /// Between two arguments.
+    pub comma: &'static str,
+    /// Around texts, and whether a backslash in one is an escape.
+    pub quotes: &'static [(&'static str, bool)],
+    /// Brackets around lists and dicts, which open and which close.
+    pub brackets: [&'static str; 2],
+    /// Characters that end a word beside blanks; a colon ends a key only.
+    pub word_ends: &'static str,
+}
+
+/// Python's notation.
+pub const PYTHON: Notation = Notation {
+    call: "",
+    wrappers: &[],
+    around: ['(', ')'],
+    assign: '=',
+    comma: ", ",
+    quotes: &[("\"", true), ("'", true)],
+    brackets: ["([{", ")]}"],
+    word_ends: ",()[]{}\"' \n\t\r",
+};
+
+/// Gemma 3's `tool_code`: Python's, whose result may be printed and whose functions may have a module.
+///
+/// Source: LiteRT-LM, `runtime/conversation/model_data_processor/gemma3_data_processor_config.h`.
+pub const TOOL_CODE: Notation = Notation { wrappers: &["print(", "default_api."], ..PYTHON };
+
+/// Notation of FunctionGemma.
+///
+/// Source: <https://ai.google.dev/gemma/docs/functiongemma/formatting-and-best-practices>.
+pub const FUNCTION_GEMMA: Notation = Notation {
+    call: "call:",
+    wrappers: &[],
+    around: ['{', '}'],
+    assign: ':',
+    comma: ",",
+    quotes: &[("<escape>", false), ("\"", true)],
+    brackets: ["[{", "]}"],
+    word_ends: ",[]{}",
+};
+
+/// A call before its name.
+#[derive(Debug)]
+pub struct Bracketed {
+    notation: &'static Notation,
     state: State,
     has_arguments: bool,
     /// Brackets of the value that are open.
@@ -22,14 +76,13 @@ pub struct Pythonic {
     key: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 enum State {
-    #[default]
     Name,
     Key,
     Value,
-    /// In a text between such quotes.
-    Text(char),
+    /// In a text that ends with this mark, and whether a backslash in it is an escape.
+    Text(&'static str, bool),
 }
 
 /// True if a text begins with a list of calls; `None` if it may and is too short.
@@ -43,32 +96,62 @@ pub fn is_list(text: &str) -> Option<bool> {
     }
 }
 
-impl Body for Pythonic {
-    fn read(&mut self, rest: &str, _: &[Tool]) -> Read {
+impl Body for Bracketed {
+    fn read(&mut self, rest: &str, tools: &[Tool]) -> Read {
         match self.state {
-            State::Name => match rest.find('(') {
-                Some(end) if end <= MOST_NAME_BYTES && is_name(rest[..end].trim()) => {
-                    self.state = State::Key;
-                    Read::Begun(end + 1, rest[..end].trim().to_owned())
-                }
-                None if rest.len() <= MOST_NAME_BYTES => Read::More,
-                _ => Read::Wrong,
-            },
+            State::Name => self.name(rest, tools),
             State::Key => self.key(rest),
-            State::Value | State::Text(_) => self.value(rest),
+            State::Value | State::Text(..) => self.value(rest),
         }
     }
 }
 
-impl Pythonic {
+impl Bracketed {
+    /// A call in a notation.
+    pub fn new(notation: &'static Notation) -> Self {
+        Self {
+            notation,
+            state: State::Name,
+            has_arguments: false,
+            open: Vec::new(),
+            comma: false,
+            key: false,
+        }
+    }
+
+    fn name(&mut self, rest: &str, tools: &[Tool]) -> Read {
+        let Notation { call, wrappers, around, .. } = self.notation;
+        let Some(mut named) = rest.strip_prefix(call) else {
+            return if call.starts_with(rest) { Read::More } else { Read::Wrong };
+        };
+        let is_tool = |name: &str| tools.iter().any(|tool| tool.name == name);
+        let wrapper = |named: &str| {
+            wrappers
+                .iter()
+                .find(|wrapper| named.starts_with(**wrapper) && !is_tool(&wrapper[..wrapper.len() - 1]))
+        };
+        while let Some(wrapper) = wrapper(named) {
+            named = named[wrapper.len()..].trim_start();
+        }
+        match named.find(around[0]) {
+            Some(end) if end <= MOST_NAME_BYTES && is_name(named[..end].trim()) => {
+                self.state = State::Key;
+                Read::Begun(rest.len() - named.len() + end + 1, named[..end].trim().to_owned())
+            }
+            None if rest.len() <= MOST_NAME_BYTES => Read::More,
+            _ => Read::Wrong,
+        }
+    }
+
     fn key(&mut self, rest: &str) -> Read {
+        let Notation { around: [_, close], assign, .. } = *self.notation;
         let blanks = rest.len() - rest.trim_start_matches([' ', '\n', '\t', '\r', ',']).len();
         let word = &rest[blanks..];
-        if word.starts_with(')') {
+        if word.starts_with(close) {
             return Read::Ended(blanks + 1, (if self.has_arguments { "}" } else { "{}" }).to_owned());
         }
-        match word.find(['=', ')', ',']).filter(|end| *end <= MOST_NAME_BYTES) {
-            Some(end) if word[end..].starts_with('=') && is_name(word[..end].trim()) => {
+        match word.find([assign, close, ',']).filter(|end| *end <= MOST_NAME_BYTES) {
+            Some(end) if word[end..].starts_with(assign) && self.is_key(word[..end].trim()) => {
                 let open = if self.has_arguments { ", " } else { "{" };
                 self.has_arguments = true;
                 self.state = State::Value;
@@ -81,21 +164,36 @@ impl Pythonic {
         }
     }
 
+    /// True if a text can be the name of an argument, which a schema may choose as it likes.
+    fn is_key(&self, text: &str) -> bool {
+        let Notation { quotes, brackets: [open, close], .. } = self.notation;
+        let has_bracket = text.contains(|c| open.contains(c) || close.contains(c));
+        !text.is_empty()
+            && !text.contains('\n')
+            && !has_bracket
+            && !quotes.iter().any(|(mark, _)| text.contains(mark))
+    }
+
     /// Reads as much of a value as there is.
     fn value(&mut self, rest: &str) -> Read {
         let (mut at, mut out) = (0, String::new());
         while let Some(c) = rest[at..].chars().next() {
-            let used = if let State::Text(quote) = self.state {
-                if c == quote {
+            let used = if let State::Text(mark, has_escapes) = self.state {
+                if rest[at..].starts_with(mark) {
                     self.state = State::Value;
                     out.push('"');
+                    mark.len()
+                } else if mark.starts_with(&rest[at..]) {
+                    break;
+                } else if !has_escapes {
+                    out += &escaped(c.encode_utf8(&mut [0; 4]));
                     c.len_utf8()
                 } else {
                     let Some((text, used)) = character(&rest[at..]) else { break };
                     out += &text;
                     used
                 }
-            } else if self.open.is_empty() && matches!(c, ',' | ')') {
+            } else if self.open.is_empty() && (c == ',' || c == self.notation.around[1]) {
                 self.state = State::Key;
                 return Read::Arguments(at, out);
             } else {
@@ -109,37 +207,43 @@ impl Pythonic {
 
     /// Reads what is between texts, and begins them. `None` if more is wanted.
     fn token(&mut self, c: char, rest: &str, out: &mut String) -> Option<usize> {
+        let Notation { quotes, brackets: [opening, closing], .. } = self.notation;
+        if let Some((mark, has_escapes)) = quotes.iter().find(|(mark, _)| rest.starts_with(mark)) {
+            self.item(out);
+            self.state = State::Text(mark, *has_escapes);
+            out.push('"');
+            return Some(mark.len());
+        }
         match c {
+            _ if quotes.iter().any(|(mark, _)| mark.starts_with(rest)) => return None,
             ' ' | '\n' | '\t' | '\r' => {}
             ',' => (self.comma, self.key) = (true, self.open.last() == Some(&'{')),
             ':' => {
-                self.key = false;
-                *out += ": ";
+                if std::mem::take(&mut self.key) {
+                    *out += ": ";
+                }
             }
-            '[' | '(' | '{' => {
+            c if opening.contains(c) => {
                 self.item(out);
                 self.open.push(c);
                 self.key = c == '{';
                 out.push(if c == '{' { '{' } else { '[' });
             }
-            ']' | ')' | '}' => {
+            c if closing.contains(c) => {
                 (self.comma, self.key) = (false, false);
                 out.extend(self.open.pop().map(|open| if open == '{' { '}' } else { ']' }));
             }
-            '"' | '\'' => {
-                self.item(out);
-                self.state = State::Text(c);
-                out.push('"');
-            }
             _ => {
-                let ends = |c: char| c.is_whitespace() || ",:()[]{}\"'".contains(c);
+                let Notation { word_ends, .. } = self.notation;
+                let colon_ends = self.key || word_ends.contains(' ');
+                let ends = |c: char| word_ends.contains(c) || c == ':' && colon_ends;
                 let most = &rest[..rest.floor_char_boundary(MOST_NAME_BYTES)];
                 let end = match most.find(ends) {
                     None if most.len() == rest.len() => return None,
                     end => end.unwrap_or(most.len()),
                 };
                 self.item(out);
-                *out += &literal(&rest[..end], self.key);
+                *out += &literal(rest[..end].trim_end(), self.key);
                 return Some(end);
             }
         }
@@ -153,7 +257,6 @@ impl Pythonic {
         }
     }
 }
-
 /// A word as JSON: a key of a dict is a text.
 fn literal(word: &str, is_key: bool) -> String {
     let json = match word {
