@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use minijinja::formatting::FormatStyle;
-use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 use super::budget::Budget;
 use super::methods::{self, bind};
-use super::rewrite::{CHARGE, FACTOR, FILLED, ITERATED, ORDERED, PRINTED};
-use super::{json, python};
+use super::python::Object;
+use super::rewrite::{
+    CHARGE, COMPARED, CYCLED, FILLED, ITERATED, MACRO, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES,
+};
+use super::{json, macros, operators, python};
 
 /// Filters that want what can be iterated; none cannot. `map`, `select` and their kin pass over it, as over
 /// whatever is false.
@@ -55,6 +58,9 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
             if matches!(name, "first" | "last") && args.first().is_some_and(Value::is_undefined) {
                 return Ok(Value::UNDEFINED);
             }
+            if matches!(name, "groupby" | "max" | "min" | "sort") {
+                check_order(state, name, args)?;
+            }
             if name == "join" {
                 budget.charge_join(args.first(), args.get(1))?;
             }
@@ -72,24 +78,69 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         Ok(if is_list { Value::from(python::text(&value)) } else { value })
     });
     let spent = budget.clone();
-    env.add_filter(ORDERED, move |value: Value| match value.kind() {
-        ValueKind::None | ValueKind::Undefined | ValueKind::Map => {
-            Err(wrong(&format!("{} is neither less nor more than anything", value.kind())))
-        }
-        _ => spent.charge(&value).map(|()| value),
-    });
-    let spent = budget.clone();
-    env.add_filter(ITERATED, move |value: Value| match value.is_none() {
-        true => Err(wrong("none has no items to loop over")),
+    env.add_filter(ITERATED, move |value: Value| match value.is_none() || Object::of(&value).is_some() {
+        true => Err(wrong(&format!("{} has no items to loop over", python::text(&value)))),
         false => spent.charge(&value).map(|()| value),
     });
-    env.add_filter(FACTOR, |value: Value| {
-        // Repeating text is the one product that grows, and no template needs it.
-        if value.is_number() || value.is_undefined() {
-            return Ok(value);
+    add_operators(env, budget);
+}
+
+/// What `rewrite.rs` puts in place of operators and macros.
+fn add_operators(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    let spent = budget.clone();
+    env.add_filter(TIMES, move |a: Value, b: Value| operators::times(&spent, &a, &b));
+    env.add_filter(NEGATIVE, |value: Value| operators::signed(&value, -1));
+    env.add_filter(POSITIVE, |value: Value| operators::signed(&value, 1));
+    let spent = budget.clone();
+    env.add_filter(COMPARED, move |first: Value, args: Rest<Value>| {
+        spent.charge(&first)?;
+        let mut left = &first;
+        for pair in args.chunks_exact(2) {
+            spent.charge(&pair[1])?;
+            if !operators::holds(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
+                return Ok(false);
+            }
+            left = &pair[1];
         }
-        Err(wrong("`*` is for numbers in chat templates"))
+        Ok::<_, Error>(true)
     });
+    let spent = budget.clone();
+    env.add_filter(SLICED, move |value: Value, start: Value, stop: Value, step: Value| {
+        spent.charge(&value)?;
+        operators::slice(&value, [&start, &stop, &step])
+    });
+    env.add_filter(CYCLED, |looped: Value, items: Rest<Value>| {
+        let at = looped.get_attr("index0")?.as_usize().ok_or_else(|| wrong("cycle: not a loop"))?;
+        let at = at.checked_rem(items.len()).ok_or_else(|| wrong("cycle: nothing to choose from"))?;
+        Ok::<_, Error>(items[at].clone())
+    });
+    env.add_filter(MACRO, |inner: Value, n_required: usize, specials: Rest<String>| {
+        macros::of(&inner, n_required, specials.0)
+    });
+}
+
+/// Checks that what is sorted has an order.
+fn check_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Error> {
+    let (by_place, by_name): (Rest<Value>, Kwargs) = from_args(args)?;
+    let at = match name {
+        "groupby" => 1,
+        "sort" => 3,
+        _ => 2,
+    };
+    let attribute = by_name.get::<Option<Value>>("attribute").ok().flatten();
+    let attribute = attribute.or_else(|| by_place.get(at).cloned()).filter(|attribute| !attribute.is_none());
+    let Some(items) = by_place.first() else { return Ok(()) };
+    let keys = match attribute {
+        None => items.clone(),
+        // Several attributes, between which there are commas.
+        Some(names) if names.as_str().is_some_and(|names| names.contains(',')) => return Ok(()),
+        Some(name) => {
+            let options = Kwargs::from_iter([("attribute", name)]);
+            Value::from_function(filters::map).call(state, &[items.clone(), options.into()])?
+        }
+    };
+    let keys: Vec<Value> = keys.try_iter()?.collect();
+    keys.windows(2).try_for_each(|pair| operators::holds("<", &pair[0], &pair[1]).map(|_| ()))
 }
 
 fn wrong(what: &str) -> Error {
@@ -117,6 +168,7 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
             let value = value.unwrap_or_default();
             match value.is_undefined() {
                 true => Ok(Value::from(0)),
+                false if Object::of(&value) == Some(Object::Loop) => value.get_attr("length"),
                 false => filters::length(&value).map(Value::from),
             }
         });
@@ -209,10 +261,10 @@ fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     });
     add_one(env, budget, FILLED, |budget, _, args| {
         let [text, values] = bind(args, ["text", "values"])?;
-        let values = values.unwrap_or_default();
+        let (text, values) = (text.unwrap_or_default(), values.unwrap_or_default());
+        let Some(text) = text.as_str() else { return operators::remainder(&text, &values) };
         let values = if values.is_tuple() { values.try_iter()?.collect() } else { vec![values] };
-        let text = python::text(&text.unwrap_or_default());
-        methods::fill_in(budget, FormatStyle::Printf, &text, &values).map(Value::from)
+        methods::fill_in(budget, FormatStyle::Printf, text, &values).map(Value::from)
     });
     add_one(env, budget, "indent", |budget, _, args| {
         let [text, width, first, blank] = bind(args, ["value", "width", "first", "blank"])?;

@@ -296,6 +296,10 @@ pub fn fill_in(budget: &Budget, style: FormatStyle, text: &str, args: &[Value]) 
     if style != FormatStyle::Printf && has_nested_place(text) {
         return Err(wrong("format: a width that is not a number"));
     }
+    let is_lone = args.len() == 1 && matches!(args[0].kind(), ValueKind::Map | ValueKind::Seq);
+    if style == FormatStyle::Printf && n_places < args.len() as u64 && !is_lone {
+        return Err(wrong("format: more values than places for them"));
+    }
     // A value may be written in every place.
     args.iter().try_for_each(|arg| (0..n_places).try_for_each(|_| budget.charge(arg)))?;
     budget.spend(n_places * MAX_WIDTH + text.len() as u64)?;
