@@ -129,10 +129,8 @@ impl<'s> Template<'s> {
     fn statement(&mut self, start: &str, word: &'s str) -> Result<(), Error> {
         let reader = &mut self.reader;
         self.out += start;
-        if let Some(of) = word.strip_prefix("end") {
-            if self.open.last().is_some_and(|open| *open == of) {
-                self.open.pop();
-            }
+        if word.strip_prefix("end").is_some_and(|of| self.open.last() == Some(&of)) {
+            self.open.pop();
         }
         match word {
             "include" | "import" | "from" | "extends" => {
