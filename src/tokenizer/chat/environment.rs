@@ -153,8 +153,13 @@ fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     let spent = budget.clone();
     let dict = Value::from_function(functions::dict);
     env.add_function("dict", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
+        let mut args = args.into_values();
         args.iter().try_for_each(|arg| spent.charge(arg))?;
+        // Pairs, in place of a map.
+        if let Some(pairs) = args.first_mut().filter(|first| first.kind() == ValueKind::Seq) {
+            let pair = |pair: Value| Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?));
+            *pairs = Value::from_pairs(pairs.try_iter()?.map(pair).collect::<Result<Vec<_>, Error>>()?);
+        }
         let made = dict.call(state, &args)?;
         spent.charge(&made).map(|()| made)
     });

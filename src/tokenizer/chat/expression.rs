@@ -4,7 +4,8 @@
 use minijinja::machinery::Token;
 use minijinja::{Error, ErrorKind};
 
-use super::rewrite::{CHARGE, COMPARED, CYCLED, FILLED, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES};
+use super::methods;
+use super::rewrite::{CHARGE, COMPARED, CYCLED, FILLED, METHOD, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES};
 
 /// Most brackets inside each other. Those that a rewritten expression has in addition are at most as many
 /// again, and minijinja reads 150.
@@ -325,6 +326,13 @@ impl<'s> Reader<'s> {
                     let args = self.arguments()?;
                     text = Text { text: format!("{}|{CYCLED}{args}", text.text), binds: Binds::Filters };
                     text = text.enclosed();
+                }
+                (Some(Token::Dot), Some(&Token::Ident(name)), next)
+                    if methods::OF_MAPS.contains(&name) && !matches!(next, Some(Token::ParenOpen)) =>
+                {
+                    text.text += self.skip();
+                    text.text += self.skip();
+                    text = text.filtered(METHOD, &format!("'{name}'")).enclosed();
                 }
                 (Some(Token::Dot), Some(Token::Ident(_) | Token::Int(_)), _) => {
                     text.text += self.take();

@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::methods::{self, bind};
 use super::python::Object;
 use super::rewrite::{
-    CHARGE, COMPARED, CYCLED, FILLED, ITERATED, MACRO, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES,
+    CHARGE, COMPARED, CYCLED, FILLED, ITERATED, MACRO, METHOD, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES,
 };
 use super::{json, macros, operators, python};
 
@@ -58,8 +58,12 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
             if matches!(name, "first" | "last") && args.first().is_some_and(Value::is_undefined) {
                 return Ok(Value::UNDEFINED);
             }
+            if name == "last" && args.first().is_some_and(|value| value.kind() == ValueKind::Map) {
+                return filter.call(state, &[args[0].try_iter()?.collect()]);
+            }
             if matches!(name, "groupby" | "max" | "min" | "sort") {
-                check_order(state, name, args)?;
+                let args = in_order(state, name, args)?;
+                return filter.call(state, &args);
             }
             if name == "join" {
                 budget.charge_join(args.first(), args.get(1))?;
@@ -114,32 +118,61 @@ fn add_operators(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         let at = at.checked_rem(items.len()).ok_or_else(|| wrong("cycle: nothing to choose from"))?;
         Ok::<_, Error>(items[at].clone())
     });
+    env.add_filter(METHOD, |value: Value, name: String| methods::attribute(&value, name));
     env.add_filter(MACRO, |inner: Value, n_required: usize, specials: Rest<String>| {
         macros::of(&inner, n_required, specials.0)
     });
 }
 
-/// Checks that what is sorted has an order.
-fn check_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<(), Error> {
-    let (by_place, by_name): (Rest<Value>, Kwargs) = from_args(args)?;
-    let at = match name {
-        "groupby" => 1,
-        "sort" => 3,
-        _ => 2,
+/// Checks that what is sorted has an order, and gives the arguments as minijinja takes them.
+fn in_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Vec<Value>, Error> {
+    let (Rest(mut by_place), by_name): (Rest<Value>, Kwargs) = from_args(args)?;
+    let option = |name| Ok((name, by_name.get::<Value>(name)?));
+    let mut options = by_name.args().map(option).collect::<Result<Vec<_>, Error>>()?;
+    let names: &[&str] = match name {
+        "groupby" => &["attribute", "default", "case_sensitive"],
+        "sort" => &["reverse", "case_sensitive", "attribute"],
+        _ => &["case_sensitive", "attribute"],
     };
-    let attribute = by_name.get::<Option<Value>>("attribute").ok().flatten();
-    let attribute = attribute.or_else(|| by_place.get(at).cloned()).filter(|attribute| !attribute.is_none());
-    let Some(items) = by_place.first() else { return Ok(()) };
-    let keys = match attribute {
-        None => items.clone(),
-        // Several attributes, between which there are commas.
-        Some(names) if names.as_str().is_some_and(|names| names.contains(',')) => return Ok(()),
-        Some(name) => {
-            let options = Kwargs::from_iter([("attribute", name)]);
-            Value::from_function(filters::map).call(state, &[items.clone(), options.into()])?
+    if by_place.len() > names.len() + 1 {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    options.extend(names.iter().copied().zip(by_place.drain(1.min(by_place.len())..)));
+    let mut of_map = Vec::new();
+    for (name, value) in options.iter_mut().filter(|(_, value)| !value.is_none()) {
+        if *name == "attribute" {
+            *value = Value::from(value.to_string());
+            of_map.push((*name, value.clone()));
         }
+    }
+    // Several attributes have commas between them.
+    let is_one = |names: &Value| names.as_str().is_some_and(|names| !names.contains(','));
+    let keys = match (by_place.first(), of_map.first()) {
+        (Some(items), None) => Some(items.clone()),
+        (Some(items), Some((_, names))) if is_one(names) => {
+            of_map.extend(options.iter().filter(|(name, _)| *name == "default").cloned());
+            let options = Value::from(Kwargs::from_iter(of_map));
+            Some(Value::from_function(filters::map).call(state, &[items.clone(), options])?)
+        }
+        _ => None,
     };
-    let keys: Vec<Value> = keys.try_iter()?.collect();
+    if let Some(keys) = keys {
+        let mut keys: Vec<Value> = keys.try_iter()?.collect();
+        if name == "sort" {
+            // It compares lists of one key, whose order is asked for only where they differ.
+            keys.dedup();
+        }
+        check_order(&keys)?;
+    }
+    by_place.push(Value::from(Kwargs::from_iter(options)));
+    Ok(by_place)
+}
+
+/// Checks that values have an order.
+///
+/// # Errors
+/// Where a value is neither less nor more than the next.
+fn check_order(keys: &[Value]) -> Result<(), Error> {
     keys.windows(2).try_for_each(|pair| operators::holds("<", &pair[0], &pair[1]).map(|_| ()))
 }
 
@@ -197,7 +230,11 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         let [map, options @ ..] = bind(args, ["value", names[0], names[1], names[2]])?;
         let options = names.into_iter().zip(options).filter_map(|(name, option)| Some((name, option?)));
         let options: Kwargs = options.collect();
-        dictsort.call(state, &[map.unwrap_or_default(), Value::from(options)])
+        let map = map.unwrap_or_default();
+        let by_value = options.get::<Option<&str>>("by")? == Some("value");
+        let key = |key: Value| if by_value { map.get_item(&key) } else { Ok(key) };
+        check_order(&map.try_iter()?.map(key).collect::<Result<Vec<_>, _>>()?)?;
+        dictsort.call(state, &[map, Value::from(options)])
     });
     add_one(env, budget, "items", |_, _, args| {
         let [map] = bind(args, ["value"])?;
@@ -214,6 +251,7 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         add_one(env, budget, name, move |_, state, args| match filter.call(state, args) {
             // Text that is no number, where no other value was asked for.
             Err(_) if args.len() == 1 && args[0].as_str().is_some() => Ok(zero.clone()),
+            _ if args.first().is_some_and(Value::is_undefined) => Err(wrong("undefined is not a number")),
             result => result,
         });
     }

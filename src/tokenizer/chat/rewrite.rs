@@ -31,6 +31,8 @@ pub const COMPARED: &str = "compared__";
 pub const SLICED: &str = "sliced__";
 /// Name of the filter for `loop.cycle(…)`.
 pub const CYCLED: &str = "cycled__";
+/// Name of the filter for `map.items` and the like, where nothing is called.
+pub const METHOD: &str = "method__";
 /// Name of the filter that makes of minijinja's macro one of Jinja2.
 pub const MACRO: &str = "macro__";
 /// Name of the test for an argument that a macro was not given.
@@ -133,7 +135,7 @@ impl<'s> Template<'s> {
             self.open.pop();
         }
         match word {
-            "include" | "import" | "from" | "extends" => {
+            "include" | "import" | "from" | "extends" | "autoescape" => {
                 return Err(refused(&format!("`{word}`")));
             }
             "block" => return self.block(),
@@ -191,7 +193,7 @@ impl<'s> Template<'s> {
             }
             "with" => self.with()?,
             "filter" => self.filters()?,
-            "do" | "autoescape" => self.out += &reader.expression()?.into_text(),
+            "do" => self.out += &reader.expression()?.into_text(),
             "call" => {
                 self.open.push(word);
                 if matches!(reader.token(0), Some(Token::ParenOpen)) {
