@@ -7,8 +7,9 @@ use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, functions};
 
 use super::budget::Budget;
+use super::python::Object;
 use super::rewrite;
-use super::{Extras, filters, message, methods, python, time};
+use super::{Extras, filters, macros, message, methods, operators, python, time};
 
 /// Deepest nesting of blocks, loops and macros; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
@@ -37,7 +38,7 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
         }
         Ok(())
     });
-    let rewritten = rewrite::with_charges(&without_generation_blocks(source), syntax)?;
+    let rewritten = rewrite::rewritten(&without_generation_blocks(source), syntax)?;
     env.set_fuel(Some(Budget::fuel(rewritten.longest_text)));
     env.add_template_owned(name, rewritten.source)?;
     Ok(env)
@@ -106,14 +107,33 @@ fn without_sign(text: &str) -> &str {
 fn add_tests(env: &mut Environment<'static>) {
     use ValueKind::{Bytes, Iterable, Map, Plain, Seq, String, Undefined};
     // Python asks for a length and for items by number or key.
-    let is_sequence =
-        |value: &Value| matches!(value.kind(), Undefined | String | Bytes | Seq | Map | Iterable);
+    let is_sequence = |value: &Value| {
+        let has_items = matches!(value.kind(), Undefined | String | Bytes | Seq | Map | Iterable);
+        has_items && Object::of(value).is_none()
+    };
     env.add_test("sequence", is_sequence);
-    env.add_test("iterable", is_sequence);
+    env.add_test("iterable", move |value: &Value| {
+        is_sequence(value) || Object::of(value) == Some(Object::Loop)
+    });
+    env.add_test("mapping", |value: &Value| value.kind() == Map && Object::of(value).is_none());
+    for (operator, names) in [
+        ("==", &["eq", "equalto", "=="][..]),
+        ("!=", &["ne", "!="]),
+        ("<", &["lt", "lessthan", "<"]),
+        ("<=", &["le", "<="]),
+        (">", &["gt", "greaterthan", ">"]),
+        (">=", &["ge", ">="]),
+        ("in", &["in"]),
+    ] {
+        for name in names {
+            env.add_test(*name, move |a: &Value, b: &Value| operators::holds(operator, a, b));
+        }
+    }
+    env.add_test(rewrite::MISSING, macros::is_missing);
     // Jinja2's undefined can be called, to say that it is undefined.
     env.add_test("callable", |value: &Value| {
-        let is_macro = || value.as_object().is_some_and(|object| object.type_name().ends_with("::Macro"));
-        matches!(value.kind(), Undefined | Plain) || is_macro()
+        let is_object = || matches!(Object::of(value), Some(Object::Loop | Object::Caller));
+        matches!(value.kind(), Undefined | Plain) || is_object()
     });
 }
 
@@ -127,13 +147,19 @@ fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         let args = args.into_values();
         spent.spend(NAMESPACE_BYTES)?;
         args.iter().try_for_each(|arg| spent.charge(arg))?;
-        namespace.call(state, &args)
+        let made = Value::from_function(functions::dict).call(state, &args)?;
+        namespace.call(state, &[made])
     });
     let spent = budget.clone();
     let dict = Value::from_function(functions::dict);
     env.add_function("dict", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
+        let mut args = args.into_values();
         args.iter().try_for_each(|arg| spent.charge(arg))?;
+        // Pairs, in place of a map.
+        if let Some(pairs) = args.first_mut().filter(|first| first.kind() == ValueKind::Seq) {
+            let pair = |pair: Value| Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?));
+            *pairs = Value::from_pairs(pairs.try_iter()?.map(pair).collect::<Result<Vec<_>, Error>>()?);
+        }
         let made = dict.call(state, &args)?;
         spent.charge(&made).map(|()| made)
     });

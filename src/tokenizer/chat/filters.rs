@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use minijinja::formatting::FormatStyle;
-use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 use super::budget::Budget;
 use super::methods::{self, bind};
-use super::rewrite::{CHARGE, FACTOR, FILLED, ITERATED, ORDERED, PRINTED};
-use super::{json, python};
+use super::python::Object;
+use super::rewrite::{
+    CHARGE, COMPARED, CYCLED, FILLED, ITERATED, MACRO, METHOD, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES,
+};
+use super::{json, macros, operators, python};
 
 /// Filters that want what can be iterated; none cannot. `map`, `select` and their kin pass over it, as over
 /// whatever is false.
@@ -55,6 +58,13 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
             if matches!(name, "first" | "last") && args.first().is_some_and(Value::is_undefined) {
                 return Ok(Value::UNDEFINED);
             }
+            if name == "last" && args.first().is_some_and(|value| value.kind() == ValueKind::Map) {
+                return filter.call(state, &[args[0].try_iter()?.collect()]);
+            }
+            if matches!(name, "groupby" | "max" | "min" | "sort") {
+                let args = in_order(state, name, args)?;
+                return filter.call(state, &args);
+            }
             if name == "join" {
                 budget.charge_join(args.first(), args.get(1))?;
             }
@@ -72,24 +82,98 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         Ok(if is_list { Value::from(python::text(&value)) } else { value })
     });
     let spent = budget.clone();
-    env.add_filter(ORDERED, move |value: Value| match value.kind() {
-        ValueKind::None | ValueKind::Undefined | ValueKind::Map => {
-            Err(wrong(&format!("{} is neither less nor more than anything", value.kind())))
-        }
-        _ => spent.charge(&value).map(|()| value),
-    });
-    let spent = budget.clone();
-    env.add_filter(ITERATED, move |value: Value| match value.is_none() {
-        true => Err(wrong("none has no items to loop over")),
+    env.add_filter(ITERATED, move |value: Value| match value.is_none() || Object::of(&value).is_some() {
+        true => Err(wrong(&format!("{} has no items to loop over", python::text(&value)))),
         false => spent.charge(&value).map(|()| value),
     });
-    env.add_filter(FACTOR, |value: Value| {
-        // Repeating text is the one product that grows, and no template needs it.
-        if value.is_number() || value.is_undefined() {
-            return Ok(value);
+    add_operators(env, budget);
+}
+
+/// What `rewrite.rs` puts in place of operators and macros.
+fn add_operators(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    let spent = budget.clone();
+    env.add_filter(TIMES, move |a: Value, b: Value| operators::times(&spent, &a, &b));
+    env.add_filter(NEGATIVE, |value: Value| operators::signed(&value, -1));
+    env.add_filter(POSITIVE, |value: Value| operators::signed(&value, 1));
+    let spent = budget.clone();
+    env.add_filter(COMPARED, move |first: Value, args: Rest<Value>| {
+        spent.charge(&first)?;
+        let mut left = &first;
+        for pair in args.chunks_exact(2) {
+            spent.charge(&pair[1])?;
+            if !operators::holds(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
+                return Ok(false);
+            }
+            left = &pair[1];
         }
-        Err(wrong("`*` is for numbers in chat templates"))
+        Ok::<_, Error>(true)
     });
+    let spent = budget.clone();
+    env.add_filter(SLICED, move |value: Value, start: Value, stop: Value, step: Value| {
+        spent.charge(&value)?;
+        operators::slice(&value, [&start, &stop, &step])
+    });
+    env.add_filter(CYCLED, |looped: Value, items: Rest<Value>| {
+        let at = looped.get_attr("index0")?.as_usize().ok_or_else(|| wrong("cycle: not a loop"))?;
+        let at = at.checked_rem(items.len()).ok_or_else(|| wrong("cycle: nothing to choose from"))?;
+        Ok::<_, Error>(items[at].clone())
+    });
+    env.add_filter(METHOD, |value: Value, name: String| methods::attribute(&value, name));
+    env.add_filter(MACRO, |inner: Value, n_required: usize, specials: Rest<String>| {
+        macros::of(&inner, n_required, specials.0)
+    });
+}
+
+/// Checks that what is sorted has an order, and gives the arguments as minijinja takes them.
+fn in_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Vec<Value>, Error> {
+    let (Rest(mut by_place), by_name): (Rest<Value>, Kwargs) = from_args(args)?;
+    let option = |name| Ok((name, by_name.get::<Value>(name)?));
+    let mut options = by_name.args().map(option).collect::<Result<Vec<_>, Error>>()?;
+    let names: &[&str] = match name {
+        "groupby" => &["attribute", "default", "case_sensitive"],
+        "sort" => &["reverse", "case_sensitive", "attribute"],
+        _ => &["case_sensitive", "attribute"],
+    };
+    if by_place.len() > names.len() + 1 {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    options.extend(names.iter().copied().zip(by_place.drain(1.min(by_place.len())..)));
+    let mut of_map = Vec::new();
+    for (name, value) in options.iter_mut().filter(|(_, value)| !value.is_none()) {
+        if *name == "attribute" {
+            *value = Value::from(value.to_string());
+            of_map.push((*name, value.clone()));
+        }
+    }
+    // Several attributes have commas between them.
+    let is_one = |names: &Value| names.as_str().is_some_and(|names| !names.contains(','));
+    let keys = match (by_place.first(), of_map.first()) {
+        (Some(items), None) => Some(items.clone()),
+        (Some(items), Some((_, names))) if is_one(names) => {
+            of_map.extend(options.iter().filter(|(name, _)| *name == "default").cloned());
+            let options = Value::from(Kwargs::from_iter(of_map));
+            Some(Value::from_function(filters::map).call(state, &[items.clone(), options])?)
+        }
+        _ => None,
+    };
+    if let Some(keys) = keys {
+        let mut keys: Vec<Value> = keys.try_iter()?.collect();
+        if name == "sort" {
+            // It compares lists of one key, whose order is asked for only where they differ.
+            keys.dedup();
+        }
+        check_order(&keys)?;
+    }
+    by_place.push(Value::from(Kwargs::from_iter(options)));
+    Ok(by_place)
+}
+
+/// Checks that values have an order.
+///
+/// # Errors
+/// Where a value is neither less nor more than the next.
+fn check_order(keys: &[Value]) -> Result<(), Error> {
+    keys.windows(2).try_for_each(|pair| operators::holds("<", &pair[0], &pair[1]).map(|_| ()))
 }
 
 fn wrong(what: &str) -> Error {
@@ -117,6 +201,7 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
             let value = value.unwrap_or_default();
             match value.is_undefined() {
                 true => Ok(Value::from(0)),
+                false if Object::of(&value) == Some(Object::Loop) => value.get_attr("length"),
                 false => filters::length(&value).map(Value::from),
             }
         });
@@ -145,7 +230,11 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         let [map, options @ ..] = bind(args, ["value", names[0], names[1], names[2]])?;
         let options = names.into_iter().zip(options).filter_map(|(name, option)| Some((name, option?)));
         let options: Kwargs = options.collect();
-        dictsort.call(state, &[map.unwrap_or_default(), Value::from(options)])
+        let map = map.unwrap_or_default();
+        let by_value = options.get::<Option<&str>>("by")? == Some("value");
+        let key = |key: Value| if by_value { map.get_item(&key) } else { Ok(key) };
+        check_order(&map.try_iter()?.map(key).collect::<Result<Vec<_>, _>>()?)?;
+        dictsort.call(state, &[map, Value::from(options)])
     });
     add_one(env, budget, "items", |_, _, args| {
         let [map] = bind(args, ["value"])?;
@@ -162,6 +251,7 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         add_one(env, budget, name, move |_, state, args| match filter.call(state, args) {
             // Text that is no number, where no other value was asked for.
             Err(_) if args.len() == 1 && args[0].as_str().is_some() => Ok(zero.clone()),
+            _ if args.first().is_some_and(Value::is_undefined) => Err(wrong("undefined is not a number")),
             result => result,
         });
     }
@@ -209,10 +299,10 @@ fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     });
     add_one(env, budget, FILLED, |budget, _, args| {
         let [text, values] = bind(args, ["text", "values"])?;
-        let values = values.unwrap_or_default();
+        let (text, values) = (text.unwrap_or_default(), values.unwrap_or_default());
+        let Some(text) = text.as_str() else { return operators::remainder(&text, &values) };
         let values = if values.is_tuple() { values.try_iter()?.collect() } else { vec![values] };
-        let text = python::text(&text.unwrap_or_default());
-        methods::fill_in(budget, FormatStyle::Printf, &text, &values).map(Value::from)
+        methods::fill_in(budget, FormatStyle::Printf, text, &values).map(Value::from)
     });
     add_one(env, budget, "indent", |budget, _, args| {
         let [text, width, first, blank] = bind(args, ["value", "width", "first", "blank"])?;

@@ -79,6 +79,7 @@ impl Style {
             return Err(wrong("lists and maps are nested too deep"));
         }
         match value.kind() {
+            _ if python::Object::of(value).is_some() => return Err(wrong("cannot write an object")),
             ValueKind::None | ValueKind::Bool | ValueKind::Number => out.push_str(&scalar(value)),
             ValueKind::String => self.quote(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {

@@ -1,12 +1,65 @@
 //! Python's methods of texts, lists and maps, where minijinja-contrib lacks them or has others.
 
+use std::fmt;
+use std::sync::Arc;
+
 use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::budget::Budget;
 use super::python;
+
+/// Python's methods of maps. An attribute of this name is the method, not an item of the map.
+pub const OF_MAPS: &[&str] = &[
+    "clear",
+    "copy",
+    "fromkeys",
+    "get",
+    "items",
+    "keys",
+    "pop",
+    "popitem",
+    "setdefault",
+    "update",
+    "values",
+];
+
+/// A method of a value, before it is called.
+#[derive(Debug)]
+struct Method {
+    of: Value,
+    name: String,
+}
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        self.of.call_method(state, &self.name, args)
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<built-in method {} of dict object>", self.name)
+    }
+}
+
+/// The attribute `name` of a value: its method, where it is a map and `name` one of [`OF_MAPS`].
+///
+/// # Errors
+/// For an attribute of what is undefined.
+pub fn attribute(value: &Value, name: String) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Map if python::Object::of(value).is_none() => {
+            Ok(Value::from_object(Method { of: value.clone(), name }))
+        }
+        ValueKind::Undefined => Err(Error::from(ErrorKind::UndefinedError)),
+        _ => value.get_attr(&name),
+    }
+}
 
 /// Bytes that one place of a format may be wide.
 const MAX_WIDTH: u64 = 1000;
@@ -295,6 +348,10 @@ pub fn fill_in(budget: &Budget, style: FormatStyle, text: &str, args: &[Value]) 
     }
     if style != FormatStyle::Printf && has_nested_place(text) {
         return Err(wrong("format: a width that is not a number"));
+    }
+    let is_lone = args.len() == 1 && matches!(args[0].kind(), ValueKind::Map | ValueKind::Seq);
+    if style == FormatStyle::Printf && n_places < args.len() as u64 && !is_lone {
+        return Err(wrong("format: more values than places for them"));
     }
     // A value may be written in every place.
     args.iter().try_for_each(|arg| (0..n_places).try_for_each(|_| budget.charge(arg)))?;

@@ -6,10 +6,13 @@
 mod abilities;
 mod budget;
 mod environment;
+mod expression;
 mod filters;
 mod json;
+mod macros;
 mod message;
 mod methods;
+mod operators;
 mod plain;
 mod python;
 mod rewrite;

@@ -11,11 +11,37 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// An object that minijinja shows as a map and Python does not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Object {
+    /// `loop`.
+    Loop,
+    /// What `namespace()` makes.
+    Namespace,
+    /// What is in a `call` block.
+    Caller,
+}
+
+impl Object {
+    /// The kind of object that a value is.
+    pub fn of(value: &Value) -> Option<Self> {
+        let name = value.as_object()?.type_name();
+        [("::Loop", Self::Loop), ("::Namespace", Self::Namespace), ("::macro_object::Macro", Self::Caller)]
+            .into_iter()
+            .find_map(|(end, object)| name.ends_with(end).then_some(object))
+    }
+}
+
 /// `repr(value)`.
 fn repr(value: &Value) -> String {
     let listed = |items: Vec<String>| items.join(", ");
     let items = || value.try_iter().into_iter().flatten().map(|item| repr(&item)).collect::<Vec<_>>();
+    let attribute = |name| value.get_attr(name).unwrap_or_default();
     match value.kind() {
+        _ if Object::of(value) == Some(Object::Loop) => {
+            format!("<LoopContext {}/{}>", attribute("index"), attribute("length"))
+        }
+        _ if Object::of(value) == Some(Object::Caller) => "<Macro anonymous>".to_owned(),
         ValueKind::Undefined => "Undefined".to_owned(),
         ValueKind::Number if !value.is_integer() => {
             f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
@@ -25,14 +51,17 @@ fn repr(value: &Value) -> String {
             items => format!("({})", listed(items)),
         },
         ValueKind::Seq | ValueKind::Iterable => format!("[{}]", listed(items())),
-        // A macro prints as itself.
-        ValueKind::Map if value.try_iter().is_ok() && !format!("{value}").starts_with('<') => {
+        ValueKind::Map => {
             let pair = |key: Value| {
                 let of_key = value.get_item(&key).unwrap_or_default();
                 format!("{}: {}", repr(&key), repr(&of_key))
             };
             let pairs = value.try_iter().into_iter().flatten().map(pair).collect();
-            format!("{{{}}}", listed(pairs))
+            let pairs = format!("{{{}}}", listed(pairs));
+            match Object::of(value) {
+                Some(_) => format!("<Namespace {pairs}>"),
+                None => pairs,
+            }
         }
         ValueKind::String => format!("{value:?}"),
         _ => value.to_string(),

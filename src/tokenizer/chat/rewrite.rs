@@ -1,29 +1,42 @@
-//! Puts charges into a template: `a ~ b` becomes `a|CHARGE ~ b|CHARGE`.
+//! Rewrites a template so that minijinja does what Jinja2 does with it, within bounds.
 //!
-//! minijinja has no hook in its operators, but a filter binds tighter than any operator, so charging an
-//! operand is a matter of inserting text after its last token. Charged are the operands of operators that
-//! copy or walk what they are given, slices, and list, map and tuple literals (each makes a value deeper).
-
-use std::collections::BTreeSet;
+//! minijinja has no hook in its operators, but a filter binds tighter than any operator. So operators that
+//! Python defines otherwise become filters (`expression.rs`), and what copies or walks what it is given is
+//! charged: operands, slices, and list, map and tuple literals (each makes a value deeper). Macros get their
+//! defaults as Jinja2 does (`macros.rs`), and a block is its content. Lines stay as they are.
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Error, ErrorKind};
 
+use super::expression::{At, Reader};
+
 /// Name of the filter that charges what it is given and gives it back.
 pub const CHARGE: &str = "charge__";
-/// Name of the filter for the operands of `*`.
-pub const FACTOR: &str = "factor__";
-
 /// Name of the filter for the operands of `~`.
 pub const PRINTED: &str = "printed__";
-/// Name of the filter for the operands of `<` and its like.
-pub const ORDERED: &str = "ordered__";
 /// Name of the filter for what a loop goes over.
 pub const ITERATED: &str = "iterated__";
-
-/// Name of the filter for `'text' % values`.
+/// Name of the filter for `a * b`.
+pub const TIMES: &str = "times__";
+/// Name of the filter for `-a`.
+pub const NEGATIVE: &str = "negative__";
+/// Name of the filter for `+a`.
+pub const POSITIVE: &str = "positive__";
+/// Name of the filter for `a % b`.
 pub const FILLED: &str = "filled__";
+/// Name of the filter for a comparison or several in a chain.
+pub const COMPARED: &str = "compared__";
+/// Name of the filter for `a[b:c:d]`.
+pub const SLICED: &str = "sliced__";
+/// Name of the filter for `loop.cycle(…)`.
+pub const CYCLED: &str = "cycled__";
+/// Name of the filter for `map.items` and the like, where nothing is called.
+pub const METHOD: &str = "method__";
+/// Name of the filter that makes of minijinja's macro one of Jinja2.
+pub const MACRO: &str = "macro__";
+/// Name of the test for an argument that a macro was not given.
+pub const MISSING: &str = "missing__";
 
 /// A template with its charges.
 pub struct Rewritten {
@@ -40,19 +53,14 @@ const MAX_BLOCK_LEVELS: usize = 512;
 /// Most `elif` in a template: each is one level deeper.
 const MAX_ELIFS: usize = 128;
 
-/// Token, and the bytes of the source that it covers.
-struct At<'s> {
-    token: Token<'s>,
-    start: usize,
-    end: usize,
-}
+/// Most macros one in the other.
+const MAX_MACROS: usize = 16;
 
-/// Inserts the charges.
+/// Rewrites a template.
 ///
 /// # Errors
-/// Where the source is not valid Jinja, or has blocks that no chat template needs and that could not be
-/// bounded.
-pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error> {
+/// Where the source is not valid Jinja, or has blocks that chat templates cannot have.
+pub fn rewritten(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error> {
     let mut tokens = Vec::new();
     let mut longest_text = 0;
     for item in tokenize(source, false, syntax) {
@@ -62,305 +70,282 @@ pub fn with_charges(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Err
         }
         tokens.push(At { token, start: span.start_offset as usize, end: span.end_offset as usize });
     }
-    refuse_blocks(&tokens)?;
     refuse_long_expressions(&tokens)?;
-    refuse_chained_defaults(&tokens)?;
-    let mut marks = BTreeSet::new();
-    for at in 0..tokens.len() {
-        mark_at(&tokens, at, &mut marks);
-    }
-    let mut out = String::with_capacity(source.len() + marks.len() * 16);
-    let mut done = 0;
-    for (offset, mark) in marks {
-        let text = source.get(done..offset).ok_or_else(|| unbounded("this expression"))?;
-        out.push_str(text);
-        match mark {
-            Mark::Charge => out.extend(["|", CHARGE]),
-            Mark::Factor => out.extend(["|", FACTOR]),
-            Mark::Printed => out.extend(["|", PRINTED]),
-            Mark::Ordered => out.extend(["|", ORDERED]),
-            Mark::CloseIterated => out.extend([")|", ITERATED]),
-            Mark::Close => out.extend([")|", CHARGE]),
-            Mark::Filled => out.extend(["|", FILLED, "("]),
-            Mark::CloseFilled => out.push(')'),
-            Mark::Open => out.push('('),
-        }
-        done = if mark == Mark::Filled { offset + 1 } else { offset };
-    }
-    out.push_str(&source[done..]);
-    Ok(Rewritten { source: out, longest_text })
-}
-
-/// Insertion at an offset, in the order of several at one offset.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Mark {
-    Charge,
-    CloseFilled,
-    Factor,
-    Printed,
-    Ordered,
-    CloseIterated,
-    Close,
-    /// In place of `%`.
-    Filled,
-    Open,
-}
-
-fn mark_at(tokens: &[At<'_>], at: usize, marks: &mut BTreeSet<(usize, Mark)>) {
-    let after_operand = at > 0 && ends_operand(tokens, at - 1);
-    match tokens[at].token {
-        Token::Plus | Token::Eq | Token::Ne if after_operand => {
-            mark_operands(tokens, at, Mark::Charge, marks);
-        }
-        Token::Tilde if after_operand => mark_operands(tokens, at, Mark::Printed, marks),
-        Token::Lt | Token::Lte | Token::Gt | Token::Gte if after_operand => {
-            mark_operands(tokens, at, Mark::Ordered, marks);
-        }
-        Token::Mul if after_operand => mark_operands(tokens, at, Mark::Factor, marks),
-        Token::Mod if is_lone_text(tokens, at) => {
-            marks.insert((tokens[at].start, Mark::Filled));
-            mark_operand(tokens, at + 1, Mark::CloseFilled, marks);
-        }
-        Token::Ident("in") if is_loop(tokens, at) => {
-            let end = loop_end(tokens, at);
-            if end > at + 1 {
-                marks.insert((tokens[at + 1].start, Mark::Open));
-                marks.insert((tokens[end - 1].end, Mark::CloseIterated));
-            }
-        }
-        Token::Ident("in")
-            if !matches!(tokens.get(at.wrapping_sub(1)), Some(At { token: Token::Dot, .. })) =>
-        {
-            mark_operand(tokens, at + 1, Mark::Charge, marks);
-        }
-        Token::BracketOpen | Token::BraceOpen | Token::ParenOpen => {
-            let close = matching(tokens, at);
-            let is_slice = matches!(tokens[at].token, Token::BracketOpen) && after_operand;
-            let is_literal = !after_operand && !matches!(tokens[at].token, Token::ParenOpen);
-            let is_tuple = matches!(tokens[at].token, Token::ParenOpen)
-                && !after_operand
-                && has_direct(tokens, at + 1, close, |token| matches!(token, Token::Comma));
-            let slices = is_slice && has_direct(tokens, at + 1, close, |token| matches!(token, Token::Colon));
-            if slices || is_literal || is_tuple {
-                marks.insert((tokens[postfix_end(tokens, close)].end, Mark::Charge));
-            }
-        }
-        // `{% set a = b, c %}` makes a tuple without brackets.
-        Token::Assign => {
-            let end = block_end(tokens, at);
-            let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
-            let start = tokens[..at].iter().rposition(starts).unwrap_or(0);
-            let is_set = matches!(token(tokens, start + 1), Some(Token::Ident("set")));
-            let direct = is_set && depth_between(tokens, start, at) == 0;
-            if direct
-                && end > at + 1
-                && has_direct(tokens, at + 1, end, |token| matches!(token, Token::Comma))
-            {
-                marks.insert((tokens[at + 1].start, Mark::Open));
-                marks.insert((tokens[end - 1].end, Mark::Close));
-            }
-        }
-        _ => {}
-    }
-}
-
-/// True if what stands before the `%` at `at` is a text, and no operand of what binds as `%` does.
-fn is_lone_text(tokens: &[At<'_>], at: usize) -> bool {
-    let before = at.checked_sub(2).and_then(|before| token(tokens, before));
-    let begins = matches!(
-        before,
-        Some(
-            Token::VariableStart
-                | Token::ParenOpen
-                | Token::BracketOpen
-                | Token::BraceOpen
-                | Token::Comma
-                | Token::Colon
-                | Token::Assign
-                | Token::Plus
-                | Token::Tilde
-                | Token::Ident("if" | "elif" | "else" | "and" | "or" | "not" | "in")
-        )
-    );
-    begins && matches!(tokens[at - 1].token, Token::Str(_) | Token::String(_))
-}
-
-/// Marks the ends of both operands of the operator at `at`.
-fn mark_operands(tokens: &[At<'_>], at: usize, mark: Mark, marks: &mut BTreeSet<(usize, Mark)>) {
-    marks.insert((tokens[at - 1].end, mark));
-    mark_operand(tokens, at + 1, mark, marks);
-}
-
-/// True if the `in` at `at` is that of a `for` block, and not of an expression in one.
-fn is_loop(tokens: &[At<'_>], at: usize) -> bool {
-    let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
-    let start = tokens[..at].iter().rposition(starts).unwrap_or(0);
-    let is_in = |item: &At<'_>| matches!(item.token, Token::Ident("in"));
-    matches!(token(tokens, start), Some(Token::BlockStart))
-        && matches!(token(tokens, start + 1), Some(Token::Ident("for")))
-        && !tokens[start..at].iter().any(is_in)
-}
-
-/// The end of what the loop with the `in` at `at` goes over: its condition, `recursive`, or the block's end.
-fn loop_end(tokens: &[At<'_>], at: usize) -> usize {
-    let block = block_end(tokens, at);
-    let mut depth = 0;
-    let ends = |item: &At<'_>| {
-        depth += step(&item.token);
-        depth == 0 && matches!(item.token, Token::Ident("if" | "recursive"))
+    let reader = Reader::new(source, tokens);
+    let mut template = Template {
+        reader,
+        out: String::with_capacity(2 * source.len()),
+        open: Vec::new(),
+        macros: Vec::new(),
+        blocks: Vec::new(),
+        open_blocks: Vec::new(),
+        n_elifs: 0,
     };
-    tokens[at + 1..block].iter().position(ends).map_or(block, |from| at + 1 + from)
+    while template.reader.token(0).is_some() {
+        template.next()?;
+    }
+    template.out += template.reader.take();
+    Ok(Rewritten { source: template.out, longest_text })
 }
 
-/// Marks the end of the operand that starts at `at`.
-fn mark_operand(tokens: &[At<'_>], mut at: usize, mark: Mark, marks: &mut BTreeSet<(usize, Mark)>) {
-    while matches!(token(tokens, at), Some(Token::Minus | Token::Ident("not"))) {
-        at += 1;
-    }
-    let last = match token(tokens, at) {
-        Some(Token::ParenOpen | Token::BracketOpen | Token::BraceOpen) => matching(tokens, at),
-        Some(Token::Str(_) | Token::String(_)) => {
-            let more = |item: &At<'_>| matches!(item.token, Token::Str(_) | Token::String(_));
-            at + tokens[at..].iter().take_while(|item| more(item)).count() - 1
+/// A template of which a part has been rewritten.
+struct Template<'s> {
+    reader: Reader<'s>,
+    out: String,
+    /// Words of the blocks that are open.
+    open: Vec<&'s str>,
+    /// What is written behind the macros that are open.
+    macros: Vec<String>,
+    /// Names of the blocks of the template.
+    blocks: Vec<&'s str>,
+    /// Those of them that are open.
+    open_blocks: Vec<&'s str>,
+    n_elifs: usize,
+}
+
+impl<'s> Template<'s> {
+    /// Rewrites a stretch of text, `{{ }}` or `{% %}`.
+    fn next(&mut self) -> Result<(), Error> {
+        let is_expression = matches!(self.reader.token(0), Some(Token::VariableStart));
+        let is_statement = matches!(self.reader.token(0), Some(Token::BlockStart));
+        let start = self.reader.take();
+        if is_expression {
+            self.out += start;
+            self.out += &self.reader.tuple(Reader::expression)?.into_text();
+            self.out += self.reader.expect(|token| matches!(token, Token::VariableEnd))?;
+        } else if let (true, Some(&Token::Ident(word))) = (is_statement, self.reader.token(0)) {
+            self.statement(start, word)?;
+            self.take_until(|_| false);
+            self.out += self.reader.expect(|token| matches!(token, Token::BlockEnd))?;
+        } else {
+            self.out += start;
         }
-        Some(Token::Ident(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_)) => at,
-        // The template is wrong; minijinja says how.
-        _ => return,
-    };
-    let end = postfix_end(tokens, last);
-    if let Some(last) = tokens.get(end) {
-        marks.insert((last.end, mark));
+        Ok(())
     }
-}
 
-/// The last token of the attributes, subscripts, calls and filters that follow an operand ending at `last`.
-fn postfix_end(tokens: &[At<'_>], mut last: usize) -> usize {
-    loop {
-        last = match (token(tokens, last + 1), token(tokens, last + 2)) {
-            (Some(Token::Dot), Some(Token::Ident(_) | Token::Int(_))) => last + 2,
-            (Some(Token::Pipe), Some(Token::Ident(_))) => last + 2,
-            (Some(Token::ParenOpen | Token::BracketOpen), _) => matching(tokens, last + 1),
-            _ => return last,
-        };
+    fn take_until(&mut self, wanted: impl Fn(&Token<'s>) -> bool) {
+        self.out += &self.reader.take_until(wanted);
     }
-}
 
-fn token<'t, 's>(tokens: &'t [At<'s>], at: usize) -> Option<&'t Token<'s>> {
-    tokens.get(at).map(|item| &item.token)
-}
-
-/// True if what ends with token `at` can be the left side of an operator.
-fn ends_operand(tokens: &[At<'_>], at: usize) -> bool {
-    match &tokens[at].token {
-        Token::Ident(name) => {
-            let word =
-                matches!(*name, "and" | "or" | "not" | "in" | "is" | "if" | "else" | "elif" | "for" | "set");
-            !word || matches!(token(tokens, at.wrapping_sub(1)), Some(Token::Dot))
+    /// Rewrites the block that `start` and `word` begin, up to where it may be copied.
+    fn statement(&mut self, start: &str, word: &'s str) -> Result<(), Error> {
+        let reader = &mut self.reader;
+        self.out += start;
+        if word.strip_prefix("end").is_some_and(|of| self.open.last() == Some(&of)) {
+            self.open.pop();
         }
-        Token::Str(_) | Token::String(_) | Token::Int(_) | Token::Int128(_) | Token::Float(_) => true,
-        Token::ParenClose | Token::BracketClose | Token::BraceClose => true,
-        _ => false,
-    }
-}
-
-fn step(token: &Token<'_>) -> isize {
-    match token {
-        Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => 1,
-        Token::ParenClose | Token::BracketClose | Token::BraceClose => -1,
-        _ => 0,
-    }
-}
-
-fn depth_between(tokens: &[At<'_>], from: usize, to: usize) -> isize {
-    tokens[from..to].iter().map(|item| step(&item.token)).sum()
-}
-
-/// The bracket that closes the one at `open`, or the last token of the block.
-fn matching(tokens: &[At<'_>], open: usize) -> usize {
-    let end = block_end(tokens, open);
-    let mut depth = 0;
-    for (at, item) in tokens[..end].iter().enumerate().skip(open) {
-        depth += step(&item.token);
-        if depth == 0 {
-            return at;
-        }
-    }
-    end - 1
-}
-
-/// The end of the block that token `at` is in.
-fn block_end(tokens: &[At<'_>], at: usize) -> usize {
-    let ends = |item: &At<'_>| matches!(item.token, Token::BlockEnd | Token::VariableEnd);
-    tokens[at..].iter().position(ends).map_or(tokens.len(), |from| at + from)
-}
-
-/// True if a token that is `wanted` stands in `from..to` outside all brackets in there.
-fn has_direct(tokens: &[At<'_>], from: usize, to: usize, wanted: impl Fn(&Token<'_>) -> bool) -> bool {
-    let mut depth = 0;
-    tokens[from.min(to)..to].iter().any(|item| {
-        depth += step(&item.token);
-        depth == 0 && wanted(&item.token)
-    })
-}
-
-/// A macro keeps what it was defined among, so macros made in a loop make a chain as long as the loop.
-fn refuse_blocks(tokens: &[At<'_>]) -> Result<(), Error> {
-    let (mut n_loops, mut n_elifs) = (0, 0);
-    for pair in tokens.windows(2) {
-        let (Token::BlockStart, Token::Ident(word)) = (&pair[0].token, &pair[1].token) else { continue };
-        match *word {
-            "for" => n_loops += 1,
-            "endfor" => n_loops -= 1,
-            "elif" if n_elifs == MAX_ELIFS => {
-                return Err(unbounded(&format!("more than {MAX_ELIFS} `elif`")));
+        match word {
+            "include" | "import" | "from" | "extends" | "autoescape" => {
+                return Err(refused(&format!("`{word}`")));
             }
-            "elif" => n_elifs += 1,
-            "macro" if n_loops > 0 => return Err(unbounded("a macro in a loop")),
-            "call" | "include" | "import" | "from" | "extends" | "block" => {
-                return Err(unbounded(&format!("`{word}`")));
+            "block" => return self.block(),
+            "endblock" => {
+                let gap = reader.skip();
+                self.out.extend([gap, "endwith"]);
+                let name = self.open_blocks.pop();
+                if let Some(&Token::Ident(found)) = reader.token(0) {
+                    if name != Some(found) {
+                        return Err(reader.unexpected());
+                    }
+                    self.out += reader.skip();
+                }
+                return Ok(());
+            }
+            _ => self.out += reader.take(),
+        }
+        match word {
+            "for" => {
+                self.open.push(word);
+                self.take_until(|token| matches!(token, Token::Ident("in")));
+                let reader = &mut self.reader;
+                self.out += reader.expect(|token| matches!(token, Token::Ident("in")))?;
+                self.out += &reader.tuple(Reader::condition)?.filtered(ITERATED, "").into_text();
+                if reader.is_word("if") {
+                    self.out += reader.take();
+                    self.out += &reader.expression()?.into_text();
+                }
+            }
+            "elif" if self.n_elifs == MAX_ELIFS => {
+                return Err(refused(&format!("more than {MAX_ELIFS} `elif`")));
+            }
+            "if" | "elif" => {
+                self.n_elifs += usize::from(word == "elif");
+                self.out += &reader.tuple(Reader::condition)?.into_text();
+            }
+            "set" => {
+                let target = reader.take_until(|token| matches!(token, Token::Assign | Token::Pipe));
+                self.out += &target;
+                match self.reader.token(0) {
+                    Some(Token::Assign) => {
+                        self.out += self.reader.take();
+                        let value = self.reader.tuple(Reader::expression)?;
+                        // Python takes a text apart, too.
+                        let is_tuple = target.contains(',');
+                        let value = if is_tuple { value.filtered("list", "") } else { value };
+                        self.out += &value.into_text();
+                    }
+                    Some(Token::Pipe) => {
+                        self.out += self.reader.take();
+                        self.filters()?;
+                    }
+                    _ => {}
+                }
+            }
+            "with" => self.with()?,
+            "filter" => self.filters()?,
+            "do" => self.out += &reader.expression()?.into_text(),
+            "call" => {
+                self.open.push(word);
+                if matches!(reader.token(0), Some(Token::ParenOpen)) {
+                    self.out += &reader.arguments()?;
+                }
+                self.out += &reader.expression()?.into_text();
+            }
+            "macro" => {
+                if self.macros.len() == MAX_MACROS {
+                    return Err(refused("a macro in so many macros"));
+                }
+                self.open.push(word);
+                self.signature()?;
+            }
+            "endmacro" => {
+                self.out += &self.macros.pop().unwrap_or_default();
             }
             _ => {}
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Jinja2 lets an argument of a macro stand in the default of a later one; minijinja would find nothing
-/// there.
-fn refuse_chained_defaults(tokens: &[At<'_>]) -> Result<(), Error> {
-    for (start, pair) in tokens.windows(2).enumerate() {
-        if !matches!(pair, [At { token: Token::BlockStart, .. }, At { token: Token::Ident("macro"), .. }]) {
-            continue;
+    /// The variables of a `with` block. The value of one does not see the others.
+    fn with(&mut self) -> Result<(), Error> {
+        let reader = &mut self.reader;
+        let (mut targets, mut values) = (Vec::new(), Vec::new());
+        while !matches!(reader.token(0), None | Some(Token::BlockEnd)) {
+            if !targets.is_empty() {
+                reader.expect(|token| matches!(token, Token::Comma))?;
+            }
+            targets.push(reader.take_until(|token| matches!(token, Token::Assign)));
+            reader.expect(|token| matches!(token, Token::Assign))?;
+            values.push(reader.expression()?.into_text());
         }
-        let (open, mut depth, mut names) = (start + 3, 0, BTreeSet::new());
-        for at in open..block_end(tokens, start) {
-            depth += step(&tokens[at].token);
-            let (before, behind) = (token(tokens, at - 1), token(tokens, at + 1));
-            match tokens[at].token {
-                Token::Ident(name)
-                    if depth == 1 && matches!(before, Some(Token::ParenOpen | Token::Comma)) =>
-                {
-                    names.insert(name);
+        self.out += &match targets.len() {
+            0 => String::new(),
+            1 => format!("{} ={}", targets[0], values[0]),
+            _ => format!(" ({}) = ({})", targets.join(","), values.join(",")),
+        };
+        Ok(())
+    }
+
+    /// Filters with `|` between them.
+    fn filters(&mut self) -> Result<(), Error> {
+        loop {
+            self.out += &self.reader.filter()?;
+            if !matches!(self.reader.token(0), Some(Token::Pipe)) {
+                return Ok(());
+            }
+            self.out += self.reader.take();
+        }
+    }
+
+    /// A block is its content, in a scope of its own: no template extends another one.
+    fn block(&mut self) -> Result<(), Error> {
+        let reader = &mut self.reader;
+        let gap = reader.skip();
+        self.out.extend([gap, "with"]);
+        let name = match reader.token(0) {
+            Some(Token::Ident(name)) => *name,
+            _ => return Err(reader.unexpected()),
+        };
+        self.out += reader.skip();
+        let is_scoped = reader.is_word("scoped");
+        while reader.is_word("scoped") || reader.is_word("required") {
+            if reader.is_word("required") {
+                return Err(refused("a required block"));
+            }
+            self.out += reader.skip();
+        }
+        // It would not see the variables around it.
+        if !is_scoped && self.open.iter().any(|open| matches!(*open, "for" | "macro" | "call")) {
+            return Err(refused("a block in a loop or a macro"));
+        }
+        if self.blocks.contains(&name) {
+            return Err(refused(&format!("a second block `{name}`")));
+        }
+        self.blocks.push(name);
+        self.open_blocks.push(name);
+        Ok(())
+    }
+
+    /// The name and the arguments of a macro. Defaults go into its body, where they see the arguments before
+    /// them, and what makes it a macro of Jinja2 goes behind it.
+    fn signature(&mut self) -> Result<(), Error> {
+        let mentions = ["varargs", "kwargs"].map(|name| (name, self.is_mentioned(name)));
+        let reader = &mut self.reader;
+        let name = reader.expect(|token| matches!(token, Token::Ident(_)))?;
+        self.out += name;
+        self.out += reader.expect(|token| matches!(token, Token::ParenOpen))?;
+        let (mut names, mut n_required, mut defaults) = (Vec::new(), 0, String::new());
+        while !matches!(reader.token(0), Some(Token::ParenClose)) {
+            let Some(&Token::Ident(arg)) = reader.token(0) else { return Err(reader.unexpected()) };
+            names.push(arg);
+            self.out += reader.take();
+            if matches!(reader.token(0), Some(Token::Assign)) {
+                self.out += reader.skip();
+                let default = reader.expression()?.into_text();
+                defaults += &format!(" %}}{{% set {arg} = ({default}) if {arg} is {MISSING} else {arg}");
+            } else if defaults.is_empty() {
+                n_required += 1;
+            } else {
+                return Err(reader.unexpected());
+            }
+            if matches!(reader.token(0), Some(Token::Comma)) {
+                self.out += reader.take();
+                if !matches!(reader.token(0), Some(Token::Ident(_))) {
+                    return Err(reader.unexpected());
                 }
-                Token::Ident(name)
-                    if names.contains(name)
-                        && !matches!(before, Some(Token::Dot))
-                        && !matches!(behind, Some(Token::Assign)) =>
-                {
-                    return Err(unbounded(&format!("the argument `{name}` in the default of another")));
-                }
-                _ => {}
             }
         }
+        let close = reader.expect(|token| matches!(token, Token::ParenClose))?;
+        let mut behind = format!(" %}}{{% set{name} = {}|{MACRO}({n_required}", name.trim());
+        for (special, is_mentioned) in mentions {
+            if is_mentioned && !names.contains(&special) {
+                self.out.extend([if self.out.ends_with('(') { "" } else { "," }, special]);
+                behind += &format!(",'{special}'");
+            }
+        }
+        self.out += close;
+        self.out += &defaults;
+        self.macros.push(behind + ")");
+        Ok(())
     }
-    Ok(())
+
+    /// True if the macro that begins here names the variable in its body.
+    fn is_mentioned(&self, name: &str) -> bool {
+        let mut n_open = 1;
+        let mut before: Option<&Token<'s>> = None;
+        for ahead in 0.. {
+            let Some(token) = self.reader.token(ahead) else { break };
+            match (before, token) {
+                (Some(Token::BlockStart), Token::Ident("macro")) => n_open += 1,
+                (Some(Token::BlockStart), Token::Ident("endmacro")) => n_open -= 1,
+                (Some(Token::Dot), _) => {}
+                (_, Token::Ident(found)) if *found == name => return true,
+                _ => {}
+            }
+            if n_open == 0 {
+                break;
+            }
+            before = Some(token);
+        }
+        false
+    }
 }
 
 fn refuse_long_expressions(tokens: &[At<'_>]) -> Result<(), Error> {
     let starts = |item: &At<'_>| matches!(item.token, Token::BlockStart | Token::VariableStart);
     let mut blocks = tokens.chunk_by(|_, next| !starts(next));
     if blocks.any(|block| levels(block) > MAX_BLOCK_LEVELS) {
-        return Err(unbounded(&format!(
+        return Err(refused(&format!(
             "an expression of more than {MAX_BLOCK_LEVELS} tokens without a comma"
         )));
     }
@@ -407,6 +392,15 @@ fn levels(block: &[At<'_>]) -> usize {
     open.iter().map(Open::levels).sum()
 }
 
-fn unbounded(what: &str) -> Error {
+/// Change in depth at a bracket.
+fn step(token: &Token<'_>) -> isize {
+    match token {
+        Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => 1,
+        Token::ParenClose | Token::BracketClose | Token::BraceClose => -1,
+        _ => 0,
+    }
+}
+
+fn refused(what: &str) -> Error {
     Error::new(ErrorKind::SyntaxError, format!("{what} is not for chat templates"))
 }

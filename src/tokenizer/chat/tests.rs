@@ -309,7 +309,6 @@ fn harm_is_an_error() {
             "{% if %}",
             "{% set ns = namespace(x=1) %}{% for i in range(100000) %}{% set ns.x = dict(a=ns.x) %}{% endfor \
              %}",
-            "{% macro f(a, b=a) %}{{ b }}{% endmacro %}{{ f(1) }}",
             "{{ '%1000000d' | format(1) }}",
             "{{ '%1000000d' % 1 }}",
             "{{ '%s' * 2 % 1 }}",

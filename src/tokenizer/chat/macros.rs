@@ -1,0 +1,123 @@
+//! Macros as Jinja2 calls them: what is missing is not what is undefined, and what is left over goes to
+//! `varargs` and `kwargs`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, from_args};
+use minijinja::{Error, ErrorKind, State};
+
+/// What stands in a macro for an argument that it was not given and has a default for.
+#[derive(Debug)]
+struct Missing;
+
+impl Object for Missing {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+}
+
+/// True if a macro was not given this argument.
+pub fn is_missing(value: &Value) -> bool {
+    value.downcast_object_ref::<Missing>().is_some()
+}
+
+/// A macro.
+#[derive(Debug)]
+struct Macro {
+    /// minijinja's macro, without defaults; behind the arguments of the template it takes the special ones.
+    inner: Value,
+    name: String,
+    arguments: Vec<String>,
+    /// The arguments before those with defaults.
+    n_required: usize,
+    /// `varargs` and `kwargs`, where the macro mentions them.
+    specials: Vec<String>,
+}
+
+/// Makes a macro of minijinja's `inner`.
+///
+/// # Errors
+/// Where `inner` has no name and arguments.
+pub fn of(inner: &Value, n_required: usize, specials: Vec<String>) -> Result<Value, Error> {
+    let arguments = inner.get_attr("arguments")?;
+    let mut arguments: Vec<String> = arguments.try_iter()?.map(|name| name.to_string()).collect();
+    arguments.truncate(arguments.len().saturating_sub(specials.len()));
+    let name = inner.get_attr("name")?.to_string();
+    Ok(Value::from_object(Macro { inner: inner.clone(), name, arguments, n_required, specials }))
+}
+
+impl Macro {
+    fn has(&self, special: &str) -> bool {
+        self.specials.iter().any(|name| name == special)
+    }
+}
+
+impl Object for Macro {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        match key.as_str()? {
+            "name" => Some(Value::from(self.name.as_str())),
+            "arguments" => {
+                let names = self.arguments.iter().map(|name| Value::from(name.as_str()));
+                Some(Value::from(Tuple::from(names.collect::<Vec<_>>())))
+            }
+            "catch_varargs" => Some(Value::from(self.has("varargs"))),
+            "catch_kwargs" => Some(Value::from(self.has("kwargs"))),
+            "caller" => self.inner.get_attr("caller").ok(),
+            _ => None,
+        }
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        let (Rest(given), named): (Rest<Value>, Kwargs) = from_args(args)?;
+        let mut given = given.into_iter();
+        let mut values = Vec::with_capacity(self.arguments.len() + self.specials.len() + 1);
+        let mut taken = Vec::new();
+        for (at, name) in self.arguments.iter().enumerate() {
+            values.push(match given.next() {
+                Some(value) => value,
+                None if named.has(name) => {
+                    taken.push(name.as_str());
+                    named.get(name)?
+                }
+                None if at < self.n_required => Value::UNDEFINED,
+                None => Value::from_object(Missing),
+            });
+        }
+        let mut caller = None;
+        if named.has("caller") && self.inner.get_attr("caller")?.is_true() {
+            taken.push("caller");
+            caller = Some(named.get::<Value>("caller")?);
+        }
+        let rest: Vec<Value> = given.collect();
+        if !rest.is_empty() && !self.has("varargs") {
+            return Err(Error::from(ErrorKind::TooManyArguments));
+        }
+        let left: Vec<&str> = named.args().filter(|name| !taken.contains(name)).collect();
+        if let (Some(name), false) = (left.first(), self.has("kwargs")) {
+            let detail = format!("macro `{}` has no argument `{name}`, or has it already", self.name);
+            return Err(Error::new(ErrorKind::TooManyArguments, detail));
+        }
+        for special in &self.specials {
+            values.push(match special.as_str() {
+                "varargs" => Value::from(Tuple::from(rest.clone())),
+                _ => {
+                    let pair = |name: &&str| Ok((Value::from(*name), named.get::<Value>(name)?));
+                    Value::from_pairs(left.iter().map(pair).collect::<Result<Vec<_>, Error>>()?)
+                }
+            });
+        }
+        if let Some(caller) = caller {
+            values.push(Kwargs::from_iter([("caller", caller)]).into());
+        }
+        self.inner.call(state, &values)
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<Macro '{}'>", self.name)
+    }
+}
