@@ -40,8 +40,8 @@ fn engine(pages: usize) -> Engine {
         backend: "cpu".into(),
         n_ctx: Some(SAVED * PAGE),
         kv_positions: Some(pages * PAGE),
-        cache_type_k: "q4_0".into(),
-        cache_type_v: "q4_0".into(),
+        cache_type_k: "q4_0".parse().unwrap(),
+        cache_type_v: "q4_0".parse().unwrap(),
         ..EngineOptions::default()
     };
     let gguf = Gguf::from_bytes(file.into()).expect("a file that was just written");

@@ -224,7 +224,7 @@ fn read_and_uploaded() {
     for head_type in ["keep", "q6_k"] {
         let options = EngineOptions {
             backend: "wgpu".into(),
-            head_type: head_type.into(),
+            head_type: head_type.parse().unwrap(),
             n_ctx: Some(64),
             ..Default::default()
         };

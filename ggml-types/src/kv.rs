@@ -1,6 +1,7 @@
 //! KV-cache codecs: how one head's key or value vector is kept. One file a codec below `kv/`.
 
 use std::fmt;
+use std::str::FromStr;
 
 use crate::QuantError;
 use crate::turboquant::Qjl;
@@ -224,13 +225,22 @@ pub enum CodeValues {
     },
 }
 
+/// Elements of 2 bytes.
+pub const F16: &dyn KvCodec = &f16::F16;
+/// Elements of 4 bytes.
+pub const F32: &dyn KvCodec = &f32::F32;
+/// Integers of 8 bits.
+pub const Q8_0: &dyn KvCodec = &q8_0::Q8_0;
+/// TurboQuant's codes of 3 bits.
+pub const TURBOQUANT: &dyn KvCodec = &turboquant::TURBOQUANT;
+
 /// Every codec, in the order in which `--help` lists them.
 pub static REGISTRY: &[&dyn KvCodec] = &[
-    &f16::F16,
-    &f32::F32,
-    &q8_0::Q8_0,
+    F16,
+    F32,
+    Q8_0,
     &q4_0::Q4_0,
-    &turboquant::TURBOQUANT,
+    TURBOQUANT,
     &turboquant_4::TURBOQUANT_4,
     &tq3_0::Tq3_0,
     &bf16::Bf16,
@@ -243,6 +253,33 @@ pub static REGISTRY: &[&dyn KvCodec] = &[
 /// The codec called `name`, or with that for an [alias](KvCodec::alias).
 pub fn kv_by_name(name: &str) -> Option<&'static dyn KvCodec> {
     REGISTRY.iter().copied().find(|codec| codec.name() == name || codec.alias() == Some(name))
+}
+
+/// A name that no codec has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("want one of {known}, got {0}", known = names())]
+pub struct UnknownCodec(String);
+
+impl FromStr for &'static dyn KvCodec {
+    type Err = UnknownCodec;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCodec> {
+        kv_by_name(name).ok_or_else(|| UnknownCodec(name.to_owned()))
+    }
+}
+
+/// Codecs are the same if their names are.
+impl PartialEq for dyn KvCodec {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn KvCodec {}
+
+/// The names of all codecs, as a list for people.
+fn names() -> String {
+    REGISTRY.iter().map(|codec| codec.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// Every codec's name with its [note](KvCodec::note), as a list for people.

@@ -1,12 +1,12 @@
 //! Flags that let a model fit its device: which context and which KV cache are taken where no flag says.
 
 use clap::{Args, ValueEnum};
-use ggml_types::{kv, kv_by_name};
+use ggml_types::{KvCodec, kv, kv_by_name};
 
 use super::{CliError, names};
 use crate::backend::Backend;
 use crate::engine::error::binary_units as binary;
-use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
+use crate::engine::fit::{self, CODECS, Choice, Codecs, Fit, Room};
 use crate::engine::{self, EngineOptions};
 use crate::gguf::Gguf;
 use crate::model;
@@ -29,8 +29,9 @@ pub struct FitArgs {
     #[arg(aliases = ["-fitc", "LLAMA_ARG_FIT_CTX"])]
     fit_ctx: usize,
     /// KV cache types that --fit may choose, in order of preference; a single one is never changed
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = CODECS, value_parser = codec)]
-    fit_codecs: Vec<String>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = codec)]
+    #[arg(default_values = CODECS.map(|codec| codec.name()))]
+    fit_codecs: Vec<&'static dyn KvCodec>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,11 +42,8 @@ enum How {
 }
 
 /// Reads the name of a codec of the KV cache.
-fn codec(name: &str) -> Result<String, String> {
-    match kv_by_name(name) {
-        Some(_) => Ok(name.to_owned()),
-        None => Err(format!("want some of {}", kv::names_with_notes())),
-    }
+fn codec(name: &str) -> Result<&'static dyn KvCodec, String> {
+    kv_by_name(name).ok_or_else(|| format!("want some of {}", kv::names_with_notes()))
 }
 
 fn positions(text: &str) -> Result<usize, String> {
@@ -53,12 +51,7 @@ fn positions(text: &str) -> Result<usize, String> {
 }
 
 /// The search for a model on a card: between its trained context and as few positions as `least_ctx`.
-pub(super) fn wish(
-    options: &EngineOptions,
-    most_ctx: usize,
-    least_ctx: usize,
-    codecs: Vec<[String; 2]>,
-) -> Fit {
+pub(super) fn wish(options: &EngineOptions, most_ctx: usize, least_ctx: usize, codecs: Vec<Codecs>) -> Fit {
     let (most_ctx, least_ctx) = match options.n_ctx {
         Some(n_ctx) => (n_ctx, n_ctx),
         None => (most_ctx, least_ctx),
@@ -66,12 +59,12 @@ pub(super) fn wish(
     Fit { most_ctx, least_ctx, step: 4 * PAGE, codecs, margin_bytes: None }
 }
 
-/// Keys and values of one type.
-pub(super) fn both(codec: &str) -> [String; 2] {
-    [codec.to_owned(), codec.to_owned()]
-}
-
 impl FitArgs {
+    /// The types that may be chosen, for keys and values alike.
+    fn codecs(&self) -> Vec<Codecs> {
+        self.fit_codecs.iter().map(|codec| [*codec; 2]).collect()
+    }
+
     /// Bytes that are to stay free.
     fn margin_bytes(&self) -> Option<u64> {
         self.fit_target.map(|mib| u64::from(mib) << 20)
@@ -82,7 +75,7 @@ impl FitArgs {
     /// [`streamed`](Self::streamed) may mend.
     ///
     /// # Errors
-    /// A codec that does not exist; whatever reading the model returns.
+    /// Whatever reading the model returns.
     pub fn fitted(
         &self,
         gguf: &Gguf,
@@ -98,15 +91,12 @@ impl FitArgs {
         let trained = model::hyper(gguf)?.n_ctx_train;
         let least = self.fit_ctx.min(trained);
         let most = if how == How::Max { trained } else { EngineOptions::DEFAULT_CTX.min(trained).max(least) };
-        let own = [options.cache_type_k.clone(), options.cache_type_v.clone()];
-        let codecs = match has_codecs {
-            true => vec![own.clone()],
-            false => self.fit_codecs.iter().map(|codec| both(codec)).collect(),
-        };
+        let own = [options.cache_type_k, options.cache_type_v];
+        let codecs = if has_codecs { vec![own] } else { self.codecs() };
         let wish = Fit { margin_bytes: self.margin_bytes(), ..wish(options, most, least, codecs) };
         let Some(choice) = fit::fit(gguf, options, backend, &wish)? else { return Ok(None) };
         let usual = options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX.min(trained));
-        if (choice.n_ctx, [&choice.cache_type_k, &choice.cache_type_v]) != (usual, [&own[0], &own[1]]) {
+        if (choice.n_ctx, choice.codecs) != (usual, own) {
             let short = rooms.iter().map(Room::short_bytes).max().unwrap_or(0);
             self.say(&choice, options, usual, short);
         }
@@ -143,9 +133,8 @@ impl FitArgs {
         if choice.n_ctx != usual {
             changes.push(format!("a context of {} positions instead of {usual}", choice.n_ctx));
         }
-        let (k, v) = (&choice.cache_type_k, &choice.cache_type_v);
-        if (k, v) != (&options.cache_type_k, &options.cache_type_v) {
-            let own = &options.cache_type_k;
+        if choice.codecs != [options.cache_type_k, options.cache_type_v] {
+            let [k, own] = [choice.codecs[0], options.cache_type_k].map(KvCodec::name);
             changes.push(format!(
                 "a KV cache of {k} instead of {own}, which changes what the model says a little"
             ));
@@ -171,12 +160,11 @@ impl FitArgs {
         backend: &dyn Backend,
     ) -> Result<(), CliError> {
         let wanted = self.fit_ctx.min(model::hyper(gguf)?.n_ctx_train);
-        let codecs = self.fit_codecs.iter().map(|codec| both(codec)).collect();
-        let least = wish(options, wanted, 1, codecs);
+        let least = wish(options, wanted, 1, self.codecs());
         let least = Fit { least_ctx: 1, step: PAGE, margin_bytes: self.margin_bytes(), ..least };
         let smaller = match fit::fit(gguf, options, backend, &least)? {
-            Some(Choice { n_ctx, cache_type_k: codec, .. }) => {
-                format!("-c {n_ctx} with --kv-cache-type {codec} would")
+            Some(Choice { n_ctx, codecs: [codec, _], .. }) => {
+                format!("-c {n_ctx} with --kv-cache-type {} would", codec.name())
             }
             None => "no context does: `sterna plan` says what takes how much".to_owned(),
         };

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use ggml_types::{kv, kv_by_name};
+use ggml_types::{KvCodec, kv};
 use serde::Serialize;
 
 use super::chunks::TextArgs;
@@ -58,7 +58,7 @@ pub struct KvReportArgs {
     text: TextArgs,
     /// Cache types to compare, comma-separated [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    types: Vec<String>,
+    types: Vec<&'static dyn KvCodec>,
     /// Chunks for the needle test; 0 skips it
     #[arg(long, value_name = "N", default_value_t = 4)]
     needles: usize,
@@ -184,7 +184,7 @@ impl KvReportArgs {
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
         let asked = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx())) };
-        let options = asked.with_cache(&asked.cache_type_k, &asked.cache_type_v);
+        let options = asked.with_cache([asked.cache_type_k, asked.cache_type_v]);
         let source = self.model.source()?;
         let base = self.model.load(&source, &options)?;
         let text = self.text.chunked(&text, &base)?;
@@ -199,9 +199,9 @@ impl KvReportArgs {
             eprintln!("no needles: they need chunks of at least {least} tokens (--ctx-size)");
         }
         let (mut base_nll, mut lines, mut codecs) = (None, Vec::new(), Vec::new());
-        for name in self.names(&options) {
-            let Some(engine) = self.open(&source, &asked.with_cache(&name, &name))? else { continue };
-            eprintln!("{name} compared with {}", base_name(&base));
+        for codec in self.codecs(&options) {
+            let Some(engine) = self.open(&source, &asked.with_cache([codec; 2]))? else { continue };
+            eprintln!("{} compared with {}", codec.name(), base_name(&base));
             let scores = cache::compare(&base, &engine, &text, go_on)?;
             let distance = Distance {
                 attention_kl: Estimate::of(&Mean::default()),
@@ -209,16 +209,15 @@ impl KvReportArgs {
                 max_kl: scores.max_kl,
                 same_top: Estimate::of(&scores.same_top),
             };
-            codecs.extend(kv_by_name(&name));
+            codecs.push(codec);
             let needles = needle::search(&engine, &haystacks, go_on)?;
-            lines.push(line(name, &engine, &scores.nll, Some(distance), needles));
+            lines.push(line(codec.name().to_owned(), &engine, &scores.nll, Some(distance), needles));
             base_nll = Some(scores.base_nll);
         }
         let base_nll = base_nll.map_or_else(|| perplexity::mean_nll(&base, &text, go_on), Ok)?;
         eprintln!("needles and attention of {}", base_name(&base));
         let needles = needle::search(&base, &haystacks, go_on)?;
-        let codec = kv_by_name(&options.cache_type_k).expect("the base has it");
-        let attention = cache::attention(&base, &asked, &text, codec, codecs, go_on)?;
+        let attention = cache::attention(&base, &asked, &text, options.cache_type_k, codecs, go_on)?;
         let distances = lines.iter_mut().filter_map(|line| line.distance.as_mut());
         distances.zip(&attention.kl).for_each(|(distance, kl)| distance.attention_kl = Estimate::of(kl));
         lines.insert(0, line(base_name(&base), &base, &base_nll, None, needles));
@@ -235,19 +234,18 @@ impl KvReportArgs {
     }
 
     /// The kinds that are compared with the one that the options name, without that one.
-    fn names(&self, options: &EngineOptions) -> Vec<String> {
-        let base = (&*options.cache_type_k, &*options.cache_type_v);
-        let compared = || kv::REGISTRY.iter().filter(|codec| codec.is_compared());
-        let all = || compared().map(|codec| codec.name().to_owned()).collect();
-        let names: Vec<String> = if self.types.is_empty() { all() } else { self.types.clone() };
-        names.into_iter().filter(|name| (name.as_str(), name.as_str()) != base).collect()
+    fn codecs(&self, options: &EngineOptions) -> Vec<&'static dyn KvCodec> {
+        let base = [options.cache_type_k, options.cache_type_v];
+        let all = || kv::REGISTRY.iter().copied().filter(|codec| codec.is_compared()).collect();
+        let codecs = if self.types.is_empty() { all() } else { self.types.clone() };
+        codecs.into_iter().filter(|codec| [*codec; 2] != base).collect()
     }
 
     /// The model with a cache; nothing where this one was not asked for and cannot be, which a line says.
     fn open(&self, source: &Source, options: &EngineOptions) -> Result<Option<Engine>, CliError> {
         match self.model.load(source, options) {
             Err(err) if self.types.is_empty() => {
-                eprintln!("{} is left out: {}", options.cache_type_k, with_flags(&err));
+                eprintln!("{} is left out: {}", options.cache_type_k.name(), with_flags(&err));
                 Ok(None)
             }
             loaded => loaded.map(Some),
@@ -271,7 +269,7 @@ fn line(
     distance: Option<Distance>,
     needles: Vec<AtDepth>,
 ) -> Line {
-    let vec_bytes = |codec: &dyn ggml_types::KvCodec, dim| codec.vec_bytes(dim).expect("the engine has it");
+    let vec_bytes = |codec: &dyn KvCodec, dim| codec.vec_bytes(dim).expect("the engine has it");
     let kvs = engine.program().kvs.iter();
     let bytes = kvs.map(|kv| kv.n_kv_heads * (vec_bytes(kv.k, kv.head_dim) + vec_bytes(kv.v, kv.head_dim)));
     let (bytes_a_token, bytes) = (bytes.sum(), engine.plan().kv_bytes);

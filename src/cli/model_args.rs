@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
-use ggml_types::{Dialect, kv};
+use ggml_types::{Dialect, KvCodec, kv};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::fit_args::FitArgs;
@@ -13,7 +13,8 @@ use super::source::Source;
 use super::units::{Threads, count, threads};
 use super::{CliError, names, trust};
 use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan, REGISTRY};
-use crate::engine::{self, ACT_TYPES, Engine, EngineOptions, Error, HEAD_TYPES};
+use crate::engine::fit::Codecs;
+use crate::engine::{self, ACT_TYPES, ActType, Engine, EngineOptions, Error, HEAD_TYPES, HeadType};
 use crate::gguf::{Access, Gguf, OpenOptions};
 use crate::program::{KvWindow, PAGE};
 
@@ -55,11 +56,10 @@ pub struct LoadArgs {
     /// Type of the output head
     #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
     #[arg(alias = "EngineOptions::head_type")]
-    pub head_type: String,
+    pub head_type: HeadType,
     /// How inputs of linear layers are rounded
     #[arg(long, value_name = "HOW", default_value = ACT_TYPES[0], help = act_types())]
-    #[arg(alias = "EngineOptions::act_type")]
-    pub act_type: String,
+    pub act_type: ActType,
     /// KV cache.
     #[command(flatten)]
     pub cache: CacheArgs,
@@ -207,15 +207,15 @@ impl ContextArgs {
 pub struct CacheArgs {
     /// Codec of keys and of values
     #[arg(long, value_name = "TYPE", help = cache_types())]
-    pub kv_cache_type: Option<String>,
+    pub kv_cache_type: Option<&'static dyn KvCodec>,
     /// The same for keys alone (also -ctk)
     #[arg(long, value_name = "TYPE")]
-    #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K", "EngineOptions::cache_type_k"])]
-    pub cache_type_k: Option<String>,
+    #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K"])]
+    pub cache_type_k: Option<&'static dyn KvCodec>,
     /// The same for values alone (also -ctv)
     #[arg(long, value_name = "TYPE")]
     #[arg(aliases = ["-ctv", "LLAMA_ARG_CACHE_TYPE_V", "EngineOptions::cache_type_v"])]
-    pub cache_type_v: Option<String>,
+    pub cache_type_v: Option<&'static dyn KvCodec>,
     /// First positions that are kept as f16
     #[arg(long, value_name = "N", value_parser = count)]
     #[arg(help = window("First", KvWindow::DEFAULT_SINKS))]
@@ -240,16 +240,14 @@ fn cache_types() -> String {
 
 impl CacheArgs {
     /// Codecs of keys and values.
-    pub fn codecs(&self) -> [String; 2] {
-        [&self.cache_type_k, &self.cache_type_v].map(|own| {
-            let both = own.as_ref().or(self.kv_cache_type.as_ref());
-            both.map_or_else(|| EngineOptions::default().cache_type_k, Clone::clone)
-        })
+    pub fn codecs(&self) -> Codecs {
+        let default = EngineOptions::default().cache_type_k;
+        [self.cache_type_k, self.cache_type_v].map(|own| own.or(self.kv_cache_type).unwrap_or(default))
     }
 
     /// Whether one of them was chosen.
     pub fn is_given(&self) -> bool {
-        [&self.kv_cache_type, &self.cache_type_k, &self.cache_type_v].into_iter().any(Option::is_some)
+        [self.kv_cache_type, self.cache_type_k, self.cache_type_v].iter().any(Option::is_some)
     }
 }
 
@@ -454,8 +452,8 @@ impl LoadArgs {
             kv_sinks: cache.kv_sinks,
             kv_window: cache.kv_window,
             swa_full: cache.swa_full,
-            head_type: self.head_type.clone(),
-            act_type: self.act_type.clone(),
+            head_type: self.head_type,
+            act_type: self.act_type,
             dialect: self.file.dialect,
             access: self.file.open_options().access,
             tokenizer_pre: self.file.tokenizer_pre.clone(),
@@ -536,7 +534,7 @@ impl OpenModel {
                 }
             };
         };
-        let codecs = |options: &EngineOptions| [options.cache_type_k.clone(), options.cache_type_v.clone()];
+        let codecs = |options: &EngineOptions| [options.cache_type_k, options.cache_type_v];
         match codecs(&fitted) == codecs(&options) {
             true => Ok((self, fitted)),
             false => Ok((self.reopened(&fitted), fitted)),

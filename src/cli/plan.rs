@@ -6,16 +6,16 @@ mod table;
 use std::io::{self, Write};
 
 use clap::Args;
-use ggml_types::{kv, kv_by_name};
+use ggml_types::{KvCodec, kv};
 
 use super::CliError;
-use super::fit_args::{both, wish};
+use super::fit_args::wish;
 use super::model_args::LoadArgs;
 use super::units::{count, memory_size};
 use crate::backend::{
     self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
 };
-use crate::engine::fit::{self, CODECS, Choice, Fit, Room};
+use crate::engine::fit::{self, CODECS, Choice, Codecs, Fit, Room};
 use crate::engine::speed::{Bound, HostRates, SpeedWithHost};
 use crate::engine::{self, EngineOptions, Error};
 use crate::gguf::Gguf;
@@ -76,7 +76,7 @@ struct Shown {
     /// The same with layers streamed, where not all of them fit.
     streamed: Option<Streamed>,
     /// Codecs of keys and of values, one pair a column.
-    codecs: Vec<[String; 2]>,
+    codecs: Vec<Codecs>,
     /// A row for each context: a cell for each pair of codecs.
     rows: Vec<(usize, Vec<Option<Cell>>)>,
     /// The longest context of each pair, none if none fits; empty if the free memory is unknown.
@@ -116,8 +116,9 @@ fn all_fit(rooms: impl Iterator<Item = Room>) -> Option<bool> {
 }
 
 /// Name of a pair of codecs: one name where both are the same.
-fn pair_name([k, v]: &[String; 2]) -> String {
-    if k == v { k.clone() } else { format!("{k}/{v}") }
+fn pair_name(codecs: Codecs) -> String {
+    let [k, v] = codecs.map(KvCodec::name);
+    if k == v { k.to_owned() } else { format!("{k}/{v}") }
 }
 
 impl PlanArgs {
@@ -218,12 +219,11 @@ impl PlanArgs {
     }
 
     /// The columns of the table: what the user chose, and every codec that is compared but f32.
-    fn pairs(&self, options: &EngineOptions) -> Vec<[String; 2]> {
-        let own = [options.cache_type_k.clone(), options.cache_type_v.clone()];
+    fn pairs(&self, options: &EngineOptions) -> Vec<Codecs> {
+        let own = [options.cache_type_k, options.cache_type_v];
         let mut pairs = if self.load.cache.is_given() { vec![own] } else { Vec::new() };
-        let all = kv::REGISTRY.iter().filter(|codec| codec.is_compared());
-        let all = all.map(|codec| codec.name()).filter(|name| *name != "f32");
-        for pair in all.map(both) {
+        let all = kv::REGISTRY.iter().filter(|codec| codec.is_compared() && codec.name() != "f32");
+        for pair in all.map(|codec| [*codec; 2]) {
             if !pairs.contains(&pair) {
                 pairs.push(pair);
             }
@@ -251,8 +251,8 @@ impl PlanArgs {
             _ => (None, None),
         };
         let most_ctx = trained.max(n_ctx);
-        let cell = |n_ctx: usize, [k, v]: &[String; 2]| -> Result<Option<Cell>, Error> {
-            let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(k, v) };
+        let cell = |n_ctx: usize, codecs: Codecs| -> Result<Option<Cell>, Error> {
+            let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(codecs) };
             let devices = match engine::memory(gguf, &options, backend) {
                 Ok(devices) => devices,
                 Err(Error::Backend(BackendError::Missing { .. })) => return Ok(None),
@@ -265,12 +265,12 @@ impl PlanArgs {
         let codecs = self.pairs(&options);
         let mut rows = Vec::new();
         for n_ctx in contexts(n_ctx, most_ctx) {
-            let cells = codecs.iter().map(|pair| cell(n_ctx, pair)).collect::<Result<_, _>>()?;
+            let cells = codecs.iter().map(|pair| cell(n_ctx, *pair)).collect::<Result<_, _>>()?;
             rows.push((n_ctx, cells));
         }
         let is_known = devices.iter().all(|(device, _)| device.free_bytes.is_some());
-        let longest_of = |pair: &[String; 2]| {
-            let codecs = vec![pair.clone()];
+        let longest_of = |pair: &Codecs| {
+            let codecs = vec![*pair];
             let fit = Fit { most_ctx, least_ctx: PAGE, step: PAGE, codecs, margin_bytes };
             Ok::<_, Error>(fit::fit(gguf, &options, backend, &fit)?.map(|choice| choice.n_ctx))
         };
@@ -309,8 +309,8 @@ impl PlanArgs {
         margin_bytes: Option<u64>,
     ) -> Result<Option<Choice>, Error> {
         let codecs: Vec<_> = match self.load.cache.is_given() {
-            true => vec![[options.cache_type_k.clone(), options.cache_type_v.clone()]],
-            false => CODECS.into_iter().filter(|name| kv_by_name(name).is_some()).map(both).collect(),
+            true => vec![[options.cache_type_k, options.cache_type_v]],
+            false => CODECS.iter().map(|codec| [*codec; 2]).collect(),
         };
         for least in [EngineOptions::DEFAULT_CTX.min(trained), PAGE] {
             let fit = Fit { margin_bytes, ..wish(options, trained, least, codecs.clone()) };

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use ggml_types::{KvCodec, kv, kv_by_name};
+use ggml_types::{KvCodec, kv};
 
 use super::CliError;
 use super::model_args::DeviceArgs;
@@ -32,25 +32,24 @@ pub struct SelftestArgs {
     /// Only the tests that a device passes before its first model, with this KV cache type
     #[arg(long, value_name = "TYPE", num_args = 0..=1, default_missing_value = "f16")]
     #[arg(conflicts_with = "small")]
-    quick: Option<String>,
+    quick: Option<&'static dyn KvCodec>,
 }
 
 /// How often steps are run as a whole.
 const REPLAYS: usize = 8;
 
 /// Every type of a cache, a few of a head, experts; one layer of real size.
-fn subjects(small: bool) -> Result<Vec<Subject>, CliError> {
-    let codec = |name| kv_by_name(name).ok_or("no such KV codec");
+fn subjects(small: bool) -> Vec<Subject> {
     let of_codec = |codec: &&'static dyn KvCodec| Subject::of_codec("f16", *codec);
     let mut subjects: Vec<Subject> = kv::REGISTRY.iter().map(of_codec).collect();
-    subjects.push(Subject::of_codec("q8_0", codec("f32")?));
-    subjects.push(Subject::of_codec("q6_k", codec("f16")?));
-    subjects.push(Subject { preset: "tiny-moe", ..Subject::of_codec("f16", codec("f16")?) });
+    subjects.push(Subject::of_codec("q8_0", kv::F32));
+    subjects.push(Subject::of_codec("q6_k", kv::F16));
+    subjects.push(Subject { preset: "tiny-moe", ..Subject::of_codec("f16", kv::F16) });
     if !small {
-        let tiny = Subject::of_codec("f16", codec("f16")?);
+        let tiny = Subject::of_codec("f16", kv::F16);
         subjects.push(Subject { preset: "bitnet-2b-4t", n_layers: 1, ..tiny });
     }
-    Ok(subjects)
+    subjects
 }
 
 impl SelftestArgs {
@@ -62,8 +61,7 @@ impl SelftestArgs {
         let mut out = io::stdout().lock();
         let how = self.device.options(&self.backend);
         let open = || backend::open_on(&self.backend, backend::physical_cores(), &how);
-        if let Some(kv) = &self.quick {
-            let codec = kv_by_name(kv).ok_or_else(|| format!("no KV cache `{kv}`"))?;
+        if let Some(codec) = self.quick {
             let Subject { k, v, .. } = Subject::of_codec("f16", codec);
             let mut tested = open()?;
             writeln!(out, "{}: {}", tested.name(), tested.device())?;
@@ -73,7 +71,7 @@ impl SelftestArgs {
             };
         }
         let mut wrong = 0;
-        for (i, subject) in subjects(self.small)?.iter().enumerate() {
+        for (i, subject) in subjects(self.small).iter().enumerate() {
             let mut tested = open()?;
             if i == 0 {
                 writeln!(out, "{}: {}", tested.name(), tested.device())?;

@@ -3,8 +3,6 @@
 
 use std::time::Instant;
 
-use ggml_types::kv_by_name;
-
 use super::names;
 use crate::backend::{self, Backend, BackendError, Opened, cache_dir};
 use crate::engine::EngineOptions;
@@ -27,9 +25,8 @@ pub fn backends(options: &EngineOptions, self_test: bool) -> Vec<Opened> {
 
 /// A backend, once it has passed.
 fn trusted(mut backend: Box<dyn Backend>, options: &EngineOptions) -> Opened {
-    let codecs = [&options.cache_type_k, &options.cache_type_v].map(|name| kv_by_name(name));
-    // Codecs that do not exist, or that a backend lacks, are refused where the model is planned.
-    let (Some(device), [Some(k), Some(v)]) = (backend.self_test_key(), codecs) else { return Ok(backend) };
+    let Some(device) = backend.self_test_key() else { return Ok(backend) };
+    let (k, v) = (options.cache_type_k, options.cache_type_v);
     let what = format!("{device}, KV {} and {}", k.name(), v.name());
     let passes = Passes::in_folder(cache_dir());
     if passes.has(&what) {
@@ -43,6 +40,7 @@ fn trusted(mut backend: Box<dyn Backend>, options: &EngineOptions) -> Opened {
         Ok(Some(detail)) => return Err(wrong(format!("{detail} (--no-self-test skips this check)"))),
         Err(err) => {
             return match err.downcast().map(|err| *err) {
+                // Codecs that a backend lacks are refused where the model is planned.
                 Ok(BackendError::Missing { .. }) => Ok(backend),
                 Ok(err) => Err(err),
                 Err(err) => Err(wrong(err.to_string())),

@@ -141,6 +141,16 @@ impl From<Fault> for Error {
     }
 }
 
+/// A word that an option does not take.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("want one of {}, got {got}", .want.join(", "))]
+pub struct UnknownWord {
+    /// The words that it takes.
+    pub want: &'static [&'static str],
+    /// The word.
+    pub got: String,
+}
+
 /// Reason why a session could not be saved or taken up.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {

@@ -1,10 +1,15 @@
 //! Chooses the context and the codecs of the KV cache so that a model fits: a search over plans, which
 //! allocates nothing.
 
+use ggml_types::{KvCodec, kv};
+
 use super::error::Error;
 use super::load::{EngineOptions, memory};
 use sterna_backend::{Backend, BackendError, DeviceMemory};
 use sterna_gguf::Gguf;
+
+/// Codecs of keys and of values.
+pub type Codecs = [&'static dyn KvCodec; 2];
 
 /// Choices of context and codecs, and their limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +20,8 @@ pub struct Fit {
     pub least_ctx: usize,
     /// Distance of the contexts between the two, in positions.
     pub step: usize,
-    /// Codecs of keys and of values: the first that leaves room for the least context is chosen.
-    pub codecs: Vec<[String; 2]>,
+    /// The first of them that leaves room for the least context is chosen.
+    pub codecs: Vec<Codecs>,
     /// Bytes that are to stay free on each device; `None` is what its backend asks for
     /// ([`DeviceMemory::margin_bytes`]).
     pub margin_bytes: Option<u64>,
@@ -27,10 +32,8 @@ pub struct Fit {
 pub struct Choice {
     /// Positions of a sequence.
     pub n_ctx: usize,
-    /// Codec of keys.
-    pub cache_type_k: String,
-    /// Codec of values.
-    pub cache_type_v: String,
+    /// Codecs of the KV cache.
+    pub codecs: Codecs,
     /// Layers whose weights lie on the device; `None` is all of them.
     pub resident_layers: Option<usize>,
 }
@@ -75,7 +78,7 @@ impl Room {
 
 /// The codecs that are tried if none was asked for, in this order: each takes less than the one before it,
 /// and changes what a model says more.
-pub const CODECS: [&str; 3] = ["f16", "q8_0", "turboquant"];
+pub static CODECS: [&dyn KvCodec; 3] = [kv::F16, kv::Q8_0, kv::TURBOQUANT];
 
 /// The longest context of the first codecs that leave room for the least one. `fits` says whether a context
 /// and two codecs fit; whatever takes more than something that does not fit must not fit either.
@@ -84,13 +87,13 @@ pub const CODECS: [&str; 3] = ["f16", "q8_0", "turboquant"];
 /// Any error of `fits`.
 pub fn choose<E>(
     fit: &Fit,
-    mut fits: impl FnMut(usize, &[String; 2]) -> Result<bool, E>,
+    mut fits: impl FnMut(usize, Codecs) -> Result<bool, E>,
 ) -> Result<Option<Choice>, E> {
     let step = fit.step.max(1);
     let least = fit.least_ctx.min(fit.most_ctx);
     let n_steps = (fit.most_ctx - least).div_ceil(step);
     let context = |n: usize| (least + n * step).min(fit.most_ctx);
-    for codecs in &fit.codecs {
+    for &codecs in &fit.codecs {
         if !fits(least, codecs)? {
             continue;
         }
@@ -103,8 +106,7 @@ pub fn choose<E>(
                 false => high = middle - 1,
             }
         }
-        let [cache_type_k, cache_type_v] = codecs.clone();
-        return Ok(Some(Choice { n_ctx: context(low), cache_type_k, cache_type_v, resident_layers: None }));
+        return Ok(Some(Choice { n_ctx: context(low), codecs, resident_layers: None }));
     }
     Ok(None)
 }
@@ -112,8 +114,7 @@ pub fn choose<E>(
 impl EngineOptions {
     /// The same with what was chosen.
     pub fn with_choice(&self, choice: &Choice) -> Self {
-        let n_ctx = Some(choice.n_ctx);
-        Self { n_ctx, ..self.with_cache(&choice.cache_type_k, &choice.cache_type_v) }
+        Self { n_ctx: Some(choice.n_ctx), ..self.with_cache(choice.codecs) }
     }
 }
 
@@ -148,8 +149,8 @@ pub fn fit(
     backend: &dyn Backend,
     fit: &Fit,
 ) -> Result<Option<Choice>, Error> {
-    choose(fit, |n_ctx, [k, v]| {
-        let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(k, v) };
+    choose(fit, |n_ctx, codecs| {
+        let options = EngineOptions { n_ctx: Some(n_ctx), ..options.with_cache(codecs) };
         fits(gguf, &options, backend, fit.margin_bytes)
     })
 }
@@ -161,18 +162,14 @@ mod tests {
 
     use super::*;
 
-    fn both(codec: &str) -> [String; 2] {
-        [codec.to_owned(), codec.to_owned()]
-    }
-
     fn wish(most_ctx: usize, least_ctx: usize) -> Fit {
-        let codecs = CODECS.map(both).into();
+        let codecs = CODECS.map(|codec| [codec; 2]).into();
         Fit { most_ctx, least_ctx, step: 256, codecs, margin_bytes: None }
     }
 
     /// Bytes of a position by codec, and of what does not depend on it.
-    fn need(n_ctx: usize, codecs: &[String; 2]) -> u64 {
-        let of_position = match codecs[0].as_str() {
+    fn need(n_ctx: usize, codecs: Codecs) -> u64 {
+        let of_position = match codecs[0].name() {
             "f16" => 100,
             "q8_0" => 50,
             _ => 20,
@@ -180,7 +177,7 @@ mod tests {
         1_000_000 + n_ctx as u64 * of_position
     }
 
-    fn chosen(fit: &Fit, free: u64) -> Option<(usize, String)> {
+    fn chosen(fit: &Fit, free: u64) -> Option<(usize, &'static str)> {
         let asked = RefCell::new(0);
         let choice = choose::<Infallible>(fit, |n_ctx, codecs| {
             *asked.borrow_mut() += 1;
@@ -189,8 +186,9 @@ mod tests {
         });
         assert!(*asked.borrow() < 40, "{asked:?} plans");
         let choice = choice.unwrap()?;
-        assert_eq!((&choice.cache_type_k, choice.resident_layers), (&choice.cache_type_v, None));
-        Some((choice.n_ctx, choice.cache_type_k))
+        let [k, v] = choice.codecs;
+        assert_eq!((k, choice.resident_layers), (v, None));
+        Some((choice.n_ctx, k.name()))
     }
 
     #[test]
@@ -209,7 +207,7 @@ mod tests {
             (1_000_000 + 20 * 4096 - 1, None),
             (0, None),
         ] {
-            assert_eq!(chosen(&fit, free), want.map(|(n, codec)| (n, codec.to_owned())), "{free} bytes");
+            assert_eq!(chosen(&fit, free), want, "{free} bytes");
         }
     }
 
@@ -223,9 +221,9 @@ mod tests {
             for free in (1_000_000..1_600_000).step_by(7919) {
                 let least = least.min(most);
                 let contexts: Vec<_> = (least..most).step_by(step).chain([most]).collect();
-                let of_codec = |codec: &&str| {
-                    let fitting = contexts.iter().rev().find(|n| need(**n, &both(codec)) <= free);
-                    fitting.map(|n| (*n, (*codec).to_owned()))
+                let of_codec = |codec: &&'static dyn KvCodec| {
+                    let fitting = contexts.iter().rev().find(|n| need(**n, [*codec; 2]) <= free);
+                    fitting.map(|n| (*n, codec.name()))
                 };
                 assert_eq!(chosen(&fit, free), CODECS.iter().find_map(of_codec), "{fit:?}, {free} bytes");
             }

@@ -1,32 +1,71 @@
 //! The output head in another type than the file's: it is most of what a token reads of a ternary model.
 
-use bytes::Bytes;
-use ggml_types::{HostTensor, QuantType, by_name};
+use std::str::FromStr;
 
-use super::error::Error;
+use bytes::Bytes;
+use ggml_types::{HostTensor, QuantType, types};
+
+use super::error::{Error, UnknownWord};
 use sterna_host::in_parallel;
 use sterna_model::Model;
 use sterna_program::{Stage, Weight};
 
-/// Words for [`EngineOptions::head_type`](super::EngineOptions::head_type); the first leaves the head as the
-/// file has it.
-pub const HEAD_TYPES: [&str; 3] = ["keep", "q8_0", "q6_k"];
+/// Type of the output head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeadType {
+    /// As the file has it.
+    #[default]
+    Keep,
+    /// Encoded as Q8_0 when it is loaded.
+    Q8_0,
+    /// Encoded as Q6_K when it is loaded.
+    Q6K,
+}
+
+const HEADS: [HeadType; 3] = [HeadType::Keep, HeadType::Q8_0, HeadType::Q6K];
+
+/// Words that [`HeadType`] is parsed from; the first is the default.
+pub const HEAD_TYPES: [&str; 3] = [HEADS[0].name(), HEADS[1].name(), HEADS[2].name()];
+
+impl HeadType {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Q8_0 => "q8_0",
+            Self::Q6K => "q6_k",
+        }
+    }
+
+    /// The type that it is encoded in, if it is.
+    fn encoded(self) -> Option<&'static dyn QuantType> {
+        match self {
+            Self::Keep => None,
+            Self::Q8_0 => Some(&types::Q8_0),
+            Self::Q6K => Some(&types::Q6K),
+        }
+    }
+}
+
+impl FromStr for HeadType {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        let found = HEADS.into_iter().find(|head| head.name() == word);
+        found.ok_or_else(|| UnknownWord { want: &HEAD_TYPES, got: word.to_owned() })
+    }
+}
 
 /// Rows that one task encodes.
 const TASK_ROWS: usize = 64;
 
-/// Declares the head of a model as the type of a word. Its tensor stays as it is: [`encoded`] makes the
+/// Declares the head of a model as another type. Its tensor stays as it is: [`encoded`] makes the
 /// bytes. An embedding that serves as the head too is kept beside it.
 ///
 /// # Errors
-/// [`Error::Option`] for another word, and if the type cannot hold the head's rows.
-pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
-    let wrong =
-        |want: String| Error::Option { option: "EngineOptions::head_type", want, got: word.to_owned() };
-    if !HEAD_TYPES.contains(&word) {
-        return Err(wrong(format!("one of {}", HEAD_TYPES.join(", "))));
-    }
-    let Some(ty) = by_name(word) else { return Ok(()) };
+/// [`Error::Option`] if the type cannot hold the head's rows.
+pub fn retype(model: &mut Model, head_type: HeadType) -> Result<(), Error> {
+    let Some(ty) = head_type.encoded() else { return Ok(()) };
     let program = &mut model.program;
     let Some(head) = program.logits().map(|s| s.w.w) else { return Ok(()) };
     let decl = program.weight_decl(head).clone();
@@ -35,7 +74,9 @@ pub fn retype(model: &mut Model, word: &str) -> Result<(), Error> {
     }
     if !decl.cols.is_multiple_of(ty.block_elems()) {
         let block = ty.block_elems();
-        return Err(wrong(format!("a type for rows of {}, which is not a multiple of {block}", decl.cols)));
+        let want = format!("a type for rows of {}, which is not a multiple of {block}", decl.cols);
+        let (option, got) = ("EngineOptions::head_type", head_type.name().to_owned());
+        return Err(Error::Option { option, want, got });
     }
     let is_table = |stage: &Stage| matches!(stage, Stage::Embed(s) if s.table == head);
     if !program.stages.iter().any(|(_, stage)| is_table(stage)) {

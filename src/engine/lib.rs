@@ -30,7 +30,7 @@ mod state;
 mod stats;
 mod stop;
 
-pub use act::ACT_TYPES;
+pub use act::{ACT_TYPES, ActType};
 pub use batch::{
     Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SavedSize, SeqId,
     SequenceStatus,
@@ -42,7 +42,7 @@ pub use error::{Error, StateError};
 pub use fault::{BrokenLogits, BrokenStage, Fault};
 pub use generate::Generation;
 pub use handle::Engine;
-pub use head::HEAD_TYPES;
+pub use head::{HEAD_TYPES, HeadType};
 pub use load::{EngineOptions, Progress, memory, plan, program};
 pub use load::{fits, model, upload};
 pub use logprobs::LogProbs;

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_by_name, kv_on};
+use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_on};
 
 use super::error::Error;
 use super::handle::Shared;
 use super::pages::{Pages, Sliding, exact_pages_for, pages_for};
 use super::runner::{Runner, RunnerSlot};
-use super::{Engine, act, head};
+use super::{ActType, Engine, HeadType, act, head};
 use sterna_backend::{
     self as backend, Backend, BackendError, DeviceMemory, DeviceOptions, Plan, WeightBytes, WeightId,
     WeightRows,
@@ -59,11 +59,10 @@ pub struct EngineOptions {
     /// sliding window; `None` is one a sequence, or none if there is one sequence. Each takes exact pages, or
     /// pages of a window.
     pub checkpoints: Option<usize>,
-    /// Codec of keys in the cache: `f16`, `f32`, `q8_0`, `q4_0`, `turboquant`, `turboquant-4`, `tq3_0`; and
-    /// on the CPU `bf16`, `q5_1`, `q5_0`, `q4_1`, `iq4_nl`.
-    pub cache_type_k: String,
+    /// Codec of keys in the cache: one of [`kv::REGISTRY`], as in `"turboquant".parse()?`.
+    pub cache_type_k: &'static dyn KvCodec,
     /// Codec of values in the cache.
-    pub cache_type_v: String,
+    pub cache_type_v: &'static dyn KvCodec,
     /// First positions that are always kept as f16, by codecs with a window (`turboquant`,
     /// `turboquant-4`), in pages of 64; `None` is [`KvWindow::DEFAULT_SINKS`].
     pub kv_sinks: Option<usize>,
@@ -72,12 +71,10 @@ pub struct EngineOptions {
     /// True if layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
     /// any length and any common prefix then go on from where they are.
     pub swa_full: bool,
-    /// Type of the output head: `keep`, or `q8_0` or `q6_k`, which it is encoded in when it is loaded.
-    pub head_type: String,
-    /// Rounding of the inputs of linear layers: one of [`ACT_TYPES`](super::ACT_TYPES). `trained` is the
-    /// model's own way; `auto`, too, but where the model has none it is the backend's
-    /// ([`Backend::default_act_quant`]); `f32` is not at all, `i8` each token, and `i8-block` each 32 inputs.
-    pub act_type: String,
+    /// Type of the output head.
+    pub head_type: HeadType,
+    /// Rounding of the inputs of linear layers.
+    pub act_type: ActType,
     /// Whose type ids the file uses, if it leaves doubt.
     pub dialect: Option<Dialect>,
     /// Access to the bytes of a file.
@@ -91,11 +88,11 @@ impl EngineOptions {
     pub const DEFAULT_CTX: usize = 4096;
 
     /// The same with other codecs. Sinks and window are left out if neither codec is windowed.
-    pub fn with_cache(&self, k: &str, v: &str) -> Self {
-        let windowed = [k, v].iter().any(|name| kv_by_name(name).is_some_and(|codec| codec.windowed()));
+    pub fn with_cache(&self, [k, v]: [&'static dyn KvCodec; 2]) -> Self {
+        let windowed = k.windowed() || v.windowed();
         Self {
-            cache_type_k: k.to_owned(),
-            cache_type_v: v.to_owned(),
+            cache_type_k: k,
+            cache_type_v: v,
             kv_sinks: self.kv_sinks.filter(|_| windowed),
             kv_window: self.kv_window.filter(|_| windowed),
             ..self.clone()
@@ -131,13 +128,13 @@ impl Default for EngineOptions {
             n_seqs: 1,
             kv_positions: None,
             checkpoints: None,
-            cache_type_k: "f16".into(),
-            cache_type_v: "f16".into(),
+            cache_type_k: kv::F16,
+            cache_type_v: kv::F16,
             kv_sinks: None,
             kv_window: None,
             swa_full: false,
-            head_type: head::HEAD_TYPES[0].into(),
-            act_type: act::ACT_TYPES[0].into(),
+            head_type: HeadType::default(),
+            act_type: ActType::default(),
             dialect: None,
             access: Access::default(),
             tokenizer_pre: None,
@@ -425,8 +422,8 @@ fn build(
     options: &EngineOptions,
     rounding: impl Fn(&dyn QuantType) -> ActQuant,
 ) -> Result<(Model, usize), Error> {
-    let k = codec("EngineOptions::cache_type_k", &options.cache_type_k, KvSide::Keys)?;
-    let v = codec("EngineOptions::cache_type_v", &options.cache_type_v, KvSide::Values)?;
+    let k = kv_on(KvSide::Keys, options.cache_type_k);
+    let v = kv_on(KvSide::Values, options.cache_type_v);
     let hyper = model::hyper(gguf)?;
     let n_ctx = options.n_ctx.unwrap_or(hyper.n_ctx_train.min(EngineOptions::DEFAULT_CTX));
     let mut limits = limits(options, n_ctx)?;
@@ -451,16 +448,9 @@ fn build(
             model.program.keep_windows(pages);
         }
     }
-    head::retype(&mut model, &options.head_type)?;
-    act::round(&mut model, &options.act_type, rounding)?;
+    head::retype(&mut model, options.head_type)?;
+    act::round(&mut model, options.act_type, rounding);
     Ok((model, n_ctx))
-}
-
-fn codec(option: &'static str, name: &str, side: KvSide) -> Result<&'static dyn KvCodec, Error> {
-    kv_by_name(name).map(|codec| kv_on(side, codec)).ok_or_else(|| {
-        let names: Vec<&str> = kv::REGISTRY.iter().map(|codec| codec.name()).collect();
-        Error::Option { option, want: format!("one of {}", names.join(", ")), got: name.to_owned() }
-    })
 }
 
 /// Checks that first and newest positions are asked for only if a codec has them.
@@ -550,7 +540,7 @@ fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
 
 /// A note that values are kept otherwise than their option says.
 fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
-    let (asked, have) = (kv_by_name(&options.cache_type_v)?.name(), p.kvs.first()?.v.name());
+    let (asked, have) = (options.cache_type_v.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {
         format!(
             "EngineOptions::cache_type_v: {asked} is for keys only; values are stored as {have}, which is \

@@ -16,7 +16,8 @@ pub mod score;
 
 pub use chunks::{Chunks, as_fed};
 
-use sterna_engine::EngineOptions;
+use ggml_types::kv;
+use sterna_engine::{EngineOptions, HeadType};
 
 /// Rows whose logits are held at a time: [`EngineOptions::outputs`](sterna_engine::EngineOptions::outputs) of
 /// engines that are measured.
@@ -30,7 +31,7 @@ fn one_text(options: &EngineOptions, n: usize) -> EngineOptions {
         batch: n,
         outputs: 1,
         n_seqs: 1,
-        head_type: EngineOptions::default().head_type,
-        ..options.with_cache("f32", "f32")
+        head_type: HeadType::Keep,
+        ..options.with_cache([kv::F32, kv::F32])
     }
 }

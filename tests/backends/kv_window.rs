@@ -187,8 +187,8 @@ fn engine(codec: &str, batch: usize, n_seqs: usize) -> Engine {
         batch,
         outputs: batch,
         n_seqs,
-        cache_type_k: codec.into(),
-        cache_type_v: codec.into(),
+        cache_type_k: codec.parse().unwrap(),
+        cache_type_v: codec.parse().unwrap(),
         ..EngineOptions::default()
     };
     Engine::open(path, &options).unwrap()
@@ -338,8 +338,8 @@ fn a_backend_that_lacks_the_codec_names_the_way_out() {
     ] {
         let options = EngineOptions {
             backend: "cuda-simt".into(),
-            cache_type_k: k.into(),
-            cache_type_v: v.into(),
+            cache_type_k: k.parse().unwrap(),
+            cache_type_v: v.parse().unwrap(),
             ..EngineOptions::default()
         };
         let err = Engine::open(&path, &options).unwrap_err().to_string();

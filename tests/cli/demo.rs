@@ -149,8 +149,8 @@ fn other_backends_tell_the_same_story_from_every_cache() {
     for codec in ["f32", "q8_0", "q4_0", "turboquant", "turboquant-4"] {
         let engine = |backend: Box<dyn Backend>| {
             let options = EngineOptions {
-                cache_type_k: codec.into(),
-                cache_type_v: codec.into(),
+                cache_type_k: codec.parse().unwrap(),
+                cache_type_v: codec.parse().unwrap(),
                 n_ctx: Some(POSITIONS + 64),
                 batch: 80,
                 ..EngineOptions::default()

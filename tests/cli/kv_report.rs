@@ -130,8 +130,11 @@ fn a_cache_that_cannot_be_is_refused_where_it_is_named() {
     let file = write(dir.path(), &words(900));
     let output = sterna(&["kv-report", "-m", &tiny(), "-f", &file, "-c", "64", "--types", "q6_k"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("one of f16, f32, q8_0") && stderr.contains("q6_k"), "{stderr}");
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("--types") && stderr.contains("one of f16, f32, q8_0") && stderr.contains("q6_k"),
+        "{stderr}"
+    );
 }
 
 /// The demo model on stories of its world that training does not show (tests/data/README.md). For

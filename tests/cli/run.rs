@@ -3,7 +3,7 @@
 
 use std::process::{Output, Stdio};
 
-use super::program::{command, golden, text};
+use super::program::{command, ended_with, golden, text};
 
 fn model() -> String {
     golden("bitnet/tiny-i2_s.gguf")
@@ -292,7 +292,10 @@ fn files_that_cannot_be_run() {
 
 #[test]
 fn flags_that_make_no_sense() {
-    refused(&run(&["-p", "a", "--kv-cache-type", "f8"]), &["cache-type-k", "f16, f32"]);
+    for flag in ["--kv-cache-type", "--cache-type-k", "-ctv"] {
+        let long = if flag == "-ctv" { "--cache-type-v" } else { flag };
+        ended_with(&run(&["-p", "a", flag, "f8"]), 2, &[long, "want one of f16, f32, q8_0", "got f8"]);
+    }
     refused(&run(&["-p", "a", "--backend", "tpu"]), &["tpu"]);
     refused(&run(&["-p", "a", "--top-p", "7"]), &["top-p: want 0 to 1, got 7"]);
     refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is none of the model's 640"]);

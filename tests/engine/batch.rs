@@ -35,7 +35,7 @@ pub(super) fn engine_on(backend: &str, change: impl FnOnce(&mut EngineOptions)) 
 }
 
 pub(super) fn codec(options: &mut EngineOptions, name: &str) {
-    (options.cache_type_k, options.cache_type_v) = (name.into(), name.into());
+    (options.cache_type_k, options.cache_type_v) = (name.parse().unwrap(), name.parse().unwrap());
 }
 
 /// Any tokens: the model's text does not matter.

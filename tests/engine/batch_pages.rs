@@ -165,7 +165,7 @@ fn holds(engine: &Engine, is_windowed: bool, acts: &[Act]) {
 fn events_alone_tell_what_prompts_can_find() {
     for kv in ["f16", "turboquant"] {
         let engine = engine(|options| {
-            (options.cache_type_k, options.cache_type_v) = (kv.into(), kv.into());
+            (options.cache_type_k, options.cache_type_v) = (kv.parse().unwrap(), kv.parse().unwrap());
             // Less than the prompts take, so that pages are evicted.
             options.kv_positions = Some(9 * PAGE);
             if kv != "f16" {

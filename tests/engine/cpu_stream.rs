@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sterna::Error;
 use sterna::backend::DeviceOptions;
-use sterna::engine::{Engine, EngineOptions};
+use sterna::engine::{Engine, EngineOptions, HeadType};
 use sterna::gguf::Access;
 use sterna::synth::{Preset, Synth};
 
@@ -109,7 +109,7 @@ fn a_file_that_is_cut_short_is_an_error_of_the_next_step() {
 #[test]
 fn a_head_of_another_type_stays_in_memory() {
     let path = support::golden("qwen3/tiny-f16.gguf").expect("it is in tests/data");
-    let of = |resident| EngineOptions { head_type: "q8_0".into(), ..options(resident, "2") };
+    let of = |resident| EngineOptions { head_type: HeadType::Q8_0, ..options(resident, "2") };
     let want = bits(&Engine::open(&path, &of(None)).unwrap());
     assert!(bits(&Engine::open(&path, &of(Some("0"))).unwrap()) == want);
     let said = Engine::open(&path, &of(Some("none"))).map(drop).unwrap_err().to_string();

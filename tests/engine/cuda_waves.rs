@@ -157,8 +157,8 @@ fn recordings(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<Vec<
     let options = EngineOptions {
         n_ctx: Some(4096),
         batch: rows,
-        cache_type_k: codec.into(),
-        cache_type_v: codec.into(),
+        cache_type_k: codec.parse().unwrap(),
+        cache_type_v: codec.parse().unwrap(),
         ..EngineOptions::default()
     };
     let program = engine::program(gguf, &options).unwrap();

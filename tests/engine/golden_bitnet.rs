@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sterna::backend::Backend;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd::{self, Kernels};
-use sterna::engine::{Engine, EngineOptions, Session};
+use sterna::engine::{Engine, EngineOptions, HeadType, Session};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{KvWindow, Limits, PageTable, Row, Step, sampling};
@@ -197,8 +197,8 @@ fn greedy_tokens_are_the_references_wherever_its_margin_is_clear() {
 fn greedy(path: &Path, backend: &str, kv: &str, prompt: &[u32], n: usize) -> Option<Vec<u32>> {
     let options = EngineOptions {
         n_ctx: Some(192),
-        cache_type_k: kv.into(),
-        cache_type_v: kv.into(),
+        cache_type_k: kv.parse().unwrap(),
+        cache_type_v: kv.parse().unwrap(),
         ..EngineOptions::default()
     };
     let backend = support::case::backend(backend, options.n_threads())?;
@@ -238,7 +238,7 @@ fn other_backends_say_what_the_cpu_says() {
 #[test]
 fn a_head_of_another_type_says_nearly_the_same() {
     let logits = |head: &str| {
-        let engine = best_engine(|options| options.head_type = head.into());
+        let engine = best_engine(|options| options.head_type = head.parse().unwrap());
         assert_eq!(engine.head_type(), if head == "keep" { "f16" } else { head });
         all_logits(&engine, &prompts())
     };
@@ -248,11 +248,11 @@ fn a_head_of_another_type_says_nearly_the_same() {
     assert!(far.mean > 0.0 && far.mean < 0.02 && far.mean_cosine > 0.9999, "{far:?}");
 
     let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    for (word, want) in [("q6_k", "which is not a multiple of 256"), ("q3", "one of keep, q8_0, q6_k")] {
-        let options = EngineOptions { head_type: word.into(), ..EngineOptions::default() };
-        let error = Engine::open(&path, &options).map(drop).unwrap_err().to_string();
-        assert!(error.contains(want), "{error}");
-    }
+    let options = EngineOptions { head_type: HeadType::Q6K, ..EngineOptions::default() };
+    let error = Engine::open(&path, &options).map(drop).unwrap_err().to_string();
+    assert!(error.contains("which is not a multiple of 256"), "{error}");
+    let unknown = "q3".parse::<HeadType>().unwrap_err().to_string();
+    assert_eq!(unknown, "want one of keep, q8_0, q6_k, got q3");
 }
 
 fn last_logits(session: &mut Session, tokens: &[u32]) -> Vec<f32> {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use sterna::backend::cpu::simd;
-use sterna::engine::{Engine, EngineOptions};
+use sterna::engine::{ActType, Engine, EngineOptions};
 use sterna::gguf::Gguf;
 use sterna::quantize::{QuantizeOptions, Quantizer, Recipe};
 use support::case::{simt, wgpus};
@@ -101,7 +101,7 @@ fn logits_of_inputs_rounded_by_block_are_as_near_as_llama_cpps() {
         for kernels in simd::all() {
             let gguf = Gguf::open(&model).expect("a golden file");
             let engine = support::logits::engine(gguf, "f32", kernels, |options| {
-                options.act_type = "i8-block".into();
+                options.act_type = "i8-block".parse().unwrap();
             });
             let far = distance(&all_logits(&engine, &prompts()), &want, &prompts());
             eprintln!("{name}, {}: {far:?}, llama.cpp {theirs:?}", kernels.name);
@@ -130,8 +130,8 @@ fn logits_of_devices_are_those_of_the_references() {
                 let options = EngineOptions {
                     n_ctx: Some(192),
                     outputs: 64,
-                    cache_type_k: kv.into(),
-                    cache_type_v: kv.into(),
+                    cache_type_k: kv.parse().unwrap(),
+                    cache_type_v: kv.parse().unwrap(),
                     ..EngineOptions::default()
                 };
                 let gguf = Gguf::open(&path).expect("a golden file");
@@ -269,9 +269,9 @@ fn logits_are_those_of_transformers(folder: &str, stem: &str) {
     let options = EngineOptions {
         n_ctx: Some(64),
         outputs: 64,
-        cache_type_k: "f32".into(),
-        cache_type_v: "f32".into(),
-        act_type: "trained".into(),
+        cache_type_k: "f32".parse().unwrap(),
+        cache_type_v: "f32".parse().unwrap(),
+        act_type: ActType::Trained,
         ..EngineOptions::default()
     };
     let cpus = support::case::cpus(&[2]).into_iter();

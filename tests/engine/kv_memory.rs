@@ -172,8 +172,8 @@ fn hollow(preset: &str, dir: &Path) -> Gguf {
 fn options(codec: &str) -> EngineOptions {
     EngineOptions {
         n_ctx: Some(POSITIONS),
-        cache_type_k: codec.into(),
-        cache_type_v: codec.into(),
+        cache_type_k: codec.parse().unwrap(),
+        cache_type_v: codec.parse().unwrap(),
         ..EngineOptions::default()
     }
 }

@@ -13,8 +13,8 @@ fn engine(codec: &str) -> Engine {
         batch: 80,
         outputs: 80,
         n_seqs: 3,
-        cache_type_k: codec.into(),
-        cache_type_v: codec.into(),
+        cache_type_k: codec.parse().unwrap(),
+        cache_type_v: codec.parse().unwrap(),
         ..EngineOptions::default()
     };
     Engine::open(path, &options).unwrap()
@@ -103,8 +103,8 @@ fn keys_and_values_may_be_kept_otherwise() {
             threads: Some(1),
             n_ctx: Some(384),
             outputs: 100,
-            cache_type_k: k.into(),
-            cache_type_v: v.into(),
+            cache_type_k: k.parse().unwrap(),
+            cache_type_v: v.parse().unwrap(),
             ..EngineOptions::default()
         };
         Engine::open(&path, &options).unwrap()

@@ -6,7 +6,7 @@ use std::io::Cursor;
 use ggml_types::kv;
 use sterna::Error;
 use sterna::backend::{BackendError, NAMES};
-use sterna::engine::{Engine, EngineOptions, Session, StateError};
+use sterna::engine::{Engine, EngineOptions, HeadType, Session, StateError};
 use sterna::gguf::Gguf;
 
 /// Positions of a context: more than the first pages and the window.
@@ -18,8 +18,8 @@ fn options(codec: &str) -> EngineOptions {
         threads: Some(2),
         n_ctx: Some(N_CTX),
         batch: 80,
-        cache_type_k: codec.into(),
-        cache_type_v: codec.into(),
+        cache_type_k: codec.parse().unwrap(),
+        cache_type_v: codec.parse().unwrap(),
         ..EngineOptions::default()
     }
 }
@@ -146,13 +146,13 @@ fn another_engine_says_what_differs() {
     let same = options("turboquant");
     refused(options("f16"), "keys as turboquant, and this engine has f16");
     refused(
-        EngineOptions { cache_type_v: "q8_0".into(), ..same.clone() },
+        EngineOptions { cache_type_v: "q8_0".parse().unwrap(), ..same.clone() },
         "values as turboquant, and this engine has q8_0",
     );
     refused(EngineOptions { kv_window: Some(200), ..same.clone() }, "exact pages 1 first, 1 newest");
     refused(EngineOptions { n_ctx: Some(256), ..same.clone() }, "300 more are needed; EngineOptions::n_ctx");
-    refused(EngineOptions { head_type: "q8_0".into(), ..same.clone() }, "saved with model");
-    refused(EngineOptions { act_type: "f32".into(), ..same.clone() }, "saved with model");
+    refused(EngineOptions { head_type: HeadType::Q8_0, ..same.clone() }, "saved with model");
+    refused(EngineOptions { act_type: "f32".parse().unwrap(), ..same.clone() }, "saved with model");
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let mut file = std::fs::read(path).unwrap();
     // The last bit of an element of the embedding.

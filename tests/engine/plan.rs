@@ -86,7 +86,7 @@ fn a_card_on_paper_takes_what_a_driver_is_asked_for() {
         ] {
             for (n_ctx, batch, n_seqs) in [(64, 1, 1), (700, 512, 1), (512, 96, 3)] {
                 let usual = EngineOptions { n_ctx: Some(n_ctx), batch, n_seqs, ..EngineOptions::default() };
-                let options = usual.with_cache(k, v);
+                let options = usual.with_cache([k, v].map(|name| name.parse().unwrap()));
                 let planned = match engine::memory(&gguf, &options, &*rtx_5080(16 * GIB)) {
                     Ok(devices) => one(devices),
                     Err(Error::Backend(BackendError::Missing { .. })) => continue,
@@ -108,7 +108,7 @@ fn a_card_on_paper_takes_what_a_driver_is_asked_for() {
 fn another_type_of_head_is_in_the_plan() {
     let gguf = described(&Spec { n_layers: 1, ..preset("bitnet-2b-4t", None, None) });
     let with = |head_type: &str| {
-        let options = EngineOptions { head_type: head_type.into(), ..EngineOptions::default() };
+        let options = EngineOptions { head_type: head_type.parse().unwrap(), ..EngineOptions::default() };
         one(engine::memory(&gguf, &options, &*rtx_5080(16 * GIB)).unwrap())
     };
     let bytes = |device: &DeviceMemory, name: &str| {
@@ -143,7 +143,7 @@ fn seven_billion_weights_on_16_gibibytes() {
     let linear: u64 = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11_008);
     assert_eq!(linear, 6_476_005_376);
     for (codec, vec_bytes) in [("f16", 256), ("q8_0", 136), ("turboquant", 50)] {
-        let codecs = vec![[codec.to_owned(), codec.to_owned()]];
+        let codecs = vec![[codec.parse().unwrap(); 2]];
         let wish = Fit { most_ctx: 131_072, least_ctx: 64, step: 64, codecs, margin_bytes: None };
         let usual = EngineOptions::default();
         let choice = fit::fit(&gguf, &usual, &*card, &wish).unwrap().expect("a context that fits");
@@ -194,7 +194,7 @@ fn seventy_billion_weights_are_short_by_what_they_are() {
     // 17.1 GB of ternary weights, 4.2 GB of embedding and head.
     assert!((19 * GIB..21 * GIB).contains(&planned.bytes_of(MemoryKind::Weights)));
     assert_eq!(room.short_bytes(), planned.bytes() + planned.overhead_bytes() + room.margin_bytes - 16 * GIB);
-    let codecs = fit::CODECS.map(|codec| [codec.to_owned(), codec.to_owned()]).into();
+    let codecs = fit::CODECS.map(|codec| [codec; 2]).into();
     let wish = Fit { most_ctx: 8192, least_ctx: 64, step: 64, codecs, margin_bytes: Some(0) };
     assert_eq!(fit::fit(&gguf, &options, &*card, &wish).unwrap(), None);
     assert!(matches!(engine::plan(&gguf, &options, &*card), Err(Error::DoesNotFit { .. })));
@@ -209,8 +209,8 @@ fn the_sum_of_the_parts_is_the_plan() {
     backends.push(rtx_5080(16 * GIB));
     for backend in backends {
         for codec in ["f16", "q8_0", "turboquant"] {
-            let options =
-                EngineOptions { n_ctx: Some(500), ..EngineOptions::default() }.with_cache(codec, codec);
+            let options = EngineOptions { n_ctx: Some(500), ..EngineOptions::default() }
+                .with_cache([codec; 2].map(|name| name.parse().unwrap()));
             let program = engine::program(&gguf, &options).unwrap();
             let (plan, device) = (backend.plan(&program).unwrap(), one(backend.memory(&program).unwrap()));
             let sums = [plan.weights_bytes, plan.kv_bytes, plan.bufs_bytes];
@@ -233,7 +233,7 @@ fn a_card_on_paper_plans_and_does_nothing_else() {
     let mut card = on_paper(&CardOnPaper::default()).unwrap();
     assert!(card.device().contains("RTX 5080"), "{}", card.device());
     let spec = Spec { n_layers: 1, ..preset("qwen3-0.6b", Some("q8_0"), None) };
-    let by_block = EngineOptions { act_type: "i8-block".into(), ..EngineOptions::default() };
+    let by_block = EngineOptions { act_type: "i8-block".parse().unwrap(), ..EngineOptions::default() };
     let refused = engine::memory(&described(&spec), &by_block, &*card).unwrap_err();
     assert!(refused.to_string().contains("no kernel for: attn_in of inputs that are rounded"), "{refused}");
     let gguf = described(&preset("tiny", None, None));

@@ -15,7 +15,7 @@ fn options(backend: &str, head_type: &str) -> EngineOptions {
         backend: backend.into(),
         threads: Some(2),
         n_ctx: Some(128),
-        head_type: head_type.into(),
+        head_type: head_type.parse().unwrap(),
         ..EngineOptions::default()
     }
 }

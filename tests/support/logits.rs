@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::simd::Kernels;
-use sterna::engine::{Engine, EngineOptions};
+use sterna::engine::{ActType, Engine, EngineOptions};
 use sterna::gguf::Gguf;
 
 /// Sequences of token ids, one a line.
@@ -23,9 +23,9 @@ pub fn engine(
     let mut options = EngineOptions {
         n_ctx: Some(192),
         outputs: 64,
-        cache_type_k: kv.into(),
-        cache_type_v: kv.into(),
-        act_type: "trained".into(),
+        cache_type_k: kv.parse().unwrap(),
+        cache_type_v: kv.parse().unwrap(),
+        act_type: ActType::Trained,
         ..EngineOptions::default()
     };
     change(&mut options);

@@ -14,7 +14,7 @@ use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::linear::{Acts, CpuWeight, WeightProduct, WorkspaceSize, matmul};
 use sterna::backend::cpu::pool::Pool;
 use sterna::backend::cpu::simd::{self, Kernels, real::Matrices};
-use sterna::engine::{Engine, EngineOptions};
+use sterna::engine::{ActType, Engine, EngineOptions};
 use sterna::gguf::Gguf;
 use sterna::program::{Act, ActQuant};
 use support::case::random_points;
@@ -217,9 +217,9 @@ pub fn texts() -> Compared {
                 let options = EngineOptions {
                     n_ctx: Some(128),
                     threads: Some(1),
-                    cache_type_k: (*kv).into(),
-                    cache_type_v: (*kv).into(),
-                    act_type: "trained".into(),
+                    cache_type_k: kv.parse().unwrap(),
+                    cache_type_v: kv.parse().unwrap(),
+                    act_type: ActType::Trained,
                     ..EngineOptions::default()
                 };
                 let gguf = Gguf::from_bytes(Bytes::from_static(bytes)).expect("a golden file");

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use ggml_types::{
-    CodeValues, KvForm, KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name, kv_on,
-    types::REGISTRY,
+    CodeValues, KvCodec, KvForm, KvSide, QuantError, QuantType, Ternary, by_id, by_name, kv, kv_by_name,
+    kv_on, types::REGISTRY,
 };
 use proptest::prelude::*;
 
@@ -60,9 +60,11 @@ fn ids_are_unique_and_names_are_found() {
         assert_eq!(ty.name(), ty.name().to_lowercase());
     }
     assert!(by_name("no such type").is_none());
-    assert!(kv_by_name("no such codec").is_none());
+    let unknown = "no such codec".parse::<&'static dyn KvCodec>().unwrap_err().to_string();
+    assert!(unknown.starts_with("want one of f16, f32, q8_0") && unknown.ends_with(", got no such codec"));
     assert_eq!(kv_by_name("turboquant-prod").map(|codec| codec.name()), Some("tq3_0"));
     for codec in kv::REGISTRY {
+        assert_eq!(codec.name().parse(), Ok(*codec));
         for side in [KvSide::Keys, KvSide::Values] {
             assert!(
                 kv_on(side, *codec).instead(side).is_none() && kv_on(side, *codec).open(side, 64).is_ok()

@@ -4,16 +4,16 @@ use serde_json::{Value as Json, json};
 
 use super::{Shown, pair_name};
 use crate::backend::{DeviceMemory, MemoryKind};
-use crate::engine::fit::Room;
+use crate::engine::fit::{Codecs, Room};
 use crate::engine::speed::{Bound, SpeedWithHost};
 
 pub fn of(shown: &Shown) -> Json {
     let Shown { hyper, options, .. } = shown;
     let contexts = shown.rows.iter().flat_map(|(n_ctx, cells)| {
-        let of_cell = move |(pair, cell): (&[String; 2], &Option<super::Cell>)| {
+        let of_cell = move |(pair, cell): (&Codecs, &Option<super::Cell>)| {
             json!({
                 "n_ctx": n_ctx,
-                "cache_type": pair_name(pair),
+                "cache_type": pair_name(*pair),
                 "has_kernels": cell.is_some(),
                 "bytes": cell.map(|cell| cell.bytes),
                 "fits": cell.and_then(|cell| cell.fits),
@@ -22,7 +22,7 @@ pub fn of(shown: &Shown) -> Json {
         shown.codecs.iter().zip(cells).map(of_cell)
     });
     let longest = shown.codecs.iter().zip(&shown.longest);
-    let longest = longest.map(|(pair, n_ctx)| json!({"cache_type": pair_name(pair), "n_ctx": n_ctx}));
+    let longest = longest.map(|(pair, n_ctx)| json!({"cache_type": pair_name(*pair), "n_ctx": n_ctx}));
     json!({
         "model": {
             "file": shown.source,
@@ -34,11 +34,11 @@ pub fn of(shown: &Shown) -> Json {
         },
         "options": {
             "n_ctx": options.n_ctx,
-            "cache_type_k": options.cache_type_k,
-            "cache_type_v": options.cache_type_v,
+            "cache_type_k": options.cache_type_k.name(),
+            "cache_type_v": options.cache_type_v.name(),
             "batch": options.batch,
             "parallel": options.n_seqs,
-            "head_type": options.head_type,
+            "head_type": options.head_type.name(),
         },
         "backend": shown.backend,
         "devices": shown.devices.iter().map(|(device, room)| of_device(device, room)).collect::<Vec<_>>(),
@@ -56,8 +56,8 @@ pub fn of(shown: &Shown) -> Json {
         "longest": longest.collect::<Vec<_>>(),
         "best": shown.best.as_ref().map(|best| json!({
             "n_ctx": best.n_ctx,
-            "cache_type_k": best.cache_type_k,
-            "cache_type_v": best.cache_type_v,
+            "cache_type_k": best.codecs[0].name(),
+            "cache_type_v": best.codecs[1].name(),
             "resident_layers": best.resident_layers,
         })),
     })

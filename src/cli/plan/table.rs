@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use ggml_types::KvCodec;
+
 use super::{Cell, Shown, Streamed, pair_name};
 use crate::backend::{CardRates, DeviceMemory, MemoryKind};
 use crate::engine::error::binary_units as binary;
@@ -18,7 +20,7 @@ pub fn write(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
         "model     {name} ({}), {} layers, trained with {} positions",
         hyper.architecture, hyper.n_layers, hyper.n_ctx_train
     )?;
-    let pair = pair_name(&[options.cache_type_k.clone(), options.cache_type_v.clone()]);
+    let pair = pair_name([options.cache_type_k, options.cache_type_v]);
     writeln!(
         out,
         "plan      {} positions, KV cache {pair}, steps of {} tokens, {} sequence{}",
@@ -186,7 +188,7 @@ fn write_contexts(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\nall devices together, without the margin; ! does not fit, - has no kernels\n")?;
     write!(out, "{:>10}", "context")?;
     for pair in &shown.codecs {
-        write!(out, "{:>WIDTH$}", pair_name(pair))?;
+        write!(out, "{:>WIDTH$}", pair_name(*pair))?;
     }
     writeln!(out)?;
     for (n_ctx, cells) in &shown.rows {
@@ -222,10 +224,10 @@ fn cell_text(cell: Option<Cell>) -> String {
 fn write_best(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     match (&shown.best, &shown.streamed) {
         (Some(best), _) => {
-            let pair = [best.cache_type_k.clone(), best.cache_type_v.clone()];
-            let flags = match pair[0] == pair[1] {
-                true => format!("--kv-cache-type {}", pair[0]),
-                false => format!("-ctk {} -ctv {}", pair[0], pair[1]),
+            let [k, v] = best.codecs.map(KvCodec::name);
+            let flags = match k == v {
+                true => format!("--kv-cache-type {k}"),
+                false => format!("-ctk {k} -ctv {v}"),
             };
             writeln!(out, "\nbest      -c {} {flags}", best.n_ctx)
         }

@@ -16,8 +16,8 @@ const PAGES: usize = 7;
 fn with_cache(cache: &str, pages: Option<usize>) -> Engine {
     let has_window = cache.starts_with('t');
     engine_with(|options| EngineOptions {
-        cache_type_k: cache.into(),
-        cache_type_v: cache.into(),
+        cache_type_k: cache.parse().unwrap(),
+        cache_type_v: cache.parse().unwrap(),
         // As little as there is, so that most pages are codes.
         kv_sinks: has_window.then_some(64),
         kv_window: has_window.then_some(64),

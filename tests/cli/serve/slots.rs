@@ -21,8 +21,8 @@ fn act(server: &TestServer, action: &str, file: &str) -> Answer {
 
 pub fn with_cache(cache: &str) -> Engine {
     engine_with(|options| EngineOptions {
-        cache_type_k: cache.into(),
-        cache_type_v: cache.into(),
+        cache_type_k: cache.parse().unwrap(),
+        cache_type_v: cache.parse().unwrap(),
         // As little as there is, so that most pages are codes.
         kv_sinks: (cache == "turboquant").then_some(64),
         kv_window: (cache == "turboquant").then_some(64),

@@ -1,5 +1,7 @@
 //! Options of the package, from JSON.
 
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -51,6 +53,15 @@ impl Fields {
     /// If it is no text.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, JsValue> {
         self.read(name, "a text", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// A text that stands for something else.
+    ///
+    /// # Errors
+    /// If it is no text, or stands for nothing.
+    fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str) -> Result<Option<T>, JsValue> {
+        let text = self.text(name)?;
+        text.map(|text| text.parse().map_err(|err| error(format!("{name}: {err}")))).transpose()
     }
 
     /// # Errors
@@ -120,12 +131,12 @@ pub fn engine(fields: &mut Fields) -> Result<EngineOptions, JsValue> {
         n_ctx: fields.size("nCtx")?,
         batch: fields.size("batch")?.unwrap_or(BATCH),
         n_seqs: fields.size("nSeqs")?.unwrap_or(1),
-        cache_type_k: fields.text("cacheTypeK")?.unwrap_or(default.cache_type_k),
-        cache_type_v: fields.text("cacheTypeV")?.unwrap_or(default.cache_type_v),
+        cache_type_k: fields.parsed("cacheTypeK")?.unwrap_or(default.cache_type_k),
+        cache_type_v: fields.parsed("cacheTypeV")?.unwrap_or(default.cache_type_v),
         kv_sinks: fields.size("kvSinks")?,
         kv_window: fields.size("kvWindow")?,
-        head_type: fields.text("headType")?.unwrap_or(default.head_type),
-        act_type: fields.text("actType")?.unwrap_or(default.act_type),
+        head_type: fields.parsed("headType")?.unwrap_or_default(),
+        act_type: fields.parsed("actType")?.unwrap_or_default(),
         tokenizer_pre: fields.text("tokenizerPre")?,
         ..EngineOptions::default()
     })
