@@ -5,13 +5,11 @@
 //! (four inputs of 16 rows a line), the activations as one on the left. The standard library has no stable
 //! functions for these instructions, so they stand here as assembly.
 #![allow(unsafe_code)]
-// Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
-#![allow(unsafe_op_in_unsafe_fn)]
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::avx512::{Dot512, Vnni};
+use super::avx512::{Avx512, Dot512};
 use super::lanes::Kernel;
 
 /// Activation rows of a tile.
@@ -66,20 +64,21 @@ impl Dot512 for Amx {
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
         fn run<K: Kernel>(kernel: K) -> K::Out {
-            // SAFETY: the features are those that `Lanes` needs.
-            unsafe { kernel.run::<super::avx512::Avx512<Amx>>() }
+            // SAFETY: the features of this function are those of the set.
+            kernel.run(const { unsafe { Avx512::<Amx>::new() } })
         }
         // SAFETY: this table of kernels is handed out only where the processor has the features.
         unsafe { run(kernel) }
     }
 
     #[inline(always)]
-    unsafe fn dot(acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
-        Vnni::dot(acc, codes, acts)
+    fn dot(_: Avx512<Self>, acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
+        // SAFETY: a value of the set proves that the processor has the instruction.
+        unsafe { _mm512_dpbusd_epi32(acc, codes, acts) }
     }
 
     #[inline(always)]
-    unsafe fn tiles_begin(rows: usize) {
+    unsafe fn tiles_begin(_: Avx512<Self>, rows: usize) {
         // Tiles 0 to 2 are sums, 3 to 5 codes, 6 activations.
         let mut config =
             TileConfig { palette: 1, start_row: 0, reserved: [0; 14], line_bytes: [0; 16], lines: [0; 16] };
@@ -87,11 +86,13 @@ impl Dot512 for Amx {
             config.line_bytes[tile] = 64;
             config.lines[tile] = if (3..6).contains(&tile) { 16 } else { rows as u8 };
         }
-        asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly));
+        // SAFETY: the configuration is there, and the caller says that it is one.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
     }
 
     #[inline(always)]
     unsafe fn tile_sums(
+        _: Avx512<Self>,
         codes: *const u8,
         acts: *const i8,
         stride: usize,
@@ -99,54 +100,59 @@ impl Dot512 for Amx {
         go_on: bool,
         sums: *mut i32,
     ) {
-        asm!(
-            "test {go_on:e}, {go_on:e}",
-            "jnz 2f",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "jmp 3f",
-            "2:",
-            "tileloadd tmm0, [{sums} + {line}]",
-            "tileloadd tmm1, [{sums} + {line} + 64]",
-            "tileloadd tmm2, [{sums} + {line} + 128]",
-            "3:",
-            "tileloadd tmm6, [{acts} + {stride}]",
-            "tileloadd tmm3, [{codes} + {line}]",
-            "tdpbsud tmm0, tmm6, tmm3",
-            "tileloadd tmm4, [{codes} + {line} + 64]",
-            "tdpbsud tmm1, tmm6, tmm4",
-            "tileloadd tmm5, [{codes} + {line} + 128]",
-            "tdpbsud tmm2, tmm6, tmm5",
-            "add {acts}, 64",
-            "add {codes}, 3072",
-            "sub {left}, 1",
-            "jnz 3b",
-            "tilestored [{sums} + {line}], tmm0",
-            "tilestored [{sums} + {line} + 64], tmm1",
-            "tilestored [{sums} + {line} + 128], tmm2",
-            go_on = in(reg) u32::from(go_on),
-            codes = inout(reg) codes => _,
-            acts = inout(reg) acts => _,
-            left = inout(reg) quads / 16 => _,
-            stride = in(reg) stride,
-            line = in(reg) 192_usize,
-            sums = in(reg) sums,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _,
-            options(nostack),
-        );
+        // SAFETY: codes, activations and sums are there for so many rows and inputs, as the caller says.
+        unsafe {
+            asm!(
+                "test {go_on:e}, {go_on:e}",
+                "jnz 2f",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "jmp 3f",
+                "2:",
+                "tileloadd tmm0, [{sums} + {line}]",
+                "tileloadd tmm1, [{sums} + {line} + 64]",
+                "tileloadd tmm2, [{sums} + {line} + 128]",
+                "3:",
+                "tileloadd tmm6, [{acts} + {stride}]",
+                "tileloadd tmm3, [{codes} + {line}]",
+                "tdpbsud tmm0, tmm6, tmm3",
+                "tileloadd tmm4, [{codes} + {line} + 64]",
+                "tdpbsud tmm1, tmm6, tmm4",
+                "tileloadd tmm5, [{codes} + {line} + 128]",
+                "tdpbsud tmm2, tmm6, tmm5",
+                "add {acts}, 64",
+                "add {codes}, 3072",
+                "sub {left}, 1",
+                "jnz 3b",
+                "tilestored [{sums} + {line}], tmm0",
+                "tilestored [{sums} + {line} + 64], tmm1",
+                "tilestored [{sums} + {line} + 128], tmm2",
+                go_on = in(reg) u32::from(go_on),
+                codes = inout(reg) codes => _,
+                acts = inout(reg) acts => _,
+                left = inout(reg) quads / 16 => _,
+                stride = in(reg) stride,
+                line = in(reg) 192_usize,
+                sums = in(reg) sums,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _,
+                options(nostack),
+            );
+        }
     }
 
     /// A product whose result nobody needs. Measured: after some 2000 cycles without one, the next block of
     /// tiles took some 2000 cycles longer, as if the unit had to wake up.
     #[inline(always)]
-    unsafe fn tiles_awake() {
-        asm!("tdpbsud tmm0, tmm6, tmm3", out("tmm0") _, options(nostack, nomem));
+    unsafe fn tiles_awake(_: Avx512<Self>) {
+        // SAFETY: the caller has begun with tiles, and nothing is in them between two products.
+        unsafe { asm!("tdpbsud tmm0, tmm6, tmm3", out("tmm0") _, options(nostack, nomem)) };
     }
 
     #[inline(always)]
-    unsafe fn tiles_end() {
-        asm!("tilerelease", options(nostack, nomem));
+    fn tiles_end(_: Avx512<Self>) {
+        // SAFETY: nothing is in the tiles between two products.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }

@@ -1,7 +1,7 @@
 //! AVX2 with FMA and F16C: two registers a vector.
 #![allow(unsafe_code)]
-// Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
-#![allow(unsafe_op_in_unsafe_fn)]
+// SAFETY, where a block says nothing else: a value of the set proves that the processor has its instructions,
+// and a reference to an array is to as many elements as are read or written.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -13,22 +13,13 @@ pub trait Dot256: Copy + 'static {
     /// As [`Lanes::vectorize`].
     fn vectorize<K: Kernel>(kernel: K) -> K::Out;
     /// As [`Lanes::dot4`], of half the bytes.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
-    unsafe fn dot4(acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i;
+    fn dot4(set: Avx2<Self>, acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i;
     /// As [`Lanes::dot`], of half the bytes.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
-    unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
+    fn dot(set: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
     /// As [`Lanes::ZERO`].
     const ZERO: u8;
     /// As [`Lanes::dot_signed`], of half the bytes.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
-    unsafe fn dot_signed(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
+    fn dot_signed(set: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
 }
 
 /// `vpmaddubsw` and `vpmaddwd`. A pair of products with ternary codes is at most `2 * 3 * 128 = 768`, so four
@@ -41,40 +32,84 @@ impl Dot256 for Madd {
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn run<K: Kernel>(kernel: K) -> K::Out {
-            // SAFETY: the features are those that `Lanes` needs.
-            unsafe { kernel.run::<Avx2<Madd>>() }
+            // SAFETY: the features of this function are those of the set.
+            kernel.run(const { unsafe { Avx2::<Madd>::new() } })
         }
         // SAFETY: this table of kernels is handed out only where the processor has the features.
         unsafe { run(kernel) }
     }
 
     #[inline(always)]
-    unsafe fn dot4(acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i {
-        let mut sum = _mm256_maddubs_epi16(codes[0], acts[0]);
-        for i in 1..4 {
-            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[i], acts[i]));
+    fn dot4(_: Avx2<Self>, acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i {
+        unsafe {
+            let mut sum = _mm256_maddubs_epi16(codes[0], acts[0]);
+            for i in 1..4 {
+                sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes[i], acts[i]));
+            }
+            _mm256_add_epi32(acc, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)))
         }
-        _mm256_add_epi32(acc, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)))
     }
 
     #[inline(always)]
-    unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
-        let pairs = _mm256_maddubs_epi16(codes, acts);
-        _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+    fn dot(_: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+        unsafe {
+            let pairs = _mm256_maddubs_epi16(codes, acts);
+            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
     }
 
     const ZERO: u8 = 0;
 
     // The sign goes to the activations, so that a pair is at most `2 * 128 * 127`.
     #[inline(always)]
-    unsafe fn dot_signed(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
-        Self::dot(acc, _mm256_abs_epi8(codes), _mm256_sign_epi8(acts, codes))
+    fn dot_signed(set: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+        let (codes, acts) = unsafe { (_mm256_abs_epi8(codes), _mm256_sign_epi8(acts, codes)) };
+        Self::dot(set, acc, codes, acts)
     }
 }
 
 /// AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub struct Avx2<D>(PhantomData<D>);
+
+impl<D: Dot256> Avx2<D> {
+    /// The proof that the processor has the set. Kernels take it as a constant: a call here would be one that
+    /// could unwind, and their arguments would be copied for that.
+    ///
+    /// # Safety
+    /// It has AVX2, FMA, F16C and the instructions of `D`.
+    pub const unsafe fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    /// Sums of four neighbouring lanes of half of four vectors, from `first` on: lane `4 k + r` is that of
+    /// vector `r` and lanes `4 k` to `4 k + 4`.
+    #[inline(always)]
+    fn fours(self, vectors: &[[__m256i; 2]; 16], half: usize, first: usize) -> __m256i {
+        unsafe {
+            let low = _mm256_hadd_epi32(vectors[first][half], vectors[first + 1][half]);
+            let high = _mm256_hadd_epi32(vectors[first + 2][half], vectors[first + 3][half]);
+            _mm256_hadd_epi32(low, high)
+        }
+    }
+
+    /// Sum of 8 floats: 4, 2 and 1 apart.
+    #[inline(always)]
+    pub fn sum8(self, x: __m256) -> f32 {
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+        }
+    }
+
+    /// The order of [`Lanes::top_bytes`] within 16 bytes; a negative index is a zero.
+    #[inline(always)]
+    pub fn top_bytes_order<const J: usize>(self) -> __m128i {
+        let j = 4 * J as i8;
+        unsafe { _mm_setr_epi8(-1, -1, -1, j, -1, -1, -1, j + 1, -1, -1, -1, j + 2, -1, -1, -1, j + 3) }
+    }
+}
 
 /// Applies an operation to both halves.
 macro_rules! halves {
@@ -83,8 +118,7 @@ macro_rules! halves {
     };
 }
 
-// SAFETY: each function is two of the instruction for what the trait says.
-unsafe impl<D: Dot256> Lanes for Avx2<D> {
+impl<D: Dot256> Lanes for Avx2<D> {
     type Bytes = [__m256i; 2];
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
@@ -103,497 +137,545 @@ unsafe impl<D: Dot256> Lanes for Avx2<D> {
     }
 
     #[inline(always)]
-    unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
-        [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())]
+    fn load_bytes(self, p: &[u8; 64]) -> Self::Bytes {
+        unsafe { [_mm256_loadu_si256(p.as_ptr().cast()), _mm256_loadu_si256(p.as_ptr().add(32).cast())] }
     }
     #[inline(always)]
-    unsafe fn load_half(p: *const u8) -> Self::Bytes {
-        [_mm256_loadu_si256(p.cast()), _mm256_setzero_si256()]
+    fn load_half(self, p: &[u8; 32]) -> Self::Bytes {
+        unsafe { [_mm256_loadu_si256(p.as_ptr().cast()), _mm256_setzero_si256()] }
     }
     #[inline(always)]
-    unsafe fn store_bytes(p: *mut u8, bytes: Self::Bytes) {
-        _mm256_storeu_si256(p.cast(), bytes[0]);
-        _mm256_storeu_si256(p.add(32).cast(), bytes[1]);
+    fn store_bytes(self, p: &mut [u8; 64], bytes: Self::Bytes) {
+        unsafe {
+            _mm256_storeu_si256(p.as_mut_ptr().cast(), bytes[0]);
+            _mm256_storeu_si256(p.as_mut_ptr().add(32).cast(), bytes[1]);
+        }
     }
     #[inline(always)]
-    unsafe fn splat4(p: *const i8) -> Self::Bytes {
-        [_mm256_set1_epi32(p.cast::<i32>().read_unaligned()); 2]
+    fn splat4(self, p: &[i8; 4]) -> Self::Bytes {
+        unsafe { [_mm256_set1_epi32(p.as_ptr().cast::<i32>().read_unaligned()); 2] }
     }
     #[inline(always)]
-    unsafe fn turned(rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
-        let mut columns = rows;
-        for half in 0..2 {
+    fn turned(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+        unsafe {
+            let mut columns = rows;
+            for half in 0..2 {
+                for eight in 0..2 {
+                    // Columns of 4 bytes of each 8 rows, within 128 bits.
+                    let mut v = [_mm256_setzero_si256(); 8];
+                    for four in [0, 4] {
+                        let row = 8 * eight + four;
+                        let [a, b, c, d] =
+                            [rows[row][half], rows[row + 1][half], rows[row + 2][half], rows[row + 3][half]];
+                        let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+                        let (next_low, next_high) =
+                            (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+                        v[four] = _mm256_unpacklo_epi64(low, next_low);
+                        v[four + 1] = _mm256_unpackhi_epi64(low, next_low);
+                        v[four + 2] = _mm256_unpacklo_epi64(high, next_high);
+                        v[four + 3] = _mm256_unpackhi_epi64(high, next_high);
+                    }
+                    for c in 0..4 {
+                        columns[8 * half + c][eight] = _mm256_permute2x128_si256::<0x20>(v[c], v[4 + c]);
+                        columns[8 * half + 4 + c][eight] = _mm256_permute2x128_si256::<0x31>(v[c], v[4 + c]);
+                    }
+                }
+            }
+            columns
+        }
+    }
+    #[inline(always)]
+    fn quads(self, rows: &[&[u8; 16]; 16]) -> [Self::Ints; 4] {
+        unsafe {
+            let mut words = [[_mm256_setzero_si256(); 2]; 4];
             for eight in 0..2 {
-                // Columns of 4 bytes of each 8 rows, within 128 bits.
-                let mut v = [_mm256_setzero_si256(); 8];
-                for four in [0, 4] {
-                    let row = 8 * eight + four;
-                    let [a, b, c, d] =
-                        [rows[row][half], rows[row + 1][half], rows[row + 2][half], rows[row + 3][half]];
-                    let (low, high) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-                    let (next_low, next_high) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
-                    v[four] = _mm256_unpacklo_epi64(low, next_low);
-                    v[four + 1] = _mm256_unpackhi_epi64(low, next_low);
-                    v[four + 2] = _mm256_unpacklo_epi64(high, next_high);
-                    v[four + 3] = _mm256_unpackhi_epi64(high, next_high);
+                let mut v = [_mm256_setzero_si256(); 4];
+                for i in 0..4 {
+                    // Rows `i` and `4 + i`.
+                    let low = _mm_loadu_si128(rows[8 * eight + i].as_ptr().cast());
+                    v[i] = _mm256_set_m128i(_mm_loadu_si128(rows[8 * eight + 4 + i].as_ptr().cast()), low);
                 }
-                for c in 0..4 {
-                    columns[8 * half + c][eight] = _mm256_permute2x128_si256::<0x20>(v[c], v[4 + c]);
-                    columns[8 * half + 4 + c][eight] = _mm256_permute2x128_si256::<0x31>(v[c], v[4 + c]);
-                }
+                let (low, high) = (_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+                let (next_low, next_high) =
+                    (_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+                words[0][eight] = _mm256_unpacklo_epi64(low, next_low);
+                words[1][eight] = _mm256_unpackhi_epi64(low, next_low);
+                words[2][eight] = _mm256_unpacklo_epi64(high, next_high);
+                words[3][eight] = _mm256_unpackhi_epi64(high, next_high);
             }
+            words
         }
-        columns
     }
     #[inline(always)]
-    unsafe fn quads(rows: &[*const u8; 16]) -> [Self::Ints; 4] {
-        let mut words = [[_mm256_setzero_si256(); 2]; 4];
-        for eight in 0..2 {
-            let mut v = [_mm256_setzero_si256(); 4];
-            for i in 0..4 {
-                // Rows `i` and `4 + i`.
-                let low = _mm_loadu_si128(rows[8 * eight + i].cast());
-                v[i] = _mm256_set_m128i(_mm_loadu_si128(rows[8 * eight + 4 + i].cast()), low);
+    fn fields(self, p: &[u8; 32], low: u32, high: u32, mask: u8) -> Self::Bytes {
+        unsafe {
+            let bytes = [_mm256_loadu_si256(p.as_ptr().cast()); 2];
+            let shifts = [_mm_cvtsi32_si128(low as i32), _mm_cvtsi32_si128(high as i32)];
+            let shifted = halves!(_mm256_srl_epi16, bytes, shifts);
+            let mask = [_mm256_set1_epi8(mask.cast_signed()); 2];
+            halves!(_mm256_and_si256, shifted, mask)
+        }
+    }
+    #[inline(always)]
+    fn load_halves(self, p: &[u8; 32], q: &[u8; 32]) -> Self::Bytes {
+        unsafe { [_mm256_loadu_si256(p.as_ptr().cast()), _mm256_loadu_si256(q.as_ptr().cast())] }
+    }
+    #[inline(always)]
+    fn nibbles(self, p: &[u8; 16], q: &[u8; 16]) -> Self::Bytes {
+        unsafe {
+            let low = [_mm_loadu_si128(p.as_ptr().cast()), _mm_loadu_si128(q.as_ptr().cast())];
+            let high = halves!(_mm_srli_epi16::<4>, low);
+            let (both, mask) = (halves!(_mm256_set_m128i, high, low), [_mm256_set1_epi8(15); 2]);
+            halves!(_mm256_and_si256, both, mask)
+        }
+    }
+    #[inline(always)]
+    fn load_quarters(self, p: [&[u8; 16]; 4]) -> Self::Bytes {
+        unsafe {
+            let low = [_mm_loadu_si128(p[0].as_ptr().cast()), _mm_loadu_si128(p[2].as_ptr().cast())];
+            let high = [_mm_loadu_si128(p[1].as_ptr().cast()), _mm_loadu_si128(p[3].as_ptr().cast())];
+            halves!(_mm256_set_m128i, high, low)
+        }
+    }
+    #[inline(always)]
+    fn trits(self, bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes {
+        unsafe {
+            let (low, mut digits) = (_mm256_set1_epi16(0xff), bytes);
+            for i in 0..2 {
+                let powers = _mm256_loadu_si256(powers.as_ptr().add(32 * i).cast());
+                let powers = _mm256_and_si256(powers, low);
+                let even = _mm256_mullo_epi16(_mm256_and_si256(bytes[i], low), powers);
+                let odd = _mm256_mullo_epi16(_mm256_andnot_si256(low, bytes[i]), powers);
+                let rest = _mm256_or_si256(_mm256_and_si256(even, low), odd);
+                // What is not below a limit is its own maximum with it.
+                let third = _mm256_set1_epi8(86);
+                let a_third = _mm256_cmpeq_epi8(_mm256_max_epu8(rest, third), rest);
+                let third = _mm256_set1_epi8(171_u8.cast_signed());
+                let two_thirds = _mm256_cmpeq_epi8(_mm256_max_epu8(rest, third), rest);
+                let none = _mm256_setzero_si256();
+                digits[i] = _mm256_sub_epi8(none, _mm256_add_epi8(a_third, two_thirds));
             }
-            let (low, high) = (_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
-            let (next_low, next_high) =
-                (_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
-            words[0][eight] = _mm256_unpacklo_epi64(low, next_low);
-            words[1][eight] = _mm256_unpackhi_epi64(low, next_low);
-            words[2][eight] = _mm256_unpacklo_epi64(high, next_high);
-            words[3][eight] = _mm256_unpackhi_epi64(high, next_high);
+            digits
         }
-        words
     }
     #[inline(always)]
-    unsafe fn fields(p: *const u8, low: u32, high: u32, mask: u8) -> Self::Bytes {
-        let bytes = [_mm256_loadu_si256(p.cast()); 2];
-        let shifts = [_mm_cvtsi32_si128(low as i32), _mm_cvtsi32_si128(high as i32)];
-        let shifted = halves!(_mm256_srl_epi16, bytes, shifts);
-        let mask = [_mm256_set1_epi8(mask.cast_signed()); 2];
-        halves!(_mm256_and_si256, shifted, mask)
-    }
-    #[inline(always)]
-    unsafe fn load_halves(p: *const u8, q: *const u8) -> Self::Bytes {
-        [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(q.cast())]
-    }
-    #[inline(always)]
-    unsafe fn nibbles(p: *const u8, q: *const u8) -> Self::Bytes {
-        let low = [_mm_loadu_si128(p.cast()), _mm_loadu_si128(q.cast())];
-        let high = halves!(_mm_srli_epi16::<4>, low);
-        let (both, mask) = (halves!(_mm256_set_m128i, high, low), [_mm256_set1_epi8(15); 2]);
-        halves!(_mm256_and_si256, both, mask)
-    }
-    #[inline(always)]
-    unsafe fn load_quarters(p: [*const u8; 4]) -> Self::Bytes {
-        let low = [_mm_loadu_si128(p[0].cast()), _mm_loadu_si128(p[2].cast())];
-        let high = [_mm_loadu_si128(p[1].cast()), _mm_loadu_si128(p[3].cast())];
-        halves!(_mm256_set_m128i, high, low)
-    }
-    #[inline(always)]
-    unsafe fn trits(bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes {
-        let (low, mut digits) = (_mm256_set1_epi16(0xff), bytes);
-        for i in 0..2 {
-            let powers = _mm256_loadu_si256(powers.as_ptr().add(32 * i).cast());
-            let powers = _mm256_and_si256(powers, low);
-            let even = _mm256_mullo_epi16(_mm256_and_si256(bytes[i], low), powers);
-            let odd = _mm256_mullo_epi16(_mm256_andnot_si256(low, bytes[i]), powers);
-            let rest = _mm256_or_si256(_mm256_and_si256(even, low), odd);
-            // What is not below a limit is its own maximum with it.
-            let third = _mm256_set1_epi8(86);
-            let a_third = _mm256_cmpeq_epi8(_mm256_max_epu8(rest, third), rest);
-            let third = _mm256_set1_epi8(171_u8.cast_signed());
-            let two_thirds = _mm256_cmpeq_epi8(_mm256_max_epu8(rest, third), rest);
-            let none = _mm256_setzero_si256();
-            digits[i] = _mm256_sub_epi8(none, _mm256_add_epi8(a_third, two_thirds));
+    fn look_up(self, indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
+        unsafe {
+            let table = [_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())); 2];
+            halves!(_mm256_shuffle_epi8, table, indices)
         }
-        digits
     }
     #[inline(always)]
-    unsafe fn look_up(indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
-        let table = [_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())); 2];
-        halves!(_mm256_shuffle_epi8, table, indices)
-    }
-    #[inline(always)]
-    unsafe fn as_bytes(ints: Self::Ints) -> Self::Bytes {
+    fn as_bytes(self, ints: Self::Ints) -> Self::Bytes {
         ints
     }
     #[inline(always)]
-    unsafe fn with_high<const SHIFT: u32>(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
-        let shift = [_mm_cvtsi32_si128(SHIFT as i32); 2];
-        let shifted = halves!(_mm256_sll_epi16, b, shift);
-        halves!(_mm256_or_si256, a, shifted)
-    }
-    #[inline(always)]
-    unsafe fn with_fifth(codes: Self::Bytes, bits: u64) -> Self::Bytes {
-        // Byte `i` gets the byte with its bit, and keeps that bit.
-        let order =
-            _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
-        let (each, fifth) =
-            (_mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed()), _mm256_set1_epi8(16));
-        let mut with = codes;
-        for i in 0..2 {
-            let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((bits >> (32 * i)) as i32), order);
-            let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
-            with[i] = _mm256_or_si256(codes[i], _mm256_and_si256(set, fifth));
+    fn with_high<const SHIFT: u32>(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        unsafe {
+            let shift = [_mm_cvtsi32_si128(SHIFT as i32); 2];
+            let shifted = halves!(_mm256_sll_epi16, b, shift);
+            halves!(_mm256_or_si256, a, shifted)
         }
-        with
     }
     #[inline(always)]
-    unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
-        let shift = _mm_cvtsi32_si128(SHIFT as i32);
-        let (shift, three) = ([shift; 2], [_mm256_set1_epi8(3); 2]);
-        let shifted = halves!(_mm256_srl_epi16, bytes, shift);
-        halves!(_mm256_and_si256, shifted, three)
+    fn with_fifth(self, codes: Self::Bytes, bits: u64) -> Self::Bytes {
+        unsafe {
+            // Byte `i` gets the byte with its bit, and keeps that bit.
+            let order =
+                _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
+            let (each, fifth) =
+                (_mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed()), _mm256_set1_epi8(16));
+            let mut with = codes;
+            for i in 0..2 {
+                let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32((bits >> (32 * i)) as i32), order);
+                let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
+                with[i] = _mm256_or_si256(codes[i], _mm256_and_si256(set, fifth));
+            }
+            with
+        }
+    }
+    #[inline(always)]
+    fn codes<const SHIFT: u32>(self, bytes: Self::Bytes) -> Self::Bytes {
+        unsafe {
+            let shift = _mm_cvtsi32_si128(SHIFT as i32);
+            let (shift, three) = ([shift; 2], [_mm256_set1_epi8(3); 2]);
+            let shifted = halves!(_mm256_srl_epi16, bytes, shift);
+            halves!(_mm256_and_si256, shifted, three)
+        }
     }
 
     #[inline(always)]
-    unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
-        halves!(D::dot, acc, codes, acts)
+    fn dot(self, acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        [D::dot(self, acc[0], codes[0], acts[0]), D::dot(self, acc[1], codes[1], acts[1])]
     }
     const ZERO: u8 = D::ZERO;
     #[inline(always)]
-    unsafe fn signed_codes(bytes: Self::Bytes) -> Self::Bytes {
-        let zero = [_mm256_set1_epi8(D::ZERO.cast_signed()); 2];
-        halves!(_mm256_xor_si256, bytes, zero)
+    fn signed_codes(self, bytes: Self::Bytes) -> Self::Bytes {
+        unsafe {
+            let zero = [_mm256_set1_epi8(D::ZERO.cast_signed()); 2];
+            halves!(_mm256_xor_si256, bytes, zero)
+        }
     }
     #[inline(always)]
-    unsafe fn dot_signed(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
-        halves!(D::dot_signed, acc, codes, acts)
+    fn dot_signed(self, acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        [D::dot_signed(self, acc[0], codes[0], acts[0]), D::dot_signed(self, acc[1], codes[1], acts[1])]
     }
     #[inline(always)]
-    unsafe fn dot4(acc: Self::Ints, codes: [Self::Bytes; 4], acts: [Self::Bytes; 4]) -> Self::Ints {
+    fn dot4(self, acc: Self::Ints, codes: [Self::Bytes; 4], acts: [Self::Bytes; 4]) -> Self::Ints {
         let [a, b, c, d] = codes;
         let [e, f, g, h] = acts;
         [
-            D::dot4(acc[0], [a[0], b[0], c[0], d[0]], [e[0], f[0], g[0], h[0]]),
-            D::dot4(acc[1], [a[1], b[1], c[1], d[1]], [e[1], f[1], g[1], h[1]]),
+            D::dot4(self, acc[0], [a[0], b[0], c[0], d[0]], [e[0], f[0], g[0], h[0]]),
+            D::dot4(self, acc[1], [a[1], b[1], c[1], d[1]], [e[1], f[1], g[1], h[1]]),
         ]
     }
 
     #[inline(always)]
-    unsafe fn no_sums() -> Self::Sums {
-        [_mm256_setzero_si256(); 2]
+    fn no_sums(self) -> Self::Sums {
+        unsafe { [_mm256_setzero_si256(); 2] }
     }
     #[inline(always)]
-    unsafe fn dot_packed(sums: Self::Sums, packed: Self::Bytes, acts: [Self::Bytes; 4]) -> Self::Sums {
+    fn dot_packed(self, sums: Self::Sums, packed: Self::Bytes, acts: [Self::Bytes; 4]) -> Self::Sums {
         let codes = [
-            Self::codes::<0>(packed),
-            Self::codes::<2>(packed),
-            Self::codes::<4>(packed),
-            Self::codes::<6>(packed),
+            self.codes::<0>(packed),
+            self.codes::<2>(packed),
+            self.codes::<4>(packed),
+            self.codes::<6>(packed),
         ];
-        Self::dot4(sums, codes, acts)
+        self.dot4(sums, codes, acts)
     }
     #[inline(always)]
-    unsafe fn total(sums: Self::Sums) -> i32 {
-        Self::sum_ints(sums)
+    fn total(self, sums: Self::Sums) -> i32 {
+        self.sum_ints(sums)
     }
 
     #[inline(always)]
-    unsafe fn splat_int(x: i32) -> Self::Ints {
-        [_mm256_set1_epi32(x); 2]
+    fn splat_int(self, x: i32) -> Self::Ints {
+        unsafe { [_mm256_set1_epi32(x); 2] }
     }
     #[inline(always)]
-    unsafe fn load_ints(p: *const i32) -> Self::Ints {
-        Self::load_bytes(p.cast())
+    fn load_ints(self, p: &[i32; 16]) -> Self::Ints {
+        unsafe {
+            let p = p.as_ptr().cast::<__m256i>();
+            [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))]
+        }
     }
     #[inline(always)]
-    unsafe fn store_ints(p: *mut i32, ints: Self::Ints) {
-        Self::store_bytes(p.cast(), ints);
+    fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {
+        unsafe {
+            let p = p.as_mut_ptr().cast::<__m256i>();
+            _mm256_storeu_si256(p, ints[0]);
+            _mm256_storeu_si256(p.add(1), ints[1]);
+        }
     }
     #[inline(always)]
-    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        halves!(_mm256_add_epi32, a, b)
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        unsafe { halves!(_mm256_add_epi32, a, b) }
     }
     #[inline(always)]
-    unsafe fn load_u8(p: *const u8) -> Self::Ints {
-        let halves = [_mm_loadl_epi64(p.cast()), _mm_loadl_epi64(p.add(8).cast())];
-        halves!(_mm256_cvtepu8_epi32, halves)
+    fn load_u8(self, p: &[u8; 16]) -> Self::Ints {
+        unsafe {
+            let halves = [_mm_loadl_epi64(p.as_ptr().cast()), _mm_loadl_epi64(p.as_ptr().add(8).cast())];
+            halves!(_mm256_cvtepu8_epi32, halves)
+        }
     }
     #[inline(always)]
-    unsafe fn shift_right(ints: Self::Ints, n: usize) -> Self::Ints {
-        let n = [_mm_cvtsi32_si128(n as i32); 2];
-        halves!(_mm256_srl_epi32, ints, n)
+    fn shift_right(self, ints: Self::Ints, n: usize) -> Self::Ints {
+        unsafe {
+            let n = [_mm_cvtsi32_si128(n as i32); 2];
+            halves!(_mm256_srl_epi32, ints, n)
+        }
     }
     #[inline(always)]
-    unsafe fn shift_left(ints: Self::Ints, n: usize) -> Self::Ints {
-        let n = [_mm_cvtsi32_si128(n as i32); 2];
-        halves!(_mm256_sll_epi32, ints, n)
+    fn shift_left(self, ints: Self::Ints, n: usize) -> Self::Ints {
+        unsafe {
+            let n = [_mm_cvtsi32_si128(n as i32); 2];
+            halves!(_mm256_sll_epi32, ints, n)
+        }
     }
     #[inline(always)]
-    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        halves!(_mm256_and_si256, a, b)
+    fn and(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        unsafe { halves!(_mm256_and_si256, a, b) }
     }
     #[inline(always)]
-    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        halves!(_mm256_or_si256, a, b)
+    fn or(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        unsafe { halves!(_mm256_or_si256, a, b) }
     }
     #[inline(always)]
-    unsafe fn sum_ints(ints: Self::Ints) -> i32 {
-        let eight = _mm256_add_epi32(ints[0], ints[1]);
-        let four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
-        let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b_01_00_11_10>(four));
-        _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b_10_11_00_01>(two)))
+    fn sum_ints(self, ints: Self::Ints) -> i32 {
+        unsafe {
+            let eight = _mm256_add_epi32(ints[0], ints[1]);
+            let four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+            let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b_01_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32::<0b_10_11_00_01>(two)))
+        }
     }
     #[inline(always)]
-    unsafe fn sums_of_8(vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
-        let mut sums = [[_mm256_setzero_si256(); 2]; 2];
-        for half in 0..2 {
-            for eight in 0..2 {
-                let (low, high) = (fours(vectors, half, 8 * eight), fours(vectors, half, 8 * eight + 4));
-                let first = _mm256_permute2x128_si256::<0x20>(low, high);
-                let second = _mm256_permute2x128_si256::<0x31>(low, high);
-                sums[half][eight] = _mm256_add_epi32(first, second);
+    fn sums_of_8(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
+        unsafe {
+            let mut sums = [[_mm256_setzero_si256(); 2]; 2];
+            for half in 0..2 {
+                for eight in 0..2 {
+                    let (low, high) =
+                        (self.fours(vectors, half, 8 * eight), self.fours(vectors, half, 8 * eight + 4));
+                    let first = _mm256_permute2x128_si256::<0x20>(low, high);
+                    let second = _mm256_permute2x128_si256::<0x31>(low, high);
+                    sums[half][eight] = _mm256_add_epi32(first, second);
+                }
             }
+            sums
         }
-        sums
     }
     #[inline(always)]
-    unsafe fn sums_of_4(vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
-        let mut sums = [[_mm256_setzero_si256(); 2]; 4];
-        for half in 0..2 {
-            for eight in 0..2 {
-                let (low, high) = (fours(vectors, half, 8 * eight), fours(vectors, half, 8 * eight + 4));
-                sums[2 * half][eight] = _mm256_permute2x128_si256::<0x20>(low, high);
-                sums[2 * half + 1][eight] = _mm256_permute2x128_si256::<0x31>(low, high);
+    fn sums_of_4(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
+        unsafe {
+            let mut sums = [[_mm256_setzero_si256(); 2]; 4];
+            for half in 0..2 {
+                for eight in 0..2 {
+                    let (low, high) =
+                        (self.fours(vectors, half, 8 * eight), self.fours(vectors, half, 8 * eight + 4));
+                    sums[2 * half][eight] = _mm256_permute2x128_si256::<0x20>(low, high);
+                    sums[2 * half + 1][eight] = _mm256_permute2x128_si256::<0x31>(low, high);
+                }
             }
+            sums
         }
-        sums
     }
     #[inline(always)]
-    unsafe fn halves_to_floats(ints: Self::Ints) -> Self::Floats {
-        let low = [_mm256_set1_epi32(0xffff); 2];
-        let words = halves!(_mm256_and_si256, ints, low);
-        // Packing works within 128 bits: the words come out as 0 2 1 3 blocks of four and are put in order.
-        let packed = _mm256_permute4x64_epi64::<0b_11_01_10_00>(_mm256_packus_epi32(words[0], words[1]));
-        let halves = [_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed)];
-        halves!(_mm256_cvtph_ps, halves)
-    }
-    #[inline(always)]
-    unsafe fn to_floats(ints: Self::Ints) -> Self::Floats {
-        halves!(_mm256_cvtepi32_ps, ints)
-    }
-    #[inline(always)]
-    unsafe fn max_magnitude(a: Self::Ints, x: Self::Floats) -> Self::Ints {
-        let (x, mask) = (halves!(_mm256_castps_si256, x), [_mm256_set1_epi32(i32::MAX); 2]);
-        let magnitude = halves!(_mm256_and_si256, x, mask);
-        halves!(_mm256_max_epi32, a, magnitude)
-    }
-    #[inline(always)]
-    unsafe fn largest(ints: Self::Ints) -> i32 {
-        let eight = _mm256_max_epi32(ints[0], ints[1]);
-        let four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
-        let two = _mm_max_epi32(four, _mm_shuffle_epi32::<0b_01_00_11_10>(four));
-        _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<0b_10_11_00_01>(two)))
-    }
-    #[inline(always)]
-    unsafe fn round(x: Self::Floats) -> Self::Ints {
-        let rounded = halves!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>, x);
-        halves!(_mm256_cvtps_epi32, rounded)
-    }
-    #[inline(always)]
-    unsafe fn store_i8(p: *mut i8, ints: Self::Ints) {
-        // Packing works within 128 bits: the words come out as 0 8 4 12 blocks of four and are put in order.
-        let words = _mm256_packs_epi32(ints[0], ints[1]);
-        let bytes = _mm256_packs_epi16(words, words);
-        let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
-        let bytes = _mm256_permutevar8x32_epi32(bytes, order);
-        _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(bytes));
-    }
-
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::Floats {
-        [_mm256_set1_ps(x); 2]
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::Floats {
-        [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))]
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, x: Self::Floats) {
-        _mm256_storeu_ps(p, x[0]);
-        _mm256_storeu_ps(p.add(8), x[1]);
-    }
-    #[inline(always)]
-    unsafe fn load_f16(p: *const u8) -> Self::Floats {
-        let halves = [_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast())];
-        halves!(_mm256_cvtph_ps, halves)
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u8) -> Self::Floats {
-        let halves = [_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast())];
-        let wide = halves!(_mm256_cvtepu16_epi32, halves);
-        let bits = halves!(_mm256_slli_epi32::<16>, wide);
-        halves!(_mm256_castsi256_ps, bits)
-    }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> Self::Floats {
-        let halves = [_mm_loadl_epi64(p.cast()), _mm_loadl_epi64(p.add(8).cast())];
-        let wide = halves!(_mm256_cvtepi8_epi32, halves);
-        halves!(_mm256_cvtepi32_ps, wide)
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        halves!(_mm256_add_ps, a, b)
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        halves!(_mm256_mul_ps, a, b)
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-        halves!(_mm256_fmadd_ps, a, b, c)
-    }
-    #[inline(always)]
-    unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-        halves!(_mm256_fnmadd_ps, a, b, c)
-    }
-    #[inline(always)]
-    unsafe fn sum(x: Self::Floats) -> f32 {
-        sum8(_mm256_add_ps(x[0], x[1]))
-    }
-
-    #[inline(always)]
-    unsafe fn table(p: *const f32) -> Self::Table {
-        Self::load(p)
-    }
-    #[inline(always)]
-    unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: Self::Table) -> Self::Floats {
-        let shift = _mm_cvtsi32_si128(2 * part as i32);
-        // Moves the bit of each lane to where a float has its sign.
-        let left = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
-        let mut values = table;
-        for i in 0..2 {
-            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()));
-            // Three bits of an index count; the table repeats, so the upper one may be anything.
-            let magnitudes = _mm256_permutevar8x32_ps(table[0], _mm256_srl_epi32(bytes, shift));
-            let negative = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(*signs.add(2 * part + i))), left);
-            let negative = _mm256_and_ps(_mm256_castsi256_ps(negative), _mm256_set1_ps(-0.0));
-            values[i] = _mm256_xor_ps(magnitudes, negative);
+    fn halves_to_floats(self, ints: Self::Ints) -> Self::Floats {
+        unsafe {
+            let low = [_mm256_set1_epi32(0xffff); 2];
+            let words = halves!(_mm256_and_si256, ints, low);
+            // Packing works within 128 bits: the words come out as 0 2 1 3 blocks of four, and are put in
+            // order.
+            let packed = _mm256_permute4x64_epi64::<0b_11_01_10_00>(_mm256_packus_epi32(words[0], words[1]));
+            let halves = [_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed)];
+            halves!(_mm256_cvtph_ps, halves)
         }
-        values
     }
     #[inline(always)]
-    unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
-        let shift = _mm_cvtsi32_si128(4 * part as i32);
-        let mut values = table;
-        for i in 0..2 {
-            let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()));
-            let index = _mm256_srl_epi32(bytes, shift);
-            let (low, high) =
-                (_mm256_permutevar8x32_ps(table[0], index), _mm256_permutevar8x32_ps(table[1], index));
-            // The fourth bit of an index says which half of the table it means.
-            let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
-            values[i] = _mm256_blendv_ps(low, high, upper);
+    fn to_floats(self, ints: Self::Ints) -> Self::Floats {
+        unsafe { halves!(_mm256_cvtepi32_ps, ints) }
+    }
+    #[inline(always)]
+    fn max_magnitude(self, a: Self::Ints, x: Self::Floats) -> Self::Ints {
+        unsafe {
+            let (x, mask) = (halves!(_mm256_castps_si256, x), [_mm256_set1_epi32(i32::MAX); 2]);
+            let magnitude = halves!(_mm256_and_si256, x, mask);
+            halves!(_mm256_max_epi32, a, magnitude)
         }
-        values
     }
     #[inline(always)]
-    unsafe fn table2(p: *const u8, table: Self::Table) -> Self::Floats {
-        let places = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
-        let mut values = table;
-        for i in 0..2 {
-            let codes = _mm256_set1_epi32(i32::from(p.add(2 * i).cast::<u16>().read_unaligned()));
-            // Three bits of an index count; the table repeats, so the upper one may be anything.
-            values[i] = _mm256_permutevar8x32_ps(table[0], _mm256_srlv_epi32(codes, places));
+    fn largest(self, ints: Self::Ints) -> i32 {
+        unsafe {
+            let eight = _mm256_max_epi32(ints[0], ints[1]);
+            let four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256::<1>(eight));
+            let two = _mm_max_epi32(four, _mm_shuffle_epi32::<0b_01_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<0b_10_11_00_01>(two)))
         }
-        values
     }
     #[inline(always)]
-    unsafe fn add_where(bits: *const u8, x: Self::Floats, y: Self::Floats) -> Self::Floats {
-        let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-        let mut sums = x;
-        for i in 0..2 {
-            let set = _mm256_and_si256(_mm256_set1_epi32(i32::from(*bits.add(i))), each);
-            let set = _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, each));
-            sums[i] = _mm256_blendv_ps(x[i], _mm256_add_ps(x[i], y[i]), set);
+    fn round(self, x: Self::Floats) -> Self::Ints {
+        unsafe {
+            let rounded = halves!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>, x);
+            halves!(_mm256_cvtps_epi32, rounded)
         }
-        sums
-    }
-
-    #[inline(always)]
-    unsafe fn f16_to_f32(bits: u16) -> f32 {
-        f16_to_f32(bits)
     }
     #[inline(always)]
-    unsafe fn unpack_q6(low: *const u8, high: *const u8) -> [Self::Bytes; 2] {
-        let low = Self::load_bytes(low);
-        let high = _mm256_loadu_si256(high.cast());
-        // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
-        let (four_bits, two_bits) = (_mm256_set1_epi8(0x3c), _mm256_set1_epi8(0xc0_u8.cast_signed()));
-        let mut quarters = [
-            (_mm256_slli_epi16::<2>(low[0]), _mm256_slli_epi16::<6>(high)),
-            (_mm256_slli_epi16::<2>(low[1]), _mm256_slli_epi16::<4>(high)),
-            (_mm256_srli_epi16::<2>(low[0]), _mm256_slli_epi16::<2>(high)),
-            (_mm256_srli_epi16::<2>(low[1]), high),
-        ];
-        for i in 0..4 {
-            let (low, high) = quarters[i];
-            let bits = _mm256_or_si256(_mm256_and_si256(low, four_bits), _mm256_and_si256(high, two_bits));
-            quarters[i].0 = _mm256_xor_si256(bits, _mm256_set1_epi8(i8::MIN));
+    fn store_i8(self, p: &mut [i8; 16], ints: Self::Ints) {
+        unsafe {
+            // Packing works within 128 bits: the words come out as 0 8 4 12 blocks of four, and are put in
+            // order.
+            let words = _mm256_packs_epi32(ints[0], ints[1]);
+            let bytes = _mm256_packs_epi16(words, words);
+            let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
+            let bytes = _mm256_permutevar8x32_epi32(bytes, order);
+            _mm_storeu_si128(p.as_mut_ptr().cast(), _mm256_castsi256_si128(bytes));
         }
-        [[quarters[0].0, quarters[1].0], [quarters[2].0, quarters[3].0]]
-    }
-    #[inline(always)]
-    unsafe fn top_bytes<const J: usize>(bytes: Self::Bytes) -> Self::Ints {
-        let order = [_mm256_broadcastsi128_si256(top_bytes::<J>()); 2];
-        halves!(_mm256_shuffle_epi8, bytes, order)
-    }
-    #[inline(always)]
-    unsafe fn splat_each4(p: *const f32) -> Self::Floats {
-        let four = |i: usize| _mm_set1_ps(*p.add(i));
-        [_mm256_set_m128(four(1), four(0)), _mm256_set_m128(four(3), four(2))]
     }
 
     #[inline(always)]
-    unsafe fn prefetch_far(p: *const u8) {
-        _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    fn splat(self, x: f32) -> Self::Floats {
+        unsafe { [_mm256_set1_ps(x); 2] }
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    fn load(self, p: &[f32; 16]) -> Self::Floats {
+        unsafe { [_mm256_loadu_ps(p.as_ptr()), _mm256_loadu_ps(p.as_ptr().add(8))] }
     }
-}
+    #[inline(always)]
+    fn store(self, p: &mut [f32; 16], x: Self::Floats) {
+        unsafe {
+            _mm256_storeu_ps(p.as_mut_ptr(), x[0]);
+            _mm256_storeu_ps(p.as_mut_ptr().add(8), x[1]);
+        }
+    }
+    #[inline(always)]
+    fn load_f32(self, p: &[u8; 64]) -> Self::Floats {
+        let p = p.as_ptr().cast::<f32>();
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    }
+    #[inline(always)]
+    fn load_f16(self, p: &[u8; 32]) -> Self::Floats {
+        unsafe {
+            let halves = [_mm_loadu_si128(p.as_ptr().cast()), _mm_loadu_si128(p.as_ptr().add(16).cast())];
+            halves!(_mm256_cvtph_ps, halves)
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(self, p: &[u8; 32]) -> Self::Floats {
+        unsafe {
+            let halves = [_mm_loadu_si128(p.as_ptr().cast()), _mm_loadu_si128(p.as_ptr().add(16).cast())];
+            let wide = halves!(_mm256_cvtepu16_epi32, halves);
+            let bits = halves!(_mm256_slli_epi32::<16>, wide);
+            halves!(_mm256_castsi256_ps, bits)
+        }
+    }
+    #[inline(always)]
+    fn load_i8(self, p: &[i8; 16]) -> Self::Floats {
+        unsafe {
+            let halves = [_mm_loadl_epi64(p.as_ptr().cast()), _mm_loadl_epi64(p.as_ptr().add(8).cast())];
+            let wide = halves!(_mm256_cvtepi8_epi32, halves);
+            halves!(_mm256_cvtepi32_ps, wide)
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        unsafe { halves!(_mm256_add_ps, a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        unsafe { halves!(_mm256_mul_ps, a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        unsafe { halves!(_mm256_fmadd_ps, a, b, c) }
+    }
+    #[inline(always)]
+    fn fnma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        unsafe { halves!(_mm256_fnmadd_ps, a, b, c) }
+    }
+    #[inline(always)]
+    fn sum(self, x: Self::Floats) -> f32 {
+        unsafe { self.sum8(_mm256_add_ps(x[0], x[1])) }
+    }
 
-/// Of half of four vectors, from `first` on, the sums of four neighbouring lanes: lane `4 k + r` is that of
-/// vector `r` and lanes `4 k` to `4 k + 4`.
-///
-/// # Safety
-/// The processor has AVX2.
-#[inline(always)]
-unsafe fn fours(vectors: &[[__m256i; 2]; 16], half: usize, first: usize) -> __m256i {
-    let low = _mm256_hadd_epi32(vectors[first][half], vectors[first + 1][half]);
-    let high = _mm256_hadd_epi32(vectors[first + 2][half], vectors[first + 3][half]);
-    _mm256_hadd_epi32(low, high)
-}
+    #[inline(always)]
+    fn table(self, p: &[f32; 16]) -> Self::Table {
+        self.load(p)
+    }
+    #[inline(always)]
+    fn signed(self, p: &[u8; 16], signs: &[u8; 2], part: usize, table: Self::Table) -> Self::Floats {
+        unsafe {
+            let shift = _mm_cvtsi32_si128(2 * part as i32);
+            // Moves the bit of each lane to where a float has its sign.
+            let left = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+            let mut values = table;
+            for i in 0..2 {
+                let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.as_ptr().add(8 * i).cast()));
+                // Three bits of an index count; the table repeats, so the upper one may be anything.
+                let magnitudes = _mm256_permutevar8x32_ps(table[0], _mm256_srl_epi32(bytes, shift));
+                let negative = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(signs[i])), left);
+                let negative = _mm256_and_ps(_mm256_castsi256_ps(negative), _mm256_set1_ps(-0.0));
+                values[i] = _mm256_xor_ps(magnitudes, negative);
+            }
+            values
+        }
+    }
+    #[inline(always)]
+    fn table4(self, p: &[u8; 16], part: usize, table: Self::Table) -> Self::Floats {
+        unsafe {
+            let shift = _mm_cvtsi32_si128(4 * part as i32);
+            let mut values = table;
+            for i in 0..2 {
+                let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.as_ptr().add(8 * i).cast()));
+                let index = _mm256_srl_epi32(bytes, shift);
+                let (low, high) =
+                    (_mm256_permutevar8x32_ps(table[0], index), _mm256_permutevar8x32_ps(table[1], index));
+                // The fourth bit of an index says which half of the table it means.
+                let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
+                values[i] = _mm256_blendv_ps(low, high, upper);
+            }
+            values
+        }
+    }
+    #[inline(always)]
+    fn table2(self, p: &[u8; 4], table: Self::Table) -> Self::Floats {
+        unsafe {
+            let places = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+            let mut values = table;
+            for i in 0..2 {
+                let codes = _mm256_set1_epi32(i32::from(u16::from_le_bytes([p[2 * i], p[2 * i + 1]])));
+                // Three bits of an index count; the table repeats, so the upper one may be anything.
+                values[i] = _mm256_permutevar8x32_ps(table[0], _mm256_srlv_epi32(codes, places));
+            }
+            values
+        }
+    }
+    #[inline(always)]
+    fn add_where(self, bits: &[u8; 2], x: Self::Floats, y: Self::Floats) -> Self::Floats {
+        unsafe {
+            let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let mut sums = x;
+            for i in 0..2 {
+                let set = _mm256_and_si256(_mm256_set1_epi32(i32::from(bits[i])), each);
+                let set = _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, each));
+                sums[i] = _mm256_blendv_ps(x[i], _mm256_add_ps(x[i], y[i]), set);
+            }
+            sums
+        }
+    }
 
-/// Sum of 8 floats: 4, 2 and 1 apart.
-///
-/// # Safety
-/// The processor has AVX.
-#[inline(always)]
-pub unsafe fn sum8(x: __m256) -> f32 {
-    let four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-}
+    #[inline(always)]
+    fn f16_to_f32(self, bits: u16) -> f32 {
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+    }
+    #[inline(always)]
+    fn unpack_q6(self, low: &[u8; 64], high: &[u8; 32]) -> [Self::Bytes; 2] {
+        unsafe {
+            let low = self.load_bytes(low);
+            let high = _mm256_loadu_si256(high.as_ptr().cast());
+            // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+            let (four_bits, two_bits) = (_mm256_set1_epi8(0x3c), _mm256_set1_epi8(0xc0_u8.cast_signed()));
+            let mut quarters = [
+                (_mm256_slli_epi16::<2>(low[0]), _mm256_slli_epi16::<6>(high)),
+                (_mm256_slli_epi16::<2>(low[1]), _mm256_slli_epi16::<4>(high)),
+                (_mm256_srli_epi16::<2>(low[0]), _mm256_slli_epi16::<2>(high)),
+                (_mm256_srli_epi16::<2>(low[1]), high),
+            ];
+            for i in 0..4 {
+                let (low, high) = quarters[i];
+                let bits =
+                    _mm256_or_si256(_mm256_and_si256(low, four_bits), _mm256_and_si256(high, two_bits));
+                quarters[i].0 = _mm256_xor_si256(bits, _mm256_set1_epi8(i8::MIN));
+            }
+            [[quarters[0].0, quarters[1].0], [quarters[2].0, quarters[3].0]]
+        }
+    }
+    #[inline(always)]
+    fn top_bytes<const J: usize>(self, bytes: Self::Bytes) -> Self::Ints {
+        unsafe {
+            let order = [_mm256_broadcastsi128_si256(self.top_bytes_order::<J>()); 2];
+            halves!(_mm256_shuffle_epi8, bytes, order)
+        }
+    }
+    #[inline(always)]
+    fn splat_each4(self, p: &[f32; 4]) -> Self::Floats {
+        unsafe {
+            let four = |i: usize| _mm_set1_ps(p[i]);
+            [_mm256_set_m128(four(1), four(0)), _mm256_set_m128(four(3), four(2))]
+        }
+    }
 
-/// The order of [`Lanes::top_bytes`] within 16 bytes; a negative index is a zero.
-///
-/// # Safety
-/// The processor has SSE2.
-#[inline(always)]
-pub unsafe fn top_bytes<const J: usize>() -> __m128i {
-    let j = 4 * J as i8;
-    _mm_setr_epi8(-1, -1, -1, j, -1, -1, -1, j + 1, -1, -1, -1, j + 2, -1, -1, -1, j + 3)
-}
-
-/// A f16 as f32.
-///
-/// # Safety
-/// The processor has F16C.
-#[inline(always)]
-pub unsafe fn f16_to_f32(bits: u16) -> f32 {
-    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
+    #[inline(always)]
+    fn prefetch_far(self, p: *const u8) {
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(p.cast());
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        }
+    }
 }

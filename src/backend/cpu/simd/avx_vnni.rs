@@ -1,7 +1,7 @@
 //! AVX-VNNI: AVX2 with one instruction for a product of bytes.
 #![allow(unsafe_code)]
-// Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
-#![allow(unsafe_op_in_unsafe_fn)]
+// SAFETY, where a block says nothing else: a value of the set proves that the processor has its instructions,
+// and a reference to an array is to as many elements as are read or written.
 
 use std::arch::x86_64::*;
 
@@ -17,28 +17,28 @@ impl Dot256 for Vnni {
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         #[target_feature(enable = "avxvnni,avx2,fma,f16c")]
         fn run<K: Kernel>(kernel: K) -> K::Out {
-            // SAFETY: the features are those that `Lanes` needs.
-            unsafe { kernel.run::<Avx2<Vnni>>() }
+            // SAFETY: the features of this function are those of the set.
+            kernel.run(const { unsafe { Avx2::<Vnni>::new() } })
         }
         // SAFETY: this table of kernels is handed out only where the processor has the features.
         unsafe { run(kernel) }
     }
 
     #[inline(always)]
-    unsafe fn dot4(acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i {
-        let low = Self::dot(Self::dot(acc, codes[0], acts[0]), codes[1], acts[1]);
-        Self::dot(Self::dot(low, codes[2], acts[2]), codes[3], acts[3])
+    fn dot4(set: Avx2<Self>, acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i {
+        let low = Self::dot(set, Self::dot(set, acc, codes[0], acts[0]), codes[1], acts[1]);
+        Self::dot(set, Self::dot(set, low, codes[2], acts[2]), codes[3], acts[3])
     }
 
     #[inline(always)]
-    unsafe fn dot(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
-        _mm256_dpbusd_avx_epi32(acc, codes, acts)
+    fn dot(_: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+        unsafe { _mm256_dpbusd_avx_epi32(acc, codes, acts) }
     }
 
     const ZERO: u8 = 128;
 
     #[inline(always)]
-    unsafe fn dot_signed(acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
-        Self::dot(acc, codes, acts)
+    fn dot_signed(set: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+        Self::dot(set, acc, codes, acts)
     }
 }

@@ -20,7 +20,7 @@ pub mod look_up;
 
 use std::marker::PhantomData;
 
-use super::lanes::{Kernel, Lanes};
+use super::lanes::{Kernel, Lanes, array};
 use super::{BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
 use codes::Coded;
 
@@ -82,20 +82,17 @@ impl<F: Coded> Kernel for Blocks<'_, '_, F> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(mut self) {
+    fn run<L: Lanes>(mut self, l: L) {
         let mut scratch = std::mem::take(self.scratch);
         let outputs = self.tile.cols().len();
         let all = self.tile.rows();
         for row in all.clone().step_by(SUMMED_ROWS) {
             let rows = row..all.end.min(row + SUMMED_ROWS);
             for first in (0..outputs).step_by(TOGETHER) {
-                // SAFETY: as for this function; `new` checked every length.
-                unsafe {
-                    if rows.len() == 1 {
-                        self.gemv::<L>(row, first, &mut scratch);
-                    } else {
-                        self.gemm::<L>(rows.clone(), first, &mut scratch);
-                    }
+                if rows.len() == 1 {
+                    self.gemv(l, row, first, &mut scratch);
+                } else {
+                    self.gemm(l, rows.clone(), first, &mut scratch);
                 }
             }
         }
@@ -140,41 +137,40 @@ impl<L: Lanes> Clone for Acc<L> {
 impl<L: Lanes> Copy for Acc<L> {}
 
 impl<L: Lanes> Acc<L> {
-    /// # Safety
-    /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn none() -> Self {
-        // SAFETY: as for this function.
-        unsafe { Self { products: L::splat(0.0), offsets: L::splat(0.0) } }
+    fn none(l: L) -> Self {
+        Self { products: l.splat(0.0), offsets: l.splat(0.0) }
     }
 
     /// Adds a group. `input` is its first one, `blocks` are those of the activation row.
     ///
     /// # Safety
-    /// As [`Lanes`]; the block is there.
+    /// The block is there.
     #[inline(always)]
-    unsafe fn add<F: Coded>(&mut self, ints: L::Ints, of: &Group<L>, blocks: *const [f32; 4], input: usize) {
-        // SAFETY: as for this function.
-        unsafe {
-            let [s, first_half, second_half, whole] = *blocks.add(input / 32);
-            self.products = L::fma(L::mul(L::to_floats(ints), of.scale), L::splat(s), self.products);
-            if F::MINIMUMS || F::ZERO.unwrap_or(L::ZERO) > 0 {
-                let sum = match (F::GROUP, input % 32) {
-                    (32, _) => whole,
-                    (_, 0) => first_half,
-                    _ => second_half,
-                };
-                self.offsets = L::fma(of.offset, L::splat(sum), self.offsets);
-            }
+    unsafe fn add<F: Coded>(
+        &mut self,
+        l: L,
+        ints: L::Ints,
+        of: &Group<L>,
+        blocks: *const [f32; 4],
+        input: usize,
+    ) {
+        // SAFETY: the caller has the block.
+        let [s, first_half, second_half, whole] = unsafe { *blocks.add(input / 32) };
+        self.products = l.fma(l.mul(l.to_floats(ints), of.scale), l.splat(s), self.products);
+        if F::MINIMUMS || F::ZERO.unwrap_or(L::ZERO) > 0 {
+            let sum = match (F::GROUP, input % 32) {
+                (32, _) => whole,
+                (_, 0) => first_half,
+                _ => second_half,
+            };
+            self.offsets = l.fma(of.offset, l.splat(sum), self.offsets);
         }
     }
 
-    /// # Safety
-    /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn total(&self) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::add(self.products, self.offsets) }
+    fn total(&self, l: L) -> L::Floats {
+        l.add(self.products, self.offsets)
     }
 }
 
@@ -187,16 +183,16 @@ struct Group<L: Lanes> {
 
 impl<L: Lanes> Group<L> {
     /// # Safety
-    /// As [`Lanes`]; scales and minimums are there as [`Coded::groups`] writes them.
+    /// Scales and minimums are there as [`Coded::groups`] writes them.
     #[inline(always)]
-    unsafe fn load<F: Coded>(scales: *const f32, minimums: *const f32, group: usize) -> Self {
-        // SAFETY: as for this function.
+    unsafe fn load<F: Coded>(l: L, scales: *const f32, minimums: *const f32, group: usize) -> Self {
+        // SAFETY: the caller has those of the group.
         unsafe {
-            let scale = L::load(scales.add(group * TOGETHER));
+            let scale = l.load(array(scales.add(group * TOGETHER)));
             let offset = if F::MINIMUMS {
-                L::load(minimums.add(group * TOGETHER))
+                l.load(array(minimums.add(group * TOGETHER)))
             } else {
-                L::mul(scale, L::splat(-f32::from(F::ZERO.unwrap_or(L::ZERO))))
+                l.mul(scale, l.splat(-f32::from(F::ZERO.unwrap_or(L::ZERO))))
             };
             Self { scale, offset }
         }
@@ -204,16 +200,10 @@ impl<L: Lanes> Group<L> {
 }
 
 /// `acc` and the products of codes with activations.
-///
-/// # Safety
-/// As [`Lanes`].
 #[inline(always)]
-unsafe fn dot<L: Lanes, F: Coded>(acc: L::Ints, codes: L::Bytes, acts: L::Bytes) -> L::Ints {
-    // SAFETY: as for this function.
-    unsafe {
-        match F::ZERO {
-            Some(_) => L::dot(acc, codes, acts),
-            None => L::dot_signed(acc, codes, acts),
-        }
+fn dot<L: Lanes, F: Coded>(l: L, acc: L::Ints, codes: L::Bytes, acts: L::Bytes) -> L::Ints {
+    match F::ZERO {
+        Some(_) => l.dot(acc, codes, acts),
+        None => l.dot_signed(acc, codes, acts),
     }
 }

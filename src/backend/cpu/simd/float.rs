@@ -23,7 +23,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::lanes::{Kernel, Lanes};
+use super::lanes::{Kernel, Lanes, array, array_mut};
 use super::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
 /// How a type keeps its weights.
@@ -37,8 +37,8 @@ pub trait Form {
     /// Decodes a block and hands on 16 weights at a time, in order, with the index of the first.
     ///
     /// # Safety
-    /// As [`Lanes`]; such a block lies behind the pointer.
-    unsafe fn decode<L: Lanes>(block: *const u8, each: impl FnMut(usize, L::Floats));
+    /// A block lies behind the pointer.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, each: impl FnMut(usize, L::Floats));
 
     /// One weight, for types whose rows may end within a block.
     fn one(_: &[u8]) -> f32 {
@@ -60,9 +60,9 @@ impl Form for F32 {
     const BYTES: usize = 64;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
-        each(0, unsafe { L::load(block.cast()) });
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
+        each(0, l.load_f32(unsafe { array(block) }));
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -75,9 +75,9 @@ impl Form for F16 {
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
-        each(0, unsafe { L::load_f16(block) });
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
+        each(0, l.load_f16(unsafe { array(block) }));
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -90,9 +90,9 @@ impl Form for Bf16 {
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
-        each(0, unsafe { L::load_bf16(block) });
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
+        each(0, l.load_bf16(unsafe { array(block) }));
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -105,12 +105,12 @@ impl Form for Q8_0 {
     const BYTES: usize = 34;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let scale = L::splat(L::f16_to_f32(block.cast::<u16>().read_unaligned()));
-            each(0, L::mul(scale, L::load_i8(block.add(2).cast())));
-            each(16, L::mul(scale, L::load_i8(block.add(18).cast())));
+            let scale = l.splat(l.f16_to_f32(block.cast::<u16>().read_unaligned()));
+            each(0, l.mul(scale, l.load_i8(array(block.add(2).cast()))));
+            each(16, l.mul(scale, l.load_i8(array(block.add(18).cast()))));
         }
     }
 }
@@ -169,54 +169,49 @@ impl<F: Form> Kernel for Float<'_, '_, F> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(mut self) {
+    fn run<L: Lanes>(mut self, l: L) {
         let rows = self.tile.rows();
-        // SAFETY: as for this function; `new` checked every length.
-        unsafe {
-            if rows.len() >= MANY {
-                return match L::FLOAT_BLOCK {
-                    (3, 8) => self.many::<L, 3, 8, 4>(),
-                    _ => self.many::<L, 2, 2, 1>(),
-                };
-            }
-            match rows.len() {
-                0 => {}
-                1 => self.few::<L, 1>(rows.start),
-                2 => self.few::<L, 2>(rows.start),
-                _ => self.few::<L, 3>(rows.start),
-            }
+        if rows.len() >= MANY {
+            return match L::FLOAT_BLOCK {
+                (3, 8) => self.many::<L, 3, 8, 4>(l),
+                _ => self.many::<L, 2, 2, 1>(l),
+            };
+        }
+        match rows.len() {
+            0 => {}
+            1 => self.few::<L, 1>(l, rows.start),
+            2 => self.few::<L, 2>(l, rows.start),
+            _ => self.few::<L, 3>(l, rows.start),
         }
     }
 }
 
 impl<F: Form> Float<'_, '_, F> {
     /// Multiplies `T` activation rows, decoding on the way.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn few<L: Lanes, const T: usize>(&mut self, first_row: usize) {
+    fn few<L: Lanes, const T: usize>(&mut self, l: L, first_row: usize) {
         let acts: [&[f32]; T] = std::array::from_fn(|t| self.acts.row(first_row + t));
         let ahead = ahead(self.product.row_bytes);
         for first in (0..self.tile.cols().len()).step_by(TOGETHER) {
             let product = self.product;
             let weights: [&[u8]; TOGETHER] = std::array::from_fn(|r| product.row(first + r));
-            // SAFETY: as for this function; blocks lie within rows, as do their inputs.
+            // SAFETY: blocks lie within rows, as do their inputs: `new` checked every length.
             let sums = unsafe {
-                let mut acc = [[L::splat(0.0); TOGETHER]; T];
+                let mut acc = [[l.splat(0.0); TOGETHER]; T];
                 for block in 0..self.product.cols / F::BLOCK {
                     for r in 0..TOGETHER {
                         let bytes = weights[r].as_ptr().add(block * F::BYTES);
                         for line in (0..F::BYTES).step_by(64) {
-                            L::prefetch(bytes.wrapping_add(ahead + line));
+                            l.prefetch(bytes.wrapping_add(ahead + line));
                         }
-                        F::decode::<L>(
+                        F::decode(
+                            l,
                             bytes,
                             #[inline(always)]
                             |i, weights| {
                                 for t in 0..T {
-                                    let x = L::load(acts[t].as_ptr().add(block * F::BLOCK + i));
-                                    acc[t][r] = L::fma(weights, x, acc[t][r]);
+                                    let x = l.load(array(acts[t].as_ptr().add(block * F::BLOCK + i)));
+                                    acc[t][r] = l.fma(weights, x, acc[t][r]);
                                 }
                             },
                         );
@@ -225,7 +220,7 @@ impl<F: Form> Float<'_, '_, F> {
                 let mut sums = [[0.0; TOGETHER]; T];
                 for t in 0..T {
                     for r in 0..TOGETHER {
-                        sums[t][r] = L::sum(acc[t][r]);
+                        sums[t][r] = l.sum(acc[t][r]);
                     }
                 }
                 sums
@@ -242,11 +237,8 @@ impl<F: Form> Float<'_, '_, F> {
     /// Multiplies all activation rows. A piece of a strip of weight rows is decoded, and stays in the first
     /// cache while `T` activation rows at a time (`LESS` where that is enough) pass over it, `R` weight rows
     /// at a time. Sums wait in memory for the next piece.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn many<L: Lanes, const R: usize, const T: usize, const LESS: usize>(&mut self) {
+    fn many<L: Lanes, const R: usize, const T: usize, const LESS: usize>(&mut self, l: L) {
         let (rows, cols, outputs) = (self.tile.rows(), self.product.cols, self.tile.cols().len());
         let whole = cols / 16 * 16;
         let mut scratch = std::mem::take(self.scratch);
@@ -256,23 +248,24 @@ impl<F: Form> Float<'_, '_, F> {
                 // Once also where there are fewer than 16 inputs: the sums are 0 then.
                 for start in (0..whole.max(1)).step_by(FLOAT_PIECE) {
                     let piece = start..whole.min(start + FLOAT_PIECE);
-                    // SAFETY: as for this function; blocks lie within rows, and there are as many sums.
+                    // SAFETY: pieces are of whole blocks, and end with the rows.
                     unsafe {
                         // Of the next strip as much as is multiplied of this one: little by little, because
                         // the cache has room for few questions at a time.
                         let mut ahead = self.ahead(first, piece.clone());
                         if F::BLOCK <= DIRECT && rows.len() <= T && rows.len() > LESS {
                             let sums = &mut scratch.sums;
-                            self.direct::<L, R, T>(rows.clone(), first, piece.clone(), ahead, sums);
+                            self.direct::<L, R, T>(l, rows.clone(), first, piece.clone(), ahead, sums);
                             continue;
                         }
                         let in_blocks =
                             if T >= 8 { rows.len().div_ceil(T) * FLOAT_STRIP / R * BLOCK_LINES } else { 0 };
-                        self.decode::<L>(first, piece.clone(), ahead.without(in_blocks), &mut scratch.floats);
+                        self.decode(l, first, piece.clone(), ahead.without(in_blocks), &mut scratch.floats);
                         for at in rows.clone().step_by(T) {
                             let sums = &mut scratch.sums[(at - row) * FLOAT_STRIP * 16..];
                             if rows.end - at <= LESS {
                                 self.blocks::<L, R, LESS>(
+                                    l,
                                     at..rows.end,
                                     piece.clone(),
                                     &scratch.floats,
@@ -282,6 +275,7 @@ impl<F: Form> Float<'_, '_, F> {
                             } else {
                                 let some = at..rows.end.min(at + T);
                                 self.blocks::<L, R, T>(
+                                    l,
                                     some,
                                     piece.clone(),
                                     &scratch.floats,
@@ -297,14 +291,13 @@ impl<F: Form> Float<'_, '_, F> {
                     let sums = &scratch.sums[(at - row) * FLOAT_STRIP * 16..][..n * FLOAT_STRIP * 16];
                     let mut totals = [0.0; FLOAT_STRIP * MOST_FLOAT_ROWS];
                     for (totals, sums) in totals.chunks_mut(16).zip(sums.chunks(256)) {
-                        // SAFETY: as for this function; there are 16 vectors, or those that are summed one by
-                        // one.
+                        // SAFETY: there are 16 vectors, or those that are summed one by one.
                         unsafe {
                             if sums.len() == 256 {
-                                L::store(totals.as_mut_ptr(), L::sum_each(sums.as_ptr()));
+                                l.store(array_mut(totals.as_mut_ptr()), l.sum_each(array(sums.as_ptr())));
                             } else {
                                 for (sum, lanes) in totals.iter_mut().zip(sums.chunks_exact(16)) {
-                                    *sum = L::sum(L::load(lanes.as_ptr()));
+                                    *sum = l.sum(l.load(array(lanes.as_ptr())));
                                 }
                             }
                         }
@@ -328,10 +321,11 @@ impl<F: Form> Float<'_, '_, F> {
     /// Multiplies up to `T` activation rows with a piece of a strip, decoding on the way.
     ///
     /// # Safety
-    /// As [`Kernel::run`]; there are as many sums.
+    /// The piece is of whole blocks.
     #[inline(always)]
     unsafe fn direct<L: Lanes, const R: usize, const T: usize>(
         &self,
+        l: L,
         rows: Range<usize>,
         first: usize,
         piece: Range<usize>,
@@ -350,24 +344,25 @@ impl<F: Form> Float<'_, '_, F> {
             });
             let lines = ahead.lines.div_ceil((FLOAT_STRIP - r) / R);
             let ahead = Ahead { at: ahead.take(lines), lines };
-            // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a block.
+            // SAFETY: blocks lie within rows, 16 floats from `at` within a block, sums within their chunk.
             unsafe {
-                let mut acc = [[L::splat(0.0); R]; T];
+                let mut acc = [[l.splat(0.0); R]; T];
                 if piece.start > 0 {
                     for t in 0..T {
                         for i in 0..R {
-                            acc[t][i] = L::load(sums.as_ptr().add(16 * (t * R + i)));
+                            acc[t][i] = l.load(array(sums.as_ptr().add(16 * (t * R + i))));
                         }
                     }
                 }
                 for block in 0..n_blocks {
-                    let mut vectors = [[L::splat(0.0); DIRECT / 16]; R];
+                    let mut vectors = [[l.splat(0.0); DIRECT / 16]; R];
                     for i in 0..R {
                         // As many questions as there are weights: a line each 64 bytes, spread over the rows.
                         if (block * R + i) * F::BYTES % 64 < F::BYTES {
-                            L::prefetch_far(ahead.at.wrapping_add((block * R + i) * F::BYTES));
+                            l.prefetch_far(ahead.at.wrapping_add((block * R + i) * F::BYTES));
                         }
-                        F::decode::<L>(
+                        F::decode(
+                            l,
                             weights[i].as_ptr().add(block * F::BYTES),
                             #[inline(always)]
                             |at, weights| vectors[i][at / 16] = weights,
@@ -375,16 +370,16 @@ impl<F: Form> Float<'_, '_, F> {
                     }
                     for at in (0..F::BLOCK).step_by(16) {
                         for t in 0..T {
-                            let x = L::load(acts[t].add(block * F::BLOCK + at));
+                            let x = l.load(array(acts[t].add(block * F::BLOCK + at)));
                             for i in 0..R {
-                                acc[t][i] = L::fma(vectors[i][at / 16], x, acc[t][i]);
+                                acc[t][i] = l.fma(vectors[i][at / 16], x, acc[t][i]);
                             }
                         }
                     }
                 }
                 for t in 0..T {
                     for i in 0..R {
-                        L::store(sums.as_mut_ptr().add(16 * (t * R + i)), acc[t][i]);
+                        l.store(array_mut(sums.as_mut_ptr().add(16 * (t * R + i))), acc[t][i]);
                     }
                 }
             }
@@ -405,10 +400,11 @@ impl<F: Form> Float<'_, '_, F> {
     /// Decodes a piece of a strip of weight rows, and asks the cache for `ahead`.
     ///
     /// # Safety
-    /// As [`Kernel::run`].
+    /// The piece is of whole blocks, within the rows, and of at most [`FLOAT_PIECE`] inputs.
     #[inline(always)]
     unsafe fn decode<L: Lanes>(
         &self,
+        l: L,
         first: usize,
         piece: Range<usize>,
         mut ahead: Ahead,
@@ -419,18 +415,20 @@ impl<F: Form> Float<'_, '_, F> {
             // Rows beyond the last one repeat it; what comes out of them is not looked at.
             let row = self.product.row(first + r.min(last));
             for block in 0..piece.len() / F::BLOCK {
-                // SAFETY: as for this function; blocks lie within rows, and 16 floats from `i` within a
-                // block.
+                // SAFETY: blocks lie within rows, and 16 floats from `i` within a block.
                 unsafe {
                     if block.is_multiple_of((64 / F::BYTES).max(1)) {
                         for _ in 0..F::BYTES.div_ceil(64).min(ahead.lines) {
-                            L::prefetch_far(ahead.take(1));
+                            l.prefetch_far(ahead.take(1));
                         }
                     }
-                    F::decode::<L>(
+                    F::decode(
+                        l,
                         row.as_ptr().add((piece.start / F::BLOCK + block) * F::BYTES),
                         #[inline(always)]
-                        |i, weights| L::store(floats.as_mut_ptr().add(block * F::BLOCK + i), weights),
+                        |i, weights| {
+                            l.store(array_mut(floats.as_mut_ptr().add(block * F::BLOCK + i)), weights)
+                        },
                     );
                 }
             }
@@ -440,10 +438,11 @@ impl<F: Form> Float<'_, '_, F> {
     /// Multiplies up to `T` activation rows with a decoded piece.
     ///
     /// # Safety
-    /// As [`Kernel::run`]; there are as many sums.
+    /// The piece is of a multiple of 16 inputs.
     #[inline(always)]
     unsafe fn blocks<L: Lanes, const R: usize, const T: usize>(
         &self,
+        l: L,
         rows: Range<usize>,
         piece: Range<usize>,
         decoded: &[f32],
@@ -456,8 +455,8 @@ impl<F: Form> Float<'_, '_, F> {
             let weights: [&[f32]; R] =
                 std::array::from_fn(|i| &decoded[(r + i) * FLOAT_PIECE..][..piece.len()]);
             let ahead = ahead.take(BLOCK_LINES);
-            // SAFETY: as for this function.
-            unsafe { block::<L, R, T>(weights, acts, piece.start > 0, ahead, sums.as_mut_ptr()) };
+            // SAFETY: all rows are as long as the piece, and the chunk has the sums.
+            unsafe { block::<L, R, T>(l, weights, acts, piece.start > 0, ahead, sums.as_mut_ptr()) };
         }
     }
 
@@ -503,44 +502,45 @@ impl Ahead {
 /// `go_on` says so.
 ///
 /// # Safety
-/// As [`Lanes`]; all rows have the same multiple of 16 elements, and `sums` is there.
+/// All rows have the same multiple of 16 elements, and `sums` is there.
 #[inline(always)]
 unsafe fn block<L: Lanes, const R: usize, const T: usize>(
+    l: L,
     weights: [&[f32]; R],
     acts: [&[f32]; T],
     go_on: bool,
     ahead: *const u8,
     sums: *mut f32,
 ) {
-    // SAFETY: as for this function.
+    // SAFETY: `k` is 16 elements before the end of a row, or more; the caller has the sums.
     unsafe {
-        let mut acc = [[L::splat(0.0); R]; T];
+        let mut acc = [[l.splat(0.0); R]; T];
         if go_on {
             for t in 0..T {
                 for r in 0..R {
-                    acc[t][r] = L::load(sums.add(16 * (t * R + r)));
+                    acc[t][r] = l.load(array(sums.add(16 * (t * R + r))));
                 }
             }
         }
         for k in (0..weights[0].len()).step_by(16) {
             // In larger blocks there is room for it.
             if T >= 8 {
-                L::prefetch_far(ahead.wrapping_add(4 * k));
+                l.prefetch_far(ahead.wrapping_add(4 * k));
             }
-            let mut vectors = [L::splat(0.0); R];
+            let mut vectors = [l.splat(0.0); R];
             for r in 0..R {
-                vectors[r] = L::load(weights[r].as_ptr().add(k));
+                vectors[r] = l.load(array(weights[r].as_ptr().add(k)));
             }
             for t in 0..T {
-                let x = L::load(acts[t].as_ptr().add(k));
+                let x = l.load(array(acts[t].as_ptr().add(k)));
                 for r in 0..R {
-                    acc[t][r] = L::fma(vectors[r], x, acc[t][r]);
+                    acc[t][r] = l.fma(vectors[r], x, acc[t][r]);
                 }
             }
         }
         for t in 0..T {
             for r in 0..R {
-                L::store(sums.add(16 * (t * R + r)), acc[t][r]);
+                l.store(array_mut(sums.add(16 * (t * R + r))), acc[t][r]);
             }
         }
     }

@@ -5,6 +5,9 @@
 //! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a
 //! stage, a weight's name or a thread. Start at [`Kernels`].
 //!
+//! A value of an instruction set proves that the processor has it, so arithmetic on vectors is safe code.
+//! `unsafe` is what reads and writes through pointers.
+//!
 //! Every kernel keeps two promises. One output element depends on its weight row and its activation row
 //! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
 // Arrays of vectors are indexed, never iterated: `lanes.rs` says why.

@@ -1,8 +1,8 @@
 //! NEON with the dot product of bytes: four registers a vector. Its tests were run in an emulator (QEMU 7.2),
 //! and not yet on a processor.
 #![allow(unsafe_code)]
-// Every function here calls instructions under the contract of `Lanes`: blocks would say nothing else.
-#![allow(unsafe_op_in_unsafe_fn)]
+// SAFETY, where a block says nothing else: a value of the set proves that the processor has its instructions,
+// and a reference to an array is to as many elements as are read or written.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -11,7 +11,7 @@ use super::lanes::{Kernel, Lanes};
 
 /// NEON and `sdot`.
 #[derive(Clone, Copy)]
-pub struct Neon;
+pub struct Neon(());
 
 /// Applies an operation to all four quarters.
 macro_rules! quarters {
@@ -20,8 +20,7 @@ macro_rules! quarters {
     };
 }
 
-// SAFETY: each function is four of the instruction for what the trait says.
-unsafe impl Lanes for Neon {
+impl Lanes for Neon {
     type Bytes = [uint8x16_t; 4];
     type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
@@ -38,452 +37,580 @@ unsafe impl Lanes for Neon {
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         #[target_feature(enable = "neon,dotprod")]
         fn run<K: Kernel>(kernel: K) -> K::Out {
-            // SAFETY: the features are those that `Lanes` needs.
-            unsafe { kernel.run::<Neon>() }
+            kernel.run(Neon(()))
         }
         // SAFETY: this table of kernels is handed out only where the processor has the features.
         unsafe { run(kernel) }
     }
 
     #[inline(always)]
-    unsafe fn load_bytes(p: *const u8) -> Self::Bytes {
-        [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(p.add(32)), vld1q_u8(p.add(48))]
-    }
-    #[inline(always)]
-    unsafe fn load_half(p: *const u8) -> Self::Bytes {
-        [vld1q_u8(p), vld1q_u8(p.add(16)), vdupq_n_u8(0), vdupq_n_u8(0)]
-    }
-    #[inline(always)]
-    unsafe fn store_bytes(p: *mut u8, bytes: Self::Bytes) {
-        for i in 0..4 {
-            vst1q_u8(p.add(16 * i), bytes[i]);
+    fn load_bytes(self, p: &[u8; 64]) -> Self::Bytes {
+        unsafe {
+            [
+                vld1q_u8(p.as_ptr()),
+                vld1q_u8(p.as_ptr().add(16)),
+                vld1q_u8(p.as_ptr().add(32)),
+                vld1q_u8(p.as_ptr().add(48)),
+            ]
         }
     }
     #[inline(always)]
-    unsafe fn splat4(p: *const i8) -> Self::Bytes {
-        [vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned())); 4]
+    fn load_half(self, p: &[u8; 32]) -> Self::Bytes {
+        unsafe { [vld1q_u8(p.as_ptr()), vld1q_u8(p.as_ptr().add(16)), vdupq_n_u8(0), vdupq_n_u8(0)] }
     }
     #[inline(always)]
-    unsafe fn turned(rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
-        let mut columns = rows;
-        for quarter in 0..4 {
+    fn store_bytes(self, p: &mut [u8; 64], bytes: Self::Bytes) {
+        unsafe {
+            for i in 0..4 {
+                vst1q_u8(p.as_mut_ptr().add(16 * i), bytes[i]);
+            }
+        }
+    }
+    #[inline(always)]
+    fn splat4(self, p: &[i8; 4]) -> Self::Bytes {
+        unsafe { [vreinterpretq_u8_u32(vdupq_n_u32(p.as_ptr().cast::<u32>().read_unaligned())); 4] }
+    }
+    #[inline(always)]
+    fn turned(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16] {
+        unsafe {
+            let mut columns = rows;
+            for quarter in 0..4 {
+                for four in 0..4 {
+                    let mut v = [vdupq_n_u32(0); 4];
+                    for i in 0..4 {
+                        v[i] = vreinterpretq_u32_u8(rows[4 * four + i][quarter]);
+                    }
+                    let turned = turned4(v);
+                    for i in 0..4 {
+                        columns[4 * quarter + i][four] = vreinterpretq_u8_u32(turned[i]);
+                    }
+                }
+            }
+            columns
+        }
+    }
+    #[inline(always)]
+    fn quads(self, rows: &[&[u8; 16]; 16]) -> [Self::Ints; 4] {
+        unsafe {
+            let mut words = [[vdupq_n_s32(0); 4]; 4];
             for four in 0..4 {
                 let mut v = [vdupq_n_u32(0); 4];
                 for i in 0..4 {
-                    v[i] = vreinterpretq_u32_u8(rows[4 * four + i][quarter]);
+                    v[i] = vreinterpretq_u32_u8(vld1q_u8(rows[4 * four + i].as_ptr()));
                 }
                 let turned = turned4(v);
                 for i in 0..4 {
-                    columns[4 * quarter + i][four] = vreinterpretq_u8_u32(turned[i]);
+                    words[i][four] = vreinterpretq_s32_u32(turned[i]);
                 }
             }
+            words
         }
-        columns
     }
     #[inline(always)]
-    unsafe fn quads(rows: &[*const u8; 16]) -> [Self::Ints; 4] {
-        let mut words = [[vdupq_n_s32(0); 4]; 4];
-        for four in 0..4 {
-            let mut v = [vdupq_n_u32(0); 4];
+    fn fields(self, p: &[u8; 32], low: u32, high: u32, mask: u8) -> Self::Bytes {
+        unsafe {
+            // A left shift by a negative number is one to the right.
+            let (low, high) = (vdupq_n_s8(-(low as i8)), vdupq_n_s8(-(high as i8)));
+            let (first, second) = (vld1q_u8(p.as_ptr()), vld1q_u8(p.as_ptr().add(16)));
+            let (bytes, shifts) = ([first, second, first, second], [low, low, high, high]);
+            let shifted = quarters!(vshlq_u8, bytes, shifts);
+            quarters!(vandq_u8, shifted, [vdupq_n_u8(mask); 4])
+        }
+    }
+    #[inline(always)]
+    fn load_halves(self, p: &[u8; 32], q: &[u8; 32]) -> Self::Bytes {
+        unsafe {
+            [
+                vld1q_u8(p.as_ptr()),
+                vld1q_u8(p.as_ptr().add(16)),
+                vld1q_u8(q.as_ptr()),
+                vld1q_u8(q.as_ptr().add(16)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn nibbles(self, p: &[u8; 16], q: &[u8; 16]) -> Self::Bytes {
+        unsafe {
+            let (p, q, mask) = (vld1q_u8(p.as_ptr()), vld1q_u8(q.as_ptr()), vdupq_n_u8(15));
+            [vandq_u8(p, mask), vshrq_n_u8::<4>(p), vandq_u8(q, mask), vshrq_n_u8::<4>(q)]
+        }
+    }
+    #[inline(always)]
+    fn load_quarters(self, p: [&[u8; 16]; 4]) -> Self::Bytes {
+        unsafe {
+            [
+                vld1q_u8(p[0].as_ptr()),
+                vld1q_u8(p[1].as_ptr()),
+                vld1q_u8(p[2].as_ptr()),
+                vld1q_u8(p[3].as_ptr()),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn trits(self, bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes {
+        unsafe {
+            let rest = quarters!(vmulq_u8, bytes, self.load_bytes(powers));
+            let a_third = quarters!(vcgeq_u8, rest, [vdupq_n_u8(86); 4]);
+            let two_thirds = quarters!(vcgeq_u8, rest, [vdupq_n_u8(171); 4]);
+            let minus = quarters!(vaddq_u8, a_third, two_thirds);
+            quarters!(vsubq_u8, [vdupq_n_u8(0); 4], minus)
+        }
+    }
+    #[inline(always)]
+    fn look_up(self, indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
+        unsafe { quarters!(vqtbl1q_u8, [vld1q_u8(table.as_ptr().cast()); 4], indices) }
+    }
+    #[inline(always)]
+    fn as_bytes(self, ints: Self::Ints) -> Self::Bytes {
+        unsafe { quarters!(vreinterpretq_u8_s32, ints) }
+    }
+    #[inline(always)]
+    fn with_high<const SHIFT: u32>(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
+        unsafe {
+            let shifted = quarters!(vshlq_u8, b, [vdupq_n_s8(SHIFT as i8); 4]);
+            quarters!(vorrq_u8, a, shifted)
+        }
+    }
+    #[inline(always)]
+    fn with_fifth(self, codes: Self::Bytes, bits: u64) -> Self::Bytes {
+        unsafe {
+            // Byte `i` gets the byte with its bit, and keeps that bit.
+            let (bytes, each) = (vreinterpretq_u8_u64(vdupq_n_u64(bits)), vdupq_n_u64(0x8040_2010_0804_0201));
+            let (each, fifth) = (vreinterpretq_u8_u64(each), vdupq_n_u8(16));
+            let order = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
+            let mut with = codes;
             for i in 0..4 {
-                v[i] = vreinterpretq_u32_u8(vld1q_u8(rows[4 * four + i]));
+                let of_bit = vqtbl1q_u8(bytes, vaddq_u8(order, vdupq_n_u8(2 * i as u8)));
+                with[i] = vorrq_u8(codes[i], vandq_u8(vtstq_u8(of_bit, each), fifth));
             }
-            let turned = turned4(v);
-            for i in 0..4 {
-                words[i][four] = vreinterpretq_s32_u32(turned[i]);
-            }
+            with
         }
-        words
     }
     #[inline(always)]
-    unsafe fn fields(p: *const u8, low: u32, high: u32, mask: u8) -> Self::Bytes {
-        // A left shift by a negative number is one to the right.
-        let (low, high) = (vdupq_n_s8(-(low as i8)), vdupq_n_s8(-(high as i8)));
-        let (first, second) = (vld1q_u8(p), vld1q_u8(p.add(16)));
-        let (bytes, shifts) = ([first, second, first, second], [low, low, high, high]);
-        let shifted = quarters!(vshlq_u8, bytes, shifts);
-        quarters!(vandq_u8, shifted, [vdupq_n_u8(mask); 4])
-    }
-    #[inline(always)]
-    unsafe fn load_halves(p: *const u8, q: *const u8) -> Self::Bytes {
-        [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(q), vld1q_u8(q.add(16))]
-    }
-    #[inline(always)]
-    unsafe fn nibbles(p: *const u8, q: *const u8) -> Self::Bytes {
-        let (p, q, mask) = (vld1q_u8(p), vld1q_u8(q), vdupq_n_u8(15));
-        [vandq_u8(p, mask), vshrq_n_u8::<4>(p), vandq_u8(q, mask), vshrq_n_u8::<4>(q)]
-    }
-    #[inline(always)]
-    unsafe fn load_quarters(p: [*const u8; 4]) -> Self::Bytes {
-        [vld1q_u8(p[0]), vld1q_u8(p[1]), vld1q_u8(p[2]), vld1q_u8(p[3])]
-    }
-    #[inline(always)]
-    unsafe fn trits(bytes: Self::Bytes, powers: &[u8; 64]) -> Self::Bytes {
-        let rest = quarters!(vmulq_u8, bytes, Self::load_bytes(powers.as_ptr()));
-        let a_third = quarters!(vcgeq_u8, rest, [vdupq_n_u8(86); 4]);
-        let two_thirds = quarters!(vcgeq_u8, rest, [vdupq_n_u8(171); 4]);
-        let minus = quarters!(vaddq_u8, a_third, two_thirds);
-        quarters!(vsubq_u8, [vdupq_n_u8(0); 4], minus)
-    }
-    #[inline(always)]
-    unsafe fn look_up(indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes {
-        quarters!(vqtbl1q_u8, [vld1q_u8(table.as_ptr().cast()); 4], indices)
-    }
-    #[inline(always)]
-    unsafe fn as_bytes(ints: Self::Ints) -> Self::Bytes {
-        quarters!(vreinterpretq_u8_s32, ints)
-    }
-    #[inline(always)]
-    unsafe fn with_high<const SHIFT: u32>(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
-        let shifted = quarters!(vshlq_u8, b, [vdupq_n_s8(SHIFT as i8); 4]);
-        quarters!(vorrq_u8, a, shifted)
-    }
-    #[inline(always)]
-    unsafe fn with_fifth(codes: Self::Bytes, bits: u64) -> Self::Bytes {
-        // Byte `i` gets the byte with its bit, and keeps that bit.
-        let (bytes, each) = (vreinterpretq_u8_u64(vdupq_n_u64(bits)), vdupq_n_u64(0x8040_2010_0804_0201));
-        let (each, fifth) = (vreinterpretq_u8_u64(each), vdupq_n_u8(16));
-        let order = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
-        let mut with = codes;
-        for i in 0..4 {
-            let of_bit = vqtbl1q_u8(bytes, vaddq_u8(order, vdupq_n_u8(2 * i as u8)));
-            with[i] = vorrq_u8(codes[i], vandq_u8(vtstq_u8(of_bit, each), fifth));
+    fn codes<const SHIFT: u32>(self, bytes: Self::Bytes) -> Self::Bytes {
+        unsafe {
+            // A left shift by a negative number is one to the right.
+            let (shift, three) = ([vdupq_n_s8(-(SHIFT as i8)); 4], [vdupq_n_u8(3); 4]);
+            let shifted = quarters!(vshlq_u8, bytes, shift);
+            quarters!(vandq_u8, shifted, three)
         }
-        with
-    }
-    #[inline(always)]
-    unsafe fn codes<const SHIFT: u32>(bytes: Self::Bytes) -> Self::Bytes {
-        // A left shift by a negative number is one to the right.
-        let (shift, three) = ([vdupq_n_s8(-(SHIFT as i8)); 4], [vdupq_n_u8(3); 4]);
-        let shifted = quarters!(vshlq_u8, bytes, shift);
-        quarters!(vandq_u8, shifted, three)
     }
 
     #[inline(always)]
-    unsafe fn dot(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
-        quarters!(sdot, acc, codes, acts)
+    fn dot(self, acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        unsafe { quarters!(sdot, acc, codes, acts) }
     }
     const ZERO: u8 = 0;
     #[inline(always)]
-    unsafe fn signed_codes(bytes: Self::Bytes) -> Self::Bytes {
+    fn signed_codes(self, bytes: Self::Bytes) -> Self::Bytes {
         bytes
     }
     #[inline(always)]
-    unsafe fn dot_signed(acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
-        quarters!(sdot, acc, codes, acts)
+    fn dot_signed(self, acc: Self::Ints, codes: Self::Bytes, acts: Self::Bytes) -> Self::Ints {
+        unsafe { quarters!(sdot, acc, codes, acts) }
     }
     #[inline(always)]
-    unsafe fn no_sums() -> Self::Sums {
-        [vdupq_n_s32(0); 4]
+    fn no_sums(self) -> Self::Sums {
+        unsafe { [vdupq_n_s32(0); 4] }
     }
     #[inline(always)]
-    unsafe fn dot_packed(sums: Self::Sums, packed: Self::Bytes, acts: [Self::Bytes; 4]) -> Self::Sums {
-        let sums = Self::dot(sums, Self::codes::<0>(packed), acts[0]);
-        let sums = Self::dot(sums, Self::codes::<2>(packed), acts[1]);
-        let sums = Self::dot(sums, Self::codes::<4>(packed), acts[2]);
-        Self::dot(sums, Self::codes::<6>(packed), acts[3])
+    fn dot_packed(self, sums: Self::Sums, packed: Self::Bytes, acts: [Self::Bytes; 4]) -> Self::Sums {
+        let sums = self.dot(sums, self.codes::<0>(packed), acts[0]);
+        let sums = self.dot(sums, self.codes::<2>(packed), acts[1]);
+        let sums = self.dot(sums, self.codes::<4>(packed), acts[2]);
+        self.dot(sums, self.codes::<6>(packed), acts[3])
     }
     #[inline(always)]
-    unsafe fn total(sums: Self::Sums) -> i32 {
-        Self::sum_ints(sums)
+    fn total(self, sums: Self::Sums) -> i32 {
+        self.sum_ints(sums)
     }
 
     #[inline(always)]
-    unsafe fn splat_int(x: i32) -> Self::Ints {
-        [vdupq_n_s32(x); 4]
+    fn splat_int(self, x: i32) -> Self::Ints {
+        unsafe { [vdupq_n_s32(x); 4] }
     }
     #[inline(always)]
-    unsafe fn load_ints(p: *const i32) -> Self::Ints {
-        [vld1q_s32(p), vld1q_s32(p.add(4)), vld1q_s32(p.add(8)), vld1q_s32(p.add(12))]
-    }
-    #[inline(always)]
-    unsafe fn store_ints(p: *mut i32, ints: Self::Ints) {
-        for i in 0..4 {
-            vst1q_s32(p.add(4 * i), ints[i]);
+    fn load_ints(self, p: &[i32; 16]) -> Self::Ints {
+        unsafe {
+            [
+                vld1q_s32(p.as_ptr()),
+                vld1q_s32(p.as_ptr().add(4)),
+                vld1q_s32(p.as_ptr().add(8)),
+                vld1q_s32(p.as_ptr().add(12)),
+            ]
         }
     }
     #[inline(always)]
-    unsafe fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        quarters!(vaddq_s32, a, b)
-    }
-    #[inline(always)]
-    unsafe fn load_u8(p: *const u8) -> Self::Ints {
-        let bytes = vld1q_u8(p);
-        let words = [vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes)];
-        let ints = [
-            vmovl_u16(vget_low_u16(words[0])),
-            vmovl_high_u16(words[0]),
-            vmovl_u16(vget_low_u16(words[1])),
-            vmovl_high_u16(words[1]),
-        ];
-        quarters!(vreinterpretq_s32_u32, ints)
-    }
-    #[inline(always)]
-    unsafe fn shift_right(ints: Self::Ints, n: usize) -> Self::Ints {
-        let left = [vdupq_n_s32(-(n as i32)); 4];
-        quarters!(vshlq_s32, ints, left)
-    }
-    #[inline(always)]
-    unsafe fn shift_left(ints: Self::Ints, n: usize) -> Self::Ints {
-        let left = [vdupq_n_s32(n as i32); 4];
-        quarters!(vshlq_s32, ints, left)
-    }
-    #[inline(always)]
-    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        quarters!(vandq_s32, a, b)
-    }
-    #[inline(always)]
-    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        quarters!(vorrq_s32, a, b)
-    }
-    #[inline(always)]
-    unsafe fn sum_ints(ints: Self::Ints) -> i32 {
-        vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3])))
-    }
-    #[inline(always)]
-    unsafe fn sums_of_8(vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
-        let [a, b, c, d] = Self::sums_of_4(vectors);
-        [Self::add_ints(a, b), Self::add_ints(c, d)]
-    }
-    #[inline(always)]
-    unsafe fn sums_of_4(vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
-        let mut sums = [[vdupq_n_s32(0); 4]; 4];
-        for quarter in 0..4 {
-            for four in 0..4 {
-                let first = 4 * four;
-                let low = vpaddq_s32(vectors[first][quarter], vectors[first + 1][quarter]);
-                let high = vpaddq_s32(vectors[first + 2][quarter], vectors[first + 3][quarter]);
-                sums[quarter][four] = vpaddq_s32(low, high);
+    fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {
+        unsafe {
+            for i in 0..4 {
+                vst1q_s32(p.as_mut_ptr().add(4 * i), ints[i]);
             }
         }
-        sums
     }
     #[inline(always)]
-    unsafe fn halves_to_floats(ints: Self::Ints) -> Self::Floats {
-        let words = quarters!(vmovn_s32, ints);
-        let halves = quarters!(vreinterpret_u8_s16, words);
-        quarters!(widen_f16, halves)
+    fn add_ints(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        unsafe { quarters!(vaddq_s32, a, b) }
     }
     #[inline(always)]
-    unsafe fn to_floats(ints: Self::Ints) -> Self::Floats {
-        quarters!(vcvtq_f32_s32, ints)
-    }
-    #[inline(always)]
-    unsafe fn max_magnitude(a: Self::Ints, x: Self::Floats) -> Self::Ints {
-        let magnitude = quarters!(vabsq_f32, x);
-        let bits = quarters!(vreinterpretq_s32_f32, magnitude);
-        quarters!(vmaxq_s32, a, bits)
-    }
-    #[inline(always)]
-    unsafe fn largest(ints: Self::Ints) -> i32 {
-        vmaxvq_s32(vmaxq_s32(vmaxq_s32(ints[0], ints[1]), vmaxq_s32(ints[2], ints[3])))
-    }
-    #[inline(always)]
-    unsafe fn round(x: Self::Floats) -> Self::Ints {
-        quarters!(vcvtnq_s32_f32, x)
-    }
-    #[inline(always)]
-    unsafe fn store_i8(p: *mut i8, ints: Self::Ints) {
-        let words = quarters!(vmovn_s32, ints);
-        let low = vmovn_s16(vcombine_s16(words[0], words[1]));
-        let high = vmovn_s16(vcombine_s16(words[2], words[3]));
-        vst1q_s8(p, vcombine_s8(low, high));
-    }
-
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::Floats {
-        [vdupq_n_f32(x); 4]
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::Floats {
-        [vld1q_f32(p), vld1q_f32(p.add(4)), vld1q_f32(p.add(8)), vld1q_f32(p.add(12))]
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, x: Self::Floats) {
-        for i in 0..4 {
-            vst1q_f32(p.add(4 * i), x[i]);
+    fn load_u8(self, p: &[u8; 16]) -> Self::Ints {
+        unsafe {
+            let bytes = vld1q_u8(p.as_ptr());
+            let words = [vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes)];
+            let ints = [
+                vmovl_u16(vget_low_u16(words[0])),
+                vmovl_high_u16(words[0]),
+                vmovl_u16(vget_low_u16(words[1])),
+                vmovl_high_u16(words[1]),
+            ];
+            quarters!(vreinterpretq_s32_u32, ints)
         }
     }
     #[inline(always)]
-    unsafe fn load_f16(p: *const u8) -> Self::Floats {
-        let halves = [vld1_u8(p), vld1_u8(p.add(8)), vld1_u8(p.add(16)), vld1_u8(p.add(24))];
-        quarters!(widen_f16, halves)
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u8) -> Self::Floats {
-        let bytes = [vld1_u8(p), vld1_u8(p.add(8)), vld1_u8(p.add(16)), vld1_u8(p.add(24))];
-        let halves = quarters!(vreinterpret_u16_u8, bytes);
-        let wide = quarters!(vshll_n_u16::<16>, halves);
-        quarters!(vreinterpretq_f32_u32, wide)
-    }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> Self::Floats {
-        let bytes = vld1q_s8(p);
-        let words = [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)];
-        let ints = [
-            vmovl_s16(vget_low_s16(words[0])),
-            vmovl_high_s16(words[0]),
-            vmovl_s16(vget_low_s16(words[1])),
-            vmovl_high_s16(words[1]),
-        ];
-        quarters!(vcvtq_f32_s32, ints)
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        quarters!(vaddq_f32, a, b)
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats {
-        quarters!(vmulq_f32, a, b)
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-        quarters!(vfmaq_f32, c, a, b)
-    }
-    #[inline(always)]
-    unsafe fn fnma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
-        quarters!(vfmsq_f32, c, a, b)
-    }
-    #[inline(always)]
-    unsafe fn sum(x: Self::Floats) -> f32 {
-        let four = vaddq_f32(vaddq_f32(x[0], x[2]), vaddq_f32(x[1], x[3]));
-        let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
-        vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
-    }
-
-    #[inline(always)]
-    unsafe fn table(p: *const f32) -> Self::Table {
-        let floats = vld4q_u8(p.cast());
-        [floats.0, floats.1, floats.2, floats.3]
-    }
-    #[inline(always)]
-    unsafe fn signed(p: *const u8, signs: *const u8, part: usize, table: Self::Table) -> Self::Floats {
-        const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-        let index = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(-2 * part as i8)), vdupq_n_u8(3));
-        let signs = signs.add(2 * part);
-        let signs = vcombine_u8(vdup_n_u8(*signs), vdup_n_u8(*signs.add(1)));
-        let signs = vandq_u8(vtstq_u8(signs, vld1q_u8(BITS.as_ptr())), vdupq_n_u8(0x80));
-        look_up(table, index, signs)
-    }
-    #[inline(always)]
-    unsafe fn table4(p: *const u8, part: usize, table: Self::Table) -> Self::Floats {
-        let index = vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(-4 * part as i8)), vdupq_n_u8(15));
-        look_up(table, index, vdupq_n_u8(0))
-    }
-    #[inline(always)]
-    unsafe fn table2(p: *const u8, table: Self::Table) -> Self::Floats {
-        // Each byte four times, shifted by 0, 2, 4 and 6.
-        const BYTES: [u8; 16] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
-        const RIGHT: [i8; 16] = [0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6];
-        let codes = vreinterpretq_u8_u32(vdupq_n_u32(p.cast::<u32>().read_unaligned()));
-        let codes = vqtbl1q_u8(codes, vld1q_u8(BYTES.as_ptr()));
-        let index = vandq_u8(vshlq_u8(codes, vld1q_s8(RIGHT.as_ptr())), vdupq_n_u8(3));
-        look_up(table, index, vdupq_n_u8(0))
-    }
-    #[inline(always)]
-    unsafe fn add_where(bits: *const u8, x: Self::Floats, y: Self::Floats) -> Self::Floats {
-        const BITS: [u32; 4] = [1, 2, 4, 8];
-        let bits = bits.cast::<u16>().read_unaligned();
-        let mut sums = x;
-        for i in 0..4 {
-            let set = vtstq_u32(vdupq_n_u32(u32::from(bits) >> (4 * i)), vld1q_u32(BITS.as_ptr()));
-            sums[i] = vbslq_f32(set, vaddq_f32(x[i], y[i]), x[i]);
+    fn shift_right(self, ints: Self::Ints, n: usize) -> Self::Ints {
+        unsafe {
+            let left = [vdupq_n_s32(-(n as i32)); 4];
+            quarters!(vshlq_s32, ints, left)
         }
-        sums
-    }
-
-    #[inline(always)]
-    unsafe fn f16_to_f32(bits: u16) -> f32 {
-        vgetq_lane_f32::<0>(widen_f16(vreinterpret_u8_u16(vdup_n_u16(bits))))
     }
     #[inline(always)]
-    unsafe fn unpack_q6(low: *const u8, high: *const u8) -> [Self::Bytes; 2] {
-        let (low, high) = (Self::load_bytes(low), [vld1q_u8(high), vld1q_u8(high.add(16))]);
-        // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
-        let (four_bits, two_bits, turned) = (vdupq_n_u8(0x3c), vdupq_n_u8(0xc0), vdupq_n_u8(0x80));
-        let mut unpacked = [low; 2];
-        for i in 0..8 {
-            let (low, high) = (low[i % 4], high[i % 2]);
-            let low = if i < 4 { vshlq_n_u8::<2>(low) } else { vshrq_n_u8::<2>(low) };
-            let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(6 - 2 * (i as i8 / 2))), two_bits);
-            unpacked[i / 4][i % 4] = veorq_u8(vorrq_u8(vandq_u8(low, four_bits), high), turned);
+    fn shift_left(self, ints: Self::Ints, n: usize) -> Self::Ints {
+        unsafe {
+            let left = [vdupq_n_s32(n as i32); 4];
+            quarters!(vshlq_s32, ints, left)
         }
-        unpacked
     }
     #[inline(always)]
-    unsafe fn top_bytes<const J: usize>(bytes: Self::Bytes) -> Self::Ints {
-        // An index beyond the table is a zero.
-        let j = 4 * J as u8;
-        let order = [255, 255, 255, j, 255, 255, 255, j + 1, 255, 255, 255, j + 2, 255, 255, 255, j + 3];
-        let order = [vld1q_u8(order.as_ptr()); 4];
-        let integers = quarters!(vqtbl1q_u8, bytes, order);
-        quarters!(vreinterpretq_s32_u8, integers)
+    fn and(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        unsafe { quarters!(vandq_s32, a, b) }
     }
     #[inline(always)]
-    unsafe fn splat_each4(p: *const f32) -> Self::Floats {
-        [vdupq_n_f32(*p), vdupq_n_f32(*p.add(1)), vdupq_n_f32(*p.add(2)), vdupq_n_f32(*p.add(3))]
+    fn or(self, a: Self::Ints, b: Self::Ints) -> Self::Ints {
+        unsafe { quarters!(vorrq_s32, a, b) }
+    }
+    #[inline(always)]
+    fn sum_ints(self, ints: Self::Ints) -> i32 {
+        unsafe { vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3]))) }
+    }
+    #[inline(always)]
+    fn sums_of_8(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
+        let [a, b, c, d] = self.sums_of_4(vectors);
+        [self.add_ints(a, b), self.add_ints(c, d)]
+    }
+    #[inline(always)]
+    fn sums_of_4(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
+        unsafe {
+            let mut sums = [[vdupq_n_s32(0); 4]; 4];
+            for quarter in 0..4 {
+                for four in 0..4 {
+                    let first = 4 * four;
+                    let low = vpaddq_s32(vectors[first][quarter], vectors[first + 1][quarter]);
+                    let high = vpaddq_s32(vectors[first + 2][quarter], vectors[first + 3][quarter]);
+                    sums[quarter][four] = vpaddq_s32(low, high);
+                }
+            }
+            sums
+        }
+    }
+    #[inline(always)]
+    fn halves_to_floats(self, ints: Self::Ints) -> Self::Floats {
+        unsafe {
+            let words = quarters!(vmovn_s32, ints);
+            let halves = quarters!(vreinterpret_u8_s16, words);
+            quarters!(widen_f16, halves)
+        }
+    }
+    #[inline(always)]
+    fn to_floats(self, ints: Self::Ints) -> Self::Floats {
+        unsafe { quarters!(vcvtq_f32_s32, ints) }
+    }
+    #[inline(always)]
+    fn max_magnitude(self, a: Self::Ints, x: Self::Floats) -> Self::Ints {
+        unsafe {
+            let magnitude = quarters!(vabsq_f32, x);
+            let bits = quarters!(vreinterpretq_s32_f32, magnitude);
+            quarters!(vmaxq_s32, a, bits)
+        }
+    }
+    #[inline(always)]
+    fn largest(self, ints: Self::Ints) -> i32 {
+        unsafe { vmaxvq_s32(vmaxq_s32(vmaxq_s32(ints[0], ints[1]), vmaxq_s32(ints[2], ints[3]))) }
+    }
+    #[inline(always)]
+    fn round(self, x: Self::Floats) -> Self::Ints {
+        unsafe { quarters!(vcvtnq_s32_f32, x) }
+    }
+    #[inline(always)]
+    fn store_i8(self, p: &mut [i8; 16], ints: Self::Ints) {
+        unsafe {
+            let words = quarters!(vmovn_s32, ints);
+            let low = vmovn_s16(vcombine_s16(words[0], words[1]));
+            let high = vmovn_s16(vcombine_s16(words[2], words[3]));
+            vst1q_s8(p.as_mut_ptr(), vcombine_s8(low, high));
+        }
     }
 
     #[inline(always)]
-    unsafe fn prefetch_far(p: *const u8) {
-        asm!("prfm pldl2keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    fn splat(self, x: f32) -> Self::Floats {
+        unsafe { [vdupq_n_f32(x); 4] }
     }
     #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+    fn load(self, p: &[f32; 16]) -> Self::Floats {
+        unsafe {
+            [
+                vld1q_f32(p.as_ptr()),
+                vld1q_f32(p.as_ptr().add(4)),
+                vld1q_f32(p.as_ptr().add(8)),
+                vld1q_f32(p.as_ptr().add(12)),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn store(self, p: &mut [f32; 16], x: Self::Floats) {
+        unsafe {
+            for i in 0..4 {
+                vst1q_f32(p.as_mut_ptr().add(4 * i), x[i]);
+            }
+        }
+    }
+    #[inline(always)]
+    fn load_f32(self, p: &[u8; 64]) -> Self::Floats {
+        unsafe { quarters!(vreinterpretq_f32_u8, self.load_bytes(p)) }
+    }
+    #[inline(always)]
+    fn load_f16(self, p: &[u8; 32]) -> Self::Floats {
+        unsafe {
+            let halves = [
+                vld1_u8(p.as_ptr()),
+                vld1_u8(p.as_ptr().add(8)),
+                vld1_u8(p.as_ptr().add(16)),
+                vld1_u8(p.as_ptr().add(24)),
+            ];
+            quarters!(widen_f16, halves)
+        }
+    }
+    #[inline(always)]
+    fn load_bf16(self, p: &[u8; 32]) -> Self::Floats {
+        unsafe {
+            let bytes = [
+                vld1_u8(p.as_ptr()),
+                vld1_u8(p.as_ptr().add(8)),
+                vld1_u8(p.as_ptr().add(16)),
+                vld1_u8(p.as_ptr().add(24)),
+            ];
+            let halves = quarters!(vreinterpret_u16_u8, bytes);
+            let wide = quarters!(vshll_n_u16::<16>, halves);
+            quarters!(vreinterpretq_f32_u32, wide)
+        }
+    }
+    #[inline(always)]
+    fn load_i8(self, p: &[i8; 16]) -> Self::Floats {
+        unsafe {
+            let bytes = vld1q_s8(p.as_ptr());
+            let words = [vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes)];
+            let ints = [
+                vmovl_s16(vget_low_s16(words[0])),
+                vmovl_high_s16(words[0]),
+                vmovl_s16(vget_low_s16(words[1])),
+                vmovl_high_s16(words[1]),
+            ];
+            quarters!(vcvtq_f32_s32, ints)
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        unsafe { quarters!(vaddq_f32, a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
+        unsafe { quarters!(vmulq_f32, a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        unsafe { quarters!(vfmaq_f32, c, a, b) }
+    }
+    #[inline(always)]
+    fn fnma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
+        unsafe { quarters!(vfmsq_f32, c, a, b) }
+    }
+    #[inline(always)]
+    fn sum(self, x: Self::Floats) -> f32 {
+        unsafe {
+            let four = vaddq_f32(vaddq_f32(x[0], x[2]), vaddq_f32(x[1], x[3]));
+            let two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
+            vget_lane_f32::<0>(two) + vget_lane_f32::<1>(two)
+        }
+    }
+
+    #[inline(always)]
+    fn table(self, p: &[f32; 16]) -> Self::Table {
+        unsafe {
+            let floats = vld4q_u8(p.as_ptr().cast());
+            [floats.0, floats.1, floats.2, floats.3]
+        }
+    }
+    #[inline(always)]
+    fn signed(self, p: &[u8; 16], signs: &[u8; 2], part: usize, table: Self::Table) -> Self::Floats {
+        unsafe {
+            const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+            let index = vandq_u8(vshlq_u8(vld1q_u8(p.as_ptr()), vdupq_n_s8(-2 * part as i8)), vdupq_n_u8(3));
+            let signs = vcombine_u8(vdup_n_u8(signs[0]), vdup_n_u8(signs[1]));
+            let signs = vandq_u8(vtstq_u8(signs, vld1q_u8(BITS.as_ptr())), vdupq_n_u8(0x80));
+            look_up(table, index, signs)
+        }
+    }
+    #[inline(always)]
+    fn table4(self, p: &[u8; 16], part: usize, table: Self::Table) -> Self::Floats {
+        unsafe {
+            let index = vandq_u8(vshlq_u8(vld1q_u8(p.as_ptr()), vdupq_n_s8(-4 * part as i8)), vdupq_n_u8(15));
+            look_up(table, index, vdupq_n_u8(0))
+        }
+    }
+    #[inline(always)]
+    fn table2(self, p: &[u8; 4], table: Self::Table) -> Self::Floats {
+        unsafe {
+            // Each byte four times, shifted by 0, 2, 4 and 6.
+            const BYTES: [u8; 16] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
+            const RIGHT: [i8; 16] = [0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6];
+            let codes = vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(*p)));
+            let codes = vqtbl1q_u8(codes, vld1q_u8(BYTES.as_ptr()));
+            let index = vandq_u8(vshlq_u8(codes, vld1q_s8(RIGHT.as_ptr())), vdupq_n_u8(3));
+            look_up(table, index, vdupq_n_u8(0))
+        }
+    }
+    #[inline(always)]
+    fn add_where(self, bits: &[u8; 2], x: Self::Floats, y: Self::Floats) -> Self::Floats {
+        unsafe {
+            const BITS: [u32; 4] = [1, 2, 4, 8];
+            let bits = u16::from_le_bytes(*bits);
+            let mut sums = x;
+            for i in 0..4 {
+                let set = vtstq_u32(vdupq_n_u32(u32::from(bits) >> (4 * i)), vld1q_u32(BITS.as_ptr()));
+                sums[i] = vbslq_f32(set, vaddq_f32(x[i], y[i]), x[i]);
+            }
+            sums
+        }
+    }
+
+    #[inline(always)]
+    fn f16_to_f32(self, bits: u16) -> f32 {
+        unsafe { vgetq_lane_f32::<0>(widen_f16(vreinterpret_u8_u16(vdup_n_u16(bits)))) }
+    }
+    #[inline(always)]
+    fn unpack_q6(self, low: &[u8; 64], high: &[u8; 32]) -> [Self::Bytes; 2] {
+        unsafe {
+            let (low, high) =
+                (self.load_bytes(low), [vld1q_u8(high.as_ptr()), vld1q_u8(high.as_ptr().add(16))]);
+            // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+            let (four_bits, two_bits, turned) = (vdupq_n_u8(0x3c), vdupq_n_u8(0xc0), vdupq_n_u8(0x80));
+            let mut unpacked = [low; 2];
+            for i in 0..8 {
+                let (low, high) = (low[i % 4], high[i % 2]);
+                let low = if i < 4 { vshlq_n_u8::<2>(low) } else { vshrq_n_u8::<2>(low) };
+                let high = vandq_u8(vshlq_u8(high, vdupq_n_s8(6 - 2 * (i as i8 / 2))), two_bits);
+                unpacked[i / 4][i % 4] = veorq_u8(vorrq_u8(vandq_u8(low, four_bits), high), turned);
+            }
+            unpacked
+        }
+    }
+    #[inline(always)]
+    fn top_bytes<const J: usize>(self, bytes: Self::Bytes) -> Self::Ints {
+        unsafe {
+            // An index beyond the table is a zero.
+            let j = 4 * J as u8;
+            let order = [255, 255, 255, j, 255, 255, 255, j + 1, 255, 255, 255, j + 2, 255, 255, 255, j + 3];
+            let order = [vld1q_u8(order.as_ptr()); 4];
+            let integers = quarters!(vqtbl1q_u8, bytes, order);
+            quarters!(vreinterpretq_s32_u8, integers)
+        }
+    }
+    #[inline(always)]
+    fn splat_each4(self, p: &[f32; 4]) -> Self::Floats {
+        unsafe { [vdupq_n_f32(p[0]), vdupq_n_f32(p[1]), vdupq_n_f32(p[2]), vdupq_n_f32(p[3])] }
+    }
+
+    #[inline(always)]
+    fn prefetch_far(self, p: *const u8) {
+        unsafe {
+            asm!("prfm pldl2keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+        }
+    }
+    #[inline(always)]
+    fn prefetch(self, p: *const u8) {
+        unsafe {
+            asm!("prfm pldl1keep, [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
+        }
     }
 }
 
 /// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are signed as
 /// well.
+///
+/// # Safety
+/// The processor has `sdot`.
 #[inline(always)]
 unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t {
-    let mut acc = acc;
-    // The intrinsic for it is not stable yet.
-    asm!(
-        "sdot {acc:v}.4s, {codes:v}.16b, {acts:v}.16b",
-        acc = inout(vreg) acc,
-        codes = in(vreg) codes,
-        acts = in(vreg) acts,
-        options(pure, nomem, nostack, preserves_flags)
-    );
-    acc
+    unsafe {
+        let mut acc = acc;
+        // The intrinsic for it is not stable yet.
+        asm!(
+            "sdot {acc:v}.4s, {codes:v}.16b, {acts:v}.16b",
+            acc = inout(vreg) acc,
+            codes = in(vreg) codes,
+            acts = in(vreg) acts,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+        acc
+    }
 }
 
 /// Rows and columns of four rows exchanged.
+///
+/// # Safety
+/// The processor has NEON.
 #[inline(always)]
 unsafe fn turned4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
-    // Columns `c` and `2 + c` of two rows, for each `c`.
-    let first = [vtrn1q_u32(v[0], v[1]), vtrn2q_u32(v[0], v[1])];
-    let second = [vtrn1q_u32(v[2], v[3]), vtrn2q_u32(v[2], v[3])];
-    let mut columns = v;
-    for c in 0..2 {
-        let (a, b) = (vreinterpretq_u64_u32(first[c]), vreinterpretq_u64_u32(second[c]));
-        columns[c] = vreinterpretq_u32_u64(vtrn1q_u64(a, b));
-        columns[2 + c] = vreinterpretq_u32_u64(vtrn2q_u64(a, b));
+    unsafe {
+        // Columns `c` and `2 + c` of two rows, for each `c`.
+        let first = [vtrn1q_u32(v[0], v[1]), vtrn2q_u32(v[0], v[1])];
+        let second = [vtrn1q_u32(v[2], v[3]), vtrn2q_u32(v[2], v[3])];
+        let mut columns = v;
+        for c in 0..2 {
+            let (a, b) = (vreinterpretq_u64_u32(first[c]), vreinterpretq_u64_u32(second[c]));
+            columns[c] = vreinterpretq_u32_u64(vtrn1q_u64(a, b));
+            columns[2 + c] = vreinterpretq_u32_u64(vtrn2q_u64(a, b));
+        }
+        columns
     }
-    columns
 }
 
 /// The floats at 16 indices, their last bytes changed by `turn`.
+///
+/// # Safety
+/// The processor has NEON.
 #[inline(always)]
 unsafe fn look_up(table: [uint8x16_t; 4], index: uint8x16_t, turn: uint8x16_t) -> [float32x4_t; 4] {
-    let bytes = quarters!(vqtbl1q_u8, table, [index; 4]);
-    let last = veorq_u8(bytes[3], turn);
-    let low = [vzip1q_u8(bytes[0], bytes[1]), vzip2q_u8(bytes[0], bytes[1])];
-    let high = [vzip1q_u8(bytes[2], last), vzip2q_u8(bytes[2], last)];
-    let words = |i: usize| (vreinterpretq_u16_u8(low[i]), vreinterpretq_u16_u8(high[i]));
-    let (first, second) = (words(0), words(1));
-    [
-        vreinterpretq_f32_u16(vzip1q_u16(first.0, first.1)),
-        vreinterpretq_f32_u16(vzip2q_u16(first.0, first.1)),
-        vreinterpretq_f32_u16(vzip1q_u16(second.0, second.1)),
-        vreinterpretq_f32_u16(vzip2q_u16(second.0, second.1)),
-    ]
+    unsafe {
+        let bytes = quarters!(vqtbl1q_u8, table, [index; 4]);
+        let last = veorq_u8(bytes[3], turn);
+        let low = [vzip1q_u8(bytes[0], bytes[1]), vzip2q_u8(bytes[0], bytes[1])];
+        let high = [vzip1q_u8(bytes[2], last), vzip2q_u8(bytes[2], last)];
+        let words = |i: usize| (vreinterpretq_u16_u8(low[i]), vreinterpretq_u16_u8(high[i]));
+        let (first, second) = (words(0), words(1));
+        [
+            vreinterpretq_f32_u16(vzip1q_u16(first.0, first.1)),
+            vreinterpretq_f32_u16(vzip2q_u16(first.0, first.1)),
+            vreinterpretq_f32_u16(vzip1q_u16(second.0, second.1)),
+            vreinterpretq_f32_u16(vzip2q_u16(second.0, second.1)),
+        ]
+    }
 }
 
 /// Four f16 as floats.
+///
+/// # Safety
+/// The processor has NEON.
 #[inline(always)]
 unsafe fn widen_f16(halves: uint8x8_t) -> float32x4_t {
-    vcvt_f32_f16(vreinterpret_f16_u8(halves))
+    unsafe { vcvt_f32_f16(vreinterpret_f16_u8(halves)) }
 }

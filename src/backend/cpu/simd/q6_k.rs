@@ -11,7 +11,7 @@
 //! `2^26` times until the scale: activations above 1e28 overflow.
 #![allow(unsafe_code)]
 
-use super::lanes::{Kernel, Lanes};
+use super::lanes::{Kernel, Lanes, array};
 use super::{ARRANGED_ROWS, F32Rows, Product, Scratch, Tile};
 
 /// Weights and bytes of a block: low bits, high bits, 16 i8 scales of groups, an f16 scale.
@@ -57,19 +57,16 @@ impl Kernel for Q6K<'_, '_> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(mut self) {
+    fn run<L: Lanes>(mut self, l: L) {
         let mut rows = self.tile.rows();
         // Each has an accumulator and a sum of four products, beside four vectors of weights.
         let most = L::FLOAT_BLOCK.1.min(ARRANGED_ROWS);
         while !rows.is_empty() {
-            // SAFETY: as for this function; `new` checked every length.
-            unsafe {
-                match rows.len().min(most) {
-                    1 => self.rows::<L, 1>(rows.start),
-                    2 => self.rows::<L, 2>(rows.start),
-                    3 => self.rows::<L, 3>(rows.start),
-                    _ => self.rows::<L, 6>(rows.start),
-                }
+            match rows.len().min(most) {
+                1 => self.rows::<L, 1>(l, rows.start),
+                2 => self.rows::<L, 2>(l, rows.start),
+                3 => self.rows::<L, 3>(l, rows.start),
+                _ => self.rows::<L, 6>(l, rows.start),
             }
             rows.start += rows.len().min(most);
         }
@@ -78,19 +75,16 @@ impl Kernel for Q6K<'_, '_> {
 
 impl Q6K<'_, '_> {
     /// Multiplies `T` activation rows, or those that there are.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn rows<L: Lanes, const T: usize>(&mut self, first_row: usize) {
+    fn rows<L: Lanes, const T: usize>(&mut self, l: L, first_row: usize) {
         let (cols, end) = (self.product.cols, self.tile.rows().end);
         for (t, interleaved) in self.scratch.floats.chunks_exact_mut(cols).take(T).enumerate() {
             interleave(self.acts.row((first_row + t).min(end - 1)), interleaved);
         }
         let acts = self.scratch.floats[..T * cols].as_ptr();
         for output in 0..self.tile.cols().len() {
-            // SAFETY: as for this function; a row of weights and `T` of activations lie behind the pointers.
-            let sums = unsafe { dots::<L, T>(self.product.row(output).as_ptr(), acts, cols) };
+            // SAFETY: a row of weights and `T` of activations lie behind the pointers.
+            let sums = unsafe { dots::<L, T>(l, self.product.row(output).as_ptr(), acts, cols) };
             for t in 0..T.min(end - first_row) {
                 let out = &mut self.tile.row_mut(first_row + t)[output];
                 self.product.finish(out, output, sums[t]);
@@ -115,44 +109,49 @@ fn interleave(x: &[f32], interleaved: &mut [f32]) {
 /// Products of a weight row with `T` rows of interleaved activations.
 ///
 /// # Safety
-/// As [`Lanes`]; the pointers have a row of `cols` weights and `T` rows of `cols` floats behind them.
+/// The pointers have a row of `cols` weights and `T` rows of `cols` floats behind them.
 #[inline(always)]
-unsafe fn dots<L: Lanes, const T: usize>(weights: *const u8, acts: *const f32, cols: usize) -> [f32; T] {
-    // SAFETY: as for this function.
+unsafe fn dots<L: Lanes, const T: usize>(
+    l: L,
+    weights: *const u8,
+    acts: *const f32,
+    cols: usize,
+) -> [f32; T] {
+    // SAFETY: blocks lie within the row of weights, and their inputs within those of activations.
     unsafe {
-        let mut acc = [L::splat(0.0); T];
+        let mut acc = [l.splat(0.0); T];
         for block in 0..cols / BLOCK {
             let (acts, block) = (acts.add(block * BLOCK), weights.add(block * BYTES));
             for line in (0..BYTES).step_by(64) {
-                L::prefetch(block.wrapping_add(line + AHEAD));
+                l.prefetch(block.wrapping_add(line + AHEAD));
             }
-            let scale = L::splat(L::f16_to_f32(block.add(SCALE).cast::<u16>().read_unaligned()) / ONE);
+            let scale = l.splat(l.f16_to_f32(block.add(SCALE).cast::<u16>().read_unaligned()) / ONE);
             let mut scales = [0.0; 16];
-            L::store(scales.as_mut_ptr(), L::mul(scale, L::load_i8(block.add(SCALES).cast())));
+            l.store(&mut scales, l.mul(scale, l.load_i8(array(block.add(SCALES).cast()))));
             for half in 0..2 {
-                let bytes = L::unpack_q6(block.add(64 * half), block.add(HIGH + 32 * half));
+                let bytes = l.unpack_q6(array(block.add(64 * half)), array(block.add(HIGH + 32 * half)));
                 for i in 0..2 {
                     let weights = [
-                        L::to_floats(L::top_bytes::<0>(bytes[i])),
-                        L::to_floats(L::top_bytes::<1>(bytes[i])),
-                        L::to_floats(L::top_bytes::<2>(bytes[i])),
-                        L::to_floats(L::top_bytes::<3>(bytes[i])),
+                        l.to_floats(l.top_bytes::<0>(bytes[i])),
+                        l.to_floats(l.top_bytes::<1>(bytes[i])),
+                        l.to_floats(l.top_bytes::<2>(bytes[i])),
+                        l.to_floats(l.top_bytes::<3>(bytes[i])),
                     ];
-                    let scale = L::splat_each4(scales.as_ptr().add(8 * half + 4 * i));
+                    let scale = l.splat_each4(array(scales.as_ptr().add(8 * half + 4 * i)));
                     for t in 0..T {
                         let x = acts.add(t * cols + 128 * half + 64 * i);
-                        let mut sum = L::mul(weights[0], L::load(x));
+                        let mut sum = l.mul(weights[0], l.load(array(x)));
                         for j in 1..4 {
-                            sum = L::fma(weights[j], L::load(x.add(16 * j)), sum);
+                            sum = l.fma(weights[j], l.load(array(x.add(16 * j))), sum);
                         }
-                        acc[t] = L::fma(scale, sum, acc[t]);
+                        acc[t] = l.fma(scale, sum, acc[t]);
                     }
                 }
             }
         }
         let mut sums = [0.0; T];
         for t in 0..T {
-            sums[t] = L::sum(acc[t]);
+            sums[t] = l.sum(acc[t]);
         }
         sums
     }

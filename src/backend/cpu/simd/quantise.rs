@@ -1,5 +1,4 @@
 //! Rounding of activations to int8.
-#![allow(unsafe_code)]
 
 use super::lanes::{Kernel, Lanes};
 use super::{MAX_ACT, RowQuant, interleaved, padded};
@@ -24,38 +23,36 @@ impl Kernel for Quantise<'_> {
     type Out = RowQuant;
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(self) -> RowQuant {
+    fn run<L: Lanes>(self, l: L) -> RowQuant {
         let Self { x, q } = self;
         let (chunks, rest) = x.as_chunks::<16>();
-        // SAFETY: as for this function; each 16 values have 16 places next to each other.
-        unsafe {
-            // As integers, the bits of magnitudes have their order, with NaN above everything.
-            let mut largest = L::splat_int(0);
-            for chunk in chunks {
-                largest = L::max_magnitude(largest, L::load(chunk.as_ptr()));
-            }
-            let largest = rest.iter().fold(L::largest(largest) as u32, |max, x| max.max(x.abs().to_bits()));
-            if x.len() != q.len() || largest > MAX_ACT.to_bits() {
-                q.fill(0);
-            }
-            if largest > MAX_ACT.to_bits() {
-                return RowQuant { scale: 0.0, sum: 0 };
-            }
-            let scale = 127.0 / f32::from_bits(largest).max(1e-5);
-            let mut sums = L::splat_int(0);
-            for (i, chunk) in chunks.iter().enumerate() {
-                let values = L::round(L::mul(L::load(chunk.as_ptr()), L::splat(scale)));
-                sums = L::add_ints(sums, values);
-                L::store_i8(q[interleaved(16 * i)..][..16].as_mut_ptr(), values);
-            }
-            let mut sum = L::sum_ints(sums);
-            for (k, x) in x.iter().enumerate().skip(16 * chunks.len()) {
-                let value = (x * scale).round_ties_even() as i8;
-                q[interleaved(k)] = value;
-                sum += i32::from(value);
-            }
-            RowQuant { scale, sum }
+        // As integers, the bits of magnitudes have their order, with NaN above everything.
+        let mut largest = l.splat_int(0);
+        for chunk in chunks {
+            largest = l.max_magnitude(largest, l.load(chunk));
         }
+        let largest = rest.iter().fold(l.largest(largest) as u32, |max, x| max.max(x.abs().to_bits()));
+        if x.len() != q.len() || largest > MAX_ACT.to_bits() {
+            q.fill(0);
+        }
+        if largest > MAX_ACT.to_bits() {
+            return RowQuant { scale: 0.0, sum: 0 };
+        }
+        let scale = 127.0 / f32::from_bits(largest).max(1e-5);
+        let mut sums = l.splat_int(0);
+        for (i, chunk) in chunks.iter().enumerate() {
+            let values = l.round(l.mul(l.load(chunk), l.splat(scale)));
+            sums = l.add_ints(sums, values);
+            let places = q[interleaved(16 * i)..].first_chunk_mut().expect("16 places next to each other");
+            l.store_i8(places, values);
+        }
+        let mut sum = l.sum_ints(sums);
+        for (k, x) in x.iter().enumerate().skip(16 * chunks.len()) {
+            let value = (x * scale).round_ties_even() as i8;
+            q[interleaved(k)] = value;
+            sum += i32::from(value);
+        }
+        RowQuant { scale, sum }
     }
 }
 
@@ -70,9 +67,8 @@ impl Kernel for RoundBlocks<'_> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
-        // SAFETY: as for this function.
-        unsafe { round_blocks_in_vectors::<L>(self.x, self.q, self.blocks) }
+    fn run<L: Lanes>(self, l: L) {
+        round_blocks_in_vectors(l, self.x, self.q, self.blocks);
     }
 }
 
@@ -96,32 +92,26 @@ pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
 }
 
 /// [`round_blocks`] in vectors.
-///
-/// # Safety
-/// As [`Lanes`].
 #[inline(always)]
-unsafe fn round_blocks_in_vectors<L: Lanes>(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
+fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
     let whole = x.len() / ActQuant::BLOCK;
     for i in 0..whole {
-        let (x, q) = (&x[32 * i..][..32], &mut q[32 * i..][..32]);
-        // SAFETY: as for this function; there are twice 16.
-        unsafe {
-            let (first, second) = (L::load(x.as_ptr()), L::load(x.as_ptr().add(16)));
-            // As integers, the bits of magnitudes have their order, with NaN above everything.
-            let largest = L::max_magnitude(L::max_magnitude(L::splat_int(0), first), second);
-            let (scale, inverse) = scale_of(f32::from_bits(L::largest(largest) as u32));
-            let mut halves = [first, second];
-            if inverse == 0.0 {
-                halves = [L::splat(0.0); 2];
-            }
-            let mut sums = [0; 2];
-            for half in 0..2 {
-                let values = L::round(L::mul(halves[half], L::splat(inverse)));
-                L::store_i8(q.as_mut_ptr().add(16 * half), values);
-                sums[half] = L::sum_ints(values);
-            }
-            blocks[i] = of_block(scale, sums);
+        let x = x[32 * i..][..32].as_chunks::<16>().0;
+        let q = q[32 * i..][..32].as_chunks_mut::<16>().0;
+        let mut halves = [l.load(&x[0]), l.load(&x[1])];
+        // As integers, the bits of magnitudes have their order, with NaN above everything.
+        let largest = l.max_magnitude(l.max_magnitude(l.splat_int(0), halves[0]), halves[1]);
+        let (scale, inverse) = scale_of(f32::from_bits(l.largest(largest) as u32));
+        if inverse == 0.0 {
+            halves = [l.splat(0.0); 2];
         }
+        let mut sums = [0; 2];
+        for half in 0..2 {
+            let values = l.round(l.mul(halves[half], l.splat(inverse)));
+            l.store_i8(&mut q[half], values);
+            sums[half] = l.sum_ints(values);
+        }
+        blocks[i] = of_block(scale, sums);
     }
     let at = whole * ActQuant::BLOCK;
     round_blocks(&x[at..], &mut q[at..], &mut blocks[whole..]);

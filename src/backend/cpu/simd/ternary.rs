@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::lanes::{Kernel, Lanes};
+use super::lanes::{Kernel, Lanes, array, array_mut};
 use super::{I8Rows, MANY_ROWS, Product, Scratch, Tile, UNIT, padded};
 
 /// How a ternary type keeps 256 weights.
@@ -35,15 +35,9 @@ pub trait Form {
     }
 
     /// The codes of groups 0 to 3 of 64 bytes.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn codes<L: Lanes>(bytes: L::Bytes) -> [L::Bytes; 4] {
-        // SAFETY: as for this function.
-        Self::order(unsafe {
-            [L::codes::<0>(bytes), L::codes::<2>(bytes), L::codes::<4>(bytes), L::codes::<6>(bytes)]
-        })
+    fn codes<L: Lanes>(l: L, bytes: L::Bytes) -> [L::Bytes; 4] {
+        Self::order([l.codes::<0>(bytes), l.codes::<2>(bytes), l.codes::<4>(bytes), l.codes::<6>(bytes)])
     }
 }
 
@@ -116,37 +110,31 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(mut self) {
+    fn run<L: Lanes>(mut self, l: L) {
         let rows = self.tile.rows();
-        // SAFETY: as for this function; `new` checked every length.
-        unsafe {
-            if rows.len() > L::FEW_ROWS.max(MANY_ROWS - 1) {
-                return match (L::ROWS, L::STRIP_VECTORS) {
-                    (8, 3) => self.gemm::<L, 8, 4, 3>(),
-                    _ => self.gemm::<L, 4, 2, 1>(),
-                };
-            }
-            let mut row = rows.start;
-            while row < rows.end {
-                row += match rows.end - row {
-                    1 => self.few::<L, 1, TOGETHER>(row),
-                    2 if !L::IS_FETCHED => self.few::<L, 2, TOGETHER>(row),
-                    3 if !L::IS_FETCHED => self.few::<L, 3, TOGETHER>(row),
-                    5.. if L::FEW_ROWS == 8 => self.few::<L, 8, 2>(row),
-                    _ => self.few::<L, 4, TOGETHER>(row),
-                };
-            }
+        if rows.len() > L::FEW_ROWS.max(MANY_ROWS - 1) {
+            return match (L::ROWS, L::STRIP_VECTORS) {
+                (8, 3) => self.gemm::<L, 8, 4, 3>(l),
+                _ => self.gemm::<L, 4, 2, 1>(l),
+            };
+        }
+        let mut row = rows.start;
+        while row < rows.end {
+            row += match rows.end - row {
+                1 => self.few::<L, 1, TOGETHER>(l, row),
+                2 if !L::IS_FETCHED => self.few::<L, 2, TOGETHER>(l, row),
+                3 if !L::IS_FETCHED => self.few::<L, 3, TOGETHER>(l, row),
+                5.. if L::FEW_ROWS == 8 => self.few::<L, 8, 2>(l, row),
+                _ => self.few::<L, 4, TOGETHER>(l, row),
+            };
         }
     }
 }
 
 impl<F: Form> Ternary<'_, '_, F> {
     /// Multiplies `T` activation rows, or those that there are, `R` weight rows at a time. Returns `T`.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn few<L: Lanes, const T: usize, const R: usize>(&mut self, first_row: usize) -> usize {
+    fn few<L: Lanes, const T: usize, const R: usize>(&mut self, l: L, first_row: usize) -> usize {
         let end = self.tile.rows().end;
         let acts: [*const i8; T] =
             std::array::from_fn(|t| self.acts.row((first_row + t).min(end - 1)).as_ptr());
@@ -161,88 +149,76 @@ impl<F: Form> Ternary<'_, '_, F> {
                     let row = (first + some + r).min(outputs - 1);
                     self.product.weights[row * self.product.row_bytes..].as_ptr()
                 });
-                // SAFETY: as for this function; every pointer has a whole row behind it.
+                // SAFETY: every pointer has a whole row behind it.
                 unsafe {
                     if T == 1 && !F::SCALED {
-                        one_row::<L, F, R>(weights, acts[0], self.product.cols, &mut sums[0][some..][..R]);
+                        one_row::<L, F, R>(l, weights, acts[0], self.product.cols, &mut sums[0][some..][..R]);
                         continue;
                     }
                     let place = some..some + R;
                     let sums = sums.each_mut().map(|sums| &mut sums[place.clone()]);
                     let values = values.each_mut().map(|values| &mut values[place.clone()]);
-                    dots::<L, F, T, R>(weights, acts, self.product.cols, sums, values);
+                    dots::<L, F, T, R>(l, weights, acts, self.product.cols, sums, values);
                 }
             }
             for t in 0..T.min(end - first_row) {
-                // SAFETY: as for this function.
-                unsafe {
-                    let value = if F::SCALED {
-                        [L::load(values[t].as_ptr())]
-                    } else {
-                        self.of_sums::<L, 1>([L::load_ints(sums[t].as_ptr())], first_row + t)
-                    };
-                    self.finish::<L, 1>(value, first_row + t, first);
-                }
+                let value = if F::SCALED {
+                    [l.load(&values[t])]
+                } else {
+                    self.of_sums::<L, 1>(l, [l.load_ints(&sums[t])], first_row + t)
+                };
+                self.finish::<L, 1>(l, value, first_row + t, first);
             }
         }
         T
     }
 
     /// The products of weights without scales of their own, but for the division by the activations' scale.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn of_sums<L: Lanes, const N: usize>(&self, sums: [L::Ints; N], row: usize) -> [L::Floats; N] {
-        // SAFETY: as for this function.
-        unsafe {
-            let all = L::splat_int(-self.acts.quant[row].sum);
-            let mut values = [L::splat(0.0); N];
-            for n in 0..N {
-                values[n] = L::to_floats(L::add_ints(sums[n], all));
-            }
-            values
+    fn of_sums<L: Lanes, const N: usize>(&self, l: L, sums: [L::Ints; N], row: usize) -> [L::Floats; N] {
+        let all = l.splat_int(-self.acts.quant[row].sum);
+        let mut values = [l.splat(0.0); N];
+        for n in 0..N {
+            values[n] = l.to_floats(l.add_ints(sums[n], all));
         }
+        values
     }
 
     /// Divides by the activations' scale, applies what the layer has, and writes `16 N` outputs, or those
     /// that there are.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn finish<L: Lanes, const N: usize>(&mut self, values: [L::Floats; N], row: usize, first: usize) {
+    fn finish<L: Lanes, const N: usize>(&mut self, l: L, values: [L::Floats; N], row: usize, first: usize) {
         let product = self.product;
         let out = &mut self.tile.row_mut(row)[first..];
-        // SAFETY: as for this function; full vectors go where 16 outputs are.
+        // SAFETY: full vectors go where 16 outputs are.
         unsafe {
-            let by = Divisor::<L>::new(self.acts.quant[row].scale);
+            let by = Divisor::new(l, self.acts.quant[row].scale);
             for n in 0..N {
-                let mut value = by.divide(values[n]);
+                let mut value = by.divide(l, values[n]);
                 if !F::SCALED {
                     let scale = match product.row_scales {
-                        Some(scales) => L::load(scales[first + 16 * n..][..16].as_ptr()),
-                        None => L::splat(product.tensor_scale),
+                        Some(scales) => l.load(array(scales[first + 16 * n..][..16].as_ptr())),
+                        None => l.splat(product.tensor_scale),
                     };
-                    value = L::mul(value, scale);
+                    value = l.mul(value, scale);
                 }
                 if out.len() < 16 * (n + 1) {
                     let mut values = [0.0; 16];
-                    L::store(values.as_mut_ptr(), value);
+                    l.store(&mut values, value);
                     for (i, (out, value)) in out.iter_mut().skip(16 * n).zip(values).enumerate() {
                         product.finish(out, first + 16 * n + i, value);
                     }
                     return;
                 }
-                value = L::mul(value, L::splat(product.factor));
+                value = l.mul(value, l.splat(product.factor));
                 if let Some(bias) = product.bias {
-                    value = L::add(value, L::load(bias[first + 16 * n..][..16].as_ptr()));
+                    value = l.add(value, l.load(array(bias[first + 16 * n..][..16].as_ptr())));
                 }
                 let out = out.as_mut_ptr().add(16 * n);
                 if product.add {
-                    value = L::add(L::load(out), value);
+                    value = l.add(l.load(array(out)), value);
                 }
-                L::store(out, value);
+                l.store(array_mut(out), value);
             }
         }
     }
@@ -256,21 +232,15 @@ struct Divisor<L: Lanes> {
 }
 
 impl<L: Lanes> Divisor<L> {
-    /// # Safety
-    /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn new(divisor: f32) -> Self {
-        // SAFETY: as for this function.
-        unsafe { Self { divisor: L::splat(divisor), reciprocal: L::splat(1.0 / divisor) } }
+    fn new(l: L, divisor: f32) -> Self {
+        Self { divisor: l.splat(divisor), reciprocal: l.splat(1.0 / divisor) }
     }
 
-    /// # Safety
-    /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn divide(&self, x: L::Floats) -> L::Floats {
+    fn divide(&self, l: L, x: L::Floats) -> L::Floats {
         let Self { divisor, reciprocal } = *self;
-        // SAFETY: as for this function.
-        unsafe { L::divide(x, divisor, reciprocal) }
+        l.divide(x, divisor, reciprocal)
     }
 }
 
@@ -278,35 +248,36 @@ impl<L: Lanes> Divisor<L> {
 /// single-token steps.
 ///
 /// # Safety
-/// As [`Lanes`]; each pointer has a row of `cols` behind it.
+/// Each pointer has a row of `cols` behind it.
 #[inline(always)]
 unsafe fn one_row<L: Lanes, F: Form, const R: usize>(
+    l: L,
     weights: [*const u8; R],
     acts: *const i8,
     cols: usize,
     sums: &mut [i32],
 ) {
-    // SAFETY: as for this function: a row has `cols / UNIT` units and perhaps half a one.
+    // SAFETY: a row has `cols / UNIT` units and perhaps half a one; rows of activations are padded.
     unsafe {
-        let mut acc = [L::no_sums(); R];
+        let mut acc = [l.no_sums(); R];
         for unit in 0..cols / UNIT {
-            let acts = F::order(groups::<L>(acts.add(unit * UNIT)));
+            let acts = F::order(groups(l, acts.add(unit * UNIT)));
             for r in 0..R {
                 let p = weights[r].add(unit * F::UNIT_BYTES);
-                L::prefetch(p.wrapping_add(AHEAD));
-                acc[r] = L::dot_packed(acc[r], L::load_bytes(p), acts);
+                l.prefetch(p.wrapping_add(AHEAD));
+                acc[r] = l.dot_packed(acc[r], l.load_bytes(array(p)), acts);
             }
         }
         if !cols.is_multiple_of(UNIT) {
             let unit = cols / UNIT;
-            let acts = F::order(groups::<L>(acts.add(unit * UNIT)));
+            let acts = F::order(groups(l, acts.add(unit * UNIT)));
             for r in 0..R {
                 let p = weights[r].add(unit * F::UNIT_BYTES);
-                acc[r] = L::dot_packed(acc[r], L::load_half(p), acts);
+                acc[r] = l.dot_packed(acc[r], l.load_half(array(p)), acts);
             }
         }
         for r in 0..R {
-            sums[r] = L::total(acc[r]);
+            sums[r] = l.total(acc[r]);
         }
     }
 }
@@ -315,73 +286,75 @@ unsafe fn one_row<L: Lanes, F: Form, const R: usize>(
 /// have no scales of their own, else scaled ones into `values`.
 ///
 /// # Safety
-/// As [`Lanes`]; each pointer has a row of `cols` behind it.
+/// Each pointer has a row of `cols` behind it.
 #[inline(always)]
 unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
+    l: L,
     weights: [*const u8; R],
     acts: [*const i8; T],
     cols: usize,
     sums: [&mut [i32]; T],
     values: [&mut [f32]; T],
 ) {
-    // SAFETY: as for this function: a row has `cols / UNIT` units and perhaps half a one.
+    // SAFETY: a row has `cols / UNIT` units and perhaps half a one; rows of activations are padded.
     unsafe {
-        let mut acc = [[L::splat_int(0); R]; T];
+        let mut acc = [[l.splat_int(0); R]; T];
         for unit in 0..cols.div_ceil(UNIT) {
             let acts = acts.map(|acts| acts.add(unit * UNIT));
             let whole = F::SCALED || cols - unit * UNIT >= UNIT;
             if T == 8 {
                 // Each vector of activations is loaded once for all weight rows: there are no registers to
                 // keep it in.
-                let mut codes = [[L::splat4([0; 4].as_ptr()); 4]; R];
+                let mut codes = [[l.splat4(&[0; 4]); 4]; R];
                 for r in 0..R {
                     let p = weights[r].add(unit * F::UNIT_BYTES);
-                    L::prefetch(p.wrapping_add(AHEAD));
-                    codes[r] = F::codes::<L>(if whole { L::load_bytes(p) } else { L::load_half(p) });
+                    l.prefetch(p.wrapping_add(AHEAD));
+                    codes[r] =
+                        F::codes(l, if whole { l.load_bytes(array(p)) } else { l.load_half(array(p)) });
                 }
                 for group in 0..4 {
                     for t in 0..T {
-                        let x = L::load_bytes(acts[t].add(64 * group).cast());
+                        let x = l.load_bytes(array(acts[t].add(64 * group).cast()));
                         for r in 0..R {
-                            acc[t][r] = L::dot(acc[t][r], codes[r][group], x);
+                            acc[t][r] = l.dot(acc[t][r], codes[r][group], x);
                         }
                     }
                 }
             }
             for r in 0..if T == 8 { 0 } else { R } {
                 let p = weights[r].add(unit * F::UNIT_BYTES);
-                L::prefetch(p.wrapping_add(AHEAD));
-                let codes = F::codes::<L>(if whole { L::load_bytes(p) } else { L::load_half(p) });
+                l.prefetch(p.wrapping_add(AHEAD));
+                let codes = F::codes(l, if whole { l.load_bytes(array(p)) } else { l.load_half(array(p)) });
                 for t in 0..T {
-                    acc[t][r] = L::dot4(acc[t][r], codes, groups::<L>(acts[t]));
+                    acc[t][r] = l.dot4(acc[t][r], codes, groups(l, acts[t]));
                 }
             }
             if F::SCALED {
                 for t in 0..T {
-                    let all = sum_of_unit::<L>(acts[t]);
+                    let all = sum_of_unit(l, acts[t]);
                     for r in 0..R {
                         let scale = weights[r].add(unit * F::UNIT_BYTES + 64).cast::<[u8; 2]>();
                         let scale = f16::from_le_bytes(scale.read()).to_f32();
-                        values[t][r] += scale * (L::sum_ints(acc[t][r]) - all) as f32;
-                        acc[t][r] = L::splat_int(0);
+                        values[t][r] += scale * (l.sum_ints(acc[t][r]) - all) as f32;
+                        acc[t][r] = l.splat_int(0);
                     }
                 }
             }
         }
         if !F::SCALED && T * R == 16 {
-            let mut vectors = [L::splat_int(0); 16];
+            let mut vectors = [l.splat_int(0); 16];
             for i in 0..16 {
                 vectors[i] = acc[i / R][i % R];
             }
             let mut all = [0; 16];
-            L::store_ints(all.as_mut_ptr(), L::sum_ints_each(&vectors));
+            l.store_ints(&mut all, l.sum_ints_each(&vectors));
             for t in 0..T {
                 sums[t].copy_from_slice(&all[t * R..][..R]);
             }
         } else if !F::SCALED {
             for t in 0..T {
                 for r in 0..R {
-                    sums[t][r] = L::sum_ints(acc[t][r]);
+                    sums[t][r] = l.sum_ints(acc[t][r]);
                 }
             }
         }
@@ -391,13 +364,18 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
 /// Four vectors: the groups of a unit of activations.
 ///
 /// # Safety
-/// As [`Lanes`]; 256 bytes lie behind the pointer.
+/// 256 bytes lie behind the pointer.
 #[inline(always)]
-unsafe fn groups<L: Lanes>(acts: *const i8) -> [L::Bytes; 4] {
-    // SAFETY: as for this function.
+unsafe fn groups<L: Lanes>(l: L, acts: *const i8) -> [L::Bytes; 4] {
+    // SAFETY: the caller has 256 bytes.
     unsafe {
         let p: *const u8 = acts.cast();
-        [L::load_bytes(p), L::load_bytes(p.add(64)), L::load_bytes(p.add(128)), L::load_bytes(p.add(192))]
+        [
+            l.load_bytes(array(p)),
+            l.load_bytes(array(p.add(64))),
+            l.load_bytes(array(p.add(128))),
+            l.load_bytes(array(p.add(192))),
+        ]
     }
 }
 
@@ -406,10 +384,8 @@ unsafe fn groups<L: Lanes>(acts: *const i8) -> [L::Bytes; 4] {
 /// # Safety
 /// As [`groups`].
 #[inline(always)]
-unsafe fn sum_of_unit<L: Lanes>(acts: *const i8) -> i32 {
-    // SAFETY: as for this function.
-    unsafe {
-        let ones = L::splat4([1; 4].as_ptr());
-        L::sum_ints(L::dot4(L::splat_int(0), [ones; 4], groups::<L>(acts)))
-    }
+unsafe fn sum_of_unit<L: Lanes>(l: L, acts: *const i8) -> i32 {
+    let ones = l.splat4(&[1; 4]);
+    // SAFETY: the caller has a unit.
+    l.sum_ints(l.dot4(l.splat_int(0), [ones; 4], unsafe { groups(l, acts) }))
 }

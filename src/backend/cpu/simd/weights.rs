@@ -132,7 +132,13 @@ fn float<L: Lanes, F: float::Form>(
     tile: &mut Tile<'_, f32>,
 ) {
     #[cfg(target_arch = "wasm32")]
-    (const { &float::fetched::Type::of::<L, F>() }).multiply::<L>(product, acts, scratch, tile);
+    L::vectorize(float::fetched::Fetched::<F> {
+        product,
+        acts,
+        scratch,
+        tile,
+        form: std::marker::PhantomData,
+    });
     #[cfg(not(target_arch = "wasm32"))]
     L::vectorize(Float::<F>::new(product, acts, scratch, tile));
 }

@@ -1,7 +1,7 @@
 //! Weight types as codes, with a scale and perhaps an offset for each group.
 #![allow(unsafe_code)]
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{Lanes, array, array_mut};
 
 /// A type whose weights are `scale x (code - zero) + minimum`.
 pub trait Coded {
@@ -23,8 +23,8 @@ pub trait Coded {
     /// second one.
     ///
     /// # Safety
-    /// As [`Lanes`]; the blocks are there.
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes;
+    /// The blocks are there.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes;
 
     /// Copies what [`groups`](Self::groups) reads of a block.
     ///
@@ -32,7 +32,7 @@ pub trait Coded {
     /// The block is there, and room for [`HEAD`](Self::HEAD) bytes.
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the caller has the block, and room for two bytes.
         unsafe { copy2(block.add(Self::SCALE), head) }
     }
 
@@ -40,12 +40,12 @@ pub trait Coded {
     /// are `[groups, 16]`.
     ///
     /// # Safety
-    /// As [`Lanes`]; the heads are there, and room for the floats.
+    /// The heads are there, at a multiple of 4 bytes, and room for the floats.
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _minimums: *mut f32) {
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, _minimums: *mut f32) {
         for group in 0..Self::BLOCK / Self::GROUP {
-            // SAFETY: as for this function.
-            unsafe { L::store(scales.add(16 * group), L::load_f16(heads)) };
+            // SAFETY: the caller has 16 scales, and room for the floats of each group.
+            unsafe { l.store(array_mut(scales.add(16 * group)), l.load_f16(array(heads))) };
         }
     }
 }
@@ -68,9 +68,9 @@ impl Coded for Q4_0 {
     const ZERO: Option<u8> = Some(8);
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { L::nibbles(block.add(2), next.add(2)) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { l.nibbles(array(block.add(2)), array(next.add(2))) }
     }
 }
 
@@ -83,26 +83,26 @@ impl Coded for Q4_1 {
     const HEAD: usize = 4;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { L::nibbles(block.add(4), next.add(4)) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { l.nibbles(array(block.add(4)), array(next.add(4))) }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe {
             head.cast::<u32>().write_unaligned(block.cast::<u32>().read_unaligned());
         }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
-            let halves = L::load_ints(heads.cast());
-            L::store(scales, L::halves_to_floats(halves));
-            L::store(minimums, L::halves_to_floats(L::shift_right(halves, 16)));
+            let halves = l.load_ints(array(heads.cast()));
+            l.store(array_mut(scales), l.halves_to_floats(halves));
+            l.store(array_mut(minimums), l.halves_to_floats(l.shift_right(halves, 16)));
         }
     }
 }
@@ -114,9 +114,9 @@ impl Coded for Q5_0 {
     const ZERO: Option<u8> = Some(16);
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { fifth_bits::<L>(block.add(2), next.add(2)) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { fifth_bits(l, block.add(2), next.add(2)) }
     }
 }
 
@@ -129,26 +129,26 @@ impl Coded for Q5_1 {
     const HEAD: usize = 4;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { fifth_bits::<L>(block.add(4), next.add(4)) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { fifth_bits(l, block.add(4), next.add(4)) }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe {
             head.cast::<u32>().write_unaligned(block.cast::<u32>().read_unaligned());
         }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
-            let halves = L::load_ints(heads.cast());
-            L::store(scales, L::halves_to_floats(halves));
-            L::store(minimums, L::halves_to_floats(L::shift_right(halves, 16)));
+            let halves = l.load_ints(array(heads.cast()));
+            l.store(array_mut(scales), l.halves_to_floats(halves));
+            l.store(array_mut(minimums), l.halves_to_floats(l.shift_right(halves, 16)));
         }
     }
 }
@@ -160,9 +160,9 @@ impl Coded for Q8_0 {
     const ZERO: Option<u8> = None;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { L::signed_codes(L::load_halves(block.add(2), next.add(2))) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { l.signed_codes(l.load_halves(array(block.add(2)), array(next.add(2)))) }
     }
 }
 
@@ -175,24 +175,24 @@ impl Coded for Q4K {
     const HEAD: usize = 16;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { L::fields(block.add(16 + 32 * STEP), 0, 4, 15) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { l.fields(array(block.add(16 + 32 * STEP)), 0, 4, 15) }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe {
             copy16(block, head);
         }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
-            six_bits::<L>(heads, scales, minimums);
+            six_bits(l, heads, scales, minimums);
         }
     }
 }
@@ -206,27 +206,27 @@ impl Coded for Q5K {
     const HEAD: usize = 16;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
-            let low = L::fields(block.add(48 + 32 * STEP), 0, 4, 15);
-            L::with_high::<4>(low, L::fields(block.add(16), 2 * STEP as u32, 2 * STEP as u32 + 1, 1))
+            let low = l.fields(array(block.add(48 + 32 * STEP)), 0, 4, 15);
+            l.with_high::<4>(low, l.fields(array(block.add(16)), 2 * STEP as u32, 2 * STEP as u32 + 1, 1))
         }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe {
             copy16(block, head);
         }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
-            six_bits::<L>(heads, scales, minimums);
+            six_bits(l, heads, scales, minimums);
         }
     }
 }
@@ -240,14 +240,14 @@ impl Coded for Q2K {
     const HEAD: usize = 32;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { two_bits::<L, STEP>(block.add(16)) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { two_bits::<L, STEP>(l, block.add(16)) }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe {
             copy16(block, head);
             head.add(16).cast::<u32>().write_unaligned(block.add(80).cast::<u32>().read_unaligned());
@@ -255,16 +255,16 @@ impl Coded for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
-            let (packed, halves) = (rows::<L, 32>(heads), rows::<L, 32>(heads.add(16))[0]);
-            let scale = L::halves_to_floats(halves);
-            let minimum = L::mul(L::halves_to_floats(L::shift_right(halves, 16)), L::splat(-1.0));
+            let (packed, halves) = (rows::<L, 32>(l, heads), rows::<L, 32>(l, heads.add(16))[0]);
+            let scale = l.halves_to_floats(halves);
+            let minimum = l.mul(l.halves_to_floats(l.shift_right(halves, 16)), l.splat(-1.0));
             for group in 0..16 {
                 let (word, at) = (packed[group / 4], group % 4 * 8);
-                L::store(scales.add(16 * group), L::mul(scale, bits::<L>(word, at, 15)));
-                L::store(minimums.add(16 * group), L::mul(minimum, bits::<L>(word, at + 4, 15)));
+                l.store(array_mut(scales.add(16 * group)), l.mul(scale, bits(l, word, at, 15)));
+                l.store(array_mut(minimums.add(16 * group)), l.mul(minimum, bits(l, word, at + 4, 15)));
             }
         }
     }
@@ -278,43 +278,43 @@ impl Coded for Q3K {
     const HEAD: usize = 16;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
-            let high = L::fields(block, 2 * STEP as u32, 2 * STEP as u32 + 1, 1);
-            L::with_high::<2>(two_bits::<L, STEP>(block.add(32)), high)
+            let high = l.fields(array(block), 2 * STEP as u32, 2 * STEP as u32 + 1, 1);
+            l.with_high::<2>(two_bits::<L, STEP>(l, block.add(32)), high)
         }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe {
             copy16(block.add(94), head);
         }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
             // Two other bytes, 12 of factors, and the f16.
-            let words = rows::<L, 16>(heads);
+            let words = rows::<L, 16>(l, heads);
             let mut packed = words;
             for i in 0..3 {
-                let low = L::and(L::shift_right(words[i], 16), L::splat_int(0xffff));
-                packed[i] = L::or(low, L::shift_left(words[i + 1], 16));
+                let low = l.and(l.shift_right(words[i], 16), l.splat_int(0xffff));
+                packed[i] = l.or(low, l.shift_left(words[i + 1], 16));
             }
-            let scale = L::halves_to_floats(L::shift_right(words[3], 16));
-            let (four, two) = (L::splat_int(0x0f0f_0f0f), L::splat_int(0x0303_0303));
+            let scale = l.halves_to_floats(l.shift_right(words[3], 16));
+            let (four, two) = (l.splat_int(0x0f0f_0f0f), l.splat_int(0x0303_0303));
             for i in 0..4 {
-                let low = L::and(L::shift_right(packed[i % 2], i / 2 * 4), four);
-                let high = L::shift_left(L::and(L::shift_right(packed[2], 2 * i), two), 4);
-                let word = L::or(low, high);
-                let factors = bytes::<L>(word);
+                let low = l.and(l.shift_right(packed[i % 2], i / 2 * 4), four);
+                let high = l.shift_left(l.and(l.shift_right(packed[2], 2 * i), two), 4);
+                let word = l.or(low, high);
+                let factors = bytes(l, word);
                 for byte in 0..4 {
-                    let factor = L::add(factors[byte], L::splat(-32.0));
-                    L::store(scales.add(16 * (4 * i + byte)), L::mul(scale, factor));
+                    let factor = l.add(factors[byte], l.splat(-32.0));
+                    l.store(array_mut(scales.add(16 * (4 * i + byte))), l.mul(scale, factor));
                 }
             }
         }
@@ -329,17 +329,18 @@ impl Coded for Q6K {
     const HEAD: usize = 32;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
-            let four_times = L::unpack_q6(block.add(STEP / 2 * 64), block.add(128 + STEP / 2 * 32));
-            L::signed_codes(four_times[STEP % 2])
+            let four_times =
+                l.unpack_q6(array(block.add(STEP / 2 * 64)), array(block.add(128 + STEP / 2 * 32)));
+            l.signed_codes(four_times[STEP % 2])
         }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe {
             copy16(block.add(192), head);
             copy2(block.add(208), head.add(16));
@@ -347,28 +348,28 @@ impl Coded for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
-            let packed = rows::<L, 32>(heads);
+            let packed = rows::<L, 32>(l, heads);
             // Codes count four times.
-            let halves = rows::<L, 32>(heads.add(16))[0];
-            let scale = L::mul(L::halves_to_floats(halves), L::splat(0.25));
+            let halves = rows::<L, 32>(l, heads.add(16))[0];
+            let scale = l.mul(l.halves_to_floats(halves), l.splat(0.25));
             for i in 0..4 {
                 // The sign of a byte is turned, which adds 128: of every second one at a time, as each needs
                 // room for what it carries.
-                let (every_second, sign) = (L::splat_int(0x00ff_00ff), L::splat_int(0x0080_0080));
-                let even = L::add_ints(L::and(packed[i], every_second), sign);
-                let odd = L::add_ints(L::and(L::shift_right(packed[i], 8), every_second), sign);
+                let (every_second, sign) = (l.splat_int(0x00ff_00ff), l.splat_int(0x0080_0080));
+                let even = l.add_ints(l.and(packed[i], every_second), sign);
+                let odd = l.add_ints(l.and(l.shift_right(packed[i], 8), every_second), sign);
                 let factors = [
-                    bits::<L>(even, 0, 255),
-                    bits::<L>(odd, 0, 255),
-                    bits::<L>(even, 16, 255),
-                    bits::<L>(odd, 16, 255),
+                    bits(l, even, 0, 255),
+                    bits(l, odd, 0, 255),
+                    bits(l, even, 16, 255),
+                    bits(l, odd, 16, 255),
                 ];
                 for byte in 0..4 {
-                    let factor = L::add(factors[byte], L::splat(-128.0));
-                    L::store(scales.add(16 * (4 * i + byte)), L::mul(scale, factor));
+                    let factor = l.add(factors[byte], l.splat(-128.0));
+                    l.store(array_mut(scales.add(16 * (4 * i + byte))), l.mul(scale, factor));
                 }
             }
         }
@@ -378,26 +379,26 @@ impl Coded for Q6K {
 /// 32 fifth bits and 16 bytes of nibbles of two blocks.
 ///
 /// # Safety
-/// As [`Lanes`]; the bytes are there.
+/// 20 bytes are there of each.
 #[inline(always)]
-unsafe fn fifth_bits<L: Lanes>(block: *const u8, next: *const u8) -> L::Bytes {
-    // SAFETY: as for this function.
+unsafe fn fifth_bits<L: Lanes>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+    // SAFETY: the caller has the bytes.
     unsafe {
         let first = u64::from(block.cast::<u32>().read_unaligned());
         let second = u64::from(next.cast::<u32>().read_unaligned());
-        L::with_fifth(L::nibbles(block.add(4), next.add(4)), first | second << 32)
+        l.with_fifth(l.nibbles(array(block.add(4)), array(next.add(4))), first | second << 32)
     }
 }
 
 /// Four codes a byte, low bits first, each the next of four groups of 32, in each half of a block.
 ///
 /// # Safety
-/// As [`Lanes`]; the bytes are there.
+/// 64 bytes are there.
 #[inline(always)]
-pub(super) unsafe fn two_bits<L: Lanes, const STEP: usize>(packed: *const u8) -> L::Bytes {
+pub(super) unsafe fn two_bits<L: Lanes, const STEP: usize>(l: L, packed: *const u8) -> L::Bytes {
     let place = STEP as u32 % 2 * 4;
-    // SAFETY: as for this function.
-    unsafe { L::fields(packed.add(STEP / 2 * 32), place, place + 2, 3) }
+    // SAFETY: the caller has the bytes.
+    unsafe { l.fields(array(packed.add(STEP / 2 * 32)), place, place + 2, 3) }
 }
 
 /// The scales and minimums of Q4_K and Q5_K: multiples by 6 bits of two f16.
@@ -405,25 +406,23 @@ pub(super) unsafe fn two_bits<L: Lanes, const STEP: usize>(packed: *const u8) ->
 /// # Safety
 /// As [`Coded::groups`].
 #[inline(always)]
-unsafe fn six_bits<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut f32) {
-    // SAFETY: as for this function.
+unsafe fn six_bits<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, minimums: *mut f32) {
+    // SAFETY: the heads are there, and room for the floats.
     unsafe {
-        let [halves, first, second, rest] = rows::<L, 16>(heads);
-        let scale = L::halves_to_floats(halves);
-        let minimum = L::mul(L::halves_to_floats(L::shift_right(halves, 16)), L::splat(-1.0));
-        let (six, four, two) =
-            (L::splat_int(0x3f3f_3f3f), L::splat_int(0x0f0f_0f0f), L::splat_int(0x3030_3030));
-        let late_scales = L::or(L::and(rest, four), L::and(L::shift_right(first, 2), two));
-        let late_minimums =
-            L::or(L::and(L::shift_right(rest, 4), four), L::and(L::shift_right(second, 2), two));
+        let [halves, first, second, rest] = rows::<L, 16>(l, heads);
+        let scale = l.halves_to_floats(halves);
+        let minimum = l.mul(l.halves_to_floats(l.shift_right(halves, 16)), l.splat(-1.0));
+        let (six, four, two) = (l.splat_int(0x3f3f_3f3f), l.splat_int(0x0f0f_0f0f), l.splat_int(0x3030_3030));
+        let late_scales = l.or(l.and(rest, four), l.and(l.shift_right(first, 2), two));
+        let late_minimums = l.or(l.and(l.shift_right(rest, 4), four), l.and(l.shift_right(second, 2), two));
         let (of_scales, of_minimums) =
-            ([L::and(first, six), late_scales], [L::and(second, six), late_minimums]);
+            ([l.and(first, six), late_scales], [l.and(second, six), late_minimums]);
         for i in 0..2 {
-            let (of_scales, of_minimums) = (bytes::<L>(of_scales[i]), bytes::<L>(of_minimums[i]));
+            let (of_scales, of_minimums) = (bytes(l, of_scales[i]), bytes(l, of_minimums[i]));
             for byte in 0..4 {
                 let at = 16 * (4 * i + byte);
-                L::store(scales.add(at), L::mul(scale, of_scales[byte]));
-                L::store(minimums.add(at), L::mul(minimum, of_minimums[byte]));
+                l.store(array_mut(scales.add(at)), l.mul(scale, of_scales[byte]));
+                l.store(array_mut(minimums.add(at)), l.mul(minimum, of_minimums[byte]));
             }
         }
     }
@@ -433,7 +432,7 @@ unsafe fn six_bits<L: Lanes>(heads: *const u8, scales: *mut f32, minimums: *mut 
 /// The bytes are there, and room for them.
 #[inline(always)]
 unsafe fn copy2(from: *const u8, to: *mut u8) {
-    // SAFETY: as for this function.
+    // SAFETY: the caller has the bytes.
     unsafe { to.cast::<[u8; 2]>().write(from.cast::<[u8; 2]>().read()) }
 }
 
@@ -441,44 +440,34 @@ unsafe fn copy2(from: *const u8, to: *mut u8) {
 /// The bytes are there, and room for them.
 #[inline(always)]
 unsafe fn copy16(from: *const u8, to: *mut u8) {
-    // SAFETY: as for this function.
+    // SAFETY: the caller has the bytes.
     unsafe { to.cast::<[u8; 16]>().write(from.cast::<[u8; 16]>().read()) }
 }
 
 /// Four words of each of 16 rows that are `STRIDE` bytes apart.
 ///
 /// # Safety
-/// As [`Lanes`]; the bytes are there.
+/// 16 bytes are there of each row.
 #[inline(always)]
-pub(super) unsafe fn rows<L: Lanes, const STRIDE: usize>(first: *const u8) -> [L::Ints; 4] {
-    let mut rows = [first; 16];
-    // SAFETY: as for this function.
+pub(super) unsafe fn rows<L: Lanes, const STRIDE: usize>(l: L, first: *const u8) -> [L::Ints; 4] {
+    // SAFETY: the caller has 16 bytes of each row.
     unsafe {
+        let mut rows = [array(first); 16];
         for i in 0..16 {
-            rows[i] = first.add(i * STRIDE);
+            rows[i] = array(first.add(i * STRIDE));
         }
-        L::quads(&rows)
+        l.quads(&rows)
     }
 }
 
 /// The four bytes of each word.
-///
-/// # Safety
-/// As [`Lanes`].
 #[inline(always)]
-unsafe fn bytes<L: Lanes>(word: L::Ints) -> [L::Floats; 4] {
-    // SAFETY: as for this function.
-    unsafe {
-        [bits::<L>(word, 0, 255), bits::<L>(word, 8, 255), bits::<L>(word, 16, 255), bits::<L>(word, 24, 255)]
-    }
+fn bytes<L: Lanes>(l: L, word: L::Ints) -> [L::Floats; 4] {
+    [bits(l, word, 0, 255), bits(l, word, 8, 255), bits(l, word, 16, 255), bits(l, word, 24, 255)]
 }
 
-/// `word >> shift & mask`.
-///
-/// # Safety
-/// As [`Lanes`]; the mask has none of the bits that come in from above.
+/// `word >> shift & mask`; the mask has none of the bits that come in from above.
 #[inline(always)]
-pub(super) unsafe fn bits<L: Lanes>(word: L::Ints, shift: usize, mask: i32) -> L::Floats {
-    // SAFETY: as for this function.
-    unsafe { L::to_floats(L::and(L::shift_right(word, shift), L::splat_int(mask))) }
+pub(super) fn bits<L: Lanes>(l: L, word: L::Ints, shift: usize, mask: i32) -> L::Floats {
+    l.to_floats(l.and(l.shift_right(word, shift), l.splat_int(mask)))
 }

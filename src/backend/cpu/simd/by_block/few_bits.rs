@@ -1,7 +1,7 @@
 //! Codes of one and two bits, and of ternary weights.
 #![allow(unsafe_code)]
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{Lanes, array, array_mut};
 use super::codes::{Coded, two_bits};
 
 pub struct Q1_0;
@@ -18,19 +18,22 @@ impl Coded for Q1_0 {
     const ZERO: Option<u8> = Some(8);
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
             let bits = block.add(2 + 8 * STEP).cast::<u64>().read_unaligned();
-            L::with_fifth(L::splat4([0; 4].as_ptr()), bits)
+            l.with_fifth(l.splat4(&[0; 4]), bits)
         }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
         for group in 0..Self::BLOCK / Self::GROUP {
-            // SAFETY: as for this function. A bit counts 16, from -8 to 8.
-            unsafe { L::store(scales.add(16 * group), L::mul(L::load_f16(heads), L::splat(0.125))) };
+            // A bit counts 16, from -8 to 8.
+            // SAFETY: the caller has 16 scales, and room for the floats of each group.
+            unsafe {
+                l.store(array_mut(scales.add(16 * group)), l.mul(l.load_f16(array(heads)), l.splat(0.125)))
+            };
         }
     }
 }
@@ -42,14 +45,14 @@ impl<const N: usize> Coded for TwoBits<N> {
     const ZERO: Option<u8> = Some(1);
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
             // Each byte goes to four, two bits further down each time.
-            let packed = L::load_u8(block.add(2 + 16 * STEP));
-            let twice = L::or(packed, L::shift_left(packed, 6));
-            let codes = L::or(twice, L::shift_left(twice, 12));
-            L::as_bytes(L::and(codes, L::splat_int(0x0303_0303)))
+            let packed = l.load_u8(array(block.add(2 + 16 * STEP)));
+            let twice = l.or(packed, l.shift_left(packed, 6));
+            let codes = l.or(twice, l.shift_left(twice, 12));
+            l.as_bytes(l.and(codes, l.splat_int(0x0303_0303)))
         }
     }
 }
@@ -62,9 +65,9 @@ impl Coded for Tq2_0 {
     const SCALE: usize = 64;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { two_bits::<L, STEP>(block) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { two_bits::<L, STEP>(l, block) }
     }
 }
 
@@ -91,17 +94,17 @@ impl Coded for Tq1_0 {
     const SCALE: usize = 52;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
-            let [a, b, c] = [block, block.add(16), block.add(32)];
+            let [a, b, c] = [array(block), array(block.add(16)), array(block.add(32))];
             let fours = [block.add(48).cast::<[u8; 4]>().read(); 4];
             let quarters = match STEP {
                 0 | 1 => [a, b, a, b],
                 2 => [a, b, c, c],
-                _ => [c, c, c, fours.as_ptr().cast()],
+                _ => [c, c, c, array(fours.as_ptr().cast())],
             };
-            L::trits(L::load_quarters(quarters), &POWERS[STEP])
+            l.trits(l.load_quarters(quarters), &POWERS[STEP])
         }
     }
 }
@@ -128,17 +131,22 @@ impl Coded for Ptq1_0 {
     const SCALE: usize = 26;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
             let eight = block.add(16).cast::<u64>().read_unaligned();
             let pairs = u64::from(block.add(24).cast::<u16>().read_unaligned()) * 0x0001_0001_0001_0001;
             let (twice, last) = ([eight, eight], [eight, pairs]);
             let quarters = match STEP {
-                0 => [block; 4],
-                _ => [block, twice.as_ptr().cast(), twice.as_ptr().cast(), last.as_ptr().cast()],
+                0 => [array(block); 4],
+                _ => [
+                    array(block),
+                    array(twice.as_ptr().cast()),
+                    array(twice.as_ptr().cast()),
+                    array(last.as_ptr().cast()),
+                ],
             };
-            L::trits(L::load_quarters(quarters), &HALF_POWERS[STEP])
+            l.trits(l.load_quarters(quarters), &HALF_POWERS[STEP])
         }
     }
 }

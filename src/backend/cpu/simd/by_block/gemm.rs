@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{Lanes, array, array_mut};
 use super::super::{BLOCK_PIECE, Scratch};
 use super::codes::Coded;
 use super::{Acc, Blocks, Group, TOGETHER, dot};
@@ -20,18 +20,15 @@ struct Unpacked<'a> {
 
 impl<F: Coded> Blocks<'_, '_, F> {
     /// Multiplies some activation rows with 16 weight rows, or those that there are.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
     #[inline(always)]
-    pub(super) unsafe fn gemm<L: Lanes>(&mut self, rows: Range<usize>, first: usize, scratch: &mut Scratch) {
+    pub(super) fn gemm<L: Lanes>(&mut self, l: L, rows: Range<usize>, first: usize, scratch: &mut Scratch) {
         let cols = self.product.cols;
         let sums = &mut scratch.sums[..rows.len() * TOGETHER];
         let (columns, heads) = scratch.codes.split_at_mut(TOGETHER * BLOCK_PIECE);
         let (scales, minimums) = scratch.floats.split_at_mut(TOGETHER * BLOCK_PIECE / 16);
         for start in (0..cols).step_by(BLOCK_PIECE) {
             let piece = start..cols.min(start + BLOCK_PIECE);
-            // SAFETY: as for this function; there is room for a piece.
+            // SAFETY: the rows have the piece, and there is room for it and for the heads of its blocks.
             unsafe {
                 let rows = self.rows_at(first, start);
                 let n_blocks = piece.len() / F::BLOCK;
@@ -40,26 +37,26 @@ impl<F: Coded> Blocks<'_, '_, F> {
                     true => bytes(piece.len()),
                     false => TOGETHER * self.product.row_bytes - bytes(start),
                 };
-                self.unpack::<L>(&rows, n_blocks, next, columns);
+                self.unpack(l, &rows, n_blocks, next, columns);
                 for block in 0..n_blocks {
                     for r in 0..TOGETHER {
                         F::head(rows[r].add(block * F::BYTES), heads.as_mut_ptr().add(r * F::HEAD));
                     }
                     let at = block * (F::BLOCK / F::GROUP) * TOGETHER;
-                    F::groups::<L>(heads.as_ptr(), scales[at..].as_mut_ptr(), minimums[at..].as_mut_ptr());
+                    F::groups(l, heads.as_ptr(), scales[at..].as_mut_ptr(), minimums[at..].as_mut_ptr());
                 }
             }
             let unpacked = Unpacked { columns, scales, minimums };
             let mut row = rows.start;
             while row < rows.end {
                 let sums = &mut sums[(row - rows.start) * TOGETHER..];
-                // SAFETY: as for this function; so many rows are left.
+                // SAFETY: so many rows are left, and the piece is unpacked.
                 row += unsafe {
                     match (L::FLOAT_BLOCK, rows.end - row) {
-                        ((3, 8), 8..) => self.rows::<L, 8>(row, piece.clone(), &unpacked, sums),
-                        ((3, 8), 4..) => self.rows::<L, 4>(row, piece.clone(), &unpacked, sums),
-                        (_, 2..) => self.rows::<L, 2>(row, piece.clone(), &unpacked, sums),
-                        _ => self.rows::<L, 1>(row, piece.clone(), &unpacked, sums),
+                        ((3, 8), 8..) => self.rows::<L, 8>(l, row, piece.clone(), &unpacked, sums),
+                        ((3, 8), 4..) => self.rows::<L, 4>(l, row, piece.clone(), &unpacked, sums),
+                        (_, 2..) => self.rows::<L, 2>(l, row, piece.clone(), &unpacked, sums),
+                        _ => self.rows::<L, 1>(l, row, piece.clone(), &unpacked, sums),
                     }
                 };
             }
@@ -73,10 +70,11 @@ impl<F: Coded> Blocks<'_, '_, F> {
     /// bytes further on, and the cache is asked for it.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run); the blocks are there.
+    /// The blocks are there, and no more than a piece has.
     #[inline(always)]
     unsafe fn unpack<L: Lanes>(
         &self,
+        l: L,
         rows: &[*const u8; TOGETHER],
         n_blocks: usize,
         next: usize,
@@ -86,24 +84,25 @@ impl<F: Coded> Blocks<'_, '_, F> {
             let mut blocks = *rows;
             let two = F::BLOCK == 32 && at + 1 < n_blocks;
             let second = if two { F::BYTES } else { 0 };
-            // SAFETY: as for this function. A piece is of multiples of 64 inputs, or has room for as many.
+            // SAFETY: the caller has the blocks. A piece is of multiples of 64 inputs, or has room for as
+            // many.
             unsafe {
                 for r in 0..TOGETHER {
                     blocks[r] = rows[r].add(at * F::BYTES);
                 }
                 for r in 0..TOGETHER {
                     for line in 0..(if two { 2 } else { 1 } * F::BYTES).div_ceil(64) {
-                        L::prefetch_far(blocks[r].wrapping_add(next + 64 * line));
+                        l.prefetch_far(blocks[r].wrapping_add(next + 64 * line));
                     }
                 }
                 let columns = columns[at * F::BLOCK * TOGETHER..].as_mut_ptr();
-                step::<L, F, 0>(&blocks, second, columns);
+                step::<L, F, 0>(l, &blocks, second, columns);
                 if F::BLOCK >= 128 {
-                    step::<L, F, 1>(&blocks, second, columns);
+                    step::<L, F, 1>(l, &blocks, second, columns);
                 }
                 if F::BLOCK == 256 {
-                    step::<L, F, 2>(&blocks, second, columns);
-                    step::<L, F, 3>(&blocks, second, columns);
+                    step::<L, F, 2>(l, &blocks, second, columns);
+                    step::<L, F, 3>(l, &blocks, second, columns);
                 }
             }
         }
@@ -112,10 +111,11 @@ impl<F: Coded> Blocks<'_, '_, F> {
     /// Adds the products of `T` activation rows with a piece to their sums. Returns `T`.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run); the rows are there, and the sums of each.
+    /// The rows are there, and the sums of each; the piece is unpacked.
     #[inline(always)]
     unsafe fn rows<L: Lanes, const T: usize>(
         &self,
+        l: L,
         row: usize,
         piece: Range<usize>,
         unpacked: &Unpacked<'_>,
@@ -125,28 +125,29 @@ impl<F: Coded> Blocks<'_, '_, F> {
         for t in 1..T {
             acts[t] = self.acts.row(row + t);
         }
-        // SAFETY: as for this function; columns, scales and minimums are those of the piece.
+        // SAFETY: columns, scales and minimums are those of the piece, and the rows have its inputs.
         unsafe {
-            let mut acc = [Acc::<L>::none(); T];
+            let mut acc = [Acc::none(l); T];
             for group in 0..piece.len() / F::GROUP {
                 let first = piece.start + group * F::GROUP;
-                let mut ints = [L::splat_int(0); T];
+                let mut ints = [l.splat_int(0); T];
                 for quad in (0..F::GROUP).step_by(4) {
-                    let codes = L::load_bytes(unpacked.columns.as_ptr().add((group * F::GROUP + quad) * 16));
+                    let codes =
+                        l.load_bytes(array(unpacked.columns.as_ptr().add((group * F::GROUP + quad) * 16)));
                     for t in 0..T {
-                        let q = L::splat4(acts[t].0.as_ptr().add(first + quad));
-                        ints[t] = dot::<L, F>(ints[t], codes, q);
+                        let q = l.splat4(array(acts[t].0.as_ptr().add(first + quad)));
+                        ints[t] = dot::<L, F>(l, ints[t], codes, q);
                     }
                 }
-                let of = Group::load::<F>(unpacked.scales.as_ptr(), unpacked.minimums.as_ptr(), group);
+                let of = Group::load::<F>(l, unpacked.scales.as_ptr(), unpacked.minimums.as_ptr(), group);
                 for t in 0..T {
-                    acc[t].add::<F>(ints[t], &of, acts[t].1.as_ptr(), first);
+                    acc[t].add::<F>(l, ints[t], &of, acts[t].1.as_ptr(), first);
                 }
             }
             for t in 0..T {
                 let sums = sums.as_mut_ptr().add(t * TOGETHER);
-                let before = if piece.start > 0 { L::load(sums) } else { L::splat(0.0) };
-                L::store(sums, L::add(before, acc[t].total()));
+                let before = if piece.start > 0 { l.load(array(sums)) } else { l.splat(0.0) };
+                l.store(array_mut(sums), l.add(before, acc[t].total(l)));
             }
         }
         T
@@ -156,22 +157,23 @@ impl<F: Coded> Blocks<'_, '_, F> {
 /// Unpacks 64 weights of each of 16 blocks, and of the block that lies `second` bytes behind.
 ///
 /// # Safety
-/// As [`Lanes`]; the blocks are there, and room for `[16 (STEP + 1), 16, 4]` bytes.
+/// The blocks are there, and room for `[16 (STEP + 1), 16, 4]` bytes.
 #[inline(always)]
 unsafe fn step<L: Lanes, F: Coded, const STEP: usize>(
+    l: L,
     blocks: &[*const u8; TOGETHER],
     second: usize,
     columns: *mut u8,
 ) {
-    // SAFETY: as for this function.
+    // SAFETY: the caller has the blocks, and the room.
     unsafe {
-        let mut codes = [L::splat4([0; 4].as_ptr()); TOGETHER];
+        let mut codes = [l.splat4(&[0; 4]); TOGETHER];
         for r in 0..TOGETHER {
-            codes[r] = F::codes::<L, STEP>(blocks[r], blocks[r].add(second));
+            codes[r] = F::codes::<L, STEP>(l, blocks[r], blocks[r].add(second));
         }
-        let turned = L::turned(codes);
+        let turned = l.turned(codes);
         for i in 0..16 {
-            L::store_bytes(columns.add((16 * STEP + i) * 64), turned[i]);
+            l.store_bytes(array_mut(columns.add((16 * STEP + i) * 64)), turned[i]);
         }
     }
 }

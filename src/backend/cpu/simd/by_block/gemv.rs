@@ -4,7 +4,7 @@
 //! by itself. The sums of a row's groups and its scales are kept until all 16 rows have theirs.
 #![allow(unsafe_code)]
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{Lanes, array, array_mut};
 use super::super::{BLOCK_PIECE, SUMMED_ROWS, Scratch, UNIT};
 use super::codes::Coded;
 use super::{Acc, Blocks, Group, TOGETHER, dot};
@@ -29,21 +29,15 @@ struct Ahead {
 
 impl Ahead {
     /// Asks for as many bytes as are read now.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn follow<L: Lanes>(&mut self, bytes: usize) {
+    fn follow<L: Lanes>(&mut self, l: L, bytes: usize) {
         let due = self.due + bytes % 64;
         let lines = bytes / 64 + due / 64;
-        // SAFETY: as for this function.
-        unsafe {
-            for line in 0..bytes / 64 {
-                L::prefetch(self.at.wrapping_add(64 * line));
-            }
-            if due >= 64 {
-                L::prefetch(self.at.wrapping_add(bytes / 64 * 64));
-            }
+        for line in 0..bytes / 64 {
+            l.prefetch(self.at.wrapping_add(64 * line));
+        }
+        if due >= 64 {
+            l.prefetch(self.at.wrapping_add(bytes / 64 * 64));
         }
         *self = Self { at: self.at.wrapping_add(64 * lines), due: due % 64 };
     }
@@ -51,11 +45,8 @@ impl Ahead {
 
 impl<F: Coded> Blocks<'_, '_, F> {
     /// Multiplies an activation row with 16 weight rows, or those that there are.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
     #[inline(always)]
-    pub(super) unsafe fn gemv<L: Lanes>(&mut self, row: usize, first: usize, scratch: &mut Scratch) {
+    pub(super) fn gemv<L: Lanes>(&mut self, l: L, row: usize, first: usize, scratch: &mut Scratch) {
         let cols = self.product.cols;
         let n_rows = TOGETHER.min(self.tile.cols().len() - first);
         let (q, blocks) = self.acts.row(row);
@@ -64,10 +55,10 @@ impl<F: Coded> Blocks<'_, '_, F> {
         let sums = scratch.sums[..TOGETHER * PIECE / 16].as_mut_ptr().cast::<i32>();
         let heads = scratch.codes[..TOGETHER * PIECE / F::BLOCK * F::HEAD].as_mut_ptr();
         let mut ahead = Ahead { at: self.product.row(first).as_ptr().wrapping_add(AHEAD), due: 0 };
-        // SAFETY: as for this function; every piece is of whole blocks, the row has all of its inputs, and
-        // there is room for the sums and heads of a piece.
+        // SAFETY: every piece is of whole blocks, the row has all of its inputs, and there is room for the
+        // sums and heads of a piece.
         unsafe {
-            let mut total = L::splat(0.0);
+            let mut total = l.splat(0.0);
             for start in (0..cols).step_by(PIECE) {
                 let len = (cols - start).min(PIECE);
                 let rows = self.rows_at(first, start);
@@ -81,9 +72,9 @@ impl<F: Coded> Blocks<'_, '_, F> {
                             sums: sums.add(r * PIECE / 16 + period / F::GROUP),
                         };
                         if len - period >= PERIOD {
-                            place.add_up::<L, F, true>(PERIOD, &mut ahead);
+                            place.add_up::<L, F, true>(l, PERIOD, &mut ahead);
                         } else {
-                            place.add_up::<L, F, false>(len - period, &mut ahead);
+                            place.add_up::<L, F, false>(l, len - period, &mut ahead);
                         }
                     }
                 }
@@ -91,30 +82,26 @@ impl<F: Coded> Blocks<'_, '_, F> {
                     // Vector `i` becomes that of step `i`, of 16 rows.
                     let sums = sums.add(period / F::GROUP);
                     for k in 0..64 / F::GROUP {
-                        turn::<L>(sums.add(16 * k));
+                        turn(l, sums.add(16 * k));
                     }
                     for half in (period..len.min(period + PERIOD)).step_by(BLOCK_PIECE) {
-                        let mut acc = Acc::<L>::none();
+                        let mut acc = Acc::none(l);
                         for input in (half..len.min(half + BLOCK_PIECE)).step_by(F::BLOCK) {
-                            F::groups::<L>(
-                                heads.add(input / F::BLOCK * TOGETHER * F::HEAD),
-                                scales,
-                                minimums,
-                            );
+                            F::groups(l, heads.add(input / F::BLOCK * TOGETHER * F::HEAD), scales, minimums);
                             for group in 0..F::BLOCK / F::GROUP {
                                 let input = input + group * F::GROUP;
                                 let (i, k) = ((input - period) / 64, input % 64 / F::GROUP);
-                                let ints = L::load_ints(sums.add(i * PIECE / 16 + 16 * k));
-                                let of = Group::load::<F>(scales, minimums, group);
-                                acc.add::<F>(ints, &of, blocks.as_ptr(), start + input);
+                                let ints = l.load_ints(array(sums.add(i * PIECE / 16 + 16 * k)));
+                                let of = Group::load::<F>(l, scales, minimums, group);
+                                acc.add::<F>(l, ints, &of, blocks.as_ptr(), start + input);
                             }
                         }
-                        total = L::add(total, acc.total());
+                        total = l.add(total, acc.total(l));
                     }
                 }
             }
             let sums = &mut scratch.sums[..TOGETHER];
-            L::store(sums.as_mut_ptr(), total);
+            l.store(array_mut(sums.as_mut_ptr()), total);
             self.finish(row, first, sums);
         }
     }
@@ -136,47 +123,47 @@ impl Place {
     /// inputs.
     ///
     /// # Safety
-    /// As [`Lanes`]; everything is there.
+    /// So many inputs are there, and room for the heads and sums.
     #[inline(always)]
-    unsafe fn add_up<L: Lanes, F: Coded, const WHOLE: bool>(&self, len: usize, ahead: &mut Ahead) {
-        // SAFETY: as for this function.
+    unsafe fn add_up<L: Lanes, F: Coded, const WHOLE: bool>(&self, l: L, len: usize, ahead: &mut Ahead) {
+        // SAFETY: blocks, activations, heads and sums are those of inputs below `len`.
         unsafe {
-            let mut products = [L::splat_int(0); 16];
+            let mut products = [l.splat_int(0); 16];
             for unit in 0..PERIOD / UNIT {
                 let left = len.saturating_sub(unit * UNIT).min(UNIT);
                 let row = self.row.add(unit * (UNIT / F::BLOCK) * F::BYTES);
                 let q = self.q.add(unit * UNIT);
                 let heads = self.heads.add(unit * (UNIT / F::BLOCK) * TOGETHER * F::HEAD);
                 if WHOLE || left == UNIT {
-                    ahead.follow::<L>(UNIT / F::BLOCK * F::BYTES);
-                    products[4 * unit] = step::<L, F, 0>(row, q, UNIT);
-                    products[4 * unit + 1] = step::<L, F, 1>(row, q, UNIT);
-                    products[4 * unit + 2] = step::<L, F, 2>(row, q, UNIT);
-                    products[4 * unit + 3] = step::<L, F, 3>(row, q, UNIT);
+                    ahead.follow(l, UNIT / F::BLOCK * F::BYTES);
+                    products[4 * unit] = step::<L, F, 0>(l, row, q, UNIT);
+                    products[4 * unit + 1] = step::<L, F, 1>(l, row, q, UNIT);
+                    products[4 * unit + 2] = step::<L, F, 2>(l, row, q, UNIT);
+                    products[4 * unit + 3] = step::<L, F, 3>(l, row, q, UNIT);
                     keep::<F>(row, heads, UNIT / F::BLOCK);
                 } else if left > 0 {
-                    products[4 * unit] = step::<L, F, 0>(row, q, left);
+                    products[4 * unit] = step::<L, F, 0>(l, row, q, left);
                     if left > 64 {
-                        products[4 * unit + 1] = step::<L, F, 1>(row, q, left);
+                        products[4 * unit + 1] = step::<L, F, 1>(l, row, q, left);
                     }
                     if left > 128 {
-                        products[4 * unit + 2] = step::<L, F, 2>(row, q, left);
+                        products[4 * unit + 2] = step::<L, F, 2>(l, row, q, left);
                     }
                     if left > 192 {
-                        products[4 * unit + 3] = step::<L, F, 3>(row, q, left);
+                        products[4 * unit + 3] = step::<L, F, 3>(l, row, q, left);
                     }
                     keep::<F>(row, heads, left / F::BLOCK);
                 }
             }
             if F::GROUP == 16 {
-                let parts = L::sums_of_4(&products);
+                let parts = l.sums_of_4(&products);
                 for k in 0..4 {
-                    L::store_ints(self.sums.add(16 * k), parts[k]);
+                    l.store_ints(array_mut(self.sums.add(16 * k)), parts[k]);
                 }
             } else {
-                let parts = L::sums_of_8(&products);
+                let parts = l.sums_of_8(&products);
                 for k in 0..2 {
-                    L::store_ints(self.sums.add(16 * k), parts[k]);
+                    l.store_ints(array_mut(self.sums.add(16 * k)), parts[k]);
                 }
             }
         }
@@ -190,7 +177,7 @@ impl Place {
 #[inline(always)]
 unsafe fn keep<F: Coded>(row: *const u8, heads: *mut u8, n_blocks: usize) {
     for block in 0..n_blocks {
-        // SAFETY: as for this function.
+        // SAFETY: the caller has the block, and room for its head.
         unsafe { F::head(row.add(block * F::BYTES), heads.add(block * TOGETHER * F::HEAD)) };
     }
 }
@@ -198,38 +185,43 @@ unsafe fn keep<F: Coded>(row: *const u8, heads: *mut u8, n_blocks: usize) {
 /// The products of step `I` of a unit of which there are `len` inputs: 64 of them, 4 a lane.
 ///
 /// # Safety
-/// As [`Lanes`]; the blocks are there, and the activations. Behind the last block of 32 there are other
+/// The blocks are there, and the activations. Behind the last block of 32 there are other
 /// values of these, or what pads them.
 #[inline(always)]
-unsafe fn step<L: Lanes, F: Coded, const I: usize>(row: *const u8, q: *const i8, len: usize) -> L::Ints {
-    // SAFETY: as for this function.
+unsafe fn step<L: Lanes, F: Coded, const I: usize>(
+    l: L,
+    row: *const u8,
+    q: *const i8,
+    len: usize,
+) -> L::Ints {
+    // SAFETY: the caller has the blocks and the activations.
     unsafe {
         let block = row.add(64 * I / F::BLOCK * F::BYTES);
         let codes = match (F::BLOCK, I) {
-            (256, _) => F::codes::<L, I>(block, block),
-            (128, 1 | 3) => F::codes::<L, 1>(block, block),
-            (32, _) if 64 * I + 32 < len => F::codes::<L, 0>(block, block.add(F::BYTES)),
-            _ => F::codes::<L, 0>(block, block),
+            (256, _) => F::codes::<L, I>(l, block, block),
+            (128, 1 | 3) => F::codes::<L, 1>(l, block, block),
+            (32, _) if 64 * I + 32 < len => F::codes::<L, 0>(l, block, block.add(F::BYTES)),
+            _ => F::codes::<L, 0>(l, block, block),
         };
-        dot::<L, F>(L::splat_int(0), codes, L::load_bytes(q.add(64 * I).cast()))
+        dot::<L, F>(l, l.splat_int(0), codes, l.load_bytes(array(q.add(64 * I).cast())))
     }
 }
 
 /// Exchanges rows and columns of the sums of 16 rows, one vector each.
 ///
 /// # Safety
-/// As [`Lanes`]; the sums are there, [`PIECE`] / 16 apart.
+/// The sums are there, [`PIECE`] / 16 apart.
 #[inline(always)]
-unsafe fn turn<L: Lanes>(sums: *mut i32) {
-    // SAFETY: as for this function.
+unsafe fn turn<L: Lanes>(l: L, sums: *mut i32) {
+    // SAFETY: the caller has 16 sums of each row.
     unsafe {
-        let mut rows = [L::splat4([0; 4].as_ptr()); 16];
+        let mut rows = [l.splat4(&[0; 4]); 16];
         for r in 0..16 {
-            rows[r] = L::load_bytes(sums.add(r * PIECE / 16).cast());
+            rows[r] = l.load_bytes(array(sums.add(r * PIECE / 16).cast()));
         }
-        let turned = L::turned(rows);
+        let turned = l.turned(rows);
         for i in 0..16 {
-            L::store_bytes(sums.add(i * PIECE / 16).cast(), turned[i]);
+            l.store_bytes(array_mut(sums.add(i * PIECE / 16).cast()), turned[i]);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Codes that are indices of 16 integers.
 #![allow(unsafe_code)]
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{Lanes, array, array_mut};
 use super::codes::{Coded, bits, rows};
 
 /// The values of IQ4_NL and IQ4_XS.
@@ -21,9 +21,9 @@ impl Coded for Iq4Nl {
     const ZERO: Option<u8> = None;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { L::signed_codes(L::look_up(L::nibbles(block.add(2), next.add(2)), &UNEVEN)) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { l.signed_codes(l.look_up(l.nibbles(array(block.add(2)), array(next.add(2))), &UNEVEN)) }
     }
 }
 
@@ -35,21 +35,21 @@ impl Coded for Mxfp4 {
     const HEAD: usize = 1;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
-        unsafe { L::look_up(L::nibbles(block.add(1), next.add(1)), &FLOATS) }
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
+        unsafe { l.look_up(l.nibbles(array(block.add(1)), array(next.add(1))), &FLOATS) }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe { head.write(block.read()) }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
+    unsafe fn groups<L: Lanes>(_: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
         for i in 0..16 {
-            // SAFETY: as for this function.
+            // SAFETY: the caller has 16 heads of a byte, and room for 16 floats.
             unsafe {
                 let half_scale = match heads.add(i).read() {
                     exponent @ 0..2 => 0x0020_0000 << exponent,
@@ -69,31 +69,31 @@ impl Coded for Iq4Xs {
     const HEAD: usize = 16;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: as for this function.
+    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
+        // SAFETY: the blocks are there.
         unsafe {
             let groups = block.add(8 + 32 * STEP);
-            L::signed_codes(L::look_up(L::nibbles(groups, groups.add(16)), &UNEVEN))
+            l.signed_codes(l.look_up(l.nibbles(array(groups), array(groups.add(16))), &UNEVEN))
         }
     }
 
     #[inline(always)]
     unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: as for this function.
+        // SAFETY: the block is there, and room for its head.
         unsafe { head.cast::<u64>().write_unaligned(block.cast::<u64>().read_unaligned()) }
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(heads: *const u8, scales: *mut f32, _: *mut f32) {
-        // SAFETY: as for this function.
+    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
+        // SAFETY: the heads are there, and room for the floats.
         unsafe {
             // The f16 and two high bits of eight factors; four low bits of each.
-            let [first, low, ..] = rows::<L, 16>(heads);
-            let scale = L::halves_to_floats(first);
+            let [first, low, ..] = rows::<L, 16>(l, heads);
+            let scale = l.halves_to_floats(first);
             for group in 0..8 {
-                let factor = L::fma(bits::<L>(first, 16 + 2 * group, 3), L::splat(16.0), L::splat(-32.0));
-                let factor = L::add(factor, bits::<L>(low, 4 * group, 15));
-                L::store(scales.add(16 * group), L::mul(scale, factor));
+                let factor = l.fma(bits(l, first, 16 + 2 * group, 3), l.splat(16.0), l.splat(-32.0));
+                let factor = l.add(factor, bits(l, low, 4 * group, 15));
+                l.store(array_mut(scales.add(16 * group)), l.mul(scale, factor));
             }
         }
     }

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::Form;
-use crate::lanes::Lanes;
+use crate::lanes::{Lanes, array};
 
 /// The values of 4 bits, and those less 8 and less 16.
 pub(super) static FROM_0: [f32; 16] = from(0.0);
@@ -25,8 +25,8 @@ const fn from(first: f32) -> [f32; 16] {
 pub(super) static TERNARY: [f32; 16] =
     [-1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0];
 
-/// No signs beside magnitudes, or no magnitudes beside signs.
-pub(super) static NONE: [u8; 16] = [0; 16];
+/// No magnitudes beside signs.
+static NONE: [u8; 16] = [0; 16];
 
 /// The values of IQ4_NL and IQ4_XS.
 pub(super) static UNEVEN: [f32; 16] = [
@@ -61,11 +61,11 @@ impl Form for Q4_0 {
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let values = L::mul(splat_f16::<L>(block), L::load(FROM_MINUS_8.as_ptr()));
-            nibbles::<L>(block.add(2), values, &mut each);
+            let values = l.mul(splat_f16(l, block), l.load(&FROM_MINUS_8));
+            nibbles(l, block.add(2), values, &mut each);
         }
     }
 }
@@ -75,12 +75,12 @@ impl Form for Q4_1 {
     const BYTES: usize = 20;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let (scale, offset) = (splat_f16::<L>(block), splat_f16::<L>(block.add(2)));
-            let values = L::fma(scale, L::load(FROM_0.as_ptr()), offset);
-            nibbles::<L>(block.add(4), values, &mut each);
+            let (scale, offset) = (splat_f16(l, block), splat_f16(l, block.add(2)));
+            let values = l.fma(scale, l.load(&FROM_0), offset);
+            nibbles(l, block.add(4), values, &mut each);
         }
     }
 }
@@ -90,11 +90,11 @@ impl Form for Iq4Nl {
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let values = L::mul(splat_f16::<L>(block), L::load(UNEVEN.as_ptr()));
-            nibbles::<L>(block.add(2), values, &mut each);
+            let values = l.mul(splat_f16(l, block), l.load(&UNEVEN));
+            nibbles(l, block.add(2), values, &mut each);
         }
     }
 }
@@ -104,14 +104,14 @@ impl Form for Mxfp4 {
     const BYTES: usize = 17;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
             let half_scale = f32::from_bits(match block.read() {
                 exponent @ 0..2 => 0x0020_0000 << exponent,
                 exponent => (u32::from(exponent) - 1) << 23,
             });
-            nibbles::<L>(block.add(1), L::mul(L::splat(half_scale), L::load(FLOATS.as_ptr())), &mut each);
+            nibbles(l, block.add(1), l.mul(l.splat(half_scale), l.load(&FLOATS)), &mut each);
         }
     }
 }
@@ -136,16 +136,16 @@ impl Form for Nvfp4 {
     const BYTES: usize = 36;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
             for group in 0..4 {
-                let half_scale = L::splat(HALF_SCALES[usize::from(block.add(group).read())]);
-                let table = look_up_in::<L>(L::mul(half_scale, L::load(FLOATS.as_ptr())));
+                let half_scale = l.splat(HALF_SCALES[usize::from(block.add(group).read())]);
+                let table = look_up_in(l, l.mul(half_scale, l.load(&FLOATS)));
                 let codes = block.add(4 + 8 * group).cast::<u64>().read_unaligned();
                 let low = 0x0f0f_0f0f_0f0f_0f0f;
                 let indices = [codes & low, codes >> 4 & low];
-                each(16 * group, L::table4(indices.as_ptr().cast(), 0, table));
+                each(16 * group, l.table4(array(indices.as_ptr().cast()), 0, table));
             }
         }
     }
@@ -154,14 +154,19 @@ impl Form for Nvfp4 {
 /// 32 indices of 4 bits of 16 values: byte `b` of 16 has those of `b` and `16 + b`.
 ///
 /// # Safety
-/// As [`Form::decode`].
+/// 16 bytes lie behind the pointer.
 #[inline(always)]
-unsafe fn nibbles<L: Lanes>(codes: *const u8, values: L::Floats, each: &mut impl FnMut(usize, L::Floats)) {
-    // SAFETY: as for this function.
+unsafe fn nibbles<L: Lanes>(
+    l: L,
+    codes: *const u8,
+    values: L::Floats,
+    each: &mut impl FnMut(usize, L::Floats),
+) {
+    let table = look_up_in(l, values);
+    // SAFETY: the caller has 16 bytes there.
     unsafe {
-        let table = look_up_in::<L>(values);
-        each(0, L::table4(codes, 0, table));
-        each(16, L::table4(codes, 1, table));
+        each(0, l.table4(array(codes), 0, table));
+        each(16, l.table4(array(codes), 1, table));
     }
 }
 
@@ -170,14 +175,14 @@ impl Form for Q5_0 {
     const BYTES: usize = 22;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let scale = splat_f16::<L>(block);
-            let table = look_up_in::<L>(L::mul(scale, L::load(FROM_MINUS_16.as_ptr())));
-            let fifth = L::mul(scale, L::splat(16.0));
-            each(0, L::add_where(block.add(2), L::table4(block.add(6), 0, table), fifth));
-            each(16, L::add_where(block.add(4), L::table4(block.add(6), 1, table), fifth));
+            let scale = splat_f16(l, block);
+            let table = look_up_in(l, l.mul(scale, l.load(&FROM_MINUS_16)));
+            let fifth = l.mul(scale, l.splat(16.0));
+            each(0, l.add_where(array(block.add(2)), l.table4(array(block.add(6)), 0, table), fifth));
+            each(16, l.add_where(array(block.add(4)), l.table4(array(block.add(6)), 1, table), fifth));
         }
     }
 }
@@ -187,17 +192,17 @@ impl Form for Q5_1 {
     const BYTES: usize = 24;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let (scale, offset) = (splat_f16::<L>(block), splat_f16::<L>(block.add(2)));
-            let table = look_up_in::<L>(L::mul(scale, L::load(FROM_0.as_ptr())));
-            let fifth = L::mul(scale, L::splat(16.0));
+            let (scale, offset) = (splat_f16(l, block), splat_f16(l, block.add(2)));
+            let table = look_up_in(l, l.mul(scale, l.load(&FROM_0)));
+            let fifth = l.mul(scale, l.splat(16.0));
             // The offset last: nothing before it is rounded.
-            let first = L::add_where(block.add(4), L::table4(block.add(8), 0, table), fifth);
-            each(0, L::add(first, offset));
-            let second = L::add_where(block.add(6), L::table4(block.add(8), 1, table), fifth);
-            each(16, L::add(second, offset));
+            let first = l.add_where(array(block.add(4)), l.table4(array(block.add(8)), 0, table), fifth);
+            each(0, l.add(first, offset));
+            let second = l.add_where(array(block.add(6)), l.table4(array(block.add(8)), 1, table), fifth);
+            each(16, l.add(second, offset));
         }
     }
 }
@@ -207,12 +212,12 @@ impl<const N: usize> Form for TwoBits<N> {
     const BYTES: usize = 2 + N / 4;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let table = look_up_in::<L>(L::mul(splat_f16::<L>(block), L::load(TERNARY.as_ptr())));
+            let table = look_up_in(l, l.mul(splat_f16(l, block), l.load(&TERNARY)));
             for at in (0..N).step_by(16) {
-                each(at, L::table2(block.add(2 + at / 4), table));
+                each(at, l.table2(array(block.add(2 + at / 4)), table));
             }
         }
     }
@@ -223,13 +228,13 @@ impl Form for Q1_0 {
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
             // The sign is turned where the bit is set.
-            let table = look_up_in::<L>(L::mul(splat_f16::<L>(block), L::splat(-1.0)));
+            let table = look_up_in(l, l.mul(splat_f16(l, block), l.splat(-1.0)));
             for at in (0..128).step_by(16) {
-                each(at, L::signed(NONE.as_ptr(), block.add(2 + at / 8), 0, table));
+                each(at, l.signed(&NONE, array(block.add(2 + at / 8)), 0, table));
             }
         }
     }
@@ -238,23 +243,17 @@ impl Form for Q1_0 {
 /// The f16 at an address, 16 times.
 ///
 /// # Safety
-/// As [`Lanes`].
+/// Two bytes lie behind the pointer.
 #[inline(always)]
-pub(super) unsafe fn splat_f16<L: Lanes>(p: *const u8) -> L::Floats {
-    // SAFETY: as for this function.
-    unsafe { L::splat(L::f16_to_f32(p.cast::<u16>().read_unaligned())) }
+pub(super) unsafe fn splat_f16<L: Lanes>(l: L, p: *const u8) -> L::Floats {
+    // SAFETY: the caller has two bytes there.
+    l.splat(l.f16_to_f32(unsafe { p.cast::<u16>().read_unaligned() }))
 }
 
 /// A table of those values.
-///
-/// # Safety
-/// As [`Lanes`].
 #[inline(always)]
-pub(super) unsafe fn look_up_in<L: Lanes>(values: L::Floats) -> L::Table {
+pub(super) fn look_up_in<L: Lanes>(l: L, values: L::Floats) -> L::Table {
     let mut table = [0.0; 16];
-    // SAFETY: as for this function; there are 16 values.
-    unsafe {
-        L::store(table.as_mut_ptr(), values);
-        L::table(table.as_ptr())
-    }
+    l.store(&mut table, values);
+    l.table(&table)
 }

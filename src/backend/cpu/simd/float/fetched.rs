@@ -3,16 +3,37 @@
 //! have the same order, so the bits are the same.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
+
 use super::{Form, block};
-use crate::lanes::Lanes;
+use crate::lanes::{Kernel, Lanes, array, array_mut};
 use crate::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
+/// The kernel of one tile.
+pub struct Fetched<'a, 'b, F> {
+    pub product: &'a Product<'a>,
+    pub acts: F32Rows<'a>,
+    pub scratch: &'a mut Scratch,
+    pub tile: &'a mut Tile<'b, f32>,
+    pub form: PhantomData<F>,
+}
+
+impl<F: Form> Kernel for Fetched<'_, '_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Self { product, acts, scratch, tile, .. } = self;
+        (const { &Type::of::<F>() }).multiply(l, product, acts, scratch, tile);
+    }
+}
+
 /// What is to be known of a type.
-pub struct Type {
+struct Type<L> {
     block: usize,
     bytes: usize,
-    decode: unsafe fn(blocks: *const u8, n_blocks: usize, floats: *mut f32),
-    dot: unsafe fn(blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32,
+    decode: unsafe fn(l: L, blocks: *const u8, n_blocks: usize, floats: *mut f32),
+    dot: unsafe fn(l: L, blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32,
     tail: fn(weights: &[u8], acts: &[f32]) -> f32,
 }
 
@@ -20,9 +41,9 @@ pub struct Type {
 const R: usize = 2;
 const T: usize = 2;
 
-impl Type {
+impl<L: Lanes> Type<L> {
     /// That of a form.
-    pub const fn of<L: Lanes, F: Form>() -> Self {
+    const fn of<F: Form>() -> Self {
         Self {
             block: F::BLOCK,
             bytes: F::BYTES,
@@ -37,8 +58,9 @@ impl Type {
     /// # Panics
     /// Where something does not fit.
     #[inline(never)]
-    pub fn multiply<L: Lanes>(
+    fn multiply(
         &self,
+        l: L,
         product: &Product<'_>,
         acts: F32Rows<'_>,
         scratch: &mut Scratch,
@@ -56,7 +78,7 @@ impl Type {
             for output in 0..outputs {
                 let weights = product.row(output);
                 // SAFETY: as many blocks are in a row, and inputs among the activations.
-                let sum = unsafe { (self.dot)(weights.as_ptr(), cols / self.block, acts.as_ptr()) };
+                let sum = unsafe { (self.dot)(l, weights.as_ptr(), cols / self.block, acts.as_ptr()) };
                 let value = sum + (self.tail)(weights, acts);
                 product.finish(&mut tile.row_mut(rows.start)[output], output, value);
             }
@@ -77,7 +99,7 @@ impl Type {
                         let blocks = row[start / self.block * self.bytes..].as_ptr();
                         let floats = floats[r * FLOAT_PIECE..].as_mut_ptr();
                         // SAFETY: blocks lie within rows, and a piece has room for what they decode to.
-                        unsafe { (self.decode)(blocks, piece.len() / self.block, floats) };
+                        unsafe { (self.decode)(l, blocks, piece.len() / self.block, floats) };
                     }
                     for (row, sums) in
                         rows.clone().step_by(T).zip(sums.chunks_exact_mut(T * FLOAT_STRIP * 16))
@@ -91,9 +113,9 @@ impl Type {
                             // SAFETY: all rows have the length of the piece, and there are as many sums.
                             unsafe {
                                 if is_last {
-                                    block::<L, R, 1>(weights, [act(0)], true, nothing, sums);
+                                    block::<L, R, 1>(l, weights, [act(0)], true, nothing, sums);
                                 } else {
-                                    block::<L, R, T>(weights, [act(0), act(1)], true, nothing, sums);
+                                    block::<L, R, T>(l, weights, [act(0), act(1)], true, nothing, sums);
                                 }
                             }
                         }
@@ -104,7 +126,7 @@ impl Type {
                         let place = ((at / T * FLOAT_STRIP / R + r / R) * T + at % T) * R + r % R;
                         let lanes = &sums[16 * place..][..16];
                         // SAFETY: 16 floats are there.
-                        let sum = unsafe { L::sum(L::load(lanes.as_ptr())) };
+                        let sum = l.sum(l.load(unsafe { array(lanes.as_ptr()) }));
                         let tail = (self.tail)(product.row(strip + r), acts.row(row));
                         product.finish(&mut tile.row_mut(row)[strip + r], strip + r, sum + tail);
                     }
@@ -118,14 +140,15 @@ impl Type {
 ///
 /// # Safety
 /// They are there, and so is the place for their weights.
-unsafe fn decode<L: Lanes, F: Form>(blocks: *const u8, n_blocks: usize, floats: *mut f32) {
+unsafe fn decode<L: Lanes, F: Form>(l: L, blocks: *const u8, n_blocks: usize, floats: *mut f32) {
     for block in 0..n_blocks {
-        // SAFETY: as for this function.
+        // SAFETY: the caller has the blocks, and a place for each.
         unsafe {
-            F::decode::<L>(
+            F::decode(
+                l,
                 blocks.add(block * F::BYTES),
                 #[inline(always)]
-                |i, weights| L::store(floats.add(block * F::BLOCK + i), weights),
+                |i, weights| l.store(array_mut(floats.add(block * F::BLOCK + i)), weights),
             );
         }
     }
@@ -135,17 +158,18 @@ unsafe fn decode<L: Lanes, F: Form>(blocks: *const u8, n_blocks: usize, floats: 
 ///
 /// # Safety
 /// They are there.
-unsafe fn dot<L: Lanes, F: Form>(blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32 {
-    // SAFETY: as for this function.
+unsafe fn dot<L: Lanes, F: Form>(l: L, blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32 {
+    // SAFETY: the caller has the blocks, and activations for each.
     unsafe {
-        let mut acc = L::splat(0.0);
+        let mut acc = l.splat(0.0);
         for block in 0..n_blocks {
-            F::decode::<L>(
+            F::decode(
+                l,
                 blocks.add(block * F::BYTES),
                 #[inline(always)]
-                |i, weights| acc = L::fma(weights, L::load(acts.add(block * F::BLOCK + i)), acc),
+                |i, weights| acc = l.fma(weights, l.load(array(acts.add(block * F::BLOCK + i))), acc),
             );
         }
-        L::sum(acc)
+        l.sum(acc)
     }
 }

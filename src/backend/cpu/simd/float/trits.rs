@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::Form;
-use super::blocks::{NONE, TERNARY, look_up_in, splat_f16};
-use crate::lanes::Lanes;
+use super::blocks::{TERNARY, look_up_in, splat_f16};
+use crate::lanes::{Lanes, array};
 
 /// 64 bytes of 2-bit codes, then an f16 scale.
 pub struct Tq2_0;
@@ -15,16 +15,16 @@ impl Form for Tq2_0 {
     const BYTES: usize = 66;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let table = look_up_in::<L>(L::mul(splat_f16::<L>(block.add(64)), L::load(TERNARY.as_ptr())));
+            let table = look_up_in(l, l.mul(splat_f16(l, block.add(64)), l.load(&TERNARY)));
             for half in 0..2 {
                 let codes = block.add(32 * half);
-                two_bits::<L, 0>(codes, table, 128 * half, &mut each);
-                two_bits::<L, 1>(codes, table, 128 * half + 32, &mut each);
-                two_bits::<L, 2>(codes, table, 128 * half + 64, &mut each);
-                two_bits::<L, 3>(codes, table, 128 * half + 96, &mut each);
+                two_bits::<L, 0>(l, codes, table, 128 * half, &mut each);
+                two_bits::<L, 1>(l, codes, table, 128 * half + 32, &mut each);
+                two_bits::<L, 2>(l, codes, table, 128 * half + 64, &mut each);
+                two_bits::<L, 3>(l, codes, table, 128 * half + 96, &mut each);
             }
         }
     }
@@ -33,18 +33,19 @@ impl Form for Tq2_0 {
 /// 32 weights of TQ2_0, from `at` on: those of one place in 32 bytes.
 ///
 /// # Safety
-/// As [`Form::decode`].
+/// 32 bytes lie behind the pointer.
 #[inline(always)]
 unsafe fn two_bits<L: Lanes, const PLACE: usize>(
+    l: L,
     codes: *const u8,
     table: L::Table,
     at: usize,
     each: &mut impl FnMut(usize, L::Floats),
 ) {
-    // SAFETY: as for this function.
+    // SAFETY: the caller has 32 bytes there.
     unsafe {
-        each(at, L::signed(codes, NONE.as_ptr(), PLACE, table));
-        each(at + 16, L::signed(codes.add(16), NONE.as_ptr(), PLACE, table));
+        each(at, l.signed(array(codes), &[0; 2], PLACE, table));
+        each(at + 16, l.signed(array(codes.add(16)), &[0; 2], PLACE, table));
     }
 }
 
@@ -53,25 +54,25 @@ impl Form for Tq1_0 {
     const BYTES: usize = 54;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let scale = splat_f16::<L>(block.add(52));
-            let mut fractions = [L::load_u8(block), L::load_u8(block.add(16))];
+            let scale = splat_f16(l, block.add(52));
+            let mut fractions = [l.load_u8(array(block)), l.load_u8(array(block.add(16)))];
             for trit in 0..5 {
-                each(32 * trit, next::<L>(&mut fractions[0], scale));
-                each(32 * trit + 16, next::<L>(&mut fractions[1], scale));
+                each(32 * trit, next(l, &mut fractions[0], scale));
+                each(32 * trit + 16, next(l, &mut fractions[1], scale));
             }
-            let mut fractions = L::load_u8(block.add(32));
+            let mut fractions = l.load_u8(array(block.add(32)));
             for trit in 0..5 {
-                each(160 + 16 * trit, next::<L>(&mut fractions, scale));
+                each(160 + 16 * trit, next(l, &mut fractions, scale));
             }
             let mut last = [0; 16];
             let four = block.add(48).cast::<[u8; 4]>().read();
             for (i, last) in last.iter_mut().enumerate() {
                 *last = four[i % 4].wrapping_mul(THREE_TO[i / 4]);
             }
-            each(240, next::<L>(&mut L::load_u8(last.as_ptr()), scale));
+            each(240, next(l, &mut l.load_u8(&last), scale));
         }
     }
 }
@@ -84,13 +85,13 @@ impl Form for Ptq1_0 {
     const BYTES: usize = 28;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: as for this function.
+    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
+        // SAFETY: a block lies behind the pointer.
         unsafe {
-            let scale = splat_f16::<L>(block.add(26));
-            let mut fractions = L::load_u8(block);
+            let scale = splat_f16(l, block.add(26));
+            let mut fractions = l.load_u8(array(block));
             for trit in 0..5 {
-                each(16 * trit, next::<L>(&mut fractions, scale));
+                each(16 * trit, next(l, &mut fractions, scale));
             }
             // Two trits of 8 bytes are 16 weights; so are the fifth ones with four of 2 bytes.
             let (eight, two) =
@@ -103,7 +104,7 @@ impl Form for Ptq1_0 {
                 rest[2][8 + i] = two[i % 2].wrapping_mul(THREE_TO[i / 2]);
             }
             for i in 0..3 {
-                each(80 + 16 * i, next::<L>(&mut L::load_u8(rest[i].as_ptr()), scale));
+                each(80 + 16 * i, next(l, &mut l.load_u8(&rest[i]), scale));
             }
         }
     }
@@ -114,15 +115,9 @@ const THREE_TO: [u8; 5] = [1, 3, 9, 27, 81];
 
 /// Takes the next trits off 16 bytes, and gives the weights that they are. A byte is a fraction of 256: three
 /// times that has its trit above the byte.
-///
-/// # Safety
-/// As [`Lanes`].
 #[inline(always)]
-unsafe fn next<L: Lanes>(fractions: &mut L::Ints, scale: L::Floats) -> L::Floats {
-    // SAFETY: as for this function.
-    unsafe {
-        let tripled = L::add_ints(*fractions, L::shift_left(*fractions, 1));
-        *fractions = L::and(tripled, L::splat_int(255));
-        L::mul(scale, L::add(L::to_floats(L::shift_right(tripled, 8)), L::splat(-1.0)))
-    }
+fn next<L: Lanes>(l: L, fractions: &mut L::Ints, scale: L::Floats) -> L::Floats {
+    let tripled = l.add_ints(*fractions, l.shift_left(*fractions, 1));
+    *fractions = l.and(tripled, l.splat_int(255));
+    l.mul(scale, l.add(l.to_floats(l.shift_right(tripled, 8)), l.splat(-1.0)))
 }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::Matrices;
-use crate::lanes::{Kernel, Lanes};
+use crate::lanes::{Kernel, Lanes, array, array_mut};
 
 /// Columns of one unit of codes: those that [`UnitOf`] keeps together.
 pub const UNIT: usize = 64;
@@ -132,12 +132,9 @@ trait Unit {
     /// Columns `16 part` to `16 part + 16`, `part` below 4.
     ///
     /// # Safety
-    /// As [`Lanes`]; the unit is there.
-    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats;
+    /// The unit is there.
+    unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats;
 }
-
-/// What a unit has where it keeps no magnitudes, or no signs.
-static NONE: [u8; 16] = [0; 16];
 
 struct Signed3;
 struct Table2;
@@ -147,41 +144,41 @@ struct Int8;
 
 impl Unit for Signed3 {
     #[inline(always)]
-    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::signed(unit, unit.add(16), part, table) }
+    unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: the unit is there, and `part` below 4.
+        unsafe { l.signed(array(unit), array(unit.add(16 + 2 * part)), part, table) }
     }
 }
 
 impl Unit for Table2 {
     #[inline(always)]
-    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::signed(unit, NONE.as_ptr(), part, table) }
+    unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: the unit is there, and `part` below 4.
+        l.signed(unsafe { array(unit) }, &[0; 2], part, table)
     }
 }
 
 impl Unit for Sign {
     #[inline(always)]
-    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::signed(NONE.as_ptr(), unit, part, table) }
+    unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: the unit is there, and `part` below 4.
+        l.signed(&[0; 16], unsafe { array(unit.add(2 * part)) }, part, table)
     }
 }
 
 impl Unit for Table4 {
     #[inline(always)]
-    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::table4(unit.add(16 * (part % 2)), part / 2, table) }
+    unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
+        // SAFETY: the unit is there, and `part` below 4.
+        l.table4(unsafe { array(unit.add(16 * (part % 2))) }, part / 2, table)
     }
 }
 
 impl Unit for Int8 {
     #[inline(always)]
-    unsafe fn load<L: Lanes>(unit: *const u8, part: usize, _: L::Table) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::load_i8(unit.add(16 * part).cast()) }
+    unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, _: L::Table) -> L::Floats {
+        // SAFETY: the unit is there, and `part` below 4.
+        l.load_i8(unsafe { array(unit.add(16 * part).cast()) })
     }
 }
 
@@ -189,56 +186,51 @@ impl Kernel for CodeGemm<'_> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(mut self) {
-        // SAFETY: as for this function; the shapes were checked.
-        unsafe {
-            match self.b.unit {
-                UnitOf::Signed3 => self.columns::<L, Signed3>(),
-                UnitOf::Table2 => self.columns::<L, Table2>(),
-                UnitOf::Sign => self.columns::<L, Sign>(),
-                UnitOf::Table4 => self.columns::<L, Table4>(),
-                UnitOf::Int8 => self.columns::<L, Int8>(),
-            }
+    fn run<L: Lanes>(mut self, l: L) {
+        match self.b.unit {
+            UnitOf::Signed3 => self.columns::<L, Signed3>(l),
+            UnitOf::Table2 => self.columns::<L, Table2>(l),
+            UnitOf::Sign => self.columns::<L, Sign>(l),
+            UnitOf::Table4 => self.columns::<L, Table4>(l),
+            UnitOf::Int8 => self.columns::<L, Int8>(l),
         }
     }
 }
 
 impl CodeGemm<'_> {
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn columns<L: Lanes, U: Unit>(&mut self) {
+    fn columns<L: Lanes, U: Unit>(&mut self, l: L) {
         let (first, n) = (self.b.first, self.shape.n);
         let mut col = 0;
-        // SAFETY: as for this function; columns come in halves of units.
+        // SAFETY: columns come in halves of units, and so many are left.
         unsafe {
             while col < n {
                 let half = (first + col) % UNIT / 32;
                 match (L::GEMM_VECTORS, half) {
                     (4, 0) if col + UNIT <= n => {
-                        self.rows::<L, U, 4>(col, 0);
+                        self.rows::<L, U, 4>(l, col, 0);
                         col += UNIT;
                     }
                     (4, 0) => {
-                        self.rows::<L, U, 2>(col, 0);
+                        self.rows::<L, U, 2>(l, col, 0);
                         col += 32;
                     }
                     (4, _) => {
-                        self.rows::<L, U, 2>(col, 2);
+                        self.rows::<L, U, 2>(l, col, 2);
                         col += 32;
                     }
                     _ if L::IS_FETCHED => {
-                        self.rows::<L, U, 1>(col, (first + col) % UNIT / 16);
+                        self.rows::<L, U, 1>(l, col, (first + col) % UNIT / 16);
                         col += 16;
                     }
                     (_, 0) => {
-                        self.rows::<L, U, 1>(col, 0);
-                        self.rows::<L, U, 1>(col + 16, 1);
+                        self.rows::<L, U, 1>(l, col, 0);
+                        self.rows::<L, U, 1>(l, col + 16, 1);
                         col += 32;
                     }
                     (_, _) => {
-                        self.rows::<L, U, 1>(col, 2);
-                        self.rows::<L, U, 1>(col + 16, 3);
+                        self.rows::<L, U, 1>(l, col, 2);
+                        self.rows::<L, U, 1>(l, col + 16, 3);
                         col += 32;
                     }
                 }
@@ -249,74 +241,75 @@ impl CodeGemm<'_> {
     /// All rows of `N` vectors of columns from `col` on, which are those from `part` on of a unit.
     ///
     /// # Safety
-    /// As [`Kernel::run`]; the columns are there.
+    /// The columns are there.
     #[inline(always)]
-    unsafe fn rows<L: Lanes, U: Unit, const N: usize>(&mut self, col: usize, part: usize) {
+    unsafe fn rows<L: Lanes, U: Unit, const N: usize>(&mut self, l: L, col: usize, part: usize) {
         let m = self.shape.m;
         let mut row = 0;
-        // SAFETY: as for this function; so are the rows.
+        // SAFETY: the caller has the columns, and so many rows are left.
         unsafe {
             while row + 4 <= m {
-                self.block::<L, U, 4, N>(row, col, part);
+                self.block::<L, U, 4, N>(l, row, col, part);
                 row += 4;
             }
             while row < m {
-                self.block::<L, U, 1, N>(row, col, part);
+                self.block::<L, U, 1, N>(l, row, col, part);
                 row += 1;
             }
         }
     }
 
     /// # Safety
-    /// As [`rows`](Self::rows); `M` rows from `row` on are there.
+    /// As [`rows`](Self::rows), and `M` rows from `row` on are there.
     #[inline(always)]
     unsafe fn block<L: Lanes, U: Unit, const M: usize, const N: usize>(
         &mut self,
+        l: L,
         row: usize,
         col: usize,
         part: usize,
     ) {
         let Matrices { k, lda, ldc, add, .. } = *self.shape;
         let CodeMatrix { unit, values, bytes, row_bytes, first } = *self.b;
-        // SAFETY: as for this function.
+        // SAFETY: the block lies within the matrices, whose shapes were checked.
         unsafe {
-            let table = L::table(values.as_ptr());
+            let table = l.table(array(values.as_ptr()));
             let a: [*const f32; M] = std::array::from_fn(|i| self.a.as_ptr().add((row + i) * lda));
             let c: [*mut f32; M] = std::array::from_fn(|i| self.c.as_mut_ptr().add((row + i) * ldc + col));
             let mut unit = bytes.as_ptr().add((first + col) / UNIT * unit.bytes());
-            let mut acc = [[L::splat(0.0); N]; M];
+            let mut acc = [[l.splat(0.0); N]; M];
             if add && self.scales.is_none() {
                 for i in 0..M {
                     for j in 0..N {
-                        acc[i][j] = L::load(c[i].add(16 * j));
+                        acc[i][j] = l.load(array(c[i].add(16 * j)));
                     }
                 }
             }
             for i in 0..k {
-                let mut vectors = [L::splat(0.0); N];
+                let mut vectors = [l.splat(0.0); N];
                 for j in 0..N {
-                    vectors[j] = U::load::<L>(unit, part + j, table);
+                    vectors[j] = U::load(l, unit, part + j, table);
                 }
                 for row in 0..M {
-                    let a = L::splat(*a[row].add(i));
+                    let a = l.splat(*a[row].add(i));
                     for j in 0..N {
-                        acc[row][j] = L::fma(a, vectors[j], acc[row][j]);
+                        acc[row][j] = l.fma(a, vectors[j], acc[row][j]);
                     }
                 }
                 unit = unit.wrapping_add(row_bytes);
             }
             if let Some(scales) = self.scales {
                 for j in 0..N {
-                    let scale = L::load(scales.as_ptr().add(col + 16 * j));
+                    let scale = l.load(array(scales.as_ptr().add(col + 16 * j)));
                     for i in 0..M {
-                        let before = if add { L::load(c[i].add(16 * j)) } else { L::splat(0.0) };
-                        acc[i][j] = L::fma(scale, acc[i][j], before);
+                        let before = if add { l.load(array(c[i].add(16 * j))) } else { l.splat(0.0) };
+                        acc[i][j] = l.fma(scale, acc[i][j], before);
                     }
                 }
             }
             for i in 0..M {
                 for j in 0..N {
-                    L::store(c[i].add(16 * j), acc[i][j]);
+                    l.store(array_mut(c[i].add(16 * j)), acc[i][j]);
                 }
             }
         }

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::codes::CodeGemm;
 use super::{Matrices, RealKernels, plain};
-use crate::lanes::{Kernel, Lanes};
+use crate::lanes::{Kernel, Lanes, array, array_mut};
 
 /// The kernels compiled for one instruction set.
 pub(crate) const fn table<L: Lanes>() -> RealKernels {
@@ -78,7 +78,7 @@ impl<R, F: FnOnce() -> R> Kernel for Plain<F> {
     type Out = R;
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(self) -> R {
+    fn run<L: Lanes>(self, _: L) -> R {
         (self.0)()
     }
 }
@@ -93,12 +93,12 @@ impl Kernel for Widen<'_> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
+    fn run<L: Lanes>(self, l: L) {
         let (x, x_rest) = self.x.as_chunks::<16>();
         let (out, out_rest) = self.out.as_chunks_mut::<16>();
         for (x, out) in x.iter().zip(out) {
-            // SAFETY: as for this function; both hold 16 elements.
-            unsafe { L::store(out.as_mut_ptr(), L::load_f16(x.as_ptr().cast())) };
+            // SAFETY: 16 f16 are 32 bytes.
+            l.store(out, l.load_f16(unsafe { array(x.as_ptr().cast()) }));
         }
         x_rest.iter().zip(out_rest).for_each(|(x, out)| *out = x.to_f32());
     }
@@ -118,23 +118,23 @@ trait Element: Copy + Into<f32> {
     /// 16 of them as floats.
     ///
     /// # Safety
-    /// As [`Lanes`].
-    unsafe fn load<L: Lanes>(p: *const Self) -> L::Floats;
+    /// They are there.
+    unsafe fn load<L: Lanes>(l: L, p: *const Self) -> L::Floats;
 }
 
 impl Element for f32 {
     #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const Self) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::load(p) }
+    unsafe fn load<L: Lanes>(l: L, p: *const Self) -> L::Floats {
+        // SAFETY: the caller has 16 elements there.
+        l.load(unsafe { array(p) })
     }
 }
 
 impl Element for f16 {
     #[inline(always)]
-    unsafe fn load<L: Lanes>(p: *const Self) -> L::Floats {
-        // SAFETY: as for this function.
-        unsafe { L::load_f16(p.cast()) }
+    unsafe fn load<L: Lanes>(l: L, p: *const Self) -> L::Floats {
+        // SAFETY: the caller has 16 elements there.
+        l.load_f16(unsafe { array(p.cast()) })
     }
 }
 
@@ -142,32 +142,27 @@ impl<B: Element> Kernel for Gemm<'_, B> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(mut self) {
-        // SAFETY: as for this function; the shapes were checked.
-        unsafe {
-            match L::GEMM_VECTORS {
-                4 => self.columns::<L, 4>(),
-                _ => self.columns::<L, 1>(),
-            }
+    fn run<L: Lanes>(mut self, l: L) {
+        match L::GEMM_VECTORS {
+            4 => self.columns::<L, 4>(l),
+            _ => self.columns::<L, 1>(l),
         }
     }
 }
 
 impl<B: Element> Gemm<'_, B> {
-    /// # Safety
-    /// As [`Kernel::run`].
     #[inline(always)]
-    unsafe fn columns<L: Lanes, const N: usize>(&mut self) {
+    fn columns<L: Lanes, const N: usize>(&mut self, l: L) {
         let n = self.shape.n;
         let mut col = 0;
-        // SAFETY: as for this function; blocks lie within the matrices.
+        // SAFETY: so many columns are left.
         unsafe {
             while col + 16 * N <= n {
-                self.rows::<L, N>(col);
+                self.rows::<L, N>(l, col);
                 col += 16 * N;
             }
             while col + 16 <= n {
-                self.rows::<L, 1>(col);
+                self.rows::<L, 1>(l, col);
                 col += 16;
             }
         }
@@ -176,7 +171,7 @@ impl<B: Element> Gemm<'_, B> {
             for col in col..n {
                 let c = &mut self.c[row * ldc + col];
                 let terms = (0..k).map(|i| (self.a[row * lda + i], self.b[i * ldb + col].into()));
-                *c = terms.fold(if add { *c } else { 0.0 }, |sum, (a, b)| L::fma_one(a, b, sum));
+                *c = terms.fold(if add { *c } else { 0.0 }, |sum, (a, b)| l.fma_one(a, b, sum));
             }
         }
     }
@@ -184,57 +179,57 @@ impl<B: Element> Gemm<'_, B> {
     /// All rows of `N` vectors of columns.
     ///
     /// # Safety
-    /// As [`Kernel::run`]; the columns are there.
+    /// The columns are there.
     #[inline(always)]
-    unsafe fn rows<L: Lanes, const N: usize>(&mut self, col: usize) {
+    unsafe fn rows<L: Lanes, const N: usize>(&mut self, l: L, col: usize) {
         let m = self.shape.m;
         let mut row = 0;
-        // SAFETY: as for this function; so are the rows.
+        // SAFETY: the caller has the columns, and so many rows are left.
         unsafe {
             while row + 4 <= m {
-                self.block::<L, 4, N>(row, col);
+                self.block::<L, 4, N>(l, row, col);
                 row += 4;
             }
             while row < m {
-                self.block::<L, 1, N>(row, col);
+                self.block::<L, 1, N>(l, row, col);
                 row += 1;
             }
         }
     }
 
     /// # Safety
-    /// As [`Kernel::run`]; `M` rows from `row` on and `16 N` columns from `col` on are there.
+    /// `M` rows from `row` on and `16 N` columns from `col` on are there.
     #[inline(always)]
-    unsafe fn block<L: Lanes, const M: usize, const N: usize>(&mut self, row: usize, col: usize) {
+    unsafe fn block<L: Lanes, const M: usize, const N: usize>(&mut self, l: L, row: usize, col: usize) {
         let Matrices { k, lda, ldb, ldc, add, .. } = *self.shape;
-        // SAFETY: as for this function.
+        // SAFETY: the block lies within the matrices, whose shapes were checked.
         unsafe {
             let a: [*const f32; M] = std::array::from_fn(|i| self.a.as_ptr().add((row + i) * lda));
             let b = self.b.as_ptr().add(col);
             let c: [*mut f32; M] = std::array::from_fn(|i| self.c.as_mut_ptr().add((row + i) * ldc + col));
-            let mut acc = [[L::splat(0.0); N]; M];
+            let mut acc = [[l.splat(0.0); N]; M];
             if add {
                 for i in 0..M {
                     for j in 0..N {
-                        acc[i][j] = L::load(c[i].add(16 * j));
+                        acc[i][j] = l.load(array(c[i].add(16 * j)));
                     }
                 }
             }
             for i in 0..k {
-                let mut vectors = [L::splat(0.0); N];
+                let mut vectors = [l.splat(0.0); N];
                 for j in 0..N {
-                    vectors[j] = B::load::<L>(b.add(i * ldb + 16 * j));
+                    vectors[j] = B::load(l, b.add(i * ldb + 16 * j));
                 }
                 for row in 0..M {
-                    let a = L::splat(*a[row].add(i));
+                    let a = l.splat(*a[row].add(i));
                     for j in 0..N {
-                        acc[row][j] = L::fma(a, vectors[j], acc[row][j]);
+                        acc[row][j] = l.fma(a, vectors[j], acc[row][j]);
                     }
                 }
             }
             for i in 0..M {
                 for j in 0..N {
-                    L::store(c[i].add(16 * j), acc[i][j]);
+                    l.store(array_mut(c[i].add(16 * j)), acc[i][j]);
                 }
             }
         }

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use half::f16;
 
-use super::super::lanes::Lanes;
+use super::super::lanes::{Lanes, array, array_mut};
 use super::super::{MOST_BLOCK_ROWS, PIECE_UNITS, SUMMED_ROWS, UNIT, padded};
 use super::{Form, Ternary, groups, sum_of_unit};
 
@@ -21,35 +21,32 @@ struct TileSums<const N: usize>([[[i32; 16]; N]; 16]);
 
 impl<F: Form> Ternary<'_, '_, F> {
     /// Multiplies all activation rows, `M` at a time (`LESS` where that is enough) with `16 N` weight rows.
-    ///
-    /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
     #[inline(always)]
-    pub(super) unsafe fn gemm<L: Lanes, const M: usize, const LESS: usize, const N: usize>(&mut self) {
+    pub(super) fn gemm<L: Lanes, const M: usize, const LESS: usize, const N: usize>(&mut self, l: L) {
         let (rows, outputs) = (self.tile.rows(), self.tile.cols().len());
         let units = self.product.cols.div_ceil(UNIT);
         // A unit with scales is a piece, because its sums are scaled.
         let piece = if F::SCALED { 1 } else { PIECE_UNITS };
-        // SAFETY: as for this function.
+        // SAFETY: each piece is unpacked before it is multiplied, and tiles are set up for the rows.
         unsafe {
             for row in rows.clone().step_by(SUMMED_ROWS) {
                 let rows = row..rows.end.min(row + SUMMED_ROWS);
                 let mut ready_for = rows.len().min(L::TILE_ROWS);
-                L::tiles_begin(ready_for);
+                l.tiles_begin(ready_for);
                 for first in (0..outputs).step_by(16 * N) {
                     for unit in (0..units).step_by(piece) {
                         let piece = unit..units.min(unit + piece);
-                        self.unpack::<L, N>(first, piece.clone());
+                        self.unpack::<L, N>(l, first, piece.clone());
                         if L::TILE_ROWS > 0 {
-                            self.tiles::<L, N>(rows.clone(), piece, &mut ready_for);
+                            self.tiles::<L, N>(l, rows.clone(), piece, &mut ready_for);
                         } else {
-                            self.blocks::<L, M, LESS, N>(rows.clone(), piece);
+                            self.blocks::<L, M, LESS, N>(l, rows.clone(), piece);
                         }
                     }
-                    self.finish_all::<L, N>(rows.clone(), first);
+                    self.finish_all::<L, N>(l, rows.clone(), first);
                 }
             }
-            L::tiles_end();
+            l.tiles_end();
         }
     }
 
@@ -63,9 +60,9 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// vectors of four codes of 16 rows. Rows beyond the last one repeat it.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
+    /// The rows have the units, at most [`PIECE_UNITS`]; this thread has begun with tiles.
     #[inline(always)]
-    unsafe fn unpack<L: Lanes, const N: usize>(&mut self, first: usize, piece: Range<usize>) {
+    unsafe fn unpack<L: Lanes, const N: usize>(&mut self, l: L, first: usize, piece: Range<usize>) {
         let (weights, row_bytes, cols) = (self.product.weights, self.product.row_bytes, self.product.cols);
         let outputs = self.tile.cols().len();
         let row_of = |n: usize, i: usize| (first + 16 * n + i).min(outputs - 1) * row_bytes;
@@ -79,22 +76,22 @@ impl<F: Form> Ternary<'_, '_, F> {
                 rows[i] = weights[row_of(n, i)..][..row_bytes].as_ptr();
             }
             for (at, unit) in piece.clone().enumerate() {
-                // SAFETY: as for this function; a unit of each row lies behind its pointer, and a unit's
-                // codes are 64 times `N` vectors.
+                // SAFETY: a unit of each row lies behind its pointer, and a unit's codes are 64 times `N`
+                // vectors.
                 unsafe {
                     let codes = codes.add(at * UNIT * 16 * N);
-                    L::tiles_awake();
+                    l.tiles_awake();
                     let mut at_unit = rows;
                     for i in 0..16 {
                         at_unit[i] = rows[i].add(unit * F::UNIT_BYTES);
                     }
-                    let columns = L::columns(&at_unit, cols - unit * UNIT >= UNIT);
+                    let columns = l.columns(&at_unit, cols - unit * UNIT >= UNIT);
                     for i in 0..16 {
                         // Behind the loads, which need the same few places for lines under way.
-                        L::prefetch_far(next.wrapping_add((unit * 16 * N + 16 * n + i) * 64));
-                        let four = F::codes::<L>(columns[i]);
+                        l.prefetch_far(next.wrapping_add((unit * 16 * N + 16 * n + i) * 64));
+                        let four = F::codes(l, columns[i]);
                         for group in 0..4 {
-                            L::store_bytes(codes.add(((group * 16 + i) * N + n) * 64), four[group]);
+                            l.store_bytes(array_mut(codes.add(((group * 16 + i) * N + n) * 64)), four[group]);
                         }
                     }
                 }
@@ -112,10 +109,11 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// Multiplies the unpacked piece with all rows in tiles. `ready_for` is what the tiles are set up for.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
+    /// The piece is unpacked, and the tiles are set up.
     #[inline(always)]
     unsafe fn tiles<L: Lanes, const N: usize>(
         &mut self,
+        l: L,
         rows: Range<usize>,
         piece: Range<usize>,
         ready_for: &mut usize,
@@ -125,27 +123,27 @@ impl<F: Form> Ternary<'_, '_, F> {
         let mut of_unit = TileSums([[[0; 16]; N]; 16]);
         for row in rows.clone().step_by(L::TILE_ROWS) {
             let n = L::TILE_ROWS.min(rows.end - row);
-            // SAFETY: as for this function; `unpack` filled `codes`, every activation row is padded, and
-            // there is room for the sums.
+            // SAFETY: `unpack` filled `codes`, every activation row is padded, and there is room for the
+            // sums.
             unsafe {
                 if n != *ready_for {
-                    L::tiles_begin(n);
+                    l.tiles_begin(n);
                     *ready_for = n;
                 }
                 let acts = self.acts.row(row).as_ptr().add(piece.start * UNIT);
                 let sums = sums.add((row - rows.start) * 16 * N);
                 if F::SCALED {
-                    L::tile_sums(codes, acts, stride, quads, false, of_unit.0.as_mut_ptr().cast());
+                    l.tile_sums(codes, acts, stride, quads, false, of_unit.0.as_mut_ptr().cast());
                     for m in 0..n {
-                        let mut ints = [L::splat_int(0); N];
+                        let mut ints = [l.splat_int(0); N];
                         for i in 0..N {
-                            ints[i] = L::load_ints(of_unit.0[m][i].as_ptr());
+                            ints[i] = l.load_ints(&of_unit.0[m][i]);
                         }
                         let acts = acts.add(m * stride);
-                        self.add_scaled::<L, N>(ints, acts, piece.start > 0, sums.add(m * 16 * N));
+                        self.add_scaled::<L, N>(l, ints, acts, piece.start > 0, sums.add(m * 16 * N));
                     }
                 } else {
-                    L::tile_sums(codes, acts, stride, quads, piece.start > 0, sums.cast());
+                    l.tile_sums(codes, acts, stride, quads, piece.start > 0, sums.cast());
                 }
             }
         }
@@ -154,22 +152,23 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// Multiplies the unpacked piece with all rows in blocks of registers.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
+    /// The piece is unpacked.
     #[inline(always)]
     unsafe fn blocks<L: Lanes, const M: usize, const LESS: usize, const N: usize>(
         &mut self,
+        l: L,
         rows: Range<usize>,
         piece: Range<usize>,
     ) {
         let mut row = rows.start;
         while row < rows.end {
-            // SAFETY: as for this function.
+            // SAFETY: the caller has unpacked the piece.
             unsafe {
                 if rows.end - row <= LESS {
-                    self.block::<L, LESS, N>(rows.clone(), row, piece.clone());
+                    self.block::<L, LESS, N>(l, rows.clone(), row, piece.clone());
                     row += LESS;
                 } else {
-                    self.block::<L, M, N>(rows.clone(), row, piece.clone());
+                    self.block::<L, M, N>(l, rows.clone(), row, piece.clone());
                     row += M;
                 }
             }
@@ -179,39 +178,40 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// Multiplies the unpacked piece with `M` activation rows; those behind the last one repeat it.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
+    /// The piece is unpacked, and `M` rows have sums.
     #[inline(always)]
     unsafe fn block<L: Lanes, const M: usize, const N: usize>(
         &mut self,
+        l: L,
         rows: Range<usize>,
         row: usize,
         piece: Range<usize>,
     ) {
         let (codes, sums) = (self.scratch.codes.as_ptr(), self.sums::<N>());
-        // SAFETY: as for this function; `unpack` filled `codes`, every activation row is padded, and there is
-        // room for the sums of a block behind the last row.
+        // SAFETY: `unpack` filled `codes`, every activation row is padded, and there is room for the sums of
+        // a block behind the last row.
         unsafe {
             let start = piece.start * UNIT;
             let acts: [*const i8; M] =
                 std::array::from_fn(|m| self.acts.row((row + m).min(rows.end - 1)).as_ptr().add(start));
             let sums = sums.add((row - rows.start) * 16 * N);
             let go_on = piece.start > 0;
-            let mut acc = [[L::splat_int(0); N]; M];
+            let mut acc = [[l.splat_int(0); N]; M];
             if !F::SCALED && go_on {
                 for m in 0..M {
                     for n in 0..N {
-                        acc[m][n] = L::load_ints(sums.add(16 * (m * N + n)).cast());
+                        acc[m][n] = l.load_ints(array(sums.add(16 * (m * N + n)).cast()));
                     }
                 }
             }
-            let acc = quads::<L, M, N>(acc, codes, acts, piece.len() * UNIT / 4);
+            let acc = quads::<L, M, N>(l, acc, codes, acts, piece.len() * UNIT / 4);
             for m in 0..M {
                 if F::SCALED {
-                    self.add_scaled::<L, N>(acc[m], acts[m], go_on, sums.add(16 * m * N));
+                    self.add_scaled::<L, N>(l, acc[m], acts[m], go_on, sums.add(16 * m * N));
                     continue;
                 }
                 for n in 0..N {
-                    L::store_ints(sums.add(16 * (m * N + n)).cast(), acc[m][n]);
+                    l.store_ints(array_mut(sums.add(16 * (m * N + n)).cast()), acc[m][n]);
                 }
             }
         }
@@ -220,24 +220,25 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// Adds a unit's sums of one row, scaled, to those of the units before, where there are such.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run); a unit of activations and `16 N` sums are there.
+    /// A unit of activations and `16 N` sums are there.
     #[inline(always)]
     unsafe fn add_scaled<L: Lanes, const N: usize>(
         &self,
+        l: L,
         ints: [L::Ints; N],
         acts: *const i8,
         go_on: bool,
         sums: *mut f32,
     ) {
         let scales = &self.scratch.floats[..16 * N];
-        // SAFETY: as for this function.
+        // SAFETY: the caller has the activations and the sums, and `unpack` kept a scale for each.
         unsafe {
-            let all = L::splat_int(-sum_of_unit::<L>(acts));
+            let all = l.splat_int(-sum_of_unit(l, acts));
             for n in 0..N {
-                let before = if go_on { L::load(sums.add(16 * n)) } else { L::splat(0.0) };
-                let sum = L::to_floats(L::add_ints(ints[n], all));
-                let scaled = L::mul(L::load(scales[16 * n..].as_ptr()), sum);
-                L::store(sums.add(16 * n), L::add(before, scaled));
+                let before = if go_on { l.load(array(sums.add(16 * n))) } else { l.splat(0.0) };
+                let sum = l.to_floats(l.add_ints(ints[n], all));
+                let scaled = l.mul(l.load(array(scales[16 * n..].as_ptr())), sum);
+                l.store(array_mut(sums.add(16 * n)), l.add(before, scaled));
             }
         }
     }
@@ -245,27 +246,27 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// Finishes `16 N` outputs of all rows.
     ///
     /// # Safety
-    /// As [`Kernel::run`](super::super::lanes::Kernel::run).
+    /// There are at most [`SUMMED_ROWS`].
     #[inline(always)]
-    unsafe fn finish_all<L: Lanes, const N: usize>(&mut self, rows: Range<usize>, first: usize) {
+    unsafe fn finish_all<L: Lanes, const N: usize>(&mut self, l: L, rows: Range<usize>, first: usize) {
         let sums = self.sums::<N>();
         for row in rows.clone() {
-            // SAFETY: as for this function; every row has its sums.
+            // SAFETY: every row has its sums.
             unsafe {
                 let sums = sums.add((row - rows.start) * 16 * N);
-                let mut values = [L::splat(0.0); N];
+                let mut values = [l.splat(0.0); N];
                 if F::SCALED {
                     for n in 0..N {
-                        values[n] = L::load(sums.add(16 * n));
+                        values[n] = l.load(array(sums.add(16 * n)));
                     }
                 } else {
-                    let mut ints = [L::splat_int(0); N];
+                    let mut ints = [l.splat_int(0); N];
                     for n in 0..N {
-                        ints[n] = L::load_ints(sums.add(16 * n).cast());
+                        ints[n] = l.load_ints(array(sums.add(16 * n).cast()));
                     }
-                    values = self.of_sums::<L, N>(ints, row);
+                    values = self.of_sums::<L, N>(l, ints, row);
                 }
-                self.finish::<L, N>(values, row, first);
+                self.finish::<L, N>(l, values, row, first);
             }
         }
     }
@@ -274,37 +275,43 @@ impl<F: Form> Ternary<'_, '_, F> {
 /// Adds products of unpacked codes with activations, over `quads` times four inputs (a multiple of 4).
 ///
 /// # Safety
-/// As [`Lanes`]; `quads` times `N` vectors and `quads` times 4 activations lie behind the pointers.
+/// `quads` times `N` vectors and `quads` times 4 activations lie behind the pointers.
 #[inline(always)]
 unsafe fn quads<L: Lanes, const M: usize, const N: usize>(
+    l: L,
     mut acc: [[L::Ints; N]; M],
     codes: *const u8,
     acts: [*const i8; M],
     quads: usize,
 ) -> [[L::Ints; N]; M] {
-    // SAFETY: as for this function.
+    // SAFETY: the caller has so many vectors and activations.
     unsafe {
         for quad in (0..quads).step_by(4) {
             if N == 1 {
-                let codes = groups::<L>(codes.add(quad * 64).cast());
+                let codes = groups(l, codes.add(quad * 64).cast());
                 for m in 0..M {
                     let p = acts[m].add(4 * quad);
-                    let acts = [L::splat4(p), L::splat4(p.add(4)), L::splat4(p.add(8)), L::splat4(p.add(12))];
-                    acc[m][0] = L::dot4(acc[m][0], codes, acts);
+                    let acts = [
+                        l.splat4(array(p)),
+                        l.splat4(array(p.add(4))),
+                        l.splat4(array(p.add(8))),
+                        l.splat4(array(p.add(12))),
+                    ];
+                    acc[m][0] = l.dot4(acc[m][0], codes, acts);
                 }
                 continue;
             }
             let mut p = codes.add(quad * N * 64);
             for i in 0..4 {
-                let mut vectors = [L::splat4([0; 4].as_ptr()); N];
+                let mut vectors = [l.splat4(&[0; 4]); N];
                 for n in 0..N {
-                    vectors[n] = L::load_bytes(p.add(n * 64));
+                    vectors[n] = l.load_bytes(array(p.add(n * 64)));
                 }
                 p = p.add(N * 64);
                 for m in 0..M {
-                    let acts = L::splat4(acts[m].add(4 * (quad + i)));
+                    let acts = l.splat4(array(acts[m].add(4 * (quad + i))));
                     for n in 0..N {
-                        acc[m][n] = L::dot(acc[m][n], vectors[n], acts);
+                        acc[m][n] = l.dot(acc[m][n], vectors[n], acts);
                     }
                 }
             }

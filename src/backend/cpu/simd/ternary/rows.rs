@@ -176,7 +176,7 @@ impl<P: Packed> Kernel for Unpack<'_, P> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
+    fn run<L: Lanes>(self, _: L) {
         let pairs = self.blocks.chunks(2 * P::BYTES);
         for (blocks, unpacked) in pairs.zip(self.unpacked.as_chunks_mut::<32>().0) {
             let (first, second) = blocks.split_at(P::BYTES);

@@ -52,7 +52,7 @@ impl Kernel for Unpack<'_> {
     type Out = ();
 
     #[inline(always)]
-    unsafe fn run<L: Lanes>(self) {
+    fn run<L: Lanes>(self, _: L) {
         let packed = self.packed.as_chunks::<BYTES>().0;
         for (packed, unpacked) in packed.iter().zip(self.unpacked.as_chunks_mut().0) {
             unpack(packed, unpacked);
