@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::http::json::json;
 
 /// Failure that ended a server.
 #[derive(Debug, thiserror::Error)]
@@ -38,8 +42,8 @@ pub struct ApiError {
     pub param: Option<String>,
     /// Text with what was expected, what was found, and where.
     pub message: String,
-    /// Fields of the error object beside these.
-    pub more: Vec<(&'static str, Value)>,
+    /// Tokens of a prompt that is too long, and of the context.
+    pub lengths: Option<(usize, usize)>,
     /// After how many seconds it is worth another try.
     pub retry_after: Option<u32>,
 }
@@ -47,7 +51,7 @@ pub struct ApiError {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { status, kind, code: None, param: None, message, more: Vec::new(), retry_after: None }
+        Self { status, kind, code: None, param: None, message, lengths: None, retry_after: None }
     }
 
     /// The request is wrong.
@@ -97,11 +101,7 @@ impl ApiError {
              available context size",
             n_ctx.saturating_sub(1)
         );
-        Self {
-            code: Some("context_length_exceeded"),
-            more: vec![("n_prompt_tokens", n_prompt.into()), ("n_ctx", n_ctx.into())],
-            ..Self::bad(message)
-        }
+        Self { code: Some("context_length_exceeded"), lengths: Some((n_prompt, n_ctx)), ..Self::bad(message) }
     }
 
     /// No key, or a wrong one.
@@ -174,24 +174,50 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// The error object of OpenAI's API.
-    pub fn to_json(&self) -> Value {
-        let mut error = json!({
-            "message": self.message,
-            "type": self.kind,
-            "param": self.param,
-            "code": self.code,
-        });
-        self.more.iter().for_each(|(name, value)| error[*name] = value.clone());
-        json!({ "error": error })
+    /// The error in OpenAI's form.
+    pub fn body(&self) -> OpenAiError<'_> {
+        OpenAiError {
+            error: ErrorObject {
+                message: &self.message,
+                kind: self.kind,
+                param: self.param.as_deref(),
+                code: self.code,
+                n_prompt_tokens: self.lengths.map(|(n_prompt, _)| n_prompt),
+                n_ctx: self.lengths.map(|(_, n_ctx)| n_ctx),
+            },
+        }
     }
+}
+
+/// OpenAI's form of an error.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub struct OpenAiError<'a> {
+    error: ErrorObject<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ErrorObject<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    /// The field that is meant.
+    param: Option<&'a str>,
+    code: Option<&'static str>,
+    /// Tokens of a prompt that is too long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens: Option<usize>,
+    /// Tokens that the context has room for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_ctx: Option<usize>,
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, self.to_json().to_string()).into_response();
+        let mut response = json(&self.body());
+        *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
         if let Some(seconds) = self.retry_after {
             headers.insert("retry-after", seconds.into());
         }

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::post;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, BUILD, Read};
 use crate::answer::{Choice, collect, logprob_entry, timings, usage};
 use crate::app::{App, now};
 use crate::constraints::Constraints;
 use crate::deltas::{self, Delta, Splitter};
 use crate::error::ApiError;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
@@ -23,12 +22,17 @@ use crate::{family::Family, messages};
 use sterna_engine::Stats;
 use sterna_tools::ParserOptions;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/chat/completions", post(completions))
-        .route("/chat/completions", post(completions))
-        .route("/v1/chat/completions/input_tokens", post(input_tokens))
-        .route("/chat/completions/input_tokens", post(input_tokens))
+pub fn add(to: &mut Endpoints) {
+    to.post(
+        &["/v1/chat/completions", "/chat/completions"],
+        completions,
+        &Operation::new("A message of the assistant").body("ChatRequest").answer_named("ChatAnswer").events(),
+    );
+    to.post(
+        &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
+        input_tokens,
+        &Operation::new("How many tokens a conversation has").body("Talk").answer::<Map<String, Value>>(),
+    );
 }
 
 /// A parsed request.

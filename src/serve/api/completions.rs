@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::post;
 use serde_json::{Map, Value, json};
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, BUILD, Read};
 use crate::answer::{Choice, collect, finite, timings, usage};
 use crate::app::{App, now};
 use crate::constraints::Constraints;
 use crate::error::ApiError;
 use crate::family::Family;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
@@ -23,8 +22,9 @@ use crate::sampling::{self, TOP_LOGPROBS};
 use sterna_engine::{LogProbs, PickedToken, Stats};
 use sterna_tokenizer::chat::Prompt;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new().route("/v1/completions", post(completions))
+pub fn add(to: &mut Endpoints) {
+    let operation = Operation::new("Text behind a prompt").body("CompletionRequest");
+    to.post(&["/v1/completions"], completions, &operation.answer_named("CompletionAnswer").events());
 }
 
 /// A parsed request.

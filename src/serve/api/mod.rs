@@ -1,5 +1,5 @@
 //! Endpoints: one file a family. Each turns its requests into jobs, and what becomes of them into its
-//! answers.
+//! answers, and describes both for `/openapi.json`.
 
 mod anthropic;
 mod chat;
@@ -33,24 +33,33 @@ use super::job::{Handle, Job};
 use super::messages::ChatPrompt;
 use super::model::Served;
 use super::{sampling, slots};
+use openapi::Endpoints;
 use sterna_engine::GenerateOptions;
 use sterna_tools::ParserOptions;
 
+/// The endpoints of all families.
+fn endpoints() -> Endpoints {
+    let mut endpoints = Endpoints::new();
+    for add in [
+        anthropic::add,
+        chat::add,
+        completions::add,
+        models::add,
+        native::add,
+        ollama::add,
+        responses::add,
+        slot_files::add,
+        status::add,
+        tokens::add,
+    ] {
+        add(&mut endpoints);
+    }
+    endpoints
+}
+
 /// Router of the requests of a server.
 pub fn router(app: &Arc<App>) -> Router {
-    let router = Router::new()
-        .merge(anthropic::routes())
-        .merge(chat::routes())
-        .merge(completions::routes())
-        .merge(models::routes())
-        .merge(native::routes())
-        .merge(ollama::routes())
-        .merge(openapi::routes())
-        .merge(page::routes())
-        .merge(responses::routes())
-        .merge(slot_files::routes())
-        .merge(status::routes())
-        .merge(tokens::routes());
+    let router = endpoints().into_router().merge(page::routes());
     let router = router
         .fallback(unknown)
         .method_not_allowed_fallback(async || ApiError::wrong_method())
@@ -246,7 +255,38 @@ fn query(uri: &hyper::Uri, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
     use super::*;
+
+    /// Every `$ref` of a document.
+    fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
+        match value {
+            Value::Object(map) => {
+                found.extend(map.get("$ref").and_then(Value::as_str));
+                map.values().for_each(|value| references(value, found));
+            }
+            Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_description_refers_to_all_that_it_has_and_to_nothing_else() {
+        let document = endpoints().document();
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        for reference in &found {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference} leads nowhere");
+        }
+        for name in document["components"]["schemas"].as_object().unwrap().keys() {
+            let reference = format!("#/components/schemas/{name}");
+            assert!(found.contains(&*reference), "{name} is not used");
+        }
+    }
 
     #[test]
     fn paths_have_no_empty_parts() {

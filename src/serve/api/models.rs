@@ -2,29 +2,33 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::routing::{get, post};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Answer;
+use super::openapi::{Endpoints, Operation};
 use crate::app::App;
 use crate::details::details;
 use crate::engine_thread;
 use crate::error::ApiError;
-use crate::http::body::{fields, json};
+use crate::http::body::fields;
+use crate::http::json::json;
 use crate::instance::Instance;
 use crate::model::ModelSource;
 use crate::models::Status;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/models", get(models))
-        .route("/models", get(models))
-        .route("/v1/models/{*id}", get(model))
-        .route("/models/{*id}", get(model))
-        .route("/models/load", post(load))
-        .route("/models/unload", post(unload))
+pub fn add(to: &mut Endpoints) {
+    let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Map<String, Value>>();
+    to.get(&["/v1/models", "/models"], models, &operation("The models"));
+    let id = json!({ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } });
+    let paths = ["/v1/models/{*id}", "/models/{*id}"];
+    to.get(&paths, model, &operation("A model").parameter(id).fails(&[404]));
+    let operation = |summary| {
+        let operation = Operation::new(summary).body("ModelName").optional_body().fails(&[501]);
+        operation.answer::<Map<String, Value>>()
+    };
+    to.post(&["/models/load"], load, &operation("Loads a model before it is needed"));
+    to.post(&["/models/unload"], unload, &operation("Unloads a model when its requests have ended"));
 }
 
 async fn models(State(app): State<Arc<App>>) -> Answer {

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::post;
 use serde_json::{Map, Value, json};
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
 use crate::answer::{Choice, as_probabilities, collect, logprob_entry, timings};
 use crate::app::App;
 use crate::constraints::Constraints;
 use crate::error::ApiError;
 use crate::family::Family;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
@@ -23,8 +22,10 @@ use crate::sampling::{self, TOP_LOGPROBS};
 use sterna_engine::{GenerateOptions, Stats, StopReason};
 use sterna_tokenizer::chat::Prompt;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new().route("/completion", post(completion)).route("/completions", post(completion))
+pub fn add(to: &mut Endpoints) {
+    let operation = Operation::new("Text behind a prompt, with all that llama-server tells");
+    let operation = operation.body("NativeRequest").answer_named("NativeAnswer").events();
+    to.post(&["/completion", "/completions"], completion, &operation);
 }
 
 /// A parsed request.

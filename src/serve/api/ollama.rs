@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::{get, post};
+use axum::routing::delete;
 use serde_json::{Map, Value, json};
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
 use crate::answer::{collect, logprob_entry};
 use crate::app::{App, now};
@@ -16,7 +16,7 @@ use crate::details::details;
 use crate::error::ApiError;
 use crate::family::Family;
 use crate::fields::Fields;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
@@ -34,23 +34,31 @@ use sterna_tools::ParserOptions;
 /// Clients compare it with the version that brought what they need.
 const VERSION: &str = "0.12.0";
 
-pub fn routes() -> Router<Arc<App>> {
-    let not_here = || async { ApiError::not_here("models are chosen when the server is started") };
+pub fn add(to: &mut Endpoints) {
+    let version = async || json(&json!({ "version": VERSION }));
+    let operation = Operation::new("The version of ollama's API").answer::<Map<String, Value>>();
+    to.get(&["/api/version"], version, &operation);
+    let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Map<String, Value>>();
+    to.get(&["/api/tags"], tags, &operation("The models"));
+    to.get(&["/api/ps"], ps, &operation("The models that are loaded"));
+    let operation = Operation::new("The model").body("ModelName").answer::<Map<String, Value>>();
+    to.post(&["/api/show"], show, &operation);
+    let operation = Operation::new("A message of the assistant, as ollama has it").body("OllamaChatRequest");
+    to.post(&["/api/chat"], chat, &operation.answer_named("OllamaChatAnswer").lines());
+    let operation = Operation::new("Text behind a prompt, as ollama has it").body("OllamaGenerateRequest");
+    to.post(&["/api/generate"], generate, &operation.answer::<Map<String, Value>>().lines());
+
+    let not_here = async || ApiError::not_here("models are chosen when the server is started");
     let no_embeddings =
-        || async { ApiError::not_here("embeddings are not supported: this server only generates text") };
-    let mut router = Router::new()
-        .route("/api/version", get(async || json(&json!({ "version": VERSION }))))
-        .route("/api/tags", get(tags))
-        .route("/api/ps", get(ps))
-        .route("/api/show", post(show))
-        .route("/api/chat", post(chat))
-        .route("/api/generate", post(generate))
-        .route("/api/embed", post(no_embeddings))
-        .route("/api/embeddings", post(no_embeddings));
-    for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
-        router = router.route(path, post(not_here));
+        async || ApiError::not_here("embeddings are not supported: this server only generates text");
+    let operation = Operation::new("Not here").fails(&[500, 501]);
+    for path in ["/api/embed", "/api/embeddings"] {
+        to.post(&[path], no_embeddings, &operation);
     }
-    router.route("/api/delete", axum::routing::delete(not_here))
+    for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
+        to.post(&[path], not_here, &operation);
+    }
+    to.add("delete", &["/api/delete"], &delete(not_here), &operation);
 }
 
 fn entry(served: &Served) -> Value {

@@ -1,60 +1,277 @@
-//! The description of all endpoints, for programs (OpenAPI 3.1).
+//! Endpoints, each with its description for programs (OpenAPI 3.1): a family adds both in one call.
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::response::IntoResponse;
-use axum::routing::get;
+use axum::handler::Handler;
+use axum::routing::{MethodRouter, get, post};
+use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
 
 use crate::app::App;
+use crate::family::Family;
 
-const DOCUMENT: &str = include_str!("openapi.json");
+/// Schemas that no type has: those of requests, which are read field by field.
+const SCHEMAS: &str = include_str!("openapi.json");
 
-pub fn routes() -> Router<Arc<App>> {
-    let document = async || ([(CONTENT_TYPE, "application/json")], DOCUMENT).into_response();
-    Router::new().route("/openapi.json", get(document))
+/// Statuses of errors, and what each means.
+const ERRORS: &[(u16, &str)] = &[
+    (400, "The request is wrong."),
+    (401, "No key, or a wrong one."),
+    (403, "The request comes from a web page or a name that may not ask."),
+    (404, "There is no such thing."),
+    (408, "The body did not arrive in time."),
+    (413, "The body is too large."),
+    (429, "Too many requests wait."),
+    (500, "Our own fault."),
+    (501, "Not here."),
+    (503, "The model is being loaded, or the server ends."),
+];
+
+/// Schema of an answer: of a type, or the one of that name in `openapi.json`.
+enum Answered {
+    Type(fn(&mut SchemaGenerator) -> Schema),
+    Named(&'static str),
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::path::Path;
+/// A reference to a schema.
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
 
-    use serde_json::Value;
+/// Description of an endpoint.
+pub struct Operation {
+    summary: &'static str,
+    /// Schema of the request, and whether there must be one.
+    body: Option<(Value, bool)>,
+    parameters: Vec<Value>,
+    /// Media type of the answer, and its schema.
+    answer: Option<(&'static str, Answered)>,
+    stream: Option<(&'static str, Value)>,
+    errors: Vec<u16>,
+    needs_key: bool,
+}
 
-    use super::*;
-
-    /// But for the files of pages.
-    #[test]
-    fn every_endpoint_is_described_and_nothing_else() {
-        let document: Value = serde_json::from_str(DOCUMENT).unwrap();
-        assert_eq!(document["info"]["version"], env!("CARGO_PKG_VERSION"));
-        let described: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
-        let mut found = BTreeSet::new();
-        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("api")];
-        let mut files = Vec::new();
-        while let Some(folder) = folders.pop() {
-            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-            let (inner, plain): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-            folders.extend(inner);
-            files.extend(plain);
+impl Operation {
+    /// An endpoint that only refuses, so far.
+    pub fn new(summary: &'static str) -> Self {
+        Self {
+            summary,
+            body: None,
+            parameters: Vec::new(),
+            answer: None,
+            stream: None,
+            errors: vec![401, 403],
+            needs_key: true,
         }
-        for file in files.into_iter().filter(|file| !file.ends_with("page.rs")) {
-            let text = std::fs::read_to_string(file).unwrap();
-            for list in [".route(\"", "for path in [\""] {
-                for (at, start) in text.match_indices(list) {
-                    let rest = &text[at + start.len() - 1..];
-                    let end = if list.starts_with("for") {
-                        rest.find(']')
-                    } else {
-                        rest[1..].find('"').map(|at| at + 2)
-                    };
-                    let paths = rest[..end.unwrap()].split('"').filter(|word| word.starts_with('/'));
-                    found.extend(paths.map(|path| path.replace("{*", "{")));
-                }
+    }
+
+    /// It reads a body, which has the schema of that name in `openapi.json`.
+    pub fn body(self, name: &str) -> Self {
+        let body = Some((reference(name), true));
+        Self { body, ..self }.fails(&[400, 404, 408, 413, 500, 503])
+    }
+
+    /// The body may be left out.
+    pub fn optional_body(mut self) -> Self {
+        if let Some((_, required)) = &mut self.body {
+            *required = false;
+        }
+        self
+    }
+
+    /// It has a parameter.
+    pub fn parameter(mut self, parameter: Value) -> Self {
+        self.parameters.push(parameter);
+        self
+    }
+
+    /// `?model=` says which model is meant.
+    pub fn of_model(self) -> Self {
+        self.parameter(json!({ "name": "model", "in": "query", "schema": { "type": "string" } }))
+            .fails(&[404])
+    }
+
+    /// It answers with JSON of the type `T`.
+    pub fn answer<T: JsonSchema>(self) -> Self {
+        let answer = Answered::Type(|schemas| schemas.subschema_for::<T>());
+        Self { answer: Some(("application/json", answer)), ..self }
+    }
+
+    /// It answers with JSON that has the schema of that name in `openapi.json`.
+    pub fn answer_named(self, name: &'static str) -> Self {
+        Self { answer: Some(("application/json", Answered::Named(name))), ..self }
+    }
+
+    /// It answers with text.
+    pub fn text(self) -> Self {
+        let answer = Answered::Type(|schemas| schemas.subschema_for::<String>());
+        Self { answer: Some(("text/plain", answer)), ..self }
+    }
+
+    /// It generates text, and streams it on request: as server-sent events.
+    pub fn events(self) -> Self {
+        Self { stream: Some(("text/event-stream", json!({}))), ..self }.fails(&[429])
+    }
+
+    /// It generates text, and streams it on request: as lines of JSON.
+    pub fn lines(self) -> Self {
+        let lines = json!({ "schema": { "type": "string" } });
+        Self { stream: Some(("application/x-ndjson", lines)), ..self }.fails(&[429])
+    }
+
+    /// It may fail with these statuses, too.
+    pub fn fails(mut self, statuses: &[u16]) -> Self {
+        self.errors.extend(statuses);
+        self
+    }
+
+    /// It is open to clients without a key.
+    pub fn without_key(mut self) -> Self {
+        self.needs_key = false;
+        self.errors.retain(|status| *status != 401);
+        self
+    }
+
+    fn describe(&self, family: Family, schemas: &mut SchemaGenerator) -> Value {
+        let mut responses = Map::new();
+        if let Some((media, answer)) = &self.answer {
+            let schema = match answer {
+                Answered::Type(schema) => schema(schemas).into(),
+                Answered::Named(name) => reference(name),
+            };
+            let mut content = Map::from_iter([((*media).to_owned(), json!({ "schema": schema }))]);
+            content.extend(self.stream.clone().map(|(media, schema)| (media.to_owned(), schema)));
+            responses.insert("200".into(), json!({ "description": "The answer.", "content": content }));
+        }
+        for (status, _) in ERRORS.iter().filter(|(status, _)| self.errors.contains(status)) {
+            let response = format!("#/components/responses/{}", response_name(family, *status));
+            responses.insert(status.to_string(), json!({ "$ref": response }));
+        }
+        let mut described = json!({ "summary": self.summary });
+        if let Some((schema, required)) = &self.body {
+            let content = json!({ "application/json": { "schema": schema } });
+            described["requestBody"] = json!({ "required": required, "content": content });
+        }
+        if !self.parameters.is_empty() {
+            described["parameters"] = self.parameters.clone().into();
+        }
+        described["responses"] = responses.into();
+        if self.needs_key {
+            described["security"] = json!([{}, { "key": [] }]);
+        }
+        described
+    }
+}
+
+/// Name of a family's error of that status among the document's responses.
+fn response_name(family: Family, status: u16) -> String {
+    match family {
+        Family::OpenAi => status.to_string(),
+        family => format!("{family:?}{status}"),
+    }
+}
+
+/// Routes with their descriptions.
+pub struct Endpoints {
+    router: Router<Arc<App>>,
+    paths: Map<String, Value>,
+    schemas: SchemaGenerator,
+}
+
+impl Endpoints {
+    /// No routes.
+    pub fn new() -> Self {
+        let settings = SchemaSettings::draft2020_12()
+            .for_serialize()
+            .with(|settings| settings.definitions_path = "/components/schemas".into());
+        Self { router: Router::new(), paths: Map::new(), schemas: settings.into_generator() }
+    }
+
+    /// Adds an endpoint that is asked by GET.
+    pub fn get<T: 'static>(
+        &mut self,
+        paths: &[&str],
+        handler: impl Handler<T, Arc<App>>,
+        operation: &Operation,
+    ) {
+        self.add("get", paths, &get(handler), operation);
+    }
+
+    /// Adds an endpoint that is asked by POST.
+    pub fn post<T: 'static>(
+        &mut self,
+        paths: &[&str],
+        handler: impl Handler<T, Arc<App>>,
+        operation: &Operation,
+    ) {
+        self.add("post", paths, &post(handler), operation);
+    }
+
+    /// Adds an endpoint. The paths behind the first are other names of it.
+    pub fn add(
+        &mut self,
+        method: &str,
+        paths: &[&str],
+        route: &MethodRouter<Arc<App>>,
+        operation: &Operation,
+    ) {
+        for path in paths {
+            self.router = std::mem::take(&mut self.router).route(path, route.clone());
+            let mut described = operation.describe(Family::of(path), &mut self.schemas);
+            if *path != paths[0] {
+                described["summary"] = format!("As {}", plain(paths[0])).into();
+            }
+            self.paths.insert(plain(path), json!({ method: described }));
+        }
+    }
+
+    /// All routes, and one for their description.
+    pub fn into_router(mut self) -> Router<Arc<App>> {
+        let router = std::mem::take(&mut self.router);
+        let document = Bytes::from(self.document().to_string());
+        let document = async move || ([(CONTENT_TYPE, "application/json")], document);
+        router.route("/openapi.json", get(document))
+    }
+
+    /// The description of the endpoints, and of itself.
+    pub fn document(mut self) -> Value {
+        let itself = Operation::new("This document").answer::<Map<String, Value>>();
+        let itself = itself.describe(Family::OpenAi, &mut self.schemas);
+        self.paths.insert("/openapi.json".into(), json!({ "get": itself }));
+        let mut responses = Map::new();
+        for family in [Family::OpenAi, Family::Anthropic, Family::Ollama] {
+            let content = json!({ "application/json": { "schema": family.error_schema(&mut self.schemas) } });
+            for (status, description) in ERRORS {
+                let response = json!({ "description": description, "content": content });
+                responses.insert(response_name(family, *status), response);
             }
         }
-        assert_eq!(found, described);
+        let mut schemas: Map<String, Value> =
+            serde_json::from_str(SCHEMAS).expect("openapi.json is an object of schemas");
+        schemas.extend(self.schemas.take_definitions(true));
+        json!({
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Sterna",
+                "version": env!("CARGO_PKG_VERSION"),
+                "description": "Text from a language model. Fields that are not listed are left alone; null \
+                                is as good as absent.",
+            },
+            "paths": self.paths,
+            "components": {
+                "schemas": schemas,
+                "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
+                "responses": responses,
+            },
+        })
     }
+}
+
+/// A path as the document has it.
+fn plain(path: &str) -> String {
+    path.replace("{*", "{")
 }

@@ -2,22 +2,34 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Path, Request, State};
-use axum::routing::post;
-use axum::{Extension, Router};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, model_of_query, query};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::body::{fields, json};
+use crate::http::body::fields;
 use crate::http::guard::Client;
+use crate::http::json::json;
 use crate::job::Command;
 use crate::slots::{Action, Done, SlotError, SlotOrder, is_plain_name};
 use sterna_engine::{Error, StateError};
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new().route("/slots/{id}", post(act))
+pub fn add(to: &mut Endpoints) {
+    let actions = json!({ "enum": ["save", "restore", "erase"] });
+    let operation = Operation::new("Saves a slot in a file, takes one up, or erases it")
+        .parameter(json!({ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }))
+        .parameter(json!({ "name": "action", "in": "query", "required": true, "schema": actions }))
+        .of_model()
+        .body("SlotFile")
+        .optional_body()
+        .answer::<SlotAnswer>()
+        .fails(&[501]);
+    to.post(&["/slots/{id}"], act, &operation);
 }
 
 async fn act(
@@ -59,18 +71,43 @@ async fn act(
     model.tell(Command::Slot(SlotOrder { slot, action, client, reply }))?;
     let done = done.await.map_err(|_| ApiError::ours("the engine has stopped; the server is ending"))?;
     let done = done.map_err(|err| api_error(&err))?;
-    Ok(json(&answer(slot, &name, file.as_deref(), done)))
+    Ok(json(&answer(slot, &name, file, done)))
 }
 
-fn answer(slot: u32, action: &str, file: Option<&str>, done: Done) -> Value {
+/// What became of a slot: saved, restored or erased.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+enum SlotAnswer {
+    Saved { id_slot: u32, filename: Option<String>, n_saved: usize, n_written: u64, timings: SaveTime },
+    Restored { id_slot: u32, filename: Option<String>, n_restored: usize, n_read: u64, timings: RestoreTime },
+    Erased { id_slot: u32, n_erased: usize },
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct SaveTime {
+    save_ms: f64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct RestoreTime {
+    restore_ms: f64,
+}
+
+fn answer(id_slot: u32, action: &str, filename: Option<String>, done: Done) -> SlotAnswer {
     let Done { tokens, bytes, time } = done;
     let ms = time.as_secs_f64() * 1e3;
     match action {
-        "save" => json!({ "id_slot": slot, "filename": file, "n_saved": tokens, "n_written": bytes,
-            "timings": { "save_ms": ms } }),
-        "restore" => json!({ "id_slot": slot, "filename": file, "n_restored": tokens, "n_read": bytes,
-            "timings": { "restore_ms": ms } }),
-        _ => json!({ "id_slot": slot, "n_erased": tokens }),
+        "save" => {
+            let timings = SaveTime { save_ms: ms };
+            SlotAnswer::Saved { id_slot, filename, n_saved: tokens, n_written: bytes, timings }
+        }
+        "restore" => {
+            let timings = RestoreTime { restore_ms: ms };
+            SlotAnswer::Restored { id_slot, filename, n_restored: tokens, n_read: bytes, timings }
+        }
+        _ => SlotAnswer::Erased { id_slot, n_erased: tokens },
     }
 }
 

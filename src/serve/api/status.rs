@@ -2,29 +2,29 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use axum::routing::get;
 use hyper::header::HeaderValue;
 use hyper::{StatusCode, Uri};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::native::settings;
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, BUILD, model_of_query, query};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::model::TemplateSource;
 use sterna_engine::GenerateOptions;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/health", get(health))
-        .route("/v1/health", get(health))
-        .route("/props", get(props))
-        .route("/slots", get(slots))
-        .route("/metrics", get(metrics))
+pub fn add(to: &mut Endpoints) {
+    let health_is = Operation::new("Whether the server answers").without_key().fails(&[500, 503]);
+    to.get(&["/health", "/v1/health"], health, &health_is.answer::<Map<String, Value>>());
+    let props_are = Operation::new("What the model and the server are").of_model().fails(&[500, 503]);
+    to.get(&["/props"], props, &props_are.answer::<Map<String, Value>>());
+    let slots_are = Operation::new("What runs").of_model().fails(&[500, 501, 503]);
+    to.get(&["/slots"], slots, &slots_are.answer::<Vec<Map<String, Value>>>());
+    to.get(&["/metrics"], metrics, &Operation::new("Counters for Prometheus").text().fails(&[501]));
 }
 
 async fn health(State(app): State<Arc<App>>) -> Answer {
@@ -105,7 +105,7 @@ async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     if query(&uri, "fail_on_no_slot").as_deref() == Some("1") && snapshot.slots.len() >= served.n_slots() {
         return Err(ApiError::unavailable("no slot is free"));
     }
-    Ok(json(&slots.into()))
+    Ok(json(&slots))
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Answer {

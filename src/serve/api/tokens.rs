@@ -2,24 +2,76 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::post;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::int;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::messages;
 use sterna_tokenizer::Special;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
-        .route("/apply-template", post(apply_template))
+pub fn add(to: &mut Endpoints) {
+    let operation = Operation::new("Tokens of a text").body("TokenizeRequest").answer::<Tokenized>();
+    to.post(&["/tokenize"], tokenize, &operation);
+    let operation = Operation::new("Text of tokens").body("DetokenizeRequest").answer::<Detokenized>();
+    to.post(&["/detokenize"], detokenize, &operation);
+    let operation = Operation::new("A conversation as the model reads it").body("Talk").answer::<Template>();
+    to.post(&["/apply-template"], apply_template, &operation);
+}
+
+/// Tokens of a text.
+#[derive(Serialize, JsonSchema)]
+struct Tokenized {
+    /// Number of them, for vLLM's form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<usize>,
+    /// Longest context, for vLLM's form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<usize>,
+    tokens: Tokens,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Tokens {
+    Ids(Vec<u32>),
+    WithPieces(Vec<TokenPiece>),
+}
+
+#[derive(Serialize, JsonSchema)]
+struct TokenPiece {
+    id: u32,
+    piece: Piece,
+}
+
+/// A text, or bytes that are none.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Piece {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// The text, under llama-server's name and vLLM's.
+#[derive(Serialize, JsonSchema)]
+struct Detokenized {
+    content: String,
+    prompt: String,
+}
+
+/// A conversation as text.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AppliedTemplate")]
+struct Template {
+    prompt: String,
 }
 
 /// llama-server's form (`content`), and vLLM's (`prompt` or `messages`).
@@ -46,17 +98,18 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
             }
         };
         let piece = |id: &u32| match std::str::from_utf8(tokenizer.token_bytes(*id)) {
-            Ok(text) => Value::from(text),
-            Err(_) => tokenizer.token_bytes(*id).to_vec().into(),
+            Ok(text) => Piece::Text(text.to_owned()),
+            Err(_) => Piece::Bytes(tokenizer.token_bytes(*id).to_vec()),
         };
-        let tokens: Value = match fields.bool("with_pieces")?.unwrap_or(false) {
-            true => ids.iter().map(|id| json!({ "id": id, "piece": piece(id) })).collect(),
-            false => ids.clone().into(),
+        let count = vllm.map(|_| ids.len());
+        let max_model_len = vllm.map(|_| served.n_ctx());
+        let tokens = match fields.bool("with_pieces")?.unwrap_or(false) {
+            true => {
+                Tokens::WithPieces(ids.iter().map(|id| TokenPiece { id: *id, piece: piece(id) }).collect())
+            }
+            false => Tokens::Ids(ids),
         };
-        Ok(match vllm {
-            Some(_) => json!({ "count": ids.len(), "max_model_len": served.n_ctx(), "tokens": tokens }),
-            None => json!({ "tokens": tokens }),
-        })
+        Ok(Tokenized { count, max_model_len, tokens })
     });
     Ok(json(&answer.await?))
 }
@@ -73,8 +126,8 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
             id.ok_or_else(|| ApiError::field("tokens", &format!("tokens below {n_vocab}"), value))
         };
         let ids: Vec<u32> = list.iter().map(id).collect::<Result<_, _>>()?;
-        let text = String::from_utf8_lossy(&served.tokenizer().decode(&ids, true)).into_owned();
-        Ok(json!({ "content": text, "prompt": text }))
+        let content = String::from_utf8_lossy(&served.tokenizer().decode(&ids, true)).into_owned();
+        Ok(Detokenized { prompt: content.clone(), content })
     });
     Ok(json(&answer.await?))
 }
@@ -82,7 +135,7 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Answer {
     let answer = Read::of(&app, request).await?.work(|read, served| {
         let prompt = messages::chat_prompt_with_tools(&read.fields, served)?.prompt(served)?;
-        Ok(json!({ "prompt": prompt.text }))
+        Ok(Template { prompt: prompt.text })
     });
     Ok(json(&answer.await?))
 }

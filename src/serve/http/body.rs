@@ -6,9 +6,6 @@ use std::pin::Pin;
 
 use axum::body::{Body, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
-use axum::response::{IntoResponse, Response};
-use hyper::StatusCode;
-use hyper::header::HeaderValue;
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -53,12 +50,4 @@ async fn read(limit: usize, request: hyper::Request<Body>) -> Result<Vec<u8>, Ap
         bytes.extend_from_slice(&data);
     }
     Ok(bytes)
-}
-
-/// An answer of JSON.
-pub fn json(value: &Value) -> Response {
-    let mut response = (StatusCode::OK, value.to_string()).into_response();
-    let kind = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
-    response
 }

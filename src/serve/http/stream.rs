@@ -14,10 +14,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::Frame;
 use hyper::header::HeaderValue;
-use serde_json::Value;
+use serde::Serialize;
 use tokio::sync::mpsc;
 
 use crate::error::ApiError;
+use crate::http::json::text;
 use crate::job::{Handle, JobError, Update};
 use crate::options::ServeOptions;
 
@@ -48,14 +49,14 @@ pub struct Out(String);
 
 impl Out {
     /// An event without a name.
-    pub fn data(&mut self, value: &Value) {
+    pub fn data(&mut self, value: &impl Serialize) {
         self.0 += "data: ";
-        self.0 += &value.to_string();
+        self.0 += &text(value);
         self.0 += "\n\n";
     }
 
     /// An event with a name.
-    pub fn event(&mut self, name: &str, value: &Value) {
+    pub fn event(&mut self, name: &str, value: &impl Serialize) {
         self.0 += "event: ";
         self.0 += name;
         self.0.push('\n');
@@ -63,8 +64,8 @@ impl Out {
     }
 
     /// A line.
-    pub fn line(&mut self, value: &Value) {
-        self.0 += &value.to_string();
+    pub fn line(&mut self, value: &impl Serialize) {
+        self.0 += &text(value);
         self.0.push('\n');
     }
 

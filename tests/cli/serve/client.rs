@@ -2,11 +2,22 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sterna::engine::{Engine, EngineOptions, SamplerOptions};
 use sterna::serve::{Companion, Loaded, ModelSource, ServeError, ServeOptions, Server, Stopper};
+
+use super::described::Description;
+
+/// What a server says of itself.
+pub static DESCRIPTION: LazyLock<Description> =
+    LazyLock::new(|| Description::new(TestServer::start(|_| ()).send(&get("/openapi.json")).ok()));
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+}
 
 /// Slots of the test server.
 pub const SLOTS: usize = 3;
@@ -108,7 +119,7 @@ impl TestServer {
     fn of(server: Server, engine: Option<Engine>) -> Self {
         let this = Self::unasked(server, engine);
         let begun = Instant::now();
-        while this.get("/health").status != 200 {
+        while this.send(&get("/health")).status != 200 {
             // Other programs may have the machine's cores.
             assert!(begun.elapsed() < Duration::from_secs(300), "the server does not become ready");
             std::thread::sleep(Duration::from_millis(5));
@@ -128,7 +139,7 @@ impl TestServer {
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        self.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+        self.send(&get(path)).as_described("get", path)
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Answer {
@@ -139,7 +150,7 @@ impl TestServer {
     pub fn post_with(&self, path: &str, headers: &str, body: &[u8]) -> Answer {
         let mut stream = self.connect();
         send(&mut stream, path, headers, body);
-        Answer::read(stream)
+        Answer::read(stream).as_described("post", path)
     }
 
     /// A request that is answered in pieces, as far as its head.
@@ -251,6 +262,12 @@ impl Answer {
         let is_chunked = head.iter().any(|line| line == "transfer-encoding: chunked");
         let bytes = if is_chunked { unchunked(&rest) } else { rest };
         Self { status, head, text: String::from_utf8(bytes).unwrap() }
+    }
+
+    /// The answer, which has the form that the server's description gives it.
+    fn as_described(self, method: &str, path: &str) -> Self {
+        DESCRIPTION.holds(method, path, self.status, self.header("content-type"), &self.text);
+        self
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

@@ -6,6 +6,7 @@ mod attacks;
 mod broken;
 mod client;
 mod codex;
+mod described;
 mod dialects;
 mod families;
 mod grpc;

@@ -5,18 +5,17 @@ mod request;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::post;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
 use crate::answer::collect;
 use crate::app::App;
 use crate::blocks::{Block, Change, Kind, Reader};
 use crate::error::ApiError;
 use crate::family::Family;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
@@ -25,8 +24,11 @@ use crate::sampling::{self, STOPS};
 use sterna_engine::{GenerateOptions, Stats, StopReason};
 use sterna_tools::ParserOptions;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new().route("/v1/messages", post(messages)).route("/v1/messages/count_tokens", post(count_tokens))
+pub fn add(to: &mut Endpoints) {
+    let operation = Operation::new("A message of the assistant, as Anthropic has it").body("MessagesRequest");
+    to.post(&["/v1/messages"], messages, &operation.answer_named("MessagesAnswer").events());
+    let operation = Operation::new("How many tokens a conversation has").body("CountRequest");
+    to.post(&["/v1/messages/count_tokens"], count_tokens, &operation.answer::<Map<String, Value>>());
 }
 
 /// A parsed request.

@@ -7,18 +7,17 @@ mod tools;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::{Request, State};
-use axum::routing::post;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
 use crate::answer::collect;
 use crate::app::{App, now};
 use crate::blocks::Reader;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::http::body::json;
+use crate::http::json::json;
 use crate::http::stream::{Framing, answer};
 use crate::job::Job;
 use crate::model::Served;
@@ -27,12 +26,13 @@ use output::{Events, Head};
 use sterna_tools::ParserOptions;
 use tools::Names;
 
-pub fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/v1/responses", post(responses))
-        .route("/responses", post(responses))
-        .route("/v1/responses/input_tokens", post(input_tokens))
-        .route("/responses/input_tokens", post(input_tokens))
+pub fn add(to: &mut Endpoints) {
+    let operation = Operation::new("A response, without memory of earlier ones").body("ResponsesRequest");
+    let operation = operation.answer_named("ResponsesAnswer").events();
+    to.post(&["/v1/responses", "/responses"], responses, &operation);
+    let operation = Operation::new("How many tokens an input has").body("ResponsesRequest");
+    let operation = operation.answer::<Map<String, Value>>();
+    to.post(&["/v1/responses/input_tokens", "/responses/input_tokens"], input_tokens, &operation);
 }
 
 /// Makes the value of a field that is not given.

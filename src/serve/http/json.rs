@@ -1,0 +1,17 @@
+//! Answers of JSON.
+
+use axum::response::{IntoResponse, Response};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use serde::Serialize;
+
+/// An answer of JSON.
+pub fn json(value: &impl Serialize) -> Response {
+    let mut response = text(value).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A value as JSON.
+pub fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("types of answers have texts as keys")
+}
