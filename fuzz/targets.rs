@@ -289,7 +289,7 @@ pub fn tools(data: &[u8]) {
     let (&cut, text) = data.split_first().unwrap_or((&0, &[]));
     let text = String::from_utf8_lossy(text);
     let parameters = serde_json::json!({"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}});
-    let tool = Tool { name: "f".into(), description: None, parameters, strict: false };
+    let tool = Tool { name: "f".into(), description: None, parameters, shown: None, strict: false };
     for (_, format) in Format::ALL {
         let options = ParserOptions {
             format: Some(*format),

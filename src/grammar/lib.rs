@@ -14,6 +14,7 @@ mod gbnf;
 mod matching;
 mod mend;
 mod numbers;
+mod regular;
 mod schema;
 mod text;
 mod vocabulary;
@@ -31,6 +32,7 @@ use serde_json::Value;
 
 pub use compile::{Compiled, Grammars};
 pub use gbnf::to_lark;
+pub use regular::lark_to_regex;
 pub use schema::names_types;
 
 /// Source of a grammar.

@@ -286,6 +286,100 @@ fn one_of_several_texts() {
     assert!(GRAMMARS.compile(&Source::Choice(Vec::new())).is_err());
 }
 
+/// A patch as Codex's tool takes it, and sums as in the description of OpenAI's API.
+const PATCH: &str = r#"start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+%import common.LF
+"#;
+const SUM: &str = r#"
+// Spaces have their places.
+start: expr
+?expr: term (SP ADD SP term)* -> sum
+     | "none"i
+
+!term.2: factor (SP MUL SP factor) ~ 0..2 -> product
+?factor: INT | "(" [A] ")"
+SP: " "
+ADD: "+" | "-" # two signs
+MUL: "*"
+A: "a".."c"
+%import common (INT, LF)
+"#;
+
+#[test]
+fn lark_becomes_a_regular_expression_if_no_rule_refers_to_itself() {
+    let words = "start: (NAME \"=\" /[^;\\/]+/i \";\"){1,2}\n\
+                 %import common.CNAME -> NAME\n%ignore WS\n%import common.WS";
+    for (lark, good, bad) in [
+        (
+            PATCH,
+            &[
+                "*** Begin Patch\n*** Add File: a \\ \"b\".txt\n+x\n+\n*** End Patch",
+                "*** Begin Patch\n*** Delete File: é\n*** Update File: n\n*** Move to: m\n@@\n-a\n+\tb\n \n\
+                 *** End of File\n*** End Patch\n",
+            ][..],
+            &["*** Begin Patch\n*** End Patch", "*** Begin Patch\n*** Add File: a\nx\n*** End Patch"][..],
+        ),
+        (
+            SUM,
+            &["1", "12 + 3 * 4 - (b)", "()", "NonE", "1 * 2 * 3"],
+            &["", "1+2", "(d)", "1 * 2 * 3 * 4", "1 +"],
+        ),
+        (words, &["a=1;", " a = x y ;\nb_2=\t\";"], &["a=;", "a=1;b=2;c=3;", "2=a;", "a=/;"]),
+    ] {
+        let regex = lark_to_regex(lark).unwrap();
+        let schema = json!({ "type": "string", "pattern": format!("^(?:{regex})$") });
+        let texts = |texts: &[&str]| texts.iter().map(|text| json!(text).to_string()).collect::<Vec<_>>();
+        let (good, bad) = (texts(good), texts(bad));
+        let (good, bad): (Vec<&str>, Vec<&str>) =
+            (good.iter().map(String::as_str).collect(), bad.iter().map(String::as_str).collect());
+        assert_texts(&compiled(Source::JsonSchema { schema, strict: true }), &good, &bad);
+    }
+}
+
+#[test]
+fn lark_that_becomes_no_regular_expression_says_why() {
+    let doubled: String = (0..20).map(|i| format!("a{i}: a{} a{}\n", i + 1, i + 1)).collect();
+    let deep = format!("start: {}\"a\"{}", "(".repeat(5000), ")".repeat(5000));
+    let chain: String = (0..5000).map(|i| format!("a{i}: a{}\n", i + 1)).collect();
+    for (lark, why) in [
+        ("start: \"(\" start? \")\"", "`start` refers to itself"),
+        ("start: a\na: b\nb: \"x\" a", "`a` refers to itself"),
+        ("rule: \"a\"", "no rule `start`"),
+        ("start: b", "no rule `b`"),
+        ("start: \"a\"\nstart: \"b\"", "line 2: `start` is defined twice"),
+        ("start: \"a", "line 1: a text has no end"),
+        ("start: /a", "line 1: an expression has no end"),
+        ("start: (\"a\"\n", "is not expected here"),
+        ("start: \"a\" }", "`}` is not expected here"),
+        ("start: \"ab\"..\"c\"", "line 1: an end of a range is one character"),
+        ("start: <|im_end|>", "line 1: `<` is no Lark"),
+        ("start: %json {}", "line 1: `%json` is not expected here"),
+        ("start: ~A\nA: \"a\"", "line 1: `~` is not expected here"),
+        ("start: A\n%import python.A", "line 2: nothing but `common` can be imported"),
+        ("start: A\n%import common.A", "line 2: `common` has no `A`"),
+        ("", "no rule `start`"),
+        (&format!("start: a0\n{doubled}a20: \"abc\""), "bytes as a regular expression"),
+        (&deep, "levels of brackets and rules"),
+        (&format!("start: a0\n{chain}a5000: \"abc\""), "levels of brackets and rules"),
+    ] {
+        let said = lark_to_regex(lark).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}: not {why}");
+    }
+}
+
 #[test]
 fn lark_with_a_schema_in_it() {
     let text = "start: \"call \" NAME args\nNAME: /[a-z]+/\nargs: %json {\"type\": \"object\"}\n";

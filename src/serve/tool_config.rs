@@ -147,6 +147,7 @@ pub fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
         name: name.to_owned(),
         description: function.text("description")?.map(str::to_owned),
         parameters,
+        shown: None,
         strict: function.bool("strict")?.unwrap_or(false),
     })
 }

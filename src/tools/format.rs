@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::Tool;
-use super::head::DEEPSEEK;
 use sterna_tokenizer::chat::Message;
 
 /// Format of a model's calls.
@@ -90,7 +89,9 @@ impl Format {
     /// The format of a model: that of its template; or, where that is never given tools, the one in which it
     /// shows calls, if the vocabulary has the tokens for them.
     pub fn of_model(source: &str, has_token: impl Fn(&str) -> bool) -> Self {
-        let replayed = source.contains(DEEPSEEK.separator) && DEEPSEEK.marks().into_iter().all(has_token);
+        let replayed = Self::DeepSeek.section().is_some_and(|section| {
+            source.contains(section.separator) && section.marks().into_iter().all(has_token)
+        });
         match Self::of_template(source) {
             Self::Generic if replayed && source.contains("```json") => Self::DeepSeek,
             Self::Generic if replayed => Self::DeepSeek31,

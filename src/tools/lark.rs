@@ -13,6 +13,9 @@ use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
 use super::thoughts::{Marks, Thoughts};
 use super::{Choice, Format, Tool, is_text};
 
+/// Largest bound on the items of a list that is not in JSON; a larger one is not enforced.
+const MOST_ITEMS: u64 = 256;
+
 /// Messages that are allowed.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
@@ -413,8 +416,10 @@ impl Writer<'_> {
             }
             (Some("array"), Some(items)) if !has_escapes && has_text(items) => {
                 let item = self.value_in(tool, &format!("{at}/items"), items, notation);
-                let bound = |key| schema.get(key).and_then(Value::as_u64);
-                let (least, most) = (bound("minItems").unwrap_or(0), bound("maxItems"));
+                // A grammar grows with what is counted in it.
+                let bound = |key| schema.get(key).and_then(Value::as_u64).filter(|n| *n <= MOST_ITEMS);
+                let least = bound("minItems").unwrap_or(0);
+                let most = bound("maxItems").map(|most| most.max(least));
                 let more = match most {
                     _ if most == Some(0) => return "\"[]\"".to_owned(),
                     Some(most) => format!("{{{},{}}}", least.saturating_sub(1), most - 1),

@@ -1,9 +1,9 @@
 //! Tools: how a model is held to a format of calls, and how its text is read back, piece by piece.
 //!
 //! A model writes calls and thoughts as it was trained to, which its template tells: [`Syntax::of_model`]. A
-//! format of calls gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the room
-//! `grammar`), and the [`Parser`] that turns pieces of text into [`Delta`]s. [`Thoughts`] are split off on the
-//! way.
+//! format of calls gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the
+//! room `grammar`), and the [`Parser`] that turns pieces of text into [`Delta`]s. [`Thoughts`] are split off
+//! on the way.
 //!
 //! This module knows messages and templates, and must never know HTTP or an engine.
 #![forbid(unsafe_code)]
@@ -37,6 +37,8 @@ pub struct Tool {
     pub description: Option<String>,
     /// JSON schema of its arguments, an object.
     pub parameters: Value,
+    /// Schema that the model is shown, if it is another one: without what the description says.
+    pub shown: Option<Value>,
     /// True if every keyword of the schema must be enforced.
     pub strict: bool,
 }
@@ -48,7 +50,7 @@ impl Tool {
         if let Some(description) = &self.description {
             function["description"] = json!(description);
         }
-        function["parameters"] = self.parameters.clone();
+        function["parameters"] = self.shown.as_ref().unwrap_or(&self.parameters).clone();
         json!({ "type": "function", "function": function })
     }
 

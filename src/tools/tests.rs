@@ -43,7 +43,7 @@ fn weather() -> Tool {
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
         "required": ["city"],
     });
-    Tool { name: "weather".into(), description: None, parameters, strict: true }
+    Tool { name: "weather".into(), description: None, parameters, shown: None, strict: true }
 }
 
 fn options(format: Format) -> ParserOptions {
@@ -312,8 +312,8 @@ fn tool_code() {
         ("Look.\n```tool_code\nprint(default_api.weather(city='```', days=3))\nprint(b())\n```\n", ""),
         ("Look.\n```tool_code\n[weather(city='```', days=3), b()]\n```\nSo.", "So."),
         (
-            "Look.\n```tool_code\n[{\"name\": \"weather\", \"parameters\": {\"city\": \"```\", \"days\": 3}}, \
-          {\"name\": \"b\"}]```",
+            "Look.\n```tool_code\n[{\"name\": \"weather\", \"parameters\": {\"city\": \"```\", \
+             \"days\": 3}}, {\"name\": \"b\"}]```",
             "",
         ),
     ] {

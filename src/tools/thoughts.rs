@@ -96,8 +96,8 @@ impl Syntax {
         Self { calls, thoughts, shows_tools: calls.shows_tools(source) }
     }
 
-    /// Opening of an answer that is given, behind a prompt: the channel of answers, or the end of thoughts that
-    /// the template has opened.
+    /// Opening of an answer that is given, behind a prompt: the channel of answers, or the end of thoughts
+    /// that the template has opened.
     pub(super) fn opens_answer(self, prompt: &str) -> String {
         match self.thoughts {
             Some(Thoughts::Channels) => "<|channel|>final<|message|>".to_owned(),

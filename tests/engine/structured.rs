@@ -225,8 +225,13 @@ static WEATHER: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         "required": ["city", "days", "unit"],
         "additionalProperties": false,
     });
-    let tool =
-        |name: &str, parameters| Tool { name: name.into(), description: None, parameters, strict: true };
+    let tool = |name: &str, parameters| Tool {
+        name: name.into(),
+        description: None,
+        parameters,
+        shown: None,
+        strict: true,
+    };
     vec![tool("weather", parameters), tool("time", json!({"type": "object", "additionalProperties": false}))]
 });
 
@@ -412,6 +417,7 @@ fn many_tools_with_long_descriptions() {
         name: format!("tool_{at}"),
         description: Some(long.clone()),
         parameters: parameters.clone(),
+        shown: None,
         strict: at.is_multiple_of(2),
     };
     let tools: Vec<Tool> = (0..100).map(tool).collect();
@@ -531,7 +537,7 @@ fn arguments_in_pythons_form() {
         "properties": {"a": {"type": "boolean"}, "b": {"type": "integer"}, "c": {"type": "string"}},
         "required": ["b"],
     });
-    let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
+    let tools = [Tool { name: "f".into(), description: None, parameters, shown: None, strict: true }];
     let (choice, token) = (&Choice::Required, &|_: &str| None);
     let wanted = Wanted {
         tools: &tools,
@@ -570,13 +576,16 @@ fn arguments_in_function_gemmas_form() {
             "names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 2},
             "place": {
                 "type": "object",
-                "properties": {"city": {"type": "string"}, "ids": {"type": "array", "items": {"type": "integer"}}},
+                "properties": {
+                    "city": {"type": "string"},
+                    "ids": {"type": "array", "items": {"type": "integer"}},
+                },
                 "required": ["city"],
             },
         },
         "required": ["names"],
     });
-    let tools = [Tool { name: "f".into(), description: None, parameters, strict: true }];
+    let tools = [Tool { name: "f".into(), description: None, parameters, shown: None, strict: true }];
     let (choice, token) = (&Choice::Required, &|_: &str| None);
     let wanted = Wanted {
         tools: &tools,

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::tool_config::{TOOLS, ToolConfig, declared, name};
+use sterna_grammar::lark_to_regex;
 use sterna_tools::Tool;
 
 /// Types of tools that OpenAI's servers run, or whose arguments only its models know.
@@ -181,20 +182,29 @@ impl List {
     }
 }
 
-/// A custom tool, whose input is a text. A grammar of it is shown to the model, and enforced if it is a
-/// regular expression.
+/// A custom tool, whose input is a text. A grammar of it is shown to the model, and enforced as a regular
+/// expression, if it can be one.
 fn custom(tool: &Fields) -> Result<Tool, ApiError> {
     let mut function = declared(tool, "parameters")?;
     let format = tool.object("format")?.unwrap_or_default();
-    let mut input = json!({ "type": "string" });
+    function.parameters = json!({
+        "type": "object", "properties": { "input": { "type": "string" } }, "required": ["input"],
+        "additionalProperties": false,
+    });
     if let Some(grammar) = format.text("definition")? {
         let syntax = format.text("syntax")?.unwrap_or("lark");
-        match syntax {
-            "regex" => input["pattern"] = json!(format!("^(?:{grammar})$")),
-            // A text in JSON is escaped, which rules of Lark know nothing of.
-            _ => tracing::warn!(
-                "`{}`: the model is told of this grammar, not held to it: only one of the syntax `regex` \
-                 is enforced",
+        let regex = match syntax {
+            "regex" => Ok(grammar.to_owned()),
+            "lark" => lark_to_regex(grammar).map_err(|err| err.to_string()),
+            other => Err(format!("`{other}` is neither `regex` nor `lark`")),
+        };
+        match regex {
+            Ok(regex) => {
+                function.shown = Some(function.parameters.clone());
+                function.parameters["properties"]["input"]["pattern"] = json!(format!("^(?:{regex})$"));
+            }
+            Err(why) => tracing::warn!(
+                "`{}`: the model is told of this grammar, not held to it: {why}",
                 format.path("definition")
             ),
         }
@@ -202,10 +212,6 @@ fn custom(tool: &Fields) -> Result<Tool, ApiError> {
         let all = format!("{own}\n\nThe grammar of `input` ({syntax}):\n{grammar}");
         function.description = Some(all.trim().to_owned());
     }
-    function.parameters = json!({
-        "type": "object", "properties": { "input": input }, "required": ["input"],
-        "additionalProperties": false,
-    });
     Ok(function)
 }
 
@@ -244,6 +250,10 @@ mod tests {
         assert_eq!(tool_config.tools[2].parameters["required"], json!(["input"]));
         let input = &tool_config.tools[2].parameters["properties"]["input"];
         assert_eq!(input, &json!({ "type": "string", "pattern": "^(?:a+)$" }));
+        // Which the description says already.
+        let shown = tool_config.tools[2].to_json();
+        let of_input = "/function/parameters/properties/input";
+        assert_eq!(shown.pointer(of_input), Some(&json!({ "type": "string" })));
         let origin = |namespace: Option<&str>, name: &str, is_custom| Origin {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
@@ -253,6 +263,18 @@ mod tests {
         assert_eq!(names.origin("crm__look"), origin(Some("crm"), "look", false));
         assert_eq!(names.origin("crm__patch"), origin(Some("crm"), "patch", true));
         assert_eq!(names.origin("patch"), origin(None, "patch", true));
+    }
+
+    #[test]
+    fn lark_is_enforced_as_a_regular_expression_if_it_can_be_one() {
+        let of_lark = |lark: &str| {
+            let format = json!({ "type": "grammar", "syntax": "lark", "definition": lark });
+            let tools = json!([{ "type": "custom", "name": "f", "format": format }]);
+            let (tool_config, _) = of(json!({ "tools": tools })).unwrap();
+            tool_config.tools[0].parameters["properties"]["input"]["pattern"].clone()
+        };
+        assert_eq!(of_lark("start: a+\na: /x/ | \"y\""), json!("^(?:(?:(?:(?:x)|(?:y)))+)$"));
+        assert_eq!(of_lark("start: \"(\" start? \")\""), Value::Null);
     }
 
     #[test]
