@@ -78,8 +78,10 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     }
 }
 
+type Operator = fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
+
 /// What `rewrite.rs` puts in place of operators, loops and macros.
-const OPERATORS: [(&str, fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>); 11] = [
+const OPERATORS: [(&str, Operator); 11] = [
     (CHARGE, |_, _, args| args.first().cloned().ok_or_else(missing)),
     (PRINTED, |_, _, args| {
         let value = args.first().ok_or_else(missing)?;
