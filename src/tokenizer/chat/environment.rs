@@ -132,8 +132,7 @@ fn add_tests(env: &mut Environment<'static>) {
     env.add_test(rewrite::MISSING, macros::is_missing);
     // Jinja2's undefined can be called, to say that it is undefined.
     env.add_test("callable", |value: &Value| {
-        let is_object = || matches!(Object::of(value), Some(Object::Loop | Object::Caller));
-        matches!(value.kind(), Undefined | Plain) || is_object()
+        matches!(value.kind(), Undefined | Plain) || Object::of(value) == Some(Object::Loop)
     });
 }
 

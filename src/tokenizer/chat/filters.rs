@@ -73,55 +73,75 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     }
     add_of_values(env, budget);
     add_of_texts(env, budget);
-    let spent = budget.clone();
-    env.add_filter(CHARGE, move |value: Value| spent.charge(&value).map(|()| value));
-    let spent = budget.clone();
-    env.add_filter(PRINTED, move |value: Value| {
-        spent.charge(&value)?;
-        let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable);
-        Ok(if is_list { Value::from(python::text(&value)) } else { value })
-    });
-    let spent = budget.clone();
-    env.add_filter(ITERATED, move |value: Value| match value.is_none() || Object::of(&value).is_some() {
-        true => Err(wrong(&format!("{} has no items to loop over", python::text(&value)))),
-        false => spent.charge(&value).map(|()| value),
-    });
-    add_operators(env, budget);
+    for (name, filter) in OPERATORS {
+        add_charged(env, budget, name, Budget::charge, Box::new(filter));
+    }
 }
 
-/// What `rewrite.rs` puts in place of operators and macros.
-fn add_operators(env: &mut Environment<'static>, budget: &Arc<Budget>) {
-    let spent = budget.clone();
-    env.add_filter(TIMES, move |a: Value, b: Value| operators::times(&spent, &a, &b));
-    env.add_filter(NEGATIVE, |value: Value| operators::signed(&value, -1));
-    env.add_filter(POSITIVE, |value: Value| operators::signed(&value, 1));
-    let spent = budget.clone();
-    env.add_filter(COMPARED, move |first: Value, args: Rest<Value>| {
-        spent.charge(&first)?;
-        let mut left = &first;
-        for pair in args.chunks_exact(2) {
-            spent.charge(&pair[1])?;
-            if !operators::holds(pair[0].as_str().unwrap_or_default(), left, &pair[1])? {
-                return Ok(false);
-            }
-            left = &pair[1];
+type Operator = fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
+
+/// What `rewrite.rs` puts in place of operators, loops and macros.
+const OPERATORS: [(&str, Operator); 11] = [
+    (CHARGE, |_, _, args| args.first().cloned().ok_or_else(missing)),
+    (PRINTED, |_, _, args| {
+        let value = args.first().ok_or_else(missing)?;
+        let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable);
+        Ok(if is_list { Value::from(python::text(value)) } else { value.clone() })
+    }),
+    (ITERATED, |budget, _, args| {
+        let value = args.first().ok_or_else(missing)?;
+        if value.is_none() || Object::of(value).is_some() {
+            return Err(wrong(&format!("{} has no items to loop over", python::text(value))));
         }
-        Ok::<_, Error>(true)
-    });
-    let spent = budget.clone();
-    env.add_filter(SLICED, move |value: Value, start: Value, stop: Value, step: Value| {
-        spent.charge(&value)?;
-        operators::slice(&value, [&start, &stop, &step])
-    });
-    env.add_filter(CYCLED, |looped: Value, items: Rest<Value>| {
+        if args.len() == 1 || value.as_str().is_some() {
+            return Ok(value.clone());
+        }
+        // They are taken apart, as Python does it with a text, too.
+        let item = |item: Value| match item.as_str() {
+            Some(text) => budget.charge_many(&item).map(|()| text.chars().map(Value::from).collect()),
+            None => Ok(item),
+        };
+        value.try_iter()?.map(item).collect::<Result<Vec<_>, _>>().map(Value::from)
+    }),
+    (TIMES, |budget, _, args| match args {
+        [a, b] => operators::times(budget, a, b),
+        _ => Err(missing()),
+    }),
+    (NEGATIVE, |_, _, args| operators::signed(args.first().ok_or_else(missing)?, -1)),
+    (POSITIVE, |_, _, args| operators::signed(args.first().ok_or_else(missing)?, 1)),
+    (COMPARED, |_, _, args| {
+        for three in args.windows(3).step_by(2) {
+            if !operators::holds(three[1].as_str().unwrap_or_default(), &three[0], &three[2])? {
+                return Ok(Value::from(false));
+            }
+        }
+        Ok(Value::from(true))
+    }),
+    (SLICED, |_, _, args| match args {
+        [value, bounds @ ..] if bounds.len() == 3 => operators::slice(value, bounds),
+        _ => Err(missing()),
+    }),
+    (CYCLED, |_, _, args| {
+        let (looped, items) = args.split_first().ok_or_else(missing)?;
         let at = looped.get_attr("index0")?.as_usize().ok_or_else(|| wrong("cycle: not a loop"))?;
         let at = at.checked_rem(items.len()).ok_or_else(|| wrong("cycle: nothing to choose from"))?;
-        Ok::<_, Error>(items[at].clone())
-    });
-    env.add_filter(METHOD, |value: Value, name: String| methods::attribute(&value, name));
-    env.add_filter(MACRO, |inner: Value, n_required: usize, specials: Rest<String>| {
-        macros::of(&inner, n_required, specials.0)
-    });
+        Ok(items[at].clone())
+    }),
+    (METHOD, |_, _, args| match args {
+        [value, name] => methods::attribute(value, name.to_string()),
+        _ => Err(missing()),
+    }),
+    (MACRO, |_, _, args| match args {
+        [inner, n_required, specials @ ..] => {
+            let specials = specials.iter().map(Value::to_string).collect();
+            macros::of(inner, n_required.as_usize().unwrap_or(0), specials)
+        }
+        _ => Err(missing()),
+    }),
+];
+
+fn missing() -> Error {
+    Error::from(ErrorKind::MissingArgument)
 }
 
 /// Checks that what is sorted has an order, and gives the arguments as minijinja takes them.
@@ -180,15 +200,30 @@ fn wrong(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.to_owned())
 }
 
+/// What a filter does with its arguments.
+type Filter = dyn Fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error> + Send + Sync;
+
 /// Adds a filter that is charged for its arguments.
 fn add_one<F>(env: &mut Environment<'static>, budget: &Arc<Budget>, name: &'static str, filter: F)
 where
     F: Fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error> + Send + Sync + 'static,
 {
+    add_charged(env, budget, name, Budget::charge_many, Box::new(filter));
+}
+
+/// Adds a filter by what each of its arguments is charged. It has no parameter of a type, for the size of the
+/// package for browsers.
+fn add_charged(
+    env: &mut Environment<'static>,
+    budget: &Arc<Budget>,
+    name: &'static str,
+    charge: fn(&Budget, &Value) -> Result<(), Error>,
+    filter: Box<Filter>,
+) {
     let budget = budget.clone();
     env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
         let args = args.into_values();
-        args.iter().try_for_each(|arg| budget.charge_many(arg))?;
+        args.iter().try_for_each(|arg| charge(&budget, arg))?;
         filter(&budget, state, &args)
     });
 }

@@ -4,22 +4,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, from_args};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 
-/// What stands in a macro for an argument that it was not given and has a default for.
-#[derive(Debug)]
-struct Missing;
+use super::rewrite::CALLER;
 
-impl Object for Missing {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-}
+/// What stands in a macro for an argument that it was not given and has a default for: bytes, which no
+/// template can make.
+const MISSING: &[u8] = b"missing";
 
 /// True if a macro was not given this argument.
 pub fn is_missing(value: &Value) -> bool {
-    value.downcast_object_ref::<Missing>().is_some()
+    value.kind() == ValueKind::Bytes
 }
 
 /// A macro.
@@ -60,6 +56,7 @@ impl Object for Macro {
 
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         match key.as_str()? {
+            "name" if self.name == CALLER => Some(Value::from(())),
             "name" => Some(Value::from(self.name.as_str())),
             "arguments" => {
                 let names = self.arguments.iter().map(|name| Value::from(name.as_str()));
@@ -85,7 +82,7 @@ impl Object for Macro {
                     named.get(name)?
                 }
                 None if at < self.n_required => Value::UNDEFINED,
-                None => Value::from_object(Missing),
+                None => Value::from_bytes(MISSING.to_vec()),
             });
         }
         let mut caller = None;
@@ -118,6 +115,9 @@ impl Object for Macro {
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<Macro '{}'>", self.name)
+        match self.name.as_str() {
+            CALLER => f.write_str("<Macro anonymous>"),
+            name => write!(f, "<Macro '{name}'>"),
+        }
     }
 }

@@ -82,7 +82,7 @@ fn repeated(budget: &Budget, value: &Value, n: i128) -> Option<Result<Value, Err
         return None;
     }
     let each = value.as_str().map_or_else(|| 32 * value.len().unwrap_or(0), str::len) as u64 + 1;
-    let charged = budget.charge(value).and_then(|()| budget.spend(each.saturating_mul(n as u64)));
+    let charged = budget.spend(each.saturating_mul(n as u64));
     Some(charged.and_then(|()| match value.as_str() {
         Some(text) => Ok(Value::from(text.repeat(n))),
         None => {
@@ -179,11 +179,11 @@ fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
     }
 }
 
-/// `value[start:stop:step]`; none for a bound that is not given.
+/// `value[start:stop:step]` with these `bounds`, none for one that is not given.
 ///
 /// # Errors
 /// For what has no slices, bounds that are not integers, and a step of 0.
-pub fn slice(value: &Value, bounds: [&Value; 3]) -> Result<Value, Error> {
+pub fn slice(value: &Value, bounds: &[Value]) -> Result<Value, Error> {
     let mut numbers = [None; 3];
     for (number, bound) in numbers.iter_mut().zip(bounds) {
         *number = match Number::of(bound) {

@@ -2,6 +2,11 @@
 
 use minijinja::value::{Value, ValueKind};
 
+use super::super::categories::{self, L, M, N, P, S, Set};
+
+/// Categories of the characters that `repr` shows as they are.
+const VISIBLE: Set = L | M | N | P | S;
+
 /// `str(value)`.
 pub fn text(value: &Value) -> String {
     match value.kind() {
@@ -18,15 +23,13 @@ pub enum Object {
     Loop,
     /// What `namespace()` makes.
     Namespace,
-    /// What is in a `call` block.
-    Caller,
 }
 
 impl Object {
     /// The kind of object that a value is.
     pub fn of(value: &Value) -> Option<Self> {
         let name = value.as_object()?.type_name();
-        [("::Loop", Self::Loop), ("::Namespace", Self::Namespace), ("::macro_object::Macro", Self::Caller)]
+        [("::Loop", Self::Loop), ("::Namespace", Self::Namespace)]
             .into_iter()
             .find_map(|(end, object)| name.ends_with(end).then_some(object))
     }
@@ -41,7 +44,6 @@ fn repr(value: &Value) -> String {
         _ if Object::of(value) == Some(Object::Loop) => {
             format!("<LoopContext {}/{}>", attribute("index"), attribute("length"))
         }
-        _ if Object::of(value) == Some(Object::Caller) => "<Macro anonymous>".to_owned(),
         ValueKind::Undefined => "Undefined".to_owned(),
         ValueKind::Number if !value.is_integer() => {
             f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
@@ -63,9 +65,31 @@ fn repr(value: &Value) -> String {
                 None => pairs,
             }
         }
-        ValueKind::String => format!("{value:?}"),
+        ValueKind::String => quoted(value.as_str().unwrap_or_default()),
         _ => value.to_string(),
     }
+}
+
+/// `repr` of a text.
+fn quoted(text: &str) -> String {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    let mut out = String::from(quote);
+    for char in text.chars() {
+        let code = u32::from(char);
+        match char {
+            '\n' => out += "\\n",
+            '\r' => out += "\\r",
+            '\t' => out += "\\t",
+            '\\' => out += "\\\\",
+            _ if char == quote => out.extend(['\\', quote]),
+            _ if char == ' ' || categories::of(char) & VISIBLE != 0 => out.push(char),
+            _ if code < 0x100 => out += &format!("\\x{code:02x}"),
+            _ if code < 0x10000 => out += &format!("\\u{code:04x}"),
+            _ => out += &format!("\\U{code:08x}"),
+        }
+    }
+    out.push(quote);
+    out
 }
 
 /// `repr` of a float: the shortest digits that mean it, with an exponent below 1e-4 and from 1e16 on.

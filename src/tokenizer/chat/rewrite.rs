@@ -35,6 +35,8 @@ pub const CYCLED: &str = "cycled__";
 pub const METHOD: &str = "method__";
 /// Name of the filter that makes of minijinja's macro one of Jinja2.
 pub const MACRO: &str = "macro__";
+/// Name of the macro that is the content of a call block.
+pub const CALLER: &str = "caller__";
 /// Name of the test for an argument that a macro was not given.
 pub const MISSING: &str = "missing__";
 
@@ -131,14 +133,32 @@ impl<'s> Template<'s> {
     fn statement(&mut self, start: &str, word: &'s str) -> Result<(), Error> {
         let reader = &mut self.reader;
         self.out += start;
-        if word.strip_prefix("end").is_some_and(|of| self.open.last() == Some(&of)) {
+        let closes = word.strip_prefix("end").is_some_and(|of| self.open.last() == Some(&of));
+        if closes {
             self.open.pop();
         }
         match word {
+            "endmacro" | "endcall" | "endblock" if !closes => return Err(reader.unexpected()),
             "include" | "import" | "from" | "extends" | "autoescape" => {
                 return Err(refused(&format!("`{word}`")));
             }
+            "macro" | "call" if self.macros.len() == MAX_MACROS => {
+                return Err(refused("a macro in so many macros"));
+            }
+            "for" | "macro" | "call" | "with" => self.open.push(word),
+            _ => {}
+        }
+        match word {
             "block" => return self.block(),
+            "call" => {
+                let gap = reader.skip();
+                return self.call(gap);
+            }
+            "endcall" => {
+                self.out.extend([reader.skip(), "endmacro"]);
+                self.out += &self.macros.pop().unwrap_or_default();
+                return Ok(());
+            }
             "endblock" => {
                 let gap = reader.skip();
                 self.out.extend([gap, "endwith"]);
@@ -155,11 +175,12 @@ impl<'s> Template<'s> {
         }
         match word {
             "for" => {
-                self.open.push(word);
-                self.take_until(|token| matches!(token, Token::Ident("in")));
-                let reader = &mut self.reader;
+                let target = reader.take_until(|token| matches!(token, Token::Ident("in")));
+                self.out += &target;
                 self.out += reader.expect(|token| matches!(token, Token::Ident("in")))?;
-                self.out += &reader.tuple(Reader::condition)?.filtered(ITERATED, "").into_text();
+                let is_taken_apart = if target.contains(',') { "true" } else { "" };
+                let items = reader.tuple(Reader::condition)?.filtered(ITERATED, is_taken_apart);
+                self.out += &items.into_text();
                 if reader.is_word("if") {
                     self.out += reader.take();
                     self.out += &reader.expression()?.into_text();
@@ -194,19 +215,11 @@ impl<'s> Template<'s> {
             "with" => self.with()?,
             "filter" => self.filters()?,
             "do" => self.out += &reader.expression()?.into_text(),
-            "call" => {
-                self.open.push(word);
-                if matches!(reader.token(0), Some(Token::ParenOpen)) {
-                    self.out += &reader.arguments()?;
-                }
-                self.out += &reader.expression()?.into_text();
-            }
             "macro" => {
-                if self.macros.len() == MAX_MACROS {
-                    return Err(refused("a macro in so many macros"));
-                }
-                self.open.push(word);
-                self.signature()?;
+                let name = reader.expect(|token| matches!(token, Token::Ident(_)))?;
+                self.out += name;
+                let made = self.signature(true)?;
+                self.macros.push(format!(" %}}{{% set{name} = {}|{made}", name.trim()));
             }
             "endmacro" => {
                 self.out += &self.macros.pop().unwrap_or_default();
@@ -265,27 +278,27 @@ impl<'s> Template<'s> {
             self.out += reader.skip();
         }
         // It would not see the variables around it.
-        if !is_scoped && self.open.iter().any(|open| matches!(*open, "for" | "macro" | "call")) {
-            return Err(refused("a block in a loop or a macro"));
+        if !is_scoped && self.open.iter().any(|open| *open != "block") {
+            return Err(refused("a block in a loop, a macro or `with`"));
         }
         if self.blocks.contains(&name) {
             return Err(refused(&format!("a second block `{name}`")));
         }
+        self.open.push("block");
         self.blocks.push(name);
         self.open_blocks.push(name);
         Ok(())
     }
 
-    /// The name and the arguments of a macro. Defaults go into its body, where they see the arguments before
-    /// them, and what makes it a macro of Jinja2 goes behind it.
-    fn signature(&mut self) -> Result<(), Error> {
+    /// The arguments of a macro, in brackets. Defaults go into its body, where they see the arguments before
+    /// them. Gives what makes of minijinja's macro one of Jinja2.
+    fn signature(&mut self, has_arguments: bool) -> Result<String, Error> {
         let mentions = ["varargs", "kwargs"].map(|name| (name, self.is_mentioned(name)));
         let reader = &mut self.reader;
-        let name = reader.expect(|token| matches!(token, Token::Ident(_)))?;
-        self.out += name;
-        self.out += reader.expect(|token| matches!(token, Token::ParenOpen))?;
         let (mut names, mut n_required, mut defaults) = (Vec::new(), 0, String::new());
-        while !matches!(reader.token(0), Some(Token::ParenClose)) {
+        self.out +=
+            if has_arguments { reader.expect(|token| matches!(token, Token::ParenOpen))? } else { "(" };
+        while has_arguments && !matches!(reader.token(0), Some(Token::ParenClose)) {
             let Some(&Token::Ident(arg)) = reader.token(0) else { return Err(reader.unexpected()) };
             names.push(arg);
             self.out += reader.take();
@@ -293,7 +306,7 @@ impl<'s> Template<'s> {
                 self.out += reader.skip();
                 let default = reader.expression()?.into_text();
                 defaults += &format!(" %}}{{% set {arg} = ({default}) if {arg} is {MISSING} else {arg}");
-            } else if defaults.is_empty() {
+            } else if defaults.is_empty() && arg != "caller" {
                 n_required += 1;
             } else {
                 return Err(reader.unexpected());
@@ -305,17 +318,27 @@ impl<'s> Template<'s> {
                 }
             }
         }
-        let close = reader.expect(|token| matches!(token, Token::ParenClose))?;
-        let mut behind = format!(" %}}{{% set{name} = {}|{MACRO}({n_required}", name.trim());
+        let close = if has_arguments { reader.take() } else { ")" };
+        let mut made = format!("{MACRO}({n_required}");
         for (special, is_mentioned) in mentions {
             if is_mentioned && !names.contains(&special) {
                 self.out.extend([if self.out.ends_with('(') { "" } else { "," }, special]);
-                behind += &format!(",'{special}'");
+                made += &format!(",'{special}'");
             }
         }
-        self.out += close;
-        self.out += &defaults;
-        self.macros.push(behind + ")");
+        self.out.extend([close, &defaults]);
+        Ok(made + ")")
+    }
+
+    /// A call block is a macro that is called with the content of the block for its `caller`.
+    fn call(&mut self, gap: &str) -> Result<(), Error> {
+        self.out.extend([gap, "macro ", CALLER]);
+        let made = self.signature(matches!(self.reader.token(0), Some(Token::ParenOpen)))?;
+        let call = self.reader.expression()?.into_text();
+        let open = call.strip_suffix(')').ok_or_else(|| self.reader.unexpected())?;
+        let comma = if open.trim_end().ends_with(['(', ',']) { "" } else { "," };
+        let call = format!("{open}{comma}caller={CALLER}|{made})");
+        self.macros.push(format!(" %}}{{{{{call}}}}}{{% set {CALLER} = none"));
         Ok(())
     }
 
@@ -326,8 +349,8 @@ impl<'s> Template<'s> {
         for ahead in 0.. {
             let Some(token) = self.reader.token(ahead) else { break };
             match (before, token) {
-                (Some(Token::BlockStart), Token::Ident("macro")) => n_open += 1,
-                (Some(Token::BlockStart), Token::Ident("endmacro")) => n_open -= 1,
+                (Some(Token::BlockStart), Token::Ident("macro" | "call")) => n_open += 1,
+                (Some(Token::BlockStart), Token::Ident("endmacro" | "endcall")) => n_open -= 1,
                 (Some(Token::Dot), _) => {}
                 (_, Token::Ident(found)) if *found == name => return true,
                 _ => {}
