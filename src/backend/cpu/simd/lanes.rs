@@ -159,6 +159,8 @@ pub trait Lanes: Copy + 'static {
     fn splat_int(self, x: i32) -> Self::Ints;
     /// 16 integers.
     fn load_ints(self, p: &[i32; 16]) -> Self::Ints;
+    /// 16 integers in bytes.
+    fn load_i32(self, p: &[u8; 64]) -> Self::Ints;
     /// Writes 16 integers.
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints);
     /// `a + b`.
