@@ -361,6 +361,10 @@ impl<D: Dot256> Lanes for Avx2<D> {
         }
     }
     #[inline(always)]
+    fn load_i32(self, p: &[u8; 64]) -> Self::Ints {
+        self.load_bytes(p)
+    }
+    #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {
         unsafe {
             let p = p.as_mut_ptr().cast::<__m256i>();

@@ -433,6 +433,10 @@ impl<D: Dot512> Lanes for Avx512<D> {
         unsafe { _mm512_loadu_si512(p.as_ptr().cast()) }
     }
     #[inline(always)]
+    fn load_i32(self, p: &[u8; 64]) -> __m512i {
+        self.load_bytes(p)
+    }
+    #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: __m512i) {
         unsafe {
             _mm512_storeu_si512(p.as_mut_ptr().cast(), ints);

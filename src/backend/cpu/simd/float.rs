@@ -20,10 +20,11 @@ pub mod trits;
 
 use std::marker::PhantomData;
 use std::ops::Range;
+use std::slice::from_raw_parts;
 
 use half::{bf16, f16};
 
-use super::lanes::{Kernel, Lanes, array, array_mut};
+use super::lanes::{Kernel, Lanes, array, array_mut, part};
 use super::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
 /// How a type keeps its weights.
@@ -34,11 +35,8 @@ pub trait Form {
     /// Bytes of a block.
     const BYTES: usize;
 
-    /// Decodes a block and hands on 16 weights at a time, in order, with the index of the first.
-    ///
-    /// # Safety
-    /// A block lies behind the pointer.
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, each: impl FnMut(usize, L::Floats));
+    /// Decodes a block, `[BYTES]`, and hands on 16 weights at a time, in order, with the index of the first.
+    fn decode<L: Lanes>(l: L, block: &[u8], each: impl FnMut(usize, L::Floats));
 
     /// One weight, for types whose rows may end within a block.
     fn one(_: &[u8]) -> f32 {
@@ -60,9 +58,8 @@ impl Form for F32 {
     const BYTES: usize = 64;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        each(0, l.load_f32(unsafe { array(block) }));
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        each(0, l.load_f32(part(block, 0)));
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -75,9 +72,8 @@ impl Form for F16 {
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        each(0, l.load_f16(unsafe { array(block) }));
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        each(0, l.load_f16(part(block, 0)));
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -90,9 +86,8 @@ impl Form for Bf16 {
     const BYTES: usize = 32;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        each(0, l.load_bf16(unsafe { array(block) }));
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        each(0, l.load_bf16(part(block, 0)));
     }
 
     fn one(bytes: &[u8]) -> f32 {
@@ -105,13 +100,11 @@ impl Form for Q8_0 {
     const BYTES: usize = 34;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let scale = l.splat(l.f16_to_f32(block.cast::<u16>().read_unaligned()));
-            each(0, l.mul(scale, l.load_i8(array(block.add(2).cast()))));
-            each(16, l.mul(scale, l.load_i8(array(block.add(18).cast()))));
-        }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let scale = l.splat(l.f16_to_f32(u16::from_le_bytes(*part(block, 0))));
+        let codes: &[i8; 32] = bytemuck::cast_ref(part::<32>(block, 2));
+        each(0, l.mul(scale, l.load_i8(codes.first_chunk().expect("32 codes"))));
+        each(16, l.mul(scale, l.load_i8(codes.last_chunk().expect("32 codes"))));
     }
 }
 
@@ -206,7 +199,7 @@ impl<F: Form> Float<'_, '_, F> {
                         }
                         F::decode(
                             l,
-                            bytes,
+                            from_raw_parts(bytes, F::BYTES),
                             #[inline(always)]
                             |i, weights| {
                                 for t in 0..T {
@@ -363,7 +356,7 @@ impl<F: Form> Float<'_, '_, F> {
                         }
                         F::decode(
                             l,
-                            weights[i].as_ptr().add(block * F::BYTES),
+                            from_raw_parts(weights[i].as_ptr().add(block * F::BYTES), F::BYTES),
                             #[inline(always)]
                             |at, weights| vectors[i][at / 16] = weights,
                         );
@@ -422,9 +415,10 @@ impl<F: Form> Float<'_, '_, F> {
                             l.prefetch_far(ahead.take(1));
                         }
                     }
+                    let at = (piece.start / F::BLOCK + block) * F::BYTES;
                     F::decode(
                         l,
-                        row.as_ptr().add((piece.start / F::BLOCK + block) * F::BYTES),
+                        from_raw_parts(row.as_ptr().add(at), F::BYTES),
                         #[inline(always)]
                         |i, weights| {
                             l.store(array_mut(floats.as_mut_ptr().add(block * F::BLOCK + i)), weights)

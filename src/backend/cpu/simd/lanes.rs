@@ -159,6 +159,8 @@ pub trait Lanes: Copy + 'static {
     fn splat_int(self, x: i32) -> Self::Ints;
     /// 16 integers.
     fn load_ints(self, p: &[i32; 16]) -> Self::Ints;
+    /// 16 integers in bytes.
+    fn load_i32(self, p: &[u8; 64]) -> Self::Ints;
     /// Writes 16 integers.
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints);
     /// `a + b`.
@@ -307,4 +309,23 @@ pub unsafe fn array<'a, T, const N: usize>(p: *const T) -> &'a [T; N] {
 pub unsafe fn array_mut<'a, T, const N: usize>(p: *mut T) -> &'a mut [T; N] {
     // SAFETY: the caller's promise.
     unsafe { &mut *p.cast() }
+}
+
+/// `N` bytes from `at` on. Nothing is left of the check where the length is known, as that of a block is.
+///
+/// # Panics
+/// Where there are fewer.
+#[inline(always)]
+pub fn part<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
+    bytes[at..].first_chunk().expect("bytes within a block")
+}
+
+/// `M` times `N` bytes from `at` on, for loops over them: an index below `M` needs no check, but places that
+/// are computed do, and a loop with checks is not unrolled.
+///
+/// # Panics
+/// Where there are fewer.
+#[inline(always)]
+pub fn parts<const N: usize, const M: usize>(bytes: &[u8], at: usize) -> &[[u8; N]; M] {
+    bytes[at..].as_chunks().0.first_chunk().expect("bytes within a block")
 }

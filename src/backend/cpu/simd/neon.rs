@@ -241,6 +241,10 @@ impl Lanes for Neon {
         }
     }
     #[inline(always)]
+    fn load_i32(self, p: &[u8; 64]) -> Self::Ints {
+        unsafe { quarters!(vreinterpretq_s32_u8, self.load_bytes(p)) }
+    }
+    #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {
         unsafe {
             for i in 0..4 {

@@ -295,6 +295,10 @@ impl Lanes for Simd128 {
         unsafe { load4(p.as_ptr().cast()) }
     }
     #[inline(always)]
+    fn load_i32(self, p: &[u8; 64]) -> Self::Ints {
+        self.load_bytes(p)
+    }
+    #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {
         unsafe { store4(p.as_mut_ptr().cast(), ints) }
     }

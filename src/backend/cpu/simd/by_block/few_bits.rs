@@ -1,7 +1,6 @@
 //! Codes of one and two bits, and of ternary weights.
-#![allow(unsafe_code)]
 
-use super::super::lanes::{Lanes, array, array_mut};
+use super::super::lanes::{Lanes, part};
 use super::codes::{Coded, two_bits};
 
 pub struct Q1_0;
@@ -18,22 +17,17 @@ impl Coded for Q1_0 {
     const ZERO: Option<u8> = Some(8);
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe {
-            let bits = block.add(2 + 8 * STEP).cast::<u64>().read_unaligned();
-            l.with_fifth(l.splat4(&[0; 4]), bits)
-        }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
+        let bits = u64::from_le_bytes(*part(block, 2 + 8 * STEP));
+        l.with_fifth(l.splat4(&[0; 4]), bits)
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
+    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
+        let scales = scales.as_chunks_mut::<16>().0;
         for group in 0..Self::BLOCK / Self::GROUP {
             // A bit counts 16, from -8 to 8.
-            // SAFETY: the caller has 16 scales, and room for the floats of each group.
-            unsafe {
-                l.store(array_mut(scales.add(16 * group)), l.mul(l.load_f16(array(heads)), l.splat(0.125)))
-            };
+            l.store(&mut scales[group], l.mul(l.load_f16(part(heads, 0)), l.splat(0.125)));
         }
     }
 }
@@ -45,15 +39,12 @@ impl<const N: usize> Coded for TwoBits<N> {
     const ZERO: Option<u8> = Some(1);
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe {
-            // Each byte goes to four, two bits further down each time.
-            let packed = l.load_u8(array(block.add(2 + 16 * STEP)));
-            let twice = l.or(packed, l.shift_left(packed, 6));
-            let codes = l.or(twice, l.shift_left(twice, 12));
-            l.as_bytes(l.and(codes, l.splat_int(0x0303_0303)))
-        }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
+        // Each byte goes to four, two bits further down each time.
+        let packed = l.load_u8(part(block, 2 + 16 * STEP));
+        let twice = l.or(packed, l.shift_left(packed, 6));
+        let codes = l.or(twice, l.shift_left(twice, 12));
+        l.as_bytes(l.and(codes, l.splat_int(0x0303_0303)))
     }
 }
 
@@ -65,9 +56,8 @@ impl Coded for Tq2_0 {
     const SCALE: usize = 64;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe { two_bits::<L, STEP>(l, block) }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
+        two_bits::<L, STEP>(l, part(block, 0))
     }
 }
 
@@ -94,18 +84,15 @@ impl Coded for Tq1_0 {
     const SCALE: usize = 52;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe {
-            let [a, b, c] = [array(block), array(block.add(16)), array(block.add(32))];
-            let fours = [block.add(48).cast::<[u8; 4]>().read(); 4];
-            let quarters = match STEP {
-                0 | 1 => [a, b, a, b],
-                2 => [a, b, c, c],
-                _ => [c, c, c, array(fours.as_ptr().cast())],
-            };
-            l.trits(l.load_quarters(quarters), &POWERS[STEP])
-        }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
+        let [a, b, c] = [part(block, 0), part(block, 16), part(block, 32)];
+        let fours = [*part::<4>(block, 48); 4];
+        let quarters = match STEP {
+            0 | 1 => [a, b, a, b],
+            2 => [a, b, c, c],
+            _ => [c, c, c, bytemuck::cast_ref(&fours)],
+        };
+        l.trits(l.load_quarters(quarters), &POWERS[STEP])
     }
 }
 
@@ -131,22 +118,19 @@ impl Coded for Ptq1_0 {
     const SCALE: usize = 26;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe {
-            let eight = block.add(16).cast::<u64>().read_unaligned();
-            let pairs = u64::from(block.add(24).cast::<u16>().read_unaligned()) * 0x0001_0001_0001_0001;
-            let (twice, last) = ([eight, eight], [eight, pairs]);
-            let quarters = match STEP {
-                0 => [array(block); 4],
-                _ => [
-                    array(block),
-                    array(twice.as_ptr().cast()),
-                    array(twice.as_ptr().cast()),
-                    array(last.as_ptr().cast()),
-                ],
-            };
-            l.trits(l.load_quarters(quarters), &HALF_POWERS[STEP])
-        }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
+        let eight = u64::from_le_bytes(*part(block, 16));
+        let pairs = u64::from(u16::from_le_bytes(*part(block, 24))) * 0x0001_0001_0001_0001;
+        let (twice, last) = ([eight, eight], [eight, pairs]);
+        let quarters = match STEP {
+            0 => [part(block, 0); 4],
+            _ => [
+                part(block, 0),
+                bytemuck::cast_ref(&twice),
+                bytemuck::cast_ref(&twice),
+                bytemuck::cast_ref(&last),
+            ],
+        };
+        l.trits(l.load_quarters(quarters), &HALF_POWERS[STEP])
     }
 }

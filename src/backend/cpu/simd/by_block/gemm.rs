@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::super::lanes::{Lanes, array, array_mut};
 use super::super::{BLOCK_PIECE, Scratch};
@@ -40,10 +41,19 @@ impl<F: Coded> Blocks<'_, '_, F> {
                 self.unpack(l, &rows, n_blocks, next, columns);
                 for block in 0..n_blocks {
                     for r in 0..TOGETHER {
-                        F::head(rows[r].add(block * F::BYTES), heads.as_mut_ptr().add(r * F::HEAD));
+                        F::head(
+                            from_raw_parts(rows[r].add(block * F::BYTES), F::BYTES),
+                            from_raw_parts_mut(heads.as_mut_ptr().add(r * F::HEAD), F::HEAD),
+                        );
                     }
                     let at = block * (F::BLOCK / F::GROUP) * TOGETHER;
-                    F::groups(l, heads.as_ptr(), scales[at..].as_mut_ptr(), minimums[at..].as_mut_ptr());
+                    let n = F::BLOCK / F::GROUP * TOGETHER;
+                    F::groups(
+                        l,
+                        from_raw_parts(heads.as_ptr(), TOGETHER * F::HEAD),
+                        from_raw_parts_mut(scales[at..].as_mut_ptr(), n),
+                        from_raw_parts_mut(minimums[at..].as_mut_ptr(), n),
+                    );
                 }
             }
             let unpacked = Unpacked { columns, scales, minimums };
@@ -169,7 +179,8 @@ unsafe fn step<L: Lanes, F: Coded, const STEP: usize>(
     unsafe {
         let mut codes = [l.splat4(&[0; 4]); TOGETHER];
         for r in 0..TOGETHER {
-            codes[r] = F::codes::<L, STEP>(l, blocks[r], blocks[r].add(second));
+            let next = from_raw_parts(blocks[r].add(second), F::BYTES);
+            codes[r] = F::codes::<L, STEP>(l, from_raw_parts(blocks[r], F::BYTES), next);
         }
         let turned = l.turned(codes);
         for i in 0..16 {

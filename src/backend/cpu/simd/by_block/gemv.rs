@@ -4,6 +4,8 @@
 //! by itself. The sums of a row's groups and its scales are kept until all 16 rows have theirs.
 #![allow(unsafe_code)]
 
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
 use super::super::lanes::{Lanes, array, array_mut};
 use super::super::{BLOCK_PIECE, SUMMED_ROWS, Scratch, UNIT};
 use super::codes::Coded;
@@ -87,7 +89,14 @@ impl<F: Coded> Blocks<'_, '_, F> {
                     for half in (period..len.min(period + PERIOD)).step_by(BLOCK_PIECE) {
                         let mut acc = Acc::none(l);
                         for input in (half..len.min(half + BLOCK_PIECE)).step_by(F::BLOCK) {
-                            F::groups(l, heads.add(input / F::BLOCK * TOGETHER * F::HEAD), scales, minimums);
+                            let heads = heads.add(input / F::BLOCK * TOGETHER * F::HEAD);
+                            let n = F::BLOCK / F::GROUP * TOGETHER;
+                            F::groups(
+                                l,
+                                from_raw_parts(heads, TOGETHER * F::HEAD),
+                                from_raw_parts_mut(scales, n),
+                                from_raw_parts_mut(minimums, n),
+                            );
                             for group in 0..F::BLOCK / F::GROUP {
                                 let input = input + group * F::GROUP;
                                 let (i, k) = ((input - period) / 64, input % 64 / F::GROUP);
@@ -178,7 +187,12 @@ impl Place {
 unsafe fn keep<F: Coded>(row: *const u8, heads: *mut u8, n_blocks: usize) {
     for block in 0..n_blocks {
         // SAFETY: the caller has the block, and room for its head.
-        unsafe { F::head(row.add(block * F::BYTES), heads.add(block * TOGETHER * F::HEAD)) };
+        unsafe {
+            F::head(
+                from_raw_parts(row.add(block * F::BYTES), F::BYTES),
+                from_raw_parts_mut(heads.add(block * TOGETHER * F::HEAD), F::HEAD),
+            );
+        }
     }
 }
 
@@ -196,11 +210,14 @@ unsafe fn step<L: Lanes, F: Coded, const I: usize>(
 ) -> L::Ints {
     // SAFETY: the caller has the blocks and the activations.
     unsafe {
-        let block = row.add(64 * I / F::BLOCK * F::BYTES);
+        let at = row.add(64 * I / F::BLOCK * F::BYTES);
+        let block = from_raw_parts(at, F::BYTES);
         let codes = match (F::BLOCK, I) {
             (256, _) => F::codes::<L, I>(l, block, block),
             (128, 1 | 3) => F::codes::<L, 1>(l, block, block),
-            (32, _) if 64 * I + 32 < len => F::codes::<L, 0>(l, block, block.add(F::BYTES)),
+            (32, _) if 64 * I + 32 < len => {
+                F::codes::<L, 0>(l, block, from_raw_parts(at.add(F::BYTES), F::BYTES))
+            }
             _ => F::codes::<L, 0>(l, block, block),
         };
         dot::<L, F>(l, l.splat_int(0), codes, l.load_bytes(array(q.add(64 * I).cast())))

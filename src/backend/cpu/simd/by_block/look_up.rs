@@ -1,7 +1,6 @@
 //! Codes that are indices of 16 integers.
-#![allow(unsafe_code)]
 
-use super::super::lanes::{Lanes, array, array_mut};
+use super::super::lanes::{Lanes, part};
 use super::codes::{Coded, bits, rows};
 
 /// The values of IQ4_NL and IQ4_XS.
@@ -21,9 +20,8 @@ impl Coded for Iq4Nl {
     const ZERO: Option<u8> = None;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe { l.signed_codes(l.look_up(l.nibbles(array(block.add(2)), array(next.add(2))), &UNEVEN)) }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], next: &[u8]) -> L::Bytes {
+        l.signed_codes(l.look_up(l.nibbles(part(block, 2), part(next, 2)), &UNEVEN))
     }
 }
 
@@ -35,28 +33,23 @@ impl Coded for Mxfp4 {
     const HEAD: usize = 1;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, next: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe { l.look_up(l.nibbles(array(block.add(1)), array(next.add(1))), &FLOATS) }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], next: &[u8]) -> L::Bytes {
+        l.look_up(l.nibbles(part(block, 1), part(next, 1)), &FLOATS)
     }
 
     #[inline(always)]
-    unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: the block is there, and room for its head.
-        unsafe { head.write(block.read()) }
+    fn head(block: &[u8], head: &mut [u8]) {
+        head[0] = block[0];
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(_: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
+    fn groups<L: Lanes>(_: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
         for i in 0..16 {
-            // SAFETY: the caller has 16 heads of a byte, and room for 16 floats.
-            unsafe {
-                let half_scale = match heads.add(i).read() {
-                    exponent @ 0..2 => 0x0020_0000 << exponent,
-                    exponent => (u32::from(exponent) - 1) << 23,
-                };
-                scales.add(i).write(f32::from_bits(half_scale));
-            }
+            let half_scale = match heads[i] {
+                exponent @ 0..2 => 0x0020_0000 << exponent,
+                exponent => (u32::from(exponent) - 1) << 23,
+            };
+            scales[i] = f32::from_bits(half_scale);
         }
     }
 }
@@ -69,32 +62,26 @@ impl Coded for Iq4Xs {
     const HEAD: usize = 16;
 
     #[inline(always)]
-    unsafe fn codes<L: Lanes, const STEP: usize>(l: L, block: *const u8, _: *const u8) -> L::Bytes {
-        // SAFETY: the blocks are there.
-        unsafe {
-            let groups = block.add(8 + 32 * STEP);
-            l.signed_codes(l.look_up(l.nibbles(array(groups), array(groups.add(16))), &UNEVEN))
-        }
+    fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
+        let groups: &[u8; 32] = part(block, 8 + 32 * STEP);
+        l.signed_codes(l.look_up(l.nibbles(part(groups, 0), part(groups, 16)), &UNEVEN))
     }
 
     #[inline(always)]
-    unsafe fn head(block: *const u8, head: *mut u8) {
-        // SAFETY: the block is there, and room for its head.
-        unsafe { head.cast::<u64>().write_unaligned(block.cast::<u64>().read_unaligned()) }
+    fn head(block: &[u8], head: &mut [u8]) {
+        head[..8].copy_from_slice(part::<8>(block, 0));
     }
 
     #[inline(always)]
-    unsafe fn groups<L: Lanes>(l: L, heads: *const u8, scales: *mut f32, _: *mut f32) {
-        // SAFETY: the heads are there, and room for the floats.
-        unsafe {
-            // The f16 and two high bits of eight factors; four low bits of each.
-            let [first, low, ..] = rows::<L, 16>(l, heads);
-            let scale = l.halves_to_floats(first);
-            for group in 0..8 {
-                let factor = l.fma(bits(l, first, 16 + 2 * group, 3), l.splat(16.0), l.splat(-32.0));
-                let factor = l.add(factor, bits(l, low, 4 * group, 15));
-                l.store(array_mut(scales.add(16 * group)), l.mul(scale, factor));
-            }
+    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
+        let scales = scales.as_chunks_mut::<16>().0;
+        // The f16 and two high bits of eight factors; four low bits of each.
+        let [first, low, ..] = rows::<L, 16, 0>(l, heads);
+        let scale = l.halves_to_floats(first);
+        for group in 0..8 {
+            let factor = l.fma(bits(l, first, 16 + 2 * group, 3), l.splat(16.0), l.splat(-32.0));
+            let factor = l.add(factor, bits(l, low, 4 * group, 15));
+            l.store(&mut scales[group], l.mul(scale, factor));
         }
     }
 }

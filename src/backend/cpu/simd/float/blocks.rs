@@ -2,10 +2,9 @@
 //!
 //! 16 values of a block, one for each low half of a code, are made at once; the codes are looked up in them.
 //! All arithmetic but one addition of an offset is exact: an f16 times an integer of a few bits.
-#![allow(unsafe_code)]
 
 use super::Form;
-use crate::lanes::{Lanes, array};
+use crate::lanes::{Lanes, part, parts};
 
 /// The values of 4 bits, and those less 8 and less 16.
 pub(super) static FROM_0: [f32; 16] = from(0.0);
@@ -24,9 +23,6 @@ const fn from(first: f32) -> [f32; 16] {
 /// What 2 bits stand for, less 1, again and again.
 pub(super) static TERNARY: [f32; 16] =
     [-1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0];
-
-/// No magnitudes beside signs.
-static NONE: [u8; 16] = [0; 16];
 
 /// The values of IQ4_NL and IQ4_XS.
 pub(super) static UNEVEN: [f32; 16] = [
@@ -61,12 +57,9 @@ impl Form for Q4_0 {
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let values = l.mul(splat_f16(l, block), l.load(&FROM_MINUS_8));
-            nibbles(l, block.add(2), values, &mut each);
-        }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let values = l.mul(splat_f16(l, part(block, 0)), l.load(&FROM_MINUS_8));
+        nibbles(l, part(block, 2), values, &mut each);
     }
 }
 
@@ -75,13 +68,10 @@ impl Form for Q4_1 {
     const BYTES: usize = 20;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let (scale, offset) = (splat_f16(l, block), splat_f16(l, block.add(2)));
-            let values = l.fma(scale, l.load(&FROM_0), offset);
-            nibbles(l, block.add(4), values, &mut each);
-        }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let (scale, offset) = (splat_f16(l, part(block, 0)), splat_f16(l, part(block, 2)));
+        let values = l.fma(scale, l.load(&FROM_0), offset);
+        nibbles(l, part(block, 4), values, &mut each);
     }
 }
 
@@ -90,12 +80,9 @@ impl Form for Iq4Nl {
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let values = l.mul(splat_f16(l, block), l.load(&UNEVEN));
-            nibbles(l, block.add(2), values, &mut each);
-        }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let values = l.mul(splat_f16(l, part(block, 0)), l.load(&UNEVEN));
+        nibbles(l, part(block, 2), values, &mut each);
     }
 }
 
@@ -104,15 +91,12 @@ impl Form for Mxfp4 {
     const BYTES: usize = 17;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let half_scale = f32::from_bits(match block.read() {
-                exponent @ 0..2 => 0x0020_0000 << exponent,
-                exponent => (u32::from(exponent) - 1) << 23,
-            });
-            nibbles(l, block.add(1), l.mul(l.splat(half_scale), l.load(&FLOATS)), &mut each);
-        }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let half_scale = f32::from_bits(match block[0] {
+            exponent @ 0..2 => 0x0020_0000 << exponent,
+            exponent => (u32::from(exponent) - 1) << 23,
+        });
+        nibbles(l, part(block, 1), l.mul(l.splat(half_scale), l.load(&FLOATS)), &mut each);
     }
 }
 
@@ -136,38 +120,25 @@ impl Form for Nvfp4 {
     const BYTES: usize = 36;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            for group in 0..4 {
-                let half_scale = l.splat(HALF_SCALES[usize::from(block.add(group).read())]);
-                let table = look_up_in(l, l.mul(half_scale, l.load(&FLOATS)));
-                let codes = block.add(4 + 8 * group).cast::<u64>().read_unaligned();
-                let low = 0x0f0f_0f0f_0f0f_0f0f;
-                let indices = [codes & low, codes >> 4 & low];
-                each(16 * group, l.table4(array(indices.as_ptr().cast()), 0, table));
-            }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let (scales, codes): (&[u8; 4], &[[u8; 8]; 4]) = (part(block, 0), parts(block, 4));
+        for group in 0..4 {
+            let half_scale = l.splat(HALF_SCALES[usize::from(scales[group])]);
+            let table = look_up_in(l, l.mul(half_scale, l.load(&FLOATS)));
+            let codes = u64::from_le_bytes(codes[group]);
+            let low = 0x0f0f_0f0f_0f0f_0f0f;
+            let indices = [codes & low, codes >> 4 & low];
+            each(16 * group, l.table4(bytemuck::cast_ref(&indices), 0, table));
         }
     }
 }
 
 /// 32 indices of 4 bits of 16 values: byte `b` of 16 has those of `b` and `16 + b`.
-///
-/// # Safety
-/// 16 bytes lie behind the pointer.
 #[inline(always)]
-unsafe fn nibbles<L: Lanes>(
-    l: L,
-    codes: *const u8,
-    values: L::Floats,
-    each: &mut impl FnMut(usize, L::Floats),
-) {
+fn nibbles<L: Lanes>(l: L, codes: &[u8; 16], values: L::Floats, each: &mut impl FnMut(usize, L::Floats)) {
     let table = look_up_in(l, values);
-    // SAFETY: the caller has 16 bytes there.
-    unsafe {
-        each(0, l.table4(array(codes), 0, table));
-        each(16, l.table4(array(codes), 1, table));
-    }
+    each(0, l.table4(codes, 0, table));
+    each(16, l.table4(codes, 1, table));
 }
 
 impl Form for Q5_0 {
@@ -175,15 +146,12 @@ impl Form for Q5_0 {
     const BYTES: usize = 22;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let scale = splat_f16(l, block);
-            let table = look_up_in(l, l.mul(scale, l.load(&FROM_MINUS_16)));
-            let fifth = l.mul(scale, l.splat(16.0));
-            each(0, l.add_where(array(block.add(2)), l.table4(array(block.add(6)), 0, table), fifth));
-            each(16, l.add_where(array(block.add(4)), l.table4(array(block.add(6)), 1, table), fifth));
-        }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let scale = splat_f16(l, part(block, 0));
+        let table = look_up_in(l, l.mul(scale, l.load(&FROM_MINUS_16)));
+        let fifth = l.mul(scale, l.splat(16.0));
+        each(0, l.add_where(part(block, 2), l.table4(part(block, 6), 0, table), fifth));
+        each(16, l.add_where(part(block, 4), l.table4(part(block, 6), 1, table), fifth));
     }
 }
 
@@ -192,18 +160,15 @@ impl Form for Q5_1 {
     const BYTES: usize = 24;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let (scale, offset) = (splat_f16(l, block), splat_f16(l, block.add(2)));
-            let table = look_up_in(l, l.mul(scale, l.load(&FROM_0)));
-            let fifth = l.mul(scale, l.splat(16.0));
-            // The offset last: nothing before it is rounded.
-            let first = l.add_where(array(block.add(4)), l.table4(array(block.add(8)), 0, table), fifth);
-            each(0, l.add(first, offset));
-            let second = l.add_where(array(block.add(6)), l.table4(array(block.add(8)), 1, table), fifth);
-            each(16, l.add(second, offset));
-        }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let (scale, offset) = (splat_f16(l, part(block, 0)), splat_f16(l, part(block, 2)));
+        let table = look_up_in(l, l.mul(scale, l.load(&FROM_0)));
+        let fifth = l.mul(scale, l.splat(16.0));
+        // The offset last: nothing before it is rounded.
+        let first = l.add_where(part(block, 4), l.table4(part(block, 8), 0, table), fifth);
+        each(0, l.add(first, offset));
+        let second = l.add_where(part(block, 6), l.table4(part(block, 8), 1, table), fifth);
+        each(16, l.add(second, offset));
     }
 }
 
@@ -212,13 +177,11 @@ impl<const N: usize> Form for TwoBits<N> {
     const BYTES: usize = 2 + N / 4;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let table = look_up_in(l, l.mul(splat_f16(l, block), l.load(&TERNARY)));
-            for at in (0..N).step_by(16) {
-                each(at, l.table2(array(block.add(2 + at / 4)), table));
-            }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let table = look_up_in(l, l.mul(splat_f16(l, part(block, 0)), l.load(&TERNARY)));
+        let codes = block[2..].as_chunks().0;
+        for i in 0..N / 16 {
+            each(16 * i, l.table2(&codes[i], table));
         }
     }
 }
@@ -228,26 +191,20 @@ impl Form for Q1_0 {
     const BYTES: usize = 18;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            // The sign is turned where the bit is set.
-            let table = look_up_in(l, l.mul(splat_f16(l, block), l.splat(-1.0)));
-            for at in (0..128).step_by(16) {
-                each(at, l.signed(&NONE, array(block.add(2 + at / 8)), 0, table));
-            }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        // The sign is turned where the bit is set.
+        let table = look_up_in(l, l.mul(splat_f16(l, part(block, 0)), l.splat(-1.0)));
+        let signs: &[[u8; 2]; 8] = parts(block, 2);
+        for i in 0..8 {
+            each(16 * i, l.signed(&[0; 16], &signs[i], 0, table));
         }
     }
 }
 
-/// The f16 at an address, 16 times.
-///
-/// # Safety
-/// Two bytes lie behind the pointer.
+/// The f16 in two bytes, 16 times.
 #[inline(always)]
-pub(super) unsafe fn splat_f16<L: Lanes>(l: L, p: *const u8) -> L::Floats {
-    // SAFETY: the caller has two bytes there.
-    l.splat(l.f16_to_f32(unsafe { p.cast::<u16>().read_unaligned() }))
+pub(super) fn splat_f16<L: Lanes>(l: L, bytes: &[u8; 2]) -> L::Floats {
+    l.splat(l.f16_to_f32(u16::from_le_bytes(*bytes)))
 }
 
 /// A table of those values.

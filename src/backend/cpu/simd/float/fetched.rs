@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
+use std::slice::from_raw_parts;
 
 use super::{Form, block};
 use crate::lanes::{Kernel, Lanes, array, array_mut};
@@ -146,7 +147,7 @@ unsafe fn decode<L: Lanes, F: Form>(l: L, blocks: *const u8, n_blocks: usize, fl
         unsafe {
             F::decode(
                 l,
-                blocks.add(block * F::BYTES),
+                from_raw_parts(blocks.add(block * F::BYTES), F::BYTES),
                 #[inline(always)]
                 |i, weights| l.store(array_mut(floats.add(block * F::BLOCK + i)), weights),
             );
@@ -165,7 +166,7 @@ unsafe fn dot<L: Lanes, F: Form>(l: L, blocks: *const u8, n_blocks: usize, acts:
         for block in 0..n_blocks {
             F::decode(
                 l,
-                blocks.add(block * F::BYTES),
+                from_raw_parts(blocks.add(block * F::BYTES), F::BYTES),
                 #[inline(always)]
                 |i, weights| acc = l.fma(weights, l.load(array(acts.add(block * F::BLOCK + i))), acc),
             );

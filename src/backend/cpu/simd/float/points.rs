@@ -1,12 +1,11 @@
 //! Blocks of 256 weights that are points of a codebook.
-#![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 
 use ggml_types::codebooks::{BLOCK, Coded, GROUP};
 
 use super::Form;
-use crate::lanes::{Lanes, array};
+use crate::lanes::Lanes;
 
 /// The blocks of a type of points: signed bytes of a look-up, times an f16 and a factor, which is exact.
 pub struct Points<T>(PhantomData<T>);
@@ -16,15 +15,13 @@ impl<T: Coded> Form for Points<T> {
     const BYTES: usize = T::BLOCK_BYTES;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        let bytes = unsafe { std::slice::from_raw_parts(block, T::BLOCK_BYTES) };
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
         for group in 0..BLOCK / GROUP {
-            let (points, factors) = T::group(bytes, group);
-            let scale = l.f16_to_f32(T::scale(bytes));
+            let (points, factors) = T::group(block, group);
+            let points: &[[i8; 16]; 2] = bytemuck::cast_ref(&points);
+            let scale = l.f16_to_f32(T::scale(block));
             for half in 0..2 {
-                // SAFETY: each half of the points is 16 bytes.
-                let integers = l.load_i8(unsafe { array(points[2 * half..].as_ptr().cast()) });
+                let integers = l.load_i8(&points[half]);
                 each(GROUP * group + 16 * half, l.mul(l.splat(scale * factors[half]), integers));
             }
         }

@@ -1,9 +1,8 @@
 //! Ternary weights whose inputs are not rounded.
-#![allow(unsafe_code)]
 
 use super::Form;
 use super::blocks::{TERNARY, look_up_in, splat_f16};
-use crate::lanes::{Lanes, array};
+use crate::lanes::{Lanes, part, parts};
 
 /// 64 bytes of 2-bit codes, then an f16 scale.
 pub struct Tq2_0;
@@ -15,38 +14,30 @@ impl Form for Tq2_0 {
     const BYTES: usize = 66;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let table = look_up_in(l, l.mul(splat_f16(l, block.add(64)), l.load(&TERNARY)));
-            for half in 0..2 {
-                let codes = block.add(32 * half);
-                two_bits::<L, 0>(l, codes, table, 128 * half, &mut each);
-                two_bits::<L, 1>(l, codes, table, 128 * half + 32, &mut each);
-                two_bits::<L, 2>(l, codes, table, 128 * half + 64, &mut each);
-                two_bits::<L, 3>(l, codes, table, 128 * half + 96, &mut each);
-            }
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let table = look_up_in(l, l.mul(splat_f16(l, part(block, 64)), l.load(&TERNARY)));
+        let codes: &[[u8; 32]; 2] = parts(block, 0);
+        for half in 0..2 {
+            let codes = &codes[half];
+            two_bits::<L, 0>(l, codes, table, 128 * half, &mut each);
+            two_bits::<L, 1>(l, codes, table, 128 * half + 32, &mut each);
+            two_bits::<L, 2>(l, codes, table, 128 * half + 64, &mut each);
+            two_bits::<L, 3>(l, codes, table, 128 * half + 96, &mut each);
         }
     }
 }
 
 /// 32 weights of TQ2_0, from `at` on: those of one place in 32 bytes.
-///
-/// # Safety
-/// 32 bytes lie behind the pointer.
 #[inline(always)]
-unsafe fn two_bits<L: Lanes, const PLACE: usize>(
+fn two_bits<L: Lanes, const PLACE: usize>(
     l: L,
-    codes: *const u8,
+    codes: &[u8; 32],
     table: L::Table,
     at: usize,
     each: &mut impl FnMut(usize, L::Floats),
 ) {
-    // SAFETY: the caller has 32 bytes there.
-    unsafe {
-        each(at, l.signed(array(codes), &[0; 2], PLACE, table));
-        each(at + 16, l.signed(array(codes.add(16)), &[0; 2], PLACE, table));
-    }
+    each(at, l.signed(part(codes, 0), &[0; 2], PLACE, table));
+    each(at + 16, l.signed(part(codes, 16), &[0; 2], PLACE, table));
 }
 
 impl Form for Tq1_0 {
@@ -54,26 +45,23 @@ impl Form for Tq1_0 {
     const BYTES: usize = 54;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let scale = splat_f16(l, block.add(52));
-            let mut fractions = [l.load_u8(array(block)), l.load_u8(array(block.add(16)))];
-            for trit in 0..5 {
-                each(32 * trit, next(l, &mut fractions[0], scale));
-                each(32 * trit + 16, next(l, &mut fractions[1], scale));
-            }
-            let mut fractions = l.load_u8(array(block.add(32)));
-            for trit in 0..5 {
-                each(160 + 16 * trit, next(l, &mut fractions, scale));
-            }
-            let mut last = [0; 16];
-            let four = block.add(48).cast::<[u8; 4]>().read();
-            for (i, last) in last.iter_mut().enumerate() {
-                *last = four[i % 4].wrapping_mul(THREE_TO[i / 4]);
-            }
-            each(240, next(l, &mut l.load_u8(&last), scale));
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let scale = splat_f16(l, part(block, 52));
+        let mut fractions = [l.load_u8(part(block, 0)), l.load_u8(part(block, 16))];
+        for trit in 0..5 {
+            each(32 * trit, next(l, &mut fractions[0], scale));
+            each(32 * trit + 16, next(l, &mut fractions[1], scale));
         }
+        let mut fractions = l.load_u8(part(block, 32));
+        for trit in 0..5 {
+            each(160 + 16 * trit, next(l, &mut fractions, scale));
+        }
+        let mut last = [0; 16];
+        let four = *part::<4>(block, 48);
+        for (i, last) in last.iter_mut().enumerate() {
+            *last = four[i % 4].wrapping_mul(THREE_TO[i / 4]);
+        }
+        each(240, next(l, &mut l.load_u8(&last), scale));
     }
 }
 
@@ -85,27 +73,23 @@ impl Form for Ptq1_0 {
     const BYTES: usize = 28;
 
     #[inline(always)]
-    unsafe fn decode<L: Lanes>(l: L, block: *const u8, mut each: impl FnMut(usize, L::Floats)) {
-        // SAFETY: a block lies behind the pointer.
-        unsafe {
-            let scale = splat_f16(l, block.add(26));
-            let mut fractions = l.load_u8(array(block));
+    fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
+        let scale = splat_f16(l, part(block, 26));
+        let mut fractions = l.load_u8(part(block, 0));
+        for trit in 0..5 {
+            each(16 * trit, next(l, &mut fractions, scale));
+        }
+        // Two trits of 8 bytes are 16 weights; so are the fifth ones with four of 2 bytes.
+        let (eight, two) = (*part::<8>(block, 16), *part::<2>(block, 24));
+        let mut rest = [[0; 16]; 3];
+        for i in 0..8 {
             for trit in 0..5 {
-                each(16 * trit, next(l, &mut fractions, scale));
+                rest[trit / 2][trit % 2 * 8 + i] = eight[i].wrapping_mul(THREE_TO[trit]);
             }
-            // Two trits of 8 bytes are 16 weights; so are the fifth ones with four of 2 bytes.
-            let (eight, two) =
-                (block.add(16).cast::<[u8; 8]>().read(), block.add(24).cast::<[u8; 2]>().read());
-            let mut rest = [[0; 16]; 3];
-            for i in 0..8 {
-                for trit in 0..5 {
-                    rest[trit / 2][trit % 2 * 8 + i] = eight[i].wrapping_mul(THREE_TO[trit]);
-                }
-                rest[2][8 + i] = two[i % 2].wrapping_mul(THREE_TO[i / 2]);
-            }
-            for i in 0..3 {
-                each(80 + 16 * i, next(l, &mut l.load_u8(&rest[i]), scale));
-            }
+            rest[2][8 + i] = two[i % 2].wrapping_mul(THREE_TO[i / 2]);
+        }
+        for i in 0..3 {
+            each(80 + 16 * i, next(l, &mut l.load_u8(&rest[i]), scale));
         }
     }
 }
