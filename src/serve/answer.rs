@@ -63,6 +63,9 @@ impl Choice {
     }
 }
 
+/// The program and its version, as OpenAI's `system_fingerprint` and llama-server's `build_info` have it.
+pub const BUILD: &str = concat!("b1-sterna-", env!("CARGO_PKG_VERSION"));
+
 /// Number of tokens of a conversation, as OpenAI has it.
 #[derive(Serialize, JsonSchema)]
 pub struct InputTokens {
@@ -188,6 +191,115 @@ pub enum FinishReason {
     Length,
     /// It ended with calls.
     ToolCalls,
+}
+
+/// A choice of OpenAI's completions, whole or a piece.
+pub trait ChoiceForm: Serialize + JsonSchema {
+    /// Name of the object that holds it.
+    const OBJECT: &'static str;
+    /// Which choice it is, or is a piece of.
+    fn index(&self) -> usize;
+}
+
+/// Fields that OpenAI's completions have in their whole answers and in every chunk.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Name of the answer.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Name of the model.
+    pub model: String,
+}
+
+/// A whole answer of OpenAI's completions.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "{C}Answer")]
+pub struct Whole<C: ChoiceForm> {
+    id: String,
+    #[schemars(extend("const" = C::OBJECT))]
+    object: &'static str,
+    created: u64,
+    model: String,
+    system_fingerprint: &'static str,
+    /// All choices.
+    pub choices: Vec<C>,
+    /// Their counts.
+    pub usage: Usage,
+    /// Times of the first choice.
+    pub timings: Timings,
+}
+
+/// A chunk of such an answer. The last one, with `include_usage`, has no choices.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "{C}Chunk")]
+pub struct Chunk<C: ChoiceForm> {
+    /// Name of the answer.
+    pub id: String,
+    /// Name of the object.
+    #[schemars(extend("const" = C::OBJECT))]
+    pub object: &'static str,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Name of the model.
+    pub model: String,
+    /// The program and its version.
+    pub system_fingerprint: &'static str,
+    /// The choice that goes on.
+    pub choices: Vec<C>,
+    /// With `include_usage`: null but for the last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+    /// With `return_progress`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_progress: Option<Progress>,
+    /// Times of the choice, or of the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+}
+
+impl<C: ChoiceForm> Whole<C> {
+    /// Adds a chunk. `add` puts the piece of a choice to the choice.
+    pub fn add<P: ChoiceForm>(&mut self, chunk: Chunk<P>, add: impl FnOnce(&mut C, P)) {
+        if let Some(piece) = chunk.choices.into_iter().next() {
+            let index = piece.index();
+            add(&mut self.choices[index], piece);
+            if index == 0
+                && let Some(timings) = chunk.timings
+            {
+                self.timings = timings;
+            }
+        }
+        if let Some(Some(usage)) = chunk.usage {
+            self.usage = usage;
+        }
+    }
+}
+
+impl Head {
+    /// A whole answer without what its chunks tell.
+    pub fn whole<C: ChoiceForm>(&self, choices: Vec<C>) -> Whole<C> {
+        let Self { id, created, model } = self.clone();
+        let (usage, timings) = Default::default();
+        let system_fingerprint = BUILD;
+        Whole { id, object: C::OBJECT, created, model, system_fingerprint, choices, usage, timings }
+    }
+
+    /// A chunk; with `include_usage` it has the field.
+    pub fn chunk<C: ChoiceForm>(&self, choice: Option<C>, include_usage: bool) -> Chunk<C> {
+        let Self { id, created, model } = self.clone();
+        Chunk {
+            id,
+            object: C::OBJECT,
+            created,
+            model,
+            system_fingerprint: BUILD,
+            choices: choice.into_iter().collect(),
+            usage: include_usage.then_some(None),
+            prompt_progress: None,
+            timings: None,
+        }
+    }
 }
 
 /// A log-probability as JSON, which has no infinity.

@@ -7,8 +7,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, BUILD, Read};
-use crate::answer::{Choice, FinishReason, InputTokens, Progress, Timings, TokenLogprob, Usage};
+use super::{Answer, Read};
+use crate::answer::{
+    Choice, ChoiceForm, Chunk, FinishReason, Head, InputTokens, Progress, Timings, TokenLogprob, Usage, Whole,
+};
 use crate::app::{App, now};
 use crate::constraints::Constraints;
 use crate::deltas::{AssistantMessage, Delta, MessageDelta, Splitter};
@@ -29,8 +31,8 @@ pub fn add(to: &mut Endpoints) {
         completions,
         &Operation::new("A message of the assistant")
             .body("ChatRequest")
-            .answer::<ChatAnswer>()
-            .events::<ChatChunk>(),
+            .answer::<Whole<ChatChoice>>()
+            .events::<Chunk<ChunkChoice>>(),
     );
     to.post(
         &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
@@ -113,41 +115,20 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
-    let head = Head { id: app.name("chatcmpl-"), created: now(), model };
+    let head = Head { id: app.name("chatcmpl-"), created: now(), model: model.served.name.clone() };
     let choices = (0..parsed.job.n).map(|at| (parsed.splitter(at), Choice::default())).collect();
-    let mut chunks = Chunks { head, parsed, choices };
+    let mut chunks = Chunks { head, model, parsed, choices };
     if chunks.parsed.stream {
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
     chunks.parsed.include_usage = true;
-    let mut whole = chunks.whole();
-    fold(handle, &mut chunks, |chunk| whole.add(chunk)).await?;
+    let mut whole = chunks.head.whole((0..chunks.parsed.job.n).map(|at| chunks.choice(at)).collect());
+    fold(handle, &mut chunks, |chunk| whole.add(chunk, |choice, piece| choice.add(piece))).await?;
     Ok(json(&whole))
 }
 
-/// Fields that are the same in all pieces of an answer.
-struct Head {
-    id: String,
-    created: u64,
-    model: Arc<Instance>,
-}
-
-/// A whole answer.
 #[derive(Serialize, JsonSchema)]
-struct ChatAnswer {
-    id: String,
-    #[schemars(extend("const" = "chat.completion"))]
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: &'static str,
-    choices: Vec<ChatChoice>,
-    usage: Usage,
-    timings: Timings,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(inline)]
+#[schemars(inline, rename = "Chat")]
 struct ChatChoice {
     index: usize,
     message: AssistantMessage,
@@ -165,28 +146,8 @@ struct ChatLogprobs {
     refusal: (),
 }
 
-/// A piece of an answer. The last one, with `include_usage`, has no choices.
 #[derive(Serialize, JsonSchema)]
-struct ChatChunk {
-    id: String,
-    #[schemars(extend("const" = "chat.completion.chunk"))]
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: &'static str,
-    choices: Vec<ChunkChoice>,
-    /// With `include_usage`: null but for the last chunk.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
-    /// With `return_progress`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_progress: Option<Progress>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<Timings>,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(inline)]
+#[schemars(inline, rename = "Chat")]
 struct ChunkChoice {
     index: usize,
     delta: MessageDelta,
@@ -197,94 +158,89 @@ struct ChunkChoice {
     token_ids: Option<Vec<u32>>,
 }
 
-impl ChatAnswer {
-    fn add(&mut self, chunk: ChatChunk) {
-        for piece in chunk.choices {
-            let choice = &mut self.choices[piece.index];
-            choice.message.add(piece.delta);
-            if let (Some(logprobs), Some(more)) = (&mut choice.logprobs, piece.logprobs) {
-                logprobs.content.extend(more.content);
-            }
-            if let (Some(ids), Some(more)) = (&mut choice.token_ids, piece.token_ids) {
-                ids.extend(more);
-            }
-            choice.finish_reason = piece.finish_reason;
+impl ChoiceForm for ChatChoice {
+    const OBJECT: &'static str = "chat.completion";
+
+    fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl ChoiceForm for ChunkChoice {
+    const OBJECT: &'static str = "chat.completion.chunk";
+
+    fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl ChatChoice {
+    fn add(&mut self, piece: ChunkChoice) {
+        self.message.add(piece.delta);
+        if let (Some(logprobs), Some(more)) = (&mut self.logprobs, piece.logprobs) {
+            logprobs.content.extend(more.content);
         }
-        if let Some(Some(usage)) = chunk.usage {
-            self.usage = usage;
-            self.timings = chunk.timings.unwrap_or_default();
+        if let (Some(ids), Some(more)) = (&mut self.token_ids, piece.token_ids) {
+            ids.extend(more);
         }
+        self.finish_reason = piece.finish_reason;
     }
 }
 
 /// The answer in chunks.
 struct Chunks {
     head: Head,
+    model: Arc<Instance>,
     parsed: ParsedRequest,
     choices: Vec<(Splitter, Choice)>,
 }
 
 impl Chunks {
-    /// The whole answer before its first chunk.
-    fn whole(&self) -> ChatAnswer {
-        let choice = |index| ChatChoice {
+    /// A choice before its first chunk.
+    fn choice(&self, index: usize) -> ChatChoice {
+        ChatChoice {
             index,
             message: AssistantMessage::default(),
             logprobs: self.parsed.logprobs.then(ChatLogprobs::default),
             finish_reason: None,
             token_ids: self.parsed.return_tokens.then(Vec::new),
-        };
-        ChatAnswer {
-            id: self.head.id.clone(),
-            object: "chat.completion",
-            created: self.head.created,
-            model: self.head.model.served.name.clone(),
-            system_fingerprint: BUILD,
-            choices: (0..self.choices.len()).map(choice).collect(),
-            usage: Usage::default(),
-            timings: Timings::default(),
         }
     }
 
-    fn chunk(&self, choice: Option<ChunkChoice>) -> ChatChunk {
-        ChatChunk {
-            id: self.head.id.clone(),
-            object: "chat.completion.chunk",
-            created: self.head.created,
-            model: self.head.model.served.name.clone(),
-            system_fingerprint: BUILD,
-            choices: choice.into_iter().collect(),
-            usage: self.parsed.include_usage.then_some(None),
-            prompt_progress: None,
-            timings: None,
-        }
+    fn chunk(&self, choice: Option<ChunkChoice>) -> Chunk<ChunkChoice> {
+        self.head.chunk(choice, self.parsed.include_usage)
     }
 
-    fn delta(&self, index: usize, delta: MessageDelta, finish_reason: Option<FinishReason>) -> ChatChunk {
+    fn delta(
+        &self,
+        index: usize,
+        delta: MessageDelta,
+        finish_reason: Option<FinishReason>,
+    ) -> Chunk<ChunkChoice> {
         self.chunk(Some(ChunkChoice { index, delta, logprobs: None, finish_reason, token_ids: None }))
     }
 
     fn logprobs(&self, tokens: &[PickedToken]) -> Option<ChatLogprobs> {
-        let tokenizer = self.head.model.served.tokenizer();
+        let tokenizer = self.model.served.tokenizer();
         let entries = tokens.iter().filter_map(|token| TokenLogprob::picked(tokenizer, token));
         self.parsed.logprobs.then(|| ChatLogprobs { content: entries.collect(), refusal: () })
     }
 }
 
 impl Encoder for Chunks {
-    type Piece = ChatChunk;
+    type Piece = Chunk<ChunkChoice>;
 
-    fn begin(&mut self, chunks: &mut Vec<ChatChunk>) {
+    fn begin(&mut self, chunks: &mut Vec<Chunk<ChunkChoice>>) {
         let begin = |index| self.delta(index, MessageDelta::begin(), None);
         chunks.extend((0..self.choices.len()).map(begin));
     }
 
-    fn update(&mut self, update: Update, chunks: &mut Vec<ChatChunk>) {
+    fn update(&mut self, update: Update, chunks: &mut Vec<Chunk<ChunkChoice>>) {
         let (index, event, stats) = match update {
             Update::Progress { choice, total, cached, processed, time } => {
                 let prompt_progress = Some(Progress::new(total, cached, processed, time));
                 let chunk = self.delta(choice, MessageDelta::default(), None);
-                return chunks.push(ChatChunk { prompt_progress, ..chunk });
+                return chunks.push(Chunk { prompt_progress, ..chunk });
             }
             Update::Scores { .. } => return,
             Update::Event { choice, event, stats, .. } => (choice, event, stats),
@@ -308,27 +264,27 @@ impl Encoder for Chunks {
             let (logprobs, token_ids) = (logprobs.take(), token_ids.take());
             let choice = ChunkChoice { index, delta, logprobs, finish_reason: None, token_ids };
             let timings = self.parsed.timings_per_token.then(|| Timings::from(&stats));
-            chunks.push(ChatChunk { timings, ..self.chunk(Some(choice)) });
+            chunks.push(Chunk { timings, ..self.chunk(Some(choice)) });
         }
         if event.end.is_some() {
             let (splitter, choice) = &self.choices[index];
             let reason = splitter.finish_reason(choice.finish_reason());
             let chunk = self.delta(index, MessageDelta::default(), Some(reason));
-            chunks.push(ChatChunk { timings: Some(Timings::from(&stats)), ..chunk });
+            chunks.push(Chunk { timings: Some(Timings::from(&stats)), ..chunk });
         }
     }
 
-    fn end(&mut self, chunks: &mut Vec<ChatChunk>) {
+    fn end(&mut self, chunks: &mut Vec<Chunk<ChunkChoice>>) {
         if self.parsed.include_usage {
             let stats: Vec<Stats> = self.choices.iter().map(|(_, choice)| choice.stats).collect();
-            let tokenizer = self.head.model.served.tokenizer();
+            let tokenizer = self.model.served.tokenizer();
             let n_thoughts = self.choices.iter().map(|(splitter, _)| splitter.n_thoughts(tokenizer)).sum();
             let usage = Some(Some(Usage::new(&stats, self.parsed.job.n, n_thoughts)));
-            chunks.push(ChatChunk { usage, timings: Some(Timings::from(&stats[0])), ..self.chunk(None) });
+            chunks.push(Chunk { usage, timings: Some(Timings::from(&stats[0])), ..self.chunk(None) });
         }
     }
 
-    fn write(&mut self, chunk: ChatChunk, out: &mut Out) {
+    fn write(&mut self, chunk: Chunk<ChunkChoice>, out: &mut Out) {
         out.data(&chunk);
     }
 

@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, BUILD, Read};
-use crate::answer::{Choice, FinishReason, Progress, Timings, Usage, finite};
+use super::{Answer, Read};
+use crate::answer::{Choice, ChoiceForm, Chunk, FinishReason, Head, Progress, Timings, Usage, Whole, finite};
 use crate::app::{App, now};
 use crate::constraints::Constraints;
 use crate::error::ApiError;
@@ -30,7 +30,7 @@ pub fn add(to: &mut Endpoints) {
     to.post(
         &["/v1/completions"],
         completions,
-        &operation.answer::<CompletionAnswer>().events::<CompletionChunk>(),
+        &operation.answer::<Whole<CompletionChoice>>().events::<Chunk<CompletionChoice>>(),
     );
 }
 
@@ -105,67 +105,27 @@ impl ParsedRequest {
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
-    let head = Head { id: app.name("cmpl-"), created: now(), model };
+    let head = Head { id: app.name("cmpl-"), created: now(), model: model.served.name.clone() };
     let choices = vec![(Choice::default(), 0); parsed.job.n_choices()];
-    let mut chunks = Chunks { head, parsed, choices };
+    let mut chunks = Chunks { head, model, parsed, choices };
     if chunks.parsed.stream {
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
     chunks.parsed.include_usage = true;
-    let mut whole = chunks.whole();
-    fold(handle, &mut chunks, |chunk| whole.add(chunk)).await?;
+    let mut whole = chunks.head.whole((0..chunks.choices.len()).map(|at| chunks.choice(at)).collect());
+    fold(handle, &mut chunks, |chunk| whole.add(chunk, |choice, piece| choice.add(piece))).await?;
     Ok(json(&whole))
-}
-
-/// Fields that are the same in all pieces of an answer.
-struct Head {
-    id: String,
-    created: u64,
-    model: Arc<Instance>,
-}
-
-/// A whole answer.
-#[derive(Serialize, JsonSchema)]
-struct CompletionAnswer {
-    id: String,
-    #[schemars(extend("const" = "text_completion"))]
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: &'static str,
-    choices: Vec<CompletionChoice>,
-    usage: Usage,
-    timings: Timings,
 }
 
 /// A choice, or a piece of one.
 #[derive(Serialize, JsonSchema)]
+#[schemars(inline, rename = "Completion")]
 struct CompletionChoice {
     index: usize,
     text: String,
     logprobs: Option<TextLogprobs>,
     /// Null before the end.
     finish_reason: Option<FinishReason>,
-}
-
-/// A piece of an answer. The last one, with `include_usage`, has no choices.
-#[derive(Serialize, JsonSchema)]
-struct CompletionChunk {
-    id: String,
-    #[schemars(extend("const" = "text_completion"))]
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: &'static str,
-    choices: Vec<CompletionChoice>,
-    /// With `include_usage`: null but for the last chunk.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
-    /// With `return_progress`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_progress: Option<Progress>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timings: Option<Timings>,
 }
 
 /// Log-probabilities in the old form: lists beside each other. A prompt's first token has none.
@@ -206,68 +166,42 @@ impl TextLogprobs {
     }
 }
 
-impl CompletionAnswer {
-    fn add(&mut self, chunk: CompletionChunk) {
-        for piece in chunk.choices {
-            let choice = &mut self.choices[piece.index];
-            choice.text += &piece.text;
-            if let (Some(logprobs), Some(more)) = (&mut choice.logprobs, piece.logprobs) {
-                logprobs.add(more);
-            }
-            choice.finish_reason = piece.finish_reason;
-            if piece.index == 0
-                && let Some(timings) = &chunk.timings
-            {
-                self.timings = timings.clone();
-            }
+impl ChoiceForm for CompletionChoice {
+    const OBJECT: &'static str = "text_completion";
+
+    fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl CompletionChoice {
+    fn add(&mut self, piece: Self) {
+        self.text += &piece.text;
+        if let (Some(logprobs), Some(more)) = (&mut self.logprobs, piece.logprobs) {
+            logprobs.add(more);
         }
-        if let Some(Some(usage)) = chunk.usage {
-            self.usage = usage;
-        }
+        self.finish_reason = piece.finish_reason;
     }
 }
 
 /// The answer in chunks.
 struct Chunks {
     head: Head,
+    model: Arc<Instance>,
     parsed: ParsedRequest,
     /// Choices, and characters of their tokens so far.
     choices: Vec<(Choice, usize)>,
 }
 
 impl Chunks {
-    /// The whole answer before its first chunk.
-    fn whole(&self) -> CompletionAnswer {
-        let choice = |index| CompletionChoice {
-            index,
-            text: String::new(),
-            logprobs: self.parsed.job.options.logprobs.map(|_| TextLogprobs::default()),
-            finish_reason: None,
-        };
-        CompletionAnswer {
-            id: self.head.id.clone(),
-            object: "text_completion",
-            created: self.head.created,
-            model: self.head.model.served.name.clone(),
-            system_fingerprint: BUILD,
-            choices: (0..self.choices.len()).map(choice).collect(),
-            usage: Usage::default(),
-            timings: Timings::default(),
-        }
+    /// A choice before its first chunk.
+    fn choice(&self, index: usize) -> CompletionChoice {
+        let logprobs = self.parsed.job.options.logprobs.map(|_| TextLogprobs::default());
+        CompletionChoice { index, text: String::new(), logprobs, finish_reason: None }
     }
 
-    fn chunk(&self, choice: Option<CompletionChoice>) -> CompletionChunk {
-        CompletionChunk {
-            id: self.head.id.clone(),
-            object: "text_completion",
-            created: self.head.created,
-            model: self.head.model.served.name.clone(),
-            system_fingerprint: BUILD,
-            choices: choice.into_iter().collect(),
-            usage: self.parsed.include_usage.then_some(None),
-            prompt_progress: None,
-            timings: None,
-        }
+    fn chunk(&self, choice: Option<CompletionChoice>) -> Chunk<CompletionChoice> {
+        self.head.chunk(choice, self.parsed.include_usage)
     }
 
     fn text(
@@ -276,13 +210,13 @@ impl Chunks {
         text: String,
         logprobs: Option<TextLogprobs>,
         finish_reason: Option<FinishReason>,
-    ) -> CompletionChunk {
+    ) -> Chunk<CompletionChoice> {
         self.chunk(Some(CompletionChoice { index, text, logprobs, finish_reason }))
     }
 
     /// The chunk of a choice's prompt.
-    fn echo(&mut self, index: usize, scores: &[LogProbs], chunks: &mut Vec<CompletionChunk>) {
-        let served = &self.head.model.served;
+    fn echo(&mut self, index: usize, scores: &[LogProbs], chunks: &mut Vec<Chunk<CompletionChoice>>) {
+        let served = &self.model.served;
         let text = served.tokenizer().decode(self.parsed.echo_of(index), false);
         let text = String::from_utf8_lossy(&text).into_owned();
         let tokens = self.parsed.scored(served, index, scores);
@@ -298,9 +232,9 @@ impl Chunks {
 }
 
 impl Encoder for Chunks {
-    type Piece = CompletionChunk;
+    type Piece = Chunk<CompletionChoice>;
 
-    fn begin(&mut self, chunks: &mut Vec<CompletionChunk>) {
+    fn begin(&mut self, chunks: &mut Vec<Chunk<CompletionChoice>>) {
         for index in 0..self.choices.len() {
             if self.parsed.job.score_prompt.is_none() {
                 self.echo(index, &[], chunks);
@@ -308,12 +242,12 @@ impl Encoder for Chunks {
         }
     }
 
-    fn update(&mut self, update: Update, chunks: &mut Vec<CompletionChunk>) {
+    fn update(&mut self, update: Update, chunks: &mut Vec<Chunk<CompletionChoice>>) {
         let (index, event, stats) = match update {
             Update::Progress { choice, total, cached, processed, time } => {
                 let prompt_progress = Some(Progress::new(total, cached, processed, time));
                 let chunk = self.text(choice, String::new(), None, None);
-                return chunks.push(CompletionChunk { prompt_progress, ..chunk });
+                return chunks.push(Chunk { prompt_progress, ..chunk });
             }
             Update::Scores { choice, scores } => {
                 let choices = choice..choice + self.parsed.job.n;
@@ -324,32 +258,31 @@ impl Encoder for Chunks {
         let (choice, offset) = &mut self.choices[index];
         let token = choice.take(&event, stats);
         let logprobs = self.parsed.job.options.logprobs.is_some();
-        let logprobs =
-            logprobs.then(|| TextLogprobs::new(&self.head.model.served, token.as_slice(), *offset));
+        let logprobs = logprobs.then(|| TextLogprobs::new(&self.model.served, token.as_slice(), *offset));
         *offset += token.map_or(0, |token| String::from_utf8_lossy(&token.bytes).chars().count());
         let has_token = logprobs.as_ref().is_some_and(|logprobs| !logprobs.tokens.is_empty());
         let timings = || Timings::from(&self.parsed.told(stats));
         if (!event.text.is_empty() || has_token) && !self.parsed.scores_only {
             let timings = self.parsed.timings_per_token.then(timings);
-            chunks.push(CompletionChunk { timings, ..self.text(index, event.text, logprobs, None) });
+            chunks.push(Chunk { timings, ..self.text(index, event.text, logprobs, None) });
         }
         if event.end.is_some() {
             let reason = self.choices[index].0.finish_reason();
             let chunk = self.text(index, String::new(), None, Some(reason));
-            chunks.push(CompletionChunk { timings: Some(timings()), ..chunk });
+            chunks.push(Chunk { timings: Some(timings()), ..chunk });
         }
     }
 
-    fn end(&mut self, chunks: &mut Vec<CompletionChunk>) {
+    fn end(&mut self, chunks: &mut Vec<Chunk<CompletionChoice>>) {
         if self.parsed.include_usage {
             let stats = self.choices.iter().map(|(choice, _)| self.parsed.told(choice.stats));
             let stats: Vec<Stats> = stats.collect();
             let usage = Some(Some(Usage::new(&stats, self.parsed.job.n, 0)));
-            chunks.push(CompletionChunk { usage, ..self.chunk(None) });
+            chunks.push(Chunk { usage, ..self.chunk(None) });
         }
     }
 
-    fn write(&mut self, chunk: CompletionChunk, out: &mut Out) {
+    fn write(&mut self, chunk: Chunk<CompletionChoice>, out: &mut Out) {
         out.data(&chunk);
     }
 

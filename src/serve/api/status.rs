@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use super::native::Settings;
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, BUILD, model_of_query, query};
+use super::{Answer, model_of_query, query};
+use crate::answer::BUILD;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::json::json;
