@@ -1,27 +1,20 @@
-//! The answer to a job: its choices put together, and the parts that several families of endpoints show
-//! alike.
+//! Parts of answers that several families of endpoints show alike.
 
-use serde_json::{Map, Value, json};
+use std::time::Duration;
 
-use super::error::ApiError;
-use super::http::stream::api_error;
-use super::job::{Handle, Update};
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use sterna_engine::{Event, LogProbs, PickedToken, Stats, StopReason};
 use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
-/// A choice, as far as it has come.
+/// How far a choice has come.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Its text.
-    pub text: String,
-    /// Its tokens, but not the one that ended it.
-    pub tokens: Vec<PickedToken>,
     /// Reason of its end.
     pub end: Option<StopReason>,
     /// Counts and times.
     pub stats: Stats,
-    /// Scores of its prompt, if it is the first choice of that and they were asked for.
-    pub scores: Vec<LogProbs>,
     /// The slot that it is remembered as, once it has ended.
     pub slot: Option<u32>,
     /// Tokens that were picked and are not shown.
@@ -37,18 +30,14 @@ struct Hidden {
 
 impl Choice {
     /// Takes an event. Returns its token, unless that only ended the text and is no part of it.
-    pub fn take(&mut self, event: &Event, stats: Stats, keep: bool) -> Option<PickedToken> {
+    pub fn take(&mut self, event: &Event, stats: Stats) -> Option<PickedToken> {
         self.stats = stats;
         self.end = event.end;
-        if keep {
-            self.text += &event.text;
-        }
         let token = event.token.clone().filter(|_| !event.ends_text);
         // A token that ended the text may spell the stop text.
         if let Some(token) = &event.token {
             self.hidden.text += self.hidden.utf8.push(&token.bytes);
         }
-        self.tokens.extend(token.clone().filter(|_| keep));
         let shown = event.text.len().min(self.hidden.text.len());
         if self.hidden.text.is_char_boundary(shown) {
             self.hidden.text.drain(..shown);
@@ -66,69 +55,251 @@ impl Choice {
     }
 
     /// Reason of its end, in OpenAI's words.
-    pub fn finish_reason(&self) -> &'static str {
+    pub fn finish_reason(&self) -> FinishReason {
         match self.end {
-            Some(StopReason::EndOfText | StopReason::StopString) => "stop",
-            _ => "length",
+            Some(StopReason::EndOfText | StopReason::StopString) => FinishReason::Stop,
+            _ => FinishReason::Length,
         }
     }
 }
 
-/// All choices of a job, when they have ended.
-///
-/// # Errors
-/// The failure of the job.
-pub async fn collect(mut handle: Handle, n: usize) -> Result<Vec<Choice>, ApiError> {
-    let mut choices = vec![Choice::default(); n];
-    while let Some(update) = handle.next().await {
-        match update.map_err(|err| api_error(&err))? {
-            Update::Progress { .. } => {}
-            Update::Scores { choice, scores } => choices[choice].scores = scores,
-            Update::Event { choice, event, stats, slot, .. } => {
-                choices[choice].take(&event, stats, true);
-                choices[choice].slot = slot;
-            }
-        }
-    }
-    Ok(choices)
+/// The program and its version, as OpenAI's `system_fingerprint` and llama-server's `build_info` have it.
+pub const BUILD: &str = concat!("b1-sterna-", env!("CARGO_PKG_VERSION"));
+
+/// Number of tokens of a conversation, as OpenAI has it.
+#[derive(Serialize, JsonSchema)]
+pub struct InputTokens {
+    #[schemars(extend("const" = "response.input_tokens"))]
+    object: &'static str,
+    input_tokens: usize,
 }
 
-/// OpenAI's count of tokens. Choices of one prompt count it once: `n` is how many a prompt has. Of what was
-/// generated, `n_thoughts` are thoughts.
-pub fn usage(stats: &[Stats], n: usize, n_thoughts: usize) -> Value {
-    let prompts = || stats.iter().step_by(n.max(1));
-    let prompt: usize = prompts().map(|stats| stats.prompt_tokens).sum();
-    let cached: usize = prompts().map(|stats| stats.cached_tokens).sum();
-    let completion: usize = stats.iter().map(|stats| stats.generated_tokens).sum();
-    json!({
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": { "cached_tokens": cached },
-        "completion_tokens_details": { "reasoning_tokens": n_thoughts.min(completion) },
-    })
+impl InputTokens {
+    /// A conversation of `input_tokens`.
+    pub fn new(input_tokens: usize) -> Self {
+        Self { object: "response.input_tokens", input_tokens }
+    }
+}
+
+/// OpenAI's count of tokens.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptTokens,
+    completion_tokens_details: CompletionTokens,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct PromptTokens {
+    /// Tokens that the prefix cache had.
+    cached_tokens: usize,
+}
+
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct CompletionTokens {
+    reasoning_tokens: usize,
+}
+
+impl Usage {
+    /// Counts of all choices. Choices of one prompt count it once: `n` is how many a prompt has. Of what was
+    /// generated, `n_thoughts` are thoughts.
+    pub fn new(stats: &[Stats], n: usize, n_thoughts: usize) -> Self {
+        let prompts = || stats.iter().step_by(n.max(1));
+        let prompt: usize = prompts().map(|stats| stats.prompt_tokens).sum();
+        let completion: usize = stats.iter().map(|stats| stats.generated_tokens).sum();
+        Self {
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            total_tokens: prompt + completion,
+            prompt_tokens_details: PromptTokens {
+                cached_tokens: prompts().map(|stats| stats.cached_tokens).sum(),
+            },
+            completion_tokens_details: CompletionTokens { reasoning_tokens: n_thoughts.min(completion) },
+        }
+    }
 }
 
 /// llama-server's times. Every number is one: a rate of nothing is 0.
-pub fn timings(stats: &Stats) -> Value {
-    let prompt_n = stats.prompt_tokens.saturating_sub(stats.cached_tokens);
-    let (prompt_ms, predicted_ms) =
-        (stats.prompt_time.as_secs_f64() * 1e3, stats.generate_time.as_secs_f64() * 1e3);
-    let ratio = |over: f64, under: f64| if under > 0.0 { over / under } else { 0.0 };
-    let predicted_n = stats.generated_tokens;
-    // The first token comes out of the prompt's time.
-    let timed = predicted_n.saturating_sub(1) as f64;
-    json!({
-        "cache_n": stats.cached_tokens,
-        "prompt_n": prompt_n,
-        "prompt_ms": prompt_ms,
-        "prompt_per_token_ms": ratio(prompt_ms, prompt_n as f64),
-        "prompt_per_second": ratio(prompt_n as f64 * 1e3, prompt_ms),
-        "predicted_n": predicted_n,
-        "predicted_ms": predicted_ms,
-        "predicted_per_token_ms": ratio(predicted_ms, timed),
-        "predicted_per_second": ratio(timed * 1e3, predicted_ms),
-    })
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct Timings {
+    /// Tokens of the prompt that the prefix cache had.
+    cache_n: usize,
+    /// Tokens of the prompt that were computed.
+    prompt_n: usize,
+    prompt_ms: f64,
+    prompt_per_token_ms: f64,
+    prompt_per_second: f64,
+    predicted_n: usize,
+    predicted_ms: f64,
+    predicted_per_token_ms: f64,
+    predicted_per_second: f64,
+}
+
+impl From<&Stats> for Timings {
+    fn from(stats: &Stats) -> Self {
+        let prompt_n = stats.prompt_tokens.saturating_sub(stats.cached_tokens);
+        let (prompt_ms, predicted_ms) =
+            (stats.prompt_time.as_secs_f64() * 1e3, stats.generate_time.as_secs_f64() * 1e3);
+        let ratio = |over: f64, under: f64| if under > 0.0 { over / under } else { 0.0 };
+        let predicted_n = stats.generated_tokens;
+        // The first token comes out of the prompt's time.
+        let timed = predicted_n.saturating_sub(1) as f64;
+        Self {
+            cache_n: stats.cached_tokens,
+            prompt_n,
+            prompt_ms,
+            prompt_per_token_ms: ratio(prompt_ms, prompt_n as f64),
+            prompt_per_second: ratio(prompt_n as f64 * 1e3, prompt_ms),
+            predicted_n,
+            predicted_ms,
+            predicted_per_token_ms: ratio(predicted_ms, timed),
+            predicted_per_second: ratio(timed * 1e3, predicted_ms),
+        }
+    }
+}
+
+/// llama-server's word on how far a prompt is.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Progress {
+    /// Tokens of the prompt.
+    total: usize,
+    /// Tokens that the prefix cache had.
+    cache: usize,
+    /// Tokens that are computed, the cached ones included.
+    processed: usize,
+    time_ms: u64,
+}
+
+impl Progress {
+    /// A prompt of `total` tokens after `time`.
+    pub fn new(total: usize, cache: usize, processed: usize, time: Duration) -> Self {
+        Self { total, cache, processed, time_ms: time.as_millis() as u64 }
+    }
+}
+
+/// Reason of an end, in OpenAI's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The text came to its own end, or to a stop text.
+    Stop,
+    /// It was cut off.
+    Length,
+    /// It ended with calls.
+    ToolCalls,
+}
+
+/// A choice of OpenAI's completions, whole or a piece.
+pub trait ChoiceForm: Serialize + JsonSchema {
+    /// Name of the object that holds it.
+    const OBJECT: &'static str;
+    /// Which choice it is, or is a piece of.
+    fn index(&self) -> usize;
+}
+
+/// Fields that OpenAI's completions have in their whole answers and in every chunk.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Name of the answer.
+    pub id: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Name of the model.
+    pub model: String,
+}
+
+/// A whole answer of OpenAI's completions.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "{C}Answer")]
+pub struct Whole<C: ChoiceForm> {
+    id: String,
+    #[schemars(extend("const" = C::OBJECT))]
+    object: &'static str,
+    created: u64,
+    model: String,
+    system_fingerprint: &'static str,
+    /// All choices.
+    pub choices: Vec<C>,
+    /// Their counts.
+    pub usage: Usage,
+    /// Times of the first choice.
+    pub timings: Timings,
+}
+
+/// A chunk of such an answer. The last one, with `include_usage`, has no choices.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "{C}Chunk")]
+pub struct Chunk<C: ChoiceForm> {
+    /// Name of the answer.
+    pub id: String,
+    /// Name of the object.
+    #[schemars(extend("const" = C::OBJECT))]
+    pub object: &'static str,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Name of the model.
+    pub model: String,
+    /// The program and its version.
+    pub system_fingerprint: &'static str,
+    /// The choice that goes on.
+    pub choices: Vec<C>,
+    /// With `include_usage`: null but for the last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+    /// With `return_progress`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_progress: Option<Progress>,
+    /// Times of the choice, or of the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+}
+
+impl<C: ChoiceForm> Whole<C> {
+    /// Adds a chunk. `add` puts the piece of a choice to the choice.
+    pub fn add<P: ChoiceForm>(&mut self, chunk: Chunk<P>, add: impl FnOnce(&mut C, P)) {
+        if let Some(piece) = chunk.choices.into_iter().next() {
+            let index = piece.index();
+            add(&mut self.choices[index], piece);
+            if index == 0
+                && let Some(timings) = chunk.timings
+            {
+                self.timings = timings;
+            }
+        }
+        if let Some(Some(usage)) = chunk.usage {
+            self.usage = usage;
+        }
+    }
+}
+
+impl Head {
+    /// A whole answer without what its chunks tell.
+    pub fn whole<C: ChoiceForm>(&self, choices: Vec<C>) -> Whole<C> {
+        let Self { id, created, model } = self.clone();
+        let (usage, timings) = Default::default();
+        let system_fingerprint = BUILD;
+        Whole { id, object: C::OBJECT, created, model, system_fingerprint, choices, usage, timings }
+    }
+
+    /// A chunk; with `include_usage` it has the field.
+    pub fn chunk<C: ChoiceForm>(&self, choice: Option<C>, include_usage: bool) -> Chunk<C> {
+        let Self { id, created, model } = self.clone();
+        Chunk {
+            id,
+            object: C::OBJECT,
+            created,
+            model,
+            system_fingerprint: BUILD,
+            choices: choice.into_iter().collect(),
+            usage: include_usage.then_some(None),
+            prompt_progress: None,
+            timings: None,
+        }
+    }
 }
 
 /// A log-probability as JSON, which has no infinity.
@@ -138,38 +309,49 @@ pub fn finite(logprob: f32) -> f64 {
     finite.to_string().parse().unwrap_or(-9999.0)
 }
 
-/// A token with its log-probability as OpenAI's chat has it, and with its id.
-fn token_json(id: u32, bytes: &[u8], logprob: f32) -> Map<String, Value> {
-    let mut entry = Map::new();
-    entry.insert("id".into(), id.into());
-    entry.insert("token".into(), String::from_utf8_lossy(bytes).into());
-    entry.insert("bytes".into(), bytes.to_vec().into());
-    entry.insert("logprob".into(), finite(logprob).into());
-    entry
+/// A token with its log-probability, as OpenAI's chat and llama-server have it, and with its id; or with its
+/// probability in the place of that.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct TokenLogprob {
+    id: u32,
+    token: String,
+    bytes: Vec<u8>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprob: Option<f64>,
+    /// The most probable tokens in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<Vec<TokenLogprob>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prob: Option<f64>,
+    /// The most probable tokens in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_probs: Option<Vec<TokenLogprob>>,
 }
 
-/// A token with its log-probabilities: OpenAI's entry, and llama-server's. `None` if they were not asked for.
-pub fn logprob_entry(tokenizer: &Tokenizer, token: &PickedToken) -> Option<Value> {
-    let LogProbs { picked, top, .. } = token.logprobs.as_ref()?;
-    let mut entry = token_json(token.id, &token.bytes, *picked);
-    let top =
-        top.iter().map(|(id, logprob)| Value::Object(token_json(*id, tokenizer.token_bytes(*id), *logprob)));
-    entry.insert("top_logprobs".into(), top.collect());
-    Some(Value::Object(entry))
-}
-
-/// The same with probabilities in their place.
-pub fn as_probabilities(mut entry: Value) -> Value {
-    fn turn(entry: &mut Value) {
-        let Some(map) = entry.as_object_mut() else { return };
-        if let Some(logprob) = map.remove("logprob").and_then(|logprob| logprob.as_f64()) {
-            map.insert("prob".into(), logprob.exp().into());
-        }
-        if let Some(Value::Array(mut top)) = map.remove("top_logprobs") {
-            top.iter_mut().for_each(turn);
-            map.insert("top_probs".into(), top.into());
+impl TokenLogprob {
+    fn new(id: u32, bytes: &[u8], logprob: f32) -> Self {
+        Self {
+            id,
+            token: String::from_utf8_lossy(bytes).into_owned(),
+            bytes: bytes.to_vec(),
+            logprob: Some(finite(logprob)),
+            top_logprobs: None,
+            prob: None,
+            top_probs: None,
         }
     }
-    turn(&mut entry);
-    entry
+
+    /// A token that was picked. `None` if its log-probabilities were not asked for.
+    pub fn picked(tokenizer: &Tokenizer, token: &PickedToken) -> Option<Self> {
+        let LogProbs { picked, top, .. } = token.logprobs.as_ref()?;
+        let top = top.iter().map(|(id, logprob)| Self::new(*id, tokenizer.token_bytes(*id), *logprob));
+        Some(Self { top_logprobs: Some(top.collect()), ..Self::new(token.id, &token.bytes, *picked) })
+    }
+
+    /// The same with probabilities.
+    #[must_use]
+    pub fn as_probability(self) -> Self {
+        let top = self.top_logprobs.map(|top| top.into_iter().map(Self::as_probability).collect());
+        Self { prob: self.logprob.map(f64::exp), logprob: None, top_probs: top, top_logprobs: None, ..self }
+    }
 }

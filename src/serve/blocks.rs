@@ -1,7 +1,7 @@
 //! An answer as blocks: thoughts, texts and calls, one behind the other. Anthropic's content, the items of
 //! OpenAI's responses and ollama's messages are made of them, streamed or whole.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::answer::Choice;
 use super::deltas::{Delta, Splitter};
@@ -40,13 +40,10 @@ pub struct Block {
 
 impl Block {
     /// The arguments of a call that can be run: one that was not cut off.
-    pub fn arguments(&self) -> Option<Value> {
+    pub fn arguments(&self) -> Option<Map<String, Value>> {
         let is_call = matches!(self.kind, Kind::Call { .. });
         let text = (is_call && self.is_whole).then_some(self.text.as_str())?;
-        match text {
-            "" => Some(Value::Object(serde_json::Map::new())),
-            text => serde_json::from_str(text).ok().filter(Value::is_object),
-        }
+        if text.is_empty() { Some(Map::new()) } else { serde_json::from_str(text).ok() }
     }
 }
 
@@ -67,7 +64,7 @@ pub struct Reader {
     splitter: Splitter,
     blocks: Vec<Block>,
     is_open: bool,
-    /// The choice, without its text.
+    /// How far the choice is.
     pub choice: Choice,
 }
 
@@ -75,17 +72,6 @@ impl Reader {
     /// Reads text as `reading` says.
     pub fn new(reading: ParserOptions) -> Self {
         Self { splitter: Splitter::new(reading), ..Self::default() }
-    }
-
-    /// Reads a choice that has ended.
-    pub fn of(reading: ParserOptions, choice: Choice) -> Self {
-        let mut reader = Self::new(reading);
-        let mut deltas = reader.splitter.push(&choice.text);
-        deltas.extend(reader.splitter.finish());
-        reader.choice = choice;
-        deltas.into_iter().for_each(|delta| reader.add(delta, &mut |_, _, _| ()));
-        reader.end(|_, _, _| ());
-        reader
     }
 
     /// Takes an event; `tell` hears of every change, with the index of the block. Returns the event's token,
@@ -96,7 +82,7 @@ impl Reader {
         stats: Stats,
         mut tell: impl FnMut(usize, &Block, Change<'_>),
     ) -> Option<PickedToken> {
-        let token = self.choice.take(event, stats, false);
+        let token = self.choice.take(event, stats);
         let mut deltas = self.splitter.push(&event.text);
         if event.end.is_some() {
             deltas.extend(self.splitter.finish());
@@ -229,21 +215,22 @@ mod tests {
         Event { token: None, text: text.to_owned(), end, ends_text: false, fault: None }
     }
 
-    /// A choice that has ended.
-    fn choice(text: &str, end: StopReason) -> Choice {
-        let mut choice = Choice::default();
-        choice.take(&event(text, Some(end)), Stats::default(), true);
-        choice
+    /// A choice that says `text` at once.
+    fn read(reading: ParserOptions, text: &str, end: StopReason) -> Reader {
+        let mut reader = Reader::new(reading);
+        reader.take(&event(text, Some(end)), Stats::default(), |_, _, _| ());
+        reader.end(|_, _, _| ());
+        reader
     }
 
     #[test]
     fn blocks_are_the_same_however_the_text_comes() {
-        let whole = Reader::of(reading(), choice(TEXT, StopReason::Limit));
+        let whole = read(reading(), TEXT, StopReason::Limit);
         let kinds: Vec<bool> = whole.blocks().iter().map(|block| block.is_whole).collect();
         assert_eq!(kinds, [true, true, true, false]);
         assert_eq!((whole.thoughts().as_str(), whole.text().as_str()), ("hm", "Well."));
-        let arguments: Vec<Option<Value>> = whole.blocks().iter().map(Block::arguments).collect();
-        assert_eq!(arguments[2], Some(serde_json::json!({ "a": 1 })));
+        let arguments: Vec<_> = whole.blocks().iter().map(Block::arguments).collect();
+        assert_eq!(arguments[2].clone().map(Value::Object), Some(serde_json::json!({ "a": 1 })));
         // A call that was cut off is none that could be run, and the answer did not end with calls.
         assert!(arguments[3].is_none() && !whole.calls() && !whole.is_whole());
 
@@ -271,7 +258,7 @@ mod tests {
 
     #[test]
     fn an_answer_without_words_is_an_empty_text() {
-        let reader = Reader::of(ParserOptions::default(), choice("", StopReason::EndOfText));
+        let reader = read(ParserOptions::default(), "", StopReason::EndOfText);
         assert_eq!(reader.blocks(), [Block { kind: Kind::Text, text: String::new(), is_whole: true }]);
     }
 }

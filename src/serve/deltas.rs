@@ -1,7 +1,9 @@
 //! From the text of an answer to the parts of a message: tool calls and thoughts are split off on the way.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
+use super::answer::FinishReason;
 use sterna_tokenizer::{Special, Tokenizer};
 pub use sterna_tools::Delta;
 use sterna_tools::{Parser, ParserOptions};
@@ -54,59 +56,131 @@ impl Splitter {
     }
 
     /// Reason of a message's end: one that calls ends with its calls, unless it was cut off.
-    pub fn finish_reason(&self, reason: &'static str) -> &'static str {
+    pub fn finish_reason(&self, reason: FinishReason) -> FinishReason {
         let calls = self.parser.as_ref().is_some_and(|parser| parser.n_calls() > 0);
-        if calls && reason == "stop" { "tool_calls" } else { reason }
+        if calls && reason == FinishReason::Stop { FinishReason::ToolCalls } else { reason }
     }
 }
 
-/// A part of a message as OpenAI's chunks have it; `None` if they say nothing of it.
-pub fn to_json(delta: Delta) -> Option<Value> {
-    match delta {
-        Delta::Content(text) => Some(json!({ "content": text })),
-        Delta::Reasoning(text) => Some(json!({ "reasoning_content": text })),
-        Delta::CallBegun { index, id, name } => Some(json!({ "tool_calls": [{
-            "index": index,
-            "id": id,
-            "type": "function",
-            "function": { "name": name, "arguments": "" },
-        }] })),
-        Delta::Arguments { index, text } => {
-            Some(json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] }))
+/// A part of a message as OpenAI's chunks have it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+pub struct MessageDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("const" = "assistant"))]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCallDelta>,
+}
+
+/// The beginning of a call, or more of its arguments.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ToolCallDelta {
+    /// Counts the calls of the message.
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("const" = "function"))]
+    kind: Option<&'static str>,
+    function: FunctionDelta,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl MessageDelta {
+    /// The beginning of a message.
+    pub fn begin() -> Self {
+        Self { role: Some("assistant"), content: Some(None), ..Self::default() }
+    }
+
+    /// A part of a message; `None` if the chunks say nothing of it.
+    pub fn of(delta: Delta) -> Option<Self> {
+        let call = |index, id: Option<String>, name, arguments| {
+            let kind = id.is_some().then_some("function");
+            let call = ToolCallDelta { index, id, kind, function: FunctionDelta { name, arguments } };
+            Some(Self { tool_calls: vec![call], ..Self::default() })
+        };
+        match delta {
+            Delta::Content(text) => Some(Self { content: Some(Some(text)), ..Self::default() }),
+            Delta::Reasoning(text) => Some(Self { reasoning_content: Some(text), ..Self::default() }),
+            Delta::CallBegun { index, id, name } => call(index, Some(id), Some(name), String::new()),
+            Delta::Arguments { index, text } => call(index, None, None, text),
+            Delta::CallEnded { .. } => None,
         }
-        Delta::CallEnded { .. } => None,
     }
 }
 
 /// A whole message as OpenAI's answers have it.
-pub fn message(deltas: Vec<Delta>) -> Value {
-    let (mut content, mut reasoning) = (String::new(), String::new());
-    let mut calls: Vec<(String, String, String)> = Vec::new();
-    for delta in deltas {
-        match delta {
-            Delta::Content(text) => content += &text,
-            Delta::Reasoning(text) => reasoning += &text,
-            Delta::CallBegun { id, name, .. } => calls.push((id, name, String::new())),
-            Delta::Arguments { index, text } => calls[index].2 += &text,
-            Delta::CallEnded { .. } => {}
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct AssistantMessage {
+    #[schemars(extend("const" = "assistant"))]
+    role: &'static str,
+    /// Null if it only calls.
+    content: Option<String>,
+    refusal: (),
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reasoning_content: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ToolCall {
+    id: String,
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = "function"))]
+    kind: &'static str,
+    function: Function,
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Function {
+    name: String,
+    /// JSON, as the model wrote it.
+    arguments: String,
+}
+
+impl Default for AssistantMessage {
+    fn default() -> Self {
+        Self {
+            role: "assistant",
+            content: Some(String::new()),
+            refusal: (),
+            reasoning_content: String::new(),
+            tool_calls: Vec::new(),
         }
     }
-    let is_text = calls.is_empty() || !content.is_empty();
-    let mut message = json!({
-        "role": "assistant",
-        "content": is_text.then_some(content),
-        "refusal": null,
-    });
-    if !reasoning.is_empty() {
-        message["reasoning_content"] = reasoning.into();
+}
+
+impl AssistantMessage {
+    /// Adds a part.
+    pub fn add(&mut self, delta: MessageDelta) {
+        for ToolCallDelta { index, id, kind, function } in delta.tool_calls {
+            if let (Some(id), Some(kind), Some(name)) = (id, kind, function.name) {
+                let function = Function { name, arguments: String::new() };
+                self.tool_calls.push(ToolCall { id, kind, function });
+                self.content.take_if(|content| content.is_empty());
+            }
+            self.tool_calls[index].function.arguments += &function.arguments;
+        }
+        if let Some(text) = delta.content.flatten().filter(|text| !text.is_empty()) {
+            *self.content.get_or_insert_default() += &text;
+        }
+        self.reasoning_content += &delta.reasoning_content.unwrap_or_default();
     }
-    if !calls.is_empty() {
-        let calls = calls.into_iter().map(|(id, name, arguments)| {
-            json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
-        });
-        message["tool_calls"] = calls.collect();
-    }
-    message
 }
 
 #[cfg(test)]
@@ -126,16 +200,22 @@ mod tests {
         let mut splitter = Splitter::new(reading());
         let mut deltas = splitter.push(text);
         deltas.extend(splitter.finish());
-        assert_eq!(splitter.finish_reason("stop"), "tool_calls");
-        assert_eq!(splitter.finish_reason("length"), "length");
-        let chunks: Vec<Value> = deltas.iter().cloned().filter_map(to_json).collect();
-        assert!(chunks.iter().any(|chunk| chunk["tool_calls"][0]["function"]["name"] == "f"), "{chunks:?}");
-        let message = message(deltas);
+        assert_eq!(splitter.finish_reason(FinishReason::Stop), FinishReason::ToolCalls);
+        assert_eq!(splitter.finish_reason(FinishReason::Length), FinishReason::Length);
+        let chunks: Vec<MessageDelta> = deltas.into_iter().filter_map(MessageDelta::of).collect();
+        let begun = serde_json::json!({ "tool_calls": [{
+            "index": 0, "id": chunks[2].tool_calls[0].id, "type": "function",
+            "function": { "name": "f", "arguments": "" },
+        }] });
+        assert_eq!(serde_json::to_value(&chunks[2]).unwrap(), begun);
+        let mut message = AssistantMessage::default();
+        chunks.into_iter().for_each(|chunk| message.add(chunk));
+        let message = serde_json::to_value(message).unwrap();
         assert_eq!(message["reasoning_content"], "hm");
         assert_eq!(message["content"], "Well.\n");
         assert_eq!(message["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
         let mut plain = Splitter::new(ParserOptions::default());
         assert_eq!(plain.push("<think>"), [Delta::Content("<think>".into())]);
-        assert_eq!(plain.finish_reason("stop"), "stop");
+        assert_eq!(plain.finish_reason(FinishReason::Stop), FinishReason::Stop);
     }
 }

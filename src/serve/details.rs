@@ -1,24 +1,39 @@
 //! A model in few words, as ollama's clients and llama-server's list of models have it.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::model::Served;
 
 /// Details of a model, as far as its file has been read.
-pub fn details(served: Option<&Served>) -> Value {
-    let family = served.map(|served| served.engine.hyper().architecture.as_str());
-    let mut details = json!({
-        "parent_model": "",
-        "format": "gguf",
-        "family": family.unwrap_or_default(),
-        "families": family.as_slice(),
-        "parameter_size": served.map(|served| in_letters(served.n_params())).unwrap_or_default(),
-        "quantization_level": served.map(|served| served.quantization.as_str()).unwrap_or_default(),
-    });
-    if let Some(served) = served {
-        details["context_length"] = served.n_ctx().into();
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ModelDetails")]
+pub struct Details {
+    parent_model: &'static str,
+    format: &'static str,
+    family: String,
+    families: Vec<String>,
+    parameter_size: String,
+    quantization_level: String,
+    /// Positions of a sequence, of a model that is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_length: Option<usize>,
+}
+
+impl Details {
+    /// Details of a model that is loaded, or of one that is not.
+    pub fn new(served: Option<&Served>) -> Self {
+        let family = served.map(|served| served.engine.hyper().architecture.clone());
+        Self {
+            parent_model: "",
+            format: "gguf",
+            family: family.clone().unwrap_or_default(),
+            families: family.into_iter().collect(),
+            parameter_size: served.map(|served| in_letters(served.n_params())).unwrap_or_default(),
+            quantization_level: served.map(|served| served.quantization.clone()).unwrap_or_default(),
+            context_length: served.map(Served::n_ctx),
+        }
     }
-    details
 }
 
 /// A number of weights as ollama writes it: `3.2B`, `494.03M`, `960K`.

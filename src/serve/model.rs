@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use sterna_engine::{Engine, Error, SamplerOptions};
 use sterna_grammar::Grammars;
 use sterna_quantize as quantize;
@@ -41,7 +43,8 @@ pub struct Loaded {
 }
 
 /// Origin of a chat template.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum TemplateSource {
     /// The operator chose it.
     Chosen,

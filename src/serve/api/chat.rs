@@ -3,35 +3,41 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, BUILD, Read};
-use crate::answer::{Choice, collect, logprob_entry, timings, usage};
+use super::{Answer, Read};
+use crate::answer::{
+    Choice, ChoiceForm, Chunk, FinishReason, Head, InputTokens, Progress, Timings, TokenLogprob, Usage, Whole,
+};
 use crate::app::{App, now};
 use crate::constraints::Constraints;
-use crate::deltas::{self, Delta, Splitter};
+use crate::deltas::{AssistantMessage, Delta, MessageDelta, Splitter};
 use crate::error::ApiError;
 use crate::http::json::json;
-use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
 use crate::model::Served;
 use crate::sampling::{self, TOP_LOGPROBS};
 use crate::{family::Family, messages};
-use sterna_engine::Stats;
+use sterna_engine::{PickedToken, Stats};
 use sterna_tools::ParserOptions;
 
 pub fn add(to: &mut Endpoints) {
     to.post(
         &["/v1/chat/completions", "/chat/completions"],
         completions,
-        &Operation::new("A message of the assistant").body("ChatRequest").answer_named("ChatAnswer").events(),
+        &Operation::new("A message of the assistant")
+            .body("ChatRequest")
+            .answer::<Whole<ChatChoice>>()
+            .events::<Chunk<ChunkChoice>>(),
     );
     to.post(
         &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
         input_tokens,
-        &Operation::new("How many tokens a conversation has").body("Talk").answer::<Map<String, Value>>(),
+        &Operation::new("How many tokens a conversation has").body("Talk").answer::<InputTokens>(),
     );
 }
 
@@ -103,169 +109,190 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
         .work(|read, served| messages::chat_prompt_with_tools(&read.fields, served)?.prompt(served))
         .await?
         .ids;
-    Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": prompt.len() })))
+    Ok(json(&InputTokens::new(prompt.len())))
 }
 
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
-    let n = parsed.job.n;
-    let head = Head { id: app.name("chatcmpl-"), created: now(), model };
-    if parsed.stream {
-        let choices = (0..n).map(|at| (parsed.splitter(at), Choice::default())).collect();
-        let chunks = Chunks { head, parsed, choices };
+    let head = Head { id: app.name("chatcmpl-"), created: now(), model: model.served.name.clone() };
+    let choices = (0..parsed.job.n).map(|at| (parsed.splitter(at), Choice::default())).collect();
+    let mut chunks = Chunks { head, model, parsed, choices };
+    if chunks.parsed.stream {
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
-    let choices = collect(handle, n).await?;
-    Ok(json(&whole(&head, &parsed, &choices)))
+    chunks.parsed.include_usage = true;
+    let mut whole = chunks.head.whole((0..chunks.parsed.job.n).map(|at| chunks.choice(at)).collect());
+    fold(handle, &mut chunks, |chunk| whole.add(chunk, |choice, piece| choice.add(piece))).await?;
+    Ok(json(&whole))
 }
 
-/// Fields that are the same in all pieces of an answer.
-struct Head {
-    id: String,
-    created: u64,
-    model: Arc<Instance>,
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline, rename = "Chat")]
+struct ChatChoice {
+    index: usize,
+    message: AssistantMessage,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<FinishReason>,
+    /// With `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
 }
 
-fn whole(head: &Head, parsed: &ParsedRequest, choices: &[Choice]) -> Value {
-    let tokenizer = head.model.served.tokenizer();
-    let mut n_thoughts = 0;
-    let entries = choices.iter().enumerate().map(|(index, choice)| {
-        let mut splitter = parsed.splitter(index);
-        let mut deltas = splitter.push(&choice.text);
-        deltas.extend(splitter.finish());
-        n_thoughts += splitter.n_thoughts(tokenizer);
-        let mut entry = json!({
-            "index": index,
-            "message": deltas::message(deltas),
-            "logprobs": logprobs(&head.model.served, parsed, &choice.tokens),
-            "finish_reason": splitter.finish_reason(choice.finish_reason()),
-        });
-        if parsed.return_tokens {
-            let ids: Vec<u32> = choice.tokens.iter().map(|token| token.id).collect();
-            entry["token_ids"] = ids.into();
-        }
-        entry
-    });
-    let entries: Vec<Value> = entries.collect();
-    let stats: Vec<Stats> = choices.iter().map(|choice| choice.stats).collect();
-    json!({
-        "id": head.id,
-        "object": "chat.completion",
-        "created": head.created,
-        "model": head.model.served.name,
-        "system_fingerprint": BUILD,
-        "choices": entries,
-        "usage": usage(&stats, parsed.job.n, n_thoughts),
-        "timings": timings(&stats[0]),
-    })
+/// Log-probabilities of tokens.
+#[derive(Default, Serialize, JsonSchema)]
+struct ChatLogprobs {
+    content: Vec<TokenLogprob>,
+    refusal: (),
 }
 
-fn logprobs(served: &Served, parsed: &ParsedRequest, tokens: &[sterna_engine::PickedToken]) -> Value {
-    if !parsed.logprobs {
-        return Value::Null;
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline, rename = "Chat")]
+struct ChunkChoice {
+    index: usize,
+    delta: MessageDelta,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<FinishReason>,
+    /// With `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<u32>>,
+}
+
+impl ChoiceForm for ChatChoice {
+    const OBJECT: &'static str = "chat.completion";
+
+    fn index(&self) -> usize {
+        self.index
     }
-    let entries = tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token));
-    json!({ "content": entries.collect::<Vec<_>>(), "refusal": null })
+}
+
+impl ChoiceForm for ChunkChoice {
+    const OBJECT: &'static str = "chat.completion.chunk";
+
+    fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl ChatChoice {
+    fn add(&mut self, piece: ChunkChoice) {
+        self.message.add(piece.delta);
+        if let (Some(logprobs), Some(more)) = (&mut self.logprobs, piece.logprobs) {
+            logprobs.content.extend(more.content);
+        }
+        if let (Some(ids), Some(more)) = (&mut self.token_ids, piece.token_ids) {
+            ids.extend(more);
+        }
+        self.finish_reason = piece.finish_reason;
+    }
 }
 
 /// The answer in chunks.
 struct Chunks {
     head: Head,
+    model: Arc<Instance>,
     parsed: ParsedRequest,
     choices: Vec<(Splitter, Choice)>,
 }
 
 impl Chunks {
-    fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = json!({
-            "id": self.head.id,
-            "object": "chat.completion.chunk",
-            "created": self.head.created,
-            "model": self.head.model.served.name,
-            "system_fingerprint": BUILD,
-            "choices": choices,
-        });
-        if self.parsed.include_usage {
-            chunk["usage"] = Value::Null;
+    /// A choice before its first chunk.
+    fn choice(&self, index: usize) -> ChatChoice {
+        ChatChoice {
+            index,
+            message: AssistantMessage::default(),
+            logprobs: self.parsed.logprobs.then(ChatLogprobs::default),
+            finish_reason: None,
+            token_ids: self.parsed.return_tokens.then(Vec::new),
         }
-        chunk
     }
 
-    fn delta(&self, index: usize, delta: Value, finish_reason: Option<&str>) -> Value {
-        let choice =
-            json!({ "index": index, "delta": delta, "logprobs": null, "finish_reason": finish_reason });
-        self.chunk(json!([choice]))
+    fn chunk(&self, choice: Option<ChunkChoice>) -> Chunk<ChunkChoice> {
+        self.head.chunk(choice, self.parsed.include_usage)
+    }
+
+    fn delta(
+        &self,
+        index: usize,
+        delta: MessageDelta,
+        finish_reason: Option<FinishReason>,
+    ) -> Chunk<ChunkChoice> {
+        self.chunk(Some(ChunkChoice { index, delta, logprobs: None, finish_reason, token_ids: None }))
+    }
+
+    fn logprobs(&self, tokens: &[PickedToken]) -> Option<ChatLogprobs> {
+        let tokenizer = self.model.served.tokenizer();
+        let entries = tokens.iter().filter_map(|token| TokenLogprob::picked(tokenizer, token));
+        self.parsed.logprobs.then(|| ChatLogprobs { content: entries.collect(), refusal: () })
     }
 }
 
 impl Encoder for Chunks {
-    fn begin(&mut self, out: &mut Out) {
-        for index in 0..self.choices.len() {
-            out.data(&self.delta(index, json!({ "role": "assistant", "content": null }), None));
-        }
+    type Piece = Chunk<ChunkChoice>;
+
+    fn begin(&mut self, chunks: &mut Vec<Chunk<ChunkChoice>>) {
+        let begin = |index| self.delta(index, MessageDelta::begin(), None);
+        chunks.extend((0..self.choices.len()).map(begin));
     }
 
-    fn update(&mut self, update: Update, out: &mut Out) {
+    fn update(&mut self, update: Update, chunks: &mut Vec<Chunk<ChunkChoice>>) {
         let (index, event, stats) = match update {
             Update::Progress { choice, total, cached, processed, time } => {
-                let mut chunk = self.delta(choice, json!({}), None);
-                chunk["prompt_progress"] = json!({
-                    "total": total, "cache": cached, "processed": processed,
-                    "time_ms": time.as_millis() as u64,
-                });
-                return out.data(&chunk);
+                let prompt_progress = Some(Progress::new(total, cached, processed, time));
+                let chunk = self.delta(choice, MessageDelta::default(), None);
+                return chunks.push(Chunk { prompt_progress, ..chunk });
             }
             Update::Scores { .. } => return,
             Update::Event { choice, event, stats, .. } => (choice, event, stats),
         };
         let (splitter, choice) = &mut self.choices[index];
-        let token = choice.take(&event, stats, false);
-        let mut deltas = splitter.push(&event.text);
+        let token = choice.take(&event, stats);
+        let mut parts = splitter.push(&event.text);
         if event.end.is_some() {
-            deltas.extend(splitter.finish());
+            parts.extend(splitter.finish());
         }
+        let mut deltas: Vec<MessageDelta> = parts.into_iter().filter_map(MessageDelta::of).collect();
         let tokens = token.as_slice();
-        let mut logprobs = logprobs(&self.head.model.served, &self.parsed, tokens);
         if deltas.is_empty() && !tokens.is_empty() && (self.parsed.logprobs || self.parsed.return_tokens) {
             // A token without text of its own still has its log-probabilities.
-            deltas.push(Delta::Content(String::new()));
+            deltas.extend(MessageDelta::of(Delta::Content(String::new())));
         }
-        for (at, delta) in deltas.into_iter().filter_map(deltas::to_json).enumerate() {
-            let mut chunk = self.delta(index, delta, None);
-            chunk["choices"][0]["logprobs"] = logprobs.take();
-            if self.parsed.return_tokens && at == 0 {
-                let ids: Vec<u32> = tokens.iter().map(|token| token.id).collect();
-                chunk["choices"][0]["token_ids"] = ids.into();
-            }
-            if self.parsed.timings_per_token {
-                chunk["timings"] = timings(&stats);
-            }
-            out.data(&chunk);
+        let mut logprobs = self.logprobs(tokens);
+        let ids = self.parsed.return_tokens.then(|| tokens.iter().map(|token| token.id).collect());
+        let mut token_ids: Option<Vec<u32>> = ids;
+        for delta in deltas {
+            let (logprobs, token_ids) = (logprobs.take(), token_ids.take());
+            let choice = ChunkChoice { index, delta, logprobs, finish_reason: None, token_ids };
+            let timings = self.parsed.timings_per_token.then(|| Timings::from(&stats));
+            chunks.push(Chunk { timings, ..self.chunk(Some(choice)) });
         }
         if event.end.is_some() {
             let (splitter, choice) = &self.choices[index];
             let reason = splitter.finish_reason(choice.finish_reason());
-            let mut chunk = self.delta(index, json!({}), Some(reason));
-            chunk["timings"] = timings(&stats);
-            out.data(&chunk);
+            let chunk = self.delta(index, MessageDelta::default(), Some(reason));
+            chunks.push(Chunk { timings: Some(Timings::from(&stats)), ..chunk });
         }
+    }
+
+    fn end(&mut self, chunks: &mut Vec<Chunk<ChunkChoice>>) {
+        if self.parsed.include_usage {
+            let stats: Vec<Stats> = self.choices.iter().map(|(_, choice)| choice.stats).collect();
+            let tokenizer = self.model.served.tokenizer();
+            let n_thoughts = self.choices.iter().map(|(splitter, _)| splitter.n_thoughts(tokenizer)).sum();
+            let usage = Some(Some(Usage::new(&stats, self.parsed.job.n, n_thoughts)));
+            chunks.push(Chunk { usage, timings: Some(Timings::from(&stats[0])), ..self.chunk(None) });
+        }
+    }
+
+    fn write(&mut self, chunk: Chunk<ChunkChoice>, out: &mut Out) {
+        out.data(&chunk);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut Out) {
         out.data(&Family::OpenAi.error_body(error));
     }
 
-    fn end(&mut self, out: &mut Out) {
-        if self.parsed.include_usage {
-            let stats: Vec<Stats> = self.choices.iter().map(|(_, choice)| choice.stats).collect();
-            let tokenizer = self.head.model.served.tokenizer();
-            let n_thoughts = self.choices.iter().map(|(splitter, _)| splitter.n_thoughts(tokenizer)).sum();
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage(&stats, self.parsed.job.n, n_thoughts);
-            chunk["timings"] = timings(&stats[0]);
-            out.data(&chunk);
-        }
+    fn close(&self, out: &mut Out) {
         out.done();
     }
 }

@@ -1,19 +1,22 @@
 //! OpenAI's completions: text behind a prompt.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, BUILD, Read};
-use crate::answer::{Choice, collect, finite, timings, usage};
+use super::{Answer, Read};
+use crate::answer::{Choice, ChoiceForm, Chunk, FinishReason, Head, Progress, Timings, Usage, Whole, finite};
 use crate::app::{App, now};
 use crate::constraints::Constraints;
 use crate::error::ApiError;
 use crate::family::Family;
 use crate::http::json::json;
-use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
 use crate::model::Served;
@@ -24,7 +27,11 @@ use sterna_tokenizer::chat::Prompt;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Text behind a prompt").body("CompletionRequest");
-    to.post(&["/v1/completions"], completions, &operation.answer_named("CompletionAnswer").events());
+    to.post(
+        &["/v1/completions"],
+        completions,
+        &operation.answer::<Whole<CompletionChoice>>().events::<Chunk<CompletionChoice>>(),
+    );
 }
 
 /// A parsed request.
@@ -98,183 +105,192 @@ impl ParsedRequest {
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
-    let n_choices = parsed.job.n_choices();
-    let head = Head { id: app.name("cmpl-"), created: now(), model };
-    if parsed.stream {
-        let choices = vec![(Choice::default(), 0); n_choices];
-        let chunks = Chunks { head, parsed, choices };
+    let head = Head { id: app.name("cmpl-"), created: now(), model: model.served.name.clone() };
+    let choices = vec![(Choice::default(), 0); parsed.job.n_choices()];
+    let mut chunks = Chunks { head, model, parsed, choices };
+    if chunks.parsed.stream {
         return answer(&app.options, handle, Framing::Events, app.options.ping, chunks).await;
     }
-    let choices = collect(handle, n_choices).await?;
-    let served = &head.model.served;
-    let entries = choices.iter().enumerate().map(|(index, choice)| {
-        let scores = &choices[index / parsed.job.n * parsed.job.n].scores;
-        let mut tokens = parsed.scored(served, index, scores);
-        let mut text = served.tokenizer().decode(parsed.echo_of(index), false);
-        if !parsed.scores_only {
-            tokens.extend(choice.tokens.iter().cloned());
-            text.extend(choice.text.as_bytes());
-        }
-        json!({
-            "index": index,
-            "text": String::from_utf8_lossy(&text),
-            "logprobs": logprobs(served, &parsed.job, &tokens, 0),
-            "finish_reason": choice.finish_reason(),
-        })
-    });
-    let entries: Value = entries.collect();
-    let stats: Vec<Stats> = choices.iter().map(|choice| parsed.told(choice.stats)).collect();
-    let mut whole = head.object(entries);
-    whole["usage"] = usage(&stats, parsed.job.n, 0);
-    whole["timings"] = timings(&stats[0]);
+    chunks.parsed.include_usage = true;
+    let mut whole = chunks.head.whole((0..chunks.choices.len()).map(|at| chunks.choice(at)).collect());
+    fold(handle, &mut chunks, |chunk| whole.add(chunk, |choice, piece| choice.add(piece))).await?;
     Ok(json(&whole))
 }
 
-/// Fields that are the same in all pieces of an answer.
-struct Head {
-    id: String,
-    created: u64,
-    model: Arc<Instance>,
+/// A choice, or a piece of one.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline, rename = "Completion")]
+struct CompletionChoice {
+    index: usize,
+    text: String,
+    logprobs: Option<TextLogprobs>,
+    /// Null before the end.
+    finish_reason: Option<FinishReason>,
 }
 
-impl Head {
-    fn object(&self, choices: Value) -> Value {
-        json!({
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model.served.name,
-            "system_fingerprint": BUILD,
-            "choices": choices,
-        })
+/// Log-probabilities in the old form: lists beside each other. A prompt's first token has none.
+#[derive(Default, Serialize, JsonSchema)]
+struct TextLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f64>>,
+    #[schemars(with = "Vec<Option<BTreeMap<String, f64>>>")]
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    /// Where each token begins in the text, in characters.
+    text_offset: Vec<usize>,
+}
+
+impl TextLogprobs {
+    /// Those of tokens of which the first begins at `offset`.
+    fn new(served: &Served, tokens: &[PickedToken], mut offset: usize) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut lists = Self::default();
+        for token in tokens {
+            let shown = text(&token.bytes);
+            lists.text_offset.push(offset);
+            offset += shown.chars().count();
+            lists.tokens.push(shown);
+            lists.token_logprobs.push(token.logprobs.as_ref().map(|logprobs| finite(logprobs.picked)));
+            lists.top_logprobs.push(token.logprobs.as_ref().map(|logprobs| {
+                let top = logprobs.top.iter();
+                top.map(|(id, x)| (text(served.tokenizer().token_bytes(*id)), finite(*x).into())).collect()
+            }));
+        }
+        lists
+    }
+
+    fn add(&mut self, more: Self) {
+        self.tokens.extend(more.tokens);
+        self.token_logprobs.extend(more.token_logprobs);
+        self.top_logprobs.extend(more.top_logprobs);
+        self.text_offset.extend(more.text_offset);
     }
 }
 
-/// Log-probabilities in the old form: lists beside each other, and where each token begins in the text, in
-/// characters.
-fn logprobs(served: &Served, job: &Job, tokens: &[PickedToken], offset: usize) -> Value {
-    if job.options.logprobs.is_none() {
-        return Value::Null;
+impl ChoiceForm for CompletionChoice {
+    const OBJECT: &'static str = "text_completion";
+
+    fn index(&self) -> usize {
+        self.index
     }
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut offset = offset;
-    let (mut texts, mut each, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-    for token in tokens {
-        let shown = text(&token.bytes);
-        offsets.push(offset);
-        offset += shown.chars().count();
-        texts.push(shown);
-        // Of a prompt's first token there is nothing to say.
-        let Some(logprobs) = &token.logprobs else {
-            each.push(Value::Null);
-            tops.push(Value::Null);
-            continue;
-        };
-        each.push(finite(logprobs.picked).into());
-        let top = logprobs.top.iter();
-        let top = top.map(|(id, x)| (text(served.tokenizer().token_bytes(*id)), Value::from(finite(*x))));
-        tops.push(top.collect::<Map<String, Value>>().into());
+}
+
+impl CompletionChoice {
+    fn add(&mut self, piece: Self) {
+        self.text += &piece.text;
+        if let (Some(logprobs), Some(more)) = (&mut self.logprobs, piece.logprobs) {
+            logprobs.add(more);
+        }
+        self.finish_reason = piece.finish_reason;
     }
-    json!({ "tokens": texts, "token_logprobs": each, "top_logprobs": tops, "text_offset": offsets })
 }
 
 /// The answer in chunks.
 struct Chunks {
     head: Head,
+    model: Arc<Instance>,
     parsed: ParsedRequest,
     /// Choices, and characters of their tokens so far.
     choices: Vec<(Choice, usize)>,
 }
 
 impl Chunks {
-    fn chunk(&self, choices: Value) -> Value {
-        let mut chunk = self.head.object(choices);
-        if self.parsed.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk
+    /// A choice before its first chunk.
+    fn choice(&self, index: usize) -> CompletionChoice {
+        let logprobs = self.parsed.job.options.logprobs.map(|_| TextLogprobs::default());
+        CompletionChoice { index, text: String::new(), logprobs, finish_reason: None }
     }
 
-    fn text(&self, index: usize, text: &str, logprobs: Value, reason: Option<&str>) -> Value {
-        let choice = json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason });
-        self.chunk(json!([choice]))
+    fn chunk(&self, choice: Option<CompletionChoice>) -> Chunk<CompletionChoice> {
+        self.head.chunk(choice, self.parsed.include_usage)
     }
-}
 
-impl Chunks {
+    fn text(
+        &self,
+        index: usize,
+        text: String,
+        logprobs: Option<TextLogprobs>,
+        finish_reason: Option<FinishReason>,
+    ) -> Chunk<CompletionChoice> {
+        self.chunk(Some(CompletionChoice { index, text, logprobs, finish_reason }))
+    }
+
     /// The chunk of a choice's prompt.
-    fn echo(&mut self, index: usize, scores: &[LogProbs], out: &mut Out) {
-        let served = &self.head.model.served;
+    fn echo(&mut self, index: usize, scores: &[LogProbs], chunks: &mut Vec<Chunk<CompletionChoice>>) {
+        let served = &self.model.served;
         let text = served.tokenizer().decode(self.parsed.echo_of(index), false);
         let text = String::from_utf8_lossy(&text).into_owned();
         let tokens = self.parsed.scored(served, index, scores);
-        let logprobs = match tokens.is_empty() {
-            true => Value::Null,
-            false => logprobs(served, &self.parsed.job, &tokens, 0),
+        let logprobs = (!tokens.is_empty()).then(|| TextLogprobs::new(served, &tokens, 0));
+        self.choices[index].1 = match &logprobs {
+            Some(logprobs) => logprobs.tokens.iter().map(|token| token.chars().count()).sum(),
+            None => text.chars().count(),
         };
-        self.choices[index].1 = text.chars().count();
-        if !text.is_empty() {
-            out.data(&self.text(index, &text, logprobs, None));
+        if !text.is_empty() || logprobs.is_some() {
+            chunks.push(self.text(index, text, logprobs, None));
         }
     }
 }
 
 impl Encoder for Chunks {
-    fn begin(&mut self, out: &mut Out) {
+    type Piece = Chunk<CompletionChoice>;
+
+    fn begin(&mut self, chunks: &mut Vec<Chunk<CompletionChoice>>) {
         for index in 0..self.choices.len() {
             if self.parsed.job.score_prompt.is_none() {
-                self.echo(index, &[], out);
+                self.echo(index, &[], chunks);
             }
         }
     }
 
-    fn update(&mut self, update: Update, out: &mut Out) {
+    fn update(&mut self, update: Update, chunks: &mut Vec<Chunk<CompletionChoice>>) {
         let (index, event, stats) = match update {
             Update::Progress { choice, total, cached, processed, time } => {
-                let mut chunk = self.text(choice, "", Value::Null, None);
-                chunk["prompt_progress"] = json!({
-                    "total": total, "cache": cached, "processed": processed,
-                    "time_ms": time.as_millis() as u64,
-                });
-                return out.data(&chunk);
+                let prompt_progress = Some(Progress::new(total, cached, processed, time));
+                let chunk = self.text(choice, String::new(), None, None);
+                return chunks.push(Chunk { prompt_progress, ..chunk });
             }
             Update::Scores { choice, scores } => {
-                return (choice..choice + self.parsed.job.n).for_each(|index| self.echo(index, &scores, out));
+                let choices = choice..choice + self.parsed.job.n;
+                return choices.for_each(|index| self.echo(index, &scores, chunks));
             }
             Update::Event { choice, event, stats, .. } => (choice, event, stats),
         };
         let (choice, offset) = &mut self.choices[index];
-        let token = choice.take(&event, stats, false);
-        let logprobs = logprobs(&self.head.model.served, &self.parsed.job, token.as_slice(), *offset);
+        let token = choice.take(&event, stats);
+        let logprobs = self.parsed.job.options.logprobs.is_some();
+        let logprobs = logprobs.then(|| TextLogprobs::new(&self.model.served, token.as_slice(), *offset));
         *offset += token.map_or(0, |token| String::from_utf8_lossy(&token.bytes).chars().count());
-        let has_text = !event.text.is_empty() || logprobs["tokens"].get(0).is_some();
-        if has_text && !self.parsed.scores_only {
-            let mut chunk = self.text(index, &event.text, logprobs, None);
-            if self.parsed.timings_per_token {
-                chunk["timings"] = timings(&stats);
-            }
-            out.data(&chunk);
+        let has_token = logprobs.as_ref().is_some_and(|logprobs| !logprobs.tokens.is_empty());
+        let timings = || Timings::from(&self.parsed.told(stats));
+        if (!event.text.is_empty() || has_token) && !self.parsed.scores_only {
+            let timings = self.parsed.timings_per_token.then(timings);
+            chunks.push(Chunk { timings, ..self.text(index, event.text, logprobs, None) });
         }
         if event.end.is_some() {
             let reason = self.choices[index].0.finish_reason();
-            let mut chunk = self.text(index, "", Value::Null, Some(reason));
-            chunk["timings"] = timings(&stats);
-            out.data(&chunk);
+            let chunk = self.text(index, String::new(), None, Some(reason));
+            chunks.push(Chunk { timings: Some(timings()), ..chunk });
         }
+    }
+
+    fn end(&mut self, chunks: &mut Vec<Chunk<CompletionChoice>>) {
+        if self.parsed.include_usage {
+            let stats = self.choices.iter().map(|(choice, _)| self.parsed.told(choice.stats));
+            let stats: Vec<Stats> = stats.collect();
+            let usage = Some(Some(Usage::new(&stats, self.parsed.job.n, 0)));
+            chunks.push(Chunk { usage, ..self.chunk(None) });
+        }
+    }
+
+    fn write(&mut self, chunk: Chunk<CompletionChoice>, out: &mut Out) {
+        out.data(&chunk);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut Out) {
         out.data(&Family::OpenAi.error_body(error));
     }
 
-    fn end(&mut self, out: &mut Out) {
-        if self.parsed.include_usage {
-            let stats = self.choices.iter().map(|(choice, _)| self.parsed.told(choice.stats));
-            let stats: Vec<Stats> = stats.collect();
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = usage(&stats, self.parsed.job.n, 0);
-            out.data(&chunk);
-        }
+    fn close(&self, out: &mut Out) {
         out.done();
     }
 }

@@ -229,9 +229,6 @@ fn slot(fields: &Fields, served: &Served) -> Result<Option<u32>, ApiError> {
 /// Result of a handler.
 type Answer = Result<Response, ApiError>;
 
-/// The program and its version, as OpenAI's `system_fingerprint` and llama-server's `build_info` have it.
-const BUILD: &str = concat!("b1-sterna-", env!("CARGO_PKG_VERSION"));
-
 /// The model that `?model=` of a request names, or the first one.
 async fn model_of_query(app: &Arc<App>, uri: &hyper::Uri) -> Result<Arc<Instance>, ApiError> {
     let name = query(uri, "model");

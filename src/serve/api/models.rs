@@ -3,32 +3,102 @@
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
 
 use super::Answer;
 use super::openapi::{Endpoints, Operation};
 use crate::app::App;
-use crate::details::details;
+use crate::details::Details;
 use crate::engine_thread;
 use crate::error::ApiError;
 use crate::http::body::fields;
 use crate::http::json::json;
 use crate::instance::Instance;
-use crate::model::ModelSource;
+use crate::model::{ModelSource, Served};
 use crate::models::Status;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Map<String, Value>>();
-    to.get(&["/v1/models", "/models"], models, &operation("The models"));
+    let operation = Operation::new("The models").fails(&[500, 503]).answer::<ModelList>();
+    to.get(&["/v1/models", "/models"], models, &operation);
     let id = json!({ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } });
     let paths = ["/v1/models/{*id}", "/models/{*id}"];
-    to.get(&paths, model, &operation("A model").parameter(id).fails(&[404]));
-    let operation = |summary| {
-        let operation = Operation::new(summary).body("ModelName").optional_body().fails(&[501]);
-        operation.answer::<Map<String, Value>>()
-    };
+    let operation = Operation::new("A model").parameter(id).fails(&[404, 500, 503]);
+    to.get(&paths, model, &operation.answer::<ModelEntry>());
+    let operation =
+        |summary| Operation::new(summary).body("ModelName").optional_body().fails(&[501]).answer::<Success>();
     to.post(&["/models/load"], load, &operation("Loads a model before it is needed"));
     to.post(&["/models/unload"], unload, &operation("Unloads a model when its requests have ended"));
+}
+
+/// The models of a server.
+#[derive(Serialize, JsonSchema)]
+struct ModelList {
+    #[schemars(extend("const" = "list"))]
+    object: &'static str,
+    data: Vec<ModelEntry>,
+    /// The same as ollama has them.
+    models: Vec<NamedModel>,
+}
+
+/// A model as OpenAI has it, with what llama-server and vLLM add.
+#[derive(Serialize, JsonSchema)]
+struct ModelEntry {
+    id: String,
+    aliases: [&'static str; 0],
+    tags: [&'static str; 0],
+    #[schemars(extend("const" = "model"))]
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    status: ModelStatus,
+    /// Positions of a sequence, of a model that is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_model_len: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<ModelMeta>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ModelStatus {
+    #[schemars(extend("enum" = ["unloaded", "loading", "loaded"]))]
+    value: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<bool>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ModelMeta {
+    n_vocab: usize,
+    n_ctx: usize,
+    n_ctx_train: usize,
+    n_embd: usize,
+    n_params: usize,
+    /// Bytes of its weights.
+    size: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct NamedModel {
+    name: String,
+    model: String,
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = "model"))]
+    kind: &'static str,
+    capabilities: [&'static str; 1],
+    details: Details,
+}
+
+/// It has been done.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Success {
+    #[schemars(extend("const" = true))]
+    success: bool,
 }
 
 async fn models(State(app): State<Arc<App>>) -> Answer {
@@ -37,19 +107,15 @@ async fn models(State(app): State<Arc<App>>) -> Answer {
     let entries = list.iter().map(|(source, status, model)| entry(&app, source, *status, model.as_deref()));
     let of_ollama = list.iter().map(|(source, _, model)| {
         let name = name(source, model.as_deref());
-        json!({
-            "name": name,
-            "model": name,
-            "type": "model",
-            "capabilities": ["completion"],
-            "details": details(model.as_ref().map(|model| &model.served)),
-        })
+        NamedModel {
+            name: name.to_owned(),
+            model: name.to_owned(),
+            kind: "model",
+            capabilities: ["completion"],
+            details: Details::new(model.as_ref().map(|model| &model.served)),
+        }
     });
-    Ok(json(&json!({
-        "object": "list",
-        "data": entries.collect::<Value>(),
-        "models": of_ollama.collect::<Value>(),
-    })))
+    Ok(json(&ModelList { object: "list", data: entries.collect(), models: of_ollama.collect() }))
 }
 
 async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
@@ -64,14 +130,14 @@ async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
 async fn load(State(app): State<Arc<App>>, request: Request) -> Answer {
     let name = named(&app, request).await?;
     engine_thread::model(&app, Some(&name)).await?;
-    Ok(json(&json!({ "success": true })))
+    Ok(json(&Success { success: true }))
 }
 
 /// Unloads a model when its requests have ended.
 async fn unload(State(app): State<Arc<App>>, request: Request) -> Answer {
     let name = named(&app, request).await?;
     match app.models.unload(app.models.find(Some(&name))?) {
-        true => Ok(json(&json!({ "success": true }))),
+        true => Ok(json(&Success { success: true })),
         false => Err(ApiError::bad(format!("the model `{}` is not loaded", name.escape_debug()))),
     }
 }
@@ -92,29 +158,27 @@ fn name<'m>(source: &'m ModelSource, model: Option<&'m Instance>) -> &'m str {
     model.map_or(&source.name, |model| &model.served.name)
 }
 
-fn entry(app: &App, source: &ModelSource, status: Status, model: Option<&Instance>) -> Value {
-    let mut entry = json!({
-        "id": name(source, model),
-        "aliases": [],
-        "tags": [],
-        "object": "model",
-        "created": model.map_or(app.started, |model| model.served.created),
-        "owned_by": "sterna",
-        "status": { "value": status.name() },
-    });
-    if status == Status::Failed {
-        entry["status"]["failed"] = true.into();
+fn entry(app: &App, source: &ModelSource, status: Status, model: Option<&Instance>) -> ModelEntry {
+    let served = model.map(|model| &model.served);
+    ModelEntry {
+        id: name(source, model).to_owned(),
+        aliases: [],
+        tags: [],
+        object: "model",
+        created: served.map_or(app.started, |served| served.created),
+        owned_by: "sterna",
+        status: ModelStatus { value: status.name(), failed: (status == Status::Failed).then_some(true) },
+        max_model_len: served.map(Served::n_ctx),
+        meta: served.map(|served| {
+            let hyper = served.engine.hyper();
+            ModelMeta {
+                n_vocab: hyper.n_vocab,
+                n_ctx: served.n_ctx(),
+                n_ctx_train: hyper.n_ctx_train,
+                n_embd: hyper.dim,
+                n_params: served.n_params(),
+                size: served.engine.plan().weights_bytes,
+            }
+        }),
     }
-    let Some(served) = model.map(|model| &model.served) else { return entry };
-    let hyper = served.engine.hyper();
-    entry["max_model_len"] = served.n_ctx().into();
-    entry["meta"] = json!({
-        "n_vocab": hyper.n_vocab,
-        "n_ctx": served.n_ctx(),
-        "n_ctx_train": hyper.n_ctx_train,
-        "n_embd": hyper.dim,
-        "n_params": served.n_params(),
-        "size": served.engine.plan().weights_bytes,
-    });
-    entry
 }

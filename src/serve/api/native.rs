@@ -3,28 +3,30 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
-use crate::answer::{Choice, as_probabilities, collect, logprob_entry, timings};
+use crate::answer::{Choice, Progress, Timings, TokenLogprob};
 use crate::app::App;
 use crate::constraints::Constraints;
 use crate::error::ApiError;
 use crate::family::Family;
 use crate::http::json::json;
-use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
 use crate::model::Served;
 use crate::prompts::prompts;
 use crate::sampling::{self, TOP_LOGPROBS};
-use sterna_engine::{GenerateOptions, Stats, StopReason};
+use sterna_engine::{GenerateOptions, PickedToken, Stats, StopReason};
 use sterna_tokenizer::chat::Prompt;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Text behind a prompt, with all that llama-server tells");
-    let operation = operation.body("NativeRequest").answer_named("NativeAnswer").events();
+    let operation = operation.body("NativeRequest").answer::<Answered>().events::<Shown>();
     to.post(&["/completion", "/completions"], completion, &operation);
 }
 
@@ -79,114 +81,284 @@ impl ParsedRequest {
 async fn completion(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
-    let n_choices = parsed.job.n_choices();
-    if parsed.stream {
-        let choices = vec![Choice::default(); n_choices];
-        let pieces = Pieces { model, parsed, choices };
+    let choices = vec![Choice::default(); parsed.job.n_choices()];
+    let mut pieces = Pieces { model, parsed, choices };
+    if pieces.parsed.stream {
         return answer(&app.options, handle, Framing::Events, app.options.ping, pieces).await;
     }
-    let choices = collect(handle, n_choices).await?;
-    let served = &model.served;
-    let all = choices.iter().enumerate().map(|(index, choice)| parsed.last(served, index, choice, true));
-    let mut all: Vec<Value> = all.collect();
-    Ok(json(&if n_choices == 1 { all.swap_remove(0) } else { all.into() }))
+    let mut whole = pieces.choices.iter().map(|_| pieces.parsed.whole()).collect::<Vec<_>>();
+    fold(handle, &mut pieces, |piece| whole[piece.index()].add(piece)).await?;
+    let mut all: Vec<Chosen> =
+        whole.into_iter().filter_map(|whole| Some(pieces.parsed.chosen(whole.ended?))).collect();
+    Ok(json(&if all.len() == 1 { Answered::One(all.swap_remove(0)) } else { Answered::All(all) }))
+}
+
+/// The answer of a choice that has ended.
+#[derive(Serialize, JsonSchema)]
+struct NativeAnswer {
+    index: usize,
+    content: String,
+    tokens: Vec<u32>,
+    id_slot: Option<u32>,
+    #[schemars(extend("const" = true))]
+    stop: bool,
+    model: String,
+    tokens_predicted: usize,
+    tokens_evaluated: usize,
+    generation_settings: Settings,
+    prompt: String,
+    has_new_line: bool,
+    truncated: bool,
+    stop_type: StopType,
+    stopping_word: String,
+    tokens_cached: usize,
+    timings: Timings,
+    /// With `n_probs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_probabilities: Option<Vec<TokenLogprob>>,
+}
+
+/// Reason of an end, in llama-server's words.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum StopType {
+    None,
+    Eos,
+    Limit,
+    Word,
+}
+
+/// The fields of an answer that are wanted.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Chosen {
+    All(Box<NativeAnswer>),
+    /// With `response_fields`.
+    Some(Map<String, Value>),
+}
+
+/// An object, or a list of them for several prompts or choices.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "NativeAnswers")]
+enum Answered {
+    One(Chosen),
+    All(Vec<Chosen>),
+}
+
+/// A piece of an answer that goes on.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct NativePiece {
+    index: usize,
+    content: String,
+    tokens: Vec<u32>,
+    #[schemars(extend("const" = false))]
+    stop: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_predicted: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_evaluated: Option<usize>,
+    /// With `return_progress`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_progress: Option<Progress>,
+    /// With `n_probs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_probabilities: Option<Vec<TokenLogprob>>,
+    /// With `timings_per_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+/// A piece of a streamed answer; the last has no text.
+enum Piece {
+    More(NativePiece),
+    Last(Box<NativeAnswer>),
+}
+
+impl Piece {
+    fn index(&self) -> usize {
+        match self {
+            Self::More(piece) => piece.index,
+            Self::Last(answer) => answer.index,
+        }
+    }
+}
+
+/// A piece as it is shown.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "NativePiece")]
+enum Shown {
+    More(NativePiece),
+    Last(Chosen),
+}
+
+/// What the pieces of a choice have told.
+struct Whole {
+    content: String,
+    /// `None` if tokens are not wanted.
+    tokens: Option<Vec<u32>>,
+    probabilities: Option<Vec<TokenLogprob>>,
+    ended: Option<Box<NativeAnswer>>,
+}
+
+impl Whole {
+    fn add(&mut self, piece: Piece) {
+        match piece {
+            Piece::More(piece) => {
+                self.content += &piece.content;
+                if let Some(tokens) = &mut self.tokens {
+                    tokens.extend(piece.tokens);
+                }
+                if let (Some(all), Some(more)) = (&mut self.probabilities, piece.completion_probabilities) {
+                    all.extend(more);
+                }
+            }
+            Piece::Last(mut answer) => {
+                answer.content = std::mem::take(&mut self.content);
+                answer.has_new_line = answer.content.contains('\n');
+                answer.tokens = self.tokens.take().unwrap_or_default();
+                answer.completion_probabilities = self.probabilities.take();
+                self.ended = Some(answer);
+            }
+        }
+    }
 }
 
 impl ParsedRequest {
-    /// The answer of a choice that has ended; with `whole` its text and all tokens.
-    fn last(&self, served: &Served, index: usize, choice: &Choice, whole: bool) -> Value {
+    /// A choice without a piece.
+    fn whole(&self) -> Whole {
+        let shows_probabilities = !self.evaluate_only && self.job.options.logprobs.is_some();
+        Whole {
+            content: String::new(),
+            tokens: self.return_tokens.then(Vec::new),
+            probabilities: shows_probabilities.then(Vec::new),
+            ended: None,
+        }
+    }
+
+    /// The last piece of a choice: its answer without what the pieces before it have told.
+    fn last(&self, served: &Served, index: usize, choice: &Choice) -> NativeAnswer {
         let stats = &choice.stats;
-        let shown = whole && !self.evaluate_only;
         let (stop_type, stopping_word) = match choice.end {
-            Some(StopReason::EndOfText) => ("eos", ""),
+            Some(StopReason::EndOfText) => (StopType::Eos, ""),
             Some(StopReason::StopString) => {
-                ("word", choice.stopping_word(&self.job.options.stop).unwrap_or_default())
+                (StopType::Word, choice.stopping_word(&self.job.options.stop).unwrap_or_default())
             }
-            Some(StopReason::Limit | StopReason::ContextFull) => ("limit", ""),
-            _ => ("none", ""),
+            Some(StopReason::Limit | StopReason::ContextFull) => (StopType::Limit, ""),
+            _ => (StopType::None, ""),
         };
-        let text = if shown { choice.text.as_str() } else { "" };
-        let ids: Vec<u32> = match shown && self.return_tokens {
-            true => choice.tokens.iter().map(|token| token.id).collect(),
-            false => Vec::new(),
-        };
-        let mut answer = json!({
-            "index": index,
-            "content": text,
-            "tokens": ids,
-            "id_slot": choice.slot,
-            "stop": true,
-            "model": served.name,
-            "tokens_predicted": if self.evaluate_only { 0 } else { stats.generated_tokens },
-            "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": settings(&self.job.options, served),
-            "prompt": self.prompts[index / self.job.n],
-            "has_new_line": text.contains('\n'),
-            "truncated": false,
-            "stop_type": stop_type,
-            "stopping_word": stopping_word,
-            "tokens_cached": stats.prompt_tokens + stats.generated_tokens,
-            "timings": timings(stats),
-        });
-        if shown && self.job.options.logprobs.is_some() {
-            answer["completion_probabilities"] = self.probabilities(served, &choice.tokens);
+        NativeAnswer {
+            index,
+            content: String::new(),
+            tokens: Vec::new(),
+            id_slot: choice.slot,
+            stop: true,
+            model: served.name.clone(),
+            tokens_predicted: if self.evaluate_only { 0 } else { stats.generated_tokens },
+            tokens_evaluated: stats.prompt_tokens,
+            generation_settings: Settings::new(&self.job.options, served),
+            prompt: self.prompts[index / self.job.n].clone(),
+            has_new_line: false,
+            truncated: false,
+            stop_type,
+            stopping_word: stopping_word.to_owned(),
+            tokens_cached: stats.prompt_tokens + stats.generated_tokens,
+            timings: Timings::from(stats),
+            completion_probabilities: None,
         }
-        self.chosen(answer)
     }
 
-    fn probabilities(&self, served: &Served, tokens: &[sterna_engine::PickedToken]) -> Value {
-        let entries = tokens.iter().filter_map(|token| logprob_entry(served.tokenizer(), token));
-        entries.map(|entry| if self.probabilities { as_probabilities(entry) } else { entry }).collect()
+    fn probabilities(&self, served: &Served, tokens: &[PickedToken]) -> Vec<TokenLogprob> {
+        let entries = tokens.iter().filter_map(|token| TokenLogprob::picked(served.tokenizer(), token));
+        entries.map(|entry| if self.probabilities { entry.as_probability() } else { entry }).collect()
     }
 
-    /// The fields that are wanted: `a/b` is field `b` of field `a`, under the name `b`.
-    fn chosen(&self, answer: Value) -> Value {
+    /// The fields that are wanted: `a/b` is field `b` of field `a`, under the name `a/b`.
+    fn chosen(&self, answer: Box<NativeAnswer>) -> Chosen {
         if self.response_fields.is_empty() {
-            return answer;
+            return Chosen::All(answer);
         }
-        let mut chosen = Map::new();
-        for path in &self.response_fields {
-            if let Some(value) = answer.pointer(&format!("/{path}")) {
-                chosen.insert(path.clone(), value.clone());
-            }
-        }
-        chosen.into()
+        let answer = serde_json::to_value(answer).expect("types of answers have texts as keys");
+        let field = |path: &String| Some((path.clone(), answer.pointer(&format!("/{path}"))?.clone()));
+        Chosen::Some(self.response_fields.iter().filter_map(field).collect())
     }
 }
 
 /// Settings of generation, in llama-server's words.
-pub fn settings(options: &GenerateOptions, served: &Served) -> Value {
-    let o = &options.sampler;
-    let biases: Vec<Value> = o
-        .logit_bias
-        .iter()
-        .map(|(token, bias)| match bias.is_finite() {
-            true => json!({ "token": token, "bias": bias }),
-            false => json!({ "token": token, "bias": false }),
-        })
-        .collect();
-    let n_predict = options.max_tokens.map_or(-1, |max| max as i64);
-    json!({
-        "n_ctx": served.n_ctx(),
-        "n_predict": n_predict,
-        "max_tokens": n_predict,
-        "seed": o.seed,
-        "temperature": o.temperature,
-        "top_k": o.top_k,
-        "top_p": o.top_p,
-        "min_p": o.min_p,
-        "typical_p": o.typical_p,
-        "repeat_last_n": o.repeat_last_n,
-        "repeat_penalty": o.repeat_penalty,
-        "presence_penalty": o.presence_penalty,
-        "frequency_penalty": o.frequency_penalty,
-        "stop": options.stop,
-        "ignore_eos": options.ignore_eos,
-        "logit_bias": biases,
-        "n_probs": options.logprobs.unwrap_or(0),
-        "samplers": ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"],
-        "grammar": "",
-    })
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "GenerationSettings")]
+pub struct Settings {
+    n_ctx: usize,
+    n_predict: i64,
+    max_tokens: i64,
+    seed: Option<u64>,
+    temperature: f64,
+    top_k: u32,
+    top_p: f64,
+    min_p: f64,
+    typical_p: f64,
+    repeat_last_n: usize,
+    repeat_penalty: f64,
+    presence_penalty: f64,
+    frequency_penalty: f64,
+    stop: Vec<String>,
+    ignore_eos: bool,
+    logit_bias: Vec<TokenBias>,
+    n_probs: usize,
+    samplers: [&'static str; 6],
+    grammar: &'static str,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct TokenBias {
+    token: u32,
+    bias: Bias,
+}
+
+/// A bias, or false for a token that is never picked.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Bias {
+    Finite(f64),
+    Never(bool),
+}
+
+impl Settings {
+    /// Settings as the server understood them.
+    pub fn new(options: &GenerateOptions, served: &Served) -> Self {
+        let o = &options.sampler;
+        let bias = |&(token, bias): &(u32, f32)| {
+            let bias = if bias.is_finite() { Bias::Finite(bias.into()) } else { Bias::Never(false) };
+            TokenBias { token, bias }
+        };
+        let n_predict = options.max_tokens.map_or(-1, |max| max as i64);
+        Self {
+            n_ctx: served.n_ctx(),
+            n_predict,
+            max_tokens: n_predict,
+            seed: o.seed,
+            temperature: o.temperature.into(),
+            top_k: o.top_k,
+            top_p: o.top_p.into(),
+            min_p: o.min_p.into(),
+            typical_p: o.typical_p.into(),
+            repeat_last_n: o.repeat_last_n,
+            repeat_penalty: o.repeat_penalty.into(),
+            presence_penalty: o.presence_penalty.into(),
+            frequency_penalty: o.frequency_penalty.into(),
+            stop: options.stop.clone(),
+            ignore_eos: options.ignore_eos,
+            logit_bias: o.logit_bias.iter().map(bias).collect(),
+            n_probs: options.logprobs.unwrap_or(0),
+            samplers: ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"],
+            grammar: "",
+        }
+    }
 }
 
 /// The answer in pieces.
@@ -197,24 +369,32 @@ struct Pieces {
 }
 
 impl Encoder for Pieces {
-    fn begin(&mut self, _: &mut Out) {}
+    type Piece = Piece;
 
-    fn update(&mut self, update: Update, out: &mut Out) {
+    fn begin(&mut self, _: &mut Vec<Piece>) {}
+
+    fn update(&mut self, update: Update, pieces: &mut Vec<Piece>) {
+        let piece = |index, content, tokens| NativePiece {
+            index,
+            content,
+            tokens,
+            stop: false,
+            tokens_predicted: None,
+            tokens_evaluated: None,
+            prompt_progress: None,
+            completion_probabilities: None,
+            timings: None,
+        };
+        let timings = |stats: &Stats| self.parsed.timings_per_token.then(|| Timings::from(stats));
         let (index, event, stats) = match update {
             Update::Progress { choice, total, cached, processed, time } => {
-                let mut piece = json!({
-                    "index": choice, "content": "", "tokens": [], "stop": false,
-                    "prompt_progress": {
-                        "total": total, "cache": cached, "processed": processed,
-                        "time_ms": time.as_millis() as u64,
-                    },
-                });
-                if self.parsed.timings_per_token {
-                    let (prompt_tokens, cached_tokens, prompt_time) = (processed, cached, time);
-                    let stats = Stats { prompt_tokens, cached_tokens, prompt_time, ..Stats::default() };
-                    piece["timings"] = timings(&stats);
-                }
-                return out.data(&piece);
+                let (prompt_tokens, cached_tokens, prompt_time) = (processed, cached, time);
+                let stats = Stats { prompt_tokens, cached_tokens, prompt_time, ..Stats::default() };
+                return pieces.push(Piece::More(NativePiece {
+                    prompt_progress: Some(Progress::new(total, cached, processed, time)),
+                    timings: timings(&stats),
+                    ..piece(choice, String::new(), Vec::new())
+                }));
             }
             Update::Scores { .. } => return,
             Update::Event { choice, event, stats, slot, .. } => {
@@ -222,30 +402,34 @@ impl Encoder for Pieces {
                 (choice, event, stats)
             }
         };
-        let token = self.choices[index].take(&event, stats, false);
+        let token = self.choices[index].take(&event, stats);
         let served = &self.model.served;
         if !self.parsed.evaluate_only && (token.is_some() || !event.text.is_empty()) {
-            let ids: Vec<u32> = token.iter().map(|token| token.id).collect();
-            let mut piece = json!({
-                "index": index, "content": event.text, "tokens": ids, "stop": false,
-                "tokens_predicted": stats.generated_tokens, "tokens_evaluated": stats.prompt_tokens,
-            });
-            if self.parsed.job.options.logprobs.is_some() {
-                piece["completion_probabilities"] = self.parsed.probabilities(served, token.as_slice());
-            }
-            if self.parsed.timings_per_token {
-                piece["timings"] = timings(&stats);
-            }
-            out.data(&piece);
+            let has_probabilities = self.parsed.job.options.logprobs.is_some();
+            let probabilities = || self.parsed.probabilities(served, token.as_slice());
+            pieces.push(Piece::More(NativePiece {
+                tokens_predicted: Some(stats.generated_tokens),
+                tokens_evaluated: Some(stats.prompt_tokens),
+                completion_probabilities: has_probabilities.then(probabilities),
+                timings: timings(&stats),
+                ..piece(index, event.text, token.iter().map(|token| token.id).collect())
+            }));
         }
         if event.end.is_some() {
-            out.data(&self.parsed.last(served, index, &self.choices[index], false));
+            pieces.push(Piece::Last(Box::new(self.parsed.last(served, index, &self.choices[index]))));
         }
+    }
+
+    fn end(&mut self, _: &mut Vec<Piece>) {}
+
+    fn write(&mut self, piece: Piece, out: &mut Out) {
+        out.data(&match piece {
+            Piece::More(piece) => Shown::More(piece),
+            Piece::Last(answer) => Shown::Last(self.parsed.chosen(answer)),
+        });
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut Out) {
         out.data(&Family::OpenAi.error_body(error));
     }
-
-    fn end(&mut self, _: &mut Out) {}
 }

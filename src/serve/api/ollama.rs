@@ -1,23 +1,26 @@
 //! Ollama's API: lines of JSON, streamed unless the request says otherwise.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::routing::delete;
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
-use crate::answer::{collect, logprob_entry};
+use crate::answer::TokenLogprob;
 use crate::app::{App, now};
 use crate::blocks::{Block, Change, Kind as Part, Reader};
 use crate::constraints::{Constraints, schema};
-use crate::details::details;
+use crate::details::Details;
 use crate::error::ApiError;
 use crate::family::Family;
 use crate::fields::Fields;
 use crate::http::json::json;
-use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
 use crate::messages::{self, ChatPrompt, Thinking};
@@ -28,25 +31,27 @@ use crate::tool_config::ToolConfig;
 use sterna_engine::{GenerateOptions, PickedToken, Stats};
 use sterna_grammar::Source;
 use sterna_tokenizer::Special;
-use sterna_tokenizer::chat::{Message, Prompt};
+use sterna_tokenizer::chat::{self, Prompt};
 use sterna_tools::ParserOptions;
 
 /// Clients compare it with the version that brought what they need.
 const VERSION: &str = "0.12.0";
 
 pub fn add(to: &mut Endpoints) {
-    let version = async || json(&json!({ "version": VERSION }));
-    let operation = Operation::new("The version of ollama's API").answer::<Map<String, Value>>();
+    let version = async || json(&Version { version: VERSION });
+    let operation = Operation::new("The version of ollama's API").answer::<Version>();
     to.get(&["/api/version"], version, &operation);
-    let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Map<String, Value>>();
+    let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Models>();
     to.get(&["/api/tags"], tags, &operation("The models"));
     to.get(&["/api/ps"], ps, &operation("The models that are loaded"));
-    let operation = Operation::new("The model").body("ModelName").answer::<Map<String, Value>>();
+    let operation = Operation::new("The model").body("ModelName").answer::<Shown>();
     to.post(&["/api/show"], show, &operation);
     let operation = Operation::new("A message of the assistant, as ollama has it").body("OllamaChatRequest");
-    to.post(&["/api/chat"], chat, &operation.answer_named("OllamaChatAnswer").lines());
+    let operation = operation.answer::<Line<ChatSays>>().lines::<Line<ChatSays>>();
+    to.post(&["/api/chat"], chat, &operation);
     let operation = Operation::new("Text behind a prompt, as ollama has it").body("OllamaGenerateRequest");
-    to.post(&["/api/generate"], generate, &operation.answer::<Map<String, Value>>().lines());
+    let operation = operation.answer::<Line<GenerateSays>>().lines::<Line<GenerateSays>>();
+    to.post(&["/api/generate"], generate, &operation);
 
     let not_here = async || ApiError::not_here("models are chosen when the server is started");
     let no_embeddings =
@@ -61,16 +66,71 @@ pub fn add(to: &mut Endpoints) {
     to.add("delete", &["/api/delete"], &delete(not_here), &operation);
 }
 
-fn entry(served: &Served) -> Value {
-    json!({
-        "name": served.name,
-        "model": served.name,
-        "modified_at": time(served.created),
-        "size": served.engine.plan().weights_bytes,
-        "digest": "",
-        "details": details(Some(served)),
-        "capabilities": capabilities(served),
-    })
+/// The version of ollama's API.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Version {
+    version: &'static str,
+}
+
+/// Models.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModels")]
+struct Models {
+    models: Vec<Entry>,
+}
+
+/// A model.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Entry {
+    name: String,
+    model: String,
+    modified_at: String,
+    /// Bytes of its weights, or of its file.
+    size: u64,
+    digest: &'static str,
+    details: Details,
+    /// Of a model that is loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capabilities: Option<Vec<&'static str>>,
+    #[serde(flatten)]
+    loaded: Option<LoadedEntry>,
+}
+
+/// Fields of a model in the list of those that are loaded.
+#[derive(Serialize, JsonSchema)]
+struct LoadedEntry {
+    size_vram: u64,
+    context_length: usize,
+    expires_at: String,
+}
+
+/// A model in full.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OllamaModel")]
+struct Shown {
+    modelfile: &'static str,
+    parameters: &'static str,
+    template: String,
+    details: Details,
+    /// Metadata of its file, by their names.
+    model_info: Map<String, Value>,
+    capabilities: Vec<&'static str>,
+    modified_at: String,
+}
+
+fn entry(served: &Served) -> Entry {
+    Entry {
+        name: served.name.clone(),
+        model: served.name.clone(),
+        modified_at: time(served.created),
+        size: served.engine.plan().weights_bytes,
+        digest: "",
+        details: Details::new(Some(served)),
+        capabilities: Some(capabilities(served)),
+        loaded: None,
+    }
 }
 
 /// Abilities by which clients offer tools, and a switch for thoughts.
@@ -85,16 +145,18 @@ async fn tags(State(app): State<Arc<App>>) -> Answer {
     let models = app.models.list();
     let entries = models.iter().map(|(source, _, instance)| match instance {
         Some(instance) => entry(&instance.served),
-        None => json!({
-            "name": source.name,
-            "model": source.name,
-            "modified_at": time(app.started),
-            "size": source.file_bytes,
-            "digest": "",
-            "details": details(None),
-        }),
+        None => Entry {
+            name: source.name.clone(),
+            model: source.name.clone(),
+            modified_at: time(app.started),
+            size: source.file_bytes,
+            digest: "",
+            details: Details::new(None),
+            capabilities: None,
+            loaded: None,
+        },
     });
-    Ok(json(&json!({ "models": entries.collect::<Value>() })))
+    Ok(json(&Models { models: entries.collect() }))
 }
 
 async fn ps(State(app): State<Arc<App>>) -> Answer {
@@ -103,13 +165,11 @@ async fn ps(State(app): State<Arc<App>>) -> Answer {
     let loaded = models.iter().filter_map(|(.., instance)| instance.as_ref());
     let entries = loaded.map(|instance| {
         let served = &instance.served;
-        let mut entry = entry(served);
-        entry["size_vram"] = 0.into();
-        entry["context_length"] = served.n_ctx().into();
-        entry["expires_at"] = time(now() + 86_400).into();
-        entry
+        let expires_at = time(now() + 86_400);
+        let loaded = LoadedEntry { size_vram: 0, context_length: served.n_ctx(), expires_at };
+        Entry { loaded: Some(loaded), ..entry(served) }
     });
-    Ok(json(&json!({ "models": entries.collect::<Value>() })))
+    Ok(json(&Models { models: entries.collect() }))
 }
 
 async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
@@ -123,16 +183,15 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     info.insert(of("context_length"), hyper.n_ctx_train.into());
     info.insert(of("embedding_length"), hyper.dim.into());
     info.insert(of("block_count"), hyper.n_layers.into());
-    let template = if served.chats() { served.template.source() } else { "" };
-    Ok(json(&json!({
-        "modelfile": "",
-        "parameters": "",
-        "template": template,
-        "details": details(Some(served)),
-        "model_info": info,
-        "capabilities": capabilities(served),
-        "modified_at": time(served.created),
-    })))
+    Ok(json(&Shown {
+        modelfile: "",
+        parameters: "",
+        template: if served.chats() { served.template.source().to_owned() } else { String::new() },
+        details: Details::new(Some(served)),
+        model_info: info,
+        capabilities: capabilities(served),
+        modified_at: time(served.created),
+    }))
 }
 
 /// One of the two endpoints.
@@ -144,7 +203,6 @@ enum Kind {
 
 /// A parsed request.
 struct ParsedRequest {
-    kind: Kind,
     /// `None` only loads the model, or unloads it.
     job: Option<Job>,
     reading: ParserOptions,
@@ -176,7 +234,7 @@ impl ParsedRequest {
             prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
         // Without a prompt it is told how long to stay loaded: not at all, for one that can be loaded again.
         let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.get("keep_alive"));
-        Ok(Self { kind, job, reading, unloads, stream, logprobs })
+        Ok(Self { job, reading, unloads, stream, logprobs })
     }
 }
 
@@ -283,9 +341,9 @@ fn generate_prompt(
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }
     let system = fields.text("system")?.filter(|system| !system.is_empty());
-    let mut messages: Vec<Message> =
-        system.map(|system| Message::new("system", system)).into_iter().collect();
-    messages.push(Message::new("user", text));
+    let mut messages: Vec<chat::Message> =
+        system.map(|system| chat::Message::new("system", system)).into_iter().collect();
+    messages.push(chat::Message::new("user", text));
     let extras = messages::extras(fields, thinking)?;
     let chat = ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras };
     let (mut ids, reading) = read.turn(served, chat, &constraints, generation)?;
@@ -297,125 +355,237 @@ fn generate_prompt(
 }
 
 async fn chat(State(app): State<Arc<App>>, request: Request) -> Answer {
-    respond(&app, request, Kind::Chat).await
+    respond::<ChatSays>(&app, request).await
 }
 
 async fn generate(State(app): State<Arc<App>>, request: Request) -> Answer {
-    respond(&app, request, Kind::Generate).await
+    respond::<GenerateSays>(&app, request).await
 }
 
-async fn respond(app: &Arc<App>, request: Request, kind: Kind) -> Answer {
+async fn respond<S: Says>(app: &Arc<App>, request: Request) -> Answer {
     let read = Read::of(app, request).await?;
     let (model, at) = (Arc::clone(&read.model), read.at);
-    let parsed = read.work(move |read, served| ParsedRequest::of(kind, read, served)).await?;
+    let parsed = read.work(move |read, served| ParsedRequest::of(S::KIND, read, served)).await?;
     let reader = Reader::new(parsed.reading.clone());
-    let mut lines = Lines { model, parsed, reader, tokens: Vec::new() };
+    let mut lines = Lines { model, parsed, reader, tokens: Vec::new(), form: PhantomData::<S> };
     let Some(job) = lines.parsed.job.clone() else {
-        let mut line = lines.line(Vec::new());
-        line["done"] = true.into();
-        line["done_reason"] = if lines.parsed.unloads { "unload" } else { "load" }.into();
+        let reason = if lines.parsed.unloads { DoneReason::Unload } else { DoneReason::Load };
         if lines.parsed.unloads {
             app.models.unload(at);
         }
-        return Ok(json(&line));
+        let line = lines.line(Message::default());
+        return Ok(json(&Line { done: true, done_reason: Some(reason), ..line }));
     };
     let handle = app.begin(&lines.model, job)?;
     if lines.parsed.stream {
         return answer(&app.options, handle, Framing::Lines, app.options.ping, lines).await;
     }
-    let mut choices = collect(handle, 1).await?;
-    lines.reader = Reader::of(lines.parsed.reading.clone(), choices.swap_remove(0));
-    lines.tokens = std::mem::take(&mut lines.reader.choice.tokens);
-    let calls: Vec<Value> = lines.reader.blocks().iter().filter_map(call).collect();
-    let mut said = vec![("content", lines.reader.text().into())];
-    let thoughts = lines.reader.thoughts();
-    if !thoughts.is_empty() {
-        said.push(("thinking", thoughts.into()));
+    // What was said stands in the reader.
+    fold(handle, &mut lines, |_| ()).await?;
+    let reader = &lines.reader;
+    let said = Message {
+        content: reader.text(),
+        thinking: reader.thoughts(),
+        tool_calls: reader.blocks().iter().filter_map(call).collect(),
+        ..Message::default()
+    };
+    let logprobs = lines.parsed.logprobs.then(|| lines.logprobs(&lines.tokens));
+    Ok(json(&Line { logprobs, ..lines.last(said) }))
+}
+
+/// A line: the whole answer, or a piece of it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Ollama{S}Answer")]
+struct Line<S> {
+    model: String,
+    #[schemars(extend("format" = "date-time"))]
+    created_at: String,
+    done: bool,
+    #[serde(flatten)]
+    says: S,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done_reason: Option<DoneReason>,
+    #[serde(flatten)]
+    counts: Option<Counts>,
+    /// Tokens of the prompt and the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<Vec<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logprobs: Option<Vec<TokenLogprob>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+#[serde(rename_all = "snake_case")]
+enum DoneReason {
+    Stop,
+    Length,
+    Load,
+    Unload,
+}
+
+/// Counts, and times in ns, of an answer that has ended.
+#[derive(Serialize, JsonSchema)]
+struct Counts {
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+    prompt_eval_duration: u64,
+    eval_count: usize,
+    eval_duration: u64,
+}
+
+/// The form of what is said in a line.
+trait Says: Serialize + JsonSchema + From<Message> + Send + 'static {
+    const KIND: Kind;
+}
+
+/// A message.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Chat")]
+struct ChatSays {
+    message: Message,
+}
+
+/// A text.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Generate")]
+struct GenerateSays {
+    response: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    thinking: String,
+}
+
+impl Says for ChatSays {
+    const KIND: Kind = Kind::Chat;
+}
+
+impl Says for GenerateSays {
+    const KIND: Kind = Kind::Generate;
+}
+
+impl From<Message> for ChatSays {
+    fn from(message: Message) -> Self {
+        Self { message }
     }
-    if !calls.is_empty() {
-        said.push(("tool_calls", calls.into()));
+}
+
+impl From<Message> for GenerateSays {
+    fn from(message: Message) -> Self {
+        Self { response: message.content, thinking: message.thinking }
     }
-    let mut last = lines.last(said);
-    if lines.parsed.logprobs {
-        last["logprobs"] = lines.logprobs(&lines.tokens);
+}
+
+/// A message, or a part of one.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Message {
+    #[schemars(extend("const" = "assistant"))]
+    role: &'static str,
+    content: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    thinking: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<Call>,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        Self { role: "assistant", content: String::new(), thinking: String::new(), tool_calls: Vec::new() }
     }
-    Ok(json(&last))
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Call {
+    id: String,
+    function: Function,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Function {
+    index: usize,
+    name: String,
+    arguments: Map<String, Value>,
 }
 
 /// A call that can be run; `None` for other blocks.
-fn call(block: &Block) -> Option<Value> {
+fn call(block: &Block) -> Option<Call> {
     let Part::Call { index, id, name } = &block.kind else { return None };
-    let arguments = block.arguments()?;
-    Some(json!({ "id": id, "function": { "index": index, "name": name, "arguments": arguments } }))
+    let function = Function { index: *index, name: name.clone(), arguments: block.arguments()? };
+    Some(Call { id: id.clone(), function })
 }
 
-/// Parts of a message, by their names.
-type Said = Vec<(&'static str, Value)>;
-
 /// The answer as lines.
-struct Lines {
+struct Lines<S> {
     model: Arc<Instance>,
     parsed: ParsedRequest,
     reader: Reader,
     /// Tokens of the answer.
     tokens: Vec<PickedToken>,
+    form: PhantomData<S>,
 }
 
-impl Lines {
-    fn line(&self, said: Said) -> Value {
-        let mut line = json!({ "model": self.model.served.name, "created_at": time(now()), "done": false });
-        match self.parsed.kind {
-            Kind::Chat => {
-                line["message"] = json!({ "role": "assistant", "content": "" });
-                said.into_iter().for_each(|(name, value)| line["message"][name] = value);
-            }
-            Kind::Generate => {
-                line["response"] = "".into();
-                let name = |name| if name == "content" { "response" } else { name };
-                said.into_iter().for_each(|(key, value)| line[name(key)] = value);
-            }
+impl<S: Says> Lines<S> {
+    fn line(&self, said: Message) -> Line<S> {
+        Line {
+            model: self.model.served.name.clone(),
+            created_at: time(now()),
+            done: false,
+            says: said.into(),
+            done_reason: None,
+            counts: None,
+            context: None,
+            logprobs: None,
         }
-        line
     }
 
-    fn last(&self, said: Said) -> Value {
+    fn last(&self, said: Message) -> Line<S> {
         let stats = self.reader.choice.stats;
         let Stats { prompt_tokens, prompt_time, generated_tokens, generate_time, .. } = stats;
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let mut line = self.line(said);
-        line["done"] = true.into();
-        line["done_reason"] = if self.reader.is_whole() { "stop" } else { "length" }.into();
-        line["total_duration"] = ns(prompt_time + generate_time).into();
-        line["load_duration"] = 0.into();
-        line["prompt_eval_count"] = prompt_tokens.into();
-        line["prompt_eval_duration"] = ns(prompt_time).into();
-        line["eval_count"] = generated_tokens.into();
-        line["eval_duration"] = ns(generate_time).into();
-        if self.parsed.kind == Kind::Generate {
-            let prompt = self.parsed.job.iter().flat_map(|job| &job.prompts[0]);
-            let context = prompt.copied().chain(self.tokens.iter().map(|token| token.id));
-            line["context"] = context.collect::<Vec<u32>>().into();
+        let prompt = self.parsed.job.iter().flat_map(|job| &job.prompts[0]);
+        let context = prompt.copied().chain(self.tokens.iter().map(|token| token.id));
+        Line {
+            done: true,
+            done_reason: Some(if self.reader.is_whole() { DoneReason::Stop } else { DoneReason::Length }),
+            counts: Some(Counts {
+                total_duration: ns(prompt_time + generate_time),
+                load_duration: 0,
+                prompt_eval_count: prompt_tokens,
+                prompt_eval_duration: ns(prompt_time),
+                eval_count: generated_tokens,
+                eval_duration: ns(generate_time),
+            }),
+            context: (S::KIND == Kind::Generate).then(|| context.collect()),
+            ..self.line(said)
         }
-        line
     }
 
-    fn logprobs(&self, tokens: &[PickedToken]) -> Value {
+    fn logprobs(&self, tokens: &[PickedToken]) -> Vec<TokenLogprob> {
         let tokenizer = self.model.served.tokenizer();
-        tokens.iter().filter_map(|token| logprob_entry(tokenizer, token)).collect()
+        tokens.iter().filter_map(|token| TokenLogprob::picked(tokenizer, token)).collect()
     }
 }
 
-impl Encoder for Lines {
-    fn begin(&mut self, _: &mut Out) {}
+impl<S: Says> Encoder for Lines<S> {
+    type Piece = Line<S>;
 
-    fn update(&mut self, update: Update, out: &mut Out) {
+    fn begin(&mut self, _: &mut Vec<Line<S>>) {}
+
+    fn update(&mut self, update: Update, lines: &mut Vec<Line<S>>) {
         let Update::Event { event, stats, .. } = update else { return };
-        let mut said: Said = Vec::new();
+        let mut said: Vec<Message> = Vec::new();
         let token = self.reader.take(&event, stats, |_, block, change| match (change, &block.kind) {
-            (Change::More(text), Part::Text) => said.push(("content", text.into())),
-            (Change::More(text), Part::Thoughts) => said.push(("thinking", text.into())),
+            (Change::More(text), Part::Text) => {
+                said.push(Message { content: text.to_owned(), ..Message::default() });
+            }
+            (Change::More(text), Part::Thoughts) => {
+                said.push(Message { thinking: text.to_owned(), ..Message::default() });
+            }
             (Change::Ended, Part::Call { .. }) => {
-                said.extend(call(block).map(|call| ("tool_calls", json!([call]))));
+                said.extend(call(block).map(|call| Message { tool_calls: vec![call], ..Message::default() }));
             }
             _ => {}
         });
@@ -423,24 +593,26 @@ impl Encoder for Lines {
         let with_logprobs = self.parsed.logprobs && token.is_some();
         if said.is_empty() && with_logprobs {
             // A token without text of its own still has its log-probabilities.
-            said.push(("content", "".into()));
+            said.push(Message::default());
         }
         for (at, part) in said.into_iter().enumerate() {
-            let mut line = self.line(vec![part]);
-            if with_logprobs {
-                line["logprobs"] = self.logprobs(if at == 0 { token.as_slice() } else { &[] });
-            }
-            out.line(&line);
+            let tokens = if at == 0 { token.as_slice() } else { &[] };
+            let logprobs = with_logprobs.then(|| self.logprobs(tokens));
+            lines.push(Line { logprobs, ..self.line(part) });
         }
+    }
+
+    fn end(&mut self, lines: &mut Vec<Line<S>>) {
+        self.reader.end(|_, _, _| ());
+        lines.push(self.last(Message::default()));
+    }
+
+    fn write(&mut self, line: Line<S>, out: &mut Out) {
+        out.line(&line);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut Out) {
         out.line(&Family::Ollama.error_body(error));
-    }
-
-    fn end(&mut self, out: &mut Out) {
-        self.reader.end(|_, _, _| ());
-        out.line(&self.last(Vec::new()));
     }
 }
 

@@ -31,16 +31,7 @@ const ERRORS: &[(u16, &str)] = &[
     (503, "The model is being loaded, or the server ends."),
 ];
 
-/// Schema of an answer: of a type, or the one of that name in `openapi.json`.
-enum Answered {
-    Type(fn(&mut SchemaGenerator) -> Schema),
-    Named(&'static str),
-}
-
-/// A reference to a schema.
-fn reference(name: &str) -> Value {
-    json!({ "$ref": format!("#/components/schemas/{name}") })
-}
+type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 /// Description of an endpoint.
 pub struct Operation {
@@ -49,8 +40,9 @@ pub struct Operation {
     body: Option<(Value, bool)>,
     parameters: Vec<Value>,
     /// Media type of the answer, and its schema.
-    answer: Option<(&'static str, Answered)>,
-    stream: Option<(&'static str, Value)>,
+    answer: Option<(&'static str, SchemaOf)>,
+    /// Media type of a streamed answer, and the schema of its pieces.
+    stream: Option<(&'static str, SchemaOf)>,
     errors: Vec<u16>,
     needs_key: bool,
 }
@@ -71,7 +63,7 @@ impl Operation {
 
     /// It reads a body, which has the schema of that name in `openapi.json`.
     pub fn body(self, name: &str) -> Self {
-        let body = Some((reference(name), true));
+        let body = Some((json!({ "$ref": format!("#/components/schemas/{name}") }), true));
         Self { body, ..self }.fails(&[400, 404, 408, 413, 500, 503])
     }
 
@@ -97,30 +89,24 @@ impl Operation {
 
     /// It answers with JSON of the type `T`.
     pub fn answer<T: JsonSchema>(self) -> Self {
-        let answer = Answered::Type(|schemas| schemas.subschema_for::<T>());
-        Self { answer: Some(("application/json", answer)), ..self }
-    }
-
-    /// It answers with JSON that has the schema of that name in `openapi.json`.
-    pub fn answer_named(self, name: &'static str) -> Self {
-        Self { answer: Some(("application/json", Answered::Named(name))), ..self }
+        Self { answer: Some(("application/json", |schemas| schemas.subschema_for::<T>())), ..self }
     }
 
     /// It answers with text.
     pub fn text(self) -> Self {
-        let answer = Answered::Type(|schemas| schemas.subschema_for::<String>());
-        Self { answer: Some(("text/plain", answer)), ..self }
+        Self { answer: Some(("text/plain", |schemas| schemas.subschema_for::<String>())), ..self }
     }
 
-    /// It generates text, and streams it on request: as server-sent events.
-    pub fn events(self) -> Self {
-        Self { stream: Some(("text/event-stream", json!({}))), ..self }.fails(&[429])
+    /// It generates text, and streams it on request: as server-sent events, each with a `T` as its data.
+    pub fn events<T: JsonSchema>(self) -> Self {
+        Self { stream: Some(("text/event-stream", |schemas| schemas.subschema_for::<T>())), ..self }
+            .fails(&[429])
     }
 
-    /// It generates text, and streams it on request: as lines of JSON.
-    pub fn lines(self) -> Self {
-        let lines = json!({ "schema": { "type": "string" } });
-        Self { stream: Some(("application/x-ndjson", lines)), ..self }.fails(&[429])
+    /// It generates text, and streams it on request: as lines, each with a `T`.
+    pub fn lines<T: JsonSchema>(self) -> Self {
+        Self { stream: Some(("application/x-ndjson", |schemas| schemas.subschema_for::<T>())), ..self }
+            .fails(&[429])
     }
 
     /// It may fail with these statuses, too.
@@ -138,13 +124,16 @@ impl Operation {
 
     fn describe(&self, family: Family, schemas: &mut SchemaGenerator) -> Value {
         let mut responses = Map::new();
-        if let Some((media, answer)) = &self.answer {
-            let schema = match answer {
-                Answered::Type(schema) => schema(schemas).into(),
-                Answered::Named(name) => reference(name),
-            };
-            let mut content = Map::from_iter([((*media).to_owned(), json!({ "schema": schema }))]);
-            content.extend(self.stream.clone().map(|(media, schema)| (media.to_owned(), schema)));
+        if let Some((media, schema)) = self.answer {
+            let mut content = Map::from_iter([(media.to_owned(), json!({ "schema": schema(schemas) }))]);
+            if let Some((media, piece)) = self.stream {
+                // OpenAPI 3.2 has it as `itemSchema`.
+                let mut described = json!({ "x-itemSchema": piece(schemas) });
+                if media == "application/x-ndjson" {
+                    described["schema"] = json!({ "type": "string" });
+                }
+                content.insert(media.to_owned(), described);
+            }
             responses.insert("200".into(), json!({ "description": "The answer.", "content": content }));
         }
         for (status, _) in ERRORS.iter().filter(|(status, _)| self.errors.contains(status)) {

@@ -6,11 +6,13 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use hyper::header::HeaderValue;
 use hyper::{StatusCode, Uri};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::native::settings;
+use super::native::Settings;
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, BUILD, model_of_query, query};
+use super::{Answer, model_of_query, query};
+use crate::answer::BUILD;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::json::json;
@@ -19,17 +21,94 @@ use sterna_engine::GenerateOptions;
 
 pub fn add(to: &mut Endpoints) {
     let health_is = Operation::new("Whether the server answers").without_key().fails(&[500, 503]);
-    to.get(&["/health", "/v1/health"], health, &health_is.answer::<Map<String, Value>>());
+    to.get(&["/health", "/v1/health"], health, &health_is.answer::<Health>());
     let props_are = Operation::new("What the model and the server are").of_model().fails(&[500, 503]);
-    to.get(&["/props"], props, &props_are.answer::<Map<String, Value>>());
+    to.get(&["/props"], props, &props_are.answer::<Props>());
     let slots_are = Operation::new("What runs").of_model().fails(&[500, 501, 503]);
-    to.get(&["/slots"], slots, &slots_are.answer::<Vec<Map<String, Value>>>());
+    to.get(&["/slots"], slots, &slots_are.answer::<Vec<SlotState>>());
     to.get(&["/metrics"], metrics, &Operation::new("Counters for Prometheus").text().fails(&[501]));
 }
 
 async fn health(State(app): State<Arc<App>>) -> Answer {
     app.check()?;
-    Ok(json(&json!({ "status": "ok" })))
+    Ok(json(&Health { status: "ok" }))
+}
+
+/// The server answers.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Health {
+    #[schemars(extend("const" = "ok"))]
+    status: &'static str,
+}
+
+/// What the model and the server are.
+#[derive(Serialize, JsonSchema)]
+struct Props {
+    default_generation_settings: DefaultSettings,
+    total_slots: usize,
+    /// The name of the model: never a path.
+    model_path: String,
+    model_alias: String,
+    /// Empty of a model that was not made for turns: clients then offer to continue texts.
+    chat_template: String,
+    chat_template_source: TemplateSource,
+    chat_template_caps: TemplateCaps,
+    modalities: Modalities,
+    bos_token: String,
+    eos_token: String,
+    build_info: &'static str,
+    is_sleeping: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct DefaultSettings {
+    n_ctx: usize,
+    params: Settings,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct TemplateCaps {
+    supports_system_role: bool,
+    supports_tools: bool,
+    supports_tool_calls: bool,
+    supports_parallel_tool_calls: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Modalities {
+    vision: bool,
+    audio: bool,
+}
+
+/// A slot, and what runs in it.
+#[derive(Serialize, JsonSchema)]
+struct SlotState {
+    id: u32,
+    n_ctx: usize,
+    speculative: bool,
+    is_processing: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id_task: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_prompt_tokens: Option<usize>,
+    /// Tokens that are computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n_past: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_token: Option<[NextToken; 1]>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct NextToken {
+    has_next_token: bool,
+    n_decoded: usize,
+    /// Tokens that it may still generate; -1 if that is not limited.
+    n_remain: i64,
 }
 
 async fn props(State(app): State<Arc<App>>, uri: Uri) -> Answer {
@@ -44,35 +123,28 @@ async fn props(State(app): State<Arc<App>>, uri: Uri) -> Answer {
         max_tokens: app.options.max_tokens,
         ..GenerateOptions::default()
     };
-    let source = match served.template_source {
-        TemplateSource::Chosen => "chosen",
-        TemplateSource::File => "file",
-        TemplateSource::Fallback => "fallback",
-    };
-    Ok(json(&json!({
-        "default_generation_settings": {
-            "n_ctx": served.n_ctx(),
-            "params": settings(&options, served),
+    Ok(json(&Props {
+        default_generation_settings: DefaultSettings {
+            n_ctx: served.n_ctx(),
+            params: Settings::new(&options, served),
         },
-        "total_slots": served.n_slots(),
-        // Never a path of this machine.
-        "model_path": served.name,
-        "model_alias": served.name,
-        // A model that was not made for turns continues texts: clients offer that first.
-        "chat_template": if served.chats() { served.template.source() } else { "" },
-        "chat_template_source": source,
-        "chat_template_caps": {
-            "supports_system_role": served.abilities.system,
-            "supports_tools": served.abilities.tools,
-            "supports_tool_calls": served.abilities.calls,
-            "supports_parallel_tool_calls": served.abilities.parallel_calls,
+        total_slots: served.n_slots(),
+        model_path: served.name.clone(),
+        model_alias: served.name.clone(),
+        chat_template: if served.chats() { served.template.source().to_owned() } else { String::new() },
+        chat_template_source: served.template_source,
+        chat_template_caps: TemplateCaps {
+            supports_system_role: served.abilities.system,
+            supports_tools: served.abilities.tools,
+            supports_tool_calls: served.abilities.calls,
+            supports_parallel_tool_calls: served.abilities.parallel_calls,
         },
-        "modalities": { "vision": false, "audio": false },
-        "bos_token": spelled(tokenizer.bos()),
-        "eos_token": spelled(tokenizer.eos()),
-        "build_info": BUILD,
-        "is_sleeping": false,
-    })))
+        modalities: Modalities { vision: false, audio: false },
+        bos_token: spelled(tokenizer.bos()),
+        eos_token: spelled(tokenizer.eos()),
+        build_info: BUILD,
+        is_sleeping: false,
+    }))
 }
 
 async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
@@ -83,25 +155,21 @@ async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     let (served, snapshot) = (&model.served, model.status.snapshot());
     let slots = (0..served.n_slots() as u32).map(|id| {
         let slot = snapshot.slots.iter().find(|slot| slot.id == id);
-        let mut entry = json!({
-            "id": id,
-            "n_ctx": served.n_ctx(),
-            "speculative": false,
-            "is_processing": slot.is_some(),
-        });
-        if let Some(slot) = slot {
-            entry["id_task"] = slot.job.into();
-            entry["n_prompt_tokens"] = slot.n_prompt.into();
-            entry["n_past"] = slot.n_past.into();
-            entry["next_token"] = json!([{
-                "has_next_token": true,
-                "n_decoded": slot.n_generated,
-                "n_remain": slot.n_remaining.map_or(-1, |left| left as i64),
-            }]);
+        SlotState {
+            id,
+            n_ctx: served.n_ctx(),
+            speculative: false,
+            is_processing: slot.is_some(),
+            id_task: slot.map(|slot| slot.job),
+            n_prompt_tokens: slot.map(|slot| slot.n_prompt),
+            n_past: slot.map(|slot| slot.n_past),
+            next_token: slot.map(|slot| {
+                let n_remain = slot.n_remaining.map_or(-1, |left| left as i64);
+                [NextToken { has_next_token: true, n_decoded: slot.n_generated, n_remain }]
+            }),
         }
-        entry
     });
-    let slots: Vec<Value> = slots.collect();
+    let slots: Vec<SlotState> = slots.collect();
     if query(&uri, "fail_on_no_slot").as_deref() == Some("1") && snapshot.slots.len() >= served.n_slots() {
         return Err(ApiError::unavailable("no slot is free"));
     }

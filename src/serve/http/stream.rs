@@ -24,14 +24,40 @@ use crate::options::ServeOptions;
 
 /// Encoder of a job's updates in the form of a family of endpoints.
 pub trait Encoder: Send + 'static {
-    /// Writes what comes before everything else.
-    fn begin(&mut self, out: &mut Out);
-    /// Writes an update.
-    fn update(&mut self, update: Update, out: &mut Out);
+    /// A piece of the answer.
+    type Piece: Send;
+    /// Makes what comes before everything else.
+    fn begin(&mut self, pieces: &mut Vec<Self::Piece>);
+    /// Makes the pieces of an update.
+    fn update(&mut self, update: Update, pieces: &mut Vec<Self::Piece>);
+    /// Makes the end, when every choice has ended.
+    fn end(&mut self, pieces: &mut Vec<Self::Piece>);
+    /// Writes a piece.
+    fn write(&mut self, piece: Self::Piece, out: &mut Out);
     /// Writes an error in the midst of an answer; nothing follows.
     fn fail(&mut self, error: &ApiError, out: &mut Out);
-    /// Writes the end, when every choice has ended.
-    fn end(&mut self, out: &mut Out);
+    /// Writes what follows the last piece.
+    fn close(&self, _: &mut Out) {}
+}
+
+/// Folds the pieces of an answer into a whole one.
+///
+/// # Errors
+/// The failure of the job.
+pub async fn fold<E: Encoder>(
+    mut handle: Handle,
+    encoder: &mut E,
+    mut add: impl FnMut(E::Piece),
+) -> Result<(), ApiError> {
+    let mut pieces = Vec::new();
+    encoder.begin(&mut pieces);
+    while let Some(update) = handle.next().await {
+        encoder.update(update.map_err(|err| api_error(&err))?, &mut pieces);
+        pieces.drain(..).for_each(&mut add);
+    }
+    encoder.end(&mut pieces);
+    pieces.into_iter().for_each(add);
+    Ok(())
 }
 
 /// Framing of pieces.
@@ -126,9 +152,14 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run(self, mut handle: Handle, mut encoder: impl Encoder) {
+    async fn run<E: Encoder>(self, mut handle: Handle, mut encoder: E) {
         let mut out = Out::default();
-        encoder.begin(&mut out);
+        let mut pieces = Vec::new();
+        let write = |encoder: &mut E, pieces: &mut Vec<E::Piece>, out: &mut Out| {
+            pieces.drain(..).for_each(|piece| encoder.write(piece, out));
+        };
+        encoder.begin(&mut pieces);
+        write(&mut encoder, &mut pieces, &mut out);
         loop {
             if !self.send(&mut out).await {
                 return;
@@ -145,14 +176,19 @@ impl Pump {
             let mut next = Some(next);
             while let Some(update) = next {
                 match update {
-                    Some(Ok(update)) => encoder.update(update, &mut out),
+                    Some(Ok(update)) => {
+                        encoder.update(update, &mut pieces);
+                        write(&mut encoder, &mut pieces, &mut out);
+                    }
                     Some(Err(err)) => {
                         encoder.fail(&api_error(&err), &mut out);
                         self.send(&mut out).await;
                         return;
                     }
                     None => {
-                        encoder.end(&mut out);
+                        encoder.end(&mut pieces);
+                        write(&mut encoder, &mut pieces, &mut out);
+                        encoder.close(&mut out);
                         self.send(&mut out).await;
                         return;
                     }

@@ -6,29 +6,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use serde_json::{Map, Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
-use crate::answer::collect;
 use crate::app::App;
 use crate::blocks::{Block, Change, Kind, Reader};
 use crate::error::ApiError;
 use crate::family::Family;
 use crate::http::json::json;
-use crate::http::stream::{Encoder, Framing, Out, answer};
+use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
 use crate::model::Served;
 use crate::sampling::{self, STOPS};
-use sterna_engine::{GenerateOptions, Stats, StopReason};
+use sterna_engine::{GenerateOptions, Stats};
 use sterna_tools::ParserOptions;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("A message of the assistant, as Anthropic has it").body("MessagesRequest");
-    to.post(&["/v1/messages"], messages, &operation.answer_named("MessagesAnswer").events());
+    to.post(&["/v1/messages"], messages, &operation.answer::<Message>().events::<MessagesEvent>());
     let operation = Operation::new("How many tokens a conversation has").body("CountRequest");
-    to.post(&["/v1/messages/count_tokens"], count_tokens, &operation.answer::<Map<String, Value>>());
+    to.post(&["/v1/messages/count_tokens"], count_tokens, &operation.answer::<TokenCount>());
 }
 
 /// A parsed request.
@@ -61,77 +62,188 @@ impl ParsedRequest {
     }
 }
 
+/// Number of tokens of a conversation.
+#[derive(Serialize, JsonSchema)]
+struct TokenCount {
+    input_tokens: usize,
+}
+
 async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     let count = Read::of(&app, request).await?.work(|read, served| {
         let (chat, constraints) = request::read(&read.fields, served)?;
         Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
     });
-    Ok(json(&json!({ "input_tokens": count.await? })))
+    Ok(json(&TokenCount { input_tokens: count.await? }))
 }
 
 async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
-    let id = app.name("msg_");
-    if parsed.stream {
-        let reader = Reader::new(parsed.reading.clone());
-        let events = Events { id, model, parsed, reader };
+    let reader = Reader::new(parsed.reading.clone());
+    let mut events = Events { id: app.name("msg_"), model, parsed, reader };
+    if events.parsed.stream {
         return answer(&app.options, handle, Framing::Events, Duration::ZERO, events).await;
     }
-    let mut choices = collect(handle, 1).await?;
-    let reader = Reader::of(parsed.reading, choices.swap_remove(0));
-    let mut message = message(&id, &model.served.name, reader.blocks().iter().filter_map(block).collect());
-    let (reason, sequence) = stop_reason(&reader, &parsed.job);
-    message["stop_reason"] = reason.into();
-    message["stop_sequence"] = sequence;
-    message["usage"] = usage(&reader.choice.stats);
-    Ok(json(&message))
+    // The blocks stand in the reader.
+    fold(handle, &mut events, |_| ()).await?;
+    let content = events.reader.blocks().iter().filter_map(content).collect();
+    Ok(json(&Message { end: events.end_of(), ..events.message(content, events.reader.choice.stats) }))
 }
 
-fn message(id: &str, model: &str, content: Value) -> Value {
-    json!({
-        "id": id,
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": content,
-        "stop_reason": null,
-        "stop_sequence": null,
-    })
+/// A message, whole or as it begins.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "MessagesAnswer")]
+struct Message {
+    #[schemars(regex(pattern = "^msg_"))]
+    id: String,
+    #[serde(rename = "type")]
+    #[schemars(extend("const" = "message"))]
+    kind: &'static str,
+    #[schemars(extend("const" = "assistant"))]
+    role: &'static str,
+    model: String,
+    content: Vec<Content>,
+    #[serde(flatten)]
+    end: End,
+    usage: Usage,
 }
 
-/// A block as it is shown. A call that was cut off is no block: its input would be no object.
-fn block(block: &Block) -> Option<Value> {
-    let text = block.text.as_str();
-    Some(match &block.kind {
-        // Thoughts are not signed here.
-        Kind::Thoughts => json!({ "type": "thinking", "thinking": text, "signature": "" }),
-        Kind::Text => json!({ "type": "text", "text": text }),
-        Kind::Call { id, name, .. } => {
-            json!({ "type": "tool_use", "id": id, "name": name, "input": block.arguments()? })
-        }
-    })
+/// Reason of a message's end; null before it.
+#[derive(Default, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct End {
+    stop_reason: Option<StopReason>,
+    /// The stop text that was met.
+    stop_sequence: Option<String>,
 }
 
-fn stop_reason(reader: &Reader, job: &Job) -> (&'static str, Value) {
-    match reader.choice.end {
-        Some(StopReason::EndOfText) if reader.calls() => ("tool_use", Value::Null),
-        Some(StopReason::EndOfText) => ("end_turn", Value::Null),
-        Some(StopReason::StopString) => {
-            ("stop_sequence", reader.choice.stopping_word(&job.options.stop).into())
-        }
-        _ => ("max_tokens", Value::Null),
-    }
+/// Reason of a message's end.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicStopReason")]
+#[serde(rename_all = "snake_case")]
+enum StopReason {
+    EndTurn,
+    MaxTokens,
+    StopSequence,
+    ToolUse,
+}
+
+/// A block of a message.
+#[derive(Serialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Content {
+    /// Thoughts are not signed here.
+    Thinking {
+        thinking: String,
+        signature: &'static str,
+    },
+    Text {
+        text: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        input: Map<String, Value>,
+    },
 }
 
 /// Anthropic counts what the cache had apart.
-fn usage(stats: &Stats) -> Value {
-    json!({
-        "input_tokens": stats.prompt_tokens.saturating_sub(stats.cached_tokens),
-        "cache_read_input_tokens": stats.cached_tokens,
-        "cache_creation_input_tokens": 0,
-        "output_tokens": stats.generated_tokens,
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AnthropicUsage")]
+struct Usage {
+    input_tokens: usize,
+    cache_read_input_tokens: usize,
+    cache_creation_input_tokens: usize,
+    output_tokens: usize,
+}
+
+/// An event of a streamed message.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "MessagesEvent")]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum MessagesEvent {
+    Ping,
+    MessageStart { message: Message },
+    ContentBlockStart { index: usize, content_block: Content },
+    ContentBlockDelta { index: usize, delta: ContentDelta },
+    ContentBlockStop { index: usize },
+    MessageDelta { delta: End, usage: Usage },
+    MessageStop,
+}
+
+impl MessagesEvent {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Ping => "ping",
+            Self::MessageStart { .. } => "message_start",
+            Self::ContentBlockStart { .. } => "content_block_start",
+            Self::ContentBlockDelta { .. } => "content_block_delta",
+            Self::ContentBlockStop { .. } => "content_block_stop",
+            Self::MessageDelta { .. } => "message_delta",
+            Self::MessageStop => "message_stop",
+        }
+    }
+}
+
+/// More of a block.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ContentDelta {
+    ThinkingDelta {
+        thinking: String,
+    },
+    TextDelta {
+        text: String,
+    },
+    /// More of a call's arguments.
+    InputJsonDelta {
+        partial_json: String,
+    },
+    SignatureDelta {
+        signature: &'static str,
+    },
+}
+
+/// A block as it is shown. A call that was cut off is no block: its input would be no object.
+fn content(block: &Block) -> Option<Content> {
+    let text = block.text.clone();
+    Some(match &block.kind {
+        Kind::Thoughts => Content::Thinking { thinking: text, signature: "" },
+        Kind::Text => Content::Text { text },
+        Kind::Call { id, name, .. } => {
+            Content::ToolUse { id: id.clone(), name: name.clone(), input: block.arguments()? }
+        }
     })
+}
+
+/// Changes of a block as events.
+fn tell(events: &mut Vec<MessagesEvent>, index: usize, block: &Block, change: Change<'_>) {
+    let delta = |delta| MessagesEvent::ContentBlockDelta { index, delta };
+    let event = match (change, &block.kind) {
+        (Change::Begun, kind) => {
+            let content_block = match kind {
+                Kind::Thoughts => Content::Thinking { thinking: String::new(), signature: "" },
+                Kind::Text => Content::Text { text: String::new() },
+                Kind::Call { id, name, .. } => {
+                    Content::ToolUse { id: id.clone(), name: name.clone(), input: Map::new() }
+                }
+            };
+            MessagesEvent::ContentBlockStart { index, content_block }
+        }
+        (Change::More(text), Kind::Thoughts) => delta(ContentDelta::ThinkingDelta { thinking: text.into() }),
+        (Change::More(text), Kind::Text) => delta(ContentDelta::TextDelta { text: text.into() }),
+        (Change::More(text), Kind::Call { .. }) => {
+            delta(ContentDelta::InputJsonDelta { partial_json: text.into() })
+        }
+        (Change::Ended, kind) => {
+            if *kind == Kind::Thoughts {
+                events.push(delta(ContentDelta::SignatureDelta { signature: "" }));
+            }
+            MessagesEvent::ContentBlockStop { index }
+        }
+    };
+    events.push(event);
 }
 
 /// The answer as events.
@@ -142,66 +254,73 @@ struct Events {
     reader: Reader,
 }
 
-/// Changes of a block as events.
-fn tell(out: &mut Out, index: usize, block: &Block, change: Change<'_>) {
-    let mut delta = |delta: Value| {
-        let event = json!({ "type": "content_block_delta", "index": index, "delta": delta });
-        out.event("content_block_delta", &event);
-    };
-    match (change, &block.kind) {
-        (Change::Begun, kind) => {
-            let block = match kind {
-                Kind::Thoughts => json!({ "type": "thinking", "thinking": "", "signature": "" }),
-                Kind::Text => json!({ "type": "text", "text": "" }),
-                Kind::Call { id, name, .. } => {
-                    json!({ "type": "tool_use", "id": id, "name": name, "input": {} })
-                }
-            };
-            let event = json!({ "type": "content_block_start", "index": index, "content_block": block });
-            out.event("content_block_start", &event);
+impl Events {
+    fn message(&self, content: Vec<Content>, stats: Stats) -> Message {
+        Message {
+            id: self.id.clone(),
+            kind: "message",
+            role: "assistant",
+            model: self.model.served.name.clone(),
+            content,
+            end: End::default(),
+            usage: Usage::from(stats),
         }
-        (Change::More(text), Kind::Thoughts) => delta(json!({ "type": "thinking_delta", "thinking": text })),
-        (Change::More(text), Kind::Text) => delta(json!({ "type": "text_delta", "text": text })),
-        (Change::More(text), Kind::Call { .. }) => {
-            delta(json!({ "type": "input_json_delta", "partial_json": text }));
-        }
-        (Change::Ended, kind) => {
-            if *kind == Kind::Thoughts {
-                delta(json!({ "type": "signature_delta", "signature": "" }));
-            }
-            out.event("content_block_stop", &json!({ "type": "content_block_stop", "index": index }));
+    }
+
+    fn end_of(&self) -> End {
+        let (choice, stops) = (&self.reader.choice, &self.parsed.job.options.stop);
+        let reason = match choice.end {
+            Some(sterna_engine::StopReason::EndOfText) if self.reader.calls() => StopReason::ToolUse,
+            Some(sterna_engine::StopReason::EndOfText) => StopReason::EndTurn,
+            Some(sterna_engine::StopReason::StopString) => StopReason::StopSequence,
+            _ => StopReason::MaxTokens,
+        };
+        End { stop_reason: Some(reason), stop_sequence: choice.stopping_word(stops).map(str::to_owned) }
+    }
+}
+
+impl From<Stats> for Usage {
+    fn from(stats: Stats) -> Self {
+        Self {
+            input_tokens: stats.prompt_tokens.saturating_sub(stats.cached_tokens),
+            cache_read_input_tokens: stats.cached_tokens,
+            cache_creation_input_tokens: 0,
+            output_tokens: stats.generated_tokens,
         }
     }
 }
 
 impl Encoder for Events {
-    fn begin(&mut self, out: &mut Out) {
+    type Piece = MessagesEvent;
+
+    fn begin(&mut self, events: &mut Vec<MessagesEvent>) {
         let prompt_tokens = self.parsed.job.prompts[0].len();
-        let mut message = message(&self.id, &self.model.served.name, json!([]));
-        message["usage"] = usage(&Stats { prompt_tokens, ..Stats::default() });
-        out.event("message_start", &json!({ "type": "message_start", "message": message }));
+        let message = self.message(Vec::new(), Stats { prompt_tokens, ..Stats::default() });
+        events.push(MessagesEvent::MessageStart { message });
     }
 
-    fn update(&mut self, update: Update, out: &mut Out) {
+    fn update(&mut self, update: Update, events: &mut Vec<MessagesEvent>) {
         match update {
-            Update::Progress { .. } => out.event("ping", &json!({ "type": "ping" })),
+            Update::Progress { .. } => events.push(MessagesEvent::Ping),
             Update::Scores { .. } => {}
             Update::Event { event, stats, .. } => {
-                self.reader.take(&event, stats, |index, block, change| tell(out, index, block, change));
+                self.reader.take(&event, stats, |index, block, change| tell(events, index, block, change));
             }
         }
     }
 
-    fn fail(&mut self, error: &ApiError, out: &mut Out) {
-        out.event("error", &Family::Anthropic.error_body(error));
+    fn end(&mut self, events: &mut Vec<MessagesEvent>) {
+        self.reader.end(|index, block, change| tell(events, index, block, change));
+        let usage = Usage::from(self.reader.choice.stats);
+        events.push(MessagesEvent::MessageDelta { delta: self.end_of(), usage });
+        events.push(MessagesEvent::MessageStop);
     }
 
-    fn end(&mut self, out: &mut Out) {
-        self.reader.end(|index, block, change| tell(out, index, block, change));
-        let (reason, sequence) = stop_reason(&self.reader, &self.parsed.job);
-        let delta = json!({ "stop_reason": reason, "stop_sequence": sequence });
-        let usage = usage(&self.reader.choice.stats);
-        out.event("message_delta", &json!({ "type": "message_delta", "delta": delta, "usage": usage }));
-        out.event("message_stop", &json!({ "type": "message_stop" }));
+    fn write(&mut self, event: MessagesEvent, out: &mut Out) {
+        out.event(event.name(), &event);
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Out) {
+        out.event("error", &Family::Anthropic.error_body(error));
     }
 }

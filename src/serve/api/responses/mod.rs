@@ -8,60 +8,38 @@ mod tools;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use serde_json::{Map, Value, json};
 
 use super::openapi::{Endpoints, Operation};
 use super::{Answer, Read};
-use crate::answer::collect;
+use crate::answer::InputTokens;
 use crate::app::{App, now};
 use crate::blocks::Reader;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::http::json::json;
-use crate::http::stream::{Framing, answer};
+use crate::http::stream::{Framing, answer, fold};
 use crate::job::Job;
 use crate::model::Served;
 use crate::sampling;
-use output::{Events, Head};
+use output::{Event, Events, Head, Repeated, ResponsesAnswer};
 use sterna_tools::ParserOptions;
 use tools::Names;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("A response, without memory of earlier ones").body("ResponsesRequest");
-    let operation = operation.answer_named("ResponsesAnswer").events();
+    let operation = operation.answer::<ResponsesAnswer>().events::<Event>();
     to.post(&["/v1/responses", "/responses"], responses, &operation);
     let operation = Operation::new("How many tokens an input has").body("ResponsesRequest");
-    let operation = operation.answer::<Map<String, Value>>();
+    let operation = operation.answer::<InputTokens>();
     to.post(&["/v1/responses/input_tokens", "/responses/input_tokens"], input_tokens, &operation);
 }
-
-/// Makes the value of a field that is not given.
-type Missing = fn() -> Value;
-/// Fields of a request that its answer repeats, and what stands there if they are not given.
-const REPEATED: &[(&str, Missing)] = &[
-    ("instructions", || Value::Null),
-    ("max_output_tokens", || Value::Null),
-    ("max_tool_calls", || Value::Null),
-    ("metadata", || json!({})),
-    ("parallel_tool_calls", || true.into()),
-    ("prompt_cache_key", || Value::Null),
-    ("reasoning", || json!({ "effort": null, "summary": null })),
-    ("safety_identifier", || Value::Null),
-    ("service_tier", || "default".into()),
-    ("text", || json!({ "format": { "type": "text" } })),
-    ("tool_choice", || "auto".into()),
-    ("tools", || json!([])),
-    ("truncation", || "disabled".into()),
-    ("user", || Value::Null),
-];
 
 /// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
     stream: bool,
-    /// Fields that the answer repeats.
-    repeated: Value,
+    repeated: Repeated,
     names: Names,
 }
 
@@ -72,12 +50,7 @@ impl ParsedRequest {
         let (chat, constraints, names) = input::read(fields, served)?;
         let mut options = sampling::generation(fields, served)?;
         let max_tokens = sampling::max_tokens(fields, &["max_output_tokens"])?;
-        let mut repeated = json!({
-            "temperature": options.sampler.temperature, "top_p": options.sampler.top_p, "top_logprobs": 0,
-        });
-        for (name, default) in REPEATED {
-            repeated[*name] = fields.get(name).cloned().unwrap_or_else(default);
-        }
+        let repeated = Repeated::new(fields, &options.sampler);
         let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
         Ok(Self {
             job: read.job(served, vec![prompt], options, 1, max_tokens)?,
@@ -120,7 +93,7 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
         let (chat, constraints, _) = input::read(&read.fields, served)?;
         Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
     });
-    Ok(json(&json!({ "object": "response.input_tokens", "input_tokens": count.await? })))
+    Ok(json(&InputTokens::new(count.await?)))
 }
 
 async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
@@ -128,10 +101,11 @@ async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let ParsedRequest { reading, stream, repeated, names, .. } = parsed;
     let head = Head { id: app.name(""), created: now(), model, repeated, names };
+    let mut events = Events::new(head, Reader::new(reading));
     if stream {
-        let events = Events::new(head, Reader::new(reading));
         return answer(&app.options, handle, Framing::Events, app.options.ping, events).await;
     }
-    let mut choices = collect(handle, 1).await?;
-    Ok(json(&head.ended(&Reader::of(reading, choices.swap_remove(0)))))
+    // The items stand in the reader.
+    fold(handle, &mut events, |_| ()).await?;
+    Ok(json(&events.ended()))
 }
