@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use sterna::backend::cuda::Cuda;
 use sterna::backend::cuda::driver::cards::Spec as Card;
-use sterna::backend::{Backend, BackendError, CardOnPaper, DeviceMemory, MemoryKind, on_paper};
+use sterna::backend::{Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, MemoryKind, Opened};
 use sterna::engine::fit::{self, Fit, Room};
 use sterna::engine::{self, EngineOptions, Error};
 use sterna::gguf::{Gguf, Header, OpenOptions};
@@ -29,12 +29,11 @@ fn preset(name: &str, ty: Option<&str>, head_ty: Option<&str>) -> Spec {
 }
 
 fn rtx_5080(memory_bytes: u64) -> Box<dyn Backend> {
-    on_paper(&CardOnPaper {
-        card: Some("rtx 5080".into()),
-        memory_bytes: Some(memory_bytes),
-        ..CardOnPaper::default()
-    })
-    .unwrap()
+    on_paper(&CardOnPaper { card: Some("rtx 5080".into()), memory_bytes: Some(memory_bytes) }).unwrap()
+}
+
+fn on_paper(card: &CardOnPaper) -> Opened {
+    "cuda".parse::<DeviceOptions>()?.on_paper(card)
 }
 
 fn one(mut devices: Vec<DeviceMemory>) -> DeviceMemory {

@@ -19,23 +19,16 @@ pub enum Profiling {
 }
 
 impl Profiling {
-    /// What the value of an option asks of a backend.
+    /// A way to time stages by its word; `None` is not at all.
     ///
     /// # Errors
-    /// [`BackendError::Option`] for any other value.
-    pub fn of(
-        backend: &'static str,
-        option: &str,
-        value: Option<&str>,
-    ) -> Result<Option<Self>, BackendError> {
-        match value {
-            None | Some("false") => Ok(None),
-            Some("true") => Ok(Some(Self::Stamps)),
-            Some("events") => Ok(Some(Self::Events)),
-            Some(other) => {
-                let want = format!("want true, false or events, got `{other}`");
-                Err(BackendError::option(backend, option, want))
-            }
+    /// What is wanted instead.
+    pub fn parse(word: &str) -> Result<Option<Self>, String> {
+        match word {
+            "false" => Ok(None),
+            "true" => Ok(Some(Self::Stamps)),
+            "events" => Ok(Some(Self::Events)),
+            other => Err(format!("want true, false or events, got `{other}`")),
         }
     }
 }
