@@ -153,8 +153,8 @@ impl DeviceArgs {
         (!list.is_empty()).then(|| list.join(","))
     }
 
-    /// Options of a backend by their names. `--int8 auto` is no choice, so every backend takes it; nor is `-ngl 99`,
-    /// which llama.cpp's users type for all layers, to one that has all of them in one place.
+    /// Options of a backend by their names. `--int8 auto` is no choice, so every backend takes it; nor is
+    /// `-ngl 99`, which llama.cpp's users type for all layers, to one that has all of them in one place.
     pub(super) fn chosen(&self, backend: &str) -> Vec<(&'static str, String)> {
         let entry = REGISTRY.iter().find(|entry| entry.name == backend);
         let streams = entry.is_some_and(|entry| entry.options.iter().any(|o| o.name == "gpu_layers"));

@@ -241,6 +241,11 @@ fn a_card_on_paper_plans_and_does_nothing_else() {
     let weight = &weights(&gguf, &program, &EngineOptions::default())[0];
     let refused = card.upload(weight).unwrap_err();
     assert!(refused.to_string().contains("only planned for"), "{refused}");
+    for name in ["auto", "cpu"] {
+        let device: DeviceOptions = name.parse().unwrap();
+        let said = device.on_paper(&CardOnPaper::default()).map(drop).unwrap_err().to_string();
+        assert!(said.contains("plans for no card"), "{said}");
+    }
     let unknown =
         on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
     let said = unknown.unwrap_err().to_string();
