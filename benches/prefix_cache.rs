@@ -37,7 +37,7 @@ fn engine(pages: usize) -> Engine {
         .and_then(|synth| synth.write(&mut file, |_| ControlFlow::Continue(())))
         .expect("a model");
     let options = EngineOptions {
-        backend: "cpu".into(),
+        device: "cpu".parse().unwrap(),
         n_ctx: Some(SAVED * PAGE),
         kv_positions: Some(pages * PAGE),
         cache_type_k: "q4_0".parse().unwrap(),

@@ -115,7 +115,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let on = |backend: &str| {
         Engine::from_bytes(
             file.clone(),
-            &EngineOptions { backend: backend.into(), ..EngineOptions::default() },
+            &EngineOptions { device: backend.parse()?, ..EngineOptions::default() },
         )
     };
     for backend in sterna::backend::NAMES.iter().filter(|name| **name != "cpu") {

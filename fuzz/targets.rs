@@ -98,7 +98,7 @@ const PATHS: &[&str] = &[
 fn server() -> SocketAddr {
     static ADDRESS: LazyLock<SocketAddr> = LazyLock::new(|| {
         let options = EngineOptions {
-            backend: "cpu".into(),
+            device: "cpu".parse().expect("a backend"),
             n_ctx: Some(128),
             threads: Some(1),
             n_seqs: 2,

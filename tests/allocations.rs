@@ -169,9 +169,8 @@ fn read_in_every_step() {
     let hollow = Hollow { file_bytes: synth.file_bytes(), head: synth.descriptions().unwrap().into() };
     let gguf = Gguf::from_source(Arc::new(hollow), OpenOptions::default()).expect("a model");
     let options = EngineOptions {
-        backend: "cpu".into(),
         threads: Some(2),
-        device: DeviceOptions::default().with("resident_layers", "1").with("stream_slots", "3"),
+        device: DeviceOptions::parse("cpu", &[("resident_layers", "1"), ("stream_slots", "3")]).unwrap(),
         n_ctx: Some(256),
         batch: 8,
         ..Default::default()
@@ -223,7 +222,7 @@ fn read_and_uploaded() {
     let hollow = Hollow { file_bytes, head: synth.descriptions().unwrap().into() };
     for head_type in ["keep", "q6_k"] {
         let options = EngineOptions {
-            backend: "wgpu".into(),
+            device: "wgpu".parse().unwrap(),
             head_type: head_type.parse().unwrap(),
             n_ctx: Some(64),
             ..Default::default()

@@ -17,8 +17,8 @@ mod registry;
 pub mod wgpu;
 
 pub use memory::{CardRates, DeviceMemory, MemoryKind, MemoryPart, Overhead};
-pub use options::{Auto, CardOnPaper, DeviceOption, DeviceOptions, Entry, Opened};
-pub use registry::{NAMES, REGISTRY, auto, devices, on_paper, open, open_on};
+pub use options::{Auto, CardOnPaper, Chosen, DeviceOption, Entry, Open, Opened};
+pub use registry::{DeviceOptions, NAMES, REGISTRY, auto, devices, open, open_on};
 
 use ggml_types::{HostTensor, QuantType};
 

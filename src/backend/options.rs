@@ -1,6 +1,7 @@
-//! Entries of backends: descriptions, options, and chosen values.
+//! Entries of backends: descriptions, options, and how chosen values are parsed.
 
-use std::collections::BTreeMap;
+use std::fmt::{Debug, Display};
+use std::sync::Arc;
 
 use super::{Backend, BackendError};
 
@@ -20,8 +21,8 @@ pub struct Entry {
     pub auto: Option<Auto>,
     /// Each device that it finds, or why it finds none, given a number of threads.
     pub devices: fn(threads: usize) -> Vec<Result<String, BackendError>>,
-    /// Opens it. Other options than its own were refused before.
-    pub open: fn(threads: usize, options: &DeviceOptions) -> Opened,
+    /// Parses its options. Other options than its own were refused before.
+    pub parse: fn(chosen: &Chosen<'_>) -> Result<Arc<dyn Open>, BackendError>,
 }
 
 /// Something that can be chosen of a backend.
@@ -42,31 +43,45 @@ pub struct Auto {
     pub is_there: fn() -> bool,
 }
 
-/// Chosen [`options`](Entry::options) of a backend, by name. The backend decides those that are left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceOptions(BTreeMap<String, String>);
+/// Options of a backend, as a type of its own: what opens it.
+pub trait Open: Debug + Send + Sync {
+    /// Opens it. `threads` is for backends that run on the processor.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where it does not start; [`BackendError::Option`] for values that do not go
+    /// together.
+    fn open(&self, threads: usize) -> Opened;
 
-impl DeviceOptions {
-    /// The same with one more choice.
-    #[must_use]
-    pub fn with(mut self, option: &str, value: impl Into<String>) -> Self {
-        self.0.insert(option.to_owned(), value.into());
-        self
+    /// Opens it on a card that is not here: it plans by the code that plans on one, needs neither a driver
+    /// nor compiled kernels, and runs nothing. `None` if it plans for no such card.
+    fn on_paper(&self, _card: &CardOnPaper) -> Option<Opened> {
+        None
     }
+}
 
-    /// The chosen value, if there is one.
-    pub fn get(&self, option: &str) -> Option<&str> {
-        self.0.get(option).map(String::as_str)
-    }
+/// Chosen [`options`](Entry::options) of a backend, by name, as a command line or a file has them. The
+/// backend decides those that are left out.
+#[derive(Debug)]
+pub struct Chosen<'a> {
+    /// The backend.
+    pub(super) backend: &'static str,
+    /// Names and values; of two with one name the last counts.
+    pub(super) values: Vec<(&'a str, &'a str)>,
+}
 
-    /// True if everything is left to the backend.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The names of what was chosen.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+impl Chosen<'_> {
+    /// The value of an option as its type, if it was chosen.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] with what `parse` says.
+    pub fn parsed<T, E: Display>(
+        &self,
+        option: &DeviceOption,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, BackendError> {
+        let found = self.values.iter().rev().find(|(name, _)| *name == option.name);
+        let parsed = found.map(|(_, text)| parse(text)).transpose();
+        parsed.map_err(|err| BackendError::option(self.backend, option.name, err.to_string()))
     }
 }
 
@@ -77,6 +92,4 @@ pub struct CardOnPaper {
     pub card: Option<String>,
     /// Its memory in bytes, if that is another than the card's own.
     pub memory_bytes: Option<u64>,
-    /// Which layers are streamed to it; it has no other option.
-    pub options: DeviceOptions,
 }

@@ -1,6 +1,9 @@
 //! The backends of this build, and how one is opened.
 
-use super::{BackendError, CardOnPaper, DeviceOptions, Entry, Opened, cpu};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{BackendError, CardOnPaper, Chosen, Entry, Open, Opened, cpu};
 
 /// Every backend of this build, in the order in which they are listed.
 pub static REGISTRY: &[Entry] = &[
@@ -31,6 +34,93 @@ pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError
     REGISTRY.iter().flat_map(of).collect()
 }
 
+/// A backend of this build with its options, or `auto`: the fastest that opens.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions(Option<Named>);
+
+/// A backend with its options.
+#[derive(Clone, Debug)]
+struct Named {
+    entry: &'static Entry,
+    options: Arc<dyn Open>,
+    /// True if everything is left to the backend.
+    is_default: bool,
+}
+
+impl DeviceOptions {
+    /// A backend by its name, or `auto`, with [options](Entry::options) by their names.
+    ///
+    /// # Errors
+    /// [`BackendError::Unknown`]; [`BackendError::Option`] where the backend has no such option or no such
+    /// value.
+    pub fn parse(name: &str, chosen: &[(&str, impl AsRef<str>)]) -> Result<Self, BackendError> {
+        let (name, known, entry) = match REGISTRY.iter().find(|entry| entry.name == name) {
+            Some(entry) => (entry.name, entry.options, Some(entry)),
+            None if name == "auto" => ("auto", &[][..], None),
+            None => {
+                let detail = format!("this build has auto, {}", NAMES.join(", "));
+                return Err(BackendError::Unknown { name: name.to_owned(), detail });
+            }
+        };
+        let is_known = |option: &str| known.iter().any(|known| known.name == option);
+        if let Some((option, _)) = chosen.iter().find(|(option, _)| !is_known(option)) {
+            return Err(BackendError::option(name, option, no_such_option(option)));
+        }
+        let Some(entry) = entry else { return Ok(Self(None)) };
+        let values = chosen.iter().map(|(option, value)| (*option, value.as_ref())).collect();
+        let options = (entry.parse)(&Chosen { backend: entry.name, values })?;
+        Ok(Self(Some(Named { entry, options, is_default: chosen.is_empty() })))
+    }
+
+    /// Name of the backend, or `auto`.
+    pub fn name(&self) -> &'static str {
+        self.0.as_ref().map_or("auto", |named| named.entry.name)
+    }
+
+    /// True if everything but the backend is left to it.
+    pub fn is_default(&self) -> bool {
+        self.0.as_ref().is_none_or(|named| named.is_default)
+    }
+
+    /// The backends that these options stand for: the one that is named, or those of [`auto`]. `threads` is
+    /// for backends that run on the processor.
+    pub fn candidates(&self, threads: usize) -> Vec<Opened> {
+        self.0.as_ref().map_or_else(|| auto(threads), |named| vec![named.options.open(threads)])
+    }
+
+    /// Opens the backend; `auto` opens the fastest that starts.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] where it does not start.
+    pub fn open(&self, threads: usize) -> Opened {
+        let mut candidates = self.candidates(threads);
+        let first = candidates.iter().position(Result::is_ok).unwrap_or(candidates.len() - 1);
+        candidates.swap_remove(first)
+    }
+
+    /// The backend on a card that is not here: it plans by the code that plans on one, needs neither a
+    /// driver nor compiled kernels, and runs nothing.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] with all cards that are known, for another one; [`BackendError::Unknown`] for
+    /// a backend without cards.
+    pub fn on_paper(&self, card: &CardOnPaper) -> Opened {
+        self.0.as_ref().and_then(|named| named.options.on_paper(card)).unwrap_or_else(|| {
+            let detail = "it plans for no card that is not here".to_owned();
+            Err(BackendError::Unknown { name: self.name().to_owned(), detail })
+        })
+    }
+}
+
+/// A name of [`REGISTRY`], or `auto`.
+impl FromStr for DeviceOptions {
+    type Err = BackendError;
+
+    fn from_str(name: &str) -> Result<Self, BackendError> {
+        Self::parse(name, &[] as &[(&str, &str)])
+    }
+}
+
 /// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error
 /// is a device that is there and cannot be used.
 pub fn auto(threads: usize) -> Vec<Opened> {
@@ -38,7 +128,7 @@ pub fn auto(threads: usize) -> Vec<Opened> {
     let is_there = |entry: &&Entry| entry.auto.as_ref().is_some_and(|auto| (auto.is_there)());
     let mut entries: Vec<&Entry> = REGISTRY.iter().filter(is_there).collect();
     entries.sort_by_key(|entry| std::cmp::Reverse(rank(entry)));
-    entries.into_iter().map(|entry| (entry.open)(threads, &DeviceOptions::default())).collect()
+    entries.into_iter().map(|entry| open(entry.name, threads)).collect()
 }
 
 /// Opens a backend by its name, on the device that it would choose; `auto` takes the fastest that opens.
@@ -47,48 +137,15 @@ pub fn auto(threads: usize) -> Vec<Opened> {
 /// # Errors
 /// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
 pub fn open(name: &str, threads: usize) -> Opened {
-    open_on(name, threads, &DeviceOptions::default())
+    name.parse::<DeviceOptions>()?.open(threads)
 }
 
-/// As [`open`], with choices.
+/// As [`open`], with options by their names.
 ///
 /// # Errors
-/// As [`open`]; [`BackendError::Option`] where the backend has no such option or no such choice.
-pub fn open_on(name: &str, threads: usize, options: &DeviceOptions) -> Opened {
-    let (name, known, entry) = match REGISTRY.iter().find(|entry| entry.name == name) {
-        Some(entry) => (entry.name, entry.options, Some(entry)),
-        None if name == "auto" => ("auto", &[][..], None),
-        None => {
-            let detail = format!("this build has auto, {}", NAMES.join(", "));
-            return Err(BackendError::Unknown { name: name.to_owned(), detail });
-        }
-    };
-    for option in options.names() {
-        if !known.iter().any(|known| known.name == option) {
-            return Err(BackendError::option(name, option, no_such_option(option)));
-        }
-    }
-    match entry {
-        Some(entry) => (entry.open)(threads, options),
-        None => auto(threads).into_iter().find(Result::is_ok).unwrap_or_else(|| open("cpu", threads)),
-    }
-}
-
-/// The CUDA backend on a card that is not here: it plans by the code that plans on one, needs neither a
-/// driver nor compiled kernels, and runs nothing.
-///
-/// # Errors
-/// [`BackendError::Option`] with all cards that are known, for another one; [`BackendError::Unknown`] in a
-/// build without the backend.
-pub fn on_paper(card: &CardOnPaper) -> Opened {
-    #[cfg(feature = "cuda")]
-    return Ok(Box::new(super::cuda::on_paper(card)?));
-    #[cfg(not(feature = "cuda"))]
-    {
-        let CardOnPaper { .. } = card;
-        let detail = format!("it plans for cards, and this build has only {}", NAMES.join(", "));
-        Err(BackendError::Unknown { name: "cuda".to_owned(), detail })
-    }
+/// As [`open`] and [`DeviceOptions::parse`].
+pub fn open_on(name: &str, threads: usize, chosen: &[(&str, impl AsRef<str>)]) -> Opened {
+    DeviceOptions::parse(name, chosen)?.open(threads)
 }
 
 /// Who has an option that a backend has not.
@@ -135,14 +192,14 @@ mod tests {
         for name in NAMES.iter().chain([&"auto"]) {
             let own =
                 REGISTRY.iter().find(|entry| entry.name == *name).map_or(&[][..], |entry| entry.options);
-            for option in all.iter().chain([&"no such option"]) {
-                if own.iter().any(|own| own.name == *option) {
+            for option in all.iter().copied().chain(["no such option"]) {
+                if own.iter().any(|own| own.name == option) {
                     continue;
                 }
-                let refused = open_on(name, 1, &DeviceOptions::default().with(option, "0")).map(drop);
+                let refused = open_on(name, 1, &[(option, "0")]).map(drop);
                 match refused {
                     Err(BackendError::Option { backend, option: named, .. }) => {
-                        assert_eq!((backend, named.as_str()), (*name, *option));
+                        assert_eq!((backend, named.as_str()), (*name, option));
                     }
                     other => panic!("{name} with {option}: {other:?}"),
                 }

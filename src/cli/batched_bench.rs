@@ -120,7 +120,7 @@ impl BatchedBenchArgs {
         let (pp, tg, pl) = (most(&self.n_prompt), most(&self.n_gen), most(&self.n_parallel));
         let n_seqs = pl.saturating_add(usize::from(self.arriving.is_some()));
         let n_ctx = pp.saturating_add(tg).max(self.arriving.unwrap_or(0)).saturating_add(1);
-        let options = EngineOptions { n_seqs, ..self.model.options(Some(n_ctx)) };
+        let options = EngineOptions { n_seqs, ..self.model.options(Some(n_ctx))? };
         let engine = self.model.load(&self.model.source()?, &options)?;
         let mut out = io::stdout().lock();
         if self.output_format == Format::Md {

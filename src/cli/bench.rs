@@ -76,13 +76,11 @@ impl BenchArgs {
         };
         let mut table = None;
         for threads in threads {
-            let mut options = EngineOptions {
+            let device = self.load.device(self.profile.as_deref().map(|how| ("profile", how)))?;
+            let options = EngineOptions {
                 batch: self.load.batch_size.min(longest),
-                ..self.load.options(Some(longest), threads)
+                ..self.load.options_on(device, Some(longest), threads)
             };
-            if let Some(how) = &self.profile {
-                options.device = options.device.with("profile", how);
-            }
             let threads = options.n_threads();
             let engine = self.load.load(&source, &options)?;
             let table = match &mut table {

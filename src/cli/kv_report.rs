@@ -183,7 +183,7 @@ impl KvReportArgs {
     /// cannot be.
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
-        let asked = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx())) };
+        let asked = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx()))? };
         let options = asked.with_cache([asked.cache_type_k, asked.cache_type_v]);
         let source = self.model.source()?;
         let base = self.model.load(&source, &options)?;

@@ -47,7 +47,7 @@ impl LogitsArgs {
         let sequences = read_sequences(&self.tokens)?;
         let n_positions = sequences.iter().map(Vec::len).sum();
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(longest)) };
+        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(longest))? };
         let engine = self.model.load(&self.model.source()?, &options)?;
         let unwritable = |err| format!("{}: {err}", self.output.display());
         let cancel = Arc::new(AtomicBool::new(false));

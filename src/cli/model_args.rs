@@ -153,9 +153,9 @@ impl DeviceArgs {
         (!list.is_empty()).then(|| list.join(","))
     }
 
-    /// As a backend takes them. `--int8 auto` is no choice, so every backend takes it; nor is `-ngl 99`,
-    /// which llama.cpp's users type for all layers, to one that has all of them in one place.
-    pub(super) fn options(&self, backend: &str) -> DeviceOptions {
+    /// Options of a backend by their names. `--int8 auto` is no choice, so every backend takes it; nor is
+    /// `-ngl 99`, which llama.cpp's users type for all layers, to one that has all of them in one place.
+    pub(super) fn chosen(&self, backend: &str) -> Vec<(&'static str, String)> {
         let entry = REGISTRY.iter().find(|entry| entry.name == backend);
         let streams = entry.is_some_and(|entry| entry.options.iter().any(|o| o.name == "gpu_layers"));
         let is_choice = |n: &&str| match n.parse() {
@@ -178,8 +178,24 @@ impl DeviceArgs {
             ("op_offload_min_batch", self.op_offload_min_batch.as_deref()),
             ("resident_layers", self.resident_layers.as_deref()),
         ];
-        let set = set.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        set.fold(DeviceOptions::default(), |options, (name, value)| options.with(name, value))
+        set.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
+    }
+
+    /// A backend that streams layers as far as it has no room for them, where it can do that and the user
+    /// chose nothing else.
+    fn streaming(&self, backend: &str) -> Option<DeviceOptions> {
+        const OPTION: &str = "gpu_layers";
+        let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
+        let can = entry.options.iter().any(|option| option.name == OPTION);
+        let mut chosen = self.chosen(backend);
+        let is_open = chosen.iter().all(|(option, _)| ![OPTION, "split_mode"].contains(option));
+        chosen.push((OPTION, "auto".to_owned()));
+        DeviceOptions::parse(backend, &chosen).ok().filter(|_| can && is_open)
+    }
+
+    /// Rows of a step from which on streamed weights are copied, where that is a number.
+    pub(super) fn min_batch(&self) -> Option<usize> {
+        self.op_offload_min_batch.as_deref().and_then(|n| n.parse().ok())
     }
 }
 
@@ -358,7 +374,10 @@ impl ModelArgs {
     }
 
     /// The options as the engine takes them, for sessions of `n_ctx` positions.
-    pub fn options(&self, n_ctx: Option<usize>) -> EngineOptions {
+    ///
+    /// # Errors
+    /// As [`LoadArgs::device`].
+    pub fn options(&self, n_ctx: Option<usize>) -> Result<EngineOptions, CliError> {
         self.load.options(n_ctx, self.threads.and_then(|n| n.0))
     }
 
@@ -405,7 +424,7 @@ impl LoadArgs {
     /// the processor, and some of them want a card that layers can be streamed to; what stays in memory is
     /// the processor's. Matrices of the host, slots of streams, and a file that is always mapped, are so on
     /// the fastest device that there is, and mean nothing to some.
-    fn backend(&self) -> &str {
+    pub(super) fn backend(&self) -> &str {
         let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
         let fastest = || {
             let there = REGISTRY.iter().filter_map(|entry| Some((entry.auto.as_ref()?, entry.name)));
@@ -427,23 +446,53 @@ impl LoadArgs {
         }
     }
 
-    /// Choices of a backend.
-    fn device_options(&self, backend: &str) -> DeviceOptions {
-        let options = self.device.options(backend);
-        match self.file.is_always_mapped() && backend == "cpu" && self.device.resident_layers.is_none() {
-            true => options.with("resident_layers", "mapped"),
-            false => options,
+    /// What is chosen of a backend, by the names of its options.
+    pub(super) fn chosen(&self, backend: &str) -> Vec<(&'static str, String)> {
+        let mut chosen = self.device.chosen(backend);
+        if self.file.is_always_mapped() && backend == "cpu" && self.device.resident_layers.is_none() {
+            chosen.push(("resident_layers", "mapped".to_owned()));
         }
+        chosen
+    }
+
+    /// The backend with what is chosen of it, and `more`.
+    ///
+    /// # Errors
+    /// Where there is no such backend, or it has no such option or no such value.
+    pub fn device(&self, more: Option<(&'static str, &str)>) -> Result<DeviceOptions, CliError> {
+        let backend = self.backend();
+        let mut chosen = self.chosen(backend);
+        chosen.extend(more.map(|(option, value)| (option, value.to_owned())));
+        let opened = DeviceOptions::parse(backend, &chosen);
+        opened.map_err(|err| self.way_out(&err).map_or_else(|| err.into(), Into::into))
+    }
+
+    /// An error of the backend with a way out, where `-ngl` chose that backend.
+    fn way_out(&self, err: &BackendError) -> Option<String> {
+        let n = self.device.gpu_layers.as_ref().filter(|_| self.backend() != self.backend)?;
+        let way_out = "-ngl 0 takes the processor, and without -ngl the fastest device is taken";
+        Some(format!("-ngl {n} wants a CUDA card: {err}; {way_out}"))
     }
 
     /// The options as the engine takes them, for sessions of `n_ctx` positions.
-    pub fn options(&self, n_ctx: Option<usize>, threads: Option<usize>) -> EngineOptions {
+    ///
+    /// # Errors
+    /// As [`device`](Self::device).
+    pub fn options(&self, n_ctx: Option<usize>, threads: Option<usize>) -> Result<EngineOptions, CliError> {
+        Ok(self.options_on(self.device(None)?, n_ctx, threads))
+    }
+
+    /// The same on a backend.
+    pub fn options_on(
+        &self,
+        device: DeviceOptions,
+        n_ctx: Option<usize>,
+        threads: Option<usize>,
+    ) -> EngineOptions {
         let cache = &self.cache;
         let [cache_type_k, cache_type_v] = cache.codecs();
-        let backend = self.backend();
         EngineOptions {
-            backend: backend.to_owned(),
-            device: self.device_options(backend),
+            device,
             threads,
             n_ctx,
             batch: self.batch_size,
@@ -477,13 +526,18 @@ impl LoadArgs {
         let gguf = source.open(options.open_options())?;
         let self_test = !self.no_self_test;
         let backends = trust::backends(options, self_test);
-        if let ([Err(err)], Some(n)) = (backends.as_slice(), &self.device.gpu_layers)
-            && self.backend != options.backend
+        if let [Err(err)] = backends.as_slice()
+            && let Some(said) = self.way_out(err)
         {
-            let way_out = "-ngl 0 takes the processor, and without -ngl the fastest device is taken";
-            return Err(format!("-ngl {n} wants a CUDA card: {err}; {way_out}").into());
+            return Err(said.into());
         }
-        Ok(OpenModel { gguf, backends, has_codecs: self.cache.is_given(), self_test })
+        Ok(OpenModel {
+            gguf,
+            backends,
+            device: self.device.clone(),
+            has_codecs: self.cache.is_given(),
+            self_test,
+        })
     }
 }
 
@@ -491,6 +545,8 @@ impl LoadArgs {
 pub struct OpenModel {
     gguf: Gguf,
     backends: Vec<Opened>,
+    /// What the user chose of them.
+    device: DeviceArgs,
     /// Whether the user chose how keys and values are kept.
     has_codecs: bool,
     /// Whether a card passes a self-test before it runs its first model.
@@ -526,8 +582,11 @@ impl OpenModel {
         let Some(fitted) = fit.fitted(&self.gguf, &**backend, &options, self.has_codecs)? else {
             let planned = engine::plan(&self.gguf, &options, &**backend);
             let is_too_large = matches!(planned, Err(Error::DoesNotFit { .. }));
-            return match streaming(backend.name(), &options).filter(|_| is_too_large) {
-                Some(streaming) => self.streamed(options, streaming, fit),
+            return match self.device.streaming(backend.name()).filter(|_| is_too_large) {
+                Some(device) => {
+                    let streaming = EngineOptions { device, ..options.clone() };
+                    self.streamed(options, streaming, fit)
+                }
                 None => {
                     fit.say_what_would_fit(&self.gguf, &options, &**backend)?;
                     Ok((self, options))
@@ -564,10 +623,9 @@ impl OpenModel {
 
     /// The same with the backends that other options stand for.
     fn reopened(self, options: &EngineOptions) -> Self {
-        let Self { gguf, backends, has_codecs, self_test } = self;
         // A card has no room for both.
-        drop(backends);
-        Self { gguf, backends: trust::backends(options, self_test), has_codecs, self_test }
+        drop(self.backends);
+        Self { backends: trust::backends(options, self.self_test), ..self }
     }
 
     /// Loads it, with a progress bar where stderr is a terminal, and says what it warns of.
@@ -585,19 +643,6 @@ impl OpenModel {
         engine.warnings().iter().for_each(|warning| names::note("warning", warning));
         Ok(engine)
     }
-}
-
-/// The options with layers streamed to a backend, where it can do that and no flag has chosen.
-fn streaming(backend: &str, options: &EngineOptions) -> Option<EngineOptions> {
-    const OPTION: &str = "gpu_layers";
-    let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
-    let can = entry.options.iter().any(|option| option.name == OPTION);
-    let is_open = options.device.get(OPTION).is_none() && options.device.get("split_mode").is_none();
-    (can && is_open).then(|| EngineOptions {
-        backend: backend.to_owned(),
-        device: options.device.clone().with(OPTION, "auto"),
-        ..options.clone()
-    })
 }
 
 fn progress_bar() -> ProgressBar {

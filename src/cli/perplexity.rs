@@ -65,7 +65,7 @@ impl PerplexityArgs {
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
         let n_ctx = self.text.n_ctx();
-        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(n_ctx)) };
+        let options = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(n_ctx))? };
         let engine = self.model.load(&self.model.source()?, &options)?;
         let text = self.text.chunked(&text, &engine)?;
         let cancel = Arc::new(AtomicBool::new(false));

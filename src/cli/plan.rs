@@ -12,9 +12,7 @@ use super::CliError;
 use super::fit_args::wish;
 use super::model_args::LoadArgs;
 use super::units::{count, memory_size};
-use crate::backend::{
-    self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, Opened, REGISTRY,
-};
+use crate::backend::{self, Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, REGISTRY};
 use crate::engine::fit::{self, CODECS, Choice, Codecs, Fit, Room};
 use crate::engine::speed::{Bound, HostRates, SpeedWithHost};
 use crate::engine::{self, EngineOptions, Error};
@@ -67,6 +65,8 @@ struct Shown {
     hyper: Hyper,
     /// Those that were asked for, with the context that stands for none.
     options: EngineOptions,
+    /// Rows of a step from which on streamed weights are copied, where the user chose a number.
+    min_batch: Option<usize>,
     backend: &'static str,
     devices: Vec<(DeviceMemory, Room)>,
     /// How fast they are at most, where one card has all layers and its rates are known.
@@ -129,7 +129,7 @@ impl PlanArgs {
     /// cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let (source, gguf) = self.model()?;
-        let options = self.options();
+        let options = self.options()?;
         let backend = self.backend(&gguf, &options)?;
         let mut shown = self.plan(&gguf, source, options, &*backend)?;
         if shown.fits() == Some(false) && shown.devices.len() == 1 {
@@ -145,9 +145,48 @@ impl PlanArgs {
         Ok(out.flush()?)
     }
 
-    fn options(&self) -> EngineOptions {
+    fn options(&self) -> Result<EngineOptions, CliError> {
         let n_ctx = (self.ctx_size > 0).then_some(self.ctx_size);
-        EngineOptions { n_seqs: self.parallel.into(), ..self.load.options(n_ctx, None) }
+        let name = self.load.backend();
+        let device = match self.on_paper() {
+            None => self.load.device(None)?,
+            Some(_) if ["auto", "cuda"].contains(&name) => {
+                DeviceOptions::parse("cuda", &self.load.chosen(name))?
+            }
+            Some(_) => {
+                return Err(
+                    format!("--vram and --card plan for an NVIDIA card: leave out --backend {name}").into()
+                );
+            }
+        };
+        Ok(EngineOptions { n_seqs: self.parallel.into(), ..self.load.options_on(device, n_ctx, None) })
+    }
+
+    /// The card that is planned for, if it need not be here.
+    fn on_paper(&self) -> Option<CardOnPaper> {
+        let card = CardOnPaper { card: self.card.clone(), memory_bytes: self.vram };
+        (card != CardOnPaper::default()).then_some(card)
+    }
+
+    /// The backend with what is chosen of it, and an option more.
+    fn device_with(
+        &self,
+        backend: &str,
+        option: &'static str,
+        value: &str,
+    ) -> Result<DeviceOptions, CliError> {
+        let mut chosen = self.load.chosen(self.load.backend());
+        chosen.push((option, value.to_owned()));
+        Ok(DeviceOptions::parse(backend, &chosen)?)
+    }
+
+    /// The option of a backend that says how many layers are streamed, unless the user chose it.
+    fn layers_option(&self, backend: &str) -> Option<&'static str> {
+        let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
+        let mut names = entry.options.iter().map(|option| option.name);
+        let option = names.find(|name| ["gpu_layers", "resident_layers"].contains(name))?;
+        let chosen = self.load.chosen(self.load.backend());
+        chosen.iter().all(|(name, _)| *name != option).then_some(option)
     }
 
     /// Name of the model and its header. Of a model that is not here, only these are got.
@@ -162,18 +201,19 @@ impl PlanArgs {
 
     /// Devices of the plan: a card on paper, the backend that was named, or the first that can run the model.
     fn backend(&self, gguf: &Gguf, options: &EngineOptions) -> Result<Box<dyn Backend>, CliError> {
-        let name = options.backend.as_str();
-        if self.vram.is_some() || self.card.is_some() {
-            if !["auto", "cuda"].contains(&name) {
-                return Err(
-                    format!("--vram and --card plan for an NVIDIA card: leave out --backend {name}").into()
-                );
-            }
-            return Ok(self.on_paper(options.device.clone())?);
+        let (device, threads) = (&options.device, options.n_threads());
+        if let Some(card) = self.on_paper() {
+            return Ok(device.on_paper(&card)?);
         }
-        let threads = options.n_threads();
-        if name != "auto" || options.device != DeviceOptions::default() {
-            return Ok(backend::open_on(name, threads, &whole(name, options))?);
+        // The processor streams unasked, and a plan is to show first what there is no room for.
+        let processor = || match self.layers_option("cpu") {
+            Some(option) => Ok(self.device_with("cpu", option, "all")?.open(threads)?),
+            None => Ok::<_, CliError>(device.open(threads)?),
+        };
+        match device.name() {
+            "auto" => {}
+            "cpu" => return processor(),
+            _ => return Ok(device.open(threads)?),
         }
         let is_missing = |backend: &dyn Backend| {
             let planned = engine::memory(gguf, options, backend);
@@ -182,12 +222,8 @@ impl PlanArgs {
         let opened = backend::auto(threads).into_iter().flatten().find(|backend| !is_missing(&**backend));
         match opened {
             Some(backend) if backend.name() != "cpu" => Ok(backend),
-            _ => Ok(backend::open_on("cpu", threads, &whole("cpu", options))?),
+            _ => processor(),
         }
-    }
-
-    fn on_paper(&self, options: DeviceOptions) -> Opened {
-        backend::on_paper(&CardOnPaper { card: self.card.clone(), memory_bytes: self.vram, options })
     }
 
     /// A plan with as many layers on the device as fit, and the others streamed to it; none if that does not
@@ -198,14 +234,11 @@ impl PlanArgs {
         options: &EngineOptions,
         backend: &'static str,
     ) -> Result<Option<Streamed>, CliError> {
-        let Some(option) = layers_option(backend).filter(|option| options.device.get(option).is_none())
-        else {
-            return Ok(None);
-        };
-        let device = options.device.clone().with(option, "auto");
-        let backend = match self.vram.is_some() || self.card.is_some() {
-            true => self.on_paper(device)?,
-            false => backend::open_on(backend, options.n_threads(), &device)?,
+        let Some(option) = self.layers_option(backend) else { return Ok(None) };
+        let device = self.device_with(backend, option, "auto")?;
+        let backend = match self.on_paper() {
+            Some(card) => device.on_paper(&card)?,
+            None => device.open(options.n_threads())?,
         };
         let margin_bytes = self.fit_target.map(|mib| u64::from(mib) << 20);
         let [device] = <[_; 1]>::try_from(engine::memory(gguf, options, &*backend)?).expect("one card");
@@ -285,6 +318,7 @@ impl PlanArgs {
             file_bytes: gguf.file_bytes().sum(),
             hyper,
             options: at,
+            min_batch: self.load.device.min_batch(),
             backend: backend.name(),
             devices,
             bound,
@@ -319,23 +353,6 @@ impl PlanArgs {
             }
         }
         Ok(None)
-    }
-}
-
-/// The option of a backend that says how many layers are streamed.
-fn layers_option(backend: &str) -> Option<&'static str> {
-    let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
-    let names = entry.options.iter().map(|option| option.name);
-    names.into_iter().find(|name| ["gpu_layers", "resident_layers"].contains(name))
-}
-
-/// Choices of a backend, with all layers on it unless a flag says otherwise: the processor streams
-/// unasked, and a plan is to show first what there is no room for.
-fn whole(backend: &str, options: &EngineOptions) -> DeviceOptions {
-    let device = options.device.clone();
-    match layers_option(backend) {
-        Some(option) if backend == "cpu" && device.get(option).is_none() => device.with(option, "all"),
-        _ => device,
     }
 }
 

@@ -58,7 +58,7 @@ pub fn load(
 ) -> Result<(Engine, Arc<AtomicBool>), CliError> {
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
-    let options = EngineOptions { n_seqs, ..model.options(context.n_ctx()) };
+    let options = EngineOptions { n_seqs, ..model.options(context.n_ctx())? };
     let opened = model.open(source, &options)?;
     let (opened, options) = opened.fitted(options, &context.fit)?;
     let engine = opened.load(&options)?;

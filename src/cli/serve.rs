@@ -173,6 +173,7 @@ impl ServeArgs {
         }
         self.log();
         let (options, companions) = (self.options()?, self.grpc.companions()?);
+        let of_model = self.model.options(self.context.n_ctx())?;
         let has_keys = !options.keys.is_empty();
         let scheme = if options.tls.is_some() { "https" } else { "http" };
         let address = (self.host.as_str(), self.port).to_socket_addrs();
@@ -186,14 +187,15 @@ impl ServeArgs {
                     Source::File(path) => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
                     demo => Some(demo.name()),
                 };
-                let load = self.loader(source, Some(self.context.fit.clone()));
+                let load = self.loader(source, of_model, Some(self.context.fit.clone()));
                 let load = move || (load()?.load)();
                 Server::start(listener, options, companions, name.as_deref().unwrap_or("model"), load)
             }
             None => {
                 let sources = files.into_iter().map(|ModelFile { name, path }| {
                     let file_bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
-                    ModelSource { name, file_bytes, open: Box::new(self.loader(Source::File(path), None)) }
+                    let open = Box::new(self.loader(Source::File(path), of_model.clone(), None));
+                    ModelSource { name, file_bytes, open }
                 });
                 Server::start_many(listener, options, companions, sources.collect())
             }
@@ -225,6 +227,7 @@ impl ServeArgs {
     fn loader(
         &self,
         source: Source,
+        options: EngineOptions,
         fit: Option<FitArgs>,
     ) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
         let (model, sampling) = (self.model.clone(), self.sampling.clone());
@@ -233,7 +236,7 @@ impl ServeArgs {
             // A prompt is scored in steps of as many rows: /v1/completions with echo and logprobs.
             outputs: usize::from(self.parallel).max(SCORED_ROWS),
             kv_positions: self.kv_positions,
-            ..self.model.options(self.context.n_ctx())
+            ..options
         };
         move || {
             let opened = model.open(&source, &options)?;

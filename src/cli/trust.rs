@@ -11,12 +11,7 @@ use crate::selftest::{self, Passes};
 /// The backends that options stand for, in the order in which they are tried. One that computes something
 /// wrong is among them as the error that says what.
 pub fn backends(options: &EngineOptions, self_test: bool) -> Vec<Opened> {
-    let threads = options.n_threads();
-    let (name, device) = (options.backend.as_str(), &options.device);
-    let opened = match name {
-        "auto" if device.is_empty() => backend::auto(threads),
-        name => vec![backend::open_on(name, threads, device)],
-    };
+    let opened = options.device.candidates(options.n_threads());
     match self_test {
         true => opened.into_iter().map(|opened| trusted(opened?, options)).collect(),
         false => opened,
@@ -53,5 +48,8 @@ fn trusted(mut backend: Box<dyn Backend>, options: &EngineOptions) -> Opened {
     names::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
     // The models of the test go with the backend that ran them.
     drop(backend);
-    backend::open_on(name, options.n_threads(), &options.device)
+    match options.device.name() {
+        "auto" => backend::open(name, options.n_threads()),
+        _ => options.device.open(options.n_threads()),
+    }
 }

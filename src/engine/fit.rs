@@ -130,7 +130,7 @@ pub fn fits(
     backend: &dyn Backend,
     margin_bytes: Option<u64>,
 ) -> Result<bool, Error> {
-    let is_whole = |device: &DeviceMemory| device.streamed_layers == 0 || !options.device.is_empty();
+    let is_whole = |device: &DeviceMemory| device.streamed_layers == 0 || !options.device.is_default();
     let fits = |device: &DeviceMemory| Room::on(device, margin_bytes).short_bytes() == 0 && is_whole(device);
     match memory(gguf, options, backend) {
         Ok(devices) => Ok(devices.iter().all(fits)),

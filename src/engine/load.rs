@@ -35,10 +35,8 @@ pub struct Progress {
 /// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// `auto`, or a name of [`backend::REGISTRY`].
-    pub backend: String,
-    /// Options of the backend: which of its devices, and its own options
-    /// ([`Entry::options`](sterna_backend::Entry::options)).
+    /// Backend with its options: one of [`backend::REGISTRY`] as in `"cpu".parse()?`, or the fastest. Options
+    /// ([`Entry::options`](sterna_backend::Entry::options)) come in by [`DeviceOptions::parse`].
     pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
@@ -119,7 +117,6 @@ impl EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
-            backend: "auto".into(),
             device: DeviceOptions::default(),
             threads: None,
             n_ctx: None,
@@ -194,16 +191,7 @@ impl Engine {
         options: &EngineOptions,
         progress: impl FnMut(Progress),
     ) -> Result<Self, Error> {
-        let threads = options.n_threads();
-        match options.backend.as_str() {
-            "auto" if options.device.is_empty() => {
-                Self::on_first(gguf, options, backend::auto(threads), progress)
-            }
-            name => {
-                let backend = backend::open_on(name, threads, &options.device)?;
-                Self::on_backend(gguf, options, backend, progress)
-            }
-        }
+        Self::on_first(gguf, options, options.device.candidates(options.n_threads()), progress)
     }
 
     /// Loads a model onto the first of some backends that opened and has all kernels that the model needs;
@@ -237,8 +225,7 @@ impl Engine {
         unreachable!("the last backend was returned")
     }
 
-    /// Loads a model onto a backend of the caller's; `options.backend` and `options.threads` are not looked
-    /// at.
+    /// Loads a model onto a backend of the caller's; `options.device` is not looked at.
     ///
     /// # Errors
     /// As [`open`](Self::open).

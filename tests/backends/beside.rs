@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
 use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Overrides, Profiling, Streaming};
-use sterna::backend::{Backend, DeviceOptions, Plan, open_on};
+use sterna::backend::{Backend, Plan, open_on};
 use sterna::program::{PageTable, Row, Sampling, Stage, Step};
 use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Case, Running, limits, shuffled_pages, windowed_limits, windowed_pages};
@@ -307,10 +307,8 @@ fn two_programs_share_the_weights() {
 #[test]
 fn a_user_chooses_and_is_told() {
     let (case, pages) = of_model(Model { n_layers: 5, ..SMALL });
-    let opened = |value: &str| {
-        let options = DeviceOptions::default().with("gpu_layers", "2").with("op_offload_min_batch", value);
-        open_on("cuda-simt", 1, &options)
-    };
+    let opened =
+        |value: &str| open_on("cuda-simt", 1, &[("gpu_layers", "2"), ("op_offload_min_batch", value)]);
     for (value, want) in [
         ("1", "are copied to it in every step, through 2 slots of "),
         ("4", "are copied to it in steps of 4 rows and more, through 2 slots of "),

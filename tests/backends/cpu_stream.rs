@@ -10,7 +10,7 @@ use std::time::Duration;
 use ggml_types::HostTensor;
 use sterna::backend::cpu::Cpu;
 use sterna::backend::cpu::stream::{Resident, Streaming};
-use sterna::backend::{Backend, BackendError, DeviceOptions, Exec, KvPage, WeightBytes, WeightRows, open_on};
+use sterna::backend::{Backend, BackendError, Exec, KvPage, WeightBytes, WeightRows, open_on};
 use sterna::program::{Buf, PageTable, Row, Sampling, Step, WeightDecl};
 use support::case::model::{MIXTURE, Model, SMALL};
 use support::case::{Case, limits, shuffled_pages, windowed_limits, windowed_pages};
@@ -316,10 +316,10 @@ fn auto_keeps_what_fits() {
 #[test]
 fn options_are_checked() {
     for (option, value) in [("resident_layers", "many"), ("stream_slots", "0"), ("stream_slots", "65")] {
-        let said = open_on("cpu", 1, &DeviceOptions::default().with(option, value)).map(drop).unwrap_err();
+        let said = open_on("cpu", 1, &[(option, value)]).map(drop).unwrap_err();
         assert!(said.to_string().contains(option) && said.to_string().contains(value), "{said}");
     }
     for value in ["auto", "all", "none", "mapped", "3"] {
-        open_on("cpu", 1, &DeviceOptions::default().with("resident_layers", value)).map(drop).unwrap();
+        open_on("cpu", 1, &[("resident_layers", value)]).map(drop).unwrap();
     }
 }

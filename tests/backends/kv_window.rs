@@ -181,7 +181,7 @@ fn tokens(seed: u32, n: usize) -> Vec<u32> {
 fn engine(codec: &str, batch: usize, n_seqs: usize) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
-        backend: "cpu".into(),
+        device: "cpu".parse().unwrap(),
         threads: Some(1),
         n_ctx: Some(384),
         batch,
@@ -337,7 +337,7 @@ fn a_backend_that_lacks_the_codec_names_the_way_out() {
         ),
     ] {
         let options = EngineOptions {
-            backend: "cuda-simt".into(),
+            device: "cuda-simt".parse().unwrap(),
             cache_type_k: k.parse().unwrap(),
             cache_type_v: v.parse().unwrap(),
             ..EngineOptions::default()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
 use sterna::backend::cuda::{Cuda, GpuLayers, Overrides, Profiling, Streaming};
-use sterna::backend::{Backend, BackendError, DeviceOptions, Plan, open_on};
+use sterna::backend::{Backend, BackendError, Plan, open_on};
 use sterna::program::Stage;
 use support::case::Running;
 use support::case::model::{MIXTURE, Model, SMALL};
@@ -196,9 +196,8 @@ fn two_programs_share_streamed_weights() {
 fn options_choose_the_layers_and_a_user_is_told() {
     let (case, _) = of_model(Model { n_layers: 5, ..SMALL });
     let told = |options: &[(&str, &str)]| -> Result<Option<String>, BackendError> {
-        let options =
-            options.iter().fold(DeviceOptions::default(), |all, (name, value)| all.with(name, *value));
-        let mut backend = open_on("cuda-simt", 1, &options.with("op_offload_min_batch", "1"))?;
+        let options = [options, &[("op_offload_min_batch", "1")]].concat();
+        let mut backend = open_on("cuda-simt", 1, &options)?;
         case.on(&mut *backend);
         Ok(backend.note())
     };

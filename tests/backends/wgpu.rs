@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sterna::backend::wgpu::Wgpu;
 use sterna::backend::wgpu::device::{Gpu, NEEDED, Options};
-use sterna::backend::{Backend, BackendError, DeviceOptions, auto, open_on};
+use sterna::backend::{Backend, BackendError, auto, open_on};
 use sterna::program::{ActQuant, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, limits, shuffled_pages, ty, windowed_limits};
@@ -64,27 +64,24 @@ fn threads_that_share_a_device_each_get_their_answers() {
 fn a_device_that_is_not_there_is_named_beside_those_that_are() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     for word in ["no such card", "99"] {
-        let said = open_on("wgpu", 1, &on(word)).map(|_| ()).unwrap_err().to_string();
+        let said = open_on("wgpu", 1, &[("device", word)]).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains(&format!("no device `{word}`; this machine has 0: ")), "{said}");
     }
-    let first = open_on("wgpu", 1, &on("0")).expect("the first device");
+    let first = open_on("wgpu", 1, &[("device", "0")]).expect("the first device");
     let device = Wgpu::on(gpu).device();
     let name = device.split(" (").next().expect("a name").to_uppercase();
-    assert!(first.device().to_uppercase().starts_with(&name) || open_on("wgpu", 1, &on(&name)).is_ok());
-    let said = open_on("cpu", 1, &on("0")).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        first.device().to_uppercase().starts_with(&name) || open_on("wgpu", 1, &[("device", &name)]).is_ok()
+    );
+    let said = open_on("cpu", 1, &[("device", "0")]).map(|_| ()).unwrap_err().to_string();
     assert!(said.contains("DeviceOptions::device: an option of cuda and wgpu only"), "{said}");
-}
-
-fn on(device: &str) -> DeviceOptions {
-    DeviceOptions::default().with("device", device)
 }
 
 #[test]
 fn what_wgpu_alone_can_do_is_refused_elsewhere() {
     for name in ["auto", "cpu"] {
         let said = |option: &str, value: &str| {
-            let how = DeviceOptions::default().with(option, value);
-            open_on(name, 1, &how).map(|_| ()).unwrap_err().to_string()
+            open_on(name, 1, &[(option, value)]).map(|_| ()).unwrap_err().to_string()
         };
         let want = format!("backend {name}: DeviceOptions::int8: an option of wgpu only");
         assert_eq!(said("int8", "packed"), want);
@@ -94,7 +91,7 @@ fn what_wgpu_alone_can_do_is_refused_elsewhere() {
         assert!(profile.ends_with("wgpu only"), "{profile}");
     }
     for (option, value) in [("int8", "fast"), ("profile", "yes")] {
-        let wrong = open_on("wgpu", 1, &DeviceOptions::default().with(option, value)).map(|_| ());
+        let wrong = open_on("wgpu", 1, &[(option, value)]).map(|_| ());
         let Err(BackendError::Option { backend: "wgpu", option: named, detail }) = wrong else {
             panic!("{option} {value}: {wrong:?}");
         };

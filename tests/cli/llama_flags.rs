@@ -28,7 +28,7 @@ const COMMON: &str = "\
     --rope-freq-base = 1; --rope-freq-scale = 1; --yarn-orig-ctx = 1; --yarn-ext-factor = 1; \
     --yarn-attn-factor = 1; --yarn-beta-slow = 1; --yarn-beta-fast = 1; \
     -kvo --kv-offload -nkvo --no-kv-offload; --repack -nr --no-repack; --no-host; -ctk --cache-type-k = f16; \
-    -ctv --cache-type-v = 1; -dt --defrag-thold = 1; -np --parallel = 1; -mm --mmproj = 1; \
+    -ctv --cache-type-v = f16; -dt --defrag-thold = 1; -np --parallel = 1; -mm --mmproj = 1; \
     -mmu --mmproj-url = 1; --mmproj-offload --no-mmproj-offload; --image-min-tokens = 1; \
     --image-max-tokens = 1; --video-fps = 1; --video-timestamp-interval = 1; --video-ffmpeg-dir = 1; \
     --rpc = 1; -lm --load-mode = mmap; -lzm --lazy-mode = 1; --numa = 1; -dev --device = 1; --list-devices; \

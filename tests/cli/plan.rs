@@ -218,6 +218,7 @@ fn what_cannot_be_planned_says_why() {
     if cfg!(feature = "cuda") {
         refused(&["-m", &model, "--card", "geforce 256"], &["--card", "`geforce 256`", "RTX 5080"]);
         refused(&["-m", &model, "--vram", "16G", "--backend", "cpu"], &["leave out --backend cpu"]);
+        refused(&["-m", &model, "--vram", "16G", "--int8", "floats"], &["backend cuda: --int8: "]);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use sterna::backend::{DeviceOptions, open_on};
+use sterna::backend::open_on;
 use sterna::engine::{BatchOptions, Engine, EngineOptions, GenerateOptions, Request, SeqId};
 use sterna::gguf::Gguf;
 
@@ -15,7 +15,7 @@ const N_CTX: usize = 320;
 
 fn engine(options: &[(&str, &str)], kv: &str) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
-    let device = options.iter().fold(DeviceOptions::default(), |all, (name, value)| all.with(name, *value));
+    let backend = open_on("cuda-simt", 1, options).expect("it is in this build");
     let mut options = EngineOptions {
         n_ctx: Some(N_CTX),
         threads: Some(1),
@@ -24,7 +24,6 @@ fn engine(options: &[(&str, &str)], kv: &str) -> Engine {
         ..EngineOptions::default()
     };
     codec(&mut options, kv);
-    let backend = open_on("cuda-simt", 1, &device).expect("it is in this build");
     Engine::on_backend(Gguf::open(&path).unwrap(), &options, backend, |_| ()).unwrap()
 }
 

@@ -24,7 +24,7 @@ fn engine(name: &str, row: usize) -> Engine {
         bytes[info.start as usize + row * broken.len()..][..broken.len()].copy_from_slice(&broken);
     }
     let options = EngineOptions {
-        backend: "cpu".into(),
+        device: "cpu".parse().unwrap(),
         n_ctx: Some(256),
         threads: Some(1),
         n_seqs: 3,

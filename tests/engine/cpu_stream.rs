@@ -14,13 +14,9 @@ use sterna::synth::{Preset, Synth};
 
 /// With so many layers in memory, if that is said.
 fn options(resident: Option<&str>, slots: &str) -> EngineOptions {
-    let device = match resident {
-        Some(n) => DeviceOptions::default().with("resident_layers", n).with("stream_slots", slots),
-        None => DeviceOptions::default(),
-    };
+    let chosen = resident.map(|n| [("resident_layers", n), ("stream_slots", slots)]);
     EngineOptions {
-        backend: "cpu".into(),
-        device,
+        device: DeviceOptions::parse("cpu", chosen.as_ref().map_or(&[], |chosen| chosen)).unwrap(),
         threads: Some(2),
         n_ctx: Some(128),
         ..EngineOptions::default()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sterna::Error;
-use sterna::backend::{self, BackendError};
+use sterna::backend::{self, BackendError, DeviceOptions};
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, StopReason};
 use sterna::gguf::Gguf;
 use sterna::synth::{Preset, Synth};
@@ -235,7 +235,8 @@ fn options_outside_their_range_are_refused_by_name() {
     assert!(refused(|o| o.n_ctx = Some(0)).contains("EngineOptions::n_ctx"));
     assert!(refused(|o| o.n_ctx = Some(usize::MAX)).contains("EngineOptions::n_ctx"));
     assert!(refused(|o| o.batch = 0).contains("EngineOptions::batch"));
-    assert!(refused(|o| o.backend = "tpu".into()).contains("tpu"));
+    let unknown = "tpu".parse::<DeviceOptions>().unwrap_err().to_string();
+    assert!(unknown.starts_with("no backend `tpu`: this build has auto, cpu"), "{unknown}");
     // 2^31 positions of the smallest model are some terabytes of cache.
     let message = refused(|o| o.n_ctx = Some(1 << 31));
     assert!(message.contains("KV cache of 2147483648 positions") && message.contains("free"), "{message}");

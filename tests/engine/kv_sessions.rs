@@ -7,7 +7,7 @@ use sterna::engine::{Engine, EngineOptions, Session};
 fn engine(codec: &str) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
-        backend: "cpu".into(),
+        device: "cpu".parse().unwrap(),
         threads: Some(3),
         n_ctx: Some(384),
         batch: 80,
@@ -99,7 +99,7 @@ fn keys_and_values_may_be_kept_otherwise() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let open = |k: &str, v: &str| {
         let options = EngineOptions {
-            backend: "cpu".into(),
+            device: "cpu".parse().unwrap(),
             threads: Some(1),
             n_ctx: Some(384),
             outputs: 100,

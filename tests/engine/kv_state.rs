@@ -14,7 +14,7 @@ const N_CTX: usize = 448;
 
 fn options(codec: &str) -> EngineOptions {
     EngineOptions {
-        backend: "cpu".into(),
+        device: "cpu".parse().unwrap(),
         threads: Some(2),
         n_ctx: Some(N_CTX),
         batch: 80,

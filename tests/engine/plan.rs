@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use sterna::backend::cuda::Cuda;
 use sterna::backend::cuda::driver::cards::Spec as Card;
-use sterna::backend::{Backend, BackendError, CardOnPaper, DeviceMemory, MemoryKind, on_paper};
+use sterna::backend::{Backend, BackendError, CardOnPaper, DeviceMemory, DeviceOptions, MemoryKind, Opened};
 use sterna::engine::fit::{self, Fit, Room};
 use sterna::engine::{self, EngineOptions, Error};
 use sterna::gguf::{Gguf, Header, OpenOptions};
@@ -29,12 +29,11 @@ fn preset(name: &str, ty: Option<&str>, head_ty: Option<&str>) -> Spec {
 }
 
 fn rtx_5080(memory_bytes: u64) -> Box<dyn Backend> {
-    on_paper(&CardOnPaper {
-        card: Some("rtx 5080".into()),
-        memory_bytes: Some(memory_bytes),
-        ..CardOnPaper::default()
-    })
-    .unwrap()
+    on_paper(&CardOnPaper { card: Some("rtx 5080".into()), memory_bytes: Some(memory_bytes) }).unwrap()
+}
+
+fn on_paper(card: &CardOnPaper) -> Opened {
+    "cuda".parse::<DeviceOptions>()?.on_paper(card)
 }
 
 fn one(mut devices: Vec<DeviceMemory>) -> DeviceMemory {
@@ -242,6 +241,11 @@ fn a_card_on_paper_plans_and_does_nothing_else() {
     let weight = &weights(&gguf, &program, &EngineOptions::default())[0];
     let refused = card.upload(weight).unwrap_err();
     assert!(refused.to_string().contains("only planned for"), "{refused}");
+    for name in ["auto", "cpu"] {
+        let device: DeviceOptions = name.parse().unwrap();
+        let said = device.on_paper(&CardOnPaper::default()).map(drop).unwrap_err().to_string();
+        assert!(said.contains("plans for no card"), "{said}");
+    }
     let unknown =
         on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
     let said = unknown.unwrap_err().to_string();

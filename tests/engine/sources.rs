@@ -12,7 +12,7 @@ use sterna::gguf::{Access, Source};
 
 fn options(backend: &str, head_type: &str) -> EngineOptions {
     EngineOptions {
-        backend: backend.into(),
+        device: backend.parse().unwrap(),
         threads: Some(2),
         n_ctx: Some(128),
         head_type: head_type.parse().unwrap(),

@@ -33,7 +33,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
-use super::{Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Plan, WeightId, WeightRows};
+use super::{
+    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Open, Opened, Plan, WeightId, WeightRows,
+};
 use exec::Compiled;
 use linear::CpuWeight;
 use norm::RowNorm;
@@ -54,8 +56,14 @@ pub const ENTRY: Entry = Entry {
         let memory = system::memory().map_or_else(String::new, |memory| format!("; {memory}"));
         vec![Cpu::new(threads).map(|cpu| cpu.device() + &memory)]
     },
-    open: |threads, options| Ok(Box::new(Cpu::new(threads)?.streamed(Streaming::of(options)?))),
+    parse: |chosen| Ok(Arc::new(Streaming::parse(chosen)?)),
 };
+
+impl Open for Streaming {
+    fn open(&self, threads: usize) -> Opened {
+        Ok(Box::new(Cpu::new(threads)?.streamed(*self)))
+    }
+}
 
 /// Runs programs on the processor.
 pub struct Cpu {

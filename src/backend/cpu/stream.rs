@@ -11,15 +11,14 @@ mod order;
 mod reader;
 
 use std::collections::{HashMap, HashSet};
+use std::str::FromStr;
 
 use bytes::Bytes;
 use ggml_types::HostTensor;
 
-use super::NAME;
 use super::alloc::{Counter, PartAllocator};
 use super::simd::Aligned;
-use crate::{BackendError, MemoryKind, WeightRows, memory};
-use crate::{DeviceOption, DeviceOptions};
+use crate::{BackendError, Chosen, DeviceOption, MemoryKind, WeightRows, memory};
 pub(super) use file_weight::FileWeight;
 pub(super) use reader::Reader;
 use sterna_program::part::spread;
@@ -87,32 +86,32 @@ impl Streaming {
     ///
     /// # Errors
     /// [`BackendError::Option`] for values that they do not have.
-    pub fn of(options: &DeviceOptions) -> Result<Self, BackendError> {
-        let refused = |option: &DeviceOption, want: &str, got: &str| {
-            Err(BackendError::option(NAME, option.name, format!("want {want}, got `{got}`")))
-        };
+    pub fn parse(chosen: &Chosen<'_>) -> Result<Self, BackendError> {
         let default = Self::default();
-        let resident = match options.get(RESIDENT_LAYERS.name) {
-            None => default.resident,
-            Some("auto") => Resident::Auto,
-            Some("all") => Resident::All,
-            Some("mapped") => Resident::Mapped,
-            Some("none") => Resident::Nothing,
-            Some(n) => match n.parse() {
-                Ok(n) => Resident::Count(n),
-                Err(_) => {
-                    return refused(&RESIDENT_LAYERS, "auto, all, none, mapped or a number of layers", n);
-                }
-            },
+        let slots = |text: &str| match text.parse() {
+            Ok(n @ 1..=64) => Ok(n),
+            _ => Err(format!("want 1 to 64, got `{text}`")),
         };
-        let slots = match options.get(STREAM_SLOTS.name) {
-            None => default.slots,
-            Some(n) => match n.parse() {
-                Ok(n @ 1..=64) => n,
-                _ => return refused(&STREAM_SLOTS, "1 to 64", n),
-            },
-        };
+        let resident = chosen.parsed(&RESIDENT_LAYERS, str::parse)?.unwrap_or(default.resident);
+        let slots = chosen.parsed(&STREAM_SLOTS, slots)?.unwrap_or(default.slots);
         Ok(Self { resident, slots, ..default })
+    }
+}
+
+impl FromStr for Resident {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "all" => Ok(Self::All),
+            "mapped" => Ok(Self::Mapped),
+            "none" => Ok(Self::Nothing),
+            n => n
+                .parse()
+                .map(Self::Count)
+                .map_err(|_| format!("want auto, all, none, mapped or a number of layers, got `{n}`")),
+        }
     }
 }
 

@@ -39,19 +39,19 @@ mod stream;
 mod weight;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use ggml_types::HostTensor;
 
 use super::{
-    Auto, Backend, BackendError, CardOnPaper, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime,
-    WeightId,
+    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime, WeightId,
 };
 use crate::device::{DEVICE, PROFILE};
-use driver::cards::{self, Spec};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::{Compiled, Streamed};
 use host::{Host, Processor, Stages};
 use memory::Memory;
+pub use open::Options;
 use params::{NextWeights, StepTables};
 pub use profile::Profiling;
 use sterna_program::{Buf, Kv, Program, Sampling, Stage, Step, Weight};
@@ -104,7 +104,7 @@ pub const ENTRY: Entry = Entry {
         Ok(cards) => cards.into_iter().enumerate().map(|(i, card)| Ok(format!("{i}: {card}"))).collect(),
         Err(err) => vec![Err(err)],
     },
-    open: open::open,
+    parse: |chosen| Ok(Arc::new(Options::parse(chosen)?)),
 };
 
 /// Runs programs on a card.
@@ -134,23 +134,6 @@ struct UploadedWeight {
     card: Option<DeviceWeight>,
     /// The weight on the CPU backend.
     on_processor: Option<WeightId>,
-}
-
-/// A backend on a card that is not here; see [`crate::on_paper`].
-pub fn on_paper(card: &CardOnPaper) -> Result<Cuda, BackendError> {
-    let CardOnPaper { card, memory_bytes, options } = card;
-    let card = match card {
-        Some(name) => Spec::find(name).ok_or_else(|| {
-            let known: Vec<_> = Spec::made().map(|card| card.name).collect();
-            let detail = format!("no card `{name}` is known; known are {}", known.join(", "));
-            BackendError::option(NAME, "card", detail)
-        })?,
-        None => memory_bytes.map_or(cards::DEFAULT, Spec::with_memory),
-    };
-    let driver = driver::OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
-    let cuda = Cuda::on(Box::new(driver)).streamed(open::streaming(options, NAME)?);
-    // Nothing is compiled there, so it is never opened.
-    Ok(cuda.beside(|| crate::processor(1)))
 }
 
 impl Cuda {

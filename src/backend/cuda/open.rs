@@ -1,11 +1,12 @@
 //! Which cards a backend is opened on.
 
-use super::driver::Driver;
+use super::driver::cards::{self, Spec};
 use super::driver::real::{Card, cards};
+use super::driver::{Driver, OnPaper};
 use super::split::Split;
-use super::{Cuda, NAME, Profiling, Streaming};
+use super::{Cuda, GpuLayers, NAME, Overrides, Profiling, Streaming};
 use crate::device::{DEVICE, PROFILE};
-use crate::{BackendError, DeviceOption, DeviceOptions, Opened, processor};
+use crate::{Backend, BackendError, CardOnPaper, Chosen, DeviceOption, Open, Opened, processor};
 
 /// Whether layers are divided among several cards.
 pub const SPLIT_MODE: DeviceOption =
@@ -39,68 +40,119 @@ pub const MIN_BATCH: DeviceOption = DeviceOption {
     about: "rows of a step from which on streamed weights are copied, not computed with: auto, off, N",
 };
 
-/// Which layers are streamed to a card, if any.
-pub fn streaming(options: &DeviceOptions, backend: &'static str) -> Result<Option<Streaming>, BackendError> {
-    let of = |option: &DeviceOption| (option.name, options.get(option.name));
-    let [layers, slots, overrides, min_batch] =
-        [&GPU_LAYERS, &STREAM_SLOTS, &OVERRIDE_TENSOR, &MIN_BATCH].map(of);
-    Streaming::of(backend, layers, slots, overrides, min_batch)
+/// Options of the backend.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Numbers of cards; `None` is the first one, or all if layers are divided.
+    pub cards: Option<Vec<i32>>,
+    /// True if layers are divided among the cards.
+    pub is_split: bool,
+    /// Share of each card in the model; `None` is by free memory.
+    pub proportions: Option<Vec<f64>>,
+    /// How stages are timed, if they are.
+    pub profiling: Option<Profiling>,
+    /// Which layers are streamed, if any.
+    pub streaming: Option<Streaming>,
 }
 
-/// A backend on the cards of this machine that are chosen: the first one, or all of them if layers are
-/// divided. `threads` are of the processor beside it, where layers are streamed.
-///
-/// # Errors
-/// [`BackendError::Option`] for choices that mean nothing; [`BackendError::Device`] where there are no
-/// kernels in this build, no driver, no such card, or no code for it.
-pub fn open(threads: usize, options: &DeviceOptions) -> Opened {
-    let proportions = options.get(TENSOR_SPLIT.name).map(proportions).transpose()?;
-    let is_split = match options.get(SPLIT_MODE.name) {
-        Some("layer") => true,
-        Some("none") if proportions.is_some() => {
+/// Which layers are streamed to a card; nothing where all weights stay there.
+pub fn streaming(chosen: &Chosen<'_>) -> Result<Option<Streaming>, BackendError> {
+    let layers = chosen.parsed(&GPU_LAYERS, Streaming::layers)?.flatten();
+    let slots = chosen.parsed(&STREAM_SLOTS, Streaming::n_slots)?.unwrap_or(Streaming::DEFAULT_SLOTS);
+    let overrides = chosen.parsed(&OVERRIDE_TENSOR, Overrides::parse)?;
+    let min_batch = chosen.parsed(&MIN_BATCH, str::parse)?.unwrap_or_default();
+    let all = overrides.is_some().then_some(GpuLayers::Count(usize::MAX));
+    let overrides = overrides.unwrap_or_default();
+    Ok(layers.or(all).map(|gpu_layers| Streaming { gpu_layers, slots, overrides, min_batch }))
+}
+
+impl Options {
+    /// From texts.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] for values that mean nothing.
+    pub fn parse(chosen: &Chosen<'_>) -> Result<Self, BackendError> {
+        let cards = chosen.parsed(&DEVICE, |list| list.split(',').map(ordinal).collect())?;
+        let proportions = chosen.parsed(&TENSOR_SPLIT, proportions)?;
+        let is_split = chosen.parsed(&SPLIT_MODE, |mode| match mode {
+            "layer" => Ok(true),
+            "none" => Ok(false),
+            other => Err(format!("want none or layer, got `{other}`")),
+        })?;
+        if is_split == Some(false) && proportions.is_some() {
             return Err(refused(&TENSOR_SPLIT, "there is nothing to divide with a split mode of none"));
         }
-        Some("none") => false,
-        None => proportions.is_some(),
-        Some(other) => return Err(refused(&SPLIT_MODE, format!("want none or layer, got `{other}`"))),
-    };
-    let profiling = Profiling::of(NAME, PROFILE.name, options.get(PROFILE.name))?;
-    let streaming = streaming(options, NAME)?;
-    if is_split && streaming.is_some() {
-        return Err(refused(
-            &GPU_LAYERS,
-            "layers are streamed to one card, not to several (split mode none)",
-        ));
+        Ok(Self {
+            cards,
+            is_split: is_split.unwrap_or(proportions.is_some()),
+            proportions,
+            profiling: chosen.parsed(&PROFILE, Profiling::parse)?.flatten(),
+            streaming: streaming(chosen)?,
+        })
     }
-    let one = |ordinal| -> Opened {
-        let card = Cuda::on(Box::new(Card::open(ordinal)?));
-        let card = card.profiled(profiling).streamed(streaming.clone());
-        Ok(Box::new(card.beside(move || processor(threads))))
-    };
-    let chosen = options.get(DEVICE.name).map(|list| list.split(',').map(ordinal).collect());
-    let chosen: Option<Vec<i32>> = chosen.transpose()?;
-    if !is_split {
-        return match chosen.as_deref() {
-            None => one(0),
-            Some([ordinal]) => one(*ordinal),
-            Some(_) => Err(refused(&DEVICE, "several cards want a split mode of layer")),
+}
+
+impl Open for Options {
+    /// A backend on the cards of this machine that are chosen: the first one, or all of them if layers are
+    /// divided. `threads` are of the processor beside it, where layers are streamed.
+    fn open(&self, threads: usize) -> Opened {
+        let Self { cards: chosen, is_split, proportions, profiling, streaming } = self;
+        if *is_split && streaming.is_some() {
+            return Err(refused(
+                &GPU_LAYERS,
+                "layers are streamed to one card, not to several (split mode none)",
+            ));
+        }
+        let one = |ordinal| -> Opened {
+            let card = Cuda::on(Box::new(Card::open(ordinal)?));
+            let card = card.profiled(*profiling).streamed(streaming.clone());
+            Ok(Box::new(card.beside(move || processor(threads))))
         };
+        if !is_split {
+            return match chosen.as_deref() {
+                None => one(0),
+                Some([ordinal]) => one(*ordinal),
+                Some(_) => Err(refused(&DEVICE, "several cards want a split mode of layer")),
+            };
+        }
+        let chosen = match chosen {
+            Some(chosen) => chosen.clone(),
+            None => (0..cards()?.len() as i32).collect(),
+        };
+        if let Some(twice) = chosen.iter().enumerate().find(|(i, card)| chosen[..*i].contains(card)) {
+            return Err(refused(&DEVICE, format!("card {} is named twice", twice.1)));
+        }
+        if let Some(proportions) = proportions.as_ref().filter(|list| list.len() != chosen.len()) {
+            let want = format!("want {} numbers, one for each card; got {}", chosen.len(), proportions.len());
+            return Err(refused(&TENSOR_SPLIT, want));
+        }
+        if let [ordinal] = *chosen {
+            return one(ordinal);
+        }
+        let card = |ordinal: i32| Ok(Box::new(Card::open(ordinal)?) as Box<dyn Driver>);
+        let drivers = chosen.into_iter().map(card).collect::<Result<_, BackendError>>()?;
+        Ok(Box::new(Split::on(drivers, proportions.clone())?.profiled(*profiling)))
     }
-    let chosen =
-        chosen.map_or_else(|| Ok((0..cards()?.len() as i32).collect()), Ok::<Vec<_>, BackendError>)?;
-    if let Some(twice) = chosen.iter().enumerate().find(|(i, card)| chosen[..*i].contains(card)) {
-        return Err(refused(&DEVICE, format!("card {} is named twice", twice.1)));
+
+    fn on_paper(&self, card: &CardOnPaper) -> Option<Opened> {
+        Some(on_paper(card, self.streaming.clone()).map(|cuda| Box::new(cuda) as Box<dyn Backend>))
     }
-    if let Some(proportions) = proportions.as_ref().filter(|list| list.len() != chosen.len()) {
-        let want = format!("want {} numbers, one for each card; got {}", chosen.len(), proportions.len());
-        return Err(refused(&TENSOR_SPLIT, want));
-    }
-    if let [ordinal] = *chosen {
-        return one(ordinal);
-    }
-    let card = |ordinal: i32| Ok(Box::new(Card::open(ordinal)?) as Box<dyn Driver>);
-    let drivers = chosen.into_iter().map(card).collect::<Result<_, BackendError>>()?;
-    Ok(Box::new(Split::on(drivers, proportions)?.profiled(profiling)))
+}
+
+/// A backend on a card that is not here.
+fn on_paper(card: &CardOnPaper, streaming: Option<Streaming>) -> Result<Cuda, BackendError> {
+    let CardOnPaper { card, memory_bytes } = card;
+    let card = match card {
+        Some(name) => Spec::find(name).ok_or_else(|| {
+            let known: Vec<_> = Spec::made().map(|card| card.name).collect();
+            let detail = format!("no card `{name}` is known; known are {}", known.join(", "));
+            BackendError::option(NAME, "card", detail)
+        })?,
+        None => memory_bytes.map_or(cards::DEFAULT, Spec::with_memory),
+    };
+    let driver = OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
+    // Nothing is compiled there, so the processor is never opened.
+    Ok(Cuda::on(Box::new(driver)).streamed(streaming).beside(|| processor(1)))
 }
 
 fn refused(option: &DeviceOption, detail: impl Into<String>) -> BackendError {
@@ -108,18 +160,17 @@ fn refused(option: &DeviceOption, detail: impl Into<String>) -> BackendError {
 }
 
 /// Reads the number of a card.
-fn ordinal(text: &str) -> Result<i32, BackendError> {
-    let detail = || format!("want the number of a card, got `{text}`");
-    text.trim().parse().map_err(|_| refused(&DEVICE, detail()))
+fn ordinal(text: &str) -> Result<i32, String> {
+    text.trim().parse().map_err(|_| format!("want the number of a card, got `{text}`"))
 }
 
 /// Reads numbers with commas between them.
-fn proportions(text: &str) -> Result<Vec<f64>, BackendError> {
+fn proportions(text: &str) -> Result<Vec<f64>, String> {
     let number = |part: &str| part.trim().parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
     let numbers: Option<Vec<f64>> = text.split(',').map(number).collect();
     numbers.filter(|numbers| numbers.iter().sum::<f64>() > 0.0).ok_or_else(|| {
         let want = "numbers with commas between them, none below 0 and not all 0";
-        refused(&TENSOR_SPLIT, format!("want {want}; got `{text}`"))
+        format!("want {want}; got `{text}`")
     })
 }
 
@@ -129,9 +180,9 @@ mod tests {
 
     /// What is wrong with choices, which is seen before a driver is looked for.
     fn said(choices: &[(&str, &str)]) -> String {
-        let of = |options: DeviceOptions, (name, value): &(&str, &str)| options.with(name, *value);
-        let options = choices.iter().fold(DeviceOptions::default(), of);
-        open(1, &options).map(drop).expect_err("no such choice").to_string()
+        let chosen = Chosen { backend: NAME, values: choices.to_vec() };
+        let opened = Options::parse(&chosen).and_then(|options| options.open(1));
+        opened.map(drop).expect_err("no such choice").to_string()
     }
 
     #[test]

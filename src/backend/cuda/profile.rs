@@ -19,23 +19,16 @@ pub enum Profiling {
 }
 
 impl Profiling {
-    /// The value of an option as a backend takes it.
+    /// The way to time stages that a word names; `None` for no timing.
     ///
     /// # Errors
-    /// [`BackendError::Option`] for any other value.
-    pub fn of(
-        backend: &'static str,
-        option: &str,
-        value: Option<&str>,
-    ) -> Result<Option<Self>, BackendError> {
-        match value {
-            None | Some("false") => Ok(None),
-            Some("true") => Ok(Some(Self::Stamps)),
-            Some("events") => Ok(Some(Self::Events)),
-            Some(other) => {
-                let want = format!("want true, false or events, got `{other}`");
-                Err(BackendError::option(backend, option, want))
-            }
+    /// The accepted values.
+    pub fn parse(word: &str) -> Result<Option<Self>, String> {
+        match word {
+            "false" => Ok(None),
+            "true" => Ok(Some(Self::Stamps)),
+            "events" => Ok(Some(Self::Events)),
+            other => Err(format!("want true, false or events, got `{other}`")),
         }
     }
 }

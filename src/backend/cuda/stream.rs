@@ -6,6 +6,7 @@
 //! layers in between; behind the last ones of a step the first ones of the next step.
 
 use std::ops::Range;
+use std::str::FromStr;
 
 use ggml_types::HostTensor;
 use regex::Regex;
@@ -101,24 +102,6 @@ impl MinBatch {
     /// The largest steps that the processor is ever the faster way for, as far as that is looked for.
     const AUTO_ROWS: usize = 64;
 
-    /// The value of an option as a backend takes it.
-    ///
-    /// # Errors
-    /// [`BackendError::Option`] for a value that it does not have.
-    pub fn of(backend: &'static str, option: &str, value: Option<&str>) -> Result<Self, BackendError> {
-        match value {
-            None | Some("auto") => Ok(Self::Auto),
-            Some("off") => Ok(Self::Never),
-            Some(text) => match text.parse() {
-                Ok(n @ 1..) => Ok(Self::Rows(n)),
-                _ => {
-                    let want = format!("want auto, off or a number of rows from 1 on, got `{text}`");
-                    Err(BackendError::option(backend, option, want))
-                }
-            },
-        }
-    }
-
     /// Rows of the largest step that the processor may compute; 0 if it computes none.
     pub fn most_rows(self, limits: &Limits) -> usize {
         let most = match self {
@@ -130,8 +113,20 @@ impl MinBatch {
     }
 }
 
-/// An option by its name, and what was chosen.
-type Chosen<'a> = (&'a str, Option<&'a str>);
+impl FromStr for MinBatch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Never),
+            _ => match text.parse() {
+                Ok(n @ 1..) => Ok(Self::Rows(n)),
+                _ => Err(format!("want auto, off or a number of rows from 1 on, got `{text}`")),
+            },
+        }
+    }
+}
 
 impl Streaming {
     /// Layers that the card has room for where no option says how many.
@@ -142,41 +137,30 @@ impl Streaming {
         Self { gpu_layers, slots, overrides: Overrides::default(), min_batch: MinBatch::Auto }
     }
 
-    /// What four options ask of a backend, each by its name; nothing where all weights stay on the card.
+    /// Layers on the card as a user counts them; `None` is all.
     ///
     /// # Errors
-    /// [`BackendError::Option`] for values that they do not have.
-    pub fn of(
-        backend: &'static str,
-        gpu_layers: Chosen<'_>,
-        slots: Chosen<'_>,
-        overrides: Chosen<'_>,
-        min_batch: Chosen<'_>,
-    ) -> Result<Option<Self>, BackendError> {
-        let refused = |option: &str, want: &str, got: &str| {
-            Err(BackendError::option(backend, option, format!("want {want}, got `{got}`")))
-        };
-        let layers = match gpu_layers.1 {
-            None | Some("all" | "-1") => None,
-            Some("auto") => Some(GpuLayers::Auto),
-            Some(n) => match n.parse() {
-                Ok(n) => Some(GpuLayers::Count(n)),
-                Err(_) => return refused(gpu_layers.0, "all, auto or a number of layers", n),
-            },
-        };
-        let slots = match slots.1 {
-            None => Self::DEFAULT_SLOTS,
-            Some(n) => match n.parse() {
-                Ok(n @ 1..=8) => n,
-                _ => return refused(slots.0, "1 to 8", n),
-            },
-        };
-        let parsed = overrides.1.map(Overrides::parse).transpose();
-        let parsed = parsed.map_err(|detail| BackendError::option(backend, overrides.0, detail))?;
-        let all = parsed.is_some().then_some(GpuLayers::Count(usize::MAX));
-        let overrides = parsed.unwrap_or_default();
-        let min_batch = MinBatch::of(backend, min_batch.0, min_batch.1)?;
-        Ok(layers.or(all).map(|gpu_layers| Self { gpu_layers, slots, overrides, min_batch }))
+    /// What is wanted instead.
+    pub fn layers(text: &str) -> Result<Option<GpuLayers>, String> {
+        match text {
+            "all" | "-1" => Ok(None),
+            "auto" => Ok(Some(GpuLayers::Auto)),
+            n => n
+                .parse()
+                .map(|n| Some(GpuLayers::Count(n)))
+                .map_err(|_| format!("want all, auto or a number of layers, got `{n}`")),
+        }
+    }
+
+    /// Slots in the range that a user may choose.
+    ///
+    /// # Errors
+    /// What is wanted instead.
+    pub fn n_slots(text: &str) -> Result<usize, String> {
+        match text.parse() {
+            Ok(n @ 1..=8) => Ok(n),
+            _ => Err(format!("want 1 to 8, got `{text}`")),
+        }
     }
 }
 

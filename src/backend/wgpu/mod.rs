@@ -31,6 +31,7 @@ mod upload;
 mod wait;
 mod weight;
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ use ggml_types::HostTensor;
 use wgpu::Buffer;
 
 use super::{
-    Auto, Backend, BackendError, DeviceMemory, DeviceOption, DeviceOptions, Entry, Exec, KvPage, Plan,
+    Auto, Backend, BackendError, DeviceMemory, DeviceOption, Entry, Exec, KvPage, Open, Opened, Plan,
     StageTime, WeightId, WeightRows,
 };
 use crate::device::{DEVICE, PROFILE};
@@ -65,42 +66,32 @@ pub const ENTRY: Entry = Entry {
     options: &[DEVICE, INT8, PROFILE],
     auto: Some(Auto { rank: 1, is_there: device::has_gpu }),
     devices: |_| device::list(),
-    open: |_, options| {
-        let profile = parsed(options, &PROFILE)?.unwrap_or(false);
-        let int8: Option<Int8> = parsed(options, &INT8)?;
-        let device = options.get(DEVICE.name).map(str::to_owned);
-        let (packed, cache_dir) = (int8.and_then(|how| how.packed), super::cache_dir());
-        Ok(Box::new(Wgpu::open(&Options { device, packed, profile, cache_dir, ..Options::default() })?))
+    parse: |chosen| {
+        let profile =
+            |text: &str| text.parse().map_err(|err: std::str::ParseBoolError| format!("{err}, got `{text}`"));
+        Ok(Arc::new(Options {
+            device: chosen.parsed(&DEVICE, |text| Ok::<_, Infallible>(text.to_owned()))?,
+            packed: chosen.parsed(&INT8, packed)?.flatten(),
+            profile: chosen.parsed(&PROFILE, profile)?.unwrap_or(false),
+            cache_dir: super::cache_dir(),
+            ..Options::default()
+        }))
     },
 };
 
-/// Value of an option, parsed as another type.
-fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(
-    options: &DeviceOptions,
-    option: &DeviceOption,
-) -> Result<Option<T>, BackendError> {
-    let parsed = |value: &str| {
-        value.parse().map_err(|err| BackendError::option(NAME, option.name, format!("{err}, got `{value}`")))
-    };
-    options.get(option.name).map(parsed).transpose()
+impl Open for Options {
+    fn open(&self, _threads: usize) -> Opened {
+        Ok(Box::new(Wgpu::open(self)?))
+    }
 }
 
 /// A value of [`INT8`]: whether products are of packed integers; `None` where the device decides.
-struct Int8 {
-    packed: Option<bool>,
-}
-
-impl std::str::FromStr for Int8 {
-    type Err = &'static str;
-
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        let packed = match word {
-            "auto" => None,
-            "packed" => Some(true),
-            "floats" => Some(false),
-            _ => return Err("want auto, packed or floats"),
-        };
-        Ok(Self { packed })
+fn packed(word: &str) -> Result<Option<bool>, String> {
+    match word {
+        "auto" => Ok(None),
+        "packed" => Ok(Some(true)),
+        "floats" => Ok(Some(false)),
+        _ => Err(format!("want auto, packed or floats, got `{word}`")),
     }
 }
 

@@ -149,8 +149,7 @@ fn write_ways(
 ) -> io::Result<()> {
     let SpeedWithHost { host, decode, min_batch } = beside;
     let computed = figure(*decode);
-    let asked = shown.options.device.get("op_offload_min_batch").and_then(|n| n.parse().ok());
-    let from = asked.or(*min_batch).filter(|n| *n <= shown.options.batch);
+    let from = shown.min_batch.or(*min_batch).filter(|n| *n <= shown.options.batch);
     match bound.zip(from) {
         Some((bound, from)) => {
             let [copied, prompt] = [bound.decode, bound.prompt].map(figure);

@@ -14,7 +14,7 @@ fn logits_that_are_no_numbers_are_an_error_of_the_server() {
     let at = gguf.find("blk.1.ffn_norm.weight").unwrap().start as usize;
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     let options = EngineOptions {
-        backend: "cpu".into(),
+        device: "cpu".parse().unwrap(),
         n_ctx: Some(N_CTX),
         threads: Some(1),
         n_seqs: SLOTS,

@@ -47,7 +47,7 @@ pub fn engine(n_ctx: usize) -> Engine {
 pub fn engine_with(change: impl FnOnce(EngineOptions) -> EngineOptions) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions {
-        backend: "cpu".into(),
+        device: "cpu".parse().unwrap(),
         n_ctx: Some(N_CTX),
         threads: Some(1),
         n_seqs: SLOTS,

@@ -285,7 +285,7 @@ pub enum Act {
 pub fn engine_that(act: impl Fn(usize) -> Act + Send + Sync + 'static) -> Engine {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let options = EngineOptions { n_ctx: Some(N_CTX), n_seqs: SLOTS, batch: 64, ..EngineOptions::default() };
-    let inner = backend::open_on("cpu", 1, &backend::DeviceOptions::default()).unwrap();
+    let inner = backend::open("cpu", 1).unwrap();
     let acting = Acting { inner, runs: AtomicUsize::new(0), act: Arc::new(act) };
     Engine::on_backend(Gguf::open(&path).unwrap(), &options, Box::new(acting), |_| ()).unwrap()
 }

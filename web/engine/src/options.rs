@@ -120,13 +120,13 @@ impl Fields {
 pub fn engine(fields: &mut Fields) -> Result<EngineOptions, JsValue> {
     let default = EngineOptions::default();
     let backend = match fields.text("backend")?.as_deref() {
-        None => default.backend.clone(),
-        Some("webgpu") => "wgpu".to_owned(),
-        Some("cpu") => "cpu".to_owned(),
+        None => "auto",
+        Some("webgpu") => "wgpu",
+        Some("cpu") => "cpu",
         Some(other) => return Err(error(format!("backend: want webgpu or cpu, got {other}"))),
     };
     Ok(EngineOptions {
-        backend,
+        device: backend.parse().map_err(|err| error(format!("backend: {err}")))?,
         threads: Some(1),
         n_ctx: fields.size("nCtx")?,
         batch: fields.size("batch")?.unwrap_or(BATCH),
