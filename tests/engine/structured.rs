@@ -246,7 +246,7 @@ fn tool_grammar(
         tools: &WEATHER,
         choice,
         parallel,
-        thoughts: THOUGHTS,
+        thoughts: thinking_in(format),
         thinks,
         answer: None,
         token: &|_| None,
@@ -272,6 +272,11 @@ const ARGUMENTS: &str = "{\"city\": \"Bern\", \"days\": 3, \"unit\": \"C\"}";
 
 /// Thoughts of most models.
 const THOUGHTS: Option<Thoughts> = Some(Thoughts::Marked(&THINK));
+
+/// How models that call in a format think.
+fn thinking_in(format: Format) -> Option<Thoughts> {
+    if format.has_channels() { Some(Thoughts::Channels) } else { THOUGHTS }
+}
 
 /// A call for the weather of some days, as a format writes it.
 fn weather_call(format: Format, days: u8) -> String {
@@ -467,7 +472,7 @@ fn json_stands_beside_calls() {
                     tools: &WEATHER,
                     choice,
                     parallel: true,
-                    thoughts: THOUGHTS,
+                    thoughts: thinking_in(format),
                     thinks,
                     answer,
                     token,
@@ -483,8 +488,12 @@ fn json_stands_beside_calls() {
         }
         // Such an answer is read as one.
         let tools = WEATHER.clone();
-        let options =
-            ParserOptions { format: Some(format), tools, thoughts: THOUGHTS, ..ParserOptions::default() };
+        let options = ParserOptions {
+            format: Some(format),
+            tools,
+            thoughts: thinking_in(format),
+            ..ParserOptions::default()
+        };
         let mut parser = Parser::new(options);
         let mut deltas = parser.push(&right);
         deltas.extend(parser.finish());

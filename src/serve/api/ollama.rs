@@ -262,7 +262,7 @@ fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
         }
         Some(other) => return Err(ApiError::field("think", "true, false, low, medium or high", other)),
     };
-    if thinking.on == Some(true) && !served.syntax.thoughts.is_some() {
+    if thinking.on == Some(true) && served.syntax.thoughts.is_none() {
         let message = "`think`: the chat template of this model does not support thinking";
         return Err(ApiError::unsupported("think").with(message));
     }

@@ -112,6 +112,9 @@ pub struct Prompt {
     pub ids: Vec<u32>,
 }
 
+/// Beginning of an answer: what opens it, in control tokens, behind the rendered conversation; and words.
+pub type Begun<'a> = (&'a dyn Fn(&str) -> String, &'a str);
+
 /// A template with what it needs of the vocabulary.
 pub struct ChatTemplate {
     source: String,
@@ -240,8 +243,7 @@ impl ChatTemplate {
     }
 
     /// The conversation as tokens, in which no message can forge a turn: a control token that a message
-    /// spells is text. With `begun` the assistant's next message begins with these: what opens it behind the
-    /// rendered conversation, in control tokens, and words, which are text too.
+    /// spells is text. With `begun` the assistant's next message begins so; its words are text, too.
     ///
     /// # Errors
     /// As [`render`](Self::render).
@@ -251,7 +253,7 @@ impl ChatTemplate {
         messages: &[Message],
         extras: &Extras,
         add_generation_prompt: bool,
-        begun: Option<(&dyn Fn(&str) -> String, &str)>,
+        begun: Option<Begun<'_>>,
     ) -> Result<Prompt, ChatError> {
         let words = begun.map_or("", |(_, words)| words);
         let mark = Mark::unused(messages, extras, &[self.source.as_str(), words])?;
