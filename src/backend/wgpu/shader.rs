@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use ggml_types::{KvForm, kv as registry};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
-use minijinja::{Environment, UndefinedBehavior, context};
+use minijinja::{Environment, UndefinedBehavior, context, filters};
 
 use super::kv::{Codec, KernelForm, codecs};
 use super::text::wgsl;
@@ -270,7 +270,10 @@ impl Kernel {
 
 /// The texts of `shaders/`, by their paths there.
 static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
-    let mut templates = Environment::new();
+    // No more of minijinja than shaders use: in browsers its size counts.
+    let mut templates = Environment::empty();
+    templates.add_filter("default", filters::default);
+    templates.add_test("defined", minijinja::tests::is_defined);
     let syntax = SyntaxConfig::builder()
         .line_statement_prefix("#")
         .variable_delimiters("#{", "}")

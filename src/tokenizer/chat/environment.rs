@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, Error, ErrorKind, State, functions};
+use minijinja::{Environment, Error, ErrorKind, State, functions, tests};
 
 use super::budget::Budget;
 use super::python::Object;
@@ -23,7 +23,7 @@ const NAMESPACE_BYTES: u64 = 32 << 10;
 pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
     let budget = Arc::new(Budget::default());
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-    let mut env = Environment::new();
+    let mut env = Environment::empty();
     env.set_syntax(syntax.clone());
     env.set_recursion_limit(MAX_RECURSION);
     filters::add(&mut env, &budget);
@@ -103,8 +103,35 @@ fn without_sign(text: &str) -> &str {
     text.strip_prefix(['-', '+']).unwrap_or(text)
 }
 
-/// Tests that ask what Python can do with a value.
+/// Tests that are minijinja's, and those that ask what Python can do with a value.
 fn add_tests(env: &mut Environment<'static>) {
+    let of_one: [(&str, fn(&Value) -> bool); 15] = [
+        ("boolean", tests::is_boolean),
+        ("defined", tests::is_defined),
+        ("escaped", tests::is_safe),
+        ("even", |value| tests::is_even(value.clone())),
+        ("false", tests::is_false),
+        ("float", tests::is_float),
+        ("integer", tests::is_integer),
+        ("lower", tests::is_lower),
+        ("none", tests::is_none),
+        ("number", tests::is_number),
+        ("odd", |value| tests::is_odd(value.clone())),
+        ("string", tests::is_string),
+        ("true", tests::is_true),
+        ("undefined", tests::is_undefined),
+        ("upper", tests::is_upper),
+    ];
+    for (name, test) in of_one {
+        env.add_test(name, test);
+    }
+    let of_two: [(&str, fn(&Value, &Value) -> bool); 2] =
+        [("divisibleby", tests::is_divisibleby), ("sameas", tests::is_sameas)];
+    for (name, test) in of_two {
+        env.add_test(name, test);
+    }
+    env.add_test("filter", tests::is_filter);
+    env.add_test("test", tests::is_test);
     use ValueKind::{Bytes, Iterable, Map, Plain, Seq, String, Undefined};
     // Python asks for a length and for items by number or key.
     let is_sequence = |value: &Value| {
@@ -137,7 +164,7 @@ fn add_tests(env: &mut Environment<'static>) {
 }
 
 fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
-    env.remove_global("debug");
+    env.add_function("range", functions::range);
     env.add_function("raise_exception", |message: String| -> Result<(), Error> { Err(raise(message)) });
     env.add_function("strftime_now", |format: String| time::strftime_now(&format));
     let spent = budget.clone();

@@ -44,7 +44,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// The expression as an operand that filters may follow, with one behind it.
+    /// The expression with a filter behind it; in brackets before that, if it has operators.
     pub fn filtered(self, name: &str, args: &str) -> Self {
         let mut text = if self.binds == Binds::Loose { self.enclosed().text } else { self.text };
         text.extend(["|", name]);

@@ -18,18 +18,15 @@ use super::{json, macros, operators, python};
 /// whatever is false.
 const OF_ITEMS: &[&str] = &["groupby", "join", "list", "max", "min", "sort", "sum", "unique"];
 
-/// Adds the filters whose result is not much larger than what they are given, and takes the others out.
+/// Adds the filters, whose results are not much larger than what they are given.
 pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
-    for name in ["chain", "zip", "pprint", "attr"] {
-        env.remove_filter(name);
-    }
     let plain = [
+        ("abs", Value::from_function(filters::abs)),
         ("capitalize", Value::from_function(filters::capitalize)),
         ("first", Value::from_function(filters::first)),
         ("groupby", Value::from_function(filters::groupby)),
         ("join", Value::from_function(filters::join)),
         ("last", Value::from_function(filters::last)),
-        ("lines", Value::from_function(filters::lines)),
         ("list", Value::from_function(filters::list)),
         ("lower", Value::from_function(filters::lower)),
         ("map", Value::from_function(filters::map)),
@@ -38,11 +35,11 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         ("reject", Value::from_function(filters::reject)),
         ("rejectattr", Value::from_function(filters::rejectattr)),
         ("reverse", Value::from_function(filters::reverse)),
+        ("round", Value::from_function(filters::round)),
         ("safe", Value::from_function(filters::safe)),
         ("select", Value::from_function(filters::select)),
         ("selectattr", Value::from_function(filters::selectattr)),
         ("sort", Value::from_function(filters::sort)),
-        ("split", Value::from_function(filters::split)),
         ("sum", Value::from_function(filters::sum)),
         ("title", Value::from_function(filters::title)),
         ("trim", Value::from_function(filters::trim)),
