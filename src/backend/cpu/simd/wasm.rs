@@ -14,6 +14,13 @@ use super::lanes::{Kernel, Lanes};
 #[derive(Clone, Copy)]
 pub struct Simd128(());
 
+impl Simd128 {
+    /// The set: a host that lacks it refuses the module.
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
 /// The word for these kernels.
 pub const NAME: &str = if cfg!(feature = "relaxed-simd") { "simd128-relaxed" } else { "simd128" };
 
@@ -93,7 +100,7 @@ impl Lanes for Simd128 {
         #[target_feature(enable = "simd128")]
         #[cfg_attr(feature = "relaxed-simd", target_feature(enable = "relaxed-simd"))]
         fn run<K: Kernel>(kernel: K) -> K::Out {
-            kernel.run(Simd128(()))
+            kernel.run(const { Simd128::new() })
         }
         run(kernel)
     }

@@ -10,6 +10,8 @@ use super::float::Float;
 use super::float::{self, blocks, k_blocks, points, trits};
 use super::lanes::Lanes;
 use super::q6_k::Q6K;
+#[cfg(target_arch = "wasm32")]
+use super::wasm::Simd128;
 use super::{BLOCK_PRODUCTS, BlockFn, F32Rows, FloatFn, Product, Scratch, TernaryFn, Tile, ternary};
 
 /// Calls a macro with every row: a type, and its kernels for activations that are int8, int8 by block, and
@@ -132,13 +134,7 @@ fn float<L: Lanes, F: float::Form>(
     tile: &mut Tile<'_, f32>,
 ) {
     #[cfg(target_arch = "wasm32")]
-    L::vectorize(float::fetched::Fetched::<F> {
-        product,
-        acts,
-        scratch,
-        tile,
-        form: std::marker::PhantomData,
-    });
+    (const { &float::fetched::Type::of::<F>() }).multiply(Simd128::new(), product, acts, scratch, tile);
     #[cfg(not(target_arch = "wasm32"))]
     L::vectorize(Float::<F>::new(product, acts, scratch, tile));
 }

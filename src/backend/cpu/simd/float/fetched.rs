@@ -3,38 +3,18 @@
 //! have the same order, so the bits are the same.
 #![allow(unsafe_code)]
 
-use std::marker::PhantomData;
 use std::slice::from_raw_parts;
 
 use super::{Form, block};
-use crate::lanes::{Kernel, Lanes, array, array_mut};
+use crate::lanes::{Lanes, array, array_mut};
 use crate::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
-/// The kernel of one tile.
-pub struct Fetched<'a, 'b, F> {
-    pub product: &'a Product<'a>,
-    pub acts: F32Rows<'a>,
-    pub scratch: &'a mut Scratch,
-    pub tile: &'a mut Tile<'b, f32>,
-    pub form: PhantomData<F>,
-}
-
-impl<F: Form> Kernel for Fetched<'_, '_, F> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self, l: L) {
-        let Self { product, acts, scratch, tile, .. } = self;
-        (const { &Type::of::<F>() }).multiply(l, product, acts, scratch, tile);
-    }
-}
-
 /// What is to be known of a type.
-struct Type<L> {
+pub struct Type<L> {
     block: usize,
     bytes: usize,
-    decode: unsafe fn(l: L, blocks: *const u8, n_blocks: usize, floats: *mut f32),
-    dot: unsafe fn(l: L, blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32,
+    decode: unsafe fn(l: L, blocks: &[u8], n_blocks: usize, floats: *mut f32),
+    dot: unsafe fn(l: L, blocks: &[u8], n_blocks: usize, acts: *const f32) -> f32,
     tail: fn(weights: &[u8], acts: &[f32]) -> f32,
 }
 
@@ -44,7 +24,7 @@ const T: usize = 2;
 
 impl<L: Lanes> Type<L> {
     /// That of a form.
-    const fn of<F: Form>() -> Self {
+    pub const fn of<F: Form>() -> Self {
         Self {
             block: F::BLOCK,
             bytes: F::BYTES,
@@ -59,7 +39,7 @@ impl<L: Lanes> Type<L> {
     /// # Panics
     /// Where something does not fit.
     #[inline(never)]
-    fn multiply(
+    pub fn multiply(
         &self,
         l: L,
         product: &Product<'_>,
@@ -79,7 +59,7 @@ impl<L: Lanes> Type<L> {
             for output in 0..outputs {
                 let weights = product.row(output);
                 // SAFETY: as many blocks are in a row, and inputs among the activations.
-                let sum = unsafe { (self.dot)(l, weights.as_ptr(), cols / self.block, acts.as_ptr()) };
+                let sum = unsafe { (self.dot)(l, weights, cols / self.block, acts.as_ptr()) };
                 let value = sum + (self.tail)(weights, acts);
                 product.finish(&mut tile.row_mut(rows.start)[output], output, value);
             }
@@ -97,7 +77,7 @@ impl<L: Lanes> Type<L> {
                     for r in 0..FLOAT_STRIP {
                         // Rows beyond the last one repeat it; what comes out of them is not looked at.
                         let row = product.row(strip + r.min(n - 1));
-                        let blocks = row[start / self.block * self.bytes..].as_ptr();
+                        let blocks = &row[start / self.block * self.bytes..];
                         let floats = floats[r * FLOAT_PIECE..].as_mut_ptr();
                         // SAFETY: blocks lie within rows, and a piece has room for what they decode to.
                         unsafe { (self.decode)(l, blocks, piece.len() / self.block, floats) };
@@ -141,13 +121,13 @@ impl<L: Lanes> Type<L> {
 ///
 /// # Safety
 /// They are there, and so is the place for their weights.
-unsafe fn decode<L: Lanes, F: Form>(l: L, blocks: *const u8, n_blocks: usize, floats: *mut f32) {
+unsafe fn decode<L: Lanes, F: Form>(l: L, blocks: &[u8], n_blocks: usize, floats: *mut f32) {
     for block in 0..n_blocks {
         // SAFETY: the caller has the blocks, and a place for each.
         unsafe {
             F::decode(
                 l,
-                from_raw_parts(blocks.add(block * F::BYTES), F::BYTES),
+                from_raw_parts(blocks.as_ptr().add(block * F::BYTES), F::BYTES),
                 #[inline(always)]
                 |i, weights| l.store(array_mut(floats.add(block * F::BLOCK + i)), weights),
             );
@@ -159,14 +139,14 @@ unsafe fn decode<L: Lanes, F: Form>(l: L, blocks: *const u8, n_blocks: usize, fl
 ///
 /// # Safety
 /// They are there.
-unsafe fn dot<L: Lanes, F: Form>(l: L, blocks: *const u8, n_blocks: usize, acts: *const f32) -> f32 {
+unsafe fn dot<L: Lanes, F: Form>(l: L, blocks: &[u8], n_blocks: usize, acts: *const f32) -> f32 {
     // SAFETY: the caller has the blocks, and activations for each.
     unsafe {
         let mut acc = l.splat(0.0);
         for block in 0..n_blocks {
             F::decode(
                 l,
-                from_raw_parts(blocks.add(block * F::BYTES), F::BYTES),
+                from_raw_parts(blocks.as_ptr().add(block * F::BYTES), F::BYTES),
                 #[inline(always)]
                 |i, weights| acc = l.fma(weights, l.load(array(acts.add(block * F::BLOCK + i))), acc),
             );
