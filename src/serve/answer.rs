@@ -8,7 +8,7 @@ use serde::Serialize;
 use sterna_engine::{Event, LogProbs, PickedToken, Stats, StopReason};
 use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
-/// How far a choice has come.
+/// Progress of a choice.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     /// Reason of its end.
@@ -350,8 +350,8 @@ impl TokenLogprob {
 
     /// The same with probabilities.
     #[must_use]
-    pub fn as_probability(self) -> Self {
-        let top = self.top_logprobs.map(|top| top.into_iter().map(Self::as_probability).collect());
+    pub fn into_probability(self) -> Self {
+        let top = self.top_logprobs.map(|top| top.into_iter().map(Self::into_probability).collect());
         Self { prob: self.logprob.map(f64::exp), logprob: None, top_probs: top, top_logprobs: None, ..self }
     }
 }

@@ -64,7 +64,7 @@ pub struct Reader {
     splitter: Splitter,
     blocks: Vec<Block>,
     is_open: bool,
-    /// How far the choice is.
+    /// Progress of the choice.
     pub choice: Choice,
 }
 

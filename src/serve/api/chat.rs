@@ -133,7 +133,7 @@ struct ChatChoice {
     index: usize,
     message: AssistantMessage,
     logprobs: Option<ChatLogprobs>,
-    finish_reason: Option<FinishReason>,
+    finish_reason: FinishReason,
     /// With `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<Vec<u32>>,
@@ -183,7 +183,7 @@ impl ChatChoice {
         if let (Some(ids), Some(more)) = (&mut self.token_ids, piece.token_ids) {
             ids.extend(more);
         }
-        self.finish_reason = piece.finish_reason;
+        self.finish_reason = piece.finish_reason.unwrap_or(self.finish_reason);
     }
 }
 
@@ -202,7 +202,7 @@ impl Chunks {
             index,
             message: AssistantMessage::default(),
             logprobs: self.parsed.logprobs.then(ChatLogprobs::default),
-            finish_reason: None,
+            finish_reason: FinishReason::Length,
             token_ids: self.parsed.return_tokens.then(Vec::new),
         }
     }

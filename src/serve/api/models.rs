@@ -93,7 +93,7 @@ struct NamedModel {
     details: Details,
 }
 
-/// It has been done.
+/// Success of an action.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Success {

@@ -173,7 +173,7 @@ struct NativePiece {
 
 /// A piece of a streamed answer; the last has no text.
 enum Piece {
-    More(NativePiece),
+    More(Box<NativePiece>),
     Last(Box<NativeAnswer>),
 }
 
@@ -191,7 +191,7 @@ impl Piece {
 #[serde(untagged)]
 #[schemars(rename = "NativePiece")]
 enum Shown {
-    More(NativePiece),
+    More(Box<NativePiece>),
     Last(Chosen),
 }
 
@@ -273,7 +273,7 @@ impl ParsedRequest {
 
     fn probabilities(&self, served: &Served, tokens: &[PickedToken]) -> Vec<TokenLogprob> {
         let entries = tokens.iter().filter_map(|token| TokenLogprob::picked(served.tokenizer(), token));
-        entries.map(|entry| if self.probabilities { entry.as_probability() } else { entry }).collect()
+        entries.map(|entry| if self.probabilities { entry.into_probability() } else { entry }).collect()
     }
 
     /// The fields that are wanted: `a/b` is field `b` of field `a`, under the name `a/b`.
@@ -390,11 +390,11 @@ impl Encoder for Pieces {
             Update::Progress { choice, total, cached, processed, time } => {
                 let (prompt_tokens, cached_tokens, prompt_time) = (processed, cached, time);
                 let stats = Stats { prompt_tokens, cached_tokens, prompt_time, ..Stats::default() };
-                return pieces.push(Piece::More(NativePiece {
+                return pieces.push(Piece::More(Box::new(NativePiece {
                     prompt_progress: Some(Progress::new(total, cached, processed, time)),
                     timings: timings(&stats),
                     ..piece(choice, String::new(), Vec::new())
-                }));
+                })));
             }
             Update::Scores { .. } => return,
             Update::Event { choice, event, stats, slot, .. } => {
@@ -407,13 +407,13 @@ impl Encoder for Pieces {
         if !self.parsed.evaluate_only && (token.is_some() || !event.text.is_empty()) {
             let has_probabilities = self.parsed.job.options.logprobs.is_some();
             let probabilities = || self.parsed.probabilities(served, token.as_slice());
-            pieces.push(Piece::More(NativePiece {
+            pieces.push(Piece::More(Box::new(NativePiece {
                 tokens_predicted: Some(stats.generated_tokens),
                 tokens_evaluated: Some(stats.prompt_tokens),
                 completion_probabilities: has_probabilities.then(probabilities),
                 timings: timings(&stats),
                 ..piece(index, event.text, token.iter().map(|token| token.id).collect())
-            }));
+            })));
         }
         if event.end.is_some() {
             pieces.push(Piece::Last(Box::new(self.parsed.last(served, index, &self.choices[index]))));

@@ -440,14 +440,14 @@ trait Says: Serialize + JsonSchema + From<Message> + Send + 'static {
     const KIND: Kind;
 }
 
-/// A message.
+/// Text as `/api/chat` has it.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Chat")]
 struct ChatSays {
     message: Message,
 }
 
-/// A text.
+/// Text as `/api/generate` has it.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Generate")]
 struct GenerateSays {

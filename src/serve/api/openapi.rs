@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 use crate::app::App;
 use crate::family::Family;
 
-/// Schemas that no type has: those of requests, which are read field by field.
-const SCHEMAS: &str = include_str!("openapi.json");
+/// Schemas of requests, which are read field by field.
+const REQUESTS: &str = include_str!("requests.json");
 
 /// Statuses of errors, and what each means.
 const ERRORS: &[(u16, &str)] = &[
@@ -48,7 +48,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// An endpoint that only refuses, so far.
+    /// An endpoint that asks for a key and only refuses; the methods below add to it.
     pub fn new(summary: &'static str) -> Self {
         Self {
             summary,
@@ -61,7 +61,7 @@ impl Operation {
         }
     }
 
-    /// It reads a body, which has the schema of that name in `openapi.json`.
+    /// Reads a body, which has the schema of that name in `requests.json`.
     pub fn body(self, name: &str) -> Self {
         let body = Some((json!({ "$ref": format!("#/components/schemas/{name}") }), true));
         Self { body, ..self }.fails(&[400, 404, 408, 413, 500, 503])
@@ -75,7 +75,7 @@ impl Operation {
         self
     }
 
-    /// It has a parameter.
+    /// Takes a parameter.
     pub fn parameter(mut self, parameter: Value) -> Self {
         self.parameters.push(parameter);
         self
@@ -87,35 +87,35 @@ impl Operation {
             .fails(&[404])
     }
 
-    /// It answers with JSON of the type `T`.
+    /// Answers with JSON of the type `T`.
     pub fn answer<T: JsonSchema>(self) -> Self {
         Self { answer: Some(("application/json", |schemas| schemas.subschema_for::<T>())), ..self }
     }
 
-    /// It answers with text.
+    /// Answers with text.
     pub fn text(self) -> Self {
         Self { answer: Some(("text/plain", |schemas| schemas.subschema_for::<String>())), ..self }
     }
 
-    /// It generates text, and streams it on request: as server-sent events, each with a `T` as its data.
+    /// Generates text, and streams it on request: as server-sent events, each with a `T` as its data.
     pub fn events<T: JsonSchema>(self) -> Self {
         Self { stream: Some(("text/event-stream", |schemas| schemas.subschema_for::<T>())), ..self }
             .fails(&[429])
     }
 
-    /// It generates text, and streams it on request: as lines, each with a `T`.
+    /// Generates text, and streams it on request: as lines, each with a `T`.
     pub fn lines<T: JsonSchema>(self) -> Self {
         Self { stream: Some(("application/x-ndjson", |schemas| schemas.subschema_for::<T>())), ..self }
             .fails(&[429])
     }
 
-    /// It may fail with these statuses, too.
+    /// May fail with these statuses, too.
     pub fn fails(mut self, statuses: &[u16]) -> Self {
         self.errors.extend(statuses);
         self
     }
 
-    /// It is open to clients without a key.
+    /// Open to clients without a key.
     pub fn without_key(mut self) -> Self {
         self.needs_key = false;
         self.errors.retain(|status| *status != 401);
@@ -240,7 +240,7 @@ impl Endpoints {
             }
         }
         let mut schemas: Map<String, Value> =
-            serde_json::from_str(SCHEMAS).expect("openapi.json is an object of schemas");
+            serde_json::from_str(REQUESTS).expect("requests.json is an object of schemas");
         schemas.extend(self.schemas.take_definitions(true));
         json!({
             "openapi": "3.1.0",

@@ -165,7 +165,7 @@ enum MessagesEvent {
     Ping,
     MessageStart { message: Message },
     ContentBlockStart { index: usize, content_block: Content },
-    ContentBlockDelta { index: usize, delta: ContentDelta },
+    ContentBlockDelta { index: usize, delta: More },
     ContentBlockStop { index: usize },
     MessageDelta { delta: End, usage: Usage },
     MessageStop,
@@ -188,21 +188,16 @@ impl MessagesEvent {
 /// More of a block.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum ContentDelta {
-    ThinkingDelta {
-        thinking: String,
-    },
-    TextDelta {
-        text: String,
-    },
-    /// More of a call's arguments.
-    InputJsonDelta {
-        partial_json: String,
-    },
-    SignatureDelta {
-        signature: &'static str,
-    },
+#[serde(tag = "type")]
+enum More {
+    #[serde(rename = "thinking_delta")]
+    Thinking { thinking: String },
+    #[serde(rename = "text_delta")]
+    Text { text: String },
+    #[serde(rename = "input_json_delta")]
+    Arguments { partial_json: String },
+    #[serde(rename = "signature_delta")]
+    Signature { signature: &'static str },
 }
 
 /// A block as it is shown. A call that was cut off is no block: its input would be no object.
@@ -231,14 +226,12 @@ fn tell(events: &mut Vec<MessagesEvent>, index: usize, block: &Block, change: Ch
             };
             MessagesEvent::ContentBlockStart { index, content_block }
         }
-        (Change::More(text), Kind::Thoughts) => delta(ContentDelta::ThinkingDelta { thinking: text.into() }),
-        (Change::More(text), Kind::Text) => delta(ContentDelta::TextDelta { text: text.into() }),
-        (Change::More(text), Kind::Call { .. }) => {
-            delta(ContentDelta::InputJsonDelta { partial_json: text.into() })
-        }
+        (Change::More(text), Kind::Thoughts) => delta(More::Thinking { thinking: text.into() }),
+        (Change::More(text), Kind::Text) => delta(More::Text { text: text.into() }),
+        (Change::More(text), Kind::Call { .. }) => delta(More::Arguments { partial_json: text.into() }),
         (Change::Ended, kind) => {
             if *kind == Kind::Thoughts {
-                events.push(delta(ContentDelta::SignatureDelta { signature: "" }));
+                events.push(delta(More::Signature { signature: "" }));
             }
             MessagesEvent::ContentBlockStop { index }
         }
