@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, State, functions, tests};
 use super::budget::Budget;
 use super::python::Object;
 use super::rewrite;
-use super::{Extras, filters, macros, message, methods, operators, python, time};
+use super::{Extras, filters, macros, message, methods, names, operators, python, time};
 
 /// Deepest nesting of blocks, loops and macros; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
@@ -156,7 +156,7 @@ fn add_tests(env: &mut Environment<'static>) {
             env.add_test(*name, move |a: &Value, b: &Value| operators::holds(operator, a, b));
         }
     }
-    env.add_test(rewrite::MISSING, macros::is_missing);
+    env.add_test(names::MISSING, macros::is_missing);
     // Jinja2's undefined can be called, to say that it is undefined.
     env.add_test("callable", |value: &Value| {
         matches!(value.kind(), Undefined | Plain) || Object::of(value) == Some(Object::Loop)
