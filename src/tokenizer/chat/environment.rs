@@ -103,9 +103,14 @@ fn without_sign(text: &str) -> &str {
     text.strip_prefix(['-', '+']).unwrap_or(text)
 }
 
+/// A test of one value.
+type OfOne = fn(&Value) -> bool;
+/// A test of a value by another.
+type OfTwo = fn(&Value, &Value) -> bool;
+
 /// Tests that are minijinja's, and those that ask what Python can do with a value.
 fn add_tests(env: &mut Environment<'static>) {
-    let of_one: [(&str, fn(&Value) -> bool); 15] = [
+    let of_one: [(&str, OfOne); 15] = [
         ("boolean", tests::is_boolean),
         ("defined", tests::is_defined),
         ("escaped", tests::is_safe),
@@ -125,8 +130,7 @@ fn add_tests(env: &mut Environment<'static>) {
     for (name, test) in of_one {
         env.add_test(name, test);
     }
-    let of_two: [(&str, fn(&Value, &Value) -> bool); 2] =
-        [("divisibleby", tests::is_divisibleby), ("sameas", tests::is_sameas)];
+    let of_two: [(&str, OfTwo); 2] = [("divisibleby", tests::is_divisibleby), ("sameas", tests::is_sameas)];
     for (name, test) in of_two {
         env.add_test(name, test);
     }

@@ -75,6 +75,7 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     }
 }
 
+/// What such a filter does with its arguments.
 type Operator = fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
 /// What `rewrite.rs` puts in place of operators, loops and macros.
