@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, ErrorKind, State, functions, tests};
 use super::budget::Budget;
 use super::python::Object;
 use super::rewrite;
-use super::{Extras, filters, macros, message, methods, operators, python, time};
+use super::{Extras, filters, macros, message, methods, names, operators, python, time};
 
 /// Deepest nesting of blocks, loops and macros; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
@@ -103,9 +103,14 @@ fn without_sign(text: &str) -> &str {
     text.strip_prefix(['-', '+']).unwrap_or(text)
 }
 
+/// A test of one value.
+type OfOne = fn(&Value) -> bool;
+/// A test of a value by another.
+type OfTwo = fn(&Value, &Value) -> bool;
+
 /// Tests that are minijinja's, and those that ask what Python can do with a value.
 fn add_tests(env: &mut Environment<'static>) {
-    let of_one: [(&str, fn(&Value) -> bool); 15] = [
+    let of_one: [(&str, OfOne); 15] = [
         ("boolean", tests::is_boolean),
         ("defined", tests::is_defined),
         ("escaped", tests::is_safe),
@@ -125,8 +130,7 @@ fn add_tests(env: &mut Environment<'static>) {
     for (name, test) in of_one {
         env.add_test(name, test);
     }
-    let of_two: [(&str, fn(&Value, &Value) -> bool); 2] =
-        [("divisibleby", tests::is_divisibleby), ("sameas", tests::is_sameas)];
+    let of_two: [(&str, OfTwo); 2] = [("divisibleby", tests::is_divisibleby), ("sameas", tests::is_sameas)];
     for (name, test) in of_two {
         env.add_test(name, test);
     }
@@ -156,7 +160,7 @@ fn add_tests(env: &mut Environment<'static>) {
             env.add_test(*name, move |a: &Value, b: &Value| operators::holds(operator, a, b));
         }
     }
-    env.add_test(rewrite::MISSING, macros::is_missing);
+    env.add_test(names::MISSING, macros::is_missing);
     // Jinja2's undefined can be called, to say that it is undefined.
     env.add_test("callable", |value: &Value| {
         matches!(value.kind(), Undefined | Plain) || Object::of(value) == Some(Object::Loop)

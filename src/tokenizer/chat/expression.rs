@@ -5,7 +5,7 @@ use minijinja::machinery::Token;
 use minijinja::{Error, ErrorKind};
 
 use super::methods;
-use super::rewrite::{CHARGE, COMPARED, CYCLED, FILLED, METHOD, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES};
+use super::names::{CHARGE, COMPARED, CYCLED, FILLED, METHOD, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES};
 
 /// Most brackets inside each other. Those that a rewritten expression has in addition are at most as many
 /// again, and minijinja reads 150.

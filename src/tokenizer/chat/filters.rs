@@ -8,10 +8,10 @@ use minijinja::{Environment, Error, ErrorKind, State, filters};
 
 use super::budget::Budget;
 use super::methods::{self, bind};
-use super::python::Object;
-use super::rewrite::{
+use super::names::{
     CHARGE, COMPARED, CYCLED, FILLED, ITERATED, MACRO, METHOD, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES,
 };
+use super::python::Object;
 use super::{json, macros, operators, python};
 
 /// Filters that want what can be iterated; none cannot. `map`, `select` and their kin pass over it, as over
@@ -75,6 +75,7 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     }
 }
 
+/// What such a filter does with its arguments.
 type Operator = fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
 /// What `rewrite.rs` puts in place of operators, loops and macros.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 
-use super::rewrite::CALLER;
+use super::names::CALLER;
 
 /// What stands in a macro for an argument that it was not given and has a default for: bytes, which no
 /// template can make.

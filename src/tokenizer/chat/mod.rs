@@ -12,6 +12,7 @@ mod json;
 mod macros;
 mod message;
 mod methods;
+mod names;
 mod operators;
 mod plain;
 mod python;
