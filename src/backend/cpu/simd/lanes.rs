@@ -5,8 +5,8 @@
 //! own functions need not: so kernels loop over arrays of vectors by index, never with `map` or an iterator.
 #![allow(unsafe_code)]
 
-/// Vectors of one instruction set. A value is the proof that the processor has it: only
-/// [`vectorize`](Self::vectorize) makes one, and whatever is done with vectors takes one. It has no size.
+/// Vectors of one instruction set. A value is the proof that the processor has it: whatever is done with
+/// vectors takes one, and a kernel gets it from [`vectorize`](Self::vectorize). It has no size.
 ///
 /// Implementations do exactly what is said here.
 pub trait Lanes: Copy + 'static {
@@ -52,7 +52,7 @@ pub trait Lanes: Copy + 'static {
     /// holds bytes `4 i ..` to `4 i + 4` of every row.
     ///
     /// # Safety
-    /// 64 bytes lie behind every pointer, or 32.
+    /// 64 bytes lie behind every pointer; 32 are enough where not `whole`.
     #[inline(always)]
     unsafe fn columns(self, rows: &[*const u8; 16], whole: bool) -> [Self::Bytes; 16] {
         let mut vectors = [self.splat4(&[0; 4]); 16];
