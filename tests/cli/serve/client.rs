@@ -139,7 +139,7 @@ impl TestServer {
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        self.send(&get(path)).as_described("get", path)
+        self.send(&get(path)).held_to_description("get", path)
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Answer {
@@ -150,7 +150,7 @@ impl TestServer {
     pub fn post_with(&self, path: &str, headers: &str, body: &[u8]) -> Answer {
         let mut stream = self.connect();
         send(&mut stream, path, headers, body);
-        Answer::read(stream).as_described("post", path)
+        Answer::read(stream).held_to_description("post", path)
     }
 
     /// A request that is answered in pieces, as far as its head.
@@ -265,7 +265,7 @@ impl Answer {
     }
 
     /// The answer, which has the form that the server's description gives it.
-    fn as_described(self, method: &str, path: &str) -> Self {
+    fn held_to_description(self, method: &str, path: &str) -> Self {
         DESCRIPTION.holds(method, path, self.status, self.header("content-type"), &self.text);
         self
     }
