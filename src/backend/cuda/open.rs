@@ -67,7 +67,7 @@ pub fn streaming(chosen: &Chosen<'_>) -> Result<Option<Streaming>, BackendError>
 }
 
 impl Options {
-    /// From texts.
+    /// Options from values by their names.
     ///
     /// # Errors
     /// [`BackendError::Option`] for values that mean nothing.
