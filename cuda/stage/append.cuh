@@ -6,7 +6,7 @@
 // blocks of attend_row.cuh do it, with what is here. The block of the row that fills a page encodes it: it
 // transforms what the step brought of the page itself, because other blocks store it at the same time, and
 // reads what was there before. Of a sequence's first page it takes the mean of the keys instead, in double
-// precision and in the order of positions, as src/backend/cpu/kv.rs does.
+// precision and in the order of positions, as src/backend/cpu/kv/mod.rs does.
 //
 // Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's
 // rounding of a border.

@@ -3,7 +3,7 @@
 //! It must never know a program, a backend or a network: a folder is what it takes, the snapshot of a pulled
 //! repository for one. Start at [`Converter`]: it plans every tensor and every key before a byte is written;
 //! the [`Quantizer`] then asks for one tensor after the other and writes it in the wanted type. `arch.rs` has
-//! a table an architecture, `tensors.rs` what is done to a tensor, `ternary.rs` what packed weights mean.
+//! a table an architecture, `tensors.rs` what is done to a tensor, `ternary/` what packed weights mean.
 #![forbid(unsafe_code)]
 
 mod arch;

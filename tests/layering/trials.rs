@@ -122,8 +122,8 @@ const TRIALS: &[(&str, &[&str])] = &[
     (
         "flags and variables as llama.cpp spells them",
         &[
-            "src/cli/llama_flags.rs::flags_of_llama_cpp_are_taken_or_refused_with_the_way_out",
-            "src/cli/llama_flags.rs::numbers_below_their_range_are_said_to_be_so",
+            "src/cli/llama_flags/mod.rs::flags_of_llama_cpp_are_taken_or_refused_with_the_way_out",
+            "src/cli/llama_flags/mod.rs::numbers_below_their_range_are_said_to_be_so",
             "tests/cli/llama_flags.rs::a_file_to_inspect_may_be_named_as_everywhere",
             "tests/cli/llama_flags.rs::a_prompt_of_llama_tokenize_has_special_tokens_and_escapes",
             "tests/cli/llama_flags.rs::every_flag_works_or_is_refused_with_the_way_out",

@@ -1,8 +1,8 @@
 //! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
 //!
 //! `simd/`, a crate of its own, has the arithmetic, `linear/` the linear layers, `pool.rs` the threads,
-//! `kv.rs` the cache, `alloc.rs` memory, given or counted for the plan; none of them knows a stage.
-//! `stream.rs` has the weights that memory has no room for. Nothing here knows a model, a file format or
+//! `kv/` the cache, `alloc.rs` memory, given or counted for the plan; none of them knows a stage.
+//! `stream/` has the weights that memory has no room for. Nothing here knows a model, a file format or
 //! another backend. Start at [`Cpu`], then `proj_add.rs`.
 
 mod alloc;

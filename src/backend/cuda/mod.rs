@@ -1,7 +1,7 @@
 //! The CUDA backend: one file a stage, which says how its kernel is launched, over a [`driver`].
 //!
 //! `linear.rs` has what linear layers share, `combine.rs` and `heads.rs` what becomes of layers that no
-//! kernel has together, `weight.rs` how weights lie on the device, `exec.rs` a compiled program, `alloc.rs`
+//! kernel has together, `weight.rs` how weights lie on the device, `exec/` a compiled program, `alloc.rs`
 //! its memory, given by a driver or counted for the plan, and `params.rs` the parameter structs of
 //! `cuda/params.h`. Everything here is the same code on a card and on the processor. Nothing here knows a
 //! model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`. `split.rs` divides the layers

@@ -1,7 +1,7 @@
 //! The wgpu backend: GPUs through Metal, Vulkan or DirectX 12. One file a stage, which says how its kernels
 //! are dispatched.
 //!
-//! `device.rs` is all that the backend wants of wgpu, `shader.rs` renders the text of kernels from
+//! `device.rs` is all that the backend wants of wgpu, `shader/` renders the text of kernels from
 //! `shaders/`, `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device,
 //! `upload.rs` brings them there, `exec.rs` is a compiled program, and `alloc.rs` its memory, given by the
 //! device or counted for the plan. Nothing here knows a model, a file or another backend. Start at [`Wgpu`],

@@ -43,7 +43,7 @@ pub fn cpus(threads: &[usize]) -> Vec<Box<dyn Backend>> {
 }
 
 /// CUDA kernels on the processor, where this build has them. The seed picks the order in which threads run.
-/// In a process whose driver is the stand-in (`tests/backends/stand_in.rs`), its card takes their place.
+/// In a process whose driver is the stand-in (`tests/backends/stand_in/mod.rs`), its card takes their place.
 #[cfg(feature = "simt")]
 pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
     use sterna::backend::cuda::{Cuda, driver::real::Card, driver::simt::Simt};

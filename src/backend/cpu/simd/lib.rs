@@ -1,5 +1,5 @@
 //! The arithmetic of the CPU backend, once for each instruction set: one file an instruction set, and the
-//! kernels themselves in `ternary.rs`, `float.rs`, `q6_k.rs`, `quantise.rs` and `real/`, written once over
+//! kernels themselves in `ternary/`, `float/`, `q6_k.rs`, `quantise.rs` and `real/`, written once over
 //! `lanes::Lanes`. `weights.rs` says which of them multiply which weight type.
 //!
 //! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a

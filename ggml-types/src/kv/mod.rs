@@ -17,7 +17,7 @@ mod q5_1;
 mod q8_0;
 mod tq3_0;
 mod turboquant;
-#[path = "kv/turboquant-4.rs"]
+#[path = "turboquant-4.rs"]
 mod turboquant_4;
 
 /// A way to keep the `[head_dim]` vectors of a KV cache.
