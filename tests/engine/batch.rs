@@ -289,11 +289,25 @@ pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, sha
 
 /// On other backends the kernel of a row depends on how many rows a step has, so sums differ in their last
 /// bits. Greedy tokens are the same as alone, or at the first that differs the two had all but equal logits.
-#[test]
-fn together_is_alone_within_rounding_elsewhere() {
+fn assert_alone_within_rounding(engine: &Engine, cpu: &Engine, prompt: &[u32], got: &Said, want: &Said) {
     /// Logits of this model are some units apart; int8 activations that round the other way move them by
     /// hundredths.
     const TIE: f32 = 0.1;
+    let pairs = got.tokens.iter().zip(&want.tokens);
+    let Some(at) = pairs.clone().position(|(got, want)| got != want) else {
+        let whole = got.end == Some(StopReason::Cancelled) || got.tokens.len() == want.tokens.len();
+        assert!(whole, "{engine:?}: {} of {} tokens", got.tokens.len(), want.tokens.len());
+        return;
+    };
+    let seen = [prompt, &want.tokens[..at]].concat();
+    let mut session = cpu.session().unwrap();
+    let logits = session.logits(&seen).unwrap();
+    let gap = logits[want.tokens[at] as usize] - logits[got.tokens[at] as usize];
+    assert!(gap.abs() < TIE, "{engine:?}: token {at} is {gap} off");
+}
+
+#[test]
+fn together_is_alone_within_rounding_elsewhere() {
     for name in ["cuda-simt", "wgpu"] {
         for kv in ["f16", "turboquant"] {
             let engine = engine_on(name, |options| {
@@ -318,27 +332,60 @@ fn together_is_alone_within_rounding_elsewhere() {
                 for ((i, arrival), got) in (0_u32..).zip(&arrivals).zip(&got) {
                     let prompt = arrival.prompt(i);
                     let want = alone(&engine, &prompt, &arrival.options(i));
-                    let pairs = got.tokens.iter().zip(&want.tokens);
-                    let Some(at) = pairs.clone().position(|(got, want)| got != want) else {
-                        let whole =
-                            got.end == Some(StopReason::Cancelled) || got.tokens.len() == want.tokens.len();
-                        prop_assert!(
-                            whole,
-                            "{name}, {kv}: {} of {} tokens",
-                            got.tokens.len(),
-                            want.tokens.len()
-                        );
-                        continue;
-                    };
-                    let seen = [&prompt, &want.tokens[..at]].concat();
-                    let mut session = cpu.session().unwrap();
-                    let logits = session.logits(&seen).unwrap();
-                    let gap = logits[want.tokens[at] as usize] - logits[got.tokens[at] as usize];
-                    prop_assert!(gap.abs() < TIE, "{name}, {kv}: token {at} is {gap} off");
+                    assert_alone_within_rounding(&engine, &cpu, &prompt, got, &want);
                 }
                 Ok(())
             });
             result.unwrap_or_else(|err| panic!("{name}, {kv}: {err}"));
+        }
+    }
+}
+
+/// A sequence gives way while its token is being picked, and comes back with the same step: the two runs that
+/// had its position make one token, whether the device picks or the host, with the log-probabilities of that
+/// token.
+#[test]
+fn a_token_on_its_way_as_pages_go_is_taken_once() {
+    for name in ["cuda-simt", "wgpu"] {
+        let engine = engine_on(name, |options| options.kv_positions = Some(5 * PAGE));
+        let Some(engine) = engine else { continue };
+        let cpu = self::engine(|_| ());
+        for ignore_eos in [true, false] {
+            let greedy = |n| GenerateOptions { ignore_eos, logprobs: Some(1), ..greedy(n) };
+            let host_bytes = 1 << 30;
+            let mut batch = engine.batch(BatchOptions { host_bytes, ..BatchOptions::default() }).unwrap();
+            let requests = [(tokens(2, 70), 20, 1), (tokens(71, 28), 10, 0), (tokens(70, 1), 12, 1)];
+            let mut ids = Vec::new();
+            let mut all: BTreeMap<SeqId, Said> = BTreeMap::new();
+            for (at, (prompt, n, priority)) in requests.iter().enumerate() {
+                let request = Request { priority: *priority, ..Request::new(prompt.clone(), greedy(*n)) };
+                ids.extend(batch.add(&request).unwrap());
+                // The last comes in front of the second, which has picked a token or two.
+                for _ in 0..2 + at {
+                    batch
+                        .step()
+                        .unwrap()
+                        .into_iter()
+                        .for_each(|(id, event)| all.entry(id).or_default().take(event));
+                }
+            }
+            while !batch.is_idle() {
+                batch
+                    .step()
+                    .unwrap()
+                    .into_iter()
+                    .for_each(|(id, event)| all.entry(id).or_default().take(event));
+            }
+            assert!(batch.stats().preemptions > 0, "{name}");
+            drop(batch);
+            for (id, (prompt, n, _)) in ids.iter().zip(&requests) {
+                let got = &all[id];
+                let want = alone(&engine, prompt, &greedy(*n));
+                assert_alone_within_rounding(&engine, &cpu, prompt, got, &want);
+                for (token, logprobs) in got.tokens.iter().zip(&got.logprobs) {
+                    assert_eq!(logprobs.top[0].0, *token, "{name}");
+                }
+            }
         }
     }
 }

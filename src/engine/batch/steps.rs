@@ -66,15 +66,10 @@ struct Output {
     picked_by: PickedBy,
     /// True if the host needs the logits.
     is_read: bool,
-    /// Position of the prompt whose next token they score; nothing is picked then.
-    scores: Option<usize>,
-}
-
-impl Output {
-    /// The position that the logits stand behind.
-    fn position(&self, task: &Task) -> usize {
-        self.scores.unwrap_or(task.seq.tokens.len() - 1)
-    }
+    /// Position that the logits stand behind.
+    position: usize,
+    /// True if they score the next token of a prompt; nothing is picked then.
+    scores: bool,
 }
 
 /// The runner slot of an engine, which it keeps alive.
@@ -344,10 +339,13 @@ impl Batch {
                 let (id, first) = (task.id, task.seq.cached);
                 match part.ask {
                     Ask::All => run.outputs.extend((0..part.n).map(|i| {
-                        let (row, scores) = (row + 1 + i - part.n, Some(first + i));
-                        Output { id, row, picked_by: PickedBy::Host, is_read: true, scores }
+                        let (row, position) = (row + 1 + i - part.n, first + i);
+                        Output { id, row, picked_by: PickedBy::Host, is_read: true, position, scores: true }
                     })),
-                    _ => run.outputs.push(Output { id, row, picked_by, is_read, scores: None }),
+                    _ => {
+                        let position = first + part.n - 1;
+                        run.outputs.push(Output { id, row, picked_by, is_read, position, scores: false });
+                    }
                 }
             }
             *if part.is_prompt { &mut run.prompt_rows } else { &mut run.decode_rows } += part.n;
@@ -398,7 +396,8 @@ impl Batch {
         if collected.is_err() {
             for output in &run.outputs {
                 let at = self.tasks.iter().position(|task| task.id == output.id);
-                at.into_iter().for_each(|at| self.run_again(at, output.scores));
+                let scored = output.scores.then_some(output.position);
+                at.into_iter().for_each(|at| self.run_again(at, scored));
             }
         }
         collected
@@ -422,13 +421,17 @@ impl Batch {
             // A sequence that has ended or lost its pages meanwhile has no use for the token; its next run
             // picks it again.
             let Some(at) = self.tasks.iter().position(|task| task.id == output.id) else { continue };
+            // Where two runs had the same position because of that, one token comes of them.
+            if !output.scores && output.position + 1 != self.tasks[at].seq.tokens.len() {
+                continue;
+            }
             if logits.as_deref().is_some_and(is_broken) {
-                self.break_off(at, output.position(&self.tasks[at]), events)?;
+                self.break_off(at, output.position, events)?;
                 continue;
             }
             let task = &mut self.tasks[at];
-            if let (Some(at), Some(logits)) = (output.scores, &logits) {
-                task.score(at, logits);
+            if let (true, Some(logits)) = (output.scores, &logits) {
+                task.score(output.position, logits);
                 continue;
             }
             if !task.is_running() || output.picked_by == PickedBy::Device && task.seq.queued.is_empty() {
@@ -451,9 +454,9 @@ impl Batch {
                 _ => match self.runner.collect(&mut task.seq)? {
                     (token, PickedFrom::Numbers) => token,
                     (token, from) => {
-                        let row = task.seq.tokens.len() - 1;
-                        if from == PickedFrom::Broken || self.is_broken_again(at, row)? {
-                            self.break_off(at, row, events)?;
+                        let position = output.position;
+                        if from == PickedFrom::Broken || self.is_broken_again(at, position)? {
+                            self.break_off(at, position, events)?;
                             continue;
                         }
                         token
