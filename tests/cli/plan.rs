@@ -132,6 +132,14 @@ fn how_fast_a_card_is_at_most_and_which_layers_are_streamed_to_it() {
     assert!(processor["min_batch"].as_u64().is_some_and(|n| n < 512), "{processor}");
     assert!(whole["processor"].is_null());
     assert!(of("total_bytes") - of("margin_bytes") <= 2500 << 20);
+    // So does what the user leaves to the processor, wherever the plan is made.
+    let mixture = hollow(dir.path(), "qwen3-30b-a3b");
+    for left in [&["-ot", "ffn_.*_exps=CPU"][..], &["--cpu-moe"], &["-ngl", "0"]] {
+        let args = [&["-m", &mixture, "--vram", "16G", "-c", "4096"], left].concat();
+        let plan = json(dir.path(), &args);
+        assert_eq!((plan["backend"].as_str(), &plan["fits"]), (Some("cuda"), &true.into()), "{left:?}");
+        assert!(plan["devices"][0]["weights_bytes"].as_u64().unwrap() < 8 << 30, "{left:?}: {plan}");
+    }
     // One more layer on the card would not leave what is to stay free, a 32nd, of what a context of 84
     // multiprocessors and six recorded graphs leave.
     let stay = ["-ngl".to_owned(), (32 - n + 1).to_string()];

@@ -147,7 +147,7 @@ impl PlanArgs {
 
     fn options(&self) -> Result<EngineOptions, CliError> {
         let n_ctx = (self.ctx_size > 0).then_some(self.ctx_size);
-        let name = self.load.backend();
+        let name = self.backend_name();
         let device = match self.on_paper() {
             None => self.load.device(None)?,
             Some(_) if ["auto", "cuda"].contains(&name) => {
@@ -168,6 +168,11 @@ impl PlanArgs {
         (card != CardOnPaper::default()).then_some(card)
     }
 
+    /// The backend's name. A card that need not be here is no processor, though that may be all there is here.
+    fn backend_name(&self) -> &str {
+        if self.on_paper().is_some() && self.load.backend == "auto" { "auto" } else { self.load.backend() }
+    }
+
     /// The backend with what is chosen of it, and an option more.
     fn device_with(
         &self,
@@ -175,7 +180,7 @@ impl PlanArgs {
         option: &'static str,
         value: &str,
     ) -> Result<DeviceOptions, CliError> {
-        let mut chosen = self.load.chosen(self.load.backend());
+        let mut chosen = self.load.chosen(self.backend_name());
         chosen.push((option, value.to_owned()));
         Ok(DeviceOptions::parse(backend, &chosen)?)
     }
@@ -185,7 +190,7 @@ impl PlanArgs {
         let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
         let mut names = entry.options.iter().map(|option| option.name);
         let option = names.find(|name| ["gpu_layers", "resident_layers"].contains(name))?;
-        let chosen = self.load.chosen(self.load.backend());
+        let chosen = self.load.chosen(self.backend_name());
         chosen.iter().all(|(name, _)| *name != option).then_some(option)
     }
 
