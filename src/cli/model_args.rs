@@ -525,7 +525,7 @@ impl LoadArgs {
     pub fn open(&self, source: &Source, options: &EngineOptions) -> Result<OpenModel, CliError> {
         let gguf = source.open(options.open_options())?;
         let self_test = !self.no_self_test;
-        let backends = trust::backends(options, self_test);
+        let backends = trust::backends(&gguf, options, self_test);
         if let [Err(err)] = backends.as_slice()
             && let Some(said) = self.way_out(err)
         {
@@ -625,7 +625,7 @@ impl OpenModel {
     fn reopened(self, options: &EngineOptions) -> Self {
         // A card has no room for both.
         drop(self.backends);
-        Self { backends: trust::backends(options, self.self_test), ..self }
+        Self { backends: trust::backends(&self.gguf, options, self.self_test), ..self }
     }
 
     /// Loads it, with a progress bar where stderr is a terminal, and says what it warns of.

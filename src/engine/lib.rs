@@ -44,7 +44,7 @@ pub use generate::Generation;
 pub use handle::Engine;
 pub use head::{HEAD_TYPES, HeadType};
 pub use load::{EngineOptions, Progress, memory, plan, program};
-pub use load::{fits, model, upload};
+pub use load::{FewLayers, fits, model, upload};
 pub use logprobs::LogProbs;
 pub use options::GenerateOptions;
 pub use sampler::{Sampler, SamplerError, SamplerOptions};

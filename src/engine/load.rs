@@ -21,7 +21,7 @@ use sterna_gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
 use sterna_host::in_parallel;
 use sterna_model as model;
 use sterna_model::{Hyper, Model, ModelError, Options};
-use sterna_program::{ActQuant, KvWindow, Limits, Program, WeightDecl};
+use sterna_program::{ActQuant, KvWindow, Limits, Linear, Logits, Part, Program, Weight, WeightDecl};
 
 /// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -401,6 +401,59 @@ pub fn program(gguf: &Gguf, options: &EngineOptions) -> Result<Program, Error> {
 /// A model as a program, with its weights, without a backend.
 pub fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
     Ok(build(gguf, options, |_| ActQuant::None)?.0)
+}
+
+/// A few of a model's layers as a backend has them, for its self-test: one of each kind, and as many as the
+/// backend has devices.
+#[derive(Debug)]
+pub struct FewLayers {
+    /// Of steps that fill one page.
+    pub program: Program,
+    /// The weight of the whole for each of its weights.
+    weights: Vec<Weight>,
+    whole: Model,
+    threads: usize,
+}
+
+impl FewLayers {
+    /// Steps have up to `rows` rows. A head has its first rows.
+    ///
+    /// # Errors
+    /// [`Error::Model`], [`Error::Option`].
+    pub fn of(
+        gguf: &Gguf,
+        options: &EngineOptions,
+        backend: &dyn Backend,
+        rows: usize,
+    ) -> Result<Self, Error> {
+        /// Tokens of a vocabulary.
+        const TOKENS: usize = 4096;
+        let (whole, _) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
+        let Part { mut program, weights, .. } = whole.program.layers_of_each_kind(backend.n_devices());
+        let exact_pages = usize::from(program.is_windowed());
+        program.limits = Limits { rows, outputs: rows, seqs: 1, pages: 1, exact_pages, sliding_pages: 0 };
+        program.kvs.iter_mut().for_each(|kv| kv.sliding = None);
+        if let Some(Logits { w: Linear { w, bias: None, .. }, logits, .. }) = program.logits().cloned() {
+            let tokens = &mut program.weights[w.0 as usize].rows;
+            *tokens = TOKENS.min(*tokens);
+            program.bufs[logits.0 as usize].cols = *tokens;
+        }
+        Ok(Self { program, weights, whole, threads: options.n_threads() })
+    }
+
+    /// The layers with their weights.
+    ///
+    /// # Errors
+    /// [`Error::Backend`] where the file cannot be read.
+    pub fn read(self) -> Result<Model, Error> {
+        let Self { program, weights, whole, threads } = self;
+        let read = |(decl, w): (&WeightDecl, &Weight)| {
+            let tensor = whole.weights[w.0 as usize].clone();
+            Ok(Checked { tensor, decl, threads }.read(0..decl.rows)?.into())
+        };
+        let weights = program.weights.iter().zip(&weights).map(read).collect::<Result<_, Error>>()?;
+        Ok(Model { program, weights, ..whole })
+    }
 }
 
 /// The model as a program for these options, and the positions of a session. `rounding` is the backend's.

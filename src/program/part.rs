@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Buf, Expert, Kv, Linear, Norm, Program, RopeId, Stage, Weight};
+use super::{Buf, Expert, Kv, KvDecl, Linear, Norm, Program, Rope, RopeId, Stage, Weight, WeightDecl};
 
 /// Consecutive stages of a program as a program of their own, and what its declarations are in the whole.
 #[derive(Clone, Debug)]
@@ -146,9 +146,13 @@ impl Program {
     /// # Panics
     /// Where there are no such stages, or they name what is not declared.
     pub fn part(&self, stages: Range<usize>) -> Part {
+        self.of_stages(stages.clone(), stages)
+    }
+
+    fn of_stages(&self, numbers: impl IntoIterator<Item = usize>, stages: Range<usize>) -> Part {
         let mut program = Program::new(self.name.clone(), self.limits);
         let (mut weights, mut bufs, mut kvs, mut ropes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (label, stage) in &self.stages[stages.clone()] {
+        for (label, stage) in numbers.into_iter().map(|at| &self.stages[at]) {
             let mut stage = stage.clone();
             for named in named(&mut stage) {
                 match named {
@@ -204,6 +208,61 @@ impl Program {
             Layer { stages, matrices }
         };
         layers.into_iter().map(of).collect()
+    }
+
+    /// What a stage computes, over which types, sizes and caches: stages of one kind run the same kernels.
+    pub fn kind(&self, stage: usize) -> String {
+        let mut stage = self.stages[stage].1.clone();
+        let n_experts = match &mut stage {
+            // They are alike.
+            Stage::Experts(s) => s.experts.drain(1..).len() + 1,
+            _ => 0,
+        };
+        stage.linears_mut().for_each(|linear| linear.scale = 1.0);
+        let mut of = vec![format!("{n_experts} experts")];
+        for named in named(&mut stage) {
+            of.push(match named {
+                Named::Weight(w) => {
+                    let WeightDecl { ty, rows, cols, .. } = self.weight_decl(*w);
+                    *w = Weight(0);
+                    format!("{} [{rows}, {cols}]", ty.name())
+                }
+                Named::In(buf) | Named::Out(buf) => {
+                    let cols = self.buf_decl(*buf).cols;
+                    *buf = Buf(0);
+                    cols.to_string()
+                }
+                Named::Kv(kv) => {
+                    let KvDecl { n_kv_heads, head_dim, k, v, window, sliding } = self.kv_decl(*kv);
+                    *kv = Kv(0);
+                    let codecs = [k.name(), v.name()];
+                    format!("{n_kv_heads} heads of {head_dim}, {codecs:?}, {window:?}, {sliding:?}")
+                }
+                Named::Rope(rope) => {
+                    let Rope { style, .. } = &self.ropes[rope.0 as usize];
+                    *rope = RopeId(0);
+                    format!("{style:?}")
+                }
+            });
+        }
+        format!("{stage:?} with {}", of.join(", "))
+    }
+
+    /// The program of a few layers, with what is before and behind all of them: the first layer of each kind,
+    /// and more until there are `least`, where there are so many. `stages` are those of the whole.
+    pub fn layers_of_each_kind(&self, least: usize) -> Part {
+        let layers: Vec<Range<usize>> = self.layers().into_iter().map(|layer| layer.stages).collect();
+        let all = 0..self.stages.len();
+        let (Some(first), Some(last)) = (layers.first(), layers.last()) else { return self.part(all) };
+        let kinds: Vec<Vec<String>> =
+            layers.iter().map(|stages| stages.clone().map(|stage| self.kind(stage)).collect()).collect();
+        let is_new = |at: &usize| !kinds[..*at].contains(&kinds[*at]);
+        let (new, known): (Vec<_>, Vec<_>) = (0..layers.len()).partition(is_new);
+        let more = least.saturating_sub(new.len()).min(known.len());
+        let mut taken = [&new[..], &known[..more]].concat();
+        taken.sort_unstable();
+        let taken = taken.into_iter().flat_map(|at| layers[at].clone());
+        self.of_stages((0..first.start).chain(taken).chain(last.end..all.end), all)
     }
 
     /// Buffers that a stage reads before one of this program has written them.

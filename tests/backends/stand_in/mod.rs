@@ -233,8 +233,8 @@ fn an_old_driver_is_named_with_the_way_out() {
     assert!(greedy("driver=11.8", "auto", &["-n", "1"]).is_ok());
 }
 
-/// The first run of a card begins with a self-test, and the next one does not; another driver or cache is
-/// tested again.
+/// The first run of a card begins with a self-test, and the next one does not; another driver, cache or kind
+/// of layer is tested again.
 #[test]
 fn a_card_is_trusted_after_it_has_proven_itself() {
     if !has_demo() {
@@ -256,6 +256,45 @@ fn a_card_is_trusted_after_it_has_proven_itself() {
     assert!(tested("ordered driver=13.1", &[]));
     assert!(tested("ordered", &["--kv-cache-type", "q8_0"]));
     assert!(!tested("ordered card=h100", &["--no-self-test"]));
+    // The same head re-encoded, and another model.
+    assert!(tested("ordered", &["--head-type", "q8_0"]));
+    let model = dir.path().join("q4_k.gguf").display().to_string();
+    make(&model, "q4_k", "q6_k");
+    assert!(tested("ordered", &["-m", &model]));
+    assert!(!tested("ordered", &["-m", &model]));
+}
+
+/// A model of two layers whose matrices have that type, and its embedding and head.
+fn make(model: &str, ty: &str, head_ty: &str) {
+    let shape = ["synth", "--preset", "tiny-moe", "--ffn-dim", "256"];
+    let made = sterna("", &[&shape[..], &["--type", ty, "--head-type", head_ty, model]].concat());
+    assert!(made.status.success(), "{}", text(&made.stderr));
+}
+
+/// Kernels that the demo model does not have, in a model that has them: of a type, of experts, of a head, and
+/// for a few rows alone.
+#[test]
+fn a_card_is_tried_with_the_layers_of_the_model() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = dir.path().join("q4_k.gguf").display().to_string();
+    make(&model, "q4_k", "q6_k");
+    for (wrong, stage) in [
+        ("wrong=attn_in__q4_k", "attn_in over 1 rows"),
+        ("wrong=proj_add__q4_k__mma", "proj_add over 32 rows"),
+        ("wrong=experts__q4_k", "experts over 1 rows"),
+        ("wrong=logits__q6_k__rows", "logits over 4 rows"),
+        ("wrong=embed__q6_k", "embed over 1 rows"),
+    ] {
+        let refused = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", &model]].concat());
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{wrong}: {said}");
+        let says = format!("self-test: stage {stage} of this model differs by ");
+        assert!(said.contains(&says), "{wrong}: {said}");
+    }
+    if has_demo() {
+        let passed = sterna("wrong=proj_add__q4_k", &[&RUN[..], &["--backend", "cuda"]].concat());
+        assert!(passed.status.success(), "{}", text(&passed.stderr));
+    }
 }
 
 /// One kernel computes something else, always or in recordings alone: the run says which stage it is, and
@@ -266,7 +305,7 @@ fn a_card_that_computes_something_else_is_not_used() {
         return;
     }
     for (wrong, says) in [
-        ("wrong=attend__f16", "self-test: stage attend over 1 rows with KV f16 and f16 differs by "),
+        ("wrong=attend__f16", "self-test: stage attend over 1 rows of this model differs by "),
         ("wrong=ffn_in__i2_s@graph", " after steps as a whole: "),
     ] {
         let run = |backend| sterna(wrong, &[&RUN[..], &["--backend", backend]].concat());
