@@ -119,6 +119,11 @@
 #define LINEAR_ROWS 8
 #define MMA_ROWS 32
 
+/* Where a row of floats is in shared memory part by part: columns that a part is a multiple of, and sets of
+ * rows of weights of a warp at most, whose sums so far lie behind the part. */
+#define PART_COLS 256
+#define PART_UNITS 4
+
 /* Of a linear kernel on tensor cores for integers: how many columns of its rows are in shared memory at a
  * time, bytes that a row of these takes there, how many such stages there are, and all of its shared memory.
  * */
@@ -250,7 +255,9 @@ struct InputParams {
     uint32_t lanes_log2;
     /* Bytes from one row of int8 to the next. */
     uint32_t row_bytes;
-    uint32_t reserved;
+    /* Chunks of a row that are in shared memory at a time, where activations are floats: all of them, or such
+     * a part of PART_COLS columns each. */
+    uint32_t part_chunks;
 };
 
 /* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as

@@ -8,7 +8,8 @@
 // lies in planes of 16 bytes, plane p of chunk c at 16 (p chunks + c), so that neighbouring lanes read
 // neighbouring 16 bytes. Elements beyond the columns are 0. For types with integer products the elements are
 // int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
-// int8 of a row lies, for types with T::kChunkSums, the sum of each chunk.
+// int8 of a row lies, for types with T::kChunkSums, the sum of each chunk. Of floats there may be a part of
+// the chunks, which begins with a block of weights.
 //
 // Steps of more rows are normed and rounded so by a kernel of its own, where products are of integers on
 // tensor cores (stage/round.cuh). With M = 1 the whole block works on the row; with more, each warp takes
@@ -222,9 +223,13 @@ DEVICE void prefetch_norm(const InputParams& in) {
     cp_async_commit();
 }
 
-// One row, by the block or by a warp.
+// Chunks begin .. end of one row, by the block or by a warp; all of them where they are integers. There is
+// room for `chunks`.
 template <class T, bool Block, uint32_t Quads>
-DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uint8_t* acts, RowQuant* quant) {
+DEVICE void load_row(
+    const InputParams& in, const float* x, uint32_t begin, uint32_t end, uint32_t chunks, uint8_t* acts,
+    RowQuant* quant
+) {
     bool first_thread = (Block ? threadIdx.x : threadIdx.x % kWarpSize) == 0;
     if (Block && first_thread) quant->sum = 0;
     RowPart<Block, T::kInts, Quads> held;
@@ -232,7 +237,7 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
     uint32_t parts = held.parts(in.cols);
     bool shared_norm = Block && shares_norm<Quads>(in);
     uint32_t largest = 0;
-    for (uint32_t part = 0; part < parts; part++) {
+    for (uint32_t part = 0; part < (T::kInts || in.int8 ? parts : 1); part++) {
         if (part > 0) held.load(x, in.cols, part);
         if (shared_norm) {
             cp_async_wait<0>();
@@ -254,17 +259,18 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
         __syncthreads();
     }
     int32_t sum = 0;
-    uint32_t cols = T::kInts ? in.cols : chunks * T::kElems;
-    for (uint32_t part = 0; part < held.parts(cols); part++) {
+    uint32_t cols = T::kInts ? in.cols : end * T::kElems, from = T::kInts ? 0 : begin * T::kElems;
+    for (uint32_t part = from / held.kCols; part < held.parts(cols); part++) {
         // There is no norm in shared memory if there are several parts.
         if (parts > 1 || part > 0) {
             held.load(x, in.cols, part);
             held.apply(norm, in.norm, in.norm.weight, in.cols, part);
         }
         held.each(part, cols, [&](uint32_t quad, uint32_t col) {
-            if (col >= cols) return;
+            if (col < from || col >= cols) return;
             uint32_t chunk, elem;
             T::place(col, chunk, elem);
+            chunk -= T::kInts ? 0 : begin;
             const float(&n)[4] = held.x[quad];
             if constexpr (T::kInts) {
                 uint32_t packed = 0;
@@ -316,19 +322,21 @@ DEVICE void load_row(const InputParams& in, const float* x, uint32_t chunks, uin
     }
 }
 
-// Rows first .. first + n of the step, or of those that asked for logits. Ends with a barrier. A block that
-// takes a row at a time has called prefetch_norm. Rows lie `row_bytes` apart.
+// Chunks begin .. end, of room for `chunks`, of rows first .. first + n of the step, or of those that asked
+// for logits. Ends with a barrier. A block that takes a row at a time has called prefetch_norm.
 template <class T, int M, uint32_t Quads>
 DEVICE void load_rows(
-    const StepTables& step, const InputParams& in, uint32_t chunks, uint32_t first, uint32_t n,
-    uint32_t row_bytes
+    const StepTables& step, const InputParams& in, uint32_t begin, uint32_t end, uint32_t chunks,
+    uint32_t first, uint32_t n
 ) {
     uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
     constexpr bool kBlock = M == 1;
     uint32_t warps = blockDim.x / kWarpSize;
     for (uint32_t m = kBlock ? 0 : threadIdx.x / kWarpSize; m < n; m += kBlock ? 1 : warps) {
         uint64_t row = in.of_outputs ? step.outputs[first + m] : first + m;
-        load_row<T, kBlock, Quads>(in, in.x + row * in.cols, chunks, acts + m * row_bytes, row_quants() + m);
+        const float* x = in.x + row * in.cols;
+        uint8_t* to = acts + m * act_row_bytes<T>(chunks);
+        load_row<T, kBlock, Quads>(in, x, begin, end, chunks, to, row_quants() + m);
     }
     __syncthreads();
 }

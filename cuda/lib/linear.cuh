@@ -16,6 +16,10 @@
 // Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch
 // of kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous
 // kernel's results are waited for.
+//
+// Activations that are floats and too long for shared memory are there part by part. A warp then has at most
+// PART_UNITS units, and each thread keeps its sums of them behind the activations, from one part to the next.
+// Kernels without `Parts` are launched where there is room for a row.
 #pragma once
 
 #include "input.cuh"
@@ -93,7 +97,7 @@ DEVICE void multiply(
     }
 }
 
-template <class T, int M, class Task>
+template <class T, int M, bool Parts = true, class Task>
 DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
     // Several rows keep the multipliers busy; a single one is all loads.
     constexpr int kUnroll = M == 1 ? T::kUnroll : T::kRowsUnroll;
@@ -103,6 +107,10 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     // Blocks first, so that every block has as many as any other, or one less a warp.
     uint32_t first_unit = threadIdx.x / kWarpSize * gridDim.x + blockIdx.x, units = task.units();
 
+    // The chunks of the part that is in shared memory.
+    constexpr bool kParts = Parts && !T::kInts;
+    uint32_t part_chunks = kParts ? in.part_chunks : chunks;
+    uint32_t begin = 0, end = part_chunks;
     typename T::Chunk now[kUnroll], next[kUnroll];
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
         if (unit >= units) return;
@@ -111,7 +119,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
         typename T::Row row = T::row(task.weight(at.weight), at.row);
 #pragma unroll
         for (int u = 0; u < kUnroll; u++) {
-            if (chunk + u * lanes < chunks) to[u] = T::load(row, chunk + u * lanes);
+            if (chunk + u * lanes < end) to[u] = T::load(row, chunk + u * lanes);
         }
     };
     load(now, first_unit, sub);
@@ -124,25 +132,25 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     wait_for_previous_kernel();
 
     const uint8_t* acts = shared_memory() + LINEAR_HEADER_BYTES;
-    for (uint32_t first = 0; first < n_rows; first += M) {
+    for (uint32_t first = 0; first < n_rows;) {
         uint32_t n = n_rows - first < M ? n_rows - first : M;
         constexpr uint32_t kQuads = M == 1 ? T::kBlockQuads : kRowsQuads<T>;
-        load_rows<T, M, kQuads>(step, in, chunks, first, n, act_row_bytes<T>(chunks));
+        load_rows<T, M, kQuads>(step, in, begin, end, part_chunks, first, n);
         // That there is a unit is compared again, not remembered in a register meanwhile.
         first_unit = recomputed(first_unit);
-        if (first > 0) load(now, first_unit, sub);
+        if (first + begin > 0) load(now, first_unit, begin + sub);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
             WeightRow at = task.row(unit, slot);
             float scale = row_scale<T>(task, at);
-            for (uint32_t base = 0; base < chunks; base += kUnroll * lanes) {
-                bool last = base + kUnroll * lanes >= chunks;
-                load(next, last ? unit + stride : unit, last ? sub : base + kUnroll * lanes + sub);
+            for (uint32_t base = begin; base < end; base += kUnroll * lanes) {
+                bool last = base + kUnroll * lanes >= end;
+                load(next, last ? unit + stride : unit, last ? begin + sub : base + kUnroll * lanes + sub);
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) {
                     uint32_t chunk = base + u * lanes + sub;
-                    if (at.exists() && chunk < chunks)
-                        multiply<T, M>(sums, now[u], acts, chunk, chunks, kind);
+                    if (at.exists() && chunk < end)
+                        multiply<T, M>(sums, now[u], acts, chunk, part_chunks, kind);
                 }
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) now[u] = next[u];
@@ -151,15 +159,38 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             // while there are products.
             uint32_t width = M == 1 ? lanes : recomputed(lanes), member = M == 1 ? sub : recomputed(sub);
             typename T::Acc sum = reduce_each<Sum>(sums, static_cast<int>(width));
+            if constexpr (kParts) {
+                if (part_chunks < chunks) {
+                    uint32_t act_bytes = LINEAR_HEADER_BYTES + M * act_row_bytes<T>(part_chunks);
+                    float* kept = reinterpret_cast<float*>(shared_memory() + act_bytes);
+                    kept += unit / stride * blockDim.x + threadIdx.x;
+                    if (begin > 0) sum += *kept;
+                    *kept = sum;
+                    if (end < chunks) continue;
+                }
+            }
             uint32_t m = M == 1 ? 0 : member * M >> in.lanes_log2;
             float y = finished<T>(task, at, sum, row_quants()[m], scale);
             float other = __shfl_xor_sync(kWarp, y, kWarpSize / 2);
-            if ((member & (width / M - 1)) != 0 || m >= n || !at.exists()) continue;
+            if ((member & (width / M - 1)) != 0 || first + m >= n_rows || !at.exists()) continue;
             task.finish(unit, slot, first + m, y, other,
                 task.late(unit, slot, first + m, step.rows[first + m]));
         }
         __syncthreads();
-        if (M == 1 && first + 1 < n_rows) prefetch_norm<T::kBlockQuads>(in);
+        if (kParts && end < chunks) {
+            // Chunks keep their numbers.
+            acts -= part_chunks * 16;
+            begin = end;
+            end = chunks - end < part_chunks ? chunks : end + part_chunks;
+            continue;
+        }
+        first += M;
+        if (M == 1 && first < n_rows) prefetch_norm<T::kBlockQuads>(in);
+        if (kParts && begin > 0) {
+            acts += begin * 16;
+            begin = 0;
+            end = part_chunks;
+        }
     }
     // More rows have more work for a byte, and no registers to spare.
     if constexpr (M == 1) prefetch_next(step);

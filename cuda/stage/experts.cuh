@@ -99,7 +99,7 @@ DEVICE void experts(const ExpertsParams& p) {
     step.outputs = &from;
     InputParams in = p.in;
     in.of_outputs = 1;
-    run_linear<T, 1>(step, in, p.chunks, task);
+    run_linear<T, 1, false>(step, in, p.chunks, task);
     if (!p.x) return;
     uint32_t* word = reinterpret_cast<uint32_t*>(shared_memory());
     if (!comes_last(routes.arrived + 1 + r * gridDim.x + blockIdx.x, routes.n_used, word)) return;

@@ -17,7 +17,7 @@ DEVICE void round_rows(const RoundParams& p) {
     wait_for_previous_kernel();
     prefetch_next(p.step);
     if (r >= n_rows) return;
-    load_rows<T, 1, T::kBlockQuads>(p.step, p.in, p.chunks, r, 1, 0);
+    load_rows<T, 1, T::kBlockQuads>(p.step, p.in, 0, p.chunks, p.chunks, r, 1);
     const uint4* from = reinterpret_cast<const uint4*>(shared_memory() + LINEAR_HEADER_BYTES);
     uint4* to = reinterpret_cast<uint4*>(p.in.rounded.rows + uint64_t(r) * p.in.row_bytes);
     for (uint32_t i = threadIdx.x; i < p.in.row_bytes / 16; i += blockDim.x) to[i] = from[i];

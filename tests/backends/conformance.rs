@@ -10,7 +10,9 @@ use sterna::program::{
     Act, ActQuant, Embed, Expert, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Sample,
     Sampling, Step, sampling,
 };
-use support::case::{Case, Numbers, Turn, backends, few_backends, limits, rows, shuffled_pages, simt, ty};
+use support::case::{
+    Case, Numbers, Turn, backend, backends, cpus, few_backends, limits, rows, shuffled_pages, simt, ty,
+};
 
 const ACT_QUANTS: [ActQuant; 3] = [ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock];
 
@@ -34,6 +36,14 @@ fn linear_layers_of_every_type() {
 fn linear_layers_of_every_type_and_other_shapes() {
     let shapes = [(1, 1, 1), (1, 37, 700), (2, 5, 300), (5, 16, 1), (17, 67, 300), (33, 3, 520)];
     linear_layers(&shapes, backends);
+}
+
+/// The columns of the feed-forward layers of Mistral Small and Llama 70B.
+#[test]
+fn linear_layers_of_long_rows() {
+    // The other kinds of wgpu's kernels have buffers that are smaller than such a row.
+    let backends = || cpus(&[2]).into_iter().chain(simt(1)).chain(backend("wgpu", 1)).collect();
+    linear_layers(&[(1, 4, 32_768), (2, 4, 28_672)], backends);
 }
 
 /// Shapes are rows of the step, outputs, and the least columns.

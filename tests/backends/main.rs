@@ -16,6 +16,8 @@ mod kv_codes;
 mod kv_lengths;
 mod kv_window;
 #[cfg(feature = "simt")]
+mod long_rows;
+#[cfg(feature = "simt")]
 mod profile;
 mod run_ahead;
 #[cfg(feature = "simt")]

@@ -93,6 +93,25 @@ fn eight_billion_weights_on_a_card_that_is_not_here() {
     assert_eq!(four["devices"][0]["kv_bytes"], 4 * bytes("kv_bytes"));
 }
 
+/// Mistral Small 24B, Qwen2.5 32B, Qwen3 32B and Llama 70B, whose feed-forward rows as floats are longer than
+/// the shared memory of a GeForce.
+#[cfg(feature = "cuda")]
+#[test]
+fn long_rows_fit_a_card() {
+    let dir = tempfile::tempdir().unwrap();
+    for (dim, ffn_dim, heads) in
+        [("5120", "32768", "32"), ("5120", "27648", "40"), ("5120", "25600", "64"), ("8192", "28672", "64")]
+    {
+        let shape =
+            ["--dim", dim, "--ffn-dim", ffn_dim, "--heads", heads, "--kv-heads", "8", "--head-dim", "128"];
+        let file = ["--preset", "llama-3.2-1b", "--layers", "2", "--type", "q4_k", "--head-type", "q6_k"];
+        let how = ["--no-weights", "--force", "model.gguf"];
+        ok(&sterna(dir.path(), &[&["synth"], &shape[..], &file, &how].concat()));
+        let plan = json(dir.path(), &["-m", "model.gguf", "--card", "rtx 5080", "-c", "4096"]);
+        assert_eq!(plan["fits"], true, "{ffn_dim} columns: {plan}");
+    }
+}
+
 /// A step takes at least as long as its bytes take from the card's memory, or over the link.
 #[cfg(feature = "cuda")]
 #[test]

@@ -169,17 +169,27 @@ pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
 }
 
 /// Whether the rows of a step are sorted by expert: where they have more slots than there are experts, so
-/// that some share one; and where the kernels for tiles have room for their rows.
+/// that some share one; and where a slot's row is too long for shared memory, but not a part of a tile's.
 fn is_sorted(p: &Program, s: &Experts, limits: Limits, rows: usize) -> bool {
-    let fits = |linear: &Linear| {
-        let cols = p.weight_decl(linear.w).cols;
-        products(p, linear).is_some_and(|products| {
-            let bytes = linear::shared_bytes(products, cols, LINEAR_ROWS as usize);
-            on_halves(products) || bytes + TILES_OWN_BYTES <= limits.shared_bytes as usize
-        })
-    };
     let Expert { gate, up, down } = &s.experts[0];
-    rows > 1 && rows * s.n_used > s.experts.len() && [&s.router, gate, up, down].into_iter().all(fits)
+    let layers = [&s.router, gate, up, down];
+    let all = |fits: &dyn Fn(Products, usize) -> bool| {
+        let of = |linear: &&Linear| {
+            let cols = p.weight_decl(linear.w).cols;
+            products(p, linear).is_some_and(|products| fits(products, cols))
+        };
+        layers.iter().all(of)
+    };
+    let room = limits.shared_bytes as usize;
+    let slots_fit = || all(&|products, cols| linear::shared_bytes(products, cols, 1) <= room);
+    let tiles_fit = all(&|products, cols| on_halves(products) || tile_part(products, limits, cols).is_some());
+    tiles_fit && (rows > 1 && rows * s.n_used > s.experts.len() || !slots_fit())
+}
+
+/// How much of a tile's rows is in shared memory at a time, where they do not go to tensor cores.
+fn tile_part(products: Products, limits: Limits, cols: usize) -> Option<linear::Part> {
+    let limits = Limits { shared_bytes: limits.shared_bytes - TILES_OWN_BYTES as u32, ..limits };
+    linear::part(products, limits, cols, LINEAR_ROWS as usize)
 }
 
 /// Whether tiles go to tensor cores.
@@ -255,6 +265,8 @@ struct Blocks {
     /// Slots or tiles.
     others: usize,
     lanes_log2: u32,
+    /// Chunks of a row that are in shared memory at a time.
+    part_chunks: usize,
 }
 
 impl Blocks {
@@ -263,7 +275,10 @@ impl Blocks {
         let rows = cx.shape.rows;
         let (shared_bytes, shares) = slot_geometry(cx.p, s, cx.limits, layer, rows);
         let lanes_log2 = lanes_log2(cx.p, s, cx.limits, layer);
-        Self { kind: "", shared_bytes, shares, others: rows * s.n_used, lanes_log2 }
+        let linear = LAYERS[layer](&s.experts[0]);
+        let products = products(cx.p, linear).expect("it was uploaded");
+        let part_chunks = products.chunks(cx.p.weight_decl(linear.w).cols);
+        Self { kind: "", shared_bytes, shares, others: rows * s.n_used, lanes_log2, part_chunks }
     }
 
     /// Over tiles of rows.
@@ -271,14 +286,20 @@ impl Blocks {
         let products = products(cx.p, linear).expect("it was uploaded");
         let cols = cx.p.weight_decl(linear.w).cols;
         let warps = LINEAR_THREADS as usize / 32;
-        // On tensor cores a set has 16 rows of weights, of which a warp has two.
-        let (lanes_log2, of_block, shared_bytes) = match on_halves(products) {
-            true => (1, 2 * warps, MMA_HALVES_SHARED_BYTES as usize),
-            false => (lanes_log2, warps, linear::shared_bytes(products, cols, LINEAR_ROWS as usize)),
-        };
-        let most = work.rows.div_ceil(32 >> lanes_log2).div_ceil(of_block);
-        let shares = shares(cx.limits, shared_bytes, tiles, most);
-        Self { kind: TILES, shared_bytes, shares, others: tiles, lanes_log2 }
+        if on_halves(products) {
+            // A set has 16 rows of weights, of which a warp has two.
+            let shared_bytes = MMA_HALVES_SHARED_BYTES as usize;
+            let most = work.rows.div_ceil(16).div_ceil(2 * warps);
+            let shares = shares(cx.limits, shared_bytes, tiles, most);
+            let part_chunks = products.chunks(cols);
+            return Self { kind: TILES, shared_bytes, shares, others: tiles, lanes_log2: 1, part_chunks };
+        }
+        let linear::Part { chunks: part_chunks, shared_bytes, units } = tile_part(products, cx.limits, cols)
+            .expect("a row of floats has parts, and rows of integers fit");
+        let sets = work.rows.div_ceil(32 >> lanes_log2);
+        let least = sets.div_ceil(warps.saturating_mul(units));
+        let shares = shares(cx.limits, shared_bytes, tiles, sets.div_ceil(warps)).max(least);
+        Self { kind: TILES, shared_bytes, shares, others: tiles, lanes_log2, part_chunks }
     }
 }
 
@@ -310,7 +331,7 @@ fn launch(
             of_outputs: 0,
             lanes_log2: blocks.lanes_log2,
             row_bytes: products.act_bytes(decl.cols) as u32,
-            reserved: 0,
+            part_chunks: blocks.part_chunks as u32,
         },
         routes: routes(cx, s),
         table: cx.memory.mixture.tables[cx.stage],

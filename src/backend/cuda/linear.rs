@@ -7,7 +7,7 @@ use super::driver::{Address, Launch, Limits};
 use super::params::{
     InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
     MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS,
-    NORM_SHARED_COLS, NextWeights, NormParams, RoundParams, RoundedParams, RowQuant,
+    NORM_SHARED_COLS, NextWeights, NormParams, PART_COLS, PART_UNITS, RoundParams, RoundedParams, RowQuant,
 };
 use super::weight::{DeviceWeight, Mma, Products};
 use super::{Cx, occupancy, words};
@@ -56,6 +56,45 @@ pub fn shared_bytes(products: Products, cols: usize, rows: usize) -> usize {
     (LINEAR_HEADER_BYTES as usize + rows * products.act_bytes(cols)).next_multiple_of(16)
 }
 
+/// How much of a layer's rows of activations is in shared memory at a time.
+#[derive(Clone, Copy)]
+pub struct Part {
+    /// Chunks of a row: all of them, or a part.
+    pub chunks: usize,
+    /// Bytes of shared memory for it, and for what is kept from one part to the next.
+    pub shared_bytes: usize,
+    /// Most sets of rows of weights that a warp can have.
+    pub units: usize,
+}
+
+/// The part that `rows` rows of activations at a time take; `None` where they are integers and too long. Of a
+/// row whose norm is in shared memory ([`NORM_SHARED_COLS`]) it is the whole.
+pub fn part(products: Products, limits: Limits, cols: usize, rows: usize) -> Option<Part> {
+    let (chunks, room) = (products.chunks(cols), limits.shared_bytes as usize);
+    let whole = shared_bytes(products, cols, rows);
+    if whole <= room {
+        return Some(Part { chunks, shared_bytes: whole, units: usize::MAX });
+    }
+    if !products.multiplies_floats() {
+        return None;
+    }
+    // Sums of a thread, for each unit of its warp.
+    let units = PART_UNITS as usize;
+    let kept = 4 * units * LINEAR_THREADS as usize;
+    // Two blocks a multiprocessor: while one brings a part, the other multiplies.
+    let least = PART_COLS as usize;
+    let fits = |cols: &usize| {
+        let bytes = shared_bytes(products, *cols, rows) + kept;
+        bytes <= room && (*cols == least || occupancy::by_shared(limits, bytes as u32) >= 2)
+    };
+    let cols = (1..cols.div_ceil(least)).rev().map(|n| n * least).find(fits)?;
+    Some(Part {
+        chunks: products.chunks(cols),
+        shared_bytes: shared_bytes(products, cols, rows) + kept,
+        units,
+    })
+}
+
 /// Bytes of shared memory for the norm of a row by a block, with the norm's weights where they go there.
 pub fn norm_bytes(cols: usize) -> usize {
     let shares = cols <= NORM_SHARED_COLS as usize;
@@ -96,17 +135,17 @@ pub fn launches<T: bytemuck::Pod>(
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
-    let room = cx.limits.shared_bytes as usize;
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
     let on_tensor_cores = products.mma().filter(|_| suffix == MMA);
-    let single = shared_bytes(products, w.cols, 1).max(input.norm.map_or(0, |_| norm_bytes(w.cols)));
+    let part = |rows: usize| part(products, cx.limits, w.cols, rows).expect("the plan says so first");
+    let single = || part(1).shared_bytes.max(input.norm.map_or(0, |_| norm_bytes(w.cols)));
+    let of_block = part(if suffix == ROWS { tile_rows } else { 1 });
     let shared = match on_tensor_cores {
         Some(Mma::Halves) => MMA_HALVES_SHARED_BYTES as usize,
         Some(Mma::Ints | Mma::IntBlocks) => MMA_INTS_SHARED_BYTES as usize,
-        None if suffix.is_empty() => single,
-        None => shared_bytes(products, w.cols, tile_rows),
+        None if suffix.is_empty() => single(),
+        None => of_block.shared_bytes,
     };
-    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, and the card has {room}");
     let warps = LINEAR_THREADS as usize / 32;
     let units = work.rows.div_ceil(32 >> lanes_log2);
     let multiprocessors = cx.limits.multiprocessors as usize;
@@ -128,7 +167,8 @@ pub fn launches<T: bytemuck::Pod>(
         }
         // Units go to blocks in turn: one block a multiprocessor where its warps are enough for all of them.
         None => {
-            (units.clamp(1, if units <= multiprocessors * warps { multiprocessors } else { resident }), 1)
+            let most = if units <= multiprocessors * warps { multiprocessors } else { resident };
+            (units.clamp(1, most.max(units.div_ceil(warps.saturating_mul(of_block.units)))), 1)
         }
     };
     let input_params = InputParams {
@@ -140,7 +180,7 @@ pub fn launches<T: bytemuck::Pod>(
         rounded: cx.memory.rounded,
         lanes_log2,
         row_bytes: products.act_bytes(w.cols) as u32,
-        reserved: 0,
+        part_chunks: of_block.chunks as u32,
     };
     let of = |kernel: String, grid: [usize; 2], shared: usize, params: Vec<u64>| Launch {
         kernel: cx.kernel(&kernel),
@@ -156,7 +196,7 @@ pub fn launches<T: bytemuck::Pod>(
         let step = cx.memory.step.tables(next);
         let chunks = products.chunks(w.cols) as u32;
         let params = RoundParams { step, in_: input_params, chunks, reserved: 0 };
-        of(products.kernel(ROUND, ""), [rows, 1], single, words(&params))
+        of(products.kernel(ROUND, ""), [rows, 1], single(), words(&params))
     });
     let params = words(&params(input_params));
     let products = of(products.kernel(stage, suffix), [blocks, tiles], shared, params);
@@ -247,14 +287,15 @@ struct Kind {
 }
 
 fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -> Kind {
-    let fits = |rows: usize| shared_bytes(products, cols, rows) <= cx.limits.shared_bytes as usize;
     let lanes_log2 = lanes_log2(cx.limits, products.chunks(cols), work);
     let eight = LINEAR_ROWS as usize;
     match products.mma() {
         Some(mma) if rows >= mma.least_rows() => {
             Kind { suffix: MMA, tile_rows: MMA_ROWS as usize, lanes_log2: 1 }
         }
-        _ if rows > 1 && fits(eight) => Kind { suffix: ROWS, tile_rows: eight, lanes_log2 },
+        _ if rows > 1 && part(products, cx.limits, cols, eight).is_some() => {
+            Kind { suffix: ROWS, tile_rows: eight, lanes_log2 }
+        }
         _ => Kind { suffix: "", tile_rows: 1, lanes_log2 },
     }
 }

@@ -223,11 +223,10 @@ impl WeightFormat {
         self.quarter_bytes.unwrap_or_else(of_blocks)
     }
 
-    /// Bytes of a chunk of activations in shared memory: floats, or integers, which have a sum beside them
-    /// where blocks of weights have scales.
+    /// Bytes of a chunk of activations in shared memory, as integers, which have a sum beside them where
+    /// blocks of weights have scales.
     fn act_chunk_bytes(&self) -> usize {
         match self.mma {
-            _ if !self.ints => 4 * self.chunk_elems,
             Some(Mma::IntBlocks) => self.chunk_elems + 4,
             _ => self.chunk_elems,
         }
@@ -276,6 +275,11 @@ impl Products {
         if self.floats { None } else { self.format.mma }
     }
 
+    /// Whether activations are floats.
+    pub fn multiplies_floats(self) -> bool {
+        self.floats || !self.format.ints
+    }
+
     /// Chunks of a row.
     pub fn chunks(self, cols: usize) -> usize {
         self.format.chunks(cols)
@@ -283,7 +287,11 @@ impl Products {
 
     /// Bytes of one row of activations in shared memory.
     pub fn act_bytes(self, cols: usize) -> usize {
-        let of_chunk = if self.floats { 4 * self.format.chunk_elems } else { self.format.act_chunk_bytes() };
+        let of_chunk = if self.multiplies_floats() {
+            4 * self.format.chunk_elems
+        } else {
+            self.format.act_chunk_bytes()
+        };
         self.chunks(cols) * of_chunk
     }
 }

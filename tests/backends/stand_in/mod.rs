@@ -127,6 +127,20 @@ fn say_the_same(cases: &[OnACard]) {
     }
 }
 
+/// A feed-forward layer as wide as Mistral Small's, in front of a card that has no room for such a row.
+#[test]
+fn a_model_of_long_rows_runs() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = dir.path().join("long.gguf").display().to_string();
+    let shape = ["--dim", "256", "--ffn-dim", "32768", "--heads", "4", "--kv-heads", "2", "--vocab", "640"];
+    let file = ["--layers", "1", "--type", "q4_k", "--head-type", "q6_k", &model];
+    let made = sterna("", &[&["synth", "--preset", "llama-3.2-1b"], &shape[..], &file].concat());
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let floats = ["-m", &model, "--act-type", "f32"];
+    let want = greedy("", "cpu", &floats).expect("a backend of this build");
+    assert_eq!(greedy("card=rtx-5080", "cuda", &floats), Ok(want));
+}
+
 #[test]
 fn cards_are_listed_and_chosen_by_number() {
     let listed = text(&sterna("card=h100 card=rtx-3060 driver=13.1", &["devices"]).stdout);

@@ -187,7 +187,9 @@ pub struct ScratchSize {
 impl ScratchSize {
     /// For ternary weights of `cols` inputs.
     pub fn of_ternary(cols: usize) -> Self {
-        let (codes, sums) = (STRIP * PIECE_UNITS * UNIT, STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS));
+        // Code without vectors unpacks whole rows.
+        let codes = (STRIP * PIECE_UNITS * UNIT).max(padded(cols));
+        let sums = STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS);
         Self { codes, floats: STRIP, sums, unpacked: STRIP * cols.div_ceil(UNIT) * 66, ..Self::default() }
     }
 

@@ -125,8 +125,7 @@ pub fn plan(
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
             let products = Products::of(w.ty, linear.act);
-            let need = products.map_or(0, |products| linear::shared_bytes(products, w.cols, 1));
-            if need > driver.limits().shared_bytes as usize {
+            if products.is_some_and(|products| linear::part(products, driver.limits(), w.cols, 1).is_none()) {
                 missing.add(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
             }
         }

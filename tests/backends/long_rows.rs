@@ -1,0 +1,90 @@
+//! Rows of weights that no card has room for at once: CUDA's kernels bring the activations to shared memory
+//! part by part.
+
+use ggml_types::types::REGISTRY;
+use sterna::backend::Backend;
+use sterna::backend::cuda::Cuda;
+use sterna::backend::cuda::driver::cards::{SMALL, Spec};
+use sterna::backend::cuda::driver::simt::Simt;
+use sterna::program::{Act, ActQuant, Expert, Experts, NormKind, ProjAdd};
+use support::case::{Case, Turn, limits, rows, shuffled_pages, ty};
+
+fn card(block_shared_bytes: u32) -> Vec<Box<dyn Backend>> {
+    let card = Box::leak(Box::new(Spec { block_shared_bytes, ..SMALL }));
+    vec![Box::new(Cuda::on(Box::new(Simt::of_card(2, 1, card))))]
+}
+
+/// A product, with or without a norm, of so many rows against the oracle.
+fn multiplies(
+    name: &str,
+    [outputs, cols]: [usize; 2],
+    act: ActQuant,
+    normed: bool,
+    n_rows: usize,
+    shared: u32,
+) {
+    let what = format!("{name}, {outputs} x {cols}, {act:?}, {n_rows} rows, {shared} bytes");
+    let mut case = Case::new(&what, limits(n_rows, 1, 1));
+    let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+    let norm = normed.then(|| case.norm(NormKind::Rms, cols));
+    let w = case.linear_with_bias(ty(name), outputs, cols, act);
+    case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
+    let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
+    let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };
+    let backends = card(shared);
+    assert!(case.has_kernels(&*backends[0]), "{what}: refused");
+    case.check(backends, &shuffled_pages(1, 1), &[turn]);
+}
+
+/// Blocks have 64 KiB of shared memory on cards of compute capability 7.5. The conformance tests have such
+/// rows where it is 99.
+#[test]
+fn rows_of_every_type_are_as_long_as_models_have_them() {
+    for ty in REGISTRY {
+        for n_rows in [1, 5] {
+            multiplies(ty.name(), [12, 28_672], ActQuant::None, false, n_rows, 64 << 10);
+        }
+    }
+}
+
+/// Several parts, and more sets of rows of weights than a warp keeps sums of.
+#[test]
+fn parts_add_up() {
+    for name in ["f32", "f16", "q4_k", "q8_0", "q1_0", "iq4_nl", "i2_s"] {
+        for act in [ActQuant::None, ActQuant::I8PerToken] {
+            for n_rows in [1, 5, 11] {
+                let outputs = if n_rows == 1 { 300 } else { 70 };
+                multiplies(name, [outputs, 2_304], act, n_rows != 5, n_rows, 16 << 10);
+            }
+        }
+    }
+    // A norm that is not in shared memory.
+    for name in ["f16", "q4_k"] {
+        multiplies(name, [300, 9_216], ActQuant::None, true, 1, 32 << 10);
+    }
+}
+
+/// The downs of experts, of one row and of several.
+#[test]
+fn experts_have_long_rows() {
+    for (name, n_rows) in [("q8_0", 1), ("bf16", 5)] {
+        let (dim, ffn_dim, n_experts, n_used) = (64, 12_800, 4, 2);
+        let mut case = Case::new(&format!("experts of {name}, {n_rows} rows"), limits(n_rows, 1, 1));
+        let x = case.buf("x", dim);
+        let norm = case.norm(NormKind::Rms, dim);
+        let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
+        let experts = (0..n_experts)
+            .map(|_| Expert {
+                gate: case.linear(ty(name), ffn_dim, dim, ActQuant::None),
+                up: case.linear(ty(name), ffn_dim, dim, ActQuant::None),
+                down: case.linear_with_bias(ty(name), dim, ffn_dim, ActQuant::None),
+            })
+            .collect();
+        case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Silu });
+        let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+        let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };
+        let backends = card(48 << 10);
+        assert!(case.has_kernels(&*backends[0]), "{name}: refused");
+        case.check(backends, &shuffled_pages(1, 1), &[turn]);
+    }
+}
