@@ -25,7 +25,7 @@ pub fn backends(gguf: &Gguf, options: &EngineOptions, self_test: bool) -> Vec<Op
 fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) -> Opened {
     let Some(device) = backend.self_test_key() else { return Ok(backend) };
     let rows = selftest::LAYER_STEPS.into_iter().max().unwrap_or(1);
-    // Whatever is wrong with a model is said where it is loaded, as are kernels and memory that a backend lacks.
+    // Whatever is wrong with a model is said where it is loaded, and so is what a backend lacks for it.
     let Ok(layers) = FewLayers::of(gguf, options, &*backend, rows) else { return Ok(backend) };
     let what = format!("{device}, {}", selftest::kinds(&layers.program));
     let passes = Passes::in_folder(cache_dir());
@@ -49,8 +49,8 @@ fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) 
     }
     passes.keep(&what);
     let seconds = start.elapsed().as_secs_f64();
-    let passed = "passed a self-test with layers of this model, which is not repeated until these, the driver \
-                  or the kernels change";
+    let passed = "passed a self-test with layers of this model, which is not repeated until these, the \
+                  driver or the kernels change";
     names::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
     // The models of the test go with the backend that ran them.
     drop(backend);

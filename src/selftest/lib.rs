@@ -206,8 +206,8 @@ fn check_with_heads(
 fn differs(line: &Line, of: &str) -> String {
     let Line { stage, rows, difference, most } = line;
     format!(
-        "stage {stage} over {rows} rows {of} differs by {difference:.1e} from the CPU, and at most {most:.0e} \
-         is allowed"
+        "stage {stage} over {rows} rows {of} differs by {difference:.1e} from the CPU, and at most \
+         {most:.0e} is allowed"
     )
 }
 
