@@ -141,6 +141,18 @@ fn a_model_of_long_rows_runs() {
     assert_eq!(greedy("card=rtx-5080", "cuda", &floats), Ok(want));
 }
 
+/// Cards that misreport the shared memory of a block, as drivers have: this one has 99 KiB.
+#[test]
+fn shared_memory_that_no_card_has_is_not_believed() {
+    if !has_demo() {
+        return;
+    }
+    let want = greedy("", "cpu", &[]);
+    for bytes in ["0", "1", "2147483647"] {
+        assert_eq!(greedy(&format!("card=rtx-5080 optin={bytes}"), "cuda", &[]), want, "{bytes}");
+    }
+}
+
 #[test]
 fn cards_are_listed_and_chosen_by_number() {
     let listed = text(&sterna("card=h100 card=rtx-3060 driver=13.1", &["devices"]).stdout);

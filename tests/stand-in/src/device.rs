@@ -79,12 +79,15 @@ calls! {
 
     fn cuDeviceGetAttribute(value: *mut c_int, which: CUdevice_attribute, device: CUdevice) = |driver| {
         use CUdevice_attribute as A;
+        let optin = driver.settings.optin;
         let spec = &driver.device(device)?.spec;
         let it = match which {
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => spec.compute.0,
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => spec.compute.1,
             A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => spec.multiprocessors as c_int,
-            A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => spec.block_shared_bytes as c_int,
+            A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => {
+                optin.unwrap_or(spec.block_shared_bytes as c_int)
+            }
             A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR => spec.shared_bytes as c_int,
             A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE => spec.l2_bytes as c_int,
             A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR => spec.registers as c_int,

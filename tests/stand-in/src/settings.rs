@@ -3,6 +3,7 @@
 //! ```text
 //! card=h100            a card of the table; once for each card, `card=none` for none [default: rtx-5080]
 //! memory=512           MiB of every card [default: the card's own]
+//! optin=1              bytes of shared memory that every card reports for a block [default: the card's own]
 //! driver=12.8          version of CUDA that the driver is for [default: 13.0]
 //! prompt               streams work at once, not when they are waited for
 //! apart                no card can access another one's memory
@@ -26,6 +27,8 @@ use sterna::backend::cuda::driver::cards::Spec;
 /// What was chosen.
 pub struct Settings {
     pub cards: Vec<Spec>,
+    /// Bytes of shared memory of a block, as reported.
+    pub optin: Option<i32>,
     /// Major and minor.
     pub driver: (i32, i32),
     pub prompt: bool,
@@ -54,6 +57,7 @@ impl Settings {
         let text = std::env::var("STAND_IN_CUDA").unwrap_or_default();
         let mut settings = Self {
             cards: Vec::new(),
+            optin: None,
             driver: (13, 0),
             prompt: false,
             apart: false,
@@ -88,6 +92,7 @@ impl Settings {
             Some(("card", "none")) => *none = true,
             Some(("card", name)) => self.cards.push(*Spec::find(name)?),
             Some(("memory", mib)) => *memory = Some(mib.parse().ok()?),
+            Some(("optin", bytes)) => self.optin = Some(bytes.parse().ok()?),
             Some(("driver", version)) => {
                 let (major, minor) = version.split_once('.')?;
                 self.driver = (major.parse().ok()?, minor.parse().ok()?);

@@ -45,6 +45,18 @@ const fn geforce(memory: u64, int8: u64, link_bytes: u64) -> CardRates {
 /// Shared memory that a card keeps of every block, from compute capability 8.0 on.
 pub const RESERVED_SHARED_BYTES: u32 = 1 << 10;
 
+/// Most shared memory of a block on cards of a compute capability: the programming guide's table.
+pub fn block_shared_bytes(compute: (i32, i32)) -> u32 {
+    let kib = match compute {
+        (7, 5) => 64,
+        (8, 0 | 7) => 163,
+        (8, _) | (12, _) => 99,
+        (9.., _) => 227,
+        _ => 48,
+    };
+    kib << 10
+}
+
 /// A small card of no maker: persistent blocks have more than one round to make, and a quarter of its cache
 /// is less than most weights.
 pub const SMALL: Spec = Spec {
@@ -169,6 +181,13 @@ impl Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_have_what_their_compute_capability_has() {
+        for card in CARDS.iter().filter(|card| **card != SMALL) {
+            assert_eq!(block_shared_bytes(card.compute), card.block_shared_bytes, "{}", card.name);
+        }
+    }
 
     #[test]
     fn cards_are_found_by_parts_of_their_names() {

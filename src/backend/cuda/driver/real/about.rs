@@ -6,7 +6,11 @@ use cudarc::driver::{result, sys};
 use super::call::{Called, fail};
 use super::code;
 use crate::BackendError;
-use crate::cuda::driver::Limits;
+use crate::cuda::driver::{Limits, cards};
+
+/// Shared memory that a block of every card has. Drivers of the 590 series have reported 0 and 0x100000001 bytes
+/// for an RTX 5080 and 5090 (llama.cpp issues 23385, 24991 and 27215).
+const LEAST_SHARED_BYTES: i32 = 48 << 10;
 
 /// Description of a card.
 pub struct About {
@@ -93,7 +97,10 @@ impl About {
             of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         );
         let multiprocessors = of(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let shared = of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let of_block = of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let of_multiprocessor = of(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
+        let is_possible = (LEAST_SHARED_BYTES..=of_multiprocessor).contains(&of_block);
+        let shared = if is_possible { of_block as u32 } else { cards::block_shared_bytes(compute) };
         let l2_bytes = of(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         let mut version = 0;
         // SAFETY: the result is there to be written; the device is one that the driver named.
@@ -105,7 +112,7 @@ impl About {
             name: result::device::get_name(device).called("cuDeviceGetName")?,
             compute,
             memory_bytes,
-            limits: Limits::of(multiprocessors as u32, shared as u32, l2_bytes as u64),
+            limits: Limits::of(multiprocessors as u32, shared, l2_bytes as u64),
             driver: (version / 1000, version % 1000 / 10),
         })
     }
