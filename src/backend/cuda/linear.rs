@@ -166,9 +166,11 @@ pub fn launches<T: bytemuck::Pod>(
             (shares.min(full), 1)
         }
         // Units go to blocks in turn: one block a multiprocessor where its warps are enough for all of them.
+        // Several waves of blocks are there only for what each keeps from part to part.
         None => {
-            let most = if units <= multiprocessors * warps { multiprocessors } else { resident };
-            (units.clamp(1, most.max(units.div_ceil(warps.saturating_mul(of_block.units)))), 1)
+            let wave = if units <= multiprocessors * warps { multiprocessors } else { resident };
+            let least = units.div_ceil(warps.saturating_mul(of_block.units));
+            (units.clamp(1, least.max(1).next_multiple_of(wave)), 1)
         }
     };
     let input_params = InputParams {
