@@ -168,7 +168,7 @@ impl PlanArgs {
         (card != CardOnPaper::default()).then_some(card)
     }
 
-    /// The backend's name. A card that need not be here is no processor, though that may be all there is here.
+    /// The backend's name. A card that need not be here is no processor, though that may be all there is.
     fn backend_name(&self) -> &str {
         if self.on_paper().is_some() && self.load.backend == "auto" { "auto" } else { self.load.backend() }
     }

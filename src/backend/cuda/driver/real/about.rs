@@ -8,8 +8,8 @@ use super::code;
 use crate::BackendError;
 use crate::cuda::driver::{Limits, cards};
 
-/// Shared memory that a block of every card has. Drivers of the 590 series have reported 0 and 0x100000001 bytes
-/// for an RTX 5080 and 5090 (llama.cpp issues 23385, 24991 and 27215).
+/// Shared memory that a block of every card has. Drivers of the 590 series have reported 0 and 0x100000001
+/// bytes for an RTX 5080 and 5090 (llama.cpp issues 23385, 24991 and 27215).
 const LEAST_SHARED_BYTES: i32 = 48 << 10;
 
 /// Description of a card.
