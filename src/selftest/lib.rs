@@ -160,7 +160,8 @@ pub fn check(
 /// As [`check`].
 pub fn check_for(layers: &Model, backend: &mut dyn Backend) -> Result<Option<String>, Error> {
     let mut cpu = sterna_backend::open("cpu", sterna_backend::physical_cores())?;
-    let lines = compare((layers, backend), (layers, &mut *cpu), &LAYER_STEPS)?;
+    let stages = of_each_kind(&layers.program, backend.n_devices());
+    let lines = compare((layers, backend), (layers, &mut *cpu), &stages, &LAYER_STEPS)?;
     if let Some(line) = lines.into_iter().find(|line| !line.is_right()) {
         return Ok(Some(differs(&line, "of this model")));
     }
@@ -196,7 +197,8 @@ fn check_with_heads(
     let model = Subject { heads, ..Subject::tiny("f16", k, v) }.over(backend.n_devices()).model()?;
     let mut cpu = sterna_backend::open("cpu", sterna_backend::physical_cores())?;
     let steps = few_steps(&model.program);
-    let lines = compare((&model, backend), (&model, &mut *cpu), &steps)?;
+    let stages = all_stages(&model.program);
+    let lines = compare((&model, backend), (&model, &mut *cpu), &stages, &steps)?;
     if let Some(line) = lines.into_iter().find(|line| !line.is_right()) {
         return Ok(Some(differs(&line, &format!("with KV {} and {}", k.name(), v.name()))));
     }
@@ -218,7 +220,7 @@ fn differs(line: &Line, of: &str) -> String {
 pub fn stages(subject: &Subject, backend: &mut dyn Backend) -> Result<Vec<Line>, Error> {
     let model = subject.model()?;
     let mut cpu = sterna_backend::open("cpu", sterna_backend::physical_cores())?;
-    compare((&model, backend), (&model, &mut *cpu), STEPS)
+    compare((&model, backend), (&model, &mut *cpu), &all_stages(&model.program), STEPS)
 }
 
 fn load(model: &Model, backend: &mut dyn Backend) -> Result<Vec<WeightId>, BackendError> {
@@ -234,12 +236,28 @@ fn pages(program: &Program) -> PageTable {
     pages
 }
 
+fn all_stages(program: &Program) -> Vec<usize> {
+    (0..program.stages.len()).collect()
+}
+
+/// The stages without feed-forward layers of a kind that was there before, which are most of the work. Each
+/// of several devices has stages of its own, and they are all tried.
+fn of_each_kind(program: &Program, n_devices: usize) -> Vec<usize> {
+    let kinds: Vec<String> = all_stages(program).into_iter().map(|i| program.kind(i)).collect();
+    let is_wanted = |i: &usize| {
+        let is_large =
+            matches!(program.stages[*i].1, Stage::FfnIn(_) | Stage::Experts(_) | Stage::ProjAdd(_));
+        n_devices > 1 || !is_large || !kinds[..*i].contains(&kinds[*i])
+    };
+    all_stages(program).into_iter().filter(is_wanted).collect()
+}
+
 /// The same model on a backend and on the CPU. Both start every stage from the same values, so the first
-/// stage that goes wrong is the one that is named. On a device by itself, feed-forward layers of one kind are
-/// tried once.
+/// stage that goes wrong is the one that is named.
 fn compare(
     tested: (&Model, &mut dyn Backend),
     on_cpu: (&Model, &mut dyn Backend),
+    stages: &[usize],
     steps: &[usize],
 ) -> Result<Vec<Line>, Error> {
     let ((model, tested), (of_cpu, cpu)) = (tested, on_cpu);
@@ -250,12 +268,6 @@ fn compare(
     let of_cpu = cpu.compile(&of_cpu.program, &weights)?;
     let pages = pages(program);
     let n_tokens = program.logits().map_or(600, |s| program.buf_decl(s.logits).cols.min(600));
-    let kinds: Vec<String> = (0..program.stages.len()).map(|i| program.kind(i)).collect();
-    let is_by_itself = tested.n_devices() == 1;
-    let is_known = |i: usize| {
-        let is_large = matches!(program.stages[i].1, Stage::FfnIn(_) | Stage::Experts(_) | Stage::ProjAdd(_));
-        is_by_itself && is_large && kinds[..i].contains(&kinds[i])
-    };
     let mut lines: Vec<Line> = Vec::new();
     let mut pos = 0;
     for &n in steps {
@@ -265,7 +277,8 @@ fn compare(
         pos += n;
         let sampling = vec![Some(Sampling::GREEDY); n];
         let step = Step { rows: &rows, pages: &pages, sampling: &sampling };
-        for (i, (_, stage)) in program.stages.iter().enumerate().filter(|(i, _)| !is_known(*i)) {
+        for &i in stages {
+            let (_, stage) = &program.stages[i];
             tested.run_stages(e, i..i + 1, &step)?;
             cpu.run_stages(of_cpu, i..i + 1, &step)?;
             let mut difference = 0.0_f32;
@@ -392,7 +405,9 @@ mod tests {
             let models = subjects.map(|subject| subject.model().unwrap());
             let [mut tested, mut cpu] = [(); 2].map(|()| sterna_backend::open("cpu", 2).unwrap());
             let (of_tested, of_cpu) = (&models[0], &models[1]);
-            let lines = compare((of_tested, &mut *tested), (of_cpu, &mut *cpu), STEPS).unwrap();
+            let lines =
+                compare((of_tested, &mut *tested), (of_cpu, &mut *cpu), &all_stages(&of_cpu.program), STEPS)
+                    .unwrap();
             let of_attend = lines.iter().filter(|line| line.stage == "attend").map(|line| line.difference);
             let most = of_attend.fold(0.0, f32::max);
             assert!(most > 2.0 * TOLERANCE_OF_CODES, "{pair:?}: {most}");
@@ -408,7 +423,9 @@ mod tests {
         let [mut tested, mut cpu] = [(); 2].map(|()| sterna_backend::open("cpu", 2).unwrap());
         let (of_tested, of_cpu) = (&models[0], &models[1]);
         let steps = few_steps(&of_tested.program);
-        let lines = compare((of_tested, &mut *tested), (of_cpu, &mut *cpu), &steps).unwrap();
+        let lines =
+            compare((of_tested, &mut *tested), (of_cpu, &mut *cpu), &all_stages(&of_cpu.program), &steps)
+                .unwrap();
         assert!(lines.iter().any(|line| line.stage == "attend" && !line.is_right()), "{lines:?}");
         let passed = check(&mut *sterna_backend::open("cpu", 2).unwrap(), a, a).unwrap();
         assert_eq!(passed, None);

@@ -4,9 +4,7 @@
 
 use ggml_types::kv_by_name;
 use ggml_types::types::REGISTRY;
-use sterna::program::{
-    Act, ActQuant, Expert, Experts, FfnIn, Logits, NormKind, ProjAdd, RowsOf, Sample, Sampling,
-};
+use sterna::program::{Act, ActQuant, Experts, FfnIn, Logits, NormKind, ProjAdd, RowsOf, Sample, Sampling};
 use support::case::window::{RIGHT, Rule, TWO_OF_TWO, attends_as, codec};
 use support::case::{Case, Turn, limits, rows, shuffled_pages, simt_of_cards, ty};
 
@@ -69,13 +67,7 @@ fn mixtures_of_experts() {
         let x = case.buf("x", dim);
         let norm = case.norm(NormKind::Rms, dim);
         let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
-        let experts = (0..n_experts)
-            .map(|_| Expert {
-                gate: case.linear_with_bias(ty(name), ffn_dim, dim, ActQuant::None),
-                up: case.linear_with_bias(ty(name), ffn_dim, dim, ActQuant::None),
-                down: case.linear_with_bias(ty(name), dim, ffn_dim, ActQuant::None),
-            })
-            .collect();
+        let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], ActQuant::None);
         let act = Act::ClampedSwiglu;
         case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];

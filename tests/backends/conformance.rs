@@ -157,13 +157,7 @@ fn mixtures_of_experts() {
             let norm = case.norm(NormKind::Rms, dim);
             let none = ActQuant::None;
             let router = case.linear_with_bias(ty("f32"), n_experts, dim, none);
-            let experts = (0..n_experts)
-                .map(|_| Expert {
-                    gate: case.linear_with_bias(ty(name), ffn_dim, dim, none),
-                    up: case.linear_with_bias(ty(name), ffn_dim, dim, none),
-                    down: case.linear_with_bias(ty(name), dim, ffn_dim, none),
-                })
-                .collect();
+            let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], none);
             let act = if name == "mxfp4" { Act::ClampedSwiglu } else { Act::Silu };
             case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
@@ -192,13 +186,7 @@ fn mixtures_of_experts_of_every_kind_of_kernel() {
             let x = case.buf("x", dim);
             let norm = case.norm(NormKind::Layer, dim);
             let router = case.linear_with_bias(ty("f16"), n_experts, dim, none);
-            let experts = (0..n_experts)
-                .map(|_| Expert {
-                    gate: case.linear_with_bias(ty(gate), ffn_dim, dim, act),
-                    up: case.linear_with_bias(ty(up), ffn_dim, dim, act),
-                    down: case.linear_with_bias(ty(down), dim, ffn_dim, act),
-                })
-                .collect();
+            let experts = case.experts([gate, up, down], [n_experts, dim, ffn_dim], act);
             case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Relu2 });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };

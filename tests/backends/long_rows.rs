@@ -6,7 +6,7 @@ use sterna::backend::Backend;
 use sterna::backend::cuda::Cuda;
 use sterna::backend::cuda::driver::cards::{SMALL, Spec};
 use sterna::backend::cuda::driver::simt::Simt;
-use sterna::program::{Act, ActQuant, Expert, Experts, NormKind, ProjAdd};
+use sterna::program::{Act, ActQuant, Experts, NormKind, ProjAdd};
 use support::case::{Case, Turn, limits, rows, shuffled_pages, ty};
 
 fn card(block_shared_bytes: u32) -> Vec<Box<dyn Backend>> {
@@ -73,13 +73,7 @@ fn experts_have_long_rows() {
         let x = case.buf("x", dim);
         let norm = case.norm(NormKind::Rms, dim);
         let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
-        let experts = (0..n_experts)
-            .map(|_| Expert {
-                gate: case.linear(ty(name), ffn_dim, dim, ActQuant::None),
-                up: case.linear(ty(name), ffn_dim, dim, ActQuant::None),
-                down: case.linear_with_bias(ty(name), dim, ffn_dim, ActQuant::None),
-            })
-            .collect();
+        let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], ActQuant::None);
         case.p.push("experts", Experts { x, norm, router, experts, n_used, act: Act::Silu });
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
         let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };

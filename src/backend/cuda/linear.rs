@@ -146,6 +146,8 @@ pub fn launches<T: bytemuck::Pod>(
         None if suffix.is_empty() => single(),
         None => of_block.shared_bytes,
     };
+    let room = cx.limits.shared_bytes as usize;
+    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, and the card has {room}");
     let warps = LINEAR_THREADS as usize / 32;
     let units = work.rows.div_ceil(32 >> lanes_log2);
     let multiprocessors = cx.limits.multiprocessors as usize;

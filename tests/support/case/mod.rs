@@ -9,8 +9,8 @@ use ggml_types::{HostTensor, QuantType, by_name};
 use sterna::backend::cpu::{Cpu, simd};
 use sterna::backend::{Backend, BackendError, Exec, NAMES, open};
 use sterna::program::{
-    ActQuant, Buf, Limits, Linear, Norm, NormKind, PAGE, PageTable, Program, Row, RowsOf, Sampling, Step,
-    Weight,
+    ActQuant, Buf, Expert, Limits, Linear, Norm, NormKind, PAGE, PageTable, Program, Row, RowsOf, Sampling,
+    Step, Weight,
 };
 
 use crate::oracle::Oracle;
@@ -253,6 +253,22 @@ impl Case {
     ) -> Linear {
         let w = self.weight(ty, rows, cols);
         Linear { w, bias: Some(self.vector(rows, 0.0)), act, scale: 0.75 }
+    }
+
+    /// Experts with biases, whose gates, ups and downs have such types.
+    pub fn experts(
+        &mut self,
+        types: [&str; 3],
+        [n_experts, dim, ffn_dim]: [usize; 3],
+        act: ActQuant,
+    ) -> Vec<Expert> {
+        let [gate, up, down] = types.map(ty);
+        let expert = |_| Expert {
+            gate: self.linear_with_bias(gate, ffn_dim, dim, act),
+            up: self.linear_with_bias(up, ffn_dim, dim, act),
+            down: self.linear_with_bias(down, dim, ffn_dim, act),
+        };
+        (0..n_experts).map(expert).collect()
     }
 
     pub fn buf(&mut self, name: &'static str, cols: usize) -> Buf {
