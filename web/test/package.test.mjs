@@ -15,10 +15,13 @@ before(() => {
 });
 after(() => place?.remove());
 
-/** Most bytes of the modules, and of them as gzip makes them: they may only shrink. */
+/**
+ * Most bytes of the modules, and of them as gzip makes them: they may only shrink, but for what is new in them.
+ * Last: more formats of tool calls (GLM, MiniMax, Seed-OSS, Gemma 3, Kimi), and Lark of custom tools.
+ */
 const MOST = {
-  "engine_bg.wasm": { raw: 2_170_000, gzip: 843_000 },
-  "structured_bg.wasm": { raw: 3_148_000, gzip: 1_218_000 },
+  "engine_bg.wasm": { raw: 2_150_000, gzip: 832_000 },
+  "structured_bg.wasm": { raw: 3_357_000, gzip: 1_275_000 },
 };
 
 test("the modules are no larger than they were", () => {

@@ -27,11 +27,14 @@ export async function launch() {
   return chromium.launch({ executablePath, chromiumSandbox: false, args: FLAGS });
 }
 
+const READY = "#empty:not([hidden]) #modes:not([hidden])";
+
 /**
- * A fresh profile with one tab, watched. `expected` are patterns of console errors that the test provokes.
+ * A fresh profile with one tab, watched, once it shows `until`: by default, that something can be sent.
+ * `expected` are patterns of console errors that the test provokes.
  * Call `close` at the end: it fails if anything was seen that may not be.
  */
-export async function visit(browser, url, { expected = [], ...context } = {}) {
+export async function visit(browser, url, { until = READY, expected = [], ...context } = {}) {
   const profile = await browser.newContext({
     viewport: { width: 1280, height: 800 },
     reducedMotion: "reduce",
@@ -56,7 +59,7 @@ export async function visit(browser, url, { expected = [], ...context } = {}) {
   const page = await profile.newPage();
   page.setDefaultTimeout(20_000);
   await page.goto(url);
-  await page.waitForSelector("#empty:not([hidden]) #modes:not([hidden]), #lock[open], #status:not(:empty)");
+  await page.waitForSelector(until);
   const close = async () => {
     await profile.close();
     assert.deepEqual(seen, []);

@@ -106,8 +106,8 @@ test("the browser itself refuses HTML from text, other origins and inline code",
 
 test("a server with a key asks for it, says when it is wrong, and keeps it for the tab", async () => {
   const server = await mock({ key: "secret" });
-  const { page, profile, close } = await visit(browser, server.url, { expected: [FAILED] });
-  await page.waitForSelector("#lock[open]");
+  const until = "#lock[open]";
+  const { page, profile, close } = await visit(browser, server.url, { until, expected: [FAILED] });
   await page.fill("#lock-key", "wrong");
   await page.press("#lock-key", "Enter");
   await page.waitForSelector("#lock[open] >> .trouble >> text=did not take the last one");
@@ -138,7 +138,8 @@ test("a server with a key asks for it, says when it is wrong, and keeps it for t
 
 test("while the model is loaded the page says so, and is ready when it is", async () => {
   const server = await mock({ status: 503 });
-  const { page, close } = await visit(browser, server.url, { expected: [FAILED] });
+  const until = "#status:not(:empty)";
+  const { page, close } = await visit(browser, server.url, { until, expected: [FAILED] });
   assert.equal(await page.innerText("#status"), "The model is being loaded.");
   assert.equal(await page.locator("#send").isDisabled(), true);
   // Shown, and told to those who do not see it or point at the button.
@@ -208,8 +209,8 @@ test("what went wrong can be read in light and dark", async () => {
   const server = await mock({ replies: { odd: { status: 400, message: "odd" } }, status: 503 });
   for (const colorScheme of ["light", "dark"]) {
     server.status = 500;
-    const { page, close } = await visit(browser, server.url, { expected: [FAILED], colorScheme });
-    await page.waitForSelector("#state.trouble");
+    const until = "#state.trouble";
+    const { page, close } = await visit(browser, server.url, { until, expected: [FAILED], colorScheme });
     const places = ["#status", "#state-way", "#why"];
     const ratios = await page.evaluate(contrasts, places);
     server.status = 200;
