@@ -19,7 +19,7 @@ pub use super::http::tls::{Acceptor, TlsStream};
 pub use super::instance::Instance;
 pub use super::job::{Handle, Job, JobError, Update};
 pub use super::model::Served;
-pub use super::sampling::{TOP_LOGPROBS, generation};
+pub use super::sampling::{TOP_LOGPROBS, generation, n};
 pub use super::slots::salt;
 pub use super::status::{Life, Phase};
 

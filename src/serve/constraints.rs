@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use schemars::SchemaGenerator;
+
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, Kind, request};
+use super::kinds::{Any, Bool, Object, Text, Word};
 use super::model::Served;
-use super::tool_config::ToolConfig;
+use super::tool_config::{ChatTools, ToolConfig};
 use sterna_engine::GenerateOptions;
 use sterna_grammar::{GrammarError, Source, Space, names_types};
 use sterna_tokenizer::chat::Prompt;
@@ -34,24 +37,125 @@ pub struct Constraints {
 /// Most lines that the log has of what a request's schemas do not enforce.
 const MOST_LOGGED: usize = 20;
 
-/// Fields that hold a grammar, and how it is read. Where no `strict` belongs to a schema, it is not.
-type Read = fn(&Value) -> Option<Source>;
-const GRAMMARS: &[(&str, Read)] = &[
-    ("grammar", |value| Some(Source::Gbnf(value.as_str()?.to_owned()))),
-    ("guided_grammar", |value| Some(Source::Gbnf(value.as_str()?.to_owned()))),
-    ("json_schema", |value| schema(value, false)),
-    ("guided_json", |value| schema(value, false)),
-    ("guided_regex", |value| Some(Source::Regex(value.as_str()?.to_owned()))),
-    ("guided_choice", choice),
+/// A grammar, and the path of the field that holds it.
+type Found = (String, Source);
+
+/// A field that holds a grammar, which this reads. An empty text is none.
+pub struct Grammar(fn(&Value) -> Option<Source>);
+
+impl Grammar {
+    const fn new(read: fn(&Value) -> Option<Source>) -> Self {
+        Self(read)
+    }
+}
+
+impl Kind for Grammar {
+    type Value<'v> = Option<Found>;
+
+    fn read(&self, path: String, value: &Value) -> Result<Option<Found>, ApiError> {
+        if value.as_str() == Some("") {
+            return Ok(None);
+        }
+        match (self.0)(value) {
+            Some(source) => Ok(Some((path, source))),
+            None => Err(ApiError::field(path, "a grammar of that kind", value)),
+        }
+    }
+
+    fn schema(&self, _: &mut SchemaGenerator) -> Value {
+        json!({})
+    }
+}
+
+request! {
+    /// A grammar of the answer: one of these fields. A schema without `strict` is not.
+    pub struct Grammars {
+        grammar: Grammar(gbnf) as { "type": "string" },
+        guided_grammar: Grammar(gbnf) as { "type": "string" },
+        json_schema: Grammar(loose) as { "type": ["object", "boolean", "string"] },
+        guided_json: Grammar(loose) as { "type": ["object", "boolean", "string"] },
+        guided_regex: Grammar(regex) as { "type": "string" },
+        guided_choice: Grammar(choice) as { "type": "array", "items": { "type": "string" } },
+        structured_outputs: Object<StructuredOutputs>,
+        response_format: Object<ResponseFormat>,
+        /// White space in JSON by a schema.
+        json_whitespace: Word<Space>(&[("compact", Space::Compact), ("free", Space::Free)]),
+    }
+}
+
+request! {
+    /// vLLM's grammars: one of these fields.
+    pub struct StructuredOutputs {
+        json: Grammar(loose) as { "type": ["object", "boolean", "string"] },
+        regex: Grammar(regex) as { "type": "string" },
+        choice: Grammar(choice) as { "type": "array", "items": { "type": "string" } },
+        grammar: Grammar(gbnf) as { "type": "string" },
+        json_object: Grammar(|value| value.as_bool()?.then_some(Source::JsonObject)) as { "const": true },
+    }
+}
+
+request! {
+    /// OpenAI's formats of answers.
+    pub struct ResponseFormat {
+        r#type: Word<FormatType>(FORMATS),
+        /// Of `json_object`, as llama-server has it.
+        schema: Any as { "type": ["object", "boolean", "string"] },
+        /// Required with its type.
+        json_schema: Object<StrictSchema> as { "required": ["schema"] },
+    }
+}
+
+request! {
+    /// OpenAI's formats of answers, whose schema stands beside its type.
+    pub struct TextFormat {
+        ..StrictSchema,
+        r#type: Word<FormatType>(FORMATS),
+    }
+}
+
+request! {
+    /// A schema, which is strict or not.
+    pub struct StrictSchema {
+        schema: Any as { "type": ["object", "boolean", "string"] },
+        /// All of the schema's keywords are enforced.
+        strict: Bool,
+    }
+}
+
+request! {
+    /// The form of an answer in a conversation.
+    pub struct AnswerForm {
+        ..Grammars,
+        /// `none` leaves thoughts where the model writes them.
+        reasoning_format: Text,
+    }
+}
+
+/// Type of OpenAI's formats.
+#[derive(Clone, Copy)]
+pub enum FormatType {
+    Text,
+    JsonObject,
+    JsonSchema,
+}
+
+const FORMATS: &[(&str, FormatType)] = &[
+    ("text", FormatType::Text),
+    ("json_object", FormatType::JsonObject),
+    ("json_schema", FormatType::JsonSchema),
 ];
-/// vLLM's `structured_outputs` has one of these.
-const STRUCTURED: &[(&str, Read)] = &[
-    ("json", |value| schema(value, false)),
-    ("regex", |value| Some(Source::Regex(value.as_str()?.to_owned()))),
-    ("choice", choice),
-    ("grammar", |value| Some(Source::Gbnf(value.as_str()?.to_owned()))),
-    ("json_object", |value| value.as_bool()?.then_some(Source::JsonObject)),
-];
+
+fn gbnf(value: &Value) -> Option<Source> {
+    Some(Source::Gbnf(value.as_str()?.to_owned()))
+}
+
+fn regex(value: &Value) -> Option<Source> {
+    Some(Source::Regex(value.as_str()?.to_owned()))
+}
+
+fn loose(value: &Value) -> Option<Source> {
+    schema(value, false)
+}
 
 /// A schema, which may also be a text that holds one. One of an unknown type is none, as for llama-server.
 pub fn schema(value: &Value, strict: bool) -> Option<Source> {
@@ -75,8 +179,12 @@ impl Constraints {
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn of_chat(fields: &Fields, served: &Served) -> Result<Self, ApiError> {
-        Self::of_conversation(fields, None, ToolConfig::chat(fields)?, served)
+    pub fn of_chat(
+        form: &Fields<'_, AnswerForm>,
+        tools: &Fields<'_, ChatTools>,
+        served: &Served,
+    ) -> Result<Self, ApiError> {
+        Self::of_conversation(form, None, ToolConfig::chat(tools)?, served)
     }
 
     /// Constraints of a conversation: a grammar of `fields`, or `grammar` with the name of its field; or
@@ -85,8 +193,8 @@ impl Constraints {
     /// # Errors
     /// 400 that names the field.
     pub fn of_conversation(
-        fields: &Fields,
-        grammar: Option<(String, Source)>,
+        fields: &Fields<'_, AnswerForm>,
+        grammar: Option<Found>,
         tool_config: ToolConfig,
         served: &Served,
     ) -> Result<Self, ApiError> {
@@ -94,7 +202,7 @@ impl Constraints {
             let message = format!("`{one}` and `{other}` exclude each other");
             ApiError { param: Some(one.to_owned()), ..ApiError::bad(message) }
         };
-        let Self { grammar: of_fields, space, .. } = Self::of_text(fields)?;
+        let Self { grammar: of_fields, space, .. } = Self::of_text(&fields.part())?;
         let grammar = match (of_fields, grammar) {
             (Some((other, _)), Some((name, _))) => return Err(excludes(&name, &other)),
             (one, other) => one.or(other),
@@ -107,7 +215,7 @@ impl Constraints {
         {
             return Err(excludes(name, "tools"));
         }
-        let splits = !matches!(fields.text("reasoning_format")?, Some("none"));
+        let splits = fields.reasoning_format()? != Some("none");
         let Syntax { calls, thoughts, .. } = served.syntax;
         let format = (may_call || calls.has_channels()).then_some(calls);
         Ok(Self { grammar, space, tool_config, format, thoughts, splits })
@@ -117,39 +225,30 @@ impl Constraints {
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn of_text(fields: &Fields) -> Result<Self, ApiError> {
-        let mut found: Vec<(String, Source)> = Vec::new();
-        let is_nothing = |value: &Value| value.as_str() == Some("");
-        let mut read = |fields: &Fields, known: &[(&str, Read)]| {
-            for (name, read) in known {
-                let Some(value) = fields.get(name).filter(|value| !is_nothing(value)) else { continue };
-                match read(value) {
-                    Some(source) => found.push((fields.path(name), source)),
-                    None => return Err(ApiError::field(fields.path(name), "a grammar of that kind", value)),
-                }
-            }
-            Ok(())
-        };
-        read(fields, GRAMMARS)?;
-        if let Some(inner) = fields.object("structured_outputs")? {
-            read(&inner, STRUCTURED)?;
+    pub fn of_text(fields: &Fields<'_, Grammars>) -> Result<Self, ApiError> {
+        let mut found: Vec<Option<Found>> = Vec::new();
+        found.extend(fields.grammar()?);
+        found.extend(fields.guided_grammar()?);
+        found.extend(fields.json_schema()?);
+        found.extend(fields.guided_json()?);
+        found.extend(fields.guided_regex()?);
+        found.extend(fields.guided_choice()?);
+        if let Some(inner) = fields.structured_outputs()? {
+            found.extend(inner.json()?);
+            found.extend(inner.regex()?);
+            found.extend(inner.choice()?);
+            found.extend(inner.grammar()?);
+            found.extend(inner.json_object()?);
         }
-        if let Some(format) = fields.object("response_format")? {
-            let source = response_format(&format, true)?;
-            found.extend(source.map(|source| ("response_format".to_owned(), source)));
+        if let Some(format) = fields.response_format()? {
+            found.push(response_format(&format)?.map(|source| ("response_format".to_owned(), source)));
         }
+        let mut found: Vec<Found> = found.into_iter().flatten().collect();
         if let [(first, _), (second, _), ..] = &found[..] {
             let message = format!("`{first}` and `{second}` exclude each other");
             return Err(ApiError { param: Some(second.clone()), ..ApiError::bad(message) });
         }
-        let space = match fields.text("json_whitespace")? {
-            None | Some("compact") => Space::Compact,
-            Some("free") => Space::Free,
-            Some(other) => {
-                let want = "one of compact, free";
-                return Err(ApiError::field(fields.path("json_whitespace"), want, &other.into()));
-            }
-        };
+        let space = fields.json_whitespace()?.unwrap_or(Space::Compact);
         Ok(Self { grammar: found.pop(), space, ..Self::default() })
     }
 
@@ -271,39 +370,54 @@ fn json_form(source: &Source) -> Option<(Value, bool)> {
     }
 }
 
-/// OpenAI's formats of answers. The schema is `nested` in an object `json_schema`, or stands beside `type`.
+/// The grammar of one of OpenAI's formats of answers.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn response_format(format: &Fields, nested: bool) -> Result<Option<Source>, ApiError> {
-    let of = |holder: &Fields, name: &str, strict| match holder.get(name) {
-        None => Ok(None),
-        Some(value) => match schema(value, strict) {
-            Some(source) => Ok(Some(source)),
-            None => Err(ApiError::field(holder.path(name), "a JSON schema", value)),
+pub fn response_format(format: &Fields<'_, ResponseFormat>) -> Result<Option<Source>, ApiError> {
+    match format.r#type()?.unwrap_or(FormatType::Text) {
+        FormatType::Text => Ok(None),
+        FormatType::JsonObject => json_object(format.path("schema"), format.schema()?).map(Some),
+        FormatType::JsonSchema => match format.json_schema()? {
+            Some(holder) => strict_schema(&holder).map(Some),
+            None => Err(ApiError::missing(&format.path("json_schema"), "an object with a schema")),
         },
-    };
-    match format.text("type")?.unwrap_or("text") {
-        "text" => Ok(None),
-        // llama-server takes a schema here, too.
-        "json_object" => Ok(Some(of(format, "schema", false)?.unwrap_or(Source::JsonObject))),
-        "json_schema" => {
-            let holder = match nested {
-                true => format.object("json_schema")?,
-                false => Some(format.clone()),
-            };
-            let Some(holder) = holder else {
-                return Err(ApiError::missing(&format.path("json_schema"), "an object with a schema"));
-            };
-            let strict = holder.bool("strict")?.unwrap_or(false);
-            match of(&holder, "schema", strict)? {
-                Some(source) => Ok(Some(source)),
-                None => Err(ApiError::missing(&holder.path("schema"), "a JSON schema")),
-            }
-        }
-        other => {
-            let want = "one of text, json_object, json_schema";
-            Err(ApiError::field(format.path("type"), want, &other.into()))
-        }
     }
+}
+
+/// The same of a format whose schema stands beside its type.
+///
+/// # Errors
+/// 400 that names the field.
+pub fn text_format(format: &Fields<'_, TextFormat>) -> Result<Option<Source>, ApiError> {
+    let holder = format.part::<StrictSchema>();
+    match format.r#type()?.unwrap_or(FormatType::Text) {
+        FormatType::Text => Ok(None),
+        FormatType::JsonObject => json_object(holder.path("schema"), holder.schema()?).map(Some),
+        FormatType::JsonSchema => strict_schema(&holder).map(Some),
+    }
+}
+
+/// Any object, or as llama-server has it one of a schema.
+fn json_object(path: String, given: Option<&Value>) -> Result<Source, ApiError> {
+    match given {
+        None => Ok(Source::JsonObject),
+        Some(value) => schema_at(path, value, false),
+    }
+}
+
+fn strict_schema(holder: &Fields<'_, StrictSchema>) -> Result<Source, ApiError> {
+    let (path, strict) = (holder.path("schema"), holder.strict()?.unwrap_or(false));
+    match holder.schema()? {
+        Some(value) => schema_at(path, value, strict),
+        None => Err(ApiError::missing(&path, "a JSON schema")),
+    }
+}
+
+/// The schema at `path` of a request.
+///
+/// # Errors
+/// 400 if it is none.
+pub fn schema_at(path: String, value: &Value, strict: bool) -> Result<Source, ApiError> {
+    schema(value, strict).ok_or_else(|| ApiError::field(path, "a JSON schema", value))
 }

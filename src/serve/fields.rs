@@ -1,40 +1,74 @@
 //! The fields of a request, read with care: `null` is absent, unknown fields are left alone, and an error
-//! names the field, what it may be, and what it was.
+//! names the field, what it may be, and what it was. [`request!`] declares them: a row is how a field is
+//! read and how `/openapi.json` describes it, so that neither can know of a field that the other does not.
 
-use std::ops::RangeInclusive;
+use std::borrow::Cow;
+use std::marker::PhantomData;
 
-use serde_json::{Map, Value};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 
-/// An object of a request.
-#[derive(Clone, Debug, Default)]
-pub struct Fields {
-    /// Its path in the request, with a dot behind; empty for the request itself.
-    path: String,
-    map: Map<String, Value>,
-}
+/// A kind of values: `kinds.rs` has them.
+pub trait Kind {
+    /// The value as it is read.
+    type Value<'v>;
 
-impl Fields {
-    /// The whole request.
+    /// Reads a value that is there, at `path` of a request.
     ///
     /// # Errors
-    /// If it is no object.
-    pub fn of(value: Value) -> Result<Self, ApiError> {
-        match value {
-            Value::Object(map) => Ok(Self { path: String::new(), map }),
-            other => Err(ApiError::bad(format!("the request must be a JSON object, not {}", kind(&other)))),
-        }
+    /// 400 that says what it may be and what it was.
+    fn read<'v>(&self, path: String, value: &'v Value) -> Result<Self::Value<'v>, ApiError>;
+
+    /// Schema of the values.
+    fn schema(&self, schemas: &mut SchemaGenerator) -> Value;
+}
+
+/// A kind of object that clients write, which [`request!`] declares.
+pub trait Request: 'static {
+    /// Name of its schema.
+    const NAME: &'static str;
+
+    /// Describes all of its fields.
+    fn describe(to: &mut Description<'_>);
+
+    /// True if it has a field of that name.
+    fn has(name: &str) -> bool;
+}
+
+/// Has all fields of `Part` among its own.
+pub trait Includes<Part> {}
+
+/// An object of a request.
+pub struct Fields<'v, R> {
+    /// Its path in the request, with a dot behind; empty for the request itself.
+    path: String,
+    /// `None` has no fields.
+    map: Option<&'v Map<String, Value>>,
+    request: PhantomData<fn() -> R>,
+}
+
+impl<R> Default for Fields<'_, R> {
+    fn default() -> Self {
+        Self { path: String::new(), map: None, request: PhantomData }
+    }
+}
+
+impl<'v, R> Fields<'v, R> {
+    /// The whole request.
+    pub fn of(map: &'v Map<String, Value>) -> Self {
+        Self { path: String::new(), map: Some(map), request: PhantomData }
     }
 
     /// `value`, which is the field `name` of something.
     ///
     /// # Errors
     /// If it is no object.
-    pub fn inside(name: impl Into<String>, value: &Value) -> Result<Self, ApiError> {
+    pub fn inside(name: impl Into<String>, value: &'v Value) -> Result<Self, ApiError> {
         let name = name.into();
         match value {
-            Value::Object(map) => Ok(Self { path: name + ".", map: map.clone() }),
+            Value::Object(map) => Ok(Self { path: name + ".", ..Self::of(map) }),
             other => Err(ApiError::field(name, "an object", other)),
         }
     }
@@ -44,164 +78,431 @@ impl Fields {
         format!("{}{name}", self.path)
     }
 
-    /// A field that is there and not null.
-    pub fn get(&self, name: &str) -> Option<&Value> {
-        self.map.get(name).filter(|value| !value.is_null())
+    /// The object itself.
+    pub fn value(&self) -> Value {
+        Value::Object(self.map.cloned().unwrap_or_default())
     }
 
-    /// The first of several names of one field that is there.
-    pub fn first<'n>(&self, names: &[&'n str]) -> Option<&'n str> {
-        names.iter().copied().find(|name| self.get(name).is_some())
+    /// Those fields of it that a part declares.
+    pub fn part<Part>(&self) -> Fields<'v, Part>
+    where
+        R: Includes<Part>,
+    {
+        Fields { path: self.path.clone(), map: self.map, request: PhantomData }
     }
 
-    fn wrong(&self, name: &str, want: &str, got: &Value) -> ApiError {
-        ApiError::field(self.path(name), want, got)
-    }
-
-    /// A field that is true or false.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn bool(&self, name: &str) -> Result<Option<bool>, ApiError> {
-        let read = |value: &Value| value.as_bool().ok_or_else(|| self.wrong(name, "true or false", value));
-        self.get(name).map(read).transpose()
-    }
-
-    /// A text.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
-        let read = |value| Value::as_str(value).ok_or_else(|| self.wrong(name, "a text", value));
-        self.get(name).map(read).transpose()
-    }
-
-    /// A number of `range`.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn float(&self, name: &str, range: RangeInclusive<f32>) -> Result<Option<f32>, ApiError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let number = value.as_f64().map(|number| number as f32);
-        match number.filter(|number| range.contains(number)) {
-            Some(number) => Ok(Some(number)),
-            None => {
-                let want = format!("a number from {} to {}", range.start(), range.end());
-                Err(self.wrong(name, &want, value))
-            }
-        }
-    }
-
-    /// A whole number of `range`; `2.0` is one.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn int(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        match int(value).filter(|number| range.contains(number)) {
-            Some(number) => Ok(Some(number)),
-            None => {
-                let want = format!("a whole number from {} to {}", range.start(), range.end());
-                Err(self.wrong(name, &want, value))
-            }
-        }
-    }
-
-    /// A count of at least `least` and at most `most`.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn count(&self, name: &str, least: usize, most: usize) -> Result<Option<usize>, ApiError> {
-        let range = least as i64..=i64::try_from(most).unwrap_or(i64::MAX);
-        Ok(self.int(name, range)?.map(|count| count as usize))
-    }
-
-    /// A text or a list of texts: at most `most` of at most `max_bytes`, none empty.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn texts(&self, name: &str, most: usize, max_bytes: usize) -> Result<Vec<String>, ApiError> {
-        let Some(value) = self.get(name) else { return Ok(Vec::new()) };
-        let want = || format!("a text or a list of up to {most} texts of up to {max_bytes} bytes");
-        let list = match value {
-            Value::Array(list) => list.as_slice(),
-            one => std::slice::from_ref(one),
+    /// A field as its row reads it: under the first of its names that is there and not null.
+    pub(crate) fn read<K: Kind>(&self, names: &[&str], kind: &K) -> Result<Option<K::Value<'v>>, ApiError> {
+        let there = |name: &&str| {
+            let value = self.map?.get(*name)?;
+            (!value.is_null()).then(|| kind.read(self.path(name), value))
         };
-        let texts: Option<Vec<String>> = list.iter().map(|text| text.as_str().map(str::to_owned)).collect();
-        let texts = texts.ok_or_else(|| self.wrong(name, &want(), value))?;
-        if texts.len() > most || texts.iter().any(|text| text.len() > max_bytes) {
-            return Err(self.wrong(name, &want(), value));
-        }
-        Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
-    }
-
-    /// A list.
-    ///
-    /// # Errors
-    /// If it is something else, or has more than `most` entries.
-    pub fn list(&self, name: &str, most: usize) -> Result<Option<&[Value]>, ApiError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        match value {
-            Value::Array(list) if list.len() <= most => Ok(Some(list)),
-            other => Err(self.wrong(name, &format!("a list of at most {most} entries"), other)),
-        }
-    }
-
-    /// An object.
-    ///
-    /// # Errors
-    /// If it is something else.
-    pub fn object(&self, name: &str) -> Result<Option<Self>, ApiError> {
-        self.get(name).map(|value| Self::inside(self.path(name), value)).transpose()
+        names.iter().find_map(there).transpose()
     }
 }
 
-/// A whole number, however it is written.
-pub fn int(value: &Value) -> Option<i64> {
-    let whole = |number: f64| {
-        // Beyond this a float has no ones, and may not fit.
-        (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
+impl<'v, R: Request> Fields<'v, R> {
+    /// The first of several fields that is there and not null, as it was written. One that is not declared is
+    /// not there.
+    pub fn given(&self, names: &[&str]) -> Option<&'v Value> {
+        let value = |name: &&str| self.map?.get(*name).filter(|value| !value.is_null());
+        names.iter().filter(|name| R::has(name)).find_map(value)
+    }
+}
+
+impl<R: Request> JsonSchema for Fields<'_, R> {
+    fn schema_name() -> Cow<'static, str> {
+        R::NAME.into()
+    }
+
+    fn schema_id() -> Cow<'static, str> {
+        std::any::type_name::<R>().into()
+    }
+
+    fn json_schema(schemas: &mut SchemaGenerator) -> Schema {
+        let mut description = Description {
+            schemas,
+            schema: Map::from_iter([("type".to_owned(), json!("object"))]),
+            parts: Vec::new(),
+            properties: Map::new(),
+            required: Vec::new(),
+        };
+        R::describe(&mut description);
+        description.into()
+    }
+}
+
+/// The schema of a kind of object.
+pub struct Description<'g> {
+    schemas: &'g mut SchemaGenerator,
+    schema: Map<String, Value>,
+    parts: Vec<Value>,
+    properties: Map<String, Value>,
+    required: Vec<&'static str>,
+}
+
+impl Description<'_> {
+    /// Sentences about it.
+    pub fn about(&mut self, about: &str) {
+        self.schema.insert("description".into(), about.trim().into());
+    }
+
+    /// Adds all fields of another kind.
+    pub fn part<Part: Request>(&mut self) {
+        self.parts.push(reference::<Part>(self.schemas));
+    }
+
+    /// It is of a type.
+    pub fn of_type(&mut self, of: Value) {
+        self.properties.insert("type".into(), of);
+    }
+
+    /// It is one of these kinds.
+    pub fn one_of(&mut self, kinds: &[fn(&mut SchemaGenerator) -> Value]) {
+        let kinds: Vec<Value> = kinds.iter().map(|of| of(self.schemas)).collect();
+        self.schema.insert("anyOf".into(), kinds.into());
+    }
+
+    /// Adds a field with its names, with what is said about it, and with what narrows the schema of its kind.
+    pub fn field(
+        &mut self,
+        names: &[&'static str],
+        about: &str,
+        kind: &impl Kind,
+        narrowed: Value,
+        required: bool,
+    ) {
+        let mut schema = kind.schema(self.schemas);
+        if let (Value::Object(schema), Value::Object(narrowed)) = (&mut schema, narrowed) {
+            schema.extend(narrowed);
+        }
+        if required {
+            self.required.push(names[0]);
+        } else {
+            schema = or_null(schema);
+        }
+        if !about.is_empty() {
+            schema["description"] = about.trim().into();
+        }
+        self.properties.extend(names.iter().map(|name| ((*name).to_owned(), schema.clone())));
+    }
+}
+
+impl From<Description<'_>> for Schema {
+    fn from(description: Description<'_>) -> Self {
+        let Description { mut schema, parts, properties, required, .. } = description;
+        if !parts.is_empty() {
+            schema.insert("allOf".into(), parts.into());
+        }
+        if !required.is_empty() {
+            schema.insert("required".into(), required.into());
+        }
+        if !properties.is_empty() {
+            schema.insert("properties".into(), properties.into());
+        }
+        schema.into()
+    }
+}
+
+/// A reference to the schema of a kind of object.
+pub fn reference<R: Request>(schemas: &mut SchemaGenerator) -> Value {
+    schemas.subschema_for::<Fields<'static, R>>().to_value()
+}
+
+/// A schema that null fits, too.
+fn or_null(mut schema: Value) -> Value {
+    if schema.get("$ref").is_some() {
+        return json!({ "anyOf": [schema, { "type": "null" }] });
+    }
+    if let Some(only) = schema.as_object_mut().and_then(|schema| schema.remove("const")) {
+        schema["enum"] = json!([only]);
+    }
+    match &mut schema["type"] {
+        of @ Value::String(_) => *of = json!([of.take(), "null"]),
+        Value::Array(kinds) => kinds.push("null".into()),
+        _ => drop(schema.as_object_mut().and_then(|schema| schema.remove("type"))),
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.push(Value::Null);
+    }
+    if let Some(Value::Array(kinds)) = schema.get_mut("anyOf") {
+        kinds.push(json!({ "type": "null" }));
+    }
+    schema
+}
+
+/// A name as clients write it: of a word of Rust without its mark.
+pub fn plain(name: &'static str) -> &'static str {
+    name.strip_prefix("r#").unwrap_or(name)
+}
+
+/// The error that a required field is missing.
+pub fn missing(want: &'static str) -> impl Fn(String) -> ApiError {
+    move |path| ApiError::missing(&path, want)
+}
+
+/// Declares kinds of objects that clients write. `struct` has rows, each of which becomes a method of
+/// [`Fields`] and a property of the schema:
+///
+/// ```text
+/// ..Part,                                   all fields of another kind
+/// name | alias: Int(0, 20),                 read as that kind, under the first name that is there
+/// name: Text as { "maxLength": 64 },        described with that, too
+/// name: Text or missing("a text"),          required: the error where it is absent
+/// ```
+///
+/// `enum` is an object of one of several kinds. It reads their `type`, which each of them describes behind
+/// `of`. `enum X = NAMES` has fields that are only looked up by their names. Kinds are named as the caller
+/// imports them, with `Text` for the first form of `enum` and `Any` for the second.
+macro_rules! request {
+    ($(#[doc = $about:literal])* $vis:vis struct $request:ident $(of $tag:tt)? {
+        $(..$part:ty,)*
+        $($(#[doc = $doc:literal])* $field:ident $(| $alias:ident)*:
+            $kind:ident $(<$of:ty>)? $(($($arg:expr),*))? $(as $narrowed:tt)? $(or $absent:expr)?,)*
+    }) => {
+        $(#[doc = $about])*
+        $vis enum $request {}
+
+        impl $crate::fields::Request for $request {
+            const NAME: &'static str = stringify!($request);
+
+            fn describe(to: &mut $crate::fields::Description<'_>) {
+                to.about(concat!($($about),*));
+                $(to.of_type(serde_json::json!($tag));)?
+                $(to.part::<$part>();)*
+                $(to.field(
+                    &[$crate::fields::plain(stringify!($field)) $(, stringify!($alias))*],
+                    concat!($($doc),*),
+                    &<$kind $(<$of>)?>::new($($($arg),*)?),
+                    request!(@narrowed $($narrowed)?),
+                    request!(@is_there $($absent)?),
+                );)*
+            }
+
+            fn has(name: &str) -> bool {
+                let own: &[&'static str] = &[$(stringify!($field) $(, stringify!($alias))*),*];
+                own.iter().any(|own| $crate::fields::plain(own) == name) $(|| <$part>::has(name))*
+            }
+        }
+
+        $(impl $crate::fields::Includes<$part> for $request {})*
+
+        impl<'v> $crate::fields::Fields<'v, $request> {
+            $(request!(@method [$($doc)*] $field [$($alias)*] [$kind $(<$of>)?]
+                [$($($arg),*)?] $($absent)?);)*
+        }
     };
-    value.as_i64().or_else(|| value.as_f64().and_then(whole))
-}
+    ($(#[doc = $about:literal])* $vis:vis enum $request:ident { $($of:ident,)* }) => {
+        $(#[doc = $about])*
+        $vis enum $request {}
 
-/// Kind of a value, for messages.
-pub fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
+        impl $crate::fields::Request for $request {
+            const NAME: &'static str = stringify!($request);
+
+            fn describe(to: &mut $crate::fields::Description<'_>) {
+                to.about(concat!($($about),*));
+                to.one_of(&[$($crate::fields::reference::<$of>),*]);
+            }
+
+            fn has(name: &str) -> bool {
+                name == "type" $(|| $of::has(name))*
+            }
+        }
+
+        $(impl $crate::fields::Includes<$of> for $request {})*
+
+        impl<'v> $crate::fields::Fields<'v, $request> {
+            request!(@method [] r#type [] [Text] []);
+        }
+    };
+    ($(#[doc = $about:literal])* $vis:vis enum $request:ident = $names:expr;) => {
+        $(#[doc = $about])*
+        $vis enum $request {}
+
+        impl $crate::fields::Request for $request {
+            const NAME: &'static str = stringify!($request);
+
+            fn describe(to: &mut $crate::fields::Description<'_>) {
+                to.about(concat!($($about),*));
+                for name in $names.iter().copied() {
+                    to.field(&[name], "", &Any, serde_json::Value::Null, false);
+                }
+            }
+
+            fn has(name: &str) -> bool {
+                $names.contains(&name)
+            }
+        }
+    };
+    (@narrowed) => { serde_json::Value::Null };
+    (@narrowed $narrowed:tt) => { serde_json::json!($narrowed) };
+    (@is_there) => { false };
+    (@is_there $absent:expr) => { true };
+    (@method [$($doc:literal)*] $field:ident [$($alias:ident)*] [$kind:ty] [$($arg:expr),*]) => {
+        $(#[doc = $doc])*
+        pub(crate) fn $field(
+            &self,
+        ) -> Result<Option<<$kind as $crate::fields::Kind>::Value<'v>>, $crate::error::ApiError> {
+            let names = [$crate::fields::plain(stringify!($field)) $(, stringify!($alias))*];
+            self.read(&names, &<$kind>::new($($arg),*))
+        }
+    };
+    (@method [$($doc:literal)*] $field:ident [$($alias:ident)*] [$kind:ty] [$($arg:expr),*] $absent:expr) => {
+        $(#[doc = $doc])*
+        pub(crate) fn $field(
+            &self,
+        ) -> Result<<$kind as $crate::fields::Kind>::Value<'v>, $crate::error::ApiError> {
+            let names = [$crate::fields::plain(stringify!($field)) $(, stringify!($alias))*];
+            let value = self.read(&names, &<$kind>::new($($arg),*))?;
+            value.ok_or_else(|| ($absent)(self.path(names[0])))
+        }
+    };
 }
+pub(crate) use request;
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use schemars::generate::SchemaSettings;
 
     use super::*;
+    use crate::kinds::{Any, Bool, Float, Int, List, Object, Only, Text, Texts, Word};
+
+    const SPARE: &[&str] = &["spare", "other"];
+
+    request! {
+        /// One with a field
+        /// of each kind.
+        struct Sample {
+            ..Part,
+            ..Spare,
+            count | n_count: Int(1, 4),
+            share: Float(0.001, 1.0),
+            /// Where it ends.
+            stop: Texts(2, 8),
+            word: Word<u8>(&[("one", 1), ("two", 2)]),
+            lora: Only(|| json!([[]])),
+            object: Object<Part> as { "required": ["flag"] },
+            list: List<Either>(1) or missing("a list"),
+            short: Text as { "maxLength": 1 },
+        }
+    }
+
+    request! {
+        /// A part.
+        struct Part {
+            flag: Bool,
+        }
+    }
+
+    request! {
+        /// Either of both.
+        enum Either { Part, Tagged, }
+    }
+
+    request! {
+        /// One of a type.
+        struct Tagged of { "const": "tagged" } {
+            text: Text or missing("a text"),
+        }
+    }
+
+    request! {
+        /// Spare ones.
+        enum Spare = SPARE;
+    }
+
+    fn fields(value: &Value) -> Fields<'_, Sample> {
+        Fields::of(value.as_object().unwrap())
+    }
+
+    /// An error as it names a field.
+    fn wrong<T: std::fmt::Debug>(read: Result<T, ApiError>, param: &str, message: &str) {
+        let err = read.unwrap_err();
+        assert_eq!((err.param.as_deref(), err.message.as_str()), (Some(param), message));
+    }
 
     #[test]
     fn null_is_absent_and_wrong_values_are_named() {
-        let fields = Fields::of(json!({
-            "n": null, "k": 3.0, "big": 1e300, "neg": -1, "t": 0.5, "s": "x", "stop": ["a", ""],
-            "o": {"b": 1},
-        }))
-        .unwrap();
-        assert_eq!(fields.count("n", 1, 4), Ok(None));
-        assert_eq!(fields.count("k", 1, 4), Ok(Some(3)));
-        assert_eq!(fields.float("t", 0.0..=1.0), Ok(Some(0.5)));
-        assert_eq!(fields.texts("stop", 4, 8), Ok(vec!["a".to_owned()]));
-        assert_eq!(fields.texts("s", 4, 8), Ok(vec!["x".to_owned()]));
-        for (name, want) in [("big", "1 to 4"), ("neg", "1 to 4"), ("t", "1 to 4"), ("s", "1 to 4")] {
-            let err = fields.count(name, 1, 4).unwrap_err();
-            assert_eq!(err.param.as_deref(), Some(name));
-            assert!(err.message.contains(want) && err.message.contains(name), "{}", err.message);
-        }
-        let inner = fields.object("o").unwrap().unwrap();
-        assert_eq!(inner.text("b").unwrap_err().param.as_deref(), Some("o.b"));
-        assert!(Fields::of(json!([1])).unwrap_err().message.contains("a list"));
+        let empty = json!({ "count": null, "n_count": null });
+        assert_eq!(fields(&empty).count(), Ok(None));
+        wrong(fields(&empty).list().map(|_| ()), "list", "`list` is missing: want a list");
+        let value = json!({
+            "count": null, "n_count": 3.0, "share": 0.5, "stop": ["a", ""], "word": "two", "lora": [],
+            "object": { "flag": true }, "list": [{ "text": "a" }], "spare": null, "other": 1, "not": 2,
+        });
+        let sample = fields(&value);
+        assert_eq!(sample.count(), Ok(Some(3)));
+        assert_eq!(sample.share(), Ok(Some(0.5)));
+        assert_eq!(sample.stop(), Ok(Some(vec!["a".to_owned()])));
+        assert_eq!(sample.word(), Ok(Some(2)));
+        assert_eq!(sample.lora(), Ok(Some(())));
+        assert_eq!(sample.object().unwrap().unwrap().flag(), Ok(Some(true)));
+        assert_eq!(sample.given(&["spare", "other"]), Some(&json!(1)));
+        assert_eq!(sample.given(&["not"]), None);
+        let entry = sample.list().unwrap().iter().next().unwrap().unwrap();
+        assert_eq!((entry.r#type(), entry.part::<Tagged>().text()), (Ok(None), Ok("a")));
+        assert_eq!(sample.part::<Part>().flag(), Ok(None));
+
+        let value = json!({
+            "count": 0, "n_count": 1, "share": 1e300, "stop": [1], "word": "three", "lora": 1,
+            "object": { "flag": 0 }, "list": [{ "type": "tagged" }], "short": 1,
+        });
+        let sample = fields(&value);
+        wrong(sample.count(), "count", "`count`: want a whole number from 1 to 4, got 0");
+        wrong(sample.share(), "share", "`share`: want a number from 0.001 to 1, got 1e+300");
+        let want = "`stop`: want a text or a list of up to 2 texts of up to 8 bytes, got [1]";
+        wrong(sample.stop(), "stop", want);
+        wrong(sample.word(), "word", "`word`: want one of one, two, got \"three\"");
+        wrong(sample.lora(), "lora", "`lora` is not supported yet");
+        let inner = sample.object().unwrap().unwrap();
+        wrong(inner.flag(), "object.flag", "`object.flag`: want true or false, got 0");
+        let entry = sample.list().unwrap().iter().next().unwrap().unwrap();
+        assert_eq!(entry.r#type(), Ok(Some("tagged")));
+        let text = entry.part::<Tagged>().text();
+        wrong(text, "list[0].text", "`list[0].text` is missing: want a text");
+        wrong(sample.short(), "short", "`short`: want a text, got 1");
+    }
+
+    #[test]
+    fn rows_are_what_the_schema_has() {
+        let mut schemas = SchemaSettings::draft2020_12().into_generator();
+        let sample = Fields::<Sample>::json_schema(&mut schemas).to_value();
+        let null_or = |of: &str| json!([of, "null"]);
+        let count = json!({ "type": null_or("integer"), "minimum": 1, "maximum": 4 });
+        let text = json!({ "type": "string", "maxLength": 2 });
+        let part = json!({ "$ref": "#/$defs/Part" });
+        let list = json!({ "type": "array", "maxItems": 1, "items": { "$ref": "#/$defs/Either" } });
+        let wanted = json!({
+            "type": "object",
+            "description": "One with a field of each kind.",
+            "allOf": [part, { "$ref": "#/$defs/Spare" }],
+            "required": ["list"],
+            "properties": {
+                "count": count,
+                "n_count": count,
+                "share": { "type": null_or("number"), "minimum": 0.001, "maximum": 1 },
+                "stop": {
+                    "anyOf": [text, { "type": "array", "items": text, "maxItems": 2 }, { "type": "null" }],
+                    "description": "Where it ends.",
+                },
+                "word": { "enum": ["one", "two", null] },
+                "lora": { "enum": [[], null], "description": "Not supported." },
+                "object": { "anyOf": [
+                    { "$ref": "#/$defs/Part", "required": ["flag"] }, { "type": "null" }] },
+                "list": list,
+                "short": { "type": null_or("string"), "maxLength": 1 },
+            },
+        });
+        assert_eq!(sample, wanted);
+        let definitions = schemas.take_definitions(true);
+        assert_eq!(definitions["Spare"]["properties"], json!({ "spare": {}, "other": {} }));
+        assert_eq!(definitions["Tagged"]["properties"]["type"], json!({ "const": "tagged" }));
+        let either = json!([part, { "$ref": "#/$defs/Tagged" }]);
+        assert_eq!(definitions["Either"]["anyOf"], either);
+        // What can be looked up by its name is what is described.
+        let names = ["properties", "allOf"].map(|key| sample[key].clone());
+        let [Value::Object(own), _] = names else { panic!("{sample}") };
+        let parts = ["flag", "spare", "other"];
+        assert!(own.keys().map(String::as_str).chain(parts).all(Sample::has) && !Sample::has("text"));
     }
 }

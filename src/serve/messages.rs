@@ -3,11 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::constraints::Constraints;
+use super::constraints::{AnswerForm, Constraints};
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, missing, request};
+use super::kinds::{Any, Bool, Dict, Entries, List, Object, Only, Text, TextOr, Word};
 use super::model::Served;
-use sterna_tokenizer::chat::{Extras, Message, Prompt, ToolCall};
+use super::tool_config::ChatTools;
+use sterna_tokenizer::chat::{self, Extras, Prompt, ToolCall};
 use sterna_tools::Tool;
 
 /// Most messages of a conversation.
@@ -24,11 +26,94 @@ const ROLES: &[(&str, &str)] = &[
     ("function", "tool"),
 ];
 
+request! {
+    /// A message of a conversation.
+    pub struct Message {
+        role: Word<&'static str>(ROLES) or missing("a role"),
+        content: TextOr<ContentPart>(0),
+        reasoning_content | reasoning | thinking: Text,
+        tool_calls: List<Call>(CALLS),
+        tool_call_id: Text,
+        name | tool_name: Text,
+        function_call: Only(|| json!([])),
+    }
+}
+
+request! {
+    /// A part of a content. Only text is read.
+    pub enum ContentPart {
+        TextPart,
+        RefusalPart,
+    }
+}
+
+request! {
+    /// A part with a text.
+    pub struct TextPart of { "enum": ["text", "input_text", "output_text", null] } {
+        text: Text or missing("a text"),
+    }
+}
+
+request! {
+    /// A part with the assistant's refusal.
+    pub struct RefusalPart of { "const": "refusal" } {
+        refusal: Text or missing("a text"),
+    }
+}
+
+request! {
+    /// A call that an assistant made.
+    pub struct Call {
+        id: Text,
+        function: Object<CalledFunction> or missing("an object with a name and arguments"),
+    }
+}
+
+request! {
+    /// A function that was called.
+    pub struct CalledFunction {
+        name: Text or missing("a name"),
+        /// JSON in a text, or an object.
+        arguments: Any as { "type": ["string", "object"] },
+    }
+}
+
+request! {
+    /// The way in which a conversation goes on.
+    pub struct Continuation {
+        /// The last message is the assistant's, and the answer goes on with it.
+        continue_final_message: Bool,
+        add_generation_prompt: Bool,
+    }
+}
+
+request! {
+    /// What the chat template is told.
+    pub struct TemplateFields {
+        /// Not supported: a template is chosen when the server is started.
+        chat_template: Any as { "enum": [] },
+        /// Variables of the template.
+        chat_template_kwargs: Dict,
+    }
+}
+
+request! {
+    /// Fields of OpenAI's chat beside its messages.
+    pub struct ChatFields {
+        ..Continuation,
+        ..TemplateFields,
+        ..ChatTools,
+        ..AnswerForm,
+        /// `none` is no thoughts.
+        reasoning_effort: Text,
+    }
+}
+
 /// A conversation for the chat template, and how it is to go on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatPrompt {
     /// Messages so far.
-    pub messages: Vec<Message>,
+    pub messages: Vec<chat::Message>,
     /// The assistant speaks next.
     pub add_generation_prompt: bool,
     /// Beginning of the assistant's answer, to go on with.
@@ -79,21 +164,23 @@ impl ChatPrompt {
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn chat_prompt_with_tools(fields: &Fields, served: &Served) -> Result<ChatPrompt, ApiError> {
-    Ok(chat_prompt(fields)?.offering(&Constraints::of_chat(fields, served)?, served))
+pub fn chat_prompt_with_tools(
+    messages: &Entries<'_, Message>,
+    fields: &Fields<'_, ChatFields>,
+    served: &Served,
+) -> Result<ChatPrompt, ApiError> {
+    let chat = chat_prompt(messages, fields)?;
+    Ok(chat.offering(&Constraints::of_chat(&fields.part(), &fields.part(), served)?, served))
 }
 
-/// The entries of `messages`, at least one.
+/// `messages`, if there is at least one.
 ///
 /// # Errors
-/// 400 that names the field.
-pub fn list(fields: &Fields) -> Result<&[Value], ApiError> {
-    match fields.list("messages", MESSAGES)? {
-        None => Err(ApiError::missing(&fields.path("messages"), "a list of messages")),
-        Some([]) => {
-            Err(ApiError::field(fields.path("messages"), "at least one message", &Value::Array(vec![])))
-        }
-        Some(list) => Ok(list),
+/// 400 if there is none.
+pub fn at_least_one<'m, 'v, R>(messages: &'m Entries<'v, R>) -> Result<&'m Entries<'v, R>, ApiError> {
+    match messages.is_empty() {
+        true => Err(ApiError::field("messages", "at least one message", &Value::Array(vec![]))),
+        false => Ok(messages),
     }
 }
 
@@ -101,19 +188,27 @@ pub fn list(fields: &Fields) -> Result<&[Value], ApiError> {
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn chat_prompt(fields: &Fields) -> Result<ChatPrompt, ApiError> {
-    let messages = list(fields)?.iter().enumerate();
-    let messages = messages.map(|(at, message)| self::message(format!("messages[{at}]"), message));
-    going_on(fields, messages.collect::<Result<_, _>>()?, extras(fields, Thinking::of_chat(fields)?)?)
+pub fn chat_prompt(
+    messages: &Entries<'_, Message>,
+    fields: &Fields<'_, ChatFields>,
+) -> Result<ChatPrompt, ApiError> {
+    let messages = at_least_one(messages)?.iter().map(|message| self::message(&message?));
+    let messages = messages.collect::<Result<_, _>>()?;
+    let thinking = Thinking::by_effort(fields.reasoning_effort()?);
+    going_on(&fields.part(), messages, extras(&fields.part(), thinking)?)
 }
 
 /// The conversation of these messages, of which the last may be one of the assistant's to go on with.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> Result<ChatPrompt, ApiError> {
-    let goes_on = fields.bool("continue_final_message")?;
-    let opens = fields.bool("add_generation_prompt")?;
+pub fn going_on(
+    fields: &Fields<'_, Continuation>,
+    mut messages: Vec<chat::Message>,
+    extras: Extras,
+) -> Result<ChatPrompt, ApiError> {
+    let goes_on = fields.continue_final_message()?;
+    let opens = fields.add_generation_prompt()?;
     let is_assistants = |at: usize| messages.get(at).is_some_and(|last| last.role == "assistant");
     let last = messages.len().saturating_sub(1);
     if goes_on == Some(true) && opens == Some(true) {
@@ -157,57 +252,33 @@ pub fn going_on(fields: &Fields, mut messages: Vec<Message>, extras: Extras) -> 
     Ok(ChatPrompt { messages, add_generation_prompt: true, assistant_prefix, extras })
 }
 
-/// One message, which stands at `name` of a request.
+/// One message.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn message(name: String, value: &Value) -> Result<Message, ApiError> {
-    let fields = Fields::inside(name, value)?;
-    let Some(role) = fields.text("role")? else {
-        return Err(ApiError::missing(&fields.path("role"), "a role"));
-    };
-    let known = ROLES.iter().find(|(name, _)| *name == role);
-    let Some((_, role)) = known else {
-        let names: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
-        return Err(ApiError::field(
-            fields.path("role"),
-            &format!("one of {}", names.join(", ")),
-            &role.into(),
-        ));
-    };
-    if fields.get("function_call").is_some() {
-        return Err(ApiError::unsupported(fields.path("function_call")));
-    }
-    let tool_calls = fields.list("tool_calls", CALLS)?.unwrap_or_default().iter().enumerate();
-    let tool_calls = tool_calls.map(|(at, call)| self::call(fields.path(&format!("tool_calls[{at}]")), call));
-    let text = |name: &str| Ok::<_, ApiError>(fields.text(name)?.map(str::to_owned));
-    let reasoning =
-        fields.first(&["reasoning_content", "reasoning", "thinking"]).unwrap_or("reasoning_content");
-    let name = fields.first(&["name", "tool_name"]).unwrap_or("name");
-    if fields.get("content").is_none() && *role != "assistant" {
+pub fn message(fields: &Fields<'_, Message>) -> Result<chat::Message, ApiError> {
+    let role = fields.role()?;
+    fields.function_call()?;
+    let tool_calls = fields.tool_calls()?.unwrap_or_default();
+    let given = fields.content()?;
+    if given.is_none() && role != "assistant" {
         return Err(ApiError::missing(&fields.path("content"), "a text or a list of parts"));
     }
-    let read = if *role == "tool" { result } else { content };
-    Ok(Message {
-        role: (*role).to_owned(),
-        content: read(&fields.path("content"), fields.get("content"))?,
-        reasoning_content: text(reasoning)?,
-        tool_calls: tool_calls.collect::<Result<_, _>>()?,
-        tool_call_id: text("tool_call_id")?,
-        name: text(name)?,
+    let read = if role == "tool" { result } else { content };
+    Ok(chat::Message {
+        role: role.to_owned(),
+        content: read(&fields.path("content"), given)?,
+        reasoning_content: fields.reasoning_content()?.map(str::to_owned),
+        tool_calls: tool_calls.iter().map(|call| self::call(&call?)).collect::<Result<_, _>>()?,
+        tool_call_id: fields.tool_call_id()?.map(str::to_owned),
+        name: fields.name()?.map(str::to_owned),
     })
 }
 
-/// A call that an assistant made.
-fn call(name: String, value: &Value) -> Result<ToolCall, ApiError> {
-    let fields = Fields::inside(name, value)?;
-    let Some(function) = fields.object("function")? else {
-        return Err(ApiError::missing(&fields.path("function"), "an object with a name and arguments"));
-    };
-    let Some(name) = function.text("name")? else {
-        return Err(ApiError::missing(&function.path("name"), "a name"));
-    };
-    let arguments = match function.get("arguments") {
+fn call(fields: &Fields<'_, Call>) -> Result<ToolCall, ApiError> {
+    let function = fields.function()?;
+    let name = function.name()?;
+    let arguments = match function.arguments()? {
         None => "{}".to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(object @ Value::Object(_)) => object.to_string(),
@@ -215,7 +286,7 @@ fn call(name: String, value: &Value) -> Result<ToolCall, ApiError> {
             return Err(ApiError::field(function.path("arguments"), "JSON in a text", other));
         }
     };
-    Ok(ToolCall { id: fields.text("id")?.map(str::to_owned), name: name.to_owned(), arguments })
+    Ok(ToolCall { id: fields.id()?.map(str::to_owned), name: name.to_owned(), arguments })
 }
 
 /// Request for thoughts before the answer, as templates are told.
@@ -235,18 +306,14 @@ impl Thinking {
             other => Self { on: None, effort: other.map(str::to_owned) },
         }
     }
-
-    fn of_chat(fields: &Fields) -> Result<Self, ApiError> {
-        Ok(Self::by_effort(fields.text("reasoning_effort")?))
-    }
 }
 
 /// Variables of the template that a request sets. Its own variables go before what else it says.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn extras(fields: &Fields, thinking: Thinking) -> Result<Extras, ApiError> {
-    if fields.get("chat_template").is_some() {
+pub fn extras(fields: &Fields<'_, TemplateFields>, thinking: Thinking) -> Result<Extras, ApiError> {
+    if fields.chat_template()?.is_some() {
         let message = "`chat_template`: a template is chosen when the server is started";
         return Err(ApiError { param: Some("chat_template".into()), ..ApiError::bad(message) });
     }
@@ -257,11 +324,7 @@ pub fn extras(fields: &Fields, thinking: Thinking) -> Result<Extras, ApiError> {
     if let Some(on) = thinking.on {
         variables.insert("enable_thinking".into(), on.into());
     }
-    if fields.object("chat_template_kwargs")?.is_some()
-        && let Some(Value::Object(given)) = fields.get("chat_template_kwargs")
-    {
-        variables.extend(given.clone());
-    }
+    variables.extend(fields.chat_template_kwargs()?.cloned().unwrap_or_default());
     Ok(Extras { tools: Vec::new(), variables })
 }
 
@@ -326,20 +389,15 @@ pub fn content(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
     };
     let mut texts = Vec::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
-        let fields = Fields::inside(format!("{name}[{at}]"), part)?;
-        let kind = fields.text("type")?.unwrap_or("text");
-        let holder = if kind == "refusal" { kind } else { "text" };
-        match kind {
-            "text" | "input_text" | "output_text" | "refusal" => {}
+        let fields = Fields::<ContentPart>::inside(format!("{name}[{at}]"), part)?;
+        texts.push(match fields.r#type()?.unwrap_or("text") {
+            "text" | "input_text" | "output_text" => fields.part::<TextPart>().text()?,
+            "refusal" => fields.part::<RefusalPart>().refusal()?,
             other => {
                 let want = "`text`: this model reads nothing else";
                 return Err(ApiError::field(fields.path("type"), want, &other.into()));
             }
-        }
-        let Some(text) = fields.text(holder)? else {
-            return Err(ApiError::missing(&fields.path(holder), "a text"));
-        };
-        texts.push(text.to_owned());
+        });
     }
     Ok(texts.join("\n"))
 }

@@ -3,21 +3,22 @@
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::fields::int;
+use super::kinds::int;
 use super::model::Served;
 use sterna_tokenizer::Special;
 
 /// Most prompts of a request.
 const PROMPTS: usize = 64;
 
+/// What prompts may be.
+pub const WANT: &str = "a text, a list of tokens, or a list of those";
+
 /// The tokens of each prompt. Control tokens that a text spells are parsed: who writes a prompt writes it as
 /// the model reads it.
 ///
 /// # Errors
 /// 400 for what is no prompt, is empty, or names tokens that the model does not have.
-pub fn prompts(name: &str, value: Option<&Value>, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
-    let want = "a text, a list of tokens, or a list of those";
-    let Some(value) = value else { return Err(ApiError::missing(name, want)) };
+pub fn prompts(name: &str, value: &Value, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
     let list = match value {
         Value::Array(list) => list,
         one => return Ok(vec![prompt(name, std::slice::from_ref(one), served)?]),

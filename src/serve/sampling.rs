@@ -1,12 +1,11 @@
 //! How a request wants its text: sampling, length, stops. The names are those of OpenAI, llama-server and
 //! vLLM.
 
-use std::time::Duration;
-
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::{Fields, int};
+use super::fields::{Fields, request};
+use super::kinds::{Any, Array, Bool, Float, Int, MOST, Only, Texts, Unread, UpTo, int};
 use super::model::Served;
 use sterna_engine::{GenerateOptions, SamplerOptions, recommended};
 use sterna_tokenizer::Special;
@@ -20,17 +19,53 @@ pub const TOP_LOGPROBS: usize = 20;
 /// Most entries of `logit_bias`.
 const BIASES: usize = 1024;
 
-/// True for a value that asks for nothing.
-type IsNothing = fn(&Value) -> bool;
-/// Fields of vLLM's clients that are not supported here, and values of them that ask for nothing.
-const NOT_DONE: &[(&str, IsNothing)] = &[
-    ("suffix", |value| value.as_str() == Some("")),
-    ("lora", |value| value.as_array().is_some_and(Vec::is_empty)),
-    ("n_cmpl", |value| value.as_u64() == Some(1)),
-    ("priority", |value| value.as_f64() == Some(0.0)),
-    ("thinking_token_budget", |_| false),
-];
-/// Samplers of other servers, which change nothing here.
+request! {
+    /// Fields of every request for text. A sampler that is left out is the server's.
+    pub struct Generation {
+        ..OtherSamplers,
+        temperature: Float(-1.0, 100.0),
+        top_p: Float(0.0, 1.0),
+        /// 0 and -1 are all tokens.
+        top_k: Int(-1, MOST),
+        min_p: Float(0.0, 1.0),
+        typical_p | typical: Float(0.0, 1.0),
+        repeat_penalty | repetition_penalty: Float(0.001, 100.0),
+        /// Tokens that the penalties look back on; -1 is the whole context.
+        repeat_last_n: Int(-1, MOST),
+        presence_penalty: Float(-100.0, 100.0),
+        frequency_penalty: Float(-100.0, 100.0),
+        /// A negative one asks for any.
+        seed: Int(i64::MIN, i64::MAX),
+        /// Token ids and biases, or pairs of a token (an id or a text) and a bias or false.
+        logit_bias: Any as {
+            "anyOf": [
+                { "type": "object", "additionalProperties": { "type": ["number", "boolean"] } },
+                { "type": "array", "items": { "type": "array", "minItems": 2, "maxItems": 2 } },
+            ],
+        },
+        stop: Texts(STOPS.0, STOPS.1),
+        include_stop_str_in_output: Bool,
+        stop_token_ids: Array(STOP_TOKENS) as { "items": { "type": "integer", "minimum": 0 } },
+        /// At most as many as the context has positions.
+        min_tokens: UpTo(0),
+        ignore_eos: Bool,
+        skip_special_tokens: Bool,
+        suffix: Only(|| json!([""])),
+        lora: Only(|| json!([[]])),
+        n_cmpl: Only(|| json!([1])),
+        priority: Only(|| json!([0.0])),
+        thinking_token_budget: Only(|| json!([])),
+    }
+}
+
+request! {
+    /// Number of answers.
+    pub struct Choices {
+        /// At most as many as the server has slots.
+        n: UpTo(1),
+    }
+}
+
 const OTHER_SAMPLERS: &[&str] = &[
     "dry_multiplier",
     "dynatemp_range",
@@ -42,39 +77,39 @@ const OTHER_SAMPLERS: &[&str] = &[
     "length_penalty",
 ];
 
+request! {
+    /// Samplers of other servers, which change nothing here.
+    pub enum OtherSamplers = OTHER_SAMPLERS;
+}
+
 /// The sampler that a request wants, where it says nothing the server's.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn sampler(fields: &Fields, served: &Served) -> Result<SamplerOptions, ApiError> {
-    for (name, is_nothing) in NOT_DONE {
-        if fields.get(name).is_some_and(|value| !is_nothing(value)) {
-            return Err(ApiError::unsupported(fields.path(name)));
-        }
-    }
-    if let Some(name) = fields.first(OTHER_SAMPLERS) {
+pub fn sampler(fields: &Fields<'_, Generation>, served: &Served) -> Result<SamplerOptions, ApiError> {
+    fields.suffix()?;
+    fields.lora()?;
+    fields.n_cmpl()?;
+    fields.priority()?;
+    fields.thinking_token_budget()?;
+    if let Some(name) = OTHER_SAMPLERS.iter().find(|name| fields.given(&[name]).is_some()) {
         tracing::debug!(name, "the request asks for a sampler that is not supported; it is ignored");
     }
     let default = &served.sampler;
-    let repeat = fields.first(&["repeat_penalty", "repetition_penalty"]).unwrap_or("repeat_penalty");
-    let seed = fields.int("seed", i64::MIN..=i64::MAX)?;
+    let seed = fields.seed()?;
     let mut logit_bias = default.logit_bias.clone();
     logit_bias.extend(biases(fields, served)?);
     Ok(SamplerOptions {
-        temperature: fields.float("temperature", -1.0..=100.0)?.unwrap_or(default.temperature),
-        top_k: fields.int("top_k", -1..=i64::from(i32::MAX))?.map_or(default.top_k, recommended::top_k),
-        typical_p: typical(fields)?.unwrap_or(default.typical_p),
-        top_p: fields.float("top_p", 0.0..=1.0)?.unwrap_or(default.top_p),
-        min_p: fields.float("min_p", 0.0..=1.0)?.unwrap_or(default.min_p),
-        repeat_penalty: fields.float(repeat, 0.001..=100.0)?.unwrap_or(default.repeat_penalty),
-        presence_penalty: fields
-            .float("presence_penalty", -100.0..=100.0)?
-            .unwrap_or(default.presence_penalty),
-        frequency_penalty: fields
-            .float("frequency_penalty", -100.0..=100.0)?
-            .unwrap_or(default.frequency_penalty),
+        temperature: fields.temperature()?.unwrap_or(default.temperature),
+        top_k: fields.top_k()?.map_or(default.top_k, recommended::top_k),
+        typical_p: fields.typical_p()?.unwrap_or(default.typical_p),
+        top_p: fields.top_p()?.unwrap_or(default.top_p),
+        min_p: fields.min_p()?.unwrap_or(default.min_p),
+        repeat_penalty: fields.repeat_penalty()?.unwrap_or(default.repeat_penalty),
+        presence_penalty: fields.presence_penalty()?.unwrap_or(default.presence_penalty),
+        frequency_penalty: fields.frequency_penalty()?.unwrap_or(default.frequency_penalty),
         repeat_last_n: fields
-            .int("repeat_last_n", -1..=i64::from(i32::MAX))?
+            .repeat_last_n()?
             .map_or(default.repeat_last_n, |n| recommended::last_n(n, served.n_ctx())),
         logit_bias,
         // A negative seed asks for any, as llama-server has it.
@@ -85,63 +120,53 @@ pub fn sampler(fields: &Fields, served: &Served) -> Result<SamplerOptions, ApiEr
     })
 }
 
-fn typical(fields: &Fields) -> Result<Option<f32>, ApiError> {
-    fields.float(fields.first(&["typical_p", "typical"]).unwrap_or("typical_p"), 0.0..=1.0)
-}
-
 /// Options of generation, but for those that each family of endpoints has a name of its own for.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn generation(fields: &Fields, served: &Served) -> Result<GenerateOptions, ApiError> {
+pub fn generation(fields: &Fields<'_, Generation>, served: &Served) -> Result<GenerateOptions, ApiError> {
     let sampler = sampler(fields, served)?;
     Ok(GenerateOptions {
         sampler,
-        stop: fields.texts("stop", STOPS.0, STOPS.1)?,
-        show_stop: fields.bool("include_stop_str_in_output")?.unwrap_or(false),
+        stop: fields.stop()?.unwrap_or_default(),
+        show_stop: fields.include_stop_str_in_output()?.unwrap_or(false),
         stop_tokens: stop_tokens(fields, served)?,
-        min_tokens: fields.count("min_tokens", 0, served.n_ctx())?.unwrap_or(0),
-        ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
-        show_special: fields.bool("skip_special_tokens")? == Some(false),
+        min_tokens: count(fields.min_tokens()?, served.n_ctx())?.unwrap_or(0),
+        ignore_eos: fields.ignore_eos()?.unwrap_or(false),
+        show_special: fields.skip_special_tokens()? == Some(false),
         ..GenerateOptions::default()
     })
 }
 
 /// Tokens that end an answer.
-fn stop_tokens(fields: &Fields, served: &Served) -> Result<Vec<u32>, ApiError> {
+fn stop_tokens(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<u32>, ApiError> {
     let n_vocab = served.engine.hyper().n_vocab;
     let id = |value: &Value| {
         let id = int(value).and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < n_vocab);
         let want = format!("token ids below {n_vocab}");
         id.ok_or_else(|| ApiError::field(fields.path("stop_token_ids"), &want, value))
     };
-    fields.list("stop_token_ids", STOP_TOKENS)?.unwrap_or_default().iter().map(id).collect()
+    fields.stop_token_ids()?.unwrap_or_default().iter().map(id).collect()
 }
 
-/// The first of several fields that say how many tokens an answer may have; -1 is as many as there is room
-/// for.
+/// Number of answers that a request wants.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn max_tokens(fields: &Fields, names: &[&str]) -> Result<Option<i64>, ApiError> {
-    let Some(name) = fields.first(names) else { return Ok(None) };
-    fields.int(name, -1..=i64::from(i32::MAX))
+pub fn n(fields: &Fields<'_, Choices>, served: &Served) -> Result<usize, ApiError> {
+    Ok(count(fields.n()?, served.n_slots())?.unwrap_or(1))
 }
 
-/// Longest time of an answer behind its first token.
-///
-/// # Errors
-/// 400 that names the field.
-pub fn time_limit(fields: &Fields) -> Result<Option<Duration>, ApiError> {
-    let ms = fields.int("t_max_predict_ms", -1..=i64::from(i32::MAX))?;
-    Ok(ms.filter(|ms| *ms > 0).map(|ms| Duration::from_millis(ms as u64)))
+/// A count of at most `most`.
+fn count(value: Option<Unread<'_>>, most: usize) -> Result<Option<usize>, ApiError> {
+    Ok(value.map(|value| value.up_to(most)).transpose()?.map(|count| count as usize))
 }
 
 /// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs, in which a text stands for its
 /// tokens and `false` for never.
-fn biases(fields: &Fields, served: &Served) -> Result<Vec<(u32, f32)>, ApiError> {
+fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, f32)>, ApiError> {
     let name = fields.path("logit_bias");
-    let Some(value) = fields.get("logit_bias") else { return Ok(Vec::new()) };
+    let Some(value) = fields.logit_bias()? else { return Ok(Vec::new()) };
     let pairs: Vec<(Value, &Value)> = match value {
         Value::Object(map) => map.iter().map(|(id, bias)| (Value::String(id.clone()), bias)).collect(),
         Value::Array(list) => {

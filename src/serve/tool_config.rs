@@ -3,13 +3,98 @@
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, missing, request};
+use super::kinds::{Any, Bool, Entries, List, Object, Text};
 use sterna_tools::{Choice, Tool, present};
 
 /// Most tools of a request.
 pub const TOOLS: usize = 256;
 /// Most characters of a tool's name.
 const NAME: usize = 128;
+
+request! {
+    /// A tool as all APIs have it; each has a name of its own for its parameters.
+    pub struct Declared {
+        name: Text as { "pattern": "^[A-Za-z0-9_.-]{1,128}$" } or no_name,
+        description: Text,
+        /// Arguments are held to all of the schema.
+        strict: Bool,
+    }
+}
+
+request! {
+    /// A function that the client runs.
+    pub struct Function {
+        ..Declared,
+        parameters: Any as { "type": "object" },
+    }
+}
+
+request! {
+    /// A tool of OpenAI's chat completions.
+    pub struct ChatTool {
+        r#type: Text as { "const": "function" },
+        function: Object<Function> or missing("an object with a name"),
+    }
+}
+
+request! {
+    /// A tool of Anthropic's messages.
+    pub struct MessagesTool {
+        ..Declared,
+        r#type: Text as { "const": "custom" },
+        input_schema: Any as { "type": "object" },
+    }
+}
+
+request! {
+    /// Tools in OpenAI's form.
+    pub struct Tools {
+        tools: List<ChatTool>(TOOLS),
+    }
+}
+
+request! {
+    /// Tools that are to be called.
+    pub struct ToolChoice {
+        /// `none`, `auto`, `required`, a tool of `tools`, or some that are allowed.
+        tool_choice: Any as {
+            "anyOf": [{ "enum": ["none", "auto", "required"] }, { "type": "object", "required": ["type"] }],
+        },
+        parallel_tool_calls: Bool,
+    }
+}
+
+request! {
+    /// Tools of OpenAI's chat completions.
+    pub struct ChatTools {
+        ..Tools,
+        ..ToolChoice,
+        /// Not supported: `tools` says the same.
+        functions: Any as { "enum": ["none"] },
+        /// Not supported: `tool_choice` says the same.
+        function_call: Any as { "enum": ["none"] },
+    }
+}
+
+request! {
+    /// The choice of the tools to be called, in Anthropic's words.
+    pub struct MessagesToolChoice {
+        r#type: Text as { "enum": ["auto", "any", "tool", "none"] },
+        disable_parallel_tool_use: Bool,
+    }
+}
+
+request! {
+    /// Tools of Anthropic's messages.
+    pub struct MessagesTools {
+        /// Those that the client runs; others are refused.
+        tools: List<MessagesTool>(TOOLS),
+        tool_choice: Object<MessagesToolChoice> as {
+            "required": ["type"], "properties": { "name": { "type": ["string", "null"] } },
+        },
+    }
+}
 
 /// Tools that a message may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,39 +118,44 @@ impl ToolConfig {
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn chat(fields: &Fields) -> Result<Self, ApiError> {
-        for old in ["functions", "function_call"] {
-            if fields.get(old).is_some_and(|value| value.as_str() != Some("none")) {
+    pub fn chat(fields: &Fields<'_, ChatTools>) -> Result<Self, ApiError> {
+        for (old, value) in [("functions", fields.functions()?), ("function_call", fields.function_call()?)] {
+            if value.is_some_and(|value| value.as_str() != Some("none")) {
                 let message = format!("`{old}` is not supported: `tools` and `tool_choice` say the same");
                 return Err(ApiError::unsupported(old).with(message));
             }
         }
-        Self { tools: nested(fields)?, ..Self::default() }.chosen(fields, is_named)
+        Self::plain(&fields.part())?.chosen(&fields.part(), is_named)
     }
 
     /// Tools of Anthropic's messages: `{"name": …, "input_schema": {…}}`.
     ///
     /// # Errors
     /// 400 that names the field; tools that Anthropic's servers or clients define are not here.
-    pub fn messages(fields: &Fields) -> Result<Self, ApiError> {
-        let mut tools = tools(fields, |outer| {
-            kind(&outer, &["custom"], "custom")?;
-            declared(&outer, "input_schema")
+    pub fn messages(fields: &Fields<'_, MessagesTools>) -> Result<Self, ApiError> {
+        let mut tools = tools(fields.tools()?, |tool: Fields<'_, MessagesTool>| {
+            kind(tool.path("type"), tool.r#type()?, "custom")?;
+            declared(&tool.part(), tool.path("input_schema"), tool.input_schema()?)
         })?;
-        let Some(choice) = fields.object("tool_choice")? else {
+        let Some(choice) = fields.tool_choice()? else {
             return Ok(Self { tools, ..Self::default() });
         };
-        let wanted = chosen(fields, choice.text("type")?.map(str::to_owned), &mut tools, is_named)?;
-        let single = choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
+        let word = choice.r#type()?;
+        let wanted = chosen(fields.path("tool_choice"), &choice.value(), word, &mut tools, is_named)?;
+        let single = choice.disable_parallel_tool_use()?.unwrap_or(false);
         Ok(Self { tools, choice: wanted, parallel: !single })
     }
 
-    /// Tools of ollama: OpenAI's form, and no choice.
+    /// Tools in OpenAI's form, and no choice.
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn ollama(fields: &Fields) -> Result<Self, ApiError> {
-        Ok(Self { tools: nested(fields)?, ..Self::default() })
+    pub fn plain(fields: &Fields<'_, Tools>) -> Result<Self, ApiError> {
+        let tools = tools(fields.tools()?, |tool: Fields<'_, ChatTool>| {
+            kind(tool.path("type"), tool.r#type()?, "function")?;
+            function(&tool.function()?)
+        });
+        Ok(Self { tools: tools?, ..Self::default() })
     }
 
     /// With OpenAI's `tool_choice` and `parallel_tool_calls`. `is` says whether a tool is the one that an
@@ -73,44 +163,35 @@ impl ToolConfig {
     ///
     /// # Errors
     /// 400 that names the field.
-    pub fn chosen(mut self, fields: &Fields, is: impl Fn(&Value, &Tool) -> bool) -> Result<Self, ApiError> {
-        let choice = fields.get("tool_choice");
-        let word = choice.and_then(|value| value.as_str().or_else(|| value.get("type")?.as_str()));
-        if choice.is_some() {
-            self.choice = chosen(fields, word.map(str::to_owned), &mut self.tools, is)?;
+    pub fn chosen(
+        mut self,
+        fields: &Fields<'_, ToolChoice>,
+        is: impl Fn(&Value, &Tool) -> bool,
+    ) -> Result<Self, ApiError> {
+        if let Some(choice) = fields.tool_choice()? {
+            let word = choice.as_str().or_else(|| choice.get("type")?.as_str());
+            self.choice = chosen(fields.path("tool_choice"), choice, word, &mut self.tools, is)?;
         }
-        self.parallel = fields.bool("parallel_tool_calls")?.unwrap_or(true);
+        self.parallel = fields.parallel_tool_calls()?.unwrap_or(true);
         Ok(self)
     }
 }
 
 /// The tools of a request, each read by `read`.
-fn tools(fields: &Fields, read: impl Fn(Fields) -> Result<Tool, ApiError>) -> Result<Vec<Tool>, ApiError> {
-    let list = fields.list("tools", TOOLS)?.unwrap_or_default().iter().enumerate();
-    list.map(|(at, value)| read(Fields::inside(fields.path(&format!("tools[{at}]")), value)?)).collect()
-}
-
-fn nested(fields: &Fields) -> Result<Vec<Tool>, ApiError> {
-    tools(fields, |outer| {
-        kind(&outer, &["function"], "function")?;
-        match outer.object("function")? {
-            Some(function) => declared(&function, "parameters"),
-            None => Err(ApiError::missing(&outer.path("function"), "an object with a name")),
-        }
-    })
+fn tools<'v, R>(
+    list: Option<Entries<'v, R>>,
+    read: impl Fn(Fields<'v, R>) -> Result<Tool, ApiError>,
+) -> Result<Vec<Tool>, ApiError> {
+    list.unwrap_or_default().iter().map(|tool| read(tool?)).collect()
 }
 
 /// Tools of other kinds are run by the servers of their API, or have schemas that only its models know.
-fn kind(outer: &Fields, known: &[&str], default: &str) -> Result<(), ApiError> {
-    let kind = outer.text("type")?.unwrap_or(default);
-    if known.contains(&kind) {
-        return Ok(());
-    }
-    let (name, shown) = (outer.path("type"), kind.escape_debug().take(80).collect::<String>());
+fn kind(name: String, kind: Option<&str>, known: &str) -> Result<(), ApiError> {
+    let Some(other) = kind.filter(|kind| *kind != known) else { return Ok(()) };
+    let shown: String = other.escape_debug().take(80).collect();
     let message = format!(
-        "`{name}`: this server does not run tools of the type `{shown}`: want `{}`, which the client runs; \
-         switch the others off in the client",
-        known[0]
+        "`{name}`: this server does not run tools of the type `{shown}`: want `{known}`, which the client \
+         runs; switch the others off in the client"
     );
     Err(ApiError::unsupported(name).with(message))
 }
@@ -119,36 +200,54 @@ fn kind(outer: &Fields, known: &[&str], default: &str) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// 400 if it has none that models write without a fault.
-pub fn name(function: &Fields) -> Result<&str, ApiError> {
-    let name = function.text("name")?.unwrap_or_default();
+pub fn name<'v>(function: &Fields<'v, Declared>) -> Result<&'v str, ApiError> {
+    let name = function.name()?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    if !(1..=NAME).contains(&name.len()) || !name.chars().all(is_plain) {
-        let want = format!("1 to {NAME} letters, digits, `_`, `-` and `.`");
-        return Err(ApiError::field(function.path("name"), &want, &name.into()));
+    match (1..=NAME).contains(&name.len()) && name.chars().all(is_plain) {
+        true => Ok(name),
+        false => Err(no_plain_name(function.path("name"), name)),
     }
-    Ok(name)
 }
 
-/// A tool with its name, its description and, as the field `schema`, its parameters.
+fn no_name(path: String) -> ApiError {
+    no_plain_name(path, "")
+}
+
+fn no_plain_name(path: String, name: &str) -> ApiError {
+    ApiError::field(path, &format!("1 to {NAME} letters, digits, `_`, `-` and `.`"), &name.into())
+}
+
+/// A function.
 ///
 /// # Errors
 /// 400 that names the field.
-pub fn declared(function: &Fields, schema: &str) -> Result<Tool, ApiError> {
+pub fn function(fields: &Fields<'_, Function>) -> Result<Tool, ApiError> {
+    declared(&fields.part(), fields.path("parameters"), fields.parameters()?)
+}
+
+/// A tool with its name, its description and, as they stand at `path`, its parameters.
+///
+/// # Errors
+/// 400 that names the field.
+fn declared(
+    function: &Fields<'_, Declared>,
+    path: String,
+    parameters: Option<&Value>,
+) -> Result<Tool, ApiError> {
     let name = name(function)?;
-    let parameters = match function.get(schema) {
-        Some(Value::Array(list)) if list.is_empty() => None,
-        _ => function.object(schema)?.and_then(|_| function.get(schema)),
-    };
     let parameters = match parameters {
-        Some(schema) => present(schema.clone()),
+        // Some languages write an empty object as an empty list.
+        Some(Value::Array(list)) if list.is_empty() => json!({ "type": "object", "properties": {} }),
         None => json!({ "type": "object", "properties": {} }),
+        Some(schema @ Value::Object(_)) => present(schema.clone()),
+        Some(other) => return Err(ApiError::field(path, "an object", other)),
     };
     Ok(Tool {
         name: name.to_owned(),
-        description: function.text("description")?.map(str::to_owned),
+        description: function.description()?.map(str::to_owned),
         parameters,
         shown: None,
-        strict: function.bool("strict")?.unwrap_or(false),
+        strict: function.strict()?.unwrap_or(false),
     })
 }
 
@@ -157,17 +256,18 @@ fn is_named(asked: &Value, tool: &Tool) -> bool {
     asked.get("function").unwrap_or(asked).get("name").and_then(Value::as_str) == Some(tool.name.as_str())
 }
 
-/// Choice of the tools to be called, as `word` of `tool_choice` says; those that are not allowed go.
+/// Choice of the tools to be called, as `word` of `value` says, the `tool_choice` at `path`; those that are
+/// not allowed go.
 fn chosen(
-    fields: &Fields,
-    word: Option<String>,
+    path: String,
+    value: &Value,
+    word: Option<&str>,
     tools: &mut Vec<Tool>,
     is: impl Fn(&Value, &Tool) -> bool,
 ) -> Result<Choice, ApiError> {
     const WANT: &str = "none, auto, required, or a tool of `tools`";
-    let value = fields.get("tool_choice").unwrap_or(&Value::Null);
-    let wrong = || ApiError::field(fields.path("tool_choice"), WANT, value);
-    let choice = match word.as_deref().ok_or_else(wrong)? {
+    let wrong = || ApiError::field(&path, WANT, value);
+    let choice = match word.ok_or_else(wrong)? {
         "none" => Choice::None,
         "auto" => Choice::Auto,
         "required" | "any" => Choice::Required,
@@ -193,8 +293,8 @@ fn chosen(
 mod tests {
     use super::*;
 
-    fn fields(value: Value) -> Fields {
-        Fields::of(value).unwrap()
+    fn fields<R>(value: &Value) -> Fields<'_, R> {
+        Fields::of(value.as_object().unwrap())
     }
 
     #[test]
@@ -208,21 +308,21 @@ mod tests {
             "tools": [{ "name": "f", "input_schema": schema, "cache_control": { "type": "ephemeral" } }],
             "tool_choice": { "type": "tool", "name": "f", "disable_parallel_tool_use": true },
         });
-        let chat = ToolConfig::chat(&fields(chat)).unwrap();
+        let chat = ToolConfig::chat(&fields(&chat)).unwrap();
         assert_eq!((chat.choice.clone(), chat.parallel), (Choice::Named("f".into()), false));
-        assert_eq!(ToolConfig::messages(&fields(messages)).unwrap(), chat);
-        assert_eq!(ToolConfig::messages(&fields(json!({}))).unwrap(), ToolConfig::default());
+        assert_eq!(ToolConfig::messages(&fields(&messages)).unwrap(), chat);
+        assert_eq!(ToolConfig::messages(&fields(&json!({}))).unwrap(), ToolConfig::default());
         let ollama =
             json!({ "tools": [{ "type": "function", "function": { "name": "f", "parameters": schema } }] });
-        assert_eq!(ToolConfig::ollama(&fields(ollama)).unwrap().tools, chat.tools);
+        assert_eq!(ToolConfig::plain(&fields(&ollama)).unwrap().tools, chat.tools);
     }
 
     #[test]
     fn what_cannot_be_offered_is_named() {
         let one = |kind: &str| json!({ "tools": [{ "type": kind, "name": "f" }] });
         let hosted = [
-            ToolConfig::messages(&fields(one("web_search_20250305"))),
-            ToolConfig::chat(&fields(one("custom"))),
+            ToolConfig::messages(&fields(&one("web_search_20250305"))),
+            ToolConfig::chat(&fields(&one("custom"))),
         ];
         for refused in hosted {
             assert_eq!(refused.unwrap_err().param.as_deref(), Some("tools[0].type"));
@@ -234,7 +334,7 @@ mod tests {
             json!({
             "type": "any" }),
         ] {
-            let refused = ToolConfig::messages(&fields(json!({ "tools": [], "tool_choice": choice })));
+            let refused = ToolConfig::messages(&fields(&json!({ "tools": [], "tool_choice": choice })));
             assert_eq!(refused.unwrap_err().param.as_deref(), Some("tool_choice"), "{choice}");
         }
     }

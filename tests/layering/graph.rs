@@ -239,7 +239,15 @@ impl Module {
             lines.push(line.to_owned());
         }
         let lines: Vec<String> = code_of(&lines.join("\n")).lines().map(str::to_owned).collect();
-        let items = lines.iter().enumerate().filter_map(|(at, line)| Item::read(at + 1, line)).collect();
+        let mut in_macro = false;
+        let item = |(at, line): (usize, &String)| {
+            let begins = line.ends_with("! {") && !line.starts_with(' ');
+            in_macro = begins || in_macro && line != "}";
+            // An item that a macro makes stands within its braces.
+            let line = line.strip_prefix("    ").filter(|_| in_macro).unwrap_or(line);
+            Item::read(at + 1, line)
+        };
+        let items = lines.iter().enumerate().filter_map(item).collect();
         let imports = imports(&lines);
         let is_written = lines.iter().any(|line| line.starts_with("include!("));
         Some(Self { file: file.to_owned(), lines, path, items, is_written, imports })
@@ -513,6 +521,8 @@ mod tests {
         assert!(circles(&[names_it, b]).is_empty());
         let needs_it = ("src/a/mod.rs", "mod b;\npub struct A;\nimpl A {\n    fn b(&self) -> b::B {}\n}\n");
         assert_eq!(circles(&[needs_it, b]), [["src/a/b.rs", "src/a/mod.rs"]]);
+        let by_macro = ("src/a/mod.rs", "mod b;\nmake! {\n    struct A {\n        b: b::B,\n    }\n}\n");
+        assert_eq!(circles(&[by_macro, b]), [["src/a/b.rs", "src/a/mod.rs"]]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, Read};
+use super::{Answer, ChatInput, OfModel, Read, Running, StreamOptions, Talk};
 use crate::answer::{
     Choice, ChoiceForm, Chunk, FinishReason, Head, InputTokens, Progress, Timings, TokenLogprob, Usage, Whole,
 };
@@ -15,13 +15,16 @@ use crate::app::{App, now};
 use crate::constraints::Constraints;
 use crate::deltas::{AssistantMessage, Delta, MessageDelta, Splitter};
 use crate::error::ApiError;
+use crate::family::Family;
+use crate::fields::request;
 use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
+use crate::kinds::{Bool, Int, MOST, Object};
+use crate::messages::{self, ChatFields};
 use crate::model::Served;
-use crate::sampling::{self, TOP_LOGPROBS};
-use crate::{family::Family, messages};
+use crate::sampling::{self, Choices, Generation, TOP_LOGPROBS};
 use sterna_engine::{PickedToken, Stats};
 use sterna_tools::ParserOptions;
 
@@ -30,15 +33,39 @@ pub fn add(to: &mut Endpoints) {
         &["/v1/chat/completions", "/chat/completions"],
         completions,
         &Operation::new("A message of the assistant")
-            .body("ChatRequest")
+            .body::<ChatRequest>()
             .answer::<Whole<ChatChoice>>()
             .events::<Chunk<ChunkChoice>>(),
     );
     to.post(
         &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
         input_tokens,
-        &Operation::new("How many tokens a conversation has").body("Talk").answer::<InputTokens>(),
+        &Operation::new("How many tokens a conversation has").body::<Talk>().answer::<InputTokens>(),
     );
+}
+
+request! {
+    /// A conversation, to go on with.
+    struct ChatRequest {
+        ..OfModel,
+        ..ChatInput,
+        ..Generation,
+        ..Choices,
+        ..Running,
+        max_completion_tokens | max_tokens | n_predict: Int(-1, MOST),
+        stream_options: Object<StreamOptions>,
+        logprobs: Bool,
+        /// Needs `logprobs`.
+        top_logprobs: Int(0, TOP_LOGPROBS as i64),
+        /// In place of both.
+        n_probs: Int(0, TOP_LOGPROBS as i64),
+        timings_per_token: Bool,
+        return_tokens | return_token_ids: Bool,
+        /// The prompt's last tokens.
+        truncate_prompt_tokens: Int(1, i64::MAX),
+        /// Not supported.
+        echo: Bool as { "const": false },
+    }
 }
 
 /// A parsed request.
@@ -53,42 +80,40 @@ struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
-        let fields = &read.fields;
-        if fields.bool("echo")?.unwrap_or(false) {
+    fn of(read: &Read<ChatRequest>, served: &Served) -> Result<Self, ApiError> {
+        let fields = read.fields();
+        if fields.echo()?.unwrap_or(false) {
             return Err(ApiError::unsupported("echo"));
         }
-        let constraints = Constraints::of_chat(fields, served)?;
-        let chat = messages::chat_prompt(fields)?;
-        let mut options = sampling::generation(fields, served)?;
-        let logprobs = fields.bool("logprobs")?.unwrap_or(false);
-        let top = fields.first(&["top_logprobs", "n_probs"]).unwrap_or("top_logprobs");
-        let top = fields.count(top, 0, TOP_LOGPROBS)?;
-        if top.is_some_and(|top| top > 0) && !logprobs && fields.get("top_logprobs").is_some() {
+        let input = fields.part::<ChatInput>();
+        let chat = input.part::<ChatFields>();
+        let constraints = Constraints::of_chat(&chat.part(), &chat.part(), served)?;
+        let chat = messages::chat_prompt(&input.messages()?, &chat)?;
+        let mut options = sampling::generation(&fields.part(), served)?;
+        let logprobs = fields.logprobs()?.unwrap_or(false);
+        let top = fields.top_logprobs()?;
+        if top.is_some_and(|top| top > 0) && !logprobs {
             let message = "`top_logprobs` needs `logprobs` to be true";
             return Err(ApiError { param: Some("top_logprobs".into()), ..ApiError::bad(message) });
         }
+        let top = if top.is_some() { top } else { fields.n_probs()? };
         let logprobs = logprobs || top.is_some_and(|top| top > 0);
-        options.logprobs = logprobs.then(|| top.unwrap_or(0));
-        let names = ["max_completion_tokens", "max_tokens", "n_predict"];
-        let max_tokens = sampling::max_tokens(fields, &names)?;
+        options.logprobs = logprobs.then(|| top.unwrap_or(0) as usize);
+        let max_tokens = fields.max_completion_tokens()?;
         let (mut prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
-        if let Some(last) = fields.count("truncate_prompt_tokens", 1, usize::MAX)? {
-            prompt.drain(..prompt.len().saturating_sub(last));
+        if let Some(last) = fields.truncate_prompt_tokens()? {
+            prompt.drain(..prompt.len().saturating_sub(last as usize));
         }
-        let n = read.n(served)?;
-        let stream_options = fields.object("stream_options")?.unwrap_or_default();
+        let n = sampling::n(&fields.part(), served)?;
+        let stream_options = fields.stream_options()?.unwrap_or_default();
         Ok(Self {
             job: read.job(served, vec![prompt], options, n, max_tokens)?,
             reading,
-            stream: fields.bool("stream")?.unwrap_or(false),
-            include_usage: stream_options.bool("include_usage")?.unwrap_or(false),
+            stream: fields.part::<Running>().stream()?.unwrap_or(false),
+            include_usage: stream_options.include_usage()?.unwrap_or(false),
             logprobs,
-            timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
-            return_tokens: fields
-                .first(&["return_tokens", "return_token_ids"])
-                .map_or(Ok(None), |name| fields.bool(name))?
-                == Some(true),
+            timings_per_token: fields.timings_per_token()?.unwrap_or(false),
+            return_tokens: fields.return_tokens()?.unwrap_or(false),
         })
     }
 }
@@ -104,12 +129,12 @@ impl ParsedRequest {
 }
 
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let read = Read::of(&app, request).await?;
-    let prompt = read
-        .work(|read, served| messages::chat_prompt_with_tools(&read.fields, served)?.prompt(served))
-        .await?
-        .ids;
-    Ok(json(&InputTokens::new(prompt.len())))
+    let read = Read::<Talk>::of(&app, request).await?;
+    let prompt = read.work(|read, served| {
+        let fields = read.fields().part::<ChatInput>();
+        messages::chat_prompt_with_tools(&fields.messages()?, &fields.part(), served)?.prompt(served)
+    });
+    Ok(json(&InputTokens::new(prompt.await?.ids.len())))
 }
 
 async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {

@@ -9,29 +9,53 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, Read};
+use super::{Answer, OfModel, Read, Running, StreamOptions};
 use crate::answer::{Choice, ChoiceForm, Chunk, FinishReason, Head, Progress, Timings, Usage, Whole, finite};
 use crate::app::{App, now};
-use crate::constraints::Constraints;
+use crate::constraints::{Constraints, Grammars};
 use crate::error::ApiError;
 use crate::family::Family;
+use crate::fields::{missing, request};
 use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
+use crate::kinds::{Any, Bool, Int, MOST, Object};
 use crate::model::Served;
-use crate::prompts::prompts;
-use crate::sampling::{self, TOP_LOGPROBS};
+use crate::prompts;
+use crate::sampling::{self, Choices, Generation, TOP_LOGPROBS};
 use sterna_engine::{LogProbs, PickedToken, Stats};
 use sterna_tokenizer::chat::Prompt;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("Text behind a prompt").body("CompletionRequest");
+    let operation = Operation::new("Text behind a prompt").body::<CompletionRequest>();
     to.post(
         &["/v1/completions"],
         completions,
         &operation.answer::<Whole<CompletionChoice>>().events::<Chunk<CompletionChoice>>(),
     );
+}
+
+request! {
+    /// A prompt, to go on with.
+    struct CompletionRequest {
+        ..OfModel,
+        ..Grammars,
+        ..Generation,
+        ..Choices,
+        ..Running,
+        /// A text, tokens, a mixture of both, or a list of those.
+        prompt: Any as {
+            "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
+        } or missing(prompts::WANT),
+        max_tokens | max_completion_tokens | n_predict: Int(-1, MOST),
+        stream_options: Object<StreamOptions>,
+        logprobs | n_probs: Int(0, TOP_LOGPROBS as i64),
+        echo: Bool,
+        /// Only as many as `n`.
+        best_of: Int(1, i64::MAX),
+        timings_per_token: Bool,
+    }
 }
 
 /// A parsed request.
@@ -47,21 +71,20 @@ struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
-        let fields = &read.fields;
-        let mut options = sampling::generation(fields, served)?;
+    fn of(read: &Read<CompletionRequest>, served: &Served) -> Result<Self, ApiError> {
+        let fields = read.fields();
+        let mut options = sampling::generation(&fields.part(), served)?;
         let no_prompt = Prompt { text: String::new(), ids: Vec::new() };
-        Constraints::of_text(fields)?.apply(served, &no_prompt, &mut options)?;
-        let top = fields.first(&["logprobs", "n_probs"]).unwrap_or("logprobs");
-        options.logprobs = fields.count(top, 0, TOP_LOGPROBS)?;
-        let n = read.n(served)?;
-        if fields.count("best_of", 1, usize::MAX)?.is_some_and(|best| best != n) {
+        Constraints::of_text(&fields.part())?.apply(served, &no_prompt, &mut options)?;
+        options.logprobs = fields.logprobs()?.map(|top| top as usize);
+        let n = sampling::n(&fields.part(), served)?;
+        if fields.best_of()?.is_some_and(|best| best != n as i64) {
             return Err(ApiError::unsupported("best_of"));
         }
-        let prompts = prompts("prompt", fields.get("prompt"), served)?;
-        let echo = fields.bool("echo")?.unwrap_or(false);
-        let max_tokens = sampling::max_tokens(fields, &["max_tokens", "max_completion_tokens", "n_predict"])?;
-        let stream_options = fields.object("stream_options")?.unwrap_or_default();
+        let prompts = prompts::prompts("prompt", fields.prompt()?, served)?;
+        let echo = fields.echo()?.unwrap_or(false);
+        let max_tokens = fields.max_tokens()?;
+        let stream_options = fields.stream_options()?.unwrap_or_default();
         let score_prompt = options.logprobs.filter(|_| echo);
         let scores_only = score_prompt.is_some() && max_tokens == Some(0);
         let echo = echo.then(|| prompts.clone());
@@ -69,10 +92,10 @@ impl ParsedRequest {
         Ok(Self {
             job: Job { score_prompt, ..read.job(served, prompts, options, n, max_tokens)? },
             scores_only,
-            stream: fields.bool("stream")?.unwrap_or(false),
-            include_usage: stream_options.bool("include_usage")?.unwrap_or(false),
+            stream: fields.part::<Running>().stream()?.unwrap_or(false),
+            include_usage: stream_options.include_usage()?.unwrap_or(false),
             echo,
-            timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
+            timings_per_token: fields.timings_per_token()?.unwrap_or(false),
         })
     }
 

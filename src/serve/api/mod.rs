@@ -14,25 +14,29 @@ mod slot_files;
 mod status;
 mod tokens;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
+use serde_json::{Map, Value};
 
 use super::app::App;
 use super::constraints::Constraints;
 use super::engine_thread;
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, Includes, missing, request};
 use super::http::body;
 use super::http::guard::{Client, guard};
 use super::instance::Instance;
 use super::job::{Handle, Job};
-use super::messages::ChatPrompt;
+use super::kinds::{Bool, Int, List, MOST, Text, UpTo};
+use super::messages::{ChatFields, ChatPrompt, MESSAGES, Message};
 use super::model::Served;
-use super::{sampling, slots};
+use super::slots;
 use openapi::Endpoints;
 use sterna_engine::GenerateOptions;
 use sterna_tools::ParserOptions;
@@ -117,27 +121,80 @@ async fn unknown(request: Request) -> ApiError {
     }
 }
 
-/// A request that has been read, and the model that it is for.
-struct Read {
+request! {
+    /// The model that a request is for.
+    struct OfModel {
+        /// The server's only model goes by any name.
+        model: Text,
+    }
+}
+
+request! {
+    /// The way in which a text is generated.
+    struct Running {
+        stream: Bool,
+        /// Whether computed prompts are used, and kept.
+        cache_prompt: Bool,
+        /// Prompts of another salt are not used.
+        cache_salt | prompt_cache_key: Text,
+        return_progress: Bool,
+        /// Longest time behind the first token; 0 and -1 are any.
+        t_max_predict_ms: Int(-1, MOST),
+        /// The slot that the answer is to be remembered as; -1 is any.
+        id_slot: UpTo(-1),
+    }
+}
+
+request! {
+    /// A conversation.
+    struct Talk {
+        ..OfModel,
+        ..ChatInput,
+    }
+}
+
+request! {
+    /// Messages of a conversation, with what is said beside them.
+    struct ChatInput {
+        ..ChatFields,
+        messages: List<Message>(MESSAGES) as { "minItems": 1 } or missing("a list of messages"),
+    }
+}
+
+request! {
+    /// Options of a stream.
+    struct StreamOptions {
+        include_usage: Bool,
+    }
+}
+
+/// A request of the kind `R` that has been read, and the model that it is for.
+struct Read<R> {
     app: Arc<App>,
     model: Arc<Instance>,
     /// Index of the model.
     at: usize,
-    fields: Fields,
+    body: Map<String, Value>,
     client: Client,
+    request: PhantomData<fn() -> R>,
 }
 
-impl Read {
+impl<R: Includes<OfModel> + 'static> Read<R> {
     async fn of(app: &Arc<App>, request: hyper::Request<Body>) -> Result<Self, ApiError> {
         // A request that cannot be answered need not be read.
         app.check()?;
         let client = request.extensions().get::<Client>().cloned();
         let client = client.unwrap_or_else(|| Client(Arc::from("")));
-        let fields = body::fields(&app.options, request).await?;
-        let name = if app.models.by_name { fields.text("model")? } else { None };
+        let body = body::object(&app.options, request).await?;
+        let fields = Fields::<OfModel>::of(&body);
+        let name = if app.models.by_name { fields.model()? } else { None };
         let at = app.models.find(name)?;
         let model = engine_thread::model(app, name).await?;
-        Ok(Self { app: Arc::clone(app), model, at, fields, client })
+        Ok(Self { app: Arc::clone(app), model, at, body, client, request: PhantomData })
+    }
+
+    fn fields(&self) -> Fields<'_, R> {
+        Fields::of(&self.body)
     }
 
     /// Does what may take long (templates, tokens) beside the threads of HTTP.
@@ -169,8 +226,11 @@ impl Read {
         options: GenerateOptions,
         n: usize,
         max_tokens: Option<i64>,
-    ) -> Result<Job, ApiError> {
-        let (fields, app) = (&self.fields, &self.app);
+    ) -> Result<Job, ApiError>
+    where
+        R: Includes<Running>,
+    {
+        let (fields, app) = (self.fields().part::<Running>(), &self.app);
         let n_ctx = served.n_ctx();
         if let Some(prompt) = prompts.iter().find(|prompt| prompt.len() >= n_ctx) {
             return Err(ApiError::too_long(prompt.len(), n_ctx));
@@ -181,7 +241,7 @@ impl Read {
         };
         let mut options = GenerateOptions { max_tokens, ..options };
         options.sampler.seed.get_or_insert_with(|| app.seed());
-        let salt = fields.text(fields.first(&["cache_salt", "prompt_cache_key"]).unwrap_or("cache_salt"))?;
+        let salt = fields.cache_salt()?;
         let client = &self.client.0;
         Ok(Job {
             export_to: None,
@@ -191,11 +251,14 @@ impl Read {
             n,
             client: Arc::clone(client),
             salt: slots::salt(client, salt.unwrap_or_default()),
-            cache_prompt: fields.bool("cache_prompt")?.unwrap_or(app.options.cache_prompt),
+            cache_prompt: fields.cache_prompt()?.unwrap_or(app.options.cache_prompt),
             score_prompt: None,
-            progress: fields.bool("return_progress")?.unwrap_or(false),
-            time_limit: sampling::time_limit(fields)?,
-            slot: slot(fields, served)?,
+            progress: fields.return_progress()?.unwrap_or(false),
+            time_limit: fields
+                .t_max_predict_ms()?
+                .filter(|ms| *ms > 0)
+                .map(|ms| Duration::from_millis(ms as u64)),
+            slot: slot(&fields, served)?,
         })
     }
 
@@ -213,16 +276,11 @@ impl Read {
         let reading = constraints.reading(&prompt, self.app.seed());
         Ok((prompt.ids, reading))
     }
-
-    /// Number of choices.
-    fn n(&self, served: &Served) -> Result<usize, ApiError> {
-        Ok(self.fields.count("n", 1, served.n_slots())?.unwrap_or(1))
-    }
 }
 
 /// The slot that an answer is to be remembered as; -1 is any.
-fn slot(fields: &Fields, served: &Served) -> Result<Option<u32>, ApiError> {
-    let slot = fields.int("id_slot", -1..=served.n_slots() as i64 - 1)?;
+fn slot(fields: &Fields<'_, Running>, served: &Served) -> Result<Option<u32>, ApiError> {
+    let slot = fields.id_slot()?.map(|slot| slot.up_to(served.n_slots() - 1)).transpose()?;
     Ok(slot.and_then(|slot| u32::try_from(slot).ok()))
 }
 
@@ -283,6 +341,33 @@ mod tests {
             let reference = format!("#/components/schemas/{name}");
             assert!(found.contains(&*reference), "{name} is not used");
         }
+    }
+
+    /// Names of the fields of a kind of object, as often as they are declared.
+    fn declared(document: &Value, schema: &Value, found: &mut Vec<String>) {
+        if let Some(reference) = schema["$ref"].as_str() {
+            return declared(document, document.pointer(&reference[1..]).unwrap(), found);
+        }
+        found.extend(schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys().cloned()));
+        schema["allOf"].as_array().into_iter().flatten().for_each(|part| declared(document, part, found));
+    }
+
+    #[test]
+    fn a_request_has_each_field_once() {
+        let document = endpoints().document();
+        let operations = document["paths"].as_object().unwrap().values();
+        let bodies = operations.filter_map(|methods| methods.pointer("/post/requestBody"));
+        let mut n_bodies = 0;
+        for body in bodies {
+            let schema = &body["content"]["application/json"]["schema"];
+            let mut names = Vec::new();
+            declared(&document, schema, &mut names);
+            names.sort_unstable();
+            let repeated = names.windows(2).find(|pair| pair[0] == pair[1]);
+            assert!(!names.is_empty() && repeated.is_none(), "{schema}: {repeated:?}");
+            n_bodies += 1;
+        }
+        assert!(n_bodies > 20, "{n_bodies}");
     }
 
     #[test]

@@ -13,9 +13,11 @@ use crate::app::App;
 use crate::details::Details;
 use crate::engine_thread;
 use crate::error::ApiError;
-use crate::http::body::fields;
+use crate::fields::{Fields, missing, request};
+use crate::http::body::object;
 use crate::http::json::json;
 use crate::instance::Instance;
+use crate::kinds::Text;
 use crate::model::{ModelSource, Served};
 use crate::models::Status;
 
@@ -26,10 +28,18 @@ pub fn add(to: &mut Endpoints) {
     let paths = ["/v1/models/{*id}", "/models/{*id}"];
     let operation = Operation::new("A model").parameter(id).fails(&[404, 500, 503]);
     to.get(&paths, model, &operation.answer::<ModelEntry>());
-    let operation =
-        |summary| Operation::new(summary).body("ModelName").optional_body().fails(&[501]).answer::<Success>();
+    let operation = |summary| {
+        Operation::new(summary).body::<ModelName>().optional_body().fails(&[501]).answer::<Success>()
+    };
     to.post(&["/models/load"], load, &operation("Loads a model before it is needed"));
     to.post(&["/models/unload"], unload, &operation("Unloads a model when its requests have ended"));
+}
+
+request! {
+    /// A model that is to be loaded or unloaded.
+    struct ModelName {
+        model: Text or missing("the name of a model"),
+    }
 }
 
 /// The models of a server.
@@ -148,9 +158,8 @@ async fn named(app: &App, request: Request) -> Result<String, ApiError> {
     if !app.models.by_name {
         return Err(ApiError::not_here("this server has one model, which stays loaded"));
     }
-    let fields = fields(&app.options, request).await?;
-    let name = fields.text("model")?.ok_or_else(|| ApiError::missing("model", "the name of a model"))?;
-    Ok(name.to_owned())
+    let body = object(&app.options, request).await?;
+    Ok(Fields::<ModelName>::of(&body).model()?.to_owned())
 }
 
 /// Name of a model: of a single one that in its file, once that has been read.

@@ -8,26 +8,56 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, Read};
+use super::{Answer, OfModel, Read, Running};
 use crate::answer::{Choice, Progress, Timings, TokenLogprob};
 use crate::app::App;
-use crate::constraints::Constraints;
+use crate::constraints::{Constraints, Grammars};
 use crate::error::ApiError;
 use crate::family::Family;
+use crate::fields::{missing, request};
 use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
+use crate::kinds::{Any, Bool, Int, MOST, Texts};
 use crate::model::Served;
-use crate::prompts::prompts;
-use crate::sampling::{self, TOP_LOGPROBS};
+use crate::prompts;
+use crate::sampling::{self, Choices, Generation, TOP_LOGPROBS};
 use sterna_engine::{GenerateOptions, PickedToken, Stats, StopReason};
 use sterna_tokenizer::chat::Prompt;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Text behind a prompt, with all that llama-server tells");
-    let operation = operation.body("NativeRequest").answer::<Answered>().events::<Shown>();
+    let operation = operation.body::<NativeRequest>().answer::<Answered>().events::<Shown>();
     to.post(&["/completion", "/completions"], completion, &operation);
+}
+
+request! {
+    /// A prompt, to go on with as llama-server does.
+    struct NativeRequest {
+        ..OfModel,
+        ..Grammars,
+        ..Generation,
+        ..Choices,
+        ..Running,
+        /// A text, tokens, a mixture of both, or a list of those.
+        prompt: Any as {
+            "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
+        } or missing(prompts::WANT),
+        /// 0 only evaluates the prompt.
+        n_predict | max_tokens: Int(-1, MOST),
+        n_probs: Int(0, TOP_LOGPROBS as i64),
+        post_sampling_probs: Bool,
+        return_tokens: Bool,
+        timings_per_token: Bool,
+        /// Paths of the fields of the answer that are wanted.
+        response_fields: Texts(64, 128) as {
+            "anyOf": [
+                { "type": "string", "maxLength": 64 },
+                { "type": "array", "items": { "type": "string", "maxLength": 64 }, "maxItems": 64 },
+            ],
+        },
+    }
 }
 
 /// A parsed request.
@@ -47,32 +77,32 @@ struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
-        let fields = &read.fields;
-        let mut options = sampling::generation(fields, served)?;
+    fn of(read: &Read<NativeRequest>, served: &Served) -> Result<Self, ApiError> {
+        let fields = read.fields();
+        let mut options = sampling::generation(&fields.part(), served)?;
         let no_prompt = Prompt { text: String::new(), ids: Vec::new() };
-        Constraints::of_text(fields)?.apply(served, &no_prompt, &mut options)?;
-        let n_probs = fields.count("n_probs", 0, TOP_LOGPROBS)?.unwrap_or(0);
-        options.logprobs = (n_probs > 0).then_some(n_probs);
-        let prompts = prompts("prompt", fields.get("prompt"), served)?;
-        let max_tokens = sampling::max_tokens(fields, &["n_predict", "max_tokens"])?;
+        Constraints::of_text(&fields.part())?.apply(served, &no_prompt, &mut options)?;
+        let n_probs = fields.n_probs()?.filter(|n_probs| *n_probs > 0);
+        options.logprobs = n_probs.map(|n_probs| n_probs as usize);
+        let prompts = prompts::prompts("prompt", fields.prompt()?, served)?;
+        let max_tokens = fields.n_predict()?;
         let evaluate_only = max_tokens == Some(0);
         let text = |prompt: &Vec<u32>| {
             String::from_utf8_lossy(&served.tokenizer().decode(prompt, true)).into_owned()
         };
         let texts = prompts.iter().map(text).collect();
-        let n = read.n(served)?;
+        let n = sampling::n(&fields.part(), served)?;
         // To evaluate a prompt is to pick the token behind it, and not to tell.
         let job =
             read.job(served, prompts, options, n, max_tokens.map(|max| if max == 0 { 1 } else { max }))?;
         Ok(Self {
             job,
-            stream: fields.bool("stream")?.unwrap_or(false),
+            stream: fields.part::<Running>().stream()?.unwrap_or(false),
             evaluate_only,
-            return_tokens: fields.bool("return_tokens")?.unwrap_or(false),
-            probabilities: fields.bool("post_sampling_probs")?.unwrap_or(false),
-            timings_per_token: fields.bool("timings_per_token")?.unwrap_or(false),
-            response_fields: fields.texts("response_fields", 64, 128)?,
+            return_tokens: fields.return_tokens()?.unwrap_or(false),
+            probabilities: fields.post_sampling_probs()?.unwrap_or(false),
+            timings_per_token: fields.timings_per_token()?.unwrap_or(false),
+            response_fields: fields.response_fields()?.unwrap_or_default(),
             prompts: texts,
         })
     }

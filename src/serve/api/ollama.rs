@@ -10,24 +10,25 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, Read};
+use super::{Answer, OfModel, Read, Running};
 use crate::answer::TokenLogprob;
 use crate::app::{App, now};
 use crate::blocks::{Block, Change, Kind as Part, Reader};
-use crate::constraints::{Constraints, schema};
+use crate::constraints::{AnswerForm, Constraints, schema};
 use crate::details::Details;
 use crate::error::ApiError;
 use crate::family::Family;
-use crate::fields::Fields;
+use crate::fields::{Fields, Includes, request};
 use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
-use crate::messages::{self, ChatPrompt, Thinking};
+use crate::kinds::{Any, Array, Bool, Int, List, MOST, Object, Text};
+use crate::messages::{self, ChatPrompt, Continuation, MESSAGES, TemplateFields, Thinking};
 use crate::model::Served;
 use crate::prompts;
-use crate::sampling::{self, TOP_LOGPROBS};
-use crate::tool_config::ToolConfig;
+use crate::sampling::{self, Generation, TOP_LOGPROBS};
+use crate::tool_config::{ToolConfig, Tools};
 use sterna_engine::{GenerateOptions, PickedToken, Stats};
 use sterna_grammar::Source;
 use sterna_tokenizer::Special;
@@ -44,12 +45,13 @@ pub fn add(to: &mut Endpoints) {
     let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Models>();
     to.get(&["/api/tags"], tags, &operation("The models"));
     to.get(&["/api/ps"], ps, &operation("The models that are loaded"));
-    let operation = Operation::new("The model").body("ModelName").answer::<Shown>();
+    let operation = Operation::new("The model").body::<OllamaShowRequest>().answer::<Shown>();
     to.post(&["/api/show"], show, &operation);
-    let operation = Operation::new("A message of the assistant, as ollama has it").body("OllamaChatRequest");
+    let operation =
+        Operation::new("A message of the assistant, as ollama has it").body::<OllamaChatRequest>();
     let operation = operation.answer::<Line<ChatSays>>().lines::<Line<ChatSays>>();
     to.post(&["/api/chat"], chat, &operation);
-    let operation = Operation::new("Text behind a prompt, as ollama has it").body("OllamaGenerateRequest");
+    let operation = Operation::new("Text behind a prompt, as ollama has it").body::<OllamaGenerateRequest>();
     let operation = operation.answer::<Line<GenerateSays>>().lines::<Line<GenerateSays>>();
     to.post(&["/api/generate"], generate, &operation);
 
@@ -173,7 +175,7 @@ async fn ps(State(app): State<Arc<App>>) -> Answer {
 }
 
 async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let read = Read::of(&app, request).await?;
+    let read = Read::<OllamaShowRequest>::of(&app, request).await?;
     let served = &read.model.served;
     let hyper = served.engine.hyper();
     let of = |name: &str| format!("{}.{name}", hyper.architecture);
@@ -194,11 +196,78 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     }))
 }
 
-/// One of the two endpoints.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Chat,
-    Generate,
+request! {
+    /// A model that is to be shown.
+    struct OllamaShowRequest {
+        ..OfModel,
+    }
+}
+
+request! {
+    /// Fields of both of ollama's requests for text.
+    struct OllamaRequest {
+        ..TemplateFields,
+        ..AnswerForm,
+        logprobs: Bool,
+        top_logprobs: Int(0, TOP_LOGPROBS as i64),
+        options: Object<OllamaOptions>,
+        /// `json`, or a JSON schema.
+        format: Any as { "anyOf": [{ "enum": ["", "json"] }, { "type": "object" }] },
+        /// Refused if the model's template knows no thoughts.
+        think: Any as { "enum": [false, true, "low", "medium", "high", "max"] },
+        /// Without a text: 0 unloads the model, if it can be loaded again.
+        keep_alive: Any as { "type": ["string", "number"] },
+    }
+}
+
+request! {
+    /// Options of ollama's requests.
+    struct OllamaOptions {
+        ..Generation,
+        num_predict: Int(-2, MOST),
+    }
+}
+
+request! {
+    /// A conversation in ollama's words. Without messages the model is loaded, or unloaded.
+    struct OllamaChatRequest {
+        ..OfModel,
+        ..Running,
+        ..OllamaRequest,
+        ..Continuation,
+        ..Tools,
+        messages: List<OllamaMessage>(MESSAGES),
+    }
+}
+
+request! {
+    /// A message in ollama's words.
+    struct OllamaMessage {
+        ..messages::Message,
+        /// Only in what a tool answered, where the model is told that there are some.
+        images: Any as { "type": "array" },
+    }
+}
+
+request! {
+    /// A prompt in ollama's words. Without one the model is loaded, or unloaded.
+    struct OllamaGenerateRequest {
+        ..OfModel,
+        ..Running,
+        ..OllamaRequest,
+        prompt: Text,
+        system: Text,
+        /// The prompt is not a user's message, but what the model reads.
+        raw: Bool,
+        /// The tokens of an earlier answer, to go on behind.
+        context: Any as { "type": "array", "items": { "type": "integer", "minimum": 0 } },
+        /// Not supported.
+        suffix: Text as { "maxLength": 0 },
+        /// Not supported.
+        template: Text as { "maxLength": 0 },
+        /// Not supported.
+        images: Array(usize::MAX) as { "maxItems": 0 },
+    }
 }
 
 /// A parsed request.
@@ -215,46 +284,42 @@ struct ParsedRequest {
 type Turn = (Vec<u32>, ParserOptions);
 
 impl ParsedRequest {
-    fn of(kind: Kind, read: &Read, served: &Served) -> Result<Self, ApiError> {
-        let fields = &read.fields;
-        let stream = fields.bool("stream")?.unwrap_or(true);
-        let logprobs = fields.bool("logprobs")?.unwrap_or(false);
-        let top = fields.count("top_logprobs", 0, TOP_LOGPROBS)?.unwrap_or(0);
-        let options = fields.object("options")?.unwrap_or_default();
-        let mut generation = sampling::generation(&options, served)?;
+    fn of<S: Says>(read: &Read<S::Request>, served: &Served) -> Result<Self, ApiError> {
+        let fields = read.fields().part::<OllamaRequest>();
+        let stream = read.fields().part::<Running>().stream()?.unwrap_or(true);
+        let logprobs = fields.logprobs()?.unwrap_or(false);
+        let top = fields.top_logprobs()?.unwrap_or(0) as usize;
+        let options = fields.options()?.unwrap_or_default();
+        let mut generation = sampling::generation(&options.part(), served)?;
         generation.logprobs = logprobs.then_some(top);
-        let turn = match kind {
-            Kind::Chat => chat_prompt(read, served, &mut generation)?,
-            Kind::Generate => generate_prompt(read, served, &mut generation)?,
-        };
+        let turn = S::turn(read, served, &mut generation)?;
         let (prompt, reading) =
             turn.map_or_else(Default::default, |(prompt, reading)| (Some(prompt), reading));
-        let max_tokens = options.int("num_predict", -2..=i64::from(i32::MAX))?.map(|max| max.max(-1));
+        let max_tokens = options.num_predict()?.map(|max| max.max(-1));
         let job =
             prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
         // Without a prompt it is told how long to stay loaded: not at all, for one that can be loaded again.
-        let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.get("keep_alive"));
+        let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.keep_alive()?);
         Ok(Self { job, reading, unloads, stream, logprobs })
     }
 }
 
 /// The form of an answer: `"json"`, or a schema, of which what cannot be enforced is left out.
-fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
-    let source = match fields.get("format") {
-        None => return Ok(None),
-        Some(Value::String(text)) if text.is_empty() => return Ok(None),
-        Some(Value::String(text)) if text == "json" => Some(Source::JsonObject),
-        Some(value @ Value::Object(_)) => schema(value, false),
-        Some(_) => None,
+fn format(fields: &Fields<'_, OllamaRequest>) -> Result<Option<(String, Source)>, ApiError> {
+    let Some(value) = fields.format()? else { return Ok(None) };
+    let source = match value {
+        Value::String(text) if text.is_empty() => return Ok(None),
+        Value::String(text) if text == "json" => Some(Source::JsonObject),
+        Value::Object(_) => schema(value, false),
+        _ => None,
     };
-    let wrong =
-        || ApiError::field("format", "`json` or a JSON schema", fields.get("format").unwrap_or(&Value::Null));
+    let wrong = || ApiError::field("format", "`json` or a JSON schema", value);
     Ok(Some(("format".to_owned(), source.ok_or_else(wrong)?)))
 }
 
 /// The field `think`: true, false, or how much.
-fn thinking(fields: &Fields, served: &Served) -> Result<Thinking, ApiError> {
-    let thinking = match fields.get("think") {
+fn thinking(fields: &Fields<'_, OllamaRequest>, served: &Served) -> Result<Thinking, ApiError> {
+    let thinking = match fields.think()? {
         None => Thinking::default(),
         Some(Value::Bool(on)) => Thinking { on: Some(*on), effort: None },
         Some(Value::String(word)) if matches!(word.as_str(), "low" | "medium" | "high" | "max") => {
@@ -280,18 +345,18 @@ fn is_zero(time: Option<&Value>) -> bool {
 
 /// A conversation; `None` if nothing is said.
 fn chat_prompt(
-    read: &Read,
+    read: &Read<OllamaChatRequest>,
     served: &Served,
     generation: &mut GenerateOptions,
 ) -> Result<Option<Turn>, ApiError> {
-    let fields = &read.fields;
-    let list = fields.list("messages", messages::MESSAGES)?.unwrap_or_default();
-    let mut messages = Vec::with_capacity(list.len());
-    for (at, message) in list.iter().enumerate() {
-        let name = format!("messages[{at}]");
-        let mut said = messages::message(name.clone(), message)?;
-        if message.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
-            let images = format!("{name}.images");
+    let fields = read.fields();
+    let shared = fields.part::<OllamaRequest>();
+    let mut messages = Vec::new();
+    for message in fields.messages()?.unwrap_or_default().iter() {
+        let message = message?;
+        let mut said = messages::message(&message.part())?;
+        if message.images()?.and_then(Value::as_array).is_some_and(|images| !images.is_empty()) {
+            let images = message.path("images");
             if said.role != "tool" {
                 return Err(ApiError::unsupported(images));
             }
@@ -299,39 +364,41 @@ fn chat_prompt(
         }
         messages.push(said);
     }
-    let constraints =
-        Constraints::of_conversation(fields, format(fields)?, ToolConfig::ollama(fields)?, served)?;
-    let extras = messages::extras(fields, thinking(fields, served)?)?;
+    let (format, tool_config) = (format(&shared)?, ToolConfig::plain(&fields.part())?);
+    let constraints = Constraints::of_conversation(&shared.part(), format, tool_config, served)?;
+    let extras = messages::extras(&shared.part(), thinking(&shared, served)?)?;
     if messages.is_empty() {
         return Ok(None);
     }
-    let chat = messages::going_on(fields, messages, extras)?;
+    let chat = messages::going_on(&fields.part(), messages, extras)?;
     read.turn(served, chat, &constraints, generation).map(Some)
 }
 
 /// A prompt: raw, or as a user's message if the model has a template of its own.
 fn generate_prompt(
-    read: &Read,
+    read: &Read<OllamaGenerateRequest>,
     served: &Served,
     generation: &mut GenerateOptions,
 ) -> Result<Option<Turn>, ApiError> {
-    let fields = &read.fields;
-    for name in ["suffix", "template"] {
-        if fields.text(name)?.is_some_and(|text| !text.is_empty()) {
+    let fields = read.fields();
+    let shared = fields.part::<OllamaRequest>();
+    for (name, text) in [("suffix", fields.suffix()), ("template", fields.template())] {
+        if text?.is_some_and(|text| !text.is_empty()) {
             return Err(ApiError::unsupported(name));
         }
     }
-    if fields.list("images", usize::MAX)?.is_some_and(|images| !images.is_empty()) {
+    if fields.images()?.is_some_and(|images| !images.is_empty()) {
         return Err(ApiError::unsupported("images"));
     }
-    let text = fields.text("prompt")?.unwrap_or_default();
-    let context = prompts::tokens("context", fields.get("context"), served)?;
-    let thinking = thinking(fields, served)?;
-    let constraints = Constraints::of_conversation(fields, format(fields)?, ToolConfig::default(), served)?;
+    let text = fields.prompt()?.unwrap_or_default();
+    let context = prompts::tokens("context", fields.context()?, served)?;
+    let thinking = thinking(&shared, served)?;
+    let (format, tool_config) = (format(&shared)?, ToolConfig::default());
+    let constraints = Constraints::of_conversation(&shared.part(), format, tool_config, served)?;
     if text.is_empty() && context.is_empty() {
         return Ok(None);
     }
-    let raw = fields.bool("raw")?.unwrap_or(false) || !served.chats();
+    let raw = fields.raw()?.unwrap_or(false) || !served.chats();
     let tokenizer = served.tokenizer();
     if raw {
         let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
@@ -340,11 +407,11 @@ fn generate_prompt(
         // A client that writes the prompt reads the text as it comes.
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }
-    let system = fields.text("system")?.filter(|system| !system.is_empty());
+    let system = fields.system()?.filter(|system| !system.is_empty());
     let mut messages: Vec<chat::Message> =
         system.map(|system| chat::Message::new("system", system)).into_iter().collect();
     messages.push(chat::Message::new("user", text));
-    let extras = messages::extras(fields, thinking)?;
+    let extras = messages::extras(&shared.part(), thinking)?;
     let chat = ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras };
     let (mut ids, reading) = read.turn(served, chat, &constraints, generation)?;
     // A text begins once.
@@ -363,9 +430,9 @@ async fn generate(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn respond<S: Says>(app: &Arc<App>, request: Request) -> Answer {
-    let read = Read::of(app, request).await?;
+    let read = Read::<S::Request>::of(app, request).await?;
     let (model, at) = (Arc::clone(&read.model), read.at);
-    let parsed = read.work(move |read, served| ParsedRequest::of(S::KIND, read, served)).await?;
+    let parsed = read.work(ParsedRequest::of::<S>).await?;
     let reader = Reader::new(parsed.reading.clone());
     let mut lines = Lines { model, parsed, reader, tokens: Vec::new(), form: PhantomData::<S> };
     let Some(job) = lines.parsed.job.clone() else {
@@ -437,7 +504,17 @@ struct Counts {
 
 /// The form of what is said in a line.
 trait Says: Serialize + JsonSchema + From<Message> + Send + 'static {
-    const KIND: Kind;
+    /// Its request.
+    type Request: Includes<OllamaRequest> + Includes<OfModel> + Includes<Running> + 'static;
+    /// The last line has all tokens.
+    const HAS_CONTEXT: bool;
+
+    /// The prompt of a request, if it has one.
+    fn turn(
+        read: &Read<Self::Request>,
+        served: &Served,
+        generation: &mut GenerateOptions,
+    ) -> Result<Option<Turn>, ApiError>;
 }
 
 /// Text as `/api/chat` has it.
@@ -457,11 +534,29 @@ struct GenerateSays {
 }
 
 impl Says for ChatSays {
-    const KIND: Kind = Kind::Chat;
+    type Request = OllamaChatRequest;
+    const HAS_CONTEXT: bool = false;
+
+    fn turn(
+        read: &Read<OllamaChatRequest>,
+        served: &Served,
+        generation: &mut GenerateOptions,
+    ) -> Result<Option<Turn>, ApiError> {
+        chat_prompt(read, served, generation)
+    }
 }
 
 impl Says for GenerateSays {
-    const KIND: Kind = Kind::Generate;
+    type Request = OllamaGenerateRequest;
+    const HAS_CONTEXT: bool = true;
+
+    fn turn(
+        read: &Read<OllamaGenerateRequest>,
+        served: &Served,
+        generation: &mut GenerateOptions,
+    ) -> Result<Option<Turn>, ApiError> {
+        generate_prompt(read, served, generation)
+    }
 }
 
 impl From<Message> for ChatSays {
@@ -558,7 +653,7 @@ impl<S: Says> Lines<S> {
                 eval_count: generated_tokens,
                 eval_duration: ns(generate_time),
             }),
-            context: (S::KIND == Kind::Generate).then(|| context.collect()),
+            context: S::HAS_CONTEXT.then(|| context.collect()),
             ..self.line(said)
         }
     }

@@ -13,9 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::app::App;
 use crate::family::Family;
-
-/// Schemas of requests, which are read field by field.
-const REQUESTS: &str = include_str!("requests.json");
+use crate::fields::{Fields, Request};
 
 /// Statuses of errors, and what each means.
 const ERRORS: &[(u16, &str)] = &[
@@ -37,7 +35,7 @@ type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub struct Operation {
     summary: &'static str,
     /// Schema of the request, and whether there must be one.
-    body: Option<(Value, bool)>,
+    body: Option<(SchemaOf, bool)>,
     parameters: Vec<Value>,
     /// Media type of the answer, and its schema.
     answer: Option<(&'static str, SchemaOf)>,
@@ -61,10 +59,10 @@ impl Operation {
         }
     }
 
-    /// Reads a body, which has the schema of that name in `requests.json`.
-    pub fn body(self, name: &str) -> Self {
-        let body = Some((json!({ "$ref": format!("#/components/schemas/{name}") }), true));
-        Self { body, ..self }.fails(&[400, 404, 408, 413, 500, 503])
+    /// Reads a body of the kind `R`.
+    pub fn body<R: Request>(self) -> Self {
+        let body: SchemaOf = |schemas| schemas.subschema_for::<Fields<'static, R>>();
+        Self { body: Some((body, true)), ..self }.fails(&[400, 404, 408, 413, 500, 503])
     }
 
     /// The body may be left out.
@@ -141,8 +139,8 @@ impl Operation {
             responses.insert(status.to_string(), json!({ "$ref": response }));
         }
         let mut described = json!({ "summary": self.summary });
-        if let Some((schema, required)) = &self.body {
-            let content = json!({ "application/json": { "schema": schema } });
+        if let Some((schema, required)) = self.body {
+            let content = json!({ "application/json": { "schema": schema(schemas) } });
             described["requestBody"] = json!({ "required": required, "content": content });
         }
         if !self.parameters.is_empty() {
@@ -239,9 +237,6 @@ impl Endpoints {
                 responses.insert(response_name(family, *status), response);
             }
         }
-        let mut schemas: Map<String, Value> =
-            serde_json::from_str(REQUESTS).expect("requests.json is an object of schemas");
-        schemas.extend(self.schemas.take_definitions(true));
         json!({
             "openapi": "3.1.0",
             "info": {
@@ -252,7 +247,7 @@ impl Endpoints {
             },
             "paths": self.paths,
             "components": {
-                "schemas": schemas,
+                "schemas": self.schemas.take_definitions(true),
                 "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
                 "responses": responses,
             },

@@ -12,10 +12,12 @@ use super::openapi::{Endpoints, Operation};
 use super::{Answer, model_of_query, query};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::body::fields;
+use crate::fields::{Fields, request};
+use crate::http::body::object;
 use crate::http::guard::Client;
 use crate::http::json::json;
 use crate::job::Command;
+use crate::kinds::Text;
 use crate::slots::{Action, Done, SlotError, SlotOrder, is_plain_name};
 use sterna_engine::{Error, StateError};
 
@@ -25,11 +27,21 @@ pub fn add(to: &mut Endpoints) {
         .parameter(json!({ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }))
         .parameter(json!({ "name": "action", "in": "query", "required": true, "schema": actions }))
         .of_model()
-        .body("SlotFile")
+        .body::<SlotFile>()
         .optional_body()
         .answer::<SlotAnswer>()
         .fails(&[501]);
     to.post(&["/slots/{id}"], act, &operation);
+}
+
+/// What the name of a file may be.
+const WANT: &str = "1 to 64 letters, digits, `.`, `_` and `-`, of which the first is no `.`";
+
+request! {
+    /// The file of a slot that is saved or restored.
+    struct SlotFile {
+        filename: Text as { "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$" },
+    }
 }
 
 async fn act(
@@ -52,11 +64,11 @@ async fn act(
             let Some(folder) = &app.options.slot_folder else {
                 return Err(ApiError::not_here("this server was started without a folder for slot files"));
             };
-            let fields = fields(&app.options, request).await?;
-            let want = "1 to 64 letters, digits, `.`, `_` and `-`, of which the first is no `.`";
-            let file = fields.text("filename")?.ok_or_else(|| ApiError::missing("filename", want))?;
+            let body = object(&app.options, request).await?;
+            let file = Fields::<SlotFile>::of(&body).filename()?;
+            let file = file.ok_or_else(|| ApiError::missing("filename", WANT))?;
             if !is_plain_name(file) {
-                return Err(ApiError::field("filename", want, &file.into()));
+                return Err(ApiError::field("filename", WANT, &file.into()));
             }
             // What a key saves is its own. Without keys all clients are one.
             let path = folder.join(&*client).join(file).into_boxed_path();

@@ -8,21 +8,51 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, Read};
+use super::{Answer, ChatInput, OfModel, Read, Talk};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::fields::int;
+use crate::fields::{Kind, missing, request};
 use crate::http::json::json;
-use crate::messages;
+use crate::kinds::{Any, Array, Bool, List, Text, int};
+use crate::messages::{self, ChatFields, MESSAGES, Message};
 use sterna_tokenizer::Special;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("Tokens of a text").body("TokenizeRequest").answer::<Tokenized>();
+    let operation = Operation::new("Tokens of a text").body::<TokenizeRequest>().answer::<Tokenized>();
     to.post(&["/tokenize"], tokenize, &operation);
-    let operation = Operation::new("Text of tokens").body("DetokenizeRequest").answer::<Detokenized>();
+    let operation = Operation::new("Text of tokens").body::<DetokenizeRequest>().answer::<Detokenized>();
     to.post(&["/detokenize"], detokenize, &operation);
-    let operation = Operation::new("A conversation as the model reads it").body("Talk").answer::<Template>();
+    let operation =
+        Operation::new("A conversation as the model reads it").body::<Talk>().answer::<Template>();
     to.post(&["/apply-template"], apply_template, &operation);
+}
+
+request! {
+    /// llama-server's form with `content`, vLLM's with `prompt` or `messages`.
+    struct TokenizeRequest {
+        ..OfModel,
+        ..ChatFields,
+        content: Text,
+        prompt: Text,
+        messages: List<Message>(MESSAGES),
+        /// Of `content`.
+        add_special: Bool,
+        /// Of `prompt`.
+        add_special_tokens: Bool,
+        parse_special: Bool,
+        with_pieces: Bool,
+    }
+}
+
+request! {
+    /// Tokens, of which the text is wanted.
+    struct DetokenizeRequest {
+        ..OfModel,
+        /// At most 16 times as many as the context has positions.
+        tokens: Any as {
+            "type": "array", "items": { "type": "integer", "minimum": 0 },
+        } or missing("a list of tokens"),
+    }
 }
 
 /// Tokens of a text.
@@ -76,34 +106,31 @@ struct Template {
 
 /// llama-server's form (`content`), and vLLM's (`prompt` or `messages`).
 async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let answer = Read::of(&app, request).await?.work(|read, served| {
-        let (fields, tokenizer) = (&read.fields, served.tokenizer());
-        let vllm = fields.first(&["prompt", "messages"]);
-        let ids = match vllm {
-            Some("messages") => messages::chat_prompt_with_tools(fields, served)?.prompt(served)?.ids,
-            other => {
-                let name = other.unwrap_or("content");
-                let Some(text) = fields.text(name)? else {
-                    return Err(ApiError::missing(name, "a text"));
-                };
-                let add_special = match other {
-                    Some(_) => fields.bool("add_special_tokens")?.unwrap_or(true),
-                    None => fields.bool("add_special")?.unwrap_or(false),
-                };
-                let special = match fields.bool("parse_special")?.unwrap_or(true) {
-                    true => Special::Parse,
-                    false => Special::AsText,
-                };
-                tokenizer.encode(text, special, add_special)
-            }
+    let answer = Read::<TokenizeRequest>::of(&app, request).await?.work(|read, served| {
+        let (fields, tokenizer) = (read.fields(), served.tokenizer());
+        let encode = |text: &str, add_special: bool| {
+            let special = match fields.parse_special()?.unwrap_or(true) {
+                true => Special::Parse,
+                false => Special::AsText,
+            };
+            Ok(tokenizer.encode(text, special, add_special))
+        };
+        let (is_vllm, ids) = if let Some(text) = fields.prompt()? {
+            (true, encode(text, fields.add_special_tokens()?.unwrap_or(true))?)
+        } else if let Some(messages) = fields.messages()? {
+            let chat = messages::chat_prompt_with_tools(&messages, &fields.part(), served)?;
+            (true, chat.prompt(served)?.ids)
+        } else {
+            let text = fields.content()?.ok_or_else(|| ApiError::missing("content", "a text"))?;
+            (false, encode(text, fields.add_special()?.unwrap_or(false))?)
         };
         let piece = |id: &u32| match std::str::from_utf8(tokenizer.token_bytes(*id)) {
             Ok(text) => Piece::Text(text.to_owned()),
             Err(_) => Piece::Bytes(tokenizer.token_bytes(*id).to_vec()),
         };
-        let count = vllm.map(|_| ids.len());
-        let max_model_len = vllm.map(|_| served.n_ctx());
-        let tokens = match fields.bool("with_pieces")?.unwrap_or(false) {
+        let count = is_vllm.then_some(ids.len());
+        let max_model_len = is_vllm.then(|| served.n_ctx());
+        let tokens = match fields.with_pieces()?.unwrap_or(false) {
             true => {
                 Tokens::WithPieces(ids.iter().map(|id| TokenPiece { id: *id, piece: piece(id) }).collect())
             }
@@ -115,11 +142,9 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let answer = Read::of(&app, request).await?.work(|read, served| {
+    let answer = Read::<DetokenizeRequest>::of(&app, request).await?.work(|read, served| {
         let most = 16 * served.n_ctx().max(4096);
-        let Some(list) = read.fields.list("tokens", most)? else {
-            return Err(ApiError::missing("tokens", "a list of tokens"));
-        };
+        let list = Array::new(most).read("tokens".to_owned(), read.fields().tokens()?)?;
         let n_vocab = served.tokenizer().n_vocab();
         let id = |value: &Value| {
             let id = int(value).and_then(|id| u32::try_from(id).ok()).filter(|id| (*id as usize) < n_vocab);
@@ -133,8 +158,10 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let answer = Read::of(&app, request).await?.work(|read, served| {
-        let prompt = messages::chat_prompt_with_tools(&read.fields, served)?.prompt(served)?;
+    let answer = Read::<Talk>::of(&app, request).await?.work(|read, served| {
+        let fields = read.fields().part::<ChatInput>();
+        let chat = messages::chat_prompt_with_tools(&fields.messages()?, &fields.part(), served)?;
+        let prompt = chat.prompt(served)?;
         Ok(Template { prompt: prompt.text })
     });
     Ok(json(&answer.await?))

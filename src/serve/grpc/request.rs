@@ -14,7 +14,7 @@ use vllm_proto::{
 
 use super::kv_transfer::{self, Source, Transfer, Wanted};
 use sterna_serve::companion::{
-    ApiError, App, Client, Constraints, Fields, Job, Served, TOP_LOGPROBS, generation, salt,
+    ApiError, App, Client, Constraints, Fields, Job, Served, TOP_LOGPROBS, generation, n, salt,
 };
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::Prompt as NoPrompt;
@@ -55,9 +55,9 @@ impl ParsedRequest {
         let prompt = prompt(request.prompt.take(), served)?;
         let max_tokens = request.stopping.as_ref().map_or(0, |stopping| stopping.max_new_tokens);
         let fields = fields(&request, &shows)?;
-        let mut options = generation(&fields, served)?;
+        let mut options = generation(&Fields::of(&fields), served)?;
         let no_prompt = NoPrompt { text: String::new(), ids: Vec::new() };
-        Constraints::of_text(&fields)?.apply(served, &no_prompt, &mut options)?;
+        Constraints::of_text(&Fields::of(&fields))?.apply(served, &no_prompt, &mut options)?;
         options.sampler.seed.get_or_insert_with(|| app.seed());
         options.max_tokens = match max_tokens {
             0 => app.options.max_tokens,
@@ -65,7 +65,7 @@ impl ParsedRequest {
         };
         options.logprobs = shows.output_logprobs.then(|| top(&shows.output_candidates)).transpose()?;
         let score_prompt = shows.prompt_logprobs.then(|| top(&shows.prompt_candidates)).transpose()?;
-        let n = fields.count("n", 1, served.n_slots())?.unwrap_or(1);
+        let n = n(&Fields::of(&fields), served)?;
         let KvCacheParameters { bypass_prefix_cache, cache_salt, kv_transfer_params, .. } = kv;
         let cache_prompt = app.options.cache_prompt && !bypass_prefix_cache;
         let wanted = kv_transfer::wanted(kv_transfer_params.as_ref())?;
@@ -160,7 +160,7 @@ fn top(candidates: &Option<CandidateTokens>) -> Result<usize, ApiError> {
 
 /// The fields that HTTP has as well, by vLLM's names for them there. Zero and nothing are absent, as older
 /// clients mean them, where only nothing makes sense.
-fn fields(request: &GenerateRequest, shows: &ResponseOptions) -> Result<Fields, ApiError> {
+fn fields(request: &GenerateRequest, shows: &ResponseOptions) -> Result<Map<String, Value>, ApiError> {
     let mut map = Map::new();
     let mut set = |name: &str, value: Value| drop(map.insert(name.to_owned(), value));
     let number = |name: &'static str, value: f32| match value.is_finite() {
@@ -240,5 +240,5 @@ fn fields(request: &GenerateRequest, shows: &ResponseOptions) -> Result<Fields, 
     if let Some(skip) = shows.skip_special_tokens {
         set("skip_special_tokens", skip.into());
     }
-    Fields::of(Value::Object(map))
+    Ok(map)
 }

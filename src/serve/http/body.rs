@@ -6,17 +6,19 @@ use std::pin::Pin;
 
 use axum::body::{Body, HttpBody};
 use axum::http::header::CONTENT_LENGTH;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::fields::Fields;
 use crate::options::ServeOptions;
 
-/// The fields of a request.
+/// The object that a request is.
 ///
 /// # Errors
 /// 400 for what is no JSON object, 408 for a body that does not come, 413 for one that is too large.
-pub async fn fields(options: &ServeOptions, request: hyper::Request<Body>) -> Result<Fields, ApiError> {
+pub async fn object(
+    options: &ServeOptions,
+    request: hyper::Request<Body>,
+) -> Result<Map<String, Value>, ApiError> {
     let bytes = match tokio::time::timeout(options.body_time, read(options.max_body_bytes, request)).await {
         Ok(bytes) => bytes?,
         Err(_) => return Err(ApiError::too_slow()),
@@ -28,7 +30,15 @@ pub async fn fields(options: &ServeOptions, request: hyper::Request<Body>) -> Re
     }
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|err| ApiError::bad(format!("the body of the request is not JSON: {err}")))?;
-    Fields::of(value)
+    let kind = match value {
+        Value::Object(map) => return Ok(map),
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+    };
+    Err(ApiError::bad(format!("the request must be a JSON object, not {kind}")))
 }
 
 async fn read(limit: usize, request: hyper::Request<Body>) -> Result<Vec<u8>, ApiError> {

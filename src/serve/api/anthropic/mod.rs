@@ -11,25 +11,51 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, Read};
+use super::{Answer, OfModel, Read, Running};
 use crate::app::App;
 use crate::blocks::{Block, Change, Kind, Reader};
 use crate::error::ApiError;
 use crate::family::Family;
+use crate::fields::{missing, request};
 use crate::http::json::json;
 use crate::http::stream::{Encoder, Framing, Out, answer, fold};
 use crate::instance::Instance;
 use crate::job::{Job, Update};
+use crate::kinds::{Array, Int, MOST, Texts};
 use crate::model::Served;
-use crate::sampling::{self, STOPS};
+use crate::sampling::{self, Generation, STOPS};
+use request::MessagesInput;
 use sterna_engine::{GenerateOptions, Stats};
 use sterna_tools::ParserOptions;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("A message of the assistant, as Anthropic has it").body("MessagesRequest");
+    let operation =
+        Operation::new("A message of the assistant, as Anthropic has it").body::<MessagesRequest>();
     to.post(&["/v1/messages"], messages, &operation.answer::<Message>().events::<MessagesEvent>());
-    let operation = Operation::new("How many tokens a conversation has").body("CountRequest");
+    let operation = Operation::new("How many tokens a conversation has").body::<CountRequest>();
     to.post(&["/v1/messages/count_tokens"], count_tokens, &operation.answer::<TokenCount>());
+}
+
+request! {
+    /// A conversation in Anthropic's words, to go on with.
+    struct MessagesRequest {
+        ..OfModel,
+        ..MessagesInput,
+        ..Generation,
+        ..Running,
+        max_tokens: Int(1, MOST) or missing("a whole number"),
+        stop_sequences: Texts(STOPS.0, STOPS.1),
+        /// Not supported.
+        mcp_servers: Array(usize::MAX) as { "maxItems": 0 },
+    }
+}
+
+request! {
+    /// A conversation in Anthropic's words.
+    struct CountRequest {
+        ..OfModel,
+        ..MessagesInput,
+    }
 }
 
 /// A parsed request.
@@ -40,24 +66,22 @@ struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
-        let fields = &read.fields;
-        let Some(max_tokens) = fields.int("max_tokens", 1..=i64::from(i32::MAX))? else {
-            return Err(ApiError::missing("max_tokens", "a whole number"));
-        };
-        if fields.list("mcp_servers", usize::MAX)?.is_some_and(|servers| !servers.is_empty()) {
+    fn of(read: &Read<MessagesRequest>, served: &Served) -> Result<Self, ApiError> {
+        let fields = read.fields();
+        let max_tokens = fields.max_tokens()?;
+        if fields.mcp_servers()?.is_some_and(|servers| !servers.is_empty()) {
             return Err(ApiError::unsupported("mcp_servers"));
         }
-        let (chat, constraints) = request::read(fields, served)?;
+        let (chat, constraints) = request::read(&fields.part(), served)?;
         let mut options = GenerateOptions {
-            stop: fields.texts("stop_sequences", STOPS.0, STOPS.1)?,
-            ..sampling::generation(fields, served)?
+            stop: fields.stop_sequences()?.unwrap_or_default(),
+            ..sampling::generation(&fields.part(), served)?
         };
         let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
         Ok(Self {
             job: read.job(served, vec![prompt], options, 1, Some(max_tokens))?,
             reading,
-            stream: fields.bool("stream")?.unwrap_or(false),
+            stream: fields.part::<Running>().stream()?.unwrap_or(false),
         })
     }
 }
@@ -69,8 +93,8 @@ struct TokenCount {
 }
 
 async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let count = Read::of(&app, request).await?.work(|read, served| {
-        let (chat, constraints) = request::read(&read.fields, served)?;
+    let count = Read::<CountRequest>::of(&app, request).await?.work(|read, served| {
+        let (chat, constraints) = request::read(&read.fields().part(), served)?;
         Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
     });
     Ok(json(&TokenCount { input_tokens: count.await? }))

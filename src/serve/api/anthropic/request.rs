@@ -4,79 +4,211 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use crate::constraints::{Constraints, schema};
+use crate::constraints::{AnswerForm, Constraints, schema_at};
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::messages::{self, ChatPrompt, Thinking};
+use crate::fields::{Fields, Kind, missing, request};
+use crate::kinds::{Any, Bool, Dict, Entries, Int, List, MOST, Object, Text, TextOr, Word};
+use crate::messages::{self, ChatPrompt, ContentPart, Continuation, MESSAGES, TemplateFields, Thinking};
 use crate::model::Served;
-use crate::tool_config::ToolConfig;
+use crate::tool_config::{MessagesTools, ToolConfig};
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{Message, ToolCall};
 
 /// Most blocks of a message.
 const BLOCKS: usize = 1024;
 
+request! {
+    /// A conversation in Anthropic's words.
+    pub struct MessagesInput {
+        ..MessagesTools,
+        ..Continuation,
+        ..TemplateFields,
+        ..AnswerForm,
+        messages: List<Turn>(MESSAGES) as { "minItems": 1 } or missing("a list of messages"),
+        system: TextOr<ContentPart>(0),
+        thinking: Object<ThinkingConfig>,
+        output_config: Object<OutputConfig>,
+        /// In place of the format of `output_config`.
+        output_format: Object<OutputFormat>,
+    }
+}
+
+request! {
+    /// A message of Anthropic's kind.
+    pub struct Turn {
+        role: Word<&'static str>(&[
+            ("user", "user"), ("assistant", "assistant"), ("system", "system")
+        ]) or missing("user or assistant"),
+        content: TextOr<TurnBlock>(0) or missing("a text or a list of blocks"),
+    }
+}
+
+request! {
+    /// A block of a message of Anthropic's kind.
+    pub enum TurnBlock {
+        TextBlock,
+        DocumentBlock,
+        ThinkingBlock,
+        RedactedBlock,
+        CallBlock,
+        ResultBlock,
+    }
+}
+
+request! {
+    /// A text.
+    pub struct TextBlock of { "enum": ["text", null] } {
+        text: Text or missing("a text"),
+    }
+}
+
+request! {
+    /// A document, of the user.
+    pub struct DocumentBlock of { "const": "document" } {
+        source: Object<DocumentSource> or missing("the text of the document"),
+        title: Text,
+        /// What is said of it.
+        context: Text,
+    }
+}
+
+request! {
+    /// Where the text of a document stands.
+    pub enum DocumentSource {
+        TextSource,
+        ContentSource,
+    }
+}
+
+request! {
+    /// A text.
+    pub struct TextSource of { "const": "text" } {
+        data: Text or missing("a text"),
+    }
+}
+
+request! {
+    /// Parts.
+    pub struct ContentSource of { "const": "content" } {
+        content: TextOr<ContentPart>(0),
+    }
+}
+
+request! {
+    /// Thoughts of the assistant.
+    pub struct ThinkingBlock of { "const": "thinking" } {
+        thinking: Text or missing("a text"),
+    }
+}
+
+request! {
+    /// Thoughts that the assistant alone can read.
+    pub struct RedactedBlock of { "const": "redacted_thinking" } {}
+}
+
+request! {
+    /// A call of the assistant.
+    pub struct CallBlock of { "const": "tool_use" } {
+        id: Text or missing("a text"),
+        name: Text or missing("a text"),
+        input: Dict,
+    }
+}
+
+request! {
+    /// What a tool answered.
+    pub struct ResultBlock of { "const": "tool_result" } {
+        tool_use_id: Text or missing("a text"),
+        /// A text, or parts: the model is only told that there are images and files.
+        content: Any as { "type": ["string", "array"] },
+        is_error: Bool,
+    }
+}
+
+request! {
+    /// Whether the model thinks. How many tokens its thoughts may have is a wish that nothing enforces.
+    pub struct ThinkingConfig {
+        r#type: Word<bool>(THINKING) or no_thinking,
+        budget_tokens: Int(1, MOST),
+    }
+}
+
+request! {
+    /// Effort and format of an answer.
+    pub struct OutputConfig {
+        effort: Text,
+        format: Object<OutputFormat>,
+    }
+}
+
+request! {
+    /// A schema of the answer.
+    pub struct OutputFormat {
+        r#type: Text as { "const": "json_schema" } or no_format,
+        schema: Any as { "type": ["object", "boolean", "string"] } or missing("a JSON schema"),
+    }
+}
+
+/// Types of [`ThinkingConfig`], and whether the model thinks by each.
+const THINKING: &[(&str, bool)] = &[("enabled", true), ("adaptive", true), ("disabled", false)];
+
+fn no_thinking(path: String) -> ApiError {
+    ApiError::field(path, &Word::new(THINKING).want(), &Value::Null)
+}
+
+fn no_format(path: String) -> ApiError {
+    ApiError::field(path, "`json_schema`", &Value::Null)
+}
+
 /// The conversation, and the form of the answer.
-pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints), ApiError> {
-    let constraints =
-        Constraints::of_conversation(fields, format(fields)?, ToolConfig::messages(fields)?, served)?;
-    let list = messages::list(fields)?;
+pub fn read(
+    fields: &Fields<'_, MessagesInput>,
+    served: &Served,
+) -> Result<(ChatPrompt, Constraints), ApiError> {
+    let (format, tool_config) = (format(fields)?, ToolConfig::messages(&fields.part())?);
+    let constraints = Constraints::of_conversation(&fields.part(), format, tool_config, served)?;
+    let list = fields.messages()?;
+    let list = messages::at_least_one(&list)?;
     let mut said = Conversation::default();
-    let system = messages::content("system", fields.get("system"))?;
+    let system = messages::content("system", fields.system()?)?;
     let system = without_billing(&system);
     if !system.is_empty() {
         said.messages.push(Message::new("system", system));
     }
-    for (at, message) in list.iter().enumerate() {
-        said.add(&Fields::inside(format!("messages[{at}]"), message)?)?;
+    for message in list.iter() {
+        said.add(&message?)?;
     }
-    let extras = messages::extras(fields, thinking(fields)?)?;
-    Ok((messages::going_on(fields, said.messages, extras)?, constraints))
+    let extras = messages::extras(&fields.part(), thinking(fields)?)?;
+    Ok((messages::going_on(&fields.part(), said.messages, extras)?, constraints))
 }
 
-/// Thoughts are off unless they are asked for. How many tokens they may have is a wish that nothing enforces.
-fn thinking(fields: &Fields) -> Result<Thinking, ApiError> {
-    let on = match fields.object("thinking")? {
+/// Thoughts are off unless they are asked for.
+fn thinking(fields: &Fields<'_, MessagesInput>) -> Result<Thinking, ApiError> {
+    let on = match fields.thinking()? {
         None => false,
         Some(thinking) => {
-            thinking.int("budget_tokens", 1..=i64::from(i32::MAX))?;
-            match thinking.text("type")? {
-                Some("enabled" | "adaptive") => true,
-                Some("disabled") => false,
-                other => {
-                    let want = "one of enabled, adaptive, disabled";
-                    return Err(ApiError::field(thinking.path("type"), want, &other.into()));
-                }
-            }
+            thinking.budget_tokens()?;
+            thinking.r#type()?
         }
     };
-    let effort = match fields.object("output_config")? {
-        Some(config) => config.text("effort")?.map(str::to_owned),
-        None => None,
-    };
-    Ok(Thinking { on: Some(on), effort })
+    let config = fields.output_config()?.unwrap_or_default();
+    Ok(Thinking { on: Some(on), effort: config.effort()?.map(str::to_owned) })
 }
 
 /// The format of the answer: that of `output_config`, or where it stood before.
-fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
-    let config = fields.object("output_config")?.unwrap_or_default();
-    let format = match config.object("format")? {
+fn format(fields: &Fields<'_, MessagesInput>) -> Result<Option<(String, Source)>, ApiError> {
+    let config = fields.output_config()?.unwrap_or_default();
+    let format = match config.format()? {
         Some(format) => Some(format),
-        None => fields.object("output_format")?,
+        None => fields.output_format()?,
     };
     let Some(format) = format else { return Ok(None) };
-    let kind = format.text("type")?;
-    if kind != Some("json_schema") {
+    let kind = format.r#type()?;
+    if kind != "json_schema" {
         return Err(ApiError::field(format.path("type"), "`json_schema`", &kind.into()));
     }
     let name = format.path("schema");
-    match format.get("schema") {
-        None => Err(ApiError::missing(&name, "a JSON schema")),
-        Some(value) => match schema(value, true) {
-            Some(source) => Ok(Some((name, source))),
-            None => Err(ApiError::field(name, "a JSON schema", value)),
-        },
-    }
+    Ok(Some((name.clone(), schema_at(name, format.schema()?, true)?)))
 }
 
 /// Messages as templates know them: answers of tools have a turn of their own.
@@ -88,52 +220,40 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn add(&mut self, fields: &Fields) -> Result<(), ApiError> {
-        let role = match fields.text("role")? {
-            Some(role @ ("user" | "assistant" | "system")) => role,
-            Some(other) => {
-                let want = "one of user, assistant, system";
-                return Err(ApiError::field(fields.path("role"), want, &other.into()));
-            }
-            None => return Err(ApiError::missing(&fields.path("role"), "user or assistant")),
-        };
-        match fields.get("content") {
-            None => return Err(ApiError::missing(&fields.path("content"), "a text or a list of blocks")),
-            Some(Value::String(text)) => self.say(Message::new(role, text.as_str())),
-            Some(_) => self.blocks(role, fields)?,
+    fn add(&mut self, fields: &Fields<'_, Turn>) -> Result<(), ApiError> {
+        let role = fields.role()?;
+        match fields.content()? {
+            Value::String(text) => self.say(Message::new(role, text.as_str())),
+            blocks => self.blocks(role, &List::new(BLOCKS).read(fields.path("content"), blocks)?)?,
         }
         Ok(())
     }
 
-    fn blocks(&mut self, role: &str, fields: &Fields) -> Result<(), ApiError> {
-        let blocks = fields.list("content", BLOCKS)?.unwrap_or_default();
+    fn blocks(&mut self, role: &str, blocks: &Entries<'_, TurnBlock>) -> Result<(), ApiError> {
         let (mut texts, mut thoughts) = (Vec::new(), Vec::new());
         let (mut calls, mut n_answers) = (Vec::new(), 0);
-        for (at, block) in blocks.iter().enumerate() {
-            let block = Fields::inside(fields.path(&format!("content[{at}]")), block)?;
-            let text = |name: &str| match block.text(name)? {
-                Some(text) => Ok(text.to_owned()),
-                None => Err(ApiError::missing(&block.path(name), "a text")),
-            };
-            match (block.text("type")?.unwrap_or("text"), role) {
-                ("text", _) => texts.push(text("text")?),
-                ("document", "user") => texts.push(document(&block)?),
-                ("thinking", "assistant") => thoughts.push(text("thinking")?),
+        for block in blocks.iter() {
+            let block = block?;
+            match (block.r#type()?.unwrap_or("text"), role) {
+                ("text", _) => texts.push(block.part::<TextBlock>().text()?.to_owned()),
+                ("document", "user") => texts.push(document(&block.part())?),
+                ("thinking", "assistant") => thoughts.push(block.part::<ThinkingBlock>().thinking()?),
                 // What it says is for the one who wrote it alone.
                 ("redacted_thinking", "assistant") => {}
                 ("tool_use", "assistant") => {
-                    let arguments = block.object("input")?.and(block.get("input"));
+                    let block = block.part::<CallBlock>();
+                    let arguments = block.input()?.cloned().unwrap_or_default();
                     let call = ToolCall {
-                        id: Some(text("id")?),
-                        name: text("name")?,
-                        arguments: arguments.map_or_else(|| "{}".to_owned(), Value::to_string),
+                        id: Some(block.id()?.to_owned()),
+                        name: block.name()?.to_owned(),
+                        arguments: Value::Object(arguments).to_string(),
                     };
                     self.names.extend(call.id.clone().map(|id| (id, call.name.clone())));
                     calls.push(call);
                 }
                 ("tool_result", "user") => {
                     n_answers += 1;
-                    self.answer(&block, text("tool_use_id")?)?;
+                    self.answer(&block.part())?;
                 }
                 (other, role) => {
                     let want = match role {
@@ -156,8 +276,9 @@ impl Conversation {
     }
 
     /// Answer of a tool. Templates have no place for failures, so that the text says it.
-    fn answer(&mut self, block: &Fields, id: String) -> Result<(), ApiError> {
-        let mut content = match block.get("content") {
+    fn answer(&mut self, block: &Fields<'_, ResultBlock>) -> Result<(), ApiError> {
+        let id = block.tool_use_id()?.to_owned();
+        let mut content = match block.content()? {
             Some(Value::Array(parts)) => {
                 let name = block.path("content");
                 let parts = parts.iter().enumerate();
@@ -166,7 +287,7 @@ impl Conversation {
             }
             other => messages::result(&block.path("content"), other)?,
         };
-        if block.bool("is_error")?.unwrap_or(false) && !content.starts_with("Error") {
+        if block.is_error()?.unwrap_or(false) && !content.starts_with("Error") {
             content.insert_str(0, "Error: ");
         }
         let name = self.names.get(&id).cloned();
@@ -198,22 +319,20 @@ fn plain(name: String, part: &Value) -> Result<Value, ApiError> {
 }
 
 /// The text of a document, behind its title and what is said of it.
-fn document(block: &Fields) -> Result<String, ApiError> {
-    let Some(source) = block.object("source")? else {
-        return Err(ApiError::missing(&block.path("source"), "the text of the document"));
-    };
-    let text = match source.text("type")? {
-        Some("text") => match source.text("data")? {
-            Some(text) => text.to_owned(),
-            None => return Err(ApiError::missing(&source.path("data"), "a text")),
-        },
-        Some("content") => messages::content(&source.path("content"), source.get("content"))?,
+fn document(block: &Fields<'_, DocumentBlock>) -> Result<String, ApiError> {
+    let source = block.source()?;
+    let text = match source.r#type()? {
+        Some("text") => source.part::<TextSource>().data()?.to_owned(),
+        Some("content") => {
+            let source = source.part::<ContentSource>();
+            messages::content(&source.path("content"), source.content()?)?
+        }
         other => {
             let want = "`text` or `content`: this model reads texts; send the text of the document";
             return Err(ApiError::field(source.path("type"), want, &other.into()));
         }
     };
-    let about = [block.text("title")?, block.text("context")?].into_iter().flatten();
+    let about = [block.title()?, block.context()?].into_iter().flatten();
     Ok(about.filter(|line| !line.is_empty()).chain([text.as_str()]).collect::<Vec<_>>().join("\n"))
 }
 
@@ -244,8 +363,8 @@ mod tests {
 
     fn said(messages: &Value) -> Result<Vec<Message>, ApiError> {
         let mut said = Conversation::default();
-        for (at, message) in messages.as_array().unwrap().iter().enumerate() {
-            said.add(&Fields::inside(format!("messages[{at}]"), message)?)?;
+        for message in Entries::of("messages".to_owned(), messages.as_array().unwrap()).iter() {
+            said.add(&message?)?;
         }
         Ok(said.messages)
     }

@@ -1,18 +1,19 @@
 //! What clients of OpenAI's responses write: a text or items, which are messages, calls and what tools said.
 //! Items of tools that OpenAI's servers run are calls and answers where they say both; others are left out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde_json::{Map, Value};
 
-use super::tools::{self, Names, flat, with_input};
-use crate::constraints::{Constraints, response_format};
+use super::tools::{self, ItemTools, Names, ResponsesTools, flat, with_input};
+use crate::constraints::{AnswerForm, Constraints, TextFormat, text_format};
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::messages::{self, ChatPrompt, Thinking};
+use crate::fields::{Fields, Kind, missing, request};
+use crate::kinds::{Any, Array, List, Object, Text, TextOr};
+use crate::messages::{self, ChatPrompt, Message, TemplateFields, Thinking};
 use crate::model::Served;
 use sterna_grammar::Source;
-use sterna_tokenizer::chat::{Message, ToolCall};
+use sterna_tokenizer::chat::{self, ToolCall};
 
 /// Most items of an input.
 const ITEMS: usize = 4096;
@@ -61,18 +62,107 @@ const KINDS: &[(&str, Shown)] = &[
     ("web_search_call", Shown::LeftOut),
 ];
 
+request! {
+    /// An input with all that it says of its response.
+    pub struct ResponsesInput {
+        ..ResponsesTools,
+        ..TemplateFields,
+        ..AnswerForm,
+        /// A text or items, of which some bring tools along.
+        input: TextOr<InputItem>(1) or missing("a text or a list of items"),
+        instructions: Text,
+        text: Object<TextConfig>,
+        reasoning: Object<Reasoning>,
+    }
+}
+
+request! {
+    /// The form of a text.
+    pub struct TextConfig {
+        format: Object<TextFormat>,
+    }
+}
+
+request! {
+    /// How much the model thinks.
+    pub struct Reasoning {
+        effort: Text,
+    }
+}
+
+request! {
+    /// A message, or an item of another type.
+    pub enum InputItem {
+        Message,
+        OtherItem,
+        UnreadItem,
+    }
+}
+
+request! {
+    /// An item that the model is not shown.
+    pub struct UnreadItem of { "enum": unread() } {}
+}
+
+request! {
+    /// An item that is no message.
+    pub struct OtherItem of { "type": ["string", "null"] } {
+        ..ItemTools,
+        ..ItemParts,
+        /// An item with an id, and without a role and a type, is a reference.
+        role: Any,
+        id: Text,
+        call_id: Text,
+        namespace: Text,
+        /// The namespace of a tool of MCP.
+        server_label: Text,
+        name: Text,
+        /// JSON in a text.
+        arguments: Text,
+        /// Of a call of a custom tool.
+        input: Text,
+        /// Of a tool of MCP that failed.
+        error: Any,
+        /// A text, or parts of it.
+        content: Any,
+    }
+}
+
+request! {
+    /// Fields of the tools' items: parts of calls and of answers.
+    pub enum ItemParts = parts();
+}
+
+/// Names of [`ItemParts`].
+fn parts() -> BTreeSet<&'static str> {
+    let names = KINDS.iter().flat_map(|(_, shown)| match shown {
+        Shown::Call(_, names) | Shown::Answer(names) => [*names, &[]],
+        Shown::Done(_, names, answers) => [*names, *answers],
+        Shown::LeftOut => [&[] as &[&str], &[]],
+    });
+    names.flatten().copied().collect()
+}
+
+/// Types of items that the model is never shown.
+fn unread() -> Vec<&'static str> {
+    let unread = KINDS.iter().filter(|(_, shown)| matches!(shown, Shown::LeftOut));
+    unread.map(|(kind, _)| *kind).collect()
+}
+
 /// The conversation, the form of the answer, and the names of the tools that it may call.
-pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints, Names), ApiError> {
-    let (tool_config, names) = tools::read(fields)?;
-    let constraints = Constraints::of_conversation(fields, format(fields)?, tool_config, served)?;
+pub fn read(
+    fields: &Fields<'_, ResponsesInput>,
+    served: &Served,
+) -> Result<(ChatPrompt, Constraints, Names), ApiError> {
+    let (tool_config, names) = tools::read(&fields.part(), fields.input().ok())?;
+    let constraints = Constraints::of_conversation(&fields.part(), format(fields)?, tool_config, served)?;
     let mut said = Conversation::default();
-    said.system.extend(fields.text("instructions")?.map(str::to_owned));
-    match fields.get("input") {
-        None => return Err(ApiError::missing("input", "a text or a list of items")),
-        Some(Value::String(text)) => said.messages.push(Message::new("user", text.as_str())),
-        Some(_) => {
-            for (at, item) in fields.list("input", ITEMS)?.into_iter().flatten().enumerate() {
-                said.add(format!("input[{at}]"), item)?;
+    said.system.extend(fields.instructions()?.map(str::to_owned));
+    match fields.input()? {
+        Value::String(text) => said.messages.push(chat::Message::new("user", text.as_str())),
+        items => {
+            for item in List::<InputItem>::new(ITEMS).read("input".to_owned(), items)?.iter() {
+                said.add(&item?)?;
             }
         }
     }
@@ -86,13 +176,10 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints
         return Err(ApiError::missing("input", "at least one message"));
     }
     if !system.is_empty() {
-        messages.insert(0, Message::new("system", system.join("\n\n")));
+        messages.insert(0, chat::Message::new("system", system.join("\n\n")));
     }
-    let effort = match fields.object("reasoning")? {
-        Some(reasoning) => Thinking::by_effort(reasoning.text("effort")?),
-        None => Thinking::default(),
-    };
-    let extras = messages::extras(fields, effort)?;
+    let reasoning = fields.reasoning()?.unwrap_or_default();
+    let extras = messages::extras(&fields.part(), Thinking::by_effort(reasoning.effort()?))?;
     // An answer is a new one, whichever role spoke last.
     Ok((
         ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras },
@@ -101,10 +188,10 @@ pub fn read(fields: &Fields, served: &Served) -> Result<(ChatPrompt, Constraints
     ))
 }
 
-fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
-    let text = fields.object("text")?.unwrap_or_default();
-    let Some(format) = text.object("format")? else { return Ok(None) };
-    Ok(response_format(&format, false)?.map(|source| ("text.format".to_owned(), source)))
+fn format(fields: &Fields<'_, ResponsesInput>) -> Result<Option<(String, Source)>, ApiError> {
+    let text = fields.text()?.unwrap_or_default();
+    let Some(format) = text.format()? else { return Ok(None) };
+    Ok(text_format(&format)?.map(|source| ("text.format".to_owned(), source)))
 }
 
 /// Items as messages: what an assistant thought, said and called in one go is one of them.
@@ -112,7 +199,7 @@ fn format(fields: &Fields) -> Result<Option<(String, Source)>, ApiError> {
 struct Conversation {
     /// Text of the system and the developer. It stands at the head, wherever it was written.
     system: Vec<String>,
-    messages: Vec<Message>,
+    messages: Vec<chat::Message>,
     /// Thoughts that belong to the assistant's next message.
     thoughts: Option<String>,
     /// Names of the tools that were called, by the ids of the calls.
@@ -122,16 +209,19 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn add(&mut self, name: String, item: &Value) -> Result<(), ApiError> {
-        let fields = Fields::inside(name.as_str(), item)?;
-        let text = |name: &str| match fields.text(name)? {
+    fn add(&mut self, item: &Fields<'_, InputItem>) -> Result<(), ApiError> {
+        let fields = item.part::<OtherItem>();
+        let there = |name: &str, text: Option<&str>| match text {
             Some(text) => Ok(text.to_owned()),
             None => Err(ApiError::missing(&fields.path(name), "a text")),
         };
-        let is_reference = fields.get("role").is_none() && fields.get("id").is_some();
-        match fields.text("type")?.unwrap_or(if is_reference { "item_reference" } else { "message" }) {
+        let call_id = || there("call_id", fields.call_id()?);
+        let name = || there("name", fields.name()?);
+        let is_reference = fields.role()?.is_none() && !matches!(fields.id(), Ok(None));
+        let output = fields.given(&["output"]);
+        match item.r#type()?.unwrap_or(if is_reference { "item_reference" } else { "message" }) {
             "message" => {
-                let message = messages::message(name, item)?;
+                let message = messages::message(&item.part())?;
                 match message.role.as_str() {
                     "system" => self.system.push(message.content),
                     "assistant" => self.assistant(message),
@@ -144,27 +234,30 @@ impl Conversation {
                 self.thoughts = thoughts.or(self.thoughts.take());
             }
             "function_call" => {
-                let arguments = fields.text("arguments")?.unwrap_or("{}").to_owned();
-                self.call(Some(text("call_id")?), flat(fields.text("namespace")?, &text("name")?), arguments);
+                let arguments = fields.arguments()?.unwrap_or("{}").to_owned();
+                self.call(Some(call_id()?), flat(fields.namespace()?, &name()?), arguments);
             }
             "custom_tool_call" => {
-                let name = flat(fields.text("namespace")?, &text("name")?);
-                self.call(Some(text("call_id")?), name, with_input(&text("input")?));
+                let name = flat(fields.namespace()?, &name()?);
+                self.call(Some(call_id()?), name, with_input(&there("input", fields.input()?)?));
             }
             "function_call_output" | "custom_tool_call_output" => {
-                let content = messages::result(&fields.path("output"), fields.get("output"))?;
-                self.answer(Some(text("call_id")?), content);
+                let content = messages::result(&fields.path("output"), output)?;
+                self.answer(Some(call_id()?), content);
             }
-            "mcp_call" => match fields.first(&["output", "error"]) {
+            "mcp_call" => match output.or(fields.error()?) {
                 Some(answer) => {
-                    let name = flat(fields.text("server_label")?, &text("name")?);
-                    self.call(id(&fields), name, fields.text("arguments")?.unwrap_or("{}").to_owned());
-                    self.answer(id(&fields), words(&fields, answer));
+                    let name = flat(fields.server_label()?, &name()?);
+                    self.call(id(&fields), name, fields.arguments()?.unwrap_or("{}").to_owned());
+                    self.answer(id(&fields), words(&fields.path("output"), answer));
                 }
                 None => self.left_out.push("mcp_call"),
             },
             // What another of the client's models says to this one.
-            "agent_message" => self.other(Message::new("user", words(&fields, "content"))),
+            "agent_message" => {
+                let content = fields.content()?.map(|content| words(&fields.path("content"), content));
+                self.other(chat::Message::new("user", content.unwrap_or_default()));
+            }
             other => match KINDS.iter().find(|(kind, _)| *kind == other) {
                 Some((kind, shown)) => self.show(kind, *shown, &fields),
                 None => {
@@ -178,21 +271,20 @@ impl Conversation {
     }
 
     /// An item of a tool that is not among those that the model may call here.
-    fn show(&mut self, kind: &'static str, shown: Shown, fields: &Fields) {
+    fn show(&mut self, kind: &'static str, shown: Shown, fields: &Fields<'_, OtherItem>) {
         let arguments = |names: &[&str]| {
-            let there = names.iter().filter_map(|name| Some(((*name).to_owned(), fields.get(name)?.clone())));
+            let there =
+                names.iter().filter_map(|name| Some(((*name).to_owned(), fields.given(&[name])?.clone())));
             Value::Object(there.collect::<Map<_, _>>()).to_string()
         };
+        let answer = |names: &[&str]| fields.given(names).map(|answer| words(&fields.path(names[0]), answer));
         match shown {
             Shown::Call(tool, names) => self.call(id(fields), tool.to_owned(), arguments(names)),
-            Shown::Answer(names) => {
-                let content = fields.first(names).map(|name| words(fields, name)).unwrap_or_default();
-                self.answer(id(fields), content);
-            }
-            Shown::Done(tool, names, answers) => match fields.first(answers) {
-                Some(answer) => {
+            Shown::Answer(names) => self.answer(id(fields), answer(names).unwrap_or_default()),
+            Shown::Done(tool, names, answers) => match answer(answers) {
+                Some(content) => {
                     self.call(id(fields), tool.to_owned(), arguments(names));
-                    self.answer(id(fields), words(fields, answer));
+                    self.answer(id(fields), content);
                 }
                 None => self.left_out.push(kind),
             },
@@ -203,23 +295,23 @@ impl Conversation {
     fn call(&mut self, id: Option<String>, name: String, arguments: String) {
         self.names.extend(id.clone().map(|id| (id, name.clone())));
         let call = ToolCall { id, name, arguments };
-        self.assistant(Message { tool_calls: vec![call], ..Message::new("assistant", "") });
+        self.assistant(chat::Message { tool_calls: vec![call], ..chat::Message::new("assistant", "") });
     }
 
     fn answer(&mut self, id: Option<String>, content: String) {
         let name = id.as_ref().and_then(|id| self.names.get(id).cloned());
-        self.other(Message { tool_call_id: id, name, ..Message::new("tool", content) });
+        self.other(chat::Message { tool_call_id: id, name, ..chat::Message::new("tool", content) });
     }
 
-    fn other(&mut self, message: Message) {
+    fn other(&mut self, message: chat::Message) {
         self.thoughts = None;
         self.messages.push(message);
     }
 
-    fn assistant(&mut self, message: Message) {
+    fn assistant(&mut self, message: chat::Message) {
         let thoughts = self.thoughts.take().or(message.reasoning_content);
         let Some(last) = self.messages.last_mut().filter(|last| last.role == "assistant") else {
-            return self.messages.push(Message { reasoning_content: thoughts, ..message });
+            return self.messages.push(chat::Message { reasoning_content: thoughts, ..message });
         };
         if !last.content.is_empty() && !message.content.is_empty() {
             last.content.push('\n');
@@ -230,28 +322,32 @@ impl Conversation {
     }
 }
 
-/// Common part of a call and its answer.
-fn id(fields: &Fields) -> Option<String> {
-    let name = fields.first(&["call_id", "id"])?;
-    fields.get(name)?.as_str().map(str::to_owned)
+/// Common part of a call and its answer, if it is a text.
+fn id(fields: &Fields<'_, OtherItem>) -> Option<String> {
+    let id = match fields.call_id() {
+        Ok(None) => fields.id(),
+        given => given,
+    };
+    id.ok()?.map(str::to_owned)
 }
 
-/// The field `name` as words, a line for each entry of a list: texts as they are, sentences for images and
-/// files, JSON of all else.
-fn words(fields: &Fields, name: &str) -> String {
+/// What stands at `path` as words, a line for each entry of a list: texts as they are, sentences for images
+/// and files, JSON of all else.
+fn words(path: &str, value: &Value) -> String {
     let one = |value: &Value| match (value, value.get("text")) {
         (Value::String(text), _) | (_, Some(Value::String(text))) => text.clone(),
-        _ => messages::unread(&fields.path(name), value).map_or_else(|| value.to_string(), str::to_owned),
+        _ => messages::unread(path, value).map_or_else(|| value.to_string(), str::to_owned),
     };
-    match fields.get(name) {
-        Some(Value::Array(list)) => list.iter().map(one).collect::<Vec<_>>().join("\n"),
-        value => value.map(one).unwrap_or_default(),
+    match value {
+        Value::Array(list) => list.iter().map(one).collect::<Vec<_>>().join("\n"),
+        value => one(value),
     }
 }
 
 /// The words of a `reasoning` item, if it has them.
-fn thoughts(fields: &Fields) -> Result<Option<String>, ApiError> {
-    let parts = fields.list("content", ITEMS)?.unwrap_or_default();
+fn thoughts(fields: &Fields<'_, OtherItem>) -> Result<Option<String>, ApiError> {
+    let list = |content| Array::new(ITEMS).read(fields.path("content"), content);
+    let parts = fields.content()?.map(list).transpose()?.unwrap_or_default();
     let words: Vec<&str> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
     Ok((!words.is_empty()).then(|| words.join("\n")))
 }
@@ -261,11 +357,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kinds::Entries;
 
     fn said(items: &Value) -> Result<Conversation, ApiError> {
         let mut said = Conversation::default();
-        for (at, item) in items.as_array().unwrap().iter().enumerate() {
-            said.add(format!("input[{at}]"), item)?;
+        for item in Entries::of("input".to_owned(), items.as_array().unwrap()).iter() {
+            said.add(&item?)?;
         }
         Ok(said)
     }

@@ -10,28 +10,55 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, Read};
+use super::{Answer, OfModel, Read, Running};
 use crate::answer::InputTokens;
 use crate::app::{App, now};
 use crate::blocks::Reader;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, request};
 use crate::http::json::json;
 use crate::http::stream::{Framing, answer, fold};
 use crate::job::Job;
+use crate::kinds::{Any, Array, Bool, Int, MOST, Text};
 use crate::model::Served;
-use crate::sampling;
-use output::{Event, Events, Head, Repeated, ResponsesAnswer};
+use crate::sampling::{self, Generation, TOP_LOGPROBS};
+use input::ResponsesInput;
+use output::{Event, Events, Head, Repeatable, Repeated, ResponsesAnswer};
 use sterna_tools::ParserOptions;
 use tools::Names;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("A response, without memory of earlier ones").body("ResponsesRequest");
+    let operation = Operation::new("A response, without memory of earlier ones").body::<ResponsesRequest>();
     let operation = operation.answer::<ResponsesAnswer>().events::<Event>();
     to.post(&["/v1/responses", "/responses"], responses, &operation);
-    let operation = Operation::new("How many tokens an input has").body("ResponsesRequest");
+    let operation = Operation::new("How many tokens an input has").body::<ResponsesRequest>();
     let operation = operation.answer::<InputTokens>();
     to.post(&["/v1/responses/input_tokens", "/responses/input_tokens"], input_tokens, &operation);
+}
+
+request! {
+    /// An input, to be responded to.
+    struct ResponsesRequest {
+        ..OfModel,
+        ..ResponsesInput,
+        ..Repeatable,
+        ..Generation,
+        ..Running,
+        max_output_tokens: Int(-1, MOST),
+        truncation: Text as { "enum": ["disabled"] },
+        /// Not supported.
+        background: Bool as { "const": false },
+        /// Not supported: this server does not store responses.
+        previous_response_id: Any as { "enum": [] },
+        /// Not supported: this server does not store responses.
+        conversation: Any as { "enum": [] },
+        /// Not supported: this server does not store responses.
+        prompt: Any as { "enum": [] },
+        /// Not supported.
+        top_logprobs: Int(0, TOP_LOGPROBS as i64) as { "maximum": 0 },
+        /// Log-probabilities are not supported; all else is left alone.
+        include: Array(64),
+    }
 }
 
 /// A parsed request.
@@ -44,18 +71,18 @@ struct ParsedRequest {
 }
 
 impl ParsedRequest {
-    fn of(read: &Read, served: &Served) -> Result<Self, ApiError> {
-        let fields = &read.fields;
-        refuse(fields)?;
-        let (chat, constraints, names) = input::read(fields, served)?;
-        let mut options = sampling::generation(fields, served)?;
-        let max_tokens = sampling::max_tokens(fields, &["max_output_tokens"])?;
-        let repeated = Repeated::new(fields, &options.sampler);
+    fn of(read: &Read<ResponsesRequest>, served: &Served) -> Result<Self, ApiError> {
+        let fields = read.fields();
+        refuse(&fields)?;
+        let (chat, constraints, names) = input::read(&fields.part(), served)?;
+        let mut options = sampling::generation(&fields.part(), served)?;
+        let max_tokens = fields.max_output_tokens()?;
+        let repeated = Repeated::new(&fields, &options.sampler);
         let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
         Ok(Self {
             job: read.job(served, vec![prompt], options, 1, max_tokens)?,
             reading,
-            stream: fields.bool("stream")?.unwrap_or(false),
+            stream: fields.part::<Running>().stream()?.unwrap_or(false),
             repeated,
             names,
         })
@@ -63,24 +90,28 @@ impl ParsedRequest {
 }
 
 /// Refuses what wants a server with a memory, or is not here.
-fn refuse(fields: &Fields) -> Result<(), ApiError> {
-    for name in ["previous_response_id", "conversation", "prompt"] {
-        if fields.get(name).is_some() {
+fn refuse(fields: &Fields<'_, ResponsesRequest>) -> Result<(), ApiError> {
+    for (name, given) in [
+        ("previous_response_id", fields.previous_response_id()?),
+        ("conversation", fields.conversation()?),
+        ("prompt", fields.prompt()?),
+    ] {
+        if given.is_some() {
             let message =
                 format!("`{name}`: this server does not store responses: send the conversation as `input`");
             return Err(ApiError::unsupported(name).with(message));
         }
     }
-    if fields.bool("background")?.unwrap_or(false) {
+    if fields.background()?.unwrap_or(false) {
         return Err(ApiError::unsupported("background"));
     }
-    if fields.text("truncation")?.is_some_and(|word| word != "disabled") {
+    if fields.truncation()?.is_some_and(|word| word != "disabled") {
         return Err(ApiError::unsupported("truncation"));
     }
-    if fields.count("top_logprobs", 0, sampling::TOP_LOGPROBS)?.is_some_and(|top| top > 0) {
+    if fields.top_logprobs()?.is_some_and(|top| top > 0) {
         return Err(ApiError::unsupported("top_logprobs"));
     }
-    let include = fields.list("include", 64)?.unwrap_or_default();
+    let include = fields.include()?.unwrap_or_default();
     match include.iter().any(|what| what.as_str().is_some_and(|what| what.contains("logprobs"))) {
         true => Err(ApiError::unsupported("include")),
         false => Ok(()),
@@ -88,9 +119,10 @@ fn refuse(fields: &Fields) -> Result<(), ApiError> {
 }
 
 async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let count = Read::of(&app, request).await?.work(|read, served| {
-        refuse(&read.fields)?;
-        let (chat, constraints, _) = input::read(&read.fields, served)?;
+    let count = Read::<ResponsesRequest>::of(&app, request).await?.work(|read, served| {
+        let fields = read.fields();
+        refuse(&fields)?;
+        let (chat, constraints, _) = input::read(&fields.part(), served)?;
         Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
     });
     Ok(json(&InputTokens::new(count.await?)))

@@ -6,14 +6,16 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::ResponsesRequest;
 use super::tools::{Names, Origin};
 use crate::app::now;
 use crate::blocks::{Block, Change, Kind, Reader};
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, request};
 use crate::http::stream::{Encoder, Out};
 use crate::instance::Instance;
 use crate::job::Update;
+use crate::kinds::Any;
 use sterna_engine::{SamplerOptions, Stats};
 
 /// Fields that are the same in a response from its beginning to its end.
@@ -111,6 +113,11 @@ struct OutputDetails {
     reasoning_tokens: usize,
 }
 
+request! {
+    /// Fields that the answer repeats, and nothing else.
+    pub enum Repeatable = ["max_tool_calls", "metadata", "safety_identifier", "service_tier", "user"];
+}
+
 /// Fields of a request that its answer repeats.
 #[derive(Clone, Serialize, JsonSchema)]
 #[schemars(inline)]
@@ -136,8 +143,8 @@ pub struct Repeated {
 
 impl Repeated {
     /// What the request says, or what stands for it if it says nothing.
-    pub fn new(fields: &Fields, sampler: &SamplerOptions) -> Self {
-        let given = |name, missing| fields.get(name).cloned().unwrap_or(missing);
+    pub fn new(fields: &Fields<'_, ResponsesRequest>, sampler: &SamplerOptions) -> Self {
+        let given = |name, missing| fields.given(&[name]).cloned().unwrap_or(missing);
         Self {
             temperature: sampler.temperature.into(),
             top_p: sampler.top_p.into(),

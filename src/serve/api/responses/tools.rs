@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
-use crate::fields::Fields;
-use crate::tool_config::{TOOLS, ToolConfig, declared, name};
+use crate::fields::{Fields, request};
+use crate::kinds::{Any, List, Object, Text};
+use crate::tool_config::{Declared, Function, TOOLS, ToolChoice, ToolConfig, function, name};
 use sterna_grammar::lark_to_regex;
 use sterna_tools::Tool;
 
@@ -31,6 +32,65 @@ const HOSTED: &[&str] = &[
     "web_search_preview",
     "web_search_preview_2025_03_11",
 ];
+request! {
+    /// Tools of OpenAI's responses, and which of them are to be called.
+    pub struct ResponsesTools {
+        ..ItemTools,
+        ..ToolChoice,
+    }
+}
+
+request! {
+    /// Tools of OpenAI's responses.
+    pub struct ItemTools {
+        /// Those that OpenAI's servers run are left out.
+        tools: List<ResponsesTool>(TOOLS),
+    }
+}
+
+request! {
+    /// A tool of OpenAI's responses.
+    pub enum ResponsesTool {
+        ClientTool,
+        Namespace,
+        HostedTool,
+    }
+}
+
+request! {
+    /// A tool that the client runs.
+    pub struct ClientTool of { "enum": ["function", "custom", null] } {
+        ..Function,
+        /// Of a custom tool: the model is told of its grammar, and held to one of the syntax regex.
+        format: Object<CustomFormat>,
+    }
+}
+
+request! {
+    /// A grammar of the input of a custom tool.
+    pub struct CustomFormat {
+        /// `lark` or `regex`.
+        syntax: Text,
+        definition: Text,
+    }
+}
+
+request! {
+    /// Tools of a common name, of which none is a namespace.
+    pub struct Namespace of { "const": "namespace" } {
+        ..Declared,
+        ..ItemTools,
+    }
+}
+
+request! {
+    /// A tool that OpenAI's servers run, which is left out.
+    pub struct HostedTool of { "enum": HOSTED } {
+        name: Any,
+        server_label: Any,
+    }
+}
+
 /// Types of items that bring tools along.
 const WITH_TOOLS: &[&str] = &["additional_tools", "tool_search_output"];
 
@@ -81,21 +141,24 @@ impl Names {
     }
 }
 
-/// The tools of `tools`, and those that items of the input bring along.
+/// The tools of `tools`, and those that items of the `input` bring along.
 ///
 /// # Errors
 /// 400 that names the field; also where `tool_choice` wants a tool that this server does not run.
-pub fn read(fields: &Fields) -> Result<(ToolConfig, Names), ApiError> {
-    let mut list = List::default();
-    list.add_all(fields, None)?;
-    if let Some(Value::Array(items)) = fields.get("input") {
+pub fn read(
+    fields: &Fields<'_, ResponsesTools>,
+    input: Option<&Value>,
+) -> Result<(ToolConfig, Names), ApiError> {
+    let mut list = Offered::default();
+    list.add_all(&fields.part(), None)?;
+    if let Some(Value::Array(items)) = input {
         for (at, item) in items.iter().enumerate() {
             if WITH_TOOLS.iter().any(|kind| item["type"] == *kind) {
                 list.add_all(&Fields::inside(format!("input[{at}]"), item)?, None)?;
             }
         }
     }
-    let List { tools, names, left_out } = list;
+    let Offered { tools, names, left_out } = list;
     if tools.len() > TOOLS {
         let want = format!("at most {TOOLS}, with those of namespaces and of the input");
         return Err(ApiError::field("tools", &want, &tools.len().into()));
@@ -103,7 +166,7 @@ pub fn read(fields: &Fields) -> Result<(ToolConfig, Names), ApiError> {
     if !left_out.is_empty() {
         tracing::warn!("`tools`: left out, since this server does not run them: {}", left_out.join(", "));
     }
-    let choice = fields.get("tool_choice");
+    let choice = fields.part::<ToolChoice>().tool_choice()?;
     let word = choice.and_then(|choice| choice.as_str().or_else(|| choice["type"].as_str()));
     let wants_hosted = word.is_some_and(|word| HOSTED.contains(&word));
     if wants_hosted || word == Some("required") && tools.is_empty() && !left_out.is_empty() {
@@ -112,43 +175,47 @@ pub fn read(fields: &Fields) -> Result<(ToolConfig, Names), ApiError> {
         return Err(ApiError::unsupported("tool_choice").with(message));
     }
     let tool_config = ToolConfig { tools, ..ToolConfig::default() };
-    Ok((tool_config.chosen(fields, |asked, tool| names.are(asked, tool))?, names))
+    Ok((tool_config.chosen(&fields.part(), |asked, tool| names.are(asked, tool))?, names))
 }
 
 /// Tools that have been read so far.
 #[derive(Debug, Default)]
-struct List {
+struct Offered {
     tools: Vec<Tool>,
     names: Names,
     /// Types and names of tools that the model is not told of.
     left_out: Vec<String>,
 }
 
-impl List {
+impl Offered {
     /// Adds the entries of `tools`.
-    fn add_all(&mut self, holder: &Fields, namespace: Option<&str>) -> Result<(), ApiError> {
-        for (at, tool) in holder.list("tools", TOOLS)?.unwrap_or_default().iter().enumerate() {
-            self.add(&Fields::inside(holder.path(&format!("tools[{at}]")), tool)?, namespace)?;
+    fn add_all(&mut self, holder: &Fields<'_, ItemTools>, namespace: Option<&str>) -> Result<(), ApiError> {
+        for tool in holder.tools()?.unwrap_or_default().iter() {
+            self.add(&tool?, namespace)?;
         }
         Ok(())
     }
 
-    fn add(&mut self, tool: &Fields, namespace: Option<&str>) -> Result<(), ApiError> {
-        match tool.text("type")?.unwrap_or("function") {
-            "function" => self.offer(tool, namespace, declared(tool, "parameters")?, false),
-            "custom" => self.offer(tool, namespace, custom(tool)?, true),
+    fn add(&mut self, tool: &Fields<'_, ResponsesTool>, namespace: Option<&str>) -> Result<(), ApiError> {
+        let own = tool.part::<ClientTool>();
+        match tool.r#type()?.unwrap_or("function") {
+            "function" => self.offer(&own.part(), namespace, function(&own.part())?, false),
+            "custom" => self.offer(&own.part(), namespace, custom(&own)?, true),
             "namespace" if namespace.is_none() => {
-                let namespace = name(tool)?;
+                let holder = tool.part::<Namespace>();
+                let declared = holder.part::<Declared>();
+                let namespace = name(&declared)?;
                 let first = self.tools.len();
-                self.add_all(tool, Some(namespace))?;
-                if let (Some(about), Some(first)) = (tool.text("description")?, self.tools.get_mut(first)) {
+                self.add_all(&holder.part(), Some(namespace))?;
+                if let (Some(about), Some(first)) = (declared.description()?, self.tools.get_mut(first)) {
                     let own = first.description.as_deref().unwrap_or_default();
                     first.description = Some(format!("{namespace}: {about}\n\n{own}").trim_end().to_owned());
                 }
                 Ok(())
             }
             kind if HOSTED.contains(&kind) => {
-                let name = tool.first(&["name", "server_label"]).and_then(|name| tool.get(name)?.as_str());
+                let tool = tool.part::<HostedTool>();
+                let name = tool.name()?.or(tool.server_label()?).and_then(Value::as_str);
                 let shown =
                     |name: &str| format!("{kind} {}", name.escape_debug().take(80).collect::<String>());
                 self.left_out.push(name.map_or_else(|| kind.to_owned(), shown));
@@ -164,7 +231,7 @@ impl List {
     /// Offers `as_function`. A tool that is there already, as one that was searched for is, is passed over.
     fn offer(
         &mut self,
-        tool: &Fields,
+        tool: &Fields<'_, Function>,
         namespace: Option<&str>,
         as_function: Tool,
         is_custom: bool,
@@ -184,15 +251,15 @@ impl List {
 
 /// A custom tool, whose input is a text. A grammar of it is shown to the model, and enforced as a regular
 /// expression, if it can be one.
-fn custom(tool: &Fields) -> Result<Tool, ApiError> {
-    let mut function = declared(tool, "parameters")?;
-    let format = tool.object("format")?.unwrap_or_default();
+fn custom(tool: &Fields<'_, ClientTool>) -> Result<Tool, ApiError> {
+    let mut function = function(&tool.part())?;
+    let format = tool.format()?.unwrap_or_default();
     function.parameters = json!({
         "type": "object", "properties": { "input": { "type": "string" } }, "required": ["input"],
         "additionalProperties": false,
     });
-    if let Some(grammar) = format.text("definition")? {
-        let syntax = format.text("syntax")?.unwrap_or("lark");
+    if let Some(grammar) = format.definition()? {
+        let syntax = format.syntax()?.unwrap_or("lark");
         let regex = match syntax {
             "regex" => Ok(grammar.to_owned()),
             "lark" => lark_to_regex(grammar).map_err(|err| err.to_string()),
@@ -221,7 +288,7 @@ mod tests {
     use sterna_tools::Choice;
 
     fn of(request: Value) -> Result<(ToolConfig, Names), ApiError> {
-        read(&Fields::of(request).unwrap())
+        read(&Fields::of(request.as_object().unwrap()), request.get("input"))
     }
 
     fn function(name: &str) -> Value {
