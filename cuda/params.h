@@ -12,6 +12,14 @@
 #define POINTER(T) uint64_t
 #endif
 
+/* How a linear layer's input is rounded to int8: not at all; a row under one scale; or, of each ROUND_COLS
+ * columns under one scale, those whose largest magnitude is not below 1e-30, whose bits these are. */
+#define ROUND_NONE 0
+#define ROUND_ROWS 1
+#define ROUND_BLOCKS 2
+#define ROUND_COLS 32
+#define ROUND_NOTHING_BITS 0x0da24260
+
 /* Kinds of NormParams. */
 #define NORM_NONE 0
 #define NORM_RMS 1
@@ -113,6 +121,9 @@
  * they take 4 bytes each behind the header; activations take their place. */
 #define NORM_SHARED_COLS 7168
 
+/* The same of the kernel that rounds rows by block, which has as many columns in registers. */
+#define ROUND_BLOCKS_COLS 14336
+
 /* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several
  * rows takes at a time, and the kernel on tensor cores. */
 #define LINEAR_HEADER_BYTES 768
@@ -134,6 +145,19 @@
 
 /* Shared memory of a linear kernel on tensor cores for weights that are no integers throughout. */
 #define MMA_HALVES_SHARED_BYTES 38400
+
+/* Of a linear kernel on tensor cores for inputs that are rounded by block: rows of the step and columns that
+ * are in shared memory at a time, how many such stages there are, and all of its shared memory. */
+#define MMA_CODES_ROWS 64
+#define MMA_CODES_COLS 128
+#define MMA_CODES_STAGES 3
+#define MMA_CODES_SHARED_BYTES 31488
+
+/* Rows of a step up to which another kernel multiplies them, floats from one row of its sums to the next, and
+ * its shared memory. */
+#define MMA_FEW_ROWS 16
+#define MMA_FEW_PITCH 20
+#define MMA_FEW_SHARED_BYTES 11008
 
 /* One row of a step. */
 struct StepRow {
@@ -226,13 +250,21 @@ struct RowQuant {
     int32_t sum;
 };
 
+/* What ROUND_COLS columns of int8 stand for: x = q scale; and their sum, scaled. */
+struct BlockQuant {
+    float scale;
+    float sum;
+};
+
 /* Rows of int8 that `round` leaves to the products on tensor cores, and where blocks of these meet that share
  * a tile's columns. */
 struct RoundedParams {
     /* [rows, row_bytes] as cuda/lib/input.cuh has them in shared memory, and a RowQuant each; both end with
-     * the room of a tile. */
+     * the room of a tile. Of rows that are rounded by block, as cuda/lib/linear_codes.cuh has them, and
+     * [blocks of columns, rows], the rows in whole tiles. */
     POINTER(uint8_t) rows;
     POINTER(struct RowQuant) quants;
+    POINTER(struct BlockQuant) blocks;
     /* [blocks, 2], the sums of a tile's warps each; and [tiles]: blocks that have come, 0 between two
      * launches. */
     POINTER(int32_t) sums;
@@ -246,8 +278,8 @@ struct InputParams {
     struct NormParams norm;
     struct RoundedParams rounded;
     uint32_t cols;
-    /* Whether it is rounded to int8. */
-    uint32_t int8;
+    /* How it is rounded: ROUND_NONE and so on. */
+    uint32_t rounding;
     /* Whether row i is row outputs[i] of the step. */
     uint32_t of_outputs;
     /* log2 of the lanes that share one row of weights: 3, 4 or 5; 1 on tensor cores, where a set has 16 rows.

@@ -18,7 +18,7 @@
 //   floats_of_bfloat2                                    two bfloat16, the upper halves of floats
 //   exp2_fast rsqrt_near                                 2^x, and about 1 / sqrt(x): the card's own
 //   cp_async16 cp_async_commit cp_async_wait copies from global to shared memory behind one's back
-//   mma_s8_16x8x32 mma_f16_16x8x16                       tensor cores, on a warp's registers
+//   mma_s8_16x8x32 mma_s8_16x8x16 mma_f16_16x8x16        tensor cores, on a warp's registers
 //   load_matrices<transposed>                            their operands from shared memory
 //   transpose_matrix                                     an operand from the other lanes' registers
 //   wait_for_previous_kernel let_next_kernel_start programmatic dependent launch, where there is such a thing

@@ -101,6 +101,24 @@ DEVICE void mma_s8_16x8x32(int32_t (&c)[4], const uint32_t (&a)[4], const uint32
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// c = a b + from over int8: a is 16 x 32, b 32 x 8.
+DEVICE void mma_s8_16x8x32(
+    int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int32_t from
+) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%10, %10, %10, %10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from));
+}
+
+// The same of half as many columns: a is 16 x 16, b 16 x 8.
+DEVICE void mma_s8_16x8x16(int32_t (&c)[4], const uint32_t (&a)[2], uint32_t b, int32_t from) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %7, %7, %7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(from));
+}
+
 // c += a b over halves: a is 16 x 16, b 16 x 8, c 16 x 8 of float.
 DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

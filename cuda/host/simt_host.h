@@ -219,6 +219,19 @@ DEVICE void mma_s8_16x8x32(int32_t (&c)[4], const uint32_t (&a)[4], const uint32
     }
 }
 
+DEVICE void mma_s8_16x8x32(
+    int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int32_t from
+) {
+    for (int i = 0; i < 4; i++) c[i] = from;
+    mma_s8_16x8x32(c, a, b);
+}
+
+DEVICE void mma_s8_16x8x16(int32_t (&c)[4], const uint32_t (&a)[2], uint32_t b, int32_t from) {
+    // The other half of 32 columns is 0.
+    uint32_t rows[4] = {a[0], a[1], 0, 0}, cols[2] = {b, 0};
+    mma_s8_16x8x32(c, rows, cols, from);
+}
+
 DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     Operands<float, 2> of(a, b, [](uint32_t word, float* to) {
         to[0] = simt::float_of_half(uint16_t(word));

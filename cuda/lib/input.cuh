@@ -9,7 +9,8 @@
 // neighbouring 16 bytes. Elements beyond the columns are 0. For types with integer products the elements are
 // int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
 // int8 of a row lies, for types with T::kChunkSums, the sum of each chunk. Of floats there may be a part of
-// the chunks, which begins with a block of weights.
+// the chunks, which begins with a block of weights. Where the layer rounds by block, blocks of ROUND_COLS
+// columns have a scale each, and there are only floats.
 //
 // Steps of more rows are normed and rounded so by a kernel of its own, where products are of integers on
 // tensor cores (stage/round.cuh). With M = 1 the whole block works on the row; with more, each warp takes
@@ -57,6 +58,41 @@ constexpr bool kRowScales = false;
 // Sets of rows of weights that a warp has at a time on tensor cores; fewer where registers are short.
 template <class T>
 constexpr int kMmaSets = 2;
+
+template <class>
+struct Exists {
+    using Type = void;
+};
+
+// Whether a type has codes for tensor cores (block_codes.cuh). Steps of several rows that are rounded by
+// block go there, so its other kernels for several rows need not round so.
+template <class T, class = void>
+constexpr bool kCodes = false;
+template <class T>
+constexpr bool kCodes<T, typename Exists<typename T::Codes>::Type> = true;
+
+// What rounds the columns of a block: q = round_half_even(x by), which stands for q scale.
+struct BlockRounding {
+    float scale, by;
+
+    // By the bits of the block's largest magnitude. One that is broken makes all of it NaN.
+    DEVICE static BlockRounding of(uint32_t largest) {
+        if (largest >= 0x7f800000u) return {__uint_as_float(0x7fc00000u), 0.0f};
+        if (largest < ROUND_NOTHING_BITS) return {0.0f, 0.0f};
+        float absmax = __uint_as_float(largest);
+        return {absmax / 127.0f, 127.0f / absmax};
+    }
+    // Of neighbouring threads' shares of a block, `kThreads` of them.
+    template <uint32_t kThreads>
+    DEVICE static BlockRounding of_threads(uint32_t largest) {
+#pragma unroll
+        for (uint32_t mask = 1; mask < kThreads; mask *= 2)
+            largest = Max::of(largest, __shfl_xor_sync(kWarp, largest, mask));
+        return of(largest);
+    }
+    DEVICE int32_t code(float x) const { return by > 0.0f ? static_cast<int32_t>(rintf(x * by)) : 0; }
+    DEVICE float rounded(float x) const { return by > 0.0f ? rintf(x * by) * scale : scale; }
+};
 
 // The row's mean and factor as the norm has them.
 struct RowNorm {
@@ -135,15 +171,28 @@ struct RowPart {
         }
     }
 
+    // All threads of a warp call it.
+    DEVICE void round_by_block() {
+#pragma unroll
+        for (uint32_t quad = 0; quad < Quads; quad++) {
+            BlockRounding block = BlockRounding::of_threads<ROUND_COLS / 4>(largest_of(quad));
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) x[quad][i] = block.rounded(x[quad][i]);
+        }
+    }
+
     // The bits of the largest magnitude: as integers they have the order of floats, with NaN above all.
     DEVICE uint32_t largest(uint32_t so_far) const {
 #pragma unroll
-        for (uint32_t quad = 0; quad < Quads; quad++) {
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++)
-                so_far = Max::of(so_far, __float_as_uint(x[quad][i]) & 0x7fffffffu);
-        }
+        for (uint32_t quad = 0; quad < Quads; quad++) so_far = Max::of(so_far, largest_of(quad));
         return so_far;
+    }
+    DEVICE uint32_t largest_of(uint32_t quad) const {
+        uint32_t largest = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            largest = Max::of(largest, __float_as_uint(x[quad][i]) & 0x7fffffffu);
+        return largest;
     }
 };
 
@@ -237,7 +286,7 @@ DEVICE void load_row(
     uint32_t parts = held.parts(in.cols);
     bool shared_norm = Block && shares_norm<Quads>(in);
     uint32_t largest = 0;
-    for (uint32_t part = 0; part < (T::kInts || in.int8 ? parts : 1); part++) {
+    for (uint32_t part = 0; part < (T::kInts || in.rounding == ROUND_ROWS ? parts : 1); part++) {
         if (part > 0) held.load(x, in.cols, part);
         if (shared_norm) {
             cp_async_wait<0>();
@@ -250,7 +299,7 @@ DEVICE void load_row(
     }
     float scale = 1.0f;
     bool broken = false;
-    if (in.int8) {
+    if (in.rounding == ROUND_ROWS) {
         largest = reduce<Block, Max>(largest, reinterpret_cast<uint32_t*>(shared_memory()) + 32);
         broken = largest > __float_as_uint(kMaxAct);
         scale = broken ? 0.0f : 127.0f / fmaxf(__uint_as_float(largest), 1e-5f);
@@ -265,6 +314,9 @@ DEVICE void load_row(
         if (parts > 1 || part > 0) {
             held.load(x, in.cols, part);
             held.apply(norm, in.norm, in.norm.weight, in.cols, part);
+        }
+        if constexpr (!T::kInts && (Block || !kCodes<T>)) {
+            if (in.rounding == ROUND_BLOCKS) held.round_by_block();
         }
         held.each(part, cols, [&](uint32_t quad, uint32_t col) {
             if (col < from || col >= cols) return;
@@ -285,7 +337,7 @@ DEVICE void load_row(
                 float a[4];
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++)
-                    a[i] = in.int8 ? (broken ? 0.0f : rintf(n[i] * scale)) / scale : n[i];
+                    a[i] = in.rounding == ROUND_ROWS ? (broken ? 0.0f : rintf(n[i] * scale)) / scale : n[i];
                 float4* to = reinterpret_cast<float4*>(acts + (elem / 4 * chunks + chunk) * 16);
                 *to = make_float4(a[0], a[1], a[2], a[3]);
             }

@@ -1,7 +1,8 @@
 // The kernels of one weight type. STERNA_KERNELS(F16, f16) makes embed__f16, attn_in__f16 for single rows,
-// attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(F16, f16) attn_in__f16__mma for many. Types
-// of integers have STERNA_ROUND_KERNEL besides, and go without those for several rows where tensor cores have
-// the same sums.
+// attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(F16, f16) attn_in__f16__mma for many;
+// STERNA_CODES_KERNELS(Q8_0, q8_0) these, and attn_in__q8_0__few and attn_in__q8_0__codes for rows that are
+// rounded by block. Types of integers have STERNA_ROUND_KERNEL besides, and go without those for several rows
+// where tensor cores have the same sums.
 #pragma once
 
 #include "../stage/attn_in.cuh"
@@ -41,6 +42,17 @@
     KERNEL(proj_add__##type##__mma, ProjAddParams, LINEAR_THREADS) { proj_add_mma<Type>(p); } \
     KERNEL(ffn_in__##type##__mma, FfnInParams, LINEAR_THREADS) { ffn_in_mma<Type>(p); }       \
     KERNEL(logits__##type##__mma, LogitsParams, LINEAR_THREADS) { logits_mma<Type>(p); }
+
+#define STERNA_CODES_KERNEL(stage, Params, Type, type)                                   \
+    KERNEL(stage##__##type##__codes, Params, LINEAR_THREADS) { stage##_codes<Type>(p); } \
+    KERNEL(stage##__##type##__few, Params, LINEAR_THREADS) { stage##_few<Type>(p); }
+
+#define STERNA_CODES_KERNELS(Type, type)                     \
+    STERNA_MMA_KERNELS(Type, type)                           \
+    STERNA_CODES_KERNEL(attn_in, AttnInParams, Type, type)   \
+    STERNA_CODES_KERNEL(proj_add, ProjAddParams, Type, type) \
+    STERNA_CODES_KERNEL(ffn_in, FfnInParams, Type, type)     \
+    STERNA_CODES_KERNEL(logits, LogitsParams, Type, type)
 
 #define STERNA_ROUND_KERNEL(Type, type) \
     KERNEL(round__##type, RoundParams, LINEAR_THREADS) { round_rows<Type>(p); }

@@ -5,16 +5,18 @@
 // 16 rows of weights. Columns come kCols at a time: the block norms and rounds the rows' activations, as
 // lib/input.cuh says, and leaves each as two halves in shared memory, so that products are as exact as those
 // of floats; the row's largest is brought to 2^10 first. Weights come from their layout into registers, as
-// halves, which have all their bits: a T::halves is what a lane has of 32 columns of a row, 4 of the first 16
-// and 4 of the others. A group of 16 columns is one product, whose sum its scale multiplies where the type
-// has scales. It is added to the row's sum as a float: tensor cores cut off what an accumulator has no place
-// for, always towards zero, and over thousands of columns that would add up. Where a type has offsets (T with
-// kOffsets), one more product, of ones, is the sum of the activations, which the offset multiplies.
+// halves, which have all their bits: of 32 columns of a row a lane has 4 of the first 16 and 4 of the others,
+// as codes (lib/block_codes.cuh) or, of F16, as T::halves. A group of 16 columns is one product, whose sum
+// its scale multiplies where the type has scales. It is added to the row's sum as a float: tensor cores cut
+// off what an accumulator has no place for, always towards zero, and over thousands of columns that would add
+// up. Where a type has offsets (T with kOffsets), one more product, of ones, is the sum of the activations,
+// which the offset multiplies.
 //
 // x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations
 // once for each round of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
 #pragma once
 
+#include "block_codes.cuh"
 #include "halves.cuh"
 #include "linear.cuh"
 
@@ -36,11 +38,48 @@ struct HalvesShared {
 static_assert(LINEAR_HEADER_BYTES + sizeof(HalvesShared) <= MMA_HALVES_SHARED_BYTES,
     "the host asks for less");
 
-// A row's activation of a column, before it becomes two halves.
+// A row's activation of a column, before it becomes two halves. Neighbouring threads have neighbouring
+// columns.
 DEVICE float activation(const InputParams& in, const HalvesShared::Row& row, float x, uint32_t col) {
     float n = row.norm.of(in.norm, x, col);
-    return in.int8 ? rintf(n * row.scale) / row.scale : n;
+    if (in.rounding == ROUND_ROWS) return rintf(n * row.scale) / row.scale;
+    return n;
 }
+
+// Weights of a lane as halves, two of a group's words.
+template <class T, bool = kCodes<T>>
+struct OnHalves {
+    using Weights = typename T::Codes;
+    template <class Kind>
+    DEVICE static Weights of(
+        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, const Kind& kind
+    ) {
+        return codes_of<T>(T::part(T::row(w, row), col / 32, member), col / 32, member, kind);
+    }
+    DEVICE static void words(const Weights& w, int group, uint32_t (&out)[2]) {
+        uint32_t bytes = w.words[group] ^ 0x80808080u;
+        float x[4];
+        // 2^23 + (byte + 128) has the byte in its last place.
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
+        out[0] = half2_bits(x[0], x[1]);
+        out[1] = half2_bits(x[2], x[3]);
+    }
+};
+template <class T>
+struct OnHalves<T, false> {
+    using Weights = typename T::Halves;
+    DEVICE static Weights of(
+        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, const NoKind&
+    ) {
+        return T::halves(w, row, col, member);
+    }
+    DEVICE static void words(const Weights& w, int group, uint32_t (&out)[2]) {
+        out[0] = w.words[2 * group];
+        out[1] = w.words[2 * group + 1];
+    }
+};
 
 // Finds what a row's activations are made with. A warp calls it.
 DEVICE void prepare_row(const InputParams& in, const float* x, HalvesShared::Row& row) {
@@ -55,9 +94,10 @@ DEVICE void prepare_row(const InputParams& in, const float* x, HalvesShared::Row
     }
     largest = reduce_warp<Max>(largest);
     if (lane != 0) return;
-    uint32_t most = in.int8 ? __float_as_uint(kMaxAct) : 0x7f7fffffu;
+    bool by_row = in.rounding == ROUND_ROWS;
+    uint32_t most = by_row ? __float_as_uint(kMaxAct) : 0x7f7fffffu;
     row.norm = norm;
-    row.scale = in.int8 ? 127.0f / fmaxf(__uint_as_float(largest), 1e-5f) : 1.0f;
+    row.scale = by_row ? 127.0f / fmaxf(__uint_as_float(largest), 1e-5f) : 1.0f;
     row.power = PowerOfTwo::of(largest);
     row.broken = largest > most;
 }
@@ -99,10 +139,14 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
             __syncthreads();
             for (uint32_t at = threadIdx.x; at < MMA_ROWS * kCols; at += blockDim.x) {
                 uint32_t m = at / kCols, col = base + at % kCols;
+                const HalvesShared::Row& row = shared.rows[m];
+                float x = m < n && col < in.cols ? activation(in, row, input(m)[col], col) : 0.0f;
+                // A warp has a block of columns.
+                if (in.rounding == ROUND_BLOCKS)
+                    x = BlockRounding::of_threads<ROUND_COLS>(__float_as_uint(x) & 0x7fffffffu).rounded(x);
                 TwoHalves two = {0, 0};
                 if (m < n && col < in.cols) {
-                    const HalvesShared::Row& row = shared.rows[m];
-                    two = TwoHalves::of(activation(in, row, input(m)[col], col) * row.power.by);
+                    two = TwoHalves::of(x * row.power.by);
                     if (row.broken) two = {0x7e00u, 0};
                 }
                 shared.high[m * kColsPitch + at % kCols] = two.high;
@@ -111,24 +155,27 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
             __syncthreads();
 #pragma unroll 1
             for (uint32_t col = base; col < base + kCols && col < in.cols; col += 32) {
-                typename T::Halves w[kSets][2];
+                using Weights = typename OnHalves<T>::Weights;
+                Weights w[kSets][2];
 #pragma unroll
                 for (int set = 0; set < kSets; set++) {
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
                         const WeightRow& at = rows[set][half];
-                        w[set][half] = typename T::Halves{};
+                        w[set][half] = Weights{};
                         if (!at.exists()) continue;
-                        if constexpr (kOfKinds<T>) {
-                            w[set][half] = T::halves(task.weight(at.weight), at.row, col, member, kind);
-                        } else {
-                            w[set][half] = T::halves(task.weight(at.weight), at.row, col, member);
-                        }
+                        w[set][half] = OnHalves<T>::of(task.weight(at.weight), at.row, col, member, kind);
                     }
                 }
 #pragma unroll
                 for (int group = 0; group < 2; group++) {
                     uint32_t place = col - base + 16 * group + 4 * member;
+                    uint32_t words[kSets][2][2];
+#pragma unroll
+                    for (int set = 0; set < kSets; set++) {
+                        OnHalves<T>::words(w[set][0], group, words[set][0]);
+                        OnHalves<T>::words(w[set][1], group, words[set][1]);
+                    }
 #pragma unroll
                     for (int tile = 0; tile < kTiles; tile++) {
                         if (8 * tile >= static_cast<int>(n)) break;
@@ -143,17 +190,18 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                         }
 #pragma unroll
                         for (int set = 0; set < kSets; set++) {
-                            const typename T::Halves& upper = w[set][0];
-                            const typename T::Halves& lower = w[set][1];
-                            uint32_t a[4] = {upper.words[2 * group], lower.words[2 * group],
-                                             upper.words[2 * group + 1], lower.words[2 * group + 1]};
+                            const Weights& upper = w[set][0];
+                            const Weights& lower = w[set][1];
+                            uint32_t a[4] = {
+                                words[set][0][0], words[set][1][0], words[set][0][1], words[set][1][1]
+                            };
                             float part[4] = {};
                             mma_f16_16x8x16(part, a, b_low);
                             mma_f16_16x8x16(part, a, b_high);
 #pragma unroll
                             for (int i = 0; i < 4; i++) {
                                 float& sum = sums[set][tile][i];
-                                if constexpr (T::kGroupScales) {
+                                if constexpr (kCodes<T>) {
                                     float scale = i < 2 ? upper.scale(group) : lower.scale(group);
                                     sum = fmaf(scale, part[i], sum);
                                 } else {

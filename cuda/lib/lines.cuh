@@ -8,7 +8,7 @@
 // same planes. A value is rounded once, and products and sums as those of floats are.
 #pragma once
 
-#include "input.cuh"
+#include "block_codes.cuh"
 
 struct Line {
     float scale, offset;
@@ -21,26 +21,14 @@ DEVICE void floats_of_codes(uint32_t bytes, float (&out)[4]) {
         out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - 128.0f;
 }
 
-// The same as halves, two a word, less something and times something.
-DEVICE void halves_of_codes(uint32_t bytes, float less, float times, uint32_t& first, uint32_t& second) {
-    float x[4];
-    floats_of_codes(bytes, x);
-    uint32_t halves[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) halves[i] = half_bits((x[i] - less) * times);
-    first = halves[0] | halves[1] << 16;
-    second = halves[2] | halves[3] << 16;
-}
-
 // Bits of quad i (of 8) in a word that has bit i of byte e for element e of the quad, brought to `bit` of
 // each byte.
 DEVICE uint32_t bits_of_quad(uint32_t word, uint32_t i, uint32_t bit) {
     return (i < bit ? word << (bit - i) : word >> (i - bit)) & 0x01010101u << bit;
 }
 
-// What tensor cores want of 32 columns on one line: codes as halves.
-struct HalvesOnLine {
-    uint32_t words[4];
+struct CodesOnLine {
+    uint32_t words[2];
     Line line;
     DEVICE float scale(int) const { return line.scale; }
     DEVICE float offset(int) const { return line.offset; }
@@ -49,13 +37,12 @@ struct HalvesOnLine {
 template <class Type, int ELEMS, int GROUP>
 struct Lines {
     static constexpr bool kInts = false;
-    static constexpr bool kGroupScales = true;
     static constexpr int kElems = ELEMS;
     static constexpr int kRowsUnroll = 1;
     // Groups of a chunk at a time, and quads of a group for several rows.
     static constexpr int kGroupsUnroll = ELEMS / GROUP, kRowsQuadsUnroll = GROUP / 4;
     using Acc = float;
-    using Halves = HalvesOnLine;
+    using Codes = CodesOnLine;
 
     template <int M, class Chunk, class Kind>
     DEVICE static void dot(

@@ -7,6 +7,7 @@
 // sines of that position.
 #pragma once
 
+#include "../lib/linear_codes.cuh"
 #include "../lib/linear_mma.cuh"
 
 struct AttnInTask {
@@ -117,4 +118,14 @@ DEVICE void attn_in(const AttnInParams& p) {
 template <class T>
 DEVICE void attn_in_mma(const AttnInParams& p) {
     run_linear_mma<T>(p.step, p.in, p.wq.chunks, AttnInTask{p});
+}
+
+template <class T>
+DEVICE void attn_in_codes(const AttnInParams& p) {
+    run_linear_codes<T>(p.step, p.in, AttnInTask{p});
+}
+
+template <class T>
+DEVICE void attn_in_few(const AttnInParams& p) {
+    run_linear_few<T>(p.step, p.in, AttnInTask{p});
 }

@@ -113,13 +113,9 @@ DEVICE void experts(const ExpertsParams& p) {
     }
 }
 
-// Whether a type has products of halves: those that say what its halves are.
-template <class T>
-struct Exists {
-    using Type = void;
-};
+// Whether a type has products of halves: of its codes, or those that say what its halves are.
 template <class T, class = void>
-constexpr bool kOnHalves = false;
+constexpr bool kOnHalves = kCodes<T>;
 template <class T>
 constexpr bool kOnHalves<T, typename Exists<typename T::Halves>::Type> = true;
 

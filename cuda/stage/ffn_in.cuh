@@ -6,6 +6,7 @@
 // warp.
 #pragma once
 
+#include "../lib/linear_codes.cuh"
 #include "../lib/linear_mma.cuh"
 
 DEVICE float activated(uint32_t act, float x) {
@@ -70,4 +71,14 @@ DEVICE void ffn_in(const FfnInParams& p) {
 template <class T>
 DEVICE void ffn_in_mma(const FfnInParams& p) {
     run_linear_mma<T>(p.step, p.in, p.up.chunks, FfnInTask{p});
+}
+
+template <class T>
+DEVICE void ffn_in_codes(const FfnInParams& p) {
+    run_linear_codes<T>(p.step, p.in, FfnInTask{p});
+}
+
+template <class T>
+DEVICE void ffn_in_few(const FfnInParams& p) {
+    run_linear_few<T>(p.step, p.in, FfnInTask{p});
 }

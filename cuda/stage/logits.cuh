@@ -3,6 +3,7 @@
 // A slot of a warp owns one output. Reads W once for every M rows that asked; nothing where none did.
 #pragma once
 
+#include "../lib/linear_codes.cuh"
 #include "../lib/linear_mma.cuh"
 
 struct LogitsTask {
@@ -34,4 +35,14 @@ DEVICE void logits(const LogitsParams& p) {
 template <class T>
 DEVICE void logits_mma(const LogitsParams& p) {
     run_linear_mma<T>(p.step, p.in, p.w.chunks, LogitsTask{p});
+}
+
+template <class T>
+DEVICE void logits_codes(const LogitsParams& p) {
+    run_linear_codes<T>(p.step, p.in, LogitsTask{p});
+}
+
+template <class T>
+DEVICE void logits_few(const LogitsParams& p) {
+    run_linear_few<T>(p.step, p.in, LogitsTask{p});
 }

@@ -4,6 +4,7 @@
 // the rows of y. What must be true: y was written by an earlier launch; x is no part of y.
 #pragma once
 
+#include "../lib/linear_codes.cuh"
 #include "../lib/linear_mma.cuh"
 
 struct ProjAddTask {
@@ -42,4 +43,14 @@ DEVICE void proj_add(const ProjAddParams& p) {
 template <class T>
 DEVICE void proj_add_mma(const ProjAddParams& p) {
     run_linear_mma<T>(p.step, p.in, p.w.chunks, ProjAddTask{p});
+}
+
+template <class T>
+DEVICE void proj_add_codes(const ProjAddParams& p) {
+    run_linear_codes<T>(p.step, p.in, ProjAddTask{p});
+}
+
+template <class T>
+DEVICE void proj_add_few(const ProjAddParams& p) {
+    run_linear_few<T>(p.step, p.in, ProjAddTask{p});
 }

@@ -9,7 +9,6 @@ struct F16 : Elements<F16, 8> {
 
     // What a lane has of 32 columns from `col` on, for tensor cores: 4 of the first 16 and 4 of the others,
     // as halves.
-    static constexpr bool kGroupScales = false;
     struct Halves {
         uint32_t words[4];
     };

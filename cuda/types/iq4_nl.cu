@@ -3,4 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(IQ4NL, iq4_nl)
-STERNA_MMA_KERNELS(IQ4NL, iq4_nl)
+STERNA_CODES_KERNELS(IQ4NL, iq4_nl)

@@ -16,13 +16,14 @@
 struct IQ4NL;
 template <>
 constexpr bool kOfKinds<IQ4NL> = true;
+template <>
+constexpr bool kTwoScales<IQ4NL> = true;
 
 struct IQ4NL : Lines<IQ4NL, 32, 16> {
     static constexpr int kUnroll = 3;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 1;
+    static constexpr uint32_t kBlockQuads = 4;
     static constexpr uint32_t kHead = 128;
-    using Halves = Q8_0::Halves;
     enum : uint32_t { kInts8 = 0, kHalf = 1, kBfloat = 2, kFloats8 = 3 };
     struct Kind {
         uint32_t table[4];
@@ -96,18 +97,21 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
         floats_of_bytes(looked_up(kind, words[quad / 2] >> (quad % 2 * 16)), out);
     }
 
-    DEVICE static Halves halves(
-        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, const Kind& kind
-    ) {
-        Row at = IQ4NL::row(w, row);
-        uint32_t chunk = col / 32;
-        const uint16_t* indices = reinterpret_cast<const uint16_t*>(at.indices + chunk * 16) + member;
-        Halves out;
-        scales_of(kind, at.scales[chunk], at.blocks ? at.blocks[chunk / 8] : 0, out.scales);
+    // lib/block_codes.cuh
+    using Codes = ScaledCodes;
+    struct Part {
+        uint16_t indices[2], scales, of_blocks;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        const uint16_t* indices = reinterpret_cast<const uint16_t*>(row.indices + block * 16) + member;
+        return {{indices[0], indices[4]}, row.scales[block],
+                row.blocks ? row.blocks[block / 8] : uint16_t(0)};
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t, uint32_t, const Kind& kind) {
+        Codes out;
+        scales_of(kind, part.scales, part.of_blocks, out.scales);
 #pragma unroll
-        for (int t = 0; t < 2; t++)
-            halves_of_bytes(
-                looked_up(kind, indices[4 * t]), 0.0f, out.words[2 * t], out.words[2 * t + 1]);
+        for (int t = 0; t < 2; t++) out.words[t] = looked_up(kind, part.indices[t]);
         return out;
     }
 

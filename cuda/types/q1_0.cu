@@ -3,4 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(Q1_0, q1_0)
-STERNA_MMA_KERNELS(Q1_0, q1_0)
+STERNA_CODES_KERNELS(Q1_0, q1_0)

@@ -8,14 +8,12 @@
 
 struct Q1_0 {
     static constexpr bool kInts = false;
-    static constexpr bool kGroupScales = true;
     static constexpr int kElems = 128;
     static constexpr int kUnroll = 4;
     static constexpr int kRowsUnroll = 1;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 3;
+    static constexpr uint32_t kBlockQuads = 4;
     using Acc = float;
-    using Halves = HalvesOnLine;
     struct Row {
         const uint8_t* signs;
         const uint16_t* scales;
@@ -70,17 +68,24 @@ struct Q1_0 {
         for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
     }
 
-    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
-        Row at = Q1_0::row(w, row);
-        uint32_t signs = load4(at.signs + col / 8) >> (4 * member);
-        Halves out;
+    // lib/block_codes.cuh
+    using Codes = ScaledCodes;
+    struct Part {
+        uint32_t signs;
+        uint16_t scale;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t) {
+        return {load4(row.signs + block * 4), row.scales[block / 4]};
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t, uint32_t member) {
+        Codes out;
+        out.scales[0] = out.scales[1] = float_of_half(part.scale);
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            // Two halves of 1 a word; their signs are those of bits that are 0.
-            uint32_t two = signs >> (i / 2 * 16 + i % 2 * 2);
-            out.words[i] = 0x3c003c00u ^ (~two << 15 & 0x8000u) ^ (~two << 30 & 0x80000000u);
+        for (uint32_t t = 0; t < 2; t++) {
+            // A bit a byte: 1 for 1, and 0 for -1.
+            uint32_t bits = (part.signs >> (4 * member + 16 * t) & 15u) * 0x00204081u & 0x01010101u;
+            out.words[t] = (bits ^ 0x01010101u) * 254u | 0x01010101u;
         }
-        out.line = {float_of_half(at.scales[col / 128]), 0.0f};
         return out;
     }
 

@@ -16,7 +16,7 @@ constexpr bool kOfKinds<Q2_0> = true;
 struct Q2_0 : Lines<Q2_0, 64, 64> {
     static constexpr int kUnroll = 3;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 2;
+    static constexpr uint32_t kBlockQuads = 4;
     // log2 of the chunks that share a scale.
     using Kind = uint32_t;
     struct Row {
@@ -59,16 +59,22 @@ struct Q2_0 : Lines<Q2_0, 64, 64> {
             out[e] = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7044u + (e << 8))) - 129.0f;
     }
 
-    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind) {
-        Row at = Q2_0::row(w, row);
-        uint32_t chunk = col / 64, word = load4(at.codes + chunk * 16 + 4 * member);
-        Halves out;
+    // lib/block_codes.cuh
+    using Codes = ScaledCodes;
+    struct Part {
+        uint32_t word;
+        uint16_t scale;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        uint32_t chunk = block / 2;
+        return {load4(row.codes + chunk * 16 + 4 * member), row.scales[chunk >> row.shift]};
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t, Kind) {
+        Codes out;
+        out.scales[0] = out.scales[1] = float_of_half(part.scale);
 #pragma unroll
-        for (uint32_t t = 0; t < 2; t++) {
-            uint32_t codes = word >> (col / 16 % 4 * 2 + 2 * t) & 0x03030303u;
-            halves_of_codes(codes, 1.0f, 1.0f, out.words[2 * t], out.words[2 * t + 1]);
-        }
-        out.line = {float_of_half(at.scales[chunk >> at.shift]), 0.0f};
+        for (uint32_t t = 0; t < 2; t++)
+            out.words[t] = bytes_less<1>(part.word >> (block % 2 * 4 + 2 * t) & 0x03030303u);
         return out;
     }
 

@@ -3,4 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(Q2K, q2_k)
-STERNA_MMA_KERNELS(Q2K, q2_k)
+STERNA_CODES_KERNELS(Q2K, q2_k)

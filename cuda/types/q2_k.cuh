@@ -20,13 +20,15 @@ constexpr bool kOfKinds<Q2K> = true;
 template <>
 constexpr bool kOffsets<Q2K> = true;
 template <>
+constexpr bool kTwoScales<Q2K> = true;
+template <>
 constexpr int kMmaSets<Q2K> = 1;
 
 struct Q2K : Lines<Q2K, 64, 16> {
     static constexpr int kUnroll = 2;
     static constexpr int kGroupsUnroll = 1, kRowsQuadsUnroll = 1;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 1;
+    static constexpr uint32_t kBlockQuads = 4;
     // Whether it is Q3_K, as an integer.
     using Kind = uint32_t;
     struct Row {
@@ -42,15 +44,6 @@ struct Q2K : Lines<Q2K, 64, 16> {
         uint4 low;
         uint2 high;
         uint32_t groups, scales;
-    };
-
-    // lib/lines.cuh; codes are multiplied by their group's scale, which halves have room for.
-    struct Halves {
-        uint32_t words[4], of_block, mins;
-        DEVICE float scale(int) const { return floats_of_half2(of_block).x; }
-        DEVICE float offset(int t) const {
-            return -floats_of_half2(of_block).y * static_cast<float>(mins >> (8 * t) & 15u);
-        }
     };
 
     DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
@@ -96,25 +89,42 @@ struct Q2K : Lines<Q2K, 64, 16> {
         floats_of_codes(low | (high >> quad % 8 & 0x01010101u) << 2, out);
     }
 
-    DEVICE static Halves halves(
-        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind q3
-    ) {
-        Row at = Q2K::row(w, row);
-        uint32_t i = col % 128 / 32;
-        Halves out;
-        out.mins = 0;
+    // lib/block_codes.cuh
+    struct Codes {
+        uint32_t words[2], mins[2];
+        float scales[2], of_mins;
+        DEVICE float scale(int t) const { return scales[t]; }
+        DEVICE float offset(int t) const { return of_mins * static_cast<float>(mins[t] & 255u); }
+    };
+    struct Part {
+        uint32_t low[2], high[2], groups[2], of_block;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        Part out;
+        uint32_t first = block / 4 * 2;
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
-            uint32_t chunk = col / 128 * 2 + t;
-            uint32_t high = at.high ? load4(at.high + chunk * 8 + i / 2 * 4) : 0;
-            uint32_t codes = load4(at.low + chunk * 16 + 4 * member) >> (2 * i) & 0x03030303u;
-            codes |= bits_of_quad(high, i % 2 * 4 + member, 2);
-            uint32_t group = at.groups(chunk) >> (8 * i) & 255u;
-            float scale = static_cast<float>(static_cast<int8_t>(q3 ? group : group & 15u));
-            halves_of_codes(codes, q3 ? 4.0f : 0.0f, scale, out.words[2 * t], out.words[2 * t + 1]);
-            if (!q3) out.mins |= group >> 4 << (8 * t);
+            uint32_t chunk = first + t;
+            out.low[t] = load4(row.low + chunk * 16 + 4 * member);
+            out.high[t] = row.high ? load4(row.high + chunk * 8 + block % 4 / 2 * 4) : 0;
+            out.groups[t] = row.groups(chunk);
         }
-        out.of_block = at.of_block(col / 128 * 2);
+        out.of_block = row.of_block(first);
+        return out;
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t member, Kind q3) {
+        Codes out;
+        uint32_t i = block % 4;
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t codes = part.low[t] >> (2 * i) & 0x03030303u;
+            codes |= bits_of_quad(part.high[t], i % 2 * 4 + member, 2);
+            out.words[t] = q3 ? bytes_less<4>(codes) : codes;
+            uint32_t group = part.groups[t] >> (8 * i);
+            out.scales[t] = line_of(group, part.of_block, q3).scale;
+            out.mins[t] = q3 ? 0 : (group >> 4 & 15u) * 0x01010101u;
+        }
+        out.of_mins = -floats_of_half2(part.of_block).y;
         return out;
     }
 

@@ -3,4 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(Q4_0, q4_0)
-STERNA_MMA_KERNELS(Q4_0, q4_0)
+STERNA_CODES_KERNELS(Q4_0, q4_0)

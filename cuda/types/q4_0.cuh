@@ -13,7 +13,7 @@ struct Q4_0 {
     static constexpr int kUnroll = 4;
     static constexpr int kRowsUnroll = 1;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 3;
+    static constexpr uint32_t kBlockQuads = 4;
     using Acc = float;
     struct Row {
         const uint8_t* ints;
@@ -60,17 +60,19 @@ struct Q4_0 {
         for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
     }
 
-    static constexpr bool kGroupScales = true;
-    using Halves = Q8_0::Halves;
-
-    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
-        Row at = Q4_0::row(w, row);
-        uint32_t four = load4(at.ints + col / 2 + 4 * member);
-        Halves out;
-        out.scales[0] = out.scales[1] = float_of_half(at.scales[col / 32]);
-        halves_of_bytes(four & 0x0f0f0f0fu, 8.0f, out.words[0], out.words[1]);
-        halves_of_bytes(four >> 4 & 0x0f0f0f0fu, 8.0f, out.words[2], out.words[3]);
-        return out;
+    // lib/block_codes.cuh
+    using Codes = ScaledCodes;
+    struct Part {
+        uint32_t ints;
+        uint16_t scale;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        return {load4(row.ints + block * 16 + 4 * member), row.scales[block]};
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t, uint32_t) {
+        float scale = float_of_half(part.scale);
+        uint32_t first = part.ints & 0x0f0f0f0fu, second = part.ints >> 4 & 0x0f0f0f0fu;
+        return {{bytes_less<8>(first), bytes_less<8>(second)}, {scale, scale}};
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {

@@ -3,4 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(Q4K, q4_k)
-STERNA_MMA_KERNELS(Q4K, q4_k)
+STERNA_CODES_KERNELS(Q4K, q4_k)

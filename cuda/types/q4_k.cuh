@@ -21,7 +21,7 @@ constexpr bool kOffsets<Q4K> = true;
 struct Q4K : Lines<Q4K, 32, 16> {
     static constexpr int kUnroll = 2;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 2;
+    static constexpr uint32_t kBlockQuads = 4;
     // Whether there are fifth bits, as an integer.
     using Kind = uint32_t;
     struct Row {
@@ -78,21 +78,32 @@ struct Q4K : Lines<Q4K, 32, 16> {
         floats_of_codes(low | bits_of_quad(chunk.high, quad, 4), out);
     }
 
-    DEVICE static Halves halves(
-        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind
-    ) {
-        Row at = Q4K::row(w, row);
-        uint32_t chunk = col / 64 * 2, group = col / 32 % 2;
+    // lib/block_codes.cuh
+    struct Part {
+        uint32_t low[2], high[2];
+        uint4 head;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        Part out;
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t chunk = block / 2 * 2 + t;
+            out.low[t] = load4(row.low + chunk * 16 + 4 * member);
+            out.high[t] = row.high ? load4(row.high + chunk * 4) : 0;
+        }
+        out.head = load16(row.heads + block / 8 * 16);
+        return out;
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t member, Kind) {
         Line both[2];
-        lines_of(load16(at.heads + chunk / 8 * 16), chunk, both);
-        Halves out;
+        lines_of(part.head, block / 2 * 2, both);
+        uint32_t group = block % 2;
+        Codes out;
         out.line = group ? both[1] : both[0];
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
-            uint32_t codes = load4(at.low + (chunk + t) * 16 + 4 * member) >> (4 * group) & 0x0f0f0f0fu;
-            uint32_t high = at.high ? load4(at.high + (chunk + t) * 4) : 0;
-            codes |= bits_of_quad(high, 4 * group + member, 4);
-            halves_of_codes(codes, 0.0f, 1.0f, out.words[2 * t], out.words[2 * t + 1]);
+            uint32_t high = bits_of_quad(part.high[t], 4 * group + member, 4);
+            out.words[t] = (part.low[t] >> (4 * group) & 0x0f0f0f0fu) | high;
         }
         return out;
     }

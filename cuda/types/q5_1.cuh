@@ -23,7 +23,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
     // lib/lines.cuh
     static constexpr int kRowsQuadsUnroll = 4;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 2;
+    static constexpr uint32_t kBlockQuads = 4;
     // Bit 0: there are fifth bits. Bit 1: there are offsets.
     using Kind = uint32_t;
     struct Row {
@@ -35,13 +35,6 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
     struct Chunk {
         uint4 low;
         uint32_t high, scales;
-    };
-
-    // lib/lines.cuh; the line as halves, which are fewer registers.
-    struct Halves {
-        uint32_t words[4], line;
-        DEVICE float scale(int) const { return floats_of_half2(line).x; }
-        DEVICE float offset(int) const { return floats_of_half2(line).y; }
     };
 
     DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
@@ -84,19 +77,24 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
         floats_of_codes(low | bits_of_quad(chunk.high, quad, 4), out);
     }
 
-    DEVICE static Halves halves(
-        const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, Kind kind
-    ) {
-        Row at = Q5_1::row(w, row);
-        uint32_t chunk = col / 32, low = load4(at.low + chunk * 16 + 4 * member);
-        uint32_t high = at.high ? load4(at.high + chunk * 4) : 0;
-        Halves out;
-        out.line = scales_of(at, chunk);
+    // lib/block_codes.cuh
+    struct Part {
+        uint32_t low, high, scales;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        return {load4(row.low + block * 16 + 4 * member), row.high ? load4(row.high + block * 4) : 0,
+                scales_of(row, block)};
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t, uint32_t member, Kind kind) {
+        Codes out;
+        bool has_offsets = kind & 2;
+        float2 two = floats_of_half2(part.scales);
+        out.line = {two.x, has_offsets ? two.y : 0.0f};
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
-            uint32_t codes = (low >> (4 * t) & 0x0f0f0f0fu) | bits_of_quad(high, member + 4 * t, 4);
-            // An offset of -16 scales may be beyond halves.
-            halves_of_codes(codes, kind & 2 ? 0.0f : 16.0f, 1.0f, out.words[2 * t], out.words[2 * t + 1]);
+            uint32_t codes = part.low >> (4 * t) & 0x0f0f0f0fu;
+            codes |= bits_of_quad(part.high, member + 4 * t, 4);
+            out.words[t] = has_offsets ? codes : bytes_less<16>(codes);
         }
         return out;
     }

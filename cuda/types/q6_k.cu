@@ -3,4 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(Q6K, q6_k)
-STERNA_MMA_KERNELS(Q6K, q6_k)
+STERNA_CODES_KERNELS(Q6K, q6_k)

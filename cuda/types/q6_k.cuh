@@ -14,13 +14,17 @@
 
 #include "q8_0.cuh"
 
+struct Q6K;
+template <>
+constexpr bool kTwoScales<Q6K> = true;
+
 struct Q6K {
     static constexpr bool kInts = false;
     static constexpr int kElems = 64;
     static constexpr int kUnroll = 2;
     static constexpr int kRowsUnroll = 1;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 1;
+    static constexpr uint32_t kBlockQuads = 4;
     using Acc = float;
     struct Row {
         const uint8_t* low;
@@ -87,22 +91,33 @@ struct Q6K {
         }
     }
 
-    static constexpr bool kGroupScales = true;
-    using Halves = Q8_0::Halves;
-
-    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
-        Row at = Q6K::row(w, row);
-        uint32_t i = col % 128 / 32;
-        float scale = float_of_half(at.scales[col / 256]);
-        Halves out;
+    // lib/block_codes.cuh
+    using Codes = ScaledCodes;
+    struct Part {
+        uint32_t low[2], high[2], groups[2];
+        uint16_t scale;
+    };
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        Part out;
+        uint32_t first = block / 4 * 2, i = block % 4;
 #pragma unroll
-        for (int t = 0; t < 2; t++) {
-            uint32_t chunk = col / 128 * 2 + t;
-            uint32_t low = reinterpret_cast<const uint32_t*>(at.low + chunk * 32 + i % 2 * 16)[member];
-            uint32_t high = reinterpret_cast<const uint32_t*>(at.high + chunk * 16)[member];
-            uint32_t q = (low >> (i / 2 * 4) & 0x0f0f0f0fu) | (high >> (2 * i) & 0x03030303u) << 4;
-            halves_of_bytes(q, 32.0f, out.words[2 * t], out.words[2 * t + 1]);
-            out.scales[t] = scale * static_cast<float>(static_cast<int8_t>(at.groups[chunk] >> (8 * i)));
+        for (uint32_t t = 0; t < 2; t++) {
+            out.low[t] = load4(row.low + (first + t) * 32 + i % 2 * 16 + 4 * member);
+            out.high[t] = load4(row.high + (first + t) * 16 + 4 * member);
+            out.groups[t] = row.groups[first + t];
+        }
+        out.scale = row.scales[block / 8];
+        return out;
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t) {
+        Codes out;
+        uint32_t i = block % 4;
+#pragma unroll
+        for (uint32_t t = 0; t < 2; t++) {
+            uint32_t high = (part.high[t] >> (2 * i) & 0x03030303u) << 4;
+            out.words[t] = bytes_less<32>((part.low[t] >> (i / 2 * 4) & 0x0f0f0f0fu) | high);
+            int8_t group = static_cast<int8_t>(part.groups[t] >> (8 * i));
+            out.scales[t] = float_of_half(part.scale) * static_cast<float>(group);
         }
         return out;
     }

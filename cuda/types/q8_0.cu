@@ -3,4 +3,4 @@
 #include "../lib/kernels.cuh"
 
 STERNA_KERNELS(Q8_0, q8_0)
-STERNA_MMA_KERNELS(Q8_0, q8_0)
+STERNA_CODES_KERNELS(Q8_0, q8_0)

@@ -4,7 +4,7 @@
 // cols], and behind them all scales, [rows, cols / 32]. A chunk is 16 integers and their scale.
 #pragma once
 
-#include "../lib/input.cuh"
+#include "../lib/block_codes.cuh"
 
 // Four signed bytes, less something, as floats: 2^23 + (byte + 128) has the byte in its last place.
 template <int Less = 0>
@@ -15,21 +15,13 @@ DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
         out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - (8388736.0f + Less);
 }
 
-// The same as halves, two a word.
-DEVICE void halves_of_bytes(uint32_t bytes, float less, uint32_t& first, uint32_t& second) {
-    float x[4];
-    floats_of_bytes(bytes, x);
-    first = half_bits(x[0] - less) | static_cast<uint32_t>(half_bits(x[1] - less)) << 16;
-    second = half_bits(x[2] - less) | static_cast<uint32_t>(half_bits(x[3] - less)) << 16;
-}
-
 struct Q8_0 {
     static constexpr bool kInts = false;
     static constexpr int kElems = 16;
     static constexpr int kUnroll = 5;
     static constexpr int kRowsUnroll = 2;
     // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 3;
+    static constexpr uint32_t kBlockQuads = 4;
     using Acc = float;
     struct Row {
         const uint8_t* ints;
@@ -76,22 +68,19 @@ struct Q8_0 {
         for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
     }
 
-    // As in f16.cuh, and the scale of each 16.
-    static constexpr bool kGroupScales = true;
-    struct Halves {
-        uint32_t words[4];
-        float scales[2];
-        DEVICE float scale(int group) const { return scales[group]; }
+    // lib/block_codes.cuh
+    using Codes = ScaledCodes;
+    struct Part {
+        uint32_t ints[2];
+        uint16_t scale;
     };
-
-    DEVICE static Halves halves(const LinearParams& w, uint32_t row, uint32_t col, uint32_t member) {
-        Row at = Q8_0::row(w, row);
-        Halves out;
-        out.scales[0] = out.scales[1] = float_of_half(at.scales[col / 32]);
-        const uint8_t* ints = at.ints + col + 4 * member;
-        halves_of_bytes(load4(ints), 0.0f, out.words[0], out.words[1]);
-        halves_of_bytes(load4(ints + 16), 0.0f, out.words[2], out.words[3]);
-        return out;
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+        const uint8_t* ints = row.ints + block * 32 + 4 * member;
+        return {{load4(ints), load4(ints + 16)}, row.scales[block]};
+    }
+    DEVICE static Codes codes(const Part& part, uint32_t, uint32_t) {
+        float scale = float_of_half(part.scale);
+        return {{part.ints[0], part.ints[1]}, {scale, scale}};
     }
 
     DEVICE static float value(const LinearParams& w, uint32_t row, uint32_t col) {

@@ -16,7 +16,7 @@ mod registry;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
-pub use memory::{CardRates, DeviceMemory, MemoryKind, MemoryPart, Overhead};
+pub use memory::{CardRates, DeviceMemory, Macs, MemoryKind, MemoryPart, Overhead};
 pub use options::{Auto, CardOnPaper, Chosen, DeviceOption, Entry, Open, Opened};
 pub use registry::{DeviceOptions, NAMES, REGISTRY, auto, devices, open, open_on};
 

@@ -61,6 +61,49 @@ pub struct CardRates {
     pub int8_ops: u64,
     /// The same of halves that are added as floats.
     pub half_ops: u64,
+    /// The same of floats, without tensor cores.
+    pub float_ops: u64,
+}
+
+/// Multiply-accumulates with weights of one row among many, by what a device's kernels compute them with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Macs {
+    /// int8 on tensor cores.
+    pub int8: u64,
+    /// The same where each block's sum is a float of its own, which scales multiply.
+    pub int8_blocks: u64,
+    /// Halves on tensor cores, an activation being two of them.
+    pub two_halves: u64,
+    /// Floats.
+    pub float: u64,
+}
+
+impl Macs {
+    /// All of them.
+    pub fn sum(&self) -> u64 {
+        self.int8 + self.int8_blocks + self.two_halves + self.float
+    }
+}
+
+/// Operations of floats for a multiply-accumulate of a block of int8: a difference, a product and a
+/// multiply-accumulate for each sum of 32.
+const FLOAT_OPS_OF_BLOCKS: f64 = 6.0 / 32.0;
+
+impl CardRates {
+    /// Seconds of such products, as kernels cannot be faster: scales are multiplied beside the products.
+    pub fn seconds(&self, macs: &Macs) -> f64 {
+        let of = |macs: u64, ops: u64| 2.0 * macs as f64 / ops as f64;
+        let scales = FLOAT_OPS_OF_BLOCKS * macs.int8_blocks as f64 / self.float_ops as f64;
+        of(macs.int8, self.int8_ops)
+            + of(macs.int8_blocks, self.int8_ops).max(scales)
+            + 2.0 * of(macs.two_halves, self.half_ops)
+            + of(macs.float, self.float_ops)
+    }
+
+    /// Their operations in a second.
+    pub fn ops(&self, macs: &Macs) -> f64 {
+        2.0 * macs.sum() as f64 / self.seconds(macs)
+    }
 }
 
 /// The memory of one device that a program takes.
@@ -84,6 +127,8 @@ pub struct DeviceMemory {
     pub streamed_layers: usize,
     /// Peak rates of the device, if they are known.
     pub rates: Option<CardRates>,
+    /// Products of a row in steps of many.
+    pub macs: Macs,
     /// Bytes that are free for both, if that is known.
     pub free_bytes: Option<u64>,
     /// Bytes that should stay free besides: for what the driver and others take later.
@@ -102,6 +147,7 @@ impl DeviceMemory {
             shared_bytes: 0,
             streamed_layers: 0,
             rates: None,
+            macs: Macs::default(),
             free_bytes: None,
             margin_bytes: 0,
         }

@@ -282,8 +282,8 @@ fn act_types() -> String {
     let [auto, trained, f32, token, block] = ACT_TYPES;
     format!(
         "How inputs of linear layers are rounded: {trained} (as the model was), {auto} (likewise, and on the \
-         CPU as {block} where that says nothing), {f32} (not), {token} (each token), {block} (each 32 \
-         inputs, CPU only: near what llama.cpp does)"
+         CPU and CUDA as {block} where that says nothing), {f32} (not), {token} (each token), {block} (each \
+         32 inputs, CPU and CUDA: near what llama.cpp does)"
     )
 }
 

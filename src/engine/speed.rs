@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
+use sterna_backend::DeviceMemory;
 pub use sterna_backend::rates::HostRates;
 use sterna_backend::rates::{Matrices, Rates, Way};
-use sterna_backend::{CardRates, DeviceMemory};
-use sterna_program::{ActQuant, Cost, PageTable, Program, Row, Step};
+use sterna_program::{Cost, PageTable, Program, Row, Step};
 
 /// Tokens a second of a model on one card, all of whose layers it computes: as many as its memory, its tensor
 /// cores and the link allow, by formula. Launches are not in it, so it is a bound.
@@ -26,26 +26,21 @@ fn cost(p: &Program, positions: Range<usize>) -> Cost {
     p.cost(&Step { rows: &rows, pages: &PageTable::new(0, 0), sampling: &[] })
 }
 
-/// Operations of a card in a second, at the precision of a program's products.
-fn card_ops(p: &Program, rates: &CardRates) -> f64 {
-    let mut linears = p.stages.iter().flat_map(|(_, stage)| stage.linears().1);
-    let rounds = linears.any(|linear| linear.act != ActQuant::None);
-    (if rounds { rates.int8_ops } else { rates.half_ops }) as f64
-}
-
 impl Bound {
     /// Bound for contexts of so many positions, on a device whose rates are known, and that computes some
     /// steps alone.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory) -> Option<Self> {
         let rates = device.rates.filter(|_| device.shared_bytes == 0 || device.host_bytes > 0)?;
-        let ops = card_ops(p, &rates);
         let of = |first: usize, n: usize| {
             let step = cost(p, first..first + n);
             // The rows of a prompt may share what they read of the cache, and the last one sees all of it.
             let bytes = step.weight_bytes + cost(p, first + n - 1..first + n).kv_bytes;
             let copied = device.host_bytes as f64 / rates.link_bytes as f64;
             let read = bytes as f64 / rates.memory_bytes as f64;
-            let computed = 2.0 * step.macs as f64 / ops;
+            // Attention, and the head of the last row, multiply halves.
+            let others = step.macs.saturating_sub(n as u64 * device.macs.sum());
+            let others = 2.0 * others as f64 / rates.half_ops as f64;
+            let computed = n as f64 * rates.seconds(&device.macs) + others;
             n as f64 / copied.max(read).max(computed)
         };
         Some(Self { decode: of(n_ctx.max(1) - 1, 1), prompt: of(0, p.limits.rows.min(n_ctx).max(1)) })
@@ -81,7 +76,7 @@ impl SpeedWithHost {
             link: rates.link_bytes as f64,
             card_memory: rates.memory_bytes as f64,
             host_memory: host.memory_bytes,
-            card_ops: card_ops(p, &rates),
+            card_ops: rates.ops(&device.macs),
             host_ops: host.ops,
             wait: 0.0,
         };

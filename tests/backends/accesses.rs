@@ -62,6 +62,7 @@ fn accesses_are_those_of_the_snapshot() {
         (LAYER, &[1, 8, 32][..]),
         (Model { weights: "tq2_0", ..LAYER }, &[32]),
         (Model { weights: "q8_0", ..LAYER }, &[1, 32]),
+        (Model { weights: "q4_k", ..LAYER }, &[1, 8, 64]),
         (Model { kv: "turboquant", ..LAYER }, &[1, 32]),
     ] {
         let (case, pages) = case(model);

@@ -2,9 +2,9 @@
 //! rows at once beside the same rows one by one.
 
 use sterna::backend::cpu::Cpu;
-use sterna::program::{ActQuant, ProjAdd, Row, Step};
+use sterna::program::{ActQuant, NormKind, ProjAdd, Row, Step};
 use support::case::model::{Model, SMALL};
-use support::case::{Case, limits, rows, shuffled_pages, simt, ty};
+use support::case::{Case, Turn, limits, rows, shuffled_pages, simt, ty};
 
 use super::stage_diff::{first_difference, prompt};
 
@@ -58,6 +58,29 @@ fn a_row_among_several_has_the_bits_that_it_has_alone() {
         let together = products(&rows(0, 0..n_rows as u32), &inputs);
         for (input, together) in inputs.chunks(cols).zip(together.chunks(outputs)) {
             assert_eq!(products(&rows(0, 0..1), input), together, "{name}");
+        }
+    }
+}
+
+/// A few rows, which have kernels of their own, and more than a tile has; columns that end within a span of
+/// them: of one scale a block, of two, with offsets and without.
+#[test]
+fn tiles_of_codes_compute_what_the_oracle_says() {
+    for name in
+        ["q8_0", "q4_0", "q5_1", "q4_k", "q5_k", "q6_k", "q2_k", "q3_k", "q1_0", "q2_0", "mxfp4", "iq4_xs"]
+    {
+        let ty = ty(name);
+        let (outputs, cols) = (19, ty.block_elems() * 544_usize.div_ceil(ty.block_elems()));
+        for n_rows in [2, 11, 70] {
+            let mut case = Case::new(&format!("{name}, {n_rows} rows"), limits(n_rows, 1, 2));
+            let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
+            let norm = Some(case.norm(NormKind::Rms, cols));
+            let w = case.linear_with_bias(ty, outputs, cols, ActQuant::I8PerBlock);
+            case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
+            let (ys, xs) = (case.numbers.values(n_rows * cols), case.numbers.values(n_rows * outputs));
+            let rows = rows(0, 0..n_rows as u32);
+            let turn = Turn { rows, stages: 0..1, inputs: vec![(y, ys), (x, xs)], read: vec![x] };
+            case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 2), &[turn]);
         }
     }
 }

@@ -83,12 +83,15 @@ fn a_card_on_paper_takes_what_a_driver_is_asked_for() {
             ("turboquant", "turboquant"),
             ("tq3_0", "tq3_0"),
         ] {
-            for (n_ctx, batch, n_seqs) in [(64, 1, 1), (700, 512, 1), (512, 96, 3)] {
-                let usual = EngineOptions { n_ctx: Some(n_ctx), batch, n_seqs, ..EngineOptions::default() };
+            for (act, n_ctx, batch, n_seqs) in
+                [("trained", 64, 1, 1), ("i8-block", 700, 512, 1), ("trained", 512, 96, 3)]
+            {
+                let act_type = act.parse().unwrap();
+                let usual =
+                    EngineOptions { n_ctx: Some(n_ctx), batch, n_seqs, act_type, ..EngineOptions::default() };
                 let options = usual.with_cache([k, v].map(|name| name.parse().unwrap()));
                 let planned = match engine::memory(&gguf, &options, &*rtx_5080(16 * GIB)) {
                     Ok(devices) => one(devices),
-                    Err(Error::Backend(BackendError::Missing { .. })) => continue,
                     Err(err) => panic!("{}, {k} and {v}: {err}", spec.name),
                 };
                 let taken = allocated(&gguf, &options, 16 * GIB).unwrap();
@@ -231,10 +234,9 @@ fn the_sum_of_the_parts_is_the_plan() {
 fn a_card_on_paper_plans_and_does_nothing_else() {
     let mut card = on_paper(&CardOnPaper::default()).unwrap();
     assert!(card.device().contains("RTX 5080"), "{}", card.device());
-    let spec = Spec { n_layers: 1, ..preset("qwen3-0.6b", Some("q8_0"), None) };
-    let by_block = EngineOptions { act_type: "i8-block".parse().unwrap(), ..EngineOptions::default() };
-    let refused = engine::memory(&described(&spec), &by_block, &*card).unwrap_err();
-    assert!(refused.to_string().contains("no kernel for: attn_in of inputs that are rounded"), "{refused}");
+    let spec = Spec { n_layers: 1, head_dim: 512, ..preset("qwen3-0.6b", Some("q8_0"), None) };
+    let refused = engine::memory(&described(&spec), &EngineOptions::default(), &*card).unwrap_err();
+    assert!(refused.to_string().contains("attend with heads of 512"), "{refused}");
     let gguf = described(&preset("tiny", None, None));
     let program = engine::program(&gguf, &EngineOptions::default()).unwrap();
     assert!(card.plan(&program).is_ok());

@@ -78,8 +78,8 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Vec<Laun
     let values = keys + (4 * cx.p.limits.rows * kv_cols) as u64;
     let from = heads::KeysAndValues { keys, values, pitch: kv_cols };
     let layers = [(&s.wq, cx.memory.bufs[s.q.0 as usize]), (&s.wk, keys), (&s.wv, values)];
-    let launches = layers.into_iter().flat_map(|(layer, to)| linear::product(cx, layer, &input(s), to));
-    launches.chain([heads::launch(cx, s, &from)]).collect()
+    let products = linear::of_one_input(cx, &layers, &input(s));
+    products.into_iter().chain([heads::launch(cx, s, &from)]).collect()
 }
 
 /// What follows products that others have brought to the card: keys and values to two addresses, queries to

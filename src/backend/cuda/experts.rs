@@ -18,7 +18,7 @@ use super::params::{
 use super::weight::{DeviceWeight, Mma, Products};
 use super::{Cx, occupancy, words};
 use crate::BackendError;
-use sterna_program::{ActQuant, Expert, Experts, Linear, Norm, Program, RowsOf, Stage};
+use sterna_program::{Expert, Experts, Linear, Norm, Program, RowsOf, Stage};
 
 /// The layers of an expert, in the order of a table.
 const LAYERS: [fn(&Expert) -> &Linear; 3] =
@@ -146,9 +146,6 @@ pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
     let first = &s.experts[0];
     for layer in LAYERS {
         let of_first = layer(first);
-        if of_first.act == ActQuant::I8PerBlock {
-            return Err("experts of inputs that are rounded by block".to_owned());
-        }
         let is_alike = |expert: &Expert| {
             let (one, other) = (layer(expert), of_first);
             one.act == other.act && products(p, one) == products(p, other)
@@ -194,7 +191,7 @@ fn tile_part(products: Products, limits: Limits, cols: usize) -> Option<linear::
 
 /// Whether tiles go to tensor cores.
 fn on_halves(products: Products) -> bool {
-    products.mma() == Some(Mma::Halves)
+    matches!(products.mma, Some(Mma::Halves | Mma::Codes))
 }
 
 /// Tiles of the rows of a step at most: all but one of an expert's are full.
@@ -327,7 +324,7 @@ fn launch(
             norm: linear::norm(cx, norm),
             rounded: cx.memory.rounded,
             cols: decl.cols as u32,
-            int8: u32::from(linear.act == ActQuant::I8PerToken),
+            rounding: linear::rounding(linear.act),
             of_outputs: 0,
             lanes_log2: blocks.lanes_log2,
             row_bytes: products.act_bytes(decl.cols) as u32,

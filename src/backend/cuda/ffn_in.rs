@@ -33,11 +33,11 @@ pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
     let h = cx.memory.bufs[s.h.0 as usize];
     if linear::together(cx.p, &linears(s)).is_none() {
         let gate = s.gate.as_ref().map(|gate| (gate, cx.memory.products));
-        let products = gate.into_iter().chain([(&s.up, h)]);
-        let products = products.flat_map(|(layer, to)| linear::product(cx, layer, &input, to));
+        let layers: Vec<_> = gate.into_iter().chain([(&s.up, h)]).collect();
+        let products = linear::of_one_input(cx, &layers, &input);
         let (gate, cols) = (gate.map(|(_, at)| at), cx.p.buf_decl(s.h).cols);
         let combine = Combine { gate, y: h, out: h, cols, act: Some(s.act), add: false, each: 1 };
-        return products.chain([combine::launch(cx, &combine)]).collect();
+        return products.into_iter().chain([combine::launch(cx, &combine)]).collect();
     }
     let gate = s.gate.as_ref().map_or(NO_LINEAR, |gate| linear::linear(cx, gate));
     let up = linear::linear(cx, &s.up);

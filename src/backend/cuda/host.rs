@@ -13,12 +13,13 @@ use ggml_types::HostTensor;
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
+use super::linear;
 use super::stream::{Layout, MinBatch, Stream};
 use super::weight::device_bytes;
 use crate::rates::{HostRates, NoTokens, Rates};
 use crate::{Backend, BackendError, Exec, WeightId};
 use sterna_host::clock::Instant;
-use sterna_program::{ActQuant, Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
+use sterna_program::{Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
 
 /// A backend on the processor, which several programs share.
 #[derive(Clone)]
@@ -223,9 +224,7 @@ impl Host {
             MinBatch::Auto => {
                 let (one, rates) = self.measure(driver, layout, stream)?;
                 let card = driver.rates();
-                let mut linears = p.stages.iter().flat_map(|(_, stage)| stage.linears().1);
-                let rounds = linears.any(|linear| linear.act != ActQuant::None);
-                let ops = card.map(|card| if rounds { card.int8_ops } else { card.half_ops } as f64);
+                let ops = card.map(|card| card.ops(&linear::macs(p)));
                 let rates = Rates {
                     card_memory: card.map_or(f64::INFINITY, |card| card.memory_bytes as f64),
                     card_ops: ops.unwrap_or(f64::INFINITY),

@@ -5,13 +5,15 @@
 use super::alloc::Allocator;
 use super::driver::{Address, Launch, Limits};
 use super::params::{
-    InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
-    MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS, MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS,
-    NORM_SHARED_COLS, NextWeights, NormParams, PART_COLS, PART_UNITS, RoundParams, RoundedParams, RowQuant,
+    BlockQuant, InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
+    MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES, MMA_FEW_SHARED_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS,
+    MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NORM_SHARED_COLS, NextWeights,
+    NormParams, PART_COLS, PART_UNITS, ROUND_BLOCKS, ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS, RoundParams,
+    RoundedParams, RowQuant,
 };
-use super::weight::{DeviceWeight, Mma, Products};
+use super::weight::{self, DeviceWeight, FEW, Mma, Products};
 use super::{Cx, occupancy, words};
-use crate::BackendError;
+use crate::{BackendError, Macs};
 use sterna_program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Stage, Weight};
 
 /// How layers of one input multiply, where one kernel has all of them.
@@ -30,15 +32,12 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 /// The missing part, for a message.
 pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
     let names = |stage: &str, products: Products| {
-        let mma = products.mma();
+        let mma = products.mma;
         let rows = Some(ROWS).filter(|_| mma != Some(Mma::Ints));
-        let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| MMA));
-        let round = mma.filter(|mma| mma.rounds()).map(|_| products.kernel(ROUND, ""));
-        kinds.map(|kind| products.kernel(stage, kind)).chain(round).collect::<Vec<_>>()
+        let on_tensor_cores = mma.iter().flat_map(|mma| mma.kinds()).copied();
+        let kinds = [""].into_iter().chain(rows).chain(on_tensor_cores);
+        kinds.map(|kind| products.kernel(stage, kind)).chain(products.round()).collect::<Vec<_>>()
     };
-    if linears.iter().any(|linear| linear.act == ActQuant::I8PerBlock) {
-        return Err(format!("{stage} of inputs that are rounded by block"));
-    }
     if let Some(products) = together(p, linears) {
         return Ok(names(stage, products));
     }
@@ -97,7 +96,11 @@ pub fn part(products: Products, limits: Limits, cols: usize, rows: usize) -> Opt
 
 /// Bytes of shared memory for the norm of a row by a block, with the norm's weights where they go there.
 pub fn norm_bytes(cols: usize) -> usize {
-    let shares = cols <= NORM_SHARED_COLS as usize;
+    norm_bytes_up_to(NORM_SHARED_COLS, cols)
+}
+
+fn norm_bytes_up_to(most: u32, cols: usize) -> usize {
+    let shares = cols <= most as usize;
     (LINEAR_HEADER_BYTES as usize + if shares { 4 * cols } else { 0 }).next_multiple_of(16)
 }
 
@@ -136,11 +139,13 @@ pub fn launches<T: bytemuck::Pod>(
         RowsOf::Outputs => cx.shape.outputs,
     };
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
-    let on_tensor_cores = products.mma().filter(|_| suffix == MMA);
+    let on_tensor_cores = products.mma.filter(|mma| mma.kinds().contains(&suffix));
     let part = |rows: usize| part(products, cx.limits, w.cols, rows).expect("the plan says so first");
     let single = || part(1).shared_bytes.max(input.norm.map_or(0, |_| norm_bytes(w.cols)));
     let of_block = part(if suffix == ROWS { tile_rows } else { 1 });
     let shared = match on_tensor_cores {
+        Some(Mma::Codes) if suffix == FEW => MMA_FEW_SHARED_BYTES as usize,
+        Some(Mma::Codes) => MMA_CODES_SHARED_BYTES as usize,
         Some(Mma::Halves) => MMA_HALVES_SHARED_BYTES as usize,
         Some(Mma::Ints | Mma::IntBlocks) => MMA_INTS_SHARED_BYTES as usize,
         None if suffix.is_empty() => single(),
@@ -159,7 +164,9 @@ pub fn launches<T: bytemuck::Pod>(
             let tiles = rows.div_ceil(tile_rows);
             (units.div_ceil(2 * warps).clamp(1, resident.div_ceil(tiles)), tiles)
         }
-        Some(mma) => {
+        Some(Mma::Codes) if suffix == FEW => (units.min(resident), 1),
+        Some(Mma::Codes) => ((units.div_ceil(warps) * rows.div_ceil(tile_rows)).min(resident), 1),
+        Some(mma @ (Mma::Ints | Mma::IntBlocks)) => {
             // Blocks have equal shares of all spans of columns, or of all tiles where these are whole.
             let tiles = tiles_of_ints(work.rows, rows);
             let spans = if mma == Mma::Ints { w.cols.div_ceil(MMA_INTS_COLS as usize) } else { 1 };
@@ -179,11 +186,11 @@ pub fn launches<T: bytemuck::Pod>(
         x: cx.memory.bufs[input.x.0 as usize],
         norm: norm(cx, input.norm),
         cols: w.cols as u32,
-        int8: u32::from(linear.act == ActQuant::I8PerToken),
+        rounding: rounding(linear.act),
         of_outputs: u32::from(input.rows == RowsOf::Outputs),
         rounded: cx.memory.rounded,
         lanes_log2,
-        row_bytes: products.act_bytes(w.cols) as u32,
+        row_bytes: products.rounded_bytes(w.cols) as u32,
         part_chunks: of_block.chunks as u32,
     };
     let of = |kernel: String, grid: [usize; 2], shared: usize, params: Vec<u64>| Launch {
@@ -193,14 +200,18 @@ pub fn launches<T: bytemuck::Pod>(
         shared_bytes: shared as u32,
         params,
     };
-    let round = on_tensor_cores.filter(|mma| mma.rounds()).map(|_| {
+    let round = products.round().filter(|_| on_tensor_cores.is_some()).map(|kernel| {
         // The weights of the products come to the card's cache meanwhile.
         let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
         let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
         let step = cx.memory.step.tables(next);
         let chunks = products.chunks(w.cols) as u32;
         let params = RoundParams { step, in_: input_params, chunks, reserved: 0 };
-        of(products.kernel(ROUND, ""), [rows, 1], single(), words(&params))
+        let shared = match on_tensor_cores {
+            Some(Mma::Codes) => norm_bytes_up_to(input.norm.map_or(0, |_| ROUND_BLOCKS_COLS), w.cols),
+            _ => single(),
+        };
+        of(kernel, [rows, 1], shared, words(&params))
     });
     let params = words(&params(input_params));
     let products = of(products.kernel(stage, suffix), [blocks, tiles], shared, params);
@@ -212,6 +223,33 @@ fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
     of_weights.div_ceil(16 * LINEAR_THREADS as usize / 32) * rows.div_ceil(MMA_ROWS as usize)
 }
 
+/// Products of one row among many, by what the kernels of [`launches`] and of experts compute them with.
+pub fn macs(p: &Program) -> Macs {
+    let mut all = Macs::default();
+    for (_, stage) in &p.stages {
+        let (RowsOf::Step, linears) = stage.linears() else { continue };
+        let is_ternary = |mma| matches!(mma, Mma::Ints | Mma::IntBlocks);
+        for (i, linear) in linears.enumerate() {
+            let w = p.weight_decl(linear.w);
+            let of_expert = matches!(stage, Stage::Experts(_)) && i > 0;
+            let share = match stage {
+                Stage::Experts(s) if of_expert => s.n_used as f64 / s.experts.len() as f64,
+                _ => 1.0,
+            };
+            let macs = ((w.rows * w.cols) as f64 * share) as u64;
+            let mma = Products::of(w.ty, linear.act).and_then(|products| products.mma);
+            // Tiles of experts multiply codes as halves, and ternary weights without tensor cores.
+            match mma.filter(|mma| !(of_expert && is_ternary(*mma))) {
+                Some(Mma::Ints | Mma::IntBlocks) => all.int8 += macs,
+                Some(Mma::Codes) if !of_expert => all.int8_blocks += macs,
+                Some(Mma::Codes | Mma::Halves) => all.two_halves += macs,
+                None => all.float += macs,
+            }
+        }
+    }
+    all
+}
+
 /// Buffers that products of integers on tensor cores exchange, in steps of all sizes of a program.
 pub fn rounded<A: Allocator + ?Sized>(
     on: &mut A,
@@ -219,8 +257,8 @@ pub fn rounded<A: Allocator + ?Sized>(
     limits: Limits,
 ) -> Result<RoundedParams, BackendError> {
     // Whole tiles of rows are brought to shared memory.
-    let rows = p.limits.rows.next_multiple_of(MMA_ROWS as usize);
-    let (mut row_bytes, mut tiles) = (0, 0);
+    let rows = p.limits.rows.next_multiple_of(MMA_CODES_ROWS.max(MMA_ROWS) as usize);
+    let (mut row_bytes, mut row_blocks, mut tiles) = (0, 0, 0);
     for (_, stage) in &p.stages {
         let mut linears: Vec<_> = stage.linears().1.collect();
         if matches!(stage, Stage::Experts(_)) {
@@ -231,9 +269,12 @@ pub fn rounded<A: Allocator + ?Sized>(
         for linear in linears {
             let w = p.weight_decl(linear.w);
             let Some(products) = Products::of(w.ty, linear.act) else { continue };
-            if p.limits.rows > 1 && products.mma().is_some_and(Mma::rounds) {
-                row_bytes = row_bytes.max(products.act_bytes(w.cols));
-                tiles = tiles.max(tiles_of_ints(of_weights, p.limits.rows));
+            let Some(mma) = products.mma.filter(|mma| mma.rounds() && p.limits.rows > 1) else { continue };
+            let bytes = products.rounded_bytes(w.cols);
+            row_bytes = row_bytes.max(bytes);
+            match mma {
+                Mma::Codes => row_blocks = row_blocks.max(bytes / ActQuant::BLOCK),
+                _ => tiles = tiles.max(tiles_of_ints(of_weights, p.limits.rows)),
             }
         }
     }
@@ -245,6 +286,7 @@ pub fn rounded<A: Allocator + ?Sized>(
     Ok(RoundedParams {
         rows: alloc(rows * row_bytes)?,
         quants: alloc(any * rows * size_of::<RowQuant>())?,
+        blocks: alloc(rows * row_blocks * size_of::<BlockQuant>())?,
         sums: alloc(any * blocks * 2 * tile_bytes)?,
         arrived: alloc(4 * tiles)?,
     })
@@ -277,10 +319,34 @@ pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> V
     capped(cx, layer, input, to, None)
 }
 
-/// The kernels for several rows, those on tensor cores, and the stage of those that round rows for these.
+/// The same of several layers of one input, which is rounded by block once.
+pub fn of_one_input(cx: &Cx<'_>, layers: &[(&Linear, Address)], input: &Input<'_>) -> Vec<Launch> {
+    let by_block = cx.driver.kernel(weight::ROUND_BLOCKS);
+    let (mut all, mut rounded) = (Vec::new(), None);
+    for (layer, to) in layers {
+        let mut of_layer = product(cx, layer, input, *to);
+        if of_layer.len() > 1 {
+            let round = of_layer[0].kernel;
+            if rounded.replace(round) == Some(round) && by_block == Some(round) {
+                of_layer.remove(0);
+            }
+        }
+        all.append(&mut of_layer);
+    }
+    all
+}
+
+/// The kernels for several rows.
 pub const ROWS: &str = "__rows";
-pub const MMA: &str = "__mma";
-pub const ROUND: &str = "round";
+
+/// How a kernel rounds a layer's input.
+pub fn rounding(act: ActQuant) -> u32 {
+    match act {
+        ActQuant::None => ROUND_NONE,
+        ActQuant::I8PerToken => ROUND_ROWS,
+        ActQuant::I8PerBlock => ROUND_BLOCKS,
+    }
+}
 
 /// Which of a stage's kernels multiplies, and how.
 struct Kind {
@@ -293,9 +359,10 @@ struct Kind {
 fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -> Kind {
     let lanes_log2 = lanes_log2(cx.limits, products.chunks(cols), work);
     let eight = LINEAR_ROWS as usize;
-    match products.mma() {
+    match products.mma {
         Some(mma) if rows >= mma.least_rows() => {
-            Kind { suffix: MMA, tile_rows: MMA_ROWS as usize, lanes_log2: 1 }
+            let (suffix, tile_rows) = mma.kind(rows);
+            Kind { suffix, tile_rows, lanes_log2: 1 }
         }
         _ if rows > 1 && part(products, cx.limits, cols, eight).is_some() => {
             Kind { suffix: ROWS, tile_rows: eight, lanes_log2 }

@@ -41,7 +41,7 @@ mod weight;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ggml_types::HostTensor;
+use ggml_types::{HostTensor, QuantType};
 
 use super::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime, WeightId,
@@ -54,10 +54,10 @@ use memory::Memory;
 pub use open::Options;
 use params::{NextWeights, StepTables};
 pub use profile::Profiling;
-use sterna_program::{Buf, Kv, Program, Sampling, Stage, Step, Weight};
+use sterna_program::{ActQuant, Buf, Kv, Program, Sampling, Stage, Step, Weight};
 pub use stream::{GpuLayers, MinBatch, Overrides, Streaming};
 use stream::{Layout, Stream};
-use weight::{DeviceWeight, Mma};
+use weight::{DeviceWeight, Mma, WeightFormat};
 
 /// Every kernel that this backend may ask a driver for; [`Kernel`] is an index into it.
 fn kernel_names() -> impl Iterator<Item = String> {
@@ -65,20 +65,29 @@ fn kernel_names() -> impl Iterator<Item = String> {
     let of_type = move |ty: &weight::WeightFormat| {
         let (ty, mma, floats) = (ty.ty.name(), ty.mma, ty.ints);
         let rows = Some(linear::ROWS).filter(|_| mma != Some(Mma::Ints));
-        let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| linear::MMA));
+        let codes = [weight::FEW, weight::CODES].into_iter().filter(move |_| mma == Some(Mma::Codes));
+        let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| weight::MMA)).chain(codes);
         let all = kinds.flat_map(move |kind| linear.map(|stage| format!("{stage}__{ty}{kind}")));
         let of_floats = ["", linear::ROWS].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
         let experts = ["", experts::TILES].map(|kind| format!("{}__{ty}{kind}", experts::STAGE));
         let of_floats = of_floats.into_iter().chain(
             ["", experts::TILES].map(|kind| format!("{}__{ty}{}{kind}", experts::STAGE, weight::FLOATS)),
         );
-        let round = mma.filter(|mma| mma.rounds()).map(|_| format!("{}__{ty}", linear::ROUND));
+        let round = mma.filter(|mma| mma.rounds() && *mma != Mma::Codes);
+        let round = round.map(|_| format!("{}__{ty}", weight::ROUND));
         let embed = format!("embed__{ty}");
         all.chain(experts).chain(of_floats.filter(move |_| floats)).chain(round).chain([embed])
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels());
     let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
-    let of_rows = [heads::KERNEL, combine::KERNEL, post_norm::KERNEL, experts::ROUTE, experts::MIX];
+    let of_rows = [
+        heads::KERNEL,
+        combine::KERNEL,
+        post_norm::KERNEL,
+        experts::ROUTE,
+        experts::MIX,
+        weight::ROUND_BLOCKS,
+    ];
     let single = of_rows.into_iter().chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))
 }
@@ -253,6 +262,12 @@ impl Backend for Cuda {
 
     fn device(&self) -> String {
         self.driver.device()
+    }
+
+    /// By block where kernels multiply codes: what the CPU does, as llama.cpp does on both.
+    fn default_act_quant(&self, weights: &dyn QuantType) -> ActQuant {
+        let mma = WeightFormat::of(weights).and_then(|format| format.mma);
+        if mma == Some(Mma::Codes) { ActQuant::I8PerBlock } else { ActQuant::None }
     }
 
     fn self_test_key(&self) -> Option<String> {

@@ -6,13 +6,13 @@
 
 use std::ops::Range;
 
-use ggml_types::HostTensor;
+use ggml_types::{HostTensor, QuantType};
 
 use super::driver::{Driver, Piece};
 use super::exec::Compiled;
 use super::{Cuda, Profiling};
 use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
-use sterna_program::{Buf, Part, Program, RowsOf, Sampling, Step};
+use sterna_program::{ActQuant, Buf, Part, Program, RowsOf, Sampling, Step};
 
 /// Runs programs on several cards.
 pub struct Split {
@@ -235,6 +235,10 @@ impl Backend for Split {
     fn device(&self) -> String {
         let devices: Vec<_> = self.cards.iter().map(Backend::device).collect();
         format!("layers over {}", devices.join("; "))
+    }
+
+    fn default_act_quant(&self, weights: &dyn QuantType) -> ActQuant {
+        self.cards[0].default_act_quant(weights)
     }
 
     fn self_test_key(&self) -> Option<String> {

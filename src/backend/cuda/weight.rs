@@ -7,7 +7,9 @@ use ggml_types::{HostTensor, QuantType, planes, types};
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::pack;
-use super::params::{LINEAR_ROWS, LinearParams};
+use super::params::{
+    self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS, MMA_CODES_ROWS, MMA_FEW_ROWS, MMA_ROWS,
+};
 use crate::{BackendError, MemoryKind};
 use sterna_program::{ActQuant, WeightDecl};
 
@@ -45,6 +47,9 @@ pub enum Mma {
     Ints,
     /// Integers with a scale a block.
     IntBlocks,
+    /// Integers with a scale a block, by activations that are rounded by block; [halves](Mma::Halves) by
+    /// others.
+    Codes,
     /// Halves.
     Halves,
 }
@@ -57,9 +62,31 @@ impl Mma {
 
     /// Rows from which these kernels are worth it.
     pub fn least_rows(self) -> usize {
-        if self == Mma::Ints { 2 } else { 2 * LINEAR_ROWS as usize }
+        match self {
+            Mma::Ints | Mma::Codes => 2,
+            Mma::IntBlocks | Mma::Halves => 2 * LINEAR_ROWS as usize,
+        }
+    }
+
+    /// The end of the kernels' names for steps of so many rows, and how many of these a tile has.
+    pub fn kind(self, rows: usize) -> (&'static str, usize) {
+        match self {
+            Mma::Codes if rows <= MMA_FEW_ROWS as usize => (FEW, MMA_FEW_ROWS as usize),
+            Mma::Codes => (CODES, MMA_CODES_ROWS as usize),
+            _ => (MMA, MMA_ROWS as usize),
+        }
+    }
+
+    /// All such ends.
+    pub fn kinds(self) -> &'static [&'static str] {
+        if self == Mma::Codes { &[FEW, CODES] } else { &[MMA] }
     }
 }
+
+/// Kernels on tensor cores, and those of codes, for a few rows and for many.
+pub const MMA: &str = "__mma";
+pub const FEW: &str = "__few";
+pub const CODES: &str = "__codes";
 
 /// Every type with kernels.
 pub static WEIGHT_FORMATS: &[WeightFormat] = &[
@@ -82,7 +109,7 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     ternary_rows(&types::Iq2Bn, |w| Cow::Owned(planes::iq2_bn(w, 0..w.rows))),
     ternary_rows(&types::Iq1Bn, |w| Cow::Owned(planes::iq1_bn(w, 0..w.rows))),
     ternary_rows(&types::Iq2BnR4, |w| Cow::Owned(planes::iq2_bn_r4(w, 0..w.rows))),
-    floats(&types::F16, &types::F16, 8, padded_rows),
+    WeightFormat { mma: Some(Mma::Halves), ..floats(&types::F16, &types::F16, 8, padded_rows) },
     WeightFormat { mma: None, ..floats(&types::Bf16, &types::Bf16, 8, padded_rows) },
     WeightFormat { mma: None, ..floats(&types::F32, &types::F32, 4, padded_rows) },
     floats(&types::Q8_0, &types::Q8_0, 16, |w| Cow::Owned(planes::q8_0(&rows_as_they_are(w)))),
@@ -157,7 +184,7 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     table(4, &types::Iq1M, |w| Cow::Owned(pack::iq1::<types::Iq1M>(bytes_of(w)))),
 ];
 
-/// A type whose products are of floats, and on tensor cores of halves, unless its entry says otherwise.
+/// A type whose products are of floats, and on tensor cores of codes, unless its entry says otherwise.
 const fn floats(
     ty: &'static dyn QuantType,
     kernels: &'static dyn QuantType,
@@ -169,7 +196,7 @@ const fn floats(
         kernels,
         chunk_elems,
         ints: false,
-        mma: Some(Mma::Halves),
+        mma: Some(Mma::Codes),
         kind: None,
         quarter_bytes: None,
         head_bytes: 0,
@@ -245,8 +272,10 @@ impl WeightFormat {
 #[derive(Clone, Copy)]
 pub struct Products {
     format: &'static WeightFormat,
-    /// Whether it is a type with products of integers, and the input is not rounded.
+    /// Whether it is a type with products of integers, and the input is not rounded so that they can be.
     pub floats: bool,
+    /// Operands on tensor cores, where there are such kernels.
+    pub mma: Option<Mma>,
 }
 
 /// Whether one launch can have both.
@@ -261,7 +290,10 @@ impl Products {
     /// Those of a type, with inputs rounded so.
     pub fn of(ty: &dyn QuantType, act: ActQuant) -> Option<Self> {
         let format = WeightFormat::of(ty)?;
-        Some(Self { format, floats: format.ints && act == ActQuant::None })
+        let floats = format.ints && act != ActQuant::I8PerToken;
+        let by_block = act == ActQuant::I8PerBlock;
+        let of_codes = |mma| if mma == Mma::Codes && !by_block { Mma::Halves } else { mma };
+        Some(Self { format, floats, mma: format.mma.filter(|_| !floats).map(of_codes) })
     }
 
     /// The kernel of a stage and kind; `logits` is the only stage with those of floats.
@@ -270,9 +302,10 @@ impl Products {
         format!("{stage}__{}{floats}{kind}", self.format.kernels.name())
     }
 
-    /// The kernels on tensor cores, where there are some.
-    pub fn mma(self) -> Option<Mma> {
-        if self.floats { None } else { self.format.mma }
+    /// The kernel that rounds rows for those on tensor cores, if one does.
+    pub fn round(self) -> Option<String> {
+        let mma = self.mma.filter(|mma| mma.rounds())?;
+        Some(if mma == Mma::Codes { ROUND_BLOCKS.to_owned() } else { self.kernel(ROUND, "") })
     }
 
     /// Whether activations are floats.
@@ -294,7 +327,23 @@ impl Products {
         };
         self.chunks(cols) * of_chunk
     }
+
+    /// Bytes of one row of activations as a launch of its own rounds them.
+    pub fn rounded_bytes(self, cols: usize) -> usize {
+        match self.mma {
+            Some(Mma::Codes) => cols.next_multiple_of(MMA_CODES_COLS as usize),
+            _ => self.act_bytes(cols),
+        }
+    }
 }
+
+/// Kernels that round rows for those on tensor cores: stage of a type, and name of the one for codes.
+pub const ROUND: &str = "round";
+pub const ROUND_BLOCKS: &str = "round__blocks";
+const _: () = {
+    assert!(params::ROUND_COLS as usize == ActQuant::BLOCK);
+    assert!(params::ROUND_NOTHING_BITS == ActQuant::NOTHING.to_bits());
+};
 
 /// Kernels that multiply ternary weights with floats.
 pub const FLOATS: &str = "__floats";

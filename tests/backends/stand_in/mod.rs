@@ -306,9 +306,10 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
     make(&model, "q4_k", "q6_k");
     for (wrong, stage) in [
         ("wrong=attn_in__q4_k", "attn_in over 1 rows"),
-        ("wrong=proj_add__q4_k__mma", "proj_add over 32 rows"),
+        ("wrong=proj_add__q4_k__codes", "proj_add over 32 rows"),
         ("wrong=experts__q4_k", "experts over 1 rows"),
-        ("wrong=logits__q6_k__rows", "logits over 4 rows"),
+        ("wrong=experts__q4_k__tiles", "experts over 4 rows"),
+        ("wrong=logits__q6_k__few", "logits over 4 rows"),
         ("wrong=embed__q6_k", "embed over 1 rows"),
     ] {
         let refused = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", &model]].concat());

@@ -54,7 +54,11 @@ impl Model {
         let Self { n_layers, dim, ffn_dim, n_heads, n_kv_heads, head_dim, n_vocab, .. } = *self;
         let (q_cols, kv_cols) = (n_heads * head_dim, n_kv_heads * head_dim);
         let (weights, codec) = (ty(self.weights), kv_by_name(self.kv).expect("a KV codec"));
-        let act_of = |name| if name == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
+        let act_of = |name| match name {
+            "i2_s" => ActQuant::I8PerToken,
+            "q4_k" | "q6_k" => ActQuant::I8PerBlock,
+            _ => ActQuant::None,
+        };
         let act = act_of(self.weights);
         let (other, other_act) = self.other.map_or((weights, act), |name| (ty(name), act_of(name)));
         let [x, q, y] = [("x", dim), ("q", q_cols), ("y", q_cols)].map(|(n, c)| case.buf(n, c));

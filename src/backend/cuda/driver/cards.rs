@@ -36,10 +36,16 @@ const PCIE_4: u64 = 24_700_000_000;
 const PCIE_5: u64 = 56_300_000_000;
 
 /// Of a GeForce card: gigabytes of its memory, tera-operations of int8, and its link. Halves that are added
-/// as floats are a quarter of that.
+/// as floats are a quarter of that, and floats an eighth.
 const fn geforce(memory: u64, int8: u64, link_bytes: u64) -> CardRates {
     let int8_ops = int8 * 1000 * GIGA;
-    CardRates { memory_bytes: memory * GIGA, link_bytes, int8_ops, half_ops: int8_ops / 4 }
+    CardRates {
+        memory_bytes: memory * GIGA,
+        link_bytes,
+        int8_ops,
+        half_ops: int8_ops / 4,
+        float_ops: int8_ops / 8,
+    }
 }
 
 /// Shared memory that a card keeps of every block, from compute capability 8.0 on.
@@ -88,6 +94,7 @@ pub const CARDS: &[Spec] = &[
             link_bytes: PCIE_5,
             int8_ops: 1_979_000 * GIGA,
             half_ops: 989_500 * GIGA,
+            float_ops: 66_900 * GIGA,
         },
         ..SMALL
     },
@@ -130,6 +137,15 @@ pub const FOR_PLANS: &[Spec] = &[
         l2_bytes: 72 << 20,
         memory_bytes: 24 << 30,
         rates: geforce(1008, 660, PCIE_4),
+        ..SMALL
+    },
+    Spec {
+        name: "NVIDIA GeForce RTX 3090",
+        compute: (8, 6),
+        multiprocessors: 82,
+        l2_bytes: 6 << 20,
+        memory_bytes: 24 << 30,
+        rates: geforce(936, 284, PCIE_4),
         ..SMALL
     },
     Spec {

@@ -160,6 +160,7 @@ pub fn plan(
         shared_bytes,
         streamed_layers: layout.n_streamed(),
         rates: driver.rates(),
+        macs: linear::macs(p),
         free_bytes,
         margin_bytes: free_bytes.map_or(0, |free| LEAST_MARGIN_BYTES.max(free / 100 * 3)),
     })

@@ -1,0 +1,324 @@
+// The products of a linear kernel for several rows of activations that are rounded by block, on tensor cores:
+// int8 mma.sync over the codes of weights.
+//
+// A tile is the rows of weights of a block's warps, 16 each, times up to MMA_CODES_ROWS rows of the step,
+// which a kernel of its own has rounded (stage/round_blocks.cu). Columns come MMA_CODES_COLS at a time:
+// activations to one of MMA_CODES_STAGES places in shared memory, and each warp's weights from their layout
+// to registers, two blocks of ROUND_COLS ahead. A block is one product of integers, or two where its halves
+// have scales of their own. Scales of weights and activations multiply its sum, which comes to the row's as a
+// float, from the first block to the last: a row's bits depend on nothing but itself. Offsets multiply the
+// block's sum of activations; where the halves of a block have one each, they are integers under a scale, and
+// their product with the activations is one more.
+//
+// Sums begin at the bits of 1.5 x 2^23, so that their bits are those of 1.5 x 2^23 + sum as a float.
+//
+// Rounded rows, in memory and in shared memory alike, have the int8 of a block in the order in which lanes
+// want them: member m of 4 has columns 4 m .. 4 m + 3 and then 16 + 4 m .. 16 + 4 m + 3. In shared memory the
+// 16-byte pieces of rows are swapped so that what 16 lanes read of four rows is in different banks.
+//
+// x = share of the tiles. Reads W once for each MMA_CODES_ROWS rows of the step. Tasks are those of
+// lib/linear.cuh, with 16 slots.
+#pragma once
+
+#include "block_codes.cuh"
+#include "linear.cuh"
+
+constexpr uint32_t kCodesBlocks = MMA_CODES_COLS / ROUND_COLS, kCodesTiles = MMA_CODES_ROWS / 8;
+
+struct SpanOfCodes {
+    uint8_t rows[MMA_CODES_ROWS * MMA_CODES_COLS];
+    BlockQuant blocks[kCodesBlocks][MMA_CODES_ROWS];
+    // Of a 16-byte piece of a row.
+    DEVICE static uint32_t place(uint32_t row, uint32_t piece) {
+        return row * MMA_CODES_COLS + (piece ^ (row % 4 * 2)) * 16;
+    }
+};
+static_assert(LINEAR_HEADER_BYTES + MMA_CODES_STAGES * sizeof(SpanOfCodes) == MMA_CODES_SHARED_BYTES,
+    "the host asks for as much");
+
+constexpr int32_t kSumBits = 0x4b400000;
+DEVICE float sum_of_bits(int32_t bits) {
+    return __int_as_float(bits) - __int_as_float(kSumBits);
+}
+
+// Adds the products of a block of columns to what a lane has of 16 rows of weights by 8 of the step. `quants`
+// are the BlockQuant of rows 2 member and 2 member + 1.
+template <class T>
+DEVICE void add_block(
+    float (&to)[4], const typename T::Codes& upper, const typename T::Codes& lower, const uint32_t (&b)[2],
+    uint4 quants
+) {
+    uint32_t a[4] = {upper.words[0], lower.words[0], upper.words[1], lower.words[1]};
+    float scales[2] = {__uint_as_float(quants.x), __uint_as_float(quants.z)};
+    auto add = [&](const int32_t(&bits)[4], float of_upper, float of_lower) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float by = (i < 2 ? of_upper : of_lower) * scales[i % 2];
+            to[i] = fmaf(by, sum_of_bits(bits[i]), to[i]);
+        }
+    };
+    int32_t bits[4];
+    if constexpr (kTwoScales<T>) {
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            uint32_t half[2] = {a[2 * t], a[2 * t + 1]};
+            mma_s8_16x8x16(bits, half, b[t], kSumBits);
+            add(bits, upper.scale(t), lower.scale(t));
+        }
+        if constexpr (kOffsets<T>) {
+            uint32_t mins[4] = {upper.mins[0], lower.mins[0], upper.mins[1], lower.mins[1]};
+            mma_s8_16x8x32(bits, mins, b, kSumBits);
+            add(bits, upper.of_mins, lower.of_mins);
+        }
+    } else {
+        mma_s8_16x8x32(bits, a, b, kSumBits);
+        add(bits, upper.scale(0), lower.scale(0));
+        if constexpr (kOffsets<T>) {
+            float of_acts[2] = {__uint_as_float(quants.y), __uint_as_float(quants.w)};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                to[i] = fmaf(i < 2 ? upper.offset(0) : lower.offset(0), of_acts[i % 2], to[i]);
+        }
+    }
+}
+
+template <class T, class Task>
+DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, const Task& task) {
+    SpanOfCodes* stages = reinterpret_cast<SpanOfCodes*>(shared_memory() + LINEAR_HEADER_BYTES);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
+    uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
+    uint32_t warps = blockDim.x / kWarpSize, units = task.units();
+    uint32_t tiles_of_rows = (n_rows + MMA_CODES_ROWS - 1) / MMA_CODES_ROWS;
+    uint32_t all_rows = tiles_of_rows * MMA_CODES_ROWS;
+    uint32_t tiles = (units + warps - 1) / warps * tiles_of_rows;
+    uint32_t blocks = in.cols / ROUND_COLS, spans = (in.cols + MMA_CODES_COLS - 1) / MMA_CODES_COLS;
+    const auto kind = kind_of<T>(task.weight(0));
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        uint32_t unit = tile / tiles_of_rows * warps + threadIdx.x / kWarpSize;
+        uint32_t first = tile % tiles_of_rows * MMA_CODES_ROWS;
+        uint32_t n = n_rows - first < MMA_CODES_ROWS ? n_rows - first : MMA_CODES_ROWS;
+        // Row `quartet` or `quartet + 8` of the warp's set.
+        auto row_of = [&](int half) {
+            uint32_t at = recomputed(unit);
+            return at < units ? task.row(at, quartet + 8 * half) : WeightRow{};
+        };
+        typename T::Row rows[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            WeightRow at = row_of(half);
+            // In place of one that is missing any will do.
+            rows[half] = T::row(task.weight(at.weight), at.exists() ? at.row : 0);
+        }
+        auto load = [&](typename T::Part(&to)[2], uint32_t block) {
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                to[half] = block < blocks ? T::part(rows[half], block, member) : typename T::Part{};
+        };
+        auto bring = [&](uint32_t span) {
+            if (span < spans) {
+                SpanOfCodes& to = stages[span % MMA_CODES_STAGES];
+                // 8 threads a row, and 32 for the scales of a block.
+                for (uint32_t i = threadIdx.x; i < MMA_CODES_ROWS * 8; i += blockDim.x) {
+                    uint32_t m = i / 8;
+                    if (m < n)
+                        cp_async16(to.rows + SpanOfCodes::place(m, i % 8),
+                            in.rounded.rows + uint64_t(first + m) * in.row_bytes + span * MMA_CODES_COLS +
+                                i % 8 * 16);
+                }
+                uint32_t block = threadIdx.x / (MMA_CODES_ROWS / 2);
+                uint32_t m = threadIdx.x % (MMA_CODES_ROWS / 2) * 2;
+                if (block < kCodesBlocks)
+                    cp_async16(to.blocks[block] + m,
+                        in.rounded.blocks + uint64_t(span * kCodesBlocks + block) * all_rows + first + m);
+            }
+            cp_async_commit();
+        };
+
+        float sums[kCodesTiles][4] = {};
+        auto multiply = [&](const typename T::Part(&parts)[2], const SpanOfCodes& acts, uint32_t block) {
+            typename T::Codes upper = codes_of<T>(parts[0], block, member, kind);
+            typename T::Codes lower = codes_of<T>(parts[1], block, member, kind);
+#pragma unroll
+            for (uint32_t of_rows = 0; of_rows < kCodesTiles; of_rows++) {
+                if (8 * of_rows >= n) break;
+                uint32_t in_span = block % kCodesBlocks;
+                uint32_t from = SpanOfCodes::place(8 * of_rows + quartet, 2 * in_span + member / 2);
+                uint2 q = load8(acts.rows + from + member % 2 * 8);
+                uint32_t b[2] = {q.x, q.y};
+                // Of rows 2 member and 2 member + 1: a scale and a scaled sum each.
+                uint4 quants = load16(acts.blocks[in_span] + 8 * of_rows + 2 * member);
+                add_block<T>(sums[of_rows], upper, lower, b, quants);
+            }
+        };
+
+        // Everybody has left the tile before.
+        __syncthreads();
+#pragma unroll 1
+        for (uint32_t span = 0; span + 1 < MMA_CODES_STAGES; span++) bring(span);
+        typename T::Part even[2], odd[2];
+        load(even, 0);
+        load(odd, 1);
+#pragma unroll 1
+        for (uint32_t span = 0; span < spans; span++) {
+            cp_async_wait<MMA_CODES_STAGES - 2>();
+            __syncthreads();
+            // Everybody has left the place before this one.
+            bring(span + MMA_CODES_STAGES - 1);
+            const SpanOfCodes& acts = stages[span % MMA_CODES_STAGES];
+#pragma unroll 1
+            for (uint32_t pair = 0; pair < kCodesBlocks / 2; pair++) {
+                uint32_t block = span * kCodesBlocks + 2 * pair;
+                multiply(even, acts, block);
+                load(even, block + 2);
+                multiply(odd, acts, block + 1);
+                load(odd, block + 3);
+            }
+        }
+        WeightRow at[2] = {row_of(0), row_of(1)};
+#pragma unroll
+        for (uint32_t of_rows = 0; of_rows < kCodesTiles; of_rows++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t m = 8 * of_rows + 2 * member + i;
+                if (m >= n) continue;
+                float upper = finished<T>(task, at[0], sums[of_rows][i], {}, 1.0f);
+                float lower = finished<T>(task, at[1], sums[of_rows][2 + i], {}, 1.0f);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    if (!at[half].exists()) continue;
+                    uint32_t slot = quartet + 8 * half;
+                    task.finish(unit, slot, first + m, half ? lower : upper, half ? upper : lower,
+                        task.late(unit, slot, first + m, step.rows[first + m]));
+                }
+            }
+        }
+    }
+}
+
+// The weights of a tile of 16 rows, of which the warps of a block share the columns, two blocks at a time.
+template <class T>
+struct FewWeights {
+    typename T::Row rows[2];
+    typename T::Part even[2], odd[2];
+    // What lies beyond the last block is loaded in its place, without a branch, and not multiplied.
+    DEVICE void load(typename T::Part (&to)[2], uint32_t block, uint32_t last) const {
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            to[half] = T::part(rows[half], block < last ? block : last, threadIdx.x % 4);
+    }
+    // The first ones of a unit, where there is one.
+    template <class Task>
+    DEVICE void begin(const Task& task, uint32_t unit, uint32_t last) {
+        if (unit >= task.units()) return;
+        uint32_t block = threadIdx.x / kWarpSize * 2;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            WeightRow at = task.row(unit, threadIdx.x % kWarpSize / 4 + 8 * half);
+            // In place of one that is missing any will do.
+            rows[half] = T::row(task.weight(at.weight), at.exists() ? at.row : 0);
+        }
+        load(even, block, last);
+        load(odd, block + 1, last);
+    }
+};
+
+// The products of 8 kTiles rows of the step. What warps have is added up in shared memory, in their order.
+template <class T, uint32_t kTiles, class Task, class Kind>
+DEVICE void multiply_few(
+    const StepTables& step, const InputParams& in, const Task& task, const Kind& kind, uint32_t n,
+    FewWeights<T>& weights
+) {
+    constexpr uint32_t kWarps = LINEAR_THREADS / kWarpSize;
+    // Of [warps][rows of the step][slots].
+    static_assert(LINEAR_HEADER_BYTES + kWarps * MMA_FEW_ROWS * MMA_FEW_PITCH * 4 == MMA_FEW_SHARED_BYTES,
+        "the host asks for as much");
+    float* shared = reinterpret_cast<float*>(shared_memory() + LINEAR_HEADER_BYTES);
+    uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
+    uint32_t warp = threadIdx.x / kWarpSize, units = task.units();
+    uint32_t blocks = in.cols / ROUND_COLS, last = blocks - 1;
+    // Activations are two blocks ahead, too, or of more rows one.
+    constexpr bool kAhead = kTiles == 1;
+    struct Acts {
+        uint2 q[kTiles];
+        uint4 quants[kTiles];
+    };
+    auto bring = [&](Acts& to, uint32_t block) {
+        block = block < last ? block : last;
+#pragma unroll
+        for (uint32_t tile = 0; tile < kTiles; tile++) {
+            to.q[tile] = load8(in.rounded.rows + uint64_t(8 * tile + quartet) * in.row_bytes +
+                block * ROUND_COLS + 8 * member);
+            to.quants[tile] =
+                load16(in.rounded.blocks + uint64_t(block) * MMA_CODES_ROWS + 8 * tile + 2 * member);
+        }
+    };
+    for (uint32_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        float sums[kTiles][4] = {};
+        auto multiply = [&](const typename T::Part(&parts)[2], const Acts& acts, uint32_t block) {
+            typename T::Codes upper = codes_of<T>(parts[0], block, member, kind);
+            typename T::Codes lower = codes_of<T>(parts[1], block, member, kind);
+#pragma unroll
+            for (uint32_t tile = 0; tile < kTiles; tile++) {
+                uint32_t b[2] = {acts.q[tile].x, acts.q[tile].y};
+                add_block<T>(sums[tile], upper, lower, b, acts.quants[tile]);
+            }
+        };
+        Acts of_even, of_odd;
+        bring(of_even, 2 * warp);
+        if (kAhead) bring(of_odd, 2 * warp + 1);
+#pragma unroll 1
+        for (uint32_t block = 2 * warp; block < blocks; block += 2 * kWarps) {
+            uint32_t next = block + 2 * kWarps;
+            multiply(weights.even, of_even, block);
+            weights.load(weights.even, next, last);
+            bring(of_even, kAhead ? next : block + 1);
+            Acts& second = kAhead ? of_odd : of_even;
+            if (block + 1 < blocks) multiply(weights.odd, second, block + 1);
+            weights.load(weights.odd, next + 1, last);
+            bring(second, kAhead ? next + 1 : next);
+        }
+        weights.begin(task, unit + gridDim.x, last);
+#pragma unroll
+        for (uint32_t tile = 0; tile < kTiles; tile++) {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++) {
+                uint32_t m = 8 * tile + 2 * member + i % 2, slot = quartet + i / 2 * 8;
+                shared[(warp * MMA_FEW_ROWS + m) * MMA_FEW_PITCH + slot] = sums[tile][i];
+            }
+        }
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < 16 * n; i += blockDim.x) {
+            uint32_t m = i / 16, slot = i % 16;
+            auto y = [&](uint32_t of_slot) {
+                float sum = 0.0f;
+#pragma unroll
+                for (uint32_t from = 0; from < kWarps; from++)
+                    sum += shared[(from * MMA_FEW_ROWS + m) * MMA_FEW_PITCH + of_slot];
+                return finished<T>(task, task.row(unit, of_slot), sum, {}, 1.0f);
+            };
+            float own = y(slot), other = y(slot ^ 8);
+            if (task.row(unit, slot).exists())
+                task.finish(unit, slot, m, own, other, task.late(unit, slot, m, step.rows[m]));
+        }
+        __syncthreads();
+    }
+}
+
+// The same for up to MMA_FEW_ROWS rows of the step. A tile is 16 rows of weights; the warps of a block share
+// its columns, and activations come from memory straight to registers. x = share of the tiles.
+template <class T, class Task>
+DEVICE void run_linear_few(const StepTables& step, const InputParams& in, const Task& task) {
+    const auto kind = kind_of<T>(task.weight(0));
+    FewWeights<T> weights;
+    weights.begin(task, blockIdx.x, in.cols / ROUND_COLS - 1);
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t n = in.of_outputs ? step.counts->outputs : step.counts->rows;
+    if (n <= 8) {
+        multiply_few<T, 1>(step, in, task, kind, n, weights);
+    } else {
+        multiply_few<T, MMA_FEW_ROWS / 8>(step, in, task, kind, n, weights);
+    }
+}
