@@ -108,6 +108,8 @@ class Walk:
         kind, value, sign = arg
         if kind == "I":
             return value & 2**64 - 1
+        if kind == "S":
+            return self.get(arg)
         if kind == "C":
             parts = self.get(arg), self.get((kind, (value[0], value[1] + 4), ""))
         elif value == 255:
@@ -163,9 +165,10 @@ class Walk:
                 guard = self.files[kind][at]
                 guard = guard if guard is None else guard != inverted
             self.issued += 1
-            self.imma += ins.name == "IMMA"
+            # In products of 32 columns.
+            self.imma += (0.5 if "16816" in ins.mods else 1) * (ins.name == "IMMA")
             self.hmma += ins.name == "HMMA"
-            if self.issued > 400_000:
+            if self.issued > 2_000_000:
                 raise Lost(f"no end in sight at {ins.at:#x}")
             taken = self.step(ins, guard, pc) if guard is not False else None
             self.now += ins.stall
