@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::gguf::{GgufError, Metadata};
 use crate::tokenizer::chat::{ChatError, ChatTemplate, Message};
-use crate::tokenizer::{Special, Tokenizer, TokenizerError, TokenizerOptions, tokenizer_json};
+use crate::tokenizer::{PreTokenizer, Special, Tokenizer, TokenizerError, TokenizerOptions, tokenizer_json};
 
 /// Why a card cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ impl Card {
     ///
     /// # Errors
     /// [`CardError`] for a file without a usable vocabulary, or with keys of a wrong type.
-    pub fn of(metadata: &Metadata, pre: Option<&str>) -> Result<Self, CardError> {
+    pub fn of(metadata: &Metadata, pre: Option<PreTokenizer>) -> Result<Self, CardError> {
         let options = TokenizerOptions { pre };
         let tokenizer = Tokenizer::from_metadata(metadata, options)?;
         let template = match ChatTemplate::choose(metadata, &tokenizer, None) {

@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::CliError;
 use super::hub_args::AccessArgs;
+use super::model_args::pre_tokenizer;
 use super::names;
 use super::out_file::OutFile;
 use super::quantize::{notes, print, zeros};
@@ -14,6 +15,7 @@ use crate::backend::physical_cores;
 use crate::convert::ternary::ScaleMeaning;
 use crate::convert::{ConvertOptions, Converter, Outtype, Rounding};
 use crate::quantize::Recipe;
+use crate::tokenizer::PreTokenizer;
 
 /// Converts a Hugging Face checkpoint to GGUF.
 ///
@@ -56,9 +58,9 @@ pub struct ConvertArgs {
     #[arg(alias = "ConvertOptions::ternary")]
     ternary: Option<Rule>,
     /// Name of the pre-tokenizer, overriding tokenizer.json
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = pre_tokenizer)]
     #[arg(alias = "ConvertOptions::tokenizer_pre")]
-    tokenizer_pre: Option<String>,
+    tokenizer_pre: Option<PreTokenizer>,
     /// Leave out the vision and audio parts of a multimodal model
     #[arg(long)]
     #[arg(alias = "ConvertOptions::text_only")]
@@ -107,7 +109,7 @@ impl ConvertArgs {
                 Scale::Divide => ScaleMeaning::Divide,
             }),
             ternary: self.ternary.map(|Rule::Absmean| Rounding::Absmean),
-            tokenizer_pre: self.tokenizer_pre.clone(),
+            tokenizer_pre: self.tokenizer_pre,
             text_only: self.text_only,
             threads: self.threads.and_then(|n| n.0).unwrap_or_else(physical_cores),
         };

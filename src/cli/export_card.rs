@@ -38,7 +38,7 @@ impl ExportCardArgs {
         let named = (self.model.as_os_str() != "demo" || self.model.exists()).then_some(self.model);
         let source = Source::or_demo(named, "MODEL")?;
         let gguf = source.open(self.file_args.open_options())?;
-        let pre = self.file_args.tokenizer_pre.as_deref();
+        let pre = self.file_args.tokenizer_pre;
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre })?;
         tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         let card = Card::of(gguf.metadata(), pre)?;

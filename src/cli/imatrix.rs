@@ -62,7 +62,7 @@ impl ImatrixArgs {
         let text = self.text.read()?;
         let source = Source::choose(self.model.as_deref(), &self.hub, "-m")?;
         let gguf = source.open(self.of_file.open_options())?;
-        let pre = self.of_file.tokenizer_pre.as_deref();
+        let pre = self.of_file.tokenizer_pre;
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions { pre })?;
         tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         let n_ctx = self.text.n_ctx();

@@ -17,6 +17,7 @@ use crate::engine::fit::Codecs;
 use crate::engine::{self, ACT_TYPES, ActType, Engine, EngineOptions, Error, HEAD_TYPES, HeadType};
 use crate::gguf::{Access, Gguf, OpenOptions};
 use crate::program::{KvWindow, PAGE};
+use crate::tokenizer::PreTokenizer;
 
 /// Which model, and how it is run.
 #[derive(Args, Clone, Debug)]
@@ -302,9 +303,9 @@ pub struct FileArgs {
     #[arg(alias = "OpenOptions::dialect")]
     pub dialect: Option<Dialect>,
     /// Pre-tokenizer, if the file names none or a wrong one: llama-bpe, gpt-2, default, ...
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = pre_tokenizer)]
     #[arg(alias = "TokenizerOptions::pre")]
-    pub tokenizer_pre: Option<String>,
+    pub tokenizer_pre: Option<PreTokenizer>,
     /// Read the file instead of mapping it; on the CPU, weights then count as memory of the process
     #[arg(long)]
     #[arg(alias = "LLAMA_ARG_NO_MMAP")]
@@ -362,6 +363,17 @@ pub(super) fn dialect(name: &str) -> Result<Dialect, String> {
         "bitnet" => Ok(Dialect::BitNet),
         _ => Err("want ggml (llama.cpp) or bitnet (microsoft/BitNet)".into()),
     }
+}
+
+/// Reads `--tokenizer-pre`.
+///
+/// # Errors
+/// The names there are.
+pub(super) fn pre_tokenizer(name: &str) -> Result<PreTokenizer, String> {
+    name.parse().map_err(|_| {
+        let known: Vec<_> = PreTokenizer::all().map(PreTokenizer::name).collect();
+        format!("want one of {}", known.join(", "))
+    })
 }
 
 impl ModelArgs {
@@ -505,7 +517,7 @@ impl LoadArgs {
             act_type: self.act_type,
             dialect: self.file.dialect,
             access: self.file.open_options().access,
-            tokenizer_pre: self.file.tokenizer_pre.clone(),
+            tokenizer_pre: self.file.tokenizer_pre,
             ..EngineOptions::default()
         }
     }

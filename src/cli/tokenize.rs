@@ -78,7 +78,7 @@ impl TokenizeArgs {
     pub fn run(self) -> Result<(), CliError> {
         let source = Source::choose(self.model.as_deref(), &self.hub, "-m FILE")?;
         let gguf = source.open_header(self.file_args.open_options())?;
-        let options = TokenizerOptions { pre: self.file_args.tokenizer_pre.as_deref() };
+        let options = TokenizerOptions { pre: self.file_args.tokenizer_pre };
         let tokenizer = Tokenizer::from_gguf(&gguf, options)?;
         tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         let parses = self.special || self.prompt.is_some() && !self.no_parse_special;

@@ -34,6 +34,7 @@ use config::Config;
 use shape::Shape;
 use sterna_gguf::{Metadata, TensorInfo, type_named};
 use sterna_quantize::{Override, QuantizeError, QuantizeOptions, Quantizer, Recipe, TensorSource};
+use sterna_tokenizer::PreTokenizer;
 use tensors::{NamedTensors, OutputTensor, Reading, Values};
 use ternary::{Matrix, ScaleMeaning, ScaleSpan};
 
@@ -116,7 +117,7 @@ pub struct ConvertOptions {
     /// Rounding of linear weights that are masters of a ternary model; `None` if they are not.
     pub ternary: Option<Rounding>,
     /// Name of the pre-tokenizer, where tokenizer.json is not to decide.
-    pub tokenizer_pre: Option<String>,
+    pub tokenizer_pre: Option<PreTokenizer>,
     /// Leave out the parts of a multimodal model that are not text.
     pub text_only: bool,
     /// Threads that encode; the result does not depend on it.
@@ -184,7 +185,7 @@ impl Converter {
         let planned: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
         metadata::write(folder, &config, arch, &shape, &planned, &mut metadata, &mut notes)?;
         let cut = arch.globals[0].change == arch::Change::CutVocab;
-        let pre = options.tokenizer_pre.as_deref();
+        let pre = options.tokenizer_pre;
         let request = tokenizer::Request { folder, config: &config, rows, cut, pre };
         let n_tokens = tokenizer::write(&request, &mut metadata, &mut notes)?;
         made.iter_mut().for_each(|made| made.cut_rows(n_tokens));

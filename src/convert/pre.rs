@@ -2,18 +2,18 @@
 
 use serde_json::Value as Json;
 
-use sterna_tokenizer::pre_tokenizers;
+use sterna_tokenizer::PreTokenizer;
 
 /// GPT-2's expression, which `ByteLevel` applies unless it is told not to.
 const BYTE_LEVEL: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 /// Characters that `Punctuation` splits off.
 const PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
 
-/// The name of the pre-tokenizer in `tokenizer.ggml.pre`.
+/// Pre-tokenizer that a `tokenizer.json` describes.
 ///
 /// # Errors
 /// What it is instead: steps that no file can say, or expressions that no known one has.
-pub fn name(tokenizer: &Json) -> Result<&'static str, String> {
+pub fn pre_tokenizer(tokenizer: &Json) -> Result<PreTokenizer, String> {
     let steps = steps(tokenizer.get("pre_tokenizer").unwrap_or(&Json::Null))?;
     let steps: Vec<String> = steps.iter().map(|step| canonical(step)).collect();
     let is_it = |patterns: &[String]| {
@@ -26,11 +26,10 @@ pub fn name(tokenizer: &Json) -> Result<&'static str, String> {
     };
     // Some differ in this alone, which older files do not say.
     let ignores = tokenizer["model"]["ignore_merges"].as_bool();
-    let alike = || pre_tokenizers().filter(|(_, patterns, _)| is_it(patterns));
-    let found = alike().find(|(.., ignored)| ignores == Some(*ignored)).or(alike().next());
-    let found = found.map(|(name, ..)| name);
+    let alike = || PreTokenizer::all().filter(|pre| is_it(&pre.published().collect::<Vec<_>>()));
+    let found = alike().find(|pre| ignores == Some(pre.ignore_merges())).or(alike().next());
     found.ok_or_else(|| {
-        let known: Vec<_> = pre_tokenizers().map(|(name, ..)| name).collect();
+        let known: Vec<_> = PreTokenizer::all().map(PreTokenizer::name).collect();
         let known = known.join(", ");
         format!("its pre-tokenizer is not one of {known}: it splits by {}", steps.join("  then by  "))
     })
@@ -112,8 +111,8 @@ mod tests {
 
     use super::*;
 
-    fn of(pre_tokenizer: &Json) -> Result<&'static str, String> {
-        name(&json!({ "pre_tokenizer": pre_tokenizer }))
+    fn of(steps: &Json) -> Result<&'static str, String> {
+        pre_tokenizer(&json!({ "pre_tokenizer": steps })).map(PreTokenizer::name)
     }
 
     fn split(regex: &str) -> Json {
@@ -158,7 +157,8 @@ mod tests {
         // Llama 3's expression without its habit of leaving whole tokens alone.
         let with =
             |ignores: bool| json!({"pre_tokenizer": split(llama), "model": {"ignore_merges": ignores}});
-        assert_eq!([name(&with(true)), name(&with(false))], [Ok("llama-bpe"), Ok("smaug-bpe")]);
+        let name = |ignores| pre_tokenizer(&with(ignores)).map(PreTokenizer::name);
+        assert_eq!([name(true), name(false)], [Ok("llama-bpe"), Ok("smaug-bpe")]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::config::Config;
 use super::sentencepiece::Model;
 use super::{ConvertError, metaspace, pre, read_json, two_files};
 use sterna_gguf::{Array, Metadata};
-use sterna_tokenizer::pre_tokenizer_name;
+use sterna_tokenizer::PreTokenizer;
 
 /// Token types of the file format.
 const NORMAL: i32 = 1;
@@ -50,7 +50,7 @@ pub struct Request<'a> {
     /// True if rows beyond the vocabulary are left out instead of named.
     pub cut: bool,
     /// Name of the pre-tokenizer, where the caller knows it.
-    pub pre: Option<&'a str>,
+    pub pre: Option<PreTokenizer>,
 }
 
 /// A vocabulary on its way into metadata.
@@ -113,10 +113,10 @@ pub fn write(
         false => optional(&json)?,
     };
     let of_sentencepiece = model.is_file() || metaspace::is_metaspace(&tokenizer);
-    if let Some(name) = request.pre.filter(|_| of_sentencepiece) {
+    if let Some(pre) = request.pre.filter(|_| of_sentencepiece) {
         let path = if model.is_file() { &model } else { &json };
         let detail = format!(
-            "is a SentencePiece vocabulary, which needs no pre-tokenizer such as `{name}`: leave \
+            "is a SentencePiece vocabulary, which needs no pre-tokenizer such as `{pre}`: leave \
              ConvertOptions::tokenizer_pre out"
         );
         return Err(ConvertError::file(path, detail));
@@ -196,9 +196,9 @@ fn byte_level(
     notes: &mut Vec<String>,
 ) -> Result<Vocabulary, ConvertError> {
     let wrong = |detail: String| ConvertError::file(path, detail);
-    let name = match request.pre {
-        Some(name) => pre_tokenizer_name(name).map_err(|err| wrong(err.to_string()))?,
-        None => pre::name(tokenizer).map_err(|detail| {
+    let pre = match request.pre {
+        Some(pre) => pre,
+        None => pre::pre_tokenizer(tokenizer).map_err(|detail| {
             wrong(format!("{detail}; ConvertOptions::tokenizer_pre names one to use instead"))
         })?,
     };
@@ -210,7 +210,7 @@ fn byte_level(
     let merges = merges(path, tokenizer, merge)?;
     let normalizer = tokenizer.get("normalizer").and_then(|json| json.get("type")).and_then(Json::as_str);
     notes.extend(normalizer.map(pre::lost_normalizer));
-    out.write(request, metadata, BYTE_LEVEL, name);
+    out.write(request, metadata, BYTE_LEVEL, pre.name());
     metadata.set("tokenizer.ggml.merges", Array::from_strs(merges.iter().map(String::as_str)));
     Ok(out)
 }

@@ -8,7 +8,7 @@ use sterna_backend::{Plan, StageTime};
 use sterna_gguf::Gguf;
 use sterna_model::Hyper;
 use sterna_program::{Cost, PageTable, Program, Row, Step};
-use sterna_tokenizer::{Tokenizer, TokenizerOptions};
+use sterna_tokenizer::{PreTokenizer, Tokenizer, TokenizerOptions};
 
 /// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session
 /// are gone.
@@ -27,7 +27,7 @@ pub(super) struct Shared {
     pub device: String,
     pub threads: usize,
     pub warnings: Vec<String>,
-    pub tokenizer_pre: Option<String>,
+    pub tokenizer_pre: Option<PreTokenizer>,
     pub tokenizer: OnceLock<Tokenizer>,
     pub runner_slot: RunnerSlot,
 }
@@ -42,8 +42,7 @@ impl Engine {
         if let Some(tokenizer) = shared.tokenizer.get() {
             return Ok(tokenizer);
         }
-        let tokenizer =
-            Tokenizer::from_gguf(&shared.gguf, TokenizerOptions { pre: shared.tokenizer_pre.as_deref() })?;
+        let tokenizer = Tokenizer::from_gguf(&shared.gguf, TokenizerOptions { pre: shared.tokenizer_pre })?;
         Ok(shared.tokenizer.get_or_init(|| tokenizer))
     }
 

@@ -22,6 +22,7 @@ use sterna_host::in_parallel;
 use sterna_model as model;
 use sterna_model::{Hyper, Model, ModelError, Options};
 use sterna_program::{ActQuant, KvWindow, Limits, Linear, Logits, Part, Program, Weight, WeightDecl};
+use sterna_tokenizer::PreTokenizer;
 
 /// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +79,7 @@ pub struct EngineOptions {
     /// Access to the bytes of a file.
     pub access: Access,
     /// Pre-tokenizer, if the file names none or a wrong one.
-    pub tokenizer_pre: Option<String>,
+    pub tokenizer_pre: Option<PreTokenizer>,
 }
 
 impl EngineOptions {
@@ -270,7 +271,7 @@ impl Engine {
             backend_name,
             device,
             threads: options.n_threads(),
-            tokenizer_pre: options.tokenizer_pre.clone(),
+            tokenizer_pre: options.tokenizer_pre,
             tokenizer: OnceLock::new(),
             runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, logits)),
             gguf,

@@ -8,13 +8,13 @@ use std::collections::{BinaryHeap, HashMap};
 
 use sterna_gguf::Metadata;
 
-use super::pre::{Kind, PreTokenizer};
+use super::pre::{PreTokenizer, Splitter};
 use super::vocab::{self, Vocab};
 use super::{TokenizerError, byte_level};
 
 /// Splits text into pieces and merges the bytes of each.
 pub struct ByteLevelBpe {
-    pre: PreTokenizer,
+    splitter: Splitter,
     ids: HashMap<Box<str>, u32>,
     /// Rank of a pair of tokens, and what it becomes.
     merges: HashMap<(u32, u32), (u32, u32)>,
@@ -54,7 +54,7 @@ impl ByteLevelBpe {
     ///
     /// # Errors
     /// [`TokenizerError::Metadata`] where there are no merges.
-    pub fn new(vocab: &mut Vocab, metadata: &Metadata, kind: &Kind) -> Result<Self, TokenizerError> {
+    pub fn new(vocab: &mut Vocab, metadata: &Metadata, pre: PreTokenizer) -> Result<Self, TokenizerError> {
         // Of equal spellings the last one counts.
         let ids: HashMap<Box<str>, u32> =
             (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.as_str().into(), id)).collect();
@@ -87,13 +87,13 @@ impl ByteLevelBpe {
             let n_merges = listed.len();
             vocab.notices.push(format!("{n_dropped} of {n_merges} merges are of or into no token: ignored"));
         }
-        Ok(Self { pre: PreTokenizer::new(kind), ids, merges, bytes, ignore_merges: kind.ignore_merges })
+        Ok(Self { splitter: Splitter::new(pre), ids, merges, bytes, ignore_merges: pre.ignore_merges() })
     }
 
     /// Appends the tokens of `text`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut room = Scratch::default();
-        for piece in self.pre.split(text) {
+        for piece in self.splitter.split(text) {
             self.encode_piece(piece, &mut room, out);
         }
     }

@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::pre::Kind;
+use super::pre::PreTokenizer;
 use super::vocab::{self, Algorithm, TokenKind, Vocab};
-use super::{TokenizerError, TokenizerOptions, mark_control_tokens, pre_kind, special_tokens};
+use super::{TokenizerError, TokenizerOptions, mark_control_tokens, pre_tokenizer, special_tokens};
 use sterna_gguf::Metadata;
 
 /// The vocabulary of a file as the text of a `tokenizer.json`, which versions of `tokenizers` from 0.20 on
@@ -18,15 +18,14 @@ use sterna_gguf::Metadata;
 ///
 /// # Errors
 /// As [`Tokenizer::from_metadata`](super::Tokenizer::from_metadata).
-pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions<'_>) -> Result<Json, TokenizerError> {
+pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions) -> Result<Json, TokenizerError> {
     let mut vocab = Vocab::from_metadata(metadata)?;
     mark_control_tokens(&mut vocab);
     let (model, normalizer, pre, decoder, usually_bos) = match vocab.algorithm {
         Algorithm::ByteLevelBpe => {
-            let kind = pre_kind(&mut vocab, options.pre)?;
-            let pre = pre_tokenizer(kind);
-            let model = byte_level(&vocab, metadata, kind)?;
-            (model, Json::Null, pre, json!(byte_level_step(true)), kind.add_bos)
+            let pre = pre_tokenizer(&mut vocab, options.pre)?;
+            let model = byte_level(&vocab, metadata, pre)?;
+            (model, Json::Null, steps(pre), json!(byte_level_step(true)), pre.add_bos())
         }
         Algorithm::ScoredBpe => (scored(&vocab), normalizer(&vocab), Json::Null, spm_decoder(&vocab), true),
     };
@@ -63,7 +62,7 @@ fn model(vocab: &Vocab, merges: Vec<(String, String)>, unk: Option<&str>, of_byt
     })
 }
 
-fn byte_level(vocab: &Vocab, metadata: &Metadata, kind: &Kind) -> Result<Json, TokenizerError> {
+fn byte_level(vocab: &Vocab, metadata: &Metadata, pre: PreTokenizer) -> Result<Json, TokenizerError> {
     let known: HashSet<&str> = vocab.tokens.iter().map(String::as_str).collect();
     let mut merges = vocab::merges(metadata)?;
     merges.retain(|(left, right)| {
@@ -72,7 +71,7 @@ fn byte_level(vocab: &Vocab, metadata: &Metadata, kind: &Kind) -> Result<Json, T
     });
     let merges = merges.into_iter().map(|(left, right)| (left.to_owned(), right.to_owned())).collect();
     let mut model = model(vocab, merges, None, false);
-    model["ignore_merges"] = kind.ignore_merges.into();
+    model["ignore_merges"] = pre.ignore_merges().into();
     Ok(model)
 }
 
@@ -81,12 +80,12 @@ fn byte_level_step(decodes: bool) -> Json {
     json!({ "type": "ByteLevel", "add_prefix_space": decodes, "trim_offsets": true, "use_regex": decodes })
 }
 
-fn pre_tokenizer(kind: &Kind) -> Json {
+fn steps(pre: PreTokenizer) -> Json {
     let split = |pattern: String| {
         let pattern = json!({ "Regex": pattern });
         json!({ "type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false })
     };
-    let steps: Vec<Json> = kind.published().map(split).chain([byte_level_step(false)]).collect();
+    let steps: Vec<Json> = pre.published().map(split).chain([byte_level_step(false)]).collect();
     json!({ "type": "Sequence", "pretokenizers": steps })
 }
 

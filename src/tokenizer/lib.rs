@@ -26,7 +26,7 @@ use sterna_gguf::{Gguf, Metadata};
 
 pub use error::TokenizerError;
 pub use export::tokenizer_json;
-pub use pre::{pre_tokenizer_name, pre_tokenizers};
+pub use pre::PreTokenizer;
 pub use stream::{StreamDecoder, Utf8Stream};
 
 use bpe::ByteLevelBpe;
@@ -46,9 +46,9 @@ pub enum Special {
 
 /// Where the caller knows better than the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TokenizerOptions<'a> {
+pub struct TokenizerOptions {
     /// Pre-tokenizer to use instead of the one that the file names.
-    pub pre: Option<&'a str>,
+    pub pre: Option<PreTokenizer>,
 }
 
 enum Encoder {
@@ -70,7 +70,7 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
-    pre: Option<&'static str>,
+    pre: Option<PreTokenizer>,
     notices: Vec<String>,
 }
 
@@ -135,7 +135,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`Tokenizer::from_metadata`].
-    pub fn from_gguf(gguf: &Gguf, options: TokenizerOptions<'_>) -> Result<Self, TokenizerError> {
+    pub fn from_gguf(gguf: &Gguf, options: TokenizerOptions) -> Result<Self, TokenizerError> {
         Self::from_metadata(gguf.metadata(), options)
     }
 
@@ -144,16 +144,16 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError`]: a key is missing or of the wrong type or length, or the file (or `options`) asks
     /// for an algorithm or a pre-tokenizer that is not here.
-    pub fn from_metadata(metadata: &Metadata, options: TokenizerOptions<'_>) -> Result<Self, TokenizerError> {
+    pub fn from_metadata(metadata: &Metadata, options: TokenizerOptions) -> Result<Self, TokenizerError> {
         let mut vocab = Vocab::from_metadata(metadata)?;
         let eog = mark_control_tokens(&mut vocab);
         let specials = special_tokens(&vocab);
         let pieces = Pieces::new(&vocab);
         let (encoder, pre, usually_bos) = match vocab.algorithm {
             Algorithm::ByteLevelBpe => {
-                let kind = pre_kind(&mut vocab, options.pre)?;
-                let encoder = Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&mut vocab, metadata, kind)?));
-                (encoder, Some(kind.name), kind.add_bos)
+                let pre = pre_tokenizer(&mut vocab, options.pre)?;
+                let encoder = Encoder::ByteLevel(Box::new(ByteLevelBpe::new(&mut vocab, metadata, pre)?));
+                (encoder, Some(pre), pre.add_bos())
             }
             Algorithm::ScoredBpe => (Encoder::Scored(ScoredBpe::new(&vocab)), None, true),
         };
@@ -294,8 +294,8 @@ impl Tokenizer {
         self.add_bos && self.bos.is_some()
     }
 
-    /// Name of the pre-tokenizer; `None` for a SentencePiece vocabulary.
-    pub fn pre(&self) -> Option<&'static str> {
+    /// Pre-tokenizer; `None` for a SentencePiece vocabulary.
+    pub fn pre(&self) -> Option<PreTokenizer> {
         self.pre
     }
 
@@ -349,9 +349,12 @@ fn special_tokens(vocab: &Vocab) -> SpecialTokens {
     SpecialTokens::new(tokens.collect())
 }
 
-fn pre_kind(vocab: &mut Vocab, wanted: Option<&str>) -> Result<&'static pre::Kind, TokenizerError> {
-    if let Some(name) = wanted.or(vocab.pre.as_deref()) {
-        return pre::by_name(name);
+fn pre_tokenizer(vocab: &mut Vocab, wanted: Option<PreTokenizer>) -> Result<PreTokenizer, TokenizerError> {
+    if let Some(pre) = wanted {
+        return Ok(pre);
+    }
+    if let Some(name) = vocab.pre.as_deref() {
+        return name.parse();
     }
     let like_llama3 = ["<|begin_of_text|>", "<|eot_id|>"].iter().any(|text| vocab.find(text).is_some());
     let (name, why) = if like_llama3 {
@@ -363,5 +366,5 @@ fn pre_kind(vocab: &mut Vocab, wanted: Option<&str>) -> Result<&'static pre::Kin
         "the file names no pre-tokenizer (tokenizer.ggml.pre): taking `{name}`, {why}; TokenizerOptions::pre \
          chooses another"
     ));
-    pre::by_name(name)
+    name.parse()
 }

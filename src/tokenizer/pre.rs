@@ -4,20 +4,23 @@
 //! other: matches and the gaps between them become pieces, and the next expression splits those.
 //! `pattern.rs` reads them. They are linear in the text, whatever the text is.
 
+use std::fmt;
+use std::str::FromStr;
+
 use super::TokenizerError;
 use super::pattern::Pattern;
 
-/// A pre-tokenizer as it is listed.
-pub struct Kind {
-    /// Its name in `tokenizer.ggml.pre` and for [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
-    pub name: &'static str,
+/// A pre-tokenizer of byte-level BPE; parse it from its name in `tokenizer.ggml.pre`.
+#[derive(Clone, Copy)]
+pub struct PreTokenizer(&'static Kind);
+
+struct Kind {
+    name: &'static str,
     /// Other names that mean the same.
     aliases: &'static [&'static str],
     rules: &'static [Rule],
-    /// A piece that is a token as it stands is not merged up.
-    pub ignore_merges: bool,
-    /// True if texts begin with BOS where the file does not say.
-    pub add_bos: bool,
+    ignore_merges: bool,
+    add_bos: bool,
 }
 
 struct Rule {
@@ -93,7 +96,7 @@ const CASED: Rule = rule(
 );
 
 /// Every pre-tokenizer there is.
-pub const REGISTRY: &[Kind] = &[
+const REGISTRY: &[Kind] = &[
     Kind {
         name: "llama-bpe",
         aliases: &[
@@ -339,10 +342,30 @@ pub const REGISTRY: &[Kind] = &[
     },
 ];
 
-impl Kind {
-    /// Its expressions as they were published, look-ahead included.
-    pub fn published(&self) -> impl Iterator<Item = String> {
-        self.rules.iter().map(|rule| match rule.give_back {
+impl PreTokenizer {
+    /// Every pre-tokenizer there is.
+    pub fn all() -> impl Iterator<Item = Self> {
+        REGISTRY.iter().map(Self)
+    }
+
+    /// Name in `tokenizer.ggml.pre`; of several that mean the same, the first.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// True if a piece that is a token as it stands is not merged up.
+    pub fn ignore_merges(self) -> bool {
+        self.0.ignore_merges
+    }
+
+    /// True if texts begin with BOS where the file does not say.
+    pub fn add_bos(self) -> bool {
+        self.0.add_bos
+    }
+
+    /// Regular expressions as they were published, look-ahead included, applied one after the other.
+    pub fn published(self) -> impl Iterator<Item = String> {
+        self.0.rules.iter().map(|rule| match rule.give_back {
             GiveBack::Nothing => rule.pattern.to_owned(),
             GiveBack::UnlessAtEnd => format!("{}$", rule.pattern),
             GiveBack::Whitespace | GiveBack::WhitespaceButNewlines => {
@@ -353,46 +376,43 @@ impl Kind {
     }
 }
 
-/// Every pre-tokenizer: its name, its expressions as they were published, applied one after the other, and
-/// whether a piece that is a token as it stands is not merged up.
-pub fn pre_tokenizers() -> impl Iterator<Item = (&'static str, Vec<String>, bool)> {
-    REGISTRY.iter().map(|kind| (kind.name, kind.published().collect(), kind.ignore_merges))
+impl FromStr for PreTokenizer {
+    type Err = TokenizerError;
+
+    /// Reads a name of `tokenizer.ggml.pre`.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownPre`] with the names there are.
+    fn from_str(name: &str) -> Result<Self, TokenizerError> {
+        let known = || Self::all().map(Self::name).collect::<Vec<_>>().join(", ");
+        Self::all()
+            .find(|Self(kind)| kind.name == name || kind.aliases.contains(&name))
+            .ok_or_else(|| TokenizerError::UnknownPre { found: name.to_owned(), known: known() })
+    }
 }
 
-/// The names in [`REGISTRY`], for messages.
-fn names() -> String {
-    REGISTRY.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
+impl fmt::Display for PreTokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
-/// The pre-tokenizer of that name or alias.
-///
-/// # Errors
-/// [`TokenizerError::UnknownPre`] with the names there are.
-pub fn by_name(name: &str) -> Result<&'static Kind, TokenizerError> {
-    REGISTRY
-        .iter()
-        .find(|kind| kind.name == name || kind.aliases.contains(&name))
-        .ok_or_else(|| TokenizerError::UnknownPre { found: name.to_owned(), known: names() })
+impl fmt::Debug for PreTokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
-/// A name of a pre-tokenizer as it is spelled here; an alias stays what it is.
-///
-/// # Errors
-/// [`TokenizerError::UnknownPre`] for a name that is not known.
-pub fn pre_tokenizer_name(name: &str) -> Result<&str, TokenizerError> {
-    by_name(name).map(|_| name)
-}
-
-/// A pre-tokenizer ready to split text.
-pub struct PreTokenizer {
+/// Regular expressions of a pre-tokenizer, ready to split text.
+pub struct Splitter {
     rules: Vec<(Pattern, GiveBack)>,
 }
 
-impl PreTokenizer {
-    /// Reads the rules of `kind`.
-    pub fn new(kind: &Kind) -> Self {
+impl Splitter {
+    /// Reads the expressions of `pre`.
+    pub fn new(pre: PreTokenizer) -> Self {
         let read = |rule: &Rule| (Pattern::new(rule.pattern), rule.give_back);
-        Self { rules: kind.rules.iter().map(read).collect() }
+        Self { rules: pre.0.rules.iter().map(read).collect() }
     }
 
     /// The pieces of `text`, in order; together they are `text`.
@@ -444,8 +464,7 @@ mod tests {
     use super::*;
 
     fn split(name: &str, text: &str) -> Vec<String> {
-        let tokenizer = PreTokenizer::new(by_name(name).unwrap());
-        let pieces = tokenizer.split(text);
+        let pieces = Splitter::new(name.parse().unwrap()).split(text);
         assert_eq!(pieces.concat(), text);
         pieces.into_iter().map(str::to_owned).collect()
     }
@@ -462,7 +481,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let message = by_name("superbpe").err().unwrap().to_string();
+        let message = "superbpe".parse::<PreTokenizer>().unwrap_err().to_string();
         for want in ["superbpe", "TokenizerOptions::pre", "llama-bpe", "tekken", "smollm"] {
             assert!(message.contains(want), "{message}");
         }
@@ -517,8 +536,8 @@ mod tests {
     fn hostile_runs_take_no_quadratic_time() {
         for run in [" ", "\n", "a", "1", "!", "\u{2003}", " \n", "'"] {
             let text = run.repeat(1 << 20) + "x";
-            for kind in REGISTRY {
-                assert_eq!(PreTokenizer::new(kind).split(&text).concat().len(), text.len());
+            for pre in PreTokenizer::all() {
+                assert_eq!(Splitter::new(pre).split(&text).concat().len(), text.len());
             }
         }
     }

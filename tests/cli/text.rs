@@ -44,15 +44,15 @@ fn a_line_for_each_token() {
 
 #[test]
 fn wrong_input_is_one_message() {
-    let cases: [(&[&str], &[u8], &str); 4] = [
-        (&["--ids"], b"a\xffb", "stdin is not UTF-8 text: invalid utf-8 sequence of 1 bytes from index 1"),
-        (&["-f", "/nowhere/text"], b"", "/nowhere/text"),
-        (&["--tokenizer-pre", "superbpe", "x"], b"", "--tokenizer-pre: llama-bpe, gpt-2, tekken"),
-        (&["-m", "/nowhere/model", "x"], b"", "/nowhere/model"),
+    let cases: [(i32, &[&str], &[u8], &str); 4] = [
+        (1, &["--ids"], b"a\xffb", "stdin is not UTF-8 text: invalid utf-8 sequence of 1 bytes from index 1"),
+        (1, &["-f", "/nowhere/text"], b"", "/nowhere/text"),
+        (2, &["--tokenizer-pre", "superbpe", "x"], b"", "want one of llama-bpe, gpt-2, tekken"),
+        (1, &["-m", "/nowhere/model", "x"], b"", "/nowhere/model"),
     ];
-    for (args, stdin, want) in cases {
+    for (code, args, stdin, want) in cases {
         let output = tokenize(args, stdin);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}");
         assert!(text(&output.stderr).contains(want), "{args:?}: {}", text(&output.stderr));
         assert!(output.stdout.is_empty());
     }

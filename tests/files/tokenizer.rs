@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 
 use sterna::gguf::{Array, Gguf, Metadata, Value};
-use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
+use sterna::tokenizer::{PreTokenizer, Special, StreamDecoder, Tokenizer, TokenizerOptions};
 
 /// One line of a golden file.
 #[derive(Deserialize)]
@@ -16,7 +16,7 @@ struct Case {
     special: bool,
 }
 
-fn open(path: &Path, pre: Option<&str>) -> Tokenizer {
+fn open(path: &Path, pre: Option<PreTokenizer>) -> Tokenizer {
     let gguf = Gguf::open(path).unwrap_or_else(|err| panic!("{err}"));
     Tokenizer::from_gguf(&gguf, TokenizerOptions { pre }).unwrap_or_else(|err| panic!("{err}"))
 }
@@ -28,7 +28,7 @@ fn tiny() -> Tokenizer {
 /// Every case of `cases` in every way there is to encode and decode it.
 fn check(vocab: &str, cases: &str, pre: Option<&str>) {
     let (Some(vocab), Some(cases)) = (support::golden(vocab), support::golden(cases)) else { return };
-    let tokenizer = open(&vocab, pre);
+    let tokenizer = open(&vocab, pre.map(|name| name.parse().unwrap()));
     let falcon = vocab.ends_with("ggml-vocab-falcon.gguf");
     assert_eq!(tokenizer.notices().len(), usize::from(falcon), "{:?}", tokenizer.notices());
     let text = std::fs::read_to_string(&cases).unwrap();
@@ -129,13 +129,13 @@ fn build(metadata: &Metadata) -> Result<Tokenizer, String> {
 #[test]
 fn a_vocabulary_like_llama_3s_without_a_pre_tokenizer_gets_llama_3s() {
     let published = build(&vocabulary("gpt2", &["<|begin_of_text|>", "<|eot_id|>", "a"], &[])).unwrap();
-    assert_eq!(published.pre(), Some("llama-bpe"));
+    assert_eq!(published.pre().unwrap().name(), "llama-bpe");
     assert!(
         published.notices()[0].contains("taking `llama-bpe`")
             && published.notices()[0].contains("TokenizerOptions::pre")
     );
     let other = build(&vocabulary("gpt2", &["a", "b"], &[])).unwrap();
-    assert_eq!(other.pre(), Some("default"));
+    assert_eq!(other.pre().unwrap().name(), "default");
 }
 
 /// The set of llama.cpp: what the file names, and every spelling that is known to end something.

@@ -309,7 +309,7 @@ fn vocabularies_that_are_too_large_or_unknown() {
     changed(|folder| folder.tokenizer["pre_tokenizer"] = split, &["\\w+", "ConvertOptions::tokenizer_pre"]);
     let mut folder = llama();
     folder.tokenizer["pre_tokenizer"] = json!(null);
-    let options = ConvertOptions { tokenizer_pre: Some("llama-bpe".to_owned()), ..to("f16") };
+    let options = ConvertOptions { tokenizer_pre: Some("llama-bpe".parse().unwrap()), ..to("f16") };
     let (gguf, ..) = convert(folder.write().path(), &options).unwrap();
     assert_eq!(gguf.metadata().str("tokenizer.ggml.pre").unwrap(), Some("llama-bpe"));
 }

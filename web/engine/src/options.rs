@@ -137,7 +137,7 @@ pub fn engine(fields: &mut Fields) -> Result<EngineOptions, JsValue> {
         kv_window: fields.size("kvWindow")?,
         head_type: fields.parsed("headType")?.unwrap_or_default(),
         act_type: fields.parsed("actType")?.unwrap_or_default(),
-        tokenizer_pre: fields.text("tokenizerPre")?,
+        tokenizer_pre: fields.parsed("tokenizerPre")?,
         ..EngineOptions::default()
     })
 }

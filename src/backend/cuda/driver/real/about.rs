@@ -55,7 +55,7 @@ pub fn cards() -> Result<Vec<String>, BackendError> {
 /// some of its memory for as long.
 ///
 /// # Errors
-/// As [`cards`].
+/// As [`cards()`].
 pub fn cards_with_memory() -> Result<Vec<String>, BackendError> {
     let with_memory = |(ordinal, card): (usize, String)| match free_and_total(ordinal as i32) {
         Ok((free, total)) => {
