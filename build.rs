@@ -278,7 +278,8 @@ mod host {
         let list = out.join("units.cpp");
         fs::write(&list, text).expect("OUT_DIR can be written");
 
-        let sanitize = env::var_os("STERNA_SIMT_SANITIZE").is_some();
+        let sanitizer = env::var("STERNA_SIMT_SANITIZE").unwrap_or_default();
+        let (races, sanitize) = (sanitizer == "races", !["", "races"].contains(&&*sanitizer));
         let compiler = || {
             let mut build = cc::Build::new();
             build.cpp(true).std("c++17").opt_level(2).cargo_metadata(false).flag("-xc++");
@@ -295,11 +296,14 @@ mod host {
                 build.flag("-fsanitize=address,undefined").flag("-fno-sanitize-recover=undefined");
                 build.flag("-fno-omit-frame-pointer").flag("-g");
             }
+            if races {
+                build.define("STERNA_SIMT_RACES", None).flag("-g");
+            }
             build
         };
         let mut all = sources.clone();
         all.extend(
-            ["cuda/host/runtime.cpp", "cuda/host/count.cpp", "cuda/host/switch.cpp"].map(PathBuf::from),
+            ["runtime", "races", "count", "switch"].map(|name| format!("cuda/host/{name}.cpp").into()),
         );
         all.push(list);
         let tool = compiler().get_compiler();
@@ -310,6 +314,9 @@ mod host {
                 let mut build = compiler();
                 if source.extension().is_some_and(|ext| ext == "cu") {
                     build.define("STERNA_UNIT", format!("sterna_simt_unit_{}", unit(source)).as_str());
+                    if races {
+                        build.flag("-fsanitize=thread");
+                    }
                 }
                 let made = build.file(source).compile_intermediates();
                 fs::copy(&made[0], object).expect("the target folder can be written");

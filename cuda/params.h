@@ -60,17 +60,32 @@
 /* Query heads that one block of `attend` serves. */
 #define ATTEND_HEADS 4
 
-/* Query vectors, rows times heads, that one block of `attend` on tensor cores serves, how many heads at most,
- * how many elements they have at most, and its shared memory by that, for caches of halves and of codes. */
-#define ATTEND_MMA_ROWS 64
+/* `attend` on tensor cores: query heads that one block serves at most; blocks that a multiprocessor has
+ * registers for, over caches of halves, and over codes or blocks of elements; then, by the elements that
+ * heads have at most, query vectors (rows times heads) of a block, its threads, and its shared memory by
+ * cache. */
 #define ATTEND_MMA_HEADS 16
-#define ATTEND_MMA_SHARED_BYTES_64 28032
-#define ATTEND_MMA_SHARED_BYTES_128 52608
-#define ATTEND_MMA_CODES_SHARED_BYTES_64 34048
-#define ATTEND_MMA_CODES_SHARED_BYTES_128 62720
+#define ATTEND_MMA_RESIDENT 2
+#define ATTEND_MMA_CODES_RESIDENT 1
+#define ATTEND_MMA_VECTORS 64
+#define ATTEND_MMA_VECTORS_256 48
+#define ATTEND_MMA_THREADS_64 128
+#define ATTEND_MMA_THREADS_128 256
+#define ATTEND_MMA_THREADS_256 192
+#define ATTEND_MMA_SHARED_BYTES_64 28096
+#define ATTEND_MMA_SHARED_BYTES_128 69040
+#define ATTEND_MMA_SHARED_BYTES_256 74032
+#define ATTEND_MMA_CODES_SHARED_BYTES_64 34112
+#define ATTEND_MMA_CODES_SHARED_BYTES_128 79152
+#define ATTEND_MMA_CODES_SHARED_BYTES_256 87664
+#define ATTEND_MMA_BLOCKS_SHARED_BYTES_64 34880
+#define ATTEND_MMA_BLOCKS_SHARED_BYTES_128 81456
+#define ATTEND_MMA_BLOCKS_SHARED_BYTES_256 91248
 
-/* Query heads that one block of `attend` over codes serves where it has tensor cores. */
+/* Query heads that one block of `attend` over codes serves where it has tensor cores; its threads for heads
+ * of 256 elements, and for others ATTEND_WIDE_THREADS. */
 #define ATTEND_ROW_HEADS 8
+#define ATTEND_ROW_THREADS_256 256
 
 /* Threads of a block of the kernels named so. */
 #define LINEAR_THREADS 256

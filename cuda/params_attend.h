@@ -79,12 +79,12 @@ struct AttendBlocksParams {
     uint32_t reserved;
 };
 
-/* Tiles of rows. Parts are [blocks, ATTEND_MMA_ROWS, 2 + head_dim]: largest score, sum of weights, weighted
- * values. */
+/* Tiles of rows. Parts are [blocks, ATTEND_MMA_VECTORS or ATTEND_MMA_VECTORS_256, 2 + head_dim]: largest
+ * score, sum of weights, weighted values. */
 struct AttendMmaParams {
     struct StepTables step;
     struct KvParams kv;
-    /* [counts.tiles], of at most ATTEND_MMA_ROWS / heads rows. */
+    /* [counts.tiles], of at most so many vectors / heads rows. */
     POINTER(const struct StepTile) tiles;
     struct AttendCommon common;
     /* How many query heads a block takes, and blocks that those of one KV head take. */
@@ -100,6 +100,18 @@ struct AttendMmaParams {
 struct AttendCodesMmaParams {
     struct StepTables step;
     struct CodedKvParams kv;
+    POINTER(const struct StepTile) tiles;
+    struct AttendCommon common;
+    uint32_t heads;
+    uint32_t head_tiles;
+    uint32_t blocks;
+    uint32_t window;
+};
+
+/* As AttendMmaParams. */
+struct AttendBlocksMmaParams {
+    struct StepTables step;
+    struct BlockKvParams kv;
     POINTER(const struct StepTile) tiles;
     struct AttendCommon common;
     uint32_t heads;

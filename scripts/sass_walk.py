@@ -244,6 +244,11 @@ class Walk:
             read = (self.now + self.latencies["read"], 0)
             self.boards[ins.frees] = tuple(map(max, self.boards[ins.frees], read))
 
+    def ends_loop(self, pc):
+        """Whether an instruction is the call, before a loop's jump, that some loops end with."""
+        ins, behind = self.code[pc], self.code[pc + 1]
+        return ins.name == "CALL" and behind.name == "BRA" and behind.target < ins.at
+
     def jump(self, ins, guard, pc):
         if ins.name == "EXIT":
             return "end" if guard is True else None
@@ -255,9 +260,11 @@ class Walk:
         for arg in conditions:
             guard = both(guard, self.get(arg))
         if guard is None:
-            if ins.target > ins.at:
-                between = self.code[pc + 1: self.index[ins.target]]
-                guard = any(i.name == "CALL" for i in between)
+            if self.ends_loop(pc):
+                guard = True
+            elif ins.target > ins.at:
+                between = range(pc + 1, self.index[ins.target])
+                guard = any(self.code[at].name == "CALL" and not self.ends_loop(at) for at in between)
             else:
                 guard = False
         return ins.target if guard else None
@@ -492,7 +499,7 @@ class Walk:
         largest = self.get(args[-1])
         self.set(args[0], self.extreme(ins, values, None if largest is None else not largest))
 
-    do_VIMNMX3 = do_VIMNMX
+    do_VIMNMX3 = do_IMNMX = do_VIMNMX
 
     def do_VIADDMNMX(self, ins):
         a, b, c = (self.get(arg) for arg in ins.args[1:4])

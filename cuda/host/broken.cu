@@ -36,6 +36,74 @@ KERNEL(broken_race, BrokenParams, 64) {
     if (threadIdx.x == 0) p.out[0] = shared[blockDim.x - 1];
 }
 
+// Lanes exchange a value, which puts no order between what they store and load.
+KERNEL(broken_exchange_race, BrokenParams, 32) {
+    uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
+    shared[threadIdx.x] = threadIdx.x;
+    uint32_t other = __shfl_xor_sync(0xffffffffu, threadIdx.x, 1);
+    if (threadIdx.x < 16) p.out[threadIdx.x] = shared[other];
+}
+
+// In the second round a value is overwritten that another warp may not have read yet.
+KERNEL(broken_overwrite_race, BrokenParams, 64) {
+    uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
+    for (uint32_t round = 0; round < 2; round++) {
+        shared[threadIdx.x] = threadIdx.x + round;
+        __syncthreads();
+        if (threadIdx.x < 16) p.out[threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
+    }
+}
+
+// An asynchronous copy arrives where another thread reads, behind no barrier.
+KERNEL(broken_copy_race, BrokenParams, 64) {
+    const uint32_t* shared = reinterpret_cast<const uint32_t*>(shared_memory());
+    if (threadIdx.x == 0) cp_async16(shared_memory(), p.out);
+    cp_async_commit();
+    cp_async_wait<0>();
+    if (threadIdx.x == 33) p.out[4] = shared[1];
+}
+
+// Blocks add to one word, without atomics.
+KERNEL(broken_blocks_race, BrokenParams, 32) {
+    if (threadIdx.x == 0) p.out[0] += 1;
+}
+
+// The block that comes last reads what all have written. Where `kBarriers` is false, warps that have not
+// written yet are not waited for.
+template <bool kBarriers>
+DEVICE void sum_of_blocks(const BrokenParams& p) {
+    SHARED(uint32_t, last, 1);
+    if (threadIdx.x == 63) p.out[1 + blockIdx.x] = blockIdx.x;
+    if (kBarriers) __syncthreads();
+    if (threadIdx.x == 0) last[0] = arrive(p.out) == gridDim.x - 1;
+    __syncthreads();
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < gridDim.x && last[0]; i++) sum += p.out[1 + i];
+    if (last[0] && threadIdx.x == 32) p.out[15] = sum;
+}
+KERNEL(broken_arrival_race, BrokenParams, 64) { sum_of_blocks<false>(p); }
+
+// Not broken.
+KERNEL(arrivals_without_races, BrokenParams, 64) { sum_of_blocks<true>(p); }
+
+// Not broken: rounds behind barriers of the block, of a warp, and of a half of the block.
+KERNEL(rounds_without_races, BrokenParams, 128) {
+    uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
+    uint32_t half = threadIdx.x / 64, neighbour = half * 64 + (threadIdx.x + 1) % 64;
+    uint32_t of_warp = threadIdx.x / 32 * 32 + (threadIdx.x + 1) % 32, sum = 0;
+    for (uint32_t round = 0; round < 3; round++) {
+        shared[threadIdx.x] = threadIdx.x + sum;
+        __syncwarp();
+        sum += shared[of_warp];
+        named_barrier(1 + half, 64);
+        sum += shared[neighbour];
+        __syncthreads();
+        sum += shared[127 - threadIdx.x];
+        __syncthreads();
+    }
+    if (threadIdx.x < 16) p.out[threadIdx.x] = sum;
+}
+
 // An asynchronous copy is read before it is waited for.
 KERNEL(broken_copy_read, BrokenParams, 32) {
     if (threadIdx.x != 0) return;

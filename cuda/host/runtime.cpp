@@ -118,6 +118,7 @@ struct Launch {
     std::atomic<bool> failed{false};
     bool counted = false;
     SimtCounts counts = {};
+    GlobalRaces* globals = nullptr;
     // Whether the kernel before may still run; and what changes when it has ended.
     bool early = false;
     uint32_t previous_ended = 0;
@@ -125,6 +126,9 @@ struct Launch {
     std::mutex mutex;
     char error[512] = "";
 
+    ~Launch() {
+        if (kFindsRaces) race_free(globals);
+    }
     uint64_t blocks() const { return uint64_t(grid.x) * grid.y * grid.z; }
 };
 
@@ -212,7 +216,15 @@ void set_error(Launch& launch, const char* message) {
 void start_block(Launch& launch, Workspace& ws, Block& block) {
     uint32_t n = launch.threads, n_warps = (n + 31) / 32;
     memset(block.barriers, 0, sizeof block.barriers);
-    for (uint32_t w = 0; w < n_warps; w++) ws.warps[w].arrived = ws.warps[w].generation = 0;
+    for (uint32_t w = 0; w < n_warps; w++) {
+        Warp& warp = ws.warps[w];
+        warp.arrived = warp.generation = warp.barriers = warp.syncs = 0;
+        memset(warp.known, 0, sizeof warp.known);
+    }
+    if (kFindsRaces) {
+        race_forget(block.cells, block.shared_bytes);
+        race_forget(block.fixed_cells, kStaticBytes);
+    }
     // NaN as floats and -1 as integers: what nobody wrote must not look like anything.
     memset(block.shared, 0xff, block.shared_bytes);
     block.fixed.used = 0;
@@ -272,11 +284,20 @@ void make_block(Launch& launch, Block& block) {
     block.shared_bytes = launch.shared_bytes;
     block.shared = static_cast<uint8_t*>(aligned_alloc(16, std::max<size_t>(launch.shared_bytes, 16)));
     block.fixed.memory = static_cast<uint8_t*>(aligned_alloc(16, kStaticBytes));
+    if (kFindsRaces) {
+        block.globals = launch.globals;
+        block.cells = race_cells(block.shared_bytes);
+        block.fixed_cells = race_cells(kStaticBytes);
+    }
 }
 
 void free_block(Block& block) {
     free(block.shared);
     free(block.fixed.memory);
+    if (kFindsRaces) {
+        race_free(block.cells);
+        race_free(block.fixed_cells);
+    }
     workspace = nullptr;
     current = nullptr;
 }
@@ -337,12 +358,34 @@ void wait_for(const uint32_t* generation) {
     give_way();
 }
 
+// Takes note that the warps of a mask have come to a barrier: each knows now what any of them did.
+static void meet(Block& block, uint32_t mask) {
+    uint32_t known[kMaxWarps] = {};
+    for (int w = 0; w < kMaxWarps; w++) {
+        if (!(mask >> w & 1)) continue;
+        Warp& warp = block.warps[w];
+        warp.syncs++;
+        known[w] = ++warp.barriers;
+    }
+    for (int w = 0; w < kMaxWarps; w++) {
+        if (!(mask >> w & 1)) continue;
+        for (int other = 0; other < kMaxWarps; other++)
+            known[other] = std::max(known[other], block.warps[w].known[other]);
+    }
+    for (int w = 0; w < kMaxWarps; w++) {
+        if (mask >> w & 1) memcpy(block.warps[w].known, known, sizeof known);
+    }
+}
+
 void barrier(int id, uint32_t threads) {
     if (id < 0 || id >= kBarriers) fail("barrier %d, there are %d", id, kBarriers);
     Barrier& barrier = current->block->barriers[id];
+    barrier.warps |= 1u << current->index.x / 32;
     if (++barrier.arrived >= threads) {
         barrier.arrived = 0;
         barrier.generation++;
+        if (kFindsRaces) meet(*current->block, barrier.warps);
+        barrier.warps = 0;
         return;
     }
     wait_for(&barrier.generation);
@@ -366,6 +409,19 @@ void* static_shared(const void* place, size_t bytes) {
     return array;
 }
 
+// The last allocation that begins at an address or before it.
+static const Allocation* allocation_before(const uint8_t* at) {
+    const std::vector<Allocation>& all = *current->block->launch->allocations;
+    auto after = std::upper_bound(all.begin(), all.end(), at,
+                                  [](const uint8_t* at, const Allocation& a) { return at < a.begin; });
+    return after == all.begin() ? nullptr : &*(after - 1);
+}
+
+bool is_global(const void* at) {
+    const Allocation* before = allocation_before(static_cast<const uint8_t*>(at));
+    return before && at < before->begin + before->bytes;
+}
+
 // Not inlined, so that where it returns to is a place in the kernel's text.
 __attribute__((noinline)) void check_access(const void* at, size_t bytes) {
     const uint8_t* begin = static_cast<const uint8_t*>(at);
@@ -382,11 +438,8 @@ __attribute__((noinline)) void check_access(const void* at, size_t bytes) {
         current->log->push_back({__builtin_return_address(0), address, static_cast<uint32_t>(bytes), shared});
     }
     if (shared) return;
-    const std::vector<Allocation>& all = *block.launch->allocations;
-    auto after = std::upper_bound(all.begin(), all.end(), begin,
-                                  [](const uint8_t* at, const Allocation& a) { return at < a.begin; });
-    if (after != all.begin()) {
-        const Allocation& a = *(after - 1);
+    if (const Allocation* before = allocation_before(begin)) {
+        const Allocation& a = *before;
         if (begin + bytes <= a.begin + a.bytes) return;
         if (begin <= a.begin + a.bytes + 4096) {
             fail("%zu bytes at offset %zu of an allocation of %zu bytes", bytes,
@@ -426,7 +479,10 @@ void cp_async_wait(int left) {
     int groups = async.n_groups > left ? async.n_groups - left : 0;
     int copies = 0;
     for (int i = 0; i < groups; i++) copies += async.groups[i];
-    for (int i = 0; i < copies; i++) memcpy(async.copies[i].to, async.copies[i].from, 16);
+    for (int i = 0; i < copies; i++) {
+        if (kFindsRaces) race_access(async.copies[i].to, 16, true, __builtin_return_address(0));
+        memcpy(async.copies[i].to, async.copies[i].from, 16);
+    }
     std::copy(async.copies + copies, async.copies + async.n_copies, async.copies);
     std::copy(async.groups + groups, async.groups + async.n_groups, async.groups);
     async.n_copies -= copies;
@@ -568,7 +624,9 @@ SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void*
     }
     SimtLaunch* begun = new SimtLaunch;
     Launch& launch = begun->launch;
-    launch.cores = device->cores;
+    // Where races are looked for, one block after the other.
+    launch.cores = kFindsRaces ? 1 : device->cores;
+    if (kFindsRaces) launch.globals = race_globals();
     launch.allocations = &device->allocations;
     launch.entry = entry;
     launch.params.resize((entry->params_bytes + 7) / 8);

@@ -27,15 +27,25 @@ struct Index { uint32_t x, y, z; };
 
 struct Barrier {
     uint32_t arrived, generation;
+    // Those of the warps that have come.
+    uint32_t warps;
 };
+
+// Warps of a block at most.
+constexpr int kMaxWarps = 32;
 
 struct Warp {
     // Two buffers in turn: a lane may be one exchange ahead of the slowest one, never two.
     alignas(16) uint8_t slots[2][32][kSlotBytes];
     uint32_t arrived, generation;
+    // How many barriers it has come to, and how many of these and of its own; and of other warps, how many
+    // they had come to when it last met them (races.cpp).
+    uint32_t barriers, syncs, known[kMaxWarps];
 };
 
 struct Launch;
+struct RaceCell;
+struct GlobalRaces;
 
 // Static shared memory of a block: arrays that its kernel has asked for, each known by an address of its own.
 constexpr size_t kStaticBytes = 48 << 10;
@@ -57,6 +67,10 @@ struct Block {
     StaticShared fixed;
     Barrier barriers[kBarriers];
     Warp* warps;
+    // What races.cpp knows of each byte of shared memory, dynamic and static.
+    RaceCell *cells, *fixed_cells;
+    // And of the launch's stores to global memory.
+    GlobalRaces* globals;
 };
 
 struct Copy {
@@ -122,6 +136,8 @@ inline const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
     if (++warp.arrived == 32) {
         warp.arrived = 0;
         warp.generation++;
+        // Values that lanes exchange put no order between what they load and store.
+        if (bytes == 0) warp.syncs++;
     } else {
         wait_for(&warp.generation);
     }
@@ -130,6 +146,23 @@ inline const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
 
 // The array of static shared memory that belongs to a place in the kernel's text.
 void* static_shared(const void* place, size_t bytes);
+
+#ifdef STERNA_SIMT_RACES
+constexpr bool kFindsRaces = true;
+#else
+constexpr bool kFindsRaces = false;
+#endif
+// Ends the launch if an access of the current thread races with another one.
+void race_access(const void* at, size_t bytes, bool store, const void* site);
+RaceCell* race_cells(size_t bytes);
+void race_forget(RaceCell* cells, size_t bytes);
+void race_free(RaceCell* cells);
+GlobalRaces* race_globals();
+void race_free(GlobalRaces* globals);
+// The current thread arrives at a counter of several blocks.
+void race_arrive(const void* counter);
+// Whether an address lies in an allocation.
+bool is_global(const void* at);
 
 // Waits, in a launch that simt_begin started early, until simt_finish says that what it waits for is done.
 void wait_for_previous_kernel();

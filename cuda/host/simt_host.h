@@ -136,7 +136,10 @@ DEVICE uint32_t __float_as_uint(float x) { uint32_t bits; memcpy(&bits, &x, 4); 
 
 DEVICE int32_t atomicAdd(int32_t* at, int32_t by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
 DEVICE uint32_t atomicAdd(uint32_t* at, uint32_t by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
-DEVICE uint32_t arrive(uint32_t* at) { return __atomic_fetch_add(at, 1u, __ATOMIC_SEQ_CST); }
+DEVICE uint32_t arrive(uint32_t* at) {
+    if (simt::kFindsRaces) simt::race_arrive(at);
+    return __atomic_fetch_add(at, 1u, __ATOMIC_SEQ_CST);
+}
 DEVICE unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) {
     return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
 }

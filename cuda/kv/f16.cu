@@ -2,5 +2,10 @@
 #include "../stage/attend_mma.cuh"
 
 RESIDENT_KERNEL(attend__f16, AttendParams, ATTEND_WIDE_THREADS, 1) { attend<uint16_t>(p); }
-KERNEL(attend__f16__mma64, AttendMmaParams, ATTEND_THREADS) { attend_tiles<64, HalvesSource<64>>(p); }
-KERNEL(attend__f16__mma128, AttendMmaParams, ATTEND_THREADS) { attend_tiles<128, HalvesSource<128>>(p); }
+MMA_KERNEL(attend__f16, 64, AttendMmaParams, ATTEND_MMA_RESIDENT) { attend_tiles<64, HalvesSource<64>>(p); }
+MMA_KERNEL(attend__f16, 128, AttendMmaParams, ATTEND_MMA_RESIDENT) {
+    attend_tiles<128, HalvesSource<128>>(p);
+}
+MMA_KERNEL(attend__f16, 256, AttendMmaParams, ATTEND_MMA_RESIDENT) {
+    attend_tiles<256, HalvesSource<256>>(p);
+}

@@ -10,9 +10,15 @@ RESIDENT_KERNEL(attend__turboquant__row64, AttendCodesParams, ATTEND_WIDE_THREAD
 RESIDENT_KERNEL(attend__turboquant__row128, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
     attend_row<Alike<Codes3>, 128>(p);
 }
-KERNEL(attend__turboquant__mma64, AttendCodesMmaParams, ATTEND_THREADS) {
+RESIDENT_KERNEL(attend__turboquant__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
+    attend_row<Alike<Codes3>, 256>(p);
+}
+MMA_KERNEL(attend__turboquant, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
     attend_tiles<64, CodesSource<Alike<Codes3>, 64>>(p);
 }
-KERNEL(attend__turboquant__mma128, AttendCodesMmaParams, ATTEND_THREADS) {
+MMA_KERNEL(attend__turboquant, 128, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
     attend_tiles<128, CodesSource<Alike<Codes3>, 128>>(p);
+}
+MMA_KERNEL(attend__turboquant, 256, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
+    attend_tiles<256, CodesSource<Alike<Codes3>, 256>>(p);
 }

@@ -12,9 +12,15 @@ RESIDENT_KERNEL(attend__turboquant_4__row64, AttendCodesParams, ATTEND_WIDE_THRE
 RESIDENT_KERNEL(attend__turboquant_4__row128, AttendCodesParams, ATTEND_WIDE_THREADS, 1) {
     attend_row<Alike<Codes4>, 128>(p);
 }
-KERNEL(attend__turboquant_4__mma64, AttendCodesMmaParams, ATTEND_THREADS) {
+RESIDENT_KERNEL(attend__turboquant_4__row256, AttendCodesParams, ATTEND_ROW_THREADS_256, 1) {
+    attend_row<Alike<Codes4>, 256>(p);
+}
+MMA_KERNEL(attend__turboquant_4, 64, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
     attend_tiles<64, CodesSource<Alike<Codes4>, 64>>(p);
 }
-KERNEL(attend__turboquant_4__mma128, AttendCodesMmaParams, ATTEND_THREADS) {
+MMA_KERNEL(attend__turboquant_4, 128, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
     attend_tiles<128, CodesSource<Alike<Codes4>, 128>>(p);
+}
+MMA_KERNEL(attend__turboquant_4, 256, AttendCodesMmaParams, ATTEND_MMA_CODES_RESIDENT) {
+    attend_tiles<256, CodesSource<Alike<Codes4>, 256>>(p);
 }

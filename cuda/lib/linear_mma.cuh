@@ -287,7 +287,7 @@ DEVICE void run_linear_ints(
             if (8 * of_rows >= n) break;
             // What is read of memory is on its way before the first value is written, because nobody knows
             // that these are not the same.
-            typename Task::Around around[2][2];
+            typename Task::Around around[2][2] = {};
             uint32_t rows[2];
 #pragma unroll
             for (int i = 0; i < 2; i++) {
@@ -295,9 +295,8 @@ DEVICE void run_linear_ints(
                 rows[i] = m < n ? m : n - 1;
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    // The first slot of a unit has a row.
-                    uint32_t slot = at[half].exists() ? quartet + 8 * half : 0;
-                    around[i][half] = task.around(unit, slot, first + rows[i], acts.step_rows[rows[i]]);
+                    if (m < n && at[half].exists())
+                        around[i][half] = task.around(unit, quartet + 8 * half, first + m, acts.step_rows[m]);
                 }
             }
 #pragma unroll

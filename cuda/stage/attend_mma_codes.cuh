@@ -24,18 +24,22 @@ struct CodesSource {
     using K = typename C::Keys;
     using V = typename C::Values;
 
+    using Shape = TileShape<D>;
+
     static constexpr bool kSteps = true, kMayBreak = false;
-    static constexpr uint32_t kPieces = D / CODES_PIECE;
-    // Pieces of a span that a thread unpacks.
-    static constexpr uint32_t kOwn = kSpan * kPieces / ATTEND_THREADS;
+    static constexpr int kStepElems = D;
+    static constexpr uint32_t kSpan = Shape::kSpan, kTiles = Shape::kTiles, kPieces = D / CODES_PIECE;
+    // Threads, and pieces of a span that one unpacks.
+    static constexpr uint32_t kThreads = Shape::kWarps * kWarpSize;
+    static constexpr uint32_t kOwn = (kSpan * kPieces + kThreads - 1) / kThreads;
     // Halves from one vector of bytes to the next.
     static constexpr uint32_t kBytesPitch = kPitch<D / 2>;
 
     struct Shared : AttendShared<D> {
         // Of query vectors, in 255 steps; keys lie alike in `keys`.
-        uint16_t bytes[ATTEND_MMA_ROWS * kBytesPitch];
+        uint16_t bytes[Shape::kVectors * kBytesPitch];
         // What a product of bytes is worth, and the product with the mean of the keys.
-        float of_bytes[ATTEND_MMA_ROWS], of_mean[ATTEND_MMA_ROWS];
+        float of_bytes[Shape::kVectors], of_mean[Shape::kVectors];
         // Scales of the span's keys, what its values count, and the exponents of that.
         float key_scales[kSpan], steps[kSpan], exponents[kSpan];
     };
@@ -49,12 +53,10 @@ struct CodesSource {
     typename V::Piece values[kOwn];
     uint16_t scales[2];
 
-    DEVICE CodesSource(const AttendCodesMmaParams& p, const StepRow& row, uint32_t kv_head_at, uint32_t end)
-        : p(p), seq(row.seq), n_positions(row.pos + 1), kv_head_at(kv_head_at), end(end) {}
+    DEVICE CodesSource(const AttendCodesMmaParams& p, const StepRow& row, uint32_t end)
+        : p(p), seq(row.seq), n_positions(row.pos + 1), kv_head_at(blockIdx.x / p.head_tiles), end(end) {}
 
-    DEVICE void load_queries(
-        Shared& shared, uint32_t first_row, uint32_t n, uint32_t heads, uint32_t first_head
-    ) const {
+    DEVICE void load_queries(Shared& shared, const TileTask& task) const {
         // A sequence whose first page is not full has no mean, and no codes that would want one.
         bool has_mean = n_positions >= PAGE_POSITIONS;
         const float* mean = mean_of(p.kv, exact_page(p.step, seq, 0), kv_head_at);
@@ -64,7 +66,7 @@ struct CodesSource {
         for (uint32_t j = 0; j < D / kWarpSize; j++) {
             if (has_mean) of_mean[j] = mean[lane + kWarpSize * j];
         }
-        ::load_queries<D>(p, shared, first_row, n, heads, first_head, [&](
+        ::load_queries<D>(p, shared, task, [&](
             uint32_t i, const auto& vector, uint32_t largest
         ) {
             uint8_t* to = reinterpret_cast<uint8_t*>(shared.bytes + i * kBytesPitch);
@@ -91,7 +93,8 @@ struct CodesSource {
     ) {
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
-            uint32_t at = threadIdx.x + i * ATTEND_THREADS;
+            uint32_t at = threadIdx.x + i * kThreads;
+            if (at >= kSpan * kPieces) break;
             to[i] = Codes::load(page.vector(D, place + at / kPieces), kPieces, at % kPieces);
         }
         scale = *page.scale(place + threadIdx.x % kSpan);
@@ -125,8 +128,8 @@ struct CodesSource {
         if (part == 0 && threadIdx.x < kSpan) shared.key_scales[threadIdx.x] = float_of_half(scales[0]);
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
-            uint32_t at = threadIdx.x + i * ATTEND_THREADS, pos = at / kPieces,
-                elem = at % kPieces * CODES_PIECE;
+            uint32_t at = threadIdx.x + i * kThreads, pos = at / kPieces, elem = at % kPieces * CODES_PIECE;
+            if (pos >= kSpan) break;
             if (part == 0) {
                 uint32_t words[4];
                 K::bytes(keys[i], p.kv.codes.table, words);
@@ -142,22 +145,24 @@ struct CodesSource {
         }
     }
 
-    DEVICE void scores(const Shared& shared, uint32_t first_vector, float (&scores)[kTiles][4]) const {
+    // Sums of products of bytes are whole numbers, as floats too.
+    template <class Sums>
+    DEVICE void products(const Shared& shared, const WarpTask<D>& warp, Sums& out) const {
         if (!coded[0]) {
-            scores_of_halves<D>(shared, first_vector, scores);
+            products_of_halves<D>(shared, warp, out);
             return;
         }
+        uint32_t queries = warp.first_vector * kBytesPitch + warp.first_elem / 2 + block_at(kBytesPitch),
+            of_span = warp.first_elem / 2 + column_at(kBytesPitch);
         int32_t sums[kTiles][4] = {};
 #pragma unroll
-        for (int k = 0; k < D / 32; k++) {
+        for (int k = 0; k < Shape::kElems / 32; k++) {
             uint32_t a[4];
-            load_matrices<false>(a,
-                shared.bytes + first_vector * kBytesPitch + 16 * k + block_at(kBytesPitch));
+            load_matrices<false>(a, shared.bytes + queries + 16 * k);
 #pragma unroll
             for (int two = 0; two < kTiles / 2; two++) {
                 uint32_t of_keys[4];
-                load_matrices<false>(of_keys,
-                    shared.keys + 16 * two * kBytesPitch + 16 * k + column_at(kBytesPitch));
+                load_matrices<false>(of_keys, shared.keys + 16 * two * kBytesPitch + 16 * k + of_span);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     uint32_t b[2] = {of_keys[2 * i], of_keys[2 * i + 1]};
@@ -165,71 +170,45 @@ struct CodesSource {
                 }
             }
         }
+#pragma unroll
+        for (int t = 0; t < kTiles; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) out[t][i] = float(sums[t][i]);
+        }
+    }
+
+    template <class Sums>
+    DEVICE void scores(const Shared& shared, const WarpTask<D>& warp, Sums& sums) const {
+        if (!coded[0]) {
+            scores_of_halves<D>(shared, warp, sums);
+            return;
+        }
         Place at;
         float worth[2], along[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            worth[half] = shared.of_bytes[first_vector + at.quartet + 8 * half];
-            along[half] = shared.of_mean[first_vector + at.quartet + 8 * half];
+            worth[half] = shared.of_bytes[warp.first_vector + at.quartet + 8 * half];
+            along[half] = shared.of_mean[warp.first_vector + at.quartet + 8 * half];
         }
 #pragma unroll
         for (int t = 0; t < kTiles; t++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float scale = shared.key_scales[8 * t + 2 * at.member + i % 2];
-                scores[t][i] = fmaf(float(sums[t][i]), worth[i / 2] * scale, along[i / 2]);
+                sums[t][i] = fmaf(sums[t][i], worth[i / 2] * scale, along[i / 2]);
             }
         }
     }
 
-    DEVICE float step(const Shared& shared, uint32_t at) const { return shared.steps[at]; }
+    DEVICE float step(const Shared& shared, uint32_t at, uint32_t) const { return shared.steps[at]; }
     DEVICE float exponent(const Shared& shared, uint32_t at) const { return shared.exponents[at]; }
 
     DEVICE void transform_back(Vector& v) const { ::transform_back(v, p.kv.codes); }
-    // The same for vectors as products leave them, two a lane: elements 8 t + 2 member + i of half h at [t][2
-    // h + i].
-    DEVICE void transform_back(float (&out)[D / 8][4]) const {
-        Place at;
-        auto butterfly = [](float& low, float& high) {
-            float sum = low + high;
-            high = low - high;
-            low = sum;
-        };
-#pragma unroll
-        for (int t = 0; t < D / 8; t++) {
-#pragma unroll
-            for (int half = 0; half < 2; half++) butterfly(out[t][2 * half], out[t][2 * half + 1]);
-#pragma unroll
-            for (uint32_t mask = 1; mask < 4; mask *= 2) {
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float other = __shfl_xor_sync(kWarp, out[t][i], mask);
-                    out[t][i] = at.member & mask ? other - out[t][i] : out[t][i] + other;
-                }
-            }
-        }
-#pragma unroll
-        for (int far = 1; far < D / 8; far *= 2) {
-#pragma unroll
-            for (int t = 0; t < D / 8; t++) {
-                if (t & far) continue;
-#pragma unroll
-                for (int i = 0; i < 4; i++) butterfly(out[t][i], out[t | far][i]);
-            }
-        }
-#pragma unroll
-        for (int t = 0; t < D / 8; t++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                bool flipped = p.kv.codes.signs[t / 4] >> (t % 4 * 8 + 2 * at.member + i % 2) & 1;
-                float x = out[t][i] * p.kv.codes.shrink;
-                out[t][i] = flipped ? -x : x;
-            }
-        }
-    }
 };
 
 static_assert(sizeof(CodesSource<Alike<Codes3>, 64>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_64,
     "the host asks for less");
 static_assert(sizeof(CodesSource<Alike<Codes3>, 128>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_128,
+    "the host asks for less");
+static_assert(sizeof(CodesSource<Alike<Codes3>, 256>::Shared) <= ATTEND_MMA_CODES_SHARED_BYTES_256,
     "the host asks for less");

@@ -34,6 +34,10 @@
 // Positions that a warp takes at a time.
 constexpr uint32_t kTilePositions = 16;
 
+// Warps of a block: as many as there is shared memory for what each leaves.
+template <int D>
+constexpr uint32_t kRowWarps = (D > 128 ? ATTEND_ROW_THREADS_256 : ATTEND_WIDE_THREADS) / kWarpSize;
+
 // What weights are multiplied with, so that even small ones are normal halves.
 constexpr float kWeightSteps = 16384.0f;
 
@@ -179,7 +183,7 @@ struct RowState {
         // Not kept in registers meanwhile.
         Place at(recomputed(threadIdx.x));
         uint32_t warp = threadIdx.x / kWarpSize;
-        auto parts = parts_of_groups<ATTEND_ROW_HEADS>(ATTEND_WIDE_THREADS / kWarpSize, D);
+        auto parts = parts_of_groups<ATTEND_ROW_HEADS>(kRowWarps<D>, D);
 #pragma unroll
         for (int head = 0; head < 2; head++) {
             float all = sum[head];
@@ -365,13 +369,11 @@ DEVICE void bring_row(
     const AttendCodesParams& p, const PagesTask<ATTEND_ROW_HEADS>& task, const float* mean, float* to,
     float* to_mean
 ) {
-    constexpr uint32_t kWarps = ATTEND_WIDE_THREADS / kWarpSize;
     uint32_t warp = threadIdx.x / kWarpSize;
     const float* q = p.common.q + task.first_head * D;
-    // By a warp that has nothing else to wait for: queries, a key and a value are fewer than warps.
-    static_assert(ATTEND_ROW_HEADS + 2 < kWarps, "a warp for the mean");
+    // By the warp that has least else to wait for.
     auto bring_mean = [&] {
-        if (warp != kWarps - 1) return;
+        if (warp != kRowWarps<D> - 1) return;
         for (uint32_t at = threadIdx.x % kWarpSize; at < D; at += kWarpSize)
             to_mean[at] = mean ? mean[at] : 0.0f;
     };
@@ -391,13 +393,14 @@ DEVICE void bring_row(
         __syncthreads();
     }
     bring_mean();
-    if (warp < task.heads + 2 * newest) {
-        bool of_query = warp < task.heads;
-        Appended it = appended(warp - task.heads);
-        Vector v = load_vector(of_query ? q + warp * D : it.brought_raw(task.r), D);
+    // Queries, and a key and a value.
+    for (uint32_t i = warp; i < task.heads + 2 * newest; i += kRowWarps<D>) {
+        bool of_query = i < task.heads;
+        Appended it = appended(i - task.heads);
+        Vector v = load_vector(of_query ? q + i * D : it.brought_raw(task.r), D);
         rotate(v, p.kv.codes);
         if (of_query) {
-            store_vector(v, to + warp * D);
+            store_vector(v, to + i * D);
         } else {
             it.keep(v);
         }
@@ -409,9 +412,8 @@ template <class C, int D>
 DEVICE void attend_row(const AttendCodesParams& p) {
     // The step's tables are there before its first kernel starts.
     PagesTask<ATTEND_ROW_HEADS> task(p);
-    constexpr uint32_t kWarps = ATTEND_WIDE_THREADS / kWarpSize;
     uint32_t warp = threadIdx.x / kWarpSize;
-    constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions, kStride = kWarps / kWarpsOfPage;
+    constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions, kStride = kRowWarps<D> / kWarpsOfPage;
     uint32_t begin = task.first_page + warp / kWarpsOfPage, first = warp % kWarpsOfPage * kTilePositions;
     // Of a warp's pages: the exact one, and the one of codes where there is no exact one.
     auto exact = [&](uint32_t i) {
@@ -504,5 +506,5 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     }
     __syncthreads();
     state.leave();
-    task.finish(p, ATTEND_WIDE_THREADS / kWarpSize, D, p.kv.codes, true);
+    task.finish(p, kRowWarps<D>, D, p.kv.codes, true);
 }

@@ -230,14 +230,19 @@ fn f16_cache() {
     decodes_and_prefills("f16", Shape { codec: codec("f16"), ..plain() }, &[0, 63, 64, 256]);
 }
 
-/// Steps of many rows go to tensor cores on a card: heads of every size that they take and one beyond, groups
-/// that fill a block's rows evenly or not, and more heads than a block takes.
+/// Steps of many rows go to tensor cores on a card: heads of every size that they take, groups that fill a
+/// block's rows evenly or not, and more heads than a block takes.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn f16_cache_of_heads_of_every_size() {
-    for (n_heads, n_kv_heads, head_dim, last) in
-        [(6, 2, 20, 130), (3, 3, 64, 300), (18, 1, 72, 101), (40, 2, 128, 95), (2, 1, 136, 40)]
-    {
+    for (n_heads, n_kv_heads, head_dim, last) in [
+        (6, 2, 20, 130),
+        (3, 3, 64, 300),
+        (18, 1, 72, 101),
+        (40, 2, 128, 95),
+        (2, 1, 136, 40),
+        (3, 1, 256, 130),
+    ] {
         let rope = Some((RopeStyle::Halves, head_dim / 2));
         let shape = Shape { n_heads, n_kv_heads, head_dim, rope, codec: codec("f16"), ..plain() };
         let name = format!("f16, {n_heads} heads, {n_kv_heads} KV heads of {head_dim}");
@@ -301,7 +306,7 @@ fn a_cache_of_whole_vectors() {
 /// them. Queries are small, because roundings of large scores would weigh more.
 #[test]
 fn rows_together_attend_as_they_do_alone() {
-    for (n_heads, n_kv_heads, head_dim, last) in [(4, 1, 16, 63), (6, 2, 128, 150)] {
+    for (n_heads, n_kv_heads, head_dim, last) in [(4, 1, 16, 63), (6, 2, 128, 150), (2, 1, 256, 70)] {
         let rope = Some((RopeStyle::Halves, head_dim / 2));
         let shape = Shape { n_heads, n_kv_heads, head_dim, rope, codec: codec("f16"), ..plain() };
         let name = format!("{n_heads} heads together and alone");
@@ -379,8 +384,13 @@ fn tiles_of_a_long_context_lose_nothing() {
 /// whether rows stand together or alone.
 #[test]
 fn a_value_beyond_halves_stays_in_its_element() {
-    let shape = Shape { codec: codec("f16"), ..plain() };
+    ["f16", "q8_0"].into_iter().for_each(values_beyond_halves);
+}
+
+fn values_beyond_halves(of_keys: &str) {
+    let shape = Shape { codec: codec("f16"), head_dim: 64, ..plain() };
     let mut attention = Attention::new("values beyond halves", shape, 64, 1, 2);
+    attention.case.p.kvs[0].k = codec(of_keys);
     let sterna::program::Stage::AttnIn(s) = &mut attention.case.p.stages[0].1 else { unreachable!() };
     s.wv.scale = 2.5e4;
     let pages = shuffled_pages(1, 2);

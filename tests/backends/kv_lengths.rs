@@ -240,7 +240,8 @@ fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
 /// Whether CUDA takes rows of such a cache in tiles.
 fn tiles_on_cuda(codecs: Codecs) -> bool {
     let [k, v] = codecs.map(KvCodec::name);
-    k == v && ["f16", "turboquant", "turboquant-4"].contains(&k)
+    let blocks = |name| ["f16", "q8_0", "q4_0"].contains(&name);
+    blocks(k) && blocks(v) || k == v && k.starts_with("turboquant")
 }
 
 /// How many rows are to stand together: [`TOGETHER`], and so many that they are tiles on a backend that has

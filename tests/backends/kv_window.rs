@@ -68,6 +68,25 @@ fn heads_of_every_shape_attend() {
     }
 }
 
+/// The same over blocks, and over blocks beside halves.
+#[test]
+fn blocks_of_heads_of_every_shape_attend() {
+    for (names, n_kv_heads, group, head_dim) in [
+        (["q8_0", "q8_0"], 1, 1, 128),
+        (["q4_0", "q4_0"], 2, 3, 128),
+        (["q8_0", "f16"], 1, 9, 64),
+        (["f16", "q4_0"], 1, 17, 64),
+        (["q4_0", "q8_0"], 1, 3, 256),
+        (["f16", "q8_0"], 1, 2, 256),
+        (["q8_0", "q8_0"], 1, 5, 32),
+    ] {
+        let heads = Heads { n_kv_heads, group, head_dim, value_scale: 1.0 };
+        let rule = Rule { at_once: Some(names.map(codec)), ..RIGHT };
+        let on_cards = simt(1).into_iter().collect();
+        support::case::window::attends_as(heads, names, rule, &[], 260, on_cards);
+    }
+}
+
 /// Windows that begin within a page of codes, within one that stays exact, and with a page, of heads that
 /// other kernels take on cards, row by row and in tiles.
 #[test]

@@ -6,12 +6,17 @@
 use ggml_types::{KvForm, kv as registry};
 
 use super::driver::{Launch, Limits};
-use super::kv::{self, KvLayout, stride};
+use super::kv::{self, KvLayout, VectorForm, stride};
+use super::occupancy;
 use super::params::{
-    ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128,
-    ATTEND_MMA_HEADS, ATTEND_MMA_ROWS, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
-    ATTEND_ROW_HEADS, ATTEND_THREADS, ATTEND_WIDE_THREADS, AttendBlocksParams, AttendCodesMmaParams,
-    AttendCodesParams, AttendCommon, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
+    ATTEND_HEADS, ATTEND_LEAST, ATTEND_MMA_BLOCKS_SHARED_BYTES_64, ATTEND_MMA_BLOCKS_SHARED_BYTES_128,
+    ATTEND_MMA_BLOCKS_SHARED_BYTES_256, ATTEND_MMA_CODES_RESIDENT, ATTEND_MMA_CODES_SHARED_BYTES_64,
+    ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256, ATTEND_MMA_HEADS,
+    ATTEND_MMA_RESIDENT, ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128,
+    ATTEND_MMA_SHARED_BYTES_256, ATTEND_MMA_THREADS_64, ATTEND_MMA_THREADS_128, ATTEND_MMA_THREADS_256,
+    ATTEND_MMA_VECTORS, ATTEND_MMA_VECTORS_256, ATTEND_ROW_HEADS, ATTEND_ROW_THREADS_256, ATTEND_THREADS,
+    ATTEND_WIDE_THREADS, AttendBlocksMmaParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
+    AttendCommon, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
 };
 use super::{Cx, words};
 use crate::device::tiles::{Tiling, tiles};
@@ -20,18 +25,32 @@ use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
 /// Threads of a warp.
 const WARP: usize = 32;
 
-/// The kernels on tensor cores for a cache: the elements of a head that they take, or of elements that are no
-/// codes fewer, and their shared memory.
-fn mma_sizes(form: KvForm) -> &'static [(usize, u32)] {
-    match form {
-        KvForm::F16 => &[(64, ATTEND_MMA_SHARED_BYTES_64), (128, ATTEND_MMA_SHARED_BYTES_128)],
-        KvForm::Lloyd3 | KvForm::Lloyd4 => {
-            &[(64, ATTEND_MMA_CODES_SHARED_BYTES_64), (128, ATTEND_MMA_CODES_SHARED_BYTES_128)]
-        }
-        KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
-        KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
-    }
+/// Kernels on tensor cores for tiles of rows.
+#[derive(Clone, Copy)]
+struct ByTiles {
+    /// Elements of a head; where these are no codes or blocks, also fewer.
+    elems: u32,
+    /// Query vectors of a block: rows times heads.
+    vectors: u32,
+    threads: u32,
 }
+
+const TILES: [ByTiles; 3] = [
+    ByTiles { elems: 64, vectors: ATTEND_MMA_VECTORS, threads: ATTEND_MMA_THREADS_64 },
+    ByTiles { elems: 128, vectors: ATTEND_MMA_VECTORS, threads: ATTEND_MMA_THREADS_128 },
+    ByTiles { elems: 256, vectors: ATTEND_MMA_VECTORS_256, threads: ATTEND_MMA_THREADS_256 },
+];
+
+/// Shared memory of a block of each of [`TILES`].
+const ELEMENTS_SHARED: [u32; 3] =
+    [ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128, ATTEND_MMA_SHARED_BYTES_256];
+const CODES_SHARED: [u32; 3] =
+    [ATTEND_MMA_CODES_SHARED_BYTES_64, ATTEND_MMA_CODES_SHARED_BYTES_128, ATTEND_MMA_CODES_SHARED_BYTES_256];
+const BLOCKS_SHARED: [u32; 3] = [
+    ATTEND_MMA_BLOCKS_SHARED_BYTES_64,
+    ATTEND_MMA_BLOCKS_SHARED_BYTES_128,
+    ATTEND_MMA_BLOCKS_SHARED_BYTES_256,
+];
 
 /// Rows of a step from which tensor cores are worth it.
 pub const MMA_LEAST: usize = 16;
@@ -40,11 +59,11 @@ pub const MMA_LEAST: usize = 16;
 const TILE_LEAST: usize = 4;
 
 /// The kernels on tensor cores for rows one by one: elements of a head. They take fewer instructions than
-/// those without for a single query head already, so every cache that one fits goes to it; heads of 32 and
-/// 256 elements do not, and neither do keys whose signs are counted.
+/// those without for a single query head already, so every cache that one fits goes to it; heads of 32
+/// elements do not, and neither do keys whose signs are counted.
 fn row_sizes(form: KvForm) -> &'static [usize] {
     match form {
-        KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128],
+        KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128, 256],
         KvForm::F16 | KvForm::F32 | KvForm::Q8_0 | KvForm::Q4_0 | KvForm::Lloyd2Signs | KvForm::Opaque => &[],
         KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl => &[],
     }
@@ -52,11 +71,11 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
 
 /// Kernels on tensor cores.
 pub fn mma_kernels() -> impl Iterator<Item = String> {
-    registry::REGISTRY.iter().flat_map(|codec| {
-        let (name, form) = (codec.name(), codec.form());
-        let of_tiles = mma_sizes(form).iter().map(move |(elems, _)| mma_kernel(name, *elems));
-        of_tiles.chain(row_sizes(form).iter().map(move |elems| row_kernel(name, *elems)))
-    })
+    let of_rows = registry::REGISTRY
+        .iter()
+        .flat_map(|codec| row_sizes(codec.form()).iter().map(move |elems| row_kernel(codec.name(), *elems)));
+    let of_tiles = kv::tiled_kernels().flat_map(|kernel| TILES.map(|tiles| tiles.kernel(&kernel)));
+    of_rows.chain(of_tiles)
 }
 
 fn row_kernel(codec: &str, elems: usize) -> String {
@@ -79,12 +98,13 @@ fn by_rows(kv: &KvDecl) -> ByRows {
     let form = kv.k.form();
     let wide = ATTEND_WIDE_THREADS as usize;
     if form == kv.v.form() && row_sizes(form).contains(&kv.head_dim) {
+        let threads = if kv.head_dim > 128 { ATTEND_ROW_THREADS_256 } else { ATTEND_WIDE_THREADS };
         return ByRows {
             kernel: row_kernel(kv.k.name(), kv.head_dim),
             heads: ATTEND_ROW_HEADS as usize,
-            threads: ATTEND_WIDE_THREADS,
+            threads,
             blocks: 1,
-            parts: wide / WARP,
+            parts: threads as usize / WARP,
         };
     }
     let (kernel, heads) = (kv::kernel("attend", kv), ATTEND_HEADS as usize);
@@ -118,19 +138,28 @@ pub fn appends(cx: &Cx<'_>, kv: Kv) -> bool {
     }
 }
 
-fn mma_kernel(codec: &str, elems: usize) -> String {
-    format!("{}__mma{elems}", kv::name("attend", codec))
+impl ByTiles {
+    fn kernel(&self, of_cache: &str) -> String {
+        format!("{of_cache}__mma{}", self.elems)
+    }
 }
 
-/// The kernel on tensor cores, by the elements it takes, and its shared memory, where there is one for a
-/// cache.
-fn mma(kv: &KvDecl) -> Option<(usize, u32)> {
-    let form = kv.k.form();
-    let fits = |(elems, _): &&(usize, u32)| {
-        if kv::is_appended(kv) { kv.head_dim == *elems } else { kv.head_dim <= *elems }
+/// The kernel for tiles of rows, and its shared memory, where there is one for a cache.
+fn by_tiles(kv: &KvDecl) -> Option<(ByTiles, u32)> {
+    let shared_bytes = match kv::form(kv)? {
+        VectorForm::Elements(2) => ELEMENTS_SHARED,
+        VectorForm::Codes(_) => CODES_SHARED,
+        VectorForm::Blocks(_) => BLOCKS_SHARED,
+        VectorForm::Elements(_) | VectorForm::Signs(_) => return None,
     };
-    let mut sizes = if form == kv.v.form() { mma_sizes(form) } else { &[] }.iter();
-    sizes.find(fits).copied()
+    let fits = |elems: usize| if kv::is_appended(kv) { kv.head_dim == elems } else { kv.head_dim <= elems };
+    TILES.into_iter().zip(shared_bytes).find(|(tiles, _)| fits(tiles.elems as usize))
+}
+
+/// Blocks of such a kernel that a card has room for.
+fn tile_blocks(kv: &KvDecl, shared_bytes: u32, limits: Limits) -> u32 {
+    let by_registers = if kv::is_appended(kv) { ATTEND_MMA_CODES_RESIDENT } else { ATTEND_MMA_RESIDENT };
+    limits.multiprocessors * occupancy::by_shared(limits, shared_bytes).clamp(1, by_registers)
 }
 
 /// Query heads of one KV head.
@@ -162,7 +191,7 @@ pub fn tiling(p: &Program) -> Option<Tiling> {
     let of_stage = |(_, stage): &(String, Stage)| match stage {
         Stage::Attend(s) => {
             let heads = group(p, s).min(ATTEND_MMA_HEADS as usize);
-            Some(mma(p.kv_decl(s.kv)).map(|_| ATTEND_MMA_ROWS as usize / heads))
+            Some(by_tiles(p.kv_decl(s.kv)).map(|(tiles, _)| tiles.vectors as usize / heads))
         }
         _ => None,
     };
@@ -184,8 +213,8 @@ pub fn most_tiles(rows: usize) -> usize {
 pub fn kernels(p: &Program, s: &Attend) -> Result<Vec<String>, String> {
     let decl = p.kv_decl(s.kv);
     kv::check(decl)?;
-    let mma = mma(decl).map(|(elems, _)| mma_kernel(decl.k.name(), elems));
-    Ok([by_rows(decl).kernel].into_iter().chain(mma).collect())
+    let of_tiles = by_tiles(decl).map(|(tiles, _)| tiles.kernel(&kv::kernel("attend", decl)));
+    Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())
 }
 
 /// How the work of one attention is cut, for steps of up to `rows` rows.
@@ -219,7 +248,7 @@ impl Cut {
 
 pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     if cx.shape.tiled {
-        return launch_mma(cx, s);
+        return launch_tiles(cx, s);
     }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
@@ -255,27 +284,23 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     }
 }
 
-/// Blocks on tensor cores that a card has room for: two a multiprocessor.
-fn mma_blocks(limits: Limits) -> u32 {
-    2 * limits.multiprocessors
-}
-
 /// Floats of the parts of tiles' splits.
-pub fn mma_partial_floats(kv: &KvDecl, limits: Limits) -> usize {
-    let vector = 2 + kv.head_dim;
-    if mma(kv).is_some() { mma_blocks(limits) as usize * ATTEND_MMA_ROWS as usize * vector } else { 0 }
+pub fn tiles_partial_floats(kv: &KvDecl, limits: Limits) -> usize {
+    by_tiles(kv).map_or(0, |(tiles, shared_bytes)| {
+        (tile_blocks(kv, shared_bytes, limits) * tiles.vectors) as usize * (2 + kv.head_dim)
+    })
 }
 
-fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
+fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
     let decl = cx.p.kv_decl(s.kv);
-    let (elems, shared_bytes) = mma(decl).expect("the shape is tiled");
+    let (by_tiles, shared_bytes) = by_tiles(decl).expect("the shape is tiled");
     let group = group(cx.p, s);
     let heads = group.min(ATTEND_MMA_HEADS as usize);
     let head_tiles = group.div_ceil(heads);
     let blocks_of_tile = (decl.n_kv_heads * head_tiles) as u32;
     let (step, tiles, common) = (cx.tables_for(s.kv), cx.memory.step.tiles(), common(cx, s));
     let [heads, head_tiles] = [heads, head_tiles].map(|n| n as u32);
-    let (blocks, window) = (mma_blocks(cx.limits), window(s));
+    let (blocks, window) = (tile_blocks(decl, shared_bytes, cx.limits), window(s));
     let params = match cx.memory.kvs[s.kv.0 as usize] {
         KvLayout::Elements(kv) => {
             words(&AttendMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
@@ -283,14 +308,16 @@ fn launch_mma(cx: &Cx<'_>, s: &Attend) -> Launch {
         KvLayout::Codes(kv) => {
             words(&AttendCodesMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
         }
-        KvLayout::Blocks(_) => panic!("tensor cores take no blocks"),
+        KvLayout::Blocks(kv) => {
+            words(&AttendBlocksMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
+        }
     };
     // Of few tiles, splits.
     let tiles = (most_tiles(cx.shape.rows) as u32).max(blocks / blocks_of_tile);
     Launch {
-        kernel: cx.kernel(&mma_kernel(decl.k.name(), elems)),
+        kernel: cx.kernel(&by_tiles.kernel(&kv::kernel("attend", decl))),
         grid: [blocks_of_tile, tiles, 1],
-        threads: ATTEND_THREADS,
+        threads: by_tiles.threads,
         shared_bytes,
         params,
     }

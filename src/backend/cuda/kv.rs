@@ -19,7 +19,7 @@ use sterna_program::{KvDecl, Limits, PAGE};
 
 /// How a codec keeps vectors.
 #[derive(Clone, Copy)]
-enum VectorForm {
+pub enum VectorForm {
     /// As so many bytes an element.
     Elements(u32),
     /// As Lloyd-Max codes of so many bits, in pages that have left the window.
@@ -61,6 +61,14 @@ pub fn kernel_names() -> impl Iterator<Item = String> {
     kv::REGISTRY.iter().flat_map(of_codec).chain(blocks)
 }
 
+/// Kernels of attention that others stand beside for tiles of rows.
+pub fn tiled_kernels() -> impl Iterator<Item = String> {
+    let is_tiled =
+        |codec: &&'static dyn KvCodec| matches!(codec.form(), KvForm::F16 | KvForm::Lloyd3 | KvForm::Lloyd4);
+    let codecs = kv::REGISTRY.iter().copied().filter(is_tiled).map(|codec| codec.name());
+    codecs.chain([BLOCKS_NAME]).map(|codec| name("attend", codec))
+}
+
 /// The kernel of a stage for a cache, where it has one for every length of heads.
 pub fn kernel(stage: &str, decl: &KvDecl) -> String {
     match form(decl) {
@@ -75,7 +83,7 @@ pub fn name(stage: &str, codec: &str) -> String {
 }
 
 /// How a cache is kept, where its keys and values have kernels together.
-fn form(decl: &KvDecl) -> Option<VectorForm> {
+pub fn form(decl: &KvDecl) -> Option<VectorForm> {
     match (decl.k.form(), decl.v.form()) {
         (KvForm::F16, KvForm::F16) => Some(VectorForm::Elements(2)),
         (KvForm::F32, KvForm::F32) => Some(VectorForm::Elements(4)),

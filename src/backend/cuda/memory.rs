@@ -60,7 +60,7 @@ fn split_bytes(p: &Program, limits: Limits, shapes: &[usize]) -> [u64; 2] {
     for (_, stage) in &p.stages {
         let Stage::Attend(s) = stage else { continue };
         let kv = p.kv_decl(s.kv);
-        partial = partial.max(4 * attend::mma_partial_floats(kv, limits) as u64);
+        partial = partial.max(4 * attend::tiles_partial_floats(kv, limits) as u64);
         for &rows in shapes {
             let cut = Cut::new(p, s, limits, rows);
             partial = partial.max(4 * cut.partial_floats(kv, rows) as u64);

@@ -78,7 +78,7 @@ pub enum Rounded {
 impl Rounded {
     /// Attention's tiling of kernels for cards.
     pub fn on_cards(head_dim: usize) -> Self {
-        if [64, 128].contains(&head_dim) { Self::Halves } else { Self::Bytes }
+        if [64, 128, 256].contains(&head_dim) { Self::Halves } else { Self::Bytes }
     }
 }
 

@@ -329,6 +329,38 @@ mod tests {
         let _ = run(c"broken_plain_alignment", 32, 0);
     }
 
+    /// In any order of threads.
+    #[test]
+    #[ignore = "scripts/sanitize-kernels compiles kernels that look for races"]
+    fn races_end_a_launch_and_name_both_places() {
+        for (kernel, threads, says) in [
+            (c"broken_race", 64, ["read by thread 0 at", "written by thread 63 at"]),
+            (c"broken_exchange_race", 32, ["read by thread ", "written by thread "]),
+            (c"broken_overwrite_race", 64, ["read by thread ", "written by thread "]),
+            (c"broken_copy_race", 64, ["written by thread 0 at", "read by thread 33 at"]),
+        ] {
+            for seed in 0..8 {
+                let said = run(kernel, threads, seed).expect_err("a race");
+                println!("{said}");
+                assert!(
+                    said.contains("a race: byte ") && says.iter().any(|say| said.contains(say)),
+                    "{said}"
+                );
+                assert_eq!(said.matches("broken.cu:").count(), 2, "{said}");
+            }
+        }
+        for seed in 0..8 {
+            for (kernel, threads) in [(c"broken_blocks_race", 1), (c"broken_arrival_race", 2)] {
+                let said = run_blocks(kernel, [4, 1, 1], 32 * threads, seed).expect_err("a race");
+                println!("{said}");
+                assert!(said.contains("a race: global memory is written by thread "), "{said}");
+            }
+            run(c"rounds_without_races", 128, seed).unwrap();
+            run(c"halves_of_a_block", 128, seed).unwrap();
+            run_blocks(c"arrivals_without_races", [4, 1, 1], 64, seed).unwrap();
+        }
+    }
+
     /// Memory that was not written yet is all ones, and no order of threads hides that for long.
     #[test]
     fn a_missing_barrier_shows() {

@@ -1,0 +1,267 @@
+// Finds races of kernels that were compiled with -fsanitize=thread (build.rs): what the compiler calls at
+// each load and store comes here, not to that sanitizer's own library.
+//
+// Two accesses to a byte of a block's shared memory race if at least one of them is a store, they are of
+// different threads, and nothing orders them: a barrier that both warps have come to in between, directly or
+// by way of other warps, or, in one warp, __syncwarp. Shuffles and products of a warp order nothing, as on a
+// card. Which thread comes first in a run makes no difference: a race is found in any order.
+//
+// Of global memory, stores of a launch are kept, so a store races with a load or store behind it; the other
+// order of blocks, which half of the seeds have, has it the other way round. Between blocks arrive() orders:
+// what a block did before its last barrier, for those that arrive at the same counter later, behind their
+// next one. Atomic accesses race with nothing.
+#ifdef STERNA_SIMT_RACES
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "runtime.h"
+
+namespace simt {
+
+namespace {
+
+// An access to a byte: the thread, with the counts of its warp, and the place in the kernel's text. Of
+// several loads that nothing orders, it is the first one; `alone` is false then, and all their warps are in
+// `warps`.
+struct Seen {
+    uint16_t thread;
+    bool alone;
+    uint32_t warps, barriers, syncs;
+    const void* site;
+};
+
+}  // namespace
+
+struct RaceCell {
+    Seen write, read;
+};
+
+namespace {
+
+constexpr size_t kGranule = 256;
+
+uint32_t number_of(const Block& block) {
+    return block.index.x + block.grid.x * (block.index.y + block.grid.y * block.index.z);
+}
+
+struct Store {
+    uint32_t block;
+    Seen seen;
+};
+
+// A block at a counter: what the thread that came there knew of the block's warps.
+struct Arrival {
+    uint32_t block, thread, syncs, known[kMaxWarps];
+
+    bool covers(const Store& store) const {
+        if (store.block != block) return false;
+        uint32_t warp = store.seen.thread / 32;
+        if (warp == thread / 32) return store.seen.thread == thread || syncs > store.seen.syncs;
+        return known[warp] > store.seen.barriers;
+    }
+};
+
+// What a block has seen at counters, and how many barriers its warp had come to then.
+struct Acquired {
+    uint32_t block, thread, barriers;
+    std::vector<Arrival> arrivals;
+};
+
+}  // namespace
+
+struct GlobalRaces {
+    std::unordered_map<uintptr_t, std::unique_ptr<Store[]>> granules;
+    std::map<const void*, std::vector<Arrival>> counters;
+    std::vector<Acquired> acquired;
+};
+
+namespace {
+
+bool ordered(const Seen& before, const Fiber& now) {
+    if (!before.site || (before.alone && before.thread == now.index.x)) return true;
+    uint32_t own = 1u << now.index.x / 32;
+    if (before.warps == own) return now.warp->syncs > before.syncs;
+    for (int w = 0; w < kMaxWarps; w++) {
+        // Warps of one interval between barriers have come to as many of them.
+        if (before.warps >> w & 1 && now.warp->known[w] <= before.barriers) return false;
+    }
+    return true;
+}
+
+// A place in the program as a name and a line, where addr2line knows it: of what was inlined there, the part
+// of a kernel.
+void describe(const void* site, char* to, size_t bytes) {
+    Dl_info of = {};
+    dladdr(site, &of);
+    auto at = static_cast<const char*>(site) - static_cast<const char*>(of.dli_fbase) - 1;
+    char command[512], line[256] = "";
+    snprintf(command, sizeof command, "addr2line -sie '%s' %#tx 2>/dev/null", of.dli_fname, at);
+    if (FILE* said = popen(command, "r")) {
+        while (fgets(line, sizeof line, said) && strncmp(line, "simt_host.h", 11) == 0) {}
+        line[strcspn(line, "\n")] = 0;
+        pclose(said);
+    }
+    snprintf(to, bytes, "%s", line[0] && line[0] != '?' ? line : "an unknown place");
+}
+
+// A store of another block is ordered by counters, and in the own block as shared memory is.
+bool ordered(const GlobalRaces& globals, const Store& store, const Fiber& now) {
+    uint32_t block = number_of(*now.block);
+    if (!store.seen.site || store.block == block) return ordered(store.seen, now);
+    for (const Acquired& acquired : globals.acquired) {
+        if (acquired.block != block) continue;
+        if (acquired.thread != now.index.x && now.warp->barriers <= acquired.barriers) continue;
+        for (const Arrival& arrival : acquired.arrivals) {
+            if (arrival.covers(store)) return true;
+        }
+    }
+    return false;
+}
+
+[[noreturn]] void global_race(const Store& before, const char* now, const void* site) {
+    char places[2][128];
+    describe(before.seen.site, places[0], sizeof places[0]);
+    describe(site, places[1], sizeof places[1]);
+    fail("a race: global memory is written by thread %u of block %u of the grid at %s, and %s here at %s",
+         before.seen.thread, before.block, places[0], now, places[1]);
+}
+
+void access_global(GlobalRaces& globals, const uint8_t* at, size_t bytes, bool store, const void* site) {
+    const Fiber& now = *current;
+    uint32_t warp = 1u << now.index.x / 32;
+    Store own = {number_of(*now.block),
+                 {static_cast<uint16_t>(now.index.x), true, warp, now.warp->barriers, now.warp->syncs, site}};
+    for (const uint8_t* end = at + bytes; at < end; at++) {
+        auto address = reinterpret_cast<uintptr_t>(at);
+        auto found = globals.granules.find(address / kGranule);
+        if (found == globals.granules.end()) {
+            if (!store) continue;
+            found = globals.granules.emplace(address / kGranule, new Store[kGranule]()).first;
+        }
+        Store& cell = found->second[address % kGranule];
+        if (!ordered(globals, cell, now)) global_race(cell, store ? "written" : "read", site);
+        if (store) cell = own;
+    }
+}
+
+[[noreturn]] void race(const char* what, size_t at, const Seen& before, const char* now, const void* site) {
+    char places[2][128];
+    describe(before.site, places[0], sizeof places[0]);
+    describe(site, places[1], sizeof places[1]);
+    fail("a race: byte %zu of shared memory is %s by thread %u at %s, and %s here at %s", at, what,
+         before.thread, places[0], now, places[1]);
+}
+
+void access_shared(RaceCell* cells, size_t at, size_t bytes, bool store, const void* site) {
+    const Fiber& now = *current;
+    uint32_t warp = 1u << now.index.x / 32;
+    Seen seen = {static_cast<uint16_t>(now.index.x), true, warp, now.warp->barriers, now.warp->syncs, site};
+    for (size_t i = at; i < at + bytes; i++) {
+        RaceCell& cell = cells[i];
+        if (!ordered(cell.write, now)) race("written", i, cell.write, store ? "written" : "read", site);
+        if (store) {
+            if (!ordered(cell.read, now)) race("read", i, cell.read, "written", site);
+            cell.write = seen;
+            cell.read.site = nullptr;
+        } else if (ordered(cell.read, now)) {
+            cell.read = seen;
+        } else {
+            cell.read.alone = false;
+            cell.read.warps |= warp;
+        }
+    }
+}
+
+}  // namespace
+
+void race_access(const void* at, size_t bytes, bool store, const void* site) {
+    if (!current) return;
+    const Block& block = *current->block;
+    size_t offset = static_cast<const uint8_t*>(at) - block.shared;
+    if (offset < block.shared_bytes) {
+        access_shared(block.cells, offset, bytes, store, site);
+        return;
+    }
+    offset = static_cast<const uint8_t*>(at) - block.fixed.memory;
+    if (offset < block.fixed.used) {
+        access_shared(block.fixed_cells, offset, bytes, store, site);
+        return;
+    }
+    auto global = static_cast<const uint8_t*>(at);
+    // Most others are of the thread's own stack.
+    auto here = reinterpret_cast<const uint8_t*>(&offset);
+    if (global < here + (64 << 10) && here < global + (64 << 10)) return;
+    if (is_global(at)) access_global(*block.globals, global, bytes, store, site);
+}
+
+void race_arrive(const void* counter) {
+    const Fiber& now = *current;
+    GlobalRaces& globals = *now.block->globals;
+    std::vector<Arrival>& before = globals.counters[counter];
+    globals.acquired.push_back({number_of(*now.block), now.index.x, now.warp->barriers, before});
+    Arrival arrival = {number_of(*now.block), now.index.x, now.warp->syncs, {}};
+    memcpy(arrival.known, now.warp->known, sizeof arrival.known);
+    before.push_back(arrival);
+}
+
+GlobalRaces* race_globals() { return new GlobalRaces; }
+void race_free(GlobalRaces* globals) { delete globals; }
+
+RaceCell* race_cells(size_t bytes) { return new RaceCell[bytes + 16]; }
+void race_forget(RaceCell* cells, size_t bytes) { memset(cells, 0, sizeof(RaceCell) * bytes); }
+void race_free(RaceCell* cells) { delete[] cells; }
+
+}  // namespace simt
+
+using simt::race_access;
+
+#define SITE __builtin_return_address(0)
+#define HOOKS(n)                                                                     \
+    void __tsan_read##n(void* at) { race_access(at, n, false, SITE); }               \
+    void __tsan_write##n(void* at) { race_access(at, n, true, SITE); }               \
+    void __tsan_unaligned_read##n(void* at) { race_access(at, n, false, SITE); }     \
+    void __tsan_unaligned_write##n(void* at) { race_access(at, n, true, SITE); }     \
+    void __tsan_volatile_read##n(void* at) { race_access(at, n, false, SITE); }      \
+    void __tsan_volatile_write##n(void* at) { race_access(at, n, true, SITE); }
+
+extern "C" {
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+void __tsan_read_range(void* at, size_t bytes) { race_access(at, bytes, false, SITE); }
+void __tsan_write_range(void* at, size_t bytes) { race_access(at, bytes, true, SITE); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+
+// Atomics order nothing within a block that its kernels rely on.
+int32_t __tsan_atomic32_fetch_add(volatile int32_t* at, int32_t by, int) {
+    return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
+}
+int64_t __tsan_atomic64_fetch_add(volatile int64_t* at, int64_t by, int) {
+    return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
+}
+int64_t __tsan_atomic64_load(const volatile int64_t* at, int) {
+    return __atomic_load_n(at, __ATOMIC_SEQ_CST);
+}
+int64_t __tsan_atomic64_compare_exchange_val(volatile int64_t* at, int64_t want, int64_t to, int, int) {
+    __atomic_compare_exchange_n(at, &want, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return want;
+}
+int __tsan_atomic64_compare_exchange_strong(volatile int64_t* at, int64_t* want, int64_t to, int, int) {
+    return __atomic_compare_exchange_n(at, want, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+}
+
+#endif
