@@ -100,7 +100,7 @@ fn bench(c: &mut Criterion) {
     };
     for start in (0..N_CTX).step_by(MAX_ROWS) {
         fill(&mut cpu, exec);
-        let step = Step { rows: &rows(start..start + MAX_ROWS), pages: &pages, sampling: &[] };
+        let step = Step { rows: &rows(start..start + MAX_ROWS), pages: &pages, sampling: &[], changes: &[] };
         cpu.run_stages(exec, 0..1, &step).expect("a run");
     }
     let turns = [("tg @ 0", rows(0..1)), ("tg @ 4095", rows(N_CTX - 1..N_CTX)), ("pp512", rows(0..MAX_ROWS))];
@@ -108,7 +108,7 @@ fn bench(c: &mut Criterion) {
         let mut group = c.benchmark_group(label);
         for (turn, rows) in &turns {
             fill(&mut cpu, exec);
-            let step = Step { rows, pages: &pages, sampling: &[] };
+            let step = Step { rows, pages: &pages, sampling: &[], changes: &[] };
             group.bench_function(*turn, |b| b.iter(|| cpu.run_stages(exec, i..i + 1, &step).expect("a run")));
         }
         group.finish();
@@ -176,11 +176,16 @@ fn contexts(c: &mut Criterion) {
         for context in CONTEXTS {
             while filled < context {
                 cpu.write(exec, sterna::program::Buf(0), 0, &values[..MAX_ROWS * 128]).expect("a write");
-                let step = Step { rows: &rows(filled..filled + MAX_ROWS), pages: &pages, sampling: &[] };
+                let step = Step {
+                    rows: &rows(filled..filled + MAX_ROWS),
+                    pages: &pages,
+                    sampling: &[],
+                    changes: &[],
+                };
                 cpu.run_stages(exec, 0..1, &step).expect("a run");
                 filled += MAX_ROWS;
             }
-            let step = Step { rows: &rows(context - 1..context), pages: &pages, sampling: &[] };
+            let step = Step { rows: &rows(context - 1..context), pages: &pages, sampling: &[], changes: &[] };
             group.bench_function(format!("{context}"), |b| {
                 b.iter(|| cpu.run_stages(exec, 1..2, &step).expect("a run"));
             });

@@ -104,8 +104,13 @@
 #define EXPERTS_MOST 512
 #define EXPERTS_MOST_USED 32
 
-/* `sample` draws from at most so many logits of a row, no more than it has threads. */
+/* `sample` draws from at most so many logits of a row, no more than it has threads; and a block of it goes
+ * through so many. */
 #define SAMPLE_MOST 256
+#define SAMPLE_STRETCH 4096
+
+/* Tokens of a row whose logits `sample` changes at most, no more than it has threads. */
+#define SAMPLE_CHANGES 256
 
 /* Longest vector of a cache of codes, and the shortest. */
 #define CODES_MAX_DIM 256
@@ -130,7 +135,7 @@
 #define NO_PAGE 0xffffffff
 
 /* Shared memory of a block of `sample`. */
-#define SAMPLE_SHARED_BYTES 17680
+#define SAMPLE_SHARED_BYTES 35088
 
 /* Columns up to which a linear kernel for single rows brings the weights of its norm to shared memory, where
  * they take 4 bytes each behind the header; activations take their place. */
@@ -212,6 +217,22 @@ struct StepSampling {
     /* MAILBOXES times the slot of the row's sequence, plus which of the slot's words is next; or NO_MAILBOX.
      * */
     uint32_t mailbox;
+    /* Entries of TokenChange. */
+    uint32_t changes;
+    /* Of tokens that occurred, as of program::Sampling; 1, 0 and 0 leave their logits as they are. */
+    float repeat_penalty;
+    float presence_penalty;
+    float frequency_penalty;
+    uint32_t reserved;
+};
+
+/* What changes the logit of a token before one is picked. */
+struct TokenChange {
+    uint32_t token;
+    /* How often it occurred. */
+    uint32_t count;
+    /* Added to its logit. */
+    float bias;
     uint32_t reserved;
 };
 
@@ -602,6 +623,8 @@ struct SampleParams {
     struct StepTables step;
     /* [outputs] */
     POINTER(const struct StepSampling) sampling;
+    /* [outputs, SAMPLE_CHANGES] */
+    POINTER(const struct TokenChange) changes;
     /* [outputs, n_vocab] */
     POINTER(const float) logits;
     /* [outputs] */
@@ -610,8 +633,8 @@ struct SampleParams {
     POINTER(uint32_t) picked;
     /* [seqs, MAILBOXES], memory of the host. */
     POINTER(uint32_t) mailboxes;
-    /* [outputs]: the best candidate so far; 0 between two launches. */
-    POINTER(unsigned long long) best;
+    /* [outputs, SAMPLE_MOST, stretches of a row]: the largest candidates of each stretch, in order. */
+    POINTER(unsigned long long) largest;
     /* [outputs]: blocks that have come; 0 between two launches. */
     POINTER(uint32_t) arrived;
     uint32_t n_vocab;

@@ -75,6 +75,8 @@ class Walk:
         self.files["R"][255] = self.files["UR"][255] = 0
         self.files["P"][7] = self.files["UP"][7] = True
         self.shared = {}
+        # Words of shared memory that all threads count in, and what they come to.
+        self.counted = {}
         # Cycles, serial round trips to global memory so far, instructions, products of bytes and of halves.
         self.now = self.trips = self.issued = self.imma = self.hmma = 0
         # Of each scoreboard: when it is clear, and after how many round trips.
@@ -272,7 +274,9 @@ class Walk:
     def forget(self, ins):
         """What an instruction writes is unknown."""
         args = ins.args
-        if ins.name in ("STS", "STG", "ST", "RED", "REDG", "ATOMS") or not args:
+        if ins.name == "ATOMS":
+            return self.do_ATOMS(ins)
+        if ins.name in ("STS", "STG", "ST", "RED", "REDG") or not args:
             at = self.address(args[0]) if ins.name == "STS" else None
             return self.shared.pop(at if at is None else at & LOW, None)
         words = 4 if {"128"} & set(ins.mods) or ins.name in ("HMMA", "IMMA") else 1
@@ -296,7 +300,7 @@ class Walk:
 
     do_NOP = do_BSSY = do_BSYNC = do_BREAK = do_YIELD = do_WARPSYNC = do_PREEXIT = do_BAR = nothing
     do_MEMBAR = do_ERRBAR = do_CGAERRBAR = do_CCTL = do_STG = do_ST = do_REDG = do_RED = nothing
-    do_LDGDEPBAR = do_DEPBAR = do_LDGSTS = do_ENDCOLLECTIVE = do_ATOMS = do_FENCE = nothing
+    do_LDGDEPBAR = do_DEPBAR = do_LDGSTS = do_ENDCOLLECTIVE = do_FENCE = nothing
 
     def do_MOV(self, ins):
         if "64" in ins.mods:
@@ -600,6 +604,13 @@ class Walk:
         for i in range(words):
             value = self.files[kind][register + i if register != 255 else 255] if whole else None
             self.shared[at + 4 * i & LOW] = value
+
+    def do_ATOMS(self, ins):
+        to, at = [arg for arg in ins.args if arg[0] not in ("P", "UP")][:2]
+        at = self.address(at)
+        self.set(to, None)
+        if at is not None and at & LOW in self.counted:
+            self.shared[at & LOW] = self.counted[at & LOW]
 
     def do_ATOMG(self, ins):
         self.set(ins.args[0], None)

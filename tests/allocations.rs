@@ -89,18 +89,18 @@ fn main() {
                 running.backend.device()
             );
             let before = ALLOCATIONS.load(Ordering::SeqCst);
-            let batch = Step { rows: &prompt, pages: &pages, sampling: &sampling };
+            let batch = Step { rows: &prompt, pages: &pages, sampling: &sampling, changes: &[] };
             running.backend.run(running.exec, &batch).expect("a run");
             // Two pages fill; the processor goes on to the next one, and is fast.
             let end = if of_host { 300 } else { 200 };
             for pos in 96..end {
-                let step = Step { rows: &[row(pos, true)], pages: &pages, sampling: &sampling };
+                let step = Step { rows: &[row(pos, true)], pages: &pages, sampling: &sampling, changes: &[] };
                 running.backend.run(running.exec, &step).expect("a run");
                 running.backend.tokens(running.exec, 0, &mut [0]).expect("a token");
             }
             let fed = |pos| Row { token: Row::PICKED, ..row(pos, true) };
             for pos in end..end + 50 {
-                let step = Step { rows: &[fed(pos)], pages: &pages, sampling: &sampling };
+                let step = Step { rows: &[fed(pos)], pages: &pages, sampling: &sampling, changes: &[] };
                 running.backend.run(running.exec, &step).expect("a run");
                 running.backend.picked(running.exec, 0, 1).expect("a token");
             }
@@ -155,7 +155,8 @@ fn read_in_every_step() {
     let mut run = |pos| {
         let rows = [Row { token: pos % 300, pos, seq: 0, logits: true }];
         let sampling = [Some(Sampling::GREEDY)];
-        cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &sampling }).expect("a run");
+        cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &sampling, changes: &[] })
+            .expect("a run");
     };
     run(0);
     let before = ALLOCATIONS.load(Ordering::SeqCst);

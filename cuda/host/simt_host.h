@@ -143,11 +143,8 @@ DEVICE uint32_t arrive(uint32_t* at) {
 DEVICE unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) {
     return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
 }
-DEVICE unsigned long long atomicMax(unsigned long long* at, unsigned long long value) {
-    unsigned long long old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
-    while (old < value &&
-           !__atomic_compare_exchange_n(at, &old, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
-    return old;
+DEVICE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
 DEVICE uint4 load16(const void* at) {

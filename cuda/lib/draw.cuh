@@ -3,6 +3,7 @@
 
 #include "../params.h"
 #include "../simt.h"
+#include "reduce.cuh"
 
 // A logit and its id as one number: larger for larger logits, and for lower ids among equals. NaN is below
 // all others.
@@ -10,25 +11,29 @@ using Candidate = unsigned long long;
 
 constexpr Candidate kAboveAll = ~0ull;
 
-// Candidates that a draw has room for, a power of two.
-constexpr uint32_t kDrawRoom = 2048;
+// Candidates that a thread has on their way at a time.
+constexpr uint32_t kDrawBatch = 8;
 
 // Shared memory of a block that draws.
 struct Draw {
-    // The first of them sorted, once there are all.
-    Candidate kept[kDrawRoom];
+    // Candidates that may be among the largest.
+    Candidate kept[SAMPLE_STRETCH];
+    // The largest of each thread; afterwards the largest of all, in order.
+    Candidate largest[SAMPLE_THREADS];
     Candidate scratch[kWarpSize];
-    float weights[SAMPLE_MOST];
     // Candidates that want a place in `kept`.
     uint32_t n;
-    uint32_t token;
+    // Whether the block is the row's last.
+    uint32_t last;
 };
 static_assert(sizeof(Draw) <= SAMPLE_SHARED_BYTES, "the host asks for less");
+static_assert(SAMPLE_MOST <= SAMPLE_THREADS, "a thread writes one of the largest");
 
 DEVICE Candidate candidate(float logit, uint32_t id) {
     // Both zeros are one value.
     uint32_t bits = __float_as_uint(logit + 0.0f);
-    uint32_t key = logit != logit ? 0 : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    uint32_t flipped = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u;
+    uint32_t key = logit != logit ? 0 : bits ^ flipped;
     return static_cast<Candidate>(key) << 32 | static_cast<uint32_t>(~id);
 }
 
@@ -40,25 +45,78 @@ DEVICE float logit_of(Candidate c) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// Sorts `n` candidates, a power of two, the largest first (Batcher's bitonic network). All threads call it;
-// what they wrote before is seen, and all see the order afterwards.
-DEVICE void sort_descending(Candidate* c, uint32_t n) {
+// How many of n candidates are larger; behind the last are so many that are 0 that they make whole batches.
+DEVICE uint32_t larger(const Candidate* all, uint32_t n, Candidate c) {
+    uint32_t count = 0;
+    for (uint32_t first = 0; first < n; first += kDrawBatch) {
+        Candidate batch[kDrawBatch];
+#pragma unroll
+        for (uint32_t i = 0; i < kDrawBatch; i++) batch[i] = all[first + i];
+#pragma unroll
+        for (uint32_t i = 0; i < kDrawBatch; i++) count += batch[i] > c;
+    }
+    return count;
+}
+
+// Leaves the k largest candidates in draw.largest, in order; 0, which is none, where there are fewer.
+// `each(visit)` visits those that are this thread's. All threads call it, and all see the result; the first
+// alone, where k is 1.
+//
+// A warp has its share of k candidates that are no smaller than the last of as many of its lanes' largest, so
+// none of the largest k is below the smallest of these. Only what reaches it is collected: few more than k,
+// unless the largest belong to few threads. Where they do not fit they are found one by one.
+template <class Each>
+DEVICE void find_largest(Draw& draw, uint32_t k, Each each) {
+    Candidate own = 0;
+    each([&](Candidate c) { own = Max::of(own, c); });
+    if (k == 1) {
+        own = reduce_block<Max, SAMPLE_THREADS>(own, draw.scratch);
+        if (threadIdx.x == 0) draw.largest[0] = own;
+        return;
+    }
+    constexpr uint32_t kWarps = SAMPLE_THREADS / kWarpSize;
+    uint32_t warp = threadIdx.x / kWarpSize;
+    draw.largest[threadIdx.x] = own;
+    if (threadIdx.x % kWarpSize == 0) draw.scratch[warp] = 0;
+    if (threadIdx.x == 0) draw.n = 0;
+    __syncwarp();
+    uint32_t before = larger(draw.largest + warp * kWarpSize, kWarpSize, own);
+    // No two of them are equal but those that are 0.
+    if (own != 0 && before == (k + kWarps - 1) / kWarps - 1) draw.scratch[warp] = own;
     __syncthreads();
-    for (uint32_t run = 2; run <= n; run *= 2) {
-        for (uint32_t apart = run / 2; apart > 0; apart /= 2) {
-            for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-                uint32_t other = i ^ apart;
-                if (other < i) continue;
-                Candidate a = c[i], b = c[other];
-                bool falls = (i & run) == 0;
-                if (falls == (a < b)) {
-                    c[i] = b;
-                    c[other] = a;
-                }
-            }
+    Candidate least = draw.scratch[0];
+#pragma unroll
+    for (uint32_t i = 1; i < kWarps; i++) least = draw.scratch[i] < least ? draw.scratch[i] : least;
+    // None is not collected.
+    least = least > 0 ? least : 1;
+    each([&](Candidate c) {
+        if (c < least) return;
+        uint32_t at = atomicAdd(&draw.n, 1u);
+        if (at < SAMPLE_STRETCH) draw.kept[at] = c;
+    });
+    draw.largest[threadIdx.x] = 0;
+    __syncthreads();
+    uint32_t n = draw.n;
+    if (n <= SAMPLE_STRETCH) {
+        if (threadIdx.x < kDrawBatch && n + threadIdx.x < SAMPLE_STRETCH) draw.kept[n + threadIdx.x] = 0;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < n; i += SAMPLE_THREADS) {
+            uint32_t place = larger(draw.kept, n, draw.kept[i]);
+            if (place < k) draw.largest[place] = draw.kept[i];
+        }
+    } else {
+        Candidate bound = kAboveAll;
+        for (uint32_t i = 0; i < k; i++) {
+            Candidate next = 0;
+            each([&](Candidate c) {
+                if (c < bound) next = Max::of(next, c);
+            });
+            bound = reduce_block<Max, SAMPLE_THREADS>(next, draw.scratch);
+            if (threadIdx.x == 0) draw.largest[i] = bound;
             __syncthreads();
         }
     }
+    __syncthreads();
 }
 
 // The `counter`-th number of a seeded generator, in [0, 1): two rounds of the finaliser of splitmix64.
@@ -69,62 +127,74 @@ DEVICE unsigned long long mix(unsigned long long z) {
     return z ^ (z >> 31);
 }
 
-DEVICE double uniform(unsigned long long seed, unsigned long long counter) {
-    return static_cast<double>(mix(mix(seed) ^ counter) >> 11) * 0x1p-53;
-}
+// The weights of the first n candidates, of which a lane of a warp has kOwnWeights neighbouring ones:
+//
+//   w_i = exp((logit i - the largest) / temperature)
+//
+// Sums are integers, in units of 2^-40, and so the same in any order.
+constexpr uint32_t kOwnWeights = SAMPLE_MOST / kWarpSize;
 
-// weights[i] = exp((logit i - the largest) / temperature) of the first n.
-DEVICE void weigh(Draw& draw, uint32_t n, float temperature) {
-    __syncthreads();
-    float largest = logit_of(draw.kept[0]);
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        draw.weights[i] = expf((logit_of(draw.kept[i]) - largest) / temperature);
+struct Weights {
+    // Of candidate i of this lane and all before it, and of all.
+    unsigned long long up_to[kOwnWeights], total;
+    uint32_t n;
+
+    DEVICE Weights(const float (&logits)[kOwnWeights], uint32_t n, float largest, float temperature) : n(n) {
+        uint32_t lane = threadIdx.x % kWarpSize;
+        unsigned long long sum = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < kOwnWeights; i++) {
+            float weight = expf((logits[i] - largest) / temperature);
+            // NaN is none.
+            if (has(i) && weight > 0.0f) sum += static_cast<unsigned long long>(weight * 0x1p40f);
+            up_to[i] = sum;
+        }
+        unsigned long long own = sum;
+#pragma unroll
+        for (uint32_t far = 1; far < kWarpSize; far *= 2) {
+            unsigned long long before = __shfl_sync(kWarp, sum, (lane - far) % kWarpSize);
+            if (lane >= far) sum += before;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kOwnWeights; i++) up_to[i] += sum - own;
+        total = __shfl_sync(kWarp, sum, kWarpSize - 1);
     }
-    __syncthreads();
-}
 
-DEVICE double total(const Draw& draw, uint32_t n) {
-    double sum = 0.0;
-    for (uint32_t i = 0; i < n; i++) sum += draw.weights[i];
-    return sum;
-}
+    // Whether candidate i of this lane is one of them.
+    DEVICE bool has(uint32_t i) const { return threadIdx.x % kWarpSize * kOwnWeights + i < n; }
 
-// Picks one of the first `top_k` candidates: top-p, min-p, temperature, draw. Sums are the host's: the first
-// thread makes them in order, in double.
-DEVICE uint32_t pick(Draw& draw, const StepSampling& how) {
-    uint32_t n = how.top_k;
-    float largest = logit_of(draw.kept[0]);
+    // How many candidates it takes to come to `bound`, without the one that does.
+    DEVICE uint32_t before(unsigned long long bound) const {
+        int32_t count = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < kOwnWeights; i++) count += has(i) && up_to[i] < bound;
+        return reduce_warp<Sum>(count);
+    }
+};
+
+// Picks one of the `top_k` candidates that draw.largest has: top-p, min-p, temperature, draw. For one warp.
+DEVICE uint32_t pick(const Draw& draw, const StepSampling& how) {
+    float largest = logit_of(draw.largest[0]);
     // No distribution to draw from.
-    if (isinf(largest)) return id_of(draw.kept[0]);
+    if (isinf(largest)) return id_of(draw.largest[0]);
+    uint32_t n = how.top_k, first = threadIdx.x % kWarpSize * kOwnWeights;
+    float logits[kOwnWeights];
+#pragma unroll
+    for (uint32_t i = 0; i < kOwnWeights; i++) logits[i] = logit_of(draw.largest[first + i]);
     if (how.top_p < 1.0f) {
-        weigh(draw, n, 1.0f);
-        if (threadIdx.x == 0) {
-            double all = total(draw, n), sum = 0.0;
-            uint32_t reached = 0;
-            while (reached < n && sum < how.top_p) sum += static_cast<float>(draw.weights[reached++] / all);
-            draw.n = reached > 0 ? reached : 1;
-        }
-        __syncthreads();
-        n = draw.n;
+        Weights weights(logits, n, largest, 1.0f);
+        double mass = static_cast<double>(how.top_p) * static_cast<double>(weights.total);
+        n = weights.before(static_cast<unsigned long long>(mass)) + 1;
     }
-    weigh(draw, n, how.temperature);
-    if (threadIdx.x == 0) {
-        if (how.min_p > 0.0f) {
-            float least = largest + logf(fminf(how.min_p, 1.0f));
-            while (n > 1 && logit_of(draw.kept[n - 1]) < least) n--;
-        }
-        double left = uniform(how.seed, how.counter) * total(draw, n);
-        uint32_t at = 0;
-        for (; at < n; at++) {
-            left -= draw.weights[at];
-            if (left < 0.0) break;
-        }
-        // Rounding can leave a little of the mass; it belongs to the last candidate that has any.
-        if (at == n) {
-            do at--; while (at > 0 && draw.weights[at] <= 0.0f);
-        }
-        draw.token = id_of(draw.kept[at]);
+    if (how.min_p > 0.0f) {
+        float least = largest + logf(fminf(how.min_p, 1.0f));
+        int32_t count = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < kOwnWeights; i++) count += first + i < n && logits[i] >= least;
+        n = reduce_warp<Sum>(count);
     }
-    __syncthreads();
-    return draw.token;
+    Weights weights(logits, n, largest, how.temperature);
+    // The candidate at which the sum passes that share of the total: 53 bits of a number in [0, 1).
+    unsigned long long share = mix(mix(how.seed) ^ how.counter) >> 11 << 11;
+    return id_of(draw.largest[weights.before(__umul64hi(share, weights.total) + 1)]);
 }

@@ -15,6 +15,7 @@
 
 #include "../params.h"
 #include "../simt.h"
+#include "last_block.cuh"
 #include "reduce.cuh"
 
 // A softmax under way: the largest score in units of log2, and the sum of weights relative to it.
@@ -102,18 +103,6 @@ struct Parts {
         return {partial + at * kHeads * max_splits * (2 + dim), max_splits, dim};
     }
 };
-
-// Whether this block is the last of `blocks` to come here, each with what it has written. The last one finds
-// what all have written, and `arrived` at 0 again. `word` is in shared memory.
-DEVICE bool comes_last(uint32_t* arrived, uint32_t blocks, uint32_t* word) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        *word = arrive(arrived) == blocks - 1;
-        if (*word) *arrived = 0;
-    }
-    __syncthreads();
-    return *word;
-}
 
 // Merges n parts, N of a thread's four elements on their way at a time. Calls write(head, element, four
 // values, softmax) for every fourth element of each head. `weights` has room for n parts, rounded up to N; it

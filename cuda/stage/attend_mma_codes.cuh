@@ -160,7 +160,7 @@ struct CodesSource {
             uint32_t a[4];
             load_matrices<false>(a, shared.bytes + queries + 16 * k);
 #pragma unroll
-            for (int two = 0; two < kTiles / 2; two++) {
+            for (uint32_t two = 0; two < kTiles / 2; two++) {
                 uint32_t of_keys[4];
                 load_matrices<false>(of_keys, shared.keys + 16 * two * kBytesPitch + 16 * k + of_span);
 #pragma unroll
@@ -171,7 +171,7 @@ struct CodesSource {
             }
         }
 #pragma unroll
-        for (int t = 0; t < kTiles; t++) {
+        for (uint32_t t = 0; t < kTiles; t++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) out[t][i] = float(sums[t][i]);
         }
@@ -191,7 +191,7 @@ struct CodesSource {
             along[half] = shared.of_mean[warp.first_vector + at.quartet + 8 * half];
         }
 #pragma unroll
-        for (int t = 0; t < kTiles; t++) {
+        for (uint32_t t = 0; t < kTiles; t++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float scale = shared.key_scales[8 * t + 2 * at.member + i % 2];

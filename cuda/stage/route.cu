@@ -4,7 +4,7 @@
 //
 // x = eight rows. Reads the router's logits. Which place of an expert a row gets depends on who comes first,
 // and nothing of the results does. `counts` and `arrived` are 0.
-#include "../lib/parts.cuh"
+#include "../lib/last_block.cuh"
 #include "../lib/routes.cuh"
 #include "../lib/step.cuh"
 

@@ -264,6 +264,12 @@ pub trait Backend: Send {
     /// picks. The other rows of the step make no difference.
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool;
 
+    /// Most [tokens of a row](sterna_program::TokenChange) whose logits are changed before the device picks
+    /// from it: none where the host has to.
+    fn most_changes(&self) -> usize {
+        0
+    }
+
     /// True if a run of so many rows returns before it has ended, so that another may be queued behind it.
     fn returns_early(&self, _e: Exec, _rows: usize) -> bool {
         true

@@ -88,7 +88,7 @@ impl NoTokens {
 
     /// A step of so many.
     pub fn step(&self, n: usize) -> Step<'_> {
-        Step { rows: &self.rows[..n], pages: &self.pages, sampling: &[] }
+        Step { rows: &self.rows[..n], pages: &self.pages, sampling: &[], changes: &[] }
     }
 
     /// Best time of some stages for this many rows, after a first run for one-time work.

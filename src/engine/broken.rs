@@ -15,7 +15,7 @@ impl Runner {
     /// [`Error::Backend`].
     pub fn is_broken_again(&mut self, program: &Program, seq: &Sequence, at: usize) -> Result<bool, Error> {
         let Some(row) = self.rows_again(program, seq, at).pop() else { return Ok(false) };
-        let step = Step { rows: &[row], pages: self.pages.table(), sampling: &[] };
+        let step = Step { rows: &[row], pages: self.pages.table(), sampling: &[], changes: &[] };
         self.backend.run(self.exec, &step)?;
         let mut logits = vec![0.0; program.logits().map_or(0, |s| program.buf_decl(s.logits).cols)];
         self.logits(0, &mut logits)?;
@@ -52,7 +52,7 @@ impl Runner {
             return Ok(None);
         }
         for (i, (label, stage)) in program.stages.iter().enumerate() {
-            let step = Step { rows: &rows, pages: self.pages.table(), sampling: &[] };
+            let step = Step { rows: &rows, pages: self.pages.table(), sampling: &[], changes: &[] };
             self.backend.run_stages(self.exec, i..i + 1, &step)?;
             for buf in stage.bufs().1 {
                 let decl = program.buf_decl(buf);

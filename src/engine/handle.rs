@@ -103,7 +103,7 @@ impl Engine {
     pub fn decode_cost(&self, position: usize) -> Cost {
         let row = Row { token: 0, pos: position as u32, seq: 0, logits: true };
         let pages = PageTable::new(0, 0);
-        self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[] })
+        self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] })
     }
 
     /// Bytes and operations of the largest step: all rows that a step may have, at the end of the context.
@@ -117,7 +117,7 @@ impl Engine {
         };
         let rows: Vec<Row> = (0..n_rows).map(row).collect();
         let pages = PageTable::new(0, 0);
-        self.shared.program.cost(&Step { rows: &rows, pages: &pages, sampling: &[] })
+        self.shared.program.cost(&Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] })
     }
 
     /// Times of the stages of the program; `None` unless the backend was opened with the

@@ -10,7 +10,7 @@ use super::pages::Pages;
 use super::sequence::Sequence;
 use crate::Error;
 use sterna_backend::{Backend, Exec};
-use sterna_program::{Buf, PAGE, Row, Sampling, Step};
+use sterna_program::{Buf, PAGE, Row, Sampling, Step, TokenChange};
 
 /// A backend with a compiled program, and the pages of its KV caches.
 pub(super) struct Runner {
@@ -24,6 +24,8 @@ pub(super) struct Runner {
     rows: Vec<Row>,
     /// Sampling per output row; `None` if the host reads the logits.
     sampling: Vec<Option<Sampling>>,
+    /// What changes the logits of output rows.
+    changes: Vec<TokenChange>,
     /// Space for a page that is copied.
     page: Vec<u8>,
 }
@@ -71,8 +73,8 @@ impl Runner {
     pub fn new(backend: Box<dyn Backend>, exec: Exec, pages: Pages, logits: Buf) -> Self {
         let free_slots = (0..pages.table().n_seqs() as u32).rev().collect();
         let is_device = backend.runs_ahead(exec, &Sampling::GREEDY);
-        let (rows, sampling, page) = (Vec::new(), Vec::new(), Vec::new());
-        Self { backend, exec, pages, free_slots, logits, is_device, rows, sampling, page }
+        let (rows, sampling, changes, page) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { backend, exec, pages, free_slots, logits, is_device, rows, sampling, changes, page }
     }
 
     /// True if runs are queued on a device while the host goes on.
@@ -82,7 +84,7 @@ impl Runner {
 
     /// Side that picks the next token of a sequence.
     pub fn picked_by(&self, seq: &Sequence) -> PickedBy {
-        let by_host = seq.sampler.changes_logits()
+        let by_host = seq.sampler.most_changes() > self.backend.most_changes()
             || self.is_device && !self.backend.runs_ahead(self.exec, &seq.sampling());
         if by_host { PickedBy::Host } else { PickedBy::Device }
     }
@@ -99,6 +101,7 @@ impl Runner {
     pub fn begin(&mut self) {
         self.rows.clear();
         self.sampling.clear();
+        self.changes.clear();
     }
 
     /// Appends the next `n` rows of a sequence to the step; their pages must be there. Returns the output row
@@ -112,6 +115,10 @@ impl Runner {
             self.rows.push(Row { token, pos: at as u32, seq: slot, logits });
             if logits {
                 let by_device = ask.picks() && self.picked_by(seq) == PickedBy::Device;
+                if by_device {
+                    let (output, is_ahead) = (self.sampling.len() as u32, token == Row::PICKED);
+                    seq.sampler.changes(at + 1, is_ahead, output, &mut self.changes);
+                }
                 self.sampling.push(by_device.then(|| seq.sampler.sampling(at + 1)));
             }
         }
@@ -126,7 +133,12 @@ impl Runner {
         if self.sampling.iter().all(Option::is_none) {
             self.sampling.clear();
         }
-        let step = Step { rows: &self.rows, pages: self.pages.table(), sampling: &self.sampling };
+        let step = Step {
+            rows: &self.rows,
+            pages: self.pages.table(),
+            sampling: &self.sampling,
+            changes: &self.changes,
+        };
         Ok(self.backend.run(self.exec, &step)?)
     }
 

@@ -1,11 +1,11 @@
 //! Choice of the next token: what changes the logits first (bias, penalties), then
-//! [`program::sampling`](sterna_program::sampling), on the backend if nothing changes them.
+//! [`program::sampling`](sterna_program::sampling), on the backend where it can do both.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::constraint::{Constraint, ConstraintError};
-use sterna_program::Sampling;
 use sterna_program::sampling::{Scratch, pick};
+use sterna_program::{Sampling, TokenChange};
 
 /// Options of sampling. The defaults are llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,12 +113,48 @@ impl Sampler {
         self.seed
     }
 
-    /// True if a constraint, bias or penalties change the logits, so that the host must see them.
-    pub fn changes_logits(&self) -> bool {
-        self.constraint.is_some()
-            || self.forbidden.is_some()
-            || !self.options.logit_bias.is_empty()
-            || self.penalises()
+    /// Most logits of a row that bias and penalties change; all of them where there is a constraint.
+    pub fn most_changes(&self) -> usize {
+        if self.constraint.is_some() {
+            return usize::MAX;
+        }
+        let recent = if self.penalises() { self.options.repeat_last_n } else { 0 };
+        let forbidden = self.forbidden.as_ref().map_or(0, |(tokens, _)| tokens.len());
+        recent.saturating_add(forbidden + self.options.logit_bias.len())
+    }
+
+    /// Appends what changes the logits behind the token at `position - 1`, which are those of an output row:
+    /// each token once. If the row `is_ahead`, that token is not known yet and not counted.
+    pub(super) fn changes(&self, position: usize, is_ahead: bool, output: u32, to: &mut Vec<TokenChange>) {
+        let change = |token, count, bias| TokenChange { output, token, count, bias };
+        // It will take the place of the oldest one.
+        let is_full = is_ahead && self.recent.len() == self.options.repeat_last_n;
+        let oldest = self.recent.front().filter(|_| is_full);
+        let first = to.len();
+        for (&token, &count) in &self.counts {
+            to.push(change(token, count - u32::from(oldest == Some(&token)), 0.0));
+        }
+        to.extend(self.forbidden_at(position).map(|token| change(token, 0, f32::NEG_INFINITY)));
+        to.extend(self.options.logit_bias.iter().map(|&(token, bias)| change(token, 0, bias)));
+        to[first..].sort_unstable_by_key(|change| change.token);
+        let mut kept = first;
+        for i in first..to.len() {
+            let next = to[i];
+            match to[first..kept].last_mut().filter(|last| last.token == next.token) {
+                Some(last) => (last.count, last.bias) = (last.count + next.count, last.bias + next.bias),
+                None => {
+                    to[kept] = next;
+                    kept += 1;
+                }
+            }
+        }
+        to.truncate(kept);
+    }
+
+    /// Tokens that are not picked at a position.
+    fn forbidden_at(&self, position: usize) -> impl Iterator<Item = u32> {
+        let forbidden = self.forbidden.iter().filter(move |(_, from)| position < *from);
+        forbidden.flat_map(|(tokens, _)| tokens).copied()
     }
 
     /// True if a constraint says that the text is complete and nothing can follow.
@@ -150,10 +186,15 @@ impl Sampler {
         *self.counts.entry(token).or_default() += 1;
     }
 
-    /// Parameters by which the backend's `Sample` stage picks the token at `position`; means the same as
-    /// [`pick`](Self::pick) if the sampler does not change logits.
+    /// Parameters by which the backend's `Sample` stage picks the token at `position`, from logits that
+    /// [change](Self::most_changes) as [`pick`](Self::pick) changes them.
     pub fn sampling(&self, position: usize) -> Sampling {
         let o = &self.options;
+        let penalties = match self.penalises() {
+            true => (o.repeat_penalty, o.presence_penalty, o.frequency_penalty),
+            false => (1.0, 0.0, 0.0),
+        };
+        let (repeat_penalty, presence_penalty, frequency_penalty) = penalties;
         Sampling {
             temperature: o.temperature,
             top_k: o.top_k,
@@ -162,6 +203,9 @@ impl Sampler {
             min_p: o.min_p,
             seed: self.seed,
             counter: position as u64,
+            repeat_penalty,
+            presence_penalty,
+            frequency_penalty,
         }
     }
 
@@ -198,24 +242,15 @@ impl Sampler {
     }
 
     fn pick_any(&mut self, logits: &mut [f32], position: usize) -> u32 {
-        let forbidden = self.forbidden.iter().filter(|(_, from)| position < *from);
-        for &token in forbidden.flat_map(|(tokens, _)| tokens) {
-            if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-        let o = &self.options;
-        for &(token, bias) in &o.logit_bias {
-            if let Some(logit) = logits.get_mut(token as usize) {
-                *logit += bias;
-            }
-        }
-        for (&token, &count) in &self.counts {
-            let Some(logit) = logits.get_mut(token as usize) else { continue };
-            *logit = if *logit <= 0.0 { *logit * o.repeat_penalty } else { *logit / o.repeat_penalty };
-            *logit -= count as f32 * o.frequency_penalty + o.presence_penalty;
-        }
         let sampling = self.sampling(position);
+        let forbidden = self.forbidden_at(position).map(|token| (token, 0, f32::NEG_INFINITY));
+        let bias = self.options.logit_bias.iter().map(|&(token, bias)| (token, 0, bias));
+        let recent = self.counts.iter().map(|(&token, &count)| (token, count, 0.0));
+        for (token, count, bias) in forbidden.chain(bias).chain(recent) {
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = sampling.changed(*logit, count, bias);
+            }
+        }
         pick(logits, &sampling, &mut self.scratch)
     }
 }
@@ -308,7 +343,7 @@ mod tests {
     #[test]
     fn bias_moves_a_token_and_minus_infinity_forbids_it() {
         let mut sampler = greedy(|o| o.logit_bias = vec![(0, f32::NEG_INFINITY), (2, 5.0), (99, 1.0)]);
-        assert!(sampler.changes_logits());
+        assert_eq!(sampler.most_changes(), 3);
         assert_eq!(sampler.pick(&mut [9.0, 1.0, 0.0], 0), Ok(2));
     }
 
@@ -330,7 +365,7 @@ mod tests {
     #[test]
     fn a_plain_sampler_leaves_the_logits_to_the_backend() {
         let sampler = Sampler::new(SamplerOptions::default()).unwrap();
-        assert!(!sampler.changes_logits());
+        assert_eq!(sampler.most_changes(), 0);
         assert!(sampler.seed() <= u64::from(u32::MAX));
     }
 }

@@ -58,7 +58,6 @@ impl Sequence {
         let next = self.tokens.len() + 1;
         let is_queued = self.picked.is_some_and(|picked| *tokens == [picked])
             && self.cached == next
-            && !self.sampler.changes_logits()
             && *self.queued == [self.sampler.sampling(next)];
         if is_queued {
             self.tokens.extend(self.picked.take());

@@ -84,6 +84,7 @@ impl Session {
     /// Sets the sampler by which [`decode`](Self::decode) picks tokens from now on; a new session picks the
     /// most likely one.
     pub fn set_sampler(&mut self, sampler: Sampler) {
+        self.seq.discard_queued();
         self.seq.sampler = sampler;
     }
 
@@ -146,7 +147,7 @@ impl Session {
     }
 
     /// Shows the model `tokens` and picks the token behind them, which the model has not seen yet. The
-    /// backend picks if the sampler leaves the logits alone; the result is the same.
+    /// backend picks where it can do what the sampler asks for; the result is the same.
     ///
     /// # Errors
     /// As [`logits`](Self::logits); [`Error::Constraint`].

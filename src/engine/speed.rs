@@ -23,7 +23,7 @@ fn cost(p: &Program, positions: Range<usize>) -> Cost {
     let last = positions.end - 1;
     let row = |pos| Row { token: 0, pos: pos as u32, seq: 0, logits: pos == last };
     let rows: Vec<_> = positions.map(row).collect();
-    p.cost(&Step { rows: &rows, pages: &PageTable::new(0, 0), sampling: &[] })
+    p.cost(&Step { rows: &rows, pages: &PageTable::new(0, 0), sampling: &[], changes: &[] })
 }
 
 impl Bound {

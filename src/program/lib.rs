@@ -17,7 +17,7 @@ mod text;
 pub use check::CheckError;
 pub use cost::Cost;
 pub use part::{Layer, Part};
-pub use sampling::Sampling;
+pub use sampling::{Sampling, TokenChange};
 pub use stage::{
     Act, ActQuant, Attend, AttnIn, Embed, Expert, Experts, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd,
     Rope, RopeStyle, Sample, Stage,

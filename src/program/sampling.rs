@@ -23,17 +23,61 @@ pub struct Sampling {
     pub seed: u64,
     /// Which number of that generator: the position of the token that is picked.
     pub counter: u64,
+    /// Divides positive and multiplies negative logits of recent tokens; 1 does nothing.
+    pub repeat_penalty: f32,
+    /// Taken from the logit of every recent token; 0 does nothing.
+    pub presence_penalty: f32,
+    /// Taken from the logit of a recent token as often as it occurred; 0 does nothing.
+    pub frequency_penalty: f32,
+}
+
+/// What changes the logit of a token before one is picked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenChange {
+    /// Output row.
+    pub output: u32,
+    /// Id; one of `n_vocab` or above changes nothing.
+    pub token: u32,
+    /// Number of times that the token occurred among the recent ones.
+    pub count: u32,
+    /// Added to its logit; minus infinity where the token must not be picked.
+    pub bias: f32,
 }
 
 impl Sampling {
     /// Always the largest logit.
-    pub const GREEDY: Self =
-        Self { temperature: 0.0, top_k: 0, typical_p: 1.0, top_p: 1.0, min_p: 0.0, seed: 0, counter: 0 };
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        typical_p: 1.0,
+        top_p: 1.0,
+        min_p: 0.0,
+        seed: 0,
+        counter: 0,
+        repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+    };
 
     /// True if it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order
     /// to draw in.
     pub fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature <= 0.0 || self.top_k == 1
+    }
+
+    /// True if the logits of recent tokens are lowered.
+    pub fn penalises(&self) -> bool {
+        self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+
+    /// The logit that a token is picked by: its own and the bias, and penalties where it occurred.
+    pub fn changed(&self, logit: f32, count: u32, bias: f32) -> f32 {
+        let logit = logit + bias;
+        if count == 0 {
+            return logit;
+        }
+        let logit = if logit <= 0.0 { logit * self.repeat_penalty } else { logit / self.repeat_penalty };
+        logit - (count as f32 * self.frequency_penalty + self.presence_penalty)
     }
 }
 

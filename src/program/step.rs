@@ -1,6 +1,6 @@
 //! Inputs of one run of a program.
 
-use super::Sampling;
+use super::{Sampling, TokenChange};
 
 /// Positions of one KV page.
 pub const PAGE: usize = 64;
@@ -34,6 +34,10 @@ pub struct Step<'a> {
     /// For each output row, in order, how to pick a token from it; `None` where the caller reads its logits
     /// instead. Empty where nothing is picked from any.
     pub sampling: &'a [Option<Sampling>],
+    /// What changes logits before tokens are picked by them, in the order of the output rows, each token of a
+    /// row once. A row that is fed with a pick counts that token once more. The buffer of logits stays as it
+    /// is. Only for rows that a backend picks from on the device, and no more for a row than it can apply.
+    pub changes: &'a [TokenChange],
 }
 
 impl Step<'_> {

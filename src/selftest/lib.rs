@@ -276,7 +276,7 @@ fn compare(
             .collect();
         pos += n;
         let sampling = vec![Some(Sampling::GREEDY); n];
-        let step = Step { rows: &rows, pages: &pages, sampling: &sampling };
+        let step = Step { rows: &rows, pages: &pages, sampling: &sampling, changes: &[] };
         for &i in stages {
             let (_, stage) = &program.stages[i];
             tested.run_stages(e, i..i + 1, &step)?;
@@ -357,7 +357,7 @@ fn everything(
             logits: pos + 1 == steps[..=i].iter().sum::<usize>(),
         };
         let rows: Vec<Row> = (pos..pos + n).map(row).collect();
-        let step = Step { rows: &rows, pages: &pages, sampling: &[Some(Sampling::GREEDY)] };
+        let step = Step { rows: &rows, pages: &pages, sampling: &[Some(Sampling::GREEDY)], changes: &[] };
         match by_stage {
             true => (0..program.stages.len()).try_for_each(|i| backend.run_stages(e, i..i + 1, &step))?,
             false => backend.run(e, &step)?,

@@ -48,7 +48,10 @@ fn counts(case: &Case, pages: &PageTable, n: u32) -> BTreeMap<String, Counts> {
     let running = case.on(&mut *backend);
     let row = |pos: u32| Row { token: pos % 300, pos, seq: 0, logits: pos + 1 == 64 + n };
     let rows: Vec<Row> = (64..64 + n).map(row).collect();
-    running.backend.run(running.exec, &Step { rows: &rows, pages, sampling: &[] }).expect("a run");
+    running
+        .backend
+        .run(running.exec, &Step { rows: &rows, pages, sampling: &[], changes: &[] })
+        .expect("a run");
     let counts: &Mutex<BTreeMap<String, Counts>> = &counts;
     counts.lock().expect("no launch panics").clone()
 }

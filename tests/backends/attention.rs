@@ -326,7 +326,7 @@ fn rows_together_attend_as_they_do_alone() {
             let cols = n_heads * head_dim;
             for (i, row) in together.rows.iter().enumerate() {
                 running.write(attention.q, &q[i * cols..(i + 1) * cols]);
-                running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[] });
+                running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[], changes: &[] });
                 let alone = running.read(attention.y, 1);
                 for (a, b) in want[i * cols..].iter().zip(&alone) {
                     assert!(
@@ -369,7 +369,7 @@ fn tiles_of_a_long_context_lose_nothing() {
         let (mut lost, mut all) = (0.0_f64, 0.0);
         for (i, row) in together.rows.iter().enumerate() {
             running.write(attention.q, &q[i * cols..(i + 1) * cols]);
-            running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[] });
+            running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[], changes: &[] });
             for (a, b) in got[i * cols..].iter().zip(running.read(attention.y, 1)) {
                 lost += f64::from(b - a) * f64::from(b.signum());
                 all += f64::from(b.abs());
@@ -405,7 +405,7 @@ fn values_beyond_halves(of_keys: &str) {
         assert!(finite > 0 && finite < cols, "{finite} of {cols} elements of the last row are finite");
         for (i, row) in together.rows.iter().enumerate() {
             running.write(attention.q, &q[i * cols..(i + 1) * cols]);
-            running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[] });
+            running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[], changes: &[] });
             let alone = running.read(attention.y, 1);
             for (elem, (a, b)) in got[i * cols..].iter().zip(&alone).enumerate() {
                 assert_eq!(

@@ -43,7 +43,7 @@ fn copies(slot: u32, positions: Range<u32>) -> Vec<Row> {
 
 /// Runs one step, and returns the logits of all its rows.
 fn run(running: &mut Running<'_>, logits: Buf, pages: &PageTable, rows: &[Row]) -> Vec<Vec<f32>> {
-    let step = Step { rows, pages, sampling: &[] };
+    let step = Step { rows, pages, sampling: &[], changes: &[] };
     running.backend.run(running.exec, &step).expect("a run");
     let all = running.read(logits, rows.len());
     assert!(all.iter().all(|x| x.is_finite()));

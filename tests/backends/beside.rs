@@ -121,7 +121,7 @@ fn logits(case: &Case, pages: &PageTable, backend: &mut dyn Backend) -> Vec<Vec<
     for n in [40, 1, 1, 3, 20, 1] {
         let row = |at: u32| Row { token: at * 37 % 300, pos: at, seq: 0, logits: at + 1 == pos + n };
         let rows: Vec<Row> = (pos..pos + n).map(row).collect();
-        let step = Step { rows: &rows, pages, sampling: &[Some(Sampling::GREEDY)] };
+        let step = Step { rows: &rows, pages, sampling: &[Some(Sampling::GREEDY)], changes: &[] };
         running.backend.run(running.exec, &step).expect("a run");
         all.push(running.read(logits, 1));
         pos += n;
@@ -183,7 +183,7 @@ fn memory_is_what_the_plan_says() {
 fn step_of(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32) -> Result<(), String> {
     let rows: Vec<Row> =
         (pos..pos + n).map(|pos| Row { token: 3, pos, seq: 0, logits: pos % 2 == 0 }).collect();
-    let step = Step { rows: &rows, pages, sampling: &[] };
+    let step = Step { rows: &rows, pages, sampling: &[], changes: &[] };
     running.backend.run(running.exec, &step).map_err(|err| err.to_string())
 }
 

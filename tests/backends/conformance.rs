@@ -8,7 +8,7 @@ use ggml_types::types::REGISTRY;
 use sterna::backend::Backend;
 use sterna::program::{
     Act, ActQuant, Embed, Expert, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Sample,
-    Sampling, Step, sampling,
+    Sampling, Step, TokenChange, sampling,
 };
 use support::case::{
     Case, Numbers, Turn, backend, backends, cpus, few_backends, limits, rows, shuffled_pages, simt, ty,
@@ -86,7 +86,7 @@ fn sums_of_many_columns_lose_nothing() {
         let mut products = |rows: Vec<Row>, inputs: &[f32]| {
             running.write(y, inputs);
             running.write(x, &vec![0.0; rows.len() * outputs]);
-            running.run(0..1, &Step { rows: &rows, pages: &pages, sampling: &[] });
+            running.run(0..1, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] });
             running.read(x, rows.len())
         };
         let together = products(single(n_rows), &inputs);
@@ -219,7 +219,7 @@ fn a_row_of_experts_has_the_same_bits_alone_and_among_others() {
         let mut of = |inputs: &[f32]| {
             let n = inputs.len() / dim;
             running.write(x, inputs);
-            running.run(0..1, &Step { rows: &single(n), pages: &pages, sampling: &[] });
+            running.run(0..1, &Step { rows: &single(n), pages: &pages, sampling: &[], changes: &[] });
             running.read(x, n)
         };
         let together = of(&inputs);
@@ -502,8 +502,8 @@ fn samples_of_logits_that_stand_in_each_others_way() {
     }
 }
 
-/// The largest logits all belong to a few threads of a block: more reach the line that their maxima draw than
-/// it has room for.
+/// The largest logits all belong to a few threads of a block, so that many more than are drawn from reach the
+/// line that the maxima of threads draw.
 #[test]
 fn samples_of_logits_a_block_apart() {
     let n_vocab = 20_000;
@@ -511,6 +511,110 @@ fn samples_of_logits_a_block_apart() {
         |id: usize| if id % 256 < 39 { 4.0 + (id as f32 * 0.61).sin() } else { (id as f32 * 0.37).sin() };
     let values: Vec<f32> = (0..2 * n_vocab).map(|at| row(at % n_vocab)).collect();
     assert_picks(n_vocab, &values, &[WARM, Sampling { top_p: 1.0, counter: 3, ..WARM }]);
+}
+
+/// Rows that many blocks share, of which one has no logit that counts, as of tokens that no text has: where
+/// the draw is from as many as a block has threads, all candidates of the others reach its line.
+#[test]
+fn samples_of_rows_of_many_blocks() {
+    let kinds = [
+        Sampling::GREEDY,
+        WARM,
+        Sampling { top_k: 256, top_p: 1.0, temperature: 2.0, ..WARM },
+        Sampling { top_k: 256, min_p: 0.1, ..WARM },
+    ];
+    for n_vocab in [128_256, 131_072] {
+        let row = |id: usize| if id < 4096 { -30.0 } else { 6.0 } + (id as f32 * 0.37).sin();
+        let values: Vec<f32> = (0..kinds.len() * n_vocab).map(|at| row(at % n_vocab)).collect();
+        assert_picks(n_vocab, &values, &kinds);
+    }
+}
+
+/// Logits that a bias and penalties change, also of the token that a row was fed with on the device, which
+/// the host does not know yet: the definition picks from the changed ones, and the buffer stays as it is.
+#[test]
+fn samples_of_changed_logits() {
+    let n_vocab = 9_000;
+    let penalised =
+        Sampling { repeat_penalty: 1.3, presence_penalty: 0.2, frequency_penalty: 0.1, ..Sampling::GREEDY };
+    let ways = [
+        penalised,
+        Sampling { temperature: 0.8, top_k: 40, top_p: 0.9, seed: 5, ..penalised },
+        WARM,
+        Sampling { repeat_penalty: 0.5, temperature: 2.0, top_k: 256, seed: 6, ..Sampling::GREEDY },
+        Sampling::GREEDY,
+    ];
+    let n = ways.len();
+    let mut case = Case::new("changed logits", limits(n, n, 1));
+    let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
+    case.p.push("sample", Sample { logits });
+    let values: Vec<f32> = case.numbers.values(n * n_vocab);
+    let pages = shuffled_pages(n, 1);
+    let largest: Vec<u32> = values.chunks_exact(n_vocab).map(sampling::argmax).collect();
+    // The ends of stretches, a token that there is not, and the largest one itself; and as many as there may
+    // be.
+    let change =
+        |output: usize, token, count, bias| TokenChange { output: output as u32, token, count, bias };
+    let mut changes = Vec::new();
+    for (output, &best) in largest.iter().enumerate() {
+        let mut of_row: Vec<_> =
+            [(0, 2, 0.0), (4095, 1, 0.5), (4096, 0, 3.0), (8999, 3, -0.25), (9001, 1, 1e9)]
+                .map(|(token, count, bias)| change(output, token, count, bias))
+                .into();
+        match output {
+            0 => of_row.push(change(output, best, 1, 0.0)),
+            2 => of_row.push(change(output, best, 0, f32::NEG_INFINITY)),
+            3 => of_row.extend((100..351).map(|token| change(output, token, token % 3, token as f32 * 1e-3))),
+            _ => (),
+        }
+        changes.extend(of_row.into_iter().filter(|_| output != 4));
+    }
+    let mut scratch = sampling::Scratch::new(n_vocab);
+    let mut want = |how: &[Sampling], fed: Option<&[u32]>| -> Vec<u32> {
+        let mut values = values.clone();
+        let rows = values.chunks_exact_mut(n_vocab).zip(how).enumerate();
+        rows.map(|(output, (row, how))| {
+            let mut changes: Vec<_> =
+                changes.iter().filter(|c| c.output as usize == output).copied().collect();
+            if let Some(fed) = fed {
+                match changes.iter_mut().find(|change| change.token == fed[output]) {
+                    Some(known) => known.count += 1,
+                    None => changes.push(change(output, fed[output], 1, 0.0)),
+                }
+            }
+            for TokenChange { token, count, bias, .. } in changes {
+                if let Some(logit) = row.get_mut(token as usize) {
+                    *logit = how.changed(*logit, count, bias);
+                }
+            }
+            sampling::pick(row, how, &mut scratch)
+        })
+        .collect()
+    };
+    for mut backend in backends() {
+        if backend.most_changes() == 0 {
+            continue;
+        }
+        assert!(backend.most_changes() >= changes.len() / n);
+        let mut running = case.on(&mut *backend);
+        running.write(logits, &values);
+        let mut fed: Option<Vec<u32>> = None;
+        for counter in 0..6 {
+            let how = ways.map(|how| Sampling { counter, ..how });
+            let token = if fed.is_some() { Row::PICKED } else { 7 };
+            let row = |seq| Row { token, pos: counter as u32, seq, logits: true };
+            let rows: Vec<Row> = (0..n as u32).map(row).collect();
+            let sampling = how.map(Some);
+            let step = Step { rows: &rows, pages: &pages, sampling: &sampling, changes: &changes };
+            running.run(0..1, &step);
+            let mut got = vec![u32::MAX; n];
+            running.backend.tokens(running.exec, 0, &mut got).expect("tokens");
+            assert_eq!(got, want(&how, fed.as_deref()), "{} after {fed:?}", running.backend.name());
+            fed = Some(got);
+        }
+        let left = running.read(logits, n);
+        assert!(left.iter().zip(&values).all(|(a, b)| a.to_bits() == b.to_bits()), "the logits stay");
+    }
 }
 
 /// Whatever a row holds, other rows do not see it.

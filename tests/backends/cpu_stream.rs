@@ -142,7 +142,7 @@ fn everything(cpu: &mut Cpu, exec: Exec, case: &Case, pages: &PageTable, by_stag
     for (n, wanted) in STEPS {
         let rows = step(pos, n, wanted);
         let sampling = if wanted { vec![Some(Sampling::GREEDY); N_SEQS] } else { Vec::new() };
-        let step = Step { rows: &rows, pages, sampling: &sampling };
+        let step = Step { rows: &rows, pages, sampling: &sampling, changes: &[] };
         match by_stage {
             false => cpu.run(exec, &step).expect("a run"),
             true => {
@@ -213,15 +213,15 @@ fn steps_are_foreseen() {
         let (mut cpu, exec) = on(&case, 2, streaming(Resident::Nothing, 2, 20_000), &disk);
         for pos in 0..20 {
             let rows = step([pos, pos], 1, true);
-            cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] }).expect("a run");
+            cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] }).expect("a run");
         }
         assert_eq!(cpu.wrong_guesses(exec), Some(0), "{model:?}");
         // Without logits the head is not used, which is not foreseen; the step behind it is right again.
         let rows = step([20, 20], 1, false);
-        cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] }).expect("a run");
+        cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] }).expect("a run");
         for pos in 21..25 {
             let rows = step([pos, pos], 1, true);
-            cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] }).expect("a run");
+            cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] }).expect("a run");
         }
         assert_eq!(cpu.wrong_guesses(exec), Some(1), "{model:?}");
     }
@@ -243,7 +243,7 @@ fn a_read_that_fails_is_the_error_of_its_step() {
             let disk = Arc::new(Disk { fault, ..Disk::default() });
             let (mut cpu, exec) = on(&case, 2, streaming(Resident::Nothing, slots, 9000), &disk);
             let rows = step([0, 0], 5, true);
-            let step = Step { rows: &rows, pages: &pages, sampling: &[] };
+            let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
             cpu.run(exec, &step).expect("a run");
             disk.fails_after.store(after, Ordering::Relaxed);
             let said = (0..3).find_map(|_| cpu.run(exec, &step).err()).expect("an error").to_string();
@@ -266,7 +266,7 @@ fn a_code_that_stands_for_nothing_is_an_error() {
     let rows = step([0, 0], 1, true);
     let run = |resident| {
         let (mut cpu, exec) = on(&case, 1, streaming(resident, 2, 2000), &Arc::default());
-        cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[] })
+        cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] })
     };
     let said = run(Resident::Count(0)).unwrap_err().to_string();
     assert!(said.contains(&case.weights[at].name) && said.contains("an invalid "), "{said}");

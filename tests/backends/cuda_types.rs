@@ -52,7 +52,7 @@ fn a_row_among_several_has_the_bits_that_it_has_alone() {
         let mut products = |rows: &[Row], inputs: &[f32]| {
             running.write(y, inputs);
             running.write(x, &vec![0.0; rows.len() * outputs]);
-            running.run(0..1, &Step { rows, pages: &pages, sampling: &[] });
+            running.run(0..1, &Step { rows, pages: &pages, sampling: &[], changes: &[] });
             running.read(x, rows.len())
         };
         let together = products(&rows(0, 0..n_rows as u32), &inputs);

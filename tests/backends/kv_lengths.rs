@@ -117,7 +117,7 @@ impl Attention {
     }
 
     fn step<'a>(&'a self, rows: &'a [Row]) -> Step<'a> {
-        Step { rows, pages: &self.pages, sampling: &[] }
+        Step { rows, pages: &self.pages, sampling: &[], changes: &[] }
     }
 
     /// What rows pay attention to, `[rows, COLS]`.

@@ -35,7 +35,7 @@ fn stages_are_timed_and_compute_the_same() {
         for n in [9, 1, 1] {
             let row = |pos: u32| Row { token: 31 * pos % 300, pos, seq: 0, logits: pos + 1 == 11 };
             let rows: Vec<Row> = (pos..pos + n).map(row).collect();
-            let step = Step { rows: &rows, pages: &pages, sampling: &[] };
+            let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
             running.backend.run(exec, &step).expect("a run");
             pos += n;
         }

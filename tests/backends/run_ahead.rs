@@ -24,7 +24,7 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, seqs: &[u32], pos: u32, o
     let rows: Vec<Row> = seqs.iter().map(|&seq| Row { token: of(seq), pos, seq, logits: true }).collect();
     let how: Vec<_> =
         seqs.iter().map(|&seq| Some(Sampling { counter: u64::from(1000 * seq + pos), ..WARM })).collect();
-    let step = Step { rows: &rows, pages, sampling: &how };
+    let step = Step { rows: &rows, pages, sampling: &how, changes: &[] };
     running.backend.run(running.exec, &step).expect("a run");
 }
 
@@ -161,7 +161,7 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
             let mut token = first(seq);
             for pos in 0..N_STEPS {
                 let rows = [row(token, pos, seq as u32)];
-                let step = Step { rows: &rows, pages: &pages, sampling: &[way.sampling(pos)] };
+                let step = Step { rows: &rows, pages: &pages, sampling: &[way.sampling(pos)], changes: &[] };
                 running.backend.run(running.exec, &step).expect("a run");
                 token = next_token(&mut running, *way, seq as u32, 0, logits);
                 alone[seq].push(token);
@@ -177,7 +177,7 @@ fn mixed_steps_give_each_sequence_what_it_gets_alone() {
             let (before, behind) = decode.split_at(pos as usize % (n_seqs + 1));
             let rows: Vec<Row> = before.iter().copied().chain(prompt).chain(behind.iter().copied()).collect();
             let how: Vec<_> = decode.iter().map(|row| ways[row.seq as usize].sampling(pos)).collect();
-            let step = Step { rows: &rows, pages: &pages, sampling: &how };
+            let step = Step { rows: &rows, pages: &pages, sampling: &how, changes: &[] };
             running.backend.run(running.exec, &step).expect("a run");
             for (output, row) in decode.iter().enumerate() {
                 let (seq, way) = (row.seq as usize, ways[row.seq as usize]);
@@ -202,7 +202,7 @@ fn the_last_output_of_a_sequence_is_its_pick() {
         let running = case.on(&mut *backend);
         let row = |token, pos, seq| Row { token, pos, seq, logits: true };
         let rows = [row(3, 0, 1), row(4, 0, 0), row(5, 1, 1), row(6, 1, 0)];
-        let step = Step { rows: &rows, pages: &pages, sampling: &[Some(Sampling::GREEDY); 4] };
+        let step = Step { rows: &rows, pages: &pages, sampling: &[Some(Sampling::GREEDY); 4], changes: &[] };
         running.backend.run(running.exec, &step).expect("a run");
         let mut tokens = [0; 4];
         running.backend.tokens(running.exec, 0, &mut tokens).expect("tokens");
@@ -222,7 +222,8 @@ fn what_was_not_picked_cannot_be_fed() {
     for mut backend in all_backends() {
         let mut running = case.on(&mut *backend);
         queue(&mut running, &pages, &[0], 0, |_| 1);
-        let step = Step { rows: &[row(Row::PICKED, 0, 1)], pages: &pages, sampling: &[Some(WARM)] };
+        let step =
+            Step { rows: &[row(Row::PICKED, 0, 1)], pages: &pages, sampling: &[Some(WARM)], changes: &[] };
         let run = std::panic::AssertUnwindSafe(|| running.backend.run(running.exec, &step));
         assert!(std::panic::catch_unwind(run).is_err(), "slot 1 has no pick");
     }
@@ -231,7 +232,7 @@ fn what_was_not_picked_cannot_be_fed() {
         let host = Sampling { top_k: 0, ..WARM };
         assert!(!running.backend.runs_ahead(running.exec, &host));
         assert!(running.backend.runs_ahead(running.exec, &WARM));
-        let step = Step { rows: &[row(1, 0, 0)], pages: &pages, sampling: &[Some(host)] };
+        let step = Step { rows: &[row(1, 0, 0)], pages: &pages, sampling: &[Some(host)], changes: &[] };
         running.backend.run(running.exec, &step).expect("a run");
         let exec = running.exec;
         let picked = std::panic::AssertUnwindSafe(|| running.backend.picked(exec, 0, 0));
@@ -248,10 +249,11 @@ fn engine(backend: Box<dyn Backend>, n_ctx: usize) -> Engine {
     Engine::on_backend(Gguf::open(&path).unwrap(), &options, backend, |_| ()).unwrap()
 }
 
-/// The same, picked by the host from logits that it reads, one step after the other.
+/// The same, picked by the host from logits that it reads, one step after the other: a bias of more tokens
+/// than a device changes.
 fn by_the_host(options: &GenerateOptions) -> GenerateOptions {
     let mut options = options.clone();
-    options.sampler.logit_bias = vec![(0, 0.0)];
+    options.sampler.logit_bias.extend((0..257).map(|token| (token, 0.0)));
     options
 }
 
@@ -365,6 +367,35 @@ fn the_context_ends_where_it_ends() {
             let said = assert_no_trace(&engine, &endless, usize::MAX);
             assert_eq!(said.reason, Some(StopReason::ContextFull));
             assert_eq!(said.seen.len(), n_ctx);
+        }
+    }
+}
+
+/// Penalties over a window that is full, a bias, tokens that must not come yet: steps that run ahead count
+/// the token that they are fed with.
+#[test]
+fn penalties_and_bias_are_the_hosts() {
+    let penalised = |temperature, repeat_last_n| SamplerOptions {
+        temperature,
+        repeat_penalty: 1.2,
+        presence_penalty: 0.3,
+        frequency_penalty: 0.2,
+        repeat_last_n,
+        ..warm(4).sampler
+    };
+    let biased = SamplerOptions { logit_bias: vec![(5, 4.0), (300, f32::NEG_INFINITY)], ..warm(5).sampler };
+    for engine in engines(256) {
+        let prompt = engine.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
+        for sampler in [penalised(0.0, 64), penalised(0.0, 3), penalised(1.5, 1), biased.clone()] {
+            for min_tokens in [0, 9] {
+                let max_tokens = Some(24);
+                let options = GenerateOptions { sampler: sampler.clone(), max_tokens, min_tokens, ..warm(0) };
+                let said = |options: &GenerateOptions| {
+                    say(&mut engine.session().unwrap(), &prompt, options, usize::MAX)
+                };
+                let want = said(&by_the_host(&options));
+                assert_eq!(said(&options), want, "{} with {options:?}", engine.backend_name());
+            }
         }
     }
 }

@@ -44,7 +44,7 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: [u32; N_SEQS], n: u3
     let mut rows = vec![row(1, pos[1], true)];
     rows.extend((pos[0]..pos[0] + n).map(|at| row(0, at, at + 1 == pos[0] + n)));
     let how = |seq: usize| Some(Sampling { counter: u64::from(pos[seq]), ..WARM });
-    let step = Step { rows: &rows, pages, sampling: &[how(1), how(0)] };
+    let step = Step { rows: &rows, pages, sampling: &[how(1), how(0)], changes: &[] };
     match by {
         By::Step => running.backend.run(running.exec, &step).expect("a run"),
         By::Stage => (0..running.p.stages.len()).for_each(|i| running.run(i..i + 1, &step)),
@@ -192,5 +192,5 @@ fn a_row_without_a_pick_is_refused() {
     let mut running = case.on(&mut *backend);
     let rows = [Row { token: Row::PICKED, pos: 0, seq: 0, logits: true }];
     let all: Range<usize> = 0..case.p.stages.len();
-    running.run(all, &Step { rows: &rows, pages: &pages, sampling: &[Some(WARM)] });
+    running.run(all, &Step { rows: &rows, pages: &pages, sampling: &[Some(WARM)], changes: &[] });
 }

@@ -18,7 +18,7 @@ pub(super) fn first_difference(
     tolerance: f32,
     [a, b]: &mut [Running<'_>; 2],
 ) -> Option<String> {
-    let step = Step { rows, pages, sampling: &[] };
+    let step = Step { rows, pages, sampling: &[], changes: &[] };
     let n_outputs = step.n_outputs();
     for (i, (label, _)) in case.p.stages.iter().enumerate() {
         a.run(i..i + 1, &step);
@@ -159,7 +159,7 @@ fn a_step_without_rows_does_nothing() {
     for mut backend in backends() {
         let mut running = case.on(&mut *backend);
         let before = running.read(logits, 4);
-        let step = Step { rows: &[], pages: &shuffled_pages(1, 1), sampling: &[] };
+        let step = Step { rows: &[], pages: &shuffled_pages(1, 1), sampling: &[], changes: &[] };
         running.backend.run(running.exec, &step).expect("a run");
         assert_eq!(running.read(logits, 4), before);
     }
@@ -181,7 +181,7 @@ fn steps_beyond_the_limits_panic() {
     for (rows, want) in wrong {
         let mut cpu = Cpu::new(2).expect("threads");
         let running = case.on(&mut cpu);
-        let step = Step { rows: &rows, pages: &pages, sampling: &[] };
+        let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
         let run = std::panic::AssertUnwindSafe(|| running.backend.run(running.exec, &step));
         let panic = std::panic::catch_unwind(run).expect_err("a panic");
         assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(want));

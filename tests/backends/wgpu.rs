@@ -24,7 +24,7 @@ fn a_lost_device_is_an_error_and_no_wait() {
     let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
     let mut running = case.on(&mut backend);
     let (pages, row) = (shuffled_pages(1, 1), Row { token: 1, pos: 0, seq: 0, logits: true });
-    let step = Step { rows: &[row], pages: &pages, sampling: &[] };
+    let step = Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] };
     running.backend.run(running.exec, &step).expect("a run");
     assert!(running.read(logits, 1).iter().all(|x| x.is_finite()));
     gpu.lose();
@@ -46,7 +46,10 @@ fn threads_that_share_a_device_each_get_their_answers() {
         let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
         let mut running = case.on(&mut backend);
         let mut answer = || {
-            running.run(0..case.p.stages.len(), &Step { rows: &[row], pages: &pages, sampling: &[] });
+            running.run(
+                0..case.p.stages.len(),
+                &Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] },
+            );
             running.read(logits, 1)
         };
         let first = answer();
@@ -111,7 +114,7 @@ fn stages_are_timed_where_the_device_can() {
     };
     let (case, logits) = SMALL.case("a small model", limits(2, 1, 1));
     let (pages, row) = (shuffled_pages(1, 1), Row { token: 1, pos: 0, seq: 0, logits: true });
-    let step = Step { rows: &[row], pages: &pages, sampling: &[] };
+    let step = Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] };
     let mut all = Vec::new();
     for (gpu, is_timed) in [(plain, false), (timed, true)] {
         let mut backend = Wgpu::on(gpu);
@@ -147,7 +150,7 @@ fn compiled_kernels_are_kept_on_disk_and_a_broken_file_is_ignored() {
         let mut backend = Wgpu::on(gpu(&options(dir)).expect("it opened before"));
         let mut running = case.on(&mut backend);
         let (pages, row) = (shuffled_pages(1, 1), Row { token: 1, pos: 0, seq: 0, logits: true });
-        let step = Step { rows: &[row], pages: &pages, sampling: &[] };
+        let step = Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] };
         running.backend.run(running.exec, &step).expect("a run");
         running.read(logits, 1)
     };
@@ -298,7 +301,7 @@ fn attends_to(backend: &mut Wgpu, case: &Case) {
     let row = Row { token: 0, pos: 0, seq: 0, logits: false };
     running.write(sterna::program::Buf(0), &[0.0; 8]);
     running.write(sterna::program::Buf(1), &[2.0; 128]);
-    running.run(0..1, &Step { rows: &[row], pages: &pages, sampling: &[] });
+    running.run(0..1, &Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] });
     assert_eq!(running.read(sterna::program::Buf(1), 1), [2.0; 128]);
 }
 

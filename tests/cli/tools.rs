@@ -191,9 +191,12 @@ fn bench_writes_llama_benchs_rows() {
     }
     assert!(table.starts_with("| model ") && table.contains("| t/s |") | table.contains(" t/s |"));
 
-    let json = ok(&with_model("bench", &[&args[..], &["-o", "json"]].concat()));
+    let json = ok(&with_model("bench", &[&args[..], &["-o", "json", "--sampling", "default"]].concat()));
     let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
-    assert_eq!(rows.len(), 6);
+    let sampled: Vec<_> = rows.iter().filter(|row| row["sampling"] == "default").collect();
+    let tests: Vec<_> = sampled.iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["tg4 sampled", "pp8+tg2 sampled", "tg4 sampled @ d32", "pp8+tg2 sampled @ d32"]);
+    assert_eq!(rows.len(), 6 + sampled.len());
     let decode = rows.iter().find(|row| row["test"] == "tg4 @ d32").unwrap();
     assert_eq!(
         (&decode["n_gen"], &decode["n_depth"], &decode["head_type"]),

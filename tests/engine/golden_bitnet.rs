@@ -124,7 +124,7 @@ fn every_stage_of_the_trace() {
         (0..9).map(|pos| Row { token: prompt[pos as usize], pos, seq: 0, logits: false }).collect();
     let mut pages = PageTable::new(1, 1);
     pages.seq_mut(0).push(0);
-    let step = Step { rows: &rows, pages: &pages, sampling: &[] };
+    let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
 
     // Label of the stage, the buffer it leaves, and its name in the trace.
     let traced = [

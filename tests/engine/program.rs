@@ -220,7 +220,7 @@ fn bitnet_2b_costs_what_its_shape_says() {
 
     let pages = PageTable::new(1, 1);
     let row = |pos| Row { token: 0, pos, seq: 0, logits: true };
-    let decode = p.cost(&Step { rows: &[row(99)], pages: &pages, sampling: &[] });
+    let decode = p.cost(&Step { rows: &[row(99)], pages: &pages, sampling: &[], changes: &[] });
     assert_eq!(
         decode.weight_bytes,
         ternary / 4 + tails + head + 2560 * 2,
@@ -230,7 +230,8 @@ fn bitnet_2b_costs_what_its_shape_says() {
     assert_eq!(decode.macs, ternary + head / 2 + 30 * 2 * 100 * 2560);
 
     let quiet = Row { logits: false, ..row(0) };
-    let prefill = p.cost(&Step { rows: &[quiet, Row { pos: 1, ..quiet }], pages: &pages, sampling: &[] });
+    let prefill =
+        p.cost(&Step { rows: &[quiet, Row { pos: 1, ..quiet }], pages: &pages, sampling: &[], changes: &[] });
     assert_eq!(prefill.weight_bytes, ternary / 4 + tails + 2 * 2560 * 2, "weights once a step, and no head");
     assert_eq!(prefill.kv_bytes, (1 + 2 + 2) * 76_800);
 }

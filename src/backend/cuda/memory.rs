@@ -8,6 +8,7 @@ use super::kv::{self, KvLayout};
 use super::linear;
 use super::params::{RopeParams, RoundedParams};
 use super::picks::{Picks, SAMPLING};
+use super::sample;
 use super::step::StepMemory;
 use super::weight::DeviceWeight;
 use crate::device::tables;
@@ -38,8 +39,8 @@ pub struct Memory {
     pub partial: Address,
     /// Splits that have come.
     pub attend_arrived: Address,
-    /// Best candidates of sampling.
-    pub best: Address,
+    /// Candidates of sampling.
+    pub candidates: Address,
     /// Blocks of sampling that have come.
     pub sample_arrived: Address,
     /// Sampled tokens.
@@ -99,8 +100,9 @@ impl Memory {
         let ropes = p.ropes.iter().map(rope).collect::<Result<_, _>>()?;
         let step = StepMemory::new(on, &p.limits)?;
         let outputs = p.limits.outputs as u64;
-        let sampled = [8 * outputs, 4 * outputs, 4 * outputs, CLAMPED_BYTES];
-        let [best, sample_arrived, tokens, clamped] = sampled.map(|bytes| on.buffer(SAMPLING, bytes));
+        let candidates = sample::candidate_bytes(p.picked_from());
+        let sampled = [candidates * outputs, 4 * outputs, 4 * outputs, CLAMPED_BYTES];
+        let [candidates, sample_arrived, tokens, clamped] = sampled.map(|bytes| on.buffer(SAMPLING, bytes));
         let (picks, clamped) = (Picks::new(on, p.limits.seqs)?, clamped?);
         let kvs = p.kvs.iter().map(|decl| KvLayout::new(on, decl, &p.limits, clamped));
         Ok(Self {
@@ -115,7 +117,7 @@ impl Memory {
             step,
             partial: partial?,
             attend_arrived: attend_arrived?,
-            best: best?,
+            candidates: candidates?,
             sample_arrived: sample_arrived?,
             tokens: tokens?,
             picks,

@@ -46,6 +46,7 @@ use ggml_types::{HostTensor, QuantType};
 use super::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime, WeightId,
 };
+use crate::device::sampling::MOST_CHANGES;
 use crate::device::{DEVICE, PROFILE};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::{Compiled, Streamed};
@@ -344,6 +345,10 @@ impl Backend for Cuda {
         !self.execs[e.0 as usize].waits(rows)
     }
 
+    fn most_changes(&self) -> usize {
+        MOST_CHANGES
+    }
+
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {
         self.execs[e.0 as usize].picked(&mut *self.driver, seq, back)
     }
@@ -440,11 +445,6 @@ impl Cx<'_> {
 
     fn kernel(&self, name: &str) -> Kernel {
         self.driver.kernel(name).unwrap_or_else(|| panic!("the plan did not miss {name}"))
-    }
-
-    /// Most persistent blocks at a time: two a multiprocessor.
-    fn resident_blocks(&self) -> u32 {
-        2 * self.limits.multiprocessors
     }
 }
 

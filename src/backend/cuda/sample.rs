@@ -1,9 +1,10 @@
-//! A token of each row: the largest logit, by several blocks that meet in one atomic maximum, or a draw from
-//! the largest ones, by one block.
+//! A token of each row: a draw from its largest logits, or the largest. Blocks find those of a stretch each,
+//! and the last one draws.
 
 use super::driver::Launch;
 use super::params::{
-    NO_MAILBOX, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_THREADS, SampleParams, StepSampling,
+    NO_MAILBOX, SAMPLE_CHANGES, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_STRETCH, SAMPLE_THREADS,
+    SampleParams, StepSampling,
 };
 use super::{Cx, words};
 use crate::device::sampling;
@@ -12,18 +13,16 @@ use sterna_program::{Sample, Sampling};
 /// Name of the kernel.
 pub const KERNEL: &str = "sample";
 
-/// Logits that one thread looks at, about.
-const LOGITS_A_THREAD: usize = 16;
-
-const _: () = assert!(SAMPLE_MOST == sampling::MOST);
+const _: () = assert!(SAMPLE_MOST == sampling::MOST && SAMPLE_CHANGES as usize == sampling::MOST_CHANGES);
 
 /// For a row that the kernel picks nothing from: it takes the largest logit, which is not read.
 pub fn nothing() -> StepSampling {
-    params(&Sampling::GREEDY, NO_MAILBOX)
+    params(&Sampling::GREEDY, NO_MAILBOX, 0)
 }
 
-/// Parameters of a row that the kernel picks from: also to which word of the host the token goes.
-pub fn params(how: &Sampling, mailbox: u32) -> StepSampling {
+/// Parameters of a row that the kernel picks from: also to which word of the host the token goes, and how
+/// many tokens have other logits.
+pub fn params(how: &Sampling, mailbox: u32, changes: u32) -> StepSampling {
     StepSampling {
         temperature: how.temperature,
         top_p: how.top_p,
@@ -32,28 +31,42 @@ pub fn params(how: &Sampling, mailbox: u32) -> StepSampling {
         seed: how.seed,
         counter: how.counter,
         mailbox,
+        changes,
+        repeat_penalty: how.repeat_penalty,
+        presence_penalty: how.presence_penalty,
+        frequency_penalty: how.frequency_penalty,
         reserved: 0,
     }
 }
 
+/// Blocks that share a row of logits.
+fn stretches(n_vocab: usize) -> usize {
+    n_vocab.div_ceil(SAMPLE_STRETCH as usize)
+}
+
+/// Bytes of the candidates that the blocks of a row leave.
+pub fn candidate_bytes(n_vocab: usize) -> u64 {
+    8 * (SAMPLE_MOST as usize * stretches(n_vocab)) as u64
+}
+
 pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
     let n_vocab = cx.p.buf_decl(s.logits).cols;
-    let blocks = n_vocab.div_ceil(SAMPLE_THREADS as usize * LOGITS_A_THREAD) as u32;
     let params = SampleParams {
         step: cx.tables(),
         sampling: cx.memory.step.sampling(),
+        changes: cx.memory.step.changes(),
         logits: cx.memory.bufs[s.logits.0 as usize],
         tokens: cx.memory.tokens,
         picked: cx.memory.picks.newest(),
         mailboxes: cx.memory.picks.mailboxes(),
-        best: cx.memory.best,
+        largest: cx.memory.candidates,
         arrived: cx.memory.sample_arrived,
         n_vocab: n_vocab as u32,
         reserved: 0,
     };
     Launch {
         kernel: cx.kernel(KERNEL),
-        grid: [blocks.min(cx.resident_blocks()), cx.shape.outputs as u32, 1],
+        grid: [stretches(n_vocab) as u32, cx.shape.outputs as u32, 1],
         threads: SAMPLE_THREADS,
         shared_bytes: SAMPLE_SHARED_BYTES,
         params: words(&params),

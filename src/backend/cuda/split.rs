@@ -11,6 +11,7 @@ use ggml_types::{HostTensor, QuantType};
 use super::driver::{Driver, Piece};
 use super::exec::Compiled;
 use super::{Cuda, Profiling};
+use crate::device::sampling::MOST_CHANGES;
 use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
 use sterna_program::{ActQuant, Buf, Part, Program, RowsOf, Sampling, Step};
 
@@ -333,6 +334,10 @@ impl Backend for Split {
     fn runs_ahead(&self, e: Exec, how: &Sampling) -> bool {
         let OnCard { card, exec, .. } = self.execs[e.0 as usize].parts[self.last_part(e)];
         self.cards[card].execs[exec].picks_on_device(how)
+    }
+
+    fn most_changes(&self) -> usize {
+        MOST_CHANGES
     }
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {

@@ -3,8 +3,8 @@
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::params::{
-    NO_MAILBOX, NO_OUTPUT, NO_PAGE, NextWeights, StepCounts, StepRow, StepSampling, StepTables, StepTile,
-    TOKEN_PICKED,
+    NO_MAILBOX, NO_OUTPUT, NO_PAGE, NextWeights, SAMPLE_CHANGES, StepCounts, StepRow, StepSampling,
+    StepTables, StepTile, TOKEN_PICKED, TokenChange,
 };
 use super::picks::Picks;
 use super::{attend, sample};
@@ -26,8 +26,12 @@ struct Sections {
     rows: usize,
     outputs: usize,
     tiles: usize,
+    changes: usize,
     pages: PagesAt,
 }
+
+/// Words of the changes of a row's logits.
+const CHANGES_WORDS: usize = SAMPLE_CHANGES as usize * words::<TokenChange>();
 
 /// Words of a struct.
 const fn words<T>() -> usize {
@@ -41,8 +45,9 @@ impl Sections {
         let rows = (sampling + limits.outputs * words::<StepSampling>()).next_multiple_of(4);
         let outputs = rows + limits.rows * words::<StepRow>();
         let tiles = (outputs + limits.outputs).next_multiple_of(4);
-        let pages = (tiles + attend::most_tiles(limits.rows) * words::<StepTile>()).next_multiple_of(4);
-        Self { sampling, rows, outputs, tiles, pages: PagesAt::new(pages, limits) }
+        let changes = (tiles + attend::most_tiles(limits.rows) * words::<StepTile>()).next_multiple_of(4);
+        let pages = changes + limits.outputs * CHANGES_WORDS;
+        Self { sampling, rows, outputs, tiles, changes, pages: PagesAt::new(pages, limits) }
     }
 }
 
@@ -91,6 +96,11 @@ impl StepMemory {
         self.at(self.sections.sampling)
     }
 
+    /// Where `sample` finds what changes each row of logits.
+    pub fn changes(&self) -> Address {
+        self.at(self.sections.changes)
+    }
+
     /// Where attention finds the tiles of the step's rows.
     pub fn tiles(&self) -> Address {
         self.at(self.sections.tiles)
@@ -107,7 +117,7 @@ impl StepMemory {
         picks: &Picks,
         tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
-        let Sections { sampling, rows, outputs, tiles, pages } = self.sections;
+        let Sections { sampling, rows, outputs, tiles, changes, pages } = self.sections;
         let mut n_tiles = 0;
         for tile in tiling.into_iter().flat_map(|tiling| device::tiles::tiles(step.rows, tiling)) {
             let tile = StepTile { first: tile.start as u32, rows: tile.len() as u32 };
@@ -122,14 +132,30 @@ impl StepMemory {
             tiles: n_tiles as u32,
         };
         image.put(0, &counts);
+        let of_row = |output| {
+            let first = step.changes.partition_point(|change| (change.output as usize) < output);
+            let n =
+                step.changes[first..].iter().take_while(|change| change.output as usize == output).count();
+            &step.changes[first..first + n]
+        };
+        for output in 0..sampled {
+            let of_row = of_row(output);
+            assert!(of_row.len() <= SAMPLE_CHANGES as usize, "{} changes of a row", of_row.len());
+            for (i, change) in of_row.iter().enumerate() {
+                let &sterna_program::TokenChange { token, count, bias, .. } = change;
+                let entry = TokenChange { token, count, bias, reserved: 0 };
+                image.put(changes + output * CHANGES_WORDS + i * words::<TokenChange>(), &entry);
+            }
+        }
+        let n_changes = |output| of_row(output).len() as u32;
         let on_device = |how: &&Sampling| device::sampling::on_device(how, n_vocab);
         for (i, how) in step.sampling[..sampled].iter().enumerate() {
             let how = how.as_ref().filter(on_device);
-            let how = how.map_or_else(sample::nothing, |how| sample::params(how, NO_MAILBOX));
+            let how = how.map_or_else(sample::nothing, |how| sample::params(how, NO_MAILBOX, n_changes(i)));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         for (i, seq, how) in step.kept_picks().filter(|(_, _, how)| on_device(how)) {
-            let how = sample::params(how, picks.next_mailbox(seq));
+            let how = sample::params(how, picks.next_mailbox(seq), n_changes(i));
             image.put(sampling + i * words::<StepSampling>(), &how);
         }
         const { assert!(Row::PICKED == TOKEN_PICKED) };
@@ -149,6 +175,10 @@ impl StepMemory {
         image.bring(0..rows + step.rows.len() * words::<StepRow>(), &mut write)?;
         image.bring(outputs..outputs + n_outputs, &mut write)?;
         image.bring(tiles..tiles + n_tiles * words::<StepTile>(), &mut write)?;
+        for output in 0..sampled {
+            let at = changes + output * CHANGES_WORDS;
+            image.bring(at..at + of_row(output).len() * words::<TokenChange>(), &mut write)?;
+        }
         const { assert!(device::step::NO_PAGE == NO_PAGE) };
         image.bring_pages(step.pages, pages, write)
     }

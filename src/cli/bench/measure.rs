@@ -2,11 +2,23 @@
 
 use std::time::Instant;
 
+use clap::ValueEnum;
+use serde::Serialize;
+
 use crate::backend::StageTime;
-use crate::engine::Error;
-use crate::engine::{Engine, Session};
+use crate::engine::{Engine, Error, Sampler, SamplerOptions, Session};
 use crate::eval::score::Mean;
 use crate::program::sampling::uniform;
+
+/// How a test picks its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sampling {
+    /// The most likely token
+    Greedy,
+    /// Both that, and llama.cpp's default sampling
+    Default,
+}
 
 /// One row: what is fed on top of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +29,8 @@ pub struct Test {
     pub n_gen: usize,
     /// Tokens in the cache before.
     pub n_depth: usize,
+    /// How tokens are picked.
+    pub sampling: Sampling,
 }
 
 /// Times of one test.
@@ -33,7 +47,7 @@ pub struct Measured {
 }
 
 impl Test {
-    /// `pp512`, `tg128`, `pp512+tg128`, with ` @ d4096` behind.
+    /// `pp512`, `tg128`, `pp512+tg128`, with ` sampled` and ` @ d4096` behind.
     pub fn name(&self) -> String {
         let mut parts = Vec::new();
         if self.n_prompt > 0 {
@@ -43,7 +57,8 @@ impl Test {
             parts.push(format!("tg{}", self.n_gen));
         }
         let depth = if self.n_depth > 0 { format!(" @ d{}", self.n_depth) } else { String::new() };
-        parts.join("+") + &depth
+        let sampled = if self.sampling == Sampling::Default { " sampled" } else { "" };
+        parts.join("+") + sampled + &depth
     }
 
     /// Tokens that a run feeds and picks.
@@ -94,6 +109,10 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
     let depth: Vec<u32> = (0..test.n_depth).map(token).collect();
     let prompt: Vec<u32> = (test.n_depth..test.n_depth + test.n_prompt).map(token).collect();
     session.prefill(&depth)?;
+    if test.sampling == Sampling::Default {
+        let options = SamplerOptions { seed: Some(0), ..SamplerOptions::default() };
+        session.set_sampler(Sampler::new(options)?);
+    }
 
     // Warm-up: the prompt once, and two single steps, the second of which may be queued ahead.
     run(&mut session, Test { n_gen: test.n_gen.min(2), ..test }, &prompt, token(0))?;
@@ -148,15 +167,16 @@ mod tests {
 
     #[test]
     fn rows_are_called_as_llama_bench_calls_them() {
-        let name = |n_prompt, n_gen, n_depth| Test { n_prompt, n_gen, n_depth }.name();
-        assert_eq!(name(512, 0, 0), "pp512");
-        assert_eq!(name(0, 128, 4096), "tg128 @ d4096");
-        assert_eq!(name(512, 128, 0), "pp512+tg128");
+        let name = |n_prompt, n_gen, n_depth, sampling| Test { n_prompt, n_gen, n_depth, sampling }.name();
+        assert_eq!(name(512, 0, 0, Sampling::Greedy), "pp512");
+        assert_eq!(name(0, 128, 4096, Sampling::Greedy), "tg128 @ d4096");
+        assert_eq!(name(0, 128, 4096, Sampling::Default), "tg128 sampled @ d4096");
+        assert_eq!(name(512, 128, 0, Sampling::Greedy), "pp512+tg128");
     }
 
     #[test]
     fn the_rate_is_the_mean_of_rates_with_the_samples_deviation() {
-        let test = Test { n_prompt: 0, n_gen: 10, n_depth: 0 };
+        let test = Test { n_prompt: 0, n_gen: 10, n_depth: 0, sampling: Sampling::Greedy };
         let seconds = vec![1.0, 0.5];
         let measured = Measured { test, threads: 1, seconds, decode_bytes: Some(100) };
         let (mean, deviation) = measured.rate();

@@ -8,15 +8,17 @@ use clap::Args;
 use super::CliError;
 use super::model_args::LoadArgs;
 use crate::engine::EngineOptions;
-use measure::{Measured, Stages, Taken, Test, measure};
+use measure::{Measured, Sampling, Stages, Taken, Test, measure};
 use table::{Format, Table};
 
 /// Measures prefill and decode as llama-bench does.
 ///
 /// Rows: `pp512` prefills 512 random tokens and picks the next one, `tg128` decodes 128 tokens greedily, as
 /// `sterna run --temp 0` does; `pp512+tg128` is one after the other, and `@ d4096` starts with 4096 tokens in
-/// the cache. Each is run once to warm up and then -r times; t/s is the mean over the runs with its standard
-/// deviation. GB/s is the bytes of weights and KV cache that were read, over time. LISTs are comma-separated.
+/// the cache. With `--sampling default`, `tg128 sampled` decodes again at temperature 0.8 with top-k 40,
+/// top-p 0.95 and min-p 0.05. Each is run once to warm up and then -r times; t/s is the mean over the runs
+/// with its standard deviation. GB/s is the bytes of weights and KV cache that were read, over time. LISTs
+/// are comma-separated.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna bench -m model.gguf
@@ -45,6 +47,9 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
+    /// How tokens are picked
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Sampling::Greedy)]
+    sampling: Sampling,
     /// Numbers of threads [default: physical cores]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -104,8 +109,13 @@ impl BenchArgs {
         let pairs: Vec<(usize, usize)> = prompts.chain(gens).chain(self.prompt_gen.iter().copied()).collect();
         let mut tests = Vec::new();
         for &n_depth in &self.n_depth {
-            let tested = pairs.iter().filter(|pair| **pair != (0, 0));
-            tests.extend(tested.map(|&(n_prompt, n_gen)| Test { n_prompt, n_gen, n_depth }));
+            for &(n_prompt, n_gen) in pairs.iter().filter(|pair| **pair != (0, 0)) {
+                let greedy = Test { n_prompt, n_gen, n_depth, sampling: Sampling::Greedy };
+                tests.push(greedy);
+                if n_gen > 0 && self.sampling == Sampling::Default {
+                    tests.push(Test { sampling: Sampling::Default, ..greedy });
+                }
+            }
         }
         tests
     }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::measure::Measured;
+use super::measure::{Measured, Sampling};
 use crate::engine::Engine;
 
 /// How results are written.
@@ -37,6 +37,7 @@ struct Row {
     n_prompt: usize,
     n_gen: usize,
     n_depth: usize,
+    sampling: Sampling,
     avg_ts: f64,
     stddev_ts: f64,
     bytes_per_s: Option<f64>,
@@ -160,6 +161,7 @@ impl Table {
             n_prompt: test.n_prompt,
             n_gen: test.n_gen,
             n_depth: test.n_depth,
+            sampling: test.sampling,
             avg_ts,
             stddev_ts,
             bytes_per_s,

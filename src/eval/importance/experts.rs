@@ -72,7 +72,7 @@ impl Mixtures {
         let mut z = vec![0.0; n * n_experts];
         backend.write(self.exec, self.x, 0, values)?;
         backend.write(self.exec, layer.z, 0, &z)?;
-        let step = Step { rows: &rows, pages, sampling: &[] };
+        let step = Step { rows: &rows, pages, sampling: &[], changes: &[] };
         backend.run_stages(self.exec, layer.first..layer.first + 1, &step)?;
         backend.read(self.exec, layer.z, 0, &mut z)?;
         let mut chosen: Vec<Vec<usize>> = vec![Vec::new(); n_experts];
@@ -85,7 +85,7 @@ impl Mixtures {
         for (expert, chosen) in chosen.iter().enumerate().filter(|(_, chosen)| !chosen.is_empty()) {
             let own: Vec<f32> = chosen.iter().flat_map(|row| &values[row * dim..][..dim]).copied().collect();
             backend.write(self.exec, self.x, 0, &own)?;
-            let step = Step { rows: &rows[..chosen.len()], pages, sampling: &[] };
+            let step = Step { rows: &rows[..chosen.len()], pages, sampling: &[], changes: &[] };
             let stage = layer.first + 1 + expert;
             backend.run_stages(self.exec, stage..stage + 1, &step)?;
             let mut hidden = vec![0.0; chosen.len() * ffn_dim];

@@ -98,7 +98,7 @@ impl Importance {
             (0..n).map(|i| Row { token: tokens[i], pos: i as u32, seq: 0, logits: false }).collect();
         let mut table = PageTable::new(1, pages);
         table.seq_mut(0).extend(0..pages as u32);
-        let step = Step { rows: &rows, pages: &table, sampling: &[] };
+        let step = Step { rows: &rows, pages: &table, sampling: &[], changes: &[] };
         let mut start = 0;
         for inputs in &mut self.inputs {
             self.backend.run_stages(self.exec, start..inputs.stage, &step).map_err(Error::from)?;

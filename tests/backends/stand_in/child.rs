@@ -23,7 +23,7 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: u32, n: u32, by_stag
     let rows: Vec<Row> =
         (pos..pos + n).map(|pos| Row { token: token(pos), pos, seq: 0, logits: pos + 1 >= n }).collect();
     let n_outputs = rows.iter().filter(|row| row.logits).count();
-    let step = Step { rows: &rows, pages, sampling: &vec![Some(Sampling::GREEDY); n_outputs] };
+    let step = Step { rows: &rows, pages, sampling: &vec![Some(Sampling::GREEDY); n_outputs], changes: &[] };
     if by_stage {
         (0..running.p.stages.len()).for_each(|i| running.run(i..i + 1, &step));
     } else {

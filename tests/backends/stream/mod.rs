@@ -157,7 +157,7 @@ fn faults_are_errors_that_say_what_failed() {
 fn first_error(running: &mut Running<'_>, pages: &sterna::program::PageTable) -> String {
     use sterna::program::{Row, Sampling, Step};
     let rows = [Row { token: 3, pos: 0, seq: 0, logits: true }];
-    let step = Step { rows: &rows, pages, sampling: &[Some(Sampling::GREEDY)] };
+    let step = Step { rows: &rows, pages, sampling: &[Some(Sampling::GREEDY)], changes: &[] };
     let run = |_| running.backend.run(running.exec, &step).err();
     (0..4).find_map(run).expect("an error").to_string()
 }

@@ -355,7 +355,7 @@ pub struct Turn {
 
 impl Turn {
     pub fn step<'a>(&'a self, pages: &'a PageTable, sampling: &'a [Option<Sampling>]) -> Step<'a> {
-        Step { rows: &self.rows, pages, sampling }
+        Step { rows: &self.rows, pages, sampling, changes: &[] }
     }
 
     fn n_rows(&self, p: &Program, b: Buf) -> usize {
