@@ -107,7 +107,7 @@ impl CardRates {
 }
 
 /// The memory of one device that a program takes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeviceMemory {
     /// The device, for people.
     pub device: String,
@@ -116,13 +116,18 @@ pub struct DeviceMemory {
     /// Memory that its driver will take on top, if it has not done so yet.
     pub overhead: Vec<Overhead>,
     /// Page-locked memory of the host, for weights that it has no room for. All of it is copied to the
-    /// device in every step.
+    /// device in every step, but for [chosen experts](Self::chosen_share).
     pub host_bytes: u64,
     /// Bytes of weights that are read from their file in every step, for want of memory of any kind.
     pub file_bytes: u64,
     /// Bytes of weights in their file that the processor reads in some steps instead of copies: those of
     /// streamed layers, in memory a second time.
     pub shared_bytes: u64,
+    /// The share of those that a row reads, where they are experts alone: in steps of few rows the device
+    /// reads chosen ones where they lie.
+    pub chosen_share: Option<f64>,
+    /// Rows of the largest steps that do so.
+    pub in_place_rows: usize,
     /// Layers whose weights those are, on the host or in the file.
     pub streamed_layers: usize,
     /// Peak rates of the device, if they are known.
@@ -145,6 +150,8 @@ impl DeviceMemory {
             host_bytes: 0,
             file_bytes: 0,
             shared_bytes: 0,
+            chosen_share: None,
+            in_place_rows: 0,
             streamed_layers: 0,
             rates: None,
             macs: Macs::default(),

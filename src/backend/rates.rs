@@ -2,8 +2,9 @@
 //! and where the processor computes their layers. By formula from a machine's rates; what attention and the
 //! head take is not in it.
 //!
-//! A step of `n` rows reads each weight once. What is copied is copied while kernels run, so the longer of
-//! the two counts.
+//! A step of `n` rows reads each weight once, but of experts those that its rows have chosen. What is copied
+//! is copied while kernels run, so the longer of the two counts. Chosen experts may be read where they lie
+//! instead: their kernels wait for that, and others do not run meanwhile.
 
 use std::ops::Range;
 
@@ -128,15 +129,19 @@ pub struct Rates {
     pub wait: f64,
 }
 
-/// The matrices that every step multiplies by, besides the head.
+/// The matrices that steps multiply by, besides the head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Matrices {
-    /// Their bytes.
+    /// Bytes of those that every step reads.
     pub bytes: f64,
-    /// Number of their weights; each is a multiplication and an addition a row.
+    /// Number of the weights of a row; each is a multiplication and an addition.
     pub weights: f64,
-    /// The share that is on the card, 0 to 1.
+    /// The share of these bytes that is on the card, 0 to 1.
     pub resident: f64,
+    /// Bytes of experts that are not on the card, where those alone are not.
+    pub experts: f64,
+    /// The share of them that a row chooses.
+    pub chosen: f64,
     /// Number of times that a step passes between the card and the processor, if the processor computes the
     /// others.
     pub waits: usize,
@@ -157,11 +162,17 @@ impl Rates {
         let ops = 2.0 * m.weights * rows as f64;
         let on_card = m.bytes / self.card_memory + ops / self.card_ops;
         let elsewhere = 1.0 - m.resident;
+        // Rows that choose more experts than there are sort themselves by expert, and want all of them.
+        let chosen = (m.chosen * rows as f64).min(1.0) * m.experts;
         match way {
-            Way::Stream => (elsewhere * m.bytes / self.link).max(on_card),
+            Way::Stream if m.chosen * rows as f64 <= 1.0 => {
+                (elsewhere * m.bytes / self.link).max(on_card) + chosen / self.link
+            }
+            Way::Stream => ((elsewhere * m.bytes + m.experts) / self.link).max(on_card),
             Way::Cpu => {
                 let of_host = (m.bytes / self.host_memory).max(ops / self.host_ops);
-                m.resident * on_card + elsewhere * of_host + m.waits as f64 * self.wait
+                let of_experts = chosen / self.host_memory;
+                m.resident * on_card + elsewhere * of_host + of_experts + m.waits as f64 * self.wait
             }
         }
     }
@@ -175,7 +186,8 @@ impl Rates {
 
     /// The fewest rows for which streaming is at least as fast, if there are such steps of up to `most` rows.
     pub fn break_even(&self, m: &Matrices, most: usize) -> Option<usize> {
-        first(most, |rows| self.seconds(Way::Stream, m, rows) <= self.seconds(Way::Cpu, m, rows))
+        let holds = |rows| self.seconds(Way::Stream, m, rows) <= self.seconds(Way::Cpu, m, rows);
+        if holds(1) { Some(1) } else { first(most, holds) }
     }
 
     /// The fewest rows behind whose products the copies are hidden, if there are such steps of up to `most`
@@ -211,7 +223,7 @@ mod tests {
 
     /// Four weights a byte.
     fn ternary(bytes: f64, resident: f64) -> Matrices {
-        Matrices { bytes, weights: 4.0 * bytes, resident, waits: 0 }
+        Matrices { bytes, weights: 4.0 * bytes, resident, experts: 0.0, chosen: 0.0, waits: 0 }
     }
 
     fn near(got: f64, want: f64) -> bool {
@@ -272,6 +284,29 @@ mod tests {
         let seconds = |rates: &Rates, way| rates.seconds(way, &m, 1);
         assert!(near(seconds(&slow, Way::Cpu) - seconds(&quick, Way::Cpu), 3.2e-3));
         assert_eq!(seconds(&slow, Way::Stream), seconds(&quick, Way::Stream));
+    }
+
+    /// The shape of Qwen3-30B-A3B at 4.5 bits a weight: 48 layers with 128 experts of 3 x 768 x 2048, 8 of
+    /// them a row, 16.3 GB; what every row reads is 0.5 GB.
+    #[test]
+    fn chosen_experts_are_read_where_they_lie() {
+        let experts = 48.0 * 128.0 * 3.0 * 768.0 * 2048.0 * 4.5 / 8.0;
+        let weights = 0.9e9 + 48.0 * 8.0 * 3.0 * 768.0 * 2048.0;
+        let m = Matrices { bytes: 0.5e9, weights, resident: 1.0, experts, chosen: 8.0 / 128.0, waits: 96 };
+        // 1.02 GB over the link, and 0.5 GB of the card's own memory.
+        for (link, want) in
+            [(PCIE_4, 1.0 / (1.019 / 24.7 + 0.5 / 960.0)), (PCIE_5, 1.0 / (1.019 / 56.3 + 0.5 / 960.0))]
+        {
+            let got = 1.0 / rates(link, 60e9).seconds(Way::Stream, &m, 1);
+            assert!(near(got, want), "{link:e}: {got}, want {want}");
+        }
+        // All of them are copied for the rows of a prompt.
+        let prompt = rates(PCIE_4, 60e9).seconds(Way::Stream, &m, 512);
+        assert!(near(prompt, experts / PCIE_4), "{prompt}");
+        // Beside a processor with half of the link's bandwidth, in all steps; with more, from those on that
+        // copy.
+        assert_eq!(rates(PCIE_5, 28e9).break_even(&m, 512), Some(1));
+        assert!(rates(PCIE_4, 60e9).break_even(&m, 512).is_none_or(|rows| rows > 16));
     }
 
     #[test]

@@ -35,13 +35,19 @@ impl Bound {
             let step = cost(p, first..first + n);
             // The rows of a prompt may share what they read of the cache, and the last one sees all of it.
             let bytes = step.weight_bytes + cost(p, first + n - 1..first + n).kv_bytes;
-            let copied = device.host_bytes as f64 / rates.link_bytes as f64;
-            let read = bytes as f64 / rates.memory_bytes as f64;
+            // Kernels wait for what they read over the link; copies run beside them.
+            let chosen = device.chosen_share.filter(|_| n <= device.in_place_rows);
+            let chosen = chosen.map(|share| (share * n as f64).min(1.0));
+            let over_link = chosen.unwrap_or(1.0) * device.host_bytes as f64;
+            let copied = over_link / rates.link_bytes as f64;
+            let in_place = if chosen.is_some() { over_link } else { 0.0 };
+            let read = (bytes as f64 - in_place).max(0.0) / rates.memory_bytes as f64;
+            let waited = if chosen.is_some() { copied } else { 0.0 };
             // Attention, and the head of the last row, multiply halves.
             let others = step.macs.saturating_sub(n as u64 * device.macs.sum());
             let others = 2.0 * others as f64 / rates.half_ops as f64;
             let computed = n as f64 * rates.seconds(&device.macs) + others;
-            n as f64 / copied.max(read).max(computed)
+            n as f64 / (waited + read).max(copied).max(computed)
         };
         Some(Self { decode: of(n_ctx.max(1) - 1, 1), prompt: of(0, p.limits.rows.min(n_ctx).max(1)) })
     }
@@ -66,11 +72,16 @@ impl SpeedWithHost {
         let last = n_ctx.max(1) - 1;
         let step = cost(p, last..last + 1);
         let bytes = (step.weight_bytes + step.kv_bytes) as f64;
-        let m = Matrices {
-            bytes,
-            weights: step.macs as f64,
-            resident: 1.0 - (device.shared_bytes as f64 / bytes).min(1.0),
-            waits: 0,
+        let (shared, weights) = (device.shared_bytes as f64, step.macs as f64);
+        let m = match device.chosen_share {
+            Some(chosen) => {
+                let bytes = (bytes - chosen * shared).max(0.0);
+                Matrices { bytes, weights, resident: 1.0, experts: shared, chosen, waits: 0 }
+            }
+            None => {
+                let resident = 1.0 - (shared / bytes).min(1.0);
+                Matrices { bytes, weights, resident, experts: 0.0, chosen: 0.0, waits: 0 }
+            }
         };
         let rates = Rates {
             link: rates.link_bytes as f64,

@@ -434,6 +434,20 @@ pub static PRESETS: &[Preset] = &[
         types: ["mxfp4", "q8_0"],
         pre: Some("gpt-4o"),
     },
+    Preset {
+        name: "gpt-oss-120b",
+        about: "openai/gpt-oss-120b, in the types of its published GGUF file",
+        family: Family::GptOss { n_experts: 128, n_used: 4, window: 128 },
+        size: [36, 2880, 2880],
+        heads: [64, 8, 64],
+        n_vocab: 201_088,
+        n_ctx: 131_072,
+        rope_base: 150_000.0,
+        norm_eps: 1e-5,
+        tied: false,
+        types: ["mxfp4", "q8_0"],
+        pre: Some("gpt-4o"),
+    },
 ];
 
 impl Preset {

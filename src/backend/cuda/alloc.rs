@@ -1,7 +1,7 @@
 //! Memory of the card by what it is for: a driver gives it, a [`Counter`] only counts it. The plan is what
 //! the code that allocates asks of a counter, so that no size is written down a second time.
 
-use super::driver::{Address, Driver, Mailboxes};
+use super::driver::{Address, Blocks, Driver, Mailboxes};
 use crate::memory::Parts;
 use crate::{BackendError, MemoryKind, MemoryPart};
 
@@ -33,7 +33,8 @@ impl Allocator for dyn Driver + '_ {
 #[derive(Default)]
 pub struct Counter {
     parts: Parts,
-    rounding_bytes: u64,
+    blocks: Blocks,
+    block_bytes: u64,
 }
 
 impl Counter {
@@ -42,9 +43,9 @@ impl Counter {
         self.parts.bytes()
     }
 
-    /// About as many as a driver adds to them.
+    /// As many as a driver has in its blocks besides, if it is asked in the same order.
     pub fn rounding_bytes(&self) -> u64 {
-        self.rounding_bytes
+        self.block_bytes.saturating_sub(self.bytes())
     }
 
     /// All parts that it was asked for, with their bytes.
@@ -56,20 +57,17 @@ impl Counter {
 impl Allocator for Counter {
     fn alloc_for(&mut self, kind: MemoryKind, part: &str, bytes: u64) -> Result<Address, BackendError> {
         self.parts.add(kind, part, bytes);
-        self.rounding_bytes = self.rounding_bytes.saturating_add(rounding_bytes(bytes));
+        if bytes > 0 && self.blocks.find(bytes).is_none() {
+            let block_bytes = self.blocks.block_bytes(bytes);
+            self.blocks.add(0, block_bytes, bytes);
+            self.block_bytes = self.block_bytes.saturating_add(block_bytes);
+        }
         Ok(0)
     }
 
     fn mailboxes(&mut self, _: usize) -> Result<Mailboxes, BackendError> {
         Ok(Mailboxes { at: 0, id: 0 })
     }
-}
-
-/// Bytes that a driver adds to a block; it puts several small ones together.
-fn rounding_bytes(block_bytes: u64) -> u64 {
-    const PAGE_BYTES: u64 = 2 << 20;
-    let rounded = block_bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(block_bytes);
-    if block_bytes >= PAGE_BYTES / 2 { rounded - block_bytes } else { 0 }
 }
 
 #[cfg(test)]
@@ -85,7 +83,7 @@ mod tests {
             assert_eq!(counter.buffer(part, bytes).unwrap(), 0);
         }
         counter.alloc_for(MemoryKind::Weights, "large", 2 * MIB).unwrap();
-        assert_eq!((counter.bytes(), counter.rounding_bytes()), (7 * MIB + 4, 2 * MIB));
+        assert_eq!((counter.bytes(), counter.rounding_bytes()), (7 * MIB + 4, MIB - 4));
         let parts = counter.parts();
         let parts: Vec<_> =
             parts.iter().map(|part| (part.kind.name(), part.name.as_str(), part.bytes)).collect();

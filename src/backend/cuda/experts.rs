@@ -50,7 +50,9 @@ pub struct Mixture {
     rows: Address,
     counts: Address,
     arrived: Address,
-    /// Of each stage of the program: `LinearParams` of its experts and of its router.
+    /// Of each stage of the program: `LinearParams` of its experts and of its router, with the weights where
+    /// they are when the stage runs; and behind them once more, with weights that are streamed where they lie
+    /// in memory of the host.
     tables: Vec<Address>,
 }
 
@@ -65,6 +67,11 @@ fn entries(s: &Experts) -> usize {
     LAYERS.len() * s.experts.len() + 1
 }
 
+/// Bytes of a stage's table.
+fn table_bytes(s: &Experts) -> u64 {
+    (entries(s) * size_of::<LinearParams>()) as u64
+}
+
 impl Mixture {
     /// Allocates what the largest mixture of a program needs, and the tables of all. `shapes` are the rows of
     /// all steps that launches are made for.
@@ -77,7 +84,7 @@ impl Mixture {
         let mut alloc = |bytes: u64| on.buffer("mixtures of experts", bytes);
         let mut tables = vec![0; p.stages.len()];
         for (i, s) in mixtures(p) {
-            tables[i] = alloc((entries(s) * size_of::<LinearParams>()) as u64)?;
+            tables[i] = alloc(2 * table_bytes(s))?;
         }
         let mut largest = |of: &dyn Fn(&Experts) -> [usize; 2], bytes: usize| {
             let each = mixtures(p).map(|(_, s)| of(s).map(|n| n as u64));
@@ -111,18 +118,23 @@ impl Mixture {
         })
     }
 
-    /// Writes the tables.
+    /// Writes the tables; `in_place` are the weights with those that are streamed where they lie.
     pub fn fill(
         &self,
         driver: &mut dyn Driver,
         p: &Program,
         weights: &[DeviceWeight],
+        in_place: Option<&[DeviceWeight]>,
     ) -> Result<(), BackendError> {
         mixtures(p).try_for_each(|(i, s)| {
-            let layers = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
-            let table: Vec<LinearParams> =
-                layers.chain([&s.router]).map(|layer| linear::params(weights, layer)).collect();
-            driver.write(self.tables[i], bytemuck::cast_slice(&table))
+            for (half, weights) in [Some(weights), in_place].into_iter().flatten().enumerate() {
+                let layers = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+                let table: Vec<LinearParams> =
+                    layers.chain([&s.router]).map(|layer| linear::params(weights, layer)).collect();
+                let at = self.tables[i] + half as u64 * table_bytes(s);
+                driver.write(at, bytemuck::cast_slice(&table))?;
+            }
+            Ok(())
         })
     }
 }
@@ -163,6 +175,12 @@ pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
     names.extend([ROUTE, MIX].map(str::to_owned));
     names.extend((!has_pairs(p, s)).then(|| combine::KERNEL.to_owned()));
     Ok(names)
+}
+
+/// Whether no mixture of a program sorts the rows of a step of so many, so that of an expert's weights those
+/// are read that rows have chosen.
+pub fn reads_chosen(p: &Program, limits: Limits, rows: usize) -> bool {
+    mixtures(p).all(|(_, s)| !is_sorted(p, s, limits, rows))
 }
 
 /// Whether the rows of a step are sorted by expert: where they have more slots than there are experts, so
@@ -331,7 +349,7 @@ fn launch(
             part_chunks: blocks.part_chunks as u32,
         },
         routes: routes(cx, s),
-        table: cx.memory.mixture.tables[cx.stage],
+        table: cx.memory.mixture.tables[cx.stage] + if cx.in_place { table_bytes(s) } else { 0 },
         logits: 0,
         out,
         x: 0,

@@ -222,7 +222,11 @@ impl Host {
             MinBatch::Rows(n) => (n, String::new()),
             MinBatch::Never => (usize::MAX, String::new()),
             MinBatch::Auto => {
-                let (one, rates) = self.measure(driver, layout, stream)?;
+                let (share, done) = match layout.chosen_share(p) {
+                    Some(share) => (share, "read those that a row chooses"),
+                    None => (1.0, "copy them"),
+                };
+                let (one, rates) = self.measure(driver, layout, stream, share)?;
                 let card = driver.rates();
                 let ops = card.map(|card| card.ops(&linear::macs(p)));
                 let rates = Rates {
@@ -233,10 +237,10 @@ impl Host {
                 let waits = self.waits(p);
                 let m = layout.matrices(p, waits);
                 let n = rates.break_even(&m, self.most_rows).unwrap_or(self.most_rows + 1);
-                let copied = 1e3 * layout.host_bytes() as f64 / rates.link;
+                let copied = 1e3 * share * layout.host_bytes() as f64 / rates.link;
                 let computed = 1e3 * (one + waits as f64 * rates.wait);
                 let why = format!(
-                    " (measured: {copied:.1} ms to copy them, {computed:.1} ms to compute with them a row)"
+                    " (measured: {copied:.1} ms to {done}, {computed:.1} ms to compute with them a row)"
                 );
                 (n, why)
             }
@@ -245,12 +249,13 @@ impl Host {
     }
 
     /// What the processor takes for a row of all that it computes, and the rates that come of this and of
-    /// copies that are made.
+    /// copies that are made. A row reads a share of the matrices.
     fn measure(
         &self,
         driver: &mut dyn Driver,
         layout: &Layout,
         stream: &mut Stream,
+        share: f64,
     ) -> Result<(f64, Rates), BackendError> {
         const BYTES: u64 = 64 << 20;
         let link = stream.link_rate(driver)?;
@@ -269,14 +274,15 @@ impl Host {
         };
         let sums: Vec<(u64, u64)> = program.stages.iter().map(of_stage).collect();
         let (mut n, mut bytes, mut weights) = (0, 0, 0);
-        while n < sums.len() && bytes < BYTES {
+        while n < sums.len() && share * (bytes as f64) < BYTES as f64 {
             (bytes, weights, n) = (bytes + sums[n].0, weights + sums[n].1, n + 1);
         }
         let many = HostRates::ROWS.min(self.most_rows);
         let mut backend = self.processor.lock();
         let mut seconds = |rows| self.rows.seconds(&mut **backend, self.exec, 0..n, rows);
         let (one, of_many) = (seconds(1)?, seconds(many)?);
-        let host = HostRates::of(bytes as f64, weights as f64, one, (many, of_many));
+        let (read, multiplied) = (share * bytes as f64, share * weights as f64);
+        let host = HostRates::of(read, multiplied, one, (many, of_many));
         let all = layout.host_bytes() as f64 / bytes.max(1) as f64;
         let (card_memory, card_ops) = (f64::INFINITY, f64::INFINITY);
         let (host_memory, host_ops) = (host.memory_bytes, host.ops);

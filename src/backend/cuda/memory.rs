@@ -124,12 +124,14 @@ impl Memory {
         })
     }
 
-    /// Brings there what no step changes.
+    /// Brings there what no step changes; `in_place` are the weights with those that are streamed where they
+    /// lie.
     pub fn fill(
         &mut self,
         driver: &mut dyn Driver,
         p: &Program,
         weights: &[DeviceWeight],
+        in_place: Option<&[DeviceWeight]>,
     ) -> Result<(), BackendError> {
         kv::upload_constants(driver, &p.kvs)?;
         p.kvs.iter().zip(&mut self.kvs).for_each(|(decl, kept)| kept.fill(decl));
@@ -137,6 +139,6 @@ impl Memory {
             let table = tables::rope(rope, p.limits.pages * PAGE);
             driver.write(params.cos_sin, bytemuck::cast_slice(&table))?;
         }
-        self.mixture.fill(driver, p, weights)
+        self.mixture.fill(driver, p, weights, in_place)
     }
 }

@@ -146,6 +146,16 @@ struct UploadedWeight {
     on_processor: Option<WeightId>,
 }
 
+/// The weights of a program.
+struct Placed {
+    /// Where each is when its stage runs.
+    weights: Vec<DeviceWeight>,
+    /// The same with those that are streamed where they lie in memory of the host, if these are experts,
+    /// which kernels may read there.
+    in_place: Option<Vec<DeviceWeight>>,
+    stream: Stream,
+}
+
 impl Cuda {
     /// A backend on a driver of the caller's.
     pub fn on(driver: Box<dyn Driver>) -> Self {
@@ -193,21 +203,19 @@ impl Cuda {
     }
 
     /// Brings the weights of a program to the card, or to where they are streamed from.
-    fn place(
-        &mut self,
-        p: &Program,
-        layout: &Layout,
-        ids: &[WeightId],
-    ) -> Result<(Vec<DeviceWeight>, Stream), BackendError> {
+    fn place(&mut self, p: &Program, layout: &Layout, ids: &[WeightId]) -> Result<Placed, BackendError> {
         assert_eq!(ids.len(), p.weights.len(), "one weight for each declaration");
         let Self { driver, weights, .. } = self;
         let tensor = |w: Weight| weights[ids[w.0 as usize].0 as usize].tensor.as_ref();
         let stream = Stream::new(&mut **driver, layout, tensor)?;
         let keeps = self.open_processor.is_some();
         let mut placed = Vec::with_capacity(ids.len());
+        let mut in_place = layout.chosen_share(p).map(|_| Vec::with_capacity(ids.len()));
         for (i, id) in ids.iter().enumerate() {
             let (w, held) = (Weight(i as u32), &mut weights[id.0 as usize]);
-            placed.push(match held {
+            let of_host = held.tensor.as_ref().filter(|_| held.card.is_none() && !layout.stays(w));
+            let where_it_lies = of_host.map(|tensor| stream.weight_in_place(layout, w, tensor));
+            let weight = match held {
                 UploadedWeight { card: Some(weight), .. } => weight.clone(),
                 UploadedWeight { tensor: Some(tensor), .. } if !layout.stays(w) => {
                     stream.weight(layout, w, tensor)
@@ -219,9 +227,14 @@ impl Cuda {
                     *tensor = tensor.take().filter(|_| keeps);
                     weight
                 }
+            };
+            in_place = in_place.and_then(|mut all: Vec<_>| {
+                all.push(where_it_lies.unwrap_or_else(|| Some(weight.clone()))?);
+                Some(all)
             });
+            placed.push(weight);
         }
-        Ok((placed, stream))
+        Ok(Placed { weights: placed, in_place, stream })
     }
 
     /// The part of a program that the CPU may compute, if there is one.
@@ -305,9 +318,9 @@ impl Backend for Cuda {
         }
         let streaming = self.streaming();
         let layout = exec::layout(&*self.driver, p, streaming.as_ref(), self.profiling)?;
-        let (placed, stream) = self.place(p, &layout, weights)?;
+        let Placed { weights: placed, in_place, stream } = self.place(p, &layout, weights)?;
         let host = self.host(p, &layout, streaming.as_ref(), weights)?;
-        let streamed = Streamed { layout: &layout, stream, host };
+        let streamed = Streamed { layout: &layout, in_place, stream, host };
         let compiled = Compiled::new(&mut *self.driver, p, placed, streamed, self.profiling)?;
         self.note = compiled.note();
         self.execs.push(compiled);
@@ -430,6 +443,8 @@ struct Cx<'a> {
     next: NextWeights,
     /// Whether all stages run together, so that one may do what another is to do.
     whole: bool,
+    /// Whether experts that are streamed are read where they lie in memory of the host.
+    in_place: bool,
 }
 
 impl Cx<'_> {

@@ -5,6 +5,7 @@
 //! which waits for its copy. Behind it the next layer that uses its slot is queued to be copied, beside the
 //! layers in between; behind the last ones of a step the first ones of the next step.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::str::FromStr;
 
@@ -18,7 +19,7 @@ use crate::rates::Matrices;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_host::clock::Instant;
 use sterna_program::part::spread;
-use sterna_program::{self as program, Limits, Program, Weight};
+use sterna_program::{self as program, Limits, Program, Stage, Weight};
 
 /// Addresses that kernels load vectors from.
 const ALIGN: u64 = 256;
@@ -198,12 +199,21 @@ pub fn weight_parts(p: &Program) -> Vec<String> {
     memory::weight_parts(p, |decl| WeightFormat::of(decl.ty).map(|format| format.kernels.name()))
 }
 
+/// The weights of a program's experts, but for their routers.
+fn expert_weights(p: &Program) -> HashSet<Weight> {
+    let experts = p.stages.iter().flat_map(|(_, stage)| match stage {
+        Stage::Experts(s) => s.experts.as_slice(),
+        _ => &[],
+    });
+    experts.flat_map(|expert| [expert.gate.w, expert.up.w, expert.down.w]).collect()
+}
+
 /// The layers of a program that have matrices of their own, with those of them that may be streamed.
-fn layers(p: &Program, may_be: impl Fn(&str) -> bool) -> Vec<Layer> {
+fn layers(p: &Program, may_be: impl Fn(Weight) -> bool) -> Vec<Layer> {
     let of = |layer: program::Layer| {
         let (mut weights, mut bytes) = (Vec::new(), 0_u64);
         let has_own = !layer.matrices.is_empty();
-        for w in layer.matrices.into_iter().filter(|w| may_be(&p.weight_decl(*w).name)) {
+        for w in layer.matrices.into_iter().filter(|w| may_be(*w)) {
             weights.push((w, bytes));
             let all = bytes.saturating_add(device_bytes(p.weight_decl(w)));
             bytes = all.checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
@@ -230,21 +240,26 @@ impl Layout {
         let Streaming { gpu_layers, slots, overrides, min_batch } = streaming;
         let slots = if *min_batch == MinBatch::Never { 0 } else { *slots };
         let whole = layers(p, |_| true);
-        let named = layers(p, |name| overrides.is_on_host(name));
-        let of = |n: usize| Self::with(&whole, &named, n, slots);
+        let named = layers(p, |w| overrides.is_on_host(&p.weight_decl(w).name));
+        let of = |layers: &[Layer], n: usize| Self::with(layers, &named, n, slots);
         let free = free.map(|free| free - free / 32);
         let (Some(free), GpuLayers::Auto) = (free, *gpu_layers) else {
-            return Ok(of(if let GpuLayers::Count(n) = *gpu_layers { n } else { whole.len() }));
+            return Ok(of(&whole, if let GpuLayers::Count(n) = *gpu_layers { n } else { whole.len() }));
         };
         let parts = weight_parts(p);
-        for n in (1..=whole.len()).rev() {
-            let (layout, mut counter) = (of(n), Counter::default());
-            layout.count(&mut counter, p, &parts)?;
-            if counter.bytes().saturating_add(other_bytes) <= free {
-                return Ok(layout);
+        // Of a mixture the experts first, of which a step of few rows reads only those that are chosen.
+        let of_experts = expert_weights(p);
+        let experts = layers(p, |w| of_experts.contains(&w));
+        for layers in [&experts, &whole] {
+            for n in (0..=layers.len()).rev() {
+                let (layout, mut counter) = (of(layers, n), Counter::default());
+                layout.count(&mut counter, p, &parts)?;
+                if layout.n_streamed() + n > 0 && counter.bytes().saturating_add(other_bytes) <= free {
+                    return Ok(layout);
+                }
             }
         }
-        Ok(of(0))
+        Ok(of(&whole, 0))
     }
 
     /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a
@@ -284,17 +299,49 @@ impl Layout {
         streamed
     }
 
+    /// The share of the streamed bytes that a row reads, where these are of experts alone: a kernel may read
+    /// those of chosen ones where they lie.
+    pub fn chosen_share(&self, p: &Program) -> Option<f64> {
+        let experts = expert_weights(p);
+        let mut streamed = self.layers.iter().flat_map(|layer| &layer.weights);
+        let are_experts = self.copies && self.n_streamed() > 0 && streamed.all(|(w, _)| experts.contains(w));
+        let shares = p.stages.iter().filter_map(|(_, stage)| match stage {
+            Stage::Experts(s) => Some(s.n_used as f64 / s.experts.len() as f64),
+            _ => None,
+        });
+        if are_experts { shares.reduce(f64::max) } else { None }
+    }
+
     /// Whether there are steps that the card computes alone.
     pub fn copies(&self) -> bool {
         self.copies
     }
 
-    /// The matrices of all layers, where a step passes `waits` times between card and processor.
+    /// The matrices of all layers, where a step passes `waits` times between card and processor. Of experts a
+    /// row reads those that it chooses.
     pub fn matrices(&self, p: &Program, waits: usize) -> Matrices {
-        let decls = || p.layers().into_iter().flat_map(|layer| layer.matrices).map(|w| p.weight_decl(w));
-        let bytes = decls().map(|decl| device_bytes(decl) as f64).sum::<f64>();
-        let weights = decls().map(|decl| decl.rows as f64 * decl.cols as f64).sum();
-        Matrices { bytes, weights, resident: 1.0 - self.bytes() as f64 / bytes, waits }
+        let (mut bytes, mut weights) = (0.0, 0.0);
+        let linears = p.stages.iter().filter(|(_, stage)| !matches!(stage, Stage::Logits(_)));
+        for (stage, linear) in linears.flat_map(|(_, stage)| stage.linears().1.map(move |of| (stage, of))) {
+            let decl = p.weight_decl(linear.w);
+            let share = match stage {
+                Stage::Experts(s) if linear.w != s.router.w => s.n_used as f64 / s.experts.len() as f64,
+                _ => 1.0,
+            };
+            weights += share * decl.rows as f64 * decl.cols as f64;
+            bytes += share * device_bytes(decl) as f64;
+        }
+        let streamed = self.bytes() as f64;
+        match self.chosen_share(p) {
+            Some(chosen) => {
+                let bytes = bytes - chosen * streamed;
+                Matrices { bytes, weights, resident: 1.0, experts: streamed, chosen, waits }
+            }
+            None => {
+                let resident = 1.0 - (streamed / bytes).min(1.0);
+                Matrices { bytes, weights, resident, experts: 0.0, chosen: 0.0, waits }
+            }
+        }
     }
 
     /// Counts the memory of the card that weights take: those that stay, each of the part that it belongs to,
@@ -345,14 +392,20 @@ impl Layout {
         segments
     }
 
-    /// Note for the user, if anything is streamed: in steps of so many rows and more, and why.
-    pub fn note(&self, min_batch: usize, why: &str) -> Option<String> {
+    /// Note for the user, if anything is streamed: in steps of so many rows and more, and why. In
+    /// steps of up to `in_place` rows experts are read where they lie.
+    pub fn note(&self, min_batch: usize, why: &str, in_place: Option<usize>) -> Option<String> {
         let (n, stay) = (self.layers.len(), self.n_layers - self.layers.len());
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         let slots = || format!("through {} slots of {:.1} MB", self.slots, megabytes(self.slot_bytes()));
-        let how = match min_batch {
+        let how = match (min_batch, in_place) {
             _ if !self.copies => "never are: the processor computes with them".to_owned(),
-            0 | 1 => format!("are copied to it in every step, {}", slots()),
+            (0 | 1, Some(rows)) => format!(
+                "are copied to it in steps of more than {rows} rows, {}; in smaller ones it reads those that \
+                 are chosen where they lie",
+                slots()
+            ),
+            (0 | 1, None) => format!("are copied to it in every step, {}", slots()),
             _ => format!(
                 "are copied to it in steps of {min_batch} rows and more, {}; in smaller ones the processor \
                  computes with them",
@@ -374,6 +427,8 @@ impl Layout {
 pub struct Stream {
     /// None where nothing is streamed.
     ring: Option<Ring>,
+    /// Where kernels find the weights in the host's memory, if they can.
+    host: Option<Address>,
     /// Where each slot lies, and the layer whose copy to it was queued last.
     slots: Vec<(Address, Option<usize>)>,
     /// Of each layer, where its weights lie in the host's memory.
@@ -388,12 +443,13 @@ impl Stream {
         layout: &Layout,
         tensor: impl Fn(Weight) -> Option<&'a HostTensor>,
     ) -> Result<Self, BackendError> {
-        let mut stream = Self { ring: None, slots: Vec::new(), layers: Vec::new() };
+        let mut stream = Self { ring: None, host: None, slots: Vec::new(), layers: Vec::new() };
         if layout.layers.is_empty() || !layout.copies {
             return Ok(stream);
         }
         let ring = driver.ring(layout.host_bytes(), layout.slots)?;
         stream.ring = Some(ring);
+        stream.host = driver.ring_address(ring);
         let mut at = 0;
         for layer in &layout.layers {
             for (w, place) in &layer.weights {
@@ -419,6 +475,13 @@ impl Stream {
         // Without slots no kernel reads it.
         let slot = layer.checked_rem(self.slots.len()).map_or(0, |slot| self.slots[slot].0);
         DeviceWeight::at(slot + place, tensor)
+    }
+
+    /// The same where it lies in the host's memory, if kernels can read it there.
+    pub fn weight_in_place(&self, layout: &Layout, w: Weight, tensor: &HostTensor) -> Option<DeviceWeight> {
+        let (layer, place) = layout.place(w).expect("a weight that is streamed");
+        let at = self.host? + self.layers[layer].start + place;
+        Some(DeviceWeight::at(at, tensor))
     }
 
     /// Where the first slot lies, if there is one.

@@ -93,6 +93,7 @@ fn of_device(device: &DeviceMemory, room: &Room) -> Json {
         "streamed_layers": device.streamed_layers,
         "file_bytes": device.file_bytes,
         "shared_bytes": device.shared_bytes,
+        "chosen_share": device.chosen_share,
         "overhead_bytes": device.overhead_bytes(),
         "margin_bytes": room.margin_bytes,
         "total_bytes": room.need_bytes.saturating_add(room.margin_bytes),

@@ -116,7 +116,14 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     }
     let how = match device.host_bytes {
         0 => "none of the others' weights are ever copied to it".to_owned(),
-        bytes => format!("{} of page-locked memory are copied to it in each step", binary(bytes)),
+        bytes => match device.chosen_share {
+            Some(share) => format!(
+                "of {} of page-locked memory it reads the experts that are chosen, {} a row",
+                binary(bytes),
+                binary((share * bytes as f64) as u64)
+            ),
+            None => format!("{} of page-locked memory are copied to it in each step", binary(bytes)),
+        },
     };
     writeln!(
         out,
@@ -153,17 +160,19 @@ fn write_ways(
     match bound.zip(from) {
         Some((bound, from)) => {
             let [copied, prompt] = [bound.decode, bound.prompt].map(figure);
-            let s = if from == 1 { "" } else { "s" };
+            let (ways, way) = match device.chosen_share {
+                Some(_) => ("reads the chosen experts where they lie", "read in place"),
+                None => ("copies these layers", "copied"),
+            };
             match from {
-                1 => writeln!(
-                    out,
-                    "  decode  copies these layers: {copied} tokens/s; computed here {computed}"
-                )?,
+                1 => writeln!(out, "  decode  {ways}: {copied} tokens/s; computed here {computed}")?,
                 _ => writeln!(
                     out,
-                    "  decode  this processor computes these layers: {computed} tokens/s; copied {copied}"
+                    "  decode  this processor computes these layers: {computed} tokens/s; {way} {copied}"
                 )?,
             }
+            let from = device.chosen_share.map_or(from, |_| from.max(device.in_place_rows + 1));
+            let s = if from == 1 { "" } else { "s" };
             writeln!(out, "  prompt  copies them, as do all steps from {from} row{s} on: {prompt} tokens/s")?;
         }
         None => writeln!(

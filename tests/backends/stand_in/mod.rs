@@ -235,7 +235,7 @@ fn a_lost_card_ends_the_run() {
     if !has_demo() {
         return;
     }
-    for call in ["cuMemAlloc_v2@9", "cuGraphLaunch@4", "cuEventSynchronize@6", "cuStreamEndCapture@1"] {
+    for call in ["cuMemAlloc_v2@3", "cuGraphLaunch@4", "cuEventSynchronize@6", "cuStreamEndCapture@1"] {
         let said = greedy(&format!("fail={call}"), "cuda", &[]).unwrap_err();
         let (name, _) = call.split_once('@').expect("a call");
         let name = name.trim_end_matches("_v2");
@@ -383,15 +383,15 @@ fn what_does_not_fit_a_card_is_chosen_smaller() {
     };
     let (usual, said) = run(4096, &[]);
     assert!(!said.contains("--fit"), "{said}");
-    // Buffers of 2048 positions and the graphs take 172 MiB.
+    // Buffers of 2048 positions and the graphs take 174 MiB.
     let (fitted, said) = run(161, &["--fit-codecs", "f16"]);
     assert!(said.contains("--fit chose a context of") && said.contains("instead of 2048: "), "{said}");
     assert_eq!(fitted, usual);
-    let (_, said) = run(169, &["-c", "1024"]);
+    let (_, said) = run(165, &["-c", "1024"]);
     assert!(said.contains("--fit chose a KV cache of q8_0 instead of f16"), "{said}");
     assert!(said.contains("keys q8_0, values q8_0"), "{said}");
     // What the user chose stays, whatever it takes; so does everything with `off`.
-    let (_, said) = run(169, &["-c", "1024", "--kv-cache-type", "f16"]);
+    let (_, said) = run(165, &["-c", "1024", "--kv-cache-type", "f16"]);
     assert!(said.contains("--fit: no KV cache of 1024 positions fits this device"), "{said}");
     assert!(said.contains("what is to stay free; -c "), "{said}");
     let (_, said) = run(130, &["--fit", "off"]);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sterna::backend::cuda::driver::{Driver, simt::Simt};
 use sterna::backend::cuda::{Cuda, GpuLayers, Overrides, Profiling, Streaming};
 use sterna::backend::{Backend, BackendError, Plan, open_on};
-use sterna::program::Stage;
+use sterna::program::{Program, Row, Sampling, Stage, Step};
 use support::case::Running;
 use support::case::model::{MIXTURE, Model, SMALL};
 
@@ -155,7 +155,6 @@ fn faults_are_errors_that_say_what_failed() {
 }
 
 fn first_error(running: &mut Running<'_>, pages: &sterna::program::PageTable) -> String {
-    use sterna::program::{Row, Sampling, Step};
     let rows = [Row { token: 3, pos: 0, seq: 0, logits: true }];
     let step = Step { rows: &rows, pages, sampling: &[Some(Sampling::GREEDY)], changes: &[] };
     let run = |_| running.backend.run(running.exec, &step).err();
@@ -224,6 +223,58 @@ fn options_choose_the_layers_and_a_user_is_told() {
     }
 }
 
+/// Names of a layer's experts.
+fn experts_of(p: &Program, layer: usize) -> Vec<&str> {
+    let stages = p.layers().remove(layer).stages;
+    let of_stage = p.stages[stages].iter().flat_map(|(_, stage)| match stage {
+        Stage::Experts(s) => s.experts.as_slice(),
+        _ => &[],
+    });
+    let matrices = of_stage.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+    matrices.map(|linear| p.weight_decl(linear.w).name.as_str()).collect()
+}
+
+/// Where experts alone are streamed, steps of few rows read those that are chosen where they lie: nothing is
+/// copied in these, and bits are those of experts on the card.
+#[test]
+fn chosen_experts_are_read_where_they_lie() {
+    for model in [
+        Model { n_layers: 3, weights: "q8_0", experts: Some((16, 2)), ..MIXTURE },
+        Model { n_layers: 2, weights: "i2_s", experts: Some((16, 2)), ..MIXTURE },
+    ] {
+        let (case, pages) = of_model(model);
+        let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
+        let all: Vec<String> = (0..model.n_layers)
+            .map(|layer| format!("^({})$=CPU", experts_of(&case.p, layer).join("|")))
+            .collect();
+        let overrides = Overrides::parse(&all.join(",")).expect("patterns");
+        let streaming = Streaming { overrides, ..Streaming::new(GpuLayers::Count(9), 1) };
+        for by in [By::Step, By::Stage] {
+            let mut backend = on(Simt::new(1, 3), Some(streaming.clone()));
+            assert!(everything(&case, &pages, &mut *backend, by) == want, "{model:?} by {by:?}");
+            let note = backend.note().expect("something is streamed");
+            assert!(
+                note.contains("in steps of more than 8 rows") && note.contains("where they lie"),
+                "{note}"
+            );
+        }
+        let watch = Arc::new(Watch::default());
+        let mut backend = on(Watched::new(Simt::new(1, 1), &watch), Some(streaming.clone()));
+        let running = case.on(&mut *backend);
+        let mut copies_in = |n: u32| {
+            let row = |pos| Row { token: 3, pos, seq: 0, logits: pos + 1 == n };
+            let rows: Vec<Row> = (0..n).map(row).collect();
+            let before = watch.copies.load(Ordering::Relaxed);
+            let step = Step { rows: &rows, pages: &pages, sampling: &[Some(Sampling::GREEDY)], changes: &[] };
+            running.backend.run(running.exec, &step).expect("a run");
+            watch.copies.load(Ordering::Relaxed) - before
+        };
+        assert_eq!([1, 8, 1].map(&mut copies_in), [0; 3]);
+        assert_eq!([20, 20].map(&mut copies_in), [model.n_layers as u64; 2]);
+        assert_eq!(copies_in(1), 0);
+    }
+}
+
 /// Matrices that a pattern names stay in memory of the host, those of experts for one; the rest of their
 /// layers is on the card, and the bits are the same.
 #[test]
@@ -232,15 +283,7 @@ fn matrices_that_are_named_are_streamed_alone() {
     let want = everything(&case, &pages, &mut *on(Simt::new(1, 0), None), By::Step);
     let whole = on(Simt::new(1, 0), None).plan(&case.p).expect("a plan");
     // Of all layers but the second, which a pattern before the others keeps on the card.
-    let experts = |layer: usize| -> Vec<&str> {
-        let stages = case.p.layers().remove(layer).stages;
-        let of_stage = case.p.stages[stages].iter().flat_map(|(_, stage)| match stage {
-            Stage::Experts(s) => s.experts.as_slice(),
-            _ => &[],
-        });
-        let matrices = of_stage.flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
-        matrices.map(|linear| case.p.weight_decl(linear.w).name.as_str()).collect()
-    };
+    let experts = |layer: usize| experts_of(&case.p, layer);
     let pattern = |layer: usize| format!("^({})$", experts(layer).join("|"));
     assert_eq!(experts(1).len(), 18);
     let all: Vec<String> = (0..4).map(|layer| pattern(layer) + "=CPU").collect();

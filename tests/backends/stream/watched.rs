@@ -143,6 +143,10 @@ impl Driver for Watched {
         self.on.ring(bytes, slots)
     }
 
+    fn ring_address(&self, ring: Ring) -> Option<Address> {
+        self.on.ring_address(ring)
+    }
+
     fn fill(&mut self, ring: Ring, at: u64, bytes: &[u8]) -> Done {
         self.on.fill(ring, at, bytes)
     }

@@ -4,6 +4,7 @@
 //! A driver must never know a stage or a program. `real` is a card; `simt` runs the same kernels on the
 //! processor; `cards.rs` is a table of cards. Start at [`Driver`].
 
+mod blocks;
 pub mod cards;
 mod on_paper;
 pub mod real;
@@ -16,6 +17,7 @@ use std::ops::Range;
 use super::BackendError;
 use crate::{CardRates, Overhead};
 
+pub use blocks::Blocks;
 pub use on_paper::OnPaper;
 
 /// An address on the device.
@@ -215,6 +217,11 @@ pub trait Driver: Any + Send {
     fn ring(&mut self, bytes: u64, _slots: usize) -> Result<Ring, BackendError> {
         let detail = format!("no copies of {bytes} bytes beside kernels on this device");
         Err(BackendError::Device { backend: self.name(), call: "ring", detail })
+    }
+
+    /// Where kernels find a ring's memory of the host, if they can read it there.
+    fn ring_address(&self, _ring: Ring) -> Option<Address> {
+        None
     }
 
     /// Writes into a ring's memory of the host. No copy of these bytes is queued.

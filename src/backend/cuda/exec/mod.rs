@@ -14,7 +14,7 @@ use super::picks::Picks;
 use super::profile::{Profile, Profiling};
 use super::stream::{Layout, MinBatch, Segment, Stream, Streaming, weight_parts};
 use super::weight::{DeviceWeight, Products, device_bytes};
-use super::{Cx, Shape, attend, attn_in, heads, kernels, launches, linear};
+use super::{Cx, Shape, attend, attn_in, experts, heads, kernels, launches, linear};
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::Sampler;
@@ -36,8 +36,6 @@ pub struct Compiled {
     sampler: Sampler,
     /// If stages are timed.
     profile: Option<Profile>,
-    /// All stages, in order.
-    segments: Vec<Segment>,
     stream: Stream,
     /// The part that the CPU computes in steps of few rows, if there is one.
     host: Option<Host>,
@@ -50,6 +48,8 @@ pub struct Compiled {
 /// The launches for steps up to a shape.
 struct Variant {
     shape: Shape,
+    /// All stages, in order.
+    segments: Vec<Segment>,
     /// Of each stage by itself.
     launches: Vec<Vec<Launch>>,
     /// Those of each segment's stages together; none where no step is the card's alone.
@@ -63,6 +63,9 @@ struct Variant {
 /// What holds the streamed weights of a program, and who else may compute with them.
 pub struct Streamed<'a> {
     pub layout: &'a Layout,
+    /// All weights, with those that are streamed where they lie in memory of the host, if kernels may read
+    /// them there.
+    pub in_place: Option<Vec<DeviceWeight>>,
     pub stream: Stream,
     pub host: Option<(Host, MinBatch)>,
 }
@@ -83,6 +86,12 @@ fn shapes(p: &Program) -> Vec<Shape> {
         outputs.flat_map(move |outputs| tiled.clone().map(move |tiled| Shape { rows, outputs, tiled }))
     };
     rows.into_iter().flat_map(with_outputs).collect()
+}
+
+/// Rows of the largest steps in which experts may be read where they lie.
+fn most_in_place(p: &Program, limits: Limits) -> usize {
+    let rows = shapes(p).into_iter().map(|shape| shape.rows);
+    rows.filter(|rows| experts::reads_chosen(p, limits, *rows)).max().unwrap_or(0)
 }
 
 /// Allocates what a compiled program takes besides weights, or counts it.
@@ -145,9 +154,9 @@ pub fn plan(
     alloc(&mut counter, p, driver.limits(), profiling)?;
     Stages::keys(&mut counter, p, &layout, host_rows)?;
     let rounding = Overhead {
-        name: "blocks rounded up to 2 MiB".to_owned(),
+        name: "rest of blocks".to_owned(),
         bytes: counter.rounding_bytes(),
-        source: "pages of cuMemAlloc, not measured",
+        source: "pages of 2 MiB by cuMemAlloc, not measured",
     };
     let overhead = driver.overhead().into_iter().chain([recordings(p), rounding]);
     let free_bytes = driver.free_bytes();
@@ -158,6 +167,8 @@ pub fn plan(
         host_bytes: layout.host_bytes(),
         file_bytes: 0,
         shared_bytes,
+        chosen_share: layout.chosen_share(p),
+        in_place_rows: most_in_place(p, driver.limits()),
         streamed_layers: layout.n_streamed(),
         rates: driver.rates(),
         macs: linear::macs(p),
@@ -226,14 +237,14 @@ impl Compiled {
         driver: &mut dyn Driver,
         p: &Program,
         weights: Vec<DeviceWeight>,
-        Streamed { layout, mut stream, host }: Streamed<'_>,
+        Streamed { layout, in_place, mut stream, host }: Streamed<'_>,
         profiling: Option<Profiling>,
     ) -> Result<Self, BackendError> {
         plan(driver, p, None, profiling)?.plan().check_free(driver.name())?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let limits = driver.limits();
         let (mut memory, profile) = alloc(driver, p, limits, profiling)?;
-        memory.fill(driver, p, &weights)?;
+        memory.fill(driver, p, &weights, in_place.as_deref())?;
         let image = memory.step.image();
         let mut host = host.map(|(mut host, min_batch)| {
             host.choose(driver, p, layout, &mut stream, min_batch)?;
@@ -241,17 +252,23 @@ impl Compiled {
         });
         let mut host = host.take().transpose()?;
         let (min_batch, why) = host.as_ref().map_or((1, ""), Host::chosen);
-        let note = layout.note(min_batch, why);
+        let all = shapes(p);
+        let most_in_place = in_place.as_ref().map(|_| most_in_place(p, limits));
+        let note = layout.note(min_batch, why, most_in_place);
         if layout.copies() {
             host = host.filter(|host| host.most_taken() > 0);
         }
         let pieces = host.as_ref().map_or_else(Vec::new, |host| host.pieces(p));
-        let (mut variants, segments) = (Vec::new(), layout.segments(p.stages.len()));
+        let mut variants = Vec::new();
         // The shape that a step of the most rows finds, and those before it.
         let most = host.as_ref().map_or(0, Host::most_taken);
-        let all = shapes(p);
         let most = all.iter().map(|shape| shape.rows).find(|rows| most > 0 && *rows >= most).unwrap_or(0);
         for shape in all {
+            let in_place = most_in_place.is_some_and(|most| shape.rows <= most);
+            let segments = match in_place {
+                true => vec![Segment { stages: 0..p.stages.len(), layer: None }],
+                false => layout.segments(p.stages.len()),
+            };
             let card = &*driver;
             let cx = |i: usize, next: NextWeights, whole: bool| Cx {
                 p,
@@ -263,6 +280,7 @@ impl Compiled {
                 stage: i,
                 next,
                 whole,
+                in_place,
             };
             let of_stages = |whole: bool, is_there: &dyn Fn(usize) -> bool| -> Vec<_> {
                 let of_stage = |(i, (_, stage)): (usize, &(String, Stage))| {
@@ -311,23 +329,10 @@ impl Compiled {
                 }
                 tails = single;
             }
-            variants.push(Variant { shape, launches, recordings, tails, pieces: of_pieces });
+            variants.push(Variant { shape, segments, launches, recordings, tails, pieces: of_pieces });
         }
         let (program, tiling, sampler) = (p.clone(), attend::tiling(p), Sampler::new(p));
-        Ok(Self {
-            program,
-            memory,
-            image,
-            variants,
-            tiling,
-            sampler,
-            profile,
-            segments,
-            stream,
-            host,
-            note,
-            pieces,
-        })
+        Ok(Self { program, memory, image, variants, tiling, sampler, profile, stream, host, note, pieces })
     }
 
     /// Note for the user about weights that are not on the card, if there are any.
@@ -357,10 +362,10 @@ impl Compiled {
             return self.keep_picks(driver, all, step);
         }
         self.before_card(driver, all.clone(), n)?;
-        let Variant { launches, recordings, .. } = &self.variants[variant];
+        let Variant { segments, launches, recordings, .. } = &self.variants[variant];
         let by_events = self.profile.as_ref().is_some_and(Profile::is_by_events);
         let mut nanoseconds = Vec::new();
-        for (Segment { stages, layer }, recording) in self.segments.iter().zip(recordings) {
+        for (Segment { stages, layer }, recording) in segments.iter().zip(recordings) {
             self.stream.begin(driver, *layer)?;
             let queued = match by_events {
                 true => driver.time(&launches[stages.clone()]).map(|taken| nanoseconds.extend(taken)),
@@ -400,8 +405,8 @@ impl Compiled {
             return self.keep_picks(driver, range, step);
         }
         self.before_card(driver, range.clone(), n)?;
-        let launches = &self.variants[variant].launches;
-        for Segment { stages, layer } in &self.segments {
+        let Variant { segments, launches, .. } = &self.variants[variant];
+        for Segment { stages, layer } in segments {
             let (start, end) = (range.start.max(stages.start), range.end.min(stages.end));
             if start < end {
                 self.stream.begin(driver, *layer)?;

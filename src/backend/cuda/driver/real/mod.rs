@@ -24,7 +24,7 @@ use self::ring::Copies;
 use self::staging::Staging;
 use super::super::kernel_names;
 use super::cards::Spec;
-use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
+use super::{Address, Blocks, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
 use crate::{BackendError, CardRates};
 
 pub use self::about::{cards, cards_with_memory};
@@ -39,6 +39,8 @@ pub struct Card {
     reached: sys::CUevent,
     kernels: Kernels,
     allocations: Vec<sys::CUdeviceptr>,
+    /// What of them has no owner yet.
+    blocks: Blocks,
     /// Made at opening.
     staging: Option<Staging>,
     mailboxes: Vec<Mailbox>,
@@ -81,6 +83,7 @@ impl Card {
             reached: null_mut(),
             kernels: Kernels::default(),
             allocations: Vec::new(),
+            blocks: Blocks::default(),
             staging: None,
             mailboxes: Vec::new(),
             recordings: Vec::new(),
@@ -195,22 +198,30 @@ impl Driver for Card {
     }
 
     fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError> {
+        if let Some(at) = self.blocks.find(bytes) {
+            return Ok(at);
+        }
         self.bind()?;
         // SAFETY: kept until the card is dropped, and zeroed below.
-        let at = unsafe { result::malloc_sync(bytes.max(1) as usize) };
-        let at = match at {
-            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
-                let free = self.free_bytes().unwrap_or(0);
-                return Err(BackendError::OutOfMemory { backend: NAME, need: bytes, free });
-            }
-            at => at.called("cuMemAlloc")?,
-        };
-        self.allocations.push(at);
-        if bytes > 0 {
-            // SAFETY: as many bytes as were allocated.
-            unsafe { result::memset_d8_async(at, 0, bytes as usize, self.stream) }
-                .called("cuMemsetD8Async")?;
+        let made = |bytes: u64| unsafe { result::malloc_sync(bytes as usize) };
+        let no_room = Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        let mut block_bytes = self.blocks.block_bytes(bytes);
+        let mut at = made(block_bytes);
+        if at == no_room {
+            // There may be some for the piece alone.
+            block_bytes = bytes.max(1);
+            at = made(block_bytes);
         }
+        if at == no_room {
+            let free = self.free_bytes().unwrap_or(0);
+            return Err(BackendError::OutOfMemory { backend: NAME, need: bytes, free });
+        }
+        let at = at.called("cuMemAlloc")?;
+        self.allocations.push(at);
+        self.blocks.add(at, block_bytes, bytes);
+        // SAFETY: as many bytes as were allocated.
+        unsafe { result::memset_d8_async(at, 0, block_bytes as usize, self.stream) }
+            .called("cuMemsetD8Async")?;
         Ok(at)
     }
 
@@ -349,6 +360,10 @@ impl Driver for Card {
         self.bind()?;
         self.rings.push(Copies::new(bytes, slots)?);
         Ok(Ring(self.rings.len() as u32 - 1))
+    }
+
+    fn ring_address(&self, ring: Ring) -> Option<Address> {
+        Some(self.rings[ring.0 as usize].address())
     }
 
     fn fill(&mut self, ring: Ring, at: u64, bytes: &[u8]) -> Result<(), BackendError> {

@@ -17,6 +17,8 @@ const WAIT: sys::CUevent_wait_flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEF
 /// Slots that are filled from memory of the host.
 pub struct Copies {
     host: *mut c_void,
+    /// Where kernels find it.
+    address: Address,
     bytes: u64,
     stream: sys::CUstream,
     /// One a slot: when its last copy was done.
@@ -28,8 +30,14 @@ pub struct Copies {
 impl Copies {
     /// What was made before an error is freed.
     pub fn new(bytes: u64, slots: usize) -> Result<Self, BackendError> {
-        let mut copies =
-            Self { host: null_mut(), bytes, stream: null_mut(), full: Vec::new(), free: Vec::new() };
+        let mut copies = Self {
+            host: null_mut(),
+            address: 0,
+            bytes,
+            stream: null_mut(),
+            full: Vec::new(),
+            free: Vec::new(),
+        };
         match copies.make(slots) {
             Ok(()) => Ok(copies),
             Err(err) => {
@@ -40,12 +48,17 @@ impl Copies {
     }
 
     fn make(&mut self, slots: usize) -> Result<(), BackendError> {
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: freed in `free`.
-        let host = unsafe { result::malloc_host(self.bytes.max(1) as usize, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        let host = unsafe { result::malloc_host(self.bytes.max(1) as usize, flags) };
         self.host = host.map_err(|DriverError(code)| {
             let want = format!("{} bytes of page-locked memory for streamed layers: {code:?}", self.bytes);
             fail("cuMemHostAlloc", format!("{want}; more DeviceOptions::gpu_layers take less"))
         })?;
+        // SAFETY: the memory was allocated above, to be mapped.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut self.address, self.host, 0) }
+            .result()
+            .called("cuMemHostGetDevicePointer")?;
         self.stream =
             result::stream::create(result::stream::StreamKind::NonBlocking).called("cuStreamCreate")?;
         for events in [&mut self.full, &mut self.free] {
@@ -55,6 +68,11 @@ impl Copies {
             }
         }
         Ok(())
+    }
+
+    /// Where kernels find the memory of the host.
+    pub fn address(&self) -> Address {
+        self.address
     }
 
     /// Writes into the memory of the host.

@@ -64,9 +64,9 @@ impl Simt {
     /// Makes the copy to a slot that is queued, if one is.
     fn deliver(&mut self, ring: Ring, slot: usize) -> Result<(), BackendError> {
         let copies = &mut self.rings[ring.0 as usize];
-        let Some((to, bytes)) = copies.take(slot) else { return Ok(()) };
+        let Some((to, from, bytes)) = copies.take(slot) else { return Ok(()) };
         // SAFETY: the backend names what it allocated, and no launch is under way.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
     }
 }
@@ -191,14 +191,21 @@ impl Driver for Simt {
     }
 
     fn ring(&mut self, bytes: u64, slots: usize) -> Result<Ring, BackendError> {
-        let made = Copies::new(bytes, slots, self.seed);
-        self.rings.push(made.ok_or_else(|| Self::fail("ring", format!("no {bytes} bytes of memory")))?);
+        let host = self
+            .host
+            .alloc(bytes)
+            .ok_or_else(|| Self::fail("ring", format!("no {bytes} bytes of memory")))?;
+        self.rings.push(Copies::new(host, bytes, slots, self.seed));
         Ok(Ring(self.rings.len() as u32 - 1))
     }
 
+    fn ring_address(&self, ring: Ring) -> Option<Address> {
+        Some(self.rings[ring.0 as usize].address())
+    }
+
     fn fill(&mut self, ring: Ring, at: u64, bytes: &[u8]) -> Result<(), BackendError> {
-        self.rings[ring.0 as usize].fill(at, bytes);
-        Ok(())
+        let to = self.rings[ring.0 as usize].place(at, bytes.len());
+        self.write(to, bytes)
     }
 
     fn copy_ahead(

@@ -10,7 +10,9 @@ pub const POISON: u8 = 0xff;
 
 /// Slots that are filled from memory of the host.
 pub struct Copies {
-    host: Vec<u8>,
+    /// Where the memory of the host lies, which kernels may read.
+    host: Address,
+    bytes: usize,
     slots: Vec<Slot>,
     /// Picks which copies are early: 0 for none.
     seed: u64,
@@ -25,22 +27,26 @@ struct Slot {
 }
 
 impl Copies {
-    /// Of so many bytes, if there is so much memory.
-    pub fn new(bytes: u64, slots: usize, seed: u64) -> Option<Self> {
-        let (mut host, bytes) = (Vec::new(), usize::try_from(bytes).ok()?);
-        host.try_reserve_exact(bytes).ok()?;
-        host.resize(bytes, 0);
-        Some(Self { host, slots: vec![Slot::default(); slots], seed, n_copies: 0 })
+    /// From so many bytes that lie there.
+    pub fn new(host: Address, bytes: u64, slots: usize, seed: u64) -> Self {
+        Self { host, bytes: bytes as usize, slots: vec![Slot::default(); slots], seed, n_copies: 0 }
     }
 
-    pub fn fill(&mut self, at: u64, bytes: &[u8]) {
-        self.host[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    /// Where kernels find its bytes.
+    pub fn address(&self) -> Address {
+        self.host
+    }
+
+    /// Where some bytes from `at` on lie.
+    pub fn place(&self, at: u64, bytes: usize) -> Address {
+        assert!(at as usize + bytes <= self.bytes, "{bytes} bytes at {at} of {}", self.bytes);
+        self.host + at
     }
 
     /// Takes note of a copy, and says whether it is made only when it is waited for.
     pub fn queue(&mut self, slot: usize, to: Address, from: Range<u64>) -> Result<bool, String> {
         let from = from.start as usize..from.end as usize;
-        assert!(from.start <= from.end && from.end <= self.host.len(), "{from:?} of {}", self.host.len());
+        assert!(from.start <= from.end && from.end <= self.bytes, "{from:?} of {}", self.bytes);
         let of = &mut self.slots[slot];
         if of.in_use {
             return Err(format!("slot {slot} is in use"));
@@ -51,10 +57,10 @@ impl Copies {
         Ok(self.seed == 0 || mixed >> 63 == 0)
     }
 
-    /// The copy that is queued for a slot: where to, and the bytes.
-    pub fn take(&mut self, slot: usize) -> Option<(Address, &[u8])> {
+    /// The copy that is queued for a slot: where to, where from, and its bytes.
+    pub fn take(&mut self, slot: usize) -> Option<(Address, Address, usize)> {
         let (to, from) = self.slots[slot].queued.take()?;
-        Some((to, &self.host[from]))
+        Some((to, self.host + from.start as u64, from.len()))
     }
 
     pub fn acquire(&mut self, slot: usize) {
