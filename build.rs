@@ -15,7 +15,7 @@ mod params;
 /// leaves nvcc out.
 /// What nvcc makes for sm_89 is the machine code of sm_86, to the byte in every kernel, and cards of 89 run
 /// that of 86.
-const ARCHS: &str = "80,86,90,120";
+const ARCHS: &str = "75,80,86,90,120";
 
 /// Machine code and PTX of a debug build, which every card runs or compiles: all of a release take nvcc four
 /// times as long.
@@ -24,8 +24,8 @@ const DEBUG_ARCH: &str = "80";
 /// Cards that no machine code of a release serves compile it from this one's PTX.
 const PTX: &str = "90";
 
-/// Kernels use what came with this one: asynchronous copies, and tensor cores for 32 integers at a time.
-const LEAST_ARCH: u32 = 80;
+/// Turing's: kernels use tensor cores for integers, which came with it.
+const LEAST_ARCH: u32 = 75;
 
 /// Products and sums are rounded one by one unless a kernel says `fmaf`, as on the host.
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O3", "-fmad=false", "-Xfatbin=-compress-all", "-fatbin"];

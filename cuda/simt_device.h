@@ -78,6 +78,69 @@ DEVICE float rsqrt_near(float x) {
     return y;
 }
 
+// Turing (compute capability 7.5) has smaller products on tensor cores, no asynchronous copies and no
+// reductions of a warp's integers: what the others do in one instruction is put together here.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+// c += a b over int8: a is 8 x 16, b 16 x 8.
+DEVICE void mma_s8_8x8x16(int32_t& c0, int32_t& c1, uint32_t a, uint32_t b) {
+    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+r"(c0), "+r"(c1)
+        : "r"(a), "r"(b));
+}
+
+DEVICE void mma_s8_16x8x32(int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        mma_s8_8x8x16(c[0], c[1], a[2 * half], b[half]);
+        mma_s8_8x8x16(c[2], c[3], a[2 * half + 1], b[half]);
+    }
+}
+
+DEVICE void mma_s8_16x8x32(
+    int32_t (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int32_t from
+) {
+    c[0] = c[1] = c[2] = c[3] = from;
+    mma_s8_16x8x32(c, a, b);
+}
+
+DEVICE void mma_s8_16x8x16(int32_t (&c)[4], const uint32_t (&a)[2], uint32_t b, int32_t from) {
+    c[0] = c[1] = c[2] = c[3] = from;
+    mma_s8_8x8x16(c[0], c[1], a[0], b);
+    mma_s8_8x8x16(c[2], c[3], a[1], b);
+}
+
+DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[2 * half]), "r"(a[2 * half + 1]), "r"(b[half]));
+    }
+}
+
+// These are copies that come at once.
+DEVICE void cp_async16(void* to_shared, const void* from_global) {
+    *static_cast<uint4*>(to_shared) = *static_cast<const uint4*>(from_global);
+}
+DEVICE void cp_async_commit() {}
+template <int Left>
+DEVICE void cp_async_wait() {}
+
+DEVICE int32_t __reduce_add_sync(uint32_t mask, int32_t x) {
+#pragma unroll
+    for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(mask, x, by);
+    return x;
+}
+DEVICE uint32_t __reduce_max_sync(uint32_t mask, uint32_t x) {
+#pragma unroll
+    for (int by = 16; by > 0; by /= 2) {
+        uint32_t other = __shfl_xor_sync(mask, x, by);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+#else
 DEVICE void cp_async16(void* to_shared, const void* from_global) {
     uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(to_shared));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from_global) : "memory");
@@ -126,6 +189,7 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+#endif
 
 // Four 8 x 8 matrices of halves from shared memory: lanes 8 i to 8 i + 7 name the 16-byte rows of matrix i.
 // Lane 4 r + c gets elements 2 c and 2 c + 1 of row r of each, or of column r where they are transposed.

@@ -63,6 +63,18 @@ KERNEL(broken_copy_race, BrokenParams, 64) {
     if (threadIdx.x == 33) p.out[4] = shared[1];
 }
 
+// An asynchronous copy may arrive while another thread still reads what was there.
+KERNEL(broken_copy_overwrite, BrokenParams, 64) {
+    uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
+    shared[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    if (threadIdx.x == 0) cp_async16(shared, p.out + 4);
+    cp_async_commit();
+    if (threadIdx.x == 33) p.out[0] = shared[1];
+    __syncthreads();
+    cp_async_wait<0>();
+}
+
 // Blocks add to one word, without atomics.
 KERNEL(broken_blocks_race, BrokenParams, 32) {
     if (threadIdx.x == 0) p.out[0] += 1;

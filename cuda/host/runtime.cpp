@@ -459,10 +459,17 @@ uint64_t clock_ns() {
     return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
-// A copy takes place when it is waited for and no sooner, so that reading too early shows.
+// A copy takes place when it is waited for, so that reading too early shows; or, in other orders, some at
+// once, so that writing over what others still read does. To races it is a store at both times.
 void cp_async(void* to, const void* from) {
     Copies& async = *current->async;
     if (async.n_copies == 64) fail("more than 64 copies on their way");
+    if (kFindsRaces) race_access(to, 16, true, __builtin_return_address(0));
+    Workspace& ws = *workspace;
+    if (ws.shuffled) {
+        ws.random = mix(ws.random);
+        if (ws.random % 2 == 1) memcpy(to, from, 16);
+    }
     async.copies[async.n_copies++] = {to, from};
     async.n_open++;
 }
@@ -508,6 +515,16 @@ uint16_t half_of_float(float x) {
     return static_cast<uint16_t>(sign | bits >> 13);
 }
 
+// Bits of a sum on tensor cores, from the largest addend's first on: 25 unless STERNA_SIMT_SUM_BITS says how
+// many another card has.
+static int sum_bits() {
+    static const int bits = [] {
+        const char* set = getenv("STERNA_SIMT_SUM_BITS");
+        return set ? atoi(set) : 25;
+    }();
+    return bits;
+}
+
 float truncated_sum(float c, const float* a, const float* b) {
     double addends[17], largest = std::fabs(double(c)), plain = c;
     addends[16] = c;
@@ -518,11 +535,11 @@ float truncated_sum(float c, const float* a, const float* b) {
     }
     // NaN, an infinity, or nothing at all.
     if (!(std::fabs(plain) < HUGE_VAL) || largest == 0.0) return static_cast<float>(plain);
-    // The largest has its first bit at 2^25 then, and integers take what fits. Products of floats and halves
-    // are no subnormal doubles, and so far from the largest that the scale is none either.
+    // The largest has its first bit at 2^sum_bits then, and integers take what fits. Products of floats and
+    // halves are no subnormal doubles, and so far from the largest that the scale is none either.
     uint64_t exponent;
     memcpy(&exponent, &largest, 8);
-    exponent = (2 * 1023 + 25 - (exponent >> 52)) << 52;
+    exponent = (2 * 1023 + sum_bits() - (exponent >> 52)) << 52;
     double scale;
     memcpy(&scale, &exponent, 8);
     int64_t sum = 0;

@@ -167,8 +167,17 @@ DEVICE float2 floats_of_half2(uint32_t bits) {
     return {simt::float_of_half(uint16_t(bits)), simt::float_of_half(uint16_t(bits >> 16))};
 }
 DEVICE uint32_t half2_bits(float low, float high) { return half_bits(low) | uint32_t(half_bits(high)) << 16; }
-DEVICE float exp2_fast(float x) { return exp2f(x); }
-DEVICE float rsqrt_near(float x) { return 1.0f / sqrtf(x); }
+// Cards are right to two units in the last place, and say no more: off by some of them, always by as many for
+// the same input. Numbers below the normal ones are 0.
+DEVICE float disturbed(float y, float x) {
+    uint32_t bits = __float_as_uint(y), magnitude = bits & 0x7fffffffu;
+    if (magnitude < 0x00800000u) return 0.0f;
+    if (magnitude >= 0x7f7ffff0u) return y;
+    uint32_t mixed = __float_as_uint(x) * 0x9e3779b1u;
+    return __uint_as_float(bits + (mixed >> 16) % 5 - 2);
+}
+DEVICE float exp2_fast(float x) { return fabsf(x) < 0x1p-126f ? 1.0f : disturbed(exp2f(x), x); }
+DEVICE float rsqrt_near(float x) { return disturbed(1.0f / sqrtf(x), x); }
 
 DEVICE void cp_async16(void* to_shared, const void* from_global) {
     simt::check_access(from_global, 16);

@@ -144,8 +144,9 @@ impl ByTiles {
     }
 }
 
-/// The kernel for tiles of rows, and its shared memory, where there is one for a cache.
-fn by_tiles(kv: &KvDecl) -> Option<(ByTiles, u32)> {
+/// The kernel for tiles of rows, and its shared memory, where there is one for a cache and a block has as
+/// much.
+fn by_tiles(kv: &KvDecl, limits: Limits) -> Option<(ByTiles, u32)> {
     let shared_bytes = match kv::form(kv)? {
         VectorForm::Elements(2) => ELEMENTS_SHARED,
         VectorForm::Codes(_) => CODES_SHARED,
@@ -153,7 +154,8 @@ fn by_tiles(kv: &KvDecl) -> Option<(ByTiles, u32)> {
         VectorForm::Elements(_) | VectorForm::Signs(_) => return None,
     };
     let fits = |elems: usize| if kv::is_appended(kv) { kv.head_dim == elems } else { kv.head_dim <= elems };
-    TILES.into_iter().zip(shared_bytes).find(|(tiles, _)| fits(tiles.elems as usize))
+    let found = TILES.into_iter().zip(shared_bytes).find(|(tiles, _)| fits(tiles.elems as usize));
+    found.filter(|(_, shared_bytes)| *shared_bytes <= limits.shared_bytes)
 }
 
 /// Blocks of such a kernel that a card has room for.
@@ -187,11 +189,11 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
 }
 
 /// The tiles of a program, where every attention of it has a kernel on tensor cores for them.
-pub fn tiling(p: &Program) -> Option<Tiling> {
+pub fn tiling(p: &Program, limits: Limits) -> Option<Tiling> {
     let of_stage = |(_, stage): &(String, Stage)| match stage {
         Stage::Attend(s) => {
             let heads = group(p, s).min(ATTEND_MMA_HEADS as usize);
-            Some(by_tiles(p.kv_decl(s.kv)).map(|(tiles, _)| tiles.vectors as usize / heads))
+            Some(by_tiles(p.kv_decl(s.kv), limits).map(|(tiles, _)| tiles.vectors as usize / heads))
         }
         _ => None,
     };
@@ -210,10 +212,10 @@ pub fn most_tiles(rows: usize) -> usize {
     rows / TILE_LEAST
 }
 
-pub fn kernels(p: &Program, s: &Attend) -> Result<Vec<String>, String> {
+pub fn kernels(p: &Program, s: &Attend, limits: Limits) -> Result<Vec<String>, String> {
     let decl = p.kv_decl(s.kv);
     kv::check(decl)?;
-    let of_tiles = by_tiles(decl).map(|(tiles, _)| tiles.kernel(&kv::kernel("attend", decl)));
+    let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(&kv::kernel("attend", decl)));
     Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())
 }
 
@@ -286,14 +288,14 @@ pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
 
 /// Floats of the parts of tiles' splits.
 pub fn tiles_partial_floats(kv: &KvDecl, limits: Limits) -> usize {
-    by_tiles(kv).map_or(0, |(tiles, shared_bytes)| {
+    by_tiles(kv, limits).map_or(0, |(tiles, shared_bytes)| {
         (tile_blocks(kv, shared_bytes, limits) * tiles.vectors) as usize * (2 + kv.head_dim)
     })
 }
 
 fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
     let decl = cx.p.kv_decl(s.kv);
-    let (by_tiles, shared_bytes) = by_tiles(decl).expect("the shape is tiled");
+    let (by_tiles, shared_bytes) = by_tiles(decl, cx.limits).expect("the shape is tiled");
     let group = group(cx.p, s);
     let heads = group.min(ATTEND_MMA_HEADS as usize);
     let head_tiles = group.div_ceil(heads);

@@ -392,11 +392,11 @@ impl Backend for Cuda {
 }
 
 /// The kernels that a stage needs, or what is missing, for people to read.
-fn kernels(p: &Program, stage: &Stage) -> Result<Vec<String>, String> {
+fn kernels(p: &Program, stage: &Stage, limits: Limits) -> Result<Vec<String>, String> {
     match stage {
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
-        Stage::Attend(s) => attend::kernels(p, s),
+        Stage::Attend(s) => attend::kernels(p, s, limits),
         Stage::ProjAdd(s) => proj_add::kernels(p, s),
         Stage::FfnIn(s) => ffn_in::kernels(p, s),
         Stage::Logits(s) => linear::kernels(p, "logits", &[&s.w]),

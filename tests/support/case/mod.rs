@@ -52,12 +52,13 @@ pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
     Some(Box::new(if has_card { card() } else { Cuda::on(Box::new(Simt::new(2, seed))) }))
 }
 
-/// The same with the geometry of each card of the table but the small one, which [`simt`] has.
+/// The same with the geometry of each card of the table but the small one, which [`simt`] has, and of one
+/// whose blocks have 64 KiB of shared memory.
 #[cfg(feature = "simt")]
 pub fn simt_of_cards() -> Vec<Box<dyn Backend>> {
-    use sterna::backend::cuda::driver::cards::{CARDS, SMALL};
+    use sterna::backend::cuda::driver::cards::{CARDS, SMALL, Spec};
     use sterna::backend::cuda::{Cuda, driver::simt::Simt};
-    let cards = CARDS.iter().filter(|card| **card != SMALL);
+    let cards = CARDS.iter().filter(|card| **card != SMALL).chain(Spec::find("tesla t4"));
     cards.map(|card| Box::new(Cuda::on(Box::new(Simt::of_card(2, 1, card)))) as Box<dyn Backend>).collect()
 }
 

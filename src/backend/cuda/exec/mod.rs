@@ -72,11 +72,11 @@ pub struct Streamed<'a> {
 
 /// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row
 /// of logits and for all of them, and the large ones for rows in tiles too.
-fn shapes(p: &Program) -> Vec<Shape> {
+fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();
     rows.push(limits.rows);
-    let can_tile = attend::tiling(p).is_some();
+    let can_tile = attend::tiling(p, of_card).is_some();
     let with_outputs = |rows: usize| {
         let most = rows.min(limits.outputs);
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
@@ -90,7 +90,7 @@ fn shapes(p: &Program) -> Vec<Shape> {
 
 /// Rows of the largest steps in which experts may be read where they lie.
 fn most_in_place(p: &Program, limits: Limits) -> usize {
-    let rows = shapes(p).into_iter().map(|shape| shape.rows);
+    let rows = shapes(p, limits).into_iter().map(|shape| shape.rows);
     rows.filter(|rows| experts::reads_chosen(p, limits, *rows)).max().unwrap_or(0)
 }
 
@@ -101,7 +101,7 @@ fn alloc<A: Allocator + ?Sized>(
     limits: Limits,
     profiling: Option<Profiling>,
 ) -> Result<(Memory, Option<Profile>), BackendError> {
-    let rows: Vec<usize> = shapes(p).iter().map(|shape| shape.rows).collect();
+    let rows: Vec<usize> = shapes(p, limits).iter().map(|shape| shape.rows).collect();
     let memory = Memory::new(on, p, limits, &rows)?;
     let profile = profiling.map(|how| Profile::new(on, how, p.stages.len())).transpose()?;
     Ok((memory, profile))
@@ -124,7 +124,7 @@ pub fn plan(
     p.check()?;
     let mut missing = Missing::of_rows(p.limits.rows);
     for (_, stage) in &p.stages {
-        match kernels(p, stage) {
+        match kernels(p, stage, driver.limits()) {
             Ok(names) => names
                 .into_iter()
                 .filter(|name| driver.kernel(name).is_none())
@@ -158,7 +158,7 @@ pub fn plan(
         bytes: counter.rounding_bytes(),
         source: "pages of 2 MiB by cuMemAlloc, not measured",
     };
-    let overhead = driver.overhead().into_iter().chain([recordings(p), rounding]);
+    let overhead = driver.overhead().into_iter().chain([recordings(p, driver.limits()), rounding]);
     let free_bytes = driver.free_bytes();
     Ok(DeviceMemory {
         device: driver.device(),
@@ -187,7 +187,8 @@ pub fn layout(
     let Some(streaming) = streaming else { return Ok(Layout::whole()) };
     let mut counter = Counter::default();
     alloc(&mut counter, p, driver.limits(), profiling)?;
-    let overhead = driver.overhead().into_iter().chain([recordings(p)]).map(|part| part.bytes);
+    let overhead =
+        driver.overhead().into_iter().chain([recordings(p, driver.limits())]).map(|part| part.bytes);
     let other_bytes = overhead.fold(counter.bytes(), u64::saturating_add);
     Layout::new(p, streaming, driver.free_bytes(), other_bytes)
 }
@@ -199,8 +200,8 @@ pub fn host_rows(p: &Program, layout: &Layout, streaming: Option<&Streaming>) ->
 }
 
 /// Memory that a driver takes for the recordings of a program.
-fn recordings(p: &Program) -> Overhead {
-    let n = shapes(p).len();
+fn recordings(p: &Program, limits: Limits) -> Overhead {
+    let n = shapes(p, limits).len();
     Overhead {
         name: format!("{n} recorded graphs"),
         bytes: n as u64 * RECORDING_BYTES,
@@ -252,7 +253,7 @@ impl Compiled {
         });
         let mut host = host.take().transpose()?;
         let (min_batch, why) = host.as_ref().map_or((1, ""), Host::chosen);
-        let all = shapes(p);
+        let all = shapes(p, limits);
         let most_in_place = in_place.as_ref().map(|_| most_in_place(p, limits));
         let note = layout.note(min_batch, why, most_in_place);
         if layout.copies() {
@@ -331,7 +332,7 @@ impl Compiled {
             }
             variants.push(Variant { shape, segments, launches, recordings, tails, pieces: of_pieces });
         }
-        let (program, tiling, sampler) = (p.clone(), attend::tiling(p), Sampler::new(p));
+        let (program, tiling, sampler) = (p.clone(), attend::tiling(p, limits), Sampler::new(p));
         Ok(Self { program, memory, image, variants, tiling, sampler, profile, stream, host, note, pieces })
     }
 

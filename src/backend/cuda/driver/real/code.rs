@@ -71,7 +71,15 @@ fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> Result<String, Strin
         (None, Some(least)) if least <= compute => {
             Ok(format!("PTX of compute_{ptx}, compiled when it is first used"))
         }
-        _ => Err(format!("no code (this build has sm_{}, and PTX from {ptx} on)", archs.replace(',', ", "))),
+        _ => {
+            let has = format!("this build has sm_{}, and PTX from {ptx} on", archs.replace(',', ", "));
+            let (major, minor) = compute;
+            let way_out = match compute >= (7, 5) {
+                true => format!("; STERNA_CUDA_ARCHS={archs},{major}{minor} builds some"),
+                false => String::new(),
+            };
+            Err(format!("no code ({has}{way_out})"))
+        }
     }
 }
 
@@ -108,7 +116,11 @@ mod tests {
     #[test]
     fn code_is_for_its_generation_and_ptx_for_later_ones() {
         let cases = [
-            ((7, 5), Err("no code")),
+            ((7, 0), Err("no code (this build has sm_80, 86, 90, 120, and PTX from 90 on)")),
+            (
+                (7, 5),
+                Err("no code (this build has sm_80, 86, 90, 120, and PTX from 90 on; STERNA_CUDA_ARCHS=80,"),
+            ),
             ((8, 0), Ok("machine code of sm_80")),
             ((8, 7), Ok("machine code of sm_86")),
             ((8, 9), Ok("machine code of sm_86")),
@@ -124,6 +136,7 @@ mod tests {
             };
             assert!(matches, "{compute:?}: {got:?}");
         }
+        assert_eq!(code_for("75,80", "80", (7, 5)), Ok("machine code of sm_75".into()));
     }
 
     #[test]
