@@ -38,11 +38,10 @@ impl Bound {
             // Kernels wait for what they read over the link; copies run beside them.
             let chosen = device.chosen_share.filter(|_| n <= device.in_place_rows);
             let chosen = chosen.map(|share| (share * n as f64).min(1.0));
-            let over_link = chosen.unwrap_or(1.0) * device.host_bytes as f64;
-            let copied = over_link / rates.link_bytes as f64;
-            let in_place = if chosen.is_some() { over_link } else { 0.0 };
+            let host_bytes = device.host_bytes as f64;
+            let (in_place, copied) = chosen.map_or((0.0, host_bytes), |share| (share * host_bytes, 0.0));
+            let [waited, copied] = [in_place, copied].map(|bytes| bytes / rates.link_bytes as f64);
             let read = (bytes as f64 - in_place).max(0.0) / rates.memory_bytes as f64;
-            let waited = if chosen.is_some() { copied } else { 0.0 };
             // Attention, and the head of the last row, multiply halves.
             let others = step.macs.saturating_sub(n as u64 * device.macs.sum());
             let others = 2.0 * others as f64 / rates.half_ops as f64;

@@ -65,11 +65,6 @@ impl Sampling {
         self.temperature.is_nan() || self.temperature <= 0.0 || self.top_k == 1
     }
 
-    /// True if the logits of recent tokens are lowered.
-    pub fn penalises(&self) -> bool {
-        self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
-    }
-
     /// The logit that a token is picked by: its own and the bias, and penalties where it occurred.
     pub fn changed(&self, logit: f32, count: u32, bias: f32) -> f32 {
         let logit = logit + bias;

@@ -20,6 +20,7 @@ mod long_rows;
 #[cfg(feature = "simt")]
 mod profile;
 mod run_ahead;
+mod sampling;
 #[cfg(feature = "simt")]
 mod split;
 mod stage_diff;

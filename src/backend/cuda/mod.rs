@@ -210,12 +210,9 @@ impl Cuda {
         let stream = Stream::new(&mut **driver, layout, tensor)?;
         let keeps = self.open_processor.is_some();
         let mut placed = Vec::with_capacity(ids.len());
-        let mut in_place = layout.chosen_share(p).map(|_| Vec::with_capacity(ids.len()));
         for (i, id) in ids.iter().enumerate() {
             let (w, held) = (Weight(i as u32), &mut weights[id.0 as usize]);
-            let of_host = held.tensor.as_ref().filter(|_| held.card.is_none() && !layout.stays(w));
-            let where_it_lies = of_host.map(|tensor| stream.weight_in_place(layout, w, tensor));
-            let weight = match held {
+            placed.push(match held {
                 UploadedWeight { card: Some(weight), .. } => weight.clone(),
                 UploadedWeight { tensor: Some(tensor), .. } if !layout.stays(w) => {
                     stream.weight(layout, w, tensor)
@@ -227,13 +224,9 @@ impl Cuda {
                     *tensor = tensor.take().filter(|_| keeps);
                     weight
                 }
-            };
-            in_place = in_place.and_then(|mut all: Vec<_>| {
-                all.push(where_it_lies.unwrap_or_else(|| Some(weight.clone()))?);
-                Some(all)
             });
-            placed.push(weight);
         }
+        let in_place = layout.chosen_share(p).and_then(|_| stream.in_place(layout, &placed));
         Ok(Placed { weights: placed, in_place, stream })
     }
 

@@ -477,11 +477,21 @@ impl Stream {
         DeviceWeight::at(slot + place, tensor)
     }
 
-    /// The same where it lies in the host's memory, if kernels can read it there.
-    pub fn weight_in_place(&self, layout: &Layout, w: Weight, tensor: &HostTensor) -> Option<DeviceWeight> {
-        let (layer, place) = layout.place(w).expect("a weight that is streamed");
-        let at = self.host? + self.layers[layer].start + place;
-        Some(DeviceWeight::at(at, tensor))
+    /// All weights of a program, with those that are in slots while their layers run where they lie in the
+    /// host's memory, if kernels can read it there.
+    pub fn in_place(&self, layout: &Layout, weights: &[DeviceWeight]) -> Option<Vec<DeviceWeight>> {
+        let (host, mut weights) = (self.host?, weights.to_vec());
+        for (j, layer) in layout.layers.iter().enumerate() {
+            let slot = self.slots[j % self.slots.len()].0;
+            for (w, place) in &layer.weights {
+                let weight = &mut weights[w.0 as usize];
+                // Others are on the card for another program.
+                if weight.data == slot + place {
+                    weight.data = host + self.layers[j].start + place;
+                }
+            }
+        }
+        Some(weights)
     }
 
     /// Where the first slot lies, if there is one.
