@@ -25,6 +25,13 @@ DEVICE uint32_t bytes_less(uint32_t bytes) {
     return (bytes + (128u - Less) * 0x01010101u) ^ 0x80808080u;
 }
 
+// Sums of integers begin at the bits of 1.5 x 2^23, so that their bits are those of 1.5 x 2^23 + sum as a
+// float.
+constexpr int32_t kSumBits = 0x4b400000;
+DEVICE float sum_of_bits(int32_t bits) {
+    return __int_as_float(bits) - __int_as_float(kSumBits);
+}
+
 template <class T, class Kind>
 DEVICE typename T::Codes codes_of(
     const typename T::Part& part, uint32_t block, uint32_t member, const Kind& kind

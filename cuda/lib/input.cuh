@@ -10,7 +10,7 @@
 // int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
 // int8 of a row lies, for types with T::kChunkSums, the sum of each chunk. Of floats there may be a part of
 // the chunks, which begins with a block of weights. Where the layer rounds by block, blocks of ROUND_COLS
-// columns have a scale each, and there are only floats.
+// columns have a scale each, and their int8 lie as lib/by_block.cuh says; types without codes have floats.
 //
 // Steps of more rows are normed and rounded so by a kernel of its own, where products are of integers on
 // tensor cores (stage/round.cuh). With M = 1 the whole block works on the row; with more, each warp takes
@@ -50,8 +50,12 @@ DEVICE const int32_t* chunk_sums(const uint8_t* acts, uint32_t chunks) {
 // sums of activations.
 template <class T>
 constexpr bool kOfKinds = false;
+struct NoKind {};
 template <class T>
 constexpr bool kOffsets = false;
+// Whether products are of integers that are rounded by block (lib/by_block.cuh).
+template <class T>
+constexpr bool kByBlock = false;
 // Whether a row of weights has a scale, which T::scale(w, row) reads and its products want at the end.
 template <class T>
 constexpr bool kRowScales = false;
@@ -64,8 +68,8 @@ struct Exists {
     using Type = void;
 };
 
-// Whether a type has codes for tensor cores (block_codes.cuh). Steps of several rows that are rounded by
-// block go there, so its other kernels for several rows need not round so.
+// Whether a type has codes for products of integers (block_codes.cuh, by_block.cuh). Rows that are rounded by
+// block go there, so its other kernels need not round so.
 template <class T, class = void>
 constexpr bool kCodes = false;
 template <class T>
@@ -90,7 +94,14 @@ struct BlockRounding {
             largest = Max::of(largest, __shfl_xor_sync(kWarp, largest, mask));
         return of(largest);
     }
-    DEVICE int32_t code(float x) const { return by > 0.0f ? static_cast<int32_t>(rintf(x * by)) : 0; }
+    // Four codes, as bytes: 1.5 x 2^23 + q has q in its low byte. Of a block that is broken they are any.
+    DEVICE uint32_t codes(const float (&x)[4]) const {
+        uint32_t bits[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) bits[i] = __float_as_uint(x[i] * by + 12582912.0f);
+        uint32_t first = __byte_perm(bits[0], bits[1], 0x0040), last = __byte_perm(bits[2], bits[3], 0x0040);
+        return __byte_perm(first, last, 0x5410);
+    }
     DEVICE float rounded(float x) const { return by > 0.0f ? rintf(x * by) * scale : scale; }
 };
 
@@ -272,6 +283,35 @@ DEVICE void prefetch_norm(const InputParams& in) {
     cp_async_commit();
 }
 
+// A row, normed and rounded by block by a block of threads that has called prefetch_norm: put(column, codes,
+// sum, rounding) takes four columns below `cols`, which may lie beyond the row, and the sum of the 16 that
+// they are of, from each thread of a warp at a time. What it writes may lie where the norm's weights were.
+template <uint32_t Quads, class Put>
+DEVICE void round_by_block(const InputParams& in, const float* x, uint32_t cols, Put put) {
+    RowPart<true, true, Quads> held;
+    RowNorm norm = row_norm(in, x, held);
+    bool shared_norm = shares_norm<Quads>(in);
+    for (uint32_t part = 0; part < held.parts(cols); part++) {
+        if (part > 0) held.load(x, in.cols, part);
+        if (shared_norm) {
+            cp_async_wait<0>();
+            const uint8_t* weight = shared_memory() + LINEAR_HEADER_BYTES;
+            held.apply(norm, in.norm, reinterpret_cast<const float*>(weight), in.cols, part);
+            __syncthreads();
+        } else {
+            held.apply(norm, in.norm, in.norm.weight, in.cols, part);
+        }
+        held.each(part, cols, [&](uint32_t quad, uint32_t col) {
+            BlockRounding block = BlockRounding::of_threads<ROUND_COLS / 4>(held.largest_of(quad));
+            uint32_t codes = block.codes(held.x[quad]);
+            int32_t sum = __dp4a(0x01010101, static_cast<int32_t>(codes), 0);
+            sum += __shfl_xor_sync(kWarp, sum, 1);
+            sum += __shfl_xor_sync(kWarp, sum, 2);
+            put(col, codes, sum, block);
+        });
+    }
+}
+
 // Chunks begin .. end of one row, by the block or by a warp; all of them where they are integers. There is
 // room for `chunks`.
 template <class T, bool Block, uint32_t Quads>
@@ -315,7 +355,7 @@ DEVICE void load_row(
             held.load(x, in.cols, part);
             held.apply(norm, in.norm, in.norm.weight, in.cols, part);
         }
-        if constexpr (!T::kInts && (Block || !kCodes<T>)) {
+        if constexpr (!T::kInts && !kCodes<T>) {
             if (in.rounding == ROUND_BLOCKS) held.round_by_block();
         }
         held.each(part, cols, [&](uint32_t quad, uint32_t col) {
@@ -387,8 +427,12 @@ DEVICE void load_rows(
     for (uint32_t m = kBlock ? 0 : threadIdx.x / kWarpSize; m < n; m += kBlock ? 1 : warps) {
         uint64_t row = in.of_outputs ? step.outputs[first + m] : first + m;
         const float* x = in.x + row * in.cols;
-        uint8_t* to = acts + m * act_row_bytes<T>(chunks);
-        load_row<T, kBlock, Quads>(in, x, begin, end, chunks, to, row_quants() + m);
+        if constexpr (kByBlock<T>) {
+            T::template load_row<Quads>(in, x, chunks, acts);
+        } else {
+            uint8_t* to = acts + m * act_row_bytes<T>(chunks);
+            load_row<T, kBlock, Quads>(in, x, begin, end, chunks, to, row_quants() + m);
+        }
     }
     __syncthreads();
 }

@@ -1,8 +1,8 @@
 // The kernels of one weight type. STERNA_KERNELS(F16, f16) makes embed__f16, attn_in__f16 for single rows,
 // attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(F16, f16) attn_in__f16__mma for many;
-// STERNA_CODES_KERNELS(Q8_0, q8_0) these, and attn_in__q8_0__few and attn_in__q8_0__codes for rows that are
-// rounded by block. Types of integers have STERNA_ROUND_KERNEL besides, and go without those for several rows
-// where tensor cores have the same sums.
+// STERNA_CODES_KERNELS(Q8_0, q8_0) these, and for rows that are rounded by block attn_in__q8_0__dp4a (one),
+// attn_in__q8_0__few and attn_in__q8_0__codes. Types of integers have STERNA_ROUND_KERNEL besides, and go
+// without those for several rows where tensor cores have the same sums.
 #pragma once
 
 #include "../stage/attn_in.cuh"
@@ -12,6 +12,7 @@
 #include "../stage/logits.cuh"
 #include "../stage/proj_add.cuh"
 #include "../stage/round.cuh"
+#include "by_block.cuh"
 
 #define STERNA_ROW_KERNEL(stage, Params, Type, type) \
     KERNEL(stage##__##type, Params, LINEAR_THREADS) { stage<Type, 1>(p); }
@@ -44,14 +45,16 @@
     KERNEL(logits__##type##__mma, LogitsParams, LINEAR_THREADS) { logits_mma<Type>(p); }
 
 #define STERNA_CODES_KERNEL(stage, Params, Type, type)                                   \
+    STERNA_ROW_KERNEL(stage, Params, ByBlock<Type>, type##__dp4a)                        \
     KERNEL(stage##__##type##__codes, Params, LINEAR_THREADS) { stage##_codes<Type>(p); } \
     KERNEL(stage##__##type##__few, Params, LINEAR_THREADS) { stage##_few<Type>(p); }
 
-#define STERNA_CODES_KERNELS(Type, type)                     \
-    STERNA_MMA_KERNELS(Type, type)                           \
-    STERNA_CODES_KERNEL(attn_in, AttnInParams, Type, type)   \
-    STERNA_CODES_KERNEL(proj_add, ProjAddParams, Type, type) \
-    STERNA_CODES_KERNEL(ffn_in, FfnInParams, Type, type)     \
+#define STERNA_CODES_KERNELS(Type, type)                                                                 \
+    STERNA_MMA_KERNELS(Type, type)                                                                       \
+    KERNEL(experts__##type##__dp4a, ExpertsParams, LINEAR_THREADS) { experts<ByBlock<Type>>(p); }        \
+    STERNA_CODES_KERNEL(attn_in, AttnInParams, Type, type)                                               \
+    STERNA_CODES_KERNEL(proj_add, ProjAddParams, Type, type)                                             \
+    STERNA_CODES_KERNEL(ffn_in, FfnInParams, Type, type)                                                 \
     STERNA_CODES_KERNEL(logits, LogitsParams, Type, type)
 
 #define STERNA_ROUND_KERNEL(Type, type) \

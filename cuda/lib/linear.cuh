@@ -60,7 +60,7 @@ DEVICE float finished(
     if (!at.exists()) return 0.0f;
     const LinearParams w = task.weight(at.weight);
     float y;
-    if constexpr (T::kInts) {
+    if constexpr (T::kInts && !kByBlock<T>) {
         if constexpr (T::kChunkSums) {
             y = sum / quant.scale;
         } else {
@@ -75,7 +75,6 @@ DEVICE float finished(
 }
 
 // The kind of a launch's weights, where there are such.
-struct NoKind {};
 template <class T>
 DEVICE auto kind_of(const LinearParams& w) {
     if constexpr (kOfKinds<T>) {
@@ -85,12 +84,15 @@ DEVICE auto kind_of(const LinearParams& w) {
     }
 }
 
+// `sub` is the first chunk of the lane, whose others come lanes, 8 or more, one after the other.
 template <class T, int M, class Kind>
 DEVICE void multiply(
     typename T::Acc (&sums)[M], const typename T::Chunk& chunk, const uint8_t* acts, uint32_t at,
-    uint32_t chunks, const Kind& kind
+    uint32_t sub, uint32_t chunks, const Kind& kind
 ) {
-    if constexpr (kOfKinds<T>) {
+    if constexpr (kByBlock<T>) {
+        T::dot(sums[0], chunk, acts, at, sub, chunks, kind);
+    } else if constexpr (kOfKinds<T>) {
         T::template dot<M>(sums, chunk, acts, at, chunks, kind);
     } else {
         T::template dot<M>(sums, chunk, acts, at, chunks);
@@ -112,7 +114,23 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
     uint32_t part_chunks = kParts ? in.part_chunks : chunks;
     uint32_t begin = 0, end = part_chunks;
     typename T::Chunk now[kUnroll], next[kUnroll];
-    auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk) {
+    // The lane's row of a unit is found again for each batch, or kept where products leave registers.
+    [[maybe_unused]] typename T::Row kept = {};
+    [[maybe_unused]] bool has_row = false;
+    auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk, bool is_new) {
+        if constexpr (kByBlock<T>) {
+            if (is_new) {
+                WeightRow at = unit < units ? task.row(unit, slot) : WeightRow{};
+                has_row = at.exists();
+                if (has_row) kept = T::row(task.weight(at.weight), at.row);
+            }
+            if (!has_row) return;
+#pragma unroll
+            for (int u = 0; u < kUnroll; u++) {
+                if (chunk + u * lanes < end) to[u] = T::load(kept, chunk + u * lanes);
+            }
+            return;
+        }
         if (unit >= units) return;
         WeightRow at = task.row(unit, slot);
         if (!at.exists()) return;
@@ -122,7 +140,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             if (chunk + u * lanes < end) to[u] = T::load(row, chunk + u * lanes);
         }
     };
-    load(now, first_unit, sub);
+    load(now, first_unit, sub, true);
     const auto kind = kind_of<T>(task.weight(0));
     uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
     if constexpr (M == 1) {
@@ -138,19 +156,20 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
         load_rows<T, M, kQuads>(step, in, begin, end, part_chunks, first, n);
         // That there is a unit is compared again, not remembered in a register meanwhile.
         first_unit = recomputed(first_unit);
-        if (first + begin > 0) load(now, first_unit, begin + sub);
+        if (first + begin > 0) load(now, first_unit, begin + sub, true);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
             typename T::Acc sums[M] = {};
             WeightRow at = task.row(unit, slot);
             float scale = row_scale<T>(task, at);
             for (uint32_t base = begin; base < end; base += kUnroll * lanes) {
                 bool last = base + kUnroll * lanes >= end;
-                load(next, last ? unit + stride : unit, last ? begin + sub : base + kUnroll * lanes + sub);
+                uint32_t chunk = last ? begin + sub : base + kUnroll * lanes + sub;
+                load(next, last ? unit + stride : unit, chunk, last);
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) {
                     uint32_t chunk = base + u * lanes + sub;
                     if (at.exists() && chunk < end)
-                        multiply<T, M>(sums, now[u], acts, chunk, part_chunks, kind);
+                        multiply<T, M>(sums, now[u], acts, chunk, sub, part_chunks, kind);
                 }
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) now[u] = next[u];

@@ -10,8 +10,6 @@
 // block's sum of activations; where the halves of a block have one each, they are integers under a scale, and
 // their product with the activations is one more.
 //
-// Sums begin at the bits of 1.5 x 2^23, so that their bits are those of 1.5 x 2^23 + sum as a float.
-//
 // Rounded rows, in memory and in shared memory alike, have the int8 of a block in the order in which lanes
 // want them: member m of 4 has columns 4 m .. 4 m + 3 and then 16 + 4 m .. 16 + 4 m + 3. In shared memory the
 // 16-byte pieces of rows are swapped so that what 16 lanes read of four rows is in different banks.
@@ -35,11 +33,6 @@ struct SpanOfCodes {
 };
 static_assert(LINEAR_HEADER_BYTES + MMA_CODES_STAGES * sizeof(SpanOfCodes) == MMA_CODES_SHARED_BYTES,
     "the host asks for as much");
-
-constexpr int32_t kSumBits = 0x4b400000;
-DEVICE float sum_of_bits(int32_t bits) {
-    return __int_as_float(bits) - __int_as_float(kSumBits);
-}
 
 // Adds the products of a block of columns to what a lane has of 16 rows of weights by 8 of the step. `quants`
 // are the BlockQuant of rows 2 member and 2 member + 1.

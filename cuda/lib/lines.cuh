@@ -1,8 +1,9 @@
-// What types have in common whose weights are codes on a line, value = scale x code + offset, a line a group
-// of columns. `Type` has
+// What types have in common whose weights are codes on a line, a line a group of columns: value = scale x
+// (code - kLess) + offset. `Type` has
 //
 //   line(chunk, at, kind, group)  the line of a group of a chunk, which is number `at` of the row
-//   four(chunk, quad, kind, out)  four neighbouring codes of a chunk, as floats
+//   bytes(chunk, quad, kind)      four neighbouring codes of a chunk, bytes below 128, or with a sign
+//                                 (kSigned)
 //
 // and what a Kind of its weights is, which all weights of a launch share: types differ in it that have the
 // same planes. A value is rounded once, and products and sums as those of floats are.
@@ -14,11 +15,20 @@ struct Line {
     float scale, offset;
 };
 
-// Four codes below 128 as floats: 128 + code has the code in the upper part of its mantissa.
+// Four codes below 128, less something, as floats: 128 + code has the code in the upper part of its mantissa.
+template <int Less = 0>
 DEVICE void floats_of_codes(uint32_t bytes, float (&out)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - 128.0f;
+        out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - (128.0f + Less);
+}
+
+// Four signed bytes as floats: 2^23 + (byte + 128) has the byte in its last place.
+DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
+    bytes ^= 0x80808080u;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
 }
 
 // Bits of quad i (of 8) in a word that has bit i of byte e for element e of the quad, brought to `bit` of
@@ -37,17 +47,22 @@ struct CodesOnLine {
 template <class Type, int ELEMS, int GROUP>
 struct Lines {
     static constexpr bool kInts = false;
-    static constexpr int kElems = ELEMS;
+    static constexpr int kElems = ELEMS, kGroup = GROUP;
+    static constexpr int kLess = 0;
+    static constexpr bool kSigned = false;
+    // lib/by_block.cuh
+    static constexpr bool kHalves = false;
     static constexpr int kRowsUnroll = 1;
     // Groups of a chunk at a time, and quads of a group for several rows.
     static constexpr int kGroupsUnroll = ELEMS / GROUP, kRowsQuadsUnroll = GROUP / 4;
+    // lib/input.cuh
+    static constexpr uint32_t kBlockQuads = 4;
     using Acc = float;
-    using Codes = CodesOnLine;
 
-    template <int M, class Chunk, class Kind>
+    template <int M, class Chunk, class Kind = NoKind>
     DEVICE static void dot(
         Acc (&sums)[M], const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t chunks,
-        const Kind& kind
+        const Kind& kind = {}
     ) {
 #pragma unroll(Type::kGroupsUnroll)
         for (uint32_t group = 0; group < ELEMS / GROUP; group++) {
@@ -58,7 +73,11 @@ struct Lines {
             for (uint32_t i = 0; i < GROUP / 4; i++) {
                 uint32_t quad = group * (GROUP / 4) + i;
                 float w[4];
-                Type::four(chunk, quad, kind, w);
+                if constexpr (Type::kSigned) {
+                    floats_of_bytes(Type::bytes(chunk, quad, kind), w);
+                } else {
+                    floats_of_codes<Type::kLess>(Type::bytes(chunk, quad, kind), w);
+                }
                 if constexpr (kOffsets<Type>) {
 #pragma unroll
                     for (int e = 0; e < 4; e++) w[e] = fmaf(w[e], line.scale, line.offset);

@@ -18,38 +18,14 @@ KERNEL(round__blocks, RoundParams, LINEAR_THREADS) {
     const float* x = in.x + row * in.cols;
     uint8_t* to = in.rounded.rows + uint64_t(r) * in.row_bytes;
     uint32_t all_rows = (n_rows + MMA_CODES_ROWS - 1) / MMA_CODES_ROWS * MMA_CODES_ROWS;
-    RowPart<true, true, kQuads> held;
-    RowNorm norm = row_norm(in, x, held);
-    bool shared_norm = shares_norm<kQuads>(in);
-    for (uint32_t part = 0; part < held.parts(in.row_bytes); part++) {
-        if (part > 0) held.load(x, in.cols, part);
-        if (shared_norm) {
-            cp_async_wait<0>();
-            const uint8_t* weight = shared_memory() + LINEAR_HEADER_BYTES;
-            held.apply(norm, in.norm, reinterpret_cast<const float*>(weight), in.cols, part);
-        } else {
-            held.apply(norm, in.norm, in.norm.weight, in.cols, part);
-        }
-        held.each(part, in.row_bytes, [&](uint32_t quad, uint32_t col) {
-            BlockRounding block = BlockRounding::of_threads<ROUND_COLS / 4>(held.largest_of(quad));
-            int32_t sum = 0;
-            uint32_t packed = 0;
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                int32_t q = block.code(held.x[quad][i]);
-                sum += q;
-                packed |= (static_cast<uint32_t>(q) & 255u) << (8 * i);
-            }
-#pragma unroll
-            for (uint32_t mask = 1; mask < ROUND_COLS / 4; mask *= 2)
-                sum += __shfl_xor_sync(kWarp, sum, mask);
-            if (col >= in.row_bytes) return;
-            uint32_t place = col % 16 / 4 * 8 + col % ROUND_COLS / 16 * 4;
-            *reinterpret_cast<uint32_t*>(to + col / ROUND_COLS * ROUND_COLS + place) = packed;
-            if (col % ROUND_COLS == 0)
-                in.rounded.blocks[uint64_t(col / ROUND_COLS) * all_rows + r] = {
-                    block.scale, block.scale * static_cast<float>(sum)
-                };
-        });
-    }
+    round_by_block<kQuads>(in, x, in.row_bytes, [&](uint32_t col, uint32_t codes, int32_t sum, auto block) {
+        sum += __shfl_xor_sync(kWarp, sum, 4);
+        if (col >= in.row_bytes) return;
+        uint32_t place = col % 16 / 4 * 8 + col % ROUND_COLS / 16 * 4;
+        *reinterpret_cast<uint32_t*>(to + col / ROUND_COLS * ROUND_COLS + place) = codes;
+        if (col % ROUND_COLS == 0)
+            in.rounded.blocks[uint64_t(col / ROUND_COLS) * all_rows + r] = {
+                block.scale, block.scale * static_cast<float>(sum)
+            };
+    });
 }

@@ -11,7 +11,6 @@
 #pragma once
 
 #include "../lib/lines.cuh"
-#include "q8_0.cuh"
 
 struct IQ4NL;
 template <>
@@ -21,8 +20,7 @@ constexpr bool kTwoScales<IQ4NL> = true;
 
 struct IQ4NL : Lines<IQ4NL, 32, 16> {
     static constexpr int kUnroll = 3;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
+    static constexpr bool kSigned = true;
     static constexpr uint32_t kHead = 128;
     enum : uint32_t { kInts8 = 0, kHalf = 1, kBfloat = 2, kFloats8 = 3 };
     struct Kind {
@@ -92,9 +90,9 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
         return __byte_perm(lower, upper, 0x3210u | (indices >> 1 & 0x4444u));
     }
 
-    DEVICE static void four(const Chunk& chunk, uint32_t quad, const Kind& kind, float (&out)[4]) {
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, const Kind& kind) {
         uint32_t words[4] = {chunk.indices.x, chunk.indices.y, chunk.indices.z, chunk.indices.w};
-        floats_of_bytes(looked_up(kind, words[quad / 2] >> (quad % 2 * 16)), out);
+        return looked_up(kind, words[quad / 2] >> (quad % 2 * 16));
     }
 
     // lib/block_codes.cuh

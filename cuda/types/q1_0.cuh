@@ -6,14 +6,11 @@
 
 #include "../lib/lines.cuh"
 
-struct Q1_0 {
-    static constexpr bool kInts = false;
-    static constexpr int kElems = 128;
+// Products of floats are its own.
+struct Q1_0 : Lines<Q1_0, 128, 128> {
     static constexpr int kUnroll = 4;
-    static constexpr int kRowsUnroll = 1;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
-    using Acc = float;
+    // Codes are 0 and 2.
+    static constexpr int kLess = 1;
     struct Row {
         const uint8_t* signs;
         const uint16_t* scales;
@@ -36,6 +33,15 @@ struct Q1_0 {
 
     DEVICE static Chunk load(Row row, uint32_t chunk) {
         return {load_stream16(row.signs + chunk * 16), row.scales[chunk]};
+    }
+
+    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
+        return {float_of_half(chunk.scale), 0.0f};
+    }
+
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, NoKind) {
+        uint32_t words[4] = {chunk.signs.x, chunk.signs.y, chunk.signs.z, chunk.signs.w};
+        return (words[quad / 8] >> (quad % 8 * 4) & 15u) * 0x00408102u & 0x02020202u;
     }
 
     // A value with the sign of bit `elem`, and the other one where that is 0.

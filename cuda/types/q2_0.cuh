@@ -15,8 +15,7 @@ constexpr bool kOfKinds<Q2_0> = true;
 
 struct Q2_0 : Lines<Q2_0, 64, 64> {
     static constexpr int kUnroll = 3;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
+    static constexpr int kLess = 1;
     // log2 of the chunks that share a scale.
     using Kind = uint32_t;
     struct Row {
@@ -51,12 +50,9 @@ struct Q2_0 : Lines<Q2_0, 64, 64> {
         return {float_of_half(chunk.scale), 0.0f};
     }
 
-    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, Kind) {
         uint32_t words[4] = {chunk.codes.x, chunk.codes.y, chunk.codes.z, chunk.codes.w};
-        uint32_t codes = words[quad % 4] >> (quad / 4 * 2) & 0x03030303u;
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            out[e] = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7044u + (e << 8))) - 129.0f;
+        return words[quad % 4] >> (quad / 4 * 2) & 0x03030303u;
     }
 
     // lib/block_codes.cuh

@@ -27,8 +27,8 @@ constexpr int kMmaSets<Q2K> = 1;
 struct Q2K : Lines<Q2K, 64, 16> {
     static constexpr int kUnroll = 2;
     static constexpr int kGroupsUnroll = 1, kRowsQuadsUnroll = 1;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
+    // lib/by_block.cuh
+    static constexpr bool kHalves = true;
     // Whether it is Q3_K, as an integer.
     using Kind = uint32_t;
     struct Row {
@@ -46,6 +46,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
         uint32_t groups, scales;
     };
 
+    DEVICE static bool has_high(Kind kind) { return kind; }
     DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
 
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
@@ -80,13 +81,13 @@ struct Q2K : Lines<Q2K, 64, 16> {
         return line_of(chunk.groups >> (8 * group), chunk.scales, kind);
     }
 
-    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, Kind) {
         // Not an array, which an index that is no constant would bring to memory.
         bool first = quad % 4 < 2;
         uint32_t even = first ? chunk.low.x : chunk.low.z, odd = first ? chunk.low.y : chunk.low.w;
         uint32_t high = quad < 8 ? chunk.high.x : chunk.high.y;
         uint32_t low = (quad % 2 ? odd : even) >> (quad / 4 * 2) & 0x03030303u;
-        floats_of_codes(low | (high >> quad % 8 & 0x01010101u) << 2, out);
+        return low | (high >> quad % 8 & 0x01010101u) << 2;
     }
 
     // lib/block_codes.cuh

@@ -5,16 +5,11 @@
 // in its low half and element b + 16 in its high one.
 #pragma once
 
-#include "q8_0.cuh"
+#include "../lib/lines.cuh"
 
-struct Q4_0 {
-    static constexpr bool kInts = false;
-    static constexpr int kElems = 32;
+struct Q4_0 : Lines<Q4_0, 32, 32> {
     static constexpr int kUnroll = 4;
-    static constexpr int kRowsUnroll = 1;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
-    using Acc = float;
+    static constexpr int kLess = 8;
     struct Row {
         const uint8_t* ints;
         const uint16_t* scales;
@@ -39,25 +34,13 @@ struct Q4_0 {
         return {load_stream16(row.ints + chunk * 16), row.scales[chunk]};
     }
 
-    template <int M>
-    DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
+        return {float_of_half(chunk.scale), 0.0f};
+    }
+
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, NoKind) {
         uint32_t words[4] = {chunk.ints.x, chunk.ints.y, chunk.ints.z, chunk.ints.w};
-        float scale = float_of_half(chunk.scale), part[M] = {};
-#pragma unroll
-        for (int plane = 0; plane < 8; plane++) {
-            float w[4];
-            floats_of_bytes(words[plane % 4] >> (plane / 4 * 4) & 0x0f0f0f0fu, w);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                uint4 x = load16(acts + m * (chunks * kElems * 4) + (plane * chunks + at) * 16);
-                part[m] = fmaf(w[0] - 8.0f, __uint_as_float(x.x), part[m]);
-                part[m] = fmaf(w[1] - 8.0f, __uint_as_float(x.y), part[m]);
-                part[m] = fmaf(w[2] - 8.0f, __uint_as_float(x.z), part[m]);
-                part[m] = fmaf(w[3] - 8.0f, __uint_as_float(x.w), part[m]);
-            }
-        }
-#pragma unroll
-        for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
+        return words[quad % 4] >> (quad / 4 * 4) & 0x0f0f0f0fu;
     }
 
     // lib/block_codes.cuh

@@ -20,8 +20,8 @@ constexpr bool kOffsets<Q4K> = true;
 
 struct Q4K : Lines<Q4K, 32, 16> {
     static constexpr int kUnroll = 2;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
+    // lib/by_block.cuh
+    static constexpr bool kHalves = true;
     // Whether there are fifth bits, as an integer.
     using Kind = uint32_t;
     struct Row {
@@ -34,6 +34,7 @@ struct Q4K : Lines<Q4K, 32, 16> {
         uint32_t high;
     };
 
+    DEVICE static bool has_high(Kind kind) { return kind; }
     DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
 
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
@@ -72,13 +73,14 @@ struct Q4K : Lines<Q4K, 32, 16> {
         return group ? both[1] : both[0];
     }
 
-    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, Kind) {
         uint32_t words[4] = {chunk.low.x, chunk.low.y, chunk.low.z, chunk.low.w};
         uint32_t low = words[quad % 4] >> (quad / 4 * 4) & 0x0f0f0f0fu;
-        floats_of_codes(low | bits_of_quad(chunk.high, quad, 4), out);
+        return low | bits_of_quad(chunk.high, quad, 4);
     }
 
     // lib/block_codes.cuh
+    using Codes = CodesOnLine;
     struct Part {
         uint32_t low[2], high[2];
         uint4 head;

@@ -22,8 +22,6 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
     static constexpr int kUnroll = 4;
     // lib/lines.cuh
     static constexpr int kRowsQuadsUnroll = 4;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
     // Bit 0: there are fifth bits. Bit 1: there are offsets.
     using Kind = uint32_t;
     struct Row {
@@ -37,6 +35,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
         uint32_t high, scales;
     };
 
+    DEVICE static bool has_high(Kind kind) { return kind & 1; }
     DEVICE static Kind kind(const LinearParams& w) { return __float_as_uint(w.tensor_scale); }
 
     DEVICE static void place(uint32_t col, uint32_t& chunk, uint32_t& elem) {
@@ -71,13 +70,14 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
         return line_of(chunk.scales, kind);
     }
 
-    DEVICE static void four(const Chunk& chunk, uint32_t quad, Kind, float (&out)[4]) {
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, Kind) {
         uint32_t words[4] = {chunk.low.x, chunk.low.y, chunk.low.z, chunk.low.w};
         uint32_t low = words[quad % 4] >> (quad / 4 * 4) & 0x0f0f0f0fu;
-        floats_of_codes(low | bits_of_quad(chunk.high, quad, 4), out);
+        return low | bits_of_quad(chunk.high, quad, 4);
     }
 
     // lib/block_codes.cuh
+    using Codes = CodesOnLine;
     struct Part {
         uint32_t low, high, scales;
     };

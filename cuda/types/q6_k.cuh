@@ -12,20 +12,19 @@
 //   block scales, a half a block: chunks 4 b .. 4 b + 3
 #pragma once
 
-#include "q8_0.cuh"
+#include "../lib/lines.cuh"
 
 struct Q6K;
 template <>
 constexpr bool kTwoScales<Q6K> = true;
 
-struct Q6K {
-    static constexpr bool kInts = false;
-    static constexpr int kElems = 64;
+// Products of floats are its own, which take fewer registers.
+struct Q6K : Lines<Q6K, 64, 16> {
     static constexpr int kUnroll = 2;
-    static constexpr int kRowsUnroll = 1;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
-    using Acc = float;
+    // lib/lines.cuh
+    static constexpr int kLess = 32;
+    // lib/by_block.cuh
+    static constexpr bool kHalves = true;
     struct Row {
         const uint8_t* low;
         const uint8_t* high;
@@ -75,7 +74,7 @@ struct Q6K {
                 uint32_t q = (low[quad] >> (i / 2 * 4) & 0x0f0f0f0fu) |
                     (high[quad] >> (2 * i) & 0x03030303u) << 4;
                 float w[4];
-                floats_of_bytes<32>(q, w);
+                floats_of_codes<kLess>(q, w);
 #pragma unroll
                 for (int m = 0; m < M; m++) {
                     uint4 x = load16(acts + m * (chunks * kElems * 4) + ((4 * i + quad) * chunks + at) * 16);
@@ -89,6 +88,21 @@ struct Q6K {
 #pragma unroll
             for (int m = 0; m < M; m++) sums[m] = fmaf(group, part[m], sums[m]);
         }
+    }
+
+    DEVICE static float scale_of(uint32_t scale, uint32_t groups, uint32_t i) {
+        return float_of_half(scale) * static_cast<float>(static_cast<int8_t>(groups >> (8 * i)));
+    }
+    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t i) {
+        return {scale_of(chunk.scale, chunk.groups, i), 0.0f};
+    }
+
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, NoKind) {
+        uint32_t i = quad / 4;
+        const uint4& from = chunk.low[i % 2];
+        uint32_t low[4] = {from.x, from.y, from.z, from.w};
+        uint32_t high[4] = {chunk.high.x, chunk.high.y, chunk.high.z, chunk.high.w};
+        return (low[quad % 4] >> (i / 2 * 4) & 0x0f0f0f0fu) | (high[quad % 4] >> (2 * i) & 0x03030303u) << 4;
     }
 
     // lib/block_codes.cuh
@@ -116,8 +130,7 @@ struct Q6K {
         for (uint32_t t = 0; t < 2; t++) {
             uint32_t high = (part.high[t] >> (2 * i) & 0x03030303u) << 4;
             out.words[t] = bytes_less<32>((part.low[t] >> (i / 2 * 4) & 0x0f0f0f0fu) | high);
-            int8_t group = static_cast<int8_t>(part.groups[t] >> (8 * i));
-            out.scales[t] = float_of_half(part.scale) * static_cast<float>(group);
+            out.scales[t] = scale_of(part.scale, part.groups[t], i);
         }
         return out;
     }

@@ -4,25 +4,12 @@
 // cols], and behind them all scales, [rows, cols / 32]. A chunk is 16 integers and their scale.
 #pragma once
 
-#include "../lib/block_codes.cuh"
+#include "../lib/lines.cuh"
 
-// Four signed bytes, less something, as floats: 2^23 + (byte + 128) has the byte in its last place.
-template <int Less = 0>
-DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
-    bytes ^= 0x80808080u;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - (8388736.0f + Less);
-}
-
-struct Q8_0 {
-    static constexpr bool kInts = false;
-    static constexpr int kElems = 16;
+struct Q8_0 : Lines<Q8_0, 16, 16> {
     static constexpr int kUnroll = 5;
     static constexpr int kRowsUnroll = 2;
-    // lib/input.cuh
-    static constexpr uint32_t kBlockQuads = 4;
-    using Acc = float;
+    static constexpr bool kSigned = true;
     struct Row {
         const uint8_t* ints;
         const uint16_t* scales;
@@ -47,25 +34,13 @@ struct Q8_0 {
         return {load_stream16(row.ints + chunk * 16), row.scales[chunk / 2]};
     }
 
-    template <int M>
-    DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
+    DEVICE static Line line(const Chunk& chunk, uint32_t, NoKind, uint32_t) {
+        return {float_of_half(chunk.scale), 0.0f};
+    }
+
+    DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, NoKind) {
         uint32_t words[4] = {chunk.ints.x, chunk.ints.y, chunk.ints.z, chunk.ints.w};
-        float scale = float_of_half(chunk.scale), part[M] = {};
-#pragma unroll
-        for (int plane = 0; plane < 4; plane++) {
-            float w[4];
-            floats_of_bytes(words[plane], w);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                uint4 x = load16(acts + m * (chunks * kElems * 4) + (plane * chunks + at) * 16);
-                part[m] = fmaf(w[0], __uint_as_float(x.x), part[m]);
-                part[m] = fmaf(w[1], __uint_as_float(x.y), part[m]);
-                part[m] = fmaf(w[2], __uint_as_float(x.z), part[m]);
-                part[m] = fmaf(w[3], __uint_as_float(x.w), part[m]);
-            }
-        }
-#pragma unroll
-        for (int m = 0; m < M; m++) sums[m] = fmaf(scale, part[m], sums[m]);
+        return words[quad];
     }
 
     // lib/block_codes.cuh

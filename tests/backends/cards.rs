@@ -17,7 +17,7 @@ const N_ROWS: [usize; 3] = [1, 5, 33];
 #[ignore = "thorough: scripts/test --all"]
 fn linear_layers_of_every_type() {
     for ty in REGISTRY {
-        for act in [ActQuant::None, ActQuant::I8PerToken] {
+        for act in [ActQuant::None, ActQuant::I8PerToken, ActQuant::I8PerBlock] {
             for n_rows in N_ROWS {
                 let (cols, outputs) = (ty.block_elems().max(256), 300);
                 let name = format!("proj_add {} {act:?}, {n_rows} rows", ty.name());
@@ -39,14 +39,18 @@ fn linear_layers_of_every_type() {
 /// Layers with a kernel in common, and gate and up that have none.
 #[test]
 fn feed_forward() {
-    for (gate, up) in [("i2_s", "i2_s"), ("q8_0", "q8_0"), ("i2_s", "q8_0")] {
+    for (gate, up) in [("i2_s", "i2_s"), ("q8_0", "q8_0"), ("i2_s", "q8_0"), ("q4_k", "q5_k")] {
         for n_rows in N_ROWS {
             let (dim, ffn_dim) = (256, 300);
             let mut case =
                 Case::new(&format!("ffn_in of {gate} and {up}, {n_rows} rows"), limits(n_rows, 1, 1));
             let (x, h) = (case.buf("x", dim), case.buf("h", ffn_dim));
             let norm = case.norm(NormKind::Rms, dim);
-            let act = |name| if name == "i2_s" { ActQuant::I8PerToken } else { ActQuant::None };
+            let act = |name| match name {
+                "i2_s" => ActQuant::I8PerToken,
+                "q8_0" => ActQuant::None,
+                _ => ActQuant::I8PerBlock,
+            };
             let mut layer = |name| case.linear_with_bias(ty(name), ffn_dim, dim, act(name));
             let (gate, up) = (Some(layer(gate)), layer(up));
             case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, h });
@@ -67,7 +71,8 @@ fn mixtures_of_experts() {
         let x = case.buf("x", dim);
         let norm = case.norm(NormKind::Rms, dim);
         let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
-        let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], ActQuant::None);
+        let rounding = if name == "q8_0" { ActQuant::I8PerBlock } else { ActQuant::None };
+        let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], rounding);
         let act = Act::ClampedSwiglu;
         case.p.push("experts", Experts { x, norm, router, experts, n_used, act });
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];

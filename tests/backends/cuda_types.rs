@@ -2,7 +2,7 @@
 //! rows at once beside the same rows one by one.
 
 use sterna::backend::cpu::Cpu;
-use sterna::program::{ActQuant, NormKind, ProjAdd, Row, Step};
+use sterna::program::{Act, ActQuant, Experts, FfnIn, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, Turn, limits, rows, shuffled_pages, simt, ty};
 
@@ -82,5 +82,65 @@ fn tiles_of_codes_compute_what_the_oracle_says() {
             let turn = Turn { rows, stages: 0..1, inputs: vec![(y, ys), (x, xs)], read: vec![x] };
             case.check(simt(2).into_iter().collect(), &shuffled_pages(1, 2), &[turn]);
         }
+    }
+}
+
+/// Types whose codes are multiplied as integers: of one scale a block of columns and of two, with offsets and
+/// without, signed and less something, and with further bits that others of the same kernels lack.
+const CODES: [&str; 12] =
+    ["q8_0", "q4_0", "q4_1", "q5_0", "q4_k", "q5_k", "q6_k", "q2_k", "q3_k", "q1_0", "q2_0", "nvfp4"];
+
+/// Values whose blocks differ in magnitude, some of them 0, and whose halves differ in their sums.
+fn uneven(case: &mut Case, cols: usize) -> Vec<f32> {
+    let mut values = case.numbers.values(cols);
+    for (i, half) in values.chunks_mut(ActQuant::BLOCK / 2).enumerate() {
+        let scale = [0.01, 0.3, 2.0, 0.0, 20.0][i / 2 % 5];
+        let sign = if i % 3 == 0 { -1.0 } else { 1.0 };
+        half.iter_mut().for_each(|x| *x = scale * if i % 2 == 0 { *x } else { sign * x.abs() });
+    }
+    values
+}
+
+#[test]
+fn single_rows_by_block_compute_what_the_oracle_says() {
+    let by_block = ActQuant::I8PerBlock;
+    for name in CODES {
+        let (ty, dim, n_experts) = (ty(name), 512, 3);
+        let ffn_dim = ty.block_elems();
+        let mut case = Case::new(&format!("a row by block, {name}"), limits(1, 1, 1));
+        let [x, y, h] = [("x", dim), ("y", dim), ("h", ffn_dim)].map(|(name, cols)| case.buf(name, cols));
+        let logits = case.p.buf("logits", RowsOf::Outputs, 33);
+        let w = case.linear_with_bias(ty, dim, dim, by_block);
+        case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
+        let norm = case.norm(NormKind::Rms, dim);
+        let gate = Some(case.linear_with_bias(ty, ffn_dim, dim, by_block));
+        let up = case.linear(ty, ffn_dim, dim, by_block);
+        case.p.push("ffn_in", FfnIn { x: y, norm, gate, up, act: Act::Silu, h });
+        let norm = case.norm(NormKind::Layer, dim);
+        let router = case.linear(ty, n_experts, dim, by_block);
+        let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], by_block);
+        case.p.push("experts", Experts { x: y, norm, router, experts, n_used: 2, act: Act::Silu });
+        let norm = case.norm(NormKind::Rms, dim);
+        let w = case.linear(ty, 33, dim, by_block);
+        case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
+        let (ys, xs) = (uneven(&mut case, dim), uneven(&mut case, dim));
+        let mut rows = rows(0, 0..1);
+        rows[0].logits = true;
+        let turn = |stages: std::ops::Range<usize>, inputs: Vec<f32>, read| Turn {
+            rows: rows.clone(),
+            stages,
+            inputs: vec![(y, inputs), (x, xs.clone())],
+            read: vec![read],
+        };
+        // One block that is broken breaks the product.
+        let broken = ys.iter().enumerate().map(|(i, y)| if i == 70 { f32::INFINITY } else { *y }).collect();
+        let turns = [
+            turn(0..1, ys.clone(), x),
+            turn(0..1, broken, x),
+            turn(1..2, ys.clone(), h),
+            turn(2..3, ys.clone(), y),
+            turn(3..4, ys, logits),
+        ];
+        case.check(simt(3).into_iter().collect(), &shuffled_pages(1, 1), &turns);
     }
 }

@@ -47,10 +47,22 @@ fn rows_of_every_type_are_as_long_as_models_have_them() {
     }
 }
 
+/// Rounded by block they are there as a whole, and those that are longer still are refused.
+#[test]
+fn rows_by_block_are_in_shared_memory_as_a_whole() {
+    multiplies("q4_k", [12, 32_768], ActQuant::I8PerBlock, false, 1, 64 << 10);
+    let mut case = Case::new("a row of 65,536", limits(1, 1, 1));
+    let (y, x) = (case.buf("y", 65_536), case.buf("x", 1));
+    let w = case.linear(ty("q4_k"), 1, 65_536, ActQuant::I8PerBlock);
+    case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
+    let refused = card(64 << 10)[0].plan(&case.p).expect_err("no room").to_string();
+    assert!(refused.contains("rows of 65536 inputs of q4_k"), "{refused}");
+}
+
 /// Several parts, and more sets of rows of weights than a warp keeps sums of.
 #[test]
 fn parts_add_up() {
-    for name in ["f32", "f16", "q4_k", "q8_0", "q1_0", "iq4_nl", "i2_s"] {
+    for name in ["f32", "f16", "q4_k", "q8_0", "q1_0", "i2_s"] {
         for act in [ActQuant::None, ActQuant::I8PerToken] {
             for n_rows in [1, 5, 11] {
                 let outputs = if n_rows == 1 { 300 } else { 70 };

@@ -168,7 +168,9 @@ pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
     }
     for linear in LAYERS.iter().map(|layer| layer(first)).chain([&s.router]) {
         match products(p, linear) {
-            Some(products) => names.extend(["", TILES].map(|kind| products.kernel(STAGE, kind))),
+            Some(products) => {
+                names.extend([products.single(), TILES].map(|kind| products.kernel(STAGE, kind)))
+            }
             None => names.push(format!("{STAGE}__{}", p.weight_decl(linear.w).ty.name())),
         }
     }
@@ -293,7 +295,8 @@ impl Blocks {
         let linear = LAYERS[layer](&s.experts[0]);
         let products = products(cx.p, linear).expect("it was uploaded");
         let part_chunks = products.chunks(cx.p.weight_decl(linear.w).cols);
-        Self { kind: "", shared_bytes, shares, others: rows * s.n_used, lanes_log2, part_chunks }
+        let (kind, others) = (products.single(), rows * s.n_used);
+        Self { kind, shared_bytes, shares, others, lanes_log2, part_chunks }
     }
 
     /// Over tiles of rows.

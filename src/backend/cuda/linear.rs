@@ -33,9 +33,9 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
 pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
     let names = |stage: &str, products: Products| {
         let mma = products.mma;
-        let rows = Some(ROWS).filter(|_| mma != Some(Mma::Ints));
+        let rows = Some(ROWS).filter(|_| !matches!(mma, Some(Mma::Ints | Mma::Codes)));
         let on_tensor_cores = mma.iter().flat_map(|mma| mma.kinds()).copied();
-        let kinds = [""].into_iter().chain(rows).chain(on_tensor_cores);
+        let kinds = [products.single()].into_iter().chain(rows).chain(on_tensor_cores);
         kinds.map(|kind| products.kernel(stage, kind)).chain(products.round()).collect::<Vec<_>>()
     };
     if let Some(products) = together(p, linears) {
@@ -148,8 +148,8 @@ pub fn launches<T: bytemuck::Pod>(
         Some(Mma::Codes) => MMA_CODES_SHARED_BYTES as usize,
         Some(Mma::Halves) => MMA_HALVES_SHARED_BYTES as usize,
         Some(Mma::Ints | Mma::IntBlocks) => MMA_INTS_SHARED_BYTES as usize,
-        None if suffix.is_empty() => single(),
-        None => of_block.shared_bytes,
+        None if suffix == ROWS => of_block.shared_bytes,
+        None => single(),
     };
     let room = cx.limits.shared_bytes as usize;
     assert!(shared <= room, "{stage}: {shared} bytes of shared memory, and the card has {room}");
@@ -367,7 +367,7 @@ fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -
         _ if rows > 1 && part(products, cx.limits, cols, eight).is_some() => {
             Kind { suffix: ROWS, tile_rows: eight, lanes_log2 }
         }
-        _ => Kind { suffix: "", tile_rows: 1, lanes_log2 },
+        _ => Kind { suffix: products.single(), tile_rows: 1, lanes_log2 },
     }
 }
 

@@ -66,11 +66,13 @@ fn kernel_names() -> impl Iterator<Item = String> {
     let of_type = move |ty: &weight::WeightFormat| {
         let (ty, mma, floats) = (ty.ty.name(), ty.mma, ty.ints);
         let rows = Some(linear::ROWS).filter(|_| mma != Some(Mma::Ints));
-        let codes = [weight::FEW, weight::CODES].into_iter().filter(move |_| mma == Some(Mma::Codes));
+        let has_codes = mma == Some(Mma::Codes);
+        let codes = [weight::DP4A, weight::FEW, weight::CODES].into_iter().filter(move |_| has_codes);
         let kinds = [""].into_iter().chain(rows).chain(mma.map(|_| weight::MMA)).chain(codes);
         let all = kinds.flat_map(move |kind| linear.map(|stage| format!("{stage}__{ty}{kind}")));
         let of_floats = ["", linear::ROWS].map(|kind| format!("logits__{ty}{}{kind}", weight::FLOATS));
-        let experts = ["", experts::TILES].map(|kind| format!("{}__{ty}{kind}", experts::STAGE));
+        let experts = ["", experts::TILES].into_iter().chain(has_codes.then_some(weight::DP4A));
+        let experts = experts.map(move |kind| format!("{}__{ty}{kind}", experts::STAGE));
         let of_floats = of_floats.into_iter().chain(
             ["", experts::TILES].map(|kind| format!("{}__{ty}{}{kind}", experts::STAGE, weight::FLOATS)),
         );

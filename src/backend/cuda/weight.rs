@@ -47,8 +47,8 @@ pub enum Mma {
     Ints,
     /// Integers with a scale a block.
     IntBlocks,
-    /// Integers with a scale a block, by activations that are rounded by block; [halves](Mma::Halves) by
-    /// others.
+    /// Integers with a scale a block, by activations that are rounded by block, of single rows too
+    /// ([`DP4A`]); [halves](Mma::Halves) by others.
     Codes,
     /// Halves.
     Halves,
@@ -82,6 +82,9 @@ impl Mma {
         if self == Mma::Codes { &[FEW, CODES] } else { &[MMA] }
     }
 }
+
+/// Kernels for single rows that are rounded by block.
+pub const DP4A: &str = "__dp4a";
 
 /// Kernels on tensor cores, and those of codes, for a few rows and for many.
 pub const MMA: &str = "__mma";
@@ -302,6 +305,16 @@ impl Products {
         format!("{stage}__{}{floats}{kind}", self.format.kernels.name())
     }
 
+    /// The end of the names of kernels for single rows.
+    pub fn single(self) -> &'static str {
+        if self.by_block() { DP4A } else { "" }
+    }
+
+    /// Whether codes are multiplied by inputs that are rounded by block.
+    fn by_block(self) -> bool {
+        self.mma == Some(Mma::Codes)
+    }
+
     /// The kernel that rounds rows for those on tensor cores, if one does.
     pub fn round(self) -> Option<String> {
         let mma = self.mma.filter(|mma| mma.rounds())?;
@@ -310,7 +323,7 @@ impl Products {
 
     /// Whether activations are floats.
     pub fn multiplies_floats(self) -> bool {
-        self.floats || !self.format.ints
+        self.floats || !self.format.ints && !self.by_block()
     }
 
     /// Chunks of a row.
@@ -320,6 +333,10 @@ impl Products {
 
     /// Bytes of one row of activations in shared memory.
     pub fn act_bytes(self, cols: usize) -> usize {
+        if self.by_block() {
+            // With two of the kernels' `RowBlock` a block.
+            return cols + 16 * cols.div_ceil(ActQuant::BLOCK);
+        }
         let of_chunk = if self.multiplies_floats() {
             4 * self.format.chunk_elems
         } else {

@@ -305,9 +305,9 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
     let model = dir.path().join("q4_k.gguf").display().to_string();
     make(&model, "q4_k", "q6_k");
     for (wrong, stage) in [
-        ("wrong=attn_in__q4_k", "attn_in over 1 rows"),
+        ("wrong=attn_in__q4_k__dp4a", "attn_in over 1 rows"),
         ("wrong=proj_add__q4_k__codes", "proj_add over 32 rows"),
-        ("wrong=experts__q4_k", "experts over 1 rows"),
+        ("wrong=experts__q4_k__dp4a", "experts over 1 rows"),
         ("wrong=experts__q4_k__tiles", "experts over 4 rows"),
         ("wrong=logits__q6_k__few", "logits over 4 rows"),
         ("wrong=embed__q6_k", "embed over 1 rows"),
@@ -319,7 +319,7 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
         assert!(said.contains(&says), "{wrong}: {said}");
     }
     if has_demo() {
-        let passed = sterna("wrong=proj_add__q4_k", &[&RUN[..], &["--backend", "cuda"]].concat());
+        let passed = sterna("wrong=proj_add__q4_k__dp4a", &[&RUN[..], &["--backend", "cuda"]].concat());
         assert!(passed.status.success(), "{}", text(&passed.stderr));
     }
 }

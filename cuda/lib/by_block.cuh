@@ -1,0 +1,138 @@
+// Products of a type with codes and one row that is rounded by block: dp4a of int8, whose sums are whole.
+//
+//   y = sum over runs of scale (line.scale sum(code q) + line.offset sum(q))
+//
+// A run is columns of a chunk that share a block of ROUND_COLS columns and a line of weights: 16 of them, or
+// the whole block. In shared memory the int8 of a row lie in planes as those of every type (lib/input.cuh).
+// Behind them lie RowBlocks, of the 16 columns that chunks have of a block (kHalves), or of whole blocks: two
+// of a chunk in 16 bytes, in planes like the others, or the one that it has, 8 bytes. So 32 columns take 48
+// bytes, or 40.
+//
+// Weight types have
+//
+//   line(chunk, at, kind, group)  as in lib/lines.cuh
+//   bytes(chunk, quad, kind)      as there, too
+//   kHalves                       whether a chunk has 16 columns of each of as many blocks, its first or its
+//                                 last ones; if not, its columns are neighbours
+#pragma once
+
+#include "lines.cuh"
+
+// The scale of a block of a row, and the sum of its int8, or of half of them.
+struct RowBlock {
+    float scale, sum;
+};
+
+// Whether a chunk has a member `high` of further bits of its codes, which only some kinds have:
+// T::has_high(kind).
+template <class T, class = void>
+constexpr bool kHighBits = false;
+template <class T>
+constexpr bool kHighBits<T, typename Exists<decltype(T::Chunk::high)>::Type> = kOfKinds<T>;
+
+template <class T>
+struct ByBlock : T {
+    static constexpr bool kInts = true;
+    static constexpr uint32_t kRun = T::kHalves || T::kGroup < ROUND_COLS ? 16 : ROUND_COLS;
+    static_assert(kRun == ROUND_COLS || T::kHalves || (T::kLess == 0 && !kOffsets<T>), "sums are of runs");
+
+    // RowBlocks of a chunk.
+    static constexpr uint32_t kBlockCols = T::kHalves ? 16 : ROUND_COLS;
+    static constexpr uint32_t kBlocks = (T::kElems + kBlockCols - 1) / kBlockCols;
+
+    // Where number i of a chunk is, in bytes.
+    DEVICE static uint32_t block_at(uint32_t chunk, uint32_t i, uint32_t chunks) {
+        if constexpr (kBlocks > 1) return (i / 2 * chunks + chunk) * 16 + i % 2 * 8;
+        return chunk / (kBlockCols > T::kElems ? 2 : 1) * 8;
+    }
+
+    template <uint32_t Quads>
+    DEVICE static void load_row(const InputParams& in, const float* x, uint32_t chunks, uint8_t* acts) {
+        uint8_t* blocks = acts + chunks * T::kElems;
+        round_by_block<Quads>(in, x, in.cols, [&](uint32_t col, uint32_t codes, int32_t sum, auto block) {
+            if constexpr (!T::kHalves) sum += __shfl_xor_sync(kWarp, sum, 4);
+            if (col >= in.cols) return;
+            uint32_t chunk, elem;
+            T::place(col, chunk, elem);
+            *reinterpret_cast<uint32_t*>(acts + (elem / 16 * chunks + chunk) * 16 + elem % 16) = codes;
+            if (col % kBlockCols == 0)
+                *reinterpret_cast<RowBlock*>(blocks + block_at(chunk, elem / kBlockCols, chunks)) = {
+                    block.scale, static_cast<float>(sum)
+                };
+        });
+    }
+
+    // `sub` is `at` modulo 8, and the same for all chunks of a lane.
+    template <class Chunk, class Kind>
+    DEVICE static void dot(
+        float& sum, const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t sub, uint32_t chunks,
+        const Kind& kind
+    ) {
+        if constexpr (kHighBits<T>) {
+            if (!T::has_high(kind)) {
+                Chunk low = chunk;
+                low.high = {};
+                return add(sum, low, acts, at, sub, chunks, kind);
+            }
+        }
+        add(sum, chunk, acts, at, sub, chunks, kind);
+    }
+
+    template <class Chunk, class Kind>
+    DEVICE static void add(
+        float& to, const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t sub, uint32_t chunks,
+        const Kind& kind
+    ) {
+        RowBlock blocks[kBlocks];
+        load_blocks(acts + chunks * T::kElems, at, chunks, blocks);
+#pragma unroll
+        for (uint32_t group = 0; group < T::kElems / T::kGroup; group++) {
+            Line line = T::line(chunk, sub, kind, group);
+            float of_group = 0.0f;
+#pragma unroll
+            for (uint32_t run = group * T::kGroup; run < (group + 1) * T::kGroup; run += kRun) {
+                int32_t bits = kSumBits;
+#pragma unroll
+                for (uint32_t piece = run / 16; piece < (run + kRun) / 16; piece++) {
+                    uint4 q = load16(acts + (piece * chunks + at) * 16);
+                    uint32_t quads[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+                    for (uint32_t i = 0; i < 4; i++) {
+                        int32_t codes = static_cast<int32_t>(T::bytes(chunk, 4 * piece + i, kind));
+                        bits = __dp4a(codes, static_cast<int32_t>(quads[i]), bits);
+                    }
+                }
+                const RowBlock& block = blocks[run / kBlockCols];
+                float sum = sum_of_bits(bits);
+                if constexpr (kOffsets<T>) {
+                    to = fmaf(block.scale, fmaf(line.scale, sum, line.offset * block.sum), to);
+                } else {
+                    if constexpr (T::kLess != 0) sum = fmaf(-static_cast<float>(T::kLess), block.sum, sum);
+                    of_group = fmaf(block.scale, sum, of_group);
+                }
+            }
+            if constexpr (!kOffsets<T>) to = fmaf(line.scale, of_group, to);
+        }
+    }
+
+    DEVICE static void load_blocks(
+        const uint8_t* from, uint32_t at, uint32_t chunks, RowBlock (&to)[kBlocks]
+    ) {
+        if constexpr (kBlocks == 1) {
+            uint2 one = load8(from + block_at(at, 0, chunks));
+            to[0] = {__uint_as_float(one.x), __uint_as_float(one.y)};
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < kBlocks; i += 2) {
+                uint4 two = load16(from + block_at(at, i, chunks));
+                to[i] = {__uint_as_float(two.x), __uint_as_float(two.y)};
+                to[i + 1] = {__uint_as_float(two.z), __uint_as_float(two.w)};
+            }
+        }
+    }
+};
+
+template <class T>
+constexpr bool kByBlock<ByBlock<T>> = true;
+template <class T>
+constexpr bool kOfKinds<ByBlock<T>> = kOfKinds<T>;
