@@ -38,14 +38,21 @@ fn weight(p: &mut Program, all: &mut Vec<HostTensor>, ty: &str, rows: usize, col
 }
 
 fn layer() -> (Program, Vec<HostTensor>) {
-    let limits =
-        Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages: N_CTX / PAGE, exact_pages: 0, sliding_pages: 0 };
+    let limits = Limits {
+        rows: MAX_ROWS,
+        outputs: 1,
+        seqs: 1,
+        pages: N_CTX / PAGE,
+        exact_pages: 0,
+        sliding_pages: 0,
+        states: 0,
+    };
     let (mut p, mut all) = (Program::new("one layer", limits), Vec::new());
     let [x, q, y] = ["x", "q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
     let h = p.buf("h", RowsOf::Step, FFN_DIM);
     let linear = |p: &mut Program, all: &mut Vec<HostTensor>, rows, cols| {
         let w = weight(p, all, "i2_s", rows, cols);
-        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 }
+        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
     };
     let norm = |p: &mut Program, all: &mut Vec<HostTensor>, len| {
         let weight = weight(p, all, "f32", 1, len);
@@ -66,16 +73,24 @@ fn layer() -> (Program, Vec<HostTensor>) {
     let [wq, wk, wv] =
         [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| linear(&mut p, &mut all, rows, DIM));
     let (q_norm, k_norm) = (None, None);
-    p.push("attn_in", AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+    p.push("attn_in", AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None });
     p.push(
         "attend",
-        Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), window: None, sinks: None, out: y },
+        Attend {
+            q,
+            kv,
+            scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+            window: None,
+            sinks: None,
+            gate: None,
+            out: y,
+        },
     );
     let (sub_norm, w) = (norm(&mut p, &mut all, DIM), linear(&mut p, &mut all, DIM, DIM));
     p.push("attn_out", ProjAdd { y, norm: Some(sub_norm), w, post: None, x });
     let ffn_norm = norm(&mut p, &mut all, DIM);
     let [gate, up] = [FFN_DIM; 2].map(|rows| linear(&mut p, &mut all, rows, DIM));
-    p.push("ffn_in", FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, h });
+    p.push("ffn_in", FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, share: None, h });
     let (sub_norm, w) = (norm(&mut p, &mut all, FFN_DIM), linear(&mut p, &mut all, DIM, FFN_DIM));
     p.push("ffn_out", ProjAdd { y: h, norm: Some(sub_norm), w, post: None, x });
     (p, all)
@@ -124,15 +139,22 @@ const EXACT_PAGES: usize = MAX_ROWS / PAGE + 8;
 /// The attention of one layer, with narrow inputs, because the cache's contents do not matter.
 fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     let pages = CONTEXTS[CONTEXTS.len() - 1] / PAGE;
-    let limits =
-        Limits { rows: MAX_ROWS, outputs: 1, seqs: 1, pages, exact_pages: EXACT_PAGES, sliding_pages: 0 };
+    let limits = Limits {
+        rows: MAX_ROWS,
+        outputs: 1,
+        seqs: 1,
+        pages,
+        exact_pages: EXACT_PAGES,
+        sliding_pages: 0,
+        states: 0,
+    };
     let (mut p, mut all) = (Program::new("attention", limits), Vec::new());
     let narrow = 128;
     let x = p.buf("x", RowsOf::Step, narrow);
     let [q, y] = ["q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
     let [wq, wk, wv] = [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| {
         let w = weight(&mut p, &mut all, "i2_s", rows, narrow);
-        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 }
+        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
     });
     let norm_weight = weight(&mut p, &mut all, "f32", 1, narrow);
     let norm = Norm { kind: NormKind::Rms, weight: norm_weight, bias: None, eps: 1e-5 };
@@ -146,10 +168,18 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
         sliding: None,
     });
     let (q_norm, k_norm, rope) = (None, None, None);
-    p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+    p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None });
     p.push(
         "attend",
-        Attend { q, kv, scale: 1.0 / (HEAD_DIM as f32).sqrt(), window: None, sinks: None, out: y },
+        Attend {
+            q,
+            kv,
+            scale: 1.0 / (HEAD_DIM as f32).sqrt(),
+            window: None,
+            sinks: None,
+            gate: None,
+            out: y,
+        },
     );
     (p, all)
 }

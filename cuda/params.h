@@ -35,6 +35,11 @@
 /* None, in CombineParams and ExpertsParams. */
 #define ACT_NONE 4
 
+/* Of CombineParams alone, what is multiplied with 1 / (1 + exp(-gate)): a gate of each element, or one of a
+ * row. */
+#define ACT_GATE 5
+#define ACT_SHARE 6
+
 /* Row index of a row that asks for no logits. */
 #define NO_OUTPUT 0xffffffff
 
@@ -134,6 +139,12 @@
 /* Entry of a page that has no exact page. */
 #define NO_PAGE 0xffffffff
 
+/* Rows that the convolution of `delta` sees. */
+#define DELTA_TAPS 4
+
+/* In place of the slot of a state, where a sequence begins. */
+#define NO_STATE 0xffffffff
+
 /* Shared memory of a block of `sample`. */
 #define SAMPLE_SHARED_BYTES 35088
 
@@ -202,6 +213,15 @@ struct StepCounts {
 struct StepTile {
     uint32_t first;
     uint32_t rows;
+};
+
+/* Rows of a step of one sequence, which follow each other, and the slots of its recurrent states: what it
+ * goes on from, or NO_STATE, and where what is behind the last row goes. Without rows there is none. */
+struct StepRun {
+    uint32_t first;
+    uint32_t rows;
+    uint32_t from;
+    uint32_t to;
 };
 
 /* How to pick a token from one row of logits. */
@@ -454,8 +474,12 @@ struct HeadsParams {
     struct NormParams q_norm;
     struct NormParams k_norm;
     struct KvParams kv;
-    /* [rows, n_heads, head_dim], which stay where they are. */
+    /* [rows, n_heads, head_dim]: where queries go. */
     POINTER(float) q;
+    /* [rows, n_heads, head_dim] of queries, which may be `q`; or, where there is a gate, [rows, n_heads, 2,
+     * head_dim]: each head's query, and behind it its part of the gate, which goes to `gate`, or null. */
+    POINTER(const float) queries;
+    POINTER(float) gate;
     /* [n_kv_heads, head_dim] each, of rows that lie `pitch` elements apart. */
     POINTER(const float) keys;
     POINTER(const float) values;
@@ -496,6 +520,40 @@ struct FfnInParams {
     uint32_t reserved;
 };
 
+/* The recurrent part of a gated delta net. */
+struct DeltaParams {
+    struct StepTables step;
+    /* [seqs] */
+    POINTER(const struct StepRun) runs;
+    /* [rows, channels], the channels being n_key_heads queries, as many keys, and n_heads values. */
+    POINTER(const float) u;
+    /* [rows, n_heads, head_dim] */
+    POINTER(const float) z;
+    /* [rows, n_heads] each. */
+    POINTER(const float) a;
+    POINTER(const float) b;
+    /* [channels, DELTA_TAPS] */
+    POINTER(const float) conv;
+    /* [n_heads] each. */
+    POINTER(const float) decay;
+    POINTER(const float) dt;
+    /* Over each head: RMS. */
+    struct NormParams norm;
+    /* [rows, n_heads, head_dim] */
+    POINTER(float) out;
+    /* [slots, n_heads, elements of keys, elements of values] */
+    POINTER(float) matrices;
+    /* [slots, DELTA_TAPS - 1, channels] */
+    POINTER(float) tails;
+    /* [seqs, n_key_heads]: heads of a key that have come, 0 between two launches. */
+    POINTER(uint32_t) arrived;
+    /* Added to the sums of squares of queries and of keys. */
+    float eps;
+    uint32_t n_heads;
+    uint32_t n_key_heads;
+    uint32_t reserved;
+};
+
 /* A time of the card's. */
 struct StampParams {
     POINTER(uint64_t) at;
@@ -504,7 +562,7 @@ struct StampParams {
 /* Rows of products that become what a stage writes. */
 struct CombineParams {
     struct StepTables step;
-    /* [rows, cols] each; the gate may be null, and `y` be `out`. */
+    /* [rows, cols] each, or [rows] of an ACT_SHARE; the gate may be null, and `y` be `out`. */
     POINTER(const float) gate;
     POINTER(const float) y;
     POINTER(float) out;

@@ -1,9 +1,10 @@
-// The heads of AttnIn, behind its products: q[r] = rope(norm(q[r])); kv[seq, pos] = (rope(norm(k[r])), v[r]).
+// The heads of AttnIn, behind its products: q[r] = rope(norm(q[r])); kv[seq, pos] = (rope(norm(k[r])), v[r]);
+// and a query's part of a gate goes where gates lie.
 //
 // For heads with norms of their own, whose elements many blocks of `attn_in` own; and for Q, K and V that
 // have no kernel in common. A warp owns one head of queries, keys or values of one row of the step: x = share
 // of the heads, z = row. Shared memory: a head a warp. What must be true: earlier launches have written the
-// products, without RoPE. Writes queries where they lie; keys and values as attn_in.cuh says.
+// products, without RoPE. Writes keys and values as attn_in.cuh says.
 #include "../lib/input.cuh"
 
 // Elements of a head that a lane writes at most: lane, lane + 32, and so on.
@@ -44,10 +45,15 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
     if (!exists) return;
 
     float* query = p.q + (uint64_t(r) * p.n_heads + head) * head_dim;
-    const float* from =
-        of_queries ? query : (part == 0 ? p.keys : p.values) + uint64_t(r) * p.pitch + head * head_dim;
+    const float* from = of_queries
+        ? p.queries + (uint64_t(r) * p.n_heads + head) * (p.gate ? 2 : 1) * head_dim
+        : (part == 0 ? p.keys : p.values) + uint64_t(r) * p.pitch + head * head_dim;
     RowNorm norm = row_norm(in, from, held);
     held.apply(norm, in.norm, weight, head_dim);
+    if (of_queries && p.gate) {
+        float* gate = p.gate + (uint64_t(r) * p.n_heads + head) * head_dim;
+        for (uint32_t elem = lane; elem < head_dim; elem += kWarpSize) gate[elem] = from[head_dim + elem];
+    }
     float* normed = reinterpret_cast<float*>(shared_memory()) + warp * head_dim;
     held.each(0, head_dim, [&](uint32_t quad, uint32_t elem) {
 #pragma unroll

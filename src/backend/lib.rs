@@ -99,6 +99,8 @@ pub enum KvPage {
     Sliding(u32),
     /// One of those beside them that windowed codecs keep positions in exactly, and what lies with it.
     Exact(u32),
+    /// A slot of recurrent states.
+    State(u32),
 }
 
 /// Time of one stage of a program.

@@ -28,6 +28,9 @@ impl MemoryKind {
     }
 }
 
+/// The part of recurrent states.
+pub(super) const STATES_PART: &str = "recurrent states";
+
 /// A part of the memory that a program takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPart {

@@ -10,7 +10,7 @@ use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_on};
 
 use super::error::Error;
 use super::handle::Shared;
-use super::pages::{Pages, Sliding, exact_pages_for, pages_for};
+use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
 use super::runner::{Runner, RunnerSlot};
 use super::{ActType, Engine, HeadType, act, head};
 use sterna_backend::{
@@ -260,9 +260,10 @@ impl Engine {
         let logits = program.buf_named("logits").expect("every model has a logits buffer");
         notes.extend(backend.note());
         let (backend_name, device) = (backend.name(), backend.device());
-        let Limits { seqs, pages, exact_pages, sliding_pages, .. } = program.limits;
+        let Limits { seqs, pages, exact_pages, sliding_pages, states, .. } = program.limits;
         let pages = Pages::new(options.exact(), seqs, pages_for(n_ctx), pages, exact_pages)
-            .with_sliding(Sliding::of(&program), sliding_pages);
+            .with_sliding(Sliding::of(&program), sliding_pages)
+            .with_states(states);
         notes.extend(long_context(&hyper, n_ctx));
         notes.extend(of_file);
         notes.extend(other_codec(&program, options));
@@ -432,7 +433,9 @@ impl FewLayers {
         let (whole, _) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
         let Part { mut program, weights, .. } = whole.program.layers_of_each_kind(backend.n_devices());
         let exact_pages = usize::from(program.is_windowed());
-        program.limits = Limits { rows, outputs: rows, seqs: 1, pages: 1, exact_pages, sliding_pages: 0 };
+        let states = usize::from(!program.states.is_empty());
+        program.limits =
+            Limits { rows, outputs: rows, seqs: 1, pages: 1, exact_pages, sliding_pages: 0, states };
         program.kvs.iter_mut().for_each(|kv| kv.sliding = None);
         if let Some(Logits { w: Linear { w, bias: None, .. }, logits, .. }) = program.logits().cloned() {
             let tokens = &mut program.weights[w.0 as usize].rows;
@@ -489,6 +492,9 @@ fn build(
             model.program.keep_windows(pages);
         }
     }
+    if !model.program.states.is_empty() {
+        model.program.limits.states = SLOTS * limits.seqs + checkpoints;
+    }
     head::retype(&mut model, options.head_type)?;
     act::round(&mut model, options.act_type, rounding);
     Ok((model, n_ctx))
@@ -536,7 +542,7 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     };
     let rows = in_range("EngineOptions::batch", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
     let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?.max(seqs).min(rows);
-    Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0 })
+    Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0, states: 0 })
 }
 
 /// Refuses a plan whose memory is not there, with what would fit.

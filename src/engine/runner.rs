@@ -139,7 +139,11 @@ impl Runner {
             sampling: &self.sampling,
             changes: &self.changes,
         };
-        Ok(self.backend.run(self.exec, &step)?)
+        let ran = self.backend.run(self.exec, &step);
+        if ran.is_err() {
+            self.rows.iter().for_each(|row| self.pages.spoil(row.seq));
+        }
+        Ok(ran?)
     }
 
     /// After a run that has `n` rows of `seq`: they are in the cache.
@@ -149,6 +153,7 @@ impl Runner {
         }
         seq.cached += n;
         if let Some(slot) = seq.slot {
+            self.pages.ran(slot, seq.cached, n);
             self.pages.release_stale(slot, seq.cached);
         }
     }
@@ -220,7 +225,7 @@ impl Runner {
         let cached = positions.min(from.cached).min(from.tokens.len());
         to.tokens.extend_from_slice(&from.tokens[..positions]);
         to.cached = self.pages.share(source, slot, cached);
-        let is_part = to.cached < cached && cached - to.cached < PAGE;
+        let is_part = to.cached < cached && cached - to.cached < PAGE && !self.pages.has_states();
         if is_part && self.copy_page(source, slot, to.cached / PAGE, cached)? {
             to.cached = cached;
         }

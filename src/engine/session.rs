@@ -43,10 +43,10 @@ impl Session {
         Ok(Self { engine: engine.clone(), seq, logits })
     }
 
-    /// A session whose keys and values lie in the pages of its slot.
-    pub(super) fn of_pages(mut self, tokens: &[u32]) -> Self {
+    /// A session whose first `cached` positions lie in the pages of its slot.
+    pub(super) fn of_pages(mut self, tokens: &[u32], cached: usize) -> Self {
         self.seq.tokens.extend_from_slice(tokens);
-        self.seq.cached = tokens.len();
+        self.seq.cached = cached;
         self
     }
 
@@ -287,13 +287,20 @@ impl Session {
     }
 
     fn steps(&mut self, ask: Ask) -> Result<(), Error> {
-        let most = self.engine.max_rows();
-        while self.seq.missing() > most {
-            self.step(most, Ask::Nothing, |_, _| Ok(()))?;
-        }
-        match self.seq.missing() {
-            0 => Ok(()),
-            n => self.last_step(n, ask),
+        loop {
+            let most = self.engine.max_rows();
+            let n = {
+                let mut runner = self.engine.runner()?;
+                runner.trim(&mut self.seq);
+                let (cached, len) = (self.seq.cached, self.seq.tokens.len());
+                runner.pages.rows_up_to_kept(cached, len, self.seq.missing().min(most))
+            };
+            let missing = self.seq.missing();
+            match n {
+                0 => return Ok(()),
+                n if n == missing => return self.last_step(n, ask),
+                n => self.step(n, Ask::Nothing, |_, _| Ok(()))?,
+            }
         }
     }
 

@@ -3,10 +3,10 @@
 //!
 //! First come lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for each thing
 //! that the engine must have in common with the one that saved. Then, little-endian: the number of tokens
-//! (u64), the tokens (u32 each), a byte a page (1 if its exact page is there too, and 2 more if the page of
-//! layers that keep a sliding window is), each page as the backend has it, and behind it that of sliding
-//! windows and the exact one, and the CRC-32 of all that (u32). Changes of any of it, a backend's pages among
-//! them, come with another version.
+//! (u64), the tokens (u32 each), a byte a page (1 if its exact page is there too, 2 more if the page of
+//! layers that keep a sliding window is, and 4 more if the recurrent state behind it is), each page as the
+//! backend has it, and behind it that of sliding windows, the exact one and the state, and the CRC-32 of all
+//! that (u32). Changes of any of it, a backend's pages among them, come with another version.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -76,7 +76,8 @@ impl Engine {
             }
         }
         from.check()?;
-        Ok(session.of_pages(&tokens))
+        let cached = self.runner()?.pages.stands_at(session.slot(), tokens.len());
+        Ok(session.of_pages(&tokens, cached))
     }
 
     /// The tokens of a saved session, and the kinds of its pages.
@@ -100,10 +101,10 @@ impl Engine {
         }
         let mut kinds = vec![0; pages_for(more)];
         fill(from, &mut kinds)?;
-        if kinds.iter().any(|kinds| *kinds > 3) {
+        if kinds.iter().any(|kinds| *kinds > 7) {
             return Err(StateError::Damaged("a page has an invalid kind").into());
         }
-        let of = |byte| PageKinds { exact: byte & 1 != 0, sliding: byte & 2 != 0 };
+        let of = |byte| PageKinds { exact: byte & 1 != 0, sliding: byte & 2 != 0, state: byte & 4 != 0 };
         Ok((tokens, kinds.into_iter().map(of).collect()))
     }
 
@@ -186,7 +187,9 @@ pub(super) fn head(engine: &Engine, tokens: &[u32], kinds: &[PageKinds]) -> Resu
     let mut head = (head + "\n").into_bytes();
     head.extend((tokens.len() as u64).to_le_bytes());
     head.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-    head.extend(kinds.iter().map(|page| u8::from(page.exact) | u8::from(page.sliding) << 1));
+    let byte =
+        |page: &PageKinds| u8::from(page.exact) | u8::from(page.sliding) << 1 | u8::from(page.state) << 2;
+    head.extend(kinds.iter().map(byte));
     Ok(head)
 }
 

@@ -30,7 +30,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let rope = Some(m.rope(RopeStyle::Halves)?);
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    m.push("embed", Embed { table, scale: 1.0, positions: None, x });
+    let basis = m.table_basis(dim)?;
+    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, x });
     for layer in 0..h.n_layers {
         let blk = |name| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -40,8 +41,14 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let wk = m.linear(&blk("attn_k"), kv_dim, dim, int8)?;
         let wv = m.linear(&blk("attn_v"), kv_dim, dim, int8)?;
         let (q_norm, k_norm) = (None, None);
-        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
+        m.push(
+            format!("{layer}.attn_in"),
+            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+        );
+        m.push(
+            format!("{layer}.attend"),
+            Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+        );
 
         let norm = Some(m.rms_norm(&blk("attn_sub_norm"), q_dim)?);
         let w = m.linear(&blk("attn_output"), dim, q_dim, int8)?;
@@ -50,7 +57,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.linear(&blk("ffn_gate"), ffn_dim, dim, int8)?);
         let up = m.linear(&blk("ffn_up"), ffn_dim, dim, int8)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act, h: hidden });
+        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act, share: None, h: hidden });
 
         let norm = Some(m.rms_norm(&blk("ffn_sub_norm"), ffn_dim)?);
         let w = m.linear(&blk("ffn_down"), dim, ffn_dim, int8)?;

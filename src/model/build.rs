@@ -7,12 +7,13 @@ use std::ops::Range;
 use bytes::Bytes;
 use ggml_types::{HostTensor, Ternary, types};
 
+use super::hadamard::Hadamard;
 use super::hyper::{RopeHyper, RopeScaling};
 use super::{Hyper, ModelError, Options, Windows, rope};
-use sterna_gguf::{FileTensor, Gguf};
+use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
-    ActQuant, Buf, Expert, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle, RowsOf, Stage,
-    Weight,
+    ActQuant, Basis, BasisId, Buf, Expert, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle,
+    RowsOf, Stage, State, StateDecl, Weight,
 };
 
 /// Experts that any model may have; more are a broken file.
@@ -43,14 +44,23 @@ pub struct Builder<'a> {
     notes: Vec<String>,
     /// Names of tensors that the architecture has asked for.
     asked: HashSet<String>,
+    /// The basis of weights that are rotated, and those that there are of it by their inputs.
+    hadamard: Option<Hadamard>,
+    bases: Vec<(usize, BasisId)>,
+    /// Names of the weights of linear layers.
+    layers: HashSet<String>,
 }
 
 impl<'a> Builder<'a> {
     /// Starts the program of the model in `gguf`.
-    pub fn new(gguf: &'a Gguf, hyper: Hyper, options: &'a Options) -> Self {
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] for a rotated basis that makes no sense.
+    pub fn new(gguf: &'a Gguf, hyper: Hyper, options: &'a Options) -> Result<Self, ModelError> {
         let program = Program::new(hyper.architecture.clone(), options.limits);
         let (weights, notes, asked) = (Vec::new(), Vec::new(), HashSet::new());
-        Self { gguf, hyper, options, program, weights, notes, asked }
+        let (hadamard, bases, layers) = (Hadamard::read(gguf)?, Vec::new(), HashSet::new());
+        Ok(Self { gguf, hyper, options, program, weights, notes, asked, hadamard, bases, layers })
     }
 
     /// The result: the program, its weights, and what a user should know about the file.
@@ -59,6 +69,11 @@ impl<'a> Builder<'a> {
     /// [`ModelError::Tensor`] for a tensor that the architecture has not asked for: the file holds another
     /// model under its name.
     pub fn finish(self) -> Result<(Program, Vec<FileTensor>, Vec<String>), ModelError> {
+        let unknown =
+            self.hadamard.as_ref().and_then(|hadamard| hadamard.unknown(|name| self.layers.contains(name)));
+        if let Some(unknown) = unknown {
+            return Err(unknown);
+        }
         // Scales of inputs belong to products that round them, which no product here does.
         let is_known = |name: &str| self.asked.contains(name) || name.ends_with(".input_scale");
         match self.gguf.tensors().iter().find(|tensor| !is_known(&tensor.name)) {
@@ -102,6 +117,43 @@ impl<'a> Builder<'a> {
             window: self.options.window,
             sliding: None,
         })
+    }
+
+    /// Declares one layer's recurrent state.
+    pub fn state(&mut self, decl: StateDecl) -> State {
+        self.program.state(decl)
+    }
+
+    /// The basis of the inputs of a linear layer's weight.
+    fn basis_of(&mut self, weight: &str, inputs: usize) -> Result<Option<BasisId>, ModelError> {
+        self.layers.insert(weight.to_owned());
+        let basis = self.hadamard.as_ref().map(|hadamard| hadamard.of_weight(weight, inputs));
+        Ok(basis.transpose()?.flatten().map(|basis| self.declared_basis(basis)))
+    }
+
+    fn declared_basis(&mut self, basis: Basis) -> BasisId {
+        let inputs = basis.signs.len();
+        if let Some((_, id)) = self.bases.iter().find(|(known, _)| *known == inputs) {
+            return *id;
+        }
+        let id = self.program.basis(basis);
+        self.bases.push((inputs, id));
+        id
+    }
+
+    /// The basis that rows of the embedding's table are of, `dim` elements each.
+    ///
+    /// # Errors
+    /// [`ModelError::Metadata`] where they cannot be.
+    pub fn table_basis(&mut self, dim: usize) -> Result<Option<BasisId>, ModelError> {
+        let turned = self.hadamard.as_ref().filter(|hadamard| hadamard.table);
+        let basis = turned.map(|hadamard| hadamard.basis(dim)).transpose()?;
+        Ok(basis.map(|basis| self.declared_basis(basis)))
+    }
+
+    /// True if columns of weights behind a delta net lie by the keys of its heads.
+    pub fn has_grouped_values(&self) -> bool {
+        self.hadamard.as_ref().is_some_and(|hadamard| hadamard.grouped)
     }
 
     /// Declares the model's rotary embedding; `rope_freqs.weight` divides its frequencies where the file
@@ -165,6 +217,44 @@ impl<'a> Builder<'a> {
         Windows::read(self.gguf.metadata(), &self.hyper.architecture, self.hyper.n_layers, period)
     }
 
+    /// The value under the architecture's `key`, where the file has one.
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.gguf.metadata().get(&self.key(key))
+    }
+
+    /// The number under the architecture's `key`.
+    ///
+    /// # Errors
+    /// [`ModelError::Gguf`] where the file has none.
+    pub fn number(&self, key: &str) -> Result<usize, ModelError> {
+        Ok(self.gguf.metadata().require_usize(&self.key(key))?)
+    }
+
+    /// The same, or `default` where the file does not say.
+    ///
+    /// # Errors
+    /// [`ModelError::Gguf`] where it is no such number.
+    pub fn number_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
+        Ok(self.gguf.metadata().usize(&self.key(key))?.unwrap_or(default))
+    }
+
+    /// Error that the value under the architecture's `key` makes no sense.
+    pub fn wrong(&self, key: &str, want: impl Into<String>, got: impl ToString) -> ModelError {
+        ModelError::Metadata { key: self.key(key), want: want.into(), got: got.to_string() }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.hyper.architecture)
+    }
+
+    /// Leaves out the tensors whose names are such; `false` if there are none.
+    pub fn leave_out(&mut self, such: impl Fn(&str) -> bool) -> bool {
+        let known = self.asked.len();
+        let names = self.gguf.tensors().iter().map(|tensor| &tensor.name);
+        self.asked.extend(names.filter(|name| such(name)).cloned());
+        self.asked.len() > known
+    }
+
     /// A bound on values under the architecture's `key`, where the file has one.
     ///
     /// # Errors
@@ -218,6 +308,20 @@ impl<'a> Builder<'a> {
         Ok(self.declare(floats(tensor.name, &values)))
     }
 
+    /// Declares a tensor of `[rows, cols]` as a vector, row behind row, as f32 whatever the file keeps.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where it is missing or of another shape.
+    pub fn flat(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
+        let mut tensor = self.tensor(name, rows, cols)?;
+        if tensor.ty.is(&types::F32) {
+            (tensor.rows, tensor.cols) = (1, rows * cols);
+            return Ok(self.declare(tensor));
+        }
+        let values = self.elements(name, rows * cols)?;
+        Ok(self.declare(floats(tensor.name, &values)))
+    }
+
     /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias` and `stem.scale` where the
     /// file has them. The scale is of the product alone.
     ///
@@ -233,7 +337,8 @@ impl<'a> Builder<'a> {
         let w = self.matrix(&format!("{stem}.weight"), outputs, inputs)?;
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
-        Ok(Linear { w, bias, act, scale: self.scales(stem, 1)?[0] })
+        let basis = self.basis_of(&format!("{stem}.weight"), inputs)?;
+        Ok(Linear { w, bias, act, scale: self.scales(stem, 1)?[0], basis })
     }
 
     /// The factors of products, `stem.scale` of `[n]` where the file has it: what types of few bits have
@@ -331,12 +436,13 @@ impl<'a> Builder<'a> {
         };
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.elements(&bias, rows)?) } else { None };
+        let basis = self.basis_of(&name, inputs)?;
         let part = |part: Range<usize>| {
             let name_of = |what: &str| format!("{stem}.{what} rows {} to {}", part.start, part.end - 1);
             let w = self.declare(whole.cut(name_of("weight"), part.clone()));
             let bias =
                 bias.as_ref().map(|values| self.declare(floats(name_of("bias"), &values[part.clone()])));
-            Linear { w, bias, act, scale: 1.0 }
+            Linear { w, bias, act, scale: 1.0, basis }
         };
         Ok(ranges.into_iter().map(part).collect())
     }
@@ -427,7 +533,12 @@ impl<'a> Builder<'a> {
     ) -> Result<Linear, ModelError> {
         match self.has(&format!("{stem}.weight")) {
             true => self.linear(stem, n_vocab, dim, ActQuant::None),
-            false => Ok(Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 }),
+            false => {
+                let tied = self.hadamard.as_ref().filter(|hadamard| hadamard.is_tied);
+                let basis = tied.map(|hadamard| hadamard.basis(dim)).transpose()?;
+                let basis = basis.map(|basis| self.declared_basis(basis));
+                Ok(Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0, basis })
+            }
         }
     }
 

@@ -32,7 +32,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let local = m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)?;
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    m.push("embed", Embed { table, scale: (dim as f32).sqrt(), positions: None, x });
+    let basis = m.table_basis(dim)?;
+    m.push("embed", Embed { table, basis, scale: (dim as f32).sqrt(), positions: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -43,8 +44,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
         let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), h.head_dim)?);
         let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), h.head_dim)?);
-        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks: None, out: y });
+        m.push(
+            format!("{layer}.attn_in"),
+            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+        );
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks: None, gate: None, out: y });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
@@ -53,7 +57,10 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::GeluTanh, h: hidden });
+        m.push(
+            format!("{layer}.ffn_in"),
+            FfnIn { x, norm, gate, up, act: Act::GeluTanh, share: None, h: hidden },
+        );
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
         let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);

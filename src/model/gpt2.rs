@@ -21,7 +21,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let positions = Some(m.matrix("position_embd.weight", h.n_ctx_train, dim)?);
-    m.push("embed", Embed { table, scale: 1.0, positions, x });
+    let basis = m.table_basis(dim)?;
+    m.push("embed", Embed { table, basis, scale: 1.0, positions, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -29,8 +30,14 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let norm = m.layer_norm(&blk("attn_norm"), dim)?;
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
         let (q_norm, k_norm, rope) = (None, None, None);
-        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
+        m.push(
+            format!("{layer}.attn_in"),
+            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+        );
+        m.push(
+            format!("{layer}.attend"),
+            Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+        );
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
@@ -38,7 +45,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let norm = m.layer_norm(&blk("ffn_norm"), dim)?;
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
         let act = Act::GeluTanh;
-        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate: None, up, act, h: hidden });
+        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate: None, up, act, share: None, h: hidden });
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
         m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });

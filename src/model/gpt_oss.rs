@@ -31,7 +31,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let rope = Some(m.rope(RopeStyle::Halves)?);
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    m.push("embed", Embed { table, scale: 1.0, positions: None, x });
+    let basis = m.table_basis(dim)?;
+    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -43,8 +44,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         }
         let sinks = Some(m.vector(&blk("attn_sinks.weight"), h.n_heads)?);
         let (q_norm, k_norm, window) = (None, None, windows.of(layer));
-        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks, out: y });
+        m.push(
+            format!("{layer}.attn_in"),
+            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+        );
+        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks, gate: None, out: y });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         want_bias(m, &w, &blk("attn_output"), dim)?;

@@ -102,7 +102,7 @@ impl Hyper {
             name: metadata.str("general.name")?.map(str::to_owned),
             n_ctx_train: keys.count("context_length")?,
             n_layers: keys.count("block_count")?,
-            ffn_dim: keys.count("feed_forward_length")?,
+            ffn_dim: keys.ffn_dim()?,
             rope: keys.rope(head_dim)?,
             architecture: architecture.clone(),
             dim,
@@ -147,6 +147,14 @@ impl Keys<'_> {
             1..=MAX_COUNT => Ok(count),
             _ => Err(self.wrong(name, format_args!("1 to {MAX_COUNT}"), count)),
         }
+    }
+
+    /// Files of experts alone say how wide these are.
+    fn ffn_dim(&self) -> Result<usize, ModelError> {
+        const ALL: &str = "feed_forward_length";
+        const EXPERT: &str = "expert_feed_forward_length";
+        let has = |name: &str| self.metadata.get(&self.key(name)).is_some();
+        self.count(if !has(ALL) && has(EXPERT) { EXPERT } else { ALL })
     }
 
     fn head_dim(&self, dim: usize, n_heads: usize) -> Result<usize, ModelError> {

@@ -10,11 +10,13 @@ pub mod build;
 pub mod gemma3;
 pub mod gpt2;
 pub mod gpt_oss;
+mod hadamard;
 pub mod hyper;
 pub mod llama;
 pub mod minicpm;
 pub mod qwen2;
 pub mod qwen3;
+pub mod qwen35;
 mod rope;
 mod windows;
 
@@ -43,6 +45,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &minicpm::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
+    &qwen35::ARCHITECTURE,
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
@@ -82,7 +85,7 @@ impl Model {
     /// shape than the numbers ask for.
     pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
         let architecture = by_name(&hyper.architecture)?;
-        let mut builder = Builder::new(gguf, hyper.clone(), options);
+        let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
         let (program, weights, notes) = builder.finish()?;
         Ok(Self { program, weights, hyper, notes })

@@ -69,7 +69,8 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
     let rope = Some(m.rope(form.rope)?);
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    m.push("embed", Embed { table, scale: form.embedding, positions: None, x });
+    let basis = m.table_basis(dim)?;
+    m.push("embed", Embed { table, basis, scale: form.embedding, positions: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -85,8 +86,14 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
             form.head_norms.then(|| m.rms_norm(&blk(name), h.head_dim)).transpose()
         };
         let (q_norm, k_norm) = (head_norm("attn_q_norm")?, head_norm("attn_k_norm")?);
-        m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
+        m.push(
+            format!("{layer}.attn_in"),
+            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+        );
+        m.push(
+            format!("{layer}.attend"),
+            Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+        );
 
         let w = times(form.residual, m.layer(&blk("attn_output"), dim, q_dim)?)?;
         m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
@@ -103,7 +110,10 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         }
         let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Silu, h: hidden });
+        m.push(
+            format!("{layer}.ffn_in"),
+            FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h: hidden },
+        );
 
         let w = times(form.residual, m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?)?;
         m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });

@@ -1,10 +1,13 @@
 //! Verifies a program once, before anything is allocated: every handle, every shape.
 
+use std::ops::Range;
+
 use ggml_types::{KvSide, types};
 
 use super::{
-    Act, Attend, AttnIn, Buf, BufDecl, Embed, Experts, FfnIn, Kv, KvDecl, Linear, Logits, Norm, NormKind,
-    PAGE, Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, Step, Weight, WeightDecl,
+    Act, Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Delta, DeltaIn, Embed, Experts, FfnIn, Kv, KvDecl,
+    Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, State,
+    StateDecl, Step, Weight, WeightDecl,
 };
 
 /// A program that cannot run: a bug of the model that wrote it.
@@ -33,6 +36,9 @@ impl Program {
         }
         if self.sliding().is_some() && limits.sliding_pages == 0 {
             return Err(fail("limits", "caches of sliding windows need pages".into()));
+        }
+        if !self.states.is_empty() && limits.states < limits.seqs {
+            return Err(fail("limits", "every sequence needs a slot of recurrent states".into()));
         }
         for (i, rope) in self.ropes.iter().enumerate() {
             if rope.inv_freq.is_empty()
@@ -97,6 +103,9 @@ impl Program {
                 }
             }
         }
+        if !self.states.is_empty() {
+            self.assert_states_fit(step);
+        }
         let rows_of = |w: Weight| self.weight_decl(w).rows;
         for (_, stage) in stages {
             let Stage::Embed(s) = stage else { continue };
@@ -113,11 +122,35 @@ impl Program {
         }
     }
 
+    /// As [`assert_fits`](Self::assert_fits): recurrent states.
+    fn assert_states_fit(&self, step: &Step<'_>) {
+        let there = self.limits.states;
+        let slots = |run: &Range<usize>| step.pages.state(step.rows[run.start].seq);
+        for (i, run) in step.runs().enumerate() {
+            let rows = &step.rows[run.clone()];
+            let Row { seq, pos, .. } = rows[0];
+            let is_next = |pair: &[Row]| pair[1].pos == pair[0].pos + 1;
+            assert!(rows.windows(2).all(is_next), "slot {seq}: rows leave out positions");
+            let Some(own) = slots(&run) else { panic!("slot {seq} has no state") };
+            assert_eq!(own.from.is_none(), pos == 0, "slot {seq} at position {pos}: {own:?}");
+            assert!(own.from.unwrap_or(0).max(own.to) < there as u32, "slot {seq}: {own:?} of {there}");
+            for other in step.runs().skip(i + 1) {
+                assert!(step.rows[other.start].seq != seq, "slot {seq}: its rows stand apart");
+                let theirs = slots(&other).map(|theirs| (theirs.from, theirs.to));
+                let apart = theirs
+                    .is_none_or(|(from, to)| own.to != to && from != Some(own.to) && own.from != Some(to));
+                assert!(apart, "slot {seq}: another sequence has its state");
+            }
+        }
+    }
+
     fn check_stage(&self, stage: &Stage) -> Result<(), String> {
         match stage {
             Stage::Embed(s) => self.check_embed(s),
             Stage::AttnIn(s) => self.check_attn_in(s),
             Stage::Attend(s) => self.check_attend(s),
+            Stage::DeltaIn(s) => self.check_delta_in(s),
+            Stage::Delta(s) => self.check_delta(s),
             Stage::ProjAdd(s) => self.check_proj_add(s),
             Stage::FfnIn(s) => self.check_ffn_in(s),
             Stage::Experts(s) => self.check_experts(s),
@@ -130,6 +163,7 @@ impl Program {
         let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
         let table = self.want_weight(s.table)?;
         want_factor("the embedding's factor", s.scale)?;
+        self.want_basis(s.basis, table.cols)?;
         equal("x's columns", dim, &table.name, table.cols)?;
         if let Some(positions) = s.positions {
             let positions = self.want_weight(positions)?;
@@ -147,7 +181,11 @@ impl Program {
             return Err("x and q are one buffer".into());
         }
         self.want_norm(&s.norm, dim)?;
-        self.want_linear(&s.wq, q_cols, dim)?;
+        if let Some(gate) = s.gate {
+            equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
+            self.want_apart(&[s.x, s.q, gate])?;
+        }
+        self.want_linear(&s.wq, if s.gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
         self.want_linear(&s.wk, kv_cols, dim)?;
         self.want_linear(&s.wv, kv_cols, dim)?;
         for norm in [&s.q_norm, &s.k_norm].into_iter().flatten() {
@@ -174,6 +212,10 @@ impl Program {
         if s.q == s.out {
             return Err("q and out are one buffer".into());
         }
+        if let Some(gate) = s.gate {
+            equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
+            self.want_apart(&[gate, s.out])?;
+        }
         if s.window == Some(0) {
             return Err("a window of no position".into());
         }
@@ -187,6 +229,44 @@ impl Program {
             self.want_vector(sinks, q_cols / self.kv_decl(s.kv).head_dim)?;
         }
         want_factor("the scores' factor", s.scale)
+    }
+
+    fn check_delta_in(&self, s: &DeltaIn) -> Result<(), String> {
+        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
+        self.want_norm(&s.norm, dim)?;
+        self.want_apart(&[s.x, s.u, s.z, s.a, s.b])?;
+        for (name, linear, buf) in
+            [("u", &s.wu, s.u), ("z", &s.wz, s.z), ("a", &s.wa, s.a), ("b", &s.wb, s.b)]
+        {
+            self.want_linear(linear, self.want_buf(name, buf, RowsOf::Step)?.cols, dim)?;
+        }
+        Ok(())
+    }
+
+    fn check_delta(&self, s: &Delta) -> Result<(), String> {
+        let decl = self.want_state(s.state)?;
+        let values = decl.n_heads * decl.head_dim;
+        for (name, buf, cols) in [
+            ("u", s.u, decl.channels()),
+            ("z", s.z, values),
+            ("a", s.a, decl.n_heads),
+            ("b", s.b, decl.n_heads),
+            ("out", s.out, values),
+        ] {
+            equal("columns", cols, name, self.want_buf(name, buf, RowsOf::Step)?.cols)?;
+        }
+        for (i, buf) in [s.u, s.z, s.a, s.b].into_iter().enumerate() {
+            if buf == s.out {
+                return Err(format!("out is one buffer with {}", ["u", "z", "a", "b"][i]));
+            }
+        }
+        self.want_vector(s.conv, decl.channels() * decl.taps)?;
+        self.want_vector(s.decay, decl.n_heads)?;
+        self.want_vector(s.dt, decl.n_heads)?;
+        if !(s.eps.is_finite() && s.eps >= 0.0) {
+            return Err(format!("an epsilon of {}", s.eps));
+        }
+        self.want_norm(&s.norm, decl.head_dim)
     }
 
     fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {
@@ -210,6 +290,9 @@ impl Program {
         self.want_norm(&s.norm, dim)?;
         if let Some(gate) = &s.gate {
             self.want_linear(gate, ffn_dim, dim)?;
+        }
+        if let Some(share) = &s.share {
+            self.want_linear(share, 1, dim)?;
         }
         if s.h == s.x {
             return Err("h and x are one buffer".into());
@@ -245,6 +328,31 @@ impl Program {
             return Err(format!("a soft cap of {:?}", s.soft_cap));
         }
         self.want_linear(&s.w, n_vocab, dim)
+    }
+
+    /// Buffers that are all different.
+    fn want_apart(&self, bufs: &[Buf]) -> Result<(), String> {
+        let again = |(i, buf): (usize, &Buf)| bufs[..i].contains(buf).then_some(*buf);
+        match bufs.iter().enumerate().find_map(again) {
+            Some(buf) => Err(format!("buffer `{}` stands for two", self.buf_decl(buf).name)),
+            None => Ok(()),
+        }
+    }
+
+    fn want_state(&self, state: State) -> Result<&StateDecl, String> {
+        let decl = self.states.get(state.0 as usize);
+        let decl = decl.ok_or_else(|| format!("state {} is not declared", state.0))?;
+        let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
+        if n_key_heads == 0 || n_heads == 0 || !n_heads.is_multiple_of(n_key_heads) {
+            return Err(format!("{n_heads} heads for {n_key_heads} key heads"));
+        }
+        if head_dim == 0 || !head_dim.is_multiple_of(StateDecl::HEAD_DIM_STEP) {
+            return Err(format!("heads of {head_dim}, want a multiple of {}", StateDecl::HEAD_DIM_STEP));
+        }
+        if !(2..=StateDecl::MAX_TAPS).contains(&taps) {
+            return Err(format!("a convolution of {taps} taps, want 2 to {}", StateDecl::MAX_TAPS));
+        }
+        Ok(decl)
     }
 
     fn want_weight(&self, w: Weight) -> Result<&WeightDecl, String> {
@@ -296,7 +404,18 @@ impl Program {
         if (w.rows, w.cols) != (rows, cols) {
             return Err(format!("{}: want [{rows}, {cols}], have [{}, {}]", w.name, w.rows, w.cols));
         }
+        self.want_basis(linear.basis, cols)?;
         linear.bias.map_or(Ok(()), |bias| self.want_vector(bias, rows))
+    }
+
+    fn want_basis(&self, basis: Option<BasisId>, cols: usize) -> Result<(), String> {
+        let Some(BasisId(id)) = basis else { return Ok(()) };
+        let Basis { block, signs } =
+            self.bases.get(id as usize).ok_or_else(|| format!("basis {id} is not declared"))?;
+        if !block.is_power_of_two() || !cols.is_multiple_of(*block) || signs.len() != cols {
+            return Err(format!("basis {id}: runs of {block} and {} signs for {cols} inputs", signs.len()));
+        }
+        Ok(())
     }
 
     fn want_norm(&self, norm: &Norm, cols: usize) -> Result<(), String> {

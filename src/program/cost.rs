@@ -15,7 +15,7 @@ const F16_BYTES: u64 = 2;
 pub struct Cost {
     /// Bytes of weights read.
     pub weight_bytes: u64,
-    /// Bytes of KV cache read and written.
+    /// Bytes of KV cache and of recurrent states read and written.
     pub kv_bytes: u64,
     /// Multiply-accumulates of products and attention.
     pub macs: u64,
@@ -82,10 +82,18 @@ impl Program {
                     ..Cost::default()
                 }
             }
-            Stage::ProjAdd(s) => self.linear_cost(&s.w, n_rows),
-            Stage::FfnIn(s) => {
-                self.linear_cost(&s.up, n_rows)
-                    + s.gate.as_ref().map_or(Cost::default(), |gate| self.linear_cost(gate, n_rows))
+            Stage::DeltaIn(_) | Stage::ProjAdd(_) | Stage::FfnIn(_) => {
+                stage.linears().1.map(|linear| self.linear_cost(linear, n_rows)).sum()
+            }
+            Stage::Delta(s) => {
+                let state = self.state_decl(s.state);
+                let n_seqs = step.runs().count() as u64;
+                let of_row = 3 * state.matrix_elems() + state.taps * state.channels();
+                Cost {
+                    weight_bytes: self.weight_bytes(s.conv),
+                    kv_bytes: 2 * n_seqs * state.bytes() as u64,
+                    macs: n_rows * of_row as u64,
+                }
             }
             Stage::Experts(s) => {
                 let of = |expert: &Expert, rows| {
@@ -110,9 +118,15 @@ impl Program {
         (0..self.weights.len() as u32).map(|i| self.weight_bytes(Weight(i))).sum()
     }
 
-    /// Bytes of all KV caches at full size.
+    /// Bytes of all KV caches at full size, and of all slots of recurrent states.
     pub fn kv_bytes(&self) -> u64 {
-        (0..self.kvs.len() as u32).map(|i| self.cache_bytes(Kv(i))).sum()
+        let caches: u64 = (0..self.kvs.len() as u32).map(|i| self.cache_bytes(Kv(i))).sum();
+        caches + self.limits.states as u64 * self.state_bytes()
+    }
+
+    /// Bytes of the recurrent states of one sequence.
+    pub fn state_bytes(&self) -> u64 {
+        self.states.iter().map(|state| state.bytes() as u64).sum()
     }
 
     /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, each followed by

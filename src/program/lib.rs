@@ -19,10 +19,10 @@ pub use cost::Cost;
 pub use part::{Layer, Part};
 pub use sampling::{Sampling, TokenChange};
 pub use stage::{
-    Act, ActQuant, Attend, AttnIn, Embed, Expert, Experts, FfnIn, Linear, Logits, Norm, NormKind, ProjAdd,
-    Rope, RopeStyle, Sample, Stage,
+    Act, ActQuant, Attend, AttnIn, Basis, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Linear, Logits,
+    Norm, NormKind, ProjAdd, Rope, RopeStyle, Sample, Stage,
 };
-pub use step::{KvWindow, PAGE, PageTable, Row, Step};
+pub use step::{KvWindow, PAGE, PageTable, Row, StateSlots, Step};
 
 use std::ops::Range;
 
@@ -40,9 +40,17 @@ pub struct Buf(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kv(pub u32);
 
+/// One layer's recurrent state: index into [`Program::states`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State(pub u32);
+
 /// A rotary embedding: index into [`Program::ropes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RopeId(pub u32);
+
+/// A rotated basis: index into [`Program::bases`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BasisId(pub u32);
 
 /// Declaration of a weight, without its bytes.
 #[derive(Clone, Debug)]
@@ -108,6 +116,46 @@ impl KvDecl {
     }
 }
 
+/// One layer's recurrent state, of f32: [`Limits::states`] slots, each of which holds that of one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateDecl {
+    /// Heads of values, a multiple of the key heads.
+    pub n_heads: usize,
+    /// Heads of queries and of keys.
+    pub n_key_heads: usize,
+    /// Length of a query, key or value vector: a multiple of [`HEAD_DIM_STEP`](Self::HEAD_DIM_STEP).
+    pub head_dim: usize,
+    /// Rows that the convolution sees, its own included.
+    pub taps: usize,
+}
+
+impl StateDecl {
+    /// Heads come in multiples of so many elements.
+    pub const HEAD_DIM_STEP: usize = 32;
+    /// Most rows that a convolution sees.
+    pub const MAX_TAPS: usize = 8;
+
+    /// Columns of queries, keys and values together.
+    pub fn channels(&self) -> usize {
+        (2 * self.n_key_heads + self.n_heads) * self.head_dim
+    }
+
+    /// Elements of the matrices of one sequence.
+    pub fn matrix_elems(&self) -> usize {
+        self.n_heads * self.head_dim * self.head_dim
+    }
+
+    /// Elements of the rows that the convolution still sees of one sequence.
+    pub fn tail_elems(&self) -> usize {
+        (self.taps - 1) * self.channels()
+    }
+
+    /// Bytes of one sequence.
+    pub fn bytes(&self) -> usize {
+        (self.matrix_elems() + self.tail_elems()) * size_of::<f32>()
+    }
+}
+
 /// The largest step that a program must be able to run; a backend allocates for these once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -123,6 +171,8 @@ pub struct Limits {
     pub exact_pages: usize,
     /// Pages of layers that keep a sliding window, shared by all sequences; 0 without such layers.
     pub sliding_pages: usize,
+    /// Slots of recurrent states, shared by all sequences; 0 without such layers.
+    pub states: usize,
 }
 
 /// A model's forward pass: declarations, then stages in the order in which they run.
@@ -136,10 +186,14 @@ pub struct Program {
     pub weights: Vec<WeightDecl>,
     /// Activation buffers.
     pub bufs: Vec<BufDecl>,
-    /// KV caches, one a layer.
+    /// KV caches, one a layer of attention.
     pub kvs: Vec<KvDecl>,
+    /// Recurrent states, one a layer that has such.
+    pub states: Vec<StateDecl>,
     /// Rotary embeddings.
     pub ropes: Vec<Rope>,
+    /// Rotated bases of weights.
+    pub bases: Vec<Basis>,
     /// Label (`3.attn_in`) and stage.
     pub stages: Vec<(String, Stage)>,
 }
@@ -153,7 +207,9 @@ impl Program {
             weights: Vec::new(),
             bufs: Vec::new(),
             kvs: Vec::new(),
+            states: Vec::new(),
             ropes: Vec::new(),
+            bases: Vec::new(),
             stages: Vec::new(),
         }
     }
@@ -182,10 +238,23 @@ impl Program {
         Kv(self.kvs.len() as u32 - 1)
     }
 
+    /// Declares one layer's recurrent state. There are as many slots as sequences, if not more.
+    pub fn state(&mut self, decl: StateDecl) -> State {
+        self.limits.states = self.limits.states.max(self.limits.seqs);
+        self.states.push(decl);
+        State(self.states.len() as u32 - 1)
+    }
+
     /// Declares a rotary embedding.
     pub fn rope(&mut self, rope: Rope) -> RopeId {
         self.ropes.push(rope);
         RopeId(self.ropes.len() as u32 - 1)
+    }
+
+    /// Declares a rotated basis.
+    pub fn basis(&mut self, basis: Basis) -> BasisId {
+        self.bases.push(basis);
+        BasisId(self.bases.len() as u32 - 1)
     }
 
     /// Appends a stage.
@@ -206,6 +275,11 @@ impl Program {
     /// The declaration of a handle of this program.
     pub fn kv_decl(&self, kv: Kv) -> &KvDecl {
         &self.kvs[kv.0 as usize]
+    }
+
+    /// The declaration of a handle of this program.
+    pub fn state_decl(&self, state: State) -> &StateDecl {
+        &self.states[state.0 as usize]
     }
 
     /// The stage that makes logits, if the program has one.

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Buf, Expert, Kv, KvDecl, Linear, Norm, Program, Rope, RopeId, Stage, Weight, WeightDecl};
+use super::{
+    BasisId, Buf, Expert, Kv, KvDecl, Linear, Norm, Program, Rope, RopeId, Stage, State, Weight, WeightDecl,
+};
 
 /// Consecutive stages of a program as a program of their own, and what its declarations are in the whole.
 #[derive(Clone, Debug)]
@@ -17,6 +19,8 @@ pub struct Part {
     pub bufs: Vec<Buf>,
     /// Cache of the whole for each cache of the part.
     pub kvs: Vec<Kv>,
+    /// State of the whole for each state of the part.
+    pub states: Vec<State>,
 }
 
 impl Part {
@@ -54,7 +58,9 @@ enum Named<'a> {
     /// A buffer that it only writes.
     Out(&'a mut Buf),
     Kv(&'a mut Kv),
+    State(&'a mut State),
     Rope(&'a mut RopeId),
+    Basis(&'a mut BasisId),
 }
 
 /// Everything that a stage names, inputs before outputs.
@@ -63,7 +69,8 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     match stage {
         Stage::Embed(s) => {
             let tables = [Some(&mut s.table), s.positions.as_mut()].into_iter().flatten();
-            tables.map(Named::Weight).chain([Out(&mut s.x)]).collect()
+            let basis = s.basis.as_mut().map(Named::Basis);
+            tables.map(Named::Weight).chain(basis).chain([Out(&mut s.x)]).collect()
         }
         Stage::AttnIn(s) => {
             let norms = [Some(&mut s.norm), s.q_norm.as_mut(), s.k_norm.as_mut()];
@@ -72,11 +79,28 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
             all.extend([&mut s.wq, &mut s.wk, &mut s.wv].into_iter().flat_map(of_linear));
             all.extend(s.rope.as_mut().map(Named::Rope));
             all.extend([Named::Kv(&mut s.kv), Out(&mut s.q)]);
+            all.extend(s.gate.as_mut().map(Out));
+            all
+        }
+        Stage::DeltaIn(s) => {
+            let mut all = vec![In(&mut s.x)];
+            all.extend(of_norm(&mut s.norm));
+            all.extend([&mut s.wu, &mut s.wz, &mut s.wa, &mut s.wb].into_iter().flat_map(of_linear));
+            all.extend([&mut s.u, &mut s.z, &mut s.a, &mut s.b].map(Out));
+            all
+        }
+        Stage::Delta(s) => {
+            let mut all: Vec<_> = [&mut s.u, &mut s.z, &mut s.a, &mut s.b].map(In).into();
+            all.push(Named::State(&mut s.state));
+            all.extend([&mut s.conv, &mut s.decay, &mut s.dt].map(Named::Weight));
+            all.extend(of_norm(&mut s.norm));
+            all.push(Out(&mut s.out));
             all
         }
         Stage::Attend(s) => {
             let mut all = vec![In(&mut s.q), Named::Kv(&mut s.kv)];
             all.extend(s.sinks.as_mut().map(Named::Weight));
+            all.extend(s.gate.as_mut().map(In));
             all.push(Out(&mut s.out));
             all
         }
@@ -89,7 +113,7 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
         Stage::FfnIn(s) => {
             let mut all = vec![In(&mut s.x)];
             all.extend(of_norm(&mut s.norm));
-            all.extend(s.gate.iter_mut().chain([&mut s.up]).flat_map(of_linear));
+            all.extend(s.gate.iter_mut().chain([&mut s.up]).chain(&mut s.share).flat_map(of_linear));
             all.push(Out(&mut s.h));
             all
         }
@@ -114,6 +138,11 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
 }
 
 impl Stage {
+    /// True for the stage that a layer begins with.
+    fn begins_layer(&self) -> bool {
+        matches!(self, Self::AttnIn(_) | Self::DeltaIn(_))
+    }
+
     /// Every weight that the stage reads.
     pub fn weights(&self) -> Vec<Weight> {
         let mut stage = self.clone();
@@ -127,7 +156,8 @@ fn of_norm(norm: &mut Norm) -> impl Iterator<Item = Named<'_>> {
 }
 
 fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
-    [Some(&mut linear.w), linear.bias.as_mut()].into_iter().flatten().map(Named::Weight)
+    let weights = [Some(&mut linear.w), linear.bias.as_mut()].into_iter().flatten().map(Named::Weight);
+    weights.chain(linear.basis.as_mut().map(Named::Basis))
 }
 
 /// The part's handle for one of the whole; a new one is declared.
@@ -151,7 +181,8 @@ impl Program {
 
     fn of_stages(&self, numbers: impl IntoIterator<Item = usize>, stages: Range<usize>) -> Part {
         let mut program = Program::new(self.name.clone(), self.limits);
-        let (mut weights, mut bufs, mut kvs, mut ropes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut weights, mut bufs, mut kvs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut states, mut ropes, mut bases) = (Vec::new(), Vec::new(), Vec::new());
         for (label, stage) in numbers.into_iter().map(|at| &self.stages[at]) {
             let mut stage = stage.clone();
             for named in named(&mut stage) {
@@ -168,30 +199,38 @@ impl Program {
                         let declare = || program.kvs.push(self.kv_decl(*kv).clone());
                         *kv = Kv(renamed(&mut kvs, *kv, declare));
                     }
+                    Named::State(state) => {
+                        let declare = || program.states.push(*self.state_decl(*state));
+                        *state = State(renamed(&mut states, *state, declare));
+                    }
                     Named::Rope(rope) => {
                         let declare = || program.ropes.push(self.ropes[rope.0 as usize].clone());
                         *rope = RopeId(renamed(&mut ropes, *rope, declare));
+                    }
+                    Named::Basis(basis) => {
+                        let declare = || program.bases.push(self.bases[basis.0 as usize].clone());
+                        *basis = BasisId(renamed(&mut bases, *basis, declare));
                     }
                 }
             }
             program.push(label.clone(), stage);
         }
-        Part { program, stages, weights, bufs, kvs }
+        Part { program, stages, weights, bufs, kvs, states }
     }
 
     /// The stages with which layers begin, the first layer's aside: between two devices a program is cut
     /// there.
     pub fn layer_starts(&self) -> Vec<usize> {
-        let attn_in = |at: &usize| matches!(self.stages[*at].1, Stage::AttnIn(_));
-        (0..self.stages.len()).filter(attn_in).skip(1).collect()
+        let begins = |at: &usize| self.stages[*at].1.begins_layer();
+        (0..self.stages.len()).filter(begins).skip(1).collect()
     }
 
-    /// The layers in order: each from its `AttnIn` to the next one's, or to the head.
+    /// The layers in order: each from its `AttnIn` or `DeltaIn` to the next one's, or to the head.
     pub fn layers(&self) -> Vec<Layer> {
         let at =
             |is_it: fn(&Stage) -> bool| (0..self.stages.len()).filter(move |at| is_it(&self.stages[*at].1));
         let end = at(|stage| matches!(stage, Stage::Logits(_))).next().unwrap_or(self.stages.len());
-        let starts = at(|stage| matches!(stage, Stage::AttnIn(_))).filter(|start| *start < end);
+        let starts = at(Stage::begins_layer).filter(|start| *start < end);
         let cuts: Vec<usize> = starts.chain([end]).collect();
         let layers: Vec<Range<usize>> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
         let mut n_named = vec![0; self.weights.len()];
@@ -238,10 +277,20 @@ impl Program {
                     let codecs = [k.name(), v.name()];
                     format!("{n_kv_heads} heads of {head_dim}, {codecs:?}, {window:?}, {sliding:?}")
                 }
+                Named::State(state) => {
+                    let decl = self.state_decl(*state);
+                    *state = State(0);
+                    format!("{decl:?}")
+                }
                 Named::Rope(rope) => {
                     let Rope { style, .. } = &self.ropes[rope.0 as usize];
                     *rope = RopeId(0);
                     format!("{style:?}")
+                }
+                Named::Basis(basis) => {
+                    let block = self.bases[basis.0 as usize].block;
+                    *basis = BasisId(0);
+                    format!("runs of {block}")
                 }
             });
         }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use super::{Buf, Kv, RopeId, RowsOf, Weight};
+use ggml_types::turboquant::hadamard;
+
+use super::{BasisId, Buf, Kv, RopeId, RowsOf, State, Weight};
 
 /// One step of the forward pass. Backends match it without a `_` arm.
 #[derive(Clone, Debug)]
@@ -16,6 +18,10 @@ pub enum Stage {
     AttnIn(AttnIn),
     /// Causal attention over the cache.
     Attend(Attend),
+    /// Norm and the projections that a gated delta net takes.
+    DeltaIn(DeltaIn),
+    /// A gated delta net: convolution, recurrence, gated norm.
+    Delta(Delta),
     /// Projection added to the residual stream.
     ProjAdd(ProjAdd),
     /// Norm and the first half of the feed-forward network.
@@ -35,6 +41,8 @@ impl Stage {
             Self::Embed(_) => "embed",
             Self::AttnIn(_) => "attn_in",
             Self::Attend(_) => "attend",
+            Self::DeltaIn(_) => "delta_in",
+            Self::Delta(_) => "delta",
             Self::ProjAdd(_) => "proj_add",
             Self::FfnIn(_) => "ffn_in",
             Self::Experts(_) => "experts",
@@ -47,8 +55,9 @@ impl Stage {
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let linears: Vec<&mut Linear> = match self {
             Self::AttnIn(s) => vec![&mut s.wq, &mut s.wk, &mut s.wv],
+            Self::DeltaIn(s) => vec![&mut s.wu, &mut s.wz, &mut s.wa, &mut s.wb],
             Self::ProjAdd(s) => vec![&mut s.w],
-            Self::FfnIn(s) => s.gate.iter_mut().chain([&mut s.up]).collect(),
+            Self::FfnIn(s) => s.gate.iter_mut().chain([&mut s.up]).chain(&mut s.share).collect(),
             Self::Experts(s) => {
                 let layers = s.experts.iter_mut().flat_map(|expert| {
                     let Expert { gate, up, down } = expert;
@@ -57,7 +66,7 @@ impl Stage {
                 layers.chain([&mut s.router]).collect()
             }
             Self::Logits(s) => vec![&mut s.w],
-            Self::Embed(_) | Self::Attend(_) | Self::Sample(_) => Vec::new(),
+            Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => Vec::new(),
         };
         linears.into_iter()
     }
@@ -66,8 +75,10 @@ impl Stage {
     pub fn bufs(&self) -> (Vec<Buf>, Vec<Buf>) {
         match self {
             Self::Embed(s) => (vec![], vec![s.x]),
-            Self::AttnIn(s) => (vec![s.x], vec![s.q]),
-            Self::Attend(s) => (vec![s.q], vec![s.out]),
+            Self::AttnIn(s) => (vec![s.x], [s.q].into_iter().chain(s.gate).collect()),
+            Self::Attend(s) => ([s.q].into_iter().chain(s.gate).collect(), vec![s.out]),
+            Self::DeltaIn(s) => (vec![s.x], vec![s.u, s.z, s.a, s.b]),
+            Self::Delta(s) => (vec![s.u, s.z, s.a, s.b], vec![s.out]),
             Self::ProjAdd(s) => (vec![s.y, s.x], vec![s.x]),
             Self::FfnIn(s) => (vec![s.x], vec![s.h]),
             Self::Experts(s) => (vec![s.x], vec![s.x]),
@@ -80,23 +91,27 @@ impl Stage {
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
         let experts: &[Expert] = if let Self::Experts(s) = self { &s.experts } else { &[] };
         let (rows, linears) = match self {
-            Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv)]),
-            Self::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None]),
-            Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), None]),
-            Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None]),
-            Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None]),
-            Self::Embed(_) | Self::Attend(_) | Self::Sample(_) => (RowsOf::Step, [None; 3]),
+            Self::AttnIn(s) => (RowsOf::Step, [Some(&s.wq), Some(&s.wk), Some(&s.wv), None]),
+            Self::DeltaIn(s) => (RowsOf::Step, [Some(&s.wu), Some(&s.wz), Some(&s.wa), Some(&s.wb)]),
+            Self::ProjAdd(s) => (RowsOf::Step, [Some(&s.w), None, None, None]),
+            Self::FfnIn(s) => (RowsOf::Step, [Some(&s.up), s.gate.as_ref(), s.share.as_ref(), None]),
+            Self::Experts(s) => (RowsOf::Step, [Some(&s.router), None, None, None]),
+            Self::Logits(s) => (RowsOf::Outputs, [Some(&s.w), None, None, None]),
+            Self::Embed(_) | Self::Attend(_) | Self::Delta(_) | Self::Sample(_) => (RowsOf::Step, [None; 4]),
         };
         let experts = experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
         (rows, linears.into_iter().flatten().chain(experts))
     }
 }
 
-/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` where there is such a table.
+/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` where there is such a table. If rows of the
+/// table are of another basis, they are turned back first.
 #[derive(Clone, Debug)]
 pub struct Embed {
     /// `[n_vocab, dim]`.
     pub table: Weight,
+    /// The basis that its rows are of.
+    pub basis: Option<BasisId>,
     /// Factor on a token's row, 1 for most; Gemma's is `sqrt(dim)`.
     pub scale: f32,
     /// `[n_ctx, dim]`, GPT-2's learned positions.
@@ -105,14 +120,15 @@ pub struct Embed {
     pub x: Buf,
 }
 
-/// `n = norm(x); q = rope(q_norm(Wq n)); kv[seq[r], pos[r]] = (rope(k_norm(Wk n)), Wv n)`.
+/// `n = norm(x); q = rope(q_norm(Wq n)); kv[seq[r], pos[r]] = (rope(k_norm(Wk n)), Wv n)`. Where there is a
+/// gate, each head of `Wq n` is twice as long, and its second half is the head's part of the gate as it is.
 #[derive(Clone, Debug)]
 pub struct AttnIn {
     /// In: `[rows, dim]`.
     pub x: Buf,
     /// Norm before the projections.
     pub norm: Norm,
-    /// `[n_heads * head_dim, dim]`.
+    /// `[n_heads * head_dim, dim]`, or twice as many rows if there is a gate.
     pub wq: Linear,
     /// `[n_kv_heads * head_dim, dim]`.
     pub wk: Linear,
@@ -128,11 +144,14 @@ pub struct AttnIn {
     pub kv: Kv,
     /// Out: `[rows, n_heads * head_dim]`.
     pub q: Buf,
+    /// Out: what attention's output is gated with, `[rows, n_heads * head_dim]` (Qwen3.5).
+    pub gate: Option<Buf>,
 }
 
-/// `out[r] = softmax(scale * q[r] . K[first ..= pos[r]]) V`, each query head with KV head
-/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves. If
-/// heads have sinks, the sum of each softmax has one more term, `exp(sink[head])`, which has no value.
+/// `out[r] = softmax(scale * q[r] . K[first ..= pos[r]]) V`, each query head with KV head `head / (n_heads /
+/// n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves. If heads have sinks,
+/// the sum of each softmax has one more term, `exp(sink[head])`, which has no value. If there is a gate,
+/// `out[r]` is multiplied with `1 / (1 + exp(-gate[r]))`, element by element.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// In: `[rows, n_heads * head_dim]`.
@@ -145,6 +164,79 @@ pub struct Attend {
     pub window: Option<u32>,
     /// `[n_heads]`, f32: a logit of each head for no position at all (GPT-OSS).
     pub sinks: Option<Weight>,
+    /// In: `[rows, n_heads * head_dim]`.
+    pub gate: Option<Buf>,
+    /// Out: `[rows, n_heads * head_dim]`.
+    pub out: Buf,
+}
+
+/// `n = norm(x); u = Wu n, z = Wz n, a = Wa n, b = Wb n`: what [`Delta`] takes, whose heads and channels are
+/// those of its [`StateDecl`](super::StateDecl).
+#[derive(Clone, Debug)]
+pub struct DeltaIn {
+    /// In: `[rows, dim]`.
+    pub x: Buf,
+    /// Norm before the projections.
+    pub norm: Norm,
+    /// Queries, keys and values of all heads, `[channels, dim]`.
+    pub wu: Linear,
+    /// Output gate, `[n_heads * head_dim, dim]`.
+    pub wz: Linear,
+    /// Decay, `[n_heads, dim]`.
+    pub wa: Linear,
+    /// Strength of writing, `[n_heads, dim]`.
+    pub wb: Linear,
+    /// Out: `[rows, channels]`.
+    pub u: Buf,
+    /// Out: `[rows, n_heads * head_dim]`.
+    pub z: Buf,
+    /// Out: `[rows, n_heads]`.
+    pub a: Buf,
+    /// Out: `[rows, n_heads]`.
+    pub b: Buf,
+}
+
+/// A gated delta net (Qwen3.5): each head has a matrix `S`, `[head_dim, head_dim]`, which a row decays,
+/// corrects by what it predicts wrong, and asks. Rows of a sequence do so one after the other.
+///
+/// `c[r] = silu(sum over taps j of conv[.., j] * u[r - (taps - 1) + j])`, channel by channel, over the
+/// sequence's rows, with 0 before its first. `c` is `n_key_heads` queries, as many keys, and `n_heads`
+/// values; head `h` has the query and the key `h % n_key_heads`. With `l2(x) = x / sqrt(sum(x^2) + eps)`, of
+/// a head
+///
+/// ```text
+/// q = l2(query) / sqrt(head_dim), k = l2(key), v = value
+/// g = exp(decay * softplus(a + dt)), softplus(x) = ln(1 + exp(x)), w = 1 / (1 + exp(-b))
+/// S = g S; S = S + w (v - S k) k^T; o = S q
+/// out = norm(o) * silu(z)
+/// ```
+///
+/// with the norm over each head. Heads of `out` are in the same order, or, if they are grouped, those with
+/// one key lie together: head `h` at `h % n_key_heads * (n_heads / n_key_heads) + h / n_key_heads`.
+#[derive(Clone, Debug)]
+pub struct Delta {
+    /// In: `[rows, channels]`.
+    pub u: Buf,
+    /// In: `[rows, n_heads * head_dim]`.
+    pub z: Buf,
+    /// In: `[rows, n_heads]`.
+    pub a: Buf,
+    /// In: `[rows, n_heads]`.
+    pub b: Buf,
+    /// In and out: `S` of each head, and the last `taps - 1` rows of `u`.
+    pub state: State,
+    /// `[channels * taps]`, f32: the taps of a channel, the last of which is of the row itself.
+    pub conv: Weight,
+    /// `[n_heads]`, f32, below 0.
+    pub decay: Weight,
+    /// `[n_heads]`, f32.
+    pub dt: Weight,
+    /// Epsilon of `l2`.
+    pub eps: f32,
+    /// Norm over each head, weight `[head_dim]`.
+    pub norm: Norm,
+    /// True if heads of `out` lie together by their keys.
+    pub grouped: bool,
     /// Out: `[rows, n_heads * head_dim]`.
     pub out: Buf,
 }
@@ -164,7 +256,8 @@ pub struct ProjAdd {
     pub x: Buf,
 }
 
-/// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate.
+/// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A network beside a mixture of
+/// experts may have a share, one number a row: `h` is multiplied with `1 / (1 + exp(-share n))`.
 #[derive(Clone, Debug)]
 pub struct FfnIn {
     /// In: `[rows, dim]`.
@@ -177,6 +270,8 @@ pub struct FfnIn {
     pub up: Linear,
     /// Activation function.
     pub act: Act,
+    /// `[1, dim]`.
+    pub share: Option<Linear>,
     /// Out: `[rows, ffn_dim]`.
     pub h: Buf,
 }
@@ -234,7 +329,7 @@ pub struct Sample {
     pub logits: Buf,
 }
 
-/// `y = scale * (W q(x)) + bias`.
+/// `y = scale * (W q(x)) + bias`, with `x` in the basis that the weights are of.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// `[outputs, inputs]`.
@@ -245,6 +340,8 @@ pub struct Linear {
     pub act: ActQuant,
     /// Factor on the product, 1 for most; old BitNet files store one next to each tensor.
     pub scale: f32,
+    /// The basis of the weights' inputs, if it is another than that of all else.
+    pub basis: Option<BasisId>,
 }
 
 /// Rounding of a linear layer's input.
@@ -330,6 +427,49 @@ impl Attend {
     }
 }
 
+/// A rotated basis of vectors (PrismML's Bonsai 2): `turn(x) = H(s x)` element by element, and then, of each
+/// run of `block` elements, with Hadamard's matrix `H[r][c] = (-1)^popcount(r & c) / sqrt(block)`.
+#[derive(Clone, Debug)]
+pub struct Basis {
+    /// A power of two that divides the length of vectors.
+    pub block: usize,
+    /// `s`, 1 and -1: `[length]`.
+    pub signs: Arc<[f32]>,
+}
+
+impl Basis {
+    /// Turns `x` into this basis.
+    ///
+    /// # Panics
+    /// Where the length is another.
+    pub fn turn(&self, x: &mut [f32]) {
+        self.flip(x);
+        self.mix(x);
+    }
+
+    /// Turns `x` back.
+    ///
+    /// # Panics
+    /// Where the length is another.
+    pub fn turn_back(&self, x: &mut [f32]) {
+        self.mix(x);
+        self.flip(x);
+    }
+
+    fn flip(&self, x: &mut [f32]) {
+        assert_eq!(x.len(), self.signs.len());
+        x.iter_mut().zip(&*self.signs).for_each(|(x, sign)| *x *= sign);
+    }
+
+    fn mix(&self, x: &mut [f32]) {
+        let factor = (1.0 / (self.block as f64).sqrt()) as f32;
+        for run in x.chunks_exact_mut(self.block) {
+            hadamard(run);
+            run.iter_mut().for_each(|x| *x *= factor);
+        }
+    }
+}
+
 impl Rope {
     /// Cosines and sines of a position's angles, times the magnitude: `[pairs]` each, computed in f64.
     ///
@@ -362,4 +502,4 @@ macro_rules! from_struct {
         }
     )*};
 }
-from_struct!(Embed, AttnIn, Attend, ProjAdd, FfnIn, Experts, Logits, Sample);
+from_struct!(Embed, AttnIn, Attend, DeltaIn, Delta, ProjAdd, FfnIn, Experts, Logits, Sample);

@@ -1,5 +1,7 @@
 //! Inputs of one run of a program.
 
+use std::ops::Range;
+
 use super::{Sampling, TokenChange};
 
 /// Positions of one KV page.
@@ -27,7 +29,8 @@ impl Row {
 /// Inputs of one run of a program. Nothing else may change between two runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// One entry a token. Rows of one sequence stand in the order of their positions.
+    /// One entry a token. Rows of one sequence stand in the order of their positions; where a program has
+    /// recurrent states, they stand next to each other and leave out none.
     pub rows: &'a [Row],
     /// For each sequence slot, the pages that hold its positions.
     pub pages: &'a PageTable,
@@ -44,6 +47,16 @@ impl Step<'_> {
     /// Number of rows that ask for logits.
     pub fn n_outputs(&self) -> usize {
         self.rows.iter().filter(|row| row.logits).count()
+    }
+
+    /// Runs of rows of one sequence, as ranges of the rows: where a program has recurrent states, one a
+    /// sequence.
+    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut start = 0;
+        self.rows.chunk_by(|a, b| a.seq == b.seq).map(move |run| {
+            start += run.len();
+            start - run.len()..start
+        })
     }
 
     /// Output rows whose picks a slot keeps, with that slot and how they are picked: of each sequence the
@@ -118,11 +131,24 @@ impl KvWindow {
 /// newest ones. A page is written exactly, and encoded as soon as it is full; which of the two a row reads
 /// ([`KvWindow`]) depends on the row's position alone, so that it is the same however the rows before it were
 /// cut into steps.
+///
+/// Where a program has recurrent states, a sequence has two slots of these besides ([`StateSlots`]).
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
     exact: Vec<Vec<Option<u32>>>,
     sliding: Vec<Vec<Option<u32>>>,
+    states: Vec<Option<StateSlots>>,
+}
+
+/// Slots of a sequence's recurrent states in a step. A slot number means the same slot in every layer. They
+/// may be one slot; if they are not, the first is left as it is, so that a state is kept without a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSlots {
+    /// What the sequence's first row of the step goes on from, `None` at position 0.
+    pub from: Option<u32>,
+    /// Where the state behind its last row goes. No other sequence of the step names it.
+    pub to: u32,
 }
 
 impl PageTable {
@@ -132,6 +158,7 @@ impl PageTable {
             seqs: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             exact: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             sliding: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
+            states: vec![None; seqs],
         }
     }
 
@@ -183,6 +210,22 @@ impl PageTable {
     /// If there is no such slot.
     pub fn sliding_mut(&mut self, seq: u32) -> &mut Vec<Option<u32>> {
         &mut self.sliding[seq as usize]
+    }
+
+    /// The state slots of a sequence; `None` where no step is to come, or programs have no such states.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn state(&self, seq: u32) -> Option<StateSlots> {
+        self.states[seq as usize]
+    }
+
+    /// Says which state slots a sequence has.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn set_state(&mut self, seq: u32, slots: Option<StateSlots>) {
+        self.states[seq as usize] = slots;
     }
 
     /// The exact page in which `row` reads page `i` of its sequence; `None` where it reads the codes.

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use super::{Act, ActQuant, Buf, Linear, Norm, NormKind, Program, Rope, RopeStyle, RowsOf, Stage, Weight};
+use super::{
+    Act, ActQuant, Buf, Linear, Norm, NormKind, Program, Rope, RopeStyle, RowsOf, Stage, StateDecl, Weight,
+};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,8 +32,19 @@ impl fmt::Display for Program {
                 kv.v.name()
             )?;
         }
+        for (i, state) in self.states.iter().enumerate() {
+            let StateDecl { n_heads, n_key_heads, head_dim, taps } = state;
+            writeln!(
+                f,
+                "state  {i}: {n_heads} heads of {head_dim}, {n_key_heads} of keys, {taps} taps, {} slots",
+                limits.states
+            )?;
+        }
         for (i, rope) in self.ropes.iter().enumerate() {
             writeln!(f, "rope   {i}: {rope}")?;
+        }
+        for (i, basis) in self.bases.iter().enumerate() {
+            writeln!(f, "basis  {i}: {} elements in runs of {}", basis.signs.len(), basis.block)?;
         }
         for w in &self.weights {
             writeln!(f, "weight {} {} [{}, {}]", w.name, w.ty.name(), w.rows, w.cols)?;
@@ -61,7 +74,9 @@ impl Program {
             Stage::Embed(s) => {
                 let positions = s.positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
                 let scale = factor(s.scale);
-                format!("{} = {scale}{}[token]{positions}", self.buf_name(s.x), self.name_of(s.table))
+                let back = s.basis.map_or("", |_| "turned back ");
+                let table = self.name_of(s.table);
+                format!("{} = {scale}{back}{table}[token]{positions}", self.buf_name(s.x))
             }
             Stage::AttnIn(s) => {
                 let n = self.norm_text(&s.norm, self.buf_name(s.x));
@@ -69,8 +84,9 @@ impl Program {
                 let head_norm = |name: &str, norm: &Option<Norm>| {
                     norm.as_ref().map_or(String::new(), |norm| format!(", {}", self.norm_text(norm, name)))
                 };
+                let gate = s.gate.map_or(String::new(), |gate| format!(", {}", self.buf_name(gate)));
                 format!(
-                    "n = {n}; {} = {}; kv {} = ({}, {}){}{}{rope}",
+                    "n = {n}; {}{gate} = {}; kv {} = ({}, {}){}{}{rope}",
                     self.buf_name(s.q),
                     self.linear_text(&s.wq, "n"),
                     s.kv.0,
@@ -83,13 +99,32 @@ impl Program {
             Stage::Attend(s) => {
                 let window = s.window.map_or(String::new(), |window| format!(", window {window}"));
                 let sinks = s.sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
+                let gate =
+                    s.gate.map_or(String::new(), |gate| format!("sigmoid({}) * ", self.buf_name(gate)));
                 format!(
-                    "{} = attend({}, kv {}, scale {}{window}{sinks})",
+                    "{} = {gate}attend({}, kv {}, scale {}{window}{sinks})",
                     self.buf_name(s.out),
                     self.buf_name(s.q),
                     s.kv.0,
                     s.scale
                 )
+            }
+            Stage::DeltaIn(s) => {
+                let n = self.norm_text(&s.norm, self.buf_name(s.x));
+                let products = [(&s.wu, s.u), (&s.wz, s.z), (&s.wa, s.a), (&s.wb, s.b)];
+                let products = products.map(|(linear, buf)| {
+                    format!("; {} = {}", self.buf_name(buf), self.linear_text(linear, "n"))
+                });
+                format!("n = {n}{}", products.concat())
+            }
+            Stage::Delta(s) => {
+                let [u, z, a, b] = [s.u, s.z, s.a, s.b].map(|buf| self.buf_name(buf));
+                let [conv, decay, dt] = [s.conv, s.decay, s.dt].map(|w| self.name_of(w));
+                let o =
+                    format!("delta({u}, {a}, {b}, state {}, {conv}, {decay}, {dt}, {:e})", s.state.0, s.eps);
+                let norm = self.norm_text(&s.norm, "o");
+                let grouped = if s.grouped { ", grouped" } else { "" };
+                format!("o = {o}; {} = {norm} * silu({z}){grouped}", self.buf_name(s.out))
             }
             Stage::ProjAdd(s) => {
                 let y = self.buf_name(s.y).to_owned();
@@ -106,7 +141,10 @@ impl Program {
                     Some(gate) => format!("{act}({}) * {up}", self.linear_text(gate, "n")),
                     None => format!("{act}({up})"),
                 };
-                format!("n = {n}; {} = {h}", self.buf_name(s.h))
+                let share = s.share.as_ref();
+                let share =
+                    share.map_or(String::new(), |w| format!("sigmoid({}) * ", self.linear_text(w, "n")));
+                format!("n = {n}; {} = {share}{h}", self.buf_name(s.h))
             }
             Stage::Experts(s) => {
                 let x = self.buf_name(s.x);
@@ -146,6 +184,8 @@ impl Program {
     }
 
     fn linear_text(&self, linear: &Linear, x: &str) -> String {
+        let turned = linear.basis.map(|basis| format!("turn {}({x})", basis.0));
+        let x = turned.as_deref().unwrap_or(x);
         let x = match linear.act {
             ActQuant::None => x.to_owned(),
             ActQuant::I8PerToken => format!("i8({x})"),

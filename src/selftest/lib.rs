@@ -127,7 +127,8 @@ impl Subject {
         let most = STEPS.iter().copied().max().unwrap_or(1);
         let pages = STEPS.iter().sum::<usize>().div_ceil(PAGE);
         let exact_pages = if self.k.windowed() || self.v.windowed() { pages } else { 0 };
-        let limits = Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages, sliding_pages: 0 };
+        let limits =
+            Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages, sliding_pages: 0, states: 0 };
         let hyper = Hyper::read(gguf.metadata(), self.n_vocab)?;
         let options = Options { limits, k: self.k, v: self.v, window: KvWindow::default() };
         Ok(Model::build(&gguf, hyper, &options)?)

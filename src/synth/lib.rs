@@ -59,6 +59,8 @@ enum Fill {
     Ternary(f32),
     /// Around 1, as norm weights are.
     NearOne,
+    /// Evenly distributed between two numbers.
+    Between(f32, f32),
 }
 
 /// A model ready to be written.

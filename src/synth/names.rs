@@ -3,10 +3,26 @@
 use super::preset::{Family, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
-use sterna_gguf::{self as gguf, Array, Metadata};
+use sterna_gguf::{self as gguf, Array, Metadata, Value, ValueType};
 
 /// By how much GPT-OSS stretches the positions that it was trained with.
 const YARN_FACTOR: u32 = 32;
+
+/// Rows that the convolution of a delta net sees.
+const TAPS: usize = 4;
+
+/// Layers from one of attention to the next, where others have delta nets.
+const PERIOD: usize = 4;
+
+/// True if a layer has a delta net, where every so-manyth has attention.
+fn recurs(layer: usize) -> bool {
+    layer % PERIOD != PERIOD - 1
+}
+
+/// Elements of a head that RoPE rotates.
+fn rope_dims(spec: &Spec) -> usize {
+    if let Family::Qwen35 { .. } = spec.family { (spec.head_dim / 4).max(2) } else { spec.head_dim }
+}
 
 /// Keys as published files have them.
 pub(super) fn metadata(spec: &Spec) -> Metadata {
@@ -19,13 +35,15 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     set("context_length", spec.n_ctx);
     set("embedding_length", spec.dim);
     set("block_count", spec.n_layers);
-    set("feed_forward_length", spec.ffn_dim);
+    if !matches!(spec.family, Family::Qwen35 { experts: Some(_), .. }) {
+        set("feed_forward_length", spec.ffn_dim);
+    }
     set("attention.head_count", spec.n_heads);
     if spec.family != Family::Gpt2 {
         set("attention.head_count_kv", spec.n_kv_heads);
         set("attention.key_length", spec.head_dim);
         set("attention.value_length", spec.head_dim);
-        set("rope.dimension_count", spec.head_dim);
+        set("rope.dimension_count", rope_dims(spec));
         out.set(format!("{architecture}.rope.freq_base"), spec.rope_base);
         out.set(format!("{architecture}.attention.layer_norm_rms_epsilon"), spec.norm_eps);
     } else {
@@ -38,6 +56,9 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         if !matches!(spec.family, Family::Mixtral { .. }) {
             set("expert_feed_forward_length", spec.ffn_dim);
         }
+        if let Family::Qwen35 { .. } = spec.family {
+            set("expert_shared_feed_forward_length", spec.ffn_dim);
+        }
     }
     if let Family::Gemma3 { window } | Family::GptOss { window, .. } = spec.family {
         out.set(format!("{architecture}.attention.sliding_window"), window as u32);
@@ -48,6 +69,22 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
             out.set(format!("{architecture}.residual_scale"), 1.4 / (spec.n_layers as f32).sqrt());
             out.set(format!("{architecture}.logit_scale"), spec.dim as f32 / 256.0);
+        }
+        Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } => {
+            let mut set = |key: &str, value: usize| out.set(format!("{architecture}.{key}"), value as u32);
+            set("full_attention_interval", PERIOD);
+            let recurs: Vec<Value> = (0..spec.n_layers).map(|layer| Value::Bool(recurs(layer))).collect();
+            let listed = Array::from_values(ValueType::Bool, &recurs);
+            set("ssm.conv_kernel", TAPS);
+            set("ssm.state_size", state_dim);
+            set("ssm.group_count", n_key_heads);
+            set("ssm.time_step_rank", n_value_heads);
+            set("ssm.inner_size", n_value_heads * state_dim);
+            // As many sections as text has no use for, which take the pairs in turn.
+            out.set(format!("{architecture}.attention.recurrent_layers"), listed);
+            let section = (rope_dims(spec) / 2).div_ceil(3) as i32;
+            let sections = Array::from_i32s([section, section, section, 0]);
+            out.set(format!("{architecture}.rope.dimension_sections"), sections);
         }
         Family::GptOss { .. } => {
             let mut set =
@@ -94,7 +131,10 @@ pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
         );
     }
     for layer in 0..spec.n_layers {
-        out.block(&format!("blk.{layer}"));
+        match spec.family {
+            Family::Qwen35 { .. } => out.hybrid_block(&format!("blk.{layer}"), recurs(layer)),
+            _ => out.block(&format!("blk.{layer}")),
+        }
     }
     out.norm("output_norm", spec.dim);
     if !spec.tied {
@@ -161,6 +201,48 @@ impl Tensors<'_> {
         self.linear(&format!("{blk}.ffn_down"), dim, ffn_dim);
         if post_norms {
             self.norm(&format!("{blk}.post_ffw_norm"), dim);
+        }
+    }
+
+    /// With a delta net if it recurs, or else with gated attention.
+    fn hybrid_block(&mut self, blk: &str, recurs: bool) {
+        let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
+        let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, experts } = family else { return };
+        self.norm(&format!("{blk}.attn_norm"), dim);
+        if recurs {
+            let values = n_value_heads * state_dim;
+            let channels = 2 * n_key_heads * state_dim + values;
+            self.linear(&format!("{blk}.attn_qkv"), channels, dim);
+            self.linear(&format!("{blk}.attn_gate"), values, dim);
+            self.linear(&format!("{blk}.ssm_alpha"), n_value_heads, dim);
+            self.linear(&format!("{blk}.ssm_beta"), n_value_heads, dim);
+            self.vector(&format!("{blk}.ssm_conv1d.weight"), &[channels, TAPS], Fill::Dense(0.5));
+            // Heads that forget within a few tokens, and others that hardly do.
+            self.vector(&format!("{blk}.ssm_a"), &[n_value_heads], Fill::Between(-8.0, -0.25));
+            self.vector(&format!("{blk}.ssm_dt.bias"), &[n_value_heads], Fill::Between(-6.0, 0.0));
+            self.norm(&format!("{blk}.ssm_norm"), state_dim);
+            self.linear(&format!("{blk}.ssm_out"), dim, values);
+        } else {
+            let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+            self.linear(&format!("{blk}.attn_q"), 2 * q_dim, dim);
+            self.linear(&format!("{blk}.attn_k"), kv_dim, dim);
+            self.linear(&format!("{blk}.attn_v"), kv_dim, dim);
+            self.norm(&format!("{blk}.attn_q_norm"), head_dim);
+            self.norm(&format!("{blk}.attn_k_norm"), head_dim);
+            self.linear(&format!("{blk}.attn_output"), dim, q_dim);
+        }
+        self.norm(&format!("{blk}.post_attention_norm"), dim);
+        let of_all = if experts.is_some() { "_shexp" } else { "" };
+        for (part, rows, cols) in [("gate", ffn_dim, dim), ("up", ffn_dim, dim), ("down", dim, ffn_dim)] {
+            self.linear(&format!("{blk}.ffn_{part}{of_all}"), rows, cols);
+            if let Some((n_experts, _)) = experts {
+                self.matrices(&format!("{blk}.ffn_{part}_exps"), &[n_experts, rows, cols], false);
+            }
+        }
+        if let Some((n_experts, _)) = experts {
+            let fill = Fill::Dense(1.0 / (dim as f32).sqrt());
+            self.vector(&format!("{blk}.ffn_gate_inp.weight"), &[n_experts, dim], fill);
+            self.vector(&format!("{blk}.ffn_gate_inp_shexp.weight"), &[dim], fill);
         }
     }
 

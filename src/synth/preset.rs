@@ -33,6 +33,18 @@ pub enum Family {
         /// Experts that a row goes through.
         n_used: usize,
     },
+    /// `qwen35`: three layers with a gated delta net, then one of gated attention. `qwen35moe` with experts,
+    /// beside one that every row goes through.
+    Qwen35 {
+        /// Heads of the delta net's queries and keys.
+        n_key_heads: usize,
+        /// Heads of its values, a multiple of those.
+        n_value_heads: usize,
+        /// Length of its heads.
+        state_dim: usize,
+        /// Experts of a layer, and how many of them a row goes through.
+        experts: Option<(usize, usize)>,
+    },
     /// `gemma3`: those norms, norms behind the projections, sliding windows.
     Gemma3 {
         /// Positions that most layers see.
@@ -61,6 +73,8 @@ impl Family {
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
             Self::Qwen3Moe { .. } => "qwen3moe",
+            Self::Qwen35 { experts: None, .. } => "qwen35",
+            Self::Qwen35 { .. } => "qwen35moe",
             Self::Gemma3 { .. } => "gemma3",
             Self::GptOss { .. } => "gpt-oss",
         }
@@ -72,13 +86,14 @@ impl Family {
             Self::Mixtral { n_experts, n_used }
             | Self::Qwen3Moe { n_experts, n_used }
             | Self::GptOss { n_experts, n_used, .. } => Some((n_experts, n_used)),
+            Self::Qwen35 { experts, .. } => experts,
             _ => None,
         }
     }
 
     /// True if there are norms over query and key heads.
     pub(super) fn has_head_norms(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Qwen3Moe { .. } | Self::Gemma3 { .. })
+        matches!(self, Self::Qwen3 | Self::Qwen3Moe { .. } | Self::Qwen35 { .. } | Self::Gemma3 { .. })
     }
 
     /// True if texts begin with BOS.
@@ -181,6 +196,20 @@ pub static PRESETS: &[Preset] = &[
         tied: false,
         types: ["f16", "f16"],
         pre: Some("qwen2"),
+    },
+    Preset {
+        name: "tiny-hybrid",
+        about: "Qwen3.5's delta nets and gated attention in miniature",
+        family: Family::Qwen35 { n_key_heads: 2, n_value_heads: 4, state_dim: 64, experts: None },
+        size: [4, 256, 512],
+        heads: [4, 2, 64],
+        n_vocab: 640,
+        n_ctx: 512,
+        rope_base: 10_000_000.0,
+        norm_eps: 1e-6,
+        tied: false,
+        types: ["f16", "f16"],
+        pre: Some("qwen35"),
     },
     Preset {
         name: "bitnet-2b-4t",
@@ -349,6 +378,67 @@ pub static PRESETS: &[Preset] = &[
         tied: true,
         types: ["f16", "f16"],
         pre: Some("qwen2"),
+    },
+    Preset {
+        name: "qwen35-0.8b",
+        about: "Qwen/Qwen3.5-0.8B",
+        family: Family::Qwen35 { n_key_heads: 16, n_value_heads: 16, state_dim: 128, experts: None },
+        size: [24, 1024, 3584],
+        heads: [8, 2, 256],
+        n_vocab: 248_320,
+        n_ctx: 262_144,
+        rope_base: 10_000_000.0,
+        norm_eps: 1e-6,
+        tied: true,
+        types: ["f16", "f16"],
+        pre: Some("qwen35"),
+    },
+    Preset {
+        name: "qwen35-4b",
+        about: "Qwen/Qwen3.5-4B",
+        family: Family::Qwen35 { n_key_heads: 16, n_value_heads: 32, state_dim: 128, experts: None },
+        size: [32, 2560, 9216],
+        heads: [16, 4, 256],
+        n_vocab: 248_320,
+        n_ctx: 262_144,
+        rope_base: 10_000_000.0,
+        norm_eps: 1e-6,
+        tied: true,
+        types: ["f16", "f16"],
+        pre: Some("qwen35"),
+    },
+    Preset {
+        name: "qwen35-27b",
+        about: "prism-ml/Ternary-Bonsai-27B, and Qwen3.5 of that size",
+        family: Family::Qwen35 { n_key_heads: 16, n_value_heads: 48, state_dim: 128, experts: None },
+        size: [64, 5120, 17_408],
+        heads: [24, 4, 256],
+        n_vocab: 248_320,
+        n_ctx: 262_144,
+        rope_base: 10_000_000.0,
+        norm_eps: 1e-6,
+        tied: false,
+        types: ["pq2_0", "pq2_0"],
+        pre: Some("qwen35"),
+    },
+    Preset {
+        name: "qwen35moe-35b-a3b",
+        about: "Qwen/Qwen3.5-35B-A3B",
+        family: Family::Qwen35 {
+            n_key_heads: 16,
+            n_value_heads: 32,
+            state_dim: 128,
+            experts: Some((256, 8)),
+        },
+        size: [40, 2048, 512],
+        heads: [16, 2, 256],
+        n_vocab: 248_320,
+        n_ctx: 262_144,
+        rope_base: 10_000_000.0,
+        norm_eps: 1e-6,
+        tied: false,
+        types: ["f16", "f16"],
+        pre: Some("qwen35"),
     },
     Preset {
         name: "qwen3moe-small",
@@ -537,6 +627,12 @@ impl Spec {
                 "Spec::n_heads",
                 "GPT-2 has as many KV heads as heads, which fill its width".into(),
             );
+        }
+        if let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } = self.family {
+            let counts = 1..=Self::MAX_COUNT;
+            if ![n_key_heads, n_value_heads, state_dim].iter().all(|count| counts.contains(count)) {
+                return refuse("Spec::family", format!("{:?}", self.family));
+            }
         }
         if !self.head_dim.is_multiple_of(2) {
             return refuse("Spec::head_dim", format!("want an even number, found {}", self.head_dim));

@@ -77,6 +77,7 @@ impl Fill {
             Self::Dense(deviation) => random.bell() * deviation,
             Self::Ternary(magnitude) => [-magnitude, 0.0, 0.0, magnitude][random.below(4)],
             Self::NearOne => 1.0 + random.bell() * 0.0625,
+            Self::Between(low, high) => low + (high - low) * (random.below(1 << 16) as f32 / 65536.0),
         }
     }
 }

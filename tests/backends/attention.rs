@@ -27,6 +27,8 @@ pub(super) struct Shape {
     pub window: Option<u32>,
     /// Whether heads have sinks.
     pub sinks: bool,
+    /// Whether the output is gated.
+    pub gated: bool,
 }
 
 pub(super) fn plain() -> Shape {
@@ -41,6 +43,7 @@ pub(super) fn plain() -> Shape {
         layers: None,
         window: None,
         sinks: false,
+        gated: false,
     }
 }
 
@@ -57,6 +60,7 @@ struct Attention {
     x: Buf,
     q: Buf,
     y: Buf,
+    gate: Option<Buf>,
 }
 
 impl Attention {
@@ -66,11 +70,13 @@ impl Attention {
         let mut case = Case::new(name, limits(max_rows, n_seqs, n_pages));
         let (x, q_cols, kv_cols) = (case.buf("x", DIM), n_heads * head_dim, n_kv_heads * head_dim);
         let (q, y) = (case.buf("q", q_cols), case.buf("y", q_cols));
+        let gate = shape.gated.then(|| case.buf("gate", q_cols));
         let norm = case.norm(NormKind::Rms, DIM);
         let weights = if shape.act == ActQuant::None { "f16" } else { "i2_s" };
         let [q_layer, k_layer, v_layer] = shape.layers.unwrap_or([(weights, shape.act); 3]);
         let mut layer = |(name, act), cols| case.linear_with_bias(ty(name), cols, DIM, act);
-        let (wq, wk, wv) = (layer(q_layer, q_cols), layer(k_layer, kv_cols), layer(v_layer, kv_cols));
+        let wq_rows = if shape.gated { 2 * q_cols } else { q_cols };
+        let (wq, wk, wv) = (layer(q_layer, wq_rows), layer(k_layer, kv_cols), layer(v_layer, kv_cols));
         let mut head_norm = |kind| -> Option<Norm> { shape.head_norms.then(|| case.norm(kind, head_dim)) };
         let (q_norm, k_norm) = (head_norm(NormKind::Rms), head_norm(NormKind::Layer));
         let rope = shape.rope.map(|(style, pairs)| {
@@ -86,16 +92,17 @@ impl Attention {
             sliding: None,
         });
         let scale = 1.0 / (head_dim as f32).sqrt();
-        case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+        case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
         let sinks = shape.sinks.then(|| case.vector(n_heads, 0.0));
-        case.p.push("attend", Attend { q, kv, scale, window: shape.window, sinks, out: y });
-        Self { case, x, q, y }
+        case.p.push("attend", Attend { q, kv, scale, window: shape.window, sinks, gate, out: y });
+        Self { case, x, q, y, gate }
     }
 
     /// A turn over rows with random inputs.
     fn turn(&mut self, stages: std::ops::Range<usize>, rows: Vec<Row>) -> Turn {
         let inputs = vec![(self.x, self.case.numbers.values(rows.len() * DIM))];
-        let read = if stages == BOTH { vec![self.q, self.y] } else { vec![self.q] };
+        let out = (stages == BOTH).then_some(self.y);
+        let read = [self.q].into_iter().chain(self.gate).chain(out).collect();
         Turn { rows, stages, inputs, read }
     }
 
@@ -197,6 +204,17 @@ fn heads_with_sinks() {
     let shape = Shape { n_heads: 6, n_kv_heads: 2, window: Some(24), ..sinks };
     decodes_and_prefills("sinks and a window", shape, &[130]);
     decodes_and_prefills("sinks over halves", Shape { codec: codec("f16"), ..sinks }, &[200]);
+}
+
+/// Queries come with what the output is gated with, head by head.
+#[test]
+fn gated_attention() {
+    let rope = Some((RopeStyle::Halves, 8));
+    let gated = Shape { gated: true, n_heads: 4, n_kv_heads: 2, head_dim: 64, rope, ..plain() };
+    decodes_and_prefills("gated", Shape { head_norms: true, ..gated }, &[0, 64, 300]);
+    let layers = Some([("q8_0", ActQuant::None), ("f16", ActQuant::None), ("f16", ActQuant::None)]);
+    let shape = Shape { layers, codec: codec("f16"), ..gated };
+    decodes_and_prefills("gated, of several types", shape, &[70]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn feed_forward() {
             };
             let mut layer = |name| case.linear_with_bias(ty(name), ffn_dim, dim, act(name));
             let (gate, up) = (Some(layer(gate)), layer(up));
-            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, h });
+            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
             case.check(simt_of_cards(), &shuffled_pages(1, 1), &[turn]);

@@ -76,7 +76,7 @@ fn sums_of_many_columns_lose_nothing() {
     let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
     let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
     let w = case.weight_of(ty("f16"), outputs, cols, &positive);
-    let w = Linear { w, bias: None, act: ActQuant::None, scale: 1.0 };
+    let w = Linear { w, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
     case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
     let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
     let pages = shuffled_pages(1, 1);
@@ -260,7 +260,8 @@ fn ternary_sums_are_exact() {
             let mut case = Case::new(&format!("ternary sums of {cols}"), limits(n_rows, 1, 1));
             let (y, x) = (case.buf("y", cols), case.buf("x", 7));
             let w = case.weight_of(ty("i2_s"), 7, cols, &codes);
-            let w = sterna::program::Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 };
+            let w =
+                sterna::program::Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None };
             case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
             // Integers up to 127, with 127 among them, are their own roundings: s is 1.
             let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();
@@ -296,7 +297,7 @@ fn embeddings_of_every_type() {
             let table = case.weight(*ty, 11_usize.next_multiple_of(ty.rows_together()), cols);
             let positions = with_positions.then(|| case.weight(support::case::ty("f32"), 64, cols));
             let scale = if with_positions { 1.0 } else { 7.5 };
-            case.p.push("embed", Embed { table, scale, positions, x });
+            case.p.push("embed", Embed { table, basis: None, scale, positions, x });
             let rows = [(0, 0), (10, 1), (3, 2), (3, 63)];
             let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();
             let turn = Turn { rows, stages: 0..1, inputs: vec![], read: vec![x] };
@@ -319,7 +320,7 @@ fn feed_forward_of_every_activation() {
                         let norm = case.norm(kind, dim);
                         let gate = with_gate.then(|| case.linear_with_bias(ty(name), ffn_dim, dim, quant));
                         let up = case.linear_with_bias(ty(name), ffn_dim, dim, quant);
-                        case.p.push("ffn_in", FfnIn { x, norm, gate, up, act, h });
+                        case.p.push("ffn_in", FfnIn { x, norm, gate, up, act, share: None, h });
                         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
                         let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
                         case.check(backends(), &shuffled_pages(1, 1), &[turn]);
@@ -350,7 +351,7 @@ fn layers_of_one_stage_with_unequal_rounding() {
             let norm = case.norm(NormKind::Rms, dim);
             let mut layer = |(name, act)| case.linear_with_bias(ty(name), ffn_dim, dim, act);
             let (gate, up) = (gate.map(&mut layer), layer(up));
-            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, h });
+            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
             case.check(backends(), &shuffled_pages(1, 1), &[turn]);
@@ -405,7 +406,7 @@ fn nan_stays_in_its_row() {
             let norm = case.norm(NormKind::Rms, dim);
             let gate = Some(case.linear(ty(name), ffn_dim, dim, act));
             let up = case.linear(ty(name), ffn_dim, dim, act);
-            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, h });
+            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
             let mut values = case.numbers.values(n_rows * dim);
             let mut turn =
                 Turn { rows: single(n_rows), stages: 0..1, inputs: vec![(x, values.clone())], read: vec![] };

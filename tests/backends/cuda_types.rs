@@ -115,7 +115,7 @@ fn single_rows_by_block_compute_what_the_oracle_says() {
         let norm = case.norm(NormKind::Rms, dim);
         let gate = Some(case.linear_with_bias(ty, ffn_dim, dim, by_block));
         let up = case.linear(ty, ffn_dim, dim, by_block);
-        case.p.push("ffn_in", FfnIn { x: y, norm, gate, up, act: Act::Silu, h });
+        case.p.push("ffn_in", FfnIn { x: y, norm, gate, up, act: Act::Silu, share: None, h });
         let norm = case.norm(NormKind::Layer, dim);
         let router = case.linear(ty, n_experts, dim, by_block);
         let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], by_block);

@@ -51,9 +51,10 @@ impl Attention {
             window: KvWindow::default(),
             sliding: None,
         });
-        let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
+        let attn_in =
+            AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None };
         case.p.push("attn_in", attn_in);
-        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, out: y });
+        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, gate: None, out: y });
         Self { case, x, q, y }
     }
 

@@ -72,7 +72,7 @@ impl Attention {
             let mut values: Vec<f32> = (0..rows * DIM).map(|_| 0.25 * case.numbers.value()).collect();
             values.iter_mut().step_by(DIM).for_each(|x| *x = 1e6);
             let (w, bias) = (case.weight_of(ty("f32"), rows, DIM, &values), case.vector(rows, centre));
-            Linear { w, bias: Some(bias), act: ActQuant::None, scale: 1.0 }
+            Linear { w, bias: Some(bias), act: ActQuant::None, scale: 1.0, basis: None }
         };
         let (wq, wk, wv) = (linear(COLS, 0.0), linear(HEAD_DIM, 1.5), linear(HEAD_DIM, 0.0));
         let [k, v] = codecs;
@@ -84,9 +84,10 @@ impl Attention {
             window: KvWindow::default(),
             sliding: None,
         });
-        let attn_in = AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q };
+        let attn_in =
+            AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None };
         case.p.push("attn_in", attn_in.clone());
-        case.p.push("attend", Attend { q, kv, scale: SCALE, window: None, sinks: None, out: y });
+        case.p.push("attend", Attend { q, kv, scale: SCALE, window: None, sinks: None, gate: None, out: y });
         Self { case, x, q, y, attn_in, pages: windowed_pages(n_seqs, n_pages), codecs }
     }
 

@@ -11,6 +11,7 @@ mod conformance;
 mod cpu_stream;
 #[cfg(feature = "simt")]
 mod cuda_types;
+mod delta;
 mod kernels;
 mod kv_codes;
 mod kv_lengths;

@@ -111,7 +111,8 @@ fn every_stage_of_the_trace() {
     let path = bitnet("tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     let gguf = Gguf::open(&path).unwrap();
     let f32_codec = ggml_types::kv_by_name("f32").unwrap();
-    let limits = Limits { rows: 9, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0 };
+    let limits =
+        Limits { rows: 9, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0, states: 0 };
     let hyper = Hyper::read(gguf.metadata(), N_VOCAB).unwrap();
     let model = Model::build(
         &gguf,

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sterna::engine::{Engine, EngineOptions};
-use sterna::gguf::{Gguf, GgufWriter, Value};
+use sterna::gguf::{Array, Gguf, GgufWriter, Metadata, Value, ValueType};
 
 fn model() -> Vec<u8> {
     std::fs::read(support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data")).unwrap()
@@ -53,18 +53,36 @@ fn with(key: &str, value: Value) -> Vec<u8> {
 
 /// A file with one metadata value replaced.
 fn with_in(file: Vec<u8>, key: &str, value: Value) -> Vec<u8> {
-    let gguf = Gguf::from_bytes(Bytes::from(file)).unwrap();
+    changed(&file, |metadata| metadata.set(key, value), str::to_owned)
+}
+
+fn changed<T>(
+    file: &[u8],
+    change: impl FnOnce(&mut Metadata) -> T,
+    named: impl Fn(&str) -> String,
+) -> Vec<u8> {
+    let gguf = Gguf::from_bytes(Bytes::from(file.to_vec())).unwrap();
     let mut metadata = gguf.metadata().clone();
-    metadata.set(key, value);
+    change(&mut metadata);
     let mut writer = GgufWriter::new(metadata).unwrap();
     for info in gguf.tensors() {
-        writer.tensor(&info.name, &info.dims, info.type_id, info.n_bytes).unwrap();
+        writer.tensor(&named(&info.name), &info.dims, info.type_id, info.n_bytes).unwrap();
     }
     let mut data = writer.begin(Vec::new()).unwrap();
     for info in gguf.tensors() {
         data.tensor([gguf.raw_bytes(info).unwrap()]).unwrap();
     }
     data.finish().unwrap()
+}
+
+/// A file without a metadata value.
+fn without(file: Vec<u8>, key: &str) -> Vec<u8> {
+    changed(&file, |metadata| metadata.remove(key), str::to_owned)
+}
+
+/// A file in which a tensor has another name.
+fn renamed(file: &[u8], name: &str, other: &str) -> Vec<u8> {
+    changed(file, |_| (), |found| if found == name { other } else { found }.to_owned())
 }
 
 #[test]
@@ -121,6 +139,118 @@ fn numbers_of_windows_caps_and_experts_that_make_no_sense_are_refused_by_key() {
             assert!(message.contains(named), "{file}, {key} = {said}: {message}");
         }
     }
+}
+
+/// Numbers of delta nets, each by its key, and their tensors by name.
+#[test]
+fn delta_nets_that_make_no_sense_are_refused() {
+    let good = super::recurrent::file();
+    try_all(good.clone()).unwrap();
+    let of = |key: &str, value: Value| with_in(good.clone(), &format!("qwen35.{key}"), value);
+    let truths = |truths: &[Value]| Value::Array(Array::from_values(ValueType::Bool, truths));
+    for (key, values) in [
+        ("ssm.time_step_rank", [0, 1 << 17, 1 << 20, u32::MAX]),
+        ("ssm.group_count", [0, 3, 8, u32::MAX]),
+        ("ssm.state_size", [0, 33, 1 << 12, u32::MAX]),
+        ("ssm.inner_size", [0, 64, 129, u32::MAX]),
+        ("ssm.conv_kernel", [0, 1, 9, u32::MAX]),
+        ("nextn_predict_layers", [5, 6, 1 << 20, u32::MAX]),
+    ] {
+        for value in values {
+            let message = try_all(of(key, value.into())).unwrap_err().to_string();
+            assert!(message.contains(&format!("qwen35.{key}: want ")), "{key} = {value}: {message}");
+        }
+    }
+    for (key, value) in [
+        ("rope.dimension_sections", Value::Array(Array::from_i32s([1, 1, 0, 0]))),
+        ("attention.recurrent_layers", truths(&[true; 4].map(Value::Bool))),
+        ("attention.recurrent_layers", Value::Array(Array::from_i32s([1; 5]))),
+        ("attention.recurrent_layers", Value::from(1u32)),
+        ("ssm.state_size", Value::from("many")),
+    ] {
+        let message = try_all(of(key, value)).unwrap_err().to_string();
+        assert!(message.contains(&format!("qwen35.{key}")), "{key}: {message}");
+    }
+    let without_list = |file: Vec<u8>| without(file, "qwen35.attention.recurrent_layers");
+    for every in [0, 6, u32::MAX] {
+        let broken = without_list(of("full_attention_interval", every.into()));
+        let message = try_all(broken).unwrap_err().to_string();
+        assert!(message.contains("full_attention_interval: want 1 to the 5 blocks"), "{every}: {message}");
+    }
+    try_all(without_list(good.clone())).unwrap();
+    // As many blocks as any file may claim, which take no memory.
+    let message = try_all(without_list(of("block_count", (1u32 << 30).into()))).unwrap_err().to_string();
+    assert!(message.contains("tensor blk.5."), "{message}");
+    // Other layers have other tensors, and all of them are needed.
+    let flipped = truths(&[true, true, true, true, true].map(Value::Bool));
+    let message = try_all(of("attention.recurrent_layers", flipped)).unwrap_err().to_string();
+    assert!(message.contains("tensor blk.3.attn_qkv.weight"), "{message}");
+    for (name, as_another) in [("blk.0.ssm_a", "blk.0.ssm_b"), ("blk.3.attn_q_norm.weight", "blk.3.q.weight")]
+    {
+        let message = try_all(renamed(&good, name, as_another)).unwrap_err().to_string();
+        assert!(message.contains(&format!("tensor {name}: want")), "{message}");
+    }
+    let message = try_all(renamed(&good, "output_norm.weight", "v.blk.0.weight")).unwrap_err().to_string();
+    assert!(message.contains("tensor output_norm.weight: want"), "{message}");
+}
+
+/// What is said of a rotated basis, each key by its name: what is not understood would be noise.
+#[test]
+fn rotated_bases_that_make_no_sense_are_refused() {
+    let Some(path) = support::golden("qwen35/tiny-rot-pq2_0.gguf") else { return };
+    let good = std::fs::read(path).unwrap();
+    try_all(good.clone()).unwrap();
+    let texts = |texts: &[&str]| Value::Array(Array::from_strs(texts.iter().copied()));
+    let ints = |n: usize, value: i32| Value::Array(Array::from_i32s(vec![value; n]));
+    for (key, value) in [
+        ("version", Value::from(3u32)),
+        ("version", Value::from(2u32)),
+        ("block_size", Value::from(0u32)),
+        ("block_size", Value::from(96u32)),
+        ("block_size", Value::from(256u32)),
+        ("block_size", Value::from(1u32 << 31)),
+        ("transform", Value::from("walsh")),
+        ("axis", Value::from("output")),
+        ("sign_mode", Value::from("random")),
+        ("sign_widths", ints(3, 128)),
+        ("sign_widths", Value::Array(Array::from_i32s([-128, 384, 1024]))),
+        ("sign_values", ints(1280, 0)),
+        ("sign_values", ints(1281, 1)),
+        ("sign_values", ints(1279, 1)),
+        ("weight_names", texts(&["output.weight", "blk.9.attn_q.weight"])),
+        ("weight_names", texts(&["output.weight", "blk.0.ssm_norm.weight"])),
+        ("weight_names", Value::from("output.weight")),
+        ("inverse_weight_names", texts(&["output.weight"])),
+        ("gdn_v_grouped", Value::from(1u32)),
+        ("tied_output", Value::Bool(true)),
+        ("seed", Value::from(1u32)),
+    ] {
+        let said = format!("{value:?}");
+        let message = try_all(with_in(good.clone(), &format!("prism.hadamard.{key}"), value)).unwrap_err();
+        assert!(message.to_string().contains("metadata prism.hadamard."), "{key} = {said}: {message}");
+    }
+    for key in ["version", "block_size", "axis", "sign_mode", "sign_widths", "weight_names"] {
+        let message = try_all(without(good.clone(), &format!("prism.hadamard.{key}"))).unwrap_err();
+        assert!(message.to_string().contains(&format!("prism.hadamard.{key}: want")), "{key}: {message}");
+    }
+}
+
+/// What guesses further tokens, and what is for images, is left out.
+#[test]
+fn tensors_beside_the_text_model_are_left_out() {
+    let good = super::recurrent::file();
+    let options = EngineOptions { threads: Some(1), n_ctx: Some(8), ..EngineOptions::default() };
+    let logits = |file: Vec<u8>| {
+        let engine = Engine::from_bytes(Bytes::from(file), &options).unwrap();
+        let warnings = engine.warnings().join(" ");
+        (engine.session().unwrap().logits(&[5, 6]).unwrap().to_vec(), warnings)
+    };
+    // Four layers, and the fifth as one that guesses.
+    let four = with_in(good, "qwen35.nextn_predict_layers", 1u32.into());
+    let (want, _) = logits(four.clone());
+    let with_images = renamed(&four, "blk.4.attn_norm.weight", "v.patch_embd.weight");
+    let (got, warnings) = logits(with_images);
+    assert!(got == want && warnings.contains("images are left out"), "{warnings}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod plan;
 mod program;
 mod program_parts;
 mod program_text;
+mod recurrent;
 mod sources;
 mod streamed;
 #[cfg(feature = "grammar")]

@@ -27,7 +27,7 @@ const HEAD_DIM: usize = 128;
 fn bitnet(s: &Shape) -> Program {
     let mut p = Program::new(
         "bitnet-b1.58",
-        Limits { rows: 8, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0 },
+        Limits { rows: 8, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0, states: 0 },
     );
     let (f32_type, f16_type, i2_s) =
         (by_name("f32").unwrap(), by_name("f16").unwrap(), by_name("i2_s").unwrap());
@@ -40,11 +40,11 @@ fn bitnet(s: &Shape) -> Program {
     let inv_freq: Arc<[f64]> = (0..HEAD_DIM / 2).map(|i| 500_000f64.powf(-(i as f64) / 64.0)).collect();
     let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
     let table = p.weight("token_embd.weight", f16_type, s.n_vocab, s.dim);
-    p.push("embed", Embed { table, scale: 1.0, positions: None, x });
+    p.push("embed", Embed { table, basis: None, scale: 1.0, positions: None, x });
     for layer in 0..s.n_layers {
         let mut linear = |name: &str, rows, cols| {
             let w = p.weight(format!("blk.{layer}.{name}.weight"), i2_s, rows, cols);
-            Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0 }
+            Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
         };
         let (wq, wk, wv) =
             (linear("q", q_dim, s.dim), linear("k", kv_dim, s.dim), linear("v", kv_dim, s.dim));
@@ -69,13 +69,16 @@ fn bitnet(s: &Shape) -> Program {
         let (q_norm, k_norm) = (None, None);
         p.push(
             format!("{layer}.attn_in"),
-            AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q },
+            AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
         );
-        p.push(format!("{layer}.attend"), Attend { q, kv, scale: 0.088, window: None, sinks: None, out: y });
+        p.push(
+            format!("{layer}.attend"),
+            Attend { q, kv, scale: 0.088, window: None, sinks: None, gate: None, out: y },
+        );
         p.push(format!("{layer}.attn_out"), ProjAdd { y, norm: Some(sub_norm), w: wo, post: None, x });
         p.push(
             format!("{layer}.ffn_in"),
-            FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, h },
+            FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, share: None, h },
         );
         p.push(
             format!("{layer}.ffn_out"),
@@ -84,7 +87,7 @@ fn bitnet(s: &Shape) -> Program {
     }
     let weight = p.weight("output_norm.weight", f32_type, 1, s.dim);
     let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
-    let w = Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 };
+    let w = Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
     p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     p.push("sample", Sample { logits });
     p

@@ -9,7 +9,8 @@ fn check(model: &str, snapshot: &str) {
     let Some(path) = support::golden(model) else { return };
     let gguf = Gguf::open(&path).unwrap();
     let f16 = ggml_types::kv_by_name("f16").unwrap();
-    let limits = Limits { rows: 512, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0 };
+    let limits =
+        Limits { rows: 512, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0, states: 0 };
     let n_vocab = gguf.find("token_embd.weight").unwrap().rows();
     let hyper = Hyper::read(gguf.metadata(), n_vocab).unwrap();
     let program =

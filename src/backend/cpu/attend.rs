@@ -140,7 +140,20 @@ impl ThreadScratch {
     }
 }
 
+/// Elements of one task of the gate.
+const CHUNK: usize = 8192;
+
 pub fn run(cx: &mut Cx<'_>, s: &Attend) {
+    attend(cx, s);
+    let Some(gate) = s.gate else { return };
+    let n = cx.step.rows.len();
+    let (gate, out) = two(cx.bufs, gate, s.out);
+    let (gate, out) = (gate.rows(n), out.rows_mut(n));
+    let k = cx.k.real;
+    cx.pool.chunks_mut(out, CHUNK, |i, out| (k.sigmoid_gate)(&gate[i * CHUNK..][..out.len()], out));
+}
+
+fn attend(cx: &mut Cx<'_>, s: &Attend) {
     let rows = cx.step.rows;
     let (q, out) = two(cx.bufs, s.q, s.out);
     let (q_cols, q) = (q.cols, q.rows(rows.len()));

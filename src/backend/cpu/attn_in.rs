@@ -23,15 +23,37 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
     let (kernels, weights) = (cx.k.real, cx.weights);
     let kv = &mut cx.kvs[s.kv.0 as usize];
     let (head_dim, kv_cols) = (kv.head_dim(), kv.n_kv_heads() * kv.head_dim());
-    let (x, q) = two(cx.bufs, s.x, s.q);
+    let (x, q, gate) = match s.gate {
+        None => {
+            let (x, q) = two(cx.bufs, s.x, s.q);
+            (x, q, None)
+        }
+        Some(gate) => {
+            let bufs = [s.x, s.q, gate].map(|buf| buf.0 as usize);
+            let [x, q, gate] = cx.bufs.get_disjoint_mut(bufs).expect("three buffers");
+            (&*x, q, Some(gate.rows_mut(n)))
+        }
+    };
     let (x_cols, q_cols) = (x.cols, q.cols);
     let (x, q) = (x.rows(n), q.rows_mut(n));
     let (k, v) = (&mut cx.scratch.k[..n * kv_cols], &mut cx.scratch.v[..n * kv_cols]);
 
     let norm = weights.norm(&s.norm);
     let input = |row: usize, out: &mut [f32]| norm.apply(kernels, &x[row * x_cols..][..x_cols], out);
-    let layers = [(&s.wq, &mut *q), (&s.wk, &mut *k), (&s.wv, &mut *v)];
-    cx.layers.run(n, input, false, layers)?;
+    match gate {
+        None => cx.layers.run(n, input, false, [(&s.wq, &mut *q), (&s.wk, &mut *k), (&s.wv, &mut *v)])?,
+        Some(gate) => {
+            let gated = &mut cx.scratch.gated[..n * 2 * q_cols];
+            let layers = [(&s.wq, &mut *gated), (&s.wk, &mut *k), (&s.wv, &mut *v)];
+            cx.layers.run(n, input, false, layers)?;
+            let heads = gated.chunks_exact(2 * head_dim).map(|head| head.split_at(head_dim));
+            let to = q.chunks_exact_mut(head_dim).zip(gate.chunks_exact_mut(head_dim));
+            for ((q, gate), (from_q, from_gate)) in to.zip(heads) {
+                q.copy_from_slice(from_q);
+                gate.copy_from_slice(from_gate);
+            }
+        }
+    }
 
     let rope = s.rope.map(|rope| &cx.ropes[rope.0 as usize]);
     let norms = [&s.q_norm, &s.k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));

@@ -16,7 +16,11 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
         Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot").token,
         id => id,
     };
+    let basis = s.basis.map(|basis| &cx.bases[basis.0 as usize]);
     let scale = |x: &mut [f32]| {
+        if let Some(basis) = basis {
+            basis.turn_back(x);
+        }
         if s.scale != 1.0 {
             x.iter_mut().for_each(|x| *x *= s.scale);
         }

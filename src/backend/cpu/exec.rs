@@ -11,7 +11,7 @@ use super::rope::RopeTable;
 use super::simd::{Heap, Kernels};
 use super::stream::{Layout, Reader, Streaming};
 use super::{
-    Buffer, Cx, NAME, Pick, Picks, Scratch, StoredWeight, Weights, attend, experts, run_stage, system,
+    Buffer, Cx, NAME, Pick, Picks, Scratch, StoredWeight, Weights, attend, delta, experts, run_stage, system,
 };
 use crate::{BackendError, DeviceMemory, KvPage, assert_declared, memory};
 use sterna_program::{BufDecl, CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
@@ -24,6 +24,7 @@ pub struct Compiled {
     reader: Option<Reader>,
     pub bufs: Vec<Buffer>,
     kvs: Vec<KvCache>,
+    states: Vec<delta::States>,
     ropes: Vec<RopeTable>,
     acts: Acts,
     scratch: Scratch,
@@ -42,9 +43,12 @@ pub struct Compiled {
 struct Sizes {
     position: usize,
     kv_cols: usize,
+    gated_cols: usize,
+    has_share: bool,
     product_cols: usize,
     n_vocab: usize,
     attend: attend::Shape,
+    delta: delta::Shape,
     experts: experts::Shape,
 }
 
@@ -59,22 +63,27 @@ impl Sizes {
                 Stage::AttnIn(s) => {
                     let kv = p.kv_decl(s.kv);
                     sizes.kv_cols = sizes.kv_cols.max(kv.n_kv_heads * kv.head_dim);
+                    let gated_cols = s.gate.map_or(0, |gate| 2 * p.buf_decl(gate).cols);
+                    sizes.gated_cols = sizes.gated_cols.max(gated_cols);
                 }
                 Stage::Attend(s) => {
                     let kv = p.kv_decl(s.kv);
                     let q_cols = p.buf_decl(s.q).cols;
                     sizes.attend = sizes.attend.with(q_cols, kv.n_kv_heads, kv.head_dim);
                 }
-                Stage::FfnIn(FfnIn { gate: Some(_), h, .. }) => {
-                    sizes.product_cols = sizes.product_cols.max(p.buf_decl(*h).cols);
+                Stage::FfnIn(FfnIn { gate, share, h, .. }) => {
+                    let product_cols = gate.as_ref().map_or(0, |_| p.buf_decl(*h).cols);
+                    sizes.product_cols = sizes.product_cols.max(product_cols);
+                    sizes.has_share |= share.is_some();
                 }
+                Stage::Delta(s) => sizes.delta = sizes.delta.with(p, s),
                 Stage::Experts(s) => sizes.experts = sizes.experts.with(p, s),
                 Stage::ProjAdd(ProjAdd { post: Some(_), x, .. }) => {
                     sizes.product_cols = sizes.product_cols.max(p.buf_decl(*x).cols);
                 }
                 Stage::Embed(_)
+                | Stage::DeltaIn(_)
                 | Stage::ProjAdd(_)
-                | Stage::FfnIn(_)
                 | Stage::Logits(_)
                 | Stage::Sample(_) => {}
             }
@@ -118,6 +127,7 @@ pub fn plan(
 struct Memory {
     bufs: Vec<Buffer>,
     kvs: Vec<Words>,
+    states: Vec<delta::States>,
     ropes: Vec<RopeTable>,
     acts: Acts,
     scratch: Scratch,
@@ -140,6 +150,7 @@ impl Memory {
         }
         let words = |kv| KvCache::words(on, kv, p.limits).map_err(|err| fail("kvs", &err));
         let kvs = p.kvs.iter().map(words).collect::<Result<_, _>>()?;
+        let states = p.states.iter().map(|decl| delta::States::new(on, *decl, p.limits)).collect();
         let (sizes, rows) = (Sizes::of(p), p.limits.rows);
         let buf = |decl: &BufDecl| {
             let elems = p.max_rows(decl.rows).saturating_mul(decl.cols);
@@ -149,17 +160,19 @@ impl Memory {
         let acts = Acts::on(on.buffers("inputs of layers, rounded"), &workspace_size(p, k), threads);
         let products = on.buffers("new keys, values and products");
         let position = products.zeros(sizes.position);
-        let [k, v, product] = [sizes.kv_cols, sizes.kv_cols, sizes.product_cols]
+        let share = products.zeros(if sizes.has_share { rows } else { 0 });
+        let [k, v, gated, product] = [sizes.kv_cols, sizes.kv_cols, sizes.gated_cols, sizes.product_cols]
             .map(|cols| products.aligned(rows.saturating_mul(cols)));
         let (attend, pages) = (on.buffers("attention"), p.limits.pages);
         let attend = attend::Scratch::new(attend, sizes.attend, rows, pages, threads);
+        let delta = delta::Scratch::new(on.buffers("delta nets"), sizes.delta, rows);
         let experts = experts::Scratch::new(on.buffers("experts"), sizes.experts, rows);
         let rope = |rope| RopeTable::new(on.buffers("RoPE"), rope, rows);
         let ropes = p.ropes.iter().map(rope).collect();
         let room = |_| sampling::Scratch::within(on.buffers("sampling").room(sizes.n_vocab));
         let sampling = (0..threads).map(room).collect();
-        let scratch = Scratch { position, k, v, product, attend, experts, sampling };
-        Ok(Self { bufs, kvs, ropes, acts, scratch })
+        let scratch = Scratch { position, k, v, gated, share, product, attend, delta, experts, sampling };
+        Ok(Self { bufs, kvs, states, ropes, acts, scratch })
     }
 }
 
@@ -192,11 +205,12 @@ impl Compiled {
         DeviceMemory { free_bytes: system::free_bytes(), ..others }.plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(StoredWeight::shape).map(|w| (w.ty, w.rows, w.cols)));
         let limits = p.limits;
-        let Memory { bufs, kvs, ropes, acts, scratch } = Memory::new(&mut Heap, p, k, threads)?;
+        let Memory { bufs, kvs, states, ropes, acts, scratch } = Memory::new(&mut Heap, p, k, threads)?;
         let kvs = p.kvs.iter().zip(kvs).map(|(kv, words)| KvCache::new(kv, limits, words)).collect();
         Ok(Self {
             bufs,
             kvs,
+            states,
             ropes,
             acts,
             scratch,
@@ -217,18 +231,21 @@ impl Compiled {
 
     /// Bytes of a page of all caches.
     pub fn page_bytes(&self, page: KvPage) -> usize {
-        self.kvs.iter().map(|kv| kv.page_bytes(page)).sum()
+        let of_states: usize = self.states.iter().map(|states| states.page_bytes(page)).sum();
+        of_states + self.kvs.iter().map(|kv| kv.page_bytes(page)).sum::<usize>()
     }
 
     /// Copies a page, cache after cache.
     pub fn read_page(&self, page: KvPage, out: &mut [u8]) {
         let left = self.kvs.iter().fold(out, |out, kv| kv.read_page(page, out));
+        let left = self.states.iter().fold(left, |out, states| states.read_page(page, out));
         assert!(left.is_empty(), "as many bytes as a page has");
     }
 
     /// The reverse.
     pub fn write_page(&mut self, page: KvPage, bytes: &[u8]) {
         let left = self.kvs.iter_mut().fold(bytes, |bytes, kv| kv.write_page(page, bytes));
+        let left = self.states.iter_mut().fold(left, |bytes, states| states.write_page(page, bytes));
         assert!(left.is_empty(), "as many bytes as a page has");
     }
 
@@ -282,10 +299,19 @@ impl Compiled {
             step,
             outputs: &self.outputs,
             weights,
-            layers: Layers { k, pool, weights, reader: self.reader.as_ref(), acts: &mut self.acts },
+            layers: Layers {
+                k,
+                pool,
+                weights,
+                bases: &self.program.bases,
+                reader: self.reader.as_ref(),
+                acts: &mut self.acts,
+            },
             bufs: &mut self.bufs,
             kvs: &mut self.kvs,
+            states: &mut self.states,
             ropes: &self.ropes,
+            bases: &self.program.bases,
             scratch: &mut self.scratch,
             file_row: &mut self.file_row,
             tokens: &mut self.tokens,

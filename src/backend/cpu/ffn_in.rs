@@ -1,5 +1,6 @@
 //! Norm and the first half of the feed-forward network.
 
+use super::simd::real::exp;
 use super::{Cx, two};
 use crate::BackendError;
 use sterna_program::FfnIn;
@@ -15,6 +16,9 @@ pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
     let (x_cols, x) = (x.cols, x.rows(n));
     let h = h.rows_mut(n);
     let input = |row: usize, out: &mut [f32]| norm.apply(k, &x[row * x_cols..][..x_cols], out);
+    if let Some(share) = &s.share {
+        cx.layers.run(n, input, false, [(share, &mut cx.scratch.share[..n])])?;
+    }
     match &s.gate {
         Some(gate) => {
             let g = &mut cx.scratch.product[..h.len()];
@@ -26,6 +30,13 @@ pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
             cx.layers.run(n, input, false, [(&s.up, &mut *h)])?;
             cx.pool.chunks_mut(h, CHUNK, |_, h| (k.act)(s.act, h));
         }
+    }
+    if s.share.is_some() {
+        let (share, cols) = (&cx.scratch.share[..n], h.len() / n.max(1));
+        h.chunks_exact_mut(cols).zip(share).for_each(|(h, share)| {
+            let share = 1.0 / (1.0 + exp(-share));
+            h.iter_mut().for_each(|h| *h *= share);
+        });
     }
     Ok(())
 }

@@ -6,13 +6,14 @@ use super::simd::Kernels;
 use super::stream::Reader;
 use super::{StoredWeight, Weights};
 use crate::BackendError;
-use sterna_program::{Linear, Weight};
+use sterna_program::{Basis, Linear, Weight};
 
 /// Kernels, threads and memory of linear layers.
 pub struct Layers<'a> {
     pub k: &'a Kernels,
     pub pool: &'a Pool,
     pub weights: Weights<'a>,
+    pub bases: &'a [Basis],
     /// Reads weights that are not in memory.
     pub reader: Option<&'a Reader>,
     pub acts: &'a mut Acts,
@@ -20,7 +21,8 @@ pub struct Layers<'a> {
 
 impl Layers<'_> {
     /// Applies every layer to the `rows` rows that `input` writes; layer `i` writes `[rows, outputs]` to its
-    /// slice, or adds to it. They share one parallel region, and the input where it is rounded the same way.
+    /// slice, or adds to it. They share one parallel region, and the input where it is turned and rounded the
+    /// same way.
     ///
     /// # Errors
     /// An error in reading a weight that is not in memory.
@@ -31,18 +33,35 @@ impl Layers<'_> {
         add: bool,
         layers: [(&Linear, &mut [f32]); N],
     ) -> Result<(), BackendError> {
-        let Self { k, pool, weights, .. } = *self;
-        let kind = layers[0].0.act;
-        let cols = |linear: &Linear| weights.get(linear.w).shape().cols;
-        if layers.iter().all(|(linear, _)| linear.act == kind) {
-            self.acts.load(k, pool, kind, rows, cols(layers[0].0), input);
+        let as_first = |(linear, _): &(&Linear, _)| {
+            let first = layers[0].0;
+            (linear.act, linear.basis) == (first.act, first.basis)
+        };
+        if layers.iter().all(as_first) {
+            self.load(rows, &input, layers[0].0);
             return self.multiply(add, layers);
         }
         for layer in layers {
-            self.acts.load(k, pool, layer.0.act, rows, cols(layer.0), &input);
+            self.load(rows, &input, layer.0);
             self.multiply(add, [layer])?;
         }
         Ok(())
+    }
+
+    /// Loads the inputs as a layer wants them.
+    fn load(&mut self, rows: usize, input: &(impl Fn(usize, &mut [f32]) + Sync), linear: &Linear) {
+        let Self { k, pool, weights, .. } = *self;
+        let cols = weights.get(linear.w).shape().cols;
+        match linear.basis.map(|basis| &self.bases[basis.0 as usize]) {
+            None => self.acts.load(k, pool, linear.act, rows, cols, input),
+            Some(basis) => {
+                let turned = |row: usize, out: &mut [f32]| {
+                    input(row, out);
+                    basis.turn(out);
+                };
+                self.acts.load(k, pool, linear.act, rows, cols, turned);
+            }
+        }
     }
 
     /// Multiplies the inputs that were loaded.
@@ -51,7 +70,7 @@ impl Layers<'_> {
         add: bool,
         layers: [(&Linear, &mut [f32]); N],
     ) -> Result<(), BackendError> {
-        let Self { k, pool, weights, reader, ref mut acts } = *self;
+        let Self { k, pool, weights, reader, ref mut acts, .. } = *self;
         if layers.iter().all(|(linear, _)| weights.get(linear.w).file().is_none()) {
             matmul(k, pool, acts, layers.map(|layer| weights.part(layer, add)));
             return Ok(());

@@ -8,6 +8,8 @@
 mod alloc;
 mod attend;
 mod attn_in;
+mod delta;
+mod delta_in;
 mod embed;
 mod exec;
 mod experts;
@@ -41,7 +43,7 @@ use linear::CpuWeight;
 use norm::RowNorm;
 use pool::Pool;
 use simd::{Aligned, Format, Kernels};
-use sterna_program::{ActQuant, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
+use sterna_program::{ActQuant, Basis, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
 use stream::{FileWeight, Layout, Streaming, WeightLocation};
 
 const NAME: &str = "cpu";
@@ -271,6 +273,8 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
         Stage::Embed(s) => return embed::run(cx, s),
         Stage::AttnIn(s) => return attn_in::run(cx, s),
         Stage::Attend(s) => attend::run(cx, s),
+        Stage::DeltaIn(s) => return delta_in::run(cx, s),
+        Stage::Delta(s) => delta::run(cx, s),
         Stage::ProjAdd(s) => return proj_add::run(cx, s),
         Stage::FfnIn(s) => return ffn_in::run(cx, s),
         Stage::Experts(s) => return experts::run(cx, s),
@@ -291,7 +295,9 @@ struct Cx<'a> {
     layers: layer::Layers<'a>,
     bufs: &'a mut [Buffer],
     kvs: &'a mut [kv::KvCache],
+    states: &'a mut [delta::States],
     ropes: &'a [rope::RopeTable],
+    bases: &'a [Basis],
     scratch: &'a mut Scratch,
     /// Bytes of one row of a table that is not in memory.
     file_row: &'a mut [u8],
@@ -369,9 +375,14 @@ struct Scratch {
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
     v: Aligned<f32>,
+    /// Queries with their gates, `[rows, 2 * n_heads * head_dim]`.
+    gated: Aligned<f32>,
+    /// Shares of networks beside experts, `[rows]`.
+    share: Vec<f32>,
     /// Output of a layer that is not yet what the stage writes, `[rows, outputs]`.
     product: Aligned<f32>,
     attend: attend::Scratch,
+    delta: delta::Scratch,
     experts: experts::Scratch,
     /// One a thread.
     sampling: Vec<sampling::Scratch>,

@@ -237,6 +237,46 @@ impl Pool {
             }
         });
     }
+
+    /// Cuts runs of rows of a grid into columns of `width`, each with a piece of the run's slot beside it,
+    /// and runs `task(i, tile, piece)` for all, `i` being the run's number. `slots` is `[slots, pieces,
+    /// piece_len]` with a piece for each cut of the columns; `runs` are ranges of rows, and the slot of each.
+    ///
+    /// # Panics
+    /// As [`run`](Self::run); where runs overlap or two of them have one slot; where a slot or a row is not
+    /// there.
+    pub fn tiles_and_pieces<T: Send, S: Send, F>(
+        &self,
+        runs: &[(Range<usize>, usize)],
+        grid: Grid<'_, T>,
+        width: usize,
+        slots: &mut [S],
+        piece_len: usize,
+        task: F,
+    ) where
+        F: Fn(usize, Tile<'_, T>, &mut [S]) + Sync,
+    {
+        let across = grid.cols.div_ceil(width);
+        let n_slots = slots.len() / (across * piece_len);
+        for (i, (rows, slot)) in runs.iter().enumerate() {
+            assert!(rows.start <= rows.end && rows.end <= grid.rows && *slot < n_slots, "{rows:?} of {slot}");
+            let apart = |other: &(Range<usize>, usize)| other.1 != *slot && other.0.end <= rows.start;
+            assert!(runs[..i].iter().all(apart), "runs that share rows or a slot");
+        }
+        let (slots, grid) = (Raw(slots.as_mut_ptr()), &grid);
+        self.run(runs.len() * across, |i, _| {
+            let ((rows, slot), cut) = (&runs[i / across], i % across);
+            let cols = cut * width..((cut + 1) * width).min(grid.cols);
+            // SAFETY: within the grid and the slots, and no other task has these: runs share neither rows nor
+            // slots, and cuts of one run neither columns nor pieces.
+            let (tile, piece) = unsafe {
+                let start = slots.at((slot * across + cut) * piece_len);
+                let tile = Tile::new(grid.data, grid.stride, rows.clone(), cols);
+                (tile, std::slice::from_raw_parts_mut(start, piece_len))
+            };
+            task(i / across, tile, piece);
+        });
+    }
 }
 
 impl Drop for Pool {

@@ -18,7 +18,7 @@ use super::params::{
     ATTEND_WIDE_THREADS, AttendBlocksMmaParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
     AttendCommon, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
 };
-use super::{Cx, words};
+use super::{Cx, combine, words};
 use crate::device::tiles::{Tiling, tiles};
 use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
 
@@ -216,7 +216,8 @@ pub fn kernels(p: &Program, s: &Attend, limits: Limits) -> Result<Vec<String>, S
     let decl = p.kv_decl(s.kv);
     kv::check(decl)?;
     let of_tiles = by_tiles(decl, limits).map(|(tiles, _)| tiles.kernel(&kv::kernel("attend", decl)));
-    Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).collect())
+    let gate = s.gate.map(|_| combine::KERNEL.to_owned());
+    Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).chain(gate).collect())
 }
 
 /// How the work of one attention is cut, for steps of up to `rows` rows.
@@ -248,7 +249,15 @@ impl Cut {
     }
 }
 
-pub fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
+pub fn launches(cx: &Cx<'_>, s: &Attend) -> Vec<Launch> {
+    let gate = s.gate.map(|gate| {
+        let [gate, out] = [gate, s.out].map(|buf| cx.memory.bufs[buf.0 as usize]);
+        combine::gate(cx, gate, out, cx.p.buf_decl(s.out).cols)
+    });
+    [launch(cx, s)].into_iter().chain(gate).collect()
+}
+
+fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     if cx.shape.tiled {
         return launch_tiles(cx, s);
     }

@@ -13,9 +13,11 @@ use super::params::{
 use super::{Cx, attend, heads, memory, words};
 use sterna_program::{AttnIn, PAGE, Program, RowsOf};
 
-/// Whether [`heads`] follows the products: for norms of heads, and for layers that no kernel has together.
+/// Whether [`heads`] follows the products: for norms of heads, for gates, and for layers that no kernel has
+/// together.
 fn has_heads(p: &Program, s: &AttnIn) -> bool {
-    s.q_norm.is_some() || s.k_norm.is_some() || linear::together(p, &[&s.wq, &s.wk, &s.wv]).is_none()
+    let has_norms = s.q_norm.is_some() || s.k_norm.is_some();
+    has_norms || s.gate.is_some() || linear::together(p, &[&s.wq, &s.wk, &s.wv]).is_none()
 }
 
 pub fn kernels(p: &Program, s: &AttnIn) -> Result<Vec<String>, String> {
@@ -32,10 +34,11 @@ pub fn kernels(p: &Program, s: &AttnIn) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Floats of a row of keys and values that wait for `heads`.
+/// Floats of a row of keys, values and queries with gates that wait for `heads`.
 pub fn products(p: &Program, s: &AttnIn) -> usize {
     let decl = p.kv_decl(s.kv);
-    if has_heads(p, s) { 2 * decl.n_kv_heads * decl.head_dim } else { 0 }
+    let gated = if s.gate.is_some() { p.weight_decl(s.wq.w).rows } else { 0 };
+    if has_heads(p, s) { 2 * decl.n_kv_heads * decl.head_dim + gated } else { 0 }
 }
 
 pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
@@ -45,16 +48,16 @@ pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
     } else {
         let (kv, raw) = kv_layout.for_attn_in(cx.memory.raw);
         let rope = s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]);
-        at_once(cx, s, rope, kv, raw)
+        at_once(cx, s, rope, kv, cx.memory.bufs[s.q.0 as usize], raw)
     };
     first.into_iter().chain(append(cx, s, kv_layout)).collect()
 }
 
 /// The kernels that have all three layers.
-fn at_once(cx: &Cx<'_>, s: &AttnIn, rope: RopeParams, kv: KvParams, raw: Address) -> Vec<Launch> {
+fn at_once(cx: &Cx<'_>, s: &AttnIn, rope: RopeParams, kv: KvParams, q: Address, raw: Address) -> Vec<Launch> {
     let [wq, wk, wv] = [&s.wq, &s.wk, &s.wv].map(|w| linear::linear(cx, w));
     let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
-    let (step, q) = (cx.tables_for(s.kv), cx.memory.bufs[s.q.0 as usize]);
+    let step = cx.tables_for(s.kv);
     let params = |in_| AttnInParams { step, in_, wq, wk, wv, rope, kv, q, raw };
     linear::launches(cx, "attn_in", &s.wq, &input(s), work, params)
 }
@@ -68,16 +71,20 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Vec<Laun
     let decl = cx.p.kv_decl(s.kv);
     let kv_cols = decl.n_kv_heads * decl.head_dim;
     let keys = cx.memory.products;
+    let values = keys + (4 * cx.p.limits.rows * kv_cols) as u64;
+    // Behind all keys and values.
+    let gated = s.gate.map(|_| values + (4 * cx.p.limits.rows * kv_cols) as u64);
+    let q = gated.unwrap_or(cx.memory.bufs[s.q.0 as usize]);
     if linear::together(cx.p, &[&s.wq, &s.wk, &s.wv]).is_some() {
         // As `append` takes them.
         let (kv, _) = kv_layout.for_attn_in(0);
-        let from = heads::KeysAndValues { keys, values: keys + 4 * kv_cols as u64, pitch: 2 * kv_cols };
-        let products = at_once(cx, s, memory::NO_ROPE, kv, keys);
+        let values = keys + 4 * kv_cols as u64;
+        let from = heads::KeysAndValues { queries: gated, keys, values, pitch: 2 * kv_cols };
+        let products = at_once(cx, s, memory::NO_ROPE, kv, q, keys);
         return products.into_iter().chain([heads::launch(cx, s, &from)]).collect();
     }
-    let values = keys + (4 * cx.p.limits.rows * kv_cols) as u64;
-    let from = heads::KeysAndValues { keys, values, pitch: kv_cols };
-    let layers = [(&s.wq, cx.memory.bufs[s.q.0 as usize]), (&s.wk, keys), (&s.wv, values)];
+    let from = heads::KeysAndValues { queries: gated, keys, values, pitch: kv_cols };
+    let layers = [(&s.wq, q), (&s.wk, keys), (&s.wv, values)];
     let products = linear::of_one_input(cx, &layers, &input(s));
     products.into_iter().chain([heads::launch(cx, s, &from)]).collect()
 }
@@ -86,7 +93,7 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Vec<Laun
 /// their buffer.
 pub fn behind_products(cx: &Cx<'_>, s: &AttnIn, [keys, values]: [Address; 2]) -> Vec<Launch> {
     let decl = cx.p.kv_decl(s.kv);
-    let from = heads::KeysAndValues { keys, values, pitch: decl.n_kv_heads * decl.head_dim };
+    let from = heads::KeysAndValues { queries: None, keys, values, pitch: decl.n_kv_heads * decl.head_dim };
     let kv_layout = &cx.memory.kvs[s.kv.0 as usize];
     [heads::launch(cx, s, &from)].into_iter().chain(append(cx, s, kv_layout)).collect()
 }

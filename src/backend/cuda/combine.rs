@@ -2,7 +2,8 @@
 
 use super::driver::{Address, Launch};
 use super::params::{
-    ACT_CLAMPED_SWIGLU, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SILU, COMBINE_THREADS, CombineParams,
+    ACT_CLAMPED_SWIGLU, ACT_GATE, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SHARE, ACT_SILU, COMBINE_THREADS,
+    CombineParams,
 };
 use super::{Cx, words};
 use sterna_program::Act;
@@ -34,13 +35,32 @@ pub fn act(act: Act) -> u32 {
 }
 
 pub fn launch(cx: &Cx<'_>, c: &Combine) -> Launch {
+    launch_of(cx, c, c.act.map_or(ACT_NONE, act))
+}
+
+/// Multiplies rows of `cols` elements with the logistic function of a gate, element by element.
+pub fn gate(cx: &Cx<'_>, gate: Address, out: Address, cols: usize) -> Launch {
+    gated(cx, gate, out, cols, ACT_GATE)
+}
+
+/// The same with a number for each row.
+pub fn share(cx: &Cx<'_>, share: Address, out: Address, cols: usize) -> Launch {
+    gated(cx, share, out, cols, ACT_SHARE)
+}
+
+fn gated(cx: &Cx<'_>, gate: Address, out: Address, cols: usize, how: u32) -> Launch {
+    let combine = Combine { gate: Some(gate), y: out, out, cols, act: None, add: false, each: 1 };
+    launch_of(cx, &combine, how)
+}
+
+fn launch_of(cx: &Cx<'_>, c: &Combine, act: u32) -> Launch {
     let params = CombineParams {
         step: cx.tables(),
         gate: c.gate.unwrap_or(0),
         y: c.y,
         out: c.out,
         cols: c.cols as u32,
-        act: c.act.map_or(ACT_NONE, act),
+        act,
         add: u32::from(c.add),
         each: c.each as u32,
     };

@@ -16,19 +16,34 @@ fn linears(s: &FfnIn) -> Vec<&Linear> {
 pub fn kernels(p: &Program, s: &FfnIn) -> Result<Vec<String>, String> {
     let linears = linears(s);
     let mut names = linear::kernels(p, "ffn_in", &linears)?;
-    names.extend(linear::together(p, &linears).is_none().then(|| combine::KERNEL.to_owned()));
+    let combines = linear::together(p, &linears).is_none() || s.share.is_some();
+    names.extend(combines.then(|| combine::KERNEL.to_owned()));
+    if let Some(share) = &s.share {
+        names.extend(linear::kernels(p, "logits", &[share])?);
+    }
     Ok(names)
 }
 
-/// Floats of a row of the gate that wait for `combine`; `h` has those of up.
+/// Floats of a row of the gate that wait for `combine`, of which `h` has those of up, or the row's share.
 pub fn products(p: &Program, s: &FfnIn) -> usize {
     match &s.gate {
         Some(gate) if linear::together(p, &linears(s)).is_none() => p.weight_decl(gate.w).rows,
-        _ => 0,
+        _ => usize::from(s.share.is_some()),
     }
 }
 
 pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
+    let mut all = network(cx, s);
+    if let Some(share) = &s.share {
+        let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+        let (h, cols) = (cx.memory.bufs[s.h.0 as usize], cx.p.buf_decl(s.h).cols);
+        all.extend(linear::product(cx, share, &input, cx.memory.products));
+        all.push(combine::share(cx, cx.memory.products, h, cols));
+    }
+    all
+}
+
+fn network(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
     let h = cx.memory.bufs[s.h.0 as usize];
     if linear::together(cx.p, &linears(s)).is_none() {

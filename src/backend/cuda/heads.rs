@@ -9,6 +9,8 @@ pub const KERNEL: &str = "heads";
 
 /// Where the products lie that become keys and values.
 pub struct KeysAndValues {
+    /// Queries with their gates, if there is one; else they are in their buffer.
+    pub queries: Option<Address>,
     pub keys: Address,
     pub values: Address,
     /// Floats from row to row.
@@ -16,6 +18,7 @@ pub struct KeysAndValues {
 }
 
 pub fn launch(cx: &Cx<'_>, s: &AttnIn, from: &KeysAndValues) -> Launch {
+    let q = cx.memory.bufs[s.q.0 as usize];
     let decl = cx.p.kv_decl(s.kv);
     let (kv, raw) = cx.memory.kvs[s.kv.0 as usize].for_attn_in(cx.memory.raw);
     let n_heads = cx.p.buf_decl(s.q).cols / decl.head_dim;
@@ -25,7 +28,9 @@ pub fn launch(cx: &Cx<'_>, s: &AttnIn, from: &KeysAndValues) -> Launch {
         q_norm: linear::norm(cx, s.q_norm.as_ref()),
         k_norm: linear::norm(cx, s.k_norm.as_ref()),
         kv,
-        q: cx.memory.bufs[s.q.0 as usize],
+        q,
+        queries: from.queries.unwrap_or(q),
+        gate: s.gate.map_or(0, |gate| cx.memory.bufs[gate.0 as usize]),
         keys: from.keys,
         values: from.values,
         raw,

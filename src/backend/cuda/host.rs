@@ -19,7 +19,7 @@ use super::weight::device_bytes;
 use crate::rates::{HostRates, NoTokens, Rates};
 use crate::{Backend, BackendError, Exec, WeightId};
 use sterna_host::clock::Instant;
-use sterna_program::{Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
+use sterna_program::{AttnIn, Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
 
 /// A backend on the processor, which several programs share.
 #[derive(Clone)]
@@ -66,7 +66,9 @@ impl Stages {
         let mut products: Vec<Buf> = Vec::new();
         for (label, stage) in &p.stages {
             let mut linears = stage.linears().1;
-            if rows == 0 || !linears.any(|linear| streamed[linear.w.0 as usize]) {
+            // What is between a query and its gate, nothing here takes apart.
+            let is_gated = matches!(stage, Stage::AttnIn(AttnIn { gate: Some(_), .. }));
+            if rows == 0 || is_gated || !linears.any(|linear| streamed[linear.w.0 as usize]) {
                 of.push(None);
                 continue;
             }

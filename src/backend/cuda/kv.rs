@@ -271,7 +271,7 @@ impl KvLayout {
                 let cols = (n_kv_heads * head_dim) as usize;
                 vec![nth(exact, exact_bytes(cols), i), nth(means, mean_bytes(cols), i)]
             }
-            (KvPage::Exact(_), Self::Elements(_) | Self::Blocks(_)) => Vec::new(),
+            (KvPage::Exact(_), Self::Elements(_) | Self::Blocks(_)) | (KvPage::State(_), _) => Vec::new(),
         }
     }
 

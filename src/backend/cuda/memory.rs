@@ -2,6 +2,7 @@
 
 use super::alloc::Allocator;
 use super::attend::{self, Cut};
+use super::delta::{self, States};
 use super::driver::{Address, Driver, Limits};
 use super::experts::Mixture;
 use super::kv::{self, KvLayout};
@@ -21,6 +22,10 @@ pub struct Memory {
     pub bufs: Vec<Address>,
     /// One a cache.
     pub kvs: Vec<KvLayout>,
+    /// One a recurrent state of the program.
+    pub states: Vec<States>,
+    /// Heads of delta nets that have come.
+    pub delta_arrived: Address,
     /// How many keys and values could not be kept as they were.
     pub clamped: Address,
     /// Keys and values of a step before `append` has transformed them.
@@ -104,10 +109,15 @@ impl Memory {
         let sampled = [candidates * outputs, 4 * outputs, 4 * outputs, CLAMPED_BYTES];
         let [candidates, sample_arrived, tokens, clamped] = sampled.map(|bytes| on.buffer(SAMPLING, bytes));
         let (picks, clamped) = (Picks::new(on, p.limits.seqs)?, clamped?);
+        let delta_arrived = on.buffer("delta nets", delta::arrived_bytes(p))?;
+        let states = p.states.iter().map(|decl| States::new(on, decl, &p.limits));
+        let states = states.collect::<Result<_, _>>()?;
         let kvs = p.kvs.iter().map(|decl| KvLayout::new(on, decl, &p.limits, clamped));
         Ok(Self {
             bufs,
             kvs: kvs.collect::<Result<_, _>>()?,
+            states,
+            delta_arrived,
             clamped,
             raw,
             products,

@@ -11,6 +11,8 @@ mod alloc;
 mod attend;
 mod attn_in;
 mod combine;
+mod delta;
+mod delta_in;
 pub mod driver;
 mod embed;
 mod exec;
@@ -81,7 +83,7 @@ fn kernel_names() -> impl Iterator<Item = String> {
         let embed = format!("embed__{ty}");
         all.chain(experts).chain(of_floats.filter(move |_| floats)).chain(round).chain([embed])
     };
-    let of_codec = kv::kernel_names().chain(attend::mma_kernels());
+    let of_codec = kv::kernel_names().chain(attend::mma_kernels()).chain(delta::kernel_names());
     let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
     let of_rows = [
         heads::KERNEL,
@@ -392,6 +394,8 @@ fn kernels(p: &Program, stage: &Stage, limits: Limits) -> Result<Vec<String>, St
         Stage::Embed(s) => embed::kernels(p, s),
         Stage::AttnIn(s) => attn_in::kernels(p, s),
         Stage::Attend(s) => attend::kernels(p, s, limits),
+        Stage::DeltaIn(s) => delta_in::kernels(p, s),
+        Stage::Delta(s) => delta::kernels(p, s),
         Stage::ProjAdd(s) => proj_add::kernels(p, s),
         Stage::FfnIn(s) => ffn_in::kernels(p, s),
         Stage::Logits(s) => linear::kernels(p, "logits", &[&s.w]),
@@ -405,7 +409,9 @@ fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
     match stage {
         Stage::Embed(s) => vec![embed::launch(cx, s)],
         Stage::AttnIn(s) => attn_in::launches(cx, s),
-        Stage::Attend(s) => vec![attend::launch(cx, s)],
+        Stage::Attend(s) => attend::launches(cx, s),
+        Stage::DeltaIn(s) => delta_in::launches(cx, s),
+        Stage::Delta(s) => vec![delta::launch(cx, s)],
         Stage::ProjAdd(s) => proj_add::launches(cx, s),
         Stage::FfnIn(s) => ffn_in::launches(cx, s),
         Stage::Experts(s) => experts::launches(cx, s),
@@ -420,7 +426,13 @@ fn products(p: &Program, stage: &Stage) -> usize {
         Stage::AttnIn(s) => attn_in::products(p, s),
         Stage::ProjAdd(s) => proj_add::products(p, s),
         Stage::FfnIn(s) => ffn_in::products(p, s),
-        Stage::Embed(_) | Stage::Attend(_) | Stage::Experts(_) | Stage::Logits(_) | Stage::Sample(_) => 0,
+        Stage::Embed(_)
+        | Stage::Attend(_)
+        | Stage::DeltaIn(_)
+        | Stage::Delta(_)
+        | Stage::Experts(_)
+        | Stage::Logits(_)
+        | Stage::Sample(_) => 0,
     }
 }
 

@@ -1,10 +1,12 @@
 //! The step on the device: one fixed piece of memory, of which a run writes what has changed.
 
+use std::ops::Range;
+
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::params::{
-    NO_MAILBOX, NO_OUTPUT, NO_PAGE, NextWeights, SAMPLE_CHANGES, StepCounts, StepRow, StepSampling,
-    StepTables, StepTile, TOKEN_PICKED, TokenChange,
+    NO_MAILBOX, NO_OUTPUT, NO_PAGE, NO_STATE, NextWeights, SAMPLE_CHANGES, StepCounts, StepRow, StepRun,
+    StepSampling, StepTables, StepTile, TOKEN_PICKED, TokenChange,
 };
 use super::picks::Picks;
 use super::{attend, sample};
@@ -20,13 +22,15 @@ pub struct StepMemory {
 }
 
 /// The word at which each table begins, in the order in which they lie.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Sections {
     sampling: usize,
     rows: usize,
     outputs: usize,
     tiles: usize,
     changes: usize,
+    /// Of programs with recurrent states, for each sequence slot.
+    runs: Range<usize>,
     pages: PagesAt,
 }
 
@@ -46,8 +50,11 @@ impl Sections {
         let outputs = rows + limits.rows * words::<StepRow>();
         let tiles = (outputs + limits.outputs).next_multiple_of(4);
         let changes = (tiles + attend::most_tiles(limits.rows) * words::<StepTile>()).next_multiple_of(4);
-        let pages = changes + limits.outputs * CHANGES_WORDS;
-        Self { sampling, rows, outputs, tiles, changes, pages: PagesAt::new(pages, limits) }
+        let runs = changes + limits.outputs * CHANGES_WORDS;
+        let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
+        let runs = runs..runs + n_runs * words::<StepRun>();
+        let pages = PagesAt::new(runs.end, limits);
+        Self { sampling, rows, outputs, tiles, changes, runs, pages }
     }
 }
 
@@ -101,6 +108,11 @@ impl StepMemory {
         self.at(self.sections.changes)
     }
 
+    /// Where delta nets find the rows of each sequence.
+    pub fn runs(&self) -> Address {
+        self.at(self.sections.runs.start)
+    }
+
     /// Where attention finds the tiles of the step's rows.
     pub fn tiles(&self) -> Address {
         self.at(self.sections.tiles)
@@ -117,7 +129,7 @@ impl StepMemory {
         picks: &Picks,
         tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
-        let Sections { sampling, rows, outputs, tiles, changes, pages } = self.sections;
+        let Sections { sampling, rows, outputs, tiles, changes, ref runs, pages } = self.sections;
         let mut n_tiles = 0;
         for tile in tiling.into_iter().flat_map(|tiling| device::tiles::tiles(step.rows, tiling)) {
             let tile = StepTile { first: tile.start as u32, rows: tile.len() as u32 };
@@ -169,11 +181,22 @@ impl StepMemory {
                 output += 1;
             }
         }
+        let mut of_step = step.runs();
+        for at in runs.clone().step_by(words::<StepRun>()) {
+            let run = of_step.next().map_or(StepRun { first: 0, rows: 0, from: 0, to: 0 }, |run| {
+                let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
+                let from = slots.from.unwrap_or(NO_STATE);
+                StepRun { first: run.start as u32, rows: run.len() as u32, from, to: slots.to }
+            });
+            image.put(at, &run);
+        }
+        drop(of_step);
         let base = self.base;
         let mut write =
             |word: usize, words: &[u32]| driver.write(base + 4 * word as u64, bytemuck::cast_slice(words));
         image.bring(0..rows + step.rows.len() * words::<StepRow>(), &mut write)?;
         image.bring(outputs..outputs + n_outputs, &mut write)?;
+        image.bring(runs.clone(), &mut write)?;
         image.bring(tiles..tiles + n_tiles * words::<StepTile>(), &mut write)?;
         for output in 0..sampled {
             let at = changes + output * CHANGES_WORDS;

@@ -139,7 +139,8 @@ mod tests {
             table.exact_mut(seq).extend([Some(7), None]);
             table.sliding_mut(seq).extend([None, Some(8), Some(9)]);
         }
-        let limits = Limits { rows: 1, outputs: 1, seqs: 2, pages: 2, exact_pages: 1, sliding_pages: 3 };
+        let limits =
+            Limits { rows: 1, outputs: 1, seqs: 2, pages: 2, exact_pages: 1, sliding_pages: 3, states: 0 };
         let at = PagesAt::new(1, &limits);
         assert_eq!(at.end(), 13);
         let mut device = vec![0; at.end()];

@@ -5,7 +5,7 @@ use ggml_types::KvSide;
 
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
-use super::{Cx, Device, Dispatch, Grid, kv};
+use super::{Cx, Device, Dispatch, Grid, gate, kv};
 use sterna_program::{AttnIn, Program, RopeStyle, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
@@ -14,9 +14,15 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     missing
 }
 
-/// Bytes of the keys and values of a step.
+/// Bytes of the keys and values of a step, and of queries with their gates.
 pub fn fresh_bytes(p: &Program, s: &AttnIn) -> u64 {
-    8 * v_at(p, s) as u64
+    let gated = if s.gate.is_some() { p.limits.rows * p.weight_decl(s.wq.w).rows } else { 0 };
+    4 * (gated_at(p, s) + gated) as u64
+}
+
+/// Where queries with their gates begin behind the values.
+fn gated_at(p: &Program, s: &AttnIn) -> usize {
+    2 * v_at(p, s)
 }
 
 /// Where values begin behind the keys.
@@ -30,14 +36,16 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
     let (q, kv_cols, v_at) = (&memory.bufs[s.q.0 as usize], decl.n_kv_heads * decl.head_dim, v_at(cx.p, s));
     let q_cols = cx.p.buf_decl(s.q).cols;
     let layer = |linear, out, out_cols, out_at| Layer { linear, out, out_cols, out_at, what: 0 };
-    let layers = vec![
-        layer(&s.wq, q, q_cols, 0),
-        layer(&s.wk, &memory.fresh, kv_cols, 0),
-        layer(&s.wv, &memory.fresh, kv_cols, v_at),
-    ];
+    let of_queries = match s.gate {
+        Some(_) => layer(&s.wq, &memory.fresh, 2 * q_cols, gated_at(cx.p, s)),
+        None => layer(&s.wq, q, q_cols, 0),
+    };
+    let layers =
+        vec![of_queries, layer(&s.wk, &memory.fresh, kv_cols, 0), layer(&s.wv, &memory.fresh, kv_cols, v_at)];
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
     // Products that are merely written, as logits are.
     let mut all = linear::dispatches(cx, "logits", input, layers);
+    all.extend(s.gate.map(|gate| gate::split(cx, gated_at(cx.p, s), s.q, gate, decl.head_dim)));
 
     let rope = s.rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.ropes[rope.0 as usize]));
     let n_heads = q_cols / decl.head_dim;

@@ -11,7 +11,7 @@ use super::profile::{self, Profile};
 use super::step::filled;
 use super::upload::{self, DeviceWeight};
 use super::weight::WeightFormat;
-use super::{Cx, Device, Dispatch, Grid, NAME, attend, dispatches, kv, missing};
+use super::{Cx, Device, Dispatch, Grid, NAME, attend, delta, dispatches, kv, missing};
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::{Sampler, device_rows};
@@ -52,6 +52,8 @@ struct Counts {
     sampled: usize,
     /// Rows that fill a page.
     filled: usize,
+    /// Sequences.
+    runs: usize,
     /// Tiles of rows, where attention takes them so.
     tiles: Option<usize>,
     /// Pages of its longest sequence.
@@ -66,6 +68,7 @@ impl Counts {
             outputs: step.n_outputs(),
             sampled: device_rows(step, n_vocab),
             filled: filled(step).count(),
+            runs: step.runs().count(),
             tiles: tiling.map(|tiling| tiles(step.rows, tiling).count()),
             pages,
         }
@@ -85,6 +88,9 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     let device = Device { gpu };
     let mut lacks = Missing::of_rows(p.limits.rows);
     p.stages.iter().flat_map(|(_, stage)| missing(&device, p, stage)).for_each(|what| lacks.add(what));
+    if !p.bases.is_empty() {
+        lacks.add("weights in a rotated basis".to_owned());
+    }
     let mut counter = Counter::default();
     Memory::new(&mut counter, p)?;
     if gpu.tick.is_some() {
@@ -202,14 +208,19 @@ impl Compiled {
 
     /// Where a page of all caches lies: the buffer, the place in it, and bytes.
     fn stretches(&self, page: KvPage) -> impl Iterator<Item = ((&Buffer, u64), usize)> {
-        let Program { kvs, limits, .. } = &self.program;
-        kvs.iter().zip(&self.memory.kvs).flat_map(move |(decl, buffers)| {
+        let Program { kvs, states, limits, .. } = &self.program;
+        let of_states = states.iter().zip(&self.memory.states).flat_map(move |(decl, buffer)| {
+            let places = delta::stretches(decl, limits, page);
+            places.into_iter().map(move |(at, bytes)| ((buffer, at), bytes))
+        });
+        let of_kvs = kvs.iter().zip(&self.memory.kvs).flat_map(move |(decl, buffers)| {
             let sides = kv::SIDES.into_iter().zip(buffers);
             sides.flat_map(move |(side, buffer)| {
                 let places = kv::stretches(decl, side, limits, page);
                 places.into_iter().map(move |(at, bytes)| ((buffer, at), bytes))
             })
-        })
+        });
+        of_kvs.chain(of_states)
     }
 
     /// Bytes of a page of all caches.
@@ -281,6 +292,7 @@ impl Ready {
             Grid::Experts { of_weight, experts, .. } => (counts.rows, of_weight, experts),
             Grid::Once => (counts.rows.min(1), 1, 1),
             Grid::Filled { x } => (counts.filled, x, 1),
+            Grid::Runs { x } => (counts.runs, x, 1),
             Grid::Sampled { x } => (counts.sampled, x, 1),
         };
         if rows == 0 {

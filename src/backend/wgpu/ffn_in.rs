@@ -1,8 +1,8 @@
 //! Norm and the first half of the feed-forward network: the gate leaves its activation, which up multiplies.
 
 use super::linear::{self, Input, Layer};
-use super::{Cx, Dispatch};
-use sterna_program::{Act, FfnIn, RowsOf};
+use super::{Cx, Dispatch, gate};
+use sterna_program::{Act, FfnIn, Program, RowsOf};
 
 /// In the parameters of `up` behind a gate.
 pub fn times(act: Act) -> u32 {
@@ -19,6 +19,11 @@ pub fn activation(act: Act) -> u32 {
     }
 }
 
+/// Bytes of the shares of a step's rows.
+pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
+    if s.share.is_some() { 4 * p.limits.rows as u64 } else { 0 }
+}
+
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
     let act = activation(s.act);
@@ -28,5 +33,12 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
         Some(gate) => vec![layer(gate, act), layer(&s.up, times(s.act))],
         None => vec![layer(&s.up, act)],
     };
-    linear::dispatches(cx, "ffn_in", input, layers)
+    let mut all = linear::dispatches(cx, "ffn_in", input, layers);
+    if let Some(linear) = &s.share {
+        let fresh = &cx.memory.fresh;
+        let share = Layer { linear, out: fresh, out_cols: 1, out_at: 0, what: 0 };
+        all.extend(linear::dispatches(cx, "logits", input, vec![share]));
+        all.push(gate::dispatch(cx, fresh, out, out_cols, true));
+    }
+    all
 }

@@ -198,6 +198,7 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
             vec![nth(exact_at, layout.exact_words, i), nth(means_at, kv.head_dim, i)]
         }
         KvPage::Exact(i) => vec![nth(exact_at, layout.exact_words, i)],
+        KvPage::State(_) => Vec::new(),
     };
     if matches!(page, KvPage::Exact(_)) && layout.exact_words == 0 {
         stretches.clear();

@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::picks::{HOST_SIDE, Picks};
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, experts, kv, linear, proj_add, sample};
+use super::{attend, attn_in, delta, experts, ffn_in, kv, linear, proj_add, sample};
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, PAGE, Program, Rope, Stage, Weight};
@@ -24,6 +24,8 @@ pub struct Memory<B = Buffer> {
     pub bufs: Vec<B>,
     /// Keys and values of each cache.
     pub kvs: Vec<[B; 2]>,
+    /// One a recurrent state.
+    pub states: Vec<B>,
     /// Cosines and sines of every position, one a rotary embedding.
     pub ropes: Vec<B>,
     /// Every vector of f32 weights, one behind the other.
@@ -94,7 +96,12 @@ impl Shared {
                     most.fresh = most.fresh.max(experts::fresh_bytes(p, s));
                     most.routes = most.routes.max(experts::route_bytes(p, s));
                 }
-                Stage::Embed(_) | Stage::FfnIn(_) | Stage::Logits(_) | Stage::Sample(_) => {}
+                Stage::FfnIn(s) => most.fresh = most.fresh.max(ffn_in::fresh_bytes(p, s)),
+                Stage::Embed(_)
+                | Stage::DeltaIn(_)
+                | Stage::Delta(_)
+                | Stage::Logits(_)
+                | Stage::Sample(_) => {}
             }
         }
         most
@@ -159,6 +166,11 @@ impl<B> Memory<B> {
                 .collect::<Result<_, BackendError>>()?,
             staging: on.mapped(HOST_SIDE, 4 * outputs as u64)?,
             kvs: p.kvs.iter().map(|kv| kv::alloc(on, kv, &p.limits)).collect::<Result<_, _>>()?,
+            states: p
+                .states
+                .iter()
+                .map(|decl| delta::alloc(on, decl, &p.limits))
+                .collect::<Result<_, _>>()?,
         })
     }
 }

@@ -11,11 +11,14 @@ mod alloc;
 mod attend;
 mod attn_in;
 mod cache;
+mod delta;
+mod delta_in;
 pub mod device;
 mod embed;
 mod exec;
 mod experts;
 mod ffn_in;
+mod gate;
 mod kv;
 mod linear;
 mod logits;
@@ -214,10 +217,12 @@ fn missing(device: &Device<'_>, p: &Program, stage: &Stage) -> Vec<String> {
     match stage {
         Stage::Embed(s) => embed::missing(device, p, s),
         Stage::AttnIn(s) => attn_in::missing(device, p, s),
+        Stage::DeltaIn(s) => delta_in::missing(device, p, s),
+        Stage::Delta(s) => delta::missing(p, s).into_iter().collect(),
         Stage::Attend(s) => kv::unsupported(p.kv_decl(s.kv)).into_iter().collect(),
         Stage::ProjAdd(s) => linear::missing(device, p, "proj_add", &[&s.w]),
         Stage::FfnIn(s) => {
-            let linears: Vec<_> = s.gate.iter().chain([&s.up]).collect();
+            let linears: Vec<_> = s.gate.iter().chain([&s.up]).chain(&s.share).collect();
             linear::missing(device, p, "ffn_in", &linears)
         }
         Stage::Experts(s) => experts::missing(device, p, s),
@@ -231,7 +236,16 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     match stage {
         Stage::Embed(s) => embed::dispatches(cx, s),
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
-        Stage::Attend(s) => attend::dispatches(cx, s),
+        Stage::Attend(s) => {
+            let mut all = attend::dispatches(cx, s);
+            all.extend(s.gate.map(|gate| {
+                let [gate, out] = [gate, s.out].map(|buf| &cx.memory.bufs[buf.0 as usize]);
+                gate::dispatch(cx, gate, out, cx.p.buf_decl(s.out).cols, false)
+            }));
+            all
+        }
+        Stage::DeltaIn(s) => delta_in::dispatches(cx, s),
+        Stage::Delta(s) => delta::dispatches(cx, s),
         Stage::ProjAdd(s) => proj_add::dispatches(cx, s),
         Stage::FfnIn(s) => ffn_in::dispatches(cx, s),
         Stage::Logits(s) => logits::dispatches(cx, s),
@@ -284,6 +298,8 @@ enum Grid {
     Tiles { x: u32 },
     /// One a row that fills a page, times `x`.
     Filled { x: u32 },
+    /// One a run of rows of a sequence, times `x`.
+    Runs { x: u32 },
     /// One a tile of the kernel's size, over rows of a weight and of the step, for each of some experts; a
     /// row chooses so many of so many.
     Experts { of_weight: u32, experts: u32, chosen: [usize; 2] },

@@ -12,10 +12,16 @@ use crate::{BackendError, device};
 use sterna_program::{Limits, PAGE, Row, Sampling, Step};
 
 /// Words in front of the tables: counts, places, and a 0 among them.
-const HEADER: usize = 12;
+const HEADER: usize = 13;
 
 /// Words of a row of the step.
 const ROW: usize = 3;
+
+/// Words of a run of rows.
+const RUN: usize = 4;
+
+/// In place of the slot of a state, where a sequence begins.
+const NO_STATE: u32 = u32::MAX;
 
 /// Where the tables of a step lie.
 pub struct StepMemory<B = Buffer> {
@@ -31,6 +37,7 @@ struct Sections {
     outputs: usize,
     filled: usize,
     tiles: usize,
+    runs: usize,
     pages: PagesAt,
 }
 
@@ -41,8 +48,10 @@ impl Sections {
         let outputs = rows + limits.rows * ROW;
         let filled = outputs + limits.outputs;
         let tiles = filled + limits.rows;
-        let pages = PagesAt::new(tiles + 2 * limits.rows, limits);
-        Self { sampling, rows, outputs, filled, tiles, pages }
+        let runs = tiles + 2 * limits.rows;
+        let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
+        let pages = PagesAt::new(runs + n_runs * RUN, limits);
+        Self { sampling, rows, outputs, filled, tiles, runs, pages }
     }
 }
 
@@ -70,12 +79,12 @@ impl StepMemory {
         n_vocab: usize,
         tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
-        let Sections { sampling, rows, outputs, filled: filled_at, tiles, pages } = self.sections;
+        let Sections { sampling, rows, outputs, filled: filled_at, tiles, runs, pages } = self.sections;
         let (n_outputs, sampled) = (step.n_outputs(), device::sampling::device_rows(step, n_vocab));
         // Where nothing is windowed, no kernel looks for exact pages.
         let exact = pages.exact.unwrap_or(pages.end());
         let counts = [step.rows.len(), n_outputs, sampled, pages.stride()];
-        let tables = [sampling, rows, outputs, pages.pages, 0, exact, filled_at, tiles];
+        let tables = [sampling, rows, outputs, pages.pages, 0, exact, filled_at, tiles, runs];
         for (i, word) in counts.into_iter().chain(tables).enumerate() {
             image.put(i, &(word as u32));
         }
@@ -106,6 +115,13 @@ impl StepMemory {
             image.put(tiles + 2 * n_tiles, &[tile.start as u32, tile.len() as u32]);
             n_tiles += 1;
         }
+        let mut n_runs = 0;
+        for run in step.runs().take((pages.pages - runs) / RUN) {
+            let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
+            let from = slots.from.unwrap_or(NO_STATE);
+            image.put(runs + n_runs * RUN, &[run.start as u32, run.len() as u32, from, slots.to]);
+            n_runs += 1;
+        }
         let buffer = &self.buffer;
         let mut write = |word: usize, words: &[u32]| {
             gpu.write(buffer, 4 * word as u64, bytemuck::cast_slice(words));
@@ -115,6 +131,7 @@ impl StepMemory {
         image.bring(filled_at..filled_at + n_filled, &mut write)?;
         image.bring(tiles..tiles + 2 * n_tiles, &mut write)?;
         image.bring(outputs..outputs + n_outputs, &mut write)?;
+        image.bring(runs..runs + n_runs * RUN, &mut write)?;
         image.bring_pages(step.pages, pages, write)
     }
 }

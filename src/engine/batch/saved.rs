@@ -19,12 +19,14 @@ use sterna_program::PAGE;
 pub struct SavedSize {
     /// Bytes of the pages of 64 positions, one per kind.
     page_bytes: usize,
+    /// Bytes of the recurrent states, of which there is one.
+    state_bytes: usize,
 }
 
 impl SavedSize {
     /// Most bytes of the pages of `n` tokens.
     pub fn most(&self, n: usize) -> usize {
-        HEAD_BYTES + n * size_of::<u32>() + n.div_ceil(PAGE) * (1 + self.page_bytes)
+        HEAD_BYTES + n * size_of::<u32>() + n.div_ceil(PAGE) * (1 + self.page_bytes) + self.state_bytes
     }
 }
 
@@ -99,7 +101,8 @@ impl Batch {
         let bytes = |page| backend.page_bytes(*exec, page);
         let sliding = if pages.sliding().is_some() { bytes(KvPage::Sliding(0)) } else { 0 };
         let exact = if pages.is_windowed() { bytes(KvPage::Exact(0)) } else { 0 };
-        SavedSize { page_bytes: bytes(KvPage::Quantised(0)) + sliding + exact }
+        let state_bytes = if pages.has_states() { bytes(KvPage::State(0)) } else { 0 };
+        SavedSize { page_bytes: bytes(KvPage::Quantised(0)) + sliding + exact, state_bytes }
     }
 
     fn take_up(

@@ -76,7 +76,7 @@ impl Batch {
         let tokens = std::mem::take(&mut task.seq.tokens);
         let forked = self.runner.fork(&source.seq, &mut task.seq, positions);
         task.seq.tokens = tokens;
-        task.nodes = source.nodes[..source.nodes.len().min(positions / PAGE)].to_vec();
+        task.nodes = source.nodes[..source.nodes.len().min(task.seq.cached / PAGE)].to_vec();
         task.stats.cached_tokens = task.seq.cached;
         forked.map(|()| true)
     }
@@ -197,6 +197,7 @@ impl Batch {
         if n == 0 {
             return;
         }
+        let n = self.runner.pages.rows_up_to_kept(cached, task.seq.tokens.len(), n);
         match self.grow(at, cached + n, &step.parts) {
             Grown::To(positions) => {
                 let n = positions - cached;
@@ -241,8 +242,13 @@ impl Batch {
             if pages.grow(slot, positions) {
                 return Grown::To(positions);
             }
-            let evicted = [PageKind::Exact, PageKind::Sliding, PageKind::Quantised].into_iter().any(|kind| {
-                let helps = kind == PageKind::Quantised || pages.lacks(kind, slot, positions);
+            let kinds = [PageKind::Exact, PageKind::Sliding, PageKind::State, PageKind::Quantised];
+            let evicted = kinds.into_iter().any(|kind| {
+                let helps = match kind {
+                    PageKind::Quantised => true,
+                    PageKind::State => pages.lacks_state(slot),
+                    PageKind::Exact | PageKind::Sliding => pages.lacks(kind, slot, positions),
+                };
                 helps && self.prefix.evict(pages, kind)
             });
             if evicted {

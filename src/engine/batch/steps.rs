@@ -523,7 +523,7 @@ impl Batch {
             let node = self.prefix.insert(&mut self.runner.pages, slot, i, parent, &task.salt, block);
             task.nodes.push(node);
         }
-        if is_end {
+        if is_end || self.runner.pages.is_at_kept(slot) {
             self.prefix.checkpoint(&mut self.runner.pages, slot, &task.nodes);
         }
     }

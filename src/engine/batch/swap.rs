@@ -19,6 +19,10 @@ impl Batch {
         let Some(slot) = task.seq.slot else { return };
         // The last token is run again: what was picked behind it is lost.
         let positions = task.seq.cached.min(task.seq.tokens.len() - 1);
+        let positions = match self.runner.pages.has_states() {
+            true => self.runner.pages.cut_back(slot, positions),
+            false => positions,
+        };
         let room = self.options.host_bytes.saturating_sub(self.swapped_out_bytes());
         let kinds = self.runner.pages.kinds_of(slot, positions);
         let pages: Vec<_> = (0..kinds.len()).flat_map(|i| self.runner.pages.kv_pages(slot, i)).collect();
@@ -78,7 +82,7 @@ impl Batch {
         drop(written);
         match from.is_empty() {
             true => {
-                self.tasks[at].seq.cached = *positions;
+                self.tasks[at].seq.cached = self.runner.pages.stands_at(slot, *positions);
                 self.stats.swapped_in += 1;
                 Ok(true)
             }

@@ -1,9 +1,12 @@
 //! Which KV pages belong to which sequence, and who else holds them.
 
 mod pool;
+mod recurrent;
 mod sliding;
 
 use self::pool::Pool;
+use self::recurrent::Recurrent;
+pub use self::recurrent::SLOTS;
 pub use self::sliding::Sliding;
 use sterna_backend::KvPage;
 use sterna_program::{KvWindow, PAGE, PageTable};
@@ -16,9 +19,11 @@ use sterna_program::{KvWindow, PAGE, PageTable};
 pub struct Pages {
     table: PageTable,
     /// Pools by [`PageKind`]. The pool of a kind that the caches lack is empty.
-    pools: [Pool; 3],
+    pools: [Pool; PageKind::ALL.len()],
     window: KvWindow,
     sliding: Option<Sliding>,
+    /// One a sequence; none without recurrent states.
+    recurrent: Vec<Recurrent>,
 }
 
 /// The pool that a page comes from, in the order in which saved sessions have the pages of equal positions.
@@ -30,6 +35,8 @@ pub enum PageKind {
     Sliding,
     /// Exact pages of a windowed codec.
     Exact,
+    /// Recurrent states, each as it was behind a full page.
+    State,
 }
 
 /// A page of one pool.
@@ -43,7 +50,7 @@ pub struct PageRef {
 
 /// The pages of the same 64 positions, at most one per kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PageSet([Option<u32>; 3]);
+pub struct PageSet([Option<u32>; PageKind::ALL.len()]);
 
 /// The kinds of page that a sequence holds of 64 positions, besides [`PageKind::Quantised`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,11 +59,13 @@ pub struct PageKinds {
     pub exact: bool,
     /// A page of layers that keep a sliding window.
     pub sliding: bool,
+    /// The recurrent state behind them.
+    pub state: bool,
 }
 
 impl PageKind {
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Quantised, Self::Sliding, Self::Exact];
+    pub const ALL: [Self; 4] = [Self::Quantised, Self::Sliding, Self::Exact, Self::State];
 }
 
 impl From<PageRef> for KvPage {
@@ -65,6 +74,7 @@ impl From<PageRef> for KvPage {
             PageKind::Quantised => Self::Quantised(id),
             PageKind::Sliding => Self::Sliding(id),
             PageKind::Exact => Self::Exact(id),
+            PageKind::State => Self::State(id),
         }
     }
 }
@@ -107,6 +117,7 @@ impl PageKinds {
             PageKind::Quantised => true,
             PageKind::Sliding => self.sliding,
             PageKind::Exact => self.exact,
+            PageKind::State => self.state,
         }
     }
 }
@@ -140,10 +151,10 @@ impl Pages {
     /// each.
     pub fn new(window: KvWindow, seqs: usize, pages_a_seq: usize, pages: usize, exact: usize) -> Self {
         let table = PageTable::new(seqs, pages_a_seq);
-        let mut pools = [const { Pool::EMPTY }; 3];
+        let mut pools = [const { Pool::EMPTY }; PageKind::ALL.len()];
         pools[PageKind::Quantised as usize] = Pool::new(pages);
         pools[PageKind::Exact as usize] = Pool::new(exact);
-        Self { table, pools, window, sliding: None }
+        Self { table, pools, window, sliding: None, recurrent: Vec::new() }
     }
 
     /// The same with `pages` pages for layers that keep a sliding window.
@@ -161,12 +172,13 @@ impl Pages {
         &mut self.pools[kind as usize]
     }
 
-    /// True if sequences take pages of a kind.
+    /// True if sequences take a page of a kind for new positions.
     fn has(&self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => true,
             PageKind::Sliding => self.sliding.is_some(),
             PageKind::Exact => self.is_windowed(),
+            PageKind::State => false,
         }
     }
 
@@ -186,6 +198,7 @@ impl Pages {
             self.table.seq(seq).get(i).copied(),
             some(self.table.sliding(seq), i),
             some(self.table.exact(seq), i),
+            self.recurrent.get(seq as usize).and_then(|own| some(&own.kept, i)),
         ])
     }
 
@@ -196,8 +209,14 @@ impl Pages {
 
     /// Kinds of the pages of the first `positions` positions of `seq`, an entry per page.
     pub fn kinds_of(&self, seq: u32, positions: usize) -> Vec<PageKinds> {
-        let (exact, sliding) = (self.table.exact(seq), self.table.sliding(seq));
-        let of = |i| PageKinds { exact: some(exact, i).is_some(), sliding: some(sliding, i).is_some() };
+        let of = |i| {
+            let has = |kind| self.at(seq, i).get(kind).is_some();
+            PageKinds {
+                exact: has(PageKind::Exact),
+                sliding: has(PageKind::Sliding),
+                state: has(PageKind::State),
+            }
+        };
         (0..pages_for(positions)).map(of).collect()
     }
 
@@ -209,6 +228,11 @@ impl Pages {
     /// True if sequences have exact pages.
     pub fn is_windowed(&self) -> bool {
         self.pool(PageKind::Exact).n_pages() > 0
+    }
+
+    /// True if a sequence can go on only where more than its pages of all positions was kept.
+    pub fn has_checkpoints(&self) -> bool {
+        self.is_windowed() || self.has_states()
     }
 
     /// Pages that layers with a sliding window keep; `None` if they keep all.
@@ -264,6 +288,10 @@ impl Pages {
         let exact = self.table.exact(seq);
         let is_exact = |i: usize| !self.is_windowed() || some(exact, i).is_some();
         let page = pos / PAGE;
+        // What a row does to a state cannot be done twice.
+        if self.has_states() {
+            return false;
+        }
         let first = self.sliding.map_or(page + 1, |sliding| sliding.first(pos));
         let sees = (first..=page).all(|i| some(self.table.sliding(seq), i).is_some());
         page < self.table.seq(seq).len() && is_exact(0) && is_exact(page) && sees
@@ -287,11 +315,14 @@ impl Pages {
     /// are new. Changes nothing and returns `false` if there are too few.
     #[must_use]
     pub fn grow(&mut self, seq: u32, positions: usize) -> bool {
-        if self.most(seq, positions) < positions {
+        if self.most(seq, positions) < positions || !self.take_next(seq) {
             return false;
         }
         for _ in self.table.seq(seq).len()..pages_for(positions) {
-            self.push_new(seq, PageKinds { exact: self.is_windowed(), sliding: self.sliding.is_some() });
+            self.push_new(
+                seq,
+                PageKinds { exact: self.is_windowed(), sliding: self.sliding.is_some(), state: false },
+            );
         }
         true
     }
@@ -323,23 +354,37 @@ impl Pages {
 
     /// Cuts `seq` back to `positions`, or to the start of the page that these end in if that page cannot be
     /// written on: another holder shares it, or only its codes are left. If a sliding window is gone that the
-    /// next row sees, to nothing: what has left it can only be computed again from the start. Returns the
-    /// number of positions that remain.
+    /// next row sees, to nothing: what has left it can only be computed again from the start. With recurrent
+    /// states, to a page behind which one was kept. Returns the number of positions that remain.
     pub fn cut_back(&mut self, seq: u32, positions: usize) -> usize {
-        let full = positions / PAGE;
-        let ends_full = positions.is_multiple_of(PAGE);
-        let lost = |i: usize| self.table.exact(seq).get(i).is_some_and(Option::is_none);
-        let whole = ends_full || lost(full) || self.is_shared(seq, full);
-        let remain = if whole { full * PAGE } else { positions };
-        let remain = if self.goes_on(seq, remain) { remain } else { 0 };
+        let mut remain = self.state_behind(seq, positions);
+        loop {
+            let written_on = self.written_on(seq, remain);
+            if written_on == remain {
+                break;
+            }
+            remain = self.state_behind(seq, written_on);
+        }
         while self.table.seq(seq).len() > pages_for(remain) {
             let last = self.at(seq, self.table.seq(seq).len() - 1);
             self.table.seq_mut(seq).pop();
             self.table.exact_mut(seq).pop();
             self.table.sliding_mut(seq).pop();
+            self.recurrent.get_mut(seq as usize).and_then(|own| own.kept.pop());
             self.release(last);
         }
+        self.stand(seq, remain);
         remain
+    }
+
+    /// The most positions, up to `positions`, behind which the pages of `seq` can be written on.
+    fn written_on(&self, seq: u32, positions: usize) -> usize {
+        let full = positions / PAGE;
+        let ends_full = positions.is_multiple_of(PAGE);
+        let lost = |i: usize| self.table.exact(seq).get(i).is_some_and(Option::is_none);
+        let whole = ends_full || lost(full) || self.is_shared(seq, full);
+        let remain = if whole { full * PAGE } else { positions };
+        if self.goes_on(seq, remain) { remain } else { 0 }
     }
 
     /// True if others hold page `i` of `seq`, too.
@@ -352,11 +397,15 @@ impl Pages {
     }
 
     /// Makes `to`, which holds nothing, hold the full pages of the first `positions` positions of `from`.
-    /// Returns how many positions these are: 0 if a sliding window is gone that the row behind them sees.
+    /// Returns how many positions these are: fewer where a recurrent state was kept earlier, and 0 if a
+    /// sliding window is gone that the row behind them sees.
     pub fn share(&mut self, from: u32, to: u32, positions: usize) -> usize {
-        let full = if self.goes_on(from, positions / PAGE * PAGE) { positions / PAGE } else { 0 };
+        let kept = self.recurrent.get(from as usize).map(|own| own.newest(positions).map_or(0, |(at, _)| at));
+        let full = kept.unwrap_or(positions) / PAGE;
+        let full = if self.goes_on(from, full * PAGE) { full } else { 0 };
         for i in 0..full {
-            self.push_shared(to, self.at(from, i));
+            let is_shared = |kind| kind != PageKind::State || i + 1 == full;
+            self.push_shared(to, self.at(from, i).filter(is_shared));
         }
         full * PAGE
     }
@@ -393,13 +442,21 @@ impl Pages {
         self.pool(kind).is_shared(id)
     }
 
-    fn push(&mut self, seq: u32, PageSet([page, sliding, exact]): PageSet) {
+    /// Where there is a state, `seq` stands behind it.
+    fn push(&mut self, seq: u32, PageSet([page, sliding, exact, state]): PageSet) {
         self.table.seq_mut(seq).push(page.expect("positions have a quantised page"));
         if self.is_windowed() {
             self.table.exact_mut(seq).push(exact);
         }
         if self.sliding.is_some() {
             self.table.sliding_mut(seq).push(sliding);
+        }
+        let positions = self.table.seq(seq).len() * PAGE;
+        if let Some(own) = self.recurrent.get_mut(seq as usize) {
+            own.kept.push(state);
+            if state.is_some() {
+                self.stand(seq, positions);
+            }
         }
     }
 
@@ -423,8 +480,11 @@ impl Pages {
             }
             None => sliding == 0,
         };
+        let states = count(PageKind::State) == 0 || self.has_states();
+        let full = positions / PAGE;
+        let behind_full = kinds.iter().skip(full).all(|kinds| !kinds.state);
         let there = PageKind::ALL.into_iter().all(|kind| count(kind) <= self.pool(kind).n_free());
-        if !(exactly && seen && there) || n != pages_for(positions) {
+        if !(exactly && seen && states && behind_full && there) || n != pages_for(positions) {
             return false;
         }
         kinds.iter().for_each(|kinds| self.push_new(seq, *kinds));

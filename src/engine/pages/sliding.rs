@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_saved_sequence_holds_what_the_next_row_sees() {
         let kinds = |n: usize, first: usize| -> Vec<PageKinds> {
-            (0..n).map(|i| PageKinds { exact: false, sliding: i >= first }).collect()
+            (0..n).map(|i| PageKinds { sliding: i >= first, ..PageKinds::default() }).collect()
         };
         for (first, holds) in [(0, false), (5, false), (6, true), (7, true), (8, false), (10, false)] {
             let mut pages = pages(100, 1, 640, 640);

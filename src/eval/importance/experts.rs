@@ -131,7 +131,7 @@ impl Layer {
             .push(format!("{label}.router"), ProjAdd { y: x, norm, w: s.router.clone(), post: None, x: z });
         for (i, expert) in s.experts.iter().enumerate() {
             let (gate, up) = (Some(expert.gate.clone()), expert.up.clone());
-            let stage = FfnIn { x, norm: s.norm.clone(), gate, up, act: s.act, h };
+            let stage = FfnIn { x, norm: s.norm.clone(), gate, up, act: s.act, share: None, h };
             program.push(format!("{label}.{i}"), stage);
         }
         let [gate, up, down] = [&s.experts[0].gate, &s.experts[0].up, &s.experts[0].down];

@@ -187,10 +187,13 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
         let (buf, norm, linears): (_, _, Vec<&Linear>) = match what {
             Stage::AttnIn(s) => (s.x, Some(&s.norm), vec![&s.wq, &s.wk, &s.wv]),
             Stage::ProjAdd(s) => (s.y, s.norm.as_ref(), vec![&s.w]),
-            Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).collect()),
+            Stage::DeltaIn(s) => (s.x, Some(&s.norm), vec![&s.wu, &s.wz, &s.wa, &s.wb]),
+            Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
             Stage::Experts(s) => (s.x, Some(&s.norm), vec![&s.router]),
-            Stage::Embed(_) | Stage::Attend(_) | Stage::Logits(_) | Stage::Sample(_) => continue,
+            Stage::Embed(_) | Stage::Attend(_) | Stage::Delta(_) | Stage::Logits(_) | Stage::Sample(_) => {
+                continue;
+            }
         };
         let mut names: Vec<String> = linears.iter().map(|linear| name_of(program, linear)).collect();
         names.dedup();

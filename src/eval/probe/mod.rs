@@ -134,8 +134,8 @@ fn read_out(program: &mut Program) -> Vec<Layer> {
                 (kv.n_kv_heads, kv.head_dim)
             };
             let [k, v] = ["k", "v"].map(|name| buf(program, name, n_kv_heads * head_dim));
-            let keys = AttnIn { wq: s.wk.clone(), q_norm: s.k_norm.clone(), q: k, ..s.clone() };
-            let values = AttnIn { wq: s.wv.clone(), q_norm: None, rope: None, q: v, ..s.clone() };
+            let keys = AttnIn { wq: s.wk.clone(), q_norm: s.k_norm.clone(), q: k, gate: None, ..s.clone() };
+            let values = AttnIn { wq: s.wv.clone(), q_norm: None, rope: None, q: v, gate: None, ..s.clone() };
             program.push(format!("{label}.keys"), keys);
             program.push(format!("{label}.values"), values);
             let attends = scales.iter().find(|(q, kv, _)| (*q, *kv) == (s.q, s.kv));

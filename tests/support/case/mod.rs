@@ -241,7 +241,7 @@ impl Case {
     }
 
     pub fn linear(&mut self, ty: &'static dyn QuantType, rows: usize, cols: usize, act: ActQuant) -> Linear {
-        Linear { w: self.weight(ty, rows, cols), bias: None, act, scale: 1.0 }
+        Linear { w: self.weight(ty, rows, cols), bias: None, act, scale: 1.0, basis: None }
     }
 
     /// A linear layer with a bias and a scale.
@@ -253,7 +253,7 @@ impl Case {
         act: ActQuant,
     ) -> Linear {
         let w = self.weight(ty, rows, cols);
-        Linear { w, bias: Some(self.vector(rows, 0.0)), act, scale: 0.75 }
+        Linear { w, bias: Some(self.vector(rows, 0.0)), act, scale: 0.75, basis: None }
     }
 
     /// Experts with biases, whose gates, ups and downs have such types.
@@ -278,9 +278,22 @@ impl Case {
 
     /// Runs the turns on the oracle and on every backend, and compares what they read.
     pub fn check(&self, backends: Vec<Box<dyn Backend>>, pages: &PageTable, turns: &[Turn]) {
+        self.compare(backends, turns.iter().map(|turn| (pages, turn)));
+    }
+
+    /// The same with a table of pages for each turn.
+    pub fn check_each(&self, backends: Vec<Box<dyn Backend>>, turns: &[(PageTable, Turn)]) {
+        self.compare(backends, turns.iter().map(|(pages, turn)| (pages, turn)));
+    }
+
+    fn compare<'a>(
+        &self,
+        backends: Vec<Box<dyn Backend>>,
+        turns: impl Iterator<Item = (&'a PageTable, &'a Turn)> + Clone,
+    ) {
         let mut oracle = Oracle::new(&self.p, &self.weights);
         let mut want = Vec::new();
-        for turn in turns {
+        for (pages, turn) in turns.clone() {
             for (buf, values) in &turn.inputs {
                 oracle.write(*buf, 0, values);
             }
@@ -298,7 +311,7 @@ impl Case {
                 continue;
             }
             let mut running = self.on(&mut *backend);
-            for (turn, want) in turns.iter().zip(&want) {
+            for ((pages, turn), want) in turns.clone().zip(&want) {
                 running.turn(turn, pages, &[]);
                 for (b, want) in turn.read.iter().zip(want) {
                     let decl = self.p.buf_decl(*b);
@@ -423,7 +436,15 @@ pub fn shuffled_pages(n_seqs: usize, n_pages: usize) -> PageTable {
 
 /// Limits for steps of `rows` rows over a table of [`shuffled_pages`].
 pub fn limits(rows: usize, n_seqs: usize, n_pages: usize) -> Limits {
-    Limits { rows, outputs: rows, seqs: n_seqs, pages: n_seqs * n_pages, exact_pages: 0, sliding_pages: 0 }
+    Limits {
+        rows,
+        outputs: rows,
+        seqs: n_seqs,
+        pages: n_seqs * n_pages,
+        exact_pages: 0,
+        sliding_pages: 0,
+        states: 0,
+    }
 }
 
 /// The same for windowed codecs: every page of a table of [`windowed_pages`] is exact too.

@@ -70,7 +70,7 @@ impl Model {
         let rope = Some(case.p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
         let embed: Vec<f32> = case.numbers.values(n_vocab * dim);
         let table = case.weight_of(ty("f16"), n_vocab, dim, &embed);
-        case.p.push("embed", Embed { table, scale: 1.0, positions: None, x });
+        case.p.push("embed", Embed { table, basis: None, scale: 1.0, positions: None, x });
         for i in 0..n_layers {
             let norm = case.norm(NormKind::Rms, dim);
             let wq = case.linear(weights, q_cols, dim, act);
@@ -87,9 +87,15 @@ impl Model {
             });
             let mut head_norm = || self.head_norms.then(|| case.norm(NormKind::Rms, head_dim));
             let (q_norm, k_norm) = (head_norm(), head_norm());
-            case.p.push(format!("{i}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q });
+            case.p.push(
+                format!("{i}.attn_in"),
+                AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+            );
             let scale = 1.0 / (head_dim as f32).sqrt();
-            case.p.push(format!("{i}.attend"), Attend { q, kv, scale, window: None, sinks: None, out: y });
+            case.p.push(
+                format!("{i}.attend"),
+                Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+            );
             let norm = Some(case.norm(NormKind::Rms, q_cols));
             let w = case.linear(weights, dim, q_cols, act);
             case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, post: None, x });
@@ -109,13 +115,14 @@ impl Model {
             let Some(h) = h else { continue };
             let gate = Some(case.linear(other, ffn_dim, dim, other_act));
             let up = case.linear(weights, ffn_dim, dim, act);
-            case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, h });
+            case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
             let norm = Some(case.norm(NormKind::Rms, ffn_dim));
             let w = case.linear(weights, dim, ffn_dim, act);
             case.p.push(format!("{i}.ffn_out"), ProjAdd { y: h, norm, w, post: None, x });
         }
         let norm = case.norm(NormKind::Rms, dim);
-        let w = sterna::program::Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0 };
+        let w =
+            sterna::program::Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
         case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
         case.p.push("sample", Sample { logits });
         (case, logits)

@@ -4,15 +4,17 @@
 //! Each value comes with a bound on the error of an f32 implementation that starts from the same inputs:
 //! every operation adds its roundings to the errors that it is given, and says why.
 
+mod delta;
 mod value;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
+use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, Linear, Logits, Norm, NormKind, PAGE,
-    Program, ProjAdd, Rope, RopeStyle, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, BasisId, Buf, DeltaIn, Embed, Expert, Experts, FfnIn, Linear, Logits,
+    Norm, NormKind, PAGE, Program, ProjAdd, Rope, RopeStyle, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -31,6 +33,8 @@ pub struct Oracle<'a> {
     /// `[max rows, cols]`.
     bufs: Vec<Vec<Near>>,
     kvs: Vec<HashMap<Place, KeysValues>>,
+    /// By state slot.
+    states: Vec<HashMap<u32, SlotState>>,
 }
 
 impl<'a> Oracle<'a> {
@@ -50,6 +54,7 @@ impl<'a> Oracle<'a> {
             weights: weights.iter().map(decode).collect(),
             bufs: p.bufs.iter().map(|buf| nothing(p.max_rows(buf.rows), buf.cols)).collect(),
             kvs: vec![HashMap::new(); p.kvs.len()],
+            states: vec![HashMap::new(); p.states.len()],
             p,
         }
     }
@@ -73,6 +78,8 @@ impl<'a> Oracle<'a> {
                 Stage::Embed(s) => self.embed(s, step),
                 Stage::AttnIn(s) => self.attn_in(s, step),
                 Stage::Attend(s) => self.attend(s, step),
+                Stage::DeltaIn(s) => self.delta_in(s, step),
+                Stage::Delta(s) => self.delta(s, step),
                 Stage::ProjAdd(s) => self.proj_add(s, step),
                 Stage::FfnIn(s) => self.ffn_in(s, step),
                 Stage::Experts(s) => self.experts(s, step),
@@ -86,6 +93,9 @@ impl<'a> Oracle<'a> {
     fn embed(&mut self, s: &Embed, step: &Step<'_>) {
         for (r, row) in step.rows.iter().enumerate() {
             let mut x = self.weight_row(s.table, row.token as usize);
+            if let Some(basis) = s.basis {
+                x = self.flipped(basis, &self.mixed(basis, &x));
+            }
             if s.scale != 1.0 {
                 x = x.iter().map(|x| x.times(Near::exact(f64::from(s.scale)))).collect();
             }
@@ -109,13 +119,21 @@ impl<'a> Oracle<'a> {
                 };
                 values.chunks_exact(kv.head_dim).flat_map(turn).collect()
             };
-            let q = heads(self.linear(&s.wq, &n), &s.q_norm);
+            let (mut q, mut gates) = (self.linear(&s.wq, &n), None);
+            if let Some(gate) = s.gate {
+                let heads = || q.chunks_exact(2 * kv.head_dim);
+                gates =
+                    Some((gate, heads().flat_map(|head| &head[kv.head_dim..]).copied().collect::<Vec<_>>()));
+                q = heads().flat_map(|head| &head[..kv.head_dim]).copied().collect();
+            }
+            let q = heads(q, &s.q_norm);
             let k = heads(self.linear(&s.wk, &n), &s.k_norm);
             let v = self.linear(&s.wv, &n);
             let kept = |values: Vec<Near>, codec: &str| values.iter().map(|x| x.kept_by(codec)).collect();
             let kept = (kept(k, kv.k.name()), kept(v, kv.v.name()));
             self.kvs[s.kv.0 as usize].insert(place(step, row.seq, row.pos as usize), kept);
             self.set_row(s.q, r, &q);
+            gates.into_iter().for_each(|(gate, values)| self.set_row(gate, r, &values));
         }
     }
 
@@ -136,7 +154,20 @@ impl<'a> Oracle<'a> {
                 let sink = s.sinks.map(|w| self.weights[w.0 as usize][head]);
                 out.extend(attention(q, &keys, &values, f64::from(s.scale), sink));
             }
+            if let Some(gate) = s.gate {
+                let gates = self.row(gate, r).iter().map(|gate| sigmoid(*gate));
+                out = out.into_iter().zip(gates).map(|(out, gate)| out.times(gate)).collect();
+            }
             self.set_row(s.out, r, &out);
+        }
+    }
+
+    fn delta_in(&mut self, s: &DeltaIn, step: &Step<'_>) {
+        for r in 0..step.rows.len() {
+            let n = self.norm(&s.norm, self.row(s.x, r));
+            for (linear, buf) in [(&s.wu, s.u), (&s.wz, s.z), (&s.wa, s.a), (&s.wb, s.b)] {
+                self.set_row(buf, r, &self.linear(linear, &n));
+            }
         }
     }
 
@@ -162,6 +193,8 @@ impl<'a> Oracle<'a> {
                 }
                 None => up.iter().map(|u| activated(s.act, *u)).collect(),
             };
+            let share = s.share.as_ref().map(|share| sigmoid(self.linear(share, &n)[0]));
+            let h: Vec<_> = h.into_iter().map(|h| share.map_or(h, |share| h.times(share))).collect();
             self.set_row(s.h, r, &h);
         }
     }
@@ -209,6 +242,8 @@ impl<'a> Oracle<'a> {
     fn linear(&self, linear: &Linear, x: &[Near]) -> Vec<Near> {
         let decl = self.p.weight_decl(linear.w);
         let rows = self.weights[linear.w.0 as usize].chunks_exact(decl.cols);
+        let turned = linear.basis.map(|basis| self.mixed(basis, &self.flipped(basis, x)));
+        let x = turned.as_deref().unwrap_or(x);
         let products: Vec<Near> = match linear.act {
             ActQuant::None => rows.map(|w| dot(w, x)).collect(),
             ActQuant::I8PerToken => {
@@ -229,6 +264,26 @@ impl<'a> Oracle<'a> {
             }
             None => scaled.collect(),
         }
+    }
+
+    fn flipped(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {
+        let signs = self.p.bases[basis.0 as usize].signs.iter();
+        x.iter().zip(signs).map(|(x, sign)| Near { v: x.v * f64::from(*sign), ..*x }).collect()
+    }
+
+    /// Runs, multiplied with Hadamard's matrix.
+    fn mixed(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {
+        let block = self.p.bases[basis.0 as usize].block;
+        let factor = 1.0 / (block as f64).sqrt();
+        let row = |run: &[Near], r: usize| {
+            let mut sum = Near::exact(0.0);
+            for (c, x) in run.iter().enumerate() {
+                sum.v += if (r & c).count_ones().is_multiple_of(2) { x.v } else { -x.v };
+                sum.err += x.err + SUM * x.v.abs();
+            }
+            sum.times(Near::exact(factor))
+        };
+        x.chunks_exact(block).flat_map(|run| (0..block).map(move |r| row(run, r))).collect()
     }
 
     fn norm(&self, norm: &Norm, x: &[Near]) -> Vec<Near> {
@@ -399,6 +454,12 @@ fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64, sink:
 fn capped(cap: f64, z: Near) -> Near {
     let v = cap * (z.v / cap).tanh();
     Near { v, err: z.err + z.v.abs() * (3e-7 + 4.0 * EPS) }
+}
+
+/// `1 / (1 + exp(-x))`, whose slope is at most 1 / 4; exp is good to 3e-7.
+fn sigmoid(x: Near) -> Near {
+    let v = 1.0 / (1.0 + (-x.v).exp());
+    Near { v, err: 0.25 * x.err + v * (3e-7 + 3.0 * EPS) }
 }
 
 /// Product of an activated gate and the value beside it.

@@ -68,7 +68,7 @@ impl Layout {
         match page {
             KvPage::Quantised(i) if !self.slides => self.page(i as usize),
             KvPage::Sliding(i) if self.slides => self.page(i as usize),
-            KvPage::Quantised(_) | KvPage::Sliding(_) => 0..0,
+            KvPage::Quantised(_) | KvPage::Sliding(_) | KvPage::State(_) => 0..0,
             KvPage::Exact(i) => self.exact(i as usize),
         }
     }

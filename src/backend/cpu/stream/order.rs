@@ -37,10 +37,13 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
     match stage {
         Stage::AttnIn(s) => (vec![s.wq.w, s.wk.w, s.wv.w], &[]),
         Stage::ProjAdd(s) => (vec![s.w.w], &[]),
-        Stage::FfnIn(s) => (s.gate.iter().chain([&s.up]).map(|linear| linear.w).collect(), &[]),
+        Stage::DeltaIn(s) => (vec![s.wu.w, s.wz.w, s.wa.w, s.wb.w], &[]),
+        Stage::FfnIn(s) => {
+            (s.share.iter().chain(&s.gate).chain([&s.up]).map(|linear| linear.w).collect(), &[])
+        }
         Stage::Experts(s) => (vec![s.router.w], &s.experts),
         Stage::Logits(s) => (vec![s.w.w], &[]),
-        Stage::Embed(_) | Stage::Attend(_) | Stage::Sample(_) => (Vec::new(), &[]),
+        Stage::Embed(_) | Stage::Attend(_) | Stage::Delta(_) | Stage::Sample(_) => (Vec::new(), &[]),
     }
 }
 

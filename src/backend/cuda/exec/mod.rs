@@ -131,6 +131,10 @@ pub fn plan(
                 .for_each(|name| missing.add(name)),
             Err(what) => missing.add(what),
         }
+        let turns = matches!(stage, Stage::Embed(s) if s.basis.is_some());
+        if turns || stage.linears().1.any(|linear| linear.basis.is_some()) {
+            missing.add("weights in a rotated basis".to_owned());
+        }
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
             let products = Products::of(w.ty, linear.act);
@@ -467,7 +471,9 @@ impl Compiled {
     /// Where a page of all caches lies: stretches, and their bytes.
     fn stretches(&self, page: KvPage) -> impl Iterator<Item = (Address, usize)> {
         let kvs = self.program.kvs.iter().zip(&self.memory.kvs);
-        kvs.flat_map(move |(decl, kept)| kept.stretches(decl, page))
+        let states = self.program.states.iter().zip(&self.memory.states);
+        let of_states = states.flat_map(move |(decl, states)| states.stretches(decl, page));
+        kvs.flat_map(move |(decl, kept)| kept.stretches(decl, page)).chain(of_states)
     }
 
     /// Bytes of a page of all caches.

@@ -25,13 +25,18 @@ pub const ROWS: [u32; 3] = [1, 8, TILE];
 /// Experts that the kernel of the router's choice has room for.
 pub const MOST_EXPERTS: usize = 4096;
 
+/// Longest head of a recurrent state.
+pub const MOST_STATE_DIM: usize = 256;
+
 /// Rows of weights and of the step that a tile has.
 const TILE: u32 = 32;
 
 /// Kernels, and what they share. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
+    ("delta.wgsl", wgsl!("../shaders/delta.wgsl")),
     ("embed.wgsl", wgsl!("../shaders/embed.wgsl")),
     ("experts.wgsl", wgsl!("../shaders/experts.wgsl")),
+    ("gate.wgsl", wgsl!("../shaders/gate.wgsl")),
     ("input.wgsl", wgsl!("../shaders/input.wgsl")),
     ("linear.wgsl", wgsl!("../shaders/linear.wgsl")),
     ("post_norm.wgsl", wgsl!("../shaders/post_norm.wgsl")),
@@ -117,6 +122,14 @@ pub enum Kernel {
     AttendTile { k: KvForm, v: KvForm, quads: u32 },
     /// Merges the splits of attention; may rotate the output back.
     AttendMerge { rotates: bool },
+    /// The recurrence of a delta net.
+    Delta,
+    /// What its convolution will see.
+    DeltaTail,
+    /// Multiplies with a gate, or with a share of each row.
+    Gate { share: bool },
+    /// Takes queries and their gate apart.
+    SplitGate,
     /// First half of sampling.
     SampleBest,
     /// Second half of sampling.
@@ -128,7 +141,8 @@ impl Kernel {
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::PostNorm];
-        all.extend([Self::Route, Self::Group, Self::Mix]);
+        all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
+        all.extend([true, false].map(|share| Self::Gate { share }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
         for format in WEIGHT_FORMATS.iter().filter(|format| format.ty.is(format.kernels)) {
@@ -179,6 +193,10 @@ impl Kernel {
             Self::AttendMerge { rotates } => {
                 (if rotates { "attend_merge__rotated" } else { "attend_merge" }).to_owned()
             }
+            Self::Delta => "delta".to_owned(),
+            Self::DeltaTail => "delta_tail".to_owned(),
+            Self::Gate { share } => (if share { "gate__share" } else { "gate" }).to_owned(),
+            Self::SplitGate => "split_gate".to_owned(),
             Self::SampleBest => "sample_best".to_owned(),
             Self::Sample => "sample".to_owned(),
         }
@@ -205,6 +223,10 @@ impl Kernel {
             Self::AttendTile { k, .. } if keeps_signs(k) => &[R, R, R, R, R, W, R],
             Self::AttendTile { .. } => &[R, R, R, R, R, W],
             Self::AttendMerge { .. } => &[R, R, R, W],
+            Self::Delta => &[R, R, R, R, R, R, W, W],
+            Self::DeltaTail => &[R, R, R, W],
+            Self::Gate { .. } => &[R, R, W],
+            Self::SplitGate => &[R, R, W, W],
             Self::SampleBest => &[R, R, W],
             Self::Sample => &[R, R, R, W, W],
         }
@@ -215,7 +237,7 @@ impl Kernel {
         match self {
             Self::Linear { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } => [THREADS / LANES, rows],
-            Self::Mix => [self.threads(), 1],
+            Self::Mix | Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => [self.threads(), 1],
             _ => [1, 1],
         }
     }
@@ -224,6 +246,8 @@ impl Kernel {
         match self {
             Self::Input { .. } | Self::PostNorm | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
             Self::Route | Self::Group | Self::Mix => 256,
+            Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
+            Self::Delta => 128,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
             Self::Attend { .. } | Self::AttendTile { .. } | Self::AttendMerge { .. } => THREADS,
         }
@@ -256,6 +280,10 @@ impl Kernel {
                 ("attend_tile", context! { k, v, rotates, quads })
             }
             Self::AttendMerge { rotates } => ("attend", context! { merges => true, rotates }),
+            Self::Delta => ("delta", context! { part => "delta", most_head_dim => MOST_STATE_DIM }),
+            Self::DeltaTail => ("delta", context! { part => "tail", most_head_dim => MOST_STATE_DIM }),
+            Self::Gate { share } => ("gate", context! { part => if share { "share" } else { "gate" } }),
+            Self::SplitGate => ("gate", context! { part => "split" }),
             Self::SampleBest => ("sample", context! { best => true }),
             Self::Sample => ("sample", context! { best => false }),
         };

@@ -6,7 +6,7 @@
 //!
 //! With a windowed codec a sequence can only go on where the newest exact pages are: nodes keep those at
 //! checkpoints (ends of prompts and of generations), and a look-up goes back to the nearest. The same holds
-//! for the pages of layers that keep a sliding window.
+//! for the pages of layers that keep a sliding window, and for recurrent states.
 
 mod order;
 
@@ -89,7 +89,7 @@ impl Node {
     fn can_lose(&self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => self.children == 0,
-            PageKind::Sliding => self.pages.get(kind).is_some(),
+            PageKind::Sliding | PageKind::State => self.pages.get(kind).is_some(),
             PageKind::Exact => self.pages.get(kind).is_some() && !self.is_sink,
         }
     }
@@ -161,8 +161,12 @@ impl PrefixCache {
     }
 
     /// True if the pages that the next row reads exactly are there, and those that it sees through sliding
-    /// windows.
+    /// windows, and the recurrent state.
     fn goes_on(&self, pages: &Pages, chain: &[NodeId]) -> bool {
+        let has_state = |node: &NodeId| self.node(*node).pages.get(PageKind::State).is_some();
+        if pages.has_states() && !chain.last().is_none_or(has_state) {
+            return false;
+        }
         let seen = pages.sliding().map_or(0, Sliding::behind).min(chain.len());
         let seen = &chain[chain.len() - seen..];
         if !seen.iter().all(|&node| self.node(node).pages.get(PageKind::Sliding).is_some()) {
@@ -186,6 +190,7 @@ impl PrefixCache {
                 PageKind::Quantised => true,
                 PageKind::Sliding => i >= first_seen,
                 PageKind::Exact => i < window.sink_pages || i >= first,
+                PageKind::State => i + 1 == chain.len(),
             };
             pages.push_shared(slot, self.node(node).pages.filter(is_read));
         }
@@ -240,14 +245,14 @@ impl PrefixCache {
             self.change(parent, |parent| parent.children += 1);
         }
         self.has_changed = true;
-        if !pages.is_windowed() {
+        if !pages.has_checkpoints() {
             self.tell_stored(id);
         }
         id
     }
 
     /// Keeps what a sequence needs to go on behind `chain`, which are the first pages of `slot`: its newest
-    /// exact pages, and those of sliding windows.
+    /// exact pages, those of sliding windows, and the newest recurrent state.
     pub fn checkpoint(&mut self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
         // One page more than is read: the last token of an equal prompt is computed again, which may lie in
         // the page before.
@@ -255,6 +260,10 @@ impl PrefixCache {
         let seen = pages.sliding().map_or(chain.len(), |sliding| before(sliding.behind()));
         for (i, &id) in chain.iter().enumerate().skip(seen) {
             self.keep(pages, slot, i, id, PageKind::Sliding);
+        }
+        let has_state = |(i, _): &(usize, &NodeId)| pages.at(slot, *i).get(PageKind::State).is_some();
+        if let Some((i, &id)) = chain.iter().enumerate().rev().find(has_state) {
+            self.has_changed |= self.keep(pages, slot, i, id, PageKind::State);
         }
         if !pages.is_windowed() {
             return;
@@ -279,7 +288,7 @@ impl PrefixCache {
     /// round. Without a window it is told at once.
     pub fn tell_changes(&mut self, pages: &Pages) {
         let has_changed = std::mem::take(&mut self.has_changed);
-        if !has_changed || !pages.is_windowed() || self.listener.is_none() {
+        if !has_changed || !pages.has_checkpoints() || self.listener.is_none() {
             return;
         }
         let mut of_use = vec![false; self.nodes.len()];
@@ -332,13 +341,13 @@ impl PrefixCache {
         let gone = self.node(id).pages.filter(|other| other == kind);
         self.change(id, |node| node.pages = node.pages.filter(|other| other != kind));
         pages.release(gone);
-        self.has_changed |= kind == PageKind::Exact;
+        self.has_changed |= matches!(kind, PageKind::Exact | PageKind::State);
         true
     }
 
-    /// Evicts an exact page, or else a page of sliding windows. `false` if no page qualifies.
+    /// Evicts an exact page, or else a page of sliding windows, or a state. `false` if no page qualifies.
     pub fn evict_beside(&mut self, pages: &mut Pages) -> bool {
-        self.evict(pages, PageKind::Exact) || self.evict(pages, PageKind::Sliding)
+        [PageKind::Exact, PageKind::Sliding, PageKind::State].into_iter().any(|kind| self.evict(pages, kind))
     }
 
     /// The node that loses its page of a kind next. Those before it in the order are held by sequences.

@@ -8,7 +8,7 @@ use crate::pages::PageKind;
 /// The nodes that can lose a page, per [`PageKind`] by last use; those that were used at once by their
 /// number.
 #[derive(Default)]
-pub(super) struct EvictionOrder([BTreeSet<(u64, NodeId)>; 3]);
+pub(super) struct EvictionOrder([BTreeSet<(u64, NodeId)>; PageKind::ALL.len()]);
 
 impl EvictionOrder {
     /// Lists a node under the kinds of page that it can lose.
@@ -62,7 +62,7 @@ mod tests {
         cache: PrefixCache,
         salt: Arc<str>,
         /// Evicted pages per kind.
-        evicted: [usize; 3],
+        evicted: [usize; PageKind::ALL.len()],
     }
 
     /// The victim as a scan of all nodes finds it.
@@ -73,6 +73,7 @@ mod tests {
                 PageKind::Quantised => node.children == 0,
                 PageKind::Sliding => true,
                 PageKind::Exact => node.depth >= sinks,
+                PageKind::State => true,
             };
             has_rank && node.pages.get(kind).is_some_and(|page| !pages.has_several_holders(page))
         };
@@ -84,8 +85,8 @@ mod tests {
     impl Trial {
         fn new() -> Self {
             let pages = Pages::new(KvWindow::default(), SLOTS as usize, 6, 14, 10);
-            let pages = pages.with_sliding(Some(Sliding::new(100)), 10);
-            Self { pages, cache: PrefixCache::new(1), salt: "".into(), evicted: [0; 3] }
+            let pages = pages.with_sliding(Some(Sliding::new(100)), 10).with_states(10);
+            Self { pages, cache: PrefixCache::new(1), salt: "".into(), evicted: [0; PageKind::ALL.len()] }
         }
 
         fn evict(&mut self, kind: PageKind) -> bool {
@@ -113,7 +114,10 @@ mod tests {
             for (i, block) in blocks.iter().enumerate().skip(chain.len()) {
                 let positions = (i + 1) * PAGE;
                 while !self.pages.grow(slot, positions) {
-                    let lacks = |kind: &PageKind| self.pages.lacks(*kind, slot, positions);
+                    let lacks = |kind: &PageKind| match kind {
+                        PageKind::State => self.pages.lacks_state(slot),
+                        kind => self.pages.lacks(*kind, slot, positions),
+                    };
                     let Some(kind) = PageKind::ALL.into_iter().find(lacks) else { return };
                     if !self.evict(kind) && !self.evict(PageKind::Quantised) {
                         return;
@@ -121,6 +125,7 @@ mod tests {
                 }
                 let parent = chain.last().copied();
                 chain.push(self.cache.insert(&mut self.pages, slot, i, parent, &self.salt, &[*block; PAGE]));
+                self.pages.ran(slot, positions, 1);
                 self.pages.release_stale(slot, positions);
             }
             if is_end {
@@ -149,10 +154,10 @@ mod tests {
                 Act::Run(slot, blocks, is_end)
             }),
             2 => (0..SLOTS).prop_map(Act::End),
-            2 => (0..3_usize).prop_map(|i| Act::Evict(PageKind::ALL[i])),
+            2 => (0..PageKind::ALL.len()).prop_map(|i| Act::Evict(PageKind::ALL[i])),
             1 => blocks().prop_map(Act::Forget),
         ];
-        let evicted = [const { Cell::new(0) }; 3];
+        let evicted = [const { Cell::new(0) }; PageKind::ALL.len()];
         let trial = |acts: Vec<Act>| {
             let mut trial = Trial::new();
             for act in acts {
@@ -172,7 +177,7 @@ mod tests {
             Ok(())
         };
         TestRunner::default().run(&vec(act, 1..60), trial).unwrap();
-        let evicted: [usize; 3] = array::from_fn(|i| evicted[i].get());
+        let evicted: [usize; PageKind::ALL.len()] = array::from_fn(|i| evicted[i].get());
         assert!(evicted.iter().all(|n| *n > 0), "{evicted:?} pages evicted");
     }
 }

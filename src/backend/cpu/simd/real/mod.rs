@@ -47,6 +47,34 @@ pub struct RealKernels {
     pub act: fn(act: Act, h: &mut [f32]),
     /// `h = act(gate) * h`.
     pub gate: fn(act: Act, gate: &[f32], h: &mut [f32]),
+    /// `h = h / (1 + exp(-gate))`.
+    pub sigmoid_gate: fn(gate: &[f32], h: &mut [f32]),
+    /// One row of a delta net, for [`COLUMNS`] elements of a head's values: replaces these by the output.
+    /// `state` is `[head_dim, COLUMNS]`, the part of `S` that these elements are rows of, transposed.
+    ///
+    /// Slices of other lengths are a bug of the caller and panic.
+    pub delta: fn(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]),
+    /// `sum(taps[j] * rows[j])` over all rows, and SiLU of it, element by element: `rows[j][i]` is multiplied
+    /// with `taps[i * rows.len() + j]`.
+    ///
+    /// Slices of other lengths are a bug of the caller and panic.
+    pub convolve: fn(rows: &[&[f32]], taps: &[f32], out: &mut [f32]),
+}
+
+/// Elements of a head's values that one call computes.
+pub const COLUMNS: usize = 32;
+
+/// One row of a delta net, for one head.
+#[derive(Clone, Copy, Debug)]
+pub struct DeltaRow<'a> {
+    /// `[head_dim]`.
+    pub q: &'a [f32],
+    /// `[head_dim]`.
+    pub k: &'a [f32],
+    /// Factor on the state.
+    pub decay: f32,
+    /// Factor on what is written.
+    pub strength: f32,
 }
 
 /// [`RealKernels::gemm_codes`].

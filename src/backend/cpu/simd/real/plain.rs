@@ -3,7 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{Matrices, RealKernels, codes};
+use super::{COLUMNS, DeltaRow, Matrices, RealKernels, codes};
 use sterna_program::Act;
 
 /// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in
@@ -22,6 +22,9 @@ pub(crate) static KERNELS: RealKernels = RealKernels {
     widen,
     act,
     gate,
+    sigmoid_gate,
+    delta,
+    convolve,
 };
 
 fn widen(x: &[f16], out: &mut [f32]) {
@@ -133,6 +136,50 @@ pub(super) fn gate(act: Act, gate: &[f32], h: &mut [f32]) {
         Act::Silu => pairs.for_each(|(h, g)| *h *= silu(*g)),
         Act::GeluTanh => pairs.for_each(|(h, g)| *h *= gelu_tanh(*g)),
         Act::ClampedSwiglu => pairs.for_each(|(h, g)| *h = clamped_swiglu(*g, *h)),
+    }
+}
+
+#[inline(always)]
+pub(super) fn sigmoid_gate(gate: &[f32], h: &mut [f32]) {
+    assert_eq!(gate.len(), h.len(), "a gate for each element");
+    h.iter_mut().zip(gate).for_each(|(h, g)| *h /= 1.0 + exp(-g));
+}
+
+/// Columns do not touch each other, and the sum of each goes through the head in order: its bits depend on
+/// nothing else.
+#[inline(always)]
+pub(super) fn delta(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]) {
+    let DeltaRow { q, k, decay, strength } = row;
+    let (state, rest) = state.as_chunks_mut::<COLUMNS>();
+    let values: &mut [f32; COLUMNS] = values.try_into().expect("so many columns");
+    assert!(rest.is_empty() && state.len() == k.len() && q.len() == k.len(), "rows of a head");
+    let mut seen = [0.0; COLUMNS];
+    for (s, k) in state.iter().zip(k) {
+        for (seen, s) in seen.iter_mut().zip(s) {
+            *seen += k * s;
+        }
+    }
+    let mut write = [0.0; COLUMNS];
+    for ((write, v), seen) in write.iter_mut().zip(&*values).zip(seen) {
+        *write = strength * (v - decay * seen);
+    }
+    let mut out = [0.0; COLUMNS];
+    for ((s, k), q) in state.iter_mut().zip(k).zip(q) {
+        for ((s, write), out) in s.iter_mut().zip(&write).zip(&mut out) {
+            *s = decay * *s + k * write;
+            *out += q * *s;
+        }
+    }
+    *values = out;
+}
+
+#[inline(always)]
+pub(super) fn convolve(rows: &[&[f32]], taps: &[f32], out: &mut [f32]) {
+    let n = rows.len();
+    assert!(taps.len() == n * out.len() && rows.iter().all(|row| row.len() == out.len()), "rows and taps");
+    for (i, (out, taps)) in out.iter_mut().zip(taps.chunks_exact(n)).enumerate() {
+        let sum = rows.iter().zip(taps).fold(0.0, |sum, (row, tap)| sum + row[i] * tap);
+        *out = silu(sum);
     }
 }
 

@@ -68,6 +68,24 @@ pub(crate) const fn table<L: Lanes>() -> RealKernels {
                 || plain::gate(act, gate, h),
             ))
         },
+        sigmoid_gate: |gate, h| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::sigmoid_gate(gate, h),
+            ))
+        },
+        delta: |row, state, values| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::delta(row, state, values),
+            ))
+        },
+        convolve: |rows, taps, out| {
+            L::vectorize(Plain(
+                #[inline(always)]
+                || plain::convolve(rows, taps, out),
+            ))
+        },
     }
 }
 

@@ -1,5 +1,5 @@
 // What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7
-// and 9 to 11 say at which word each table begins, and word 8 is 0.
+// and 9 to 12 say at which word each table begins, and word 8 is 0.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
 const PAGE_POSITIONS: u32 = 64u;
@@ -8,6 +8,15 @@ struct Row {
     token: u32,
     pos: u32,
     seq: u32,
+}
+
+// Rows of one sequence that follow each other, and the slots of its state: what it goes on from, all bits set
+// if it begins, and where what is behind the last row goes.
+struct Run {
+    first: u32,
+    rows: u32,
+    origin: u32,
+    to: u32,
 }
 
 fn step_rows() -> u32 {
@@ -30,6 +39,11 @@ fn step_zero() -> u32 {
 fn step_row(r: u32) -> Row {
     let at = step[5] + 3u * r;
     return Row(step[at], step[at + 1u], step[at + 2u]);
+}
+
+fn step_run(i: u32) -> Run {
+    let at = step[12] + 4u * i;
+    return Run(step[at], step[at + 1u], step[at + 2u], step[at + 3u]);
 }
 
 // The row of the step that the o-th row of logits belongs to.

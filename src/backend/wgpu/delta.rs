@@ -1,0 +1,57 @@
+//! A gated delta net: a workgroup a head of a sequence's rows, and then what the convolution will see.
+
+use wgpu::Buffer;
+
+use super::alloc::Allocator;
+use super::shader::{Kernel, MOST_STATE_DIM};
+use super::{Cx, Dispatch, Grid, linear};
+use crate::memory::STATES_PART;
+use crate::{BackendError, KvPage, MemoryKind};
+use sterna_program::{Delta, Limits, Program, StateDecl};
+
+pub fn missing(p: &Program, s: &Delta) -> Option<String> {
+    if s.grouped {
+        return Some("delta of grouped heads".to_owned());
+    }
+    let head_dim = p.state_decl(s.state).head_dim;
+    (head_dim > MOST_STATE_DIM).then(|| format!("delta with heads of {head_dim}"))
+}
+
+/// The states of a layer: all matrices, and behind them all tails.
+pub fn alloc<A: Allocator>(on: &mut A, decl: &StateDecl, limits: &Limits) -> Result<A::Buffer, BackendError> {
+    let bytes = (limits.states as u64).saturating_mul(decl.bytes() as u64);
+    on.storage(&format_args!("{} states", limits.states), &[(MemoryKind::Kv, STATES_PART, bytes)])
+}
+
+/// Where a slot lies, and its bytes; nothing if the page is not of states.
+pub fn stretches(decl: &StateDecl, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
+    let KvPage::State(slot) = page else { return Vec::new() };
+    let of = |at: usize, elems: usize| (4 * (at + slot as usize * elems) as u64, 4 * elems);
+    vec![of(0, decl.matrix_elems()), of(tails_at(decl, limits), decl.tail_elems())]
+}
+
+fn tails_at(decl: &StateDecl, limits: &Limits) -> usize {
+    limits.states * decl.matrix_elems()
+}
+
+pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Delta) -> Vec<Dispatch<'a>> {
+    let (decl, memory) = (cx.p.state_decl(s.state), cx.memory);
+    let buf = |buf: sterna_program::Buf| -> &'a Buffer { &memory.bufs[buf.0 as usize] };
+    let states = &memory.states[s.state.0 as usize];
+    let mut params = linear::norm(cx, Some(&s.norm)).to_vec();
+    params.extend([decl.n_heads, decl.n_key_heads, decl.head_dim, decl.taps].map(|n| n as u32));
+    params.extend([s.conv, s.decay, s.dt].map(|w| cx.constant(w)));
+    params.extend([s.eps.to_bits(), tails_at(decl, &cx.p.limits) as u32]);
+    let (step, constants) = (&memory.step.buffer, &memory.constants);
+    let dispatch = |kernel, buffers, x: usize| Dispatch {
+        kernels: vec![(usize::MAX, kernel)],
+        params: params.clone(),
+        buffers,
+        grid: Grid::Runs { x: x as u32 },
+    };
+    let all = vec![step, constants, buf(s.u), buf(s.z), buf(s.a), buf(s.b), states, buf(s.out)];
+    vec![
+        dispatch(Kernel::Delta, all, decl.n_heads),
+        dispatch(Kernel::DeltaTail, vec![step, constants, buf(s.u), states], decl.channels()),
+    ]
+}

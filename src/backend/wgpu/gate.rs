@@ -1,0 +1,35 @@
+//! Gates: what attention's queries bring with them, and what is multiplied with the logistic function of one.
+
+use wgpu::Buffer;
+
+use super::shader::Kernel;
+use super::{Cx, Dispatch, Grid};
+use sterna_program::{Buf, RowsOf};
+
+/// Multiplies rows of `x`, `cols` elements each, with a gate's elements, or with one for each row.
+pub fn dispatch<'a>(cx: &Cx<'a>, gate: &'a Buffer, x: &'a Buffer, cols: usize, share: bool) -> Dispatch<'a> {
+    over(cx, Kernel::Gate { share }, vec![cols as u32], vec![gate, x], cols)
+}
+
+/// Takes queries and gates apart, which lie head by head in `fresh` from element `from_at` on.
+pub fn split<'a>(cx: &Cx<'a>, from_at: usize, q: Buf, gate: Buf, head_dim: usize) -> Dispatch<'a> {
+    let cols = cx.p.buf_decl(q).cols;
+    let [q, gate] = [q, gate].map(|buf| &cx.memory.bufs[buf.0 as usize]);
+    let params = [cols, head_dim, from_at].map(|n| n as u32).to_vec();
+    over(cx, Kernel::SplitGate, params, vec![&cx.memory.fresh, q, gate], cols)
+}
+
+fn over<'a>(
+    cx: &Cx<'a>,
+    kernel: Kernel,
+    params: Vec<u32>,
+    buffers: Vec<&'a Buffer>,
+    cols: usize,
+) -> Dispatch<'a> {
+    Dispatch {
+        kernels: vec![(usize::MAX, kernel)],
+        params,
+        buffers: [&cx.memory.step.buffer].into_iter().chain(buffers).collect(),
+        grid: Grid::Rows { x: cols as u32, rows: RowsOf::Step },
+    }
+}

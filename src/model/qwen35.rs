@@ -1,0 +1,249 @@
+//! Qwen3.5, 3.6 and 3.8, dense and with experts, and Bonsai 27B: three layers of a gated delta net, then one
+//! of attention whose output is gated, again and again.
+//!
+//! Files hold the rows of the delta net's values so that value head `h` belongs to key head `h %
+//! n_key_heads`, and of attention's queries a head's part of the gate behind its query. Norms before layers
+//! are stored as they are multiplied. Blocks behind the trunk guess further tokens, and are left out.
+
+use super::build::Mixture;
+use super::{Architecture, Builder, Hyper, ModelError};
+use sterna_gguf::Value;
+use sterna_program::{
+    Act, ActQuant, Attend, AttnIn, Buf, Delta, DeltaIn, Embed, Experts, FfnIn, Logits, ProjAdd, RopeId,
+    RopeStyle, RowsOf, Sample, StateDecl,
+};
+
+/// Qwen3.5.
+pub static ARCHITECTURE: Architecture = Architecture { names: &["qwen35", "qwen35moe"], build };
+
+/// Layers from one of attention to the next, where a file does not say.
+const PERIOD: usize = 4;
+
+/// Heads of a delta net that any model may have; more are a broken file.
+const MAX_HEADS: usize = 1 << 16;
+
+/// Length of a delta net's head that any model may have.
+const MAX_HEAD_DIM: usize = 1 << 10;
+
+fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
+    let mixture = m.mixture()?;
+    let h = m.hyper().clone();
+    let (dim, n_vocab, q_dim) = (h.dim, h.n_vocab, h.n_heads * h.head_dim);
+    let n_layers = trunk(m, &h)?;
+    let recurrent = Recurrent::read(m, h.n_layers)?;
+    let state = state(m)?;
+    let ffn_dim = match mixture {
+        Some(mixture) => m.number_or("expert_shared_feed_forward_length", mixture.ffn_dim)?,
+        None => h.ffn_dim,
+    };
+    let rope = rope(m, &h)?;
+
+    let x = m.buf("x", RowsOf::Step, dim);
+    let bufs = Bufs {
+        x,
+        q: m.buf("q", RowsOf::Step, q_dim),
+        gate: m.buf("gate", RowsOf::Step, q_dim),
+        y: m.buf("y", RowsOf::Step, q_dim),
+        u: m.buf("u", RowsOf::Step, state.channels()),
+        z: m.buf("z", RowsOf::Step, state.n_heads * state.head_dim),
+        a: m.buf("a", RowsOf::Step, state.n_heads),
+        b: m.buf("b", RowsOf::Step, state.n_heads),
+        o: m.buf("o", RowsOf::Step, state.n_heads * state.head_dim),
+    };
+    let hidden = m.buf("h", RowsOf::Step, ffn_dim);
+    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
+
+    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
+    let basis = m.table_basis(dim)?;
+    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, x });
+    for layer in 0..n_layers {
+        match recurrent.has(layer) {
+            true => delta_net(m, layer, state, &bufs)?,
+            false => attention(m, layer, rope, &bufs)?,
+        }
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
+        // The name of the network that every row goes through.
+        let (of_all, label) = if mixture.is_some() { ("_shexp", "shared") } else { ("", "ffn") };
+        let gate = Some(m.ffn_layer(&blk(&format!("ffn_gate{of_all}")), ffn_dim, dim)?);
+        let up = m.ffn_layer(&blk(&format!("ffn_up{of_all}")), ffn_dim, dim)?;
+        let share = match mixture {
+            Some(_) => Some(m.linear(&blk("ffn_gate_inp_shexp"), 1, dim, ActQuant::None)?),
+            None => None,
+        };
+        let ffn_in = FfnIn { x, norm: norm.clone(), gate, up, act: Act::Silu, share, h: hidden };
+        m.push(format!("{layer}.{label}_in"), ffn_in);
+        if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
+            let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
+            let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
+            m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
+        }
+        let w = m.ffn_layer(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
+        m.push(format!("{layer}.{label}_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
+    }
+    let norm = m.rms_norm("output_norm", dim)?;
+    let w = m.head("output", table, n_vocab, dim)?;
+    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
+    m.push("sample", Sample { logits });
+    Ok(())
+}
+
+/// Buffers of the layers.
+struct Bufs {
+    x: Buf,
+    q: Buf,
+    gate: Buf,
+    y: Buf,
+    u: Buf,
+    z: Buf,
+    a: Buf,
+    b: Buf,
+    o: Buf,
+}
+
+fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) -> Result<(), ModelError> {
+    let blk = |name: &str| format!("blk.{layer}.{name}");
+    let Hyper { dim, norm_eps: eps, .. } = *m.hyper();
+    let StateDecl { n_heads, head_dim, taps, .. } = decl;
+    let values = n_heads * head_dim;
+    let Bufs { x, u, z, a, b, o, .. } = *bufs;
+    let state = m.state(decl);
+
+    let norm = m.rms_norm(&blk("attn_norm"), dim)?;
+    let wu = m.layer(&blk("attn_qkv"), decl.channels(), dim)?;
+    let wz = m.layer(&blk("attn_gate"), values, dim)?;
+    let wa = m.layer(&blk("ssm_alpha"), n_heads, dim)?;
+    let wb = m.layer(&blk("ssm_beta"), n_heads, dim)?;
+    m.push(format!("{layer}.delta_in"), DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
+
+    let conv = m.flat(&blk("ssm_conv1d.weight"), decl.channels(), taps)?;
+    let decay = m.vector(&blk("ssm_a"), n_heads)?;
+    let dt = m.vector(&blk("ssm_dt.bias"), n_heads)?;
+    let norm = m.rms_norm(&blk("ssm_norm"), head_dim)?;
+    let grouped = m.has_grouped_values();
+    m.push(
+        format!("{layer}.delta"),
+        Delta { u, z, a, b, state, conv, decay, dt, eps, norm, grouped, out: o },
+    );
+
+    let w = m.layer(&blk("ssm_out"), dim, values)?;
+    m.push(format!("{layer}.delta_out"), ProjAdd { y: o, norm: None, w, post: None, x });
+    Ok(())
+}
+
+fn attention(m: &mut Builder<'_>, layer: usize, rope: RopeId, bufs: &Bufs) -> Result<(), ModelError> {
+    let blk = |name: &str| format!("blk.{layer}.{name}");
+    let Hyper { dim, n_heads, n_kv_heads, head_dim, .. } = *m.hyper();
+    let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
+    let (scale, rope) = (1.0 / (head_dim as f32).sqrt(), Some(rope));
+    let Bufs { x, q, y, .. } = *bufs;
+    let (kv, gate) = (m.kv(), Some(bufs.gate));
+
+    let norm = m.rms_norm(&blk("attn_norm"), dim)?;
+    let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), 2 * q_dim, kv_dim, dim)?;
+    let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), head_dim)?);
+    let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), head_dim)?);
+    m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
+    m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, gate, out: y });
+
+    let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+    m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
+    Ok(())
+}
+
+/// The number of layers before those that guess further tokens, whose tensors are left out, as those of
+/// images are.
+fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
+    const GUESSING: &str = "nextn_predict_layers";
+    let guessing = m.number_or(GUESSING, 0)?;
+    if guessing >= h.n_layers {
+        return Err(m.wrong(GUESSING, format!("fewer than the {} blocks", h.n_layers), guessing));
+    }
+    let n_layers = h.n_layers - guessing;
+    m.leave_out(|name| {
+        let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+        block.and_then(|block| block.parse().ok()).is_some_and(|block: usize| block >= n_layers)
+    });
+    if m.leave_out(|name| name.starts_with("v.") || name.starts_with("mm.")) {
+        m.note("the file's tensors for images are left out: the model runs on text");
+    }
+    Ok(n_layers)
+}
+
+/// Which blocks have a delta net.
+enum Recurrent {
+    /// All but every so-manyth. A number, because blocks are whatever a file claims.
+    AllButEvery(usize),
+    /// Those whose truth value says so.
+    Listed(Vec<bool>),
+}
+
+impl Recurrent {
+    fn read(m: &Builder<'_>, n_blocks: usize) -> Result<Self, ModelError> {
+        const LISTED: &str = "attention.recurrent_layers";
+        const EVERY: &str = "full_attention_interval";
+        if let Some(value) = m.value(LISTED) {
+            let truth = |value: Value| if let Value::Bool(truth) = value { Some(truth) } else { None };
+            let listed: Option<Vec<bool>> = match value {
+                Value::Array(array) if array.len() == n_blocks => array.values().map(truth).collect(),
+                _ => None,
+            };
+            let want = format!("an array of {n_blocks} truth values");
+            return listed.map(Self::Listed).ok_or_else(|| m.wrong(LISTED, want, "something else"));
+        }
+        let every = m.number_or(EVERY, PERIOD)?;
+        match (1..=n_blocks).contains(&every) {
+            true => Ok(Self::AllButEvery(every)),
+            false => Err(m.wrong(EVERY, format!("1 to the {n_blocks} blocks"), every)),
+        }
+    }
+
+    fn has(&self, layer: usize) -> bool {
+        match self {
+            Self::AllButEvery(n) => !(layer + 1).is_multiple_of(*n),
+            Self::Listed(truths) => truths[layer],
+        }
+    }
+}
+
+/// The delta net's heads and convolution.
+fn state(m: &Builder<'_>) -> Result<StateDecl, ModelError> {
+    const HEADS: &str = "ssm.time_step_rank";
+    const KEY_HEADS: &str = "ssm.group_count";
+    const HEAD_DIM: &str = "ssm.state_size";
+    const VALUES: &str = "ssm.inner_size";
+    const TAPS: &str = "ssm.conv_kernel";
+    let within = |key: &str, range: std::ops::RangeInclusive<usize>| match m.number(key)? {
+        number if range.contains(&number) => Ok(number),
+        number => Err(m.wrong(key, format!("{} to {}", range.start(), range.end()), number)),
+    };
+    let (n_heads, n_key_heads) = (within(HEADS, 1..=MAX_HEADS)?, within(KEY_HEADS, 1..=MAX_HEADS)?);
+    if !n_heads.is_multiple_of(n_key_heads) {
+        return Err(m.wrong(KEY_HEADS, format!("a divisor of the {n_heads} value heads"), n_key_heads));
+    }
+    let (head_dim, step) = (within(HEAD_DIM, 1..=MAX_HEAD_DIM)?, StateDecl::HEAD_DIM_STEP);
+    if !head_dim.is_multiple_of(step) {
+        return Err(m.wrong(HEAD_DIM, format!("a multiple of {step}"), head_dim));
+    }
+    let values = m.number(VALUES)?;
+    if values != n_heads * head_dim {
+        let want = format!("{}, {n_heads} heads of {head_dim}", n_heads * head_dim);
+        return Err(m.wrong(VALUES, want, values));
+    }
+    Ok(StateDecl { n_heads, n_key_heads, head_dim, taps: within(TAPS, 2..=StateDecl::MAX_TAPS)? })
+}
+
+/// The rotary embedding. Of text, the positions of all sections are one; a pair that no section has would
+/// stand still.
+fn rope(m: &mut Builder<'_>, h: &Hyper) -> Result<RopeId, ModelError> {
+    const SECTIONS: &str = "rope.dimension_sections";
+    if let Some(Value::Array(array)) = m.value(SECTIONS) {
+        let sections: Vec<i128> = array.values().filter_map(|value| value.as_int()).collect();
+        let covered = |pair: usize| sections.get(pair % 3).is_some_and(|n| (pair as i128) < 3 * n);
+        if let Some(pair) = (0..h.rope.dims / 2).find(|pair| !covered(*pair)) {
+            let want = format!("sections that have all {} pairs", h.rope.dims / 2);
+            return Err(m.wrong(SECTIONS, want, format!("{sections:?}, without pair {pair}")));
+        }
+    }
+    m.rope(RopeStyle::Halves)
+}

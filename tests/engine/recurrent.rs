@@ -1,0 +1,285 @@
+//! Models with recurrent states: what they say does not depend, to the bit, on how prompts are cut, on what
+//! is beside a sequence, nor on whether its state was kept, copied or computed again.
+
+use std::io::Cursor;
+use std::ops::ControlFlow;
+
+use sterna::Error;
+use sterna::backend::cpu::Cpu;
+use sterna::engine::{BatchOptions, Engine, EngineOptions, Request, SeqId, Session};
+use sterna::gguf::Gguf;
+use sterna::program::PAGE;
+use sterna::synth::{Family, Preset, Spec, Synth};
+use support::logits::{all_logits, sequences};
+use support::{golden, npy};
+
+use super::batch::{Said, alone, any_schedule_is_alone, codec, finish, greedy, seeded, tokens};
+
+fn model() -> Gguf {
+    Gguf::from_bytes(file().into()).unwrap()
+}
+
+/// Three layers of delta nets, one of attention, and one more.
+pub(super) fn file() -> Vec<u8> {
+    let spec = Preset::by_name("tiny-hybrid").unwrap().spec(Some("f32"), Some("f32"), 3).unwrap();
+    let family = Family::Qwen35 { n_key_heads: 2, n_value_heads: 4, state_dim: 64, experts: None };
+    let spec = Spec { family, n_layers: 5, dim: 64, ffn_dim: 64, head_dim: 32, ..spec };
+    let mut file = Vec::new();
+    Synth::new(&spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
+    file
+}
+
+fn options() -> EngineOptions {
+    EngineOptions { threads: Some(1), n_ctx: Some(1024), batch: 80, outputs: 80, ..EngineOptions::default() }
+}
+
+fn open(options: &EngineOptions) -> Engine {
+    Engine::on_backend(model(), options, Box::new(Cpu::new(2).unwrap()), |_| ()).unwrap()
+}
+
+/// The bits of the logits that follow `tokens`.
+fn feed(session: &mut Session, tokens: &[u32]) -> Vec<u32> {
+    let logits = session.logits(tokens).unwrap();
+    assert!(logits.iter().all(|x| x.is_finite()));
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+fn said_alone(engine: &Engine, tokens: &[u32]) -> Vec<u32> {
+    feed(&mut engine.session().unwrap(), tokens)
+}
+
+#[test]
+fn a_prompt_may_be_cut_anywhere() {
+    let text = tokens(1, 400);
+    let engine = open(&EngineOptions { batch: 512, ..options() });
+    let want = said_alone(&engine, &text);
+    for batch in [1, 2, 3, 7, 63, 64, 65, 100, 399] {
+        let engine = open(&EngineOptions { batch, outputs: 1, ..options() });
+        assert!(said_alone(&engine, &text) == want, "in steps of {batch}");
+    }
+    let mut session = engine.session().unwrap();
+    for part in text[..399].chunks(30) {
+        session.prefill(part).unwrap();
+    }
+    assert!(feed(&mut session, &text[399..]) == want);
+}
+
+/// A cut goes back to where a state was kept: near the end of the last prompt, or at the last full page.
+#[test]
+fn cuts_and_branches_leave_no_trace() {
+    let engine = open(&EngineOptions { n_seqs: 3, ..options() });
+    let trunk = tokens(2, 500);
+    for (cut, branch) in [(500, 500), (499, 448), (440, 499), (300, 300), (130, 64), (3, 0), (0, 3)] {
+        let mut session = engine.session().unwrap();
+        session.prefill(&trunk).unwrap();
+        let mut other = session.branch(branch).unwrap();
+        assert_eq!(other.n_cached(), if branch >= 448 { 448 } else { 0 });
+        session.cut_back(cut);
+        assert_eq!(
+            session.n_cached(),
+            if cut == 500 {
+                500
+            } else if cut >= 448 {
+                448
+            } else {
+                0
+            }
+        );
+        let after = tokens(3, 90);
+        for (session, at) in [(&mut session, cut), (&mut other, branch)] {
+            let want = said_alone(&engine, &[&trunk[..at], &after[..]].concat());
+            session.prefill(&after[..45]).unwrap();
+            assert!(feed(session, &after[45..]) == want, "at {at}");
+        }
+    }
+}
+
+/// Generated tokens keep a state at each full page, and the prompt's stays.
+#[test]
+fn a_text_goes_back_to_its_prompt_and_to_its_last_page() {
+    let engine = open(&EngineOptions { n_seqs: 2, ..options() });
+    for (cut, kept) in [(210, 210), (200, 192), (180, 64), (101, 64), (60, 0)] {
+        let mut session = engine.session().unwrap();
+        let mut token = session.decode(&tokens(4, 100)).unwrap();
+        for _ in 0..110 {
+            token = session.decode(&[token]).unwrap();
+        }
+        assert_eq!(session.position(), 210);
+        let text = session.tokens().to_vec();
+        session.cut_back(cut);
+        assert_eq!(session.n_cached(), kept);
+        let want = said_alone(&engine, &[&text[..cut], &[7][..]].concat());
+        assert!(feed(&mut session, &[7]) == want, "cut to {cut}");
+    }
+}
+
+#[test]
+fn saved_sessions_go_on() {
+    let engine = open(&EngineOptions { n_seqs: 2, ..options() });
+    let mut session = engine.session().unwrap();
+    for n in [0, 30, 64, 65, 500] {
+        session.cut_back(0);
+        session.prefill(&tokens(4, n)).unwrap();
+        let mut bytes = Vec::new();
+        session.save(&mut bytes).unwrap();
+        let other = open(&EngineOptions { n_ctx: Some(800), n_seqs: 2, ..options() });
+        let mut taken_up = other.restore(&mut Cursor::new(&bytes)).unwrap();
+        assert_eq!((taken_up.position(), taken_up.n_cached()), (n, n / PAGE * PAGE));
+        let after = tokens(5, 100);
+        assert!(feed(&mut session, &after) == feed(&mut taken_up, &after), "{n}");
+        drop(taken_up);
+        let mut batch = other.batch(BatchOptions::default()).unwrap();
+        batch.restore(&mut Cursor::new(&bytes), &"".into()).unwrap();
+        let prompt = [tokens(4, n), vec![7, 8]].concat();
+        let id = batch.add(&Request::new(prompt, greedy(1))).unwrap()[0];
+        finish(&mut batch);
+        assert_eq!(batch.stats_of(id).map(|stats| stats.cached_tokens), Some(n / PAGE * PAGE));
+    }
+    let mut bytes = Vec::new();
+    session.save(&mut bytes).unwrap();
+    // A state behind a page that is not full.
+    let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2;
+    let last = head + 8 + 4 * session.position() + session.position().div_ceil(PAGE) - 1;
+    bytes[last] |= 4;
+    drop(session);
+    assert!(matches!(engine.restore(&mut Cursor::new(&bytes)), Err(Error::State(_))));
+}
+
+/// Any schedule gives the bits of a sequence alone, in a pool in which sequences wait, give way, and share
+/// prefixes; and no slot of a state is lost, which a batch checks when it ends.
+#[test]
+fn together_is_alone() {
+    let mut all = [0; 3];
+    for checkpoints in [0, 1, 8] {
+        let mut options = EngineOptions {
+            n_ctx: Some(320),
+            n_seqs: 3,
+            batch: 64,
+            kv_positions: Some(8 * PAGE),
+            checkpoints: Some(checkpoints),
+            ..options()
+        };
+        codec(&mut options, "f16");
+        let engine = open(&options);
+        let counts = any_schedule_is_alone(&engine, &format!("{checkpoints} checkpoints"), 8, 200);
+        all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
+    }
+    let [hits, preemptions, swapped_in] = all;
+    assert!(hits > 0 && preemptions > 0 && swapped_in > 0, "{hits} found, {preemptions}, {swapped_in}");
+}
+
+/// A prompt goes on behind the nearest state that was kept.
+#[test]
+fn prefixes_are_found_at_checkpoints() {
+    let engine = open(&EngineOptions { n_seqs: 2, checkpoints: Some(8), ..options() });
+    let first = tokens(1, 400);
+    let next = [&first[..], &tokens(2, 30)].concat();
+    let early = [&first[..200], &tokens(3, 30)].concat();
+    let want: Vec<Said> =
+        [&first, &next, &early].iter().map(|prompt| alone(&engine, prompt, &greedy(4))).collect();
+    let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let mut say = |prompt: &Vec<u32>| {
+        let before = batch.stats().prefix.hit_tokens;
+        let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
+        let said = finish(&mut batch).remove(&id).unwrap();
+        (said, batch.stats().prefix.hit_tokens - before)
+    };
+    assert_eq!(say(&first), (want[0].clone(), 0));
+    assert_eq!(say(&first), (want[0].clone(), 6 * PAGE as u64), "all but what the last page lacks");
+    assert_eq!(say(&next), (want[1].clone(), 6 * PAGE as u64), "behind the prompt");
+    assert_eq!(say(&early), (want[2].clone(), 0), "no state was kept there");
+    assert_eq!(say(&early), (want[2].clone(), 3 * PAGE as u64), "it has been there now");
+}
+
+/// Several texts from one prompt go on from one state.
+#[test]
+fn continuations_share_a_prompt() {
+    let engine = open(&EngineOptions { n_seqs: 4, ..options() });
+    let prompt = tokens(6, 150);
+    let mut batch = engine.batch(BatchOptions { prefix_cache: false, ..BatchOptions::default() }).unwrap();
+    let request = Request { n: 4, ..Request::new(prompt.clone(), seeded(3, 80)) };
+    let ids: Vec<SeqId> = batch.add(&request).unwrap();
+    let all = finish(&mut batch);
+    assert!(batch.stats().prompt_rows < 150 + 3 * 64, "{:?}", batch.stats());
+    drop(batch);
+    for (i, id) in (0..).zip(ids) {
+        assert_eq!(all[&id], alone(&engine, &prompt, &seeded(3 + i, 80)));
+    }
+}
+
+/// On devices: prompts in steps of several sizes, single rows, steps that run ahead, and what comes of these
+/// when a text ends; cuts, several sequences, saved states.
+#[test]
+fn devices_say_what_the_processor_says() {
+    let cpu = open(&EngineOptions { n_seqs: 3, ..options() });
+    let text = tokens(8, 90);
+    let near = |got: &[f32], want: &[f32], what: &str| {
+        let far = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+        assert!(far <= 1e-4, "{what}: {far:e}");
+    };
+    let logits = |engine: &Engine, text: &[u32]| engine.session().unwrap().logits(text).unwrap().to_vec();
+    let (want, said) = (logits(&cpu, &text), alone(&cpu, &text, &greedy(20)).tokens);
+    for name in ["cuda-simt", "wgpu"] {
+        let Some(backend) = support::case::backend(name, 1) else { continue };
+        let options = EngineOptions { n_seqs: 3, batch: 50, outputs: 3, ..options() };
+        let engine = Engine::on_backend(model(), &options, backend, |_| ()).unwrap();
+        let mut session = engine.session().unwrap();
+        let mut generation = session.generate(&text, &greedy(20)).unwrap();
+        let mut got = Vec::new();
+        while let Some(event) = generation.next_event() {
+            got.extend(event.unwrap().token.map(|token| token.id));
+        }
+        drop(generation);
+        assert_eq!(got, said, "{name}");
+        let all = [&text[..], &said[..]].concat();
+        for (cut, more) in [(109, 2), (70, 20), (0, 5)] {
+            session.cut_back(cut);
+            let more = tokens(9, more);
+            let want = logits(&cpu, &[&all[..cut], &more[..]].concat());
+            near(session.logits(&more).unwrap(), &want, &format!("{name}, cut to {cut}"));
+        }
+        session.cut_back(0);
+        session.prefill(&text[..70]).unwrap();
+        let mut bytes = Vec::new();
+        session.save(&mut bytes).unwrap();
+        let mut taken_up = engine.restore(&mut Cursor::new(&bytes)).unwrap();
+        near(taken_up.logits(&text[70..]).unwrap(), &want, &format!("{name}, restored"));
+        drop((session, taken_up));
+
+        let prompts = [tokens(1, 70), tokens(2, 30)];
+        let want: Vec<Said> = prompts.iter().map(|prompt| alone(&cpu, prompt, &greedy(10))).collect();
+        let mut batch = engine.batch(BatchOptions::default()).unwrap();
+        let add = |prompt: &Vec<u32>| Request::new(prompt.clone(), greedy(10));
+        let ids: Vec<SeqId> = prompts.iter().map(|prompt| batch.add(&add(prompt)).unwrap()[0]).collect();
+        let got = finish(&mut batch);
+        assert!(ids.iter().zip(&want).all(|(id, want)| got[id] == *want), "{name}, together");
+    }
+}
+
+/// 2048 positions, some of them, against what transformers computes of them in chunks.
+#[test]
+fn long_texts_are_transformers() {
+    for name in ["qwen35", "qwen35moe"] {
+        let [model, text] =
+            ["tiny-f16.gguf", "long-prompt.txt"].map(|file| golden(&format!("{name}/{file}")));
+        let (Some(model), Some(text)) = (model, text) else { return };
+        let rows = npy(&golden(&format!("{name}/long.rows.npy")).expect("beside it"));
+        let rows: Vec<usize> =
+            rows.bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap()) as usize).collect();
+        let want = npy(&golden(&format!("{name}/long.f16.hf-fp32.logits.npy")).expect("beside it")).f32s();
+        let options = |options: &mut EngineOptions| options.n_ctx = Some(2048);
+        let kernels = sterna::backend::cpu::simd::best();
+        let engine = support::logits::engine(Gguf::open(&model).unwrap(), "f32", kernels, options);
+        let text = sequences(&text);
+        let got = all_logits(&engine, &text);
+        let n_vocab = got.len() / text[0].len();
+        let of_row = |row: usize| &got[row * n_vocab..(row + 1) * n_vocab];
+        let far = rows
+            .iter()
+            .zip(want.chunks_exact(n_vocab))
+            .flat_map(|(row, want)| of_row(*row).iter().zip(want).map(|(got, want)| (got - want).abs()));
+        let most = far.fold(0.0, f32::max);
+        eprintln!("{name}: {most:e}");
+        assert!(most <= 6e-5, "{name}: {most:e}");
+    }
+}

@@ -1,0 +1,135 @@
+//! A gated delta net, row by row.
+
+use sterna::program::{Act, Delta, StateDecl, Step};
+
+use super::value::{EPS, SUM};
+use super::{Near, Oracle, activated, sigmoid};
+
+/// What one slot holds of one layer.
+#[derive(Clone)]
+pub struct SlotState {
+    /// `[n_heads, head_dim, head_dim]`, the last over keys.
+    s: Vec<f64>,
+    /// A bound on the length of the error of each row of `s`. A row forgets it as it forgets itself: what a
+    /// row writes takes from the error, too, what it has along the key.
+    err: Vec<f64>,
+    /// The last `taps - 1` rows of the convolution's inputs, oldest first.
+    tail: Vec<Vec<Near>>,
+}
+
+impl Oracle<'_> {
+    pub(super) fn delta(&mut self, s: &Delta, step: &Step<'_>) {
+        let decl = *self.p.state_decl(s.state);
+        let at = s.state.0 as usize;
+        for run in step.runs() {
+            let slots = step.pages.state(step.rows[run.start].seq).expect("a sequence has a state");
+            let mut state = match slots.from {
+                Some(from) => self.states[at][&from].clone(),
+                None => SlotState::new(&decl),
+            };
+            for row in run {
+                let out = self.delta_row(s, &decl, row, &mut state);
+                self.set_row(s.out, row, &out);
+            }
+            self.states[at].insert(slots.to, state);
+        }
+    }
+
+    fn delta_row(&self, s: &Delta, decl: &StateDecl, row: usize, state: &mut SlotState) -> Vec<Near> {
+        let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
+        let vector = |w: sterna::program::Weight| &self.weights[w.0 as usize];
+        state.tail.push(self.row(s.u, row).to_vec());
+        let convolved = |channel: usize| {
+            let terms = (0..taps).map(|j| (state.tail[j][channel], vector(s.conv)[channel * taps + j]));
+            let mut sum = Near::exact(0.0);
+            for (u, tap) in terms {
+                sum.v += u.v * tap;
+                sum.err += u.err * tap.abs() + SUM * (u.v * tap).abs();
+            }
+            activated(Act::Silu, sum)
+        };
+        let c: Vec<Near> = (0..decl.channels()).map(convolved).collect();
+        state.tail.remove(0);
+        let (queries, rest) = c.split_at(n_key_heads * head_dim);
+        let (keys, values) = rest.split_at(n_key_heads * head_dim);
+        let (mut out, eps) = (Vec::new(), f64::from(s.eps));
+        for head in 0..n_heads {
+            let of_key = head % n_key_heads * head_dim..(head % n_key_heads + 1) * head_dim;
+            let q = l2(&queries[of_key.clone()], eps, 1.0 / (head_dim as f64).sqrt());
+            let k = l2(&keys[of_key], eps, 1.0);
+            let decay = self.decay(s, row, head);
+            let strength = sigmoid(self.row(s.b, row)[head]);
+            let (k_len, k_err) = (length(k.iter().map(|k| k.v)), length(k.iter().map(|k| k.err)));
+            let (q_len, q_err) = (length(q.iter().map(|q| q.v)), length(q.iter().map(|q| q.err)));
+            let mut o = Vec::with_capacity(head_dim);
+            for (i, v) in values[head * head_dim..][..head_dim].iter().enumerate() {
+                let at = head * head_dim + i;
+                let (matrix_row, err) = (&mut state.s[at * head_dim..][..head_dim], &mut state.err[at]);
+                matrix_row.iter_mut().for_each(|s| *s *= decay.v);
+                let len = length(matrix_row.iter().copied());
+                let seen: f64 = matrix_row.iter().zip(&k).map(|(s, k)| s * k.v).sum();
+                let terms: f64 = matrix_row.iter().zip(&k).map(|(s, k)| (s * k.v).abs()).sum();
+                // Of a known state: the error of what it predicts, of what is then written, and of the row.
+                let decay_err = if decay.v > 0.0 { decay.err / decay.v } else { 0.0 };
+                let seen_err = len * (k_err + decay_err * k_len) + SUM * terms;
+                let wrong = Near { v: v.v - seen, err: v.err + seen_err + EPS * (v.v - seen).abs() };
+                let write = strength.times(wrong);
+                for (s, k) in matrix_row.iter_mut().zip(&k) {
+                    *s += write.v * k.v;
+                }
+                let new_len = length(matrix_row.iter().copied());
+                let fresh = decay_err * len + write.err * k_len + write.v.abs() * k_err;
+                *err = decay.v * *err + fresh + 3.0 * EPS * (len + write.v.abs() * k_len + new_len);
+                let v: f64 = matrix_row.iter().zip(&q).map(|(s, q)| s * q.v).sum();
+                let terms: f64 = matrix_row.iter().zip(&q).map(|(s, q)| (s * q.v).abs()).sum();
+                o.push(Near { v, err: *err * q_len + new_len * q_err + SUM * terms });
+            }
+            let z = &self.row(s.z, row)[head * head_dim..][..head_dim];
+            let normed = self.norm(&s.norm, &o);
+            let gated = normed.iter().zip(z).map(|(o, z)| o.times(activated(Act::Silu, *z)));
+            out.push(gated.collect::<Vec<_>>());
+        }
+        if s.grouped {
+            let rep = n_heads / n_key_heads;
+            let at = |key: usize, i: usize| out[i * n_key_heads + key].clone();
+            return (0..n_key_heads).flat_map(|key| (0..rep).flat_map(move |i| at(key, i))).collect();
+        }
+        out.concat()
+    }
+
+    /// `exp(decay * softplus(a + dt))`. An error of the exponent is a relative error; exp is good to 3e-7,
+    /// and the exponent is a few operations.
+    fn decay(&self, s: &Delta, row: usize, head: usize) -> Near {
+        let vector = |w: sterna::program::Weight| self.weights[w.0 as usize][head];
+        let x = self.row(s.a, row)[head].plus(Near::exact(vector(s.dt)));
+        let soft = Near { v: x.v.exp().ln_1p(), err: x.err };
+        let soft = Near { v: if x.v > 700.0 { x.v } else { soft.v }, err: soft.err + 1e-6 * soft.v.min(1.0) };
+        let soft = Near { err: soft.err + 4.0 * EPS * soft.v, ..soft };
+        let exponent = soft.times(Near::exact(vector(s.decay)));
+        let v = exponent.v.exp();
+        Near { v, err: v * ((exponent.err + EPS * exponent.v.abs()).exp_m1() + 3e-7) }
+    }
+}
+
+impl SlotState {
+    fn new(decl: &StateDecl) -> Self {
+        Self {
+            s: vec![0.0; decl.matrix_elems()],
+            err: vec![0.0; decl.n_heads * decl.head_dim],
+            tail: vec![vec![Near::exact(0.0); decl.channels()]; decl.taps - 1],
+        }
+    }
+}
+
+/// `x scale / sqrt(sum(x^2) + eps)`.
+fn l2(x: &[Near], eps: f64, scale: f64) -> Vec<Near> {
+    let squares = x.iter().map(|x| x.v * x.v).sum::<f64>() + eps;
+    // As of a norm's factor: half the relative error of the sum, and its own roundings.
+    let relative = x.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / squares + SUM;
+    let factor = scale / squares.sqrt();
+    x.iter().map(|x| x.times(Near { v: factor, err: factor * relative })).collect()
+}
+
+fn length(x: impl Iterator<Item = f64>) -> f64 {
+    x.map(|x| x * x).sum::<f64>().sqrt()
+}
