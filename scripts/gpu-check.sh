@@ -37,9 +37,12 @@ step "self-test"
 # The short self-test, because every access is watched: the four take ten minutes at most.
 for tool in memcheck racecheck synccheck initcheck; do
   step "compute-sanitizer $tool"
+  # A kernel is looked up in one module after the other: what is not in the first is no error.
+  quiet=
+  [ "$tool" != memcheck ] || quiet="--report-api-errors no"
   if command -v compute-sanitizer >/dev/null; then
     try "compute-sanitizer $tool" timeout 150 \
-      compute-sanitizer --tool "$tool" --error-exitcode 1 "$sterna" selftest --backend cuda --quick turboquant
+      compute-sanitizer --tool "$tool" $quiet --error-exitcode 1 "$sterna" selftest --backend cuda --quick turboquant
   else
     echo "not run: compute-sanitizer is not here" | keep
   fi

@@ -336,7 +336,8 @@ pub fn replay(model: &Model, backend: &mut dyn Backend, times: usize) -> Result<
     Ok(None)
 }
 
-/// Everything that the steps of [`replayed`] from `first` on leave, each with its name.
+/// Everything that the steps of [`replayed`] from `first` on leave, each with its name; but for queries,
+/// which attention may leave turned or as they were.
 fn everything(
     program: &Program,
     backend: &mut dyn Backend,
@@ -368,9 +369,15 @@ fn everything(
         }
     }
     let mut all = vec![("picks".to_owned(), picks)];
+    let is_query =
+        |b: Buf| program.stages.iter().any(|(_, stage)| matches!(stage, Stage::Attend(s) if s.q == b));
     for (b, decl) in program.bufs.iter().enumerate() {
+        let b = Buf(b as u32);
+        if is_query(b) {
+            continue;
+        }
         let mut row = vec![0.0; decl.cols];
-        backend.read(e, Buf(b as u32), 0, &mut row)?;
+        backend.read(e, b, 0, &mut row)?;
         all.push((format!("buffer {}", decl.name), row.iter().flat_map(|x| x.to_le_bytes()).collect()));
     }
     let quantised = pages.seq(0).iter().map(|page| KvPage::Quantised(*page));

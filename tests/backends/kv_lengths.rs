@@ -233,7 +233,7 @@ fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
         "cpu" | "wgpu" if k.name() == "tq3_0" => 1e-2,
         // An offset is an f16 more that may round otherwise, for all of its block.
         "cpu" if ["q4_1", "q5_1"].contains(&k.name()) => 2e-3,
-        "cuda-simt" if of_codes => 3e-2,
+        "cuda" | "cuda-simt" if of_codes => 3e-2,
         _ => 1e-3,
     }
 }
@@ -250,7 +250,7 @@ fn tiles_on_cuda(codecs: Codecs) -> bool {
 fn together(backend: &dyn Backend, codecs: Codecs) -> &'static [u32] {
     match backend.name() {
         "wgpu" => &[2 * TOGETHER],
-        "cuda-simt" if tiles_on_cuda(codecs) => &[TOGETHER, 2 * TOGETHER],
+        "cuda" | "cuda-simt" if tiles_on_cuda(codecs) => &[TOGETHER, 2 * TOGETHER],
         _ => &[TOGETHER],
     }
 }

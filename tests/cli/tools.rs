@@ -263,6 +263,17 @@ fn selftest_goes_over_every_cache_on_wgpu() {
     }
 }
 
+/// What a card has to pass before its first model; recorded steps of a row append and attend in one kernel
+/// for some caches.
+#[test]
+#[cfg(feature = "simt")]
+fn a_card_passes_its_first_self_test() {
+    for codec in ["q8_0", "turboquant", "turboquant-4"] {
+        let said = ok(&sterna(&["selftest", "--backend", "cuda-simt", "--quick", codec]));
+        assert!(said.ends_with("it computes the same as the CPU\n"), "{codec}: {said}");
+    }
+}
+
 #[test]
 fn devices_version_help_completions_and_man() {
     assert!(ok(&sterna(&["devices"])).starts_with("cpu: "));
