@@ -155,6 +155,10 @@
 /* The same of the kernel that rounds rows by block, which has as many columns in registers. */
 #define ROUND_BLOCKS_COLS 14336
 
+/* Columns that a block of `turn` has a quad a thread of, and how many it can have. */
+#define TURN_COLS 1024
+#define TURN_MOST_COLS 4096
+
 /* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several
  * rows takes at a time, and the kernel on tensor cores. */
 #define LINEAR_HEADER_BYTES 768
@@ -551,7 +555,8 @@ struct DeltaParams {
     float eps;
     uint32_t n_heads;
     uint32_t n_key_heads;
-    uint32_t reserved;
+    /* Whether heads of `out` with one key lie together. */
+    uint32_t grouped;
 };
 
 /* A time of the card's. */
@@ -572,6 +577,25 @@ struct CombineParams {
     uint32_t add;
     /* Rows of products for each row of the step. */
     uint32_t each;
+};
+
+/* Rows that are normed and brought into a rotated basis, or out of one, in runs of `block` columns. */
+struct TurnParams {
+    struct StepTables step;
+    struct NormParams norm;
+    /* [rows, cols] each; the same if there is no norm. */
+    POINTER(const float) x;
+    POINTER(float) to;
+    /* [cols] */
+    POINTER(const float) signs;
+    uint32_t cols;
+    uint32_t block;
+    /* 1 / sqrt(block) */
+    float factor;
+    /* Whether row i is row outputs[i] of the step, and whether the rows are brought out of the basis. */
+    uint32_t of_outputs;
+    uint32_t back;
+    uint32_t reserved;
 };
 
 /* Rows of products that are normed and added. */

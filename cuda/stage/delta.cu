@@ -46,7 +46,8 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
     let_next_kernel_start();
     wait_for_previous_kernel();
     StepRun run = p.runs[blockIdx.y];
-    uint32_t head = blockIdx.x, key_head = head % p.n_key_heads;
+    uint32_t head = blockIdx.x, key_head = head % p.n_key_heads, per_key = p.n_heads / p.n_key_heads;
+    uint32_t of_out = p.grouped ? key_head * per_key + head / p.n_key_heads : head;
     uint32_t col = threadIdx.x % N, part = threadIdx.x / N, warp = col / kWarpSize;
     uint32_t values = 2 * p.n_key_heads * N, channels = values + p.n_heads * N;
     bool convolves = part < 3;
@@ -128,9 +129,8 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
 #pragma unroll
         for (uint32_t w = 0; w < kWarps; w++) mean += shared.of_out[w];
         float y = o * (1.0f / sqrtf(mean / float(N) + p.norm.eps)) * norm;
-        uint64_t at = (row * p.n_heads + head) * N + col;
-        float z = p.z[at];
-        p.out[at] = y * (z * delta_sigmoid(z));
+        float z = p.z[(row * p.n_heads + head) * N + col];
+        p.out[(row * p.n_heads + of_out) * N + col] = y * (z * delta_sigmoid(z));
         // Before the next row's sums of squares come.
         named_barrier(1, N);
     }
@@ -139,7 +139,7 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
 #pragma unroll
     for (uint32_t i = 0; i < kPart; i++) to[(part * kPart + i) * N + col] = s[i];
     uint32_t* arrived = p.arrived + blockIdx.y * p.n_key_heads + key_head;
-    bool last = comes_last(arrived, p.n_heads / p.n_key_heads, &shared.word);
+    bool last = comes_last(arrived, per_key, &shared.word);
     if (convolves && (part == 2 || last)) {
         float* tail = p.tails + uint64_t(run.to) * (kTaps - 1) * channels + channel;
 #pragma unroll

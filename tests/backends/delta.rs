@@ -42,10 +42,8 @@ impl Net {
         let decay = case.weight_of(ty("f32"), 1, decl.n_heads, &decay);
         let dt = case.vector(decl.n_heads, -0.5);
         let norm = case.norm(NormKind::Rms, decl.head_dim);
-        case.p.push(
-            "delta",
-            Delta { u, z, a, b, state, conv, decay, dt, eps: 1e-6, norm, grouped: false, out },
-        );
+        let grouped = decl.n_heads == 6;
+        case.p.push("delta", Delta { u, z, a, b, state, conv, decay, dt, eps: 1e-6, norm, grouped, out });
         Self { case, x, inputs, out }
     }
 

@@ -29,4 +29,5 @@ mod stage_diff;
 mod stand_in;
 #[cfg(feature = "simt")]
 mod stream;
+mod turns;
 mod wgpu;

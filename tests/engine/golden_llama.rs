@@ -135,6 +135,7 @@ fn logits_of_devices_are_those_of_the_references() {
                     n_ctx: Some(192),
                     outputs: 64,
                     cache_type_k: kv.parse().unwrap(),
+                    act_type: ActType::Trained,
                     cache_type_v: kv.parse().unwrap(),
                     ..EngineOptions::default()
                 };

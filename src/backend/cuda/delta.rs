@@ -55,9 +55,6 @@ pub fn kernels(p: &Program, s: &Delta) -> Result<Vec<String>, String> {
     if decl.taps != DELTA_TAPS as usize {
         return Err(format!("delta of {} taps", decl.taps));
     }
-    if s.grouped {
-        return Err("delta of grouped heads".to_owned());
-    }
     if !HEAD_DIMS.contains(&decl.head_dim) {
         return Err(format!("delta with heads of {}", decl.head_dim));
     }
@@ -96,7 +93,7 @@ pub fn launch(cx: &Cx<'_>, s: &Delta) -> Launch {
         eps: s.eps,
         n_heads: decl.n_heads as u32,
         n_key_heads: decl.n_key_heads as u32,
-        reserved: 0,
+        grouped: u32::from(s.grouped),
     };
     let runs = cx.p.limits.seqs.min(cx.shape.rows);
     Launch {

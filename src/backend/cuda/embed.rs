@@ -5,23 +5,31 @@ use ggml_types::types;
 use super::driver::Launch;
 use super::params::{EMBED_THREADS, EmbedParams};
 use super::weight::{NO_LINEAR, WeightFormat};
-use super::{Cx, words};
+use super::{Cx, turn, words};
 use sterna_program::{Embed, Program};
 
 pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
     let ty = p.weight_decl(s.table).ty.name();
     if let Some(positions) = s.positions {
         let ty = p.weight_decl(positions).ty;
+        if s.basis.is_some() {
+            return Err("embed with positions in a rotated basis".to_owned());
+        }
         if !ty.is(&types::F32) {
             return Err(format!("embed with positions of {}", ty.name()));
         }
     }
-    let kernel =
-        WeightFormat::of(p.weight_decl(s.table).ty).map(|format| format!("embed__{}", format.kernels.name()));
-    kernel.map(|kernel| vec![kernel]).ok_or(format!("embed__{ty}"))
+    let format = WeightFormat::of(p.weight_decl(s.table).ty).ok_or(format!("embed__{ty}"))?;
+    let kernel = format!("embed__{}", format.kernels.name());
+    Ok([kernel].into_iter().chain(turn::kernel(p, s.basis)?).collect())
 }
 
-pub fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
+pub fn launches(cx: &Cx<'_>, s: &Embed) -> Vec<Launch> {
+    let back = s.basis.map(|basis| turn::back(cx, basis, s.x));
+    [launch(cx, s)].into_iter().chain(back).collect()
+}
+
+fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
     let table = &cx.weights[s.table.0 as usize];
     let positions = s.positions.map(|positions| cx.weights[positions.0 as usize].params(1.0, None));
     let params = EmbedParams {

@@ -155,6 +155,10 @@ pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
     if s.experts.len() > EXPERTS_MOST as usize || s.n_used > EXPERTS_MOST_USED as usize {
         return Err(format!("more than {EXPERTS_MOST} experts, or {EXPERTS_MOST_USED} of them for a row"));
     }
+    let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+    if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
+        return Err("experts in a rotated basis".to_owned());
+    }
     let first = &s.experts[0];
     for layer in LAYERS {
         let of_first = layer(first);

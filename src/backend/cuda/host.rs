@@ -62,6 +62,7 @@ impl Stages {
         let limits = Limits { rows, outputs: rows, seqs: 1, pages: 1, ..p.limits };
         let mut whole = Program::new(p.name.clone(), limits);
         (whole.weights, whole.bufs) = (p.weights.clone(), p.bufs.clone());
+        whole.bases = p.bases.clone();
         let mut of = Vec::with_capacity(p.stages.len());
         let mut products: Vec<Buf> = Vec::new();
         for (label, stage) in &p.stages {

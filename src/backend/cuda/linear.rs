@@ -4,24 +4,25 @@
 
 use super::alloc::Allocator;
 use super::driver::{Address, Launch, Limits};
+pub use super::input::{Input, norm};
 use super::params::{
     BlockQuant, InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
     MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES, MMA_FEW_SHARED_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS,
-    MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_LAYER, NORM_NONE, NORM_RMS, NORM_SHARED_COLS, NextWeights,
-    NormParams, PART_COLS, PART_UNITS, ROUND_BLOCKS, ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS, RoundParams,
-    RoundedParams, RowQuant,
+    MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_SHARED_COLS, NextWeights, PART_COLS, PART_UNITS, ROUND_BLOCKS,
+    ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS, RoundParams, RoundedParams, RowQuant,
 };
 use super::weight::{self, DeviceWeight, FEW, Mma, Products};
-use super::{Cx, occupancy, words};
+use super::{Cx, occupancy, turn, words};
 use crate::{BackendError, Macs};
-use sterna_program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf, Stage, Weight};
+use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
 
 /// How layers of one input multiply, where one kernel has all of them.
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
     let products = |linear: &Linear| Products::of(p.weight_decl(linear.w).ty, linear.act);
     let first = products(linears[0])?;
+    let input = |linear: &Linear| (linear.act, linear.basis);
     let equal =
-        |linear: &&Linear| linear.act == linears[0].act && products(linear).is_some_and(|p| p == first);
+        |linear: &&Linear| input(linear) == input(linears[0]) && products(linear).is_some_and(|p| p == first);
     Some(first).filter(|first| !first.floats && linears.iter().all(equal))
 }
 
@@ -38,8 +39,10 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
         let kinds = [products.single()].into_iter().chain(rows).chain(on_tensor_cores);
         kinds.map(|kind| products.kernel(stage, kind)).chain(products.round()).collect::<Vec<_>>()
     };
+    let turns: Result<Vec<_>, _> = linears.iter().map(|linear| turn::kernel(p, linear.basis)).collect();
+    let turns: Vec<String> = turns?.into_iter().flatten().collect();
     if let Some(products) = together(p, linears) {
-        return Ok(names(stage, products));
+        return Ok([names(stage, products), turns].concat());
     }
     let of_layer = |linear: &&Linear| {
         let ty = p.weight_decl(linear.w).ty;
@@ -47,7 +50,7 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
         Ok(names("logits", products))
     };
     let all: Vec<_> = linears.iter().map(of_layer).collect::<Result<_, String>>()?;
-    Ok(all.concat())
+    Ok([all.concat(), turns].concat())
 }
 
 /// Bytes of shared memory for `rows` rows of activations at a time.
@@ -104,16 +107,6 @@ fn norm_bytes_up_to(most: u32, cols: usize) -> usize {
     (LINEAR_HEADER_BYTES as usize + if shares { 4 * cols } else { 0 }).next_multiple_of(16)
 }
 
-/// The input of a stage's layers.
-pub struct Input<'a> {
-    /// Where it comes from.
-    pub x: Buf,
-    /// The operation on it.
-    pub norm: Option<&'a Norm>,
-    /// Which rows it has.
-    pub rows: RowsOf,
-}
-
 /// How a stage's rows of weights are handed to warps.
 #[derive(Clone, Copy)]
 pub struct Work {
@@ -138,10 +131,15 @@ pub fn launches<T: bytemuck::Pod>(
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
+    let turn = linear.basis.map(|basis| turn::launch(cx, basis, input));
+    let (x, in_norm) = match turn {
+        Some(_) => (cx.memory.turns.turned, None),
+        None => (cx.memory.bufs[input.x.0 as usize], input.norm),
+    };
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
     let on_tensor_cores = products.mma.filter(|mma| mma.kinds().contains(&suffix));
     let part = |rows: usize| part(products, cx.limits, w.cols, rows).expect("the plan says so first");
-    let single = || part(1).shared_bytes.max(input.norm.map_or(0, |_| norm_bytes(w.cols)));
+    let single = || part(1).shared_bytes.max(in_norm.map_or(0, |_| norm_bytes(w.cols)));
     let of_block = part(if suffix == ROWS { tile_rows } else { 1 });
     let shared = match on_tensor_cores {
         Some(Mma::Codes) if suffix == FEW => MMA_FEW_SHARED_BYTES as usize,
@@ -183,8 +181,8 @@ pub fn launches<T: bytemuck::Pod>(
         }
     };
     let input_params = InputParams {
-        x: cx.memory.bufs[input.x.0 as usize],
-        norm: norm(cx, input.norm),
+        x,
+        norm: norm(cx, in_norm),
         cols: w.cols as u32,
         rounding: rounding(linear.act),
         of_outputs: u32::from(input.rows == RowsOf::Outputs),
@@ -208,14 +206,14 @@ pub fn launches<T: bytemuck::Pod>(
         let chunks = products.chunks(w.cols) as u32;
         let params = RoundParams { step, in_: input_params, chunks, reserved: 0 };
         let shared = match on_tensor_cores {
-            Some(Mma::Codes) => norm_bytes_up_to(input.norm.map_or(0, |_| ROUND_BLOCKS_COLS), w.cols),
+            Some(Mma::Codes) => norm_bytes_up_to(in_norm.map_or(0, |_| ROUND_BLOCKS_COLS), w.cols),
             _ => single(),
         };
         of(kernel, [rows, 1], shared, words(&params))
     });
     let params = words(&params(input_params));
     let products = of(products.kernel(stage, suffix), [blocks, tiles], shared, params);
-    round.into_iter().chain([products]).collect()
+    turn.into_iter().chain(round).chain([products]).collect()
 }
 
 /// Tiles of products of integers on tensor cores: so many rows of weights, by rows of the step.
@@ -319,19 +317,24 @@ pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> V
     capped(cx, layer, input, to, None)
 }
 
-/// The same of several layers of one input, which is rounded by block once.
+/// The same of several layers of one input, which is turned into a basis once, and rounded by block once.
 pub fn of_one_input(cx: &Cx<'_>, layers: &[(&Linear, Address)], input: &Input<'_>) -> Vec<Launch> {
     let by_block = cx.driver.kernel(weight::ROUND_BLOCKS);
-    let (mut all, mut rounded) = (Vec::new(), None);
+    let (mut all, mut turned, mut rounded) = (Vec::new(), None, None);
     for (layer, to) in layers {
         let mut of_layer = product(cx, layer, input, *to);
-        if of_layer.len() > 1 {
-            let round = of_layer[0].kernel;
-            if rounded.replace(round) == Some(round) && by_block == Some(round) {
-                of_layer.remove(0);
-            }
+        let products = of_layer.pop();
+        let mut before = of_layer.into_iter();
+        if let Some(basis) = layer.basis {
+            let turn = before.next();
+            all.extend(turn.filter(|_| turned.replace(basis) != Some(basis)));
         }
-        all.append(&mut of_layer);
+        if let Some(round) = before.next() {
+            let by = (round.kernel, layer.basis);
+            let is_there = rounded.replace(by) == Some(by) && by_block == Some(round.kernel);
+            all.extend(Some(round).filter(|_| !is_there));
+        }
+        all.extend(products);
     }
     all
 }
@@ -394,22 +397,4 @@ pub fn params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
     let floats = Products::of(w.ty, linear.act).expect("it was uploaded").floats;
     // Products of floats have no other place for it.
     w.params(if floats { linear.scale * w.tensor_scale } else { linear.scale }, bias)
-}
-
-fn vector(cx: &Cx<'_>, w: Weight) -> Address {
-    cx.weights[w.0 as usize].data
-}
-
-/// A norm's parameters.
-pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
-    let Some(norm) = norm else { return NormParams { weight: 0, bias: 0, eps: 0.0, kind: NORM_NONE } };
-    NormParams {
-        weight: vector(cx, norm.weight),
-        bias: norm.bias.map_or(0, |bias| vector(cx, bias)),
-        eps: norm.eps,
-        kind: match norm.kind {
-            NormKind::Rms => NORM_RMS,
-            NormKind::Layer => NORM_LAYER,
-        },
-    }
 }

@@ -20,6 +20,7 @@ mod experts;
 mod ffn_in;
 mod heads;
 mod host;
+mod input;
 mod kv;
 mod linear;
 mod logits;
@@ -38,6 +39,7 @@ pub mod simt;
 pub mod split;
 mod step;
 mod stream;
+mod turn;
 mod weight;
 
 use std::ops::Range;
@@ -92,6 +94,7 @@ fn kernel_names() -> impl Iterator<Item = String> {
         experts::ROUTE,
         experts::MIX,
         weight::ROUND_BLOCKS,
+        turn::KERNEL,
     ];
     let single = of_rows.into_iter().chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))
@@ -407,7 +410,7 @@ fn kernels(p: &Program, stage: &Stage, limits: Limits) -> Result<Vec<String>, St
 /// The launches of a stage.
 fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
     match stage {
-        Stage::Embed(s) => vec![embed::launch(cx, s)],
+        Stage::Embed(s) => embed::launches(cx, s),
         Stage::AttnIn(s) => attn_in::launches(cx, s),
         Stage::Attend(s) => attend::launches(cx, s),
         Stage::DeltaIn(s) => delta_in::launches(cx, s),

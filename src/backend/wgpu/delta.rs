@@ -10,9 +10,6 @@ use crate::{BackendError, KvPage, MemoryKind};
 use sterna_program::{Delta, Limits, Program, StateDecl};
 
 pub fn missing(p: &Program, s: &Delta) -> Option<String> {
-    if s.grouped {
-        return Some("delta of grouped heads".to_owned());
-    }
     let head_dim = p.state_decl(s.state).head_dim;
     (head_dim > MOST_STATE_DIM).then(|| format!("delta with heads of {head_dim}"))
 }
@@ -41,7 +38,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Delta) -> Vec<Dispatch<'a>> {
     let mut params = linear::norm(cx, Some(&s.norm)).to_vec();
     params.extend([decl.n_heads, decl.n_key_heads, decl.head_dim, decl.taps].map(|n| n as u32));
     params.extend([s.conv, s.decay, s.dt].map(|w| cx.constant(w)));
-    params.extend([s.eps.to_bits(), tails_at(decl, &cx.p.limits) as u32]);
+    params.extend([s.eps.to_bits(), tails_at(decl, &cx.p.limits) as u32, u32::from(s.grouped)]);
     let (step, constants) = (&memory.step.buffer, &memory.constants);
     let dispatch = |kernel, buffers, x: usize| Dispatch {
         kernels: vec![(usize::MAX, kernel)],

@@ -4,7 +4,7 @@ use ggml_types::types;
 
 use super::shader::Kernel;
 use super::weight::WeightFormat;
-use super::{Cx, Device, Dispatch, Grid, upload};
+use super::{Cx, Device, Dispatch, Grid, turn, upload};
 use sterna_program::{Embed, Program, RowsOf};
 
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
@@ -12,8 +12,12 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     let Some(format) = WeightFormat::of(table.ty) else { return vec![format!("embed__{}", table.ty.name())] };
     let mut missing: Vec<String> =
         upload::unsupported(cx.gpu, &table.name, format, table.cols).into_iter().collect();
+    missing.extend(turn::missing(p, s.basis));
     if let Some(positions) = s.positions {
         let decl = p.weight_decl(positions);
+        if s.basis.is_some() {
+            missing.push("embed with positions in a rotated basis".to_owned());
+        }
         let whole = decl.rows * decl.cols.next_multiple_of(8) * 4;
         if !decl.ty.is(&types::F32) || whole as u64 + 64 > cx.gpu.max_part_bytes {
             missing.push(format!("embed with {} positions of {}", decl.rows, decl.ty.name()));
@@ -41,9 +45,10 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
             part.alone(),
             positions,
             &cx.memory.picks.newest,
-            &cx.memory.bufs[s.x.0 as usize],
+            if s.basis.is_some() { &cx.memory.turned } else { &cx.memory.bufs[s.x.0 as usize] },
         ],
         grid: Grid::Rows { x: 1, rows: RowsOf::Step },
     };
-    table.parts.iter().map(dispatch).collect()
+    let back = s.basis.map(|basis| turn::back(cx, basis, s.x));
+    table.parts.iter().map(dispatch).chain(back).collect()
 }

@@ -88,9 +88,6 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     let device = Device { gpu };
     let mut lacks = Missing::of_rows(p.limits.rows);
     p.stages.iter().flat_map(|(_, stage)| missing(&device, p, stage)).for_each(|what| lacks.add(what));
-    if !p.bases.is_empty() {
-        lacks.add("weights in a rotated basis".to_owned());
-    }
     let mut counter = Counter::default();
     Memory::new(&mut counter, p)?;
     if gpu.tick.is_some() {

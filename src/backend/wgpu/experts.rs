@@ -22,6 +22,10 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     if s.experts.len() > MOST_EXPERTS {
         missing.push(format!("more than {MOST_EXPERTS} experts"));
     }
+    let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+    if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
+        missing.push("experts in a rotated basis".to_owned());
+    }
     for layer in LAYERS {
         let first = layer(&s.experts[0]);
         let ty = p.weight_decl(first.w).ty;

@@ -3,16 +3,11 @@
 
 use wgpu::Buffer;
 
+pub use super::input::{ABSENT, Input, norm};
 use super::shader::{Kernel, ROWS};
 use super::weight::WeightFormat;
-use super::{Cx, Dispatch, Grid, upload};
-use sterna_program::{ActQuant, Buf, Linear, Norm, NormKind, Program, RowsOf};
-
-/// In a kernel's parameters: no such vector.
-pub const ABSENT: u32 = u32::MAX;
-
-/// Words of a norm in a kernel's parameters.
-pub type NormParams = [u32; 4];
+use super::{Cx, Dispatch, Grid, turn, upload};
+use sterna_program::{ActQuant, Linear, Program, RowsOf};
 
 /// Missing kernels of a stage's layers, as text.
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
@@ -26,6 +21,7 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
             missing.push(format!("{stage}__{ty}"));
             continue;
         };
+        missing.extend(turn::missing(p, linear.basis));
         if linear.act == ActQuant::I8PerBlock {
             missing.push(format!("{stage} of inputs that are rounded by block"));
         }
@@ -50,17 +46,6 @@ pub fn act_words(p: &Program, linear: &Linear) -> usize {
     if ints { decl.cols.next_multiple_of(64) / 4 } else { decl.cols.next_multiple_of(8) }
 }
 
-/// The input of a stage's layers.
-#[derive(Clone, Copy)]
-pub struct Input<'a> {
-    /// Where it comes from.
-    pub x: Buf,
-    /// Its norm, if it has one.
-    pub norm: Option<&'a Norm>,
-    /// Which rows it has.
-    pub rows: RowsOf,
-}
-
 /// One layer of a stage: its output is `[rows, out_cols]` from `out_at` on.
 pub struct Layer<'a> {
     pub linear: &'a Linear,
@@ -71,8 +56,8 @@ pub struct Layer<'a> {
     pub what: u32,
 }
 
-/// The dispatches of layers over one input, which is rounded anew where a layer wants it otherwise than the
-/// one before.
+/// The dispatches of layers over one input, which is turned and rounded anew where a layer wants it otherwise
+/// than the one before.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
@@ -80,11 +65,16 @@ pub fn dispatches<'a>(
     layers: Vec<Layer<'a>>,
 ) -> Vec<Dispatch<'a>> {
     let mut all = Vec::new();
-    let mut there = None;
+    let (mut there, mut turned) = (None, None);
     for layer in layers {
-        let wanted = (layer.linear.act, ints(cx, layer.linear));
+        let linear = layer.linear;
+        if let Some(basis) = linear.basis.filter(|basis| turned != Some(*basis)) {
+            all.push(turn::dispatch(cx, basis, &input));
+            turned = Some(basis);
+        }
+        let wanted = (linear.act, ints(cx, linear), linear.basis);
         if there != Some(wanted) {
-            all.push(input_dispatch(cx, input, layer.linear));
+            all.push(input_dispatch(cx, input, linear));
             there = Some(wanted);
         }
         all.extend(products(cx, stage, input.rows, &layer));
@@ -102,26 +92,24 @@ pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
     (a.act, ints(cx, a), act_words(cx.p, a)) == (b.act, ints(cx, b), act_words(cx.p, b))
 }
 
-/// The dispatch that norms and rounds the input of a layer.
+/// The dispatch that norms and rounds the input of a layer, or rounds what has been normed and turned.
 pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &Linear) -> Dispatch<'a> {
-    let mut params = norm(cx, input.norm).to_vec();
+    let memory = cx.memory;
+    let (x, in_norm) = match linear.basis {
+        Some(_) => (&memory.turned, None),
+        None => (&memory.bufs[input.x.0 as usize], input.norm),
+    };
+    let mut params = norm(cx, in_norm).to_vec();
     params.extend([
         cx.p.buf_decl(input.x).cols as u32,
         act_words(cx.p, linear) as u32,
         u32::from(linear.act == ActQuant::I8PerToken),
         u32::from(input.rows == RowsOf::Outputs),
     ]);
-    let memory = cx.memory;
     Dispatch {
         kernels: vec![(usize::MAX, Kernel::Input { ints: ints(cx, linear) })],
         params,
-        buffers: vec![
-            &memory.step.buffer,
-            &memory.constants,
-            &memory.bufs[input.x.0 as usize],
-            &memory.acts,
-            &memory.quants,
-        ],
+        buffers: vec![&memory.step.buffer, &memory.constants, x, &memory.acts, &memory.quants],
         grid: Grid::Rows { x: 1, rows: input.rows },
     }
 }
@@ -162,15 +150,4 @@ fn products<'a>(
         ],
         grid: Grid::Products { of_weight: part.rows.len() as u32, rows },
     })
-}
-
-/// A norm's words.
-pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
-    let Some(norm) = norm else { return [0, ABSENT, ABSENT, 0] };
-    let kind = match norm.kind {
-        NormKind::Rms => 1,
-        NormKind::Layer => 2,
-    };
-    let bias = norm.bias.map_or(ABSENT, |bias| cx.constant(bias));
-    [kind, cx.constant(norm.weight), bias, norm.eps.to_bits()]
 }

@@ -10,7 +10,7 @@ use super::device::Gpu;
 use super::picks::{HOST_SIDE, Picks};
 use super::step::StepMemory;
 use super::upload::DeviceWeight;
-use super::{attend, attn_in, delta, experts, ffn_in, kv, linear, proj_add, sample};
+use super::{attend, attn_in, delta, experts, ffn_in, kv, linear, proj_add, sample, turn};
 use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, PAGE, Program, Rope, Stage, Weight};
@@ -36,6 +36,10 @@ pub struct Memory<B = Buffer> {
     pub picks: Picks<B>,
     /// Inputs of linear layers, normed and rounded.
     pub acts: B,
+    /// Signs of all rotated bases.
+    pub signs: B,
+    /// Rows in such a basis, behind their norm.
+    pub turned: B,
     /// Scale and sum of each of their rows.
     pub quants: B,
     /// Products of the step that are not yet what their stage writes: keys and values before RoPE, and what
@@ -150,6 +154,8 @@ impl<B> Memory<B> {
             constants: on.scratch("norms and biases, together", constants)?,
             step: StepMemory::new(on, &p.limits)?,
             acts: on.scratch("inputs of layers", acts)?,
+            signs: on.scratch("rotated bases", 4 * turn::signs(p).count() as u64)?,
+            turned: on.scratch("inputs in rotated bases", turn::turned_bytes(p))?,
             quants: on.scratch("scales of inputs", quants)?,
             fresh: on.scratch("new keys, values and products", fresh)?,
             routes: on.scratch("rows of experts", routes)?,
@@ -180,6 +186,10 @@ impl Memory {
     pub fn fill(&self, gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<(), BackendError> {
         for (rope, buffer) in p.ropes.iter().zip(&self.ropes) {
             gpu.upload(buffer, 0, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
+        }
+        let signs: Vec<f32> = turn::signs(p).collect();
+        if !signs.is_empty() {
+            gpu.upload(&self.signs, 0, bytemuck::cast_slice(&signs))?;
         }
         let places = constant_places(p);
         let mut encoder = gpu.encoder();

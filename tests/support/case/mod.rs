@@ -336,7 +336,10 @@ impl Case {
     pub fn has_kernels(&self, backend: &dyn Backend) -> bool {
         let missing = match backend.plan(&self.p) {
             Err(BackendError::Missing { missing, .. }) => missing,
-            plan => return plan.is_ok(),
+            plan => {
+                plan.unwrap_or_else(|err| panic!("{} plans {}: {err}", backend.name(), self.p.name));
+                return true;
+            }
         };
         for what in missing {
             let listed = MISSING.lines().any(|line| line == format!("{}: {what}", backend.name()));

@@ -131,10 +131,6 @@ pub fn plan(
                 .for_each(|name| missing.add(name)),
             Err(what) => missing.add(what),
         }
-        let turns = matches!(stage, Stage::Embed(s) if s.basis.is_some());
-        if turns || stage.linears().1.any(|linear| linear.basis.is_some()) {
-            missing.add("weights in a rotated basis".to_owned());
-        }
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
             let products = Products::of(w.ty, linear.act);

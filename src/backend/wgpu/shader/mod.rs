@@ -25,6 +25,9 @@ pub const ROWS: [u32; 3] = [1, 8, TILE];
 /// Experts that the kernel of the router's choice has room for.
 pub const MOST_EXPERTS: usize = 4096;
 
+/// Elements of a rotated basis that a workgroup has at most.
+pub const MOST_SPAN: usize = 2048;
+
 /// Longest head of a recurrent state.
 pub const MOST_STATE_DIM: usize = 256;
 
@@ -46,6 +49,7 @@ const FILES: &[(&str, &str)] = &[
     ("attend.wgsl", wgsl!("../shaders/attend.wgsl")),
     ("attend_tile.wgsl", wgsl!("../shaders/attend_tile.wgsl")),
     ("sample.wgsl", wgsl!("../shaders/sample.wgsl")),
+    ("turn.wgsl", wgsl!("../shaders/turn.wgsl")),
     ("lib/main.wgsl", wgsl!("../shaders/lib/main.wgsl")),
     ("lib/step.wgsl", wgsl!("../shaders/lib/step.wgsl")),
     ("lib/floats.wgsl", wgsl!("../shaders/lib/floats.wgsl")),
@@ -110,6 +114,8 @@ pub enum Kernel {
     Mix,
     /// Norms a product and adds it.
     PostNorm,
+    /// Norms rows and turns them into a rotated basis, or turns them out of one.
+    Turn,
     /// Writes keys and values with a codec.
     AttnIn(KvForm),
     /// Encodes full pages with a codec.
@@ -140,7 +146,7 @@ impl Kernel {
     /// Every kernel.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::PostNorm];
+        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::PostNorm, Self::Turn];
         all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
         all.extend([true, false].map(|share| Self::Gate { share }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
@@ -183,6 +189,7 @@ impl Kernel {
             Self::Group => "group".to_owned(),
             Self::Mix => "mix".to_owned(),
             Self::PostNorm => "post_norm".to_owned(),
+            Self::Turn => "turn".to_owned(),
             Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
             Self::Append(codec) => format!("append__{}", name_of(codec)),
             Self::Project => "project".to_owned(),
@@ -215,6 +222,7 @@ impl Kernel {
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
             Self::PostNorm => &[R, R, R, W],
+            Self::Turn => &[R, R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
             Self::Append(_) => &[R, W, W, W],
             Self::Project => &[R, R, W],
@@ -245,7 +253,7 @@ impl Kernel {
     fn threads(self) -> u32 {
         match self {
             Self::Input { .. } | Self::PostNorm | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
-            Self::Route | Self::Group | Self::Mix => 256,
+            Self::Route | Self::Group | Self::Mix | Self::Turn => 256,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta => 128,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
@@ -268,6 +276,7 @@ impl Kernel {
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),
             Self::PostNorm => ("post_norm", context! {}),
+            Self::Turn => ("turn", context! { most_span => MOST_SPAN }),
             Self::AttnIn(codec) => ("attn_in", context! { codec => of_codec(codec) }),
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
             Self::Project => ("project", context! {}),

@@ -25,6 +25,8 @@ struct Params {
     eps: f32,
     // Where tails begin in `states`, behind all matrices.
     tails_at: u32,
+    // Whether heads of `out` with one key lie together.
+    grouped: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -128,6 +130,10 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let n = params.head_dim;
     let head = workgroup.x;
     let key_head = head % params.n_key_heads;
+    var of_out = head;
+    if (params.grouped == 1u) {
+        of_out = key_head * (params.n_heads / params.n_key_heads) + head / params.n_key_heads;
+    }
     let to = (run.to * params.n_heads + head) * n * n;
     var origin = (run.origin * params.n_heads + head) * n * n;
     var is_empty = run.origin == NO_STATE;
@@ -169,8 +175,9 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         workgroupBarrier();
         let norm = norm_of(params.norm, n);
         for (var col = thread; col < n; col += THREADS) {
-            let at = (row * params.n_heads + head) * n + col;
-            out[at] = normed(params.norm, norm, output[col], col) * (z[at] * logistic(z[at]));
+            let gate = z[(row * params.n_heads + head) * n + col];
+            let y = normed(params.norm, norm, output[col], col);
+            out[(row * params.n_heads + of_out) * n + col] = y * (gate * logistic(gate));
         }
         origin = to;
         is_empty = false;

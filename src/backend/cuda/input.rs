@@ -1,0 +1,34 @@
+//! The input of linear layers, and the norm in front of it.
+
+use super::Cx;
+use super::driver::Address;
+use super::params::{NORM_LAYER, NORM_NONE, NORM_RMS, NormParams};
+use sterna_program::{Buf, Norm, NormKind, RowsOf, Weight};
+
+/// The input of a stage's layers.
+pub struct Input<'a> {
+    /// Where it comes from.
+    pub x: Buf,
+    /// The operation on it.
+    pub norm: Option<&'a Norm>,
+    /// Which rows it has.
+    pub rows: RowsOf,
+}
+
+fn vector(cx: &Cx<'_>, w: Weight) -> Address {
+    cx.weights[w.0 as usize].data
+}
+
+/// A norm's parameters.
+pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
+    let Some(norm) = norm else { return NormParams { weight: 0, bias: 0, eps: 0.0, kind: NORM_NONE } };
+    NormParams {
+        weight: vector(cx, norm.weight),
+        bias: norm.bias.map_or(0, |bias| vector(cx, bias)),
+        eps: norm.eps,
+        kind: match norm.kind {
+            NormKind::Rms => NORM_RMS,
+            NormKind::Layer => NORM_LAYER,
+        },
+    }
+}

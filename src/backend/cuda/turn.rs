@@ -1,0 +1,94 @@
+//! Rotated bases: rows are normed and turned into one by a launch of its own, in front of the products, and
+//! those of an embedding out of one. A block has a run, or several.
+
+use super::alloc::Allocator;
+use super::driver::{Address, Driver, Launch};
+use super::input::{self, Input};
+use super::params::{LINEAR_HEADER_BYTES, LINEAR_THREADS, TURN_COLS, TURN_MOST_COLS, TurnParams};
+use super::{Cx, words};
+use crate::BackendError;
+use sterna_program::{Basis, BasisId, Buf, Linear, Program, RowsOf, Stage};
+
+pub const KERNEL: &str = "turn";
+
+/// What inputs in other bases, and tables of them, need.
+#[derive(Default)]
+pub struct Turns {
+    /// The signs of each basis.
+    signs: Vec<Address>,
+    /// Rows that have been turned, for the products that follow.
+    pub turned: Address,
+}
+
+impl Turns {
+    pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
+        let mut room = |floats: usize| on.buffer("rotated bases", 4 * floats as u64);
+        let signs = p.bases.iter().map(|basis| room(basis.signs.len())).collect::<Result<_, _>>()?;
+        let of_linear = |linear: &Linear| linear.basis.map_or(0, |_| p.weight_decl(linear.w).cols);
+        let of_stage = |(_, stage): &(String, Stage)| stage.linears().1.map(of_linear).max().unwrap_or(0);
+        let cols = p.stages.iter().map(of_stage).max().unwrap_or(0);
+        Ok(Self { signs, turned: room(cols * p.limits.rows)? })
+    }
+
+    pub fn fill(&self, driver: &mut dyn Driver, p: &Program) -> Result<(), BackendError> {
+        let mut all = p.bases.iter().zip(&self.signs);
+        all.try_for_each(|(basis, at)| driver.write(*at, bytemuck::cast_slice(&basis.signs)))
+    }
+}
+
+/// The kernel for a basis, if rows have one.
+///
+/// # Errors
+/// What is missing, for a message.
+pub fn kernel(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, String> {
+    let Some(basis) = basis else { return Ok(None) };
+    let Basis { block, signs } = &p.bases[basis.0 as usize];
+    if *block > TURN_MOST_COLS as usize || !signs.len().is_multiple_of(4) {
+        return Err(format!("a rotated basis of {} elements in runs of {block}", signs.len()));
+    }
+    Ok(Some(KERNEL.to_owned()))
+}
+
+/// Brings an input into a basis, to [`Turns::turned`].
+pub fn launch(cx: &Cx<'_>, basis: BasisId, input: &Input<'_>) -> Launch {
+    let norm = input::norm(cx, input.norm);
+    let of_outputs = u32::from(input.rows == RowsOf::Outputs);
+    let x = cx.memory.bufs[input.x.0 as usize];
+    of(cx, basis, TurnParams { norm, x, to: cx.memory.turns.turned, of_outputs, ..params(cx, basis) })
+}
+
+/// Brings the rows of a buffer out of a basis.
+pub fn back(cx: &Cx<'_>, basis: BasisId, x: Buf) -> Launch {
+    let x = cx.memory.bufs[x.0 as usize];
+    of(cx, basis, TurnParams { x, to: x, back: 1, ..params(cx, basis) })
+}
+
+fn params(cx: &Cx<'_>, basis: BasisId) -> TurnParams {
+    let Basis { block, signs } = &cx.p.bases[basis.0 as usize];
+    TurnParams {
+        step: cx.tables(),
+        norm: input::norm(cx, None),
+        x: 0,
+        to: 0,
+        signs: cx.memory.turns.signs[basis.0 as usize],
+        cols: signs.len() as u32,
+        block: *block as u32,
+        factor: (1.0 / (*block as f64).sqrt()) as f32,
+        of_outputs: 0,
+        back: 0,
+        reserved: 0,
+    }
+}
+
+fn of(cx: &Cx<'_>, basis: BasisId, params: TurnParams) -> Launch {
+    let Basis { block, signs } = &cx.p.bases[basis.0 as usize];
+    let rows = if params.of_outputs == 0 { cx.shape.rows } else { cx.shape.outputs };
+    let spans = signs.len().div_ceil((*block).max(TURN_COLS as usize));
+    Launch {
+        kernel: cx.kernel(KERNEL),
+        grid: [rows as u32, spans as u32, 1],
+        threads: LINEAR_THREADS,
+        shared_bytes: LINEAR_HEADER_BYTES,
+        params: words(&params),
+    }
+}

@@ -1,0 +1,88 @@
+//! Weights in a rotated basis: their inputs are turned into it, behind the norm, and rows of an embedding out
+//! of it; runs of every length, in rows that are one run, several, or not a whole number of a block's.
+
+use sterna::program::{
+    Act, ActQuant, Basis, BasisId, DeltaIn, Embed, FfnIn, Linear, Logits, NormKind, ProjAdd, RowsOf,
+};
+use support::case::{Case, Turn, few_backends, limits, rows, shuffled_pages, ty};
+
+/// Bases of so many elements in runs of so many.
+const SHAPES: [[usize; 2]; 6] = [[256, 2], [384, 128], [1536, 512], [2048, 1024], [4096, 2048], [4096, 4096]];
+
+fn basis(case: &mut Case, [len, block]: [usize; 2]) -> BasisId {
+    let signs = case.numbers.values(len).iter().map(|x| x.signum()).collect();
+    case.p.basis(Basis { block, signs })
+}
+
+fn turned(case: &mut Case, basis: BasisId, name: &str, rows: usize, cols: usize, act: ActQuant) -> Linear {
+    Linear { basis: Some(basis), ..case.linear_with_bias(ty(name), rows, cols, act) }
+}
+
+#[test]
+fn every_stage_takes_inputs_in_its_basis() {
+    for (i, shape) in SHAPES.into_iter().enumerate() {
+        let (name, act) = [("f16", ActQuant::None), ("q8_0", ActQuant::I8PerBlock)][i % 2];
+        for n_rows in [1, 5, 20] {
+            let dim = shape[0];
+            let what = format!("{n_rows} rows of {dim} {name}, runs of {}", shape[1]);
+            let mut case = Case::new(&what, limits(n_rows, 1, 1));
+            let basis = basis(&mut case, shape);
+            let [x, y, h] = [("x", dim), ("y", dim), ("h", 40)].map(|(name, cols)| case.buf(name, cols));
+            let logits = case.p.buf("logits", RowsOf::Outputs, 33);
+            let table = case.weight(ty(name), 50, dim);
+            case.p.push("embed", Embed { table, basis: Some(basis), scale: 1.5, positions: None, x });
+            let norm = Some(case.norm(NormKind::Rms, dim));
+            let w = turned(&mut case, basis, name, dim, dim, act);
+            case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
+            for (label, types) in [("ffn_in", [name; 2]), ("ffn_in of two types", ["f16", "q8_0"])] {
+                let norm = case.norm(NormKind::Layer, dim);
+                let [gate, up] = types.map(|name| turned(&mut case, basis, name, 40, dim, act));
+                let (gate, act) = (Some(gate), Act::Silu);
+                case.p.push(label, FfnIn { x, norm, gate, up, act, share: None, h });
+            }
+            let norm = case.norm(NormKind::Rms, dim);
+            let w = turned(&mut case, basis, name, 33, dim, act);
+            case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
+            let mut rows = rows(0, 0..n_rows as u32);
+            rows.iter_mut().enumerate().for_each(|(i, row)| row.logits = i % 3 != 1);
+            let turns = (0..5).map(|stage| {
+                let inputs = [vec![], vec![x, y], vec![x], vec![x], vec![x]][stage].clone();
+                let read = [x, x, h, h, logits][stage];
+                let value = |buf| (buf, case.numbers.values(n_rows * dim));
+                let inputs = inputs.into_iter().map(value).collect();
+                Turn { rows: rows.clone(), stages: stage..stage + 1, inputs, read: vec![read] }
+            });
+            let turns: Vec<_> = turns.collect();
+            case.check(few_backends(), &shuffled_pages(1, 1), &turns);
+        }
+    }
+}
+
+/// Some layers of one input are in a basis, and others are not.
+#[test]
+fn layers_of_one_input_have_bases_of_their_own() {
+    let (dim, int8) = (256, ActQuant::I8PerBlock);
+    for n_rows in [1, 5, 20] {
+        let mut case = Case::new(&format!("two of four layers turned, {n_rows} rows"), limits(n_rows, 1, 1));
+        let [one, other] = [64, 256].map(|block| basis(&mut case, [dim, block]));
+        let [x, u, z] = [("x", dim), ("u", 48), ("z", 32)].map(|(name, cols)| case.buf(name, cols));
+        let [a, b, h] = [("a", 4), ("b", 4), ("h", 40)].map(|(name, cols)| case.buf(name, cols));
+        let norm = case.norm(NormKind::Rms, dim);
+        let wu = turned(&mut case, one, "q8_0", 48, dim, int8);
+        let wa = case.linear_with_bias(ty("q8_0"), 4, dim, int8);
+        let wz = turned(&mut case, one, "q4_0", 32, dim, int8);
+        let wb = turned(&mut case, other, "q8_0", 4, dim, int8);
+        case.p.push("delta_in", DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
+        let norm = case.norm(NormKind::Rms, dim);
+        let gate = Some(case.linear_with_bias(ty("q8_0"), 40, dim, int8));
+        let up = turned(&mut case, one, "q8_0", 40, dim, int8);
+        case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h });
+        let reads = [vec![u, z, a, b], vec![h]];
+        let turns = reads.into_iter().enumerate().map(|(stage, read)| {
+            let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+            Turn { rows: rows(0, 0..n_rows as u32), stages: stage..stage + 1, inputs, read }
+        });
+        let turns: Vec<_> = turns.collect();
+        case.check(few_backends(), &shuffled_pages(1, 1), &turns);
+    }
+}
