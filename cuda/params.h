@@ -142,6 +142,13 @@
 /* Rows that the convolution of `delta` sees. */
 #define DELTA_TAPS 4
 
+/* Threads of the kernels of a delta net's prompts, and of the one that goes row by row; rows that this one
+ * brings to shared memory at a time, and columns of a head that a warp of it has. */
+#define DELTA_THREADS 128
+#define DELTA_SCAN_THREADS 128
+#define DELTA_ROWS 8
+#define DELTA_COLS 8
+
 /* In place of the slot of a state, where a sequence begins. */
 #define NO_STATE 0xffffffff
 
@@ -551,6 +558,10 @@ struct DeltaParams {
     POINTER(float) tails;
     /* [seqs, n_key_heads]: heads of a key that have come, 0 between two launches. */
     POINTER(uint32_t) arrived;
+    /* Of prompts: u convolved, queries and keys of length 1 (queries then by 1 / sqrt(head_dim)), [rows,
+     * channels]; decay and strength, [rows, n_heads, 2]. */
+    POINTER(float) convolved;
+    POINTER(float) gates;
     /* Added to the sums of squares of queries and of keys. */
     float eps;
     uint32_t n_heads;

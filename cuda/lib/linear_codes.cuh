@@ -15,13 +15,17 @@
 // 16-byte pieces of rows are swapped so that what 16 lanes read of four rows is in different banks.
 //
 // x = share of the tiles. Reads W once for each MMA_CODES_ROWS rows of the step. Tasks are those of
-// lib/linear.cuh, with 16 slots.
+// lib/linear.cuh, with 16 slots. A block has LINEAR_THREADS or half of them: its warps have a unit each.
 #pragma once
 
 #include "block_codes.cuh"
 #include "linear.cuh"
 
 constexpr uint32_t kCodesBlocks = MMA_CODES_COLS / ROUND_COLS, kCodesTiles = MMA_CODES_ROWS / 8;
+// Tiles whose rows are there or not together: between two that are, nothing waits for a branch. Types with
+// two scales in a block have no registers for it.
+template <class T>
+constexpr uint32_t kCodesAtOnce = kTwoScales<T> ? 1 : 2;
 
 struct SpanOfCodes {
     uint8_t rows[MMA_CODES_ROWS * MMA_CODES_COLS];
@@ -29,6 +33,10 @@ struct SpanOfCodes {
     // Of a 16-byte piece of a row.
     DEVICE static uint32_t place(uint32_t row, uint32_t piece) {
         return row * MMA_CODES_COLS + (piece ^ (row % 4 * 2)) * 16;
+    }
+    // Of what a lane has of row `quartet`, in a block.
+    DEVICE static uint32_t of_lane(uint32_t quartet, uint32_t member, uint32_t block) {
+        return (place(quartet, member / 2) + member % 2 * 8) ^ (block * ROUND_COLS);
     }
 };
 static_assert(LINEAR_HEADER_BYTES + MMA_CODES_STAGES * sizeof(SpanOfCodes) == MMA_CODES_SHARED_BYTES,
@@ -80,15 +88,16 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
     SpanOfCodes* stages = reinterpret_cast<SpanOfCodes*>(shared_memory() + LINEAR_HEADER_BYTES);
     let_next_kernel_start();
     wait_for_previous_kernel();
-    uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t warps = blockDim.x / kWarpSize, units = task.units();
-    uint32_t tiles_of_rows = (n_rows + MMA_CODES_ROWS - 1) / MMA_CODES_ROWS;
-    uint32_t all_rows = tiles_of_rows * MMA_CODES_ROWS;
-    uint32_t tiles = (units + warps - 1) / warps * tiles_of_rows;
     uint32_t blocks = in.cols / ROUND_COLS, spans = (in.cols + MMA_CODES_COLS - 1) / MMA_CODES_COLS;
     const auto kind = kind_of<T>(task.weight(0));
-    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    for (uint32_t tile = blockIdx.x;; tile += gridDim.x) {
+        // Read again for each tile, so that it is in no registers meanwhile.
+        uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
+        uint32_t tiles_of_rows = (n_rows + MMA_CODES_ROWS - 1) / MMA_CODES_ROWS;
+        uint32_t all_rows = tiles_of_rows * MMA_CODES_ROWS;
+        if (tile >= (units + warps - 1) / warps * tiles_of_rows) break;
         uint32_t unit = tile / tiles_of_rows * warps + threadIdx.x / kWarpSize;
         uint32_t first = tile % tiles_of_rows * MMA_CODES_ROWS;
         uint32_t n = n_rows - first < MMA_CODES_ROWS ? n_rows - first : MMA_CODES_ROWS;
@@ -104,10 +113,18 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
             // In place of one that is missing any will do.
             rows[half] = T::row(task.weight(at.weight), at.exists() ? at.row : 0);
         }
+        // Beyond the last block activations are 0: weights are those of the last, and where there are no
+        // registers for its number, 0 too.
         auto load = [&](typename T::Part(&to)[2], uint32_t block) {
 #pragma unroll
-            for (int half = 0; half < 2; half++)
-                to[half] = block < blocks ? T::part(rows[half], block, member) : typename T::Part{};
+            for (int half = 0; half < 2; half++) {
+                if (kTwoScales<T> && block >= blocks) {
+                    to[half] = typename T::Part{};
+                } else {
+                    uint32_t at = kTwoScales<T> || block < blocks ? block : blocks - 1;
+                    to[half] = part_of<T>(rows[half], at, member, kind);
+                }
+            }
         };
         auto bring = [&](uint32_t span) {
             if (span < spans) {
@@ -130,15 +147,15 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
         };
 
         float sums[kCodesTiles][4] = {};
-        auto multiply = [&](const typename T::Part(&parts)[2], const SpanOfCodes& acts, uint32_t block) {
+        auto multiply = [&](const typename T::Part(&parts)[2], const SpanOfCodes& acts, uint32_t block,
+                            uint32_t in_span) {
             typename T::Codes upper = codes_of<T>(parts[0], block, member, kind);
             typename T::Codes lower = codes_of<T>(parts[1], block, member, kind);
 #pragma unroll
             for (uint32_t of_rows = 0; of_rows < kCodesTiles; of_rows++) {
-                if (8 * of_rows >= n) break;
-                uint32_t in_span = block % kCodesBlocks;
-                uint32_t from = SpanOfCodes::place(8 * of_rows + quartet, 2 * in_span + member / 2);
-                uint2 q = load8(acts.rows + from + member % 2 * 8);
+                if (of_rows % kCodesAtOnce<T> == 0 && 8 * of_rows >= n) break;
+                uint2 q = load8(acts.rows + SpanOfCodes::of_lane(quartet, member, in_span) +
+                    8 * of_rows * MMA_CODES_COLS);
                 uint32_t b[2] = {q.x, q.y};
                 // Of rows 2 member and 2 member + 1: a scale and a scaled sum each.
                 uint4 quants = load16(acts.blocks[in_span] + 8 * of_rows + 2 * member);
@@ -151,8 +168,15 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
 #pragma unroll 1
         for (uint32_t span = 0; span + 1 < MMA_CODES_STAGES; span++) bring(span);
         typename T::Part even[2], odd[2];
+        constexpr uint32_t kOfPart = kPartOfTwo<T> ? 2 : 1;
         load(even, 0);
-        load(odd, 1);
+        load(odd, kOfPart);
+        auto take = [&](typename T::Part(&parts)[2], const SpanOfCodes& acts, uint32_t span, uint32_t at) {
+            uint32_t block = span * kCodesBlocks + at;
+#pragma unroll
+            for (uint32_t i = 0; i < kOfPart; i++) multiply(parts, acts, block + i, at + i);
+            load(parts, block + 2 * kOfPart);
+        };
 #pragma unroll 1
         for (uint32_t span = 0; span < spans; span++) {
             cp_async_wait<MMA_CODES_STAGES - 2>();
@@ -161,12 +185,9 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
             bring(span + MMA_CODES_STAGES - 1);
             const SpanOfCodes& acts = stages[span % MMA_CODES_STAGES];
 #pragma unroll 1
-            for (uint32_t pair = 0; pair < kCodesBlocks / 2; pair++) {
-                uint32_t block = span * kCodesBlocks + 2 * pair;
-                multiply(even, acts, block);
-                load(even, block + 2);
-                multiply(odd, acts, block + 1);
-                load(odd, block + 3);
+            for (uint32_t at = 0; at < kCodesBlocks; at += 2 * kOfPart) {
+                take(even, acts, span, at);
+                take(odd, acts, span, at + kOfPart);
             }
         }
         WeightRow at[2] = {row_of(0), row_of(1)};
@@ -191,15 +212,16 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
 }
 
 // The weights of a tile of 16 rows, of which the warps of a block share the columns, two blocks at a time.
-template <class T>
+template <class T, class Kind>
 struct FewWeights {
+    Kind kind;
     typename T::Row rows[2];
     typename T::Part even[2], odd[2];
     // What lies beyond the last block is loaded in its place, without a branch, and not multiplied.
     DEVICE void load(typename T::Part (&to)[2], uint32_t block, uint32_t last) const {
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            to[half] = T::part(rows[half], block < last ? block : last, threadIdx.x % 4);
+            to[half] = part_of<T>(rows[half], block < last ? block : last, threadIdx.x % 4, kind);
     }
     // The first ones of a unit, where there is one.
     template <class Task>
@@ -220,8 +242,7 @@ struct FewWeights {
 // The products of 8 kTiles rows of the step. What warps have is added up in shared memory, in their order.
 template <class T, uint32_t kTiles, class Task, class Kind>
 DEVICE void multiply_few(
-    const StepTables& step, const InputParams& in, const Task& task, const Kind& kind, uint32_t n,
-    FewWeights<T>& weights
+    const StepTables& step, const InputParams& in, const Task& task, uint32_t n, FewWeights<T, Kind>& weights
 ) {
     constexpr uint32_t kWarps = LINEAR_THREADS / kWarpSize;
     // Of [warps][rows of the step][slots].
@@ -250,8 +271,8 @@ DEVICE void multiply_few(
     for (uint32_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
         float sums[kTiles][4] = {};
         auto multiply = [&](const typename T::Part(&parts)[2], const Acts& acts, uint32_t block) {
-            typename T::Codes upper = codes_of<T>(parts[0], block, member, kind);
-            typename T::Codes lower = codes_of<T>(parts[1], block, member, kind);
+            typename T::Codes upper = codes_of<T>(parts[0], block, member, weights.kind);
+            typename T::Codes lower = codes_of<T>(parts[1], block, member, weights.kind);
 #pragma unroll
             for (uint32_t tile = 0; tile < kTiles; tile++) {
                 uint32_t b[2] = {acts.q[tile].x, acts.q[tile].y};
@@ -304,14 +325,15 @@ DEVICE void multiply_few(
 template <class T, class Task>
 DEVICE void run_linear_few(const StepTables& step, const InputParams& in, const Task& task) {
     const auto kind = kind_of<T>(task.weight(0));
-    FewWeights<T> weights;
+    FewWeights<T, decltype(kind_of<T>(task.weight(0)))> weights;
+    weights.kind = kind;
     weights.begin(task, blockIdx.x, in.cols / ROUND_COLS - 1);
     let_next_kernel_start();
     wait_for_previous_kernel();
     uint32_t n = in.of_outputs ? step.counts->outputs : step.counts->rows;
     if (n <= 8) {
-        multiply_few<T, 1>(step, in, task, kind, n, weights);
+        multiply_few<T, 1>(step, in, task, n, weights);
     } else {
-        multiply_few<T, MMA_FEW_ROWS / 8>(step, in, task, kind, n, weights);
+        multiply_few<T, MMA_FEW_ROWS / 8>(step, in, task, n, weights);
     }
 }

@@ -54,7 +54,7 @@ struct OnHalves {
     DEVICE static Weights of(
         const LinearParams& w, uint32_t row, uint32_t col, uint32_t member, const Kind& kind
     ) {
-        return codes_of<T>(T::part(T::row(w, row), col / 32, member), col / 32, member, kind);
+        return codes_of<T>(part_of<T>(T::row(w, row), col / 32, member, kind), col / 32, member, kind);
     }
     DEVICE static void words(const Weights& w, int group, uint32_t (&out)[2]) {
         uint32_t bytes = w.words[group] ^ 0x80808080u;

@@ -1,13 +1,24 @@
 // Delta: the convolution, the recurrence and the gated norm of a delta net, as Stage::Delta says.
 //
-// A block owns a head of a run of rows, which are of one sequence: x = head, y = run. Its threads hold the
-// head's matrix S in registers, from the first row to the last: thread t has column t % N of the values, and
-// of the keys' elements a quarter, t / N. The first three quarters of the threads are the convolution's, too:
-// each has one channel of the head's query, key or value, and the rows of it that the convolution sees.
+// What must be true: slots that a run writes are no other run's; `arrived` is 0.
 //
-// Heads that share a key share its channels, whose last rows the last of their blocks to come writes, when
-// all have read what was there. What must be true: slots that a run writes are no other run's; `arrived` is
-// 0.
+// delta__N, for a few rows of each sequence: a block owns a head of a run of rows, which are of one sequence;
+// x = head, y = run. Its threads hold the head's matrix S in registers, from the first row to the last:
+// thread t has column t % N of the values, and of the keys' elements a quarter, t / N. The first three
+// quarters of the threads are the convolution's, too: each has one channel of the head's query, key or value,
+// and the rows of it that the convolution sees. Heads that share a key share its channels, whose last rows
+// the last of their blocks to come writes, when all have read what was there.
+//
+// For prompts three kernels, so that only the recurrence goes row by row. delta_convolve__N: a warp owns
+// DELTA_ROWS rows of N neighbouring channels, x = channels / N, y = share of the rows. delta_scan__N: a warp
+// owns DELTA_COLS columns of a head's S, four lanes a column, and waits for others only where rows come to
+// shared memory; x = (head, share of its columns), y = run. delta_gate__N: a warp owns a head of a row, x =
+// share of the heads, y = row.
+//
+// Rows in chunks of C would be products of matrices, 4 C N^2 + 4 C^2 N multiplications of a head instead of
+// the 4 C N^2 of C rows here. With C = 64 and N = 128 that is half as much again, and tensor cores of GeForce
+// cards multiply floats (tf32) no faster than their other cores; as halves they are twice as fast, and lose
+// bits of S.
 #include "../lib/input.cuh"
 #include "../lib/last_block.cuh"
 
@@ -148,10 +159,237 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
     prefetch_next(p.step);
 }
 
-#define DELTA_KERNEL(N)                                        \
-    RESIDENT_KERNEL(delta__##N, DeltaParams, 4 * N, 1) {       \
-        SHARED(DeltaShared<N>, shared, 1);                     \
-        delta<N>(p, *shared);                                  \
+// u of a run at a row that counts from its first; of a negative one, what the sequence had before.
+DEVICE float before_or_in(
+    const DeltaParams& p, const StepRun& run, int32_t row, uint32_t channels, uint32_t channel
+) {
+    if (row >= 0) return p.u[(run.first + uint64_t(row)) * channels + channel];
+    if (run.from == NO_STATE) return 0.0f;
+    return p.tails[(uint64_t(run.from) * (kTaps - 1) + kTaps - 1 + row) * channels + channel];
+}
+
+template <uint32_t N>
+DEVICE void delta_convolve(const DeltaParams& p) {
+    constexpr uint32_t kOfLane = N / kWarpSize, kSeen = DELTA_ROWS + kTaps - 1;
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    uint32_t lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, rows = p.step.counts->rows;
+    uint32_t first = (blockIdx.y * (blockDim.x / kWarpSize) + warp) * DELTA_ROWS, group = blockIdx.x;
+    uint32_t channels = (2 * p.n_key_heads + p.n_heads) * N, in_group = group * N + lane;
+    if (first >= rows) return;
+    float taps[kOfLane][kTaps], seen[kOfLane][kSeen];
+#pragma unroll
+    for (uint32_t c = 0; c < kOfLane; c++) {
+        uint32_t channel = in_group + c * kWarpSize;
+#pragma unroll
+        for (uint32_t j = 0; j < kTaps; j++) taps[c][j] = p.conv[uint64_t(channel) * kTaps + j];
+        // As if all rows were of one sequence; u has at least one row.
+#pragma unroll
+        for (uint32_t j = 0; j < kSeen; j++) {
+            uint32_t row = first + j < kTaps - 1 ? 0 : first + j - (kTaps - 1);
+            seen[c][j] = p.u[uint64_t(row < rows ? row : rows - 1) * channels + channel];
+        }
     }
-DELTA_KERNEL(64)
-DELTA_KERNEL(128)
+    if (group >= 2 * p.n_key_heads && lane < DELTA_ROWS && first + lane < rows) {
+        uint32_t head = group - 2 * p.n_key_heads;
+        uint64_t at = uint64_t(first + lane) * p.n_heads + head;
+        float x = p.a[at] + p.dt[head];
+        p.gates[2 * at] = expf(p.decay[head] * (x > 20.0f ? x : log1pf(expf(x))));
+        p.gates[2 * at + 1] = delta_sigmoid(p.b[at]);
+    }
+    float scale = group < p.n_key_heads ? 1.0f / sqrtf(float(N)) : 1.0f;
+    uint32_t at_run = 0;
+    StepRun run = p.runs[0];
+#pragma unroll
+    for (uint32_t i = 0; i < DELTA_ROWS; i++) {
+        uint32_t row = first + i;
+        if (row >= rows) break;
+        while (row >= run.first + run.rows) run = p.runs[++at_run];
+        float out[kOfLane], squares = 0.0f;
+#pragma unroll
+        for (uint32_t c = 0; c < kOfLane; c++) {
+            float sum = 0.0f;
+#pragma unroll
+            for (uint32_t j = 0; j < kTaps; j++) {
+                float x = seen[c][i + j];
+                if (row - run.first + j < kTaps - 1) {
+                    int32_t before = int32_t(row - run.first + j) - int32_t(kTaps - 1);
+                    x = before_or_in(p, run, before, channels, in_group + c * kWarpSize);
+                }
+                sum = fmaf(taps[c][j], x, sum);
+            }
+            out[c] = sum * delta_sigmoid(sum);
+            squares = fmaf(out[c], out[c], squares);
+        }
+        float by = 1.0f;
+        if (group < 2 * p.n_key_heads) by = scale / sqrtf(reduce_warp<Sum>(squares) + p.eps);
+#pragma unroll
+        for (uint32_t c = 0; c < kOfLane; c++)
+            p.convolved[uint64_t(row) * channels + in_group + c * kWarpSize] = out[c] * by;
+    }
+}
+
+// Columns of a block of delta_scan, and lanes that share a column.
+constexpr uint32_t kScanLanes = kWarpSize / DELTA_COLS;
+constexpr uint32_t kScanCols = DELTA_SCAN_THREADS / kScanLanes;
+
+template <uint32_t N>
+struct ScanShared {
+    // Of DELTA_ROWS rows: queries, keys, and the block's columns of values.
+    float q[DELTA_ROWS][N], k[DELTA_ROWS][N], v[DELTA_ROWS][kScanCols];
+    // A decay and a strength each.
+    float gates[DELTA_ROWS][2];
+};
+
+template <uint32_t N>
+DEVICE void delta_scan(const DeltaParams& p, ScanShared<N>* stages) {
+    constexpr uint32_t kPart = N / kScanLanes, kQuads = kPart / 4, kShares = N / kScanCols;
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    StepRun run = p.runs[blockIdx.y];
+    if (run.rows == 0) return;
+    uint32_t head = blockIdx.x / kShares, share = blockIdx.x % kShares;
+    uint32_t key_head = head % p.n_key_heads, per_key = p.n_heads / p.n_key_heads;
+    uint32_t of_out = p.grouped ? key_head * per_key + head / p.n_key_heads : head;
+    uint32_t lane = threadIdx.x % kWarpSize, part = lane % kScanLanes;
+    uint32_t in_block = threadIdx.x / kScanLanes, col = share * kScanCols + in_block;
+    uint32_t values = 2 * p.n_key_heads * N, channels = values + p.n_heads * N;
+
+    // Rows of the run from `at` on, to a stage.
+    auto bring = [&](uint32_t at, ScanShared<N>& to) {
+        uint32_t n = run.rows - at < DELTA_ROWS ? run.rows - at : DELTA_ROWS;
+        for (uint32_t i = threadIdx.x; i < n * (N / 4); i += blockDim.x) {
+            uint32_t row = i / (N / 4), elem = i % (N / 4) * 4;
+            const float* from = p.convolved + (run.first + at + uint64_t(row)) * channels + elem;
+            cp_async16(to.q[row] + elem, from + key_head * N);
+            cp_async16(to.k[row] + elem, from + (p.n_key_heads + key_head) * N);
+        }
+        for (uint32_t i = threadIdx.x; i < n * (kScanCols / 4); i += blockDim.x) {
+            uint32_t row = i / (kScanCols / 4), elem = i % (kScanCols / 4) * 4;
+            uint64_t of_row = (run.first + at + uint64_t(row)) * channels + values + head * N;
+            cp_async16(to.v[row] + elem, p.convolved + of_row + share * kScanCols + elem);
+        }
+        cp_async_commit();
+        if (threadIdx.x < 2 * n) {
+            uint64_t of_row = (run.first + at + uint64_t(threadIdx.x / 2)) * p.n_heads + head;
+            to.gates[threadIdx.x / 2][threadIdx.x % 2] = p.gates[2 * of_row + threadIdx.x % 2];
+        }
+    };
+    bring(0, stages[0]);
+
+    // [slots, n_heads, keys' elements, values' elements]; a lane has quads part, part + kScanLanes, ... of
+    // keys' elements.
+    uint64_t of_head = uint64_t(N) * N;
+    auto elem = [&](uint32_t i) { return (i / 4 * kScanLanes + part) * 4 + i % 4; };
+    float s[kPart];
+    const float* from = p.matrices + (uint64_t(run.from) * p.n_heads + head) * of_head;
+#pragma unroll
+    for (uint32_t i = 0; i < kPart; i++) s[i] = run.from == NO_STATE ? 0.0f : from[elem(i) * N + col];
+    auto over_lanes = [&](const float(&sums)[4]) {
+        float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+#pragma unroll
+        for (uint32_t other = 1; other < kScanLanes; other *= 2) sum += __shfl_xor_sync(kWarp, sum, other);
+        return sum;
+    };
+
+    for (uint32_t at = 0; at < run.rows; at += DELTA_ROWS) {
+        const ScanShared<N>& rows = stages[at / DELTA_ROWS % 2];
+        cp_async_wait<0>();
+        __syncthreads();
+        if (at + DELTA_ROWS < run.rows) bring(at + DELTA_ROWS, stages[(at / DELTA_ROWS + 1) % 2]);
+        uint32_t n = run.rows - at < DELTA_ROWS ? run.rows - at : DELTA_ROWS;
+        // A row's keys are loaded before the row before it is done, so that nothing waits for them.
+        float k[kPart], q[kPart];
+        auto load = [&](float(&to)[kPart], const float* of_row) {
+#pragma unroll
+            for (uint32_t quad = 0; quad < kQuads; quad++) {
+                uint4 four = load16(of_row + elem(4 * quad));
+                to[4 * quad] = __uint_as_float(four.x);
+                to[4 * quad + 1] = __uint_as_float(four.y);
+                to[4 * quad + 2] = __uint_as_float(four.z);
+                to[4 * quad + 3] = __uint_as_float(four.w);
+            }
+        };
+        load(k, rows.k[0]);
+#pragma unroll 1
+        for (uint32_t row = 0; row < n; row++) {
+            float decay = rows.gates[row][0], strength = rows.gates[row][1], v = rows.v[row][in_block];
+            load(q, rows.q[row]);
+            float sums[4] = {}, outs[4] = {};
+#pragma unroll
+            for (uint32_t i = 0; i < kPart; i++) sums[i % 4] = fmaf(s[i], k[i], sums[i % 4]);
+            float write = strength * (v - decay * over_lanes(sums));
+#pragma unroll
+            for (uint32_t i = 0; i < kPart; i++) {
+                s[i] = fmaf(k[i], write, decay * s[i]);
+                outs[i % 4] = fmaf(s[i], q[i], outs[i % 4]);
+            }
+            if (row + 1 < n) load(k, rows.k[row + 1]);
+            float out = over_lanes(outs);
+            uint64_t of_row = run.first + at + uint64_t(row);
+            if (part == 0) p.out[(of_row * p.n_heads + of_out) * N + col] = out;
+        }
+    }
+
+    float* to = p.matrices + (uint64_t(run.to) * p.n_heads + head) * of_head;
+#pragma unroll
+    for (uint32_t i = 0; i < kPart; i++) to[elem(i) * N + col] = s[i];
+    // What the convolution will see: of the values' channels the block's own, and of queries' and keys' those
+    // of its head's number.
+    static_assert(3 * kScanCols <= DELTA_SCAN_THREADS, "a thread has one channel of three kinds");
+    uint32_t kind = threadIdx.x / kScanCols;
+    if (kind > 2 || (kind > 0 && head >= p.n_key_heads)) return;
+    uint32_t of_kind = kind == 0 ? values : kind == 1 ? 0 : p.n_key_heads * N;
+    uint32_t channel = of_kind + head * N + share * kScanCols + threadIdx.x % kScanCols;
+    float tail[kTaps - 1];
+#pragma unroll
+    for (uint32_t j = 0; j + 1 < kTaps; j++)
+        tail[j] = before_or_in(p, run, int32_t(run.rows + j) - int32_t(kTaps - 1), channels, channel);
+#pragma unroll
+    for (uint32_t j = 0; j + 1 < kTaps; j++)
+        p.tails[(uint64_t(run.to) * (kTaps - 1) + j) * channels + channel] = tail[j];
+}
+
+template <uint32_t N>
+DEVICE void delta_gate(const DeltaParams& p) {
+    constexpr uint32_t kOfLane = N / kWarpSize;
+    let_next_kernel_start();
+    uint32_t lane = threadIdx.x % kWarpSize, row = blockIdx.y;
+    uint32_t place = blockIdx.x * (blockDim.x / kWarpSize) + threadIdx.x / kWarpSize;
+    uint32_t per_key = p.n_heads / p.n_key_heads;
+    uint32_t head = p.grouped ? place % per_key * p.n_key_heads + place / per_key : place;
+    float weight[kOfLane];
+#pragma unroll
+    for (uint32_t c = 0; c < kOfLane; c++) weight[c] = p.norm.weight[c * kWarpSize + lane];
+    wait_for_previous_kernel();
+    if (row >= p.step.counts->rows || place >= p.n_heads) return;
+    float* out = p.out + (uint64_t(row) * p.n_heads + place) * N;
+    const float* z = p.z + (uint64_t(row) * p.n_heads + head) * N;
+    float x[kOfLane], squares = 0.0f;
+#pragma unroll
+    for (uint32_t c = 0; c < kOfLane; c++) {
+        x[c] = out[c * kWarpSize + lane];
+        squares = fmaf(x[c], x[c], squares);
+    }
+    float by = 1.0f / sqrtf(reduce_warp<Sum>(squares) / float(N) + p.norm.eps);
+#pragma unroll
+    for (uint32_t c = 0; c < kOfLane; c++) {
+        float of_gate = z[c * kWarpSize + lane];
+        out[c * kWarpSize + lane] = x[c] * by * weight[c] * (of_gate * delta_sigmoid(of_gate));
+    }
+    prefetch_next(p.step);
+}
+
+#define DELTA_KERNELS(N)                                                                      \
+    RESIDENT_KERNEL(delta__##N, DeltaParams, 4 * N, 1) {                                      \
+        SHARED(DeltaShared<N>, shared, 1);                                                    \
+        delta<N>(p, *shared);                                                                 \
+    }                                                                                         \
+    KERNEL(delta_convolve__##N, DeltaParams, DELTA_THREADS) { delta_convolve<N>(p); }         \
+    RESIDENT_KERNEL(delta_scan__##N, DeltaParams, DELTA_SCAN_THREADS, 4) {                    \
+        SHARED(ScanShared<N>, stages, 2);                                                     \
+        delta_scan<N>(p, stages);                                                             \
+    }                                                                                         \
+    KERNEL(delta_gate__##N, DeltaParams, DELTA_THREADS) { delta_gate<N>(p); }
+DELTA_KERNELS(64)
+DELTA_KERNELS(128)

@@ -100,7 +100,7 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
     struct Part {
         uint16_t indices[2], scales, of_blocks;
     };
-    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member, Kind) {
         const uint16_t* indices = reinterpret_cast<const uint16_t*>(row.indices + block * 16) + member;
         return {{indices[0], indices[4]}, row.scales[block],
                 row.blocks ? row.blocks[block / 8] : uint16_t(0)};

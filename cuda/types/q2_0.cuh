@@ -61,7 +61,7 @@ struct Q2_0 : Lines<Q2_0, 64, 64> {
         uint32_t word;
         uint16_t scale;
     };
-    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member, Kind) {
         uint32_t chunk = block / 2;
         return {load4(row.codes + chunk * 16 + 4 * member), row.scales[chunk >> row.shift]};
     }

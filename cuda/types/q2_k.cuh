@@ -100,7 +100,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
     struct Part {
         uint32_t low[2], high[2], groups[2], of_block;
     };
-    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member, Kind) {
         Part out;
         uint32_t first = block / 4 * 2;
 #pragma unroll

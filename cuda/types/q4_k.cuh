@@ -17,6 +17,8 @@ template <>
 constexpr bool kOfKinds<Q4K> = true;
 template <>
 constexpr bool kOffsets<Q4K> = true;
+template <>
+constexpr bool kPartOfTwo<Q4K> = true;
 
 struct Q4K : Lines<Q4K, 32, 16> {
     static constexpr int kUnroll = 2;
@@ -85,27 +87,33 @@ struct Q4K : Lines<Q4K, 32, 16> {
         uint32_t low[2], high[2];
         uint4 head;
     };
-    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member, Kind kind) {
         Part out;
+        uint32_t chunk = block / 2 * 2;
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
-            uint32_t chunk = block / 2 * 2 + t;
-            out.low[t] = load4(row.low + chunk * 16 + 4 * member);
-            out.high[t] = row.high ? load4(row.high + chunk * 4) : 0;
+            out.low[t] = load4(row.low + (chunk + t) * 16 + 4 * member);
+            out.high[t] = 0;
         }
         out.head = load16(row.heads + block / 8 * 16);
+        if (has_high(kind)) {
+#pragma unroll
+            for (uint32_t t = 0; t < 2; t++) out.high[t] = load4(row.high + (chunk + t) * 4);
+        }
         return out;
     }
-    DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t member, Kind) {
+    DEVICE static Codes codes(const Part& part, uint32_t block, uint32_t member, Kind kind) {
         Line both[2];
         lines_of(part.head, block / 2 * 2, both);
         uint32_t group = block % 2;
         Codes out;
         out.line = group ? both[1] : both[0];
 #pragma unroll
-        for (uint32_t t = 0; t < 2; t++) {
-            uint32_t high = bits_of_quad(part.high[t], 4 * group + member, 4);
-            out.words[t] = (part.low[t] >> (4 * group) & 0x0f0f0f0fu) | high;
+        for (uint32_t t = 0; t < 2; t++) out.words[t] = part.low[t] >> (4 * group) & 0x0f0f0f0fu;
+        if (has_high(kind)) {
+#pragma unroll
+            for (uint32_t t = 0; t < 2; t++)
+                out.words[t] |= bits_of_quad(part.high[t], 4 * group + member, 4);
         }
         return out;
     }

@@ -81,7 +81,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
     struct Part {
         uint32_t low, high, scales;
     };
-    DEVICE static Part part(Row row, uint32_t block, uint32_t member) {
+    DEVICE static Part part(Row row, uint32_t block, uint32_t member, Kind) {
         return {load4(row.low + block * 16 + 4 * member), row.high ? load4(row.high + block * 4) : 0,
                 scales_of(row, block)};
     }

@@ -93,6 +93,9 @@ fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize
                 net.turn(1, several(&[(0, 12, 13), (2, 5, 70), (1, 11, 12)])),
             ),
             (at(&[(0, Some(1), 2)]), net.turn(1, rows(0, 12..14))),
+            // On from what single rows beside that prompt left.
+            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.turn(1, several(&[(0, 13, 14), (1, 12, 25)]))),
+            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.turn(1, several(&[(0, 14, 15), (1, 25, 26)]))),
             (at(&[(1, None, 5)]), net.turn(IN, rows(1, 0..3))),
         ];
         net.case.check_each(backends(), &turns);

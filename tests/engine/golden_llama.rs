@@ -125,7 +125,8 @@ fn logits_of_devices_are_those_of_the_references() {
             "llama/tiny-f16.gguf"
             | "qwen3/tiny-f16.gguf"
             | "qwen3moe/tiny-f16.gguf"
-            | "gemma3/tiny-f16.gguf" => &[("f32", 0.0), ("f16", 2e-3), ("turboquant", 2e-3)],
+            | "gemma3/tiny-f16.gguf"
+            | "qwen35/tiny-f16.gguf" => &[("f32", 0.0), ("f16", 2e-3), ("turboquant", 2e-3)],
             _ => &[("f32", 0.0)],
         };
         for &(kv, most) in caches {

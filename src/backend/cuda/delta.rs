@@ -1,12 +1,12 @@
-//! A gated delta net: a block a head of a sequence's rows.
+//! A gated delta net: a block a head of a sequence's rows, or three launches for the rows of a prompt.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Launch};
-use super::params::{DELTA_TAPS, DeltaParams};
-use super::{Cx, linear, words};
+use super::params::{DELTA_COLS, DELTA_ROWS, DELTA_SCAN_THREADS, DELTA_TAPS, DELTA_THREADS, DeltaParams};
+use super::{Cx, Shape, linear, words};
 use crate::memory::STATES_PART;
 use crate::{BackendError, KvPage, MemoryKind};
-use sterna_program::{Delta, Limits, Program, Stage, StateDecl};
+use sterna_program::{Delta, Limits, Program, StateDecl};
 
 /// Lengths of heads that there are kernels for.
 const HEAD_DIMS: [usize; 2] = [64, 128];
@@ -43,11 +43,12 @@ impl States {
 
 /// All of them.
 pub fn kernel_names() -> impl Iterator<Item = String> {
-    HEAD_DIMS.into_iter().map(kernel)
+    HEAD_DIMS.into_iter().flat_map(of_heads)
 }
 
-fn kernel(head_dim: usize) -> String {
-    format!("delta__{head_dim}")
+/// The kernel for a few rows of each sequence, and those for prompts.
+fn of_heads(head_dim: usize) -> [String; 4] {
+    ["delta", "delta_convolve", "delta_scan", "delta_gate"].map(|kernel| format!("{kernel}__{head_dim}"))
 }
 
 pub fn kernels(p: &Program, s: &Delta) -> Result<Vec<String>, String> {
@@ -58,21 +59,41 @@ pub fn kernels(p: &Program, s: &Delta) -> Result<Vec<String>, String> {
     if !HEAD_DIMS.contains(&decl.head_dim) {
         return Err(format!("delta with heads of {}", decl.head_dim));
     }
-    Ok(vec![kernel(decl.head_dim)])
+    Ok(of_heads(decl.head_dim).to_vec())
 }
 
-/// Bytes of how many heads of each key have come, of each sequence.
-pub fn arrived_bytes(p: &Program) -> u64 {
-    let of_stage = |(_, stage): &(String, Stage)| match stage {
-        Stage::Delta(s) => 4 * p.limits.seqs * p.state_decl(s.state).n_key_heads,
-        _ => 0,
-    };
-    p.stages.iter().map(of_stage).max().unwrap_or(0) as u64
+/// Memory for the delta nets of a program, which one after the other use.
+pub struct Scratch {
+    /// `[seqs, n_key_heads]`.
+    arrived: Address,
+    /// `[rows, channels]`, of prompts.
+    convolved: Address,
+    /// `[rows, n_heads, 2]`, of prompts.
+    gates: Address,
 }
 
-pub fn launch(cx: &Cx<'_>, s: &Delta) -> Launch {
+impl Scratch {
+    pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
+        let mut room = |elems: fn(&StateDecl, &Limits) -> usize| {
+            let most = p.states.iter().map(|decl| elems(decl, &p.limits)).max().unwrap_or(0);
+            on.buffer("delta nets", 4 * most as u64)
+        };
+        Ok(Self {
+            arrived: room(|decl, limits| limits.seqs * decl.n_key_heads)?,
+            convolved: room(|decl, limits| limits.rows * decl.channels())?,
+            gates: room(|decl, limits| 2 * limits.rows * decl.n_heads)?,
+        })
+    }
+}
+
+/// Whether steps of a shape are of prompts: sequences have several rows each.
+fn is_of_prompts(shape: Shape, limits: &Limits) -> bool {
+    shape.rows > DELTA_ROWS as usize && (shape.tiled || shape.rows > 2 * limits.seqs)
+}
+
+pub fn launches(cx: &Cx<'_>, s: &Delta) -> Vec<Launch> {
     let decl = cx.p.state_decl(s.state);
-    let states = &cx.memory.states[s.state.0 as usize];
+    let (states, scratch) = (&cx.memory.states[s.state.0 as usize], &cx.memory.delta);
     let [u, z, a, b, out] = [s.u, s.z, s.a, s.b, s.out].map(|buf| cx.memory.bufs[buf.0 as usize]);
     let [conv, decay, dt] = [s.conv, s.decay, s.dt].map(|w| cx.weights[w.0 as usize].data);
     let params = DeltaParams {
@@ -89,18 +110,37 @@ pub fn launch(cx: &Cx<'_>, s: &Delta) -> Launch {
         out,
         matrices: states.matrices,
         tails: states.tails,
-        arrived: cx.memory.delta_arrived,
+        arrived: scratch.arrived,
+        convolved: scratch.convolved,
+        gates: scratch.gates,
         eps: s.eps,
         n_heads: decl.n_heads as u32,
         n_key_heads: decl.n_key_heads as u32,
         grouped: u32::from(s.grouped),
     };
-    let runs = cx.p.limits.seqs.min(cx.shape.rows);
-    Launch {
-        kernel: cx.kernel(&kernel(decl.head_dim)),
-        grid: [decl.n_heads as u32, runs as u32, 1],
-        threads: 4 * decl.head_dim as u32,
+    let rows = cx.shape.rows;
+    let runs = cx.p.limits.seqs.min(rows);
+    let of = |kernel: &String, x: usize, y: usize, threads: usize| Launch {
+        kernel: cx.kernel(kernel),
+        grid: [x as u32, y as u32, 1],
+        threads: threads as u32,
         shared_bytes: 0,
         params: words(&params),
+    };
+    let [few, convolve, scan, gate] = &of_heads(decl.head_dim);
+    if !is_of_prompts(cx.shape, &cx.p.limits) {
+        return vec![of(few, decl.n_heads, runs, 4 * decl.head_dim)];
     }
+    let warps = DELTA_THREADS as usize / 32;
+    let shares = decl.head_dim / (DELTA_COLS * DELTA_SCAN_THREADS / 32) as usize;
+    vec![
+        of(
+            convolve,
+            decl.channels() / decl.head_dim,
+            rows.div_ceil(warps * DELTA_ROWS as usize),
+            DELTA_THREADS as usize,
+        ),
+        of(scan, decl.n_heads * shares, runs, DELTA_SCAN_THREADS as usize),
+        of(gate, decl.n_heads.div_ceil(warps), rows, DELTA_THREADS as usize),
+    ]
 }

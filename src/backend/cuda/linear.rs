@@ -151,9 +151,14 @@ pub fn launches<T: bytemuck::Pod>(
     };
     let room = cx.limits.shared_bytes as usize;
     assert!(shared <= room, "{stage}: {shared} bytes of shared memory, and the card has {room}");
-    let warps = LINEAR_THREADS as usize / 32;
     let units = work.rows.div_ceil(32 >> lanes_log2);
     let multiprocessors = cx.limits.multiprocessors as usize;
+    let mut warps = LINEAR_THREADS as usize / 32;
+    if on_tensor_cores == Some(Mma::Codes) && suffix != FEW {
+        // Where tiles would leave multiprocessors without one, they have half of the rows of weights.
+        let tiles = units.div_ceil(warps) * rows.div_ceil(tile_rows);
+        warps /= if tiles < multiprocessors { 2 } else { 1 };
+    }
     // Kernels have registers for two blocks a multiprocessor, shared memory may leave room for one.
     let resident = multiprocessors * occupancy::by_shared(cx.limits, shared as u32).clamp(1, 2) as usize;
     let (blocks, tiles) = match on_tensor_cores {
@@ -191,10 +196,10 @@ pub fn launches<T: bytemuck::Pod>(
         row_bytes: products.rounded_bytes(w.cols) as u32,
         part_chunks: of_block.chunks as u32,
     };
-    let of = |kernel: String, grid: [usize; 2], shared: usize, params: Vec<u64>| Launch {
+    let of = |kernel: String, grid: [usize; 2], threads: u32, shared: usize, params: Vec<u64>| Launch {
         kernel: cx.kernel(&kernel),
         grid: [grid[0] as u32, grid[1] as u32, 1],
-        threads: LINEAR_THREADS,
+        threads,
         shared_bytes: shared as u32,
         params,
     };
@@ -209,10 +214,10 @@ pub fn launches<T: bytemuck::Pod>(
             Some(Mma::Codes) => norm_bytes_up_to(in_norm.map_or(0, |_| ROUND_BLOCKS_COLS), w.cols),
             _ => single(),
         };
-        of(kernel, [rows, 1], shared, words(&params))
+        of(kernel, [rows, 1], LINEAR_THREADS, shared, words(&params))
     });
     let params = words(&params(input_params));
-    let products = of(products.kernel(stage, suffix), [blocks, tiles], shared, params);
+    let products = of(products.kernel(stage, suffix), [blocks, tiles], 32 * warps as u32, shared, params);
     turn.into_iter().chain(round).chain([products]).collect()
 }
 

@@ -25,8 +25,8 @@ pub struct Memory {
     pub kvs: Vec<KvLayout>,
     /// One a recurrent state of the program.
     pub states: Vec<States>,
-    /// Heads of delta nets that have come.
-    pub delta_arrived: Address,
+    /// Of delta nets.
+    pub delta: delta::Scratch,
     /// How many keys and values could not be kept as they were.
     pub clamped: Address,
     /// Keys and values of a step before `append` has transformed them.
@@ -113,7 +113,7 @@ impl Memory {
         let sampled = [candidates * outputs, 4 * outputs, 4 * outputs, CLAMPED_BYTES];
         let [candidates, sample_arrived, tokens, clamped] = sampled.map(|bytes| on.buffer(SAMPLING, bytes));
         let (picks, clamped) = (Picks::new(on, p.limits.seqs)?, clamped?);
-        let delta_arrived = on.buffer("delta nets", delta::arrived_bytes(p))?;
+        let delta = delta::Scratch::new(on, p)?;
         let states = p.states.iter().map(|decl| States::new(on, decl, &p.limits));
         let states = states.collect::<Result<_, _>>()?;
         let kvs = p.kvs.iter().map(|decl| KvLayout::new(on, decl, &p.limits, clamped));
@@ -121,7 +121,7 @@ impl Memory {
             bufs,
             kvs: kvs.collect::<Result<_, _>>()?,
             states,
-            delta_arrived,
+            delta,
             clamped,
             raw,
             products,

@@ -414,7 +414,7 @@ fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
         Stage::AttnIn(s) => attn_in::launches(cx, s),
         Stage::Attend(s) => attend::launches(cx, s),
         Stage::DeltaIn(s) => delta_in::launches(cx, s),
-        Stage::Delta(s) => vec![delta::launch(cx, s)],
+        Stage::Delta(s) => delta::launches(cx, s),
         Stage::ProjAdd(s) => proj_add::launches(cx, s),
         Stage::FfnIn(s) => ffn_in::launches(cx, s),
         Stage::Experts(s) => experts::launches(cx, s),
