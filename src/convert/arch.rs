@@ -22,6 +22,17 @@ pub enum Change {
     Stack,
     /// Rows beyond the vocabulary are left out.
     CutVocab,
+    /// The first half of each expert's rows, which are its gate's; the others are of another tensor.
+    FirstHalf,
+    /// The second half of each expert's rows.
+    SecondHalf,
+    /// Rows of a delta net's value heads reordered: from all heads of a key head together, as Hugging Face
+    /// has them, to one of each key head in turn.
+    TileRows,
+    /// Likewise, columns.
+    TileCols,
+    /// Likewise, rows `a`, which become `-exp(a)`.
+    TileDecay,
 }
 
 /// A dimension, by what it is.
@@ -45,6 +56,24 @@ pub enum Dim {
     Experts,
     /// Width of an expert.
     ExpertFfn,
+    /// Gate and up of an expert together.
+    ExpertGateUp,
+    /// Width of the expert that all tokens go through.
+    SharedFfn,
+    /// Queries and their gates together.
+    QGate,
+    /// Value heads of a delta net.
+    DeltaHeads,
+    /// Length of one.
+    DeltaHead,
+    /// Value heads x their length.
+    DeltaValues,
+    /// Queries, keys and values of a delta net together, which its convolution smooths.
+    DeltaChannels,
+    /// Positions that the convolution sees.
+    Taps,
+    /// 1.
+    One,
     /// Learned positions.
     Positions,
 }
@@ -88,6 +117,12 @@ pub struct Architecture {
     pub globals: &'static [Rule],
     /// Tensors of each layer.
     pub layer: &'static [&'static [Rule]],
+    /// Tensors of a layer with a delta net; empty if the architecture has no such layers.
+    pub delta: &'static [&'static [Rule]],
+    /// Rules in place of those with [`Change::Stack`], where all experts of a layer are one tensor already.
+    pub fused: &'static [Rule],
+    /// Prefixes of tensors that predict further tokens (MTP), which are left out.
+    pub mtp: &'static [&'static str],
     /// The output head: its name, which a tied model lacks.
     pub head: &'static str,
     /// True if the head is the embedding where a configuration does not say.
@@ -114,7 +149,10 @@ pub enum Rope {
     Whole,
 }
 
-use Dim::{ExpertFfn, Experts, Ffn, Head, Hidden, Kv, Positions, Q, Qkv, Vocab};
+use Dim::{
+    DeltaChannels, DeltaHead, DeltaHeads, DeltaValues, ExpertFfn, ExpertGateUp, Experts, Ffn, Head, Hidden,
+    Kv, One, Positions, Q, QGate, Qkv, SharedFfn, Taps, Vocab,
+};
 
 const fn matrix(
     from: &'static [&'static str],
@@ -127,6 +165,10 @@ const fn matrix(
 
 const fn plain(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
     Rule { from, to, shape, change: Change::None, need: Need::Always, linear: false }
+}
+
+const fn delta(from: &'static [&'static str], to: &'static str, shape: &'static [Dim]) -> Rule {
+    matrix(from, to, shape, Change::TileRows)
 }
 
 const fn maybe(
@@ -216,6 +258,70 @@ const GEMMA_NORMS: &[Rule] = &[
     plus_one(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
     plus_one(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head]),
 ];
+const FUSED_EXPERTS: &[Rule] = &[
+    matrix(
+        &["mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj.weight"],
+        "ffn_gate_exps.weight",
+        &[Experts, ExpertGateUp, Hidden],
+        Change::FirstHalf,
+    ),
+    matrix(
+        &["mlp.experts.gate_up_proj", "mlp.experts.gate_up_proj.weight"],
+        "ffn_up_exps.weight",
+        &[Experts, ExpertGateUp, Hidden],
+        Change::SecondHalf,
+    ),
+    matrix(
+        &["mlp.experts.down_proj", "mlp.experts.down_proj.weight"],
+        "ffn_down_exps.weight",
+        &[Experts, Hidden, ExpertFfn],
+        Change::None,
+    ),
+];
+const SHARED_EXPERT: &[Rule] = &[
+    plain(&["mlp.shared_expert_gate.weight"], "ffn_gate_inp_shexp.weight", &[One, Hidden]),
+    matrix(
+        &["mlp.shared_expert.gate_proj.weight"],
+        "ffn_gate_shexp.weight",
+        &[SharedFfn, Hidden],
+        Change::None,
+    ),
+    matrix(&["mlp.shared_expert.up_proj.weight"], "ffn_up_shexp.weight", &[SharedFfn, Hidden], Change::None),
+    matrix(
+        &["mlp.shared_expert.down_proj.weight"],
+        "ffn_down_shexp.weight",
+        &[Hidden, SharedFfn],
+        Change::None,
+    ),
+];
+const QWEN35_GLOBALS: &[Rule] =
+    &[GLOBALS[0], plus_one(&["model.norm.weight"], "output_norm.weight", &[Hidden])];
+const QWEN35_NORMS: &[Rule] = &[
+    plus_one(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
+    plus_one(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
+];
+/// Of each query head the query's rows and then its gate's, in both formats.
+const GATED_ATTENTION: &[Rule] = &[
+    matrix(&["self_attn.q_proj.weight"], "attn_q.weight", &[QGate, Hidden], Change::None),
+    matrix(&["self_attn.k_proj.weight"], "attn_k.weight", &[Kv, Hidden], Change::None),
+    plus_one(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
+    plus_one(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head]),
+];
+/// The norm alone is held as it is multiplied.
+const DELTA_NET: &[Rule] = &[
+    delta(&["linear_attn.in_proj_qkv.weight"], "attn_qkv.weight", &[DeltaChannels, Hidden]),
+    delta(&["linear_attn.in_proj_z.weight"], "attn_gate.weight", &[DeltaValues, Hidden]),
+    delta(&["linear_attn.in_proj_a.weight"], "ssm_alpha.weight", &[DeltaHeads, Hidden]),
+    delta(&["linear_attn.in_proj_b.weight"], "ssm_beta.weight", &[DeltaHeads, Hidden]),
+    Rule {
+        linear: false,
+        ..delta(&["linear_attn.conv1d.weight"], "ssm_conv1d.weight", &[DeltaChannels, One, Taps])
+    },
+    Rule { change: Change::TileDecay, ..plain(&["linear_attn.A_log"], "ssm_a", &[DeltaHeads]) },
+    Rule { change: Change::TileRows, ..plain(&["linear_attn.dt_bias"], "ssm_dt.bias", &[DeltaHeads]) },
+    plain(&["linear_attn.norm.weight"], "ssm_norm.weight", &[DeltaHead]),
+    matrix(&["linear_attn.out_proj.weight"], "ssm_out.weight", &[Hidden, DeltaValues], Change::TileCols),
+];
 const GPT2_GLOBALS: &[Rule] = &[
     plain(&["wte.weight"], "token_embd.weight", &[Vocab, Hidden]),
     plain(&["wpe.weight"], "position_embd.weight", &[Positions, Hidden]),
@@ -244,6 +350,9 @@ const LLAMA: Architecture = Architecture {
     layers: "model.layers.",
     globals: GLOBALS,
     layer: &[NORMS, ATTN_PERMUTED, ATTN_OTHERS, ATTN_OTHER_BIASES, MLP, MLP_BIASES],
+    delta: &[],
+    fused: &[],
+    mtp: &[],
     head: "lm_head.weight",
     tied: false,
     defaults: &[("rms_norm_eps", 1e-6)],
@@ -259,6 +368,19 @@ const BITNET: Architecture = Architecture {
         _ => gated(config, &["relu2"], "bitnet-b1.58"),
     },
     layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, SUB_NORMS, MLP],
+    ..LLAMA
+};
+
+const QWEN35: Architecture = Architecture {
+    classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
+    name: |config| gated(config, &["silu"], "qwen35"),
+    globals: QWEN35_GLOBALS,
+    layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, MLP],
+    delta: &[QWEN35_NORMS, DELTA_NET, MLP],
+    mtp: &["mtp.", "model.mtp."],
+    rope: Rope::Base,
+    // Qwen3_5TextConfig's own.
+    defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 256.0)],
     ..LLAMA
 };
 
@@ -290,6 +412,15 @@ pub static ARCHITECTURES: &[Architecture] = &[
         layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, EXPERTS],
         rope: Rope::Base,
         ..LLAMA
+    },
+    QWEN35,
+    Architecture {
+        classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
+        name: |config| gated(config, &["silu"], "qwen35moe"),
+        layer: &[QWEN35_NORMS, GATED_ATTENTION, ATTN_OTHERS, EXPERTS, SHARED_EXPERT],
+        delta: &[QWEN35_NORMS, DELTA_NET, EXPERTS, SHARED_EXPERT],
+        fused: FUSED_EXPERTS,
+        ..QWEN35
     },
     Architecture {
         classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],

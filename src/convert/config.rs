@@ -155,6 +155,13 @@ impl Config {
         }
     }
 
+    /// True if the head is the embedding, as the model that has the head says: of a multimodal one the whole,
+    /// whatever its text part says.
+    pub fn is_tied(&self) -> Option<bool> {
+        const TIED: &str = "tie_word_embeddings";
+        self.whole.get(TIED).and_then(Json::as_bool).or_else(|| self.bool(&[TIED]))
+    }
+
     /// A truth value.
     pub fn bool(&self, keys: &[&str]) -> Option<bool> {
         self.get(keys).and_then(Json::as_bool)
@@ -317,6 +324,8 @@ mod tests {
         let config = config(json);
         assert_eq!(config.require(&["hidden_size"]).unwrap(), 8);
         assert_eq!(config.bool(&["tie_word_embeddings"]), Some(true));
+        let whole = json!({"tie_word_embeddings": true, "text_config": {"tie_word_embeddings": false}});
+        assert_eq!(self::config(whole).is_tied(), Some(true));
         assert_eq!(config.positive(&["rms_norm_eps"]).unwrap(), Some(1e-6));
         assert!(config.require(&["num_hidden_layers"]).is_err());
     }

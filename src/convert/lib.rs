@@ -3,13 +3,15 @@
 //! It must never know a program, a backend or a network: a folder is what it takes, the snapshot of a pulled
 //! repository for one. Start at [`Converter`]: it plans every tensor and every key before a byte is written;
 //! the [`Quantizer`] then asks for one tensor after the other and writes it in the wanted type. `arch.rs` has
-//! a table an architecture, `tensors.rs` what is done to a tensor, `ternary/` what packed weights mean.
+//! a table an architecture, `tensors.rs` what is done to a tensor, `hybrid.rs` where delta nets are,
+//! `ternary/` what packed weights mean.
 #![forbid(unsafe_code)]
 
 mod arch;
 mod card;
 mod checkpoint;
 mod config;
+mod hybrid;
 mod metadata;
 mod metaspace;
 mod names;
@@ -478,7 +480,7 @@ fn tied(
     notes: &mut Vec<String>,
 ) -> Result<bool, ConvertError> {
     let has_head = named.get(arch.head).is_some();
-    match config.bool(&["tie_word_embeddings"]) {
+    match config.is_tied() {
         Some(true) => Ok(true),
         Some(false) if has_head => Ok(false),
         Some(false) => Err(ConvertError::tensor(arch.head, "is missing, and tie_word_embeddings is false")),

@@ -38,7 +38,9 @@ pub fn write(
     set("block_count", count(shape.n_layers));
     set("context_length", count(shape.n_ctx));
     set("embedding_length", count(shape.hidden));
-    set("feed_forward_length", count(shape.ffn));
+    if let Some(ffn) = shape.ffn {
+        set("feed_forward_length", count(ffn));
+    }
     set("attention.head_count", count(shape.n_heads));
     if arch.rope != Rope::None {
         set("attention.head_count_kv", count(shape.n_kv_heads));
@@ -87,6 +89,9 @@ pub fn write(
         {
             set("rope.freq_base_swa", Value::F32(base as f32));
         }
+    }
+    if let Some(hybrid) = &shape.hybrid {
+        hybrid.write(set);
     }
     if name == "gemma3" {
         windows(config, shape, metadata)?;

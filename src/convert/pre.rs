@@ -130,6 +130,11 @@ mod tests {
         );
         assert_eq!(of(&split(llama)), Ok("llama-bpe"));
         assert_eq!(of(&split(&llama.replace("{1,3}", ""))), Ok("qwen2"));
+        let qwen35 = concat!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
+            r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        );
+        assert_eq!(of(&split(qwen35)), Ok("qwen35"));
         let gpt_4o = concat!(
             r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
             r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+",

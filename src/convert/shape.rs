@@ -3,6 +3,7 @@
 use super::ConvertError;
 use super::arch::{Architecture, Dim};
 use super::config::Config;
+use super::hybrid::Hybrid;
 
 /// Counts and widths.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,8 +12,8 @@ pub struct Shape {
     pub n_layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the feed-forward network.
-    pub ffn: usize,
+    /// Width of the feed-forward network; `None` where experts take its place and no key gives it.
+    pub ffn: Option<usize>,
     /// Query heads.
     pub n_heads: usize,
     /// Key and value heads.
@@ -29,6 +30,8 @@ pub struct Shape {
     pub eps: f64,
     /// Experts, how many of them are used, and their width.
     pub experts: Option<(usize, usize, usize)>,
+    /// Layers with a delta net, of architectures that have such.
+    pub hybrid: Option<Hybrid>,
 }
 
 impl Shape {
@@ -50,10 +53,12 @@ impl Shape {
             return Err(config.wrong("num_attention_heads", &format!("a divisor of {hidden}"), found));
         }
         let is_gpt2 = arch.layer_norm;
+        let has_experts_alone = !arch.fused.is_empty();
         let ffn = match config.count(&["intermediate_size", "n_inner"])? {
-            Some(ffn) => ffn,
-            None if is_gpt2 => 4 * hidden,
-            None => config.require(&["intermediate_size"])?,
+            Some(ffn) => Some(ffn),
+            None if is_gpt2 => Some(4 * hidden),
+            None if has_experts_alone => None,
+            None => Some(config.require(&["intermediate_size"])?),
         };
         let experts = match config.count(&["num_experts", "num_local_experts"])? {
             Some(n) => {
@@ -64,6 +69,9 @@ impl Shape {
                 }
                 Some((n, used, config.require(&["moe_intermediate_size"])?))
             }
+            None if has_experts_alone => {
+                return Err(config.wrong("num_experts", "a whole number from 1", None));
+            }
             None => None,
         };
         let said = config.count(&["vocab_size"])?;
@@ -72,23 +80,32 @@ impl Shape {
             return Err(config.wrong("vocab_size", &want, config.get(&["vocab_size"])));
         }
         let eps = config.positive(&["rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"])?;
+        let n_layers = config.require(&["num_hidden_layers", "n_layer"])?;
+        let has_head_dim = head_dim.is_some();
+        let head_dim = head_dim.unwrap_or(hidden / n_heads);
+        let hybrid = match arch.delta.is_empty() {
+            true => None,
+            false => Some(Hybrid::read(config, n_layers, head_dim, has_experts_alone)?),
+        };
         Ok(Self {
-            n_layers: config.require(&["num_hidden_layers", "n_layer"])?,
+            n_layers,
             hidden,
             ffn,
             n_heads,
             n_kv_heads,
-            head_dim: head_dim.unwrap_or(hidden / n_heads),
-            has_head_dim: head_dim.is_some(),
+            head_dim,
+            has_head_dim,
             vocab,
             n_ctx: config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?,
             eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
             experts,
+            hybrid,
         })
     }
 
     /// The length of a dimension.
     pub fn of(&self, dim: Dim) -> usize {
+        let of_delta = |of: fn(&Hybrid) -> usize| self.hybrid.as_ref().map_or(0, of);
         match dim {
             Dim::Vocab => self.vocab,
             Dim::Hidden => self.hidden,
@@ -96,10 +113,19 @@ impl Shape {
             Dim::Kv => self.n_kv_heads * self.head_dim,
             Dim::Qkv => 3 * self.hidden,
             Dim::Head => self.head_dim,
-            Dim::Ffn => self.ffn,
+            Dim::Ffn => self.ffn.unwrap_or(0),
             Dim::Experts => self.experts.map_or(0, |(n, _, _)| n),
             Dim::ExpertFfn => self.experts.map_or(0, |(_, _, ffn)| ffn),
             Dim::Positions => self.n_ctx,
+            Dim::ExpertGateUp => 2 * self.of(Dim::ExpertFfn),
+            Dim::SharedFfn => of_delta(|hybrid| hybrid.shared_ffn.unwrap_or(0)),
+            Dim::QGate => 2 * self.of(Dim::Q),
+            Dim::DeltaHeads => of_delta(|hybrid| hybrid.n_heads),
+            Dim::DeltaHead => of_delta(|hybrid| hybrid.head_dim),
+            Dim::DeltaValues => of_delta(|hybrid| hybrid.n_heads * hybrid.head_dim),
+            Dim::DeltaChannels => of_delta(|hybrid| hybrid.keys() + hybrid.n_heads * hybrid.head_dim),
+            Dim::Taps => of_delta(|_| super::hybrid::TAPS),
+            Dim::One => 1,
         }
     }
 }

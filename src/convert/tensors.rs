@@ -44,6 +44,21 @@ pub struct OutputTensor {
     change: Change,
     /// Heads, where rows are reordered in each.
     n_heads: usize,
+    /// Order of value heads, where it changes.
+    tiles: Option<Tiles>,
+}
+
+/// Value heads of a delta net on their way from groups, one per key head, to one of each group in turn.
+#[derive(Clone, Copy, Debug)]
+struct Tiles {
+    /// Rows or columns before the first value head.
+    lead: usize,
+    /// Key heads.
+    n_groups: usize,
+    /// Value heads of each.
+    per_group: usize,
+    /// Rows or columns of a value head.
+    unit: usize,
 }
 
 /// Prefixes of the parts of a multimodal model that are not text.
@@ -89,7 +104,7 @@ impl<'a> NamedTensors<'a> {
         arch: &Architecture,
         options: &ConvertOptions,
     ) -> Result<Self, ConvertError> {
-        let (mut by_name, mut n_other) = (BTreeMap::new(), 0);
+        let (mut by_name, mut n_other, mut n_mtp) = (BTreeMap::new(), 0, 0);
         for name in checkpoint.names() {
             if NOT_TEXT.iter().any(|prefix| name.starts_with(prefix)) {
                 if !options.text_only {
@@ -100,6 +115,10 @@ impl<'a> NamedTensors<'a> {
                     )));
                 }
                 n_other += 1;
+                continue;
+            }
+            if arch.mtp.iter().any(|prefix| name.starts_with(prefix)) {
+                n_mtp += 1;
                 continue;
             }
             let prefix = PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix));
@@ -118,16 +137,28 @@ impl<'a> NamedTensors<'a> {
                 return Err(ConvertError::tensor(name, detail));
             }
         }
-        let notes = match n_other {
-            0 => Vec::new(),
-            n => vec![format!("{n} tensors that are not part of a text model are left out")],
-        };
+        let mut notes = Vec::new();
+        if n_other > 0 {
+            notes.push(format!("{n_other} tensors that are not part of a text model are left out"));
+        }
+        if n_mtp > 0 {
+            notes.push(format!(
+                "{n_mtp} tensors of the block that predicts further tokens (MTP) are left out: no GGUF block \
+                 is made of them"
+            ));
+        }
         Ok(Self { checkpoint, by_name, notes })
     }
 
     /// The tensor that a rule calls so, without taking it.
     pub fn get(&self, name: &str) -> Option<&'a Tensor> {
         self.by_name.get(name).and_then(|name| self.checkpoint.get(name))
+    }
+
+    /// The tensor of this name, which another rule takes as well.
+    fn share(&self, name: &str) -> Option<(String, Tensor)> {
+        let name = *self.by_name.get(name)?;
+        Some((name.to_owned(), self.checkpoint.get(name)?.clone()))
     }
 
     fn take(&mut self, name: &str) -> Option<(String, Tensor)> {
@@ -174,7 +205,12 @@ pub fn plan(
     }
     for layer in 0..shape.n_layers {
         let (from, to) = (format!("{}{layer}.", arch.layers), format!("blk.{layer}."));
-        for rule in arch.layer.iter().copied().flatten() {
+        let has_delta = shape.hybrid.as_ref().is_some_and(|hybrid| hybrid.has_delta(layer));
+        let rules = if has_delta { arch.delta } else { arch.layer };
+        let is_there = |name: &&str| planner.named.get(&format!("{from}{name}")).is_some();
+        let fused = arch.fused.first().is_some_and(|rule| rule.from.iter().any(is_there));
+        let rules = rules.iter().copied().flatten().filter(|rule| !fused || rule.change != Change::Stack);
+        for rule in rules.chain(arch.fused.iter().filter(|_| fused)) {
             out.extend(planner.one(&from, &to, rule)?);
         }
     }
@@ -229,7 +265,10 @@ impl Planner<'_, '_> {
             }
             return self.made(rule, name, parts).map(Some);
         }
-        let found = rule.from.iter().find_map(|short| self.named.take(&format!("{from}{short}")));
+        let found = rule.from.iter().find_map(|short| {
+            let name = format!("{from}{short}");
+            if rule.change == Change::FirstHalf { self.named.share(&name) } else { self.named.take(&name) }
+        });
         match found {
             Some(part) => self.made(rule, name, vec![part]).map(Some),
             None if rule.need == Need::Maybe => Ok(None),
@@ -245,7 +284,7 @@ impl Planner<'_, '_> {
     ) -> Result<OutputTensor, ConvertError> {
         let dims: Vec<usize> = rule.shape.iter().map(|dim| self.shape.of(*dim)).collect();
         let elem = parts.first().map_or(Elem::F32, |(_, part)| part.elem);
-        let is_packed = rule.linear && elem == Elem::U8;
+        let is_packed = rule.linear && elem == Elem::U8 && dims.len() == 2;
         let mut want = dims.clone();
         if is_packed {
             if !dims[0].is_multiple_of(4) {
@@ -295,9 +334,28 @@ impl Planner<'_, '_> {
         match rule.change {
             Change::Transpose => info.dims.reverse(),
             Change::Stack => info.dims.insert(0, parts.len()),
+            Change::FirstHalf | Change::SecondHalf => info.dims[1] /= 2,
             _ => {}
         }
-        Ok(OutputTensor { info, linear: rule.linear, values, parts, change: rule.change, n_heads })
+        if rule.shape.get(1) == Some(&Dim::One) {
+            info.dims.remove(1);
+        }
+        let (linear, change, tiles) = (rule.linear, rule.change, self.tiles(rule));
+        Ok(OutputTensor { info, linear, values, parts, change, n_heads, tiles })
+    }
+
+    /// Order of value heads by a rule.
+    fn tiles(&self, rule: &Rule) -> Option<Tiles> {
+        let hybrid = self.shape.hybrid.as_ref()?;
+        let dim = match rule.change {
+            Change::TileRows | Change::TileDecay => rule.shape.first()?,
+            Change::TileCols => rule.shape.last()?,
+            _ => return None,
+        };
+        let lead = if *dim == Dim::DeltaChannels { hybrid.keys() } else { 0 };
+        let unit = if *dim == Dim::DeltaHeads { 1 } else { hybrid.head_dim };
+        let n_groups = hybrid.n_key_heads;
+        Some(Tiles { lead, n_groups, per_group: hybrid.n_heads / n_groups, unit })
     }
 
     fn values(
@@ -350,7 +408,7 @@ fn missing(name: &str) -> ConvertError {
 /// The type in which a tensor is made, before it gets the file's.
 fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
     match (values, rule.change) {
-        (Values::Real, Change::AddOne)
+        (Values::Real, Change::AddOne | Change::TileDecay)
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
         // The embedding, the head and linear weights keep their type until the file's is known. Norms,
         // biases, routers and positions are f32 in every file.
@@ -389,7 +447,8 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
         n_bytes: 0,
     };
     let (values, parts) = (Values::Computed(bytes.into()), Vec::new());
-    Some(OutputTensor { info, linear: false, values, parts, change: Change::None, n_heads: 1 })
+    let (change, n_heads, tiles) = (Change::None, 1, None);
+    Some(OutputTensor { info, linear: false, values, parts, change, n_heads, tiles })
 }
 
 impl OutputTensor {
@@ -425,6 +484,11 @@ impl OutputTensor {
     fn part(&self, checkpoint: &Checkpoint, name: &str, part: &Tensor) -> Result<Bytes, (String, String)> {
         let bytes = checkpoint.bytes(part).map_err(|detail| (name.to_owned(), detail))?;
         let cols = part.shape.last().copied().unwrap_or(1);
+        let bytes = match self.change {
+            Change::FirstHalf => half(&bytes, part.shape[0], 0),
+            Change::SecondHalf => half(&bytes, part.shape[0], 1),
+            _ => bytes,
+        };
         let reals = || ternary::reals(part.elem, &bytes).expect("the plan checked the type");
         let (bytes, elem_bytes) = match &self.values {
             Values::Packed { scales } => {
@@ -442,11 +506,18 @@ impl OutputTensor {
             }
             Values::Masters => {
                 let mut values = reals();
-                ternary::absmean(&mut values);
+                // Each expert is rounded by itself.
+                let n_matrices = if part.shape.len() > 2 { part.shape[0] } else { 1 };
+                let matrix_elems = (values.len() / n_matrices).max(1);
+                values.chunks_exact_mut(matrix_elems).for_each(ternary::absmean);
                 (f32s(&values), 4)
             }
             _ if self.change == Change::AddOne => {
                 (f32s(&reals().iter().map(|value| value + 1.0).collect::<Vec<_>>()), 4)
+            }
+            _ if self.change == Change::TileDecay => {
+                let decay = |value: f32| -f64::from(value).exp() as f32;
+                (f32s(&reals().into_iter().map(decay).collect::<Vec<_>>()), 4)
             }
             _ if part.elem != Elem::F32 && self.info.ty.is_some_and(|ty| ty.is(&types::F32)) => {
                 (f32s(&reals()), 4)
@@ -456,20 +527,51 @@ impl OutputTensor {
                 (bytes, elem_bytes)
             }
         };
+        let row_bytes = if part.shape.len() == 1 { elem_bytes } else { cols * elem_bytes };
+        let tiles = |rows: &[u8], step: usize| {
+            let mut out = Vec::with_capacity(rows.len());
+            let tiles = self.tiles.expect("the rule's change is one");
+            rows.chunks_exact(step.max(1)).for_each(|rows| tiles.extend(&mut out, rows));
+            Bytes::from(out)
+        };
         Ok(match self.change {
-            Change::PermuteQ | Change::PermuteK => {
-                let row_bytes = if part.shape.len() == 1 { elem_bytes } else { cols * elem_bytes };
-                permuted(&bytes, self.n_heads, row_bytes)
-            }
+            Change::PermuteQ | Change::PermuteK => permuted(&bytes, self.n_heads, row_bytes),
+            Change::TileRows | Change::TileDecay => tiles(&bytes, bytes.len()),
+            Change::TileCols => tiles(&bytes, row_bytes),
             Change::Transpose => transposed(&bytes, cols, elem_bytes),
             Change::CutVocab => bytes.slice(..self.info.dims[0] * cols * elem_bytes),
-            Change::None | Change::AddOne | Change::Stack => bytes,
+            Change::None | Change::AddOne | Change::Stack | Change::FirstHalf | Change::SecondHalf => bytes,
         })
     }
 }
 
 fn f32s(values: &[f32]) -> Bytes {
     values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+}
+
+/// One half of each matrix.
+fn half(bytes: &[u8], n_matrices: usize, which: usize) -> Bytes {
+    let half_bytes = bytes.len() / n_matrices / 2;
+    let halves = bytes.chunks_exact(half_bytes.max(1));
+    halves.skip(which).step_by(2).flatten().copied().collect::<Vec<u8>>().into()
+}
+
+impl Tiles {
+    /// Appends units of `bytes` in their new order: head `g p + i` of group `g` becomes head `i n + g`, with
+    /// `p` heads a group and `n` groups.
+    fn extend(self, out: &mut Vec<u8>, bytes: &[u8]) {
+        let n_units = self.lead + self.n_groups * self.per_group * self.unit;
+        let unit_bytes = bytes.len() / n_units;
+        let (lead, values) = bytes.split_at(self.lead * unit_bytes);
+        out.extend_from_slice(lead);
+        let head_bytes = self.unit * unit_bytes;
+        for i in 0..self.per_group {
+            for group in 0..self.n_groups {
+                let head = group * self.per_group + i;
+                out.extend_from_slice(&values[head * head_bytes..][..head_bytes]);
+            }
+        }
+    }
 }
 
 /// Rows of each head from halves to neighbours: new row `2i + j` is row `j d / 2 + i`.

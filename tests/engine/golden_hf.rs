@@ -62,11 +62,36 @@ fn logits_are_transformers() {
     }
 }
 
+/// Hybrids, of f32 files: the first two prompts whole, and the last four positions of the third. 5e-5 of
+/// logits of deviation 1.7, because transformers computes a delta net in chunks.
+#[test]
+fn logits_of_hybrids_are_transformers() {
+    let Some(prompts) = golden("hf/prompts.txt") else { return };
+    let prompts = sequences(&prompts);
+    for folder in ["qwen35", "qwen35moe"] {
+        let path = golden(&format!("hf/{folder}")).expect("it is in tests/data");
+        let want =
+            npy(&golden(&format!("hf/{folder}.hf-fp32.logits.npy")).expect("it lies beside the folder"));
+        let engine = support::logits::engine(convert(&path, "f32"), "f32", simd::all()[0], |options| {
+            options.n_ctx = Some(64);
+        });
+        let all = all_logits(&engine, &prompts);
+        let n_vocab = want.shape[1];
+        let n_positions = all.len() / n_vocab;
+        let got = all[..10 * n_vocab].iter().chain(&all[(n_positions - 4) * n_vocab..]);
+        let want = want.f32s();
+        assert_eq!((n_positions, want.len()), (50, 14 * n_vocab), "{folder}");
+        let most = got.zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        eprintln!("{folder}: {most:e}");
+        assert!(most <= 5e-5, "{folder}: {most:e} apart");
+    }
+}
+
 /// Texts of which a GGUF reader's ids differ by design: it normalises nothing to NFC, and puts the space of
 /// SentencePiece before a text that starts with one and after special tokens too.
 fn differs(folder: &str, text: &str) -> bool {
     match folder {
-        "qwen2" | "qwen3" => text.contains("e\u{301}"),
+        "qwen2" | "qwen3" | "qwen35" => text.contains("e\u{301}"),
         "llama-ternary" => text.starts_with(' ') || text.contains("</s>") || text.contains("<s>"),
         _ => false,
     }
@@ -74,7 +99,9 @@ fn differs(folder: &str, text: &str) -> bool {
 
 #[test]
 fn ids_are_transformers() {
-    for folder in ["bitnet-packed", "bitnet-master", "llama", "llama-ternary", "qwen2", "qwen3", "gpt2"] {
+    const FOLDERS: [&str; 8] =
+        ["bitnet-packed", "bitnet-master", "llama", "llama-ternary", "qwen2", "qwen3", "qwen35", "gpt2"];
+    for folder in FOLDERS {
         let Some(path) = golden(&format!("hf/{folder}")) else { continue };
         let gguf = convert(&path, "f16");
         let tokenizer = Tokenizer::from_gguf(&gguf, TokenizerOptions::default()).unwrap();

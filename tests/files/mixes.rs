@@ -50,18 +50,35 @@ enum Line {
 /// Names and dimensions, in an order in which layer 10 does not follow layer 1.
 fn tensors(shape: &Shape) -> Vec<(String, Vec<usize>)> {
     let (matrix, gpt2) = (vec![4, shape.cols], shape.arch == "gpt2");
+    let is_hybrid = shape.arch.starts_with("qwen35");
     let mut out = Vec::new();
     for layer in (0..shape.layers).rev() {
         let mut add = |name: &str, dims: &[usize]| out.push((format!("blk.{layer}.{name}"), dims.to_vec()));
         add("attn_norm.weight", &[shape.cols]);
-        let attention: &[&str] = if gpt2 { &["attn_qkv"] } else { &["attn_q", "attn_k", "attn_v"] };
-        for name in attention.iter().chain(&["attn_output"]) {
+        let attention: &[&str] = match () {
+            () if is_hybrid && layer % 4 != 3 => {
+                add("ssm_conv1d.weight", &[4, 4]);
+                add("ssm_a", &[4]);
+                add("ssm_dt.bias", &[4]);
+                add("ssm_norm.weight", &[128]);
+                &["attn_qkv", "attn_gate", "ssm_alpha", "ssm_beta", "ssm_out"]
+            }
+            () if gpt2 => &["attn_qkv", "attn_output"],
+            () => &["attn_q", "attn_k", "attn_v", "attn_output"],
+        };
+        for name in attention {
             add(&format!("{name}.weight"), &matrix);
         }
         if shape.experts > 0 {
             add("ffn_gate_inp.weight", &[shape.experts, shape.cols]);
             for name in ["gate", "up", "down"] {
                 add(&format!("ffn_{name}_exps.weight"), &[shape.experts, 2, shape.cols]);
+                if is_hybrid {
+                    add(&format!("ffn_{name}_shexp.weight"), &matrix);
+                }
+            }
+            if is_hybrid {
+                add("ffn_gate_inp_shexp.weight", &[1, shape.cols]);
             }
         } else {
             for name in ["gate", "up", "down"].into_iter().skip(usize::from(gpt2)) {
@@ -99,7 +116,8 @@ fn file(metadata: Metadata, tensors: &[(String, Vec<usize>)], ty: &dyn QuantType
         .iter()
         .map(|(name, dims)| {
             let (cols, rows) = (dims[dims.len() - 1], dims.iter().rev().skip(1).product());
-            let is_vector = dims.len() < 2 || name.contains("gate_inp") || name.contains("position");
+            let is_small = ["gate_inp", "position", "conv1d"].iter().any(|part| name.contains(part));
+            let is_vector = dims.len() < 2 || is_small;
             let ty = if is_vector { &types::F32 } else { ty };
             let bytes = ty.byte_len(rows, cols).unwrap();
             writer.tensor(name, dims, type_id(ty).unwrap(), bytes as u64).unwrap();
@@ -146,7 +164,7 @@ fn cases() -> (BTreeMap<String, Shape>, Vec<(String, Chosen)>) {
 #[test]
 fn every_tensor_gets_the_type_that_llama_quantize_gives_it() {
     let (shapes, lists) = cases();
-    assert_eq!((shapes.len(), lists.len()), (10, 268));
+    assert_eq!((shapes.len(), lists.len()), (13, 331));
     let files: BTreeMap<&String, Gguf> = shapes
         .iter()
         .map(|(case, shape)| (case, file(metadata(shape), &tensors(shape), &types::F16)))
@@ -158,17 +176,18 @@ fn every_tensor_gets_the_type_that_llama_quantize_gives_it() {
             let runs = runs.split(' ').map(|run| run.split_once('*').unwrap_or((run, "1")));
             let by_layer: Vec<&str> =
                 runs.flat_map(|(ty, n)| std::iter::repeat_n(ty, n.parse().unwrap())).collect();
-            for (layer, ty) in by_layer.iter().enumerate() {
-                let global = format!("{name}.weight");
-                let name =
-                    if got.contains_key(&global) { global } else { format!("blk.{layer}.{name}.weight") };
-                assert_eq!(got[&name], *ty, "{case} {} {name}, imatrix: {}", want.mix, want.imatrix);
+            let global = [format!("{name}.weight")].into_iter();
+            let of_layers = (0..shapes[case].layers).map(|layer| format!("blk.{layer}.{name}.weight"));
+            let names: Vec<String> = global.chain(of_layers).filter(|name| got.contains_key(name)).collect();
+            assert_eq!(names.len(), by_layer.len(), "{case} {} {name}", want.mix);
+            for (name, ty) in names.iter().zip(by_layer) {
+                assert_eq!(got[name], ty, "{case} {} {name}, imatrix: {}", want.mix, want.imatrix);
             }
         }
         let kept = got.iter().filter(|(_, ty)| **ty == "f32").map(|(name, _)| name);
-        assert!(
-            kept.clone().all(|name| ["norm", "gate_inp", "position"].iter().any(|part| name.contains(part)))
-        );
+        const KEPT: [&str; 5] = ["norm", "gate_inp", "position", "ssm_conv1d", "ssm_dt"];
+        let is_kept = |name: &String| name.ends_with("ssm_a") || KEPT.iter().any(|part| name.contains(part));
+        assert!(kept.clone().all(is_kept));
     }
     let without = |mix: &str| chosen(&files[&"llama".to_owned()], options(mix)).unwrap_err();
     assert!(without("Q2_K_S").contains("Q2_K_S needs an importance matrix with an entry for tensor blk."));

@@ -25,8 +25,8 @@ fn tiny() -> Tokenizer {
     open(&support::golden("tokenizer/tiny-vocab.gguf").expect("is in tests/data"), None)
 }
 
-/// Every case of `cases` in every way there is to encode and decode it.
-fn check(vocab: &str, cases: &str, pre: Option<&str>) {
+/// Every case of `cases`, of which there are so many, in every way there is to encode and decode it.
+fn check(vocab: &str, cases: &str, pre: Option<&str>, want_cases: usize) {
     let (Some(vocab), Some(cases)) = (support::golden(vocab), support::golden(cases)) else { return };
     let tokenizer = open(&vocab, pre.map(|name| name.parse().unwrap()));
     let falcon = vocab.ends_with("ggml-vocab-falcon.gguf");
@@ -52,7 +52,7 @@ fn check(vocab: &str, cases: &str, pre: Option<&str>) {
         let whole = String::from_utf8_lossy(&whole);
         assert!(streamed == whole || streamed.strip_prefix(' ') == Some(&whole), "{streamed:?} {whole:?}");
     }
-    assert_eq!(n_cases, 172, "{}", cases.display());
+    assert_eq!(n_cases, want_cases, "{}", cases.display());
     assert!(wrong.is_empty(), "{} of {n_cases} in {}:\n{}", wrong.len(), cases.display(), wrong.join("\n"));
 }
 
@@ -60,7 +60,7 @@ macro_rules! golden {
     ($($name:ident: $vocab:literal, $cases:literal, $pre:expr;)*) => {$(
         #[test]
         fn $name() {
-            check($vocab, $cases, $pre);
+            check($vocab, $cases, $pre, 172);
         }
     )*};
 }
@@ -75,6 +75,11 @@ golden! {
     falcon_ids: "tokenizer/ggml-vocab-falcon.gguf", "tokenizer/falcon.jsonl", None;
     llama_spm_ids: "tokenizer/ggml-vocab-llama-spm.gguf", "tokenizer/llama-spm.jsonl", None;
     phi_3_ids: "tokenizer/ggml-vocab-phi-3.gguf", "tokenizer/phi-3.jsonl", None;
+}
+
+#[test]
+fn qwen35_ids() {
+    check("tokenizer/tiny-vocab.gguf", "tokenizer/qwen35.jsonl", Some("qwen35"), 46);
 }
 
 #[test]

@@ -46,6 +46,8 @@ const CASES: &[Case] = &[
     case("hf/qwen3", "hf/qwen3.llamacpp-f16.gguf"),
     // llama.cpp's converter stops at the attn.bias masks of this folder, and made its file without them.
     case("hf/gpt2", "hf/gpt2.llamacpp-f16.gguf"),
+    case("hf/qwen35", "hf/qwen35.llamacpp-f16.gguf"),
+    case("hf/qwen35moe", "hf/qwen35moe.llamacpp-f16.gguf"),
     Case {
         outtype: "i2_s",
         differ: BITNET,

@@ -4,6 +4,7 @@
 mod folder;
 mod golden;
 mod hostile;
+mod hybrid;
 mod metaspace;
 mod packed;
 mod round_trip;
