@@ -155,8 +155,8 @@ impl Config {
         }
     }
 
-    /// True if the head is the embedding, as the model that has the head says: of a multimodal one the whole,
-    /// whatever its text part says.
+    /// True if the head is the embedding. In a multimodal model the head is outside the text part, so what
+    /// the whole says counts first.
     pub fn is_tied(&self) -> Option<bool> {
         const TIED: &str = "tie_word_embeddings";
         self.whole.get(TIED).and_then(Json::as_bool).or_else(|| self.bool(&[TIED]))

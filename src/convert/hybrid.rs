@@ -15,14 +15,14 @@ const PERIOD: usize = 4;
 const ROTATED: f64 = 0.25;
 const SECTIONS: [usize; 3] = [11, 11, 10];
 
-/// Delta nets and where they are.
+/// Delta nets of a model: their heads, and the layers that have one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hybrid {
     /// Heads of queries and of keys.
     pub n_key_heads: usize,
-    /// Heads of values, so many for each key head.
+    /// Heads of values, a multiple of the key heads.
     pub n_heads: usize,
-    /// Length of any of them.
+    /// Length of each head.
     pub head_dim: usize,
     /// Width of the expert that all tokens go through.
     pub shared_ffn: Option<usize>,
@@ -104,7 +104,7 @@ impl Hybrid {
         }
         set("full_attention_interval", count(self.period));
         set("rope.dimension_count", count(self.rotated));
-        // The fourth is of no model of this kind.
+        // GGUF has a fourth section, which these models do not use.
         let sections = self.sections.iter().chain([&0]).map(|n| *n as i32);
         set("rope.dimension_sections", Value::Array(Array::from_i32s(sections)));
         if let Some(ffn) = self.shared_ffn {

@@ -53,6 +53,7 @@ impl Shape {
             return Err(config.wrong("num_attention_heads", &format!("a divisor of {hidden}"), found));
         }
         let is_gpt2 = arch.layer_norm;
+        // Experts are in every layer then, and no key gives the width of a network without.
         let has_experts_alone = !arch.fused.is_empty();
         let ffn = match config.count(&["intermediate_size", "n_inner"])? {
             Some(ffn) => Some(ffn),
