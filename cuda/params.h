@@ -705,8 +705,12 @@ struct LogitsParams {
     struct StepTables step;
     struct InputParams in;
     struct LinearParams w;
+    /* Another layer of the same input, without rows where there is none. */
+    struct LinearParams other;
     /* [outputs, w.rows]; or [rows, w.rows], where the input is that of the step's rows. */
     POINTER(float) logits;
+    /* The same of the other layer. */
+    POINTER(float) other_logits;
     /* A bound on their magnitude, or 0. */
     float soft_cap;
     uint32_t reserved;

@@ -36,7 +36,7 @@ pub fn gguf(data: &[u8]) {
         // A program, or what is wrong with the numbers or the tensors.
         let kv = ggml_types::kv_by_name("f16").expect("a codec of the registry");
         let limits =
-            Limits { rows: 4, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0, states: 0 };
+            Limits { rows: 4, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0, states: 3 };
         let options = model::Options { limits, k: kv, v: kv, window: KvWindow::default() };
         if let Ok(model) = Model::build(&file, hyper, &options) {
             model.program.check().expect("what a model writes is sound");

@@ -201,6 +201,13 @@ impl Metrics {
         both(&[llama("requests_deferred"), vllm("num_requests_waiting")], gauge, help, waiting);
         let help = "Share of the KV cache that is held, the prefix cache included.";
         both(&[llama("kv_cache_usage_ratio"), vllm("kv_cache_usage_perc")], gauge, help, used);
+        if stats.states > 0 {
+            let held = stats.states.saturating_sub(stats.free_states);
+            let help = "Slots of recurrent states that are held, the prefix cache included.";
+            both(&[llama("recurrent_states_held")], gauge, help, held as f64);
+            let help = "Slots of recurrent states.";
+            both(&[llama("recurrent_states")], gauge, help, stats.states as f64);
+        }
         let help = "Tokens of prompts that the prefix cache was asked for.";
         let (queried, hit) = (stats.prefix.queried_tokens as f64, stats.prefix.hit_tokens as f64);
         both(&[vllm("prefix_cache_queries_total")], counter, help, queried);

@@ -67,13 +67,24 @@ impl Snapshot {
         stats.waiting += more.waiting;
         stats.pages += more.pages;
         stats.free_pages += more.free_pages;
+        stats.states += more.states;
+        stats.free_states += more.free_states;
         self.slots.extend(&other.slots);
     }
 
     /// Counts that are left of an engine that is gone.
     pub fn done(&self) -> Self {
         // What it holds is held no more.
-        let stats = BatchStats { running: 0, resting: 0, waiting: 0, pages: 0, free_pages: 0, ..self.stats };
+        let stats = BatchStats {
+            running: 0,
+            resting: 0,
+            waiting: 0,
+            pages: 0,
+            free_pages: 0,
+            states: 0,
+            free_states: 0,
+            ..self.stats
+        };
         Self { stats, slots: Vec::new() }
     }
 }

@@ -5,8 +5,8 @@ use std::io::Cursor;
 use std::ops::ControlFlow;
 
 use sterna::Error;
-use sterna::backend::cpu::Cpu;
-use sterna::engine::{BatchOptions, Engine, EngineOptions, Request, SeqId, Session};
+use sterna::backend::{Backend, cpu::Cpu};
+use sterna::engine::{Batch, BatchOptions, Engine, EngineOptions, Request, SeqId, Session};
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
 use sterna::synth::{Family, Preset, Spec, Synth};
@@ -178,6 +178,8 @@ fn prefixes_are_found_at_checkpoints() {
     let want: Vec<Said> =
         [&first, &next, &early].iter().map(|prompt| alone(&engine, prompt, &greedy(4))).collect();
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
+    let held = |batch: &Batch| batch.stats().states - batch.stats().free_states;
+    assert_eq!((batch.stats().states, held(&batch)), (2 * 3 + 8, 0));
     let mut say = |prompt: &Vec<u32>| {
         let before = batch.stats().prefix.hit_tokens;
         let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
@@ -189,6 +191,7 @@ fn prefixes_are_found_at_checkpoints() {
     assert_eq!(say(&next), (want[1].clone(), 6 * PAGE as u64), "behind the prompt");
     assert_eq!(say(&early), (want[2].clone(), 0), "no state was kept there");
     assert_eq!(say(&early), (want[2].clone(), 3 * PAGE as u64), "it has been there now");
+    assert_eq!(held(&batch), 2, "behind both");
 }
 
 /// Several texts from one prompt go on from one state.
@@ -207,6 +210,18 @@ fn continuations_share_a_prompt() {
     }
 }
 
+#[cfg(feature = "simt")]
+fn two_cards() -> Option<Box<dyn Backend>> {
+    use sterna::backend::cuda::{driver::Driver, driver::simt::Simt, split::Split};
+    let cards = (0..2).map(|seed| Box::new(Simt::new(1, seed)) as Box<dyn Driver>).collect();
+    Some(Box::new(Split::on(cards, Some(vec![0.5, 0.5])).unwrap()))
+}
+
+#[cfg(not(feature = "simt"))]
+fn two_cards() -> Option<Box<dyn Backend>> {
+    None
+}
+
 /// On devices: prompts in steps of several sizes, single rows, steps that run ahead, and what comes of these
 /// when a text ends; cuts, several sequences, saved states.
 #[test]
@@ -219,8 +234,9 @@ fn devices_say_what_the_processor_says() {
     };
     let logits = |engine: &Engine, text: &[u32]| engine.session().unwrap().logits(text).unwrap().to_vec();
     let (want, said) = (logits(&cpu, &text), alone(&cpu, &text, &greedy(20)).tokens);
-    for name in ["cuda-simt", "wgpu"] {
-        let Some(backend) = support::case::backend(name, 1) else { continue };
+    let one_of = |name: &'static str| Some((name, support::case::backend(name, 1)?));
+    let devices = ["cuda-simt", "wgpu"].into_iter().filter_map(one_of);
+    for (name, backend) in devices.chain(two_cards().map(|two| ("two cards", two))) {
         let options = EngineOptions { n_seqs: 3, batch: 50, outputs: 3, ..options() };
         let engine = Engine::on_backend(model(), &options, backend, |_| ()).unwrap();
         let mut session = engine.session().unwrap();

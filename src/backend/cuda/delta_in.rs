@@ -1,4 +1,4 @@
-//! Norm and the projections that a gated delta net takes: each layer's products by themselves.
+//! Norm and the projections that a gated delta net takes: those that multiply alike in one launch.
 
 use super::Cx;
 use super::driver::Launch;

@@ -11,7 +11,7 @@ use super::params::{
     MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_SHARED_COLS, NextWeights, PART_COLS, PART_UNITS, ROUND_BLOCKS,
     ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS, RoundParams, RoundedParams, RowQuant,
 };
-use super::weight::{self, DeviceWeight, FEW, Mma, Products};
+use super::weight::{self, DeviceWeight, FEW, Mma, NO_LINEAR, Products};
 use super::{Cx, occupancy, turn, words};
 use crate::{BackendError, Macs};
 use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
@@ -295,41 +295,47 @@ pub fn rounded<A: Allocator + ?Sized>(
     })
 }
 
-/// The launches of one layer by itself, which writes rows of its outputs at `to`: what `logits` computes, of
-/// the rows of the input, within a bound on their magnitude if there is one.
-pub fn capped(
-    cx: &Cx<'_>,
-    layer: &Linear,
-    input: &Input<'_>,
-    to: Address,
-    soft_cap: Option<f32>,
-) -> Vec<Launch> {
-    let w = linear(cx, layer);
-    let work = Work { rows: w.rows as usize, paired: false };
+/// Layers of one input that a launch has, one or two, and where each writes rows of its outputs.
+type Layers<'a> = [(&'a Linear, Address)];
+
+/// The launches of layers by themselves: what `logits` computes, of the rows of the input, within a bound on
+/// its magnitude if there is one.
+pub fn capped(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>, soft_cap: Option<f32>) -> Vec<Launch> {
+    let (layer, logits) = layers[0];
+    let (w, other) = (linear(cx, layer), layers.get(1));
+    let (other, other_logits) = other.map_or((NO_LINEAR, 0), |(other, to)| (linear(cx, other), *to));
+    let work = Work { rows: (w.rows + other.rows) as usize, paired: false };
     let params = |in_| LogitsParams {
         step: cx.tables(),
         in_,
         w,
-        logits: to,
+        other,
+        logits,
+        other_logits,
         soft_cap: soft_cap.unwrap_or(0.0),
         reserved: 0,
     };
     launches(cx, "logits", layer, input, work, params)
 }
 
-/// The same without a bound.
+/// The same of one layer, without a bound.
 pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Vec<Launch> {
-    capped(cx, layer, input, to, None)
+    capped(cx, &[(layer, to)], input, None)
 }
 
 /// The same of several layers of one input, which is turned into a basis once, and rounded by block once.
-pub fn of_one_input(cx: &Cx<'_>, layers: &[(&Linear, Address)], input: &Input<'_>) -> Vec<Launch> {
+/// Neighbours that multiply alike have a launch in common.
+pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<Launch> {
     let by_block = cx.driver.kernel(weight::ROUND_BLOCKS);
     let (mut all, mut turned, mut rounded) = (Vec::new(), None, None);
-    for (layer, to) in layers {
-        let mut of_layer = product(cx, layer, input, *to);
-        let products = of_layer.pop();
-        let mut before = of_layer.into_iter();
+    let mut left = layers;
+    while let [(layer, _), ..] = left {
+        let alike = |(other, _): &&(&Linear, Address)| together(cx.p, &[layer, other]).is_some();
+        let (now, later) = left.split_at(1 + left[1..].iter().take(1).filter(alike).count());
+        left = later;
+        let mut of_layers = capped(cx, now, input, None);
+        let products = of_layers.pop();
+        let mut before = of_layers.into_iter();
         if let Some(basis) = layer.basis {
             let turn = before.next();
             all.extend(turn.filter(|_| turned.replace(basis) != Some(basis)));

@@ -7,5 +7,5 @@ use sterna_program::{Logits, RowsOf};
 
 pub fn launches(cx: &Cx<'_>, s: &Logits) -> Vec<Launch> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Outputs };
-    linear::capped(cx, &s.w, &input, cx.memory.bufs[s.logits.0 as usize], s.soft_cap)
+    linear::capped(cx, &[(&s.w, cx.memory.bufs[s.logits.0 as usize])], &input, s.soft_cap)
 }

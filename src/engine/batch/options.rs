@@ -57,4 +57,8 @@ pub struct BatchStats {
     pub pages: usize,
     /// Pages without a holder, the prefix cache included.
     pub free_pages: usize,
+    /// Slots of recurrent states; none if the model has no such states.
+    pub states: usize,
+    /// Slots of these that neither a sequence nor the prefix cache holds.
+    pub free_states: usize,
 }

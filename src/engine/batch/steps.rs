@@ -144,6 +144,8 @@ impl Batch {
             waiting: count(|task| !task.is_running() && !task.is_paused),
             pages: self.runner.pages.n_pages(),
             free_pages: self.runner.pages.n_free(),
+            states: self.runner.pages.n_states(),
+            free_states: self.runner.pages.n_free_states(),
             ..self.stats
         }
     }

@@ -48,7 +48,17 @@ impl Pages {
 
     /// True if sequences have recurrent states.
     pub fn has_states(&self) -> bool {
-        self.pool(PageKind::State).n_pages() > 0
+        self.n_states() > 0
+    }
+
+    /// Slots of recurrent states.
+    pub fn n_states(&self) -> usize {
+        self.pool(PageKind::State).n_pages()
+    }
+
+    /// Slots of recurrent states without a holder.
+    pub fn n_free_states(&self) -> usize {
+        self.pool(PageKind::State).n_free()
     }
 
     /// Positions of at most `positions` that `seq` goes on behind.
