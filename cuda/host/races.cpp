@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -27,8 +28,8 @@ namespace simt {
 namespace {
 
 // An access to a byte: the thread, with the counts of its warp, and the place in the kernel's text. Of
-// several loads that nothing orders, it is the first one; `alone` is false then, and all their warps are in
-// `warps`.
+// several loads that nothing orders, it is the first one, with the last barrier that any of their warps had
+// come to; `alone` is false then, and all their warps are in `warps`.
 struct Seen {
     uint16_t thread;
     bool alone;
@@ -88,7 +89,6 @@ bool ordered(const Seen& before, const Fiber& now) {
     uint32_t own = 1u << now.index.x / 32;
     if (before.warps == own) return now.warp->syncs > before.syncs;
     for (int w = 0; w < kMaxWarps; w++) {
-        // Warps of one interval between barriers have come to as many of them.
         if (before.warps >> w & 1 && now.warp->known[w] <= before.barriers) return false;
     }
     return true;
@@ -174,6 +174,7 @@ void access_shared(RaceCell* cells, size_t at, size_t bytes, bool store, const v
         } else {
             cell.read.alone = false;
             cell.read.warps |= warp;
+            cell.read.barriers = std::max(cell.read.barriers, seen.barriers);
         }
     }
 }

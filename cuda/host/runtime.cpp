@@ -216,6 +216,7 @@ void set_error(Launch& launch, const char* message) {
 void start_block(Launch& launch, Workspace& ws, Block& block) {
     uint32_t n = launch.threads, n_warps = (n + 31) / 32;
     memset(block.barriers, 0, sizeof block.barriers);
+    block.met = 0;
     for (uint32_t w = 0; w < n_warps; w++) {
         Warp& warp = ws.warps[w];
         warp.arrived = warp.generation = warp.barriers = warp.syncs = 0;
@@ -360,12 +361,12 @@ void wait_for(const uint32_t* generation) {
 
 // Takes note that the warps of a mask have come to a barrier: each knows now what any of them did.
 static void meet(Block& block, uint32_t mask) {
-    uint32_t known[kMaxWarps] = {};
+    uint32_t known[kMaxWarps] = {}, number = ++block.met;
     for (int w = 0; w < kMaxWarps; w++) {
         if (!(mask >> w & 1)) continue;
         Warp& warp = block.warps[w];
         warp.syncs++;
-        known[w] = ++warp.barriers;
+        known[w] = warp.barriers = number;
     }
     for (int w = 0; w < kMaxWarps; w++) {
         if (!(mask >> w & 1)) continue;

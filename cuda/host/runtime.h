@@ -38,8 +38,8 @@ struct Warp {
     // Two buffers in turn: a lane may be one exchange ahead of the slowest one, never two.
     alignas(16) uint8_t slots[2][32][kSlotBytes];
     uint32_t arrived, generation;
-    // How many barriers it has come to, and how many of these and of its own; and of other warps, how many
-    // they had come to when it last met them (races.cpp).
+    // The number in its block of the last barrier that it has come to, and how many of these and of its own
+    // exchanges there were; and of other warps, the number of theirs when it last met them (races.cpp).
     uint32_t barriers, syncs, known[kMaxWarps];
 };
 
@@ -66,6 +66,8 @@ struct Block {
     size_t shared_bytes;
     StaticShared fixed;
     Barrier barriers[kBarriers];
+    // Barriers that warps have met at so far.
+    uint32_t met;
     Warp* warps;
     // What races.cpp knows of each byte of shared memory, dynamic and static.
     RaceCell *cells, *fixed_cells;

@@ -15,7 +15,9 @@ pub use self::passes::Passes;
 use sterna_backend::{Backend, BackendError, Exec, KvPage, WeightId};
 use sterna_gguf::Gguf;
 use sterna_model::{Hyper, Model, Options};
-use sterna_program::{Buf, KvWindow, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, Step};
+use sterna_program::{
+    Buf, KvWindow, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, StateSlots, Step,
+};
 use sterna_synth::{Preset, Spec, Synth};
 
 /// Error that ends a self-test before it has a result.
@@ -267,7 +269,7 @@ fn compare(
     let e = tested.compile(program, &weights)?;
     let weights = load(of_cpu, cpu)?;
     let of_cpu = cpu.compile(&of_cpu.program, &weights)?;
-    let pages = pages(program);
+    let mut pages = pages(program);
     let n_tokens = program.logits().map_or(600, |s| program.buf_decl(s.logits).cols.min(600));
     let mut lines: Vec<Line> = Vec::new();
     let mut pos = 0;
@@ -275,6 +277,9 @@ fn compare(
         let rows: Vec<Row> = (pos..pos + n)
             .map(|pos| Row { token: (pos * 37 % n_tokens) as u32, pos: pos as u32, seq: 0, logits: true })
             .collect();
+        if program.limits.states > 0 {
+            pages.set_state(0, Some(StateSlots { from: (pos > 0).then_some(0), to: 0 }));
+        }
         pos += n;
         let sampling = vec![Some(Sampling::GREEDY); n];
         let step = Step { rows: &rows, pages: &pages, sampling: &sampling, changes: &[] };

@@ -61,15 +61,19 @@ fn accesses_are_those_of_the_snapshot() {
     let mut text = String::from(
         "rows  kernel                          sectors  times the least  passes  times the least\n",
     );
-    for (model, rows) in [
+    let nets = crate::delta::nets_of_27b();
+    for (what, (case, pages), rows) in [
         (LAYER, &[1, 8, 32][..]),
         (Model { weights: "tq2_0", ..LAYER }, &[32]),
         (Model { weights: "q8_0", ..LAYER }, &[1, 32]),
         (Model { weights: "q4_k", ..LAYER }, &[1, 8, 64]),
         (Model { kv: "turboquant", ..LAYER }, &[1, 32]),
-    ] {
-        let (case, pages) = case(model);
-        writeln!(text, "weights {}, KV {}", model.weights, model.kv).expect("a text takes everything");
+    ]
+    .map(|(model, rows)| (format!("weights {}, KV {}", model.weights, model.kv), case(model), rows))
+    .into_iter()
+    .chain([("a delta net".to_owned(), nets, &[1, 64][..])])
+    {
+        writeln!(text, "{what}").expect("a text takes everything");
         for &n in rows {
             for (kernel, counts) in counts(&case, &pages, n) {
                 let Counts { sectors, least_sectors, passes, least_passes } = counts;

@@ -69,6 +69,14 @@ fn table(pages: &PageTable, slots: &[(u32, Option<u32>, u32)]) -> PageTable {
     pages
 }
 
+/// A layer with the delta nets of a 27B, but for the columns of the stream, and one sequence.
+#[cfg(feature = "simt")]
+pub(super) fn nets_of_27b() -> (Case, PageTable) {
+    let decl = StateDecl { n_heads: 48, n_key_heads: 16, head_dim: 128, taps: 4 };
+    let net = Net::new("nets of a 27B", decl, F16, 1);
+    (net.case, table(&shuffled_pages(1, 4), &[(0, Some(0), 0)]))
+}
+
 fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize, usize)]) {
     for &(n_heads, n_key_heads, head_dim, taps) in shapes {
         let decl = StateDecl { n_heads, n_key_heads, head_dim, taps };

@@ -3,12 +3,14 @@
 
 use std::io::Cursor;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use sterna::Error;
 use sterna::backend::{Backend, cpu::Cpu};
-use sterna::engine::{Batch, BatchOptions, Engine, EngineOptions, Request, SeqId, Session};
+use sterna::engine::{Batch, BatchOptions, Engine, EngineOptions, FewLayers, Request, SeqId, Session};
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
+use sterna::selftest;
 use sterna::synth::{Family, Preset, Spec, Synth};
 use support::logits::{all_logits, sequences};
 use support::{golden, npy};
@@ -297,5 +299,59 @@ fn long_texts_are_transformers() {
         let most = far.fold(0.0, f32::max);
         eprintln!("{name}: {most:e}");
         assert!(most <= 6e-5, "{name}: {most:e}");
+    }
+}
+
+/// What the prefix cache of a batch has of a text goes to another engine, state and all.
+#[test]
+fn a_prefix_goes_to_another_batch() {
+    let options = EngineOptions { n_seqs: 2, checkpoints: Some(4), ..options() };
+    let (first, second) = (open(&options), open(&options));
+    let (prompt, salt) = (tokens(1, 400), Arc::from(""));
+    let want = alone(&first, &prompt, &greedy(4));
+    let mut batch = first.batch(BatchOptions::default()).unwrap();
+    batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap();
+    finish(&mut batch);
+    let mut saved = Vec::new();
+    assert_eq!(batch.save(&prompt, &salt, &mut saved).unwrap(), 6 * PAGE);
+    assert!(saved.len() <= batch.saved_size().most(6 * PAGE));
+    drop(batch);
+
+    let mut batch = second.batch(BatchOptions::default()).unwrap();
+    assert_eq!(batch.restore(&mut Cursor::new(&saved), &salt).unwrap(), prompt[..6 * PAGE]);
+    let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
+    assert_eq!(finish(&mut batch).remove(&id), Some(want));
+    assert_eq!(batch.stats().prefix.hit_tokens, 6 * PAGE as u64);
+    drop(batch);
+    // Without its last byte, and with another, it is refused.
+    let mut broken = saved.clone();
+    broken[saved.len() - 40] ^= 1;
+    for bytes in [&saved[..saved.len() - 1], &broken] {
+        let mut batch = second.batch(BatchOptions::default()).unwrap();
+        batch.restore(&mut Cursor::new(bytes), &salt).unwrap_err();
+        let stats = batch.stats();
+        assert_eq!(stats.states, stats.free_states, "nothing is left of it");
+    }
+}
+
+/// Each stage of these layers against the CPU's, as before a device's first run; the CPU itself with the
+/// plainest of its kernels, too.
+#[test]
+fn stages_compute_what_the_processors_do() {
+    let one_of = |name: &str| support::case::backend(name, 1);
+    let devices = || ["cuda-simt", "wgpu"].into_iter().filter_map(one_of).chain(two_cards());
+    let golden = ["qwen35moe/tiny-f16.gguf", "qwen35/tiny-rot-pq2_0.gguf"].into_iter().filter_map(golden);
+    let files = golden.map(|path| (Gguf::open(&path).unwrap(), "f16"));
+    let plain = Cpu::with_kernels(1, sterna::backend::cpu::simd::all()[0]).unwrap();
+    let mut cpu: Option<Box<dyn Backend>> = Some(Box::new(plain));
+    for (file, kv) in [(model(), "turboquant")].into_iter().chain(files) {
+        let (cache_type_k, cache_type_v) = (kv.parse().unwrap(), kv.parse().unwrap());
+        let options = EngineOptions { cache_type_k, cache_type_v, ..options() };
+        for mut backend in cpu.take().into_iter().chain(devices()) {
+            let most = selftest::LAYER_STEPS.into_iter().max().unwrap();
+            let layers = FewLayers::of(&file, &options, &*backend, most).unwrap().read().unwrap();
+            let found = selftest::check_for(&layers, &mut *backend).unwrap();
+            assert_eq!(found, None, "{} on {}", layers.program.name, backend.device());
+        }
     }
 }

@@ -304,6 +304,9 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
     let dir = tempfile::tempdir().expect("a folder");
     let model = dir.path().join("q4_k.gguf").display().to_string();
     make(&model, "q4_k", "q6_k");
+    let hybrid = dir.path().join("hybrid.gguf").display().to_string();
+    let made = sterna("", &["synth", "--preset", "tiny-hybrid", &hybrid]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
     for (wrong, stage) in [
         ("wrong=attn_in__q4_k__dp4a", "attn_in over 1 rows"),
         ("wrong=proj_add__q4_k__codes", "proj_add over 32 rows"),
@@ -311,13 +314,17 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
         ("wrong=experts__q4_k__tiles", "experts over 4 rows"),
         ("wrong=logits__q6_k__few", "logits over 4 rows"),
         ("wrong=embed__q6_k", "embed over 1 rows"),
+        ("wrong=delta_scan__64", "delta over 32 rows"),
     ] {
-        let refused = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", &model]].concat());
+        let model = if stage.starts_with("delta") { &hybrid } else { &model };
+        let refused = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", model]].concat());
         let said = text(&refused.stderr);
         assert!(!refused.status.success() && refused.stdout.is_empty(), "{wrong}: {said}");
         let says = format!("self-test: stage {stage} of this model differs by ");
         assert!(said.contains(&says), "{wrong}: {said}");
     }
+    let passed = sterna("ordered", &[&RUN[..], &["--backend", "cuda", "-m", &hybrid, "-n", "1"]].concat());
+    assert!(text(&passed.stderr).contains("passed a self-test"), "{}", text(&passed.stderr));
     if has_demo() {
         let passed = sterna("wrong=proj_add__q4_k__dp4a", &[&RUN[..], &["--backend", "cuda"]].concat());
         assert!(passed.status.success(), "{}", text(&passed.stderr));
