@@ -219,8 +219,23 @@ fn two_cards() -> Option<Box<dyn Backend>> {
     Some(Box::new(Split::on(cards, Some(vec![0.5, 0.5])).unwrap()))
 }
 
+/// A card that has some of the layers, beside a processor that computes the others as far as it can.
+#[cfg(feature = "simt")]
+fn beside_the_processor(layers: usize) -> Option<Box<dyn Backend>> {
+    use sterna::backend::cuda::{Cuda, GpuLayers, MinBatch, Streaming, driver::simt::Simt};
+    let streaming = Streaming::new(GpuLayers::Count(layers), 2);
+    let streaming = Streaming { min_batch: MinBatch::Never, ..streaming };
+    let cuda = Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(streaming));
+    Some(Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?)))))
+}
+
 #[cfg(not(feature = "simt"))]
 fn two_cards() -> Option<Box<dyn Backend>> {
+    None
+}
+
+#[cfg(not(feature = "simt"))]
+fn beside_the_processor(_: usize) -> Option<Box<dyn Backend>> {
     None
 }
 
@@ -238,7 +253,9 @@ fn devices_say_what_the_processor_says() {
     let (want, said) = (logits(&cpu, &text), alone(&cpu, &text, &greedy(20)).tokens);
     let one_of = |name: &'static str| Some((name, support::case::backend(name, 1)?));
     let devices = ["cuda-simt", "wgpu"].into_iter().filter_map(one_of);
-    for (name, backend) in devices.chain(two_cards().map(|two| ("two cards", two))) {
+    let beside =
+        [0, 1, 2, 4].into_iter().filter_map(|n| Some(("a card with few layers", beside_the_processor(n)?)));
+    for (name, backend) in devices.chain(two_cards().map(|two| ("two cards", two))).chain(beside) {
         let options = EngineOptions { n_seqs: 3, batch: 50, outputs: 3, ..options() };
         let engine = Engine::on_backend(model(), &options, backend, |_| ()).unwrap();
         let mut session = engine.session().unwrap();

@@ -67,9 +67,7 @@ impl Stages {
         let mut products: Vec<Buf> = Vec::new();
         for (label, stage) in &p.stages {
             let mut linears = stage.linears().1;
-            // What is between a query and its gate, nothing here takes apart.
-            let is_gated = matches!(stage, Stage::AttnIn(AttnIn { gate: Some(_), .. }));
-            if rows == 0 || is_gated || !linears.any(|linear| streamed[linear.w.0 as usize]) {
+            if rows == 0 || !linears.any(|linear| streamed[linear.w.0 as usize]) {
                 of.push(None);
                 continue;
             }

@@ -19,7 +19,7 @@ use crate::rates::Matrices;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_host::clock::Instant;
 use sterna_program::part::spread;
-use sterna_program::{self as program, Limits, Program, Stage, Weight};
+use sterna_program::{self as program, AttnIn, Limits, Linear, Program, Stage, Weight};
 
 /// Addresses that kernels load vectors from.
 const ALIGN: u64 = 256;
@@ -238,10 +238,14 @@ impl Layout {
         other_bytes: u64,
     ) -> Result<Self, BackendError> {
         let Streaming { gpu_layers, slots, overrides, min_batch } = streaming;
-        let slots = if *min_batch == MinBatch::Never { 0 } else { *slots };
         let whole = layers(p, |_| true);
         let named = layers(p, |w| overrides.is_on_host(&p.weight_decl(w).name));
-        let of = |layers: &[Layer], n: usize| Self::with(layers, &named, n, slots);
+        let of = |layers: &[Layer], n: usize| {
+            let with = |slots: usize| Self::with(layers, &named, n, slots);
+            let without =
+                Some(with(0)).filter(|layout| *min_batch == MinBatch::Never && layout.is_computable(p));
+            without.unwrap_or_else(|| with(*slots))
+        };
         let free = free.map(|free| free - free / 32);
         let (Some(free), GpuLayers::Auto) = (free, *gpu_layers) else {
             return Ok(of(&whole, if let GpuLayers::Count(n) = *gpu_layers { n } else { whole.len() }));
@@ -310,6 +314,19 @@ impl Layout {
             _ => None,
         });
         if are_experts { shares.reduce(f64::max) } else { None }
+    }
+
+    /// Whether the processor can compute with all that is streamed. Queries and their gates, which are one
+    /// product, it cannot take apart; and what a step of the processor does not copy, the card lacks.
+    pub fn is_computable(&self, p: &Program) -> bool {
+        let streamed = self.streamed(p);
+        let is_streamed = |linear: &Linear| streamed[linear.w.0 as usize];
+        !p.stages.iter().any(|(_, stage)| match stage {
+            Stage::AttnIn(AttnIn { gate: Some(_), wq, wk, wv, .. }) => {
+                [wq, wk, wv].into_iter().any(is_streamed)
+            }
+            _ => false,
+        })
     }
 
     /// Whether there are steps that the card computes alone.

@@ -195,7 +195,7 @@ pub fn layout(
 
 /// Rows of the largest step that the processor may compute with streamed weights.
 pub fn host_rows(p: &Program, layout: &Layout, streaming: Option<&Streaming>) -> usize {
-    let is_any = layout.n_streamed() > 0;
+    let is_any = layout.n_streamed() > 0 && layout.is_computable(p);
     streaming.filter(|_| is_any).map_or(0, |streaming| streaming.min_batch.most_rows(&p.limits))
 }
 
