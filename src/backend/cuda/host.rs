@@ -19,7 +19,7 @@ use super::weight::device_bytes;
 use crate::rates::{HostRates, NoTokens, Rates};
 use crate::{Backend, BackendError, Exec, WeightId};
 use sterna_host::clock::Instant;
-use sterna_program::{AttnIn, Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
+use sterna_program::{Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
 
 /// A backend on the processor, which several programs share.
 #[derive(Clone)]
