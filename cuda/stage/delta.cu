@@ -16,9 +16,9 @@
 // share of the heads, y = row.
 //
 // Rows in chunks of C would be products of matrices, 4 C N^2 + 4 C^2 N multiplications of a head instead of
-// the 4 C N^2 of C rows here. With C = 64 and N = 128 that is half as much again, and tensor cores of GeForce
-// cards multiply floats (tf32) no faster than their other cores; as halves they are twice as fast, and lose
-// bits of S.
+// the 4 C N^2 of C rows here. With C = 64 and N = 128 that is half as much again, and by what their maker
+// states tensor cores of GeForce cards multiply floats (tf32) no faster than their other cores; as halves
+// they are twice as fast, and lose bits of S. The two forms have not been timed against each other.
 #include "../lib/input.cuh"
 #include "../lib/last_block.cuh"
 

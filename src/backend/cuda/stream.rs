@@ -242,9 +242,9 @@ impl Layout {
         let named = layers(p, |w| overrides.is_on_host(&p.weight_decl(w).name));
         let of = |layers: &[Layer], n: usize| {
             let with = |slots: usize| Self::with(layers, &named, n, slots);
-            let without =
-                Some(with(0)).filter(|layout| *min_batch == MinBatch::Never && layout.is_computable(p));
-            without.unwrap_or_else(|| with(*slots))
+            let never = *min_batch == MinBatch::Never;
+            let layout = with(if never { 0 } else { *slots });
+            if never && !layout.is_computable(p) { with(*slots) } else { layout }
         };
         let free = free.map(|free| free - free / 32);
         let (Some(free), GpuLayers::Auto) = (free, *gpu_layers) else {
