@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use sterna::Error;
 use sterna::engine::{
     Batch, BatchOptions, Constraint, ConstraintError, Engine, EngineOptions, Event, GenerateOptions, Grammar,
@@ -241,13 +241,18 @@ fn together_is_alone() {
     assert!(swapped_in > 0 && preemptions > swapped_in, "{preemptions} gave way, {swapped_in} came back");
 }
 
+/// Draws so many cases, the same in every run: a test that asks what happened in them fails always or never.
+fn drawn(cases: u32) -> TestRunner {
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
+}
+
 /// Random arrivals, so many times, whose prompts share up to `shared` tokens: each says what it says alone.
 /// The host has room for the pages of none that give way, of some or of all. Returns how many tokens of
 /// prompts the prefix cache has found in all, how often a sequence gave way, and how often pages came back.
 pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, shared: usize) -> [u64; 3] {
     let counts = std::cell::Cell::new([0; 3]);
-    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    let result = TestRunner::new(config).run(
+    let result = drawn(cases).run(
         &(arrivals(7, shared), any::<bool>(), 0..3_u32),
         |(arrivals, prefix_cache, room)| {
             let want: Vec<Said> = (0_u32..)
@@ -316,8 +321,7 @@ fn together_is_alone_within_rounding_elsewhere() {
             });
             let Some(engine) = engine else { break };
             let cpu = self::engine(|options| codec(options, kv));
-            let config = ProptestConfig { cases: 3, failure_persistence: None, ..ProptestConfig::default() };
-            let result = TestRunner::new(config).run(&arrivals(4, 100), |arrivals| {
+            let result = drawn(3).run(&arrivals(4, 100), |arrivals| {
                 let arrivals: Vec<Arrival> = arrivals
                     .into_iter()
                     .map(|arrival| Arrival { sampler: 0, max_tokens: arrival.max_tokens.min(9), ..arrival })
