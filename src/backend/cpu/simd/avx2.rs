@@ -82,17 +82,6 @@ impl<D: Dot256> Avx2<D> {
         Self(PhantomData)
     }
 
-    /// Sums of four neighbouring lanes of half of four vectors, from `first` on: lane `4 k + r` is that of
-    /// vector `r` and lanes `4 k` to `4 k + 4`.
-    #[inline(always)]
-    fn fours(self, vectors: &[[__m256i; 2]; 16], half: usize, first: usize) -> __m256i {
-        unsafe {
-            let low = _mm256_hadd_epi32(vectors[first][half], vectors[first + 1][half]);
-            let high = _mm256_hadd_epi32(vectors[first + 2][half], vectors[first + 3][half]);
-            _mm256_hadd_epi32(low, high)
-        }
-    }
-
     /// Sum of 8 floats: 4, 2 and 1 apart.
     #[inline(always)]
     pub fn sum8(self, x: __m256) -> f32 {
@@ -270,6 +259,10 @@ impl<D: Dot256> Lanes for Avx2<D> {
         ints
     }
     #[inline(always)]
+    fn as_ints(self, bytes: Self::Bytes) -> Self::Ints {
+        bytes
+    }
+    #[inline(always)]
     fn with_high<const SHIFT: u32>(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
         unsafe {
             let shift = [_mm_cvtsi32_si128(SHIFT as i32); 2];
@@ -415,34 +408,11 @@ impl<D: Dot256> Lanes for Avx2<D> {
         }
     }
     #[inline(always)]
-    fn sums_of_8(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
+    fn sums_of_4(self, vectors: &[Self::Ints; 4]) -> Self::Ints {
         unsafe {
-            let mut sums = [[_mm256_setzero_si256(); 2]; 2];
-            for half in 0..2 {
-                for eight in 0..2 {
-                    let (low, high) =
-                        (self.fours(vectors, half, 8 * eight), self.fours(vectors, half, 8 * eight + 4));
-                    let first = _mm256_permute2x128_si256::<0x20>(low, high);
-                    let second = _mm256_permute2x128_si256::<0x31>(low, high);
-                    sums[half][eight] = _mm256_add_epi32(first, second);
-                }
-            }
-            sums
-        }
-    }
-    #[inline(always)]
-    fn sums_of_4(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
-        unsafe {
-            let mut sums = [[_mm256_setzero_si256(); 2]; 4];
-            for half in 0..2 {
-                for eight in 0..2 {
-                    let (low, high) =
-                        (self.fours(vectors, half, 8 * eight), self.fours(vectors, half, 8 * eight + 4));
-                    sums[2 * half][eight] = _mm256_permute2x128_si256::<0x20>(low, high);
-                    sums[2 * half + 1][eight] = _mm256_permute2x128_si256::<0x31>(low, high);
-                }
-            }
-            sums
+            let [a, b, c, d] = *vectors;
+            let (low, high) = (halves!(_mm256_hadd_epi32, a, b), halves!(_mm256_hadd_epi32, c, d));
+            halves!(_mm256_hadd_epi32, low, high)
         }
     }
     #[inline(always)]

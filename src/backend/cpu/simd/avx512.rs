@@ -136,24 +136,6 @@ impl<D: Dot512> Avx512<D> {
         const { unsafe { Avx2::new() } }
     }
 
-    /// Sums of four neighbouring lanes, of four vectors after the other: lane `4 k + r` is that of vector `r`
-    /// and lanes `4 k` to `4 k + 4`.
-    #[inline(always)]
-    fn sums_of_fours(self, vectors: &[__m512i; 16]) -> [__m512i; 4] {
-        unsafe {
-            let mut sums = [_mm512_setzero_si512(); 4];
-            for i in 0..4 {
-                let [a, b, c, d] =
-                    [vectors[4 * i], vectors[4 * i + 1], vectors[4 * i + 2], vectors[4 * i + 3]];
-                let low = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-                let high = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-                sums[i] =
-                    _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
-            }
-            sums
-        }
-    }
-
     /// Sum of each of 16 vectors: `i` and `i + 8`, then 4, 2 and 1 apart, of 16, 8, 4 and 2 vectors at a
     /// time.
     #[inline(always)]
@@ -346,6 +328,10 @@ impl<D: Dot512> Lanes for Avx512<D> {
         ints
     }
     #[inline(always)]
+    fn as_ints(self, bytes: __m512i) -> __m512i {
+        bytes
+    }
+    #[inline(always)]
     fn with_high<const SHIFT: u32>(self, a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_or_si512(a, _mm512_slli_epi16::<SHIFT>(b)) }
     }
@@ -481,35 +467,12 @@ impl<D: Dot512> Lanes for Avx512<D> {
         }
     }
     #[inline(always)]
-    fn sums_of_8(self, vectors: &[__m512i; 16]) -> [__m512i; 2] {
+    fn sums_of_4(self, vectors: &[__m512i; 4]) -> __m512i {
         unsafe {
-            let v = self.sums_of_fours(vectors);
-            let mut eight = [v[0]; 2];
-            for i in 0..2 {
-                let (a, b) = (v[2 * i], v[2 * i + 1]);
-                let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-                eight[i] = _mm512_add_epi32(even, odd);
-            }
-            [
-                _mm512_shuffle_i32x4::<0x88>(eight[0], eight[1]),
-                _mm512_shuffle_i32x4::<0xdd>(eight[0], eight[1]),
-            ]
-        }
-    }
-    #[inline(always)]
-    fn sums_of_4(self, vectors: &[__m512i; 16]) -> [__m512i; 4] {
-        unsafe {
-            let v = self.sums_of_fours(vectors);
-            let (even, odd) =
-                (_mm512_shuffle_i32x4::<0x88>(v[0], v[1]), _mm512_shuffle_i32x4::<0xdd>(v[0], v[1]));
-            let (next_even, next_odd) =
-                (_mm512_shuffle_i32x4::<0x88>(v[2], v[3]), _mm512_shuffle_i32x4::<0xdd>(v[2], v[3]));
-            [
-                _mm512_shuffle_i32x4::<0x88>(even, next_even),
-                _mm512_shuffle_i32x4::<0x88>(odd, next_odd),
-                _mm512_shuffle_i32x4::<0xdd>(even, next_even),
-                _mm512_shuffle_i32x4::<0xdd>(odd, next_odd),
-            ]
+            let [a, b, c, d] = *vectors;
+            let low = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+            let high = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+            _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high))
         }
     }
     #[inline(always)]

@@ -87,6 +87,8 @@ pub trait Lanes: Copy + 'static {
     fn look_up(self, indices: Self::Bytes, table: &[i8; 16]) -> Self::Bytes;
     /// The bytes of 16 integers, low ones first.
     fn as_bytes(self, ints: Self::Ints) -> Self::Bytes;
+    /// The integers of 64 bytes.
+    fn as_ints(self, bytes: Self::Bytes) -> Self::Ints;
     /// `a | b << SHIFT`, where that takes no bit into another byte.
     fn with_high<const SHIFT: u32>(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// `codes | 16` where the bit is set, of 64.
@@ -186,10 +188,9 @@ pub trait Lanes: Copy + 'static {
         }
         self.load_ints(&sums)
     }
-    /// Of 16 vectors the sums of the first and the last 8: each one lane of two vectors.
-    fn sums_of_8(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 2];
-    /// The same of 4 at a time.
-    fn sums_of_4(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 4];
+    /// Sums of four neighbouring lanes of four vectors: lane `4 k + r` is that of vector `r` and lanes `4 k` to
+    /// `4 k + 4`.
+    fn sums_of_4(self, vectors: &[Self::Ints; 4]) -> Self::Ints;
     /// The f16 in the low halves of 16 integers.
     fn halves_to_floats(self, ints: Self::Ints) -> Self::Floats;
     /// Nearest floats.

@@ -165,6 +165,10 @@ impl Lanes for Neon {
         unsafe { quarters!(vreinterpretq_u8_s32, ints) }
     }
     #[inline(always)]
+    fn as_ints(self, bytes: Self::Bytes) -> Self::Ints {
+        unsafe { quarters!(vreinterpretq_s32_u8, bytes) }
+    }
+    #[inline(always)]
     fn with_high<const SHIFT: u32>(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
         unsafe {
             let shifted = quarters!(vshlq_u8, b, [vdupq_n_s8(SHIFT as i8); 4]);
@@ -297,23 +301,11 @@ impl Lanes for Neon {
         unsafe { vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3]))) }
     }
     #[inline(always)]
-    fn sums_of_8(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
-        let [a, b, c, d] = self.sums_of_4(vectors);
-        [self.add_ints(a, b), self.add_ints(c, d)]
-    }
-    #[inline(always)]
-    fn sums_of_4(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
+    fn sums_of_4(self, vectors: &[Self::Ints; 4]) -> Self::Ints {
         unsafe {
-            let mut sums = [[vdupq_n_s32(0); 4]; 4];
-            for quarter in 0..4 {
-                for four in 0..4 {
-                    let first = 4 * four;
-                    let low = vpaddq_s32(vectors[first][quarter], vectors[first + 1][quarter]);
-                    let high = vpaddq_s32(vectors[first + 2][quarter], vectors[first + 3][quarter]);
-                    sums[quarter][four] = vpaddq_s32(low, high);
-                }
-            }
-            sums
+            let [a, b, c, d] = *vectors;
+            let (low, high) = (quarters!(vpaddq_s32, a, b), quarters!(vpaddq_s32, c, d));
+            quarters!(vpaddq_s32, low, high)
         }
     }
     #[inline(always)]

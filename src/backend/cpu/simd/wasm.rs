@@ -221,6 +221,10 @@ impl Lanes for Simd128 {
         ints
     }
     #[inline(always)]
+    fn as_ints(self, bytes: Self::Bytes) -> Self::Ints {
+        bytes
+    }
+    #[inline(always)]
     fn with_high<const SHIFT: u32>(self, a: Self::Bytes, b: Self::Bytes) -> Self::Bytes {
         let shifted = quarters_by!(u8x16_shl, b, SHIFT);
         quarters!(v128_or, a, shifted)
@@ -349,23 +353,15 @@ impl Lanes for Simd128 {
         i32x4_extract_lane::<0>(two) + i32x4_extract_lane::<1>(two)
     }
     #[inline(always)]
-    fn sums_of_8(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 2] {
-        let [a, b, c, d] = self.sums_of_4(vectors);
-        [self.add_ints(a, b), self.add_ints(c, d)]
-    }
-    #[inline(always)]
-    fn sums_of_4(self, vectors: &[Self::Ints; 16]) -> [Self::Ints; 4] {
-        let mut sums = [[i32x4_splat(0); 4]; 4];
+    fn sums_of_4(self, vectors: &[Self::Ints; 4]) -> Self::Ints {
+        let mut sums = [i32x4_splat(0); 4];
         for quarter in 0..4 {
-            for four in 0..4 {
-                let mut v = [i32x4_splat(0); 4];
-                for i in 0..4 {
-                    v[i] = vectors[4 * four + i][quarter];
-                }
-                let turned = turned4(v);
-                let (low, high) = (i32x4_add(turned[0], turned[1]), i32x4_add(turned[2], turned[3]));
-                sums[quarter][four] = i32x4_add(low, high);
+            let mut v = [i32x4_splat(0); 4];
+            for i in 0..4 {
+                v[i] = vectors[i][quarter];
             }
+            let turned = turned4(v);
+            sums[quarter] = i32x4_add(i32x4_add(turned[0], turned[1]), i32x4_add(turned[2], turned[3]));
         }
         sums
     }
