@@ -17,7 +17,7 @@ mod registry;
 pub mod wgpu;
 
 pub use memory::{CardRates, DeviceMemory, Macs, MemoryKind, MemoryPart, Overhead};
-pub use options::{Auto, CardOnPaper, Chosen, DeviceOption, Entry, Open, Opened};
+pub use options::{Auto, CardOnPaper, Chosen, DeviceOption, Entry, Open, Opened, PROFILE};
 pub use registry::{DeviceOptions, NAMES, REGISTRY, auto, devices, open, open_on};
 
 use ggml_types::{HostTensor, QuantType};

@@ -34,6 +34,12 @@ pub struct DeviceOption {
     pub about: &'static str,
 }
 
+/// Timing of stages, for a backend that can.
+pub const PROFILE: DeviceOption = DeviceOption {
+    name: "profile",
+    about: "true: stages are timed, and runs wait for their end; cuda: events, one by one",
+};
+
 /// When a backend is taken unasked.
 #[derive(Debug)]
 pub struct Auto {
@@ -82,6 +88,15 @@ impl Chosen<'_> {
         let found = self.values.iter().rev().find(|(name, _)| *name == option.name);
         let parsed = found.map(|(_, text)| parse(text)).transpose();
         parsed.map_err(|err| BackendError::option(self.backend, option.name, err.to_string()))
+    }
+
+    /// Whether stages are timed, for a backend that does it in one way.
+    ///
+    /// # Errors
+    /// [`BackendError::Option`] for another word than `true` or `false`.
+    pub fn profile(&self) -> Result<bool, BackendError> {
+        let parse = |text: &str| text.parse().map_err(|_| format!("want true or false, got `{text}`"));
+        Ok(self.parsed(&PROFILE, parse)?.unwrap_or(false))
     }
 }
 

@@ -101,9 +101,15 @@ impl Engine {
 
     /// Bytes and operations of one decode step at `position`, with logits.
     pub fn decode_cost(&self, position: usize) -> Cost {
+        self.decode_costs(position).into_iter().sum()
+    }
+
+    /// The same of each stage of the program.
+    pub fn decode_costs(&self, position: usize) -> Vec<Cost> {
         let row = Row { token: 0, pos: position as u32, seq: 0, logits: true };
-        let pages = PageTable::new(0, 0);
-        self.shared.program.cost(&Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] })
+        let (program, pages) = (&self.shared.program, PageTable::new(0, 0));
+        let step = Step { rows: &[row], pages: &pages, sampling: &[], changes: &[] };
+        program.stages.iter().map(|(_, stage)| program.stage_cost(stage, &step)).collect()
     }
 
     /// Bytes and operations of the largest step: all rows that a step may have, at the end of the context.

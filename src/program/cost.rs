@@ -59,7 +59,7 @@ impl Program {
     ///
     /// # Panics
     /// As [`cost`](Self::cost).
-    fn stage_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
+    pub fn stage_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
         let n_rows = step.rows.len() as u64;
         let n_outputs = step.n_outputs() as u64;
         match stage {

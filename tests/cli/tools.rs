@@ -204,10 +204,28 @@ fn bench_writes_llama_benchs_rows() {
     );
     assert_eq!(decode["samples_ts"].as_array().unwrap().len(), 2);
     assert!(decode["bytes_per_s"].as_f64().unwrap() > 0.0);
+    // Its file has no type of its own.
+    assert_eq!(decode["model_type"], "bitnet-b1.58 I2_S");
 
     let csv = ok(&with_model("bench", &[&args[..], &["-o", "csv"]].concat()));
     assert_eq!(csv.lines().count(), 7);
     assert!(csv.lines().next().unwrap().contains("avg_ts"));
+}
+
+#[test]
+fn bench_profiles_stages_and_types_of_weights() {
+    let out = with_model("bench", &["--backend", "cpu", "-p", "0", "-n", "4", "-r", "2", "-t", "1", "--profile"]);
+    let profile = String::from_utf8(out.stderr.clone()).unwrap();
+    ok(&out);
+    assert!(profile.contains("| stage of tg4 | calls | total ms | share | GB/s |"), "{profile}");
+    let row = |kind: &str| -> Vec<&str> {
+        let line = profile.lines().find(|line| line.starts_with(&format!("| {kind} |"))).expect(kind);
+        line.split('|').map(str::trim).collect()
+    };
+    // Two runs of four steps, and two to warm up that do not count.
+    assert_eq!(row("logits f16")[2], "8");
+    assert!(row("ffn_in i2_s")[5].parse::<f64>().unwrap() > 0.0, "{profile}");
+    assert_eq!(row("sample")[5], "-");
 }
 
 #[test]

@@ -13,7 +13,8 @@ use super::stream::{Layout, Reader, Streaming};
 use super::{
     Buffer, Cx, NAME, Pick, Picks, Scratch, StoredWeight, Weights, attend, delta, experts, run_stage, system,
 };
-use crate::{BackendError, DeviceMemory, KvPage, assert_declared, memory};
+use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
+use sterna_host::clock::Instant;
 use sterna_program::{BufDecl, CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
@@ -36,6 +37,8 @@ pub struct Compiled {
     pub tokens: Vec<Option<Pick>>,
     /// One a slot.
     picks: Vec<Picks>,
+    /// One a stage, if they are timed.
+    pub times: Option<Vec<StageTime>>,
 }
 
 /// Sizes of the memory that stages work in, in elements.
@@ -218,6 +221,7 @@ impl Compiled {
             outputs: Vec::with_capacity(limits.outputs),
             tokens: Vec::with_capacity(limits.outputs),
             picks: vec![Picks::default(); limits.seqs],
+            times: None,
             reader: Reader::new(p, &weights, slots)?,
             program: p.clone(),
             weights,
@@ -281,7 +285,7 @@ impl Compiled {
         range: Range<usize>,
         step: &Step<'_>,
     ) -> Result<(), BackendError> {
-        let stages = &self.program.stages[range];
+        let stages = &self.program.stages[range.clone()];
         self.program.assert_fits(stages, step);
         self.outputs.clear();
         self.outputs.extend(step.rows.iter().enumerate().filter(|(_, row)| row.logits).map(|(i, _)| i));
@@ -317,6 +321,15 @@ impl Compiled {
             tokens: &mut self.tokens,
             picks: &mut self.picks,
         };
-        stages.iter().try_for_each(|(_, stage)| run_stage(&mut cx, stage))
+        let Some(times) = &mut self.times else {
+            return stages.iter().try_for_each(|(_, stage)| run_stage(&mut cx, stage));
+        };
+        stages.iter().zip(&mut times[range]).try_for_each(|((_, stage), time)| {
+            let start = Instant::now();
+            run_stage(&mut cx, stage)?;
+            time.calls += 1;
+            time.nanoseconds += start.elapsed().as_nanos() as u64;
+            Ok(())
+        })
     }
 }

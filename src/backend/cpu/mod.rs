@@ -36,7 +36,8 @@ use bytes::Bytes;
 use ggml_types::{HostTensor, QuantType, types};
 
 use super::{
-    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Open, Opened, Plan, WeightId, WeightRows,
+    Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Open, Opened, PROFILE, Plan, StageTime,
+    WeightId, WeightRows,
 };
 use exec::Compiled;
 use linear::CpuWeight;
@@ -52,18 +53,28 @@ const NAME: &str = "cpu";
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "the processor",
-    options: &[stream::RESIDENT_LAYERS, stream::STREAM_SLOTS],
+    options: &[stream::RESIDENT_LAYERS, stream::STREAM_SLOTS, PROFILE],
     auto: Some(Auto { rank: 0, is_there: || true }),
     devices: |threads| {
         let memory = system::memory().map_or_else(String::new, |memory| format!("; {memory}"));
         vec![Cpu::new(threads).map(|cpu| cpu.device() + &memory)]
     },
-    parse: |chosen| Ok(Arc::new(Streaming::parse(chosen)?)),
+    parse: |chosen| {
+        Ok(Arc::new(Options { streaming: Streaming::parse(chosen)?, profile: chosen.profile()? }))
+    },
 };
 
-impl Open for Streaming {
+/// Options of the entry.
+#[derive(Debug)]
+struct Options {
+    streaming: Streaming,
+    profile: bool,
+}
+
+impl Open for Options {
     fn open(&self, threads: usize) -> Opened {
-        Ok(Box::new(Cpu::new(threads)?.streamed(*self)))
+        let cpu = Cpu::new(threads)?.streamed(self.streaming);
+        Ok(Box::new(Cpu { profile: self.profile, ..cpu }))
     }
 }
 
@@ -72,6 +83,8 @@ pub struct Cpu {
     pool: Pool,
     kernels: &'static Kernels,
     streaming: Streaming,
+    /// Whether stages are timed.
+    profile: bool,
     /// Places of the weights of the program that was prepared for, by name, if some stay in a file.
     places: HashMap<String, WeightLocation>,
     /// Note for the user, if there is one.
@@ -121,7 +134,7 @@ impl Cpu {
             detail: err.to_string(),
         })?;
         let (streaming, places, weights, execs) = Default::default();
-        Ok(Self { pool, kernels, streaming, places, note: None, weights, execs })
+        Ok(Self { pool, kernels, streaming, profile: false, places, note: None, weights, execs })
     }
 
     /// The same, with weights in memory or read in every step as it says.
@@ -200,7 +213,9 @@ impl Backend for Cpu {
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
         let weights = weights.iter().map(|id| self.weights[id.0 as usize].clone()).collect();
         let slots = self.streaming.slots;
-        self.execs.push(Compiled::new(p, weights, self.kernels, self.pool.threads(), slots)?);
+        let mut compiled = Compiled::new(p, weights, self.kernels, self.pool.threads(), slots)?;
+        compiled.times = self.profile.then(|| vec![StageTime::default(); p.stages.len()]);
+        self.execs.push(compiled);
         Ok(Exec(self.execs.len() as u32 - 1))
     }
 
@@ -242,6 +257,10 @@ impl Backend for Cpu {
 
     fn picked_from_broken(&self, e: Exec, seq: u32, back: usize) -> Option<bool> {
         Some(self.execs[e.0 as usize].pick(seq, back).from_broken)
+    }
+
+    fn stage_times(&self, e: Exec) -> Option<Vec<StageTime>> {
+        self.execs[e.0 as usize].times.clone()
     }
 
     fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {

@@ -50,8 +50,9 @@ use ggml_types::{HostTensor, QuantType};
 use super::{
     Auto, Backend, BackendError, DeviceMemory, Entry, Exec, KvPage, Opened, Plan, StageTime, WeightId,
 };
+use crate::PROFILE;
+use crate::device::DEVICE;
 use crate::device::sampling::MOST_CHANGES;
-use crate::device::{DEVICE, PROFILE};
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::{Compiled, Streamed};
 use host::{Host, Processor, Stages};

@@ -5,7 +5,8 @@ use super::driver::real::{Card, cards};
 use super::driver::{Driver, OnPaper};
 use super::split::Split;
 use super::{Cuda, GpuLayers, NAME, Overrides, Profiling, Streaming};
-use crate::device::{DEVICE, PROFILE};
+use crate::PROFILE;
+use crate::device::DEVICE;
 use crate::{Backend, BackendError, CardOnPaper, Chosen, DeviceOption, Open, Opened, processor};
 
 /// Whether layers are divided among several cards.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::driver::simt::Simt;
 use super::open::{GPU_LAYERS, MIN_BATCH, OVERRIDE_TENSOR, STREAM_SLOTS, streaming};
 use super::{Cuda, Profiling, Streaming};
-use crate::device::PROFILE;
+use crate::PROFILE;
 use crate::{Backend, Entry, Open, Opened, processor};
 
 /// The CUDA backend on the processor in the registry.

@@ -17,9 +17,3 @@ pub const DEVICE: DeviceOption = DeviceOption {
     name: "device",
     about: "a number of the backend's list, or a part of a name; cuda: several",
 };
-
-/// Timing of stages, for a backend that can.
-pub const PROFILE: DeviceOption = DeviceOption {
-    name: "profile",
-    about: "true: stages are timed, and runs wait for their end; cuda: events, one by one",
-};

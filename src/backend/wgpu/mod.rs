@@ -47,7 +47,8 @@ use super::{
     Auto, Backend, BackendError, DeviceMemory, DeviceOption, Entry, Exec, KvPage, Open, Opened, Plan,
     StageTime, WeightId, WeightRows,
 };
-use crate::device::{DEVICE, PROFILE};
+use crate::PROFILE;
+use crate::device::DEVICE;
 use device::{Gpu, Options};
 use exec::Compiled;
 use memory::Memory;
@@ -72,12 +73,10 @@ pub const ENTRY: Entry = Entry {
     auto: Some(Auto { rank: 1, is_there: device::has_gpu }),
     devices: |_| device::list(),
     parse: |chosen| {
-        let profile =
-            |text: &str| text.parse().map_err(|err: std::str::ParseBoolError| format!("{err}, got `{text}`"));
         Ok(Arc::new(Options {
             device: chosen.parsed(&DEVICE, |text| Ok::<_, Infallible>(text.to_owned()))?,
             packed: chosen.parsed(&INT8, packed)?.flatten(),
-            profile: chosen.parsed(&PROFILE, profile)?.unwrap_or(false),
+            profile: chosen.profile()?,
             cache_dir: super::cache_dir(),
             ..Options::default()
         }))

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::backend::StageTime;
 use crate::engine::{Engine, Error, Sampler, SamplerOptions, Session};
 use crate::eval::score::Mean;
+use crate::program::Program;
 use crate::program::sampling::uniform;
 
 /// How a test picks its tokens.
@@ -85,8 +86,16 @@ impl Measured {
     }
 }
 
-/// Kinds of stages, and what they took.
-pub type Stages = Vec<(&'static str, StageTime)>;
+/// What the stages of a kind and of types of weights took.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StagesTime {
+    /// Name of the kind, and of the types: `ffn_in q4_k`.
+    pub kind: String,
+    /// Calls and time.
+    pub time: StageTime,
+    /// Bytes that they read, where all steps were of single tokens.
+    pub bytes: Option<u64>,
+}
 
 /// Times of a test.
 pub struct Taken {
@@ -95,7 +104,7 @@ pub struct Taken {
     /// That one run of single-token steps reads.
     pub decode_bytes: Option<u64>,
     /// Of all runs, where they are timed.
-    pub stages: Option<Stages>,
+    pub stages: Option<Vec<StagesTime>>,
 }
 
 /// Runs a test: once to warm up, and then so many times.
@@ -133,22 +142,41 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
             sum.nanoseconds += after.nanoseconds - before.nanoseconds;
         }
     }
-    let steps = test.n_depth..test.n_depth + test.n_gen;
-    let decode_bytes =
-        (test.n_prompt == 0).then(|| steps.map(|position| engine.decode_cost(position).bytes()).sum());
-    let stages = (!all.is_empty()).then(|| {
-        let mut kinds = Stages::new();
-        for ((_, stage), taken) in engine.program().stages.iter().zip(&all) {
-            let at = kinds.iter().position(|(kind, _)| *kind == stage.name()).unwrap_or_else(|| {
-                kinds.push((stage.name(), StageTime::default()));
-                kinds.len() - 1
-            });
-            kinds[at].1.calls += taken.calls;
-            kinds[at].1.nanoseconds += taken.nanoseconds;
+    let bytes = (test.n_prompt == 0).then(|| {
+        let mut of_stages = vec![0; engine.program().stages.len()];
+        for position in test.n_depth..test.n_depth + test.n_gen {
+            let costs = engine.decode_costs(position);
+            of_stages.iter_mut().zip(costs).for_each(|(sum, cost)| *sum += cost.bytes());
         }
-        kinds
+        of_stages
     });
+    let decode_bytes = bytes.as_ref().map(|of_stages| of_stages.iter().sum());
+    let stages = (!all.is_empty()).then(|| by_kind(engine.program(), &all, bytes.as_deref(), repetitions));
     Ok(Taken { seconds, decode_bytes, stages })
+}
+
+/// Adds up stages of the same kind whose weights have the same types. `bytes` are those of one run.
+fn by_kind(p: &Program, times: &[StageTime], bytes: Option<&[u64]>, runs: u32) -> Vec<StagesTime> {
+    let mut kinds: Vec<StagesTime> = Vec::new();
+    for (i, ((_, stage), time)) in p.stages.iter().zip(times).enumerate() {
+        let mut words = vec![stage.name()];
+        for linear in stage.linears().1 {
+            let ty = p.weight_decl(linear.w).ty.name();
+            if !words.contains(&ty) {
+                words.push(ty);
+            }
+        }
+        let kind = words.join(" ");
+        let at = kinds.iter().position(|known| known.kind == kind).unwrap_or_else(|| {
+            kinds.push(StagesTime { kind, bytes: bytes.map(|_| 0), ..StagesTime::default() });
+            kinds.len() - 1
+        });
+        let sum = &mut kinds[at];
+        sum.time.calls += time.calls;
+        sum.time.nanoseconds += time.nanoseconds;
+        sum.bytes = sum.bytes.zip(bytes).map(|(sum, bytes)| sum + u64::from(runs) * bytes[i]);
+    }
+    kinds
 }
 
 /// One run: the prompt, or a single token, and then the generated tokens.

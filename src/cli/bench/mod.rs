@@ -8,7 +8,7 @@ use clap::Args;
 use super::CliError;
 use super::model_args::LoadArgs;
 use crate::engine::EngineOptions;
-use measure::{Measured, Sampling, Stages, Taken, Test, measure};
+use measure::{Measured, Sampling, StagesTime, Taken, Test, measure};
 use table::{Format, Table};
 
 /// Measures prefill and decode as llama-bench does.
@@ -54,8 +54,9 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// Print the device time of each kind of stage to stderr (--backend cuda and wgpu). The host then waits
-    /// for every step. With =events, stages run one by one between CUDA events
+    /// Print the time of each kind of stage and type of weight to stderr, and with what bandwidth it read in
+    /// decode. The host then waits for every step of a device. With =events, stages run one by one between
+    /// CUDA events
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = ["true", "events"])]
     #[arg(alias = "DeviceOptions::profile")]
@@ -121,15 +122,18 @@ impl BenchArgs {
     }
 }
 
-/// Stage, calls, total and share, largest first.
-fn profile_table(test: &str, stages: &Stages) -> String {
-    let mut stages = stages.clone();
-    stages.sort_by_key(|(_, time)| std::cmp::Reverse(time.nanoseconds));
-    let all: u64 = stages.iter().map(|(_, time)| time.nanoseconds).sum();
-    let mut table = format!("\n| stage of {test} | calls | total ms | share |\n|---|---:|---:|---:|\n");
-    for (kind, time) in stages {
+/// Stage, calls, total, share and bandwidth, largest first.
+fn profile_table(test: &str, stages: &[StagesTime]) -> String {
+    let mut stages = stages.to_vec();
+    stages.sort_by_key(|stage| std::cmp::Reverse(stage.time.nanoseconds));
+    let all: u64 = stages.iter().map(|stage| stage.time.nanoseconds).sum();
+    let mut table =
+        format!("\n| stage of {test} | calls | total ms | share | GB/s |\n|---|---:|---:|---:|---:|\n");
+    for StagesTime { kind, time, bytes } in stages {
         let (total, share) = (time.nanoseconds as f64, 100.0 * time.nanoseconds as f64 / all.max(1) as f64);
-        table += &format!("| {kind} | {} | {:.3} | {share:.1} % |\n", time.calls, total / 1e6);
+        let rate = bytes.filter(|bytes| *bytes > 0 && time.nanoseconds > 0);
+        let rate = rate.map_or("-".into(), |bytes| format!("{:.2}", bytes as f64 / total));
+        table += &format!("| {kind} | {} | {:.3} | {share:.1} % | {rate} |\n", time.calls, total / 1e6);
     }
     table + "\n"
 }
@@ -148,11 +152,16 @@ mod tests {
 
     #[test]
     fn the_profile_has_the_largest_stage_first() {
-        let time = |calls, nanoseconds| StageTime { calls, nanoseconds };
-        let table = profile_table("tg2", &vec![("embed", time(2, 500_000)), ("attend", time(4, 1_500_000))]);
+        let stage = |kind: &str, calls, nanoseconds, bytes| {
+            let time = StageTime { calls, nanoseconds };
+            StagesTime { kind: kind.to_owned(), time, bytes: Some(bytes) }
+        };
+        let stages = [stage("sample", 2, 500_000, 0), stage("logits q6_k", 4, 1_500_000, 3_000_000)];
+        let table = profile_table("tg2", &stages);
         let lines: Vec<_> = table.trim().lines().collect();
-        assert_eq!(lines[0], "| stage of tg2 | calls | total ms | share |");
-        assert_eq!(lines[2..], ["| attend | 4 | 1.500 | 75.0 % |", "| embed | 2 | 0.500 | 25.0 % |"]);
+        assert_eq!(lines[0], "| stage of tg2 | calls | total ms | share | GB/s |");
+        assert_eq!(lines[2], "| logits q6_k | 4 | 1.500 | 75.0 % | 2.00 |");
+        assert_eq!(lines[3], "| sample | 2 | 0.500 | 25.0 % | - |");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::measure::{Measured, Sampling};
 use crate::engine::Engine;
+use crate::gguf::file_type_name;
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,6 +53,20 @@ pub struct Table {
     n_rows: usize,
 }
 
+/// Architecture, size where the file says it, and type of file, as llama-bench names a model: `gemma3 270M
+/// Q4_K - Medium`. The type of the largest matrices where the file does not say its own.
+fn kind(engine: &Engine) -> String {
+    let metadata = engine.gguf().metadata();
+    let weights = engine.program().weights.iter();
+    let body = weights.filter(|w| w.name.starts_with("blk.")).max_by_key(|w| w.rows * w.cols);
+    let number = metadata.u32("general.file_type").ok().flatten();
+    let named = body.and_then(|body| Some(file_type_name(number?, body.ty)?.to_owned()));
+    let file_type = named.or(body.map(|body| body.ty.name().to_uppercase()));
+    let size = metadata.str("general.size_label").ok().flatten().map(str::to_owned);
+    let words = [Some(engine.hyper().architecture.to_owned()), size, file_type];
+    words.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
 /// Values that all rows have in common.
 #[derive(Debug)]
 struct Model {
@@ -75,10 +90,9 @@ impl Table {
     pub fn begin(format: Format, engine: &Engine, file: String) -> io::Result<Self> {
         let program = engine.program();
         let kv = program.kvs.first();
-        let layer_type = program.weights.iter().find(|w| w.name.ends_with("ffn_up.weight"));
         let model = Model {
             file,
-            kind: format!("{} {}", engine.hyper().architecture, layer_type.map_or("", |w| w.ty.name())),
+            kind: kind(engine),
             size_bytes: program.weights_bytes(),
             n_params: program.weights.iter().map(|w| w.rows as u64 * w.cols as u64).sum(),
             head: engine.head_type(),

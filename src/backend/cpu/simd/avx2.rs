@@ -174,15 +174,14 @@ impl<D: Dot256> Lanes for Avx2<D> {
         }
     }
     #[inline(always)]
-    fn quads(self, rows: &[&[u8; 16]; 16]) -> [Self::Ints; 4] {
+    fn quads(self, rows: &[[u8; 16]; 16]) -> [Self::Ints; 4] {
         unsafe {
             let mut words = [[_mm256_setzero_si256(); 2]; 4];
             for eight in 0..2 {
                 let mut v = [_mm256_setzero_si256(); 4];
                 for i in 0..4 {
                     // Rows `i` and `4 + i`.
-                    let low = _mm_loadu_si128(rows[8 * eight + i].as_ptr().cast());
-                    v[i] = _mm256_set_m128i(_mm_loadu_si128(rows[8 * eight + 4 + i].as_ptr().cast()), low);
+                    v[i] = _mm256_loadu_si256(rows.as_ptr().add(4 * i + 2 * eight).cast());
                 }
                 let (low, high) = (_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
                 let (next_low, next_high) =
@@ -352,10 +351,6 @@ impl<D: Dot256> Lanes for Avx2<D> {
             let p = p.as_ptr().cast::<__m256i>();
             [_mm256_loadu_si256(p), _mm256_loadu_si256(p.add(1))]
         }
-    }
-    #[inline(always)]
-    fn load_i32(self, p: &[u8; 64]) -> Self::Ints {
-        self.load_bytes(p)
     }
     #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {

@@ -242,15 +242,12 @@ impl<D: Dot512> Lanes for Avx512<D> {
         }
     }
     #[inline(always)]
-    fn quads(self, rows: &[&[u8; 16]; 16]) -> [__m512i; 4] {
+    fn quads(self, rows: &[[u8; 16]; 16]) -> [__m512i; 4] {
         unsafe {
             let mut v = [_mm512_setzero_si512(); 4];
             for i in 0..4 {
                 // Rows `i`, `4 + i`, `8 + i` and `12 + i`.
-                v[i] = _mm512_castsi128_si512(_mm_loadu_si128(rows[i].as_ptr().cast()));
-                v[i] = _mm512_inserti32x4::<1>(v[i], _mm_loadu_si128(rows[4 + i].as_ptr().cast()));
-                v[i] = _mm512_inserti32x4::<2>(v[i], _mm_loadu_si128(rows[8 + i].as_ptr().cast()));
-                v[i] = _mm512_inserti32x4::<3>(v[i], _mm_loadu_si128(rows[12 + i].as_ptr().cast()));
+                v[i] = _mm512_loadu_si512(rows.as_ptr().add(4 * i).cast());
             }
             let (low, high) = (_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
             let (next_low, next_high) =
@@ -417,10 +414,6 @@ impl<D: Dot512> Lanes for Avx512<D> {
     #[inline(always)]
     fn load_ints(self, p: &[i32; 16]) -> __m512i {
         unsafe { _mm512_loadu_si512(p.as_ptr().cast()) }
-    }
-    #[inline(always)]
-    fn load_i32(self, p: &[u8; 64]) -> __m512i {
-        self.load_bytes(p)
     }
     #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: __m512i) {

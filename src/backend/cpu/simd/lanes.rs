@@ -70,7 +70,8 @@ pub trait Lanes: Copy + 'static {
     /// Rows and columns of 16 rows exchanged: vector `i` holds bytes `4 i ..` to `4 i + 4` of every row.
     fn turned(self, rows: [Self::Bytes; 16]) -> [Self::Bytes; 16];
     /// 16 bytes of 16 rows, rows and columns exchanged: vector `i` holds bytes `4 i ..` to `4 i + 4` of each.
-    fn quads(self, rows: &[&[u8; 16]; 16]) -> [Self::Ints; 4];
+    /// A row lies in its [`slot`].
+    fn quads(self, rows: &[[u8; 16]; 16]) -> [Self::Ints; 4];
     /// Of 32 bytes `byte >> low & mask`, then `byte >> high & mask` of the same. Bits that a shift brings
     /// from the next byte are not in the mask.
     fn fields(self, p: &[u8; 32], low: u32, high: u32, mask: u8) -> Self::Bytes;
@@ -161,8 +162,6 @@ pub trait Lanes: Copy + 'static {
     fn splat_int(self, x: i32) -> Self::Ints;
     /// 16 integers.
     fn load_ints(self, p: &[i32; 16]) -> Self::Ints;
-    /// 16 integers in bytes.
-    fn load_i32(self, p: &[u8; 64]) -> Self::Ints;
     /// Writes 16 integers.
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints);
     /// `a + b`.
@@ -310,6 +309,11 @@ pub unsafe fn array<'a, T, const N: usize>(p: *const T) -> &'a [T; N] {
 pub unsafe fn array_mut<'a, T, const N: usize>(p: *mut T) -> &'a mut [T; N] {
     // SAFETY: the caller's promise.
     unsafe { &mut *p.cast() }
+}
+
+/// Where one of 16 rows lies, so that [`Lanes::quads`] finds the rows that it needs next to each other.
+pub const fn slot(row: usize) -> usize {
+    row % 4 * 4 + row / 4
 }
 
 /// `N` bytes from `at` on. Nothing is left of the check where the length is known, as that of a block is.

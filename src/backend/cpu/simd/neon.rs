@@ -7,7 +7,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::lanes::{Kernel, Lanes};
+use super::lanes::{Kernel, Lanes, slot};
 
 /// NEON and `sdot`.
 #[derive(Clone, Copy)]
@@ -90,13 +90,13 @@ impl Lanes for Neon {
         }
     }
     #[inline(always)]
-    fn quads(self, rows: &[&[u8; 16]; 16]) -> [Self::Ints; 4] {
+    fn quads(self, rows: &[[u8; 16]; 16]) -> [Self::Ints; 4] {
         unsafe {
             let mut words = [[vdupq_n_s32(0); 4]; 4];
             for four in 0..4 {
                 let mut v = [vdupq_n_u32(0); 4];
                 for i in 0..4 {
-                    v[i] = vreinterpretq_u32_u8(vld1q_u8(rows[4 * four + i].as_ptr()));
+                    v[i] = vreinterpretq_u32_u8(vld1q_u8(rows[slot(4 * four + i)].as_ptr()));
                 }
                 let turned = turned4(v);
                 for i in 0..4 {
@@ -243,10 +243,6 @@ impl Lanes for Neon {
                 vld1q_s32(p.as_ptr().add(12)),
             ]
         }
-    }
-    #[inline(always)]
-    fn load_i32(self, p: &[u8; 64]) -> Self::Ints {
-        unsafe { quarters!(vreinterpretq_s32_u8, self.load_bytes(p)) }
     }
     #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {

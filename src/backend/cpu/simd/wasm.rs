@@ -8,7 +8,7 @@
 
 use std::arch::wasm32::*;
 
-use super::lanes::{Kernel, Lanes};
+use super::lanes::{Kernel, Lanes, slot};
 
 /// `simd128`.
 #[derive(Clone, Copy)]
@@ -142,13 +142,13 @@ impl Lanes for Simd128 {
         columns
     }
     #[inline(always)]
-    fn quads(self, rows: &[&[u8; 16]; 16]) -> [Self::Ints; 4] {
+    fn quads(self, rows: &[[u8; 16]; 16]) -> [Self::Ints; 4] {
         unsafe {
             let mut words = [[i32x4_splat(0); 4]; 4];
             for four in 0..4 {
                 let mut v = [i32x4_splat(0); 4];
                 for i in 0..4 {
-                    v[i] = v128_load(rows[4 * four + i].as_ptr().cast());
+                    v[i] = v128_load(rows[slot(4 * four + i)].as_ptr().cast());
                 }
                 let turned = turned4(v);
                 for i in 0..4 {
@@ -304,10 +304,6 @@ impl Lanes for Simd128 {
     #[inline(always)]
     fn load_ints(self, p: &[i32; 16]) -> Self::Ints {
         unsafe { load4(p.as_ptr().cast()) }
-    }
-    #[inline(always)]
-    fn load_i32(self, p: &[u8; 64]) -> Self::Ints {
-        self.load_bytes(p)
     }
     #[inline(always)]
     fn store_ints(self, p: &mut [i32; 16], ints: Self::Ints) {

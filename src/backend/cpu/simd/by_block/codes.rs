@@ -1,6 +1,7 @@
 //! Weight types as codes, with a scale and perhaps an offset for each group.
 
-use super::super::lanes::{Lanes, part, parts};
+use super::super::UNIT;
+use super::super::lanes::{Lanes, part};
 
 /// A type whose weights are `scale x (code - zero) + minimum`.
 pub trait Coded {
@@ -15,27 +16,25 @@ pub trait Coded {
     const MINIMUMS: bool = false;
     /// Where a block with nothing but one f16 scale has it.
     const SCALE: usize = 0;
-    /// Bytes that [`head`](Self::head) keeps of a block: the one scale, unless a type says otherwise.
-    const HEAD: usize = 2;
+    /// Bytes that [`head`](Self::head) keeps of a unit, 16 or 32.
+    const HEAD: usize = 16;
 
     /// The codes of 64 weights. They begin at weight `64 STEP` of the block, `[BYTES]`; of blocks of 32,
     /// `next` is the second one.
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], next: &[u8]) -> L::Bytes;
 
-    /// Copies what [`groups`](Self::groups) reads of a block, `[BYTES]`, to its head, `[HEAD]`.
+    /// Copies what [`groups`](Self::groups) reads of the blocks of a [`UNIT`], or of the first ones, to its
+    /// head: 16 bytes to `head[0]`, and if there are more of them to `head[16]`.
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..2].copy_from_slice(part::<2>(block, Self::SCALE));
+    fn head(blocks: &[u8], head: &mut [[u8; 16]]) {
+        keep::<Self, 2>(blocks, Self::SCALE, head);
     }
 
-    /// The scales of 16 blocks from their heads, `[16, HEAD]`, and their minimums where there are such: both
-    /// are `[groups, 16]`.
+    /// The scales of a unit of 16 rows from their heads, `[HEAD / 16, 16 slots]`, and their minimums where
+    /// there are such: both are `[groups, 16]`.
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], _minimums: &mut [f32]) {
-        let scales = scales.as_chunks_mut::<16>().0;
-        for group in 0..Self::BLOCK / Self::GROUP {
-            l.store(&mut scales[group], l.load_f16(part(heads, 0)));
-        }
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _minimums: &mut [f32]) {
+        halves::<L, Self>(l, heads, 1.0, scales);
     }
 }
 
@@ -68,7 +67,7 @@ impl Coded for Q4_1 {
     const GROUP: usize = 32;
     const ZERO: Option<u8> = Some(0);
     const MINIMUMS: bool = true;
-    const HEAD: usize = 4;
+    const HEAD: usize = 32;
 
     #[inline(always)]
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], next: &[u8]) -> L::Bytes {
@@ -76,17 +75,13 @@ impl Coded for Q4_1 {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..4].copy_from_slice(part::<4>(block, 0));
+    fn head(blocks: &[u8], head: &mut [[u8; 16]]) {
+        keep::<Self, 4>(blocks, 0, head);
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
-        let scales = scales.as_chunks_mut::<16>().0;
-        let minimums = minimums.as_chunks_mut::<16>().0;
-        let halves = l.load_i32(part(heads, 0));
-        l.store(&mut scales[0], l.halves_to_floats(halves));
-        l.store(&mut minimums[0], l.halves_to_floats(l.shift_right(halves, 16)));
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
+        scales_and_minimums(l, heads, scales, minimums);
     }
 }
 
@@ -108,7 +103,7 @@ impl Coded for Q5_1 {
     const GROUP: usize = 32;
     const ZERO: Option<u8> = Some(0);
     const MINIMUMS: bool = true;
-    const HEAD: usize = 4;
+    const HEAD: usize = 32;
 
     #[inline(always)]
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], next: &[u8]) -> L::Bytes {
@@ -116,17 +111,13 @@ impl Coded for Q5_1 {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..4].copy_from_slice(part::<4>(block, 0));
+    fn head(blocks: &[u8], head: &mut [[u8; 16]]) {
+        keep::<Self, 4>(blocks, 0, head);
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
-        let scales = scales.as_chunks_mut::<16>().0;
-        let minimums = minimums.as_chunks_mut::<16>().0;
-        let halves = l.load_i32(part(heads, 0));
-        l.store(&mut scales[0], l.halves_to_floats(halves));
-        l.store(&mut minimums[0], l.halves_to_floats(l.shift_right(halves, 16)));
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
+        scales_and_minimums(l, heads, scales, minimums);
     }
 }
 
@@ -148,7 +139,6 @@ impl Coded for Q4K {
     const GROUP: usize = 32;
     const ZERO: Option<u8> = Some(0);
     const MINIMUMS: bool = true;
-    const HEAD: usize = 16;
 
     #[inline(always)]
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
@@ -156,12 +146,12 @@ impl Coded for Q4K {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..16].copy_from_slice(part::<16>(block, 0));
+    fn head(block: &[u8], head: &mut [[u8; 16]]) {
+        head[0] = *part(block, 0);
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
         six_bits(l, heads, scales, minimums);
     }
 }
@@ -172,7 +162,6 @@ impl Coded for Q5K {
     const GROUP: usize = 32;
     const ZERO: Option<u8> = Some(0);
     const MINIMUMS: bool = true;
-    const HEAD: usize = 16;
 
     #[inline(always)]
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
@@ -181,12 +170,12 @@ impl Coded for Q5K {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..16].copy_from_slice(part::<16>(block, 0));
+    fn head(block: &[u8], head: &mut [[u8; 16]]) {
+        head[0] = *part(block, 0);
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
         six_bits(l, heads, scales, minimums);
     }
 }
@@ -205,16 +194,15 @@ impl Coded for Q2K {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..16].copy_from_slice(part::<16>(block, 0));
-        head[16..20].copy_from_slice(part::<4>(block, 80));
+    fn head(block: &[u8], head: &mut [[u8; 16]]) {
+        (head[0], head[16]) = (*part(block, 0), *part(block, Self::BYTES - 16));
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
         let scales = scales.as_chunks_mut::<16>().0;
         let minimums = minimums.as_chunks_mut::<16>().0;
-        let (packed, halves) = (rows::<L, 32, 0>(l, heads), rows::<L, 32, 16>(l, heads)[0]);
+        let (packed, [.., halves]) = (l.quads(sixteen(heads, 0)), l.quads(sixteen(heads, 16)));
         let scale = l.halves_to_floats(halves);
         let minimum = l.mul(l.halves_to_floats(l.shift_right(halves, 16)), l.splat(-1.0));
         for group in 0..16 {
@@ -230,7 +218,6 @@ impl Coded for Q3K {
     const BYTES: usize = 110;
     const GROUP: usize = 16;
     const ZERO: Option<u8> = Some(4);
-    const HEAD: usize = 16;
 
     #[inline(always)]
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
@@ -239,15 +226,15 @@ impl Coded for Q3K {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..16].copy_from_slice(part::<16>(block, 94));
+    fn head(block: &[u8], head: &mut [[u8; 16]]) {
+        head[0] = *part(block, 94);
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
         let scales = scales.as_chunks_mut::<16>().0.as_chunks_mut::<4>().0;
         // Two other bytes, 12 of factors, and the f16.
-        let words = rows::<L, 16, 0>(l, heads);
+        let words = l.quads(sixteen(heads, 0));
         let mut packed = words;
         for i in 0..3 {
             let low = l.and(l.shift_right(words[i], 16), l.splat_int(0xffff));
@@ -282,18 +269,17 @@ impl Coded for Q6K {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..16].copy_from_slice(part::<16>(block, 192));
-        head[16..18].copy_from_slice(part::<2>(block, 208));
+    fn head(block: &[u8], head: &mut [[u8; 16]]) {
+        (head[0], head[16]) = (*part(block, 192), *part(block, Self::BYTES - 16));
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
         let scales = scales.as_chunks_mut::<16>().0.as_chunks_mut::<4>().0;
-        let packed = rows::<L, 32, 0>(l, heads);
+        let packed = l.quads(sixteen(heads, 0));
         // Codes count four times.
-        let halves = rows::<L, 32, 16>(l, heads)[0];
-        let scale = l.mul(l.halves_to_floats(halves), l.splat(0.25));
+        let [.., last] = l.quads(sixteen(heads, 16));
+        let scale = l.mul(l.halves_to_floats(l.shift_right(last, 16)), l.splat(0.25));
         for i in 0..4 {
             // The sign of a byte is turned, which adds 128: of every second one at a time, as each needs
             // room for what it carries.
@@ -327,10 +313,10 @@ pub(super) fn two_bits<L: Lanes, const STEP: usize>(l: L, packed: &[u8; 64]) -> 
 
 /// The scales and minimums of Q4_K and Q5_K: multiples by 6 bits of two f16.
 #[inline(always)]
-fn six_bits<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], minimums: &mut [f32]) {
+fn six_bits<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
     let scales = scales.as_chunks_mut::<16>().0.as_chunks_mut::<4>().0;
     let minimums = minimums.as_chunks_mut::<16>().0.as_chunks_mut::<4>().0;
-    let [halves, first, second, rest] = rows::<L, 16, 0>(l, heads);
+    let [halves, first, second, rest] = l.quads(sixteen(heads, 0));
     let scale = l.halves_to_floats(halves);
     let minimum = l.mul(l.halves_to_floats(l.shift_right(halves, 16)), l.splat(-1.0));
     let (six, four, two) = (l.splat_int(0x3f3f_3f3f), l.splat_int(0x0f0f_0f0f), l.splat_int(0x3030_3030));
@@ -346,15 +332,50 @@ fn six_bits<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], minimums: &mut [f3
     }
 }
 
-/// Four words of each of 16 heads of `STRIDE` bytes, from byte `AT` on.
+/// Keeps `SIZE` bytes of each block, from `at` on, one after the other.
 #[inline(always)]
-pub(super) fn rows<L: Lanes, const STRIDE: usize, const AT: usize>(l: L, heads: &[u8]) -> [L::Ints; 4] {
-    let heads: &[[u8; STRIDE]; 16] = parts(heads, 0);
-    let mut rows = [part(&heads[0], AT); 16];
-    for i in 0..16 {
-        rows[i] = part(&heads[i], AT);
+pub(super) fn keep<F: Coded + ?Sized, const SIZE: usize>(blocks: &[u8], at: usize, head: &mut [[u8; 16]]) {
+    for i in 0..blocks.len() / F::BYTES {
+        let to = &mut head[i * SIZE / 16 * 16][i * SIZE % 16..][..SIZE];
+        to.copy_from_slice(part::<SIZE>(blocks, i * F::BYTES + at));
     }
-    l.quads(&rows)
+}
+
+/// The heads of 16 rows from `at` on.
+#[inline(always)]
+pub(super) fn sixteen(heads: &[[u8; 16]], at: usize) -> &[[u8; 16]; 16] {
+    heads[at..].first_chunk().expect("heads of 16 rows")
+}
+
+/// The scales of groups, `factor` times the f16 of each block.
+#[inline(always)]
+pub(super) fn halves<L: Lanes, F: Coded + ?Sized>(l: L, heads: &[[u8; 16]], factor: f32, scales: &mut [f32]) {
+    let scales = scales.as_chunks_mut::<16>().0;
+    let (words, in_block) = (l.quads(sixteen(heads, 0)), F::BLOCK / F::GROUP);
+    for block in 0..UNIT / F::BLOCK {
+        let word = words[block / 2];
+        let mut scale = l.halves_to_floats(if block % 2 == 0 { word } else { l.shift_right(word, 16) });
+        if factor != 1.0 {
+            scale = l.mul(scale, l.splat(factor));
+        }
+        for group in 0..in_block {
+            l.store(&mut scales[block * in_block + group], scale);
+        }
+    }
+}
+
+/// The two f16 of each block of 32.
+#[inline(always)]
+fn scales_and_minimums<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
+    let scales = scales.as_chunks_mut::<16>().0;
+    let minimums = minimums.as_chunks_mut::<16>().0;
+    for half in 0..2 {
+        let pairs = l.quads(sixteen(heads, 16 * half));
+        for i in 0..4 {
+            l.store(&mut scales[4 * half + i], l.halves_to_floats(pairs[i]));
+            l.store(&mut minimums[4 * half + i], l.halves_to_floats(l.shift_right(pairs[i], 16)));
+        }
+    }
 }
 
 /// The four bytes of each word.

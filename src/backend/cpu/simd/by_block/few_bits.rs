@@ -1,7 +1,7 @@
 //! Codes of one and two bits, and of ternary weights.
 
 use super::super::lanes::{Lanes, part};
-use super::codes::{Coded, two_bits};
+use super::codes::{Coded, halves, two_bits};
 
 pub struct Q1_0;
 /// Q2_0 with groups of `N`: four neighbours a byte, low bits first.
@@ -23,12 +23,9 @@ impl Coded for Q1_0 {
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
-        let scales = scales.as_chunks_mut::<16>().0;
-        for group in 0..Self::BLOCK / Self::GROUP {
-            // A bit counts 16, from -8 to 8.
-            l.store(&mut scales[group], l.mul(l.load_f16(part(heads, 0)), l.splat(0.125)));
-        }
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
+        // A bit counts 16, from -8 to 8.
+        halves::<L, Self>(l, heads, 0.125, scales);
     }
 }
 

@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use super::super::lanes::{Lanes, array, array_mut};
-use super::super::{BLOCK_PIECE, Scratch};
+use super::super::lanes::{Lanes, array, array_mut, slot};
+use super::super::{BLOCK_PIECE, Scratch, UNIT};
 use super::codes::Coded;
-use super::{Acc, Blocks, Group, TOGETHER, dot};
+use super::{Acc, Blocks, Group, TOGETHER, dot, head};
 
 /// A piece of 16 weight rows.
 struct Unpacked<'a> {
@@ -39,18 +39,16 @@ impl<F: Coded> Blocks<'_, '_, F> {
                     false => TOGETHER * self.product.row_bytes - bytes(start),
                 };
                 self.unpack(l, &rows, n_blocks, next, columns);
-                for block in 0..n_blocks {
+                let heads = heads.as_mut_ptr().cast::<[u8; 16]>();
+                for unit in (0..piece.len()).step_by(UNIT) {
                     for r in 0..TOGETHER {
-                        F::head(
-                            from_raw_parts(rows[r].add(block * F::BYTES), F::BYTES),
-                            from_raw_parts_mut(heads.as_mut_ptr().add(r * F::HEAD), F::HEAD),
-                        );
+                        let left = (piece.len() - unit).min(UNIT);
+                        head::<F>(rows[r].add(bytes(unit)), left, heads.add(slot(r)));
                     }
-                    let at = block * (F::BLOCK / F::GROUP) * TOGETHER;
-                    let n = F::BLOCK / F::GROUP * TOGETHER;
+                    let (at, n) = (unit / F::GROUP * TOGETHER, UNIT / F::GROUP * TOGETHER);
                     F::groups(
                         l,
-                        from_raw_parts(heads.as_ptr(), TOGETHER * F::HEAD),
+                        from_raw_parts(heads, F::HEAD),
                         from_raw_parts_mut(scales[at..].as_mut_ptr(), n),
                         from_raw_parts_mut(minimums[at..].as_mut_ptr(), n),
                     );

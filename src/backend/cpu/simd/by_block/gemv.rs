@@ -7,10 +7,10 @@
 
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use super::super::lanes::{Lanes, array, array_mut};
+use super::super::lanes::{Lanes, array, array_mut, slot};
 use super::super::{BLOCK_PIECE, SUMMED_ROWS, Scratch, UNIT};
 use super::codes::Coded;
-use super::{Acc, Blocks, Group, TOGETHER, dot};
+use super::{Acc, Blocks, Group, TOGETHER, dot, head};
 
 /// Inputs of a weight row that are multiplied before the next row's: as many sums are kept.
 const PIECE: usize = SUMMED_ROWS * 16;
@@ -29,7 +29,7 @@ impl<F: Coded> Blocks<'_, '_, F> {
         let (scales, minimums) = scratch.floats.split_at_mut(TOGETHER * BLOCK_PIECE / 16);
         let (scales, minimums) = (scales.as_mut_ptr(), minimums.as_mut_ptr());
         let sums = scratch.sums[..TOGETHER * PIECE / 16].as_mut_ptr().cast::<i32>();
-        let heads = scratch.codes[..TOGETHER * PIECE / F::BLOCK * F::HEAD].as_mut_ptr();
+        let heads = scratch.codes[..TOGETHER * PIECE / UNIT * F::HEAD].as_mut_ptr().cast::<[u8; 16]>();
         // SAFETY: every piece is of whole blocks, the row has all of its inputs, and there is room for the
         // sums and heads of a piece.
         unsafe {
@@ -38,33 +38,28 @@ impl<F: Coded> Blocks<'_, '_, F> {
                 let len = (cols - start).min(PIECE);
                 let rows = self.rows_at(first, start);
                 for r in 0..n_rows {
-                    let heads = heads.add(r * F::HEAD);
+                    let heads = heads.add(slot(r));
                     add_up::<L, F>(l, rows[r], q.as_ptr().add(start), len, heads, sums.add(16 * r));
                 }
                 for half in (0..len).step_by(BLOCK_PIECE) {
                     let mut acc = Acc::none(l);
                     for unit in (half..len.min(half + BLOCK_PIECE)).step_by(UNIT) {
+                        let heads = heads.add(unit / UNIT * F::HEAD);
+                        F::groups(
+                            l,
+                            from_raw_parts(heads, F::HEAD),
+                            from_raw_parts_mut(scales, UNIT / F::GROUP * TOGETHER),
+                            from_raw_parts_mut(minimums, UNIT / F::GROUP * TOGETHER),
+                        );
                         let sums = of_rows(l, sums.add(unit * TOGETHER / 16));
                         for group in 0..UNIT.min(len - unit) / F::GROUP {
-                            let input = unit + group * F::GROUP;
-                            if input.is_multiple_of(F::BLOCK) {
-                                let n = F::BLOCK / F::GROUP * TOGETHER;
-                                F::groups(
-                                    l,
-                                    from_raw_parts(
-                                        heads.add(input / F::BLOCK * TOGETHER * F::HEAD),
-                                        TOGETHER * F::HEAD,
-                                    ),
-                                    from_raw_parts_mut(scales, n),
-                                    from_raw_parts_mut(minimums, n),
-                                );
-                            }
-                            let of = Group::load::<F>(l, scales, minimums, input % F::BLOCK / F::GROUP);
+                            let of = Group::load::<F>(l, scales, minimums, group);
                             let ints = match F::GROUP {
                                 16 => sums[group],
                                 _ => l.add_ints(sums[2 * group], sums[2 * group + 1]),
                             };
-                            acc.add::<F>(l, ints, &of, blocks.as_ptr(), start + input);
+                            let input = start + unit + group * F::GROUP;
+                            acc.add::<F>(l, ints, &of, blocks.as_ptr(), input);
                         }
                     }
                     total = l.add(total, acc.total(l));
@@ -78,7 +73,7 @@ impl<F: Coded> Blocks<'_, '_, F> {
 }
 
 /// Multiplies `len` inputs of a weight row. Writes the sums of each 16, 16 of them every 16 rows, as
-/// [`of_rows`] reads them; and the heads of its blocks, each 16 times their length after the other.
+/// [`of_rows`] reads them; and the heads of its units, as [`Coded::groups`] does.
 ///
 /// # Safety
 /// So many inputs are there, and room for the heads and sums.
@@ -88,10 +83,9 @@ unsafe fn add_up<L: Lanes, F: Coded>(
     mut row: *const u8,
     mut q: *const i8,
     len: usize,
-    mut heads: *mut u8,
+    mut heads: *mut [u8; 16],
     mut sums: *mut i32,
 ) {
-    const { assert!(UNIT.is_multiple_of(F::BLOCK)) };
     // SAFETY: blocks, activations, heads and sums are those of inputs below `len`.
     unsafe {
         for _ in 0..len / UNIT {
@@ -103,10 +97,10 @@ unsafe fn add_up<L: Lanes, F: Coded>(
                 step::<L, F, 3>(l, row, q, UNIT),
             ];
             l.store_ints(array_mut(sums), l.sums_of_4(&products));
-            keep::<F>(row, heads, UNIT / F::BLOCK);
+            head::<F>(row, UNIT, heads);
             row = row.add(UNIT / F::BLOCK * F::BYTES);
             q = q.add(UNIT);
-            heads = heads.add(UNIT / F::BLOCK * TOGETHER * F::HEAD);
+            heads = heads.add(F::HEAD);
             sums = sums.add(TOGETHER * 16);
         }
         let left = len % UNIT;
@@ -120,7 +114,7 @@ unsafe fn add_up<L: Lanes, F: Coded>(
                 if left > 192 { step::<L, F, 3>(l, row, q, left) } else { none },
             ];
             l.store_ints(array_mut(sums), l.sums_of_4(&products));
-            keep::<F>(row, heads, left / F::BLOCK);
+            head::<F>(row, left, heads);
         }
     }
 }
@@ -151,23 +145,6 @@ unsafe fn of_rows<L: Lanes>(l: L, sums: *const i32) -> [L::Ints; 16] {
         sums[4 * (i % 4) + i / 4] = l.as_ints(turned[i]);
     }
     sums
-}
-
-/// Keeps the heads of some blocks of a row, 16 heads apart.
-///
-/// # Safety
-/// The blocks are there, and room for the heads.
-#[inline(always)]
-unsafe fn keep<F: Coded>(row: *const u8, heads: *mut u8, n_blocks: usize) {
-    for block in 0..n_blocks {
-        // SAFETY: the caller has the block, and room for its head.
-        unsafe {
-            F::head(
-                from_raw_parts(row.add(block * F::BYTES), F::BYTES),
-                from_raw_parts_mut(heads.add(block * TOGETHER * F::HEAD), F::HEAD),
-            );
-        }
-    }
 }
 
 /// The products of step `I` of a unit of which there are `len` inputs: 64 of them, 4 a lane.

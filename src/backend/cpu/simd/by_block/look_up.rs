@@ -1,7 +1,7 @@
 //! Codes that are indices of 16 integers.
 
 use super::super::lanes::{Lanes, part};
-use super::codes::{Coded, bits, rows};
+use super::codes::{Coded, bits, keep, sixteen};
 
 /// The values of IQ4_NL and IQ4_XS.
 static UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -30,7 +30,6 @@ impl Coded for Mxfp4 {
     const BYTES: usize = 17;
     const GROUP: usize = 32;
     const ZERO: Option<u8> = Some(12);
-    const HEAD: usize = 1;
 
     #[inline(always)]
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], next: &[u8]) -> L::Bytes {
@@ -38,18 +37,22 @@ impl Coded for Mxfp4 {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[0] = block[0];
+    fn head(blocks: &[u8], head: &mut [[u8; 16]]) {
+        keep::<Self, 1>(blocks, 0, head);
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(_: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
-        for i in 0..16 {
-            let half_scale = match heads[i] {
-                exponent @ 0..2 => 0x0020_0000 << exponent,
-                exponent => (u32::from(exponent) - 1) << 23,
-            };
-            scales[i] = f32::from_bits(half_scale);
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
+        /// 2^-127, which has no exponent.
+        const LEAST: u32 = 1 << 22;
+        let (scales, words) = (scales.as_chunks_mut::<16>().0, l.quads(sixteen(heads, 0)));
+        for group in 0..8 {
+            let exponents = l.and(l.shift_right(words[group / 4], group % 4 * 8), l.splat_int(255));
+            let bits = l.max_magnitude(l.shift_left(exponents, 23), l.splat(f32::from_bits(LEAST)));
+            l.store_ints(bytemuck::cast_mut(&mut scales[group]), bits);
+            // Values count twice.
+            let twice = l.load(&scales[group]);
+            l.store(&mut scales[group], l.mul(twice, l.splat(0.5)));
         }
     }
 }
@@ -68,15 +71,15 @@ impl Coded for Iq4Xs {
     }
 
     #[inline(always)]
-    fn head(block: &[u8], head: &mut [u8]) {
-        head[..8].copy_from_slice(part::<8>(block, 0));
+    fn head(block: &[u8], head: &mut [[u8; 16]]) {
+        head[0] = *part(block, 0);
     }
 
     #[inline(always)]
-    fn groups<L: Lanes>(l: L, heads: &[u8], scales: &mut [f32], _: &mut [f32]) {
+    fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
         let scales = scales.as_chunks_mut::<16>().0;
         // The f16 and two high bits of eight factors; four low bits of each.
-        let [first, low, ..] = rows::<L, 16, 0>(l, heads);
+        let [first, low, ..] = l.quads(sixteen(heads, 0));
         let scale = l.halves_to_floats(first);
         for group in 0..8 {
             let factor = l.fma(bits(l, first, 16 + 2 * group, 3), l.splat(16.0), l.splat(-32.0));

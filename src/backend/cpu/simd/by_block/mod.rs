@@ -19,6 +19,7 @@ mod gemv;
 pub mod look_up;
 
 use std::marker::PhantomData;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::lanes::{Kernel, Lanes, array};
 use super::{BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
@@ -196,6 +197,19 @@ impl<L: Lanes> Group<L> {
             };
             Self { scale, offset }
         }
+    }
+}
+
+/// Keeps the head of the first `inputs` of a unit of a row.
+///
+/// # Safety
+/// The blocks are there, and room for the head.
+#[inline(always)]
+unsafe fn head<F: Coded>(row: *const u8, inputs: usize, head: *mut [u8; 16]) {
+    // SAFETY: the caller has the blocks, and room for the head.
+    unsafe {
+        let blocks = from_raw_parts(row, inputs / F::BLOCK * F::BYTES);
+        F::head(blocks, from_raw_parts_mut(head, F::HEAD - 15));
     }
 }
 
