@@ -124,6 +124,11 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "N", value_parser = resident_layers)]
     #[arg(alias = "DeviceOptions::resident_layers")]
     resident_layers: Option<String>,
+    /// Where the threads of the CPU run on a machine with NUMA nodes: distribute (evenly over them), isolate
+    /// (on the node that starts), numactl (where numactl allows)
+    #[arg(long, value_name = "HOW")]
+    #[arg(aliases = ["LLAMA_ARG_NUMA", "DeviceOptions::numa"])]
+    numa: Option<String>,
 }
 
 /// Reads the value of `--op-offload-min-batch`.
@@ -178,6 +183,7 @@ impl DeviceArgs {
             ("stream_slots", self.stream_slots.as_deref()),
             ("op_offload_min_batch", self.op_offload_min_batch.as_deref()),
             ("resident_layers", self.resident_layers.as_deref()),
+            ("numa", self.numa.as_deref()),
         ];
         set.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
     }

@@ -214,7 +214,8 @@ fn bench_writes_llama_benchs_rows() {
 
 #[test]
 fn bench_profiles_stages_and_types_of_weights() {
-    let out = with_model("bench", &["--backend", "cpu", "-p", "0", "-n", "4", "-r", "2", "-t", "1", "--profile"]);
+    let out =
+        with_model("bench", &["--backend", "cpu", "-p", "0", "-n", "4", "-r", "2", "-t", "1", "--profile"]);
     let profile = String::from_utf8(out.stderr.clone()).unwrap();
     ok(&out);
     assert!(profile.contains("| stage of tg4 | calls | total ms | share | GB/s |"), "{profile}");

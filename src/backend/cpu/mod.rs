@@ -19,6 +19,7 @@ mod layer;
 pub mod linear;
 mod logits;
 mod norm;
+mod numa;
 pub mod pool;
 mod proj_add;
 mod rope;
@@ -42,6 +43,7 @@ use super::{
 use exec::Compiled;
 use linear::CpuWeight;
 use norm::RowNorm;
+use numa::{NUMA, Numa, Places};
 use pool::Pool;
 use simd::{Aligned, Format, Kernels};
 use sterna_program::{ActQuant, Basis, Buf, Norm, Program, Sampling, Stage, Step, Weight, sampling};
@@ -53,14 +55,15 @@ const NAME: &str = "cpu";
 pub const ENTRY: Entry = Entry {
     name: NAME,
     about: "the processor",
-    options: &[stream::RESIDENT_LAYERS, stream::STREAM_SLOTS, PROFILE],
+    options: &[stream::RESIDENT_LAYERS, stream::STREAM_SLOTS, NUMA, PROFILE],
     auto: Some(Auto { rank: 0, is_there: || true }),
     devices: |threads| {
         let memory = system::memory().map_or_else(String::new, |memory| format!("; {memory}"));
         vec![Cpu::new(threads).map(|cpu| cpu.device() + &memory)]
     },
     parse: |chosen| {
-        Ok(Arc::new(Options { streaming: Streaming::parse(chosen)?, profile: chosen.profile()? }))
+        let (streaming, numa) = (Streaming::parse(chosen)?, chosen.parsed(&NUMA, str::parse)?);
+        Ok(Arc::new(Options { streaming, numa, profile: chosen.profile()? }))
     },
 };
 
@@ -68,12 +71,14 @@ pub const ENTRY: Entry = Entry {
 #[derive(Debug)]
 struct Options {
     streaming: Streaming,
+    numa: Option<Numa>,
     profile: bool,
 }
 
 impl Open for Options {
     fn open(&self, threads: usize) -> Opened {
-        let cpu = Cpu::new(threads)?.streamed(self.streaming);
+        let places = Places::new(self.numa, threads.max(1))?;
+        let cpu = Cpu::on(Pool::placed(threads, places), simd::best())?.streamed(self.streaming);
         Ok(Box::new(Cpu { profile: self.profile, ..cpu }))
     }
 }
@@ -128,7 +133,11 @@ impl Cpu {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_kernels(threads: usize, kernels: &'static Kernels) -> Result<Self, BackendError> {
-        let pool = Pool::new(threads).map_err(|err| BackendError::Device {
+        Self::on(Pool::new(threads), kernels)
+    }
+
+    fn on(pool: std::io::Result<Pool>, kernels: &'static Kernels) -> Result<Self, BackendError> {
+        let pool = pool.map_err(|err| BackendError::Device {
             backend: NAME,
             call: "starting a thread",
             detail: err.to_string(),

@@ -21,6 +21,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use sterna_cpu_kernels::Tile;
 
+use super::numa::Places;
 use sterna_host::clock::Instant;
 
 /// Time for which a thread without work spins before it sleeps: longer than the serial work between two
@@ -34,6 +35,8 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     busy: Cell<bool>,
+    /// Where the calling thread belongs, until it has run there.
+    place: Cell<Option<Places>>,
 }
 
 /// A task: its number, and the number of the thread that runs it.
@@ -78,6 +81,14 @@ impl Pool {
     /// # Errors
     /// Where the system refuses to start a thread.
     pub fn new(threads: usize) -> std::io::Result<Self> {
+        Self::placed(threads, None)
+    }
+
+    /// The same with threads that stay on some processors; the calling one from its first region on.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) fn placed(threads: usize, places: Option<Places>) -> std::io::Result<Self> {
         let threads = threads.max(1);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
@@ -99,11 +110,15 @@ impl Pool {
             // A thread that spins on a core that another one needs only delays it.
             spin: if threads <= cores { SPIN } else { Duration::ZERO },
         });
-        let mut pool = Self { shared, workers: Vec::with_capacity(threads - 1), busy: Cell::new(false) };
+        let (workers, busy) = (Vec::with_capacity(threads - 1), Cell::new(false));
+        let mut pool = Self { shared, workers, busy, place: Cell::new(places.clone()) };
         for thread in 1..threads {
-            let shared = Arc::clone(&pool.shared);
+            let (shared, places) = (Arc::clone(&pool.shared), places.clone());
             let builder = std::thread::Builder::new().name(format!("cpu-{thread}"));
-            pool.workers.push(builder.spawn(move || shared.work(thread))?);
+            pool.workers.push(builder.spawn(move || {
+                places.inspect(|places| places.enter(thread));
+                shared.work(thread);
+            })?);
         }
         // A thread allocates while it starts, and the first region should not.
         while pool.shared.started_workers.load(Ordering::SeqCst) < threads - 1 {
@@ -129,6 +144,9 @@ impl Pool {
         }
         assert!(!self.busy.replace(true), "a parallel region inside a parallel region");
         let busy = Busy(&self.busy);
+        if let Some(places) = self.place.take() {
+            places.enter(0);
+        }
         if self.workers.is_empty() || n_tasks == 1 {
             (0..n_tasks).for_each(|i| task(i, 0));
             return;

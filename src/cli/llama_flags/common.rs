@@ -74,7 +74,7 @@ pub const FLAGS: &[Flag] = &[
     refused(&["prio-batch"], One, NICE),
     refused(&["poll"], One, POLL),
     refused(&["poll-batch"], One, POLL),
-    refused(&["numa", "LLAMA_ARG_NUMA"], One, "numactl pins a program to NUMA nodes"),
+    refused(&["numa"], One, "this command takes no threads; leave it out"),
     // Context and batches.
     refused(&["ctx-size"], One, FIXED).short('c'),
     refused(&["batch-size", "ubatch-size"], One, "this command chooses its batch size; leave it out")

@@ -170,7 +170,7 @@ impl Acts {
             pool.chunks_mut(&mut self.x[..self.rows * cols], cols, |row, x| {
                 let (q, blocks) = rows.row(row);
                 for (i, (x, q)) in x.iter_mut().zip(q).enumerate() {
-                    *x = f32::from(*q) * blocks[i / ActQuant::BLOCK][0];
+                    *x = f32::from(*q) * blocks[i / ActQuant::BLOCK].scale;
                 }
             });
             return;

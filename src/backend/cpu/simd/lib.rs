@@ -62,9 +62,9 @@ pub struct Kernels {
     pub quantise: fn(x: &[f32], q: &mut [i8]) -> RowQuant,
     /// Products with weights, by [`Format`].
     types: &'static [TypeKernels; weights::N_TYPES],
-    /// Rounds one row to int8 as [`ActQuant::I8PerBlock`] says, in its own order: the values, and for each 32
-    /// of them their scale, and the sums of the first 16, the last 16 and all of them, times the scale.
-    pub round_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]),
+    /// Rounds one row to int8 as [`ActQuant::I8PerBlock`] says, in its own order: the values, and what belongs
+    /// to each 32 of them.
+    pub round_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]),
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
 }
@@ -138,6 +138,19 @@ impl Product<'_> {
         let value = self.bias.map_or(value, |bias| value + bias[col]);
         *out = if self.add { *out + value } else { value };
     }
+
+    /// The same of 16 elements.
+    #[inline(always)]
+    fn finish_16<L: Lanes>(&self, l: L, out: &mut [f32; 16], col: usize, values: L::Floats) {
+        let mut values = l.mul(values, l.splat(self.factor));
+        if let Some(bias) = self.bias.and_then(|bias| bias.get(col..)?.first_chunk()) {
+            values = l.add(values, l.load(bias));
+        }
+        if self.add {
+            values = l.add(l.load(out), values);
+        }
+        l.store(out, values);
+    }
 }
 
 /// From this many activation rows on, ternary weights are unpacked; from one more on where eight rows are few
@@ -195,8 +208,9 @@ impl ScratchSize {
 
     /// For activations that are int8 by block.
     pub fn of_blocks() -> Self {
-        let elems = by_block::TOGETHER * BLOCK_PIECE;
-        let (codes, floats, sums) = (by_block::CODES, 2 * elems / 16, by_block::TOGETHER * SUMMED_ROWS);
+        let floats = 2 * by_block::STRIPS * by_block::TOGETHER * BLOCK_PIECE / 16;
+        let sums = by_block::STRIPS * by_block::TOGETHER * SUMMED_ROWS;
+        let codes = by_block::CODES;
         Self { codes, floats, sums, ..Self::default() }
     }
 
@@ -280,6 +294,22 @@ impl<'a> I8Rows<'a> {
     }
 }
 
+/// What belongs to 32 activations that are int8. Of three numbers the first is of 16 of them, the second of
+/// the other 16, the third of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct ActBlock {
+    /// What one step of the values counts.
+    pub scale: f32,
+    /// Sums of the values, times the scale.
+    pub sums: [f32; 3],
+    /// Sums of the values, times -128: what is too much in their products with codes that are signed bytes and
+    /// 128 more.
+    pub zeros: [i32; 3],
+    /// Nothing: two blocks fill a line of the cache.
+    pub pad: u32,
+}
+
 /// Rows of activations that are int8 by block, as [`Kernels::round_blocks`] gives them.
 #[derive(Clone, Copy)]
 pub struct BlockRows<'a> {
@@ -293,12 +323,12 @@ impl<'a> BlockRows<'a> {
     /// Bytes of a row.
     #[inline]
     pub const fn stride(cols: usize) -> usize {
-        padded(cols) + cols.div_ceil(ActQuant::BLOCK) * size_of::<[f32; 4]>()
+        padded(cols) + cols.div_ceil(ActQuant::BLOCK) * size_of::<ActBlock>()
     }
 
     /// The row's values and blocks.
     #[inline(always)]
-    pub fn row(&self, row: usize) -> (&'a [i8], &'a [[f32; 4]]) {
+    pub fn row(&self, row: usize) -> (&'a [i8], &'a [ActBlock]) {
         let stride = Self::stride(self.cols);
         let (q, blocks) = self.bytes[row * stride..][..stride].split_at(padded(self.cols));
         (&q[..self.cols], bytemuck::cast_slice(blocks))

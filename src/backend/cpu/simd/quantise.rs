@@ -1,7 +1,7 @@
 //! Rounding of activations to int8.
 
 use super::lanes::{Kernel, Lanes};
-use super::{MAX_ACT, RowQuant, interleaved, padded};
+use super::{ActBlock, MAX_ACT, RowQuant, interleaved, padded};
 use sterna_program::ActQuant;
 
 /// [`Kernels::quantise`](super::Kernels::quantise).
@@ -60,7 +60,7 @@ impl Kernel for Quantise<'_> {
 pub struct RoundBlocks<'a> {
     pub x: &'a [f32],
     pub q: &'a mut [i8],
-    pub blocks: &'a mut [[f32; 4]],
+    pub blocks: &'a mut [ActBlock],
 }
 
 impl Kernel for RoundBlocks<'_> {
@@ -72,11 +72,10 @@ impl Kernel for RoundBlocks<'_> {
     }
 }
 
-/// Rounds a row: `q` is `[x.len()]`, and each of `blocks` gets the scale of 32 inputs, the scaled sums of the
-/// first and last 16 of them, and that of all. See
+/// Rounds a row: `q` is `[x.len()]`, and each of `blocks` is of 32 inputs. See
 /// [`ActQuant::I8PerBlock`](sterna_program::ActQuant::I8PerBlock).
 #[inline(always)]
-pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
+pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     let parts = x.chunks(ActQuant::BLOCK).zip(q.chunks_mut(ActQuant::BLOCK));
     for ((x, q), block) in parts.zip(blocks) {
         let absmax = x.iter().fold(0.0_f32, |max, x| if x.abs() > max { x.abs() } else { max });
@@ -93,7 +92,7 @@ pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
 
 /// [`round_blocks`] in vectors.
 #[inline(always)]
-fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut [[f32; 4]]) {
+fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     let whole = x.len() / ActQuant::BLOCK;
     for i in 0..whole {
         let x = x[32 * i..][..32].as_chunks::<16>().0;
@@ -128,6 +127,7 @@ fn scale_of(absmax: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-fn of_block(scale: f32, sums: [i32; 2]) -> [f32; 4] {
-    [scale, scale * sums[0] as f32, scale * sums[1] as f32, scale * (sums[0] + sums[1]) as f32]
+fn of_block(scale: f32, [first, second]: [i32; 2]) -> ActBlock {
+    let sums = [first, second, first + second];
+    ActBlock { scale, sums: sums.map(|sum| scale * sum as f32), zeros: sums.map(|sum| -128 * sum), pad: 0 }
 }

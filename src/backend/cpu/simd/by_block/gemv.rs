@@ -10,7 +10,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use super::super::lanes::{Lanes, array, array_mut, slot};
 use super::super::{BLOCK_PIECE, SUMMED_ROWS, Scratch, UNIT};
 use super::codes::Coded;
-use super::{Acc, Blocks, Group, TOGETHER, dot, head};
+use super::{Blocks, Group, TOGETHER, add, dot, head, none};
 
 /// Inputs of a weight row that are multiplied before the next row's: as many sums are kept.
 const PIECE: usize = SUMMED_ROWS * 16;
@@ -20,9 +20,10 @@ const PIECE: usize = SUMMED_ROWS * 16;
 const AHEAD: usize = 8192;
 
 impl<F: Coded> Blocks<'_, '_, F> {
-    /// Multiplies an activation row with 16 weight rows, or those that there are.
+    /// Multiplies an activation row with 16 weight rows, or those that there are. Returns 1, the number of
+    /// strips.
     #[inline(always)]
-    pub(super) fn gemv<L: Lanes>(&mut self, l: L, row: usize, first: usize, scratch: &mut Scratch) {
+    pub(super) fn gemv<L: Lanes>(&mut self, l: L, row: usize, first: usize, scratch: &mut Scratch) -> usize {
         let cols = self.product.cols;
         let n_rows = TOGETHER.min(self.tile.cols().len() - first);
         let (q, blocks) = self.acts.row(row);
@@ -42,7 +43,7 @@ impl<F: Coded> Blocks<'_, '_, F> {
                     add_up::<L, F>(l, rows[r], q.as_ptr().add(start), len, heads, sums.add(16 * r));
                 }
                 for half in (0..len).step_by(BLOCK_PIECE) {
-                    let mut acc = Acc::none(l);
+                    let mut acc = l.splat(0.0);
                     for unit in (half..len.min(half + BLOCK_PIECE)).step_by(UNIT) {
                         let heads = heads.add(unit / UNIT * F::HEAD);
                         F::groups(
@@ -58,17 +59,19 @@ impl<F: Coded> Blocks<'_, '_, F> {
                                 16 => sums[group],
                                 _ => l.add_ints(sums[2 * group], sums[2 * group + 1]),
                             };
-                            let input = start + unit + group * F::GROUP;
-                            acc.add::<F>(l, ints, &of, blocks.as_ptr(), input);
+                            let (blocks, input) = (blocks.as_ptr(), start + unit + group * F::GROUP);
+                            let ints = l.add_ints(ints, none::<L, F>(l, blocks, input));
+                            acc = add::<L, F>(l, acc, ints, &of, blocks, input);
                         }
                     }
-                    total = l.add(total, acc.total(l));
+                    total = l.add(total, acc);
                 }
             }
             let sums = &mut scratch.sums[..TOGETHER];
             l.store(array_mut(sums.as_mut_ptr()), total);
-            self.finish(row, first, sums);
+            self.finish(l, row, first, sums);
         }
+        1
     }
 }
 

@@ -22,7 +22,7 @@ use std::marker::PhantomData;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::lanes::{Kernel, Lanes, array};
-use super::{BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
+use super::{ActBlock, BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
 use codes::Coded;
 
 /// Multiplies weight rows with activation rows that are int8 by block, and finishes the tile.
@@ -31,8 +31,11 @@ pub type BlockFn = fn(&Product<'_>, BlockRows<'_>, &mut Scratch, &mut Tile<'_, f
 /// Weight rows that are unpacked together.
 pub const TOGETHER: usize = 16;
 
-/// Bytes of a thread: the columns of a piece and the heads of its blocks, or the heads of 16 rows.
-pub const CODES: usize = 2 * TOGETHER * BLOCK_PIECE;
+/// Groups of as many rows that several activation rows are multiplied with at a time, at most.
+pub const STRIPS: usize = 3;
+
+/// Bytes of a thread: the columns of a piece of all strips and the heads of a unit, or the heads of 16 rows.
+pub const CODES: usize = STRIPS * TOGETHER * BLOCK_PIECE + TOGETHER * 32;
 
 /// The product over one instruction set.
 pub fn multiply<L: Lanes, F: Coded>(
@@ -89,12 +92,17 @@ impl<F: Coded> Kernel for Blocks<'_, '_, F> {
         let all = self.tile.rows();
         for row in all.clone().step_by(SUMMED_ROWS) {
             let rows = row..all.end.min(row + SUMMED_ROWS);
-            for first in (0..outputs).step_by(TOGETHER) {
-                if rows.len() == 1 {
-                    self.gemv(l, row, first, &mut scratch);
-                } else {
-                    self.gemm(l, rows.clone(), first, &mut scratch);
-                }
+            let mut first = 0;
+            while first < outputs {
+                let left = (outputs - first).div_ceil(TOGETHER);
+                let strips = match (rows.len(), L::FLOAT_BLOCK) {
+                    (1, _) => self.gemv(l, row, first, &mut scratch),
+                    (_, (3, 8)) if left >= STRIPS => {
+                        self.gemm::<L, STRIPS>(l, rows.clone(), first, &mut scratch)
+                    }
+                    _ => self.gemm::<L, 1>(l, rows.clone(), first, &mut scratch),
+                };
+                first += strips * TOGETHER;
             }
         }
         *self.scratch = scratch;
@@ -113,70 +121,72 @@ impl<F: Coded> Blocks<'_, '_, F> {
         rows
     }
 
-    /// Finishes the outputs of one activation row, of which there are up to 16.
+    /// Finishes the outputs of one activation row, of which there may be fewer than sums.
     #[inline(always)]
-    fn finish(&mut self, row: usize, first: usize, sums: &[f32]) {
-        let out = &mut self.tile.row_mut(row)[first..];
-        for (i, (out, sum)) in out.iter_mut().zip(sums).enumerate() {
-            self.product.finish(out, first + i, *sum);
+    fn finish<L: Lanes>(&mut self, l: L, row: usize, first: usize, sums: &[f32]) {
+        let outputs = &mut self.tile.row_mut(row)[first..];
+        for (i, sums) in sums.as_chunks::<TOGETHER>().0.iter().enumerate() {
+            let at = i * TOGETHER;
+            match outputs.get_mut(at..).and_then(|outputs| outputs.first_chunk_mut()) {
+                Some(outputs) => self.product.finish_16(l, outputs, first + at, l.load(sums)),
+                None => {
+                    for (j, (output, sum)) in outputs.iter_mut().skip(at).zip(sums).enumerate() {
+                        self.product.finish(output, first + at + j, *sum);
+                    }
+                }
+            }
         }
     }
 }
 
-/// Sums of 16 outputs: of the scaled products, and of what zeros and minimums take away or add.
-struct Acc<L: Lanes> {
-    products: L::Floats,
-    offsets: L::Floats,
+/// Sums of products of codes before there are any, of the group of inputs from `input` on: what the zeros of
+/// signed codes take away.
+///
+/// # Safety
+/// The block is there.
+#[inline(always)]
+unsafe fn none<L: Lanes, F: Coded>(l: L, blocks: *const ActBlock, input: usize) -> L::Ints {
+    if F::ZERO.is_some() || L::ZERO == 0 {
+        return l.splat_int(0);
+    }
+    const { assert!(L::ZERO == 0 || L::ZERO == 128) };
+    // SAFETY: the caller has the block.
+    l.splat_int(unsafe { (*blocks.add(input / 32)).zeros[which::<F>(input)] })
 }
 
-impl<L: Lanes> Clone for Acc<L> {
-    fn clone(&self) -> Self {
-        *self
-    }
+/// Adds a group to the sums of 16 outputs. `input` is its first one, `blocks` are those of the activation row.
+///
+/// # Safety
+/// The block is there.
+#[inline(always)]
+unsafe fn add<L: Lanes, F: Coded>(
+    l: L,
+    sums: L::Floats,
+    ints: L::Ints,
+    of: &Group<L>,
+    blocks: *const ActBlock,
+    input: usize,
+) -> L::Floats {
+    // SAFETY: the caller has the block.
+    let block = unsafe { &*blocks.add(input / 32) };
+    let sums = l.fma(l.mul(l.to_floats(ints), of.scale), l.splat(block.scale), sums);
+    if has_offset::<F>() { l.fma(of.offset, l.splat(block.sums[which::<F>(input)]), sums) } else { sums }
 }
 
-impl<L: Lanes> Copy for Acc<L> {}
-
-impl<L: Lanes> Acc<L> {
-    #[inline(always)]
-    fn none(l: L) -> Self {
-        Self { products: l.splat(0.0), offsets: l.splat(0.0) }
-    }
-
-    /// Adds a group. `input` is its first one, `blocks` are those of the activation row.
-    ///
-    /// # Safety
-    /// The block is there.
-    #[inline(always)]
-    unsafe fn add<F: Coded>(
-        &mut self,
-        l: L,
-        ints: L::Ints,
-        of: &Group<L>,
-        blocks: *const [f32; 4],
-        input: usize,
-    ) {
-        // SAFETY: the caller has the block.
-        let [s, first_half, second_half, whole] = unsafe { *blocks.add(input / 32) };
-        self.products = l.fma(l.mul(l.to_floats(ints), of.scale), l.splat(s), self.products);
-        if F::MINIMUMS || F::ZERO.unwrap_or(L::ZERO) > 0 {
-            let sum = match (F::GROUP, input % 32) {
-                (32, _) => whole,
-                (_, 0) => first_half,
-                _ => second_half,
-            };
-            self.offsets = l.fma(of.offset, l.splat(sum), self.offsets);
-        }
-    }
-
-    #[inline(always)]
-    fn total(&self, l: L) -> L::Floats {
-        l.add(self.products, self.offsets)
-    }
+/// Which of the sums of a block belongs to a group.
+#[inline(always)]
+fn which<F: Coded>(input: usize) -> usize {
+    if F::GROUP == 32 { 2 } else { input % 32 / 16 }
 }
 
-/// A group of 16 weight rows: the scale, and what is added for each unit of activations: the minimum, or
-/// minus the scaled zero.
+/// Whether something is added for each unit of activations.
+#[inline(always)]
+fn has_offset<F: Coded>() -> bool {
+    F::MINIMUMS || F::ZERO.is_some_and(|zero| zero > 0)
+}
+
+/// A group of 16 weight rows: the scale, and what is added for each unit of activations, if there is such: the
+/// minimum, or minus the scaled zero.
 struct Group<L: Lanes> {
     scale: L::Floats,
     offset: L::Floats,
@@ -190,10 +200,10 @@ impl<L: Lanes> Group<L> {
         // SAFETY: the caller has those of the group.
         unsafe {
             let scale = l.load(array(scales.add(group * TOGETHER)));
-            let offset = if F::MINIMUMS {
-                l.load(array(minimums.add(group * TOGETHER)))
-            } else {
-                l.mul(scale, l.splat(-f32::from(F::ZERO.unwrap_or(L::ZERO))))
+            let offset = match F::ZERO {
+                _ if F::MINIMUMS => l.load(array(minimums.add(group * TOGETHER))),
+                Some(zero) => l.mul(scale, l.splat(-f32::from(zero))),
+                None => scale,
             };
             Self { scale, offset }
         }
