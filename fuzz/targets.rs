@@ -111,7 +111,7 @@ fn server() -> SocketAddr {
         let serve = ServeOptions { max_tokens: Some(8), ..ServeOptions::default() };
         let server = Server::start(listener, serve, Vec::new(), "tiny", move || {
             let engine = Engine::from_bytes(file, &options)?;
-            Ok(Loaded { engine, sampler: SamplerOptions::default() })
+            Ok(Loaded { engine, sampler: SamplerOptions::default(), speculation: None })
         });
         let server = server.expect("threads");
         let address = server.address();

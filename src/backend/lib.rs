@@ -298,6 +298,14 @@ pub trait Backend: Send {
         None
     }
 
+    /// The same of an output row of the last run and the token that [`tokens`](Self::tokens) gives for it.
+    ///
+    /// # Panics
+    /// Where the last run had fewer rows to pick for.
+    fn row_is_broken(&self, _e: Exec, _row: usize) -> Option<bool> {
+        None
+    }
+
     /// Time of each stage of a program since it was compiled; `None` unless the backend was opened with an
     /// [option](Entry::options) `profile` that says so.
     fn stage_times(&self, _e: Exec) -> Option<Vec<StageTime>> {

@@ -10,7 +10,9 @@ use rustyline::error::ReadlineError;
 
 use super::input::BYTE_ORDER_MARK;
 use super::model_args::{ContextArgs, ModelArgs};
+use super::report::Generator;
 use super::sampling_args::SamplingArgs;
+use super::speculation_args::SpeculationArgs;
 use super::{CliError, input, names, report};
 use crate::demo;
 use crate::engine::{Conversation, GenerateOptions, Stats, StopReason};
@@ -41,6 +43,8 @@ pub struct ChatArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     /// System prompt (also -sys)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     #[arg(alias = "-sys")]
@@ -66,13 +70,15 @@ impl ChatArgs {
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
-        let (engine, cancel) = report::load(&self.model, &source, &self.context, 1, self.verbose)?;
+        let Generator { engine, cancel, speculation } =
+            report::load(&self.model, &source, &self.context, &self.speculation, 1, self.verbose)?;
         let template =
             ChatTemplate::choose(engine.gguf().metadata(), engine.tokenizer()?, chosen.as_deref())?;
         template.notices().iter().for_each(|notice| names::note("note", notice));
         let options = GenerateOptions {
             sampler: self.sampling.options(&engine)?,
             max_tokens: usize::try_from(self.n_predict).ok(),
+            speculation,
             cancel: Some(cancel),
             ..GenerateOptions::default()
         };

@@ -48,6 +48,7 @@ mod selftest;
 #[cfg(feature = "serve")]
 mod serve;
 pub mod source;
+mod speculation_args;
 mod split;
 mod synth;
 mod tokenize;

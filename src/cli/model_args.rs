@@ -226,7 +226,7 @@ impl ContextArgs {
 }
 
 /// How keys and values are kept.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct CacheArgs {
     /// Codec of keys and of values
     #[arg(long, value_name = "TYPE", help = cache_types())]
@@ -421,6 +421,15 @@ impl ModelArgs {
     /// As [`HubArgs::local`].
     pub fn file(&self) -> Result<Option<PathBuf>, CliError> {
         self.load.hub.local(self.load.model.as_deref())
+    }
+
+    /// The same for a draft model, whose keys and values are kept as they are.
+    pub fn of_draft(&self, gpu_layers: Option<String>) -> Self {
+        let mut args = self.clone();
+        args.load.device.gpu_layers = gpu_layers;
+        args.load.cache = CacheArgs::default();
+        (args.load.file, args.load.head_type) = (FileArgs::default(), HeadType::default());
+        args
     }
 
     /// Options of the hub.

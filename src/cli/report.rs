@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::ctrl_c::on_ctrl_c;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::source::Source;
+use super::speculation_args::SpeculationArgs;
 use super::{CliError, names};
-use crate::engine::{Engine, EngineOptions, Stats, StopReason};
+use crate::engine::{Engine, EngineOptions, Speculation, Stats, StopReason};
 use crate::program::{KvDecl, PAGE};
 
 /// Sets `cancel` at ctrl-C; a second ctrl-C ends the process at once.
@@ -43,8 +44,17 @@ pub fn zeros<'a>(found: impl Iterator<Item = (&'a str, usize)>) {
     );
 }
 
-/// Loads the model of a command that generates from `source`: ctrl-C sets the flag that is returned with it,
-/// and `verbose` says what was loaded.
+/// A model that generates.
+pub struct Generator {
+    /// The model, loaded.
+    pub engine: Engine,
+    /// Set by ctrl-C.
+    pub cancel: Arc<AtomicBool>,
+    /// How tokens are drafted, if they are.
+    pub speculation: Option<Arc<dyn Speculation>>,
+}
+
+/// Loads the model of a command that generates from `source`; `verbose` says what was loaded.
 ///
 /// # Errors
 /// Where the system refuses the handler of ctrl-C; whatever loading returns, the
@@ -53,12 +63,15 @@ pub fn load(
     model: &ModelArgs,
     source: &Source,
     context: &ContextArgs,
+    speculation: &SpeculationArgs,
     n_seqs: usize,
     verbose: bool,
-) -> Result<(Engine, Arc<AtomicBool>), CliError> {
+) -> Result<Generator, CliError> {
     let cancel = Arc::new(AtomicBool::new(false));
     cancel_on_ctrl_c(&cancel)?;
     let options = EngineOptions { n_seqs, ..model.options(context.n_ctx())? };
+    let options = speculation.with_drafts(options);
+    let drafting = speculation.load(model, &options)?;
     let opened = model.open(source, &options)?;
     let (opened, options) = opened.fitted(options, &context.fit)?;
     let engine = opened.load(&options)?;
@@ -66,7 +79,8 @@ pub fn load(
         loaded(&engine);
     }
     engine.tokenizer()?.notices().iter().for_each(|notice| names::note("note", notice));
-    Ok((engine, cancel))
+    let speculation = drafting.of(&engine)?;
+    Ok(Generator { engine, cancel, speculation })
 }
 
 /// Says what was loaded, on what, and the memory it takes.
@@ -184,6 +198,9 @@ pub fn took(stats: &Stats, n: u32) {
     if stats.generated_tokens > 1 {
         let bandwidth = stats.generate_bandwidth() / 1e9;
         eprint!(", {:.2} tokens/s, {bandwidth:.2} GB/s", stats.generate_rate());
+    }
+    if stats.drafted_tokens > 0 {
+        eprint!(", {} of {} drafted tokens accepted", stats.accepted_tokens, stats.drafted_tokens);
     }
     eprintln!();
 }

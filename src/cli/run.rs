@@ -10,8 +10,10 @@ use super::args::unescape;
 use super::grammar_args::GrammarArgs;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::prompt_cache::{PromptCacheArgs, keep};
+use super::report::Generator;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
+use super::speculation_args::SpeculationArgs;
 use super::{CliError, Interrupted, input, names, report};
 use crate::demo;
 use crate::engine::{BatchOptions, Engine, GenerateOptions, Request, Stats, StopReason};
@@ -42,6 +44,8 @@ pub struct RunArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     grammar: GrammarArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     #[command(flatten)]
     cache: PromptCacheArgs,
     /// The prompt
@@ -87,8 +91,14 @@ impl RunArgs {
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let prompt = self.read_prompt(&source)?;
-        let (engine, cancel) =
-            report::load(&self.model, &source, &self.context, usize::from(self.parallel), self.verbose)?;
+        let Generator { engine, cancel, speculation } = report::load(
+            &self.model,
+            &source,
+            &self.context,
+            &self.speculation,
+            usize::from(self.parallel),
+            self.verbose,
+        )?;
         let prompt = engine.tokenizer()?.encode(&prompt, Special::Parse, true);
         let options = GenerateOptions {
             sampler: self.sampling.options(&engine)?,
@@ -99,6 +109,7 @@ impl RunArgs {
             past_eos: false,
             logprobs: None,
             grammar: self.grammar.compile(&engine)?,
+            speculation,
             cancel: Some(cancel),
             ..GenerateOptions::default()
         };

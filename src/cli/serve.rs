@@ -16,6 +16,7 @@ use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
+use super::speculation_args::SpeculationArgs;
 use super::{CliError, Interrupted, input, names};
 use crate::engine::EngineOptions;
 use crate::serve::{Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
@@ -40,6 +41,8 @@ pub struct ServeArgs {
     context: ContextArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     #[command(flatten)]
     models: ModelsArgs,
     /// Address to listen on
@@ -230,7 +233,8 @@ impl ServeArgs {
         options: EngineOptions,
         fit: Option<FitArgs>,
     ) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
-        let (model, sampling) = (self.model.clone(), self.sampling.clone());
+        let (model, sampling, speculation) =
+            (self.model.clone(), self.sampling.clone(), self.speculation.clone());
         let options = EngineOptions {
             n_seqs: self.parallel.into(),
             // A prompt is scored in steps of as many rows: /v1/completions with echo and logprobs.
@@ -238,7 +242,9 @@ impl ServeArgs {
             kv_positions: self.kv_positions,
             ..options
         };
+        let options = speculation.with_drafts(options);
         move || {
+            let drafting = speculation.load(&model, &options)?;
             let opened = model.open(&source, &options)?;
             let (opened, options) = match &fit {
                 Some(fit) => opened.fitted(options.clone(), fit)?,
@@ -250,7 +256,8 @@ impl ServeArgs {
                 let engine = opened.load(&options)?;
                 engine.tokenizer()?.notices().iter().for_each(|notice| names::note("note", notice));
                 let sampler = sampling.options(&engine)?;
-                Ok(Loaded { engine, sampler })
+                let speculation = drafting.of(&engine)?;
+                Ok(Loaded { engine, sampler, speculation })
             };
             Ok(Opened { bytes, load: Box::new(load) })
         }

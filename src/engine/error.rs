@@ -127,6 +127,12 @@ pub enum Error {
         /// Rows of the embedding table.
         n_vocab: usize,
     },
+    /// A draft model of another vocabulary.
+    #[error("a draft model needs the vocabulary of its model: it has {what}")]
+    DraftVocabulary {
+        /// The first difference.
+        what: String,
+    },
     /// Nothing to feed: a prompt of no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,

@@ -1,6 +1,7 @@
 //! Text from a session, piece by piece.
 
 use super::logprobs::LogProbs;
+use super::speculate::OwnDrafts;
 use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};
 use sterna_host::clock::Instant;
 
@@ -14,6 +15,7 @@ pub struct Generation<'s> {
     /// Tokens that the model has still to see.
     pending: Vec<u32>,
     picked: Vec<u32>,
+    drafts: Option<OwnDrafts>,
     /// When the first token was picked.
     start: Instant,
     stats: Stats,
@@ -40,11 +42,19 @@ impl<'s> Generation<'s> {
         let decoder = Decoder::new(tokenizer, prompt, options);
         session.tokens().iter().for_each(|&token| sampler.accept(token));
         session.set_sampler(sampler);
+        let drafts = match options.speculation.as_deref().filter(|_| session.engine().shared.drafts > 0) {
+            Some(speculation) => {
+                let is_device = session.engine().runner()?.is_device();
+                Some(OwnDrafts::start(speculation, is_device)?)
+            }
+            None => None,
+        };
         Ok(Self {
             decoder,
             options: options.clone(),
             pending: prompt.to_vec(),
             picked: Vec::new(),
+            drafts,
             start: Instant::now(),
             stats: Stats { prompt_tokens: prompt.len(), ..Stats::default() },
             end: None,
@@ -64,7 +74,9 @@ impl<'s> Generation<'s> {
 
     /// Counts and times so far.
     pub fn stats(&self) -> Stats {
-        self.stats
+        let mut stats = self.stats;
+        self.drafts.iter().for_each(|drafts| stats.add(&drafts.stats));
+        stats
     }
 
     /// The seed: the given one, or the random one that was taken.
@@ -116,7 +128,7 @@ impl<'s> Generation<'s> {
         let logprobs = self.options.logprobs.map(|n| LogProbs::of(self.session.last_logits(), token, n));
         let tokenizer = self.session.engine().tokenizer()?;
         let mut event = self.decoder.push(tokenizer, token, logprobs);
-        if self.session.sampler().is_done() {
+        if self.session.is_done() {
             self.decoder.complete(&mut event);
         }
         Ok(event)
@@ -153,7 +165,7 @@ impl<'s> Generation<'s> {
     /// Shows the model what is pending and picks the next token; `None` if it was cancelled meanwhile.
     fn pick(&mut self) -> Result<Option<u32>, Error> {
         let (first, begun) = (self.picked.is_empty(), Instant::now());
-        if !first {
+        if !first && !self.session.is_ahead() {
             self.stats.generate_bytes += self.session.engine().decode_cost(self.session.position()).bytes();
         }
         let most = self.session.engine().max_rows();
@@ -162,8 +174,8 @@ impl<'s> Generation<'s> {
         if !self.feed_all_but(last)? || self.options.is_cancelled() {
             return Ok(None);
         }
-        let goes_on = self.decoder.remaining() > 1;
-        let token = self.session.pick(&self.pending, goes_on, self.options.logprobs.is_some())?;
+        let (more, logprobs) = (self.decoder.remaining() - 1, self.options.logprobs.is_some());
+        let token = self.session.pick(&self.pending, more, logprobs, self.drafts.as_mut())?;
         self.pending.clear();
         self.pending.push(token);
         self.picked.push(token);

@@ -23,6 +23,8 @@ pub(super) struct Shared {
     pub program: Program,
     pub plan: Plan,
     pub n_ctx: usize,
+    /// Most drafted tokens of one step.
+    pub drafts: usize,
     pub backend_name: &'static str,
     pub device: String,
     pub threads: usize,

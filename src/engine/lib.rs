@@ -10,6 +10,7 @@ mod broken;
 mod constraint;
 mod conversation;
 mod decoder;
+mod draft_model;
 pub mod error;
 mod fault;
 pub mod fit;
@@ -25,6 +26,7 @@ mod runner;
 mod sampler;
 mod sequence;
 mod session;
+mod speculate;
 pub mod speed;
 mod state;
 mod stats;
@@ -38,6 +40,7 @@ pub use batch::{
 pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
 pub use conversation::{Answer, Conversation};
 pub use decoder::{Decoder, Event, PickedToken, StopReason};
+pub use draft_model::DraftModel;
 pub use error::{Error, StateError};
 pub use fault::{BrokenLogits, BrokenStage, Fault};
 pub use generate::Generation;
@@ -49,6 +52,7 @@ pub use logprobs::LogProbs;
 pub use options::GenerateOptions;
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
+pub use speculate::{Drafter, NgramLookup, Speculation};
 pub use stats::Stats;
 
 /// Positions of a page.

@@ -48,6 +48,10 @@ pub struct EngineOptions {
     /// Most tokens of one step whose logits are wanted, for
     /// [`Session::logits_each`](super::Session::logits_each); at least one per sequence.
     pub outputs: usize,
+    /// Most drafted tokens ([`Speculation`](super::Speculation)) that one step verifies, of all its sequences
+    /// together; without any, nothing is drafted. Each takes a row of logits, and of models with recurrent
+    /// states each sequence takes one slot more.
+    pub drafts: usize,
     /// Sequences that hold pages at a time: sessions, or running sequences of a [`Batch`](super::Batch).
     pub n_seqs: usize,
     /// Positions that the KV cache holds for all sequences together; `None` is `n_ctx` for each of `n_seqs`.
@@ -123,6 +127,7 @@ impl Default for EngineOptions {
             n_ctx: None,
             batch: 512,
             outputs: 1,
+            drafts: 0,
             n_seqs: 1,
             kv_positions: None,
             checkpoints: None,
@@ -280,6 +285,7 @@ impl Engine {
             program,
             plan,
             n_ctx,
+            drafts: options.drafts,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -493,7 +499,8 @@ fn build(
         }
     }
     if !model.program.states.is_empty() {
-        model.program.limits.states = SLOTS * limits.seqs + checkpoints;
+        let slots = SLOTS + usize::from(options.drafts > 0);
+        model.program.limits.states = slots * limits.seqs + checkpoints;
     }
     head::retype(&mut model, options.head_type)?;
     act::round(&mut model, options.act_type, rounding);
@@ -541,7 +548,9 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
         None => seqs * pages_for(in_range("EngineOptions::n_ctx", n_ctx, MAX_POSITIONS / seqs)?),
     };
     let rows = in_range("EngineOptions::batch", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
-    let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?.max(seqs).min(rows);
+    let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?;
+    let drafts = in_range("EngineOptions::drafts", options.drafts + 1, MAX_ROWS)? - 1;
+    let outputs = outputs.max(seqs + drafts).min(rows);
     Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0, states: 0 })
 }
 

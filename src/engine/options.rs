@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Error, Grammar, Sampler, SamplerOptions};
+use super::{Error, Grammar, Sampler, SamplerOptions, Speculation};
 use sterna_tokenizer::Tokenizer;
 
 /// Options of a generation.
@@ -34,6 +34,9 @@ pub struct GenerateOptions {
     /// The texts that are allowed; `None` is any. The host then picks the tokens, each of those that may come
     /// next, and the sequence ends where nothing can follow.
     pub grammar: Option<Arc<dyn Grammar>>,
+    /// How tokens are drafted, of which a step of the model verifies several; `None` is not at all. The text
+    /// is the same. [`EngineOptions::drafts`](super::EngineOptions::drafts) bounds them.
+    pub speculation: Option<Arc<dyn Speculation>>,
     /// Looked at between steps; `true` ends the generation.
     pub cancel: Option<Arc<AtomicBool>>,
 }

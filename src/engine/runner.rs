@@ -43,6 +43,8 @@ pub(super) enum Ask {
     Logits,
     /// Logits behind every row.
     All,
+    /// The token behind the last row whose token is known, and those behind the rows of the draft.
+    Verify,
 }
 
 /// Side that picks the token behind a row.
@@ -62,10 +64,20 @@ pub(super) enum PickedFrom {
     Unseen,
 }
 
+impl PickedFrom {
+    fn of(is_broken: Option<bool>, token: u32) -> Self {
+        match is_broken {
+            Some(true) => Self::Broken,
+            None if token == 0 => Self::Unseen,
+            Some(false) | None => Self::Numbers,
+        }
+    }
+}
+
 impl Ask {
     /// True if a token is picked.
     fn picks(self) -> bool {
-        matches!(self, Self::Pick | Self::PickAndLogits)
+        matches!(self, Self::Pick | Self::PickAndLogits | Self::Verify)
     }
 }
 
@@ -84,7 +96,9 @@ impl Runner {
 
     /// Side that picks the next token of a sequence.
     pub fn picked_by(&self, seq: &Sequence) -> PickedBy {
+        // What a row's draft adds to the recent tokens is known to the host alone.
         let by_host = seq.sampler.most_changes() > self.backend.most_changes()
+            || !seq.draft.is_empty() && seq.sampler.penalises()
             || self.is_device && !self.backend.runs_ahead(self.exec, &seq.sampling());
         if by_host { PickedBy::Host } else { PickedBy::Device }
     }
@@ -110,8 +124,13 @@ impl Runner {
         let slot = seq.slot.expect("a sequence that runs has a slot");
         for at in seq.cached..seq.cached + n {
             let is_last = at + 1 == seq.cached + n;
-            let logits = ask == Ask::All || is_last && ask != Ask::Nothing;
-            let token = seq.tokens.get(at).copied().unwrap_or(Row::PICKED);
+            let logits = match ask {
+                Ask::Nothing => false,
+                Ask::All => true,
+                Ask::Verify => at + 1 >= seq.tokens.len(),
+                Ask::Pick | Ask::PickAndLogits | Ask::Logits => is_last,
+            };
+            let token = seq.token(at).unwrap_or(Row::PICKED);
             self.rows.push(Row { token, pos: at as u32, seq: slot, logits });
             if logits {
                 let by_device = ask.picks() && self.picked_by(seq) == PickedBy::Device;
@@ -148,6 +167,12 @@ impl Runner {
 
     /// After a run that has `n` rows of `seq`: they are in the cache.
     pub fn ran(&mut self, seq: &mut Sequence, n: usize, ask: Ask) {
+        if ask == Ask::Verify {
+            // The rows of the draft come to these as they hold.
+            seq.cached = seq.tokens.len();
+            return;
+        }
+        seq.again = 0;
         if ask.picks() && self.picked_by(seq) == PickedBy::Device {
             seq.queued.push(seq.sampler.sampling(seq.cached + n));
         }
@@ -156,6 +181,49 @@ impl Runner {
             self.pages.ran(slot, seq.cached, n);
             self.pages.release_stale(slot, seq.cached);
         }
+    }
+
+    /// Number of drafted tokens, up to `most`, that can run behind those of `seq`: there are pages for them
+    /// without taking any from others, and a recurrent state is kept behind each full page.
+    pub fn draft_room(&self, seq: &Sequence, most: usize) -> usize {
+        let Some(slot) = seq.slot else { return 0 };
+        let len = seq.tokens.len();
+        let end = self.pages.most(slot, len + most);
+        let end = if self.pages.has_states() { end.min((seq.cached / PAGE + 1) * PAGE) } else { end };
+        end.saturating_sub(len)
+    }
+
+    /// Waits for the last run that was queued, and returns the tokens that it picked for its first `n` output
+    /// rows, with what is known of the logits that each was picked from. Entries of rows that the host picks
+    /// for mean nothing.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn picks(&mut self, n: usize) -> Result<Vec<(u32, PickedFrom)>, Error> {
+        let mut tokens = vec![0; n];
+        self.backend.tokens(self.exec, 0, &mut tokens)?;
+        let of = |(row, token)| (token, PickedFrom::of(self.backend.row_is_broken(self.exec, row), token));
+        Ok(tokens.into_iter().enumerate().map(of).collect())
+    }
+
+    /// A row of the draft of `seq` holds, the one behind what is in the cache. Behind the `last` the step
+    /// counts as any other.
+    pub fn row_holds(&mut self, seq: &mut Sequence, last: bool) {
+        seq.cached += 1;
+        if let Some(slot) = seq.slot.filter(|_| last) {
+            seq.again = 0;
+            self.pages.ran(slot, seq.cached, 1);
+        }
+    }
+
+    /// After the draft of `seq` was verified: gives back what its rows have taken that do not hold.
+    pub fn settle(&mut self, seq: &mut Sequence) {
+        seq.draft.clear();
+        let Some(slot) = seq.slot else { return };
+        let at = self.pages.stands_at(slot, seq.cached);
+        (seq.again, seq.cached) = (seq.cached - at, at);
+        self.pages.release_stale(slot, seq.cached);
+        self.trim(seq);
     }
 
     /// Waits for the oldest token that is queued for `seq`, and says what is known of the logits that it was
@@ -172,12 +240,7 @@ impl Runner {
         let token = self.backend.picked(self.exec, slot, back)?;
         seq.queued.remove(0);
         seq.picked = Some(token);
-        let from = match self.backend.picked_from_broken(self.exec, slot, back) {
-            Some(true) => PickedFrom::Broken,
-            None if token == 0 => PickedFrom::Unseen,
-            Some(false) | None => PickedFrom::Numbers,
-        };
-        Ok((token, from))
+        Ok((token, PickedFrom::of(self.backend.picked_from_broken(self.exec, slot, back), token)))
     }
 
     /// Waits for the last run that was queued, and copies rows of its logits from output row `first` on.

@@ -162,7 +162,8 @@ impl Sampler {
         self.constraint.as_ref().is_some_and(|constraint| constraint.is_done())
     }
 
-    fn penalises(&self) -> bool {
+    /// True if what it picks depends on recent tokens.
+    pub(super) fn penalises(&self) -> bool {
         let o = &self.options;
         o.repeat_last_n > 0
             && (o.repeat_penalty != 1.0 || o.presence_penalty != 0.0 || o.frequency_penalty != 0.0)

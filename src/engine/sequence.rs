@@ -1,5 +1,7 @@
 //! One sequence as plain data: its tokens, what of them is in the KV cache, and what runs ahead of the host.
 
+use std::collections::VecDeque;
+
 use super::{Sampler, SamplerError, SamplerOptions};
 use sterna_program::Sampling;
 
@@ -22,6 +24,14 @@ pub(super) struct Sequence {
     /// The last token that was read of a pick, if [`tokens`](Self::tokens) lacks it. `queued` goes on from
     /// there.
     pub picked: Option<u32>,
+    /// Drafted tokens behind [`tokens`](Self::tokens), which a step verifies.
+    pub draft: Vec<u32>,
+    /// Tokens that were picked behind `picked` by the step that picked that one, oldest first, each with the
+    /// logits that it was picked from if these are kept.
+    pub ahead: VecDeque<(u32, Vec<f32>)>,
+    /// Tokens behind [`cached`](Self::cached) that have run and run again with the next step, because a
+    /// recurrent state cannot be cut back.
+    pub again: usize,
 }
 
 impl Sequence {
@@ -34,6 +44,9 @@ impl Sequence {
             sampler,
             queued: Vec::with_capacity(2),
             picked: None,
+            draft: Vec::new(),
+            ahead: VecDeque::new(),
+            again: 0,
         }
     }
 
@@ -45,6 +58,11 @@ impl Sequence {
     /// Tokens whose keys and values are to be computed.
     pub fn missing(&self) -> usize {
         self.tokens.len().saturating_sub(self.cached)
+    }
+
+    /// The token at a position, of the draft behind the others.
+    pub fn token(&self, at: usize) -> Option<u32> {
+        self.tokens.get(at).or_else(|| self.draft.get(at - self.tokens.len())).copied()
     }
 
     /// Sampling of the token behind the last position in the cache.
@@ -65,12 +83,25 @@ impl Sequence {
         is_queued
     }
 
+    /// Appends `tokens` if they are the token that was picked last, and returns the one that the same step
+    /// picked behind it, with its logits. `None`, and nothing is changed, if it picked no more.
+    pub fn take_ahead(&mut self, tokens: &[u32]) -> Option<(u32, Vec<f32>)> {
+        let picked = self.picked.filter(|picked| *tokens == [*picked])?;
+        let next = self.ahead.pop_front()?;
+        self.tokens.push(picked);
+        self.picked = Some(next.0);
+        Some(next)
+    }
+
     /// Forgets what runs ahead. What it has written lies behind the last token, where the next run overwrites
     /// it.
     pub fn discard_queued(&mut self) {
         self.queued.clear();
         self.picked = None;
+        self.draft.clear();
+        self.ahead.clear();
         self.cached = self.cached.min(self.tokens.len());
+        self.again = self.again.min(self.missing());
     }
 }
 

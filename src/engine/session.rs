@@ -3,7 +3,9 @@
 use super::pages::pages_for;
 use super::runner::{Ask, PickedBy, PickedFrom, Runner};
 use super::sequence::Sequence;
+use super::speculate::OwnDrafts;
 use super::{Engine, Error, Sampler};
+use sterna_host::clock::Instant;
 use sterna_program::sampling::is_broken;
 
 /// One sequence of an engine. Dropping it gives its slot and pages back.
@@ -88,6 +90,16 @@ impl Session {
         self.seq.sampler = sampler;
     }
 
+    /// True if its constraint says that nothing can follow the token that was picked last.
+    pub(super) fn is_done(&self) -> bool {
+        self.seq.ahead.is_empty() && self.seq.sampler.is_done()
+    }
+
+    /// True if the token that is picked next has been picked with the last one.
+    pub(super) fn is_ahead(&self) -> bool {
+        !self.seq.ahead.is_empty()
+    }
+
     /// The sampler that picks its tokens.
     pub fn sampler(&self) -> &Sampler {
         &self.seq.sampler
@@ -152,7 +164,7 @@ impl Session {
     /// # Errors
     /// As [`logits`](Self::logits); [`Error::Constraint`].
     pub fn decode(&mut self, tokens: &[u32]) -> Result<u32, Error> {
-        self.pick(tokens, false, false)
+        self.pick(tokens, 0, false, None)
     }
 
     /// Shows the model `tokens`, picks the token behind them, shows it that one, and so on until `n` are
@@ -165,24 +177,54 @@ impl Session {
     /// If `n` is 0.
     pub fn decode_many(&mut self, tokens: &[u32], n: usize) -> Result<u32, Error> {
         assert!(n > 0, "at least one token is picked");
-        let mut token = self.pick(tokens, n > 1, false)?;
+        let mut token = self.pick(tokens, n - 1, false, None)?;
         for left in (0..n - 1).rev() {
-            token = self.pick(&[token], left > 0, false)?;
+            token = self.pick(&[token], left, false, None)?;
         }
         Ok(token)
     }
 
-    /// As [`decode`](Self::decode). If it `goes_on`, so that the token will be shown to the model and another
-    /// one picked the same way unless something ends the text, a backend that runs ahead gets that step
-    /// before this one's token is read.
+    /// As [`decode`](Self::decode). If up to `more` tokens may be picked behind it the same way, each shown
+    /// to the model unless something ends the text, a backend that runs ahead gets the next step before this
+    /// one's token is read, or the step verifies what is drafted. What that picks behind the token comes with
+    /// the next calls.
     ///
     /// If it `keeps_logits`, for [`last_logits`](Self::last_logits), nothing runs ahead: the next step would
     /// overwrite them.
-    pub(super) fn pick(&mut self, tokens: &[u32], goes_on: bool, keeps_logits: bool) -> Result<u32, Error> {
+    pub(super) fn pick(
+        &mut self,
+        tokens: &[u32],
+        more: usize,
+        keeps_logits: bool,
+        mut drafts: Option<&mut OwnDrafts>,
+    ) -> Result<u32, Error> {
         self.check_some(tokens)?;
+        if let Some((token, logits)) = self.seq.take_ahead(tokens) {
+            if keeps_logits {
+                self.logits = logits;
+            }
+            return Ok(token);
+        }
         tokens.iter().for_each(|&token| self.seq.sampler.accept(token));
         if keeps_logits || !self.seq.try_advance(tokens) {
-            self.feed(tokens, if keeps_logits { Ask::PickAndLogits } else { Ask::Pick })?;
+            let begun = Instant::now();
+            let known = self.append(tokens);
+            let ran = match &mut drafts {
+                Some(drafts) => self.draft(more, drafts),
+                None => Ok(0),
+            };
+            let ran = ran.and_then(|n| match n {
+                0 => self.steps(if keeps_logits { Ask::PickAndLogits } else { Ask::Pick }).map(|()| 0),
+                n => self.step(self.seq.missing() + n, Ask::Verify, |_, _| Ok(())).map(|()| n),
+            });
+            let n = ran.inspect_err(|_| self.forget(known))?;
+            let verified = if n > 0 { Some(self.verify(keeps_logits)?) } else { None };
+            if let Some(drafts) = drafts.as_deref_mut().filter(|_| tokens.len() == 1) {
+                drafts.count(n, self.seq.ahead.len(), begun.elapsed());
+            }
+            if let Some(token) = verified {
+                return Ok(token);
+            }
         }
         let position = self.position();
         if keeps_logits || self.seq.queued.is_empty() {
@@ -194,10 +236,11 @@ impl Session {
                 false => self.seq.sampler.pick(&mut self.logits, position)?,
             });
         }
-        let goes_on = goes_on && !keeps_logits && position < self.engine.n_ctx();
+        let goes_on = more > 0 && !keeps_logits && position < self.engine.n_ctx();
+        let mut waits = || drafts.as_mut().is_some_and(|drafts| drafts.waits(&self.seq.tokens));
         let mut runner = self.engine.runner()?;
         let has_page = runner.pages.most(self.slot(), self.seq.cached + 1) > self.seq.cached;
-        if goes_on && has_page && runner.runs_ahead(&self.seq, 1) {
+        if goes_on && has_page && runner.runs_ahead(&self.seq, 1) && !waits() {
             step(&mut runner, &mut self.seq, 1, Ask::Pick)?;
         }
         let (token, from) = runner.collect(&mut self.seq)?;
@@ -209,6 +252,88 @@ impl Session {
         };
         drop(runner);
         if is_broken { Err(self.broken(position - 1)?) } else { Ok(token) }
+    }
+
+    /// Drafts what may follow the tokens, up to `most`. Returns how many it has drafted.
+    fn draft(&mut self, most: usize, drafts: &mut OwnDrafts) -> Result<usize, Error> {
+        let missing = self.seq.missing();
+        if missing != 1 + self.seq.again {
+            return Ok(0);
+        }
+        let rows = self.engine.max_rows() - missing;
+        let room = [self.engine.shared.drafts, self.engine.max_outputs() - 1, rows, self.remaining()];
+        let most = {
+            let mut runner = self.engine.runner()?;
+            runner.trim(&mut self.seq);
+            runner.draft_room(&self.seq, room.into_iter().fold(most, usize::min))
+        };
+        let cost = drafts.cost.beside(1);
+        drafts.speculator.draft(&self.seq.tokens, most, cost, &mut self.seq.draft)?;
+        if !self.seq.draft.is_empty() && !self.engine.runner()?.pages.keep_state(self.slot()) {
+            self.seq.draft.clear();
+        }
+        Ok(self.seq.draft.len())
+    }
+
+    /// Picks tokens behind the step that ran, as far as its draft holds and one more. Returns the first.
+    fn verify(&mut self, keeps_logits: bool) -> Result<u32, Error> {
+        let (engine, first) = (self.engine.clone(), self.position());
+        let (tokenizer, n_vocab) = (engine.tokenizer()?, engine.hyper().n_vocab);
+        let mut runner = engine.runner()?;
+        let seq = &mut self.seq;
+        let (by_host, n) = (runner.picked_by(seq) == PickedBy::Host, seq.draft.len());
+        let picks = if by_host { Vec::new() } else { runner.picks(n + 1)? };
+        let mut logits = Vec::new();
+        if by_host || keeps_logits {
+            logits.resize((n + 1) * n_vocab, 0.0);
+            runner.logits(0, &mut logits)?;
+        }
+        let mut rows = logits.chunks_exact_mut(n_vocab);
+        for i in 0..=n {
+            let (pick, mut row) = (picks.get(i), rows.next());
+            let kept = row.as_deref().filter(|_| keeps_logits).map_or(Vec::new(), <[f32]>::to_vec);
+            let is_broken = match (&row, pick) {
+                (Some(row), _) => is_broken(row),
+                (None, Some((_, PickedFrom::Unseen))) if i == 0 => {
+                    runner.is_broken_again(engine.program(), seq, first - 1)?
+                }
+                (None, from) => from.is_none_or(|(_, from)| *from != PickedFrom::Numbers),
+            };
+            let picked = match (pick, &mut row) {
+                _ if is_broken => Err(None),
+                (Some((token, _)), _) => Ok(*token),
+                (None, Some(row)) => seq.sampler.pick(row, first + i).map_err(Some),
+                (None, None) => Err(None),
+            };
+            let token = match picked {
+                Ok(token) => token,
+                // It is picked again as the first of the next step, and what fails then fails there.
+                Err(_) if i > 0 => break,
+                Err(Some(fault)) => return Err(fault.into()),
+                Err(None) => {
+                    drop(runner);
+                    return Err(self.broken(first - 1)?);
+                }
+            };
+            match i {
+                0 => {
+                    seq.picked = Some(token);
+                    if keeps_logits {
+                        self.logits = kept;
+                    }
+                }
+                _ => {
+                    runner.row_holds(seq, i == n);
+                    seq.ahead.push_back((token, kept));
+                }
+            }
+            if seq.draft.get(i) != Some(&token) || tokenizer.is_eog(token) || seq.sampler.is_done() {
+                break;
+            }
+            seq.sampler.accept(token);
+        }
+        runner.settle(seq);
+        Ok(seq.picked.expect("the first row picks"))
     }
 
     /// Checks that the logits which the host has read are numbers.
@@ -311,7 +436,7 @@ impl Session {
             let is_read = match ask {
                 Ask::Pick => runner.picked_by(seq) == PickedBy::Host,
                 Ask::Logits | Ask::PickAndLogits => true,
-                Ask::Nothing | Ask::All => false,
+                Ask::Nothing | Ask::All | Ask::Verify => false,
             };
             if is_read { runner.logits(0, &mut logits) } else { Ok(()) }
         });

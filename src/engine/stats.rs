@@ -13,6 +13,12 @@ pub struct Stats {
     pub prompt_time: Duration,
     /// Tokens that were picked, the first included.
     pub generated_tokens: usize,
+    /// Steps that verified drafted tokens.
+    pub drafts: usize,
+    /// Tokens that were drafted.
+    pub drafted_tokens: usize,
+    /// Tokens of these that held: each is a generated token that took no step of its own.
+    pub accepted_tokens: usize,
     /// From the first token until the last.
     pub generate_time: Duration,
     /// Bytes that the steps after the prompt read: weights and KV cache. In a batch every sequence counts the
@@ -27,6 +33,9 @@ impl Stats {
         self.cached_tokens += other.cached_tokens;
         self.prompt_time += other.prompt_time;
         self.generated_tokens += other.generated_tokens;
+        self.drafts += other.drafts;
+        self.drafted_tokens += other.drafted_tokens;
+        self.accepted_tokens += other.accepted_tokens;
         self.generate_time += other.generate_time;
         self.generate_bytes += other.generate_bytes;
     }

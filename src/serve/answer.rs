@@ -137,6 +137,12 @@ pub struct Timings {
     predicted_ms: f64,
     predicted_per_token_ms: f64,
     predicted_per_second: f64,
+    /// Tokens that were drafted, if any were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n: Option<usize>,
+    /// Tokens of these that held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_n_accepted: Option<usize>,
 }
 
 impl From<&Stats> for Timings {
@@ -158,6 +164,8 @@ impl From<&Stats> for Timings {
             predicted_ms,
             predicted_per_token_ms: ratio(predicted_ms, timed),
             predicted_per_second: ratio(timed * 1e3, predicted_ms),
+            draft_n: (stats.drafted_tokens > 0).then_some(stats.drafted_tokens),
+            draft_n_accepted: (stats.drafted_tokens > 0).then_some(stats.accepted_tokens),
         }
     }
 }

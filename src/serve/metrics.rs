@@ -219,6 +219,14 @@ impl Metrics {
         both(&[vllm("num_parked_total")], counter, help, stats.swapped_out as f64);
         let help = "Sequences whose pages were copied back.";
         both(&[vllm("num_unparked_total")], counter, help, stats.swapped_in as f64);
+        let of_drafts = [
+            ("spec_decode_num_drafts_total", "Drafts that steps have verified.", stats.drafts),
+            ("spec_decode_num_draft_tokens_total", "Tokens that were drafted.", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens_total", "Drafted tokens that held.", stats.accepted_tokens),
+        ];
+        for (name, help, value) in of_drafts {
+            both(&[llama(name), vllm(name)], counter, help, value as f64);
+        }
         let name = vllm("request_success_total");
         let _ = writeln!(out, "# HELP {name} Answers by how they ended.\n# TYPE {name} counter");
         for (reason, ended) in REASONS.iter().zip(&self.ended) {

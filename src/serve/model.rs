@@ -1,11 +1,11 @@
 //! A model of a server: where it comes from, its engine, its template, and what it is called.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use sterna_engine::{Engine, Error, SamplerOptions};
+use sterna_engine::{Engine, Error, SamplerOptions, Speculation};
 use sterna_grammar::Grammars;
 use sterna_quantize as quantize;
 use sterna_tokenizer::Tokenizer;
@@ -40,6 +40,8 @@ pub struct Loaded {
     pub engine: Engine,
     /// Default sampling.
     pub sampler: SamplerOptions,
+    /// How tokens are drafted, if they are.
+    pub speculation: Option<Arc<dyn Speculation>>,
 }
 
 /// Origin of a chat template.
@@ -60,6 +62,8 @@ pub struct Served {
     pub engine: Engine,
     /// Default sampling.
     pub sampler: SamplerOptions,
+    /// How tokens are drafted, if they are.
+    pub speculation: Option<Arc<dyn Speculation>>,
     /// Name of the model.
     pub name: String,
     /// Its chat template.
@@ -84,7 +88,7 @@ impl Served {
     /// # Errors
     /// [`Error::Chat`] for a template that is no Jinja; [`Error::Tokenizer`].
     pub fn new(loaded: Loaded, name: String, chosen: Option<&str>) -> Result<Self, Error> {
-        let Loaded { engine, sampler } = loaded;
+        let Loaded { engine, sampler, speculation } = loaded;
         let tokenizer = engine.tokenizer()?;
         let metadata = engine.gguf().metadata();
         let (template, template_source) = match ChatTemplate::choose(metadata, tokenizer, chosen) {
@@ -106,6 +110,7 @@ impl Served {
             quantization: quantization(&engine),
             engine,
             sampler,
+            speculation,
             name,
             template,
             template_source,

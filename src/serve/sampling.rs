@@ -134,6 +134,7 @@ pub fn generation(fields: &Fields<'_, Generation>, served: &Served) -> Result<Ge
         min_tokens: count(fields.min_tokens()?, served.n_ctx())?.unwrap_or(0),
         ignore_eos: fields.ignore_eos()?.unwrap_or(false),
         show_special: fields.skip_special_tokens()? == Some(false),
+        speculation: served.speculation.clone(),
         ..GenerateOptions::default()
     })
 }

@@ -57,6 +57,9 @@ impl Snapshot {
         stats.steps += more.steps;
         stats.prompt_rows += more.prompt_rows;
         stats.decode_rows += more.decode_rows;
+        stats.drafts += more.drafts;
+        stats.drafted_tokens += more.drafted_tokens;
+        stats.accepted_tokens += more.accepted_tokens;
         stats.preemptions += more.preemptions;
         stats.swapped_out += more.swapped_out;
         stats.swapped_in += more.swapped_in;

@@ -14,7 +14,7 @@ use super::job::{Command, JobError, JobId, QueuedJob, Update};
 use super::metrics::{Metrics, count};
 use super::slots::Slots;
 use super::status::{EngineStatus, Slot, Snapshot};
-use sterna_engine::{Batch, Error, Event, Fault, Request, SeqId, Stats, StopReason};
+use sterna_engine::{Batch, BatchStats, Error, Event, Fault, Request, SeqId, Stats, StopReason};
 
 /// Updates that wait for a reader before its sequences rest.
 pub const UPDATES: usize = 256;
@@ -309,7 +309,8 @@ impl Worker {
         };
         self.failures = 0;
         let after = self.batch.stats();
-        let rows = after.prompt_rows + after.decode_rows - before.prompt_rows - before.decode_rows;
+        let all = |stats: &BatchStats| stats.prompt_rows + stats.decode_rows + stats.drafted_tokens;
+        let rows = all(&after) - all(&before);
         if rows > 0 {
             self.metrics.rows.add(rows as f64);
         }

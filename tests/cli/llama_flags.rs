@@ -73,7 +73,7 @@ const SPECULATION: &str = "\
     --spec-draft-backend-sampling --no-spec-draft-backend-sampling; \
     --spec-draft-device -devd --device-draft = 1; \
     --spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft = 1; \
-    --spec-draft-model -md --model-draft = 1; --spec-type = 1; --spec-ngram-mod-n-min = 1; \
+    --spec-draft-model -md --model-draft = 1; --spec-type = none; --spec-ngram-mod-n-min = 1; \
     --spec-ngram-mod-n-max = 1; --spec-ngram-mod-n-match = 1; --spec-ngram-simple-size-n = 1; \
     --spec-ngram-simple-size-m = 1; --spec-ngram-simple-min-hits = 1; --spec-ngram-map-k-size-n = 1; \
     --spec-ngram-map-k-size-m = 1; --spec-ngram-map-k-min-hits = 1; --spec-ngram-map-k4v-size-n = 1; \

@@ -172,6 +172,36 @@ fn continuations_of_one_prompt() {
     assert_eq!(run(&["-p", "You", "-np", "2", "--prompt-cache", "x"]).status.code(), Some(2));
 }
 
+/// Drafts of n-grams and of a model, whose flags are llama.cpp's.
+#[test]
+fn drafts_give_the_same_text() {
+    let model = model();
+    let base = ["-p", "You may copy. You may copy. You may", "-n", "60", "--seed", "3", "--ignore-eos"];
+    let run = |more: &[&str]| run(&[&base[..], more].concat());
+    let want = run(&["--temp", "0"]);
+    assert!(!text(&want.stderr).contains("drafted"));
+    let drafting: [&[&str]; 4] = [
+        &["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "1"],
+        &["--spec-type", "ngram-simple", "--spec-ngram-size-n", "2", "--draft-max", "5"],
+        &["-md", &model, "-ngld", "0", "--draft-p-min", "0.1"],
+        &["-md", &model, "--spec-type", "draft-simple", "--draft", "4", "--draft-min", "2"],
+    ];
+    for flags in drafting {
+        let got = run(&[&["--temp", "0"], flags].concat());
+        let stderr = text(&got.stderr);
+        assert!(
+            got.stdout == want.stdout && stderr.contains("drafted tokens accepted"),
+            "{flags:?}: {stderr}"
+        );
+        assert_eq!(run(&[&["-np", "2"], flags].concat()).stdout, run(&["-np", "2"]).stdout);
+    }
+    refused(&run(&["--spec-type", "draft-simple"]), &["-md FILE"]);
+    refused(&run(&["--spec-type", "none", "-md", &model]), &["--spec-type draft-simple"]);
+    let unknown = run(&["--spec-type", "ngram-mod"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("ngram-simple"), "{}", text(&unknown.stderr));
+}
+
 #[test]
 fn a_stop_string_and_a_limit_end_the_text() {
     let whole = text(&run(&["-p", "You may", "-n", "20", "--seed", "5", "--ignore-eos"]).stdout);

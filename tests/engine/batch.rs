@@ -8,11 +8,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use sterna::Error;
 use sterna::engine::{
-    Batch, BatchOptions, Constraint, ConstraintError, Engine, EngineOptions, Event, GenerateOptions, Grammar,
-    LogProbs, PageEvent, Request, SamplerOptions, SeqId, StopReason, TokenMask,
+    Batch, BatchOptions, BatchStats, Constraint, ConstraintError, Engine, EngineOptions, Event,
+    GenerateOptions, Grammar, LogProbs, PageEvent, Request, SamplerOptions, SeqId, StopReason, TokenMask,
 };
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
+
+use super::speculation::Hints;
 
 const N_CTX: usize = 320;
 
@@ -150,6 +152,7 @@ struct Arrival {
     max_tokens: usize,
     sampler: u32,
     priority: i32,
+    drafts: bool,
     comes: usize,
     cancelled: Option<usize>,
 }
@@ -182,18 +185,20 @@ impl Arrival {
 /// Up to `most` of them, whose prompts begin with up to `shared` tokens of one of two texts.
 fn arrivals(most: usize, shared: usize) -> impl Strategy<Value = Vec<Arrival>> {
     let prompt = (0..2_u32, 0..shared, 1..40_usize);
-    let how = (0..24_usize, 0..6_u32, 0..2_i32);
+    let how = (0..24_usize, 0..6_u32, 0..2_i32, proptest::bool::weighted(0.7));
     let when = (0..30_usize, proptest::option::weighted(0.2, 0..20_usize));
-    let arrival =
-        (prompt, how, when).prop_map(|((text, shared, own), (n, sampler, priority), (comes, after))| {
+    let arrival = (prompt, how, when).prop_map(
+        |((text, shared, own), (n, sampler, priority, drafts), (comes, after))| {
             let cancelled = after.map(|after| comes + after);
-            Arrival { text, shared, own, max_tokens: n, sampler, priority, comes, cancelled }
-        });
+            Arrival { text, shared, own, max_tokens: n, sampler, priority, drafts, comes, cancelled }
+        },
+    );
     proptest::collection::vec(arrival, 1..most)
 }
 
-/// Runs arrivals in a batch.
-fn together(batch: &mut Batch, arrivals: &[Arrival]) -> Vec<Said> {
+/// Runs arrivals in a batch, each of which says `want` alone. The drafts of those that draft are right more
+/// often than not; an engine without room for drafts makes none.
+fn together(batch: &mut Batch, arrivals: &[Arrival], want: &[Said]) -> Vec<Said> {
     let mut all = vec![Said::default(); arrivals.len()];
     let mut ids: BTreeMap<SeqId, usize> = BTreeMap::new();
     let of = |ids: &BTreeMap<SeqId, usize>, at| ids.iter().find(|(_, i)| **i == at).map(|(id, _)| *id);
@@ -201,6 +206,10 @@ fn together(batch: &mut Batch, arrivals: &[Arrival]) -> Vec<Said> {
         for (i, arrival) in arrivals.iter().enumerate() {
             if arrival.comes == step {
                 let mut request = Request::new(arrival.prompt(i as u32), arrival.options(i as u32));
+                if arrival.drafts {
+                    let text = [request.prompt.as_slice(), &want[i].tokens].concat();
+                    request.options.speculation = Some(Arc::new(Hints { text, wrong: 4 }));
+                }
                 request.priority = arrival.priority;
                 ids.insert(batch.add(&request).unwrap()[0], i);
             }
@@ -228,33 +237,44 @@ fn together(batch: &mut Batch, arrivals: &[Arrival]) -> Vec<Said> {
 #[test]
 fn together_is_alone() {
     let pool = |options: &mut EngineOptions| options.kv_positions = Some(5 * PAGE);
-    let mut all = [0; 3];
+    let mut all = BatchStats::default();
     for name in ["f16", "q8_0", "turboquant", "tq3_0"] {
         let engine = engine(|options| {
             codec(options, name);
             pool(options);
+            options.drafts = 12;
         });
-        let counts = any_schedule_is_alone(&engine, name, 20, 200);
-        all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
+        count(&mut all, &any_schedule_is_alone(&engine, name, 20, 200));
     }
-    let [_, preemptions, swapped_in] = all;
-    assert!(swapped_in > 0 && preemptions > swapped_in, "{preemptions} gave way, {swapped_in} came back");
+    assert!(all.swapped_in > 0 && all.preemptions > all.swapped_in, "{all:?}");
+    assert!(all.accepted_tokens > 500 && all.drafted_tokens > all.accepted_tokens + 100, "{all:?}");
 }
 
-/// Draws so many cases, the same in every run: a test that asks what happened in them fails always or never.
-fn drawn(cases: u32) -> TestRunner {
+/// Runs as many cases, of each name the same every time: tests ask for what they cover.
+fn same_cases(name: &str, cases: u32) -> TestRunner {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
+    let mut seed = [1; 32];
+    seed.iter_mut().zip(name.bytes()).for_each(|(seed, byte)| *seed = byte);
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
+}
+
+/// Adds the counts that tests look at.
+pub(super) fn count(all: &mut BatchStats, stats: &BatchStats) {
+    all.prefix.hit_tokens += stats.prefix.hit_tokens;
+    all.preemptions += stats.preemptions;
+    all.swapped_in += stats.swapped_in;
+    all.drafted_tokens += stats.drafted_tokens;
+    all.accepted_tokens += stats.accepted_tokens;
 }
 
 /// Random arrivals, so many times, whose prompts share up to `shared` tokens: each says what it says alone.
-/// The host has room for the pages of none that give way, of some or of all. Returns how many tokens of
-/// prompts the prefix cache has found in all, how often a sequence gave way, and how often pages came back.
-pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, shared: usize) -> [u64; 3] {
-    let counts = std::cell::Cell::new([0; 3]);
-    let result = drawn(cases).run(
-        &(arrivals(7, shared), any::<bool>(), 0..3_u32),
-        |(arrivals, prefix_cache, room)| {
+/// The host has room for the pages of none that give way, of some or of all. Returns sums of some counts:
+/// tokens of prompts that the prefix cache has found, sequences that gave way and came back, and drafts.
+pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, shared: usize) -> BatchStats {
+    let counts = std::cell::Cell::new(BatchStats::default());
+    let mut runner = same_cases(name, cases);
+    let result =
+        runner.run(&(arrivals(7, shared), any::<bool>(), 0..3_u32), |(arrivals, prefix_cache, room)| {
             let want: Vec<Said> = (0_u32..)
                 .zip(&arrivals)
                 .map(|(i, arrival)| alone(engine, &arrival.prompt(i), &arrival.options(i)))
@@ -266,16 +286,13 @@ pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, sha
             let options =
                 BatchOptions { chunk, step_time, prefix_cache, host_bytes, ..BatchOptions::default() };
             let mut batch = engine.batch(options).unwrap();
-            let got = together(&mut batch, &arrivals);
-            let [hits, preemptions, swapped_in] = counts.get();
+            let got = together(&mut batch, &arrivals, &want);
             let stats = batch.stats();
+            let mut all = counts.get();
+            count(&mut all, &stats);
+            counts.set(all);
             prop_assert!(stats.swapped_in <= stats.swapped_out && stats.swapped_out <= stats.preemptions);
             prop_assert!(host_bytes > 0 || stats.swapped_out == 0);
-            counts.set([
-                hits + stats.prefix.hit_tokens,
-                preemptions + stats.preemptions,
-                swapped_in + stats.swapped_in,
-            ]);
             for ((got, want), arrival) in got.iter().zip(&want).zip(&arrivals) {
                 match got.end {
                     Some(StopReason::Cancelled) => {
@@ -286,8 +303,7 @@ pub(super) fn any_schedule_is_alone(engine: &Engine, name: &str, cases: u32, sha
                 }
             }
             Ok(())
-        },
-    );
+        });
     result.unwrap_or_else(|err| panic!("{name}: {err}"));
     counts.get()
 }
@@ -318,10 +334,13 @@ fn together_is_alone_within_rounding_elsewhere() {
             let engine = engine_on(name, |options| {
                 codec(options, kv);
                 options.kv_positions = Some(5 * PAGE);
+                options.drafts = 9;
             });
             let Some(engine) = engine else { break };
+            let accepted = std::cell::Cell::new(0);
             let cpu = self::engine(|options| codec(options, kv));
-            let result = drawn(3).run(&arrivals(4, 100), |arrivals| {
+            let mut runner = same_cases(&[name, kv].concat(), 3);
+            let result = runner.run(&arrivals(4, 100), |arrivals| {
                 let arrivals: Vec<Arrival> = arrivals
                     .into_iter()
                     .map(|arrival| Arrival { sampler: 0, max_tokens: arrival.max_tokens.min(9), ..arrival })
@@ -330,16 +349,20 @@ fn together_is_alone_within_rounding_elsewhere() {
                 let host_bytes = 1 << 30;
                 let options =
                     BatchOptions { chunk: Some(48), step_time, host_bytes, ..BatchOptions::default() };
+                let want: Vec<Said> = (0_u32..)
+                    .zip(&arrivals)
+                    .map(|(i, arrival)| alone(&engine, &arrival.prompt(i), &arrival.options(i)))
+                    .collect();
                 let mut batch = engine.batch(options).unwrap();
-                let got = together(&mut batch, &arrivals);
+                let got = together(&mut batch, &arrivals, &want);
+                accepted.set(accepted.get() + batch.stats().accepted_tokens);
                 drop(batch);
-                for ((i, arrival), got) in (0_u32..).zip(&arrivals).zip(&got) {
-                    let prompt = arrival.prompt(i);
-                    let want = alone(&engine, &prompt, &arrival.options(i));
-                    assert_alone_within_rounding(&engine, &cpu, &prompt, got, &want);
+                for (((i, arrival), got), want) in (0_u32..).zip(&arrivals).zip(&got).zip(&want) {
+                    assert_alone_within_rounding(&engine, &cpu, &arrival.prompt(i), got, want);
                 }
                 Ok(())
             });
+            assert!(accepted.get() > 0, "{name}, {kv}");
             result.unwrap_or_else(|err| panic!("{name}, {kv}: {err}"));
         }
     }

@@ -28,6 +28,7 @@ mod program_parts;
 mod program_text;
 mod recurrent;
 mod sources;
+mod speculation;
 mod streamed;
 #[cfg(feature = "grammar")]
 mod structured;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use sterna::Error;
 use sterna::backend::{Backend, cpu::Cpu};
-use sterna::engine::{Batch, BatchOptions, Engine, EngineOptions, FewLayers, Request, SeqId, Session};
+use sterna::engine::{
+    Batch, BatchOptions, BatchStats, Engine, EngineOptions, FewLayers, Request, SeqId, Session,
+};
 use sterna::gguf::Gguf;
 use sterna::program::PAGE;
 use sterna::selftest;
@@ -15,7 +17,7 @@ use sterna::synth::{Family, Preset, Spec, Synth};
 use support::logits::{all_logits, sequences};
 use support::{golden, npy};
 
-use super::batch::{Said, alone, any_schedule_is_alone, codec, finish, greedy, seeded, tokens};
+use super::batch::{Said, alone, any_schedule_is_alone, codec, count, finish, greedy, seeded, tokens};
 
 fn model() -> Gguf {
     Gguf::from_bytes(file().into()).unwrap()
@@ -151,7 +153,7 @@ fn saved_sessions_go_on() {
 /// prefixes; and no slot of a state is lost, which a batch checks when it ends.
 #[test]
 fn together_is_alone() {
-    let mut all = [0; 3];
+    let mut all = BatchStats::default();
     for checkpoints in [0, 1, 8] {
         let mut options = EngineOptions {
             n_ctx: Some(320),
@@ -159,15 +161,15 @@ fn together_is_alone() {
             batch: 64,
             kv_positions: Some(8 * PAGE),
             checkpoints: Some(checkpoints),
+            drafts: 10,
             ..options()
         };
         codec(&mut options, "f16");
         let engine = open(&options);
-        let counts = any_schedule_is_alone(&engine, &format!("{checkpoints} checkpoints"), 8, 200);
-        all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
+        count(&mut all, &any_schedule_is_alone(&engine, &format!("{checkpoints} checkpoints"), 8, 200));
     }
-    let [hits, preemptions, swapped_in] = all;
-    assert!(hits > 0 && preemptions > 0 && swapped_in > 0, "{hits} found, {preemptions}, {swapped_in}");
+    assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0 && all.swapped_in > 0, "{all:?}");
+    assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");
 }
 
 /// A prompt goes on behind the nearest state that was kept.

@@ -7,8 +7,8 @@ use std::sync::{Arc, LazyLock};
 use serde_json::{Value, json};
 use sterna::Error;
 use sterna::engine::{
-    BatchOptions, Engine, EngineOptions, Event, GenerateOptions, Grammar, Request, SamplerOptions, SeqId,
-    StopReason,
+    BatchOptions, Engine, EngineOptions, Event, GenerateOptions, Grammar, NgramLookup, Request,
+    SamplerOptions, SeqId, Speculation, StopReason,
 };
 use sterna::gguf::Gguf;
 use sterna::grammar::{Compiled, Grammars, Source};
@@ -17,6 +17,8 @@ use sterna::tools::{
     Choice, Delta, Format, Parser, ParserOptions, THINK, Thoughts, Tool, Wanted, json_behind_thoughts,
     json_in_channels,
 };
+
+use super::speculation::Free;
 
 fn engine_of(gguf: Gguf, change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let mut options = EngineOptions {
@@ -162,7 +164,7 @@ fn a_bias_that_leaves_no_token_is_an_error_of_that_sequence_alone() {
 /// prompt, and a pool of pages so small that sequences are preempted.
 #[test]
 fn together_is_alone_by_grammars_too() {
-    let engine = random(|options| options.kv_positions = Some(6 * 64));
+    let engine = random(|options| (options.kv_positions, options.drafts) = (Some(6 * 64), 12));
     let tokenizer = engine.tokenizer().unwrap();
     let grammars = Grammars::new(tokenizer);
     let compile = |source| -> Arc<dyn Grammar> { Arc::new(grammars.compile(&source).unwrap()) };
@@ -194,9 +196,13 @@ fn together_is_alone_by_grammars_too() {
         .collect();
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     let mut said: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
+    let drafts = |options: &GenerateOptions| {
+        let speculation: Option<Arc<dyn Speculation>> = Some(Arc::new(Free(NgramLookup { size: 1, max: 6 })));
+        GenerateOptions { speculation, ..options.clone() }
+    };
     let ids: Vec<SeqId> = requests
         .iter()
-        .map(|(prompt, options)| batch.add(&Request::new(prompt.clone(), options.clone())).unwrap()[0])
+        .map(|(prompt, options)| batch.add(&Request::new(prompt.clone(), drafts(options))).unwrap()[0])
         .collect();
     // Three continuations: the first has the seed of request 0, and its prompt.
     let several = Request { n: 3, ..Request::new(requests[0].0.clone(), requests[0].1.clone()) };
@@ -207,6 +213,7 @@ fn together_is_alone_by_grammars_too() {
     };
     batch.run(take).unwrap();
     assert!(batch.stats().preemptions > 0, "the pool is too large for this test");
+    assert!(batch.stats().accepted_tokens > 0, "{:?}", batch.stats());
     for (id, want) in ids.iter().zip(&want) {
         assert_eq!(&said[id], want);
     }

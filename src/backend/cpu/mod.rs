@@ -272,6 +272,10 @@ impl Backend for Cpu {
         self.execs[e.0 as usize].times.clone()
     }
 
+    fn row_is_broken(&self, e: Exec, row: usize) -> Option<bool> {
+        self.execs[e.0 as usize].tokens[row].map(|pick| pick.from_broken)
+    }
+
     fn clamped(&mut self, e: Exec) -> Result<Option<u64>, BackendError> {
         Ok(Some(self.execs[e.0 as usize].clamped()))
     }

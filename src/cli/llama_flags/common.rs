@@ -24,8 +24,9 @@ const SCALING: &str = "write it into the file: `sterna edit IN OUT --set A.rope.
                        the file's architecture for A";
 const BASE: &str = "write it into the file: `sterna edit IN OUT --set A.rope.freq_base=f32:N`, with the \
                     file's architecture for A";
+const DRAFT_CACHE: &str = "a draft model keeps keys and values as f16; leave it out";
 /// Of speculative decoding.
-pub const DRAFT: &str = "there is no speculative decoding; leave it out";
+pub const DRAFT: &str = "a draft model runs as the model does; leave it out";
 /// Of a text that is to be longer than its context.
 pub const LONGER: &str = "generation ends at the end of the context; -c makes it longer";
 /// Of metadata that a flag overrides.
@@ -134,17 +135,17 @@ pub const FLAGS: &[Flag] = &[
     refused(
         &["model-draft", "spec-draft-model", "-md", "LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"],
         One,
-        DRAFT,
+        "`sterna run`, `chat` and `serve` draft; leave it out",
     ),
     refused(
         &["spec-draft-type-k", "cache-type-k-draft", "-ctkd", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"],
         One,
-        DRAFT,
+        DRAFT_CACHE,
     ),
     refused(
         &["spec-draft-type-v", "cache-type-v-draft", "-ctvd", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"],
         One,
-        DRAFT,
+        DRAFT_CACHE,
     ),
     refused(&["mmproj", "-mm", "LLAMA_ARG_MMPROJ"], One, TEXT),
     refused(&["mmproj-url", "-mmu", "LLAMA_ARG_MMPROJ_URL"], One, TEXT),

@@ -21,6 +21,15 @@ const SHARED: &str = "slots share the pages of one cache; --kv-positions sets it
 const BY_NAME: &str = "-hf names the model; flags say the rest";
 const ANSWERS: &str = "answers to questions are not scored; there is the perplexity of a text";
 
+const NGRAM: &str = "--spec-type ngram-simple drafts from the prompt and the text; --spec-ngram-size-n and \
+                     --draft-max set it";
+const PULL: &str = "`sterna pull` gets the file, and --model-draft names it";
+const MEASURED: &str = "acceptance is what it is; leave it out";
+
+fn unless_one(hits: &str) -> Option<&'static str> {
+    (hits != "1").then_some(NGRAM)
+}
+
 fn unless_none(mebibytes: &str) -> Option<&'static str> {
     (mebibytes.parse::<f64>() != Ok(0.0)).then_some(CACHE)
 }
@@ -119,7 +128,7 @@ pub const CHAT: &[Flag] = &[
 
 /// Of speculative decoding: llama-cli's and llama-server's.
 pub const SPECULATION: &[Flag] = &[
-    refused(&["spec-draft-hf", "hf-repo-draft", "-hfd", "-hfrd", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"], One, DRAFT),
+    refused(&["spec-draft-hf", "hf-repo-draft", "-hfd", "-hfrd", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"], One, PULL),
     refused(&["spec-draft-threads", "threads-draft", "-td"], One, DRAFT),
     refused(&["spec-draft-threads-batch", "threads-batch-draft", "-tbd"], One, DRAFT),
     refused(&["spec-draft-cpu-mask", "cpu-mask-draft", "-Cd"], One, DRAFT),
@@ -145,42 +154,27 @@ pub const SPECULATION: &[Flag] = &[
         One,
         DRAFT,
     ),
-    refused(&["spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"], One, DRAFT),
-    refused(&["spec-draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN"], One, DRAFT),
-    refused(&["spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN"], One, DRAFT),
-    refused(&["spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES"], One, DRAFT),
-    refused(&["spec-draft-p-split", "draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"], One, DRAFT),
-    refused(&["spec-draft-p-min", "draft-p-min", "LLAMA_ARG_SPEC_DRAFT_P_MIN"], One, DRAFT),
-    refused(&["spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"], None, DRAFT),
+    refused(&["spec-synth-len", "LLAMA_ARG_SPEC_SYNTH_LEN"], One, MEASURED),
+    refused(&["spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES"], One, MEASURED),
+    refused(
+        &["spec-draft-p-split", "draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"],
+        One,
+        "a draft is one text; leave it out",
+    ),
+    taken(&["spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"]),
     refused(&["no-spec-draft-backend-sampling"], None, DRAFT),
     refused(&["spec-draft-device", "device-draft", "-devd"], One, DRAFT),
-    refused(
-        &[
-            "spec-draft-ngl",
-            "gpu-layers-draft",
-            "n-gpu-layers-draft",
-            "-ngld",
-            "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-        ],
-        One,
-        DRAFT,
-    ),
-    refused(&["spec-type", "LLAMA_ARG_SPEC_TYPE"], One, DRAFT),
-    refused(&["spec-ngram-mod-n-min"], One, DRAFT),
-    refused(&["spec-ngram-mod-n-max"], One, DRAFT),
-    refused(&["spec-ngram-mod-n-match"], One, DRAFT),
-    refused(&["spec-ngram-simple-size-n"], One, DRAFT),
-    refused(&["spec-ngram-simple-size-m"], One, DRAFT),
-    refused(&["spec-ngram-simple-min-hits"], One, DRAFT),
-    refused(&["spec-ngram-map-k-size-n"], One, DRAFT),
-    refused(&["spec-ngram-map-k-size-m"], One, DRAFT),
-    refused(&["spec-ngram-map-k-min-hits"], One, DRAFT),
-    refused(&["spec-ngram-map-k4v-size-n"], One, DRAFT),
-    refused(&["spec-ngram-map-k4v-size-m"], One, DRAFT),
-    refused(&["spec-ngram-map-k4v-min-hits"], One, DRAFT),
-    refused(&["draft", "draft-n", "draft-max", "LLAMA_ARG_DRAFT_MAX"], One, DRAFT),
-    refused(&["draft-min", "draft-n-min", "LLAMA_ARG_DRAFT_MIN"], One, DRAFT),
-    refused(&["spec-default"], None, DRAFT),
+    refused(&["spec-ngram-mod-n-min"], One, NGRAM),
+    refused(&["spec-ngram-mod-n-max"], One, NGRAM),
+    refused(&["spec-ngram-mod-n-match"], One, NGRAM),
+    by(&["spec-ngram-simple-min-hits", "spec-ngram-min-hits"], One, unless_one),
+    refused(&["spec-ngram-map-k-size-n"], One, NGRAM),
+    refused(&["spec-ngram-map-k-size-m"], One, NGRAM),
+    refused(&["spec-ngram-map-k-min-hits"], One, NGRAM),
+    refused(&["spec-ngram-map-k4v-size-n"], One, NGRAM),
+    refused(&["spec-ngram-map-k4v-size-m"], One, NGRAM),
+    refused(&["spec-ngram-map-k4v-min-hits"], One, NGRAM),
+    refused(&["spec-default"], None, NGRAM),
 ];
 
 /// llama-server's.
@@ -271,23 +265,20 @@ pub const SERVE: &[Flag] = &[
     refused(&["json-schema"], One, REQUEST).short('j'),
     refused(&["json-schema-file"], One, REQUEST),
     refused(&["spm-infill"], None, "/infill is not answered; /completion takes such a prompt"),
-    refused(&["lookup-cache-static", "-lcs"], One, DRAFT),
-    refused(&["lookup-cache-dynamic", "-lcd"], One, DRAFT),
+    refused(&["lookup-cache-static", "-lcs"], One, NGRAM),
+    refused(&["lookup-cache-dynamic", "-lcd"], One, NGRAM),
     refused(&["log-prompts-dir"], One, "prompts are not kept"),
     refused(&["embd-gemma-default"], None, GENERATES),
     refused(&["fim-qwen-1.5b-default"], None, BY_NAME),
     refused(&["fim-qwen-3b-default"], None, BY_NAME),
     refused(&["fim-qwen-7b-default"], None, BY_NAME),
-    refused(&["fim-qwen-7b-spec"], None, DRAFT),
-    refused(&["fim-qwen-14b-spec"], None, DRAFT),
+    refused(&["fim-qwen-7b-spec"], None, BY_NAME),
+    refused(&["fim-qwen-14b-spec"], None, BY_NAME),
     refused(&["fim-qwen-30b-default"], None, BY_NAME),
     refused(&["gpt-oss-20b-default"], None, BY_NAME),
     refused(&["gpt-oss-120b-default"], None, BY_NAME),
     refused(&["vision-gemma-4b-default"], None, BY_NAME),
     refused(&["vision-gemma-12b-default"], None, BY_NAME),
-    refused(&["spec-ngram-size-n"], One, DRAFT),
-    refused(&["spec-ngram-size-m"], One, DRAFT),
-    refused(&["spec-ngram-min-hits"], One, DRAFT),
 ];
 
 /// llama-perplexity's.

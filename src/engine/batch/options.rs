@@ -36,8 +36,14 @@ pub struct BatchStats {
     pub steps: u64,
     /// Rows of prompts that ran, those included that were computed again.
     pub prompt_rows: u64,
-    /// Rows of sequences that decode.
+    /// Rows of sequences that decode, drafted tokens left out.
     pub decode_rows: u64,
+    /// Drafts of single sequences that steps have verified.
+    pub drafts: u64,
+    /// Tokens of these: rows as well.
+    pub drafted_tokens: u64,
+    /// Tokens of these that held.
+    pub accepted_tokens: u64,
     /// Number of times that a sequence had to give its pages back before its end.
     pub preemptions: u64,
     /// Sequences that were copied to the host's memory then.

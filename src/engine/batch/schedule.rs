@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::steps::Batch;
-use super::task::{SeqId, SequenceRows};
+use super::task::{SeqId, SequenceRows, Task};
 use crate::pages::{PageKind, pages_for};
 use crate::runner::Ask;
 use crate::{Error, Event, StopReason};
@@ -146,7 +146,10 @@ impl Batch {
     }
 
     /// The rows of the next step, whose pages are taken: sequences that decode, and then prompts.
-    pub(super) fn plan(&mut self, events: &mut Vec<(SeqId, Event)>) -> Vec<SequenceRows> {
+    ///
+    /// # Errors
+    /// As [`Drafter::draft`](crate::Drafter::draft).
+    pub(super) fn plan(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<Vec<SequenceRows>, Error> {
         let limits = self.engine.shared.program.limits;
         let mut step =
             StepPlan { rows: limits.rows, outputs: limits.outputs, parts: Vec::new(), ended: Vec::new() };
@@ -156,7 +159,16 @@ impl Batch {
         let decodes = |at: &usize| decode && self.tasks[*at].decodes();
         let mut order: Vec<usize> = (0..self.tasks.len()).filter(decodes).collect();
         order.sort_by_key(|&at| (Reverse(self.tasks[at].priority), self.tasks[at].turn, self.tasks[at].id));
-        order.into_iter().for_each(|at| self.add_rows(at, 1, &mut step));
+        let cost = self.row_cost.beside(order.len());
+        for at in order {
+            let Task { seq, speculator, .. } = &mut self.tasks[at];
+            // Its token is on its way: a draft behind that may be worth more than to run ahead.
+            if seq.missing() == 0 && speculator.as_mut().is_some_and(|own| own.waits(&seq.tokens, cost)) {
+                continue;
+            }
+            self.add_rows(at, 1 + self.tasks[at].seq.again, &mut step);
+        }
+        self.add_drafts(&mut step)?;
         step.rows = step.rows.min(self.options.chunk.unwrap_or(step.rows));
         if !step.parts.is_empty() {
             step.rows = step.rows.min(self.budget.rows());
@@ -174,7 +186,39 @@ impl Batch {
                 self.end(at);
             }
         }
-        step.parts
+        Ok(step.parts)
+    }
+
+    /// Adds drafts to the rows of sequences that decode: as many as pay, in the rows that are left, and with
+    /// pages that are free.
+    fn add_drafts(&mut self, step: &mut StepPlan) -> Result<(), Error> {
+        let (n_seqs, n_ctx) = (step.parts.len(), self.engine.n_ctx());
+        let cost = self.row_cost.beside(n_seqs);
+        let mut left = self.engine.shared.drafts.min(step.rows).min(step.outputs);
+        for (i, part) in step.parts.iter_mut().enumerate() {
+            let Task { speculator: Some(speculator), seq, decoder, .. } = &mut self.tasks[part.task] else {
+                continue;
+            };
+            // The token behind a row that runs ahead is not known.
+            if part.ask != Ask::Pick || seq.missing() != part.n {
+                continue;
+            }
+            let share = left.div_ceil(n_seqs - i).min(n_ctx - seq.tokens.len()).min(decoder.remaining() - 1);
+            let room = self.runner.draft_room(seq, share);
+            if let Err(err) = speculator.draft(&seq.tokens, room, cost, &mut seq.draft) {
+                self.tasks.iter_mut().for_each(|task| task.seq.draft.clear());
+                return Err(err);
+            }
+            let (n, slot) = (seq.draft.len(), seq.slot.expect("it runs"));
+            let pages = &mut self.runner.pages;
+            if n == 0 || !pages.keep_state(slot) || !pages.grow(slot, seq.tokens.len() + n) {
+                seq.draft.clear();
+                continue;
+            }
+            (part.n, part.ask) = (part.n + n, Ask::Verify);
+            (left, step.rows, step.outputs) = (left - n, step.rows - n, step.outputs - n);
+        }
+        Ok(())
     }
 
     /// Adds up to `most` of the rows that a sequence lacks to the step, as far as there are pages for them.
@@ -184,7 +228,7 @@ impl Batch {
             return;
         }
         let (cached, missing, is_scored) = (task.seq.cached, task.seq.missing(), task.is_scored());
-        let is_prompt = missing > 1 || task.stats.generated_tokens == 0;
+        let is_prompt = missing > 1 + task.seq.again || task.stats.generated_tokens == 0;
         // A token that is still being picked is a row, too.
         let left = missing.max(1);
         let n = most.min(step.rows).min(match is_scored {

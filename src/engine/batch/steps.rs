@@ -14,6 +14,7 @@ use crate::logprobs::LogProbs;
 use crate::pages::pages_for;
 use crate::runner::{Ask, PickedBy, PickedFrom, RunnerLease, RunnerSlot};
 use crate::sequence::Sequence;
+use crate::speculate::{RowCost, Speculator};
 use crate::{Decoder, Engine, Error, Event, Stats, StopReason};
 use sterna_host::clock::Instant;
 use sterna_program::PAGE;
@@ -30,6 +31,8 @@ pub struct Batch {
     next_id: u64,
     pub(super) prefix: PrefixCache,
     pub(super) budget: Budget,
+    /// Cost of a drafted row.
+    pub(super) row_cost: RowCost,
     pub(super) stats: BatchStats,
     /// Rows of sequences that have run, for taking turns.
     turns: u64,
@@ -51,12 +54,16 @@ struct Ended {
 }
 
 /// A run that was queued.
+#[derive(Default)]
 struct Run {
     outputs: Vec<Output>,
     prompt_rows: usize,
     decode_rows: usize,
+    drafted_rows: usize,
     /// Rows of logits that were read, `[n, n_vocab]`.
     logits: Vec<f32>,
+    /// Tokens that the backend has picked, one per output row, if drafts are verified by them.
+    picks: Vec<(u32, PickedFrom)>,
 }
 
 /// An output row of a run.
@@ -70,6 +77,11 @@ struct Output {
     position: usize,
     /// True if they score the next token of a prompt; nothing is picked then.
     scores: bool,
+    /// The token that the row was fed with, if a draft is verified: a drafted one has to be the one that was
+    /// picked for its place.
+    fed: Option<u32>,
+    /// Rows of the draft behind it.
+    n_behind: usize,
 }
 
 /// The runner slot of an engine, which it keeps alive.
@@ -109,6 +121,7 @@ impl Engine {
         Ok(Batch {
             engine: self.clone(),
             budget: Budget::new(options.step_time.unwrap_or(default)),
+            row_cost: RowCost::new(runner.is_device()),
             options,
             runner: runner.keep(),
             tasks: Vec::new(),
@@ -191,7 +204,8 @@ impl Batch {
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::Token`], [`Error::Sampler`]; [`Error::ContextFull`] and
-    /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] for no sequences.
+    /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] for no sequences; as
+    /// [`Speculation::start`](crate::Speculation::start).
     pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
         let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt } = request;
         if prompt.is_empty() {
@@ -217,6 +231,8 @@ impl Batch {
             let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?, prompt.len())?);
             seq.tokens.clone_from(prompt);
             prompt.iter().for_each(|&token| seq.sampler.accept(token));
+            let speculation = options.speculation.as_deref().filter(|_| self.engine.shared.drafts > 0);
+            let speculator = speculation.map(Speculator::start).transpose()?;
             let id = SeqId(self.next_id);
             self.next_id += 1;
             let task = Task {
@@ -224,6 +240,7 @@ impl Batch {
                 seq,
                 decoder: Decoder::new(self.engine.tokenizer()?, prompt, &options),
                 options: options.clone(),
+                speculator,
                 priority: *priority,
                 salt: Arc::clone(salt),
                 cache_prompt: *cache_prompt && self.options.prefix_cache && score_prompt.is_none(),
@@ -310,20 +327,19 @@ impl Batch {
     fn advance(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
         self.sweep(events);
         let begun = Instant::now();
+        // A draft has to be verified before the next one is made.
+        if let Some(run) = self.queued.take_if(|run| run.drafted_rows > 0) {
+            self.collect(run, events, begun)?;
+        }
         self.keep_logits()?;
         self.admit()?;
-        let parts = self.plan(events);
+        let parts = self.plan(events)?;
         let next = self.queue(&parts)?;
         let due = match self.runner.is_device() {
             true => std::mem::replace(&mut self.queued, next),
             false => next,
         };
-        if let Some(run) = due {
-            let (rows, decoded) = (run.prompt_rows, run.decode_rows > 0);
-            self.collect(run, events)?;
-            self.budget.add(rows, decoded, begun.elapsed());
-        }
-        Ok(())
+        due.map_or(Ok(()), |run| self.collect(run, events, begun))
     }
 
     /// Queues a run of `parts`; `None` if `parts` is empty.
@@ -332,25 +348,31 @@ impl Batch {
             return Ok(None);
         }
         self.runner.begin();
-        let mut run = Run { outputs: Vec::new(), prompt_rows: 0, decode_rows: 0, logits: Vec::new() };
+        let mut run = Run::default();
         for part in parts {
             let task = &self.tasks[part.task];
             if let Some(row) = self.runner.push(&task.seq, part.n, part.ask) {
                 let picked_by = self.runner.picked_by(&task.seq);
                 let is_read = picked_by == PickedBy::Host || task.options.logprobs.is_some();
                 let (id, first) = (task.id, task.seq.cached);
+                let n_drafted = task.seq.draft.len();
+                run.drafted_rows += n_drafted;
                 match part.ask {
                     Ask::All => run.outputs.extend((0..part.n).map(|i| {
                         let (row, position) = (row + 1 + i - part.n, first + i);
-                        Output { id, row, picked_by: PickedBy::Host, is_read: true, position, scores: true }
+                        let (is_read, scores) = (true, true);
+                        let (picked_by, fed, n_behind) = (PickedBy::Host, None, 0);
+                        Output { id, row, picked_by, is_read, position, scores, fed, n_behind }
                     })),
-                    _ => {
-                        let position = first + part.n - 1;
-                        run.outputs.push(Output { id, row, picked_by, is_read, position, scores: false });
-                    }
+                    _ => run.outputs.extend((0..=n_drafted).rev().map(|n_behind| {
+                        let (row, position) = (row - n_behind, first + part.n - 1 - n_behind);
+                        let fed = task.seq.token(position).filter(|_| part.ask == Ask::Verify);
+                        Output { id, row, picked_by, is_read, position, scores: false, fed, n_behind }
+                    })),
                 }
             }
-            *if part.is_prompt { &mut run.prompt_rows } else { &mut run.decode_rows } += part.n;
+            let rows = if part.is_prompt { &mut run.prompt_rows } else { &mut run.decode_rows };
+            *rows += part.n - task.seq.draft.len();
         }
         if let Err(err) = self.runner.run() {
             parts.iter().for_each(|part| self.run_again(part.task, None));
@@ -359,6 +381,7 @@ impl Batch {
         self.stats.steps += 1;
         self.stats.prompt_rows += run.prompt_rows as u64;
         self.stats.decode_rows += run.decode_rows as u64;
+        self.stats.drafted_tokens += run.drafted_rows as u64;
         for part in parts {
             let task = &mut self.tasks[part.task];
             let had_prompt = task.has_prompt();
@@ -368,6 +391,11 @@ impl Batch {
             if !part.is_prompt {
                 task.stats.generate_bytes += self.engine.decode_cost(task.seq.cached).bytes();
             }
+            if part.ask == Ask::Verify {
+                self.stats.drafts += 1;
+                task.stats.drafts += 1;
+                task.stats.drafted_tokens += task.seq.draft.len();
+            }
             self.runner.ran(&mut task.seq, part.n, part.ask);
             let is_end = !had_prompt && task.has_prompt();
             self.keep_pages(part.task, is_end);
@@ -375,9 +403,13 @@ impl Batch {
         Ok(Some(run))
     }
 
-    /// Reads the rows of logits that the host needs of a run.
+    /// Reads the rows of logits that the host needs of a run, and the picks that drafts are verified by.
     fn read_logits(&mut self, run: &mut Run) -> Result<(), Error> {
         let n_vocab = self.engine.hyper().n_vocab;
+        let verifies = |output: &Output| output.fed.is_some() && output.picked_by == PickedBy::Device;
+        if let Some(last) = run.outputs.iter().rfind(|output| verifies(output)) {
+            run.picks = self.runner.picks(last.row + 1)?;
+        }
         let wanted = run.outputs.iter().filter(|output| output.is_read).count();
         if run.logits.len() == wanted * n_vocab {
             return Ok(());
@@ -392,17 +424,43 @@ impl Batch {
         copied
     }
 
-    /// Takes the tokens of a run. After an error its sequences pick theirs again.
-    fn collect(&mut self, mut run: Run, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
+    /// Takes the tokens of a run, in a step that has `begun`. After an error its sequences pick theirs again.
+    fn collect(
+        &mut self,
+        mut run: Run,
+        events: &mut Vec<(SeqId, Event)>,
+        begun: Instant,
+    ) -> Result<(), Error> {
         let collected = self.read_logits(&mut run).and_then(|()| self.take_all(&mut run, events));
-        if collected.is_err() {
+        if collected.is_ok() {
+            self.settle(&run);
+        } else {
             for output in &run.outputs {
                 let at = self.tasks.iter().position(|task| task.id == output.id);
                 let scored = output.scores.then_some(output.position);
                 at.into_iter().for_each(|at| self.run_again(at, scored));
             }
         }
+        let time = begun.elapsed();
+        self.budget.add(run.prompt_rows, run.decode_rows > 0, time);
+        if run.prompt_rows == 0 {
+            self.row_cost.add(run.drafted_rows, time);
+        }
         collected
+    }
+
+    /// Ends the drafts that a run has verified.
+    fn settle(&mut self, run: &Run) {
+        for output in run.outputs.iter().filter(|output| output.fed.is_some()) {
+            let task = self.tasks.iter_mut().find(|task| task.id == output.id);
+            // The first of its rows settles all.
+            let Some(task) = task.filter(|task| !task.seq.draft.is_empty()) else { continue };
+            let (n_drafted, n_held) = (task.seq.draft.len(), task.seq.tokens.len() - 2 - output.position);
+            if let Some(speculator) = &mut task.speculator {
+                speculator.verified(n_drafted, n_held);
+            }
+            self.runner.settle(&mut task.seq);
+        }
     }
 
     /// Forgets what is queued for a sequence, so that its last token is run again and the next one picked, or
@@ -427,6 +485,18 @@ impl Batch {
             if !output.scores && output.position + 1 != self.tasks[at].seq.tokens.len() {
                 continue;
             }
+            if let Some(fed) = output.fed {
+                let task = &mut self.tasks[at];
+                // The row stands behind a drafted token that was not picked, or its run is to be run again.
+                if task.seq.draft.is_empty() || task.seq.tokens[output.position] != fed {
+                    continue;
+                }
+                if output.position >= task.seq.cached {
+                    self.runner.row_holds(&mut task.seq, output.n_behind == 0);
+                    task.stats.accepted_tokens += 1;
+                    self.stats.accepted_tokens += 1;
+                }
+            }
             if logits.as_deref().is_some_and(is_broken) {
                 self.break_off(at, output.position, events)?;
                 continue;
@@ -436,7 +506,8 @@ impl Batch {
                 task.score(output.position, logits);
                 continue;
             }
-            if !task.is_running() || output.picked_by == PickedBy::Device && task.seq.queued.is_empty() {
+            let is_queued = output.fed.is_some() || !task.seq.queued.is_empty();
+            if !task.is_running() || output.picked_by == PickedBy::Device && !is_queued {
                 continue;
             }
             let n_top = task.options.logprobs;
@@ -453,7 +524,10 @@ impl Batch {
                         }
                     }
                 }
-                _ => match self.runner.collect(&mut task.seq)? {
+                _ => match match output.fed {
+                    Some(_) => run.picks[output.row],
+                    None => self.runner.collect(&mut task.seq)?,
+                } {
                     (token, PickedFrom::Numbers) => token,
                     (token, from) => {
                         let position = output.position;

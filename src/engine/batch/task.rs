@@ -6,6 +6,7 @@ use super::prefix::NodeId;
 use crate::pages::PageKinds;
 use crate::runner::Ask;
 use crate::sequence::Sequence;
+use crate::speculate::Speculator;
 use crate::{Decoder, GenerateOptions, LogProbs, Stats};
 use sterna_host::clock::Instant;
 
@@ -84,6 +85,7 @@ pub(super) struct Task {
     pub seq: Sequence,
     pub decoder: Decoder,
     pub options: GenerateOptions,
+    pub speculator: Option<Speculator>,
     pub priority: i32,
     pub salt: Arc<str>,
     pub cache_prompt: bool,
@@ -125,12 +127,13 @@ impl Task {
 
     /// True if rows of its prompt can run.
     pub fn prefills(&self) -> bool {
-        self.is_running() && !self.is_paused && self.seq.missing() > 1
+        self.is_running() && !self.is_paused && self.seq.missing() > 1 + self.seq.again
     }
 
-    /// True if its next row is the only one that it can run: a token that was picked, or is being picked.
+    /// True if its next row is the only one that it can run, besides those that run again: a token that was
+    /// picked, or is being picked.
     pub fn decodes(&self) -> bool {
-        self.is_running() && !self.is_paused && !self.host_picks && self.seq.missing() <= 1
+        self.is_running() && !self.is_paused && !self.host_picks && self.seq.missing() <= 1 + self.seq.again
     }
 
     /// True if rows that it is about to run are scored: all of its prompt but the last.

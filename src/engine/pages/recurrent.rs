@@ -90,6 +90,21 @@ impl Pages {
         pool.n_free() == 0 && self.recurrent.get(seq as usize).is_some_and(lacks)
     }
 
+    /// Makes the next step of `seq` leave the state as it is that it goes on from, and write to another slot;
+    /// `false` if no slot is free.
+    pub fn keep_state(&mut self, seq: u32) -> bool {
+        if !self.has_states() {
+            return true;
+        }
+        let own = &mut self.recurrent[seq as usize];
+        if own.next.is_none() {
+            own.next = self.pools[PageKind::State as usize].take();
+        }
+        let is_kept = own.next.is_some();
+        self.say_slots(seq);
+        is_kept
+    }
+
     /// Gives `seq` a slot for what its next step writes; `false` if there is none.
     pub(super) fn take_next(&mut self, seq: u32) -> bool {
         if !self.has_states() {

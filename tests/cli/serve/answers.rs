@@ -3,9 +3,10 @@
 use std::io::{Read, Write};
 
 use serde_json::{Value, json};
+use sterna::engine::EngineOptions;
 use sterna::tokenizer::Special;
 
-use super::client::{N_CTX, SLOTS, TestServer};
+use super::client::{N_CTX, SLOTS, TestServer, engine_with};
 
 fn chat(more: Value) -> Value {
     let mut body = json!({
@@ -295,6 +296,38 @@ fn what_the_server_says_of_itself() {
     assert_eq!(server.metric("llamacpp:tokens_predicted_total"), 2.0);
     assert_eq!(server.metric("vllm:time_to_first_token_seconds_count"), 1.0);
     assert_eq!(server.metric("vllm:request_success_total{finished_reason=\"length\"}"), 1.0);
+}
+
+/// Drafts change nothing but the number of steps, which timings and metrics say.
+#[test]
+fn drafts_are_counted_and_the_text_is_the_same() {
+    let plain = TestServer::start(|_| ());
+    let drafting =
+        TestServer::with_engine(engine_with(|options| EngineOptions { drafts: 12, ..options }), |_| ());
+    let prompt: Vec<u32> = (1..40).chain(1..40).collect();
+    let ask = |server: &TestServer, temperature: f64| {
+        let body = json!({ "prompt": prompt, "n_predict": 80, "temperature": temperature, "seed": 4,
+            "ignore_eos": true });
+        server.post("/completion", &body).ok()
+    };
+    let mut sums = [0, 0];
+    for temperature in [0.0, 0.7] {
+        let (want, got) = (ask(&plain, temperature), ask(&drafting, temperature));
+        assert_eq!(got["content"], want["content"]);
+        assert!(want["timings"].get("draft_n").is_none());
+        for (sum, name) in sums.iter_mut().zip(["draft_n", "draft_n_accepted"]) {
+            *sum += got["timings"][name].as_u64().unwrap_or_default();
+        }
+    }
+    assert!(sums[0] >= sums[1] && sums[1] > 0, "{sums:?}");
+    for (sum, name) in sums.iter().zip(["draft_tokens", "accepted_tokens"]) {
+        for prefix in ["llamacpp", "vllm"] {
+            let metric = format!("{prefix}:spec_decode_num_{name}_total");
+            assert_eq!(drafting.metric(&metric), *sum as f64);
+            assert_eq!(plain.metric(&metric), 0.0);
+        }
+    }
+    assert!(drafting.metric("vllm:spec_decode_num_drafts_total") <= sums[0] as f64);
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sterna::engine::{Engine, EngineOptions, SamplerOptions};
+use sterna::engine::{Drafter, Engine, EngineOptions, Error, NgramLookup, SamplerOptions, Speculation};
 use sterna::serve::{Companion, Loaded, ModelSource, ServeError, ServeOptions, Server, Stopper};
 
 use super::described::Description;
@@ -23,6 +23,20 @@ fn get(path: &str) -> String {
 pub const SLOTS: usize = 3;
 /// Positions of a sequence.
 pub const N_CTX: usize = 320;
+
+/// Drafts from the text, whatever the clock says that they cost.
+#[derive(Debug)]
+struct FreeDrafts;
+
+impl Speculation for FreeDrafts {
+    fn start(&self) -> Result<Box<dyn Drafter>, Error> {
+        NgramLookup { size: 1, max: 8 }.start()
+    }
+
+    fn row_cost(&self) -> Option<f64> {
+        Some(0.05)
+    }
+}
 
 pub struct TestServer {
     pub address: SocketAddr,
@@ -71,7 +85,7 @@ impl TestServer {
         let mut options = ServeOptions::default();
         change(&mut options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let loaded = Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() };
+        let loaded = Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None };
         let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded));
         Self::unasked(server.unwrap(), None)
     }
@@ -89,7 +103,9 @@ impl TestServer {
         let mut options = ServeOptions { metrics: true, ..ServeOptions::default() };
         change(&mut options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let loaded = Loaded { engine: engine.clone(), sampler: SamplerOptions::default() };
+        // It drafts where the engine has room for that.
+        let speculation: Option<Arc<dyn Speculation>> = Some(Arc::new(FreeDrafts));
+        let loaded = Loaded { engine: engine.clone(), sampler: SamplerOptions::default(), speculation };
         let server = Server::start(listener, options, companions, "tiny", move || Ok(loaded)).unwrap();
         Self::of(server, Some(engine))
     }

@@ -368,7 +368,11 @@ fn health_before_a_model_is_loaded_and_after() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start(listener, ServeOptions::default(), vec![grpc()], "tiny", move || {
         waits.recv().unwrap();
-        Ok(Loaded { engine: super::client::engine(N_CTX), sampler: SamplerOptions::default() })
+        Ok(Loaded {
+            engine: super::client::engine(N_CTX),
+            sampler: SamplerOptions::default(),
+            speculation: None,
+        })
     });
     let server = server.unwrap();
     let address = server.endpoints().next().unwrap().address.clone();

@@ -20,7 +20,7 @@ fn source(name: &str, bytes: u64, loads: &Arc<AtomicUsize>) -> ModelSource {
         let loads = Arc::clone(&loads);
         let load = move || {
             loads.fetch_add(1, Ordering::SeqCst);
-            Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() })
+            Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None })
         };
         Ok(Opened { bytes, load: Box::new(load) })
     };
@@ -33,7 +33,8 @@ fn held(name: &str) -> (ModelSource, std::sync::mpsc::Sender<()>) {
     let receiver = Mutex::new(receiver);
     let open = move || {
         receiver.lock().unwrap().recv().map_err(|_| "nobody wants it any more")?;
-        let load = || Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() });
+        let load =
+            || Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None });
         Ok(Opened { bytes: 0, load: Box::new(load) })
     };
     (ModelSource { name: name.into(), file_bytes: 0, open: Box::new(open) }, sender)
@@ -193,7 +194,7 @@ fn a_model_that_does_not_fit_has_another_give_way() {
     let open = move || {
         let counted = Arc::clone(&counted);
         let load = move || match counted.fetch_add(1, Ordering::SeqCst) {
-            1 => Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() }),
+            1 => Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None }),
             _ => {
                 let (weights_bytes, free_bytes) = (7 << 20, 5 << 20);
                 let short =
@@ -232,7 +233,9 @@ fn a_model_that_cannot_be_loaded_fails_its_requests_alone() {
     let open = move || match counted.fetch_add(1, Ordering::SeqCst) {
         0 => Err("its file is not there".into()),
         _ => {
-            let load = || Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default() });
+            let load = || {
+                Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None })
+            };
             Ok(Opened { bytes: 0, load: Box::new(load) as Box<dyn FnOnce() -> _> })
         }
     };

@@ -1,0 +1,230 @@
+//! Speculative decoding: tokens that probably come next are drafted cheaply, and one step of the model
+//! verifies several.
+//!
+//! Each row of such a step picks its own token, from its own logits and with the random number of its
+//! position. A drafted token holds if it is what the row before it has picked. So the text is the same as
+//! without drafts, whatever they are, and for draws that is rejection sampling: a token that was drafted is
+//! taken with the probability that the model gives it. A [`Drafter`] knows no model that it drafts for, and
+//! [`Speculator`] decides how many of its tokens are worth a row.
+
+mod ngram;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use super::{Error, Stats};
+
+pub use self::ngram::NgramLookup;
+
+/// A way to draft. Sequences share it; each [starts](Self::start) a drafter of its own.
+pub trait Speculation: Debug + Send + Sync {
+    /// The drafter of a sequence.
+    ///
+    /// # Errors
+    /// Whatever is in the way of one.
+    fn start(&self) -> Result<Box<dyn Drafter>, Error>;
+
+    /// Time of a row more in a step, as a share of a step of one row; `None` measures it.
+    fn row_cost(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// Drafts tokens of one sequence.
+pub trait Drafter: Debug + Send {
+    /// Appends up to `most` tokens that probably follow `tokens` to `draft`, or none. From call to call the
+    /// tokens only grow.
+    ///
+    /// # Errors
+    /// Whatever is in the way. The sequence's next step fails with it.
+    fn draft(&mut self, tokens: &[u32], most: usize, draft: &mut Vec<u32>) -> Result<(), Error>;
+
+    /// True if it probably has a draft behind `tokens` and the one that follows: a device waits for the host
+    /// to draft only then.
+    fn is_ready(&mut self, tokens: &[u32]) -> bool;
+}
+
+/// Drafts for one sequence, as many tokens as pay.
+#[derive(Debug)]
+pub(super) struct Speculator {
+    drafter: Box<dyn Drafter>,
+    row_cost: Option<f64>,
+    /// Probability that a drafted token holds, as lately seen.
+    hits: f64,
+    /// Steps since the last draft.
+    idle: usize,
+}
+
+impl Speculator {
+    /// Weight of the newest token in `hits`.
+    const NEWEST: f64 = 1.0 / 8.0;
+    /// Where drafts do not pay, one token is tried after so many steps.
+    const PROBE: usize = 16;
+
+    pub fn start(speculation: &dyn Speculation) -> Result<Self, Error> {
+        let (drafter, row_cost) = (speculation.start()?, speculation.row_cost());
+        Ok(Self { drafter, row_cost, hits: 0.7, idle: 0 })
+    }
+
+    /// Number of drafted tokens that make the most of a step. With a sequence's own row, `n` of them give
+    /// `1 + hits + hits^2 + ...` tokens in the time `1 + n * cost`.
+    fn most(&self, cost: f64) -> usize {
+        let cost = self.row_cost.unwrap_or(cost);
+        let (mut n, mut tokens, mut time, mut holds) = (0, 1.0, 1.0, self.hits);
+        while holds * time > cost * tokens && n < 1 << 10 {
+            (n, tokens, time, holds) = (n + 1, tokens + holds, time + cost, holds * self.hits);
+        }
+        if n == 0 && self.idle >= Self::PROBE { 1 } else { n }
+    }
+
+    /// True if the sequence should wait for its next token and draft behind it; `cost` as in
+    /// [`draft`](Self::draft).
+    pub fn waits(&mut self, tokens: &[u32], cost: f64) -> bool {
+        self.idle += 1;
+        self.most(cost) > 0 && self.drafter.is_ready(tokens)
+    }
+
+    /// Drafts up to `most` tokens behind `tokens`, fewer where they do not pay. `cost` is the time of a row
+    /// more, as a share of the step for each sequence in it.
+    pub fn draft(
+        &mut self,
+        tokens: &[u32],
+        most: usize,
+        cost: f64,
+        draft: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        let most = most.min(self.most(cost));
+        self.idle += 1;
+        draft.clear();
+        if most > 0 {
+            self.drafter.draft(tokens, most, draft)?;
+            draft.truncate(most);
+        }
+        if !draft.is_empty() {
+            self.idle = 0;
+        }
+        Ok(())
+    }
+
+    /// Takes the result of a step: `n_held` of `n_drafted` tokens held.
+    pub fn verified(&mut self, n_drafted: usize, n_held: usize) {
+        let results = std::iter::repeat_n(1.0, n_held).chain((n_held < n_drafted).then_some(0.0));
+        results.for_each(|held| self.hits += Self::NEWEST * (held - self.hits));
+    }
+}
+
+/// The time of a row more in a step, as a share of the step: measured on the CPU, where it depends on the
+/// model and the threads.
+#[derive(Clone, Debug)]
+pub(super) struct RowCost {
+    is_measured: bool,
+    share: f64,
+    /// Seconds of a step without drafts.
+    plain: Option<f64>,
+}
+
+impl RowCost {
+    /// Weight of the newest step.
+    const NEWEST: f64 = 0.25;
+
+    /// On a device a few rows take little more time than one, and what is drafted there must not depend on a
+    /// clock: sums depend on the number of rows.
+    pub fn new(is_device: bool) -> Self {
+        Self { is_measured: !is_device, share: if is_device { 0.05 } else { 0.15 }, plain: None }
+    }
+
+    /// The cost in a step of so many sequences, of which one gains by its drafts.
+    pub fn beside(&self, n_seqs: usize) -> f64 {
+        let n = n_seqs.max(1) as f64;
+        match self.is_measured {
+            true => n * self.share,
+            false => n * self.share / (1.0 + self.share * (n - 1.0)),
+        }
+    }
+
+    /// Takes the time of a step that had `n_drafted` drafted rows.
+    pub fn add(&mut self, n_drafted: usize, time: Duration) {
+        let seconds = time.as_secs_f64();
+        let newer = |old: f64, new: f64| old + Self::NEWEST * (new - old);
+        match (n_drafted, self.plain) {
+            (0, plain) => self.plain = Some(plain.map_or(seconds, |plain| newer(plain, seconds))),
+            (n, Some(plain)) if self.is_measured => {
+                let share = (seconds - plain) / (n as f64 * plain.max(1e-9));
+                self.share = newer(self.share, share.clamp(0.01, 2.0));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Drafts for a sequence that runs alone.
+#[derive(Debug)]
+pub(super) struct OwnDrafts {
+    pub speculator: Speculator,
+    pub cost: RowCost,
+    /// Counts of drafts alone.
+    pub stats: Stats,
+}
+
+impl OwnDrafts {
+    pub fn start(speculation: &dyn Speculation, is_device: bool) -> Result<Self, Error> {
+        let speculator = Speculator::start(speculation)?;
+        Ok(Self { speculator, cost: RowCost::new(is_device), stats: Stats::default() })
+    }
+
+    /// As [`Speculator::waits`].
+    pub fn waits(&mut self, tokens: &[u32]) -> bool {
+        self.speculator.waits(tokens, self.cost.beside(1))
+    }
+
+    /// Takes a step of such a time that verified `n_drafted` tokens, of which `n_held` held.
+    pub fn count(&mut self, n_drafted: usize, n_held: usize, time: Duration) {
+        self.cost.add(n_drafted, time);
+        self.speculator.verified(n_drafted, n_held);
+        self.stats.drafts += usize::from(n_drafted > 0);
+        self.stats.drafted_tokens += n_drafted;
+        self.stats.accepted_tokens += n_held;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn speculator() -> Speculator {
+        Speculator::start(&NgramLookup::default()).unwrap()
+    }
+
+    #[test]
+    fn drafts_grow_while_they_hold_and_stop_where_they_do_not_pay() {
+        let mut own = speculator();
+        assert_eq!(own.most(0.15), 3);
+        own.verified(30, 30);
+        assert!(own.most(0.15) > 10 && own.most(0.01) > own.most(0.15));
+        for _ in 0..30 {
+            own.verified(3, 0);
+        }
+        assert_eq!(own.most(0.15), 0);
+        own.idle = Speculator::PROBE;
+        assert_eq!(own.most(0.15), 1, "now and then one is tried");
+    }
+
+    #[test]
+    fn where_a_row_costs_as_much_as_a_step_nothing_is_drafted() {
+        let mut own = speculator();
+        own.verified(100, 100);
+        assert_eq!(own.most(1.0), 0);
+        let cost = RowCost::new(true);
+        assert!(cost.beside(1) < 0.1 && cost.beside(64) > 0.7 && cost.beside(1000) < 1.0);
+    }
+
+    #[test]
+    fn rows_cost_what_was_measured() {
+        let mut cost = RowCost::new(false);
+        for _ in 0..40 {
+            cost.add(0, Duration::from_millis(10));
+            cost.add(4, Duration::from_millis(14));
+        }
+        assert!((cost.beside(1) - 0.1).abs() < 0.01 && (cost.beside(3) - 0.3).abs() < 0.03);
+    }
+}
