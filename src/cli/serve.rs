@@ -250,7 +250,7 @@ impl ServeArgs {
                 Some(fit) => opened.fitted(options.clone(), fit)?,
                 None => (opened, options.clone()),
             };
-            let bytes = opened.bytes(&options);
+            let bytes = opened.bytes(&options) + drafting.bytes();
             let sampling = sampling.clone();
             let load = move || {
                 let engine = opened.load(&options)?;

@@ -119,6 +119,12 @@ impl SpeculationArgs {
 }
 
 impl Drafting {
+    /// Bytes that the draft model has taken.
+    pub fn bytes(&self) -> u64 {
+        let plan = self.draft.as_ref().map(Engine::plan);
+        plan.map_or(0, |plan| plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes)
+    }
+
     /// How tokens are drafted for the model; `None` if they are not.
     ///
     /// # Errors

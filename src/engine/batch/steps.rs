@@ -289,8 +289,9 @@ impl Batch {
         }
     }
 
-    /// Makes one run, and returns what it did for each sequence that it picked a token for or that ended. On
-    /// a device the events are those of the run before, whose tokens this one is fed with.
+    /// Makes one run, and returns what it did for each sequence that it picked a token for or that ended: an
+    /// event per token, of which a draft that holds gives several. On a device the events are those of the
+    /// run before, whose tokens this one is fed with.
     ///
     /// # Errors
     /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again and has the
@@ -434,17 +435,17 @@ impl Batch {
         let collected = self.read_logits(&mut run).and_then(|()| self.take_all(&mut run, events));
         if collected.is_ok() {
             self.settle(&run);
+            let time = begun.elapsed();
+            self.budget.add(run.prompt_rows, run.decode_rows > 0, time);
+            if run.prompt_rows == 0 {
+                self.row_cost.add(run.drafted_rows, time);
+            }
         } else {
             for output in &run.outputs {
                 let at = self.tasks.iter().position(|task| task.id == output.id);
                 let scored = output.scores.then_some(output.position);
                 at.into_iter().for_each(|at| self.run_again(at, scored));
             }
-        }
-        let time = begun.elapsed();
-        self.budget.add(run.prompt_rows, run.decode_rows > 0, time);
-        if run.prompt_rows == 0 {
-            self.row_cost.add(run.drafted_rows, time);
         }
         collected
     }
