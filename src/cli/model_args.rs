@@ -131,6 +131,13 @@ pub struct DeviceArgs {
     numa: Option<String>,
 }
 
+/// The backend that `auto` takes if its device can be used.
+fn fastest() -> &'static str {
+    let there = REGISTRY.iter().filter_map(|entry| Some((entry.auto.as_ref()?, entry.name)));
+    let there = there.filter(|(auto, _)| (auto.is_there)());
+    there.max_by_key(|(auto, _)| auto.rank).map_or("cpu", |(_, name)| name)
+}
+
 /// Reads the value of `--op-offload-min-batch`.
 fn min_batch(value: &str) -> Result<String, String> {
     match ["auto", "off"].contains(&value) || value.parse::<usize>().is_ok_and(|n| n > 0) {
@@ -183,7 +190,8 @@ impl DeviceArgs {
             ("stream_slots", self.stream_slots.as_deref()),
             ("op_offload_min_batch", self.op_offload_min_batch.as_deref()),
             ("resident_layers", self.resident_layers.as_deref()),
-            ("numa", self.numa.as_deref()),
+            // Other backends have no threads of their own.
+            ("numa", self.numa.as_deref().filter(|_| backend == "cpu")),
         ];
         set.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
     }
@@ -453,11 +461,6 @@ impl LoadArgs {
     /// the fastest device that there is, and mean nothing to some.
     pub(super) fn backend(&self) -> &str {
         let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
-        let fastest = || {
-            let there = REGISTRY.iter().filter_map(|entry| Some((entry.auto.as_ref()?, entry.name)));
-            let there = there.filter(|(auto, _)| (auto.is_there)());
-            there.max_by_key(|(auto, _)| auto.rank).map_or("cpu", |(_, name)| name)
-        };
         match (self.backend.as_str(), n_layers) {
             ("auto", Some(0)) => "cpu",
             ("auto", Some(1..99)) => "cuda",
@@ -465,7 +468,8 @@ impl LoadArgs {
             ("auto", _)
                 if self.file.is_always_mapped()
                     || self.device.overrides().is_some()
-                    || self.device.stream_slots.is_some() =>
+                    || self.device.stream_slots.is_some()
+                    || self.device.numa.is_some() =>
             {
                 fastest()
             }
@@ -487,7 +491,10 @@ impl LoadArgs {
     /// # Errors
     /// Where there is no such backend, or it has no such option or no such value.
     pub fn device(&self, more: Option<(&'static str, &str)>) -> Result<DeviceOptions, CliError> {
-        let backend = self.backend();
+        let backend = match self.backend() {
+            "auto" if more.is_some() => fastest(),
+            backend => backend,
+        };
         let mut chosen = self.chosen(backend);
         chosen.extend(more.map(|(option, value)| (option, value.to_owned())));
         let opened = DeviceOptions::parse(backend, &chosen);
