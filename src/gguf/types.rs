@@ -123,8 +123,8 @@ pub fn type_id(ty: &dyn QuantType) -> Option<u32> {
     upstream.or(ids.first()).map(|&(_, id)| id)
 }
 
-/// llama.cpp's name of a `general.file_type`, as llama-bench prints it: `Q4_K - Medium`. `body` is the type of
-/// most weights: the forks of microsoft/BitNet number I2_S as upstream does Q1_0.
+/// llama.cpp's name of a `general.file_type`, as llama-bench prints it: `Q4_K - Medium`. `body` is the type
+/// of most weights: the forks of microsoft/BitNet number I2_S as upstream does Q1_0.
 pub fn file_type_name(number: u32, body: &dyn QuantType) -> Option<&'static str> {
     let named = FILE_TYPE_NAMES.iter().find(|(known, _)| *known == number && !body.is(&types::I2S));
     named.map(|&(_, name)| name)

@@ -187,8 +187,8 @@ pub trait Lanes: Copy + 'static {
         }
         self.load_ints(&sums)
     }
-    /// Sums of four neighbouring lanes of four vectors: lane `4 k + r` is that of vector `r` and lanes `4 k` to
-    /// `4 k + 4`.
+    /// Sums of four neighbouring lanes of four vectors: lane `4 k + r` is that of vector `r` and lanes `4 k`
+    /// to `4 k + 4`.
     fn sums_of_4(self, vectors: &[Self::Ints; 4]) -> Self::Ints;
     /// The f16 in the low halves of 16 integers.
     fn halves_to_floats(self, ints: Self::Ints) -> Self::Floats;

@@ -62,8 +62,8 @@ pub struct Kernels {
     pub quantise: fn(x: &[f32], q: &mut [i8]) -> RowQuant,
     /// Products with weights, by [`Format`].
     types: &'static [TypeKernels; weights::N_TYPES],
-    /// Rounds one row to int8 as [`ActQuant::I8PerBlock`] says, in its own order: the values, and what belongs
-    /// to each 32 of them.
+    /// Rounds one row to int8 as [`ActQuant::I8PerBlock`] says, in its own order: the values, and what
+    /// belongs to each 32 of them.
     pub round_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]),
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
@@ -303,8 +303,8 @@ pub struct ActBlock {
     pub scale: f32,
     /// Sums of the values, times the scale.
     pub sums: [f32; 3],
-    /// Sums of the values, times -128: what is too much in their products with codes that are signed bytes and
-    /// 128 more.
+    /// Sums of the values, times -128: what is too much in their products with codes that are signed bytes
+    /// and 128 more.
     pub zeros: [i32; 3],
     /// Nothing: two blocks fill a line of the cache.
     pub pad: u32,

@@ -20,7 +20,8 @@ struct Unpacked<'a, const S: usize> {
 }
 
 impl<F: Coded> Blocks<'_, '_, F> {
-    /// Multiplies some activation rows with `S` strips of 16 weight rows, or those that there are. Returns `S`.
+    /// Multiplies some activation rows with `S` strips of 16 weight rows, or those that there are. Returns
+    /// `S`.
     #[inline(always)]
     pub(super) fn gemm<L: Lanes, const S: usize>(
         &mut self,

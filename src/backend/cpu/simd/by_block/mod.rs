@@ -34,6 +34,10 @@ pub const TOGETHER: usize = 16;
 /// Groups of as many rows that several activation rows are multiplied with at a time, at most.
 pub const STRIPS: usize = 3;
 
+/// From so many activation rows on they are multiplied with [`STRIPS`]. Fewer wait for memory, which gives 48
+/// rows side by side slower than 16: two rows of Q4_K took 1.7 times as long on an EPYC (Zen 5).
+const MANY: usize = 16;
+
 /// Bytes of a thread: the columns of a piece of all strips and the heads of a unit, or the heads of 16 rows.
 pub const CODES: usize = STRIPS * TOGETHER * BLOCK_PIECE + TOGETHER * 32;
 
@@ -97,7 +101,7 @@ impl<F: Coded> Kernel for Blocks<'_, '_, F> {
                 let left = (outputs - first).div_ceil(TOGETHER);
                 let strips = match (rows.len(), L::FLOAT_BLOCK) {
                     (1, _) => self.gemv(l, row, first, &mut scratch),
-                    (_, (3, 8)) if left >= STRIPS => {
+                    (MANY.., (3, 8)) if left >= STRIPS => {
                         self.gemm::<L, STRIPS>(l, rows.clone(), first, &mut scratch)
                     }
                     _ => self.gemm::<L, 1>(l, rows.clone(), first, &mut scratch),
@@ -154,7 +158,8 @@ unsafe fn none<L: Lanes, F: Coded>(l: L, blocks: *const ActBlock, input: usize) 
     l.splat_int(unsafe { (*blocks.add(input / 32)).zeros[which::<F>(input)] })
 }
 
-/// Adds a group to the sums of 16 outputs. `input` is its first one, `blocks` are those of the activation row.
+/// Adds a group to the sums of 16 outputs. `input` is its first one, `blocks` are those of the activation
+/// row.
 ///
 /// # Safety
 /// The block is there.
@@ -185,8 +190,8 @@ fn has_offset<F: Coded>() -> bool {
     F::MINIMUMS || F::ZERO.is_some_and(|zero| zero > 0)
 }
 
-/// A group of 16 weight rows: the scale, and what is added for each unit of activations, if there is such: the
-/// minimum, or minus the scaled zero.
+/// A group of 16 weight rows: the scale, and what is added for each unit of activations, if there is such:
+/// the minimum, or minus the scaled zero.
 struct Group<L: Lanes> {
     scale: L::Floats,
     offset: L::Floats,
