@@ -93,7 +93,7 @@ impl SpeculationArgs {
     /// Options with room for the drafts, of which a step of many sequences has no more than 64 tokens.
     pub fn with_drafts(&self, options: EngineOptions) -> EngineOptions {
         let max = if self.spec_type() == SpecType::None { 0 } else { self.max() };
-        EngineOptions { drafts: (max * options.n_seqs).min(max.max(64)), ..options }
+        EngineOptions { drafts: max.saturating_mul(options.n_seqs).min(max.max(64)), ..options }
     }
 
     /// Loads the draft model, if there is one, before the model takes what memory is left: on the same

@@ -549,8 +549,8 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     };
     let rows = in_range("EngineOptions::batch", options.batch, MAX_ROWS)?.min(n_ctx.saturating_mul(seqs));
     let outputs = in_range("EngineOptions::outputs", options.outputs, MAX_ROWS)?;
-    let drafts = in_range("EngineOptions::drafts", options.drafts + 1, MAX_ROWS)? - 1;
-    let outputs = outputs.max(seqs + drafts).min(rows);
+    in_range("EngineOptions::drafts", options.drafts.max(1), MAX_ROWS)?;
+    let outputs = outputs.max(seqs + options.drafts).min(rows);
     Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0, states: 0 })
 }
 

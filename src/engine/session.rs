@@ -267,8 +267,7 @@ impl Session {
             runner.trim(&mut self.seq);
             runner.draft_room(&self.seq, room.into_iter().fold(most, usize::min))
         };
-        let cost = drafts.cost.beside(1);
-        drafts.speculator.draft(&self.seq.tokens, most, cost, &mut self.seq.draft)?;
+        drafts.speculator.draft(&self.seq.tokens, most, &drafts.cost, 1, &mut self.seq.draft)?;
         if !self.seq.draft.is_empty() && !self.engine.runner()?.pages.keep_state(self.slot()) {
             self.seq.draft.clear();
         }

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use sterna::Error;
 use sterna::engine::{
-    BatchOptions, BrokenLogits, BrokenStage, Engine, EngineOptions, Fault, Request, StopReason,
+    BatchOptions, BrokenLogits, BrokenStage, Engine, EngineOptions, Event, Fault, GenerateOptions, Request,
+    Speculation, StopReason,
 };
 use sterna::gguf::Gguf;
 use sterna::synth::{Preset, Synth};
 
 use super::batch::{Said, alone, greedy, seeded, tokens};
+use super::speculation::Hints;
 
 /// A random model whose head is not its embedding. Row `row` of the tensor `name` is NaN.
 fn engine(name: &str, row: usize) -> Engine {
@@ -29,6 +32,7 @@ fn engine(name: &str, row: usize) -> Engine {
         threads: Some(1),
         n_seqs: 3,
         batch: 64,
+        drafts: 8,
         ..EngineOptions::default()
     };
     Engine::from_bytes(bytes.into(), &options).unwrap()
@@ -129,4 +133,37 @@ fn other_sequences_go_on() {
         batch.step().unwrap();
     }
     assert_eq!(batch.stats_of(again).unwrap().cached_tokens, 0, "it went on behind a broken one");
+}
+
+/// A draft runs into a broken token: the sequence ends behind the same tokens as without drafts.
+#[test]
+fn a_draft_ends_where_logits_are_broken() {
+    let prompt = tokens(4, 30);
+    let want = alone(&engine("", 0), &prompt, &greedy(20)).tokens;
+    let is_new = |at: &usize| !prompt.contains(&want[*at]) && !want[..*at].contains(&want[*at]);
+    let at = (3..20).find(is_new).unwrap();
+    let engine = engine("token_embd.weight", want[at] as usize);
+    let text = [prompt.as_slice(), &want].concat();
+    let speculation: Option<Arc<dyn Speculation>> = Some(Arc::new(Hints { text, wrong: usize::MAX }));
+    let drafting = GenerateOptions { speculation, ..greedy(20) };
+    for options in [greedy(20), GenerateOptions { logprobs: Some(1), ..drafting.clone() }, drafting] {
+        let ended = |events: Vec<Event>| {
+            let picked: Vec<u32> = events.iter().filter_map(|event| Some(event.token.as_ref()?.id)).collect();
+            let Some(Fault::BrokenLogits(broken)) = &events.last().unwrap().fault else {
+                panic!("{events:?}")
+            };
+            assert_eq!((&picked[..], broken.position), (&want[..=at], prompt.len() + at));
+        };
+        let mut session = engine.session().unwrap();
+        let mut generation = session.generate(&prompt, &options).unwrap();
+        ended(std::iter::from_fn(|| generation.next_event()).map(Result::unwrap).collect());
+        drop(session);
+        let mut batch = engine.batch(BatchOptions::default()).unwrap();
+        batch.add(&Request::new(prompt.clone(), options)).unwrap();
+        let mut events = Vec::new();
+        while !batch.is_idle() {
+            events.extend(batch.step().unwrap().into_iter().map(|(_, event)| event));
+        }
+        ended(events);
+    }
 }

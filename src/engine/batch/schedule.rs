@@ -159,13 +159,14 @@ impl Batch {
         let decodes = |at: &usize| decode && self.tasks[*at].decodes();
         let mut order: Vec<usize> = (0..self.tasks.len()).filter(decodes).collect();
         order.sort_by_key(|&at| (Reverse(self.tasks[at].priority), self.tasks[at].turn, self.tasks[at].id));
-        let cost = self.row_cost.beside(order.len());
-        for at in order {
+        let (cost, n_seqs) = (&self.row_cost, order.len());
+        let mut waits = |at: usize| {
             let Task { seq, speculator, .. } = &mut self.tasks[at];
             // Its token is on its way: a draft behind that may be worth more than to run ahead.
-            if seq.missing() == 0 && speculator.as_mut().is_some_and(|own| own.waits(&seq.tokens, cost)) {
-                continue;
-            }
+            seq.missing() == 0 && speculator.as_mut().is_some_and(|own| own.waits(&seq.tokens, cost, n_seqs))
+        };
+        order.retain(|&at| !waits(at));
+        for at in order {
             self.add_rows(at, 1 + self.tasks[at].seq.again, &mut step);
         }
         self.add_drafts(&mut step)?;
@@ -193,7 +194,6 @@ impl Batch {
     /// pages that are free.
     fn add_drafts(&mut self, step: &mut StepPlan) -> Result<(), Error> {
         let (n_seqs, n_ctx) = (step.parts.len(), self.engine.n_ctx());
-        let cost = self.row_cost.beside(n_seqs);
         let mut left = self.engine.shared.drafts.min(step.rows).min(step.outputs);
         for (i, part) in step.parts.iter_mut().enumerate() {
             let Task { speculator: Some(speculator), seq, decoder, .. } = &mut self.tasks[part.task] else {
@@ -205,7 +205,7 @@ impl Batch {
             }
             let share = left.div_ceil(n_seqs - i).min(n_ctx - seq.tokens.len()).min(decoder.remaining() - 1);
             let room = self.runner.draft_room(seq, share);
-            if let Err(err) = speculator.draft(&seq.tokens, room, cost, &mut seq.draft) {
+            if let Err(err) = speculator.draft(&seq.tokens, room, &self.row_cost, n_seqs, &mut seq.draft) {
                 self.tasks.iter_mut().for_each(|task| task.seq.draft.clear());
                 return Err(err);
             }

@@ -58,8 +58,10 @@ pub(super) struct Speculator {
 impl Speculator {
     /// Weight of the newest token in `hits`.
     const NEWEST: f64 = 1.0 / 8.0;
-    /// Where drafts do not pay, one token is tried after so many steps.
+    /// Where drafts do not pay, one token is tried after so many steps at least.
     const PROBE: usize = 16;
+    /// And after so many as one drafted token costs times this.
+    const PROBE_COSTS: f64 = 128.0;
 
     pub fn start(speculation: &dyn Speculation) -> Result<Self, Error> {
         let (drafter, row_cost) = (speculation.start()?, speculation.row_cost());
@@ -68,32 +70,36 @@ impl Speculator {
 
     /// Number of drafted tokens that make the most of a step. With a sequence's own row, `n` of them give
     /// `1 + hits + hits^2 + ...` tokens in the time `1 + n * cost`.
-    fn most(&self, cost: f64) -> usize {
-        let cost = self.row_cost.unwrap_or(cost);
+    fn most(&self, cost: &RowCost, n_seqs: usize) -> usize {
+        if self.row_cost.is_none() && !cost.is_known() {
+            return 0;
+        }
+        let cost = cost.beside(self.row_cost, n_seqs);
         let (mut n, mut tokens, mut time, mut holds) = (0, 1.0, 1.0, self.hits);
         while holds * time > cost * tokens && n < 1 << 10 {
             (n, tokens, time, holds) = (n + 1, tokens + holds, time + cost, holds * self.hits);
         }
-        if n == 0 && self.idle >= Self::PROBE { 1 } else { n }
+        let pause = Self::PROBE.max((Self::PROBE_COSTS * cost) as usize);
+        if n == 0 && self.idle >= pause { 1 } else { n }
     }
 
-    /// True if the sequence should wait for its next token and draft behind it; `cost` as in
-    /// [`draft`](Self::draft).
-    pub fn waits(&mut self, tokens: &[u32], cost: f64) -> bool {
+    /// True if the sequence, one of `n_seqs` in its step, should wait for its next token and draft behind it.
+    pub fn waits(&mut self, tokens: &[u32], cost: &RowCost, n_seqs: usize) -> bool {
         self.idle += 1;
-        self.most(cost) > 0 && self.drafter.is_ready(tokens)
+        self.most(cost, n_seqs) > 0 && self.drafter.is_ready(tokens)
     }
 
-    /// Drafts up to `most` tokens behind `tokens`, fewer where they do not pay. `cost` is the time of a row
-    /// more, as a share of the step for each sequence in it.
+    /// Drafts up to `most` tokens behind `tokens`, fewer where they do not pay in a step of `n_seqs`
+    /// sequences.
     pub fn draft(
         &mut self,
         tokens: &[u32],
         most: usize,
-        cost: f64,
+        cost: &RowCost,
+        n_seqs: usize,
         draft: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        let most = most.min(self.most(cost));
+        let most = most.min(self.most(cost, n_seqs));
         self.idle += 1;
         draft.clear();
         if most > 0 {
@@ -121,24 +127,35 @@ pub(super) struct RowCost {
     share: f64,
     /// Seconds of a step without drafts.
     plain: Option<f64>,
+    /// Steps since the last of these.
+    n_drafting: usize,
 }
 
 impl RowCost {
     /// Weight of the newest step.
     const NEWEST: f64 = 0.25;
+    /// Steps with drafts behind which one without is measured again.
+    const MOST_DRAFTING: usize = 64;
 
     /// On a device a few rows take little more time than one, and what is drafted there must not depend on a
     /// clock: sums depend on the number of rows.
     pub fn new(is_device: bool) -> Self {
-        Self { is_measured: !is_device, share: if is_device { 0.05 } else { 0.15 }, plain: None }
+        let share = if is_device { 0.05 } else { 0.15 };
+        Self { is_measured: !is_device, share, plain: None, n_drafting: 0 }
     }
 
-    /// The cost in a step of so many sequences, of which one gains by its drafts.
-    pub fn beside(&self, n_seqs: usize) -> f64 {
+    /// False if a step without drafts is to be measured first.
+    fn is_known(&self) -> bool {
+        !self.is_measured || self.plain.is_some() && self.n_drafting < Self::MOST_DRAFTING
+    }
+
+    /// The cost in a step of so many sequences, of which one gains by its drafts. What is `known` is a share
+    /// of a step of one row, and what was measured one of such a step as this.
+    fn beside(&self, known: Option<f64>, n_seqs: usize) -> f64 {
         let n = n_seqs.max(1) as f64;
-        match self.is_measured {
-            true => n * self.share,
-            false => n * self.share / (1.0 + self.share * (n - 1.0)),
+        match known.or_else(|| (!self.is_measured).then_some(self.share)) {
+            Some(share) => n * share / (1.0 + share * (n - 1.0)),
+            None => n * self.share,
         }
     }
 
@@ -147,10 +164,15 @@ impl RowCost {
         let seconds = time.as_secs_f64();
         let newer = |old: f64, new: f64| old + Self::NEWEST * (new - old);
         match (n_drafted, self.plain) {
-            (0, plain) => self.plain = Some(plain.map_or(seconds, |plain| newer(plain, seconds))),
+            (0, plain) => {
+                self.plain = Some(plain.map_or(seconds, |plain| newer(plain, seconds)));
+                self.n_drafting = 0;
+            }
             (n, Some(plain)) if self.is_measured => {
                 let share = (seconds - plain) / (n as f64 * plain.max(1e-9));
-                self.share = newer(self.share, share.clamp(0.01, 2.0));
+                // A draft model may have had to catch up, and other programs take their time.
+                self.share = newer(self.share, share.clamp(0.01, 2.0 * self.share + 0.1));
+                self.n_drafting += 1;
             }
             _ => {}
         }
@@ -174,7 +196,7 @@ impl OwnDrafts {
 
     /// As [`Speculator::waits`].
     pub fn waits(&mut self, tokens: &[u32]) -> bool {
-        self.speculator.waits(tokens, self.cost.beside(1))
+        self.speculator.waits(tokens, &self.cost, 1)
     }
 
     /// Takes a step of such a time that verified `n_drafted` tokens, of which `n_held` held.
@@ -197,25 +219,29 @@ mod tests {
 
     #[test]
     fn drafts_grow_while_they_hold_and_stop_where_they_do_not_pay() {
-        let mut own = speculator();
-        assert_eq!(own.most(0.15), 3);
+        let (mut own, mut cost) = (speculator(), RowCost::new(false));
+        assert_eq!(own.most(&cost, 1), 0, "a step without drafts comes first");
+        cost.add(0, Duration::from_millis(10));
+        assert_eq!(own.most(&cost, 1), 3);
         own.verified(30, 30);
-        assert!(own.most(0.15) > 10 && own.most(0.01) > own.most(0.15));
+        assert!(own.most(&cost, 1) > 10 && own.most(&RowCost::new(true), 1) > own.most(&cost, 1));
         for _ in 0..30 {
             own.verified(3, 0);
         }
-        assert_eq!(own.most(0.15), 0);
-        own.idle = Speculator::PROBE;
-        assert_eq!(own.most(0.15), 1, "now and then one is tried");
+        assert_eq!(own.most(&cost, 1), 0);
+        own.idle = 19;
+        assert_eq!(own.most(&cost, 1), 1, "now and then one is tried");
     }
 
     #[test]
-    fn where_a_row_costs_as_much_as_a_step_nothing_is_drafted() {
-        let mut own = speculator();
-        own.verified(100, 100);
-        assert_eq!(own.most(1.0), 0);
-        let cost = RowCost::new(true);
-        assert!(cost.beside(1) < 0.1 && cost.beside(64) > 0.7 && cost.beside(1000) < 1.0);
+    fn beside_many_sequences_less_is_drafted() {
+        let (mut own, cost) = (speculator(), RowCost::new(true));
+        own.verified(30, 30);
+        let most = [1, 4, 64].map(|n_seqs| own.most(&cost, n_seqs));
+        assert!(most[0] > most[1] && most[1] > most[2] && most[2] > 0, "{most:?}");
+        // Where a row takes as long as a step of one, seven others leave nothing to gain.
+        own.row_cost = Some(1.0);
+        assert_eq!(own.most(&cost, 8), 0);
     }
 
     #[test]
@@ -225,6 +251,13 @@ mod tests {
             cost.add(0, Duration::from_millis(10));
             cost.add(4, Duration::from_millis(14));
         }
-        assert!((cost.beside(1) - 0.1).abs() < 0.01 && (cost.beside(3) - 0.3).abs() < 0.03);
+        assert!((cost.beside(None, 1) - 0.1).abs() < 0.01 && (cost.beside(None, 3) - 0.3).abs() < 0.03);
+        // One slow step changes little, and many do. Now and then one goes without drafts.
+        cost.add(1, Duration::from_secs(1));
+        assert!(cost.beside(None, 1) < 0.2);
+        (0..RowCost::MOST_DRAFTING).for_each(|_| cost.add(1, Duration::from_millis(30)));
+        assert!(cost.beside(None, 1) > 1.9 && !cost.is_known());
+        cost.add(0, Duration::from_millis(10));
+        assert!(cost.is_known());
     }
 }
