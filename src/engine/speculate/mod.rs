@@ -60,7 +60,7 @@ impl Speculator {
     const NEWEST: f64 = 1.0 / 8.0;
     /// Where drafts do not pay, one token is tried after so many steps at least.
     const PROBE: usize = 16;
-    /// And after so many as one drafted token costs times this.
+    /// And after so many as the row of one costs times this.
     const PROBE_COSTS: f64 = 128.0;
 
     pub fn start(speculation: &dyn Speculation) -> Result<Self, Error> {
@@ -79,7 +79,7 @@ impl Speculator {
         while holds * time > cost * tokens && n < 1 << 10 {
             (n, tokens, time, holds) = (n + 1, tokens + holds, time + cost, holds * self.hits);
         }
-        let pause = Self::PROBE.max((Self::PROBE_COSTS * cost) as usize);
+        let pause = Self::PROBE.max((Self::PROBE_COSTS * cost / n_seqs as f64) as usize);
         if n == 0 && self.idle >= pause { 1 } else { n }
     }
 
@@ -140,7 +140,7 @@ impl RowCost {
     /// On a device a few rows take little more time than one, and what is drafted there must not depend on a
     /// clock: sums depend on the number of rows.
     pub fn new(is_device: bool) -> Self {
-        let share = if is_device { 0.05 } else { 0.15 };
+        let share = if is_device { 0.05 } else { 0.1 };
         Self { is_measured: !is_device, share, plain: None, n_drafting: 0 }
     }
 
@@ -171,7 +171,7 @@ impl RowCost {
             (n, Some(plain)) if self.is_measured => {
                 let share = (seconds - plain) / (n as f64 * plain.max(1e-9));
                 // A draft model may have had to catch up, and other programs take their time.
-                self.share = newer(self.share, share.clamp(0.01, 2.0 * self.share + 0.1));
+                self.share = newer(self.share, share.clamp(0.01, 2.0 * self.share + 0.02));
                 self.n_drafting += 1;
             }
             _ => {}
@@ -222,7 +222,7 @@ mod tests {
         let (mut own, mut cost) = (speculator(), RowCost::new(false));
         assert_eq!(own.most(&cost, 1), 0, "a step without drafts comes first");
         cost.add(0, Duration::from_millis(10));
-        assert_eq!(own.most(&cost, 1), 3);
+        assert_eq!(own.most(&cost, 1), 4);
         own.verified(30, 30);
         assert!(own.most(&cost, 1) > 10 && own.most(&RowCost::new(true), 1) > own.most(&cost, 1));
         for _ in 0..30 {
