@@ -20,8 +20,7 @@ struct Unpacked<'a, const S: usize> {
 }
 
 impl<F: Coded> Blocks<'_, '_, F> {
-    /// Multiplies some activation rows with `S` strips of 16 weight rows, or those that there are. Returns
-    /// `S`.
+    /// Multiplies some activation rows with `S` strips of 16 weight rows, or those that there are.
     #[inline(always)]
     pub(super) fn gemm<L: Lanes, const S: usize>(
         &mut self,
@@ -29,7 +28,7 @@ impl<F: Coded> Blocks<'_, '_, F> {
         rows: Range<usize>,
         first: usize,
         scratch: &mut Scratch,
-    ) -> usize {
+    ) {
         /// Scales of a strip.
         const SCALES: usize = TOGETHER * BLOCK_PIECE / 16;
         let cols = self.product.cols;
@@ -91,7 +90,6 @@ impl<F: Coded> Blocks<'_, '_, F> {
         for (row, sums) in rows.zip(sums.chunks_exact(S * TOGETHER)) {
             self.finish(l, row, first, sums);
         }
-        S
     }
 
     /// Adds the products of `T` activation rows with a piece to their sums. Returns `T`.

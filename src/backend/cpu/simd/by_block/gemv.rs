@@ -1,4 +1,4 @@
-//! One activation row.
+//! One or two activation rows.
 //!
 //! Weight rows are read one after the other, as they lie in memory: that is what a processor asks memory for
 //! by itself. The sums of each 16 inputs of a row and its scales are kept until all 16 rows have theirs; then
@@ -10,9 +10,10 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use super::super::lanes::{Lanes, array, array_mut, slot};
 use super::super::{BLOCK_PIECE, SUMMED_ROWS, Scratch, UNIT};
 use super::codes::Coded;
-use super::{Blocks, Group, TOGETHER, add, dot, head, none};
+use super::{Blocks, Group, STRIPS, TOGETHER, add, dot, head, none};
 
-/// Inputs of a weight row that are multiplied before the next row's: as many sums are kept.
+/// Inputs of a weight row that are multiplied before the next row's: as many sums are kept of each activation
+/// row.
 const PIECE: usize = SUMMED_ROWS * 16;
 
 /// How far ahead memory is asked for, in bytes. On two cores of an EPYC (Zen 5) that read 38 GB/s together,
@@ -20,30 +21,42 @@ const PIECE: usize = SUMMED_ROWS * 16;
 const AHEAD: usize = 8192;
 
 impl<F: Coded> Blocks<'_, '_, F> {
-    /// Multiplies an activation row with 16 weight rows, or those that there are. Returns 1, the number of
-    /// strips.
+    /// Multiplies `T` activation rows from `row` on with 16 weight rows, or those that there are.
     #[inline(always)]
-    pub(super) fn gemv<L: Lanes>(&mut self, l: L, row: usize, first: usize, scratch: &mut Scratch) -> usize {
+    pub(super) fn gemv<L: Lanes, const T: usize>(
+        &mut self,
+        l: L,
+        row: usize,
+        first: usize,
+        scratch: &mut Scratch,
+    ) {
+        const { assert!(T <= STRIPS) };
         let cols = self.product.cols;
         let n_rows = TOGETHER.min(self.tile.cols().len() - first);
-        let (q, blocks) = self.acts.row(row);
+        let mut acts = [self.acts.row(row); T];
+        for t in 1..T {
+            acts[t] = self.acts.row(row + t);
+        }
         let (scales, minimums) = scratch.floats.split_at_mut(TOGETHER * BLOCK_PIECE / 16);
         let (scales, minimums) = (scales.as_mut_ptr(), minimums.as_mut_ptr());
-        let sums = scratch.sums[..TOGETHER * PIECE / 16].as_mut_ptr().cast::<i32>();
+        let sums = scratch.sums[..T * TOGETHER * PIECE / 16].as_mut_ptr().cast::<i32>();
         let heads = scratch.codes[..TOGETHER * PIECE / UNIT * F::HEAD].as_mut_ptr().cast::<[u8; 16]>();
-        // SAFETY: every piece is of whole blocks, the row has all of its inputs, and there is room for the
+        // SAFETY: every piece is of whole blocks, the rows have all of its inputs, and there is room for the
         // sums and heads of a piece.
         unsafe {
-            let mut total = l.splat(0.0);
+            let mut total = [l.splat(0.0); T];
             for start in (0..cols).step_by(PIECE) {
                 let len = (cols - start).min(PIECE);
                 let rows = self.rows_at(first, start);
+                let mut q = [acts[0].0.as_ptr(); T];
+                for t in 0..T {
+                    q[t] = acts[t].0.as_ptr().add(start);
+                }
                 for r in 0..n_rows {
-                    let heads = heads.add(slot(r));
-                    add_up::<L, F>(l, rows[r], q.as_ptr().add(start), len, heads, sums.add(16 * r));
+                    add_up::<L, F, T>(l, rows[r], q, len, heads.add(slot(r)), sums.add(16 * r));
                 }
                 for half in (0..len).step_by(BLOCK_PIECE) {
-                    let mut acc = l.splat(0.0);
+                    let mut acc = [l.splat(0.0); T];
                     for unit in (half..len.min(half + BLOCK_PIECE)).step_by(UNIT) {
                         let heads = heads.add(unit / UNIT * F::HEAD);
                         F::groups(
@@ -52,39 +65,45 @@ impl<F: Coded> Blocks<'_, '_, F> {
                             from_raw_parts_mut(scales, UNIT / F::GROUP * TOGETHER),
                             from_raw_parts_mut(minimums, UNIT / F::GROUP * TOGETHER),
                         );
-                        let sums = of_rows(l, sums.add(unit * TOGETHER / 16));
-                        for group in 0..UNIT.min(len - unit) / F::GROUP {
-                            let of = Group::load::<F>(l, scales, minimums, group);
-                            let ints = match F::GROUP {
-                                16 => sums[group],
-                                _ => l.add_ints(sums[2 * group], sums[2 * group + 1]),
-                            };
-                            let (blocks, input) = (blocks.as_ptr(), start + unit + group * F::GROUP);
-                            let ints = l.add_ints(ints, none::<L, F>(l, blocks, input));
-                            acc = add::<L, F>(l, acc, ints, &of, blocks, input);
+                        for t in 0..T {
+                            let sums = of_rows(l, sums.add((unit * T + t * UNIT) * TOGETHER / 16));
+                            for group in 0..UNIT.min(len - unit) / F::GROUP {
+                                let of = Group::load::<F>(l, scales, minimums, group);
+                                let ints = match F::GROUP {
+                                    16 => sums[group],
+                                    _ => l.add_ints(sums[2 * group], sums[2 * group + 1]),
+                                };
+                                let (blocks, input) = (acts[t].1.as_ptr(), start + unit + group * F::GROUP);
+                                let ints = l.add_ints(ints, none::<L, F>(l, blocks, input));
+                                acc[t] = add::<L, F>(l, acc[t], ints, &of, blocks, input);
+                            }
                         }
                     }
-                    total = l.add(total, acc);
+                    for t in 0..T {
+                        total[t] = l.add(total[t], acc[t]);
+                    }
                 }
             }
-            let sums = &mut scratch.sums[..TOGETHER];
-            l.store(array_mut(sums.as_mut_ptr()), total);
-            self.finish(l, row, first, sums);
+            for t in 0..T {
+                let sums = &mut scratch.sums[..TOGETHER];
+                l.store(array_mut(sums.as_mut_ptr()), total[t]);
+                self.finish(l, row + t, first, sums);
+            }
         }
-        1
     }
 }
 
-/// Multiplies `len` inputs of a weight row. Writes the sums of each 16, 16 of them every 16 rows, as
-/// [`of_rows`] reads them; and the heads of its units, as [`Coded::groups`] does.
+/// Multiplies `len` inputs of a weight row with those of `T` activation rows. Writes the sums of each 16 for
+/// each unit and activation row, 16 of them every 16 weight rows, as [`of_rows`] reads them; and the heads of
+/// its units, as [`Coded::groups`] does.
 ///
 /// # Safety
 /// So many inputs are there, and room for the heads and sums.
 #[inline(always)]
-unsafe fn add_up<L: Lanes, F: Coded>(
+unsafe fn add_up<L: Lanes, F: Coded, const T: usize>(
     l: L,
     mut row: *const u8,
-    mut q: *const i8,
+    mut q: [*const i8; T],
     len: usize,
     mut heads: *mut [u8; 16],
     mut sums: *mut i32,
@@ -93,30 +112,37 @@ unsafe fn add_up<L: Lanes, F: Coded>(
     unsafe {
         for _ in 0..len / UNIT {
             ask_for(l, row, UNIT / F::BLOCK * F::BYTES);
-            let products = [
-                step::<L, F, 0>(l, row, q, UNIT),
-                step::<L, F, 1>(l, row, q, UNIT),
-                step::<L, F, 2>(l, row, q, UNIT),
-                step::<L, F, 3>(l, row, q, UNIT),
+            let steps = [
+                step::<L, F, T, 0>(l, row, q, UNIT),
+                step::<L, F, T, 1>(l, row, q, UNIT),
+                step::<L, F, T, 2>(l, row, q, UNIT),
+                step::<L, F, T, 3>(l, row, q, UNIT),
             ];
-            l.store_ints(array_mut(sums), l.sums_of_4(&products));
+            for t in 0..T {
+                let products = [steps[0][t], steps[1][t], steps[2][t], steps[3][t]];
+                l.store_ints(array_mut(sums), l.sums_of_4(&products));
+                sums = sums.add(TOGETHER * 16);
+                q[t] = q[t].add(UNIT);
+            }
             head::<F>(row, UNIT, heads);
             row = row.add(UNIT / F::BLOCK * F::BYTES);
-            q = q.add(UNIT);
             heads = heads.add(F::HEAD);
-            sums = sums.add(TOGETHER * 16);
         }
         let left = len % UNIT;
         if F::BLOCK < UNIT && left > 0 {
             ask_for(l, row, left / F::BLOCK * F::BYTES);
-            let none = l.splat_int(0);
-            let products = [
-                step::<L, F, 0>(l, row, q, left),
-                if left > 64 { step::<L, F, 1>(l, row, q, left) } else { none },
-                if left > 128 { step::<L, F, 2>(l, row, q, left) } else { none },
-                if left > 192 { step::<L, F, 3>(l, row, q, left) } else { none },
+            let none = [l.splat_int(0); T];
+            let steps = [
+                step::<L, F, T, 0>(l, row, q, left),
+                if left > 64 { step::<L, F, T, 1>(l, row, q, left) } else { none },
+                if left > 128 { step::<L, F, T, 2>(l, row, q, left) } else { none },
+                if left > 192 { step::<L, F, T, 3>(l, row, q, left) } else { none },
             ];
-            l.store_ints(array_mut(sums), l.sums_of_4(&products));
+            for t in 0..T {
+                let products = [steps[0][t], steps[1][t], steps[2][t], steps[3][t]];
+                l.store_ints(array_mut(sums), l.sums_of_4(&products));
+                sums = sums.add(TOGETHER * 16);
+            }
             head::<F>(row, left, heads);
         }
     }
@@ -150,18 +176,19 @@ unsafe fn of_rows<L: Lanes>(l: L, sums: *const i32) -> [L::Ints; 16] {
     sums
 }
 
-/// The products of step `I` of a unit of which there are `len` inputs: 64 of them, 4 a lane.
+/// The products of step `I` of a unit of which there are `len` inputs, with each activation row: 64 of them,
+/// 4 a lane.
 ///
 /// # Safety
 /// The blocks are there, and the activations. Behind the last block of 32 there are other
 /// values of these, or what pads them.
 #[inline(always)]
-unsafe fn step<L: Lanes, F: Coded, const I: usize>(
+unsafe fn step<L: Lanes, F: Coded, const T: usize, const I: usize>(
     l: L,
     row: *const u8,
-    q: *const i8,
+    q: [*const i8; T],
     len: usize,
-) -> L::Ints {
+) -> [L::Ints; T] {
     // SAFETY: the caller has the blocks and the activations.
     unsafe {
         let at = row.add(64 * I / F::BLOCK * F::BYTES);
@@ -174,6 +201,10 @@ unsafe fn step<L: Lanes, F: Coded, const I: usize>(
             }
             _ => F::codes::<L, 0>(l, block, block),
         };
-        dot::<L, F>(l, l.splat_int(0), codes, l.load_bytes(array(q.add(64 * I).cast())))
+        let mut products = [l.splat_int(0); T];
+        for t in 0..T {
+            products[t] = dot::<L, F>(l, products[t], codes, l.load_bytes(array(q[t].add(64 * I).cast())));
+        }
+        products
     }
 }
