@@ -76,6 +76,10 @@ pub enum Dim {
     One,
     /// Learned positions.
     Positions,
+    /// Kinds of texts in one input.
+    TokenTypes,
+    /// Results of a classifier.
+    Labels,
 }
 
 /// Necessity of a tensor in a checkpoint.
@@ -123,7 +127,9 @@ pub struct Architecture {
     pub fused: &'static [Rule],
     /// Prefixes of tensors that predict further tokens (MTP), which are left out.
     pub mtp: &'static [&'static str],
-    /// The output head: its name, which a tied model lacks.
+    /// Prefixes of tensors that no file of this architecture holds.
+    pub unused: &'static [&'static str],
+    /// The output head: its name, which a tied model lacks; empty for an encoder.
     pub head: &'static str,
     /// True if the head is the embedding where a configuration does not say.
     pub tied: bool,
@@ -133,6 +139,10 @@ pub struct Architecture {
     pub rope: Rope,
     /// True if its norms are LayerNorms, which have a bias.
     pub layer_norm: bool,
+    /// True if a row sees the rows behind it as well.
+    pub encoder: bool,
+    /// True if files hold the matrices behind the pooling.
+    pub dense: bool,
     /// Master weights that nothing in the configuration speaks of: the class alone says that they are
     /// rounded.
     pub masters: bool,
@@ -151,7 +161,7 @@ pub enum Rope {
 
 use Dim::{
     DeltaChannels, DeltaHead, DeltaHeads, DeltaValues, ExpertFfn, ExpertGateUp, Experts, Ffn, Head, Hidden,
-    Kv, One, Positions, Q, QGate, Qkv, SharedFfn, Taps, Vocab,
+    Kv, Labels, One, Positions, Q, QGate, Qkv, SharedFfn, Taps, TokenTypes, Vocab,
 };
 
 const fn matrix(
@@ -344,6 +354,74 @@ const GPT2_LAYER: &[Rule] = &[
     plain(&["mlp.c_proj.bias"], "ffn_down.bias", &[Hidden]),
 ];
 
+/// Checkpoints of older versions call a LayerNorm's weight and bias gamma and beta.
+const BERT_EMBEDDING: &[Rule] = &[
+    plain(&["embeddings.word_embeddings.weight"], "token_embd.weight", &[Vocab, Hidden]),
+    plain(&["embeddings.token_type_embeddings.weight"], "token_types.weight", &[TokenTypes, Hidden]),
+    plain(&["embeddings.position_embeddings.weight"], "position_embd.weight", &[Positions, Hidden]),
+    plain(
+        &["embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"],
+        "token_embd_norm.weight",
+        &[Hidden],
+    ),
+    plain(&["embeddings.LayerNorm.bias", "embeddings.LayerNorm.beta"], "token_embd_norm.bias", &[Hidden]),
+];
+const BERT_RANKING: &[Rule] = &[
+    BERT_EMBEDDING[0],
+    BERT_EMBEDDING[1],
+    BERT_EMBEDDING[2],
+    BERT_EMBEDDING[3],
+    BERT_EMBEDDING[4],
+    matrix(&["pooler.dense.weight"], "cls.weight", &[Hidden, Hidden], Change::None),
+    plain(&["pooler.dense.bias"], "cls.bias", &[Hidden]),
+    matrix(&["classifier.weight"], "cls.output.weight", &[Labels, Hidden], Change::None),
+    plain(&["classifier.bias"], "cls.output.bias", &[Labels]),
+];
+const BERT_LAYER: &[Rule] = &[
+    matrix(&["attention.self.query.weight"], "attn_q.weight", &[Hidden, Hidden], Change::None),
+    plain(&["attention.self.query.bias"], "attn_q.bias", &[Hidden]),
+    matrix(&["attention.self.key.weight"], "attn_k.weight", &[Hidden, Hidden], Change::None),
+    plain(&["attention.self.key.bias"], "attn_k.bias", &[Hidden]),
+    matrix(&["attention.self.value.weight"], "attn_v.weight", &[Hidden, Hidden], Change::None),
+    plain(&["attention.self.value.bias"], "attn_v.bias", &[Hidden]),
+    matrix(&["attention.output.dense.weight"], "attn_output.weight", &[Hidden, Hidden], Change::None),
+    plain(&["attention.output.dense.bias"], "attn_output.bias", &[Hidden]),
+    plain(
+        &["attention.output.LayerNorm.weight", "attention.output.LayerNorm.gamma"],
+        "attn_output_norm.weight",
+        &[Hidden],
+    ),
+    plain(
+        &["attention.output.LayerNorm.bias", "attention.output.LayerNorm.beta"],
+        "attn_output_norm.bias",
+        &[Hidden],
+    ),
+    matrix(&["intermediate.dense.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    plain(&["intermediate.dense.bias"], "ffn_up.bias", &[Ffn]),
+    matrix(&["output.dense.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+    plain(&["output.dense.bias"], "ffn_down.bias", &[Hidden]),
+    plain(&["output.LayerNorm.weight", "output.LayerNorm.gamma"], "layer_output_norm.weight", &[Hidden]),
+    plain(&["output.LayerNorm.bias", "output.LayerNorm.beta"], "layer_output_norm.bias", &[Hidden]),
+];
+const NOMIC_EMBEDDING: &[Rule] = &[
+    BERT_EMBEDDING[0],
+    BERT_EMBEDDING[1],
+    plain(&["emb_ln.weight"], "token_embd_norm.weight", &[Hidden]),
+    plain(&["emb_ln.bias"], "token_embd_norm.bias", &[Hidden]),
+];
+/// The activation function is on the second half of what goes in, `fc12`.
+const NOMIC_LAYER: &[Rule] = &[
+    matrix(&["attn.Wqkv.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
+    matrix(&["attn.out_proj.weight"], "attn_output.weight", &[Hidden, Hidden], Change::None),
+    plain(&["norm1.weight"], "attn_output_norm.weight", &[Hidden]),
+    plain(&["norm1.bias"], "attn_output_norm.bias", &[Hidden]),
+    matrix(&["mlp.fc11.weight"], "ffn_up.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["mlp.fc12.weight"], "ffn_gate.weight", &[Ffn, Hidden], Change::None),
+    matrix(&["mlp.fc2.weight"], "ffn_down.weight", &[Hidden, Ffn], Change::None),
+    plain(&["norm2.weight"], "layer_output_norm.weight", &[Hidden]),
+    plain(&["norm2.bias"], "layer_output_norm.bias", &[Hidden]),
+];
+
 const LLAMA: Architecture = Architecture {
     classes: &["LlamaForCausalLM", "MistralForCausalLM"],
     name: |config| gated(config, &["silu"], "llama"),
@@ -353,11 +431,14 @@ const LLAMA: Architecture = Architecture {
     delta: &[],
     fused: &[],
     mtp: &[],
+    unused: &[],
     head: "lm_head.weight",
     tied: false,
     defaults: &[("rms_norm_eps", 1e-6)],
     rope: Rope::Whole,
     layer_norm: false,
+    encoder: false,
+    dense: false,
     masters: false,
 };
 
@@ -381,6 +462,44 @@ const QWEN35: Architecture = Architecture {
     rope: Rope::Base,
     // Qwen3_5TextConfig's own.
     defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 256.0)],
+    ..LLAMA
+};
+
+const GEMMA3: Architecture = Architecture {
+    classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+    name: gemma3,
+    globals: GEMMA_GLOBALS,
+    layer: &[GEMMA_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+    tied: true,
+    // Gemma3TextConfig's own: the published configurations of 4B and up leave out what equals them.
+    defaults: &[
+        ("rms_norm_eps", 1e-6),
+        ("num_attention_heads", 8.0),
+        ("num_key_value_heads", 4.0),
+        ("head_dim", 256.0),
+        ("max_position_embeddings", 131072.0),
+        ("rope_theta", 1e6),
+        ("sliding_window", 4096.0),
+        ("query_pre_attn_scalar", 256.0),
+    ],
+    rope: Rope::Base,
+    ..LLAMA
+};
+
+const BERT: Architecture = Architecture {
+    classes: &["BertModel", "BertForMaskedLM"],
+    name: bert,
+    layers: "encoder.layer.",
+    globals: BERT_EMBEDDING,
+    layer: &[BERT_LAYER],
+    // What predicts masked tokens and next sentences, and a pooler that embeddings are taken without.
+    unused: &["embeddings.position_ids", "pooler.", "cls."],
+    head: "",
+    // BertConfig's own.
+    defaults: &[("layer_norm_eps", 1e-12), ("type_vocab_size", 2.0)],
+    rope: Rope::None,
+    layer_norm: true,
+    encoder: true,
     ..LLAMA
 };
 
@@ -422,25 +541,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
         fused: FUSED_EXPERTS,
         ..QWEN35
     },
+    GEMMA3,
     Architecture {
-        classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
-        name: gemma3,
-        globals: GEMMA_GLOBALS,
-        layer: &[GEMMA_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
-        tied: true,
-        // Gemma3TextConfig's own: the published configurations of 4B and up leave out what equals them.
-        defaults: &[
-            ("rms_norm_eps", 1e-6),
-            ("num_attention_heads", 8.0),
-            ("num_key_value_heads", 4.0),
-            ("head_dim", 256.0),
-            ("max_position_embeddings", 131072.0),
-            ("rope_theta", 1e6),
-            ("sliding_window", 4096.0),
-            ("query_pre_attn_scalar", 256.0),
-        ],
-        rope: Rope::Base,
-        ..LLAMA
+        classes: &["Gemma3TextModel"],
+        name: gemma_embedding,
+        head: "",
+        encoder: true,
+        dense: true,
+        ..GEMMA3
     },
     Architecture {
         classes: &["GPT2LMHeadModel"],
@@ -453,6 +561,22 @@ pub static ARCHITECTURES: &[Architecture] = &[
         rope: Rope::None,
         layer_norm: true,
         ..LLAMA
+    },
+    BERT,
+    Architecture {
+        classes: &["BertForSequenceClassification"],
+        globals: BERT_RANKING,
+        unused: &["embeddings.position_ids"],
+        ..BERT
+    },
+    Architecture {
+        classes: &["NomicBertModel"],
+        name: nomic_bert,
+        layers: "encoder.layers.",
+        globals: NOMIC_EMBEDDING,
+        layer: &[NOMIC_LAYER],
+        rope: Rope::Base,
+        ..BERT
     },
 ];
 
@@ -493,6 +617,42 @@ fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {
     gated(config, &["gelu_new", "gelu_pytorch_tanh"], "gpt2")
 }
 
+fn bert(config: &Config) -> Result<&'static str, ConvertError> {
+    const POSITIONS: &str = "position_embedding_type";
+    if config.str(&[POSITIONS]).is_some_and(|kind| kind != "absolute") {
+        return Err(config.wrong(POSITIONS, "absolute", config.get(&[POSITIONS])));
+    }
+    for key in ["is_decoder", "add_cross_attention"] {
+        if config.bool(&[key]) == Some(true) {
+            return Err(config.wrong(key, "false", config.get(&[key])));
+        }
+    }
+    gated(config, &["gelu"], "bert")
+}
+
+fn nomic_bert(config: &Config) -> Result<&'static str, ConvertError> {
+    for key in
+        ["causal", "prenorm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "rotary_emb_interleaved"]
+    {
+        if config.bool(&[key]) == Some(true) {
+            return Err(config.wrong(key, "false", config.get(&[key])));
+        }
+    }
+    for (key, want) in [("rotary_emb_fraction", 1.0), ("moe_every_n_layers", 0.0)] {
+        let found = config.get(&[key]);
+        if found.is_some_and(|found| found.as_f64() != Some(want)) {
+            return Err(config.wrong(key, &want.to_string(), found));
+        }
+    }
+    for key in ["rotary_emb_scale_base", "rotary_scaling_factor"] {
+        if let Some(found) = config.get(&[key]) {
+            return Err(config.wrong(key, "none", Some(found)));
+        }
+    }
+    config.require(&["n_inner"])?;
+    gated(config, &["swiglu"], "nomic-bert")
+}
+
 fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
     let head_dim = config.count(&["head_dim"])?.unwrap_or(256);
     let (dim, heads) = (config.require(&["hidden_size"])?, config.require(&["num_attention_heads"])?);
@@ -508,6 +668,15 @@ fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
         return Err(config.wrong("attn_logit_softcapping", "none in Gemma 3", found));
     }
     gated(config, &["gelu_pytorch_tanh"], "gemma3")
+}
+
+/// A file's readers let every row see all others within its window.
+fn gemma_embedding(config: &Config) -> Result<&'static str, ConvertError> {
+    const BOTH: &str = "use_bidirectional_attention";
+    if config.bool(&[BOTH]) != Some(true) {
+        return Err(config.wrong(BOTH, "true: of this class, only EmbeddingGemma", config.get(&[BOTH])));
+    }
+    gemma3(config).map(|_| "gemma-embedding")
 }
 
 fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {

@@ -15,6 +15,7 @@ mod hybrid;
 mod metadata;
 mod metaspace;
 mod names;
+mod pooling;
 mod pre;
 mod sentencepiece;
 mod shape;
@@ -22,6 +23,7 @@ mod tensors;
 pub mod ternary;
 mod tokenizer;
 mod two_files;
+mod wordpiece;
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -184,8 +186,22 @@ impl Converter {
         notes.append(&mut named.notes);
 
         let mut metadata = Metadata::default();
+        let modules = if arch.dense { pooling::dense(folder)? } else { Vec::new() };
+        let dense: Result<Vec<_>, _> = modules.iter().map(tensors::dense).collect();
+        made.append(&mut dense?);
+        if !arch.dense && pooling::has_dense(folder)? {
+            notes.push(
+                "modules of type Dense behind the pooling are left out: files of this architecture have none"
+                    .to_owned(),
+            );
+        }
         let planned: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
         metadata::write(folder, &config, arch, &shape, &planned, &mut metadata, &mut notes)?;
+        for module in &modules {
+            let arch = (arch.name)(&config)?;
+            metadata.set(format!("{arch}.{}_feat_in", module.name), module.n_in as u32);
+            metadata.set(format!("{arch}.{}_feat_out", module.name), module.n_out as u32);
+        }
         let cut = arch.globals[0].change == arch::Change::CutVocab;
         let pre = options.tokenizer_pre;
         let request = tokenizer::Request { folder, config: &config, rows, cut, pre };
@@ -479,6 +495,9 @@ fn tied(
     named: &NamedTensors<'_>,
     notes: &mut Vec<String>,
 ) -> Result<bool, ConvertError> {
+    if arch.head.is_empty() {
+        return Ok(true);
+    }
     let has_head = named.get(arch.head).is_some();
     match config.is_tied() {
         Some(true) => Ok(true),

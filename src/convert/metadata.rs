@@ -8,6 +8,7 @@ use super::arch::{Architecture, Rope};
 use super::card::Front;
 use super::config::{Config, RopeScaling};
 use super::names::Components;
+use super::pooling::{self, Pooling};
 use super::shape::Shape;
 use super::{ConvertError, card, names};
 use sterna_gguf::{Array, Metadata, TensorInfo, Value, ValueType};
@@ -26,6 +27,7 @@ pub fn write(
     notes: &mut Vec<String>,
 ) -> Result<(), ConvertError> {
     let name = (arch.name)(config)?;
+    let is_gemma = ["gemma3", "gemma-embedding"].contains(&name);
     metadata.set("general.architecture", name);
     metadata.set("general.type", "model");
     sampling(&super::tokenizer::optional(&folder.join("generation_config.json"))?, metadata, notes);
@@ -50,6 +52,23 @@ pub fn write(
         false => "attention.layer_norm_rms_epsilon",
     };
     set(epsilon, Value::F32(shape.eps as f32));
+    if arch.encoder {
+        set("attention.causal", Value::Bool(false));
+    }
+    let ranks = arch.globals.iter().any(|rule| rule.to == "cls.output.weight");
+    let pooling = if ranks { Some(Pooling::Rank) } else { pooling::of_folder(folder)? };
+    if let Some(pooling) = pooling {
+        set("pooling_type", Value::U32(pooling as u32));
+    } else if arch.encoder {
+        notes.push(
+            "no modules.json says how rows become one embedding: the file has no pooling_type".to_owned(),
+        );
+    }
+    let is_named = shape.labels.iter().enumerate().any(|(at, name)| *name != format!("LABEL_{at}"));
+    if ranks && is_named && shape.labels.iter().all(|name| !name.is_empty()) {
+        let names = Array::from_strs(shape.labels.iter().map(String::as_str));
+        set("classifier.output_labels", names.into());
+    }
     if arch.rope == Rope::Whole || shape.has_head_dim {
         set("attention.key_length", count(shape.head_dim));
         set("attention.value_length", count(shape.head_dim));
@@ -63,6 +82,10 @@ pub fn write(
         set("expert_used_count", count(n_used));
         set("expert_feed_forward_length", count(ffn));
     }
+    if shape.token_types > 0 {
+        metadata.set("tokenizer.ggml.token_type_count", shape.token_types as u32);
+    }
+    let mut set = |key: &str, value: Value| metadata.set(format!("{name}.{key}"), value);
     if arch.rope != Rope::None {
         let rope = config.rope()?;
         set("rope.freq_base", Value::F32(rope.base as f32));
@@ -84,17 +107,15 @@ pub fn write(
                 }
             }
         }
-        if name == "gemma3"
-            && let Some(base) = rope.local_base.filter(|base| *base != 10000.0)
-        {
+        if is_gemma && let Some(base) = rope.local_base.filter(|base| *base != 10000.0) {
             set("rope.freq_base_swa", Value::F32(base as f32));
         }
     }
     if let Some(hybrid) = &shape.hybrid {
         hybrid.write(set);
     }
-    if name == "gemma3" {
-        windows(config, shape, metadata)?;
+    if is_gemma {
+        windows(name, config, shape, metadata)?;
     } else if config.bool(&["use_sliding_window"]) != Some(false)
         && let Some(window) = config.count(&["sliding_window"])?.filter(|window| *window < shape.n_ctx)
     {
@@ -144,8 +165,8 @@ fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metad
 }
 
 /// Gemma 3's windows: six layers are a period unless a configuration says otherwise.
-fn windows(config: &Config, shape: &Shape, metadata: &mut Metadata) -> Result<(), ConvertError> {
-    let key = |name: &str| format!("gemma3.{name}");
+fn windows(arch: &str, config: &Config, shape: &Shape, metadata: &mut Metadata) -> Result<(), ConvertError> {
+    let key = |name: &str| format!("{arch}.{name}");
     metadata.set(key("attention.sliding_window"), config.require(&["sliding_window"])? as u32);
     if let Some(cap) = config.positive(&["final_logit_softcapping"])? {
         metadata.set(key("final_logit_softcapping"), cap as f32);

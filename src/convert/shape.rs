@@ -32,6 +32,10 @@ pub struct Shape {
     pub experts: Option<(usize, usize, usize)>,
     /// Layers with a delta net, of architectures that have such.
     pub hybrid: Option<Hybrid>,
+    /// Kinds of texts that an encoder distinguishes in one input.
+    pub token_types: usize,
+    /// Names of a classifier's results; empty names where a configuration gives none.
+    pub labels: Vec<String>,
 }
 
 impl Shape {
@@ -88,6 +92,9 @@ impl Shape {
             true => None,
             false => Some(Hybrid::read(config, n_layers, head_dim, has_experts_alone)?),
         };
+        // Of NomicBert, the positions that it has seen.
+        let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
+        let n_ctx = config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?.min(most);
         Ok(Self {
             n_layers,
             hidden,
@@ -97,10 +104,12 @@ impl Shape {
             head_dim,
             has_head_dim,
             vocab,
-            n_ctx: config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?,
+            n_ctx,
             eps: eps.ok_or_else(|| config.wrong("rms_norm_eps", "a number above 0", None))?,
             experts,
             hybrid,
+            token_types: config.count(&["type_vocab_size"])?.unwrap_or(0),
+            labels: labels(config),
         })
     }
 
@@ -127,6 +136,21 @@ impl Shape {
             Dim::DeltaChannels => of_delta(|hybrid| hybrid.keys() + hybrid.n_heads * hybrid.head_dim),
             Dim::Taps => of_delta(|_| super::hybrid::TAPS),
             Dim::One => 1,
+            Dim::TokenTypes => self.token_types,
+            Dim::Labels => self.labels.len(),
         }
     }
+}
+
+/// Names of a classifier's results, in order. Without any there are two, as transformers has it.
+fn labels(config: &Config) -> Vec<String> {
+    let Some(named) = config.get(&["id2label"]).and_then(|json| json.as_object()) else {
+        return vec![String::new(); 2];
+    };
+    let mut named: Vec<(u64, String)> = named
+        .iter()
+        .filter_map(|(id, name)| Some((id.parse().ok()?, name.as_str().unwrap_or_default().to_owned())))
+        .collect();
+    named.sort();
+    named.into_iter().map(|(_, name)| name).collect()
 }

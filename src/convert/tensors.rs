@@ -9,6 +9,7 @@ use ggml_types::{HostTensor, QuantType, types};
 use super::arch::{Architecture, Change, Dim, Need, Rule};
 use super::checkpoint::{Checkpoint, Elem, Tensor};
 use super::config::{Rope, RopeScaling};
+use super::pooling::Dense;
 use super::shape::Shape;
 use super::ternary::{self, ScaleMeaning};
 use super::{ConvertError, ConvertOptions};
@@ -78,11 +79,16 @@ const NOT_TEXT: [&str; 12] = [
 ];
 
 /// Prefixes of names, and the ones in a text model.
-const PREFIXES: [(&str, &str); 4] = [
+const PREFIXES: [(&str, &str); 8] = [
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("transformer.", ""),
+    ("bert.", ""),
+    // A model without its head, as one that embeds.
+    ("embed_tokens.", "model.embed_tokens."),
+    ("layers.", "model.layers."),
+    ("norm.", "model.norm."),
 ];
 
 /// The checkpoint's tensors by the names that rules have.
@@ -129,7 +135,8 @@ impl<'a> NamedTensors<'a> {
             // Frequencies and masks that transformers works out again.
             let is_mask = arch.layers == "h."
                 && [".attn.bias", ".attn.masked_bias"].iter().any(|end| short.ends_with(end));
-            if is_mask || short.ends_with("rotary_emb.inv_freq") {
+            let is_unused = arch.unused.iter().any(|prefix| short.starts_with(prefix));
+            if is_mask || is_unused || short.ends_with("rotary_emb.inv_freq") {
                 continue;
             }
             if let Some(other) = by_name.insert(short, name) {
@@ -436,9 +443,34 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
         1.0 / ((1.0 - smooth) / factor as f32 + smooth)
     };
     let bytes: Vec<u8> = (0..head_dim / 2).flat_map(|pair| of(pair).to_le_bytes()).collect();
+    Some(computed("rope_freqs.weight".to_owned(), vec![head_dim / 2], bytes.into()))
+}
+
+/// A matrix behind the pooling.
+///
+/// # Errors
+/// [`ConvertError::Tensor`] where it is missing or of another shape or type, or has a bias.
+pub fn dense(module: &Dense) -> Result<OutputTensor, ConvertError> {
+    const NAME: &str = "linear.weight";
+    let tensor = module.checkpoint.get(NAME).ok_or_else(|| missing(NAME))?;
+    if let Some(other) = module.checkpoint.names().find(|name| *name != NAME) {
+        return Err(ConvertError::tensor(other, format!("does not belong to {}", module.name)));
+    }
+    let dims = vec![module.n_out, module.n_in];
+    if tensor.shape != dims || !tensor.elem.is_real() {
+        let detail = format!("want real numbers, {dims:?}, found {} {:?}", tensor.elem.name(), tensor.shape);
+        return Err(ConvertError::tensor(NAME, detail));
+    }
+    let bytes = module.checkpoint.bytes(tensor).map_err(|detail| ConvertError::tensor(NAME, detail))?;
+    let reals = ternary::reals(tensor.elem, &bytes).expect("its type was checked");
+    Ok(computed(format!("{}.weight", module.name), dims, f32s(&reals)))
+}
+
+/// A tensor that is worked out, f32.
+fn computed(name: String, dims: Vec<usize>, bytes: Bytes) -> OutputTensor {
     let info = TensorInfo {
-        name: "rope_freqs.weight".to_owned(),
-        dims: vec![head_dim / 2],
+        name,
+        dims,
         type_id: 0,
         ty: Some(&types::F32),
         type_name: String::new(),
@@ -446,9 +478,9 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
         start: 0,
         n_bytes: 0,
     };
-    let (values, parts) = (Values::Computed(bytes.into()), Vec::new());
+    let (values, parts) = (Values::Computed(bytes), Vec::new());
     let (change, n_heads, tiles) = (Change::None, 1, None);
-    Some(OutputTensor { info, linear: false, values, parts, change, n_heads, tiles })
+    OutputTensor { info, linear: false, values, parts, change, n_heads, tiles }
 }
 
 impl OutputTensor {

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::config::Config;
 use super::sentencepiece::Model;
-use super::{ConvertError, metaspace, pre, read_json, two_files};
+use super::{ConvertError, metaspace, pre, read_json, two_files, wordpiece};
 use sterna_gguf::{Array, Metadata};
 use sterna_tokenizer::PreTokenizer;
 
@@ -22,6 +22,7 @@ const BYTE: i32 = 6;
 /// Kinds of vocabularies (`tokenizer.ggml.model`).
 const SENTENCEPIECE: &str = "llama";
 const BYTE_LEVEL: &str = "gpt2";
+const WORDPIECE: &str = "bert";
 
 /// Spellings that end a turn of a chat, for lists of end tokens.
 const TURN_ENDS: [&str; 6] =
@@ -105,23 +106,30 @@ pub fn write(
     let (model, json) = (folder.join("tokenizer.model"), folder.join("tokenizer.json"));
     let settings = optional(&folder.join("tokenizer_config.json"))?;
     let vocab = folder.join("vocab.json");
-    let tokenizer = match vocab.is_file() && !json.is_file() && !model.is_file() {
-        true => {
-            let is_known = request.pre.is_some() || request.config.class()? == "GPT2LMHeadModel";
-            two_files::tokenizer(folder, &settings, is_known)?
-        }
-        false => optional(&json)?,
+    let lines = folder.join("vocab.txt");
+    let is_older = !json.is_file() && !model.is_file();
+    let tokenizer = if is_older && vocab.is_file() {
+        let is_known = request.pre.is_some() || request.config.class()? == "GPT2LMHeadModel";
+        two_files::tokenizer(folder, &settings, is_known)?
+    } else if is_older && lines.is_file() {
+        wordpiece::of_lines(&lines, &settings)?
+    } else {
+        optional(&json)?
     };
+    let of_words = wordpiece::is_wordpiece(&tokenizer);
     let of_sentencepiece = model.is_file() || metaspace::is_metaspace(&tokenizer);
-    if let Some(pre) = request.pre.filter(|_| of_sentencepiece) {
+    if let Some(pre) = request.pre.filter(|_| of_sentencepiece || of_words) {
         let path = if model.is_file() { &model } else { &json };
+        let kind = if of_words { "WordPiece" } else { "SentencePiece" };
         let detail = format!(
-            "is a SentencePiece vocabulary, which needs no pre-tokenizer such as `{pre}`: leave \
+            "is a {kind} vocabulary, which needs no pre-tokenizer such as `{pre}`: leave \
              ConvertOptions::tokenizer_pre out"
         );
         return Err(ConvertError::file(path, detail));
     }
-    let vocabulary = if model.is_file() {
+    let vocabulary = if of_words {
+        word_pieces(request, if json.is_file() { &json } else { &lines }, &tokenizer, &settings, metadata)?
+    } else if model.is_file() {
         scored(request, &model, &settings, metadata)?
     } else if of_sentencepiece {
         ranked(request, &json, &tokenizer, metadata, notes)?
@@ -130,7 +138,7 @@ pub fn write(
     } else if vocab.is_file() {
         byte_level(request, &vocab, &tokenizer, metadata, notes)?
     } else {
-        let detail = "has none of tokenizer.json, tokenizer.model, and vocab.json with merges.txt";
+        let detail = "has none of tokenizer.json, tokenizer.model, vocab.txt, and vocab.json with merges.txt";
         return Err(ConvertError::file(folder, detail));
     };
     let n_tokens = vocabulary.tokens.len();
@@ -202,7 +210,7 @@ fn byte_level(
             wrong(format!("{detail}; ConvertOptions::tokenizer_pre names one to use instead"))
         })?,
     };
-    let mut out = listed(request, path, tokenizer)?;
+    let mut out = listed(request, path, tokenizer, "BPE")?;
     for (id, text, special) in added_tokens(&Json::Null, tokenizer) {
         let kind = if special || looks_special(&text) { CONTROL } else { USER_DEFINED };
         out.set(id, text, kind, 0.0);
@@ -227,7 +235,7 @@ fn ranked(
     let spaces = metaspace::Spaces::of(tokenizer).map_err(|detail| {
         wrong(format!("{detail}; if tokenizer.model is beside it, that is read instead"))
     })?;
-    let mut out = listed(request, path, tokenizer)?;
+    let mut out = listed(request, path, tokenizer, "BPE")?;
     let model = &tokenizer["model"];
     if model["byte_fallback"] != true {
         let detail = "model.byte_fallback is not true, and GGUF needs that for a SentencePiece vocabulary";
@@ -289,13 +297,65 @@ fn ranked(
     Ok(out)
 }
 
+/// A vocabulary of WordPiece.
+fn word_pieces(
+    request: &Request<'_>,
+    path: &Path,
+    tokenizer: &Json,
+    settings: &Json,
+    metadata: &mut Metadata,
+) -> Result<Vocabulary, ConvertError> {
+    let mut out = listed(request, path, tokenizer, "WordPiece")?;
+    wordpiece::normalizer(tokenizer, metadata).map_err(|detail| ConvertError::file(path, detail))?;
+    for (id, text, special) in added_tokens(&Json::Null, tokenizer) {
+        out.set(id, text, if special { CONTROL } else { USER_DEFINED }, 0.0);
+    }
+    let names = wordpiece::special(settings);
+    let id_of = |name: &String| out.tokens.iter().position(|token| token == name);
+    let ids = names.each_ref().map(id_of);
+    for id in ids.into_iter().flatten() {
+        out.kinds[id] = CONTROL;
+    }
+    for id in 0..out.tokens.len() {
+        if out.kinds[id] == NORMAL {
+            out.tokens[id] = wordpiece::spelled(&out.tokens[id]);
+        }
+    }
+    out.write(request, metadata, WORDPIECE, "default");
+    let [unk, sep, pad, cls, mask] = ids;
+    let (Some(_), Some(_)) = (cls, sep) else {
+        let detail = format!("want tokens {} and {}, which go around each text", names[3], names[1]);
+        return Err(ConvertError::file(path, detail));
+    };
+    // Readers take the beginning and the end of a text by either name.
+    for (word, id) in [
+        ("bos", cls),
+        ("eos", sep),
+        ("unknown", unk),
+        ("seperator", sep),
+        ("padding", pad),
+        ("cls", cls),
+        ("mask", mask),
+    ] {
+        if let Some(id) = id {
+            metadata.set(format!("tokenizer.ggml.{word}_token_id"), id as u32);
+        }
+    }
+    Ok(out)
+}
+
 /// The tokens of `model.vocab`; those of `added_tokens` are within the embedding as well.
-fn listed(request: &Request<'_>, path: &Path, tokenizer: &Json) -> Result<Vocabulary, ConvertError> {
+fn listed(
+    request: &Request<'_>,
+    path: &Path,
+    tokenizer: &Json,
+    want: &str,
+) -> Result<Vocabulary, ConvertError> {
     let wrong = |detail: String| ConvertError::file(path, detail);
     let model = tokenizer.get("model").unwrap_or(&Json::Null);
     let kind = model.get("type").and_then(Json::as_str).unwrap_or("BPE");
-    if kind != "BPE" {
-        return Err(wrong(format!("model {kind}: want BPE")));
+    if kind != want {
+        return Err(wrong(format!("model {kind}: want {want}")));
     }
     let vocab = model.get("vocab").and_then(Json::as_object);
     let vocab = vocab.ok_or_else(|| wrong("want model.vocab, an object of ids".to_owned()))?;

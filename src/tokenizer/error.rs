@@ -10,8 +10,8 @@ pub enum TokenizerError {
     Metadata(#[from] GgufError),
     /// A kind of tokenizer that is not here.
     #[error(
-        "tokenizer.ggml.model is `{found}`; this build reads `gpt2` (byte-level BPE) and `llama` \
-         (SentencePiece BPE)"
+        "tokenizer.ggml.model is `{found}`; this build reads `gpt2` (byte-level BPE), `llama` \
+         (SentencePiece BPE) and `bert` (WordPiece)"
     )]
     UnknownModel {
         /// Value of `tokenizer.ggml.model`.

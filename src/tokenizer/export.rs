@@ -10,7 +10,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::pre::PreTokenizer;
 use super::vocab::{self, Algorithm, TokenKind, Vocab};
-use super::{TokenizerError, TokenizerOptions, mark_control_tokens, pre_tokenizer, special_tokens};
+use super::{
+    TokenizerError, TokenizerOptions, mark_control_tokens, pre_tokenizer, special_tokens, wordpiece,
+};
 use sterna_gguf::Metadata;
 
 /// The vocabulary of a file as the text of a `tokenizer.json`, which versions of `tokenizers` from 0.20 on
@@ -28,6 +30,19 @@ pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions) -> Result<
             (model, Json::Null, steps(pre), json!(byte_level_step(true)), pre.add_bos())
         }
         Algorithm::ScoredBpe => (scored(&vocab), normalizer(&vocab), Json::Null, spm_decoder(&vocab), true),
+        Algorithm::WordPiece => {
+            let normalizer = json!({
+                "type": "BertNormalizer",
+                "clean_text": true,
+                "handle_chinese_chars": true,
+                "strip_accents": vocab.strip_accents,
+                "lowercase": vocab.lowercase,
+            });
+            let pre = json!({ "type": "BertPreTokenizer" });
+            // Spaces stay before punctuation, as they do in our own text.
+            let decoder = json!({ "type": "WordPiece", "prefix": CONTINUES, "cleanup": false });
+            (word_pieces(&vocab), normalizer, pre, decoder, true)
+        }
     };
     Ok(json!({
         "version": "1.0",
@@ -40,6 +55,27 @@ pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions) -> Result<
         "decoder": decoder,
         "model": model,
     }))
+}
+
+/// Before a piece that continues a word.
+const CONTINUES: &str = "##";
+
+fn word_pieces(vocab: &Vocab) -> Json {
+    let spelled = |(token, kind): (&String, &TokenKind)| match vocab::begun(token) {
+        Some(text) if *kind == TokenKind::Normal => text.to_owned(),
+        None if *kind == TokenKind::Normal => format!("{CONTINUES}{token}"),
+        _ => token.clone(),
+    };
+    let tokens = vocab.tokens.iter().zip(&vocab.kinds).map(spelled);
+    let ids: Map<String, Json> = tokens.zip(0u32..).map(|(token, id)| (token, id.into())).collect();
+    json!({
+        "type": "WordPiece",
+        // The model of that format must have one.
+        "unk_token": vocab.unk.map_or("[UNK]", |id| vocab.tokens[id as usize].as_str()),
+        "continuing_subword_prefix": CONTINUES,
+        "max_input_chars_per_word": wordpiece::MAX_WORD,
+        "vocab": ids,
+    })
 }
 
 /// Ids of tokens by their spellings: the last of equal ones counts.
@@ -166,7 +202,11 @@ fn post_processor(vocab: &Vocab, usually_bos: bool) -> Json {
     };
     let entry = |id: u32| (spelled(id), json!({ "id": spelled(id), "ids": [id], "tokens": [spelled(id)] }));
     let special: Map<String, Json> = bos.into_iter().chain(eos).map(entry).collect();
-    let pair = [text(0), text(1)].concat();
+    let mut pair = [text(0), text(1)].concat();
+    if vocab.algorithm == Algorithm::WordPiece && bos.is_some() {
+        // The second text has no beginning of its own: `[CLS] A [SEP] B [SEP]`.
+        pair.remove(text(0).len());
+    }
     json!({
         "type": "TemplateProcessing",
         "single": text(0),

@@ -1,17 +1,20 @@
 //! Text to token ids and back, from a GGUF file's own vocabulary; and chat templates.
 //!
 //! Token ids are those of llama.cpp's `llama_tokenize`, its habits included, since published models are
-//! run with them: tests hold every algorithm to its golden ids. This module knows no model, engine or device.
+//! run with them; of WordPiece, those of Hugging Face. Tests hold every algorithm to its golden ids. This
+//! module knows no model, engine or device.
 //!
 //! Start at [`Tokenizer::from_metadata`]; `pre.rs` lists the pre-tokenizers.
 #![forbid(unsafe_code)]
 
+mod bases;
 mod bpe;
 mod byte_level;
 mod categories;
 pub mod chat;
 mod error;
 mod export;
+mod filled;
 mod pattern;
 mod pieces;
 mod pre;
@@ -19,6 +22,7 @@ mod special;
 mod spm;
 mod stream;
 mod vocab;
+mod wordpiece;
 
 use std::collections::BTreeSet;
 
@@ -34,6 +38,7 @@ use pieces::Pieces;
 use special::{Fragment, SpecialToken, SpecialTokens};
 use spm::ScoredBpe;
 use vocab::{Algorithm, TokenKind, Vocab};
+use wordpiece::WordPiece;
 
 /// Meaning of special tokens that a text spells out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +59,7 @@ pub struct TokenizerOptions {
 enum Encoder {
     ByteLevel(Box<ByteLevelBpe>),
     Scored(ScoredBpe),
+    Words(WordPiece),
 }
 
 /// A vocabulary, ready to encode and decode. It does not change; share it between threads.
@@ -67,9 +73,13 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     eot: Option<u32>,
+    cls: Option<u32>,
+    sep: Option<u32>,
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
+    /// True if the space before a whole text is not part of it.
+    strips_space: bool,
     pre: Option<PreTokenizer>,
     notices: Vec<String>,
 }
@@ -156,12 +166,14 @@ impl Tokenizer {
                 (encoder, Some(pre), pre.add_bos())
             }
             Algorithm::ScoredBpe => (Encoder::Scored(ScoredBpe::new(&vocab)), None, true),
+            Algorithm::WordPiece => (Encoder::Words(WordPiece::new(&vocab)), None, true),
         };
         let hidden = (0u32..)
             .zip(&vocab.kinds)
             .filter(|(_, kind)| matches!(kind, TokenKind::Control | TokenKind::Unknown))
             .map(|(id, _)| id)
             .collect();
+        let add_space_prefix = vocab.add_space_prefix && vocab.algorithm == Algorithm::ScoredBpe;
         Ok(Self {
             encoder,
             specials,
@@ -171,9 +183,12 @@ impl Tokenizer {
             bos: vocab.bos,
             eos: vocab.eos,
             eot: vocab.eot,
+            cls: vocab.cls,
+            sep: vocab.sep,
             add_bos: vocab.add_bos.unwrap_or(usually_bos),
             add_eos: vocab.add_eos,
-            add_space_prefix: vocab.add_space_prefix && vocab.algorithm == Algorithm::ScoredBpe,
+            add_space_prefix,
+            strips_space: add_space_prefix || vocab.algorithm == Algorithm::WordPiece,
             pre,
             notices: vocab.notices,
         })
@@ -216,6 +231,7 @@ impl Tokenizer {
     fn encode_plain(&self, text: &str, after_special: bool, ids: &mut Vec<u32>) {
         match &self.encoder {
             Encoder::ByteLevel(bpe) => bpe.encode(text, ids),
+            Encoder::Words(pieces) => pieces.encode(text, ids),
             Encoder::Scored(bpe) => {
                 let prefix = if self.add_space_prefix && after_special { "▁" } else { "" };
                 bpe.encode(&(prefix.to_owned() + &text.replace(' ', "▁")), ids);
@@ -224,12 +240,13 @@ impl Tokenizer {
     }
 
     /// The bytes of a whole text: of a SentencePiece vocabulary, without the space that encoding put before
-    /// it. Control tokens are left out unless `show_special`; ids beyond the vocabulary write nothing.
+    /// it, and of a WordPiece vocabulary, words with a space between them. Control tokens are left out unless
+    /// `show_special`; ids beyond the vocabulary write nothing.
     pub fn decode(&self, ids: &[u32], show_special: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         ids.iter().for_each(|&id| bytes.extend_from_slice(self.shown_bytes(id, show_special)));
         match bytes.strip_prefix(b" ") {
-            Some(rest) if self.add_space_prefix => rest.to_vec(),
+            Some(rest) if self.strips_space => rest.to_vec(),
             _ => bytes,
         }
     }
@@ -251,6 +268,7 @@ impl Tokenizer {
         match &self.encoder {
             Encoder::ByteLevel(bpe) => bpe.id(text),
             Encoder::Scored(bpe) => bpe.id(text),
+            Encoder::Words(pieces) => pieces.id(text),
         }
     }
 
@@ -289,12 +307,24 @@ impl Tokenizer {
         self.eot
     }
 
+    /// Beginning of an encoder's text (`[CLS]`), where the file names it: that of a WordPiece vocabulary is
+    /// [`bos`](Self::bos) as well.
+    pub fn cls(&self) -> Option<u32> {
+        self.cls
+    }
+
+    /// Separator behind each of an encoder's texts (`[SEP]`), where the file names it: that of a WordPiece
+    /// vocabulary is [`eos`](Self::eos) as well.
+    pub fn sep(&self) -> Option<u32> {
+        self.sep
+    }
+
     /// True if [`Tokenizer::encode`] with `add_special` begins with BOS.
     pub fn add_bos(&self) -> bool {
         self.add_bos && self.bos.is_some()
     }
 
-    /// Pre-tokenizer; `None` for a SentencePiece vocabulary.
+    /// Pre-tokenizer; `None` for a SentencePiece or WordPiece vocabulary.
     pub fn pre(&self) -> Option<PreTokenizer> {
         self.pre
     }

@@ -1,7 +1,7 @@
 //! Bytes of each token.
 
 use super::byte_level;
-use super::vocab::{Algorithm, TokenKind, Vocab};
+use super::vocab::{self, Algorithm, TokenKind, Vocab};
 
 /// The bytes of every token, one after the other.
 pub struct Pieces {
@@ -44,6 +44,10 @@ fn append(algorithm: Algorithm, token: &str, kind: TokenKind, out: &mut Vec<u8>)
         (_, Algorithm::ByteLevelBpe) => byte_level::decode(token, out),
         (TokenKind::Byte, Algorithm::ScoredBpe) => match byte_token(token) {
             Some(byte) => out.push(byte),
+            None => out.extend_from_slice(token.as_bytes()),
+        },
+        (_, Algorithm::WordPiece) => match vocab::begun(token) {
+            Some(text) => out.extend([b" ", text.as_bytes()].concat()),
             None => out.extend_from_slice(token.as_bytes()),
         },
         (TokenKind::Normal, Algorithm::ScoredBpe) => out.extend(token.replace('▁', " ").into_bytes()),

@@ -46,6 +46,8 @@ pub enum Algorithm {
     ByteLevelBpe,
     /// `llama`: SentencePiece BPE, merges by score, bytes where nothing fits.
     ScoredBpe,
+    /// `bert`: WordPiece, the longest piece first.
+    WordPiece,
 }
 
 /// Keys of tokens that end a generation, beside those of EOS and of the end of a turn.
@@ -55,6 +57,14 @@ const ENDS: [&str; 4] = [
     "tokenizer.ggml.fim_rep_token_id",
     "tokenizer.ggml.fim_sep_token_id",
 ];
+
+/// Before the text of a WordPiece token that begins a word.
+const BEGINS: char = '▁';
+
+/// Text of a WordPiece token that begins a word. The mark alone is a piece of text itself: no piece is empty.
+pub fn begun(token: &str) -> Option<&str> {
+    token.strip_prefix(BEGINS).filter(|text| !text.is_empty())
+}
 
 /// A vocabulary before anything is built from it.
 #[derive(Clone, Debug)]
@@ -81,12 +91,20 @@ pub struct Vocab {
     pub ends: Vec<u32>,
     /// Stands for what the vocabulary cannot say.
     pub unk: Option<u32>,
+    /// First of an encoder's texts.
+    pub cls: Option<u32>,
+    /// Behind each of an encoder's texts.
+    pub sep: Option<u32>,
     /// True if texts begin with `bos`; `None` if the file does not say.
     pub add_bos: Option<bool>,
     /// True if texts end with `eos`.
     pub add_eos: bool,
     /// True if a space is put before a text.
     pub add_space_prefix: bool,
+    /// True if WordPiece makes capitals small.
+    pub lowercase: bool,
+    /// True if WordPiece takes accents away.
+    pub strip_accents: bool,
     /// Notes on what had to be guessed or mended, one sentence each.
     pub notices: Vec<String>,
 }
@@ -104,6 +122,7 @@ impl Vocab {
         let algorithm = match metadata.require_str("tokenizer.ggml.model")? {
             "gpt2" => Algorithm::ByteLevelBpe,
             "llama" => Algorithm::ScoredBpe,
+            "bert" => Algorithm::WordPiece,
             other => return Err(TokenizerError::UnknownModel { found: other.to_owned() }),
         };
         let scored = algorithm == Algorithm::ScoredBpe;
@@ -133,6 +152,9 @@ impl Vocab {
             }
             None => vec![TokenKind::Normal; n_vocab],
         };
+        let of_words = algorithm == Algorithm::WordPiece;
+        let lowercase = metadata.bool("tokenizer.ggml.normalizer.lowercase")?.unwrap_or(true);
+        let strip_accents = metadata.bool("tokenizer.ggml.normalizer.strip_accents")?.unwrap_or(lowercase);
         let mut vocab = Self {
             algorithm,
             pre: metadata.str("tokenizer.ggml.pre")?.filter(|pre| !pre.is_empty()).map(str::to_owned),
@@ -145,22 +167,55 @@ impl Vocab {
             eot: None,
             ends: Vec::new(),
             unk: None,
-            add_bos: metadata.bool("tokenizer.ggml.add_bos_token")?,
-            add_eos: metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
+            cls: None,
+            sep: None,
+            // Readers of WordPiece files add both ends whatever the file says.
+            add_bos: if of_words { Some(true) } else { metadata.bool("tokenizer.ggml.add_bos_token")? },
+            add_eos: of_words || metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
             add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(scored),
+            lowercase,
+            strip_accents,
             notices: Vec::new(),
         };
-        // A SentencePiece file that names no special token means the first three entries.
-        let usual = |id: u32| if scored && (id as usize) < n_vocab { Some(id) } else { None };
-        vocab.bos = vocab.special_id(metadata, "tokenizer.ggml.bos_token_id", usual(1))?;
-        vocab.eos = vocab.special_id(metadata, "tokenizer.ggml.eos_token_id", usual(2))?;
-        vocab.unk = vocab.special_id(metadata, "tokenizer.ggml.unknown_token_id", usual(0))?;
+        // A SentencePiece file that names no special token means the first three entries, and a WordPiece
+        // file those of BERT.
+        let usual = |of_sentencepiece: u32, of_bert: Option<u32>| {
+            let id = if scored { Some(of_sentencepiece) } else { of_bert.filter(|_| of_words) };
+            id.filter(|id| (*id as usize) < n_vocab)
+        };
+        vocab.bos = vocab.special_id(metadata, "tokenizer.ggml.bos_token_id", usual(1, None))?;
+        vocab.eos = vocab.special_id(metadata, "tokenizer.ggml.eos_token_id", usual(2, None))?;
+        vocab.unk = vocab.special_id(metadata, "tokenizer.ggml.unknown_token_id", usual(0, Some(100)))?;
+        let (bos, eos) = (vocab.bos.filter(|_| of_words), vocab.eos.filter(|_| of_words));
+        vocab.cls = vocab.special_id(metadata, "tokenizer.ggml.cls_token_id", bos)?;
+        // The format spells it so.
+        vocab.sep = vocab.special_id(metadata, "tokenizer.ggml.seperator_token_id", eos)?;
+        if of_words {
+            vocab.cls = vocab.cls.or(usual(0, Some(101)));
+            vocab.sep = vocab.sep.or(usual(0, Some(102)));
+            (vocab.bos, vocab.eos) = (vocab.cls, vocab.sep);
+            vocab.mark_special(metadata)?;
+        }
         vocab.eot = vocab.special_id(metadata, "tokenizer.ggml.eot_token_id", None)?;
         for key in ENDS {
             let found = vocab.special_id(metadata, key, None)?;
             vocab.ends.extend(found);
         }
         Ok(vocab)
+    }
+
+    /// Makes control tokens of those that a WordPiece file names: older files have no kinds of tokens.
+    fn mark_special(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
+        let pad = self.special_id(metadata, "tokenizer.ggml.padding_token_id", None)?;
+        let mask = self.special_id(metadata, "tokenizer.ggml.mask_token_id", None)?;
+        for id in [self.cls, self.sep, self.unk, pad, mask].into_iter().flatten() {
+            let is_spelled = !self.tokens[id as usize].starts_with(BEGINS);
+            let kind = &mut self.kinds[id as usize];
+            if *kind == TokenKind::Normal && is_spelled {
+                *kind = TokenKind::Control;
+            }
+        }
+        Ok(())
     }
 
     fn special_id(

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use sterna::card::Card;
 use sterna::gguf::Gguf;
 use sterna::tokenizer::chat::{ChatTemplate, Message};
-use sterna::tokenizer::{PreTokenizer, Special, Tokenizer, TokenizerOptions};
+use sterna::tokenizer::{PreTokenizer, Special, Tokenizer, TokenizerOptions, tokenizer_json};
 
 #[derive(Deserialize)]
 struct Case {
@@ -47,6 +47,52 @@ fn check(vocab: &Path, cases: &Path, pre: Option<PreTokenizer>) {
         }
     }
     assert!(wrong.is_empty(), "{} in {}:\n{}", wrong.len(), cases.display(), wrong.join("\n"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    /// Of characters that Hugging Face's tables know: those are of Unicode 8.
+    #[test]
+    fn wordpiece_has_hugging_faces_ids(
+        text in "([a-z]{1,8}|[A-Z]{1,4}|the|ing|[ -~]{1,6}|[\\x00-\\x20]|[ \u{a0}-\u{24f}]{1,5}|\
+            [\u{300}-\u{36f}]{1,3}|[Ͱ-Ͽ]{1,3}|[Ѐ-ѿ]{1,5}|[א-ת]|[अ-ह]|[ -⁯]|[Ḁ-ỿ]{1,3}|[ぁ-ヿ]|[一-丿]{1,3}|\
+            [가-갿]|[\u{f900}-\u{fa0d}]|🦜|\u{fffd}|\\[CLS\\]|\\[MASK\\]){0,16}",
+        lowercase in any::<bool>(),
+    ) {
+        static BOTH: LazyLock<[(tokenizers::Tokenizer, Tokenizer); 2]> = LazyLock::new(|| {
+            [false, true].map(|lowercase| {
+                let metadata = super::tokenizer::small_wordpiece(lowercase);
+                let options = TokenizerOptions::default();
+                let theirs = tokenizer_json(&metadata, options).unwrap().to_string();
+                let theirs = tokenizers::Tokenizer::from_bytes(theirs).unwrap();
+                (theirs, Tokenizer::from_metadata(&metadata, options).unwrap())
+            })
+        });
+        let (theirs, ours) = &BOTH[usize::from(lowercase)];
+        let want = theirs.encode(text.as_str(), true).unwrap().get_ids().to_vec();
+        let got = ours.encode(&text, Special::Parse, true);
+        // A text that spells the beginning itself gets no second one.
+        let spells_it = want.get(1) == ours.cls().as_ref();
+        prop_assert_eq!(&got[..], if spells_it { &want[1..] } else { &want[..] });
+        let cut = if got.len() > 2 { &got[..got.len() - 1] } else { &got[..] };
+        let text = theirs.decode(cut, true).unwrap();
+        let bytes = ours.decode(cut, false);
+        prop_assert_eq!(String::from_utf8_lossy(&bytes), text);
+    }
+}
+
+#[test]
+fn a_pair_of_texts_has_one_beginning() {
+    let metadata = super::tokenizer::small_wordpiece(true);
+    let theirs = tokenizer_json(&metadata, TokenizerOptions::default()).unwrap().to_string();
+    let theirs = tokenizers::Tokenizer::from_bytes(theirs).unwrap();
+    let ours = Tokenizer::from_metadata(&metadata, TokenizerOptions::default()).unwrap();
+    let ids = |text: &str| ours.encode(text, Special::AsText, false);
+    let (cls, sep) = (ours.cls().unwrap(), ours.sep().unwrap());
+    let want = [vec![cls], ids("who runs"), vec![sep], ids("the runner"), vec![sep]].concat();
+    let pair = theirs.encode(("who runs", "the runner"), true).unwrap();
+    assert_eq!(pair.get_ids(), want);
+    assert!(pair.get_type_ids().ends_with(&[0, 1, 1, 1]));
 }
 
 #[test]

@@ -14,6 +14,9 @@ struct Case {
     text: String,
     ids: Vec<u32>,
     special: bool,
+    /// Of WordPiece: true if capitals are made small, and accents taken away.
+    #[serde(default)]
+    lowercase: bool,
 }
 
 fn open(path: &Path, pre: Option<PreTokenizer>) -> Tokenizer {
@@ -80,6 +83,77 @@ golden! {
 #[test]
 fn qwen35_ids() {
     check("tokenizer/tiny-vocab.gguf", "tokenizer/qwen35.jsonl", Some("qwen35"), 46);
+}
+
+/// A WordPiece vocabulary as files hold it, from a line a token as BERT's own is, with its special tokens
+/// first.
+fn word_pieces(lines: &str, lowercase: bool) -> Metadata {
+    const SPECIAL: [&str; 5] = ["padding", "unknown", "cls", "seperator", "mask"];
+    let spelled = |(id, token): (usize, &str)| match token.strip_prefix("##") {
+        _ if id < SPECIAL.len() => token.to_owned(),
+        Some(text) if !text.is_empty() => text.to_owned(),
+        _ => format!("\u{2581}{token}"),
+    };
+    let tokens: Vec<String> = lines.lines().enumerate().map(spelled).collect();
+    let mut metadata = vocabulary("bert", &tokens.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    for (id, word) in SPECIAL.iter().enumerate() {
+        metadata.set(format!("tokenizer.ggml.{word}_token_id"), id as u32);
+    }
+    metadata.set("tokenizer.ggml.normalizer.lowercase", lowercase);
+    metadata
+}
+
+/// The vocabulary of `golden/tokenizer/wordpiece.txt`.
+pub fn small_wordpiece(lowercase: bool) -> Metadata {
+    let lines = support::golden("tokenizer/wordpiece.txt").expect("is in tests/data");
+    word_pieces(&std::fs::read_to_string(lines).unwrap(), lowercase)
+}
+
+#[test]
+fn wordpiece_ids() {
+    let cases = support::golden("tokenizer/wordpiece.jsonl").expect("is in tests/data");
+    let cases = std::fs::read_to_string(cases).unwrap();
+    let tokenizers = [false, true].map(|lowercase| build(&small_wordpiece(lowercase)).unwrap());
+    let mut wrong = Vec::new();
+    for line in cases.lines() {
+        let case: Case = serde_json::from_str(line).unwrap();
+        let special = if case.special { Special::Parse } else { Special::AsText };
+        let tokenizer = &tokenizers[usize::from(case.lowercase)];
+        let got = tokenizer.encode(&case.text, special, false);
+        if got != case.ids {
+            wrong.push(format!("{:?} ({special:?})\n  want {:?}\n  got  {got:?}", case.text, case.ids));
+        }
+        let mut stream = StreamDecoder::new(tokenizer, true);
+        let streamed: String = got.iter().map(|&id| stream.push(id).to_owned()).collect();
+        let whole = tokenizer.decode(&got, true);
+        let whole = std::str::from_utf8(&whole).unwrap();
+        assert_eq!(streamed.strip_prefix(' ').unwrap_or(&streamed), whole);
+    }
+    assert!(cases.lines().count() > 400);
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn wordpiece_puts_both_ends_around_a_text() {
+    let tokenizer = build(&small_wordpiece(true)).unwrap();
+    assert_eq!((tokenizer.cls(), tokenizer.sep()), (Some(2), Some(3)));
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.add_bos()), (Some(2), Some(3), true));
+    let ids = tokenizer.encode("Unbelievably RUNNING, runs.", Special::AsText, true);
+    assert_eq!((ids[0], ids[ids.len() - 1]), (2, 3));
+    assert_eq!(tokenizer.decode(&ids, false), b"unbelievably running , runs .");
+    assert_eq!(tokenizer.decode(&ids, true), b"[CLS] unbelievably running , runs .[SEP]");
+    assert_eq!(tokenizer.encode("", Special::AsText, true), [2, 3]);
+    let spelled = tokenizer.encode("[CLS]runs[SEP]", Special::Parse, true);
+    assert_eq!(spelled, [2, tokenizer.token_id("\u{2581}runs").unwrap(), 3, 3]);
+    assert_eq!(tokenizer.token_id("[MASK]"), Some(4));
+    assert!(tokenizer.is_special(1) && tokenizer.is_eog(3));
+    // A file that names no special token means BERT's.
+    let tokens: Vec<String> = (0..110).map(|id| format!("[{id}]")).collect();
+    let plain = vocabulary("bert", &tokens.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    let plain = build(&plain).unwrap();
+    assert_eq!((plain.cls(), plain.sep()), (Some(101), Some(102)));
+    assert_eq!(plain.encode("a", Special::AsText, true), [101, 100, 102]);
+    assert!(build(&vocabulary("bert", &["a"], &[])).unwrap().encode("b", Special::AsText, true).is_empty());
 }
 
 #[test]
@@ -210,7 +284,7 @@ fn scores_decide_and_then_the_position() {
 #[test]
 fn vocabularies_that_make_no_sense() {
     let tokens = ["a", "b", "ab"];
-    for (model, want) in [("bert", "`gpt2` (byte-level BPE) and `llama`"), ("t5", "t5"), ("rwkv", "rwkv")] {
+    for (model, want) in [("t5", "`gpt2` (byte-level BPE), `llama`"), ("t5", "t5"), ("rwkv", "rwkv")] {
         let message = build(&vocabulary(model, &tokens, &[])).err().unwrap();
         assert!(message.contains(want), "{message}");
     }

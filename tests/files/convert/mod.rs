@@ -1,6 +1,7 @@
 //! Checkpoints of Hugging Face's form to GGUF: against other converters' files bit for bit, against the
 //! checkpoint's own bytes, back and forth, and every way a checkpoint can be broken.
 
+mod bert;
 mod folder;
 mod golden;
 mod hostile;
