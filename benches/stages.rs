@@ -81,18 +81,19 @@ fn layer() -> (Program, Vec<HostTensor>) {
             kv,
             scale: 1.0 / (HEAD_DIM as f32).sqrt(),
             window: None,
+            ahead: 0,
             sinks: None,
             gate: None,
             out: y,
         },
     );
     let (sub_norm, w) = (norm(&mut p, &mut all, DIM), linear(&mut p, &mut all, DIM, DIM));
-    p.push("attn_out", ProjAdd { y, norm: Some(sub_norm), w, post: None, x });
+    p.push("attn_out", ProjAdd { y, norm: Some(sub_norm), w, post: None, residual: None, x });
     let ffn_norm = norm(&mut p, &mut all, DIM);
     let [gate, up] = [FFN_DIM; 2].map(|rows| linear(&mut p, &mut all, rows, DIM));
     p.push("ffn_in", FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, share: None, h });
     let (sub_norm, w) = (norm(&mut p, &mut all, FFN_DIM), linear(&mut p, &mut all, DIM, FFN_DIM));
-    p.push("ffn_out", ProjAdd { y: h, norm: Some(sub_norm), w, post: None, x });
+    p.push("ffn_out", ProjAdd { y: h, norm: Some(sub_norm), w, post: None, residual: None, x });
     (p, all)
 }
 
@@ -176,6 +177,7 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
             kv,
             scale: 1.0 / (HEAD_DIM as f32).sqrt(),
             window: None,
+            ahead: 0,
             sinks: None,
             gate: None,
             out: y,

@@ -40,6 +40,9 @@
 #define ACT_GATE 5
 #define ACT_SHARE 6
 
+/* Of CombineParams alone, another activation function: GELU with erf. */
+#define ACT_GELU 7
+
 /* Row index of a row that asks for no logits. */
 #define NO_OUTPUT 0xffffffff
 
@@ -209,6 +212,13 @@ struct StepRow {
     uint32_t seq;
     /* Which row of the logits it asks for, or NO_OUTPUT. */
     uint32_t output;
+};
+
+/* The same row in a program whose rows see positions behind their own, or have types. */
+struct StepText {
+    /* Position of the last row of its sequence in the step. */
+    uint32_t end;
+    uint32_t token_type;
 };
 
 /* How many entries the tables of a step have. */
@@ -452,8 +462,11 @@ struct RopeParams {
 struct EmbedParams {
     struct StepTables step;
     struct LinearParams table;
-    /* [n_ctx, cols] of f32; without data where there is none. */
+    /* [n_ctx, cols] and [n_types, cols] of f32; without data where there is none. */
     struct LinearParams positions;
+    struct LinearParams types;
+    /* [rows], where there are types. */
+    POINTER(const struct StepText) texts;
     /* [seqs]: the tokens that were picked last. */
     POINTER(const uint32_t) picked;
     /* [rows, cols] */
@@ -609,10 +622,12 @@ struct TurnParams {
     uint32_t reserved;
 };
 
-/* Rows of products that are normed and added. */
+/* Rows of products that are added, either side being normed or not. */
 struct PostNormParams {
     struct StepTables step;
+    /* Of the product, and of what it is added to. */
     struct NormParams norm;
+    struct NormParams residual;
     /* [rows, cols] */
     POINTER(const float) product;
     POINTER(float) x;

@@ -35,9 +35,15 @@ struct AttendCommon {
     POINTER(uint32_t) arrived;
     /* [n_kv_heads, group]: logits of no position, of which each softmax has one more term; or null. */
     POINTER(const float) sinks;
+    /* [rows], where rows see ahead. */
+    POINTER(const struct StepText) texts;
     float scale;
     /* Query heads of one KV head. */
     uint32_t group;
+    /* Positions that a row sees up to its own, the last ones; all bits set where it sees every one. And how
+     * many it sees behind its own, as far as the sequence has rows in the step. */
+    uint32_t window;
+    uint32_t ahead;
 };
 
 /* Rows one by one. Parts are [rows, n_kv_heads, head_tiles], each as cuda/lib/parts.cuh says, of up to
@@ -49,9 +55,6 @@ struct AttendParams {
     /* Blocks that the query heads of one KV head take. */
     uint32_t head_tiles;
     uint32_t splits;
-    /* Positions that a row sees, the last ones up to its own; all bits set where it sees every one. */
-    uint32_t window;
-    uint32_t reserved;
 };
 
 /* As AttendParams, with head_dim for the stride. */
@@ -64,8 +67,6 @@ struct AttendCodesParams {
     struct AttendCommon common;
     uint32_t head_tiles;
     uint32_t splits;
-    uint32_t window;
-    uint32_t reserved;
 };
 
 /* As AttendCodesParams. */
@@ -75,8 +76,6 @@ struct AttendBlocksParams {
     struct AttendCommon common;
     uint32_t head_tiles;
     uint32_t splits;
-    uint32_t window;
-    uint32_t reserved;
 };
 
 /* Tiles of rows. Parts are [blocks, ATTEND_MMA_VECTORS or ATTEND_MMA_VECTORS_256, 2 + head_dim]: largest
@@ -92,8 +91,7 @@ struct AttendMmaParams {
     uint32_t head_tiles;
     /* How many blocks a step of few tiles is to have, by splits of its positions. */
     uint32_t blocks;
-    /* As in AttendParams. */
-    uint32_t window;
+    uint32_t reserved;
 };
 
 /* As AttendMmaParams. */
@@ -105,7 +103,7 @@ struct AttendCodesMmaParams {
     uint32_t heads;
     uint32_t head_tiles;
     uint32_t blocks;
-    uint32_t window;
+    uint32_t reserved;
 };
 
 /* As AttendMmaParams. */
@@ -117,7 +115,7 @@ struct AttendBlocksMmaParams {
     uint32_t heads;
     uint32_t head_tiles;
     uint32_t blocks;
-    uint32_t window;
+    uint32_t reserved;
 };
 
 #endif

@@ -28,6 +28,17 @@ DEVICE uint32_t first_seen(uint32_t pos, uint32_t window) {
     return pos < window ? 0 : pos + 1 - window;
 }
 
+// The last position that a row at `pos` sees, which may see `ahead` behind it, of a sequence whose last row
+// in the step is at `end`.
+DEVICE uint32_t last_seen(uint32_t pos, uint32_t ahead, uint32_t end) {
+    return end - pos > ahead ? pos + ahead : end;
+}
+
+// The same of row r of the step.
+DEVICE uint32_t last_seen(const AttendCommon& common, uint32_t r, uint32_t pos) {
+    return common.ahead == 0 ? pos : last_seen(pos, common.ahead, common.texts[r].end);
+}
+
 // The page of a position.
 DEVICE uint32_t page_of(const StepTables& step, uint32_t seq, uint32_t pos) {
     return step.pages[seq * step.pages_stride + pos / PAGE_POSITIONS];

@@ -1,11 +1,11 @@
-// Attend: out[r] = softmax(scale q[r] . K[first ..= pos]) V, over the row's own sequence; `first` is 0, or
-// what a sliding window leaves. What lies before it is not read. A head's sink is one more term of the
-// softmax's sum.
+// Attend: out[r] = softmax(scale q[r] . K[first ..= last]) V, over the row's own sequence; `first` is 0, or
+// what a sliding window leaves, and `last` the row's own position, or what it sees ahead. What lies before or
+// behind these is not read. A head's sink is one more term of the softmax's sum.
 //
 // Split-K flash decode. A block owns one row of the step, one KV head with up to ATTEND_HEADS of its query
 // heads, and one split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key
 // and value is read once for all query heads of a tile. The splits are whole strides of kStride positions, as
-// many as are worth it: how many follows from the position, which is read on the device, and the window.
+// many as are worth it: how many follows from the positions that the row sees, which the device finds.
 //
 // Each group of lanes, as many as 16-byte pieces (of halves) a vector has, rounded up to a power of two,
 // walks over positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of
@@ -139,12 +139,13 @@ DEVICE void attend(const AttendParams& p) {
     // The step's tables are there before its first kernel starts.
     uint32_t r = blockIdx.z, n_rows = p.step.counts->rows;
     StepRow row = p.step.rows[r];
-    uint32_t seen = first_seen(row.pos, p.window), n_positions = row.pos + 1 - seen;
+    uint32_t seen = first_seen(row.pos, p.common.window), all = last_seen(p.common, r, row.pos) + 1;
+    uint32_t n_positions = all - seen;
     uint32_t per_split = positions_of_split(n_positions, p.splits, kStride);
     uint32_t splits = (n_positions + per_split - 1) / per_split, split = blockIdx.y;
     bool exists = r < n_rows && split < splits;
     uint32_t first = seen + split * per_split;
-    uint32_t end = first + per_split < row.pos + 1 ? first + per_split : row.pos + 1;
+    uint32_t end = first + per_split < all ? first + per_split : all;
 
     uint32_t kv_head_at = blockIdx.x / p.head_tiles, tile = blockIdx.x % p.head_tiles;
     uint32_t heads = p.common.group - tile * ATTEND_HEADS < ATTEND_HEADS

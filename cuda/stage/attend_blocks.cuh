@@ -1,4 +1,4 @@
-// Attend over blocks: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for caches whose keys, values or
+// Attend over blocks: out[r] = softmax(scale q[r] . K[first ..= last]) V, for caches whose keys, values or
 // both are blocks of transformed vectors (lib/blocks.cuh). Split-K flash decode, page by page, as in
 // attend_codes.cuh, but no page is exact and no mean is taken off.
 //

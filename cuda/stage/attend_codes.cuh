@@ -1,5 +1,5 @@
 // Attend over codes: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for caches whose older pages are
-// codes of transformed vectors.
+// codes of transformed vectors. Rows do not see ahead there.
 //
 // Split-K flash decode as in attend.cuh, and merged as there; but a block goes page by page, because a page
 // is read as a whole from its codes or from its exact page: which of the two follows from the position of the
@@ -210,9 +210,10 @@ struct PagesTask {
         exists = r < p.step.counts->rows;
         if (!exists) return;
         row = p.step.rows[r];
-        n_positions = row.pos + 1;
-        seen = first_seen(row.pos, p.window);
-        uint32_t before = seen / PAGE_POSITIONS, n_pages = row.pos / PAGE_POSITIONS + 1;
+        uint32_t last = last_seen(p.common, r, row.pos);
+        n_positions = last + 1;
+        seen = first_seen(row.pos, p.common.window);
+        uint32_t before = seen / PAGE_POSITIONS, n_pages = last / PAGE_POSITIONS + 1;
         uint32_t n_read = n_positions - before * PAGE_POSITIONS;
         uint32_t per_split = positions_of_split(n_read, p.splits, PAGE_POSITIONS) / PAGE_POSITIONS;
         splits = (n_pages - before + per_split - 1) / per_split;

@@ -1,4 +1,5 @@
-// Attend for many rows of one sequence: out[r] = softmax(scale q[r] . K[first ..= pos]) V, on tensor cores.
+// Attend for many rows of one sequence: out[r] = softmax(scale q[r] . K[first ..= last]) V, on tensor
+// cores.
 //
 // Flash attention over a cache of halves. A block owns a tile of the step, up to kVectors / heads
 // neighbouring rows at neighbouring positions of one sequence, and one KV head with up to `heads` of its
@@ -16,9 +17,9 @@
 // spans as floats: tensor cores cut off what an accumulator has no place for, always towards zero, and over
 // thousands of positions that would add up.
 //
-// Spans before the windows of all rows of a tile are not read, and positions that lie behind its last row are
-// zeros in shared memory. Where rows see different parts of a span, a weight of 0 must not meet a value that
-// is no finite number: such values become 0 there, and rows that do see them add them one by one.
+// Spans before the windows of all rows of a tile are not read, and positions behind what its last row sees
+// are zeros in shared memory. Where rows see different parts of a span, a weight of 0 must not meet a value
+// that is no finite number: such values become 0 there, and rows that do see them add them one by one.
 //
 // The frame is a template over a source, which has keys and values brought to shared memory and makes scores
 // of them: here of a cache of halves, in attend_mma_codes.cuh of one of codes, in attend_mma_blocks.cuh of
@@ -53,10 +54,12 @@ constexpr uint32_t kLeastPositions = 128;
 struct alignas(16) TileTask {
     // The tile, and the split and splits of its positions.
     uint32_t tile, split, splits;
-    // Positions of this split, and the first position that all rows see.
-    uint32_t first, end, all_see;
-    // Rows and query heads of the tile, and query vectors: rows times heads.
-    uint32_t first_row, first_head, heads, n;
+    // The first position that all rows see, and the one behind the last.
+    uint32_t all_from, all_end;
+    // Where rows see ahead, the last position of the sequence in the step.
+    uint32_t text_end;
+    // Rows and query heads of the tile, the position of the first row, and query vectors: rows times heads.
+    uint32_t first_row, first_head, heads, pos, n;
 
     // Where the parts of a split's vectors lie, [kVectors, 2 + head_dim].
     template <int D, class Params>
@@ -432,22 +435,26 @@ DEVICE void attend_tiles(const Params& p) {
     StepRow row = p.step.rows[tile.first];
     uint32_t kv_head_at = blockIdx.x / p.head_tiles, before_head = blockIdx.x % p.head_tiles * p.heads;
     task.first_row = tile.first;
+    task.pos = row.pos;
     task.first_head = kv_head_at * p.common.group + before_head;
     task.heads = p.common.group - before_head < p.heads ? p.common.group - before_head : p.heads;
     task.n = tile.rows * task.heads;
-    // Of the tile's rows, the first one sees most before it, and the last one least.
-    uint32_t before = first_seen(row.pos, p.window) / kSpan;
-    task.all_see = first_seen(row.pos + tile.rows - 1, p.window);
-    uint32_t n_spans = (row.pos + tile.rows + kSpan - 1) / kSpan - before;
+    // Of the tile's rows, the first one sees most before it and least ahead, and the last one the reverse.
+    uint32_t before = first_seen(row.pos, p.common.window) / kSpan, last_pos = row.pos + tile.rows - 1;
+    task.text_end = p.common.ahead == 0 ? last_pos : p.common.texts[tile.first].end;
+    task.all_from = first_seen(last_pos, p.common.window);
+    uint32_t all_end = last_seen(row.pos, p.common.ahead, task.text_end) + 1;
+    task.all_end = all_end;
+    uint32_t n_positions = last_seen(last_pos, p.common.ahead, task.text_end) + 1;
+    uint32_t n_spans = (n_positions + kSpan - 1) / kSpan - before;
     uint32_t spans = (n_spans + most_splits - 1) / most_splits;
     spans = spans > kLeastPositions / kSpan ? spans : kLeastPositions / kSpan;
     task.splits = (n_spans + spans - 1) / spans;
     task.split = blockIdx.y % most_splits;
     if (task.split >= task.splits) return;
-    task.first = (before + task.split * spans) * kSpan;
-    task.end = task.first + spans * kSpan;
-    if (task.end > row.pos + tile.rows) task.end = row.pos + tile.rows;
-    uint32_t end = task.end;
+    // Positions of this split.
+    uint32_t begin = (before + task.split * spans) * kSpan, end = begin + spans * kSpan;
+    if (end > n_positions) end = n_positions;
 
     using Shared = typename Source::Shared;
     static_assert(Shape::kVectors * (2 + D) * 4 <= 2 * sizeof(Shared::high), "a part does not fit");
@@ -459,22 +466,17 @@ DEVICE void attend_tiles(const Params& p) {
     if (threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
     if (threadIdx.x == 0) shared.task = task;
     __syncthreads();
-    source.start(shared, 0, task.first);
-    source.start(shared, 1, task.first);
+    source.start(shared, 0, begin);
+    source.start(shared, 1, begin);
     source.load_queries(shared, task);
     __syncthreads();
 
-    // This lane's rows of products: `quartet` and `quartet + 8` of its warp's, and of each span columns 2
+    // Of products, this lane has rows `lane / 4` and `lane / 4 + 8` of its warp's, and of each span columns 2
     // member + {0, 1}.
     WarpTask<D> warp(threadIdx.x);
-    uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
-    uint32_t pos[2];
     float sum[2] = {}, largest[2] = {-INFINITY, -INFINITY}, out[kOut][4] = {};
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-        pos[half] = row.pos + (warp.first_vector + quartet + 8 * half) / task.heads;
 
-    for (uint32_t first = task.first; first < end; first += kSpan) {
+    for (uint32_t first = begin; first < end; first += kSpan) {
         cp_async_wait<1>();
         source.arrive(shared, 0);
         __syncthreads();
@@ -487,10 +489,28 @@ DEVICE void attend_tiles(const Params& p) {
         add_products<D>(shared, scores);
         source.scores(shared, warp, scores);
         source.start(shared, 0, first + kSpan);
-        bool cut = first + kSpan > row.pos + 1 || first < shared.task.all_see;
+        // Among 128 elements there is no register for it.
+        uint32_t seen_end = D == 128 ? shared.task.all_end : all_end;
+        bool cut = first + kSpan > seen_end || first < shared.task.all_from;
         if (Source::kMayBreak && cut) {
             find_broken<D>(shared);
             __syncthreads();
+        }
+        if (cut) {
+            // Positions of rows are not kept in registers meanwhile.
+            uint32_t thread = recomputed(threadIdx.x),
+                vector = WarpTask<D>(thread).first_vector + thread % kWarpSize / 4;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t pos = shared.task.pos + (vector + 8 * half) / shared.task.heads;
+                uint32_t from = first_seen(pos, p.common.window),
+                    behind = last_seen(pos, p.common.ahead, shared.task.text_end) - from;
+#pragma unroll
+                for (uint32_t i = 0; i < 2 * kTiles; i++) {
+                    uint32_t at = first + 8 * (i / 2) + thread % 4 * 2 + i % 2;
+                    if (at - from > behind) scores[i / 2][2 * half + i % 2] = -INFINITY;
+                }
+            }
         }
 
         float highest[2] = {largest[0], largest[1]};
@@ -498,11 +518,8 @@ DEVICE void attend_tiles(const Params& p) {
         for (int t = 0; t < kTiles; t++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                uint32_t at = 8 * t + 2 * member + i % 2;
-                uint32_t last = pos[i / 2];
-                if (cut && (first + at > last || last - (first + at) >= p.window)) scores[t][i] = -INFINITY;
                 float product = scores[t][i];
-                if (Source::kSteps) product += source.exponent(shared, at);
+                if (Source::kSteps) product += source.exponent(shared, 8 * t + threadIdx.x % 4 * 2 + i % 2);
                 highest[i / 2] = fmaxf(highest[i / 2], product);
             }
         }
@@ -529,9 +546,10 @@ DEVICE void attend_tiles(const Params& p) {
             if (cut) {
 #pragma unroll 1
                 for (uint32_t at = 0; at < kSpan; at++) {
-                    if (shared.broken[at] != 0)
-                        add_broken(source.value(first + at), warp.first_elem, p.kv.head_dim, at, scores, base,
-                            out);
+                    if (shared.broken[at] == 0) continue;
+                    uint32_t first_elem = WarpTask<D>(recomputed(threadIdx.x)).first_elem;
+                    add_broken(
+                        source.value(first + at), first_elem, p.kv.head_dim, at, scores, base, out);
                 }
             }
         }
@@ -585,7 +603,7 @@ DEVICE void attend_tiles(const Params& p) {
         uint32_t vector = own.first_vector + thread % kWarpSize / 4 + 8 * half;
         if (vector >= done.n) continue;
         float* to = part + vector * (2 + p.kv.head_dim);
-        if (member == 0 && own.first_elem == 0) {
+        if (thread % 4 == 0 && own.first_elem == 0) {
             to[0] = largest[half];
             to[1] = sum[half];
         }
@@ -593,7 +611,7 @@ DEVICE void attend_tiles(const Params& p) {
         for (int t = 0; t < kOut; t++) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                uint32_t elem = own.first_elem + 8 * t + 2 * member + i;
+                uint32_t elem = own.first_elem + 8 * t + thread % 4 * 2 + i;
                 if (elem < p.kv.head_dim) to[2 + elem] = out[t][2 * half + i];
             }
         }

@@ -6,6 +6,18 @@
 // z = row.
 #include "ffn_in.cuh"
 
+// x / 2 erfc(-x / sqrt(2)). Abramowitz and Stegun 7.1.26 has erfc within 1.5e-7.
+DEVICE float gelu(float x) {
+    float z = fabsf(x) * 0.70710678118654752f, t = 1.0f / (1.0f + 0.3275911f * z);
+    float series = 1.0614054f;
+    series = series * t - 1.4531521f;
+    series = series * t + 1.4214138f;
+    series = series * t - 0.28449672f;
+    series = series * t + 0.2548296f;
+    float half = 0.5f * series * t * expf(-z * z);
+    return x * (x < 0.0f ? half : 1.0f - half);
+}
+
 KERNEL(combine, CombineParams, COMBINE_THREADS) {
     let_next_kernel_start();
     wait_for_previous_kernel();
@@ -13,12 +25,16 @@ KERNEL(combine, CombineParams, COMBINE_THREADS) {
     if (r >= p.step.counts->rows * p.each) return;
     for (uint32_t col = blockIdx.x * blockDim.x + threadIdx.x; col < p.cols; col += gridDim.x * blockDim.x) {
         uint64_t at = uint64_t(r) * p.cols + col;
-        float y = p.y[at];
+        // All of it is on its way before any of it is waited for.
+        float y = p.y[at], gate = p.gate ? p.gate[p.act == ACT_SHARE ? r : at] : 0.0f;
+        float there = p.add ? p.out[at] : 0.0f;
         if (p.act == ACT_GATE || p.act == ACT_SHARE) {
-            y /= 1.0f + expf(-p.gate[p.act == ACT_SHARE ? r : at]);
+            y /= 1.0f + expf(-gate);
+        } else if (p.act == ACT_GELU) {
+            y = p.gate ? gelu(gate) * y : gelu(y);
         } else if (p.act != ACT_NONE) {
-            y = p.gate ? gated(p.act, p.gate[at], y) : activated(p.act, y);
+            y = p.gate ? gated(p.act, gate, y) : activated(p.act, y);
         }
-        p.out[at] = p.add ? p.out[at] + y : y;
+        p.out[at] = p.add ? there + y : y;
     }
 }

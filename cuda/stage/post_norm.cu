@@ -1,14 +1,17 @@
-// PostNorm: x[r] += norm(product[r]), behind the layer of a ProjAdd whose product is normed.
+// PostNorm: x[r] += norm(product[r]), behind the layer of a ProjAdd whose product is normed; or x[r] =
+// residual(x[r]) + norm(product[r]), behind one that norms what it adds to.
 //
-// A block owns a row: x = row. The norm's weights come to shared memory before the product is there, and x is
-// on its way while the product is normed, so one round trip to memory waits for the previous kernel where a
-// row has at most NORM_SHARED_COLS columns. Reads and writes a row of x.
+// A block owns a row: x = row. The weights of the product's norm come to shared memory before the product is
+// there, and x is on its way while the product is normed, so one round trip to memory waits for the previous
+// kernel where a row has at most NORM_SHARED_COLS columns and the residual stream is not normed. Reads and
+// writes a row of x.
 #include "../lib/input.cuh"
 
 constexpr uint32_t kPostQuads = 7;
 static_assert(RowPart<true, false, kPostQuads>::kCols == NORM_SHARED_COLS, "the host asks for less");
 
-KERNEL(post_norm, PostNormParams, LINEAR_THREADS) {
+template <bool Residual>
+DEVICE void add_normed(const PostNormParams& p) {
     InputParams in = {};
     in.cols = p.cols;
     in.norm = p.norm;
@@ -22,7 +25,14 @@ KERNEL(post_norm, PostNormParams, LINEAR_THREADS) {
     float* x = p.x + uint64_t(r) * p.cols;
     RowPart<true, false, kPostQuads> stream, held;
     stream.load(x, p.cols, 0);
-    RowNorm norm = row_norm(in, product, held);
+    RowNorm norm = row_norm(in, product, held), residual = {0.0f, 1.0f};
+    if constexpr (Residual) {
+        InputParams of_stream = in;
+        of_stream.norm = p.residual;
+        // The product's sums have been read before others take their place.
+        __syncthreads();
+        residual = row_norm(of_stream, x, stream);
+    }
     const float* weight = in.norm.weight;
     if (shares_norm<kPostQuads>(in)) {
         cp_async_wait<0>();
@@ -33,6 +43,7 @@ KERNEL(post_norm, PostNormParams, LINEAR_THREADS) {
             stream.load(x, p.cols, part);
             held.load(product, p.cols, part);
         }
+        if constexpr (Residual) stream.apply(residual, p.residual, p.residual.weight, p.cols, part);
         held.apply(norm, in.norm, weight, p.cols, part);
         held.each(part, p.cols, [&](uint32_t quad, uint32_t col) {
 #pragma unroll
@@ -42,3 +53,6 @@ KERNEL(post_norm, PostNormParams, LINEAR_THREADS) {
         });
     }
 }
+
+KERNEL(post_norm, PostNormParams, LINEAR_THREADS) { add_normed<false>(p); }
+KERNEL(post_norm__residual, PostNormParams, LINEAR_THREADS) { add_normed<true>(p); }

@@ -60,7 +60,7 @@ impl HostRates {
             ids.push(backend.upload(&HostTensor { name, ty, rows, cols, bytes: values })?);
             let (y, x) = (trial.buf("y", RowsOf::Step, cols), trial.buf("x", RowsOf::Step, rows));
             let w = Linear { w, bias: None, ..linear.clone() };
-            trial.push(ids.len().to_string(), ProjAdd { y, norm: None, w, post: None, x });
+            trial.push(ids.len().to_string(), ProjAdd { y, norm: None, w, post: None, residual: None, x });
             bytes += of_matrix;
             weights += rows * cols;
         }

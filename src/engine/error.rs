@@ -41,6 +41,14 @@ pub enum Error {
     /// A saved session cannot be taken up, or not be saved.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The model makes vectors of texts and picks no tokens.
+    #[error(
+        "a model of architecture `{architecture}` makes vectors of texts (embeddings) and no text; see `sterna embed`"
+    )]
+    NoHead {
+        /// Its architecture.
+        architecture: String,
+    },
     /// An engine option is outside its range.
     #[error("{option}: want {want}, got {got}")]
     Option {

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::pool::Pooler;
 use super::runner::{RunnerLease, RunnerSlot};
 use super::{Error, SamplerOptions};
 use sterna_backend::{Plan, StageTime};
 use sterna_gguf::Gguf;
-use sterna_model::Hyper;
+use sterna_model::{Hyper, Pooling};
 use sterna_program::{Cost, PageTable, Program, Row, Step};
 use sterna_tokenizer::{PreTokenizer, Tokenizer, TokenizerOptions};
 
@@ -32,6 +33,7 @@ pub(super) struct Shared {
     pub tokenizer_pre: Option<PreTokenizer>,
     pub tokenizer: OnceLock<Tokenizer>,
     pub runner_slot: RunnerSlot,
+    pub pooler: Pooler,
 }
 
 impl Engine {
@@ -148,6 +150,29 @@ impl Engine {
         let mut runner = self.runner()?;
         let exec = runner.exec;
         Ok(runner.backend.clamped(exec)?)
+    }
+
+    /// True if the model picks tokens. An encoder only makes vectors of texts.
+    pub fn generates(&self) -> bool {
+        self.shared.program.logits().is_some()
+    }
+
+    /// How the model makes a vector of a text, or a score ([`Request::pooled`](super::Request::pooled)).
+    pub fn pooling(&self) -> Pooling {
+        self.shared.pooler.kind()
+    }
+
+    /// Numbers of the vector of a text, or of a token where nothing is pooled; of scores, one for each label.
+    pub fn vector_len(&self) -> usize {
+        self.shared.pooler.len()
+    }
+
+    /// Refuses to pick tokens with an encoder.
+    pub(super) fn check_generates(&self) -> Result<(), Error> {
+        match self.generates() {
+            true => Ok(()),
+            false => Err(Error::NoHead { architecture: self.hyper().architecture.clone() }),
+        }
     }
 
     /// Name of the output head's weight type.

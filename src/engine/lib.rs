@@ -21,7 +21,9 @@ mod load;
 mod logprobs;
 mod options;
 mod pages;
+mod pool;
 pub mod recommended;
+mod rerank;
 mod runner;
 mod sampler;
 mod sequence;
@@ -34,7 +36,7 @@ mod stop;
 
 pub use act::{ACT_TYPES, ActType};
 pub use batch::{
-    Batch, BatchOptions, BatchStats, PageEvent, PageListener, PrefixStats, Request, SavedSize, SeqId,
+    Batch, BatchOptions, BatchStats, PageEvent, PageListener, Pooled, PrefixStats, Request, SavedSize, SeqId,
     SequenceStatus,
 };
 pub use constraint::{Constraint, ConstraintError, Grammar, TokenMask};
@@ -50,10 +52,13 @@ pub use load::{EngineOptions, Progress, memory, plan, program};
 pub use load::{FewLayers, fits, model, upload};
 pub use logprobs::LogProbs;
 pub use options::GenerateOptions;
+pub use pool::normalise;
+pub use rerank::{Pairs, cut};
 pub use sampler::{Sampler, SamplerError, SamplerOptions};
 pub use session::Session;
 pub use speculate::{Drafter, NgramLookup, Speculation};
 pub use stats::Stats;
+pub use sterna_model::Pooling;
 
 /// Positions of a page.
 pub const PAGE: usize = sterna_program::PAGE;

@@ -11,6 +11,7 @@ use ggml_types::{Dialect, HostTensor, KvCodec, KvSide, QuantType, kv, kv_on};
 use super::error::Error;
 use super::handle::Shared;
 use super::pages::{Pages, SLOTS, Sliding, exact_pages_for, pages_for};
+use super::pool::Pooler;
 use super::runner::{Runner, RunnerSlot};
 use super::{ActType, Engine, HeadType, act, head};
 use sterna_backend::{
@@ -20,7 +21,7 @@ use sterna_backend::{
 use sterna_gguf::{Access, FileTensor, Gguf, GgufError, OpenOptions, Source};
 use sterna_host::in_parallel;
 use sterna_model as model;
-use sterna_model::{Hyper, Model, ModelError, Options};
+use sterna_model::{Hyper, Model, ModelError, Options, Pooling};
 use sterna_program::{ActQuant, KvWindow, Limits, Linear, Logits, Part, Program, Weight, WeightDecl};
 use sterna_tokenizer::PreTokenizer;
 
@@ -74,6 +75,9 @@ pub struct EngineOptions {
     /// True if layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
     /// any length and any common prefix then go on from where they are.
     pub swa_full: bool,
+    /// How vectors of texts are made; `None` is as the file says, or the last row of a decoder and the mean of
+    /// an encoder.
+    pub pooling: Option<Pooling>,
     /// Type of the output head.
     pub head_type: HeadType,
     /// Rounding of the inputs of linear layers.
@@ -136,6 +140,7 @@ impl Default for EngineOptions {
             kv_sinks: None,
             kv_window: None,
             swa_full: false,
+            pooling: None,
             head_type: HeadType::default(),
             act_type: ActType::default(),
             dialect: None,
@@ -255,14 +260,14 @@ impl Engine {
         if gguf.is_header() {
             return Err(GgufError::HeaderOnly.into());
         }
-        let (Model { program, weights, hyper, notes: of_file }, n_ctx) =
+        let (Model { program, weights, hyper, pooling, notes: of_file }, n_ctx) =
             build(&gguf, options, |ty| backend.default_act_quant(ty))?;
         let plan = backend.plan(&program)?;
         fits(&plan, n_ctx)?;
+        let pooler = Pooler::read(&pooling, &weights, options.pooling)?;
         let ids = upload(&mut *backend, weights, &program, options.n_threads(), progress)?;
         let exec = backend.compile(&program, &ids)?;
 
-        let logits = program.buf_named("logits").expect("every model has a logits buffer");
         notes.extend(backend.note());
         let (backend_name, device) = (backend.name(), backend.device());
         let Limits { seqs, pages, exact_pages, sliding_pages, states, .. } = program.limits;
@@ -279,7 +284,8 @@ impl Engine {
             threads: options.n_threads(),
             tokenizer_pre: options.tokenizer_pre,
             tokenizer: OnceLock::new(),
-            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, logits)),
+            runner_slot: RunnerSlot::new(Runner::new(backend, exec, pages, &program)),
+            pooler,
             gguf,
             hyper,
             program,
@@ -487,6 +493,16 @@ fn build(
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
     let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window })?;
+    if model.program.sees_ahead() {
+        for (option, codec) in [("EngineOptions::cache_type_k", k), ("EngineOptions::cache_type_v", v)] {
+            if codec.windowed() {
+                let want = "a KV cache type that keeps no window, for a model whose rows see the whole text";
+                return Err(Error::Option { option, want: want.into(), got: codec.name().into() });
+            }
+        }
+        // A text runs in one step.
+        model.program.limits.rows = limits.rows.max(n_ctx);
+    }
     if let Some(learned) = model.program.learned_positions() {
         in_range("EngineOptions::n_ctx", n_ctx, learned)?;
     }

@@ -10,7 +10,7 @@ use super::pages::Pages;
 use super::sequence::Sequence;
 use crate::Error;
 use sterna_backend::{Backend, Exec};
-use sterna_program::{Buf, PAGE, Row, Sampling, Step, TokenChange};
+use sterna_program::{Buf, PAGE, Program, Row, Sampling, Step, TokenChange};
 
 /// A backend with a compiled program, and the pages of its KV caches.
 pub(super) struct Runner {
@@ -18,7 +18,10 @@ pub(super) struct Runner {
     pub exec: Exec,
     pub pages: Pages,
     pub free_slots: Vec<u32>,
-    logits: Buf,
+    /// `None` in a model without a head.
+    logits: Option<Buf>,
+    /// The residual stream.
+    x: Buf,
     /// True if runs are queued on a device while the host goes on.
     is_device: bool,
     rows: Vec<Row>,
@@ -35,6 +38,8 @@ pub(super) struct Runner {
 pub(super) enum Ask {
     /// Keys and values alone.
     Nothing,
+    /// The residual stream of the rows, which stays on the backend until it is read.
+    Rows,
     /// The token behind the last row.
     Pick,
     /// The token behind the last row, and the logits that it is picked from.
@@ -82,11 +87,13 @@ impl Ask {
 }
 
 impl Runner {
-    pub fn new(backend: Box<dyn Backend>, exec: Exec, pages: Pages, logits: Buf) -> Self {
+    pub fn new(backend: Box<dyn Backend>, exec: Exec, pages: Pages, program: &Program) -> Self {
+        let logits = program.logits().map(|s| s.logits);
+        let x = program.buf_named("x").expect("every model has a residual stream");
         let free_slots = (0..pages.table().n_seqs() as u32).rev().collect();
         let is_device = backend.runs_ahead(exec, &Sampling::GREEDY);
         let (rows, sampling, changes, page) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { backend, exec, pages, free_slots, logits, is_device, rows, sampling, changes, page }
+        Self { backend, exec, pages, free_slots, logits, x, is_device, rows, sampling, changes, page }
     }
 
     /// True if runs are queued on a device while the host goes on.
@@ -122,10 +129,11 @@ impl Runner {
     /// of the last, if anything is asked of it.
     pub fn push(&mut self, seq: &Sequence, n: usize, ask: Ask) -> Option<usize> {
         let slot = seq.slot.expect("a sequence that runs has a slot");
+        self.pages.set_second(slot, seq.second);
         for at in seq.cached..seq.cached + n {
             let is_last = at + 1 == seq.cached + n;
             let logits = match ask {
-                Ask::Nothing => false,
+                Ask::Nothing | Ask::Rows => false,
                 Ask::All => true,
                 Ask::Verify => at + 1 >= seq.tokens.len(),
                 Ask::Pick | Ask::PickAndLogits | Ask::Logits => is_last,
@@ -141,7 +149,7 @@ impl Runner {
                 self.sampling.push(by_device.then(|| seq.sampler.sampling(at + 1)));
             }
         }
-        (ask != Ask::Nothing).then(|| self.sampling.len() - 1)
+        (!matches!(ask, Ask::Nothing | Ask::Rows)).then(|| self.sampling.len() - 1)
     }
 
     /// Queues the step.
@@ -248,7 +256,16 @@ impl Runner {
     /// # Errors
     /// [`Error::Backend`].
     pub fn logits(&mut self, first: usize, out: &mut [f32]) -> Result<(), Error> {
-        Ok(self.backend.read(self.exec, self.logits, first, out)?)
+        let logits = self.logits.expect("who asks for logits has checked that there are any");
+        Ok(self.backend.read(self.exec, logits, first, out)?)
+    }
+
+    /// Waits for the last run that was queued, and copies rows of its residual stream from row `first` on.
+    ///
+    /// # Errors
+    /// [`Error::Backend`].
+    pub fn stream(&mut self, first: usize, out: &mut [f32]) -> Result<(), Error> {
+        Ok(self.backend.read(self.exec, self.x, first, out)?)
     }
 
     /// Gives the pages of `seq` back that lie behind what is in the cache, and counts what of a page cannot

@@ -32,6 +32,8 @@ pub(super) struct Sequence {
     /// Tokens behind [`cached`](Self::cached) that have run and run again with the next step, because a
     /// recurrent state cannot be cut back.
     pub again: usize,
+    /// Position of the second of two texts, for models with token types.
+    pub second: Option<u32>,
 }
 
 impl Sequence {
@@ -47,6 +49,7 @@ impl Sequence {
             draft: Vec::new(),
             ahead: VecDeque::new(),
             again: 0,
+            second: None,
         }
     }
 

@@ -30,6 +30,7 @@ impl Engine {
     /// [`Error::InBatch`] while a [`Batch`](super::Batch)
     /// has the engine.
     pub fn session(&self) -> Result<Session, Error> {
+        self.check_generates()?;
         let n_seqs = self.shared.program.limits.seqs;
         let slot = self.runner()?.free_slots.pop().ok_or(Error::NoSession { n_seqs })?;
         Session::new(self, slot)
@@ -435,7 +436,7 @@ impl Session {
             let is_read = match ask {
                 Ask::Pick => runner.picked_by(seq) == PickedBy::Host,
                 Ask::Logits | Ask::PickAndLogits => true,
-                Ask::Nothing | Ask::All | Ask::Verify => false,
+                Ask::Nothing | Ask::Rows | Ask::All | Ask::Verify => false,
             };
             if is_read { runner.logits(0, &mut logits) } else { Ok(()) }
         });

@@ -31,7 +31,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, x });
+    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, types: None, x });
     for layer in 0..h.n_layers {
         let blk = |name| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -47,12 +47,12 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         );
         m.push(
             format!("{layer}.attend"),
-            Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+            Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
         );
 
         let norm = Some(m.rms_norm(&blk("attn_sub_norm"), q_dim)?);
         let w = m.linear(&blk("attn_output"), dim, q_dim, int8)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm, w, post: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm, w, post: None, residual: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.linear(&blk("ffn_gate"), ffn_dim, dim, int8)?);
@@ -61,7 +61,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
         let norm = Some(m.rms_norm(&blk("ffn_sub_norm"), ffn_dim)?);
         let w = m.linear(&blk("ffn_down"), dim, ffn_dim, int8)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm, w, post: None, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm, w, post: None, residual: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     if m.has("output.weight") {

@@ -9,6 +9,7 @@ use ggml_types::{HostTensor, Ternary, types};
 
 use super::hadamard::Hadamard;
 use super::hyper::{RopeHyper, RopeScaling};
+use super::pooling::{self, Dense, PoolingHead};
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
@@ -49,6 +50,8 @@ pub struct Builder<'a> {
     bases: Vec<(usize, BasisId)>,
     /// Names of the weights of linear layers.
     layers: HashSet<String>,
+    /// Norm of the residual stream behind the last layer, of models without a head.
+    last_norm: Option<Norm>,
 }
 
 impl<'a> Builder<'a> {
@@ -60,7 +63,38 @@ impl<'a> Builder<'a> {
         let program = Program::new(hyper.architecture.clone(), options.limits);
         let (weights, notes, asked) = (Vec::new(), Vec::new(), HashSet::new());
         let (hadamard, bases, layers) = (Hadamard::read(gguf)?, Vec::new(), HashSet::new());
-        Ok(Self { gguf, hyper, options, program, weights, notes, asked, hadamard, bases, layers })
+        Ok(Self {
+            gguf,
+            hyper,
+            options,
+            program,
+            weights,
+            notes,
+            asked,
+            hadamard,
+            bases,
+            layers,
+            last_norm: None,
+        })
+    }
+
+    /// Ends the program of a model without a head: `norm` is that of the residual stream behind its layers.
+    pub fn ends_with(&mut self, norm: Norm) {
+        self.last_norm = Some(norm);
+    }
+
+    /// What stands behind the layers in place of a head, or beside it. Rows of a file that says so see the whole
+    /// text.
+    ///
+    /// # Errors
+    /// [`ModelError`] for a tensor or a key that makes no sense.
+    pub(super) fn pooling(&mut self) -> Result<PoolingHead, ModelError> {
+        let norm = self.last_norm.clone().or_else(|| Some(self.program.logits()?.norm.clone()));
+        let norm = norm.expect("a model ends with a head or a norm");
+        if self.gguf.metadata().bool(&self.key("attention.causal"))? == Some(false) {
+            pooling::see_ahead(&mut self.program.stages);
+        }
+        PoolingHead::read(self, norm, self.program.sees_ahead())
     }
 
     /// The result: the program, its weights, and what a user should know about the file.
@@ -94,6 +128,11 @@ impl<'a> Builder<'a> {
     /// The model's numbers.
     pub fn hyper(&self) -> &Hyper {
         &self.hyper
+    }
+
+    /// Rows of the tensor of this name, if the file has it.
+    pub fn rows_of(&self, name: &str) -> Option<usize> {
+        Some(self.gguf.find(name)?.rows())
     }
 
     /// True if the file has a tensor of this name.
@@ -293,6 +332,33 @@ impl<'a> Builder<'a> {
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
         let tensor = self.tensor(name, rows, cols)?;
         Ok(self.declare(tensor))
+    }
+
+    /// The same as f32 whatever the file keeps, for small tables.
+    ///
+    /// # Errors
+    /// As [`matrix`](Self::matrix).
+    pub fn floats(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
+        let tensor = self.tensor(name, rows, cols)?;
+        if tensor.ty.is(&types::F32) {
+            return Ok(self.declare(tensor));
+        }
+        let values = self.elements(name, rows * cols)?;
+        let mut tensor = floats(tensor.name, &values);
+        (tensor.rows, tensor.cols) = (rows, cols);
+        Ok(self.declare(tensor))
+    }
+
+    /// A layer that the engine multiplies the vector of a text with: `stem.weight` of `[outputs, inputs]`, and
+    /// `stem.bias` where the file has it.
+    ///
+    /// # Errors
+    /// As [`matrix`](Self::matrix).
+    pub(super) fn dense(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Dense, ModelError> {
+        let weight = self.tensor(&format!("{stem}.weight"), outputs, inputs)?;
+        let bias = format!("{stem}.bias");
+        let bias = if self.has(&bias) { Some(self.tensor(&bias, 1, outputs)?) } else { None };
+        Ok(Dense { weight, bias })
     }
 
     /// Declares a weight of `[len]`, as f32 whatever the file keeps.

@@ -5,7 +5,7 @@ use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample};
 
 /// Gemma 3.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma3"], build };
+pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma3", "gemma-embedding"], build };
 
 /// Layers from one that sees everything to the next, where a file does not say.
 const PERIOD: usize = 6;
@@ -33,7 +33,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: (dim as f32).sqrt(), positions: None, x });
+    m.push("embed", Embed { table, basis, scale: (dim as f32).sqrt(), positions: None, types: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -48,11 +48,14 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             format!("{layer}.attn_in"),
             AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
         );
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks: None, gate: None, out: y });
+        m.push(
+            format!("{layer}.attend"),
+            Attend { q, kv, scale, window, ahead: 0, sinks: None, gate: None, out: y },
+        );
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post, residual: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
@@ -64,7 +67,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
         let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post, residual: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;

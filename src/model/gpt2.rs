@@ -22,7 +22,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let positions = Some(m.matrix("position_embd.weight", h.n_ctx_train, dim)?);
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions, x });
+    m.push("embed", Embed { table, basis, scale: 1.0, positions, types: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -36,11 +36,11 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         );
         m.push(
             format!("{layer}.attend"),
-            Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+            Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
         );
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
 
         let norm = m.layer_norm(&blk("ffn_norm"), dim)?;
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
@@ -48,7 +48,10 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate: None, up, act, share: None, h: hidden });
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
+        m.push(
+            format!("{layer}.ffn_out"),
+            ProjAdd { y: hidden, norm: None, w, post: None, residual: None, x },
+        );
     }
     let norm = m.layer_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;

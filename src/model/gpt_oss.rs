@@ -32,7 +32,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, x });
+    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, types: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -48,11 +48,14 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             format!("{layer}.attn_in"),
             AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
         );
-        m.push(format!("{layer}.attend"), Attend { q, kv, scale, window, sinks, gate: None, out: y });
+        m.push(
+            format!("{layer}.attend"),
+            Attend { q, kv, scale, window, ahead: 0, sinks, gate: None, out: y },
+        );
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         want_bias(m, &w, &blk("attn_output"), dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
 
         // The norm before the experts, whatever its name.
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;

@@ -5,6 +5,7 @@
 //! is what it is written with.
 #![forbid(unsafe_code)]
 
+pub mod bert;
 pub mod bitnet;
 pub mod build;
 pub mod gemma3;
@@ -14,6 +15,7 @@ mod hadamard;
 pub mod hyper;
 pub mod llama;
 pub mod minicpm;
+pub mod pooling;
 pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
@@ -24,6 +26,7 @@ use ggml_types::{KvCodec, QuantError};
 
 pub use build::Builder;
 pub use hyper::Hyper;
+pub use pooling::{Dense, Pooling, PoolingHead, RankHead};
 pub use windows::Windows;
 
 use sterna_gguf::{FileTensor, Gguf, GgufError};
@@ -49,6 +52,8 @@ pub static REGISTRY: &[&Architecture] = &[
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
+    &bert::ARCHITECTURE,
+    &bert::NOMIC,
 ];
 
 /// Options of a model's program.
@@ -73,6 +78,8 @@ pub struct Model {
     pub weights: Vec<FileTensor>,
     /// The numbers it was built from.
     pub hyper: Hyper,
+    /// What makes a vector or a score of a text.
+    pub pooling: PoolingHead,
     /// Notes on this file for the user, one sentence each.
     pub notes: Vec<String>,
 }
@@ -87,8 +94,9 @@ impl Model {
         let architecture = by_name(&hyper.architecture)?;
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
+        let pooling = builder.pooling()?;
         let (program, weights, notes) = builder.finish()?;
-        Ok(Self { program, weights, hyper, notes })
+        Ok(Self { program, weights, hyper, pooling, notes })
     }
 }
 

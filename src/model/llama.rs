@@ -70,7 +70,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: form.embedding, positions: None, x });
+    m.push("embed", Embed { table, basis, scale: form.embedding, positions: None, types: None, x });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -92,11 +92,11 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         );
         m.push(
             format!("{layer}.attend"),
-            Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+            Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
         );
 
         let w = times(form.residual, m.layer(&blk("attn_output"), dim, q_dim)?)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
@@ -116,7 +116,10 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         );
 
         let w = times(form.residual, m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
+        m.push(
+            format!("{layer}.ffn_out"),
+            ProjAdd { y: hidden, norm: None, w, post: None, residual: None, x },
+        );
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = times(form.logits, m.head("output", table, n_vocab, dim)?)?;

@@ -55,7 +55,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, x });
+    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, types: None, x });
     for layer in 0..n_layers {
         match recurrent.has(layer) {
             true => delta_net(m, layer, state, &bufs)?,
@@ -79,7 +79,10 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
         }
         let w = m.ffn_layer(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
-        m.push(format!("{layer}.{label}_out"), ProjAdd { y: hidden, norm: None, w, post: None, x });
+        m.push(
+            format!("{layer}.{label}_out"),
+            ProjAdd { y: hidden, norm: None, w, post: None, residual: None, x },
+        );
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;
@@ -127,7 +130,7 @@ fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) ->
     );
 
     let w = m.layer(&blk("ssm_out"), dim, values)?;
-    m.push(format!("{layer}.delta_out"), ProjAdd { y: o, norm: None, w, post: None, x });
+    m.push(format!("{layer}.delta_out"), ProjAdd { y: o, norm: None, w, post: None, residual: None, x });
     Ok(())
 }
 
@@ -144,10 +147,13 @@ fn attention(m: &mut Builder<'_>, layer: usize, rope: RopeId, bufs: &Bufs) -> Re
     let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), head_dim)?);
     let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), head_dim)?);
     m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
-    m.push(format!("{layer}.attend"), Attend { q, kv, scale, window: None, sinks: None, gate, out: y });
+    m.push(
+        format!("{layer}.attend"),
+        Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate, out: y },
+    );
 
     let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-    m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, x });
+    m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
     Ok(())
 }
 

@@ -106,11 +106,20 @@ impl Program {
         if !self.states.is_empty() {
             self.assert_states_fit(step);
         }
+        if stages.iter().any(|(_, stage)| matches!(stage, Stage::Attend(s) if s.ahead > 0)) {
+            assert_whole(step);
+        }
         let rows_of = |w: Weight| self.weight_decl(w).rows;
         for (_, stage) in stages {
             let Stage::Embed(s) = stage else { continue };
             let (n_vocab, n_ctx) = (rows_of(s.table), s.positions.map_or(usize::MAX, rows_of));
+            let n_types = s.types.map_or(0, rows_of);
             for row in step.rows {
+                let token_type = step.pages.token_type(row.seq, row.pos) as usize;
+                assert!(
+                    s.types.is_none() || token_type < n_types,
+                    "token type {token_type}, there are {n_types}"
+                );
                 if row.token == Row::PICKED {
                     let most = self.picked_from();
                     assert!(most <= n_vocab, "a token picked from {most}, there are {n_vocab}");
@@ -169,6 +178,10 @@ impl Program {
             let positions = self.want_weight(positions)?;
             equal("x's columns", dim, &positions.name, positions.cols)?;
         }
+        if let Some(types) = s.types {
+            let types = self.want_weight(types)?;
+            equal("x's columns", dim, &types.name, types.cols)?;
+        }
         Ok(())
     }
 
@@ -225,6 +238,15 @@ impl Program {
             let seen = s.window.map_or("all".to_owned(), |window| window.to_string());
             return Err(format!("it sees {seen} positions of a cache that keeps {kept}"));
         }
+        if s.ahead > 0 {
+            let decl = self.kv_decl(s.kv);
+            if let Some(codec) = [decl.k, decl.v].into_iter().find(|codec| codec.windowed()) {
+                return Err(format!("it sees ahead, which KV codec {} is not for", codec.name()));
+            }
+            if decl.sliding.is_some() {
+                return Err("it sees ahead, in a cache that keeps a window".into());
+            }
+        }
         if let Some(sinks) = s.sinks {
             self.want_vector(sinks, q_cols / self.kv_decl(s.kv).head_dim)?;
         }
@@ -278,8 +300,8 @@ impl Program {
         if let Some(norm) = &s.norm {
             self.want_norm(norm, cols)?;
         }
-        if let Some(post) = &s.post {
-            self.want_norm(post, dim)?;
+        for norm in s.post.iter().chain(&s.residual) {
+            self.want_norm(norm, dim)?;
         }
         self.want_linear(&s.w, dim, cols)
     }
@@ -439,6 +461,19 @@ impl Program {
             ));
         }
         Ok(())
+    }
+}
+
+/// As [`Program::assert_fits`], where rows see ahead: every sequence runs as a whole.
+fn assert_whole(step: &Step<'_>) {
+    for (i, run) in step.runs().enumerate() {
+        let rows = &step.rows[run];
+        let Row { seq, pos, .. } = rows[0];
+        assert_eq!(pos, 0, "slot {seq}: rows see ahead, and those before position {pos} are not there");
+        let is_next = |pair: &[Row]| pair[1].pos == pair[0].pos + 1;
+        assert!(rows.windows(2).all(is_next), "slot {seq}: rows leave out positions");
+        let apart = step.runs().skip(i + 1).all(|other| step.rows[other.start].seq != seq);
+        assert!(apart, "slot {seq}: its rows stand apart");
     }
 }
 

@@ -64,7 +64,7 @@ impl Program {
         let n_outputs = step.n_outputs() as u64;
         match stage {
             Stage::Embed(s) => {
-                let tables = [Some(s.table), s.positions].into_iter().flatten();
+                let tables = [Some(s.table), s.positions, s.types].into_iter().flatten();
                 Cost { weight_bytes: tables.map(|w| n_rows * self.row_bytes(w)).sum(), ..Cost::default() }
             }
             Stage::AttnIn(s) => {
@@ -73,11 +73,15 @@ impl Program {
                 products.into_iter().sum::<Cost>() + Cost { kv_bytes: written, ..Cost::default() }
             }
             Stage::Attend(s) => {
-                let seen = |row: &Row| u64::from(row.pos + 1 - s.first(row.pos));
-                let positions: u64 = step.rows.iter().map(seen).sum();
+                let seen = |(row, end): (&Row, u32)| {
+                    let last = s.last(row.pos, end);
+                    (last, u64::from(last + 1 - s.first(row.pos)))
+                };
+                let seen = || step.rows.iter().zip(step.ends()).map(seen);
+                let positions: u64 = seen().map(|(_, n)| n).sum();
                 let q_cols = self.buf_decl(s.q).cols as u64;
                 Cost {
-                    kv_bytes: step.rows.iter().map(|row| self.read_bytes(s.kv, row.pos, seen(row))).sum(),
+                    kv_bytes: seen().map(|(last, n)| self.read_bytes(s.kv, last, n)).sum(),
                     macs: 2 * positions * q_cols,
                     ..Cost::default()
                 }
@@ -151,7 +155,7 @@ impl Program {
         [decl.k, decl.v].map(|codec| (bytes(codec), codec.windowed()))
     }
 
-    /// Bytes of one layer's cache that a row at `pos` reads, of the last `seen` positions.
+    /// Bytes of one layer's cache that a row reads, of the last `seen` positions up to `pos`.
     fn read_bytes(&self, kv: Kv, pos: u32, seen: u64) -> u64 {
         let decl = self.kv_decl(kv);
         let exact = seen.min(decl.window.exact_positions(pos as usize) as u64);

@@ -335,12 +335,18 @@ impl Program {
     /// a pool of `pages` pages.
     pub fn keep_windows(&mut self, pages: usize) {
         for i in 0..self.kvs.len() {
-            let of_cache = self.attends().filter(|s| s.kv.0 as usize == i).map(|s| s.window);
+            let of_cache = self.attends().filter(|s| s.kv.0 as usize == i);
+            let of_cache = of_cache.map(|s| s.window.filter(|_| s.ahead == 0));
             // `None`, a window without an end, makes the sum `None`.
             let windows: Option<Vec<u32>> = of_cache.collect();
             self.kvs[i].sliding = windows.and_then(|windows| windows.into_iter().max());
         }
         self.limits.sliding_pages = if self.sliding().is_some() { pages } else { 0 };
+    }
+
+    /// True if rows of some attention see positions behind their own.
+    pub fn sees_ahead(&self) -> bool {
+        self.attends().any(|s| s.ahead > 0)
     }
 
     /// The stages of attention.

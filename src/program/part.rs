@@ -68,7 +68,7 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     use Named::{In, Out};
     match stage {
         Stage::Embed(s) => {
-            let tables = [Some(&mut s.table), s.positions.as_mut()].into_iter().flatten();
+            let tables = [Some(&mut s.table), s.positions.as_mut(), s.types.as_mut()].into_iter().flatten();
             let basis = s.basis.as_mut().map(Named::Basis);
             tables.map(Named::Weight).chain(basis).chain([Out(&mut s.x)]).collect()
         }
@@ -106,7 +106,7 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
         }
         Stage::ProjAdd(s) => {
             let mut all = vec![In(&mut s.y), In(&mut s.x)];
-            all.extend(s.norm.iter_mut().chain(s.post.as_mut()).flat_map(of_norm));
+            all.extend(s.norm.iter_mut().chain(&mut s.post).chain(&mut s.residual).flat_map(of_norm));
             all.extend(of_linear(&mut s.w));
             all
         }

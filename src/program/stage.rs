@@ -16,7 +16,7 @@ pub enum Stage {
     Embed(Embed),
     /// Norm, Q, K, V, rotary embedding, KV write.
     AttnIn(AttnIn),
-    /// Causal attention over the cache.
+    /// Attention over the cache.
     Attend(Attend),
     /// Norm and the projections that a gated delta net takes.
     DeltaIn(DeltaIn),
@@ -104,8 +104,9 @@ impl Stage {
     }
 }
 
-/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` where there is such a table. If rows of the
-/// table are of another basis, they are turned back first.
+/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` and `types[type[r]]` where there are such
+/// tables. If rows of the table are of another basis, they are turned back first. A row's type is that of its
+/// position: [`PageTable::token_type`](super::PageTable::token_type).
 #[derive(Clone, Debug)]
 pub struct Embed {
     /// `[n_vocab, dim]`.
@@ -116,6 +117,8 @@ pub struct Embed {
     pub scale: f32,
     /// `[n_ctx, dim]`, GPT-2's learned positions.
     pub positions: Option<Weight>,
+    /// `[n_types, dim]`, BERT's token types.
+    pub types: Option<Weight>,
     /// Out: `[rows, dim]`.
     pub x: Buf,
 }
@@ -148,8 +151,10 @@ pub struct AttnIn {
     pub gate: Option<Buf>,
 }
 
-/// `out[r] = softmax(scale * q[r] . K[first ..= pos[r]]) V`, each query head with KV head `head / (n_heads /
-/// n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves. If heads have sinks,
+/// `out[r] = softmax(scale * q[r] . K[first ..= last]) V`, each query head with KV head `head / (n_heads /
+/// n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves; `last` is `pos[r]`, or,
+/// where rows see ahead, as many positions behind it, as far as the sequence has rows in the step. If heads
+/// have sinks,
 /// the sum of each softmax has one more term, `exp(sink[head])`, which has no value. If there is a gate,
 /// `out[r]` is multiplied with `1 / (1 + exp(-gate[r]))`, element by element.
 #[derive(Clone, Debug)]
@@ -162,6 +167,9 @@ pub struct Attend {
     pub scale: f32,
     /// A sliding window: a row sees the last so many positions, its own included, at least 1.
     pub window: Option<u32>,
+    /// Positions behind its own that a row sees: 0 in causal attention, [`ALL`](Self::ALL) in an encoder. If
+    /// there are any, all rows of a sequence run in one step.
+    pub ahead: u32,
     /// `[n_heads]`, f32: a logit of each head for no position at all (GPT-OSS).
     pub sinks: Option<Weight>,
     /// In: `[rows, n_heads * head_dim]`.
@@ -241,7 +249,7 @@ pub struct Delta {
     pub out: Buf,
 }
 
-/// `x[r] += post(W norm(y[r]))`, either norm being left out where the model has none.
+/// `x[r] = residual(x[r]) + post(W norm(y[r]))`, each norm being left out where the model has none.
 #[derive(Clone, Debug)]
 pub struct ProjAdd {
     /// In: `[rows, cols of w]`.
@@ -252,6 +260,9 @@ pub struct ProjAdd {
     pub w: Linear,
     /// Gemma's norm of what is added.
     pub post: Option<Norm>,
+    /// BERT's norm of what is added to. A model whose norms stand behind its sums runs so: the stream holds
+    /// the sums, and every stage that reads them norms them.
+    pub residual: Option<Norm>,
     /// In and out: `[rows, dim]`.
     pub x: Buf,
 }
@@ -401,6 +412,8 @@ pub enum Act {
     Relu2,
     /// `x / (1 + exp(-x))`.
     Silu,
+    /// GELU, `x / 2 * (1 + erf(x / sqrt(2)))`.
+    Gelu,
     /// GPT-2's tanh approximation of GELU.
     GeluTanh,
     /// GPT-OSS's, of a gate `g` and what it multiplies, `u`, which it changes too: with `m = min(g, 7)`,
@@ -421,6 +434,14 @@ pub struct Rope {
 }
 
 impl Attend {
+    /// For [`ahead`](Self::ahead): every position of the sequence.
+    pub const ALL: u32 = u32::MAX;
+
+    /// The last position that a row at `pos` sees, of a sequence whose last row in the step is at `end`.
+    pub fn last(&self, pos: u32, end: u32) -> u32 {
+        if self.ahead == 0 { pos } else { pos.saturating_add(self.ahead).min(end) }
+    }
+
     /// The first position that a row at `pos` sees.
     pub fn first(&self, pos: u32) -> u32 {
         self.window.map_or(0, |window| (pos + 1).saturating_sub(window))

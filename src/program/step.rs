@@ -49,6 +49,12 @@ impl Step<'_> {
         self.rows.iter().filter(|row| row.logits).count()
     }
 
+    /// For each row, the position of the last row of its run: where rows see ahead, the end of its sequence.
+    pub fn ends(&self) -> impl Iterator<Item = u32> {
+        let runs = self.rows.chunk_by(|a, b| a.seq == b.seq);
+        runs.flat_map(|run| run.iter().map(|_| run[run.len() - 1].pos))
+    }
+
     /// Runs of rows of one sequence, as ranges of the rows: where a program has recurrent states, one a
     /// sequence.
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
@@ -132,13 +138,15 @@ impl KvWindow {
 /// ([`KvWindow`]) depends on the row's position alone, so that it is the same however the rows before it were
 /// cut into steps.
 ///
-/// Where a program has recurrent states, a sequence has two slots of these besides ([`StateSlots`]).
+/// Where a program has recurrent states, a sequence has two slots of these besides ([`StateSlots`]). A sequence
+/// of two texts says where the second one begins.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
     exact: Vec<Vec<Option<u32>>>,
     sliding: Vec<Vec<Option<u32>>>,
     states: Vec<Option<StateSlots>>,
+    seconds: Vec<Option<u32>>,
 }
 
 /// Slots of a sequence's recurrent states in a step. A slot number means the same slot in every layer. They
@@ -159,6 +167,7 @@ impl PageTable {
             exact: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             sliding: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
             states: vec![None; seqs],
+            seconds: vec![None; seqs],
         }
     }
 
@@ -226,6 +235,22 @@ impl PageTable {
     /// If there is no such slot.
     pub fn set_state(&mut self, seq: u32, slots: Option<StateSlots>) {
         self.states[seq as usize] = slots;
+    }
+
+    /// Type of the token at a position, for models that embed it: 1 in the second of two texts, 0 elsewhere.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn token_type(&self, seq: u32, pos: u32) -> u32 {
+        u32::from(self.seconds[seq as usize].is_some_and(|second| pos >= second))
+    }
+
+    /// Says where the second of two texts begins in a sequence, `None` if it has one text.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn set_second(&mut self, seq: u32, at: Option<u32>) {
+        self.seconds[seq as usize] = at;
     }
 
     /// The exact page in which `row` reads page `i` of its sequence; `None` where it reads the codes.

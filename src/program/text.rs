@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::{
-    Act, ActQuant, Buf, Linear, Norm, NormKind, Program, Rope, RopeStyle, RowsOf, Stage, StateDecl, Weight,
+    Act, ActQuant, Attend, Buf, Linear, Norm, NormKind, Program, Rope, RopeStyle, RowsOf, Stage, StateDecl,
+    Weight,
 };
 
 impl fmt::Display for Program {
@@ -73,10 +74,11 @@ impl Program {
         match stage {
             Stage::Embed(s) => {
                 let positions = s.positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
+                let types = s.types.map_or(String::new(), |w| format!(" + {}[type]", self.name_of(w)));
                 let scale = factor(s.scale);
                 let back = s.basis.map_or("", |_| "turned back ");
                 let table = self.name_of(s.table);
-                format!("{} = {scale}{back}{table}[token]{positions}", self.buf_name(s.x))
+                format!("{} = {scale}{back}{table}[token]{positions}{types}", self.buf_name(s.x))
             }
             Stage::AttnIn(s) => {
                 let n = self.norm_text(&s.norm, self.buf_name(s.x));
@@ -98,11 +100,16 @@ impl Program {
             }
             Stage::Attend(s) => {
                 let window = s.window.map_or(String::new(), |window| format!(", window {window}"));
+                let ahead = match s.ahead {
+                    0 => String::new(),
+                    Attend::ALL => ", all ahead".to_owned(),
+                    n => format!(", {n} ahead"),
+                };
                 let sinks = s.sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
                 let gate =
                     s.gate.map_or(String::new(), |gate| format!("sigmoid({}) * ", self.buf_name(gate)));
                 format!(
-                    "{} = {gate}attend({}, kv {}, scale {}{window}{sinks})",
+                    "{} = {gate}attend({}, kv {}, scale {}{window}{ahead}{sinks})",
                     self.buf_name(s.out),
                     self.buf_name(s.q),
                     s.kv.0,
@@ -131,7 +138,11 @@ impl Program {
                 let y = s.norm.as_ref().map_or(y.clone(), |norm| self.norm_text(norm, &y));
                 let product = self.linear_text(&s.w, &y);
                 let product = s.post.as_ref().map_or(product.clone(), |post| self.norm_text(post, &product));
-                format!("{} += {product}", self.buf_name(s.x))
+                let x = self.buf_name(s.x);
+                match &s.residual {
+                    Some(norm) => format!("{x} = {} + {product}", self.norm_text(norm, x)),
+                    None => format!("{x} += {product}"),
+                }
             }
             Stage::FfnIn(s) => {
                 let act = act_text(s.act);
@@ -201,6 +212,7 @@ fn act_text(act: Act) -> &'static str {
     match act {
         Act::Relu2 => "relu2",
         Act::Silu => "silu",
+        Act::Gelu => "gelu",
         Act::GeluTanh => "gelu_tanh",
         Act::ClampedSwiglu => "clamped_swiglu",
     }

@@ -14,6 +14,9 @@ const TAPS: usize = 4;
 /// Layers from one of attention to the next, where others have delta nets.
 const PERIOD: usize = 4;
 
+/// Texts that an encoder tells apart.
+const TOKEN_TYPES: usize = 2;
+
 /// True if a layer has a delta net, where every so-manyth has attention.
 fn recurs(layer: usize) -> bool {
     layer % PERIOD != PERIOD - 1
@@ -39,7 +42,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         set("feed_forward_length", spec.ffn_dim);
     }
     set("attention.head_count", spec.n_heads);
-    if spec.family != Family::Gpt2 {
+    if spec.family.has_rope() {
         set("attention.head_count_kv", spec.n_kv_heads);
         set("attention.key_length", spec.head_dim);
         set("attention.value_length", spec.head_dim);
@@ -86,6 +89,13 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             let sections = Array::from_i32s([section, section, section, 0]);
             out.set(format!("{architecture}.rope.dimension_sections"), sections);
         }
+        Family::Bert => {
+            out.set(format!("{architecture}.attention.causal"), false);
+            // The first row.
+            out.set(format!("{architecture}.pooling_type"), 2_u32);
+            out.set("tokenizer.ggml.token_type_count", TOKEN_TYPES as u32);
+            out.set("tokenizer.ggml.add_eos_token", true);
+        }
         Family::GptOss { .. } => {
             let mut set =
                 |key: &str, value: u32| out.set(format!("{architecture}.rope.scaling.{key}"), value);
@@ -123,18 +133,25 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
 pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
     let mut out = Tensors { spec, tensors: Vec::new() };
     out.matrix("token_embd", spec.n_vocab, spec.dim, true);
-    if spec.family == Family::Gpt2 {
-        out.vector(
-            "position_embd.weight",
-            &[spec.n_ctx, spec.dim],
-            Fill::Dense(1.0 / (spec.dim as f32).sqrt()),
-        );
+    let of_rows = Fill::Dense(1.0 / (spec.dim as f32).sqrt());
+    if !spec.family.has_rope() {
+        out.vector("position_embd.weight", &[spec.n_ctx, spec.dim], of_rows);
+    }
+    if spec.family == Family::Bert {
+        out.vector("token_types.weight", &[TOKEN_TYPES, spec.dim], of_rows);
+        out.norm("token_embd_norm", spec.dim);
     }
     for layer in 0..spec.n_layers {
         match spec.family {
             Family::Qwen35 { .. } => out.hybrid_block(&format!("blk.{layer}"), recurs(layer)),
+            Family::Bert => out.encoder_block(&format!("blk.{layer}")),
             _ => out.block(&format!("blk.{layer}")),
         }
+    }
+    if spec.family == Family::Bert {
+        out.linear("cls", spec.dim, spec.dim);
+        out.linear("cls.output", 1, spec.dim);
+        return out.tensors;
     }
     out.norm("output_norm", spec.dim);
     if !spec.tied {
@@ -204,6 +221,18 @@ impl Tensors<'_> {
         }
     }
 
+    /// With norms behind the sums.
+    fn encoder_block(&mut self, blk: &str) {
+        let Spec { dim, ffn_dim, .. } = *self.spec;
+        for part in ["q", "k", "v", "output"] {
+            self.linear(&format!("{blk}.attn_{part}"), dim, dim);
+        }
+        self.norm(&format!("{blk}.attn_output_norm"), dim);
+        self.linear(&format!("{blk}.ffn_up"), ffn_dim, dim);
+        self.linear(&format!("{blk}.ffn_down"), dim, ffn_dim);
+        self.norm(&format!("{blk}.layer_output_norm"), dim);
+    }
+
     /// With a delta net if it recurs, or else with gated attention.
     fn hybrid_block(&mut self, blk: &str, recurs: bool) {
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
@@ -260,7 +289,7 @@ impl Tensors<'_> {
         let head = head || matches!(self.spec.family, Family::GptOss { .. }) && name.contains(".attn_");
         let ty = if head { self.spec.head_ty } else { self.spec.ty };
         // Ternary values are exact in the ternary types, and ordinary numbers in all others.
-        let fill = if head || self.spec.family == Family::Gpt2 {
+        let fill = if head || !self.spec.family.has_rope() {
             Fill::Dense(1.0 / (cols as f32).sqrt())
         } else {
             Fill::Ternary((2.0 / cols as f32).sqrt())
@@ -277,7 +306,7 @@ impl Tensors<'_> {
     fn bias(&mut self, name: &str, dims: &[usize]) {
         let of_attention = || ["attn_q", "attn_k", "attn_v"].iter().any(|part| name.ends_with(part));
         let has_one = match self.spec.family {
-            Family::Gpt2 => true,
+            Family::Gpt2 | Family::Bert => true,
             Family::Qwen2 => of_attention(),
             Family::GptOss { .. } => !name.ends_with("_norm"),
             _ => false,

@@ -22,6 +22,8 @@ pub enum Family {
     MiniCpm,
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
+    /// `bert`: an encoder, with biases, learned positions, token types, and a classifier of one label.
+    Bert,
     /// `qwen2`: biases on queries, keys and values.
     Qwen2,
     /// `qwen3`: norms over query and key heads.
@@ -70,6 +72,7 @@ impl Family {
             Self::Llama | Self::Mixtral { .. } => "llama",
             Self::MiniCpm => "minicpm",
             Self::Gpt2 => "gpt2",
+            Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
             Self::Qwen3Moe { .. } => "qwen3moe",
@@ -96,11 +99,21 @@ impl Family {
         matches!(self, Self::Qwen3 | Self::Qwen3Moe { .. } | Self::Qwen35 { .. } | Self::Gemma3 { .. })
     }
 
+    /// True if positions are rotated, and not added.
+    pub(super) fn has_rope(self) -> bool {
+        !matches!(self, Self::Gpt2 | Self::Bert)
+    }
+
     /// True if texts begin with BOS.
     pub(super) fn adds_bos(self) -> bool {
         matches!(
             self,
-            Self::BitNet | Self::Llama | Self::Mixtral { .. } | Self::MiniCpm | Self::Gemma3 { .. }
+            Self::BitNet
+                | Self::Llama
+                | Self::Mixtral { .. }
+                | Self::MiniCpm
+                | Self::Gemma3 { .. }
+                | Self::Bert
         )
     }
 }
@@ -210,6 +223,34 @@ pub static PRESETS: &[Preset] = &[
         tied: false,
         types: ["f16", "f16"],
         pre: Some("qwen35"),
+    },
+    Preset {
+        name: "tiny-bert",
+        about: "BERT in miniature, which embeds and ranks",
+        family: Family::Bert,
+        size: [2, 128, 256],
+        heads: [2, 2, 64],
+        n_vocab: 640,
+        n_ctx: 256,
+        rope_base: 10_000.0,
+        norm_eps: 1e-12,
+        tied: true,
+        types: ["f16", "f16"],
+        pre: Some("llama-bpe"),
+    },
+    Preset {
+        name: "all-minilm-l6",
+        about: "sentence-transformers/all-MiniLM-L6-v2",
+        family: Family::Bert,
+        size: [6, 384, 1536],
+        heads: [12, 12, 32],
+        n_vocab: 30_522,
+        n_ctx: 512,
+        rope_base: 10_000.0,
+        norm_eps: 1e-12,
+        tied: true,
+        types: ["f16", "f16"],
+        pre: Some("llama-bpe"),
     },
     Preset {
         name: "bitnet-2b-4t",
@@ -634,12 +675,12 @@ impl Spec {
                 format!("want a divisor of {} heads, found {}", self.n_heads, self.n_kv_heads),
             );
         }
-        if self.family == Family::Gpt2
+        if !self.family.has_rope()
             && (self.n_heads, self.n_heads * self.head_dim) != (self.n_kv_heads, self.dim)
         {
             return refuse(
                 "Spec::n_heads",
-                "GPT-2 has as many KV heads as heads, which fill its width".into(),
+                "GPT-2 and BERT have as many KV heads as heads, which fill their width".into(),
             );
         }
         if let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } = self.family {

@@ -25,6 +25,8 @@ pub(super) struct Shape {
     pub layers: Option<[(&'static str, ActQuant); 3]>,
     /// A sliding window.
     pub window: Option<u32>,
+    /// Positions behind its own that a row sees.
+    pub ahead: u32,
     /// Whether heads have sinks.
     pub sinks: bool,
     /// Whether the output is gated.
@@ -42,6 +44,7 @@ pub(super) fn plain() -> Shape {
         head_norms: false,
         layers: None,
         window: None,
+        ahead: 0,
         sinks: false,
         gated: false,
     }
@@ -94,7 +97,10 @@ impl Attention {
         let scale = 1.0 / (head_dim as f32).sqrt();
         case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
         let sinks = shape.sinks.then(|| case.vector(n_heads, 0.0));
-        case.p.push("attend", Attend { q, kv, scale, window: shape.window, sinks, gate, out: y });
+        case.p.push(
+            "attend",
+            Attend { q, kv, scale, window: shape.window, ahead: shape.ahead, sinks, gate, out: y },
+        );
         Self { case, x, q, y, gate }
     }
 
@@ -192,6 +198,37 @@ fn sliding_windows() {
             turns.push(Turn { rows: rows.to_vec(), stages: ATTN_IN, inputs, read: vec![] });
         }
         turns.push(attention.turn(BOTH, rows(0, first..last + 1)));
+        attention.case.check(backends(), &pages, &turns);
+    }
+}
+
+/// Rows of encoders see the whole sequence, or as far ahead as a window reaches: sequences of several lengths
+/// in one step, of which each runs as a whole. Behind its end are other values, and others' pages.
+#[test]
+fn rows_that_see_ahead() {
+    for (name, head_dim, n_heads, window, ahead, lengths) in [
+        ("f32", 16, 4, None, Attend::ALL, &[1, 40, 7, 64, 65][..]),
+        ("f16", 32, 3, None, Attend::ALL, &[130, 2, 63]),
+        ("f16", 64, 12, None, Attend::ALL, &[300]),
+        ("f16", 64, 4, Some(25), 24, &[20, 100, 1, 70]),
+        ("f16", 256, 3, Some(65), 64, &[200, 3]),
+        ("f32", 16, 4, None, 5, &[90]),
+        ("f16", 64, 4, None, Attend::ALL, &[5; 9]),
+        ("f32", 18, 4, None, Attend::ALL, &[70, 3]),
+        ("f16", 22, 3, Some(30), 29, &[130]),
+    ] {
+        let n_kv_heads = if n_heads == 4 { 1 } else { n_heads };
+        let rope = Some((RopeStyle::Halves, head_dim / 2));
+        let shape =
+            Shape { n_heads, n_kv_heads, head_dim, rope, codec: codec(name), window, ahead, ..plain() };
+        let name = format!("{name}, {n_heads} heads of {head_dim}, {window:?}, {ahead} ahead, {lengths:?}");
+        let n_pages = lengths.iter().map(|n| pages_for(*n as usize)).max().expect("a length") + 1;
+        let most = lengths.iter().sum::<u32>() as usize;
+        let mut attention = Attention::new(&name, shape, most, lengths.len(), n_pages * lengths.len());
+        let pages = shuffled_pages(lengths.len(), n_pages);
+        let mut turns = attention.poison(&pages);
+        let of_seq = |(seq, n): (usize, &u32)| rows(seq as u32, 0..*n);
+        turns.push(attention.turn(BOTH, lengths.iter().enumerate().flat_map(of_seq).collect()));
         attention.case.check(backends(), &pages, &turns);
     }
 }

@@ -25,7 +25,7 @@ fn linear_layers_of_every_type() {
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(NormKind::Rms, cols));
                 let w = case.linear_with_bias(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
+                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, residual: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let rows = rows(0, 0..n_rows as u32);

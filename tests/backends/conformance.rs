@@ -56,7 +56,7 @@ fn linear_layers(shapes: &[(usize, usize, usize)], backends: fn() -> Vec<Box<dyn
                 let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let w = case.linear(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
+                case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -77,7 +77,7 @@ fn sums_of_many_columns_lose_nothing() {
     let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
     let w = case.weight_of(ty("f16"), outputs, cols, &positive);
     let w = Linear { w, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
-    case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
+    case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
     let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
     let pages = shuffled_pages(1, 1);
     if let Some(mut backend) = simt(1) {
@@ -112,7 +112,7 @@ fn linear_layers_with_norm_bias_and_scale() {
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(kind, cols));
                 let w = case.linear_with_bias(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
+                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, residual: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -122,20 +122,30 @@ fn linear_layers_with_norm_bias_and_scale() {
     }
 }
 
-/// A product that is normed before it is added.
+/// A product that is normed before it is added, or added to what is normed, or both.
 #[test]
 fn norms_of_a_product() {
     for (name, act) in [("f16", ActQuant::None), ("i2_s", ActQuant::I8PerToken)] {
-        for (kind, n_rows) in
-            [(NormKind::Rms, 1), (NormKind::Rms, 7), (NormKind::Layer, 2), (NormKind::Rms, 40)]
-        {
+        for (kind, n_rows, of_product, of_residual) in [
+            (NormKind::Rms, 1, true, false),
+            (NormKind::Rms, 7, true, false),
+            (NormKind::Layer, 2, true, false),
+            (NormKind::Rms, 40, true, false),
+            (NormKind::Layer, 1, false, true),
+            (NormKind::Layer, 40, false, true),
+            (NormKind::Rms, 3, false, true),
+            (NormKind::Layer, 3, true, true),
+        ] {
             let (cols, outputs) = (128, 75);
-            let name_of_case = format!("proj_add {name}, {kind:?} of the product, {n_rows} rows");
+            let name_of_case = format!(
+                "proj_add {name}, {kind:?} of product: {of_product}, of residual: {of_residual}, {n_rows} rows"
+            );
             let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
             let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
             let w = case.linear_with_bias(ty(name), outputs, cols, act);
-            let post = Some(case.norm(kind, outputs));
-            case.p.push("proj_add", ProjAdd { y, norm: None, w, post, x });
+            let post = of_product.then(|| case.norm(kind, outputs));
+            let residual = of_residual.then(|| case.norm(kind, outputs));
+            case.p.push("proj_add", ProjAdd { y, norm: None, w, post, residual, x });
             let inputs =
                 vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
             let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -240,7 +250,7 @@ fn linear_layers_of_full_size() {
         let mut case = Case::new(&name_of_case, limits(n_rows, 1, 1));
         let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
         let w = case.linear(ty(name), outputs, cols, act);
-        case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
+        case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
         let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, vec![0.0; n_rows * outputs])];
         let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
         case.check(few_backends(), &shuffled_pages(1, 1), &[turn]);
@@ -262,7 +272,7 @@ fn ternary_sums_are_exact() {
             let w = case.weight_of(ty("i2_s"), 7, cols, &codes);
             let w =
                 sterna::program::Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None };
-            case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, x });
+            case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
             // Integers up to 127, with 127 among them, are their own roundings: s is 1.
             let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();
             input[..cols].fill(127.0);
@@ -297,7 +307,7 @@ fn embeddings_of_every_type() {
             let table = case.weight(*ty, 11_usize.next_multiple_of(ty.rows_together()), cols);
             let positions = with_positions.then(|| case.weight(support::case::ty("f32"), 64, cols));
             let scale = if with_positions { 1.0 } else { 7.5 };
-            case.p.push("embed", Embed { table, basis: None, scale, positions, x });
+            case.p.push("embed", Embed { table, basis: None, scale, positions, types: None, x });
             let rows = [(0, 0), (10, 1), (3, 2), (3, 63)];
             let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();
             let turn = Turn { rows, stages: 0..1, inputs: vec![], read: vec![x] };
@@ -306,9 +316,29 @@ fn embeddings_of_every_type() {
     }
 }
 
+/// Of two texts the second has another type; the third sequence is one text.
+#[test]
+fn embeddings_of_token_types() {
+    for with_positions in [false, true] {
+        let cols = 100;
+        let mut case = Case::new("embed with token types", limits(9, 3, 3));
+        let x = case.buf("x", cols);
+        let f32s = ty("f32");
+        let (table, types) = (case.weight(ty("f16"), 11, cols), Some(case.weight(f32s, 2, cols)));
+        let positions = with_positions.then(|| case.weight(f32s, 64, cols));
+        case.p.push("embed", Embed { table, basis: None, scale: 1.0, positions, types, x });
+        let mut pages = shuffled_pages(3, 1);
+        pages.set_second(0, Some(2));
+        pages.set_second(1, Some(0));
+        let row = |i: u32| Row { token: 7 * i % 11, pos: i % 3, seq: i / 3, logits: false };
+        let turn = Turn { rows: (0..9).map(row).collect(), stages: 0..1, inputs: vec![], read: vec![x] };
+        case.check(backends(), &pages, &[turn]);
+    }
+}
+
 #[test]
 fn feed_forward_of_every_activation() {
-    for act in [Act::Relu2, Act::Silu, Act::GeluTanh, Act::ClampedSwiglu] {
+    for act in [Act::Relu2, Act::Silu, Act::Gelu, Act::GeluTanh, Act::ClampedSwiglu] {
         for with_gate in [false, true].into_iter().filter(|gate| *gate || act != Act::ClampedSwiglu) {
             for (quant, name) in [(ActQuant::None, "f16"), (ActQuant::I8PerToken, "i2_s")] {
                 for kind in [NormKind::Rms, NormKind::Layer] {

@@ -54,7 +54,10 @@ impl Attention {
         let attn_in =
             AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None };
         case.p.push("attn_in", attn_in);
-        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, gate: None, out: y });
+        case.p.push(
+            "attend",
+            Attend { q, kv, scale: 0.125, window: None, ahead: 0, sinks: None, gate: None, out: y },
+        );
         Self { case, x, q, y }
     }
 

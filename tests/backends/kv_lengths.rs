@@ -87,7 +87,10 @@ impl Attention {
         let attn_in =
             AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None };
         case.p.push("attn_in", attn_in.clone());
-        case.p.push("attend", Attend { q, kv, scale: SCALE, window: None, sinks: None, gate: None, out: y });
+        case.p.push(
+            "attend",
+            Attend { q, kv, scale: SCALE, window: None, ahead: 0, sinks: None, gate: None, out: y },
+        );
         Self { case, x, q, y, attn_in, pages: windowed_pages(n_seqs, n_pages), codecs }
     }
 

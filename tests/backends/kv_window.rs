@@ -4,7 +4,7 @@
 
 use ggml_types::turboquant::ScaleRule;
 use sterna::engine::{Engine, EngineOptions, Session};
-use sterna::program::{KvDecl, KvWindow, Program};
+use sterna::program::{Attend, KvDecl, KvWindow, Program};
 use support::case::window::{Attention, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
 use support::case::{Turn, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 
@@ -84,6 +84,24 @@ fn blocks_of_heads_of_every_shape_attend() {
         let rule = Rule { at_once: Some(names.map(codec)), ..RIGHT };
         let on_cards = simt(1).into_iter().collect();
         support::case::window::attends_as(heads, names, rule, &[], 260, on_cards);
+    }
+}
+
+/// Row by row and in tiles, of kernels that cards have for heads of every length.
+#[test]
+fn rows_see_ahead_over_blocks() {
+    for (names, head_dim, sliding, ahead, n_rows) in [
+        (["q8_0", "q8_0"], 64, None, Attend::ALL, 70),
+        (["q8_0", "q4_0"], 64, None, Attend::ALL, 10),
+        (["q4_0", "q4_0"], 128, None, Attend::ALL, 67),
+        (["f16", "q8_0"], 256, Some(9), 8, 70),
+        (["q4_0", "f16"], 32, Some(65), 64, 70),
+    ] {
+        let heads = Heads { head_dim, ..TWO_OF_TWO };
+        let rule = Rule { at_once: Some(names.map(codec)), sliding, ahead, ..RIGHT };
+        let causal = [("nothing ahead", Rule { ahead: 0, ..rule })];
+        let backends = cpus(&[1]).into_iter().chain(simt(1)).collect();
+        support::case::window::attends_as(heads, names, rule, &causal, n_rows, backends);
     }
 }
 

@@ -30,10 +30,13 @@ fn every_stage_takes_inputs_in_its_basis() {
             let [x, y, h] = [("x", dim), ("y", dim), ("h", 40)].map(|(name, cols)| case.buf(name, cols));
             let logits = case.p.buf("logits", RowsOf::Outputs, 33);
             let table = case.weight(ty(name), 50, dim);
-            case.p.push("embed", Embed { table, basis: Some(basis), scale: 1.5, positions: None, x });
+            case.p.push(
+                "embed",
+                Embed { table, basis: Some(basis), scale: 1.5, positions: None, types: None, x },
+            );
             let norm = Some(case.norm(NormKind::Rms, dim));
             let w = turned(&mut case, basis, name, dim, dim, act);
-            case.p.push("proj_add", ProjAdd { y, norm, w, post: None, x });
+            case.p.push("proj_add", ProjAdd { y, norm, w, post: None, residual: None, x });
             for (label, types) in [("ffn_in", [name; 2]), ("ffn_in of two types", ["f16", "q8_0"])] {
                 let norm = case.norm(NormKind::Layer, dim);
                 let [gate, up] = types.map(|name| turned(&mut case, basis, name, 40, dim, act));

@@ -32,3 +32,4 @@ mod speculation;
 mod streamed;
 #[cfg(feature = "grammar")]
 mod structured;
+mod vectors;

@@ -1,4 +1,4 @@
-//! Causal attention over the cache.
+//! Attention over the cache.
 //!
 //! The positions of a sequence are cut into splits of [`SPLIT`]. For some queries and one KV head, a split
 //! gives a partial result: each query's largest score, the sum of its `exp(score - max)`, and the values
@@ -69,6 +69,8 @@ pub struct Scratch {
     /// Where tasks share splits: `[rows, KV heads, splits, partial]`, a partial result being `out` of each
     /// head of the group, then `max` and `total` of each.
     partials: Aligned<f32>,
+    /// For each row, the last position of its sequence in the step.
+    ends: Vec<u32>,
 }
 
 /// One thread's memory. `m` are the rows of the matrix products: queries times heads of a group.
@@ -119,6 +121,7 @@ impl Scratch {
         Self {
             threads: (0..threads).map(|_| ThreadScratch::new(on, shape)).collect(),
             partials: on.aligned(shape.partials_elems(max_rows, max_pages, threads)),
+            ends: on.zeros(max_rows),
         }
     }
 }
@@ -162,12 +165,15 @@ fn attend(cx: &mut Cx<'_>, s: &Attend) {
     let group = q_cols / (n_kv_heads * head_dim);
     let pages = cx.step.pages;
     let sinks = s.sinks.map(|w| cx.weights.vector(w));
-    let stage = Stage { k: cx.k.real, kv, pages, rows, q, q_cols, s, sinks, head_dim, group };
-    let Scratch { threads: scratch, partials } = &mut cx.scratch.attend;
+    let Scratch { threads: scratch, partials, ends } = &mut cx.scratch.attend;
+    ends.clear();
+    ends.extend(cx.step.ends());
+    let ends = &**ends;
+    let stage = Stage { k: cx.k.real, kv, pages, rows, ends, q, q_cols, s, sinks, head_dim, group };
     let mut grids = [((), Grid::new(out.rows_mut(rows.len()), q_cols))];
     let group_cols = group * head_dim;
 
-    let n_splits = rows.iter().map(|row| row.pos as usize / SPLIT + 1).max().unwrap_or(0);
+    let n_splits = (0..rows.len()).map(|row| stage.last(row) / SPLIT + 1).max().unwrap_or(0);
     if threads == 1 || n_splits == 1 || rows.len() * n_kv_heads >= TASKS * threads {
         let queries = (rows.len() * n_kv_heads / (TASKS * threads)).clamp(1, (BLOCK / group).max(1));
         cx.pool.tiles_with(scratch, &mut grids, queries, group_cols, |(), mut tile, scratch| {
@@ -216,6 +222,7 @@ struct Stage<'a> {
     kv: &'a KvCache,
     pages: &'a PageTable,
     rows: &'a [Row],
+    ends: &'a [u32],
     /// `[rows, q_cols]`.
     q: &'a [f32],
     q_cols: usize,
@@ -228,14 +235,19 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     /// The first position that a row sees.
-    fn first(&self, row: &Row) -> usize {
-        self.s.first(row.pos) as usize
+    fn first(&self, row: usize) -> usize {
+        self.s.first(self.rows[row].pos) as usize
+    }
+
+    /// The last position that a row sees.
+    fn last(&self, row: usize) -> usize {
+        self.s.last(self.rows[row].pos, self.ends[row]) as usize
     }
 
     /// Which of the `len` positions from `start` on a row sees.
-    fn seen(&self, row: &Row, start: usize, len: usize) -> Range<usize> {
+    fn seen(&self, row: usize, start: usize, len: usize) -> Range<usize> {
         let within = |at: usize| at.saturating_sub(start).min(len);
-        within(self.first(row))..within(row.pos as usize + 1)
+        within(self.first(row))..within(self.last(row) + 1)
     }
 
     /// Calls `block` for every run of rows of one sequence.
@@ -252,8 +264,8 @@ impl Stage<'_> {
         self.load(block.clone(), head, scratch);
         let (m, head_dim) = (block.len() * self.group, self.head_dim);
         scratch.sum.weight[..m].fill(Weight::default());
-        let last = self.rows[block.clone()].iter().map(|row| row.pos as usize).max().unwrap_or(0);
-        let first = self.rows[block.clone()].iter().map(|row| self.first(row)).min().unwrap_or(0);
+        let last = block.clone().map(|row| self.last(row)).max().unwrap_or(0);
+        let first = block.clone().map(|row| self.first(row)).min().unwrap_or(0);
         for split in first / SPLIT..=last / SPLIT {
             self.split(block.clone(), head, split, scratch);
             let (part, sum) = (&scratch.part, &mut scratch.sum);
@@ -307,11 +319,10 @@ impl Stage<'_> {
     /// The partial result of one split for the loaded block, into `scratch.part`.
     fn split(&self, block: Range<usize>, head: usize, split: usize, scratch: &mut ThreadScratch) {
         let Self { k, head_dim, group, .. } = *self;
-        let rows = &self.rows[block];
         let ThreadScratch { q, projected, mean_scores, tile, vector, scores, part, .. } = scratch;
         let split_start = split * SPLIT;
 
-        for page in self.pages_of(rows, split) {
+        for page in self.pages_of(block.clone(), split) {
             let room = (&mut tile[..head_dim * PAGE], &mut vector[..head_dim]);
             let first = page.rows.start * group;
             let place = page.place(head, group);
@@ -345,14 +356,17 @@ impl Stage<'_> {
         }
 
         for (i, (scores, weight)) in scores.chunks_exact_mut(SPLIT).zip(&mut part.weight).enumerate() {
-            let Some(row) = rows.get(i / group) else { break };
+            let row = block.start + i / group;
+            if row == block.end {
+                break;
+            }
             let scores = &mut scores[self.seen(row, split_start, SPLIT)];
             let max = (k.max)(scores);
             *weight = Weight { max, total: (k.exp_sum)(scores, max) };
         }
 
-        part.out[..rows.len() * group * head_dim].fill(0.0);
-        for page in self.pages_of(rows, split) {
+        part.out[..block.len() * group * head_dim].fill(0.0);
+        for page in self.pages_of(block.clone(), split) {
             let tile = &mut tile[..head_dim * PAGE];
             self.kv.values(k, page.place(head, group), tile, |positions, values| {
                 let mut multiply = |queries: Range<usize>, some: Range<usize>| {
@@ -377,7 +391,7 @@ impl Stage<'_> {
                 let all = start..end.max(start);
                 let alone = |part: Range<usize>| {
                     page.rows.clone().map(move |i| {
-                        let seen = self.seen(&rows[i], split_start + page.at, PAGE);
+                        let seen = self.seen(block.start + i, split_start + page.at, PAGE);
                         (i..i + 1, seen.start.max(part.start)..seen.end.min(part.end))
                     })
                 };
@@ -388,14 +402,15 @@ impl Stage<'_> {
         }
     }
 
-    /// The pages of a split that any of these rows sees. A page is there twice where some rows read it
-    /// exactly and later rows read its codes.
-    fn pages_of(&self, rows: &[Row], split: usize) -> impl Iterator<Item = Page> {
+    /// The pages of a split that any row of the block sees, as rows of the block see them. A page is there
+    /// twice where some rows read it exactly and later rows read its codes.
+    fn pages_of(&self, block: Range<usize>, split: usize) -> impl Iterator<Item = Page> {
+        let (rows, n) = (&self.rows[block.clone()], block.len());
         let starts = (split * SPLIT..(split + 1) * SPLIT).step_by(PAGE);
         // Rows are in the order of their positions, and so are the windows that slide with them.
         let seen_by = starts.map(move |start| {
-            let first = rows.partition_point(|row| (row.pos as usize) < start);
-            (start, first..rows.partition_point(|row| self.first(row) < start + PAGE))
+            let first = (0..n).take_while(|i| self.last(block.start + i) < start).count();
+            (start, first..(0..n).take_while(|i| self.first(block.start + i) < start + PAGE).count())
         });
         seen_by.filter(|(_, rows)| !rows.is_empty()).flat_map(move |(start, seeing)| {
             let Range { start: first, end } = seeing;
@@ -404,7 +419,7 @@ impl Stage<'_> {
             let cut = first + rows[first..end].partition_point(|row| exact_for(row).is_some());
             let groups = [first..cut, cut..end].into_iter().filter(|rows| !rows.is_empty());
             groups.map(move |group| {
-                let seen = || rows[group.clone()].iter().map(|row| self.seen(row, start, PAGE));
+                let seen = || group.clone().map(|i| self.seen(block.start + i, start, PAGE));
                 let all = seen().map(|seen| seen.start).max().zip(seen().map(|seen| seen.end).min());
                 Page {
                     number: self.kv.page_of(self.pages, rows[first].seq, i),

@@ -1,14 +1,13 @@
-//! Token (and position) embedding.
+//! Embedding of tokens, and of positions and token types.
 
 use super::linear::CpuWeight;
 use super::{Cx, StoredWeight};
 use crate::BackendError;
-use sterna_program::{Embed, Row};
+use sterna_program::{Embed, Row, Weight};
 
 pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
     let rows = cx.step.rows;
     let table = cx.weights.get(s.table);
-    let positions = s.positions.map(|positions| cx.weights.get(positions));
     let x = &mut cx.bufs[s.x.0 as usize];
     let dim = x.cols;
     let picks = &*cx.picks;
@@ -37,19 +36,20 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
             }
         }
     }
-    if let Some(positions) = positions {
-        let position = &mut cx.scratch.position[..dim];
+    let mut add = |table: Weight, at: &dyn Fn(&Row) -> u32| {
+        let (table, added) = (cx.weights.get(table), &mut cx.scratch.added[..dim]);
         for (row, x) in rows.iter().zip(x.rows_mut(rows.len()).chunks_exact_mut(dim)) {
-            match positions {
-                StoredWeight::Memory(positions) => decode_row(positions, row.pos, position),
-                StoredWeight::File(positions) => {
-                    positions.decode_row(row.pos as usize, cx.file_row, position)?;
-                }
+            match table {
+                StoredWeight::Memory(table) => decode_row(table, at(row), added),
+                StoredWeight::File(table) => table.decode_row(at(row) as usize, cx.file_row, added)?,
             }
-            x.iter_mut().zip(&*position).for_each(|(x, p)| *x += p);
+            x.iter_mut().zip(&*added).for_each(|(x, added)| *x += added);
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    s.positions.map_or(Ok(()), |positions| add(positions, &|row| row.pos))?;
+    let pages = cx.step.pages;
+    s.types.map_or(Ok(()), |types| add(types, &|row| pages.token_type(row.seq, row.pos)))
 }
 
 fn decode_row(w: &CpuWeight, row: u32, out: &mut [f32]) {

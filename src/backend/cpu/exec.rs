@@ -44,7 +44,7 @@ pub struct Compiled {
 /// Sizes of the memory that stages work in, in elements.
 #[derive(Default)]
 struct Sizes {
-    position: usize,
+    added: usize,
     kv_cols: usize,
     gated_cols: usize,
     has_share: bool,
@@ -60,8 +60,8 @@ impl Sizes {
         let mut sizes = Self { n_vocab: p.picked_from(), ..Self::default() };
         for (_, stage) in &p.stages {
             match stage {
-                Stage::Embed(s) if s.positions.is_some() => {
-                    sizes.position = sizes.position.max(p.buf_decl(s.x).cols);
+                Stage::Embed(s) if s.positions.or(s.types).is_some() => {
+                    sizes.added = sizes.added.max(p.buf_decl(s.x).cols);
                 }
                 Stage::AttnIn(s) => {
                     let kv = p.kv_decl(s.kv);
@@ -162,7 +162,7 @@ impl Memory {
         let bufs = p.bufs.iter().map(buf).collect();
         let acts = Acts::on(on.buffers("inputs of layers, rounded"), &workspace_size(p, k), threads);
         let products = on.buffers("new keys, values and products");
-        let position = products.zeros(sizes.position);
+        let added = products.zeros(sizes.added);
         let share = products.zeros(if sizes.has_share { rows } else { 0 });
         let [k, v, gated, product] = [sizes.kv_cols, sizes.kv_cols, sizes.gated_cols, sizes.product_cols]
             .map(|cols| products.aligned(rows.saturating_mul(cols)));
@@ -174,7 +174,7 @@ impl Memory {
         let ropes = p.ropes.iter().map(rope).collect();
         let room = |_| sampling::Scratch::within(on.buffers("sampling").room(sizes.n_vocab));
         let sampling = (0..threads).map(room).collect();
-        let scratch = Scratch { position, k, v, gated, share, product, attend, delta, experts, sampling };
+        let scratch = Scratch { added, k, v, gated, share, product, attend, delta, experts, sampling };
         Ok(Self { bufs, kvs, states, ropes, acts, scratch })
     }
 }
@@ -182,8 +182,8 @@ impl Memory {
 /// Bytes that a row takes of a table that is not in memory, the largest of them.
 fn row_space(p: &Program, weights: &[StoredWeight]) -> usize {
     let tables = p.stages.iter().flat_map(|(_, stage)| match stage {
-        Stage::Embed(s) => [Some(s.table), s.positions],
-        _ => [None, None],
+        Stage::Embed(s) => [Some(s.table), s.positions, s.types],
+        _ => [None; 3],
     });
     let files = tables.flatten().filter_map(|w| weights[w.0 as usize].file());
     files.map(|file| file.row_space()).max().unwrap_or(0)

@@ -401,8 +401,8 @@ fn two(bufs: &mut [Buffer], read: Buf, write: Buf) -> (&Buffer, &mut Buffer) {
 
 /// Memory that stages work in, shared by all of them.
 struct Scratch {
-    /// One row of learned positions.
-    position: Vec<f32>,
+    /// One row of a table that is added to the embedding.
+    added: Vec<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.

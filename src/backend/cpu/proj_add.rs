@@ -18,6 +18,9 @@ pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) -> Result<(), BackendError> {
         }
     };
     let (dim, x) = (x.cols, x.rows_mut(n));
+    if let Some(residual) = s.residual.as_ref().map(|norm| cx.weights.norm(norm)) {
+        cx.pool.chunks_mut(x, dim, |_, x| residual.apply_in_place(k, x));
+    }
     let Some(post) = &s.post else { return cx.layers.run(n, input, true, [(&s.w, x)]) };
     let post = cx.weights.norm(post);
     let product = &mut cx.scratch.product[..x.len()];

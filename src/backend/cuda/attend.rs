@@ -1,4 +1,4 @@
-//! Causal attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a
+//! Attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a
 //! sequence stand together, a block a tile of rows, or a split of its positions, on tensor cores. Codes go to
 //! tensor cores row by row, too, where a kernel takes heads of their length; for steps of one row such a
 //! kernel does what `append` does for others.
@@ -117,7 +117,7 @@ fn by_rows(kv: &KvDecl) -> ByRows {
 
 /// Whether attention over a cache itself appends what the step brings: for a step of one row that runs as a
 /// whole, where its kernel can, and where attention comes right behind the only stage that writes the cache
-/// and nothing else reads it.
+/// and nothing else reads it. Such kernels are of caches of codes, where rows do not see ahead.
 pub fn appends(cx: &Cx<'_>, kv: Kv) -> bool {
     let (p, decl) = (cx.p, cx.p.kv_decl(kv));
     let on_tensor_cores = decl.k.form() == decl.v.form() && row_sizes(decl.k.form()).contains(&decl.head_dim);
@@ -170,7 +170,7 @@ fn group(p: &Program, s: &Attend) -> usize {
     p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim)
 }
 
-/// Positions that a row sees at most, the last ones up to its own, as kernels take it.
+/// Positions that a row sees at most of those up to its own, as kernels take it.
 fn window(s: &Attend) -> u32 {
     s.window.unwrap_or(u32::MAX)
 }
@@ -183,8 +183,11 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
         partial: cx.memory.partial,
         arrived: cx.memory.attend_arrived,
         sinks: s.sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data),
+        texts: cx.memory.step.texts(),
         scale: s.scale,
         group: group(cx.p, s) as u32,
+        window: window(s),
+        ahead: s.ahead,
     }
 }
 
@@ -237,7 +240,7 @@ impl Cut {
         // be a second wave, and each part takes time to merge.
         let places = of_block.blocks * limits.multiprocessors as usize;
         let wanted = (places / (kv.n_kv_heads * tiles * rows)).max(1);
-        let positions = (p.limits.pages * PAGE).min(window(s) as usize);
+        let positions = (p.limits.pages * PAGE).min(window(s).saturating_add(s.ahead) as usize);
         let splits = wanted.min(positions.div_ceil(ATTEND_LEAST as usize)).min(MAX_PARTS as usize);
         Self { tiles, splits }
     }
@@ -263,23 +266,23 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     }
     let (decl, rows) = (cx.p.kv_decl(s.kv), cx.shape.rows);
     let Cut { tiles, splits } = Cut::new(cx.p, s, cx.limits, rows);
-    let (step, common, window, reserved) = (cx.tables_for(s.kv), common(cx, s), window(s), 0);
+    let (step, common) = (cx.tables_for(s.kv), common(cx, s));
     let [head_tiles, splits] = [tiles, splits].map(|n| n as u32);
     let ByRows { kernel, heads, threads, parts, .. } = by_rows(decl);
     // The result of each head may be transformed back in shared memory.
     let merged = heads * decl.head_dim;
     let (params, merged) = match cx.memory.kvs[s.kv.0 as usize] {
         KvLayout::Elements(kv) => {
-            let params = AttendParams { step, kv, common, head_tiles, splits, window, reserved };
+            let params = AttendParams { step, kv, common, head_tiles, splits };
             (words(&params), 0)
         }
         KvLayout::Codes(kv) => {
             let raw = if appends(cx, s.kv) { cx.memory.raw } else { 0 };
-            let params = AttendCodesParams { step, kv, raw, common, head_tiles, splits, window, reserved };
+            let params = AttendCodesParams { step, kv, raw, common, head_tiles, splits };
             (words(&params), merged)
         }
         KvLayout::Blocks(kv) => {
-            let params = AttendBlocksParams { step, kv, common, head_tiles, splits, window, reserved };
+            let params = AttendBlocksParams { step, kv, common, head_tiles, splits };
             (words(&params), merged)
         }
     };
@@ -311,16 +314,16 @@ fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
     let blocks_of_tile = (decl.n_kv_heads * head_tiles) as u32;
     let (step, tiles, common) = (cx.tables_for(s.kv), cx.memory.step.tiles(), common(cx, s));
     let [heads, head_tiles] = [heads, head_tiles].map(|n| n as u32);
-    let (blocks, window) = (tile_blocks(decl, shared_bytes, cx.limits), window(s));
+    let (blocks, reserved) = (tile_blocks(decl, shared_bytes, cx.limits), 0);
     let params = match cx.memory.kvs[s.kv.0 as usize] {
         KvLayout::Elements(kv) => {
-            words(&AttendMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
+            words(&AttendMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
         }
         KvLayout::Codes(kv) => {
-            words(&AttendCodesMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
+            words(&AttendCodesMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
         }
         KvLayout::Blocks(kv) => {
-            words(&AttendBlocksMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, window })
+            words(&AttendBlocksMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
         }
     };
     // Of few tiles, splits.

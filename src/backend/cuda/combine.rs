@@ -2,8 +2,8 @@
 
 use super::driver::{Address, Launch};
 use super::params::{
-    ACT_CLAMPED_SWIGLU, ACT_GATE, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SHARE, ACT_SILU, COMBINE_THREADS,
-    CombineParams,
+    ACT_CLAMPED_SWIGLU, ACT_GATE, ACT_GELU, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SHARE, ACT_SILU,
+    COMBINE_THREADS, CombineParams,
 };
 use super::{Cx, words};
 use sterna_program::Act;
@@ -29,6 +29,7 @@ pub fn act(act: Act) -> u32 {
     match act {
         Act::Relu2 => ACT_RELU2,
         Act::Silu => ACT_SILU,
+        Act::Gelu => ACT_GELU,
         Act::GeluTanh => ACT_GELU_TANH,
         Act::ClampedSwiglu => ACT_CLAMPED_SWIGLU,
     }

@@ -1,4 +1,4 @@
-//! Token (and position) embedding: a thread an element.
+//! Embedding of tokens, and of positions and token types: a thread an element.
 
 use ggml_types::types;
 
@@ -6,17 +6,18 @@ use super::driver::Launch;
 use super::params::{EMBED_THREADS, EmbedParams};
 use super::weight::{NO_LINEAR, WeightFormat};
 use super::{Cx, turn, words};
-use sterna_program::{Embed, Program};
+use sterna_program::{Embed, Program, Weight};
 
 pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
     let ty = p.weight_decl(s.table).ty.name();
-    if let Some(positions) = s.positions {
-        let ty = p.weight_decl(positions).ty;
+    for (what, added) in [("positions", s.positions), ("token types", s.types)] {
+        let Some(added) = added else { continue };
+        let ty = p.weight_decl(added).ty;
         if s.basis.is_some() {
-            return Err("embed with positions in a rotated basis".to_owned());
+            return Err(format!("embed with {what} in a rotated basis"));
         }
         if !ty.is(&types::F32) {
-            return Err(format!("embed with positions of {}", ty.name()));
+            return Err(format!("embed with {what} of {}", ty.name()));
         }
     }
     let format = WeightFormat::of(p.weight_decl(s.table).ty).ok_or(format!("embed__{ty}"))?;
@@ -31,11 +32,13 @@ pub fn launches(cx: &Cx<'_>, s: &Embed) -> Vec<Launch> {
 
 fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
     let table = &cx.weights[s.table.0 as usize];
-    let positions = s.positions.map(|positions| cx.weights[positions.0 as usize].params(1.0, None));
+    let added = |w: Option<Weight>| w.map_or(NO_LINEAR, |w| cx.weights[w.0 as usize].params(1.0, None));
     let params = EmbedParams {
         step: cx.tables(),
         table: table.params(1.0, None),
-        positions: positions.unwrap_or(NO_LINEAR),
+        positions: added(s.positions),
+        types: added(s.types),
+        texts: cx.memory.step.texts(),
         picked: cx.memory.picks.newest(),
         x: cx.memory.bufs[s.x.0 as usize],
         cols: table.cols as u32,

@@ -18,7 +18,7 @@ use super::params::{
 use super::weight::{DeviceWeight, Mma, Products};
 use super::{Cx, occupancy, words};
 use crate::BackendError;
-use sterna_program::{Expert, Experts, Linear, Norm, Program, RowsOf, Stage};
+use sterna_program::{Act, Expert, Experts, Linear, Norm, Program, RowsOf, Stage};
 
 /// The layers of an expert, in the order of a table.
 const LAYERS: [fn(&Expert) -> &Linear; 3] =
@@ -158,6 +158,9 @@ pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
     let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
     if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
         return Err("experts in a rotated basis".to_owned());
+    }
+    if s.act == Act::Gelu {
+        return Err("experts with gelu".to_owned());
     }
     let first = &s.experts[0];
     for layer in LAYERS {

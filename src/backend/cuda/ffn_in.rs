@@ -1,5 +1,6 @@
 //! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
-//! warp. Where these have no kernel in common, each is multiplied by itself.
+//! warp. Where these have no kernel in common, each is multiplied by itself, and so they are for the GELU with
+//! erf: only `combine` has it, as the kernels of the stage would take more registers and time for all others.
 
 use super::Cx;
 use super::combine::{self, Combine};
@@ -7,16 +8,21 @@ use super::driver::Launch;
 use super::linear::{self, Input, Work};
 use super::params::FfnInParams;
 use super::weight::NO_LINEAR;
-use sterna_program::{FfnIn, Linear, Program, RowsOf};
+use sterna_program::{Act, FfnIn, Linear, Program, RowsOf};
 
 fn linears(s: &FfnIn) -> Vec<&Linear> {
     [s.gate.as_ref(), Some(&s.up)].into_iter().flatten().collect()
 }
 
+/// Whether one kernel has all of the stage.
+fn is_whole(p: &Program, s: &FfnIn) -> bool {
+    s.act != Act::Gelu && linear::together(p, &linears(s)).is_some()
+}
+
 pub fn kernels(p: &Program, s: &FfnIn) -> Result<Vec<String>, String> {
-    let linears = linears(s);
-    let mut names = linear::kernels(p, "ffn_in", &linears)?;
-    let combines = linear::together(p, &linears).is_none() || s.share.is_some();
+    let whole = is_whole(p, s);
+    let mut names = linear::kernels(p, if whole { "ffn_in" } else { "logits" }, &linears(s))?;
+    let combines = !whole || s.share.is_some();
     names.extend(combines.then(|| combine::KERNEL.to_owned()));
     if let Some(share) = &s.share {
         names.extend(linear::kernels(p, "logits", &[share])?);
@@ -27,7 +33,7 @@ pub fn kernels(p: &Program, s: &FfnIn) -> Result<Vec<String>, String> {
 /// Floats of a row of the gate that wait for `combine`, of which `h` has those of up, or the row's share.
 pub fn products(p: &Program, s: &FfnIn) -> usize {
     match &s.gate {
-        Some(gate) if linear::together(p, &linears(s)).is_none() => p.weight_decl(gate.w).rows,
+        Some(gate) if !is_whole(p, s) => p.weight_decl(gate.w).rows,
         _ => usize::from(s.share.is_some()),
     }
 }
@@ -46,7 +52,7 @@ pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
 fn network(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
     let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
     let h = cx.memory.bufs[s.h.0 as usize];
-    if linear::together(cx.p, &linears(s)).is_none() {
+    if !is_whole(cx.p, s) {
         let gate = s.gate.as_ref().map(|gate| (gate, cx.memory.products));
         let layers: Vec<_> = gate.into_iter().chain([(&s.up, h)]).collect();
         let products = linear::of_one_input(cx, &layers, &input);

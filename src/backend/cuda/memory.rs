@@ -107,7 +107,7 @@ impl Memory {
             Ok::<_, BackendError>(RopeParams { cos_sin, pairs: rope.inv_freq.len() as u32, adjacent })
         };
         let ropes = p.ropes.iter().map(rope).collect::<Result<_, _>>()?;
-        let step = StepMemory::new(on, &p.limits)?;
+        let step = StepMemory::new(on, p)?;
         let outputs = p.limits.outputs as u64;
         let candidates = sample::candidate_bytes(p.picked_from());
         let sampled = [candidates * outputs, 4 * outputs, 4 * outputs, CLAMPED_BYTES];

@@ -88,16 +88,9 @@ fn kernel_names() -> impl Iterator<Item = String> {
     };
     let of_codec = kv::kernel_names().chain(attend::mma_kernels()).chain(delta::kernel_names());
     let with_kernels = weight::WEIGHT_FORMATS.iter().filter(|format| format.kernels.is(format.ty));
-    let of_rows = [
-        heads::KERNEL,
-        combine::KERNEL,
-        post_norm::KERNEL,
-        experts::ROUTE,
-        experts::MIX,
-        weight::ROUND_BLOCKS,
-        turn::KERNEL,
-    ];
-    let single = of_rows.into_iter().chain([sample::KERNEL, profile::KERNEL]);
+    let of_rows =
+        [heads::KERNEL, combine::KERNEL, experts::ROUTE, experts::MIX, weight::ROUND_BLOCKS, turn::KERNEL];
+    let single = of_rows.into_iter().chain(post_norm::KERNELS).chain([sample::KERNEL, profile::KERNEL]);
     with_kernels.flat_map(of_type).chain(of_codec).chain(single.map(str::to_owned))
 }
 

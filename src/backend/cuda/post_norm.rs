@@ -1,4 +1,4 @@
-//! The norm of a product that is added to the residual stream: a block a row.
+//! A product that is added to the residual stream, where one of the two is normed first: a block a row.
 
 use super::driver::{Address, Launch};
 use super::linear::{self, norm_bytes};
@@ -6,14 +6,25 @@ use super::params::{LINEAR_THREADS, PostNormParams};
 use super::{Cx, words};
 use sterna_program::Norm;
 
-pub const KERNEL: &str = "post_norm";
+/// The kernel for a product alone, and the one that norms what it is added to besides.
+pub const KERNELS: [&str; 2] = ["post_norm", "post_norm__residual"];
 
-/// `x[r] += norm(product[r])`, rows of `cols` elements.
-pub fn launch(cx: &Cx<'_>, norm: &Norm, product: Address, x: Address, cols: usize) -> Launch {
-    let norm = linear::norm(cx, Some(norm));
-    let params = PostNormParams { step: cx.tables(), norm, product, x, cols: cols as u32, reserved: 0 };
+/// The kernel for a stage.
+pub fn kernel(norms_residual: bool) -> &'static str {
+    KERNELS[usize::from(norms_residual)]
+}
+
+/// The norms of the product and of what it is added to.
+pub type Norms<'a> = [Option<&'a Norm>; 2];
+
+/// `x[r] = residual(x[r]) + norm(product[r])`, rows of `cols` elements.
+pub fn launch(cx: &Cx<'_>, norms: Norms<'_>, product: Address, x: Address, cols: usize) -> Launch {
+    let name = kernel(norms[1].is_some());
+    let [norm, residual] = norms.map(|norm| linear::norm(cx, norm));
+    let step = cx.tables();
+    let params = PostNormParams { step, norm, residual, product, x, cols: cols as u32, reserved: 0 };
     Launch {
-        kernel: cx.kernel(KERNEL),
+        kernel: cx.kernel(name),
         grid: [cx.shape.rows as u32, 1, 1],
         threads: LINEAR_THREADS,
         shared_bytes: norm_bytes(cols) as u32,

@@ -1,5 +1,5 @@
-//! Projection added to the residual stream. Where the product is normed first, the layer leaves it, and a
-//! block a row norms and adds it.
+//! Projection added to the residual stream. Where the product or the stream is normed first, the layer leaves
+//! the product, and a block a row norms and adds.
 
 use super::Cx;
 use super::combine::{self, Combine};
@@ -10,10 +10,10 @@ use super::post_norm;
 use sterna_program::{Program, ProjAdd, RowsOf};
 
 pub fn kernels(p: &Program, s: &ProjAdd) -> Result<Vec<String>, String> {
-    if s.post.is_some() {
+    if is_normed(s) {
         // A product that is merely written, as logits are.
         let mut names = linear::kernels(p, "logits", &[&s.w])?;
-        names.push(post_norm::KERNEL.to_owned());
+        names.push(post_norm::kernel(s.residual.is_some()).to_owned());
         return Ok(names);
     }
     let mut names = linear::kernels(p, "proj_add", &[&s.w])?;
@@ -21,9 +21,14 @@ pub fn kernels(p: &Program, s: &ProjAdd) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
+/// Whether the product is normed before it is added, or what it is added to.
+fn is_normed(s: &ProjAdd) -> bool {
+    s.post.is_some() || s.residual.is_some()
+}
+
 /// Floats of a row of products that wait for `combine` or `post_norm`.
 pub fn products(p: &Program, s: &ProjAdd) -> usize {
-    let waits = s.post.is_some() || linear::together(p, &[&s.w]).is_none();
+    let waits = is_normed(s) || linear::together(p, &[&s.w]).is_none();
     if waits { p.weight_decl(s.w.w).rows } else { 0 }
 }
 
@@ -31,9 +36,10 @@ pub fn launches(cx: &Cx<'_>, s: &ProjAdd) -> Vec<Launch> {
     let input = Input { x: s.y, norm: s.norm.as_ref(), rows: RowsOf::Step };
     let x = cx.memory.bufs[s.x.0 as usize];
     let (y, cols) = (cx.memory.products, cx.p.weight_decl(s.w.w).rows);
-    if let Some(post) = &s.post {
+    if is_normed(s) {
         let products = linear::product(cx, &s.w, &input, y);
-        return products.into_iter().chain([post_norm::launch(cx, post, y, x, cols)]).collect();
+        let norms = [s.post.as_ref(), s.residual.as_ref()];
+        return products.into_iter().chain([post_norm::launch(cx, norms, y, x, cols)]).collect();
     }
     if linear::together(cx.p, &[&s.w]).is_none() {
         let combine = Combine { gate: None, y, out: x, cols, act: None, add: true, each: 1 };

@@ -6,14 +6,14 @@ use super::alloc::Allocator;
 use super::driver::{Address, Driver};
 use super::params::{
     NO_MAILBOX, NO_OUTPUT, NO_PAGE, NO_STATE, NextWeights, SAMPLE_CHANGES, StepCounts, StepRow, StepRun,
-    StepSampling, StepTables, StepTile, TOKEN_PICKED, TokenChange,
+    StepSampling, StepTables, StepText, StepTile, TOKEN_PICKED, TokenChange,
 };
 use super::picks::Picks;
 use super::{attend, sample};
 use crate::device::step::{Image, PagesAt};
 use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
-use sterna_program::{KvDecl, Limits, Row, Sampling, Step};
+use sterna_program::{KvDecl, Program, Row, Sampling, Stage, Step};
 
 /// Where the tables of a step lie.
 pub struct StepMemory {
@@ -31,6 +31,8 @@ struct Sections {
     changes: usize,
     /// Of programs with recurrent states, for each sequence slot.
     runs: Range<usize>,
+    /// Of programs whose rows see ahead or have types, for each row.
+    texts: Range<usize>,
     pages: PagesAt,
 }
 
@@ -43,7 +45,8 @@ const fn words<T>() -> usize {
 }
 
 impl Sections {
-    fn of(limits: &Limits) -> Self {
+    fn of(p: &Program) -> Self {
+        let limits = &p.limits;
         let sampling = words::<StepCounts>();
         // Kernels copy rows 16 bytes at a time.
         let rows = (sampling + limits.outputs * words::<StepSampling>()).next_multiple_of(4);
@@ -53,14 +56,18 @@ impl Sections {
         let runs = changes + limits.outputs * CHANGES_WORDS;
         let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
         let runs = runs..runs + n_runs * words::<StepRun>();
-        let pages = PagesAt::new(runs.end, limits);
-        Self { sampling, rows, outputs, tiles, changes, runs, pages }
+        let has_types = |(_, stage): &(String, Stage)| matches!(stage, Stage::Embed(s) if s.types.is_some());
+        let of_texts = p.sees_ahead() || p.stages.iter().any(has_types);
+        let n_texts = if of_texts { limits.rows } else { 0 };
+        let texts = runs.end..runs.end + n_texts * words::<StepText>();
+        let pages = PagesAt::new(texts.end, limits);
+        Self { sampling, rows, outputs, tiles, changes, runs, texts, pages }
     }
 }
 
 impl StepMemory {
-    pub fn new<A: Allocator + ?Sized>(on: &mut A, limits: &Limits) -> Result<Self, BackendError> {
-        let sections = Sections::of(limits);
+    pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
+        let sections = Sections::of(p);
         let base = on.buffer("tables of a step", 4 * sections.pages.end() as u64)?;
         Ok(Self { base, sections })
     }
@@ -113,6 +120,12 @@ impl StepMemory {
         self.at(self.sections.runs.start)
     }
 
+    /// Where attention and the embedding find the ends and the types of rows, if the program wants them.
+    pub fn texts(&self) -> Address {
+        let texts = &self.sections.texts;
+        if texts.is_empty() { 0 } else { self.at(texts.start) }
+    }
+
     /// Where attention finds the tiles of the step's rows.
     pub fn tiles(&self) -> Address {
         self.at(self.sections.tiles)
@@ -129,7 +142,7 @@ impl StepMemory {
         picks: &Picks,
         tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
-        let Sections { sampling, rows, outputs, tiles, changes, ref runs, pages } = self.sections;
+        let Sections { sampling, rows, outputs, tiles, changes, ref runs, ref texts, pages } = self.sections;
         let mut n_tiles = 0;
         for tile in tiling.into_iter().flat_map(|tiling| device::tiles::tiles(step.rows, tiling)) {
             let tile = StepTile { first: tile.start as u32, rows: tile.len() as u32 };
@@ -191,12 +204,17 @@ impl StepMemory {
             image.put(at, &run);
         }
         drop(of_step);
+        let entries = texts.clone().step_by(words::<StepText>());
+        for ((at, row), end) in entries.zip(step.rows).zip(step.ends()) {
+            image.put(at, &StepText { end, token_type: step.pages.token_type(row.seq, row.pos) });
+        }
         let base = self.base;
         let mut write =
             |word: usize, words: &[u32]| driver.write(base + 4 * word as u64, bytemuck::cast_slice(words));
         image.bring(0..rows + step.rows.len() * words::<StepRow>(), &mut write)?;
         image.bring(outputs..outputs + n_outputs, &mut write)?;
         image.bring(runs.clone(), &mut write)?;
+        image.bring(texts.clone(), &mut write)?;
         image.bring(tiles..tiles + n_tiles * words::<StepTile>(), &mut write)?;
         for output in 0..sampled {
             let at = changes + output * CHANGES_WORDS;

@@ -1,4 +1,4 @@
-//! Causal attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are
+//! Attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are
 //! merged. Where many rows of a sequence stand together, a workgroup takes a tile of them and all pages.
 //! Where keys keep signs, queries are projected first.
 
@@ -88,6 +88,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let window = s.window.unwrap_or(u32::MAX);
     let sinks = s.sinks.map_or(ABSENT, |sinks| cx.constant(sinks));
     params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0, window, sinks]);
+    let ahead = s.ahead > 0;
+    params.extend(ahead.then_some(s.ahead));
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
     let (q, out) = (&memory.bufs[s.q.0 as usize], &memory.bufs[s.out.0 as usize]);
@@ -100,15 +102,16 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
     let mut of_tiles = of_cache;
     of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32, window, sinks]);
+    of_tiles.extend(ahead.then_some(s.ahead));
     let tiled = tiling(cx.p).map(|_| Dispatch {
-        kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads })],
+        kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads, ahead })],
         params: of_tiles,
         buffers: [step, constants, q, keys, values, out].into_iter().chain(projected).collect(),
         grid: Grid::Tiles { x: (decl.n_kv_heads * head_tiles) as u32 },
     });
     let by_row = [
         Dispatch {
-            kernels: vec![(usize::MAX, Kernel::Attend { k: k.codec, v: v.codec, own })],
+            kernels: vec![(usize::MAX, Kernel::Attend { k: k.codec, v: v.codec, own, ahead })],
             params: params.clone(),
             buffers: [step, constants, q, keys, values, out, &memory.partial]
                 .into_iter()

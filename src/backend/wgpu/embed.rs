@@ -1,4 +1,4 @@
-//! Token (and position) embedding: a workgroup a row, a dispatch a part of the table.
+//! Embedding of tokens and positions: a workgroup a row, a dispatch a part of the table; then of token types.
 
 use ggml_types::types;
 
@@ -13,32 +13,36 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     let mut missing: Vec<String> =
         upload::unsupported(cx.gpu, &table.name, format, table.cols).into_iter().collect();
     missing.extend(turn::missing(p, s.basis));
-    if let Some(positions) = s.positions {
-        let decl = p.weight_decl(positions);
-        if s.basis.is_some() {
-            missing.push("embed with positions in a rotated basis".to_owned());
-        }
-        let whole = decl.rows * decl.cols.next_multiple_of(8) * 4;
+    if s.basis.is_some() && s.positions.is_some() {
+        missing.push("embed with positions in a rotated basis".to_owned());
+    }
+    for (added, of) in [(s.positions, "positions"), (s.types, "token types")] {
+        let Some(decl) = added.map(|added| p.weight_decl(added)) else { continue };
+        let whole = decl.rows * stride(decl.cols) * 4;
         if !decl.ty.is(&types::F32) || whole as u64 + 64 > cx.gpu.max_part_bytes {
-            missing.push(format!("embed with {} positions of {}", decl.rows, decl.ty.name()));
+            missing.push(format!("embed with {} {of} of {}", decl.rows, decl.ty.name()));
         }
     }
     missing
+}
+
+/// Floats of a row of an f32 weight, which is padded to 8 elements.
+fn stride(cols: usize) -> usize {
+    cols.next_multiple_of(8)
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
     let table = &cx.weights[s.table.0 as usize];
     let kernel = Kernel::Embed(WeightFormat::of(table.ty).expect("it was uploaded").kernels.name());
     let positions = s.positions.map(|positions| &cx.weights[positions.0 as usize]);
-    // Rows of f32 weights are padded to 8 elements.
-    let stride = positions.map_or(0, |positions| positions.cols.next_multiple_of(8));
+    let positions_stride = positions.map_or(0, |positions| stride(positions.cols));
     let positions = positions.map_or(&cx.memory.constants, |positions| positions.parts[0].alone());
     let dispatch = |part| Dispatch {
         kernels: vec![(usize::MAX, kernel)],
         params: table
             .params(part)
             .into_iter()
-            .chain([table.cols as u32, stride as u32, s.scale.to_bits()])
+            .chain([table.cols as u32, positions_stride as u32, s.scale.to_bits()])
             .collect(),
         buffers: vec![
             &cx.memory.step.buffer,
@@ -50,5 +54,14 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
         grid: Grid::Rows { x: 1, rows: RowsOf::Step },
     };
     let back = s.basis.map(|basis| turn::back(cx, basis, s.x));
-    table.parts.iter().map(dispatch).chain(back).collect()
+    let types = s.types.map(|types| {
+        let types = &cx.weights[types.0 as usize];
+        Dispatch {
+            kernels: vec![(usize::MAX, Kernel::TokenTypes)],
+            params: vec![types.cols as u32, stride(types.cols) as u32],
+            buffers: vec![&cx.memory.step.buffer, types.parts[0].alone(), &cx.memory.bufs[s.x.0 as usize]],
+            grid: Grid::Rows { x: types.cols as u32, rows: RowsOf::Step },
+        }
+    });
+    table.parts.iter().map(dispatch).chain(back).chain(types).collect()
 }

@@ -16,6 +16,7 @@ pub fn activation(act: Act) -> u32 {
         Act::Silu => 1,
         Act::GeluTanh => 2,
         Act::ClampedSwiglu => 4,
+        Act::Gelu => 6,
     }
 }
 

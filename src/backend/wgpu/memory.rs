@@ -152,7 +152,7 @@ impl<B> Memory<B> {
             bufs,
             ropes,
             constants: on.scratch("norms and biases, together", constants)?,
-            step: StepMemory::new(on, &p.limits)?,
+            step: StepMemory::new(on, p)?,
             acts: on.scratch("inputs of layers", acts)?,
             signs: on.scratch("rotated bases", 4 * turn::signs(p).count() as u64)?,
             turned: on.scratch("inputs in rotated bases", turn::turned_bytes(p))?,

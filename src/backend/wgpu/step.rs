@@ -9,16 +9,19 @@ use super::sample;
 use crate::device::step::{Image, PagesAt};
 use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
-use sterna_program::{Limits, PAGE, Row, Sampling, Step};
+use sterna_program::{PAGE, Program, Row, Sampling, Stage, Step};
 
 /// Words in front of the tables: counts, places, and a 0 among them.
-const HEADER: usize = 13;
+const HEADER: usize = 14;
 
 /// Words of a row of the step.
 const ROW: usize = 3;
 
 /// Words of a run of rows.
 const RUN: usize = 4;
+
+/// Words of a row that only encoders read.
+const ENCODER_ROW: usize = 2;
 
 /// In place of the slot of a state, where a sequence begins.
 const NO_STATE: u32 = u32::MAX;
@@ -38,11 +41,14 @@ struct Sections {
     filled: usize,
     tiles: usize,
     runs: usize,
+    /// Rows of encoders; nothing for other programs.
+    encoder_rows: usize,
     pages: PagesAt,
 }
 
 impl Sections {
-    fn of(limits: &Limits) -> Self {
+    fn of(p: &Program) -> Self {
+        let limits = &p.limits;
         let sampling = HEADER;
         let rows = sampling + limits.outputs * sample::HOW;
         let outputs = rows + limits.rows * ROW;
@@ -50,14 +56,16 @@ impl Sections {
         let tiles = filled + limits.rows;
         let runs = tiles + 2 * limits.rows;
         let n_runs = if limits.states > 0 { limits.seqs } else { 0 };
-        let pages = PagesAt::new(runs + n_runs * RUN, limits);
-        Self { sampling, rows, outputs, filled, tiles, runs, pages }
+        let encoder_rows = runs + n_runs * RUN;
+        let n_encoder_rows = if is_encoder(p) { limits.rows } else { 0 };
+        let pages = PagesAt::new(encoder_rows + n_encoder_rows * ENCODER_ROW, limits);
+        Self { sampling, rows, outputs, filled, tiles, runs, encoder_rows, pages }
     }
 }
 
 impl<B> StepMemory<B> {
-    pub fn new(on: &mut impl Allocator<Buffer = B>, limits: &Limits) -> Result<Self, BackendError> {
-        let sections = Sections::of(limits);
+    pub fn new(on: &mut impl Allocator<Buffer = B>, p: &Program) -> Result<Self, BackendError> {
+        let sections = Sections::of(p);
         let buffer = on.scratch("tables of a step", 4 * sections.pages.end() as u64)?;
         Ok(Self { buffer, sections })
     }
@@ -79,12 +87,13 @@ impl StepMemory {
         n_vocab: usize,
         tiling: Option<Tiling>,
     ) -> Result<(), BackendError> {
-        let Sections { sampling, rows, outputs, filled: filled_at, tiles, runs, pages } = self.sections;
+        let Sections { sampling, rows, outputs, filled: filled_at, tiles, runs, encoder_rows, pages } =
+            self.sections;
         let (n_outputs, sampled) = (step.n_outputs(), device::sampling::device_rows(step, n_vocab));
         // Where nothing is windowed, no kernel looks for exact pages.
         let exact = pages.exact.unwrap_or(pages.end());
         let counts = [step.rows.len(), n_outputs, sampled, pages.stride()];
-        let tables = [sampling, rows, outputs, pages.pages, 0, exact, filled_at, tiles, runs];
+        let tables = [sampling, rows, outputs, pages.pages, 0, exact, filled_at, tiles, runs, encoder_rows];
         for (i, word) in counts.into_iter().chain(tables).enumerate() {
             image.put(i, &(word as u32));
         }
@@ -116,11 +125,16 @@ impl StepMemory {
             n_tiles += 1;
         }
         let mut n_runs = 0;
-        for run in step.runs().take((pages.pages - runs) / RUN) {
+        for run in step.runs().take((encoder_rows - runs) / RUN) {
             let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
             let from = slots.from.unwrap_or(NO_STATE);
             image.put(runs + n_runs * RUN, &[run.start as u32, run.len() as u32, from, slots.to]);
             n_runs += 1;
+        }
+        let n_encoder_rows = step.rows.len().min((pages.pages - encoder_rows) / ENCODER_ROW);
+        for (i, (row, end)) in step.rows.iter().zip(step.ends()).take(n_encoder_rows).enumerate() {
+            let token_type = step.pages.token_type(row.seq, row.pos);
+            image.put(encoder_rows + i * ENCODER_ROW, &[end, token_type]);
         }
         let buffer = &self.buffer;
         let mut write = |word: usize, words: &[u32]| {
@@ -132,8 +146,14 @@ impl StepMemory {
         image.bring(tiles..tiles + 2 * n_tiles, &mut write)?;
         image.bring(outputs..outputs + n_outputs, &mut write)?;
         image.bring(runs..runs + n_runs * RUN, &mut write)?;
+        image.bring(encoder_rows..encoder_rows + n_encoder_rows * ENCODER_ROW, &mut write)?;
         image.bring_pages(step.pages, pages, write)
     }
+}
+
+/// True if some stage reads what only encoders have: rows that see ahead, or types of tokens.
+fn is_encoder(p: &Program) -> bool {
+    p.sees_ahead() || p.stages.iter().any(|(_, stage)| matches!(stage, Stage::Embed(s) if s.types.is_some()))
 }
 
 /// Rows that hold the last position of a page.

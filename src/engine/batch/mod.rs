@@ -20,4 +20,4 @@ pub use options::{BatchOptions, BatchStats};
 pub use prefix::{PageEvent, PageListener, PrefixStats};
 pub use saved::SavedSize;
 pub use steps::Batch;
-pub use task::{Request, SeqId, SequenceStatus};
+pub use task::{Pooled, Request, SeqId, SequenceStatus};

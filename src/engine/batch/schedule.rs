@@ -175,7 +175,16 @@ impl Batch {
             step.rows = step.rows.min(self.budget.rows());
         }
         let is_prompt = |at: &usize| self.tasks[*at].prefills();
-        let prompts: Vec<usize> = (0..self.tasks.len()).filter(is_prompt).take(PROMPTS).collect();
+        let prompts = (0..self.tasks.len()).filter(is_prompt);
+        let (pooled, mut prompts): (Vec<usize>, Vec<usize>) =
+            prompts.partition(|at| self.tasks[*at].pool.is_some());
+        prompts.truncate(PROMPTS);
+        let mut left = if prompts.is_empty() { step.rows } else { step.rows / 2 };
+        for at in pooled {
+            let rows = step.rows;
+            self.add_rows(at, left, &mut step);
+            left -= rows - step.rows;
+        }
         for (i, &at) in prompts.iter().enumerate() {
             let share = step.rows.div_ceil(prompts.len() - i);
             self.add_rows(at, share, &mut step);
@@ -228,6 +237,7 @@ impl Batch {
             return;
         }
         let (cached, missing, is_scored) = (task.seq.cached, task.seq.missing(), task.is_scored());
+        let is_pooled = task.pool.is_some();
         let is_prompt = missing > 1 + task.seq.again || task.stats.generated_tokens == 0;
         // A token that is still being picked is a row, too.
         let left = missing.max(1);
@@ -235,17 +245,22 @@ impl Batch {
             // The last row picks, in a step of its own.
             true => step.outputs.min(task.n_prompt - 1 - cached),
             // Without an output the last token waits for the next step.
-            false if step.outputs == 0 => left - 1,
+            false if step.outputs == 0 && !is_pooled => left - 1,
             false => left,
         });
-        if n == 0 {
+        let is_whole = is_pooled && self.engine.shared.pooler.sees_ahead();
+        if n == 0 || is_whole && n < left {
             return;
         }
         let n = self.runner.pages.rows_up_to_kept(cached, task.seq.tokens.len(), n);
         match self.grow(at, cached + n, &step.parts) {
             Grown::To(positions) => {
                 let n = positions - cached;
+                if is_whole && n < left {
+                    return;
+                }
                 let (ask, outputs) = match is_scored {
+                    _ if is_pooled => (Ask::Rows, 0),
                     true => (Ask::All, n),
                     false if n == left => (Ask::Pick, 1),
                     false => (Ask::Nothing, 0),

@@ -12,6 +12,7 @@ use super::task::{Request, SeqId, SequenceRows, SequenceStatus, Task};
 use crate::handle::Shared;
 use crate::logprobs::LogProbs;
 use crate::pages::pages_for;
+use crate::pool::Pool;
 use crate::runner::{Ask, PickedBy, PickedFrom, RunnerLease, RunnerSlot};
 use crate::sequence::Sequence;
 use crate::speculate::{RowCost, Speculator};
@@ -51,6 +52,7 @@ struct Ended {
     slot: Option<u32>,
     tokens: Vec<u32>,
     scores: Vec<LogProbs>,
+    vector: Vec<f32>,
 }
 
 /// A run that was queued.
@@ -194,6 +196,14 @@ impl Batch {
         task.or(ended).map(std::mem::take).unwrap_or_default()
     }
 
+    /// The vector of a text that ended with the last step, or its scores, which is taken out: as
+    /// [`Engine::pooling`](crate::Engine::pooling) says, not [normalised](crate::normalise). `None` for a sequence
+    /// that asked for none, or failed.
+    pub fn take_vector(&mut self, id: SeqId) -> Option<Vec<f32>> {
+        let (_, ended) = self.ended.iter_mut().find(|(ended, _)| *ended == id)?;
+        Some(std::mem::take(&mut ended.vector)).filter(|vector| !vector.is_empty())
+    }
+
     /// The seed that a sequence which has not ended draws with.
     pub fn seed_of(&self, id: SeqId) -> Option<u64> {
         self.tasks.iter().find(|task| task.id == id).map(|task| task.seq.sampler.seed())
@@ -207,9 +217,17 @@ impl Batch {
     /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] for no sequences; as
     /// [`Speculation::start`](crate::Speculation::start).
     pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
-        let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt } = request;
+        let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt, pooled } = request;
         if prompt.is_empty() {
             return Err(Error::EmptyPrompt);
+        }
+        match pooled {
+            None => self.engine.check_generates()?,
+            Some(_) if *n != 1 => {
+                let (want, got) = ("1 for a vector".into(), n.to_string());
+                return Err(Error::Option { option: "Request::n", want, got });
+            }
+            Some(_) => {}
         }
         if *n == 0 {
             return Err(Error::Option { option: "Request::n", want: "at least 1".into(), got: "0".into() });
@@ -230,6 +248,7 @@ impl Batch {
             options.sampler.seed = seed.map(|seed| seed.wrapping_add(i as u64));
             let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?, prompt.len())?);
             seq.tokens.clone_from(prompt);
+            seq.second = pooled.and_then(|pooled| pooled.second).map(|at| at as u32);
             prompt.iter().for_each(|&token| seq.sampler.accept(token));
             let speculation = options.speculation.as_deref().filter(|_| self.engine.shared.drafts > 0);
             let speculator = speculation.map(Speculator::start).transpose()?;
@@ -243,9 +262,13 @@ impl Batch {
                 speculator,
                 priority: *priority,
                 salt: Arc::clone(salt),
-                cache_prompt: *cache_prompt && self.options.prefix_cache && score_prompt.is_none(),
+                cache_prompt: *cache_prompt
+                    && self.options.prefix_cache
+                    && score_prompt.is_none()
+                    && pooled.is_none(),
                 n_prompt: prompt.len(),
                 score_prompt: score_prompt.filter(|_| ids.is_empty()),
+                pool: pooled.map(|_| Pool::default()),
                 scores: Vec::new(),
                 nodes: Vec::new(),
                 fork_of: ids.first().copied(),
@@ -336,6 +359,7 @@ impl Batch {
         self.admit()?;
         let parts = self.plan(events)?;
         let next = self.queue(&parts)?;
+        self.end_pooled(events)?;
         let due = match self.runner.is_device() {
             true => std::mem::replace(&mut self.queued, next),
             false => next,
@@ -375,7 +399,7 @@ impl Batch {
             let rows = if part.is_prompt { &mut run.prompt_rows } else { &mut run.decode_rows };
             *rows += part.n - task.seq.draft.len();
         }
-        if let Err(err) = self.runner.run() {
+        if let Err(err) = self.runner.run().and_then(|()| self.pool_rows(parts)) {
             parts.iter().for_each(|part| self.run_again(part.task, None));
             return Err(err);
         }
@@ -402,6 +426,55 @@ impl Batch {
             self.keep_pages(part.task, is_end);
         }
         Ok(Some(run))
+    }
+
+    /// Reads the rows of a run that vectors are made of.
+    fn pool_rows(&mut self, parts: &[SequenceRows]) -> Result<(), Error> {
+        let (pooler, dim) = (&self.engine.shared.pooler, self.engine.hyper().dim);
+        let mut of_parts = Vec::new();
+        let mut first = 0;
+        for part in parts {
+            let task = &self.tasks[part.task];
+            if part.ask == Ask::Rows {
+                let cached = task.seq.cached;
+                let wanted = pooler.wanted(cached..cached + part.n, task.n_prompt);
+                let mut rows = vec![0.0; wanted.len() * dim];
+                if !wanted.is_empty() {
+                    self.runner.stream(first + wanted.start - cached, &mut rows)?;
+                }
+                of_parts.push((part.task, cached, rows));
+            }
+            first += part.n;
+        }
+        for (task, cached, rows) in of_parts {
+            let pool = self.tasks[task].pool.as_mut().expect("its rows were asked for");
+            if cached == 0 {
+                *pool = Pool::default();
+            }
+            pooler.add(pool, &rows);
+        }
+        Ok(())
+    }
+
+    /// Ends the sequences whose vectors are there.
+    fn end_pooled(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
+        while let Some(at) = self.tasks.iter().position(|task| task.pool.is_some() && task.has_prompt()) {
+            let task = &mut self.tasks[at];
+            let vector = self.engine.shared.pooler.finish(task.pool.take().expect("looked at above"));
+            if !vector.iter().all(|x| x.is_finite()) {
+                let last = task.n_prompt - 1;
+                self.break_off(at, last, events)?;
+                continue;
+            }
+            let id = task.id;
+            events.push((id, task.decoder.finish(StopReason::Limit)));
+            task.stats.prompt_time = task.added.elapsed();
+            self.end(at);
+            self.ended.iter_mut().filter(|(ended, _)| *ended == id).for_each(|(_, ended)| {
+                ended.vector.clone_from(&vector);
+            });
+        }
+        Ok(())
     }
 
     /// Reads the rows of logits that the host needs of a run, and the picks that drafts are verified by.
@@ -631,7 +704,7 @@ impl Batch {
         let slot = task.seq.slot;
         self.runner.release(&mut task.seq);
         let (stats, tokens, scores) = (task.stats, task.seq.tokens, task.scores);
-        self.ended.push((task.id, Ended { stats, slot, tokens, scores }));
+        self.ended.push((task.id, Ended { stats, slot, tokens, scores, vector: Vec::new() }));
         self.tasks
             .iter_mut()
             .filter(|other| other.fork_of == Some(task.id))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::prefix::NodeId;
 use crate::pages::PageKinds;
+use crate::pool::Pool;
 use crate::runner::Ask;
 use crate::sequence::Sequence;
 use crate::speculate::Speculator;
@@ -34,9 +35,25 @@ pub struct Request {
     /// each. All of the prompt is computed then, in steps of at most
     /// [`EngineOptions::outputs`](crate::EngineOptions::outputs) rows.
     pub score_prompt: Option<usize>,
+    /// Asks for the vector of the prompt, or its score, in place of text
+    /// ([`Batch::take_vector`](super::Batch::take_vector)).
+    pub pooled: Option<Pooled>,
+}
+
+/// A text whose vector or score is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pooled {
+    /// Number of the token that the second of two texts begins with, for models that tell them apart.
+    pub second: Option<usize>,
 }
 
 impl Request {
+    /// The vector of a text, or its score: ends with [`StopReason::Limit`](crate::StopReason::Limit) without a
+    /// token.
+    pub fn pooled(prompt: Vec<u32>, pooled: Pooled) -> Self {
+        Self { pooled: Some(pooled), cache_prompt: false, ..Self::new(prompt, GenerateOptions::default()) }
+    }
+
     /// One sequence of ordinary priority.
     pub fn new(prompt: Vec<u32>, options: GenerateOptions) -> Self {
         Self {
@@ -47,6 +64,7 @@ impl Request {
             salt: Arc::from(""),
             cache_prompt: true,
             score_prompt: None,
+            pooled: None,
         }
     }
 }
@@ -92,6 +110,8 @@ pub(super) struct Task {
     pub n_prompt: usize,
     /// Number of top tokens beside each scored token of the prompt; `None` if it is not scored.
     pub score_prompt: Option<usize>,
+    /// Rows of the prompt that count for its vector, if that is what was asked for.
+    pub pool: Option<Pool>,
     /// Scores of the prompt's second token and those behind it, as far as they are known.
     pub scores: Vec<LogProbs>,
     /// The nodes of its first pages in the prefix cache.
@@ -127,13 +147,15 @@ impl Task {
 
     /// True if rows of its prompt can run.
     pub fn prefills(&self) -> bool {
-        self.is_running() && !self.is_paused && self.seq.missing() > 1 + self.seq.again
+        let last = if self.pool.is_some() { 0 } else { 1 + self.seq.again };
+        self.is_running() && !self.is_paused && self.seq.missing() > last
     }
 
     /// True if its next row is the only one that it can run, besides those that run again: a token that was
     /// picked, or is being picked.
     pub fn decodes(&self) -> bool {
-        self.is_running() && !self.is_paused && !self.host_picks && self.seq.missing() <= 1 + self.seq.again
+        let is_last = self.pool.is_none() && self.seq.missing() <= 1 + self.seq.again;
+        self.is_running() && !self.is_paused && !self.host_picks && is_last
     }
 
     /// True if rows that it is about to run are scored: all of its prompt but the last.

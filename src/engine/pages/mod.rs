@@ -192,6 +192,11 @@ impl Pages {
         &self.table
     }
 
+    /// Says where the second of two texts begins in `seq`.
+    pub fn set_second(&mut self, seq: u32, at: Option<u32>) {
+        self.table.set_second(seq, at);
+    }
+
     /// The pages of page `i` of `seq`.
     pub fn at(&self, seq: u32, i: usize) -> PageSet {
         PageSet([

@@ -127,8 +127,10 @@ impl Layer {
         let (z, h) = (buf("z", n_experts), buf("h", ffn_dim));
         let first = program.stages.len();
         let norm = Some(s.norm.clone());
-        program
-            .push(format!("{label}.router"), ProjAdd { y: x, norm, w: s.router.clone(), post: None, x: z });
+        program.push(
+            format!("{label}.router"),
+            ProjAdd { y: x, norm, w: s.router.clone(), post: None, residual: None, x: z },
+        );
         for (i, expert) in s.experts.iter().enumerate() {
             let (gate, up) = (Some(expert.gate.clone()), expert.up.clone());
             let stage = FfnIn { x, norm: s.norm.clone(), gate, up, act: s.act, share: None, h };

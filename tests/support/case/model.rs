@@ -70,7 +70,7 @@ impl Model {
         let rope = Some(case.p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
         let embed: Vec<f32> = case.numbers.values(n_vocab * dim);
         let table = case.weight_of(ty("f16"), n_vocab, dim, &embed);
-        case.p.push("embed", Embed { table, basis: None, scale: 1.0, positions: None, x });
+        case.p.push("embed", Embed { table, basis: None, scale: 1.0, positions: None, types: None, x });
         for i in 0..n_layers {
             let norm = case.norm(NormKind::Rms, dim);
             let wq = case.linear(weights, q_cols, dim, act);
@@ -94,11 +94,11 @@ impl Model {
             let scale = 1.0 / (head_dim as f32).sqrt();
             case.p.push(
                 format!("{i}.attend"),
-                Attend { q, kv, scale, window: None, sinks: None, gate: None, out: y },
+                Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
             );
             let norm = Some(case.norm(NormKind::Rms, q_cols));
             let w = case.linear(weights, dim, q_cols, act);
-            case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, post: None, x });
+            case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, post: None, residual: None, x });
             let norm = case.norm(NormKind::Rms, dim);
             if let Some((n_experts, n_used)) = self.experts {
                 let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
@@ -118,7 +118,7 @@ impl Model {
             case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
             let norm = Some(case.norm(NormKind::Rms, ffn_dim));
             let w = case.linear(weights, dim, ffn_dim, act);
-            case.p.push(format!("{i}.ffn_out"), ProjAdd { y: h, norm, w, post: None, x });
+            case.p.push(format!("{i}.ffn_out"), ProjAdd { y: h, norm, w, post: None, residual: None, x });
         }
         let norm = case.norm(NormKind::Rms, dim);
         let w =

@@ -48,6 +48,8 @@ pub struct Rule {
     pub sink_pages: usize,
     /// Positions that a row sees at most, its own included, if attention has a sliding window.
     pub sliding: Option<u32>,
+    /// Positions behind its own that a row sees. If there are any, all rows run in one step.
+    pub ahead: u32,
     /// The codecs of keys and of values, if there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
     /// Rounding of the codes of keys and the queries that meet them to bytes, as kernels for cards do, and of
@@ -64,6 +66,7 @@ pub const RIGHT: Rule = Rule {
     window_pages: 1,
     sink_pages: 1,
     sliding: None,
+    ahead: 0,
     at_once: None,
     rounding: None,
 };
@@ -217,7 +220,8 @@ impl Reference {
                         _ => dot(&met, &keys[p][1]) + dot(&q, &mean),
                     };
                     let first = rule.sliding.map_or(0, |n| (pos + 1).saturating_sub(n as usize));
-                    let seen = || first..=pos;
+                    let last = pos.saturating_add(rule.ahead as usize).min(self.q.len() - 1);
+                    let seen = || first..=last;
                     let scores: Vec<f64> = seen().map(|p| (self.scale * score(p)).exp()).collect();
                     let total: f64 = scores.iter().sum();
                     let mut sum = vec![0.0_f64; head_dim];
@@ -272,14 +276,17 @@ impl Attention {
         let attn_in =
             AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None };
         case.p.push("attn_in", attn_in.clone());
-        case.p.push("attend", Attend { q, kv, scale: 0.125, window: None, sinks: None, gate: None, out: y });
+        case.p.push(
+            "attend",
+            Attend { q, kv, scale: 0.125, window: None, ahead: 0, sinks: None, gate: None, out: y },
+        );
         Self { case, x, y, attn_in, heads }
     }
 
-    /// Gives attention a sliding window.
-    fn slide(&mut self, window: Option<u32>) {
+    /// Lets rows of attention see what a rule says.
+    fn see(&mut self, rule: Rule) {
         let Stage::Attend(s) = &mut self.case.p.stages[1].1 else { unreachable!("the second stage attends") };
-        s.window = window;
+        (s.window, s.ahead) = (rule.sliding, rule.ahead);
     }
 
     /// Makes the cache keep the window alone, in so many pages, or all positions if these are 0.
@@ -346,13 +353,13 @@ pub fn attends_as(
 ) {
     let window = KvWindow { sink_pages: rule.sink_pages, newest_pages: rule.window_pages };
     let mut attention = Attention::new(heads, k, v, window);
-    attention.slide(rule.sliding);
+    attention.see(rule);
     let inputs = attention.case.numbers.values(n_rows as usize * DIM);
     let reference = attention.reference(&inputs);
     let on_cards = Rule { rounding: Some(Rounded::on_cards(heads.head_dim)), ..rule };
     let wants = [rule, on_cards].map(|rule| reference.attend(rule));
     // A cache that keeps a sliding window gets fewer pages than there are, which it uses again and again.
-    let rings: &[usize] = if rule.sliding.is_some() { &[0, RING] } else { &[0] };
+    let rings: &[usize] = if rule.sliding.is_some() && rule.ahead == 0 { &[0, RING] } else { &[0] };
     for mut backend in backends {
         for ring in rings {
             attention.keep(*ring);

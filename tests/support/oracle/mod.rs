@@ -103,6 +103,10 @@ impl<'a> Oracle<'a> {
                 let position = self.weight_row(positions, row.pos as usize);
                 x = x.iter().zip(position).map(|(a, b)| a.plus(b)).collect();
             }
+            if let Some(types) = s.types {
+                let of_type = self.weight_row(types, step.pages.token_type(row.seq, row.pos) as usize);
+                x = x.iter().zip(of_type).map(|(a, b)| a.plus(b)).collect();
+            }
             self.set_row(s.x, r, &x);
         }
     }
@@ -144,7 +148,9 @@ impl<'a> Oracle<'a> {
         for (r, row) in step.rows.iter().enumerate() {
             let cache = &self.kvs[s.kv.0 as usize];
             let first = s.window.map_or(0, |window| (row.pos as usize + 1).saturating_sub(window as usize));
-            let seen = first..=row.pos as usize;
+            let of_sequence = step.rows.iter().filter(|other| other.seq == row.seq);
+            let end = of_sequence.map(|other| other.pos).max().expect("the row itself");
+            let seen = first..=row.pos.saturating_add(s.ahead).min(end.max(row.pos)) as usize;
             let seen: Vec<_> = seen.map(|pos| &cache[&place(step, row.seq, pos)]).collect();
             let mut out = Vec::with_capacity(q_cols);
             for (head, q) in self.row(s.q, r).chunks_exact(head_dim).enumerate() {
@@ -177,7 +183,9 @@ impl<'a> Oracle<'a> {
             let n = s.norm.as_ref().map_or(y.to_vec(), |norm| self.norm(norm, y));
             let product = self.linear(&s.w, &n);
             let product = s.post.as_ref().map_or(product.clone(), |post| self.norm(post, &product));
-            let x: Vec<_> = self.row(s.x, r).iter().zip(product).map(|(x, y)| x.plus(y)).collect();
+            let x = self.row(s.x, r);
+            let x = s.residual.as_ref().map_or(x.to_vec(), |norm| self.norm(norm, x));
+            let x: Vec<_> = x.into_iter().zip(product).map(|(x, y)| x.plus(y)).collect();
             self.set_row(s.x, r, &x);
         }
     }
@@ -474,6 +482,20 @@ fn gated(act: Act, gate: Near, up: Near) -> Near {
     gate.times(Near { v: up.v.clamp(-7.0, 7.0), ..up }.plus(Near::exact(1.0)))
 }
 
+/// `1 - erf(z)` for `z` from 0: its series, and from 2 on a continued fraction.
+fn erfc(z: f64) -> f64 {
+    let factor = (-z * z).exp() / std::f64::consts::PI.sqrt();
+    if z > 2.0 {
+        return factor / (1..=60).rev().fold(z, |tail, n| z + 0.5 * f64::from(n) / tail);
+    }
+    let (mut term, mut sum) = (z, z);
+    for n in 1..60 {
+        term *= z * z / (f64::from(n) + 0.5);
+        sum += term;
+    }
+    1.0 - 2.0 * factor * sum
+}
+
 fn activated(act: Act, x: Near) -> Near {
     let Near { v, err } = x;
     match act {
@@ -485,6 +507,12 @@ fn activated(act: Act, x: Near) -> Near {
         // sum and a quotient. The argument of exp has a few roundings, relative to it, which count where the
         // result is not negligible: |u exp(-u)| < 0.4.
         Act::Silu => Near { v: v / (1.0 + (-v).exp()), err: 1.13 * err + v.abs() * (3e-7 + 3.0 * EPS) },
+        // The same with an erf that is good to 3e-7.
+        Act::Gelu => {
+            let half = 0.5 * erfc(v.abs() / std::f64::consts::SQRT_2);
+            let share = if v < 0.0 { half } else { 1.0 - half };
+            Near { v: v * share, err: 1.13 * err + v.abs() * (5e-7 + 3.0 * EPS) }
+        }
         Act::GeluTanh => {
             let u = (2.0 / std::f64::consts::PI).sqrt() * (v + 0.044715 * v * v * v);
             Near { v: 0.5 * v * (1.0 + u.tanh()), err: 1.13 * err + v.abs() * (3e-7 + 5.0 * EPS) }

@@ -49,6 +49,7 @@ const FILES: &[(&str, &str)] = &[
     ("attend.wgsl", wgsl!("../shaders/attend.wgsl")),
     ("attend_tile.wgsl", wgsl!("../shaders/attend_tile.wgsl")),
     ("sample.wgsl", wgsl!("../shaders/sample.wgsl")),
+    ("token_types.wgsl", wgsl!("../shaders/token_types.wgsl")),
     ("turn.wgsl", wgsl!("../shaders/turn.wgsl")),
     ("lib/main.wgsl", wgsl!("../shaders/lib/main.wgsl")),
     ("lib/step.wgsl", wgsl!("../shaders/lib/step.wgsl")),
@@ -91,6 +92,8 @@ pub enum Binding {
 pub enum Kernel {
     /// Reads rows of a weight type.
     Embed(&'static str),
+    /// Adds rows of a table of token types.
+    TokenTypes,
     /// Leaves int8 activations, or floats.
     Input { ints: bool },
     /// The products of a stage.
@@ -112,8 +115,8 @@ pub enum Kernel {
     Group,
     /// Adds up what experts have left.
     Mix,
-    /// Norms a product and adds it.
-    PostNorm,
+    /// Norms a product and adds it, or adds it to what it norms, or both.
+    PostNorm { residual: bool },
     /// Norms rows and turns them into a rotated basis, or turns them out of one.
     Turn,
     /// Writes keys and values with a codec.
@@ -122,10 +125,11 @@ pub enum Kernel {
     Append(KvForm),
     /// For keys that keep signs.
     Project,
-    /// Attention by the codecs of keys and values, and the pairs of elements that a thread has.
-    Attend { k: KvForm, v: KvForm, own: u32 },
+    /// Attention by the codecs of keys and values, and the pairs of elements that a thread has; rows may see
+    /// ahead if neither codec is windowed.
+    Attend { k: KvForm, v: KvForm, own: u32, ahead: bool },
     /// Attention of many rows at a time, by the codecs and the vectors of 4 elements that a thread has.
-    AttendTile { k: KvForm, v: KvForm, quads: u32 },
+    AttendTile { k: KvForm, v: KvForm, quads: u32, ahead: bool },
     /// Merges the splits of attention; may rotate the output back.
     AttendMerge { rotates: bool },
     /// The recurrence of a delta net.
@@ -146,8 +150,9 @@ impl Kernel {
     /// Every kernel.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
-        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::PostNorm, Self::Turn];
+        let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Turn, Self::TokenTypes];
         all.extend([Self::Route, Self::Group, Self::Mix, Self::Delta, Self::DeltaTail, Self::SplitGate]);
+        all.extend([true, false].map(|residual| Self::PostNorm { residual }));
         all.extend([true, false].map(|share| Self::Gate { share }));
         all.extend([true, false].map(|ints| Self::Input { ints }));
         all.extend([true, false].map(|rotates| Self::AttendMerge { rotates }));
@@ -168,8 +173,11 @@ impl Kernel {
             all.push(Self::AttnIn(k));
             all.extend(form.is_windowed().then_some(Self::Append(k)));
             for v in codecs().map(|codec| codec.codec).filter(|v| !keeps_signs(*v)) {
-                all.extend([1, 2].map(|own| Self::Attend { k, v, own }));
-                all.extend([1, 2, 4, 8].map(|quads| Self::AttendTile { k, v, quads }));
+                let is_windowed = form.is_windowed() || codec(v).form.is_windowed();
+                for ahead in [false, true].into_iter().filter(|ahead| !(*ahead && is_windowed)) {
+                    all.extend([1, 2].map(|own| Self::Attend { k, v, own, ahead }));
+                    all.extend([1, 2, 4, 8].map(|quads| Self::AttendTile { k, v, quads, ahead }));
+                }
             }
         }
         all
@@ -188,14 +196,21 @@ impl Kernel {
             Self::Route => "route".to_owned(),
             Self::Group => "group".to_owned(),
             Self::Mix => "mix".to_owned(),
-            Self::PostNorm => "post_norm".to_owned(),
+            Self::TokenTypes => "token_types".to_owned(),
+            Self::PostNorm { residual } => {
+                (if residual { "post_norm__residual" } else { "post_norm" }).to_owned()
+            }
             Self::Turn => "turn".to_owned(),
             Self::AttnIn(codec) => format!("attn_in__{}", name_of(codec)),
             Self::Append(codec) => format!("append__{}", name_of(codec)),
             Self::Project => "project".to_owned(),
-            Self::Attend { k, v, own } => format!("attend__{}__{}__{own}", name_of(k), name_of(v)),
-            Self::AttendTile { k, v, quads } => {
-                format!("attend_tile__{}__{}__{quads}", name_of(k), name_of(v))
+            Self::Attend { k, v, own, ahead } => {
+                let ahead = if ahead { "__ahead" } else { "" };
+                format!("attend__{}__{}__{own}{ahead}", name_of(k), name_of(v))
+            }
+            Self::AttendTile { k, v, quads, ahead } => {
+                let ahead = if ahead { "__ahead" } else { "" };
+                format!("attend_tile__{}__{}__{quads}{ahead}", name_of(k), name_of(v))
             }
             Self::AttendMerge { rotates } => {
                 (if rotates { "attend_merge__rotated" } else { "attend_merge" }).to_owned()
@@ -221,7 +236,8 @@ impl Kernel {
             Self::Route => &[R, R, W],
             Self::Group => &[R, W],
             Self::Mix => &[R, R, R, W],
-            Self::PostNorm => &[R, R, R, W],
+            Self::TokenTypes => &[R, R, W],
+            Self::PostNorm { .. } => &[R, R, R, W],
             Self::Turn => &[R, R, R, R, W],
             Self::AttnIn(_) => &[R, R, R, R, W, W, W, W],
             Self::Append(_) => &[R, W, W, W],
@@ -245,15 +261,17 @@ impl Kernel {
         match self {
             Self::Linear { rows: TILE, .. } => [TILE; 2],
             Self::Linear { rows, .. } => [THREADS / LANES, rows],
-            Self::Mix | Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => [self.threads(), 1],
+            Self::Mix | Self::DeltaTail | Self::Gate { .. } | Self::SplitGate | Self::TokenTypes => {
+                [self.threads(), 1]
+            }
             _ => [1, 1],
         }
     }
 
     fn threads(self) -> u32 {
         match self {
-            Self::Input { .. } | Self::PostNorm | Self::SampleBest | Self::Sample | Self::Embed(_) => 256,
-            Self::Route | Self::Group | Self::Mix | Self::Turn => 256,
+            Self::Input { .. } | Self::PostNorm { .. } | Self::Embed(_) | Self::TokenTypes => 256,
+            Self::SampleBest | Self::Sample | Self::Route | Self::Group | Self::Mix | Self::Turn => 256,
             Self::DeltaTail | Self::Gate { .. } | Self::SplitGate => 256,
             Self::Delta => 128,
             Self::Linear { .. } | Self::AttnIn(_) | Self::Append(_) | Self::Project => THREADS,
@@ -275,16 +293,17 @@ impl Kernel {
             Self::Route => ("experts", context! { part => "route", most_experts => MOST_EXPERTS }),
             Self::Group => ("experts", context! { part => "group" }),
             Self::Mix => ("experts", context! { part => "mix" }),
-            Self::PostNorm => ("post_norm", context! {}),
+            Self::TokenTypes => ("token_types", context! {}),
+            Self::PostNorm { residual } => ("post_norm", context! { residual }),
             Self::Turn => ("turn", context! { most_span => MOST_SPAN }),
             Self::AttnIn(codec) => ("attn_in", context! { codec => of_codec(codec) }),
             Self::Append(codec) => ("append", context! { codec => of_codec(codec) }),
             Self::Project => ("project", context! {}),
-            Self::Attend { k, v, own } => {
+            Self::Attend { k, v, own, ahead: _ } => {
                 let (rotates, k, v) = (codec(v).form.rotates(), of_codec(k), of_codec(v));
                 ("attend", context! { merges => false, k, v, rotates, own })
             }
-            Self::AttendTile { k, v, quads } => {
+            Self::AttendTile { k, v, quads, ahead: _ } => {
                 let (rotates, k, v) = (codec(v).form.rotates(), of_codec(k), of_codec(v));
                 ("attend_tile", context! { k, v, rotates, quads })
             }
@@ -298,7 +317,11 @@ impl Kernel {
         };
         let Caps { subgroups, packed, browser } = caps;
         let experts = matches!(self, Self::Linear { experts: true, .. });
-        let values = context! { subgroups, packed, browser, ..values };
+        let of_encoder = match self {
+            Self::Attend { ahead, .. } | Self::AttendTile { ahead, .. } => ahead,
+            _ => self == Self::TokenTypes,
+        };
+        let values = context! { subgroups, packed, browser, of_encoder, ..values };
         let all = context! { threads => self.threads(), lanes => LANES, experts, ..values };
         let text = TEMPLATES.get_template(&format!("{file}.wgsl")).and_then(|template| template.render(all));
         text.unwrap_or_else(|err| panic!("{}: {err:#}", self.name()))

@@ -1,5 +1,5 @@
 // Attend: out[r] = softmax(scale * q[r] . K) V over the positions of the row's sequence up to its own, or the
-// last of these.
+// last of these; in an encoder, over some behind it too.
 //
 // A workgroup owns one row of the step (y), up to 4 query heads of one KV head (x), and a split of the pages
 // (z); values over those heads are the four parts of a vector. For each page, thread t has position t: its
@@ -102,7 +102,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #endif
     workgroupBarrier();
 
+#if of_encoder
+    let n_positions = last_seen(row.pos, workgroup.y) + 1u;
+#else
     let n_positions = row.pos + 1u;
+#endif
     let n_pages = (n_positions + PAGE_POSITIONS - 1u) / PAGE_POSITIONS;
     let first_pos = first_seen(row.pos);
     let first_page = first_pos / PAGE_POSITIONS;

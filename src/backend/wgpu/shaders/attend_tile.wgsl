@@ -7,6 +7,7 @@
 // their weights, relative to the largest score so far, go to workgroup memory, and values come through it a
 // few positions at a time: a thread owns QUADS vectors of 4 elements for each of its 4 queries. Reads the
 // keys and values of the pages once a tile.
+#set last = "last" if of_encoder else "pos"
 #set lanes_type = "vec4<f32>"
 #set reduce_lanes = [("max_of_lanes", "max4"), ("sum_of_lanes", "sum4")]
 #if rotates
@@ -148,9 +149,16 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 #endif
 
     var pos: array<u32, 4>;
+#if of_encoder
+    // The last positions that they see; other models' rows see up to their own.
+    var last: array<u32, 4>;
+#endif
     for (var j = 0u; j < 4u; j++) {
         // A place without a query sees what the first row does, and is not written.
         pos[j] = row.pos + query_of(down + 8u * j, 0u, rows, 0u, heads).row % rows;
+#if of_encoder
+        last[j] = last_seen(pos[j], first);
+#endif
     }
 #if k.windowed
     if (thread < QUERIES) {
@@ -171,7 +179,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     var largest = vec4(LEAST);
     var total = vec4(0.0);
     var sums: array<array<vec4<f32>, QUADS>, 4>;
+#if of_encoder
+    let last_pos = last_seen(row.pos + rows - 1u, first);
+#else
     let last_pos = row.pos + rows - 1u;
+#endif
     for (var page = first_seen(row.pos) / PAGE_POSITIONS; page <= last_pos / PAGE_POSITIONS; page++) {
         let key_page = key_page_to_read(row, page, kv_head);
         let value_page = value_page_to_read(row, page, kv_head);
@@ -215,7 +227,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
                 }
 #endif
                 let position = page * PAGE_POSITIONS + across + ACROSS * i;
-                if (position > pos[j] || position < first_seen(pos[j])) {
+                if (position > #{last}[j] || position < first_seen(pos[j])) {
                     score[j][i] = LEAST;
                 }
                 most[j] = max(most[j], score[j][i]);
@@ -225,7 +237,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         var hidden = vec4<u32>();
         var seen = vec4<u32>();
         for (var j = 0u; j < 4u; j++) {
-            seen[j] = max(pos[j] + 1u, page * PAGE_POSITIONS) - page * PAGE_POSITIONS;
+            seen[j] = max(#{last}[j] + 1u, page * PAGE_POSITIONS) - page * PAGE_POSITIONS;
             hidden[j] = max(first_seen(pos[j]), page * PAGE_POSITIONS) - page * PAGE_POSITIONS;
             let now = all[j];
             let by = exp_near(largest[j] - now);

@@ -361,11 +361,12 @@ fn finish(at: u32, y: f32) {
 // FfnIn: h[r] = act(Wg n) * (Wu n), or act(Wu n) without a gate. The gate's dispatch leaves act(Wg n), and
 // up's multiplies it; without a gate, up's is the only one.
 const ACT_RELU2: u32 = 0u;
-const ACT_SILU: u32 = 1u;
+const ACT_GELU_TANH: u32 = 2u;
 const TIMES: u32 = 3u;
 // GPT-OSS's: the gate leaves m / (1 + exp(-1.702 m)), m = min(g, 7), and up's multiplies clamp(u, -7, 7) + 1.
 const ACT_CLAMPED: u32 = 4u;
 const TIMES_CLAMPED: u32 = 5u;
+const ACT_GELU: u32 = 6u;
 
 // Both keep NaN, which min and max may drop.
 fn at_most(x: f32, most: f32) -> f32 {
@@ -391,16 +392,28 @@ fn activated(act: u32, x: f32) -> f32 {
         // max may drop NaN, which must stay.
         return select(x * x, 0.0, x < 0.0);
     }
-    if (act == ACT_SILU) {
-        return x / (1.0 + exp_near(-x));
-    }
+    var kept = x;
+    // SiLU's.
+    var exponent = -x;
     if (act == ACT_CLAMPED) {
-        let clamped = at_most(x, 7.0);
-        return clamped / (1.0 + exp_near(-1.702 * clamped));
+        kept = at_most(x, 7.0);
+        exponent = -1.702 * kept;
+    } else if (act == ACT_GELU_TANH) {
+        // 0.5 (1 + tanh u) is the logistic function of 2 u.
+        exponent = -2.0 * 0.7978845608028654 * (x + 0.044715 * x * x * x);
+    } else if (act == ACT_GELU) {
+        exponent = -0.5 * x * x;
     }
-    let u = 0.7978845608028654 * (x + 0.044715 * x * x * x);
-    // 0.5 (1 + tanh u) is the logistic function of 2 u.
-    return x / (1.0 + exp_near(-2.0 * u));
+    // One call for all of them: compilers inline it.
+    let power = exp_near(exponent);
+    if (act != ACT_GELU) {
+        return kept / (1.0 + power);
+    }
+    // x / 2 erfc(-x / sqrt(2)), by Abramowitz and Stegun 7.1.26, which has erfc within 1.5e-7.
+    let t = 1.0 / (1.0 + 0.3275911 * 0.70710678 * abs(x));
+    let series = 0.2548296 + t * (-0.28449672 + t * (1.4214138 + t * (-1.4531521 + t * 1.0614054)));
+    let half = 0.5 * series * t * power;
+    return x * select(1.0 - half, half, x < 0.0);
 }
 #elif stage == "logits"
 #include "lib/floats.wgsl"

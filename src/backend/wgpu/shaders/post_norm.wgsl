@@ -1,6 +1,13 @@
+#if residual
+// ProjAdd that adds to what is normed: x[r] = norm(x[r]) + norm(product[r]); the product has a norm or none.
+//
+// A workgroup owns one row of the step (y). Reads x two or three times, as its norm wants, and the product,
+// which the layer has left, as often or once.
+#else
 // ProjAdd whose product is normed: x[r] += norm(product[r]).
 //
 // A workgroup owns one row of the step (y). Reads the product, which the layer has left, twice.
+#endif
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #include "lib/main.wgsl"
 #include "lib/floats.wgsl"
@@ -8,6 +15,9 @@
 
 struct Params {
     norm: Norm,
+#if residual
+    residual: Norm,
+#endif
     cols: u32,
 }
 
@@ -17,6 +27,30 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> x: array<f32>;
 
 var<private> row_at: u32;
+#if residual
+
+// Whether it is x that is normed, or the product.
+var<private> of_x: bool;
+
+fn source(i: u32) -> f32 {
+    if (of_x) {
+        return x[row_at + i];
+    }
+    return product[row_at + i];
+}
+
+fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
+    row_at = workgroup.y * params.cols;
+    of_x = true;
+    let residual = norm_of(params.residual, params.cols);
+    of_x = false;
+    let norm = norm_of(params.norm, params.cols);
+    for (var col = thread; col < params.cols; col += THREADS) {
+        let kept = normed(params.residual, residual, x[row_at + col], col);
+        x[row_at + col] = kept + normed(params.norm, norm, source(col), col);
+    }
+}
+#else
 
 fn source(i: u32) -> f32 {
     return product[row_at + i];
@@ -29,3 +63,4 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         x[row_at + col] += normed(params.norm, norm, source(col), col);
     }
 }
+#endif

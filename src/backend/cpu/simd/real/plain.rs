@@ -122,6 +122,7 @@ pub(super) fn act(act: Act, h: &mut [f32]) {
     match act {
         Act::Relu2 => h.iter_mut().for_each(|h| *h = relu2(*h)),
         Act::Silu => h.iter_mut().for_each(|h| *h = silu(*h)),
+        Act::Gelu => h.iter_mut().for_each(|h| *h = gelu(*h)),
         Act::GeluTanh => h.iter_mut().for_each(|h| *h = gelu_tanh(*h)),
         Act::ClampedSwiglu => unreachable!("check wants a gate for it"),
     }
@@ -134,6 +135,7 @@ pub(super) fn gate(act: Act, gate: &[f32], h: &mut [f32]) {
     match act {
         Act::Relu2 => pairs.for_each(|(h, g)| *h *= relu2(*g)),
         Act::Silu => pairs.for_each(|(h, g)| *h *= silu(*g)),
+        Act::Gelu => pairs.for_each(|(h, g)| *h *= gelu(*g)),
         Act::GeluTanh => pairs.for_each(|(h, g)| *h *= gelu_tanh(*g)),
         Act::ClampedSwiglu => pairs.for_each(|(h, g)| *h = clamped_swiglu(*g, *h)),
     }
@@ -200,6 +202,20 @@ fn relu2(x: f32) -> f32 {
 #[inline(always)]
 fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
+}
+
+/// `x / 2 erfc(-x / sqrt(2))`. Abramowitz and Stegun 7.1.26 has erfc within 1.5e-7.
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+    let t = 1.0 / (1.0 + 0.327_591_1 * z);
+    let series = 1.061_405_4;
+    let series = series * t - 1.453_152_1;
+    let series = series * t + 1.421_413_8;
+    let series = series * t - 0.284_496_72;
+    let series = series * t + 0.254_829_6;
+    let half = 0.5 * series * t * exp(-z * z);
+    x * if x < 0.0 { half } else { 1.0 - half }
 }
 
 /// `x / 2 (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, and `(1 + tanh(u)) / 2 = 1 / (1 + exp(-2

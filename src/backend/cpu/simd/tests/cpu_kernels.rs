@@ -56,7 +56,7 @@ fn every_set_gives_the_same_bits() {
                 (k.widen)(&halves, &mut wide);
                 wide.into_iter().map(f64::from).collect()
             });
-            for act in [Act::Relu2, Act::Silu, Act::GeluTanh] {
+            for act in [Act::Relu2, Act::Silu, Act::Gelu, Act::GeluTanh] {
                 same(&|k| {
                     let (mut alone, mut gated) = (x.clone(), h.clone());
                     (k.act)(act, &mut alone);
@@ -84,11 +84,25 @@ fn activations_are_what_they_are_called() {
     for (y, x) in with(Act::Silu) {
         assert!((y - x / (1.0 + (-x).exp())).abs() <= bound(x), "silu({x}) = {y}");
     }
+    for (y, x) in with(Act::Gelu) {
+        assert!((y - x * normal(x)).abs() <= bound(x), "gelu({x}) = {y}");
+    }
     for (y, x) in with(Act::GeluTanh) {
         let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
         // An error of the argument of exp grows with the argument, while the result falls faster.
         assert!((y - 0.5 * x * (1.0 + u.tanh())).abs() <= 4.0 * bound(x), "gelu({x}) = {y}");
     }
+}
+
+/// Distribution function of the normal distribution, by Simpson's rule.
+fn normal(x: f64) -> f64 {
+    const STEPS: usize = 2000;
+    let end = x.abs().min(12.0);
+    let density = |i: usize| (-0.5 * (end * i as f64 / STEPS as f64).powi(2)).exp();
+    let weight = |i: usize| if i == 0 || i == STEPS { 1.0 } else { 2.0 + 2.0 * (i % 2) as f64 };
+    let sum: f64 = (0..=STEPS).map(|i| weight(i) * density(i)).sum();
+    let half = sum * end / STEPS as f64 / 3.0 / (2.0 * std::f64::consts::PI).sqrt();
+    if x < 0.0 { 0.5 - half } else { 0.5 + half }
 }
 
 #[test]

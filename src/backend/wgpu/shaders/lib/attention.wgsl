@@ -18,6 +18,10 @@ struct Params {
     window: u32,
     // Place of the heads' sinks in constants, or ABSENT.
     sinks: u32,
+#if of_encoder
+    // Positions behind its own that a row sees, as far as its sequence goes.
+    ahead: u32,
+#endif
 }
 
 const ABSENT: u32 = 0xffffffffu;
@@ -29,6 +33,13 @@ fn first_seen(pos: u32) -> u32 {
     return pos + 1u - min(pos + 1u, params.window);
 }
 
+#if of_encoder
+// The last position that a row sees, of the sequence of row r of the step.
+fn last_seen(pos: u32, r: u32) -> u32 {
+    return pos + min(params.ahead, row_end(r) - pos);
+}
+
+#endif
 // What no score is below; scores that no position has are it.
 const LEAST: f32 = -3.0e38;
 

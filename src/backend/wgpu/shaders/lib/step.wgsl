@@ -1,5 +1,5 @@
 // What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7
-// and 9 to 12 say at which word each table begins, and word 8 is 0.
+// and 9 to 13 say at which word each table begins, and word 8 is 0.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
 const PAGE_POSITIONS: u32 = 64u;
@@ -46,6 +46,18 @@ fn step_run(i: u32) -> Run {
     return Run(step[at], step[at + 1u], step[at + 2u], step[at + 3u]);
 }
 
+#if of_encoder
+// The position of the last row of a row's sequence.
+fn row_end(r: u32) -> u32 {
+    return step[step[13] + 2u * r];
+}
+
+// The type of a row's token.
+fn row_type(r: u32) -> u32 {
+    return step[step[13] + 2u * r + 1u];
+}
+
+#endif
 // The row of the step that the o-th row of logits belongs to.
 fn output_row(o: u32) -> u32 {
     return step[step[6] + o];

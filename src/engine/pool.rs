@@ -1,0 +1,216 @@
+//! From the rows of a text to its vector, or to its score: pooling, and the layers behind it, on the host. They
+//! are a few million operations a text at most, of rows that have to come to the host anyway.
+
+use std::ops::Range;
+
+use super::Error;
+use sterna_gguf::FileTensor;
+use sterna_model::{Dense, ModelError, Pooling, PoolingHead};
+use sterna_program::NormKind;
+
+/// What stands behind the layers of a model, at hand.
+pub(super) struct Pooler {
+    kind: Pooling,
+    /// Width of the residual stream.
+    dim: usize,
+    norm: RowNorm,
+    dense: Vec<Layer>,
+    rank: Option<Rank>,
+    sees_ahead: bool,
+}
+
+struct RowNorm {
+    kind: NormKind,
+    /// `[dim]`.
+    weight: Vec<f32>,
+    /// `[dim]`.
+    bias: Option<Vec<f32>>,
+    eps: f64,
+}
+
+struct Rank {
+    pooler: Option<Layer>,
+    output: Layer,
+}
+
+/// A product with a vector.
+struct Layer {
+    /// `[outputs, inputs]`.
+    weight: Vec<f32>,
+    inputs: usize,
+    /// `[outputs]`.
+    bias: Option<Vec<f32>>,
+}
+
+/// The rows of a text that have been seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    /// Sum of normed rows, or the one that counts, or all.
+    values: Vec<f64>,
+    /// Rows that are in it.
+    n: usize,
+}
+
+impl Pooler {
+    /// Reads the weights; `asked` goes before what the file says.
+    ///
+    /// # Errors
+    /// [`Error::Gguf`], [`Error::Model`] for weights that cannot be read; [`Error::Option`] for a pooling that
+    /// the model has no weights for.
+    pub fn read(head: &PoolingHead, weights: &[FileTensor], asked: Option<Pooling>) -> Result<Self, Error> {
+        let default = if head.sees_ahead { Pooling::Mean } else { Pooling::Last };
+        let kind = asked.or(head.of_file).unwrap_or(default);
+        let rank = match (&head.rank, kind) {
+            (None, Pooling::Rank) => {
+                let want =
+                    "none, mean, cls or last for a model without a classifier (cls.output.weight)".into();
+                return Err(Error::Option { option: "EngineOptions::pooling", want, got: "rank".into() });
+            }
+            (Some(rank), Pooling::Rank) => {
+                let pooler = rank.pooler.as_ref().map(Layer::read).transpose()?;
+                Some(Rank { pooler, output: Layer::read(&rank.output)? })
+            }
+            _ => None,
+        };
+        let of_norm = |w: sterna_program::Weight| floats(&weights[w.0 as usize]);
+        let norm = RowNorm {
+            kind: head.norm.kind,
+            weight: of_norm(head.norm.weight)?,
+            bias: head.norm.bias.map(of_norm).transpose()?,
+            eps: head.norm.eps.into(),
+        };
+        let dense = head.dense.iter().map(Layer::read).collect::<Result<_, _>>()?;
+        Ok(Self { kind, dim: norm.weight.len(), norm, dense, rank, sees_ahead: head.sees_ahead })
+    }
+
+    pub fn kind(&self) -> Pooling {
+        self.kind
+    }
+
+    /// True if all rows of a text have to run in one step.
+    pub fn sees_ahead(&self) -> bool {
+        self.sees_ahead
+    }
+
+    /// Numbers of a vector, or labels that are scored.
+    pub fn len(&self) -> usize {
+        match &self.rank {
+            Some(rank) => rank.output.outputs(),
+            None => self.dense.last().map_or(self.dim, Layer::outputs),
+        }
+    }
+
+    /// Those of some positions of a text whose rows count.
+    pub fn wanted(&self, positions: Range<usize>, n_tokens: usize) -> Range<usize> {
+        let only = |at: usize| if positions.contains(&at) { at..at + 1 } else { at..at };
+        match self.kind {
+            Pooling::None | Pooling::Mean => positions,
+            Pooling::Cls => only(0),
+            Pooling::Rank if self.sees_ahead => only(0),
+            Pooling::Last | Pooling::Rank => only(n_tokens - 1),
+        }
+    }
+
+    /// Takes rows of the residual stream, `[n, dim]`.
+    pub fn add(&self, pool: &mut Pool, rows: &[f32]) {
+        for row in rows.chunks_exact(self.dim) {
+            let row = self.norm.apply(row);
+            match self.kind {
+                Pooling::Mean if pool.n > 0 => pool.values.iter_mut().zip(row).for_each(|(sum, x)| *sum += x),
+                _ => pool.values.extend(row),
+            }
+            pool.n += 1;
+        }
+    }
+
+    /// The vector of a text, or its scores; without pooling one vector behind the other.
+    pub fn finish(&self, pool: Pool) -> Vec<f32> {
+        let n = if self.kind == Pooling::Mean { pool.n.max(1) as f64 } else { 1.0 };
+        let mut vector: Vec<f32> = pool.values.iter().map(|sum| (sum / n) as f32).collect();
+        let Some(rank) = &self.rank else {
+            for layer in &self.dense {
+                vector = vector.chunks_exact(layer.inputs).flat_map(|vector| layer.apply(vector)).collect();
+            }
+            return vector;
+        };
+        if let Some(pooler) = &rank.pooler {
+            vector = pooler.apply(&vector).into_iter().map(f32::tanh).collect();
+        }
+        let mut scores = rank.output.apply(&vector);
+        // A decoder scores the tokens "yes" and "no" that would come next.
+        if !self.sees_ahead && scores.len() > 1 {
+            let max = scores.iter().fold(f32::NEG_INFINITY, |max, score| max.max(*score));
+            scores.iter_mut().for_each(|score| *score = (*score - max).exp());
+            let total: f32 = scores.iter().sum();
+            scores.iter_mut().for_each(|score| *score /= total);
+        }
+        scores
+    }
+}
+
+impl RowNorm {
+    fn apply(&self, x: &[f32]) -> impl Iterator<Item = f64> {
+        let len = x.len() as f64;
+        let mean = match self.kind {
+            NormKind::Rms => 0.0,
+            NormKind::Layer => x.iter().map(|x| f64::from(*x)).sum::<f64>() / len,
+        };
+        let mean_square = x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / len;
+        let factor = 1.0 / (mean_square + self.eps).sqrt();
+        let bias = |i: usize| self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
+        let scaled = move |(x, weight): (&f32, &f32)| (f64::from(*x) - mean) * factor * f64::from(*weight);
+        x.iter().zip(&self.weight).map(scaled).enumerate().map(move |(i, x)| x + bias(i))
+    }
+}
+
+impl Layer {
+    fn read(dense: &Dense) -> Result<Self, Error> {
+        let bias = dense.bias.as_ref().map(floats).transpose()?;
+        Ok(Self { weight: floats(&dense.weight)?, inputs: dense.weight.cols, bias })
+    }
+
+    fn outputs(&self) -> usize {
+        self.weight.len() / self.inputs
+    }
+
+    fn apply(&self, x: &[f32]) -> Vec<f32> {
+        /// Sums that go on side by side.
+        const LANES: usize = 16;
+        let dot = |row: &[f32]| {
+            let mut lanes = [0.0_f32; LANES];
+            for (row, x) in row.chunks(LANES).zip(x.chunks(LANES)) {
+                lanes.iter_mut().zip(row).zip(x).for_each(|((lane, w), x)| *lane += w * x);
+            }
+            lanes.iter().sum::<f32>()
+        };
+        let products = self.weight.chunks_exact(self.inputs).map(dot).enumerate();
+        products.map(|(i, y)| y + self.bias.as_ref().map_or(0.0, |bias| bias[i])).collect()
+    }
+}
+
+/// The elements of a tensor.
+fn floats(tensor: &FileTensor) -> Result<Vec<f32>, Error> {
+    let whole = tensor.read()?;
+    let mut values = vec![0.0; whole.rows * whole.cols];
+    for (row, values) in values.chunks_exact_mut(whole.cols).enumerate() {
+        let decoded = whole.ty.decode_row(&whole.bytes, whole.rows, row, values);
+        decoded.map_err(|source| ModelError::Quant { tensor: whole.name.clone(), source })?;
+    }
+    Ok(values)
+}
+
+/// Scales a vector, as llama.cpp's `--embd-normalize` counts: not at all for -1, to a largest magnitude of 32760
+/// for 0, to a sum of magnitudes of 1 for 1, to a length of 1 for 2, and so on with `p`-norms. A vector of zeros
+/// stays.
+pub fn normalise(vector: &mut [f32], p: i32) {
+    let magnitudes = || vector.iter().map(|x| f64::from(x.abs()));
+    let norm = match p {
+        ..=-1 => return,
+        0 => magnitudes().fold(0.0, f64::max) / 32760.0,
+        2 => magnitudes().map(|x| x * x).sum::<f64>().sqrt(),
+        _ => magnitudes().map(|x| x.powi(p)).sum::<f64>().powf(1.0 / f64::from(p)),
+    };
+    if norm > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
+    }
+}

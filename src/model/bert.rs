@@ -1,0 +1,72 @@
+//! BERT and what is built like it: encoders, whose rows see the whole text. bge and all-MiniLM (`bert`) have
+//! learned positions and biases; nomic-embed (`nomic-bert`) has RoPE, a gated feed-forward network and no biases.
+//!
+//! Norms stand behind the sums: `x = norm(x + attention(x))`, `x = norm(x + network(x))`. The residual stream
+//! holds the sums here, and what reads one norms it first.
+
+use super::{Architecture, Builder, ModelError};
+use sterna_program::{Act, Attend, AttnIn, Embed, FfnIn, ProjAdd, RopeStyle, RowsOf};
+
+/// BERT.
+pub static ARCHITECTURE: Architecture = Architecture { names: &["bert"], build: |m| encoder(m, false) };
+
+/// nomic-embed.
+pub static NOMIC: Architecture = Architecture { names: &["nomic-bert"], build: |m| encoder(m, true) };
+
+fn encoder(m: &mut Builder<'_>, is_nomic: bool) -> Result<(), ModelError> {
+    let h = m.hyper().clone();
+    let (dim, ffn_dim, n_vocab) = (h.dim, h.ffn_dim, h.n_vocab);
+    let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
+    let scale = 1.0 / (h.head_dim as f32).sqrt();
+
+    let x = m.buf("x", RowsOf::Step, dim);
+    let q = m.buf("q", RowsOf::Step, q_dim);
+    let y = m.buf("y", RowsOf::Step, q_dim);
+    let hidden = m.buf("h", RowsOf::Step, ffn_dim);
+    let rope = is_nomic.then(|| m.rope(RopeStyle::Halves)).transpose()?;
+
+    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
+    let positions =
+        if is_nomic { None } else { Some(m.floats("position_embd.weight", h.n_ctx_train, dim)?) };
+    let types =
+        m.rows_of("token_types.weight").map(|n| m.floats("token_types.weight", n, dim)).transpose()?;
+    m.push("embed", Embed { table, basis: None, scale: 1.0, positions, types, x });
+    let mut norm = m.layer_norm("token_embd_norm", dim)?;
+    for layer in 0..h.n_layers {
+        let blk = |name: &str| format!("blk.{layer}.{name}");
+        let kv = m.kv();
+
+        let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+        let (q_norm, k_norm) = (None, None);
+        let of_sum = norm.clone();
+        m.push(
+            format!("{layer}.attn_in"),
+            AttnIn { x, norm: of_sum, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+        );
+        m.push(
+            format!("{layer}.attend"),
+            Attend { q, kv, scale, window: None, ahead: Attend::ALL, sinks: None, gate: None, out: y },
+        );
+        let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+        m.push(
+            format!("{layer}.attn_out"),
+            ProjAdd { y, norm: None, w, post: None, residual: Some(norm), x },
+        );
+
+        norm = m.layer_norm(&blk("attn_output_norm"), dim)?;
+        let gate = is_nomic.then(|| m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)).transpose()?;
+        let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
+        let act = if is_nomic { Act::Silu } else { Act::Gelu };
+        let of_sum = norm.clone();
+        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm: of_sum, gate, up, act, share: None, h: hidden });
+        let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
+        m.push(
+            format!("{layer}.ffn_out"),
+            ProjAdd { y: hidden, norm: None, w, post: None, residual: Some(norm), x },
+        );
+
+        norm = m.layer_norm(&blk("layer_output_norm"), dim)?;
+    }
+    m.ends_with(norm);
+    Ok(())
+}
