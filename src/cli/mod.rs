@@ -15,6 +15,7 @@ mod convert;
 mod ctrl_c;
 mod devices;
 mod edit;
+mod embed;
 mod export_card;
 #[cfg(feature = "hub")]
 mod fetch;
@@ -37,6 +38,7 @@ mod npy;
 mod out_file;
 mod perplexity;
 mod plan;
+mod pooling_args;
 mod prompt_cache;
 #[cfg(feature = "hub")]
 mod pull;
@@ -99,6 +101,7 @@ enum Command {
     Bench(bench::BenchArgs),
     BatchedBench(batched_bench::BatchedBenchArgs),
     Logits(logits::LogitsArgs),
+    Embed(embed::EmbedArgs),
     Perplexity(perplexity::PerplexityArgs),
     KvReport(kv_report::KvReportArgs),
     Inspect(inspect::InspectArgs),
@@ -219,6 +222,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Bench(args) => args.run(),
         Command::BatchedBench(args) => args.run(),
         Command::Logits(args) => args.run(),
+        Command::Embed(args) => args.run(),
         Command::Perplexity(args) => args.run(),
         Command::KvReport(args) => args.run(),
         Command::Inspect(args) => args.run(),

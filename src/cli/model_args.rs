@@ -16,6 +16,7 @@ use crate::backend::{Backend, BackendError, DeviceOptions, Opened, Plan, REGISTR
 use crate::engine::fit::Codecs;
 use crate::engine::{self, ACT_TYPES, ActType, Engine, EngineOptions, Error, HEAD_TYPES, HeadType};
 use crate::gguf::{Access, Gguf, OpenOptions};
+use crate::model;
 use crate::program::{KvWindow, PAGE};
 use crate::tokenizer::PreTokenizer;
 
@@ -599,6 +600,25 @@ impl OpenModel {
             Err(_) => None,
         };
         self.backends.iter().flatten().find_map(|backend| plan(&**backend)).unwrap_or(0)
+    }
+
+    /// True if the model makes vectors of texts alone.
+    pub fn is_encoder(&self, options: &EngineOptions) -> bool {
+        engine::program(&self.gguf, options).is_ok_and(|program| program.logits().is_none())
+    }
+
+    /// The options for `n_seqs` texts that become vectors. Unless the user chose the positions of the KV
+    /// cache, it has as many as a step has rows, and as pages that are not full take.
+    ///
+    /// # Errors
+    /// Whatever reading the model returns.
+    pub fn for_texts(&self, options: EngineOptions, n_seqs: usize) -> Result<EngineOptions, CliError> {
+        let trained = model::hyper(&self.gguf)?.n_ctx_train;
+        let n_ctx = options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX.min(trained));
+        let of_a_step = n_ctx.max(options.batch) + n_seqs * PAGE;
+        let kv_positions =
+            options.kv_positions.or(Some(of_a_step.min(n_seqs * n_ctx.next_multiple_of(PAGE))));
+        Ok(EngineOptions { n_seqs, kv_positions, ..options })
     }
 
     /// The model, and the options with what is chosen so that it fits the backend that it goes onto.

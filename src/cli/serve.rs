@@ -14,11 +14,12 @@ use super::grpc_args::{GrpcArgs, list};
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
+use super::pooling_args::PoolingArgs;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::speculation_args::SpeculationArgs;
 use super::{CliError, Interrupted, input, names};
-use crate::engine::EngineOptions;
+use crate::engine::{EngineOptions, Pooling};
 use crate::serve::{Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
 
 /// Serves the APIs of OpenAI, llama-server, Anthropic and ollama over HTTP.
@@ -76,11 +77,12 @@ pub struct ServeArgs {
     #[arg(long, value_name = "S")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     step_timeout: Option<u64>,
-    /// Number of sequences that run at a time (also -np)
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    /// Number of sequences that run at a time (also -np) [default: 4, or 32 for a model that only embeds]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
-    parallel: u16,
-    /// Positions of the KV cache shared by all sequences [default: parallel x context]
+    parallel: Option<u16>,
+    /// Positions of the KV cache shared by all sequences [default: parallel x context, or fewer for a model
+    /// that only embeds]
     #[arg(long, value_name = "N")]
     #[arg(alias = "EngineOptions::kv_positions")]
     kv_positions: Option<usize>,
@@ -92,6 +94,12 @@ pub struct ServeArgs {
     #[arg(short, long, value_name = "N", default_value_t = -1)]
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     n_predict: i64,
+    #[command(flatten)]
+    pooling: PoolingArgs,
+    /// Score documents (/v1/rerank): the same as --pooling rank
+    #[arg(long, alias = "rerank", conflicts_with = "pooling")]
+    #[arg(alias = "LLAMA_ARG_RERANKING")]
+    reranking: bool,
     /// Chat template in place of the model's: bitnet, chatml, llama3, or a Jinja file
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
     chat_template: Option<String>,
@@ -149,6 +157,10 @@ pub struct ServeArgs {
     verbose: bool,
 }
 
+/// Sequences that run at a time.
+const SLOTS: usize = 4;
+/// The same of a model that makes vectors of texts alone, which share a step.
+const TEXTS: usize = 32;
 /// Rows of a step whose logits are kept at least.
 const SCORED_ROWS: usize = 32;
 
@@ -235,10 +247,13 @@ impl ServeArgs {
     ) -> impl Fn() -> Result<Opened, CliError> + Send + Sync + use<> {
         let (model, sampling, speculation) =
             (self.model.clone(), self.sampling.clone(), self.speculation.clone());
+        let parallel = self.parallel.map(usize::from);
+        let n_seqs = parallel.unwrap_or(SLOTS);
         let options = EngineOptions {
-            n_seqs: self.parallel.into(),
+            n_seqs,
             // A prompt is scored in steps of as many rows: /v1/completions with echo and logprobs.
-            outputs: usize::from(self.parallel).max(SCORED_ROWS),
+            outputs: n_seqs.max(SCORED_ROWS),
+            pooling: if self.reranking { Some(Pooling::Rank) } else { self.pooling.pooling },
             kv_positions: self.kv_positions,
             ..options
         };
@@ -246,9 +261,13 @@ impl ServeArgs {
         move || {
             let drafting = speculation.load(&model, &options)?;
             let opened = model.open(&source, &options)?;
+            let options = match opened.is_encoder(&options) {
+                true => opened.for_texts(options.clone(), parallel.unwrap_or(TEXTS))?,
+                false => options.clone(),
+            };
             let (opened, options) = match &fit {
-                Some(fit) => opened.fitted(options.clone(), fit)?,
-                None => (opened, options.clone()),
+                Some(fit) => opened.fitted(options, fit)?,
+                None => (opened, options),
             };
             let bytes = opened.bytes(&options) + drafting.bytes();
             let sampling = sampling.clone();
@@ -310,6 +329,7 @@ impl ServeArgs {
             local_page: self.local_page.as_deref().map(local_page).transpose()?,
             template: self.chat_template.as_deref().map(template_source).transpose()?,
             max_tokens: usize::try_from(self.n_predict).ok(),
+            embd_normalize: self.pooling.embd_normalize,
             cache_prompt: !self.no_cache_prompt,
             swap_bytes: (self.swap_space as usize) << 20,
             queue: self.queue,

@@ -43,7 +43,8 @@ pub enum Error {
     State(#[from] StateError),
     /// The model makes vectors of texts and picks no tokens.
     #[error(
-        "a model of architecture `{architecture}` makes vectors of texts (embeddings) and no text; see `sterna embed`"
+        "a model of architecture `{architecture}` makes vectors of texts (embeddings) and no text; see \
+         `sterna embed`"
     )]
     NoHead {
         /// Its architecture.

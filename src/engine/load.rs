@@ -75,8 +75,8 @@ pub struct EngineOptions {
     /// True if layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
     /// any length and any common prefix then go on from where they are.
     pub swa_full: bool,
-    /// How vectors of texts are made; `None` is as the file says, or the last row of a decoder and the mean of
-    /// an encoder.
+    /// How vectors of texts are made; `None` is as the file says, or the last row of a decoder and the mean
+    /// of an encoder.
     pub pooling: Option<Pooling>,
     /// Type of the output head.
     pub head_type: HeadType,

@@ -1,5 +1,5 @@
-//! From the rows of a text to its vector, or to its score: pooling, and the layers behind it, on the host. They
-//! are a few million operations a text at most, of rows that have to come to the host anyway.
+//! From the rows of a text to its vector, or to its score: pooling, and the layers behind it, on the host.
+//! They are a few million operations a text at most, of rows that have to come to the host anyway.
 
 use std::ops::Range;
 
@@ -55,8 +55,8 @@ impl Pooler {
     /// Reads the weights; `asked` goes before what the file says.
     ///
     /// # Errors
-    /// [`Error::Gguf`], [`Error::Model`] for weights that cannot be read; [`Error::Option`] for a pooling that
-    /// the model has no weights for.
+    /// [`Error::Gguf`], [`Error::Model`] for weights that cannot be read; [`Error::Option`] for a pooling
+    /// that the model has no weights for.
     pub fn read(head: &PoolingHead, weights: &[FileTensor], asked: Option<Pooling>) -> Result<Self, Error> {
         let default = if head.sees_ahead { Pooling::Mean } else { Pooling::Last };
         let kind = asked.or(head.of_file).unwrap_or(default);
@@ -199,9 +199,9 @@ fn floats(tensor: &FileTensor) -> Result<Vec<f32>, Error> {
     Ok(values)
 }
 
-/// Scales a vector, as llama.cpp's `--embd-normalize` counts: not at all for -1, to a largest magnitude of 32760
-/// for 0, to a sum of magnitudes of 1 for 1, to a length of 1 for 2, and so on with `p`-norms. A vector of zeros
-/// stays.
+/// Scales a vector, as llama.cpp's `--embd-normalize` counts: not at all for -1, to a largest magnitude of
+/// 32760 for 0, to a sum of magnitudes of 1 for 1, to a length of 1 for 2, and so on with `p`-norms. A vector
+/// of zeros stays.
 pub fn normalise(vector: &mut [f32], p: i32) {
     let magnitudes = || vector.iter().map(|x| f64::from(x.abs()));
     let norm = match p {

@@ -1,5 +1,6 @@
 //! BERT and what is built like it: encoders, whose rows see the whole text. bge and all-MiniLM (`bert`) have
-//! learned positions and biases; nomic-embed (`nomic-bert`) has RoPE, a gated feed-forward network and no biases.
+//! learned positions and biases; nomic-embed (`nomic-bert`) has RoPE, a gated feed-forward network and no
+//! biases.
 //!
 //! Norms stand behind the sums: `x = norm(x + attention(x))`, `x = norm(x + network(x))`. The residual stream
 //! holds the sums here, and what reads one norms it first.

@@ -83,8 +83,8 @@ impl<'a> Builder<'a> {
         self.last_norm = Some(norm);
     }
 
-    /// What stands behind the layers in place of a head, or beside it. Rows of a file that says so see the whole
-    /// text.
+    /// What stands behind the layers in place of a head, or beside it. Rows of a file that says so see the
+    /// whole text.
     ///
     /// # Errors
     /// [`ModelError`] for a tensor or a key that makes no sense.
@@ -349,8 +349,8 @@ impl<'a> Builder<'a> {
         Ok(self.declare(tensor))
     }
 
-    /// A layer that the engine multiplies the vector of a text with: `stem.weight` of `[outputs, inputs]`, and
-    /// `stem.bias` where the file has it.
+    /// A layer that the engine multiplies the vector of a text with: `stem.weight` of `[outputs, inputs]`,
+    /// and `stem.bias` where the file has it.
     ///
     /// # Errors
     /// As [`matrix`](Self::matrix).

@@ -1,5 +1,5 @@
-//! From the rows of a text to one vector, or to a score: what stands behind the layers of models that embed and
-//! rank. The engine computes it; this says what a file has.
+//! From the rows of a text to one vector, or to a score: what stands behind the layers of models that embed
+//! and rank. The engine computes it; this says what a file has.
 
 use super::{Builder, ModelError};
 use sterna_gguf::FileTensor;

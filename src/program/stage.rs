@@ -152,11 +152,10 @@ pub struct AttnIn {
 }
 
 /// `out[r] = softmax(scale * q[r] . K[first ..= last]) V`, each query head with KV head `head / (n_heads /
-/// n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves; `last` is `pos[r]`, or,
-/// where rows see ahead, as many positions behind it, as far as the sequence has rows in the step. If heads
-/// have sinks,
-/// the sum of each softmax has one more term, `exp(sink[head])`, which has no value. If there is a gate,
-/// `out[r]` is multiplied with `1 / (1 + exp(-gate[r]))`, element by element.
+/// n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves; `last` is `pos[r]`,
+/// or, where rows see ahead, as many positions behind it, as far as the sequence has rows in the step. If
+/// heads have sinks, the sum of each softmax has one more term, `exp(sink[head])`, which has no value. If
+/// there is a gate, `out[r]` is multiplied with `1 / (1 + exp(-gate[r]))`, element by element.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// In: `[rows, n_heads * head_dim]`.

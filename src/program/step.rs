@@ -138,8 +138,8 @@ impl KvWindow {
 /// ([`KvWindow`]) depends on the row's position alone, so that it is the same however the rows before it were
 /// cut into steps.
 ///
-/// Where a program has recurrent states, a sequence has two slots of these besides ([`StateSlots`]). A sequence
-/// of two texts says where the second one begins.
+/// Where a program has recurrent states, a sequence has two slots of these besides ([`StateSlots`]). A
+/// sequence of two texts says where the second one begins.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,

@@ -123,6 +123,21 @@ impl Usage {
     }
 }
 
+/// OpenAI's count of tokens where nothing is generated.
+#[derive(Serialize, JsonSchema)]
+pub struct InputUsage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+impl InputUsage {
+    /// The tokens of these texts.
+    pub fn of(texts: &[Vec<u32>]) -> Self {
+        let n = texts.iter().map(Vec::len).sum();
+        Self { prompt_tokens: n, total_tokens: n }
+    }
+}
+
 /// llama-server's times. Every number is one: a rate of nothing is 0.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Timings {

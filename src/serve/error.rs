@@ -104,6 +104,25 @@ impl ApiError {
         Self { code: Some("context_length_exceeded"), lengths: Some((n_prompt, n_ctx)), ..Self::bad(message) }
     }
 
+    /// A text whose vector or score is wanted is longer than the context.
+    pub fn text_too_long(name: String, n_tokens: usize, n_ctx: usize) -> Self {
+        let message = format!(
+            "`{name}` is too long: {n_tokens} tokens; context_length_exceeded: this model's maximum context \
+             length is {n_ctx} tokens. `truncate_prompt_tokens`: -1 cuts what is longer"
+        );
+        let (code, lengths) = (Some("context_length_exceeded"), Some((n_tokens, n_ctx)));
+        Self { code, lengths, param: Some(name), ..Self::bad(message) }
+    }
+
+    /// The model picks no tokens.
+    pub fn no_text(architecture: &str) -> Self {
+        let message = format!(
+            "this model (`{architecture}`) makes vectors of texts and no text: ask /v1/embeddings, or \
+             /v1/rerank where it ranks"
+        );
+        Self { code: Some("unsupported_model"), param: Some("model".into()), ..Self::bad(message) }
+    }
+
     /// No key, or a wrong one.
     pub fn unauthorised() -> Self {
         let message = "the API key is missing or wrong: send it as `Authorization: Bearer KEY`";

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, error::TryRecvError};
 
 use super::handover::{ExportedPrompts, Handed, Ticket};
-use super::slots::SlotOrder;
-use sterna_engine::{Event, GenerateOptions, LogProbs, Stats};
+use super::slots::{self, SlotOrder};
+use sterna_engine::{Event, GenerateOptions, LogProbs, Pooled, Stats};
 
-/// Text to be generated: every family of endpoints turns its requests into jobs.
+/// Text to be generated, or vectors of texts: every family of endpoints turns its requests into jobs.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Tokens of each prompt.
@@ -29,6 +29,8 @@ pub struct Job {
     pub cache_prompt: bool,
     /// Number of tokens told beside each token of its prompts; `None` scores no prompt.
     pub score_prompt: Option<usize>,
+    /// Its prompts are texts whose vectors or scores are wanted, an entry per prompt; `None` generates text.
+    pub pooled: Option<Vec<Pooled>>,
     /// Updates say how far its prompts are.
     pub progress: bool,
     /// Longest time behind its first token.
@@ -42,6 +44,26 @@ pub struct Job {
 }
 
 impl Job {
+    /// The vectors or scores of texts.
+    pub fn pooled(client: &Arc<str>, texts: Vec<(Vec<u32>, Pooled)>) -> Self {
+        let (prompts, pooled) = texts.into_iter().unzip();
+        Self {
+            prompts,
+            options: GenerateOptions::default(),
+            n: 1,
+            client: Arc::clone(client),
+            salt: slots::salt(client, ""),
+            cache_prompt: false,
+            score_prompt: None,
+            pooled: Some(pooled),
+            progress: false,
+            time_limit: None,
+            slot: None,
+            export_to: None,
+            handed: None,
+        }
+    }
+
     /// Sequences that it needs.
     pub fn n_choices(&self) -> usize {
         self.prompts.len() * self.n
@@ -75,6 +97,13 @@ pub enum Update {
         choice: usize,
         /// Log-probabilities, one entry per token.
         scores: Vec<LogProbs>,
+    },
+    /// The vector of a prompt has been computed, or its scores.
+    Vector {
+        /// Number of the prompt.
+        choice: usize,
+        /// As the engine makes it.
+        vector: Vec<f32>,
     },
     /// A choice has a token more, or has ended.
     Event {

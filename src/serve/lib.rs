@@ -4,11 +4,12 @@
 //! says which models are loaded. A family of endpoints is a file or a folder of `api/`, which turns requests
 //! into jobs (`job.rs`) and their updates into answers; it knows no other family. The families share what
 //! they turn requests into: a conversation (`messages.rs`), its tools (`tool_config.rs`), the form of its
-//! answer (`constraints.rs`); and what they make answers of: `answer.rs`, `deltas.rs`, `blocks.rs`. Fields of
-//! requests are rows (`fields.rs`), each of a kind (`kinds.rs`). Requests and answers are types that describe
-//! themselves to `api/openapi.rs`, and whole answers are folds of their streams. Other services run on the
-//! same jobs as a [`Companion`]: the crate in `grpc/` serves routers of several servers. Nothing here knows a
-//! flag or a device. Start at [`Server`], then `api/mod.rs`.
+//! answer (`constraints.rs`), texts to embed or rank (`pooled.rs`); and what they make answers of:
+//! `answer.rs`, `deltas.rs`, `blocks.rs`. Fields of requests are rows (`fields.rs`), each of a kind
+//! (`kinds.rs`). Requests and answers are types that describe themselves to `api/openapi.rs`, and whole
+//! answers are folds of their streams. Other services run on the same jobs as a [`Companion`]: the crate in
+//! `grpc/` serves routers of several servers. Nothing here knows a flag or a device. Start at [`Server`],
+//! then `api/mod.rs`.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -35,6 +36,7 @@ mod model;
 mod models;
 mod options;
 mod page;
+mod pooled;
 mod prompts;
 mod sampling;
 mod server;

@@ -81,6 +81,8 @@ pub struct Metrics {
     pub prompt_tokens: AtomicU64,
     /// Time in which they were, in microseconds.
     pub prompt_us: AtomicU64,
+    /// Texts whose vectors or scores were computed.
+    pub pooled_texts: AtomicU64,
     /// Tokens that were generated.
     pub generated_tokens: AtomicU64,
     /// Time from the first to the last of each answer, in microseconds.
@@ -110,6 +112,7 @@ impl Default for Metrics {
         Self {
             prompt_tokens: AtomicU64::new(0),
             prompt_us: AtomicU64::new(0),
+            pooled_texts: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
             generate_us: AtomicU64::new(0),
             most_tokens: AtomicU64::new(0),
@@ -181,6 +184,8 @@ impl Metrics {
             "Tokens that were generated.",
             generated,
         );
+        let help = "Texts whose embeddings or scores were computed.";
+        both(&[llama("pooled_texts_total")], counter, help, get(&self.pooled_texts) as f64);
         let help = "Time in which prompts were computed.";
         both(&[llama("prompt_seconds_total")], counter, help, seconds(&self.prompt_us));
         let help = "Time in which tokens were generated.";

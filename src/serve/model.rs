@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use sterna_engine::{Engine, Error, SamplerOptions, Speculation};
+use sterna_engine::{Engine, Error, Pooling, SamplerOptions, Speculation};
 use sterna_grammar::Grammars;
 use sterna_quantize as quantize;
 use sterna_tokenizer::Tokenizer;
@@ -96,7 +96,9 @@ impl Served {
             Ok(template) => (template, TemplateSource::File),
             Err(ChatError::Missing) => {
                 let template = ChatTemplate::choose(metadata, tokenizer, Some("chatml"))?;
-                tracing::warn!("the model has no chat template: conversations are written as ChatML");
+                if engine.generates() {
+                    tracing::warn!("the model has no chat template: conversations are written as ChatML");
+                }
                 (template, TemplateSource::Fallback)
             }
             Err(err) => return Err(err.into()),
@@ -104,7 +106,9 @@ impl Served {
         let created = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let created = created.map_or(0, |since| since.as_secs());
         Ok(Self {
-            chats: template_source != TemplateSource::Fallback && template.source().contains("role"),
+            chats: engine.generates()
+                && template_source != TemplateSource::Fallback
+                && template.source().contains("role"),
             syntax: Syntax::of_model(template.source(), |token| tokenizer.token_id(token).is_some()),
             abilities: Abilities::of(&template),
             quantization: quantization(&engine),
@@ -135,6 +139,23 @@ impl Served {
     /// True for a model made for turns: its file says how they are written, and by whom each is.
     pub fn chats(&self) -> bool {
         self.chats
+    }
+
+    /// What can be asked of it, in ollama's words, and `rerank`: clients offer tools, a switch for thoughts,
+    /// or no conversation at all by them.
+    pub fn capabilities(&self) -> Vec<&'static str> {
+        let (engine, generates) = (&self.engine, self.engine.generates());
+        let ranks = engine.pooling() == Pooling::Rank;
+        let key = format!("{}.pooling_type", engine.hyper().architecture);
+        let is_made_to_embed = !generates || engine.gguf().metadata().get(&key).is_some();
+        let all = [
+            ("completion", generates),
+            ("tools", self.chats()),
+            ("thinking", generates && self.syntax.thoughts.is_some()),
+            ("embedding", is_made_to_embed && !ranks),
+            ("rerank", ranks),
+        ];
+        all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
     }
 
     /// Weights of its file, of all tensors.

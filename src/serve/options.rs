@@ -44,6 +44,9 @@ pub struct ServeOptions {
     pub template: Option<String>,
     /// Most tokens of an answer if the request does not say; `None` is as many as the context holds.
     pub max_tokens: Option<usize>,
+    /// How embeddings are scaled if the request does not say, as [`normalise`](sterna_engine::normalise)
+    /// counts.
+    pub embd_normalize: i32,
     /// Prompts find pages of earlier ones if the request does not say.
     pub cache_prompt: bool,
     /// Bytes of memory for KV pages of sequences that have given them to others, so that they are copied back
@@ -92,6 +95,7 @@ impl Default for ServeOptions {
             local_page: None,
             template: None,
             max_tokens: None,
+            embd_normalize: 2,
             cache_prompt: true,
             swap_bytes: 1 << 30,
             queue: 64,

@@ -19,6 +19,14 @@ pub const WANT: &str = "a text, a list of tokens, or a list of those";
 /// # Errors
 /// 400 for what is no prompt, is empty, or names tokens that the model does not have.
 pub fn prompts(name: &str, value: &Value, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
+    several(name, value, served, PROMPTS)
+}
+
+/// The same of at most `most` prompts.
+///
+/// # Errors
+/// As [`prompts`].
+pub fn several(name: &str, value: &Value, served: &Served, most: usize) -> Result<Vec<Vec<u32>>, ApiError> {
     let list = match value {
         Value::Array(list) => list,
         one => return Ok(vec![prompt(name, std::slice::from_ref(one), served)?]),
@@ -27,8 +35,9 @@ pub fn prompts(name: &str, value: &Value, served: &Served) -> Result<Vec<Vec<u32
     if is_one {
         return Ok(vec![prompt(name, list, served)?]);
     }
-    if list.is_empty() || list.len() > PROMPTS {
-        return Err(ApiError::field(name, &format!("1 to {PROMPTS} prompts"), value));
+    if list.is_empty() || list.len() > most {
+        let message = format!("`{name}`: want 1 to {most} entries, got {}", list.len());
+        return Err(ApiError::field(name, "", value).with(message));
     }
     let each = list.iter().enumerate().map(|(at, one)| {
         let name = format!("{name}[{at}]");

@@ -279,6 +279,7 @@ impl Worker {
             salt: Arc::clone(&job.salt),
             cache_prompt: job.cache_prompt,
             score_prompt: job.score_prompt,
+            pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_handed]),
             ..Request::new(job.prompts[active.n_handed].clone(), job.options.clone())
         };
         active.n_handed += 1;
@@ -364,19 +365,31 @@ impl Worker {
             event.end = Some(StopReason::Limit);
         }
         let (mut slot, mut ticket) = (None, None);
+        let is_pooled = queued.job.pooled.is_some();
         if let Some(end) = event.end {
             of.has_ended = true;
+            let vector = self.batch.take_vector(seq);
+            let has_vector = vector.is_some();
+            if let Some(vector) = vector {
+                held.push_back(Ok(Update::Vector { choice: of.choice, vector }));
+                count(&self.metrics.pooled_texts, 1);
+                count(&self.metrics.prompt_tokens, stats.prompt_tokens as u64);
+                count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
+                self.metrics.prefill.add_time(begun.elapsed());
+            }
             if let Some(exported) = queued.job.export_to.as_ref().filter(|_| is_answered(end)) {
                 ticket =
                     exported.keep(&mut self.batch, &queued.job.prompts[0], &queued.job.salt).map(Box::new);
             }
-            if let Some((own, tokens)) = self.batch.take_ended(seq) {
+            // The pages of a text whose vector was asked for are gone.
+            if let Some((own, tokens)) = self.batch.take_ended(seq).filter(|_| !is_pooled) {
                 let as_slot = queued.job.slot.unwrap_or(own);
                 self.slots.hold(as_slot, tokens, &queued.job.salt, &queued.job.client);
                 slot = Some(as_slot);
             }
             self.by_seq.remove(&seq);
             self.metrics.count_end(match end {
+                _ if has_vector => "stop",
                 StopReason::EndOfText | StopReason::StopString => "stop",
                 StopReason::Limit | StopReason::ContextFull => "length",
                 StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits => "abort",

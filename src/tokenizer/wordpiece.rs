@@ -3,10 +3,10 @@
 //! piece is unknown as a whole.
 //!
 //! Files spell a piece that begins a word `▁word` and one that continues it `ing`, where BERT's own
-//! vocabulary has `word` and `##ing`. Ids are those of Hugging Face's `tokenizers`, with which such models are
-//! used. llama.cpp gives most texts the same ids, but keeps invisible characters of format, knows no longest
-//! word, and takes a `▁` of the text for the mark. Characters have their category in today's Unicode; those
-//! that are younger than Unicode 8, which `tokenizers` knows, may differ.
+//! vocabulary has `word` and `##ing`. Ids are those of Hugging Face's `tokenizers`, with which such models
+//! are used. llama.cpp gives most texts the same ids, but keeps invisible characters of format, knows no
+//! longest word, and takes a `▁` of the text for the mark. Characters have their category in today's Unicode;
+//! those that are younger than Unicode 8, which `tokenizers` knows, may differ.
 
 use std::collections::HashMap;
 

@@ -138,7 +138,7 @@ fn norms_of_a_product() {
         ] {
             let (cols, outputs) = (128, 75);
             let name_of_case = format!(
-                "proj_add {name}, {kind:?} of product: {of_product}, of residual: {of_residual}, {n_rows} rows"
+                "proj_add {name}, {kind:?}, product: {of_product}, residual: {of_residual}, {n_rows} rows"
             );
             let mut case = Case::new(&name_of_case, limits(n_rows + 1, 1, 1));
             let (y, x) = (case.buf("y", cols), case.buf("x", outputs));

@@ -100,7 +100,7 @@ const SERVER: &str = "\
     -ctxcp --ctx-checkpoints --swa-checkpoints = 1; -cms --checkpoint-min-step = 1; -cram --cache-ram = 1; \
     -kvu --kv-unified -no-kvu --no-kv-unified; --cache-idle-slots --no-cache-idle-slots; \
     --context-shift --no-context-shift; -r --reverse-prompt = 1; -sp --special; --warmup --no-warmup; \
-    --spm-infill; --pooling = 1; -cb --cont-batching -nocb --no-cont-batching; \
+    --spm-infill; --pooling = mean; -cb --cont-batching -nocb --no-cont-batching; \
     --mmproj-auto --no-mmproj --no-mmproj-auto; --mtmd-batch-max-tokens = 1; -a --alias = 1; --tags = 1; \
     --embd-normalize = 1; --host = 1; --port = 8080; --reuse-port; --path = 1; --cors-origins = 1; \
     --cors-methods = 1; --cors-headers = 1; --cors-credentials --no-cors-credentials; --api-prefix = 1; \
@@ -138,6 +138,11 @@ const IMATRIX: &str = "\
 /// llama-tokenize's.
 const TOKENIZE: &str = "\
     --ids; --stdin; --no-bos; --no-parse-special; --show-count;";
+
+/// llama-embedding's.
+const EMBEDDING: &str = "\
+    --context-shift --no-context-shift; --pooling = mean; --attention = 1; --embd-normalize = 1; \
+    --embd-output-format = json; --embd-separator = 1; --cls-separator = 1; --warmup --no-warmup;";
 
 /// llama-batched-bench's.
 const BATCHED_BENCH: &str = "\
@@ -177,6 +182,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     ("perplexity -f x", &[COMMON, PERPLEXITY]),
     ("imatrix -f x", &[COMMON, IMATRIX]),
     ("tokenize", &[COMMON, TOKENIZE]),
+    ("embed", &[COMMON, EMBEDDING]),
     ("batched-bench", &[COMMON, BATCHED_BENCH]),
     ("bench", &[BENCH]),
     ("quantize x y q8_0", &[QUANTIZE]),

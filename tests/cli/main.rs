@@ -2,6 +2,7 @@
 
 mod convert;
 mod demo;
+mod embed;
 mod hub;
 mod kv_report;
 mod llama_flags;

@@ -1,5 +1,5 @@
-//! Vectors of texts: an encoder's against the f64 oracle, a decoder's against the logits that its head makes of
-//! them; and that neither depends on what else is in the batch.
+//! Vectors of texts: an encoder's against the f64 oracle, a decoder's against the logits that its head makes
+//! of them; and that neither depends on what else is in the batch.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,7 @@
 //! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
-//! warp. Where these have no kernel in common, each is multiplied by itself, and so they are for the GELU with
-//! erf: only `combine` has it, as the kernels of the stage would take more registers and time for all others.
+//! warp. Where these have no kernel in common, each is multiplied by itself, and so they are for the GELU
+//! with erf: only `combine` has it, as the kernels of the stage would take more registers and time for all
+//! others.
 
 use super::Cx;
 use super::combine::{self, Combine};

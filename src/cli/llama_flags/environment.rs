@@ -8,7 +8,8 @@ use super::{Verdict, lacking, long_names};
 use crate::cli::names::Names;
 
 /// The subcommands whose programs read the environment.
-const READERS: &[&str] = &["run", "chat", "serve", "perplexity", "imatrix", "tokenize", "batched-bench"];
+const READERS: &[&str] =
+    &["run", "chat", "serve", "perplexity", "imatrix", "tokenize", "embed", "batched-bench"];
 
 /// Flags in the environment.
 #[derive(Debug, Default, PartialEq, Eq)]

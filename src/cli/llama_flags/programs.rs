@@ -13,7 +13,6 @@ const MEDIA: &str = "models read text alone";
 const REQUEST: &str = "requests bring it";
 const THINKING: &str = "requests to `sterna serve` say it: reasoning_format, reasoning_effort and \
                         chat_template_kwargs";
-const GENERATES: &str = "this server generates text";
 const ONE_PAGE: &str = "the page is as it is; a server of files serves another one";
 const TOOLS: &str = "clients call tools; this server only says what the model wants to call";
 const CACHE: &str = "the prefix cache needs no such choice; leave it out";
@@ -197,10 +196,7 @@ pub const SERVE: &[Flag] = &[
     taken(&["no-context-shift"]),
     refused(&["context-shift"], None, LONGER),
     taken(&["props", "LLAMA_ARG_ENDPOINT_PROPS"]),
-    refused(&["embedding", "embeddings", "LLAMA_ARG_EMBEDDINGS"], None, GENERATES),
-    refused(&["reranking", "rerank", "LLAMA_ARG_RERANKING"], None, GENERATES),
-    refused(&["pooling", "LLAMA_ARG_POOLING"], One, GENERATES),
-    refused(&["embd-normalize"], One, GENERATES),
+    taken(&["embedding", "embeddings", "LLAMA_ARG_EMBEDDINGS"]),
     refused(&["api-prefix", "LLAMA_ARG_API_PREFIX"], One, "let a proxy take the prefix off"),
     refused(&["reuse-port", "LLAMA_ARG_REUSE_PORT"], None, "one server listens on a port"),
     refused(
@@ -268,7 +264,7 @@ pub const SERVE: &[Flag] = &[
     refused(&["lookup-cache-static", "-lcs"], One, NGRAM),
     refused(&["lookup-cache-dynamic", "-lcd"], One, NGRAM),
     refused(&["log-prompts-dir"], One, "prompts are not kept"),
-    refused(&["embd-gemma-default"], None, GENERATES),
+    refused(&["embd-gemma-default"], None, BY_NAME),
     refused(&["fim-qwen-1.5b-default"], None, BY_NAME),
     refused(&["fim-qwen-3b-default"], None, BY_NAME),
     refused(&["fim-qwen-7b-default"], None, BY_NAME),
@@ -328,6 +324,19 @@ pub const BENCH: &[Flag] = &[
     taken(&["progress"]),
     refused(&["fit-target"], One, "--gpu-layers auto keeps what fits"),
     refused(&["fit-ctx"], One, "the context is what the tests need"),
+];
+
+/// llama-embedding's.
+pub const EMBED: &[Flag] = &[
+    refused(&["attention"], One, "the model's file says which tokens a token sees"),
+    refused(&["embd-separator"], One, "give each text with -p, or as a line of -f"),
+    refused(&["cls-separator"], One, "a tab stands between query and document"),
+    refused(&["parallel"], One, "texts share steps as they fit"),
+    taken(&["kv-unified"]),
+    taken(&["no-kv-unified"]),
+    taken(&["no-context-shift"]),
+    refused(&["context-shift"], None, "--truncate cuts texts that are too long"),
+    taken(&["embedding", "embeddings"]),
 ];
 
 /// llama-batched-bench's.

@@ -197,8 +197,8 @@ impl Batch {
     }
 
     /// The vector of a text that ended with the last step, or its scores, which is taken out: as
-    /// [`Engine::pooling`](crate::Engine::pooling) says, not [normalised](crate::normalise). `None` for a sequence
-    /// that asked for none, or failed.
+    /// [`Engine::pooling`](crate::Engine::pooling) says, not [normalised](crate::normalise). `None` for a
+    /// sequence that asked for none, or failed.
     pub fn take_vector(&mut self, id: SeqId) -> Option<Vec<f32>> {
         let (_, ended) = self.ended.iter_mut().find(|(ended, _)| *ended == id)?;
         Some(std::mem::take(&mut ended.vector)).filter(|vector| !vector.is_empty())

@@ -48,8 +48,8 @@ pub struct Pooled {
 }
 
 impl Request {
-    /// The vector of a text, or its score: ends with [`StopReason::Limit`](crate::StopReason::Limit) without a
-    /// token.
+    /// The vector of a text, or its score: ends with [`StopReason::Limit`](crate::StopReason::Limit) without
+    /// a token.
     pub fn pooled(prompt: Vec<u32>, pooled: Pooled) -> Self {
         Self { pooled: Some(pooled), cache_prompt: false, ..Self::new(prompt, GenerateOptions::default()) }
     }

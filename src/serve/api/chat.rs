@@ -267,7 +267,7 @@ impl Encoder for Chunks {
                 let chunk = self.delta(choice, MessageDelta::default(), None);
                 return chunks.push(Chunk { prompt_progress, ..chunk });
             }
-            Update::Scores { .. } => return,
+            Update::Scores { .. } | Update::Vector { .. } => return,
             Update::Event { choice, event, stats, .. } => (choice, event, stats),
         };
         let (splitter, choice) = &mut self.choices[index];

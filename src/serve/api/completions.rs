@@ -276,6 +276,7 @@ impl Encoder for Chunks {
                 let choices = choice..choice + self.parsed.job.n;
                 return choices.for_each(|index| self.echo(index, &scores, chunks));
             }
+            Update::Vector { .. } => return,
             Update::Event { choice, event, stats, .. } => (choice, event, stats),
         };
         let (choice, offset) = &mut self.choices[index];

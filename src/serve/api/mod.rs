@@ -4,11 +4,14 @@
 mod anthropic;
 mod chat;
 mod completions;
+mod embeddings;
 mod models;
 mod native;
 mod ollama;
+mod ollama_embed;
 mod openapi;
 mod page;
+mod rerank;
 mod responses;
 mod slot_files;
 mod status;
@@ -48,9 +51,12 @@ fn endpoints() -> Endpoints {
         anthropic::add,
         chat::add,
         completions::add,
+        embeddings::add,
         models::add,
         native::add,
         ollama::add,
+        ollama_embed::add,
+        rerank::add,
         responses::add,
         slot_files::add,
         status::add,
@@ -98,25 +104,20 @@ fn plain_path(path: &str) -> Option<String> {
 
 /// Endpoints of other servers that are not here.
 const NOT_HERE: &[&str] = &[
-    "/embedding",
-    "/embeddings",
     "/infill",
     "/lora-adapters",
-    "/rerank",
-    "/reranking",
     "/v1/audio/speech",
     "/v1/audio/transcriptions",
-    "/v1/embeddings",
     "/v1/images/generations",
     "/v1/moderations",
-    "/v1/rerank",
-    "/v1/reranking",
 ];
 
 async fn unknown(request: Request) -> ApiError {
     let path = request.uri().path();
     match NOT_HERE.contains(&path) {
-        true => ApiError::not_here(format!("{path} is not supported: this server only generates text")),
+        true => ApiError::not_here(format!(
+            "{path} is not supported: this server generates text, and makes embeddings"
+        )),
         false => ApiError::not_found(format!("there is nothing at {}", path.escape_debug())),
     }
 }
@@ -231,6 +232,9 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
         R: Includes<Running>,
     {
         let (fields, app) = (self.fields().part::<Running>(), &self.app);
+        if !served.engine.generates() {
+            return Err(ApiError::no_text(&served.engine.hyper().architecture));
+        }
         let n_ctx = served.n_ctx();
         if let Some(prompt) = prompts.iter().find(|prompt| prompt.len() >= n_ctx) {
             return Err(ApiError::too_long(prompt.len(), n_ctx));
@@ -253,6 +257,7 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
             salt: slots::salt(client, salt.unwrap_or_default()),
             cache_prompt: fields.cache_prompt()?.unwrap_or(app.options.cache_prompt),
             score_prompt: None,
+            pooled: None,
             progress: fields.return_progress()?.unwrap_or(false),
             time_limit: fields
                 .t_max_predict_ms()?

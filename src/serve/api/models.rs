@@ -99,7 +99,8 @@ struct NamedModel {
     #[serde(rename = "type")]
     #[schemars(extend("const" = "model"))]
     kind: &'static str,
-    capabilities: [&'static str; 1],
+    /// Of a model that is not loaded: what most have.
+    capabilities: Vec<&'static str>,
     details: Details,
 }
 
@@ -121,7 +122,10 @@ async fn models(State(app): State<Arc<App>>) -> Answer {
             name: name.to_owned(),
             model: name.to_owned(),
             kind: "model",
-            capabilities: ["completion"],
+            capabilities: match model {
+                Some(model) => model.served.capabilities(),
+                None => vec!["completion"],
+            },
             details: Details::new(model.as_ref().map(|model| &model.served)),
         }
     });

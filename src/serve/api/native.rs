@@ -426,7 +426,7 @@ impl Encoder for Pieces {
                     ..piece(choice, String::new(), Vec::new())
                 })));
             }
-            Update::Scores { .. } => return,
+            Update::Scores { .. } | Update::Vector { .. } => return,
             Update::Event { choice, event, stats, slot, .. } => {
                 self.choices[choice].slot = slot;
                 (choice, event, stats)

@@ -56,12 +56,7 @@ pub fn add(to: &mut Endpoints) {
     to.post(&["/api/generate"], generate, &operation);
 
     let not_here = async || ApiError::not_here("models are chosen when the server is started");
-    let no_embeddings =
-        async || ApiError::not_here("embeddings are not supported: this server only generates text");
     let operation = Operation::new("Not here").fails(&[500, 501]);
-    for path in ["/api/embed", "/api/embeddings"] {
-        to.post(&[path], no_embeddings, &operation);
-    }
     for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
         to.post(&[path], not_here, &operation);
     }
@@ -130,16 +125,9 @@ fn entry(served: &Served) -> Entry {
         size: served.engine.plan().weights_bytes,
         digest: "",
         details: Details::new(Some(served)),
-        capabilities: Some(capabilities(served)),
+        capabilities: Some(served.capabilities()),
         loaded: None,
     }
-}
-
-/// Abilities by which clients offer tools, and a switch for thoughts.
-fn capabilities(served: &Served) -> Vec<&'static str> {
-    let all =
-        [("completion", true), ("tools", served.chats()), ("thinking", served.syntax.thoughts.is_some())];
-    all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }
 
 async fn tags(State(app): State<Arc<App>>) -> Answer {
@@ -191,7 +179,7 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
         template: if served.chats() { served.template.source().to_owned() } else { String::new() },
         details: Details::new(Some(served)),
         model_info: info,
-        capabilities: capabilities(served),
+        capabilities: served.capabilities(),
         modified_at: time(served.created),
     }))
 }
@@ -335,7 +323,7 @@ fn thinking(fields: &Fields<'_, OllamaRequest>, served: &Served) -> Result<Think
 }
 
 /// True for no time: 0, or a text as `0s`.
-fn is_zero(time: Option<&Value>) -> bool {
+pub(super) fn is_zero(time: Option<&Value>) -> bool {
     match time {
         Some(Value::String(text)) => text.trim_end_matches(char::is_alphabetic) == "0",
         Some(number) => number.as_f64() == Some(0.0),

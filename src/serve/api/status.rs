@@ -55,6 +55,10 @@ struct Props {
     chat_template_source: TemplateSource,
     chat_template_caps: TemplateCaps,
     modalities: Modalities,
+    /// As in ollama, and `rerank`.
+    capabilities: Vec<&'static str>,
+    /// How vectors of texts are made: none, mean, cls, last or rank.
+    pooling: &'static str,
     bos_token: String,
     eos_token: String,
     build_info: &'static str,
@@ -140,6 +144,8 @@ async fn props(State(app): State<Arc<App>>, uri: Uri) -> Answer {
             supports_parallel_tool_calls: served.abilities.parallel_calls,
         },
         modalities: Modalities { vision: false, audio: false },
+        capabilities: served.capabilities(),
+        pooling: served.engine.pooling().name(),
         bos_token: spelled(tokenizer.bos()),
         eos_token: spelled(tokenizer.eos()),
         build_info: BUILD,

@@ -95,6 +95,7 @@ impl ParsedRequest {
             salt: salt(&client.0, &cache_salt),
             cache_prompt,
             score_prompt,
+            pooled: None,
             progress: false,
             time_limit: None,
             slot: None,

@@ -59,7 +59,7 @@ impl Messages {
     /// The message of an update, if it is time for one.
     pub fn take(&mut self, update: Update) -> Option<GenerateResponse> {
         let (index, event, stats, ticket) = match update {
-            Update::Progress { .. } => return None,
+            Update::Progress { .. } | Update::Vector { .. } => return None,
             Update::Scores { scores, .. } => {
                 self.scores = scores;
                 return None;

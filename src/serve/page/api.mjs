@@ -52,6 +52,8 @@ export async function props(model) {
     name: answer.model_alias || baseName(answer.model_path) || "model",
     // A model without a template was not made for turns: it continues text.
     chats: template.trim() !== "",
+    // Other servers say nothing of that.
+    writes: answer.capabilities?.includes("completion") ?? true,
     nCtx: Number.isFinite(defaults.n_ctx) ? defaults.n_ctx : null,
     params: defaults.params ?? {},
     build: answer.build_info ?? "",

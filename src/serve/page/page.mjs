@@ -30,6 +30,8 @@ const OFF = {
   unreachable: "You can send when the server is back.",
   locked: "You can send when the key is entered.",
 };
+/** The same of a model that makes embeddings or scores alone. */
+const NO_TEXT = "This model makes embeddings and writes no text.";
 /** The demo model's name, and what one can ask it: as in src/demo.rs. The first stands in the field, too. */
 const DEMO = "sterna-world";
 const QUESTIONS = ["Tell me a story about a shy owl in winter.", "What can you do?", "What is 12 plus 30?"];
@@ -250,8 +252,9 @@ class Page {
     $("title").disabled = !begun;
     document.title = begun ? `${tree.titleOf(conversation)} · Sterna` : "Sterna";
     if (!begun) this.#showEmpty();
-    const { state } = this.server;
-    const [off, waits] = [OFF[state] ?? "", state === "connecting"];
+    const { state, props } = this.server;
+    const silent = state === "ready" && props.writes === false ? NO_TEXT : "";
+    const [off, waits] = [OFF[state] ?? silent, state === "connecting"];
     this.#composer.update({ mode: conversation.mode, running: run !== null, begun, off, waits });
     this.#showFigures(path, run);
   }
@@ -263,9 +266,9 @@ class Page {
 
   #showEmpty() {
     const text = this.conversation.mode === "text";
-    const { name } = this.server.props;
-    const known = this.server.state === "ready";
-    $("empty-title").textContent = !known ? "" : text ? "Begin a text" : name;
+    const { name, writes } = this.server.props;
+    const known = this.server.state === "ready" && writes !== false;
+    $("empty-title").textContent = known && text ? "Begin a text" : this.server.state === "ready" ? name : "";
     const hint = text
       ? `${name} writes on from where you stop.`
       : "Ask something, or paste what you are working on.";

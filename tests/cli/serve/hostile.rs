@@ -269,17 +269,7 @@ fn paths_and_methods() {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
     assert_eq!(server.post("//v1/messages/", &json!({})).json()["type"], "error");
-    for path in ["/v1/embeddings", "/infill"] {
-        assert_eq!(server.post(path, &json!({})).error(501)["type"], "not_supported_error");
-    }
-    for path in ["/api/embed", "/api/embeddings"] {
-        let answer = server.post(path, &json!({ "input": "a" }));
-        assert!(
-            answer.status == 501 && answer.text.contains("embeddings are not supported"),
-            "{}",
-            answer.text
-        );
-    }
+    assert_eq!(server.post("/infill", &json!({})).error(501)["type"], "not_supported_error");
     assert_eq!(server.get("/metrics").status, 501);
     assert_eq!(server.get("/slots").status, 501);
     let long = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));

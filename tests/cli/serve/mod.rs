@@ -8,6 +8,7 @@ mod client;
 mod codex;
 mod described;
 mod dialects;
+mod embeddings;
 mod families;
 mod grpc;
 mod hostile;

@@ -319,7 +319,7 @@ impl Encoder for Events {
     fn update(&mut self, update: Update, events: &mut Vec<MessagesEvent>) {
         match update {
             Update::Progress { .. } => events.push(MessagesEvent::Ping),
-            Update::Scores { .. } => {}
+            Update::Scores { .. } | Update::Vector { .. } => {}
             Update::Event { event, stats, .. } => {
                 self.reader.take(&event, stats, |index, block, change| tell(events, index, block, change));
             }

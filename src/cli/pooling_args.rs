@@ -1,0 +1,27 @@
+//! Flags of vectors of texts: how they are made, and how they are scaled.
+
+use clap::Args;
+
+use crate::engine::Pooling;
+
+/// How vectors of texts are made and scaled.
+#[derive(Args, Clone, Debug)]
+pub struct PoolingArgs {
+    /// How a text's vector is made of its tokens': none (a vector per token), mean, cls (the first one),
+    /// last, or rank (a score) [default: what the file says; else mean for encoders and last for other
+    /// models]
+    #[arg(long, value_name = "HOW", value_parser = pooling)]
+    #[arg(aliases = ["LLAMA_ARG_POOLING", "EngineOptions::pooling"])]
+    pub pooling: Option<Pooling>,
+    /// Norm that vectors are scaled by: -1 none, 0 largest magnitude (to 32760), 1 sum of magnitudes, 2
+    /// Euclidean, otherwise the p-norm
+    #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i32).range(-1..=64))]
+    pub embd_normalize: i32,
+}
+
+/// Reads the value of `--pooling`.
+fn pooling(name: &str) -> Result<Pooling, String> {
+    let found = Pooling::ALL.into_iter().find(|pooling| pooling.name() == name);
+    found.ok_or_else(|| format!("want one of {}", Pooling::ALL.map(Pooling::name).join(", ")))
+}

@@ -1,0 +1,238 @@
+//! Embeddings in OpenAI's form, and in llama-server's own, which also has a vector per token.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::openapi::{Endpoints, Operation};
+use super::{Answer, OfModel, Read};
+use crate::answer::InputUsage;
+use crate::app::App;
+use crate::error::ApiError;
+use crate::fields::request;
+use crate::http::json::json;
+use crate::job::Job;
+use crate::kinds::{Any, Int, UpTo, Word};
+use crate::model::Served;
+use crate::pooled::{self, Cutting, TEXTS, VectorForm};
+use sterna_engine::{Pooled, Pooling};
+
+/// Most numbers of an answer with a vector per token.
+const NUMBERS: usize = 1 << 25;
+
+pub fn add(to: &mut Endpoints) {
+    let operation = Operation::new("Embeddings of texts").body::<EmbeddingRequest>().fails(&[429]);
+    to.post(&["/v1/embeddings", "/embeddings"], embeddings, &operation.answer::<Answered>());
+    let operation = Operation::new("Embeddings in llama-server's form").body::<EmbeddingRequest>();
+    to.post(&["/embedding"], native, &operation.fails(&[429]).answer::<Vec<NativeEmbedding>>());
+}
+
+request! {
+    /// Texts whose embeddings are wanted. `content` asks for llama-server's form.
+    struct EmbeddingRequest {
+        ..OfModel,
+        ..Cutting,
+        /// A text, a list of texts, a list of tokens, or a list of those.
+        input: Any as {
+            "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "maxItems": TEXTS }],
+        },
+        /// The same under llama-server's name.
+        content: Any as {
+            "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "maxItems": TEXTS }],
+        },
+        /// Bytes in base64 are f32, little-endian. llama-server's form has numbers alone.
+        encoding_format: Word<Encoding>(&[("float", Encoding::Float), ("base64", Encoding::Base64)]),
+        /// First numbers of each vector that are kept, and scaled again; at most as many as the model makes.
+        dimensions: UpTo(1),
+        /// Norm that vectors are scaled by: -1 none, 0 the largest magnitude (to 32760), 1 the sum of
+        /// magnitudes, 2 the Euclidean one, otherwise that p-norm. A vector per token stays as it is.
+        embd_normalize: Int(-1, 64),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Encoding {
+    Float,
+    Base64,
+}
+
+/// A parsed request.
+struct ParsedRequest {
+    job: Job,
+    form: VectorForm,
+    encoding: Encoding,
+    /// Named `content`.
+    is_native: bool,
+}
+
+impl ParsedRequest {
+    fn of(read: &Read<EmbeddingRequest>, served: &Served) -> Result<Self, ApiError> {
+        let fields = read.fields();
+        pooled::check_embeds(served)?;
+        let most = pooled::most_tokens(&fields.part(), served)?;
+        let (name, value) = match (fields.input()?, fields.content()?) {
+            (Some(input), _) => ("input", input),
+            (None, Some(content)) => ("content", content),
+            (None, None) => return Err(ApiError::missing("input", pooled::WANT)),
+        };
+        let form = VectorForm {
+            dimensions: pooled::dimensions(fields.dimensions()?, served)?,
+            norm: fields.embd_normalize()?.map_or(read.app.options.embd_normalize, |p| p as i32),
+        };
+        let texts = pooled::texts(name, value, served, most)?;
+        check_numbers(name, &texts, served)?;
+        let texts = texts.into_iter().map(|text| (text, Pooled::default())).collect();
+        Ok(Self {
+            job: Job::pooled(&read.client.0, texts),
+            form,
+            encoding: fields.encoding_format()?.unwrap_or(Encoding::Float),
+            is_native: name == "content",
+        })
+    }
+}
+
+/// Refuses more vectors of tokens than an answer may have.
+fn check_numbers(name: &str, texts: &[Vec<u32>], served: &Served) -> Result<(), ApiError> {
+    let most = NUMBERS / served.engine.vector_len();
+    let n_tokens: usize = texts.iter().map(Vec::len).sum();
+    match served.engine.pooling() == Pooling::None && n_tokens > most {
+        true => {
+            let message =
+                format!("`{name}`: want at most {most} tokens for a vector of each, got {n_tokens}");
+            Err(ApiError::field(name, "", &n_tokens.into()).with(message))
+        }
+        false => Ok(()),
+    }
+}
+
+/// An answer in either form.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(rename = "Embeddings")]
+enum Answered {
+    OpenAi(EmbeddingList),
+    /// With `content`.
+    Native(Vec<NativeEmbedding>),
+}
+
+#[derive(Serialize, JsonSchema)]
+struct EmbeddingList {
+    #[schemars(extend("const" = "list"))]
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: InputUsage,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Embedding {
+    #[schemars(extend("const" = "embedding"))]
+    object: &'static str,
+    index: usize,
+    embedding: Numbers,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(inline)]
+enum Numbers {
+    Floats(Vec<f32>),
+    Base64(String),
+}
+
+/// A text's vector as llama-server has it: a list of one, or of one per token.
+#[derive(Serialize, JsonSchema)]
+struct NativeEmbedding {
+    index: usize,
+    embedding: Vec<Vec<f32>>,
+}
+
+async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let read = Read::<EmbeddingRequest>::of(&app, request).await?;
+    let model = Arc::clone(&read.model);
+    let parsed = read.work(ParsedRequest::of).await?;
+    let served = &model.served;
+    if parsed.is_native {
+        return Ok(json(&Answered::Native(in_lists(&app, &model, parsed).await?)));
+    }
+    pooled::check_pools(served)?;
+    let ParsedRequest { job, form, encoding, .. } = parsed;
+    let usage = InputUsage::of(&job.prompts);
+    let vectors = pooled::compute(&app, &model, job).await?;
+    let entry = |(index, vector)| {
+        let vector = form.apply(vector);
+        let embedding = match encoding {
+            Encoding::Float => Numbers::Floats(vector),
+            Encoding::Base64 => Numbers::Base64(base64(vector.iter().flat_map(|x| x.to_le_bytes()))),
+        };
+        Embedding { object: "embedding", index, embedding }
+    };
+    let data = vectors.into_iter().enumerate().map(entry).collect();
+    let list = EmbeddingList { object: "list", data, model: served.name.clone(), usage };
+    Ok(json(&Answered::OpenAi(list)))
+}
+
+async fn native(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let read = Read::<EmbeddingRequest>::of(&app, request).await?;
+    let model = Arc::clone(&read.model);
+    let parsed = read.work(ParsedRequest::of).await?;
+    Ok(json(&in_lists(&app, &model, parsed).await?))
+}
+
+/// The vectors in llama-server's form.
+async fn in_lists(
+    app: &App,
+    model: &crate::instance::Instance,
+    parsed: ParsedRequest,
+) -> Result<Vec<NativeEmbedding>, ApiError> {
+    let ParsedRequest { job, form, .. } = parsed;
+    let engine = &model.served.engine;
+    let is_pooled = engine.pooling() != Pooling::None;
+    let form = if is_pooled { form } else { VectorForm { norm: -1, ..form } };
+    let vectors = pooled::compute(app, model, job).await?;
+    let entry = |(index, vector): (usize, Vec<f32>)| {
+        let each = vector.chunks_exact(engine.vector_len());
+        NativeEmbedding { index, embedding: each.map(|vector| form.apply(vector.to_vec())).collect() }
+    };
+    Ok(vectors.into_iter().enumerate().map(entry).collect())
+}
+
+/// Bytes in base64, padded (RFC 4648).
+fn base64(bytes: impl Iterator<Item = u8>) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes: Vec<u8> = bytes.collect();
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at)) as usize % 64] as char;
+            text.push(if at <= group.len() { digit } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_standard() {
+        let pairs = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("\u{7f}?>", "fz8+"),
+        ];
+        for (plain, encoded) in pairs {
+            assert_eq!(base64(plain.bytes()), encoded);
+        }
+        assert_eq!(base64([0xff, 0xef, 0xfe].into_iter()), "/+/+");
+    }
+}
