@@ -273,15 +273,18 @@ fn compare(
     let n_tokens = program.logits().map_or(600, |s| program.buf_decl(s.logits).cols.min(600));
     let mut lines: Vec<Line> = Vec::new();
     let mut pos = 0;
+    let picks = program.sample().is_some();
     for &n in steps {
+        // Where rows see ahead, a text runs as a whole.
+        pos = if program.sees_ahead() { 0 } else { pos };
         let rows: Vec<Row> = (pos..pos + n)
-            .map(|pos| Row { token: (pos * 37 % n_tokens) as u32, pos: pos as u32, seq: 0, logits: true })
+            .map(|pos| Row { token: (pos * 37 % n_tokens) as u32, pos: pos as u32, seq: 0, logits: picks })
             .collect();
         if program.limits.states > 0 {
             pages.set_state(0, Some(StateSlots { from: (pos > 0).then_some(0), to: 0 }));
         }
         pos += n;
-        let sampling = vec![Some(Sampling::GREEDY); n];
+        let sampling = vec![Some(Sampling::GREEDY); if picks { n } else { 0 }];
         let step = Step { rows: &rows, pages: &pages, sampling: &sampling, changes: &[] };
         for &i in stages {
             let (_, stage) = &program.stages[i];

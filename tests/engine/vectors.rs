@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 
 use sterna::Error;
 use sterna::backend::{Backend, cpu::Cpu};
-use sterna::engine::{self, Batch, BatchOptions, Engine, EngineOptions, Pooled, Request, SeqId, StopReason};
+use sterna::engine::{
+    self, Batch, BatchOptions, Engine, EngineOptions, FewLayers, Pooled, Request, SeqId, StopReason,
+};
 use sterna::gguf::Gguf;
 use sterna::model::Pooling;
 use sterna::program::{PageTable, Row, Step};
+use sterna::selftest;
 use sterna::synth::{Preset, Spec, Synth};
 use support::oracle::Oracle;
 
@@ -250,6 +253,18 @@ fn what_cannot_be_a_vector_or_a_text_is_refused() {
     let refused = Engine::on_backend(encoder(), &options, Box::new(Cpu::new(1).unwrap()), |_| ());
     let said = refused.unwrap_err().to_string();
     assert!(said.contains("cache_type_k: want a KV cache type that keeps no window"), "{said}");
+}
+
+/// A device passes its self-test with an encoder's layers, of which each step is a text.
+#[test]
+fn the_self_test_takes_an_encoder() {
+    let most = selftest::LAYER_STEPS.into_iter().max().unwrap();
+    for name in ["cpu", "cuda-simt", "wgpu"] {
+        let Some(mut backend) = support::case::backend(name, 1) else { continue };
+        let layers = FewLayers::of(&encoder(), &options(), &*backend, most).unwrap().read().unwrap();
+        let found = selftest::check_for(&layers, &mut *backend).unwrap();
+        assert_eq!(found, None, "{name}");
+    }
 }
 
 #[test]
