@@ -242,7 +242,7 @@ pub struct CacheArgs {
     pub kv_cache_type: Option<&'static dyn KvCodec>,
     /// The same for keys alone (also -ctk)
     #[arg(long, value_name = "TYPE")]
-    #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K"])]
+    #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K", "EngineOptions::cache_type_k"])]
     pub cache_type_k: Option<&'static dyn KvCodec>,
     /// The same for values alone (also -ctv)
     #[arg(long, value_name = "TYPE")]

@@ -9,7 +9,6 @@ use ggml_types::{HostTensor, Ternary, types};
 
 use super::hadamard::Hadamard;
 use super::hyper::{RopeHyper, RopeScaling};
-use super::pooling::{self, Dense, PoolingHead};
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
@@ -83,18 +82,18 @@ impl<'a> Builder<'a> {
         self.last_norm = Some(norm);
     }
 
-    /// What stands behind the layers in place of a head, or beside it. Rows of a file that says so see the
-    /// whole text.
+    /// Norm of the residual stream behind the last layer.
     ///
-    /// # Errors
-    /// [`ModelError`] for a tensor or a key that makes no sense.
-    pub(super) fn pooling(&mut self) -> Result<PoolingHead, ModelError> {
-        let norm = self.last_norm.clone().or_else(|| Some(self.program.logits()?.norm.clone()));
-        let norm = norm.expect("a model ends with a head or a norm");
-        if self.gguf.metadata().bool(&self.key("attention.causal"))? == Some(false) {
-            pooling::see_ahead(&mut self.program.stages);
-        }
-        PoolingHead::read(self, norm, self.program.sees_ahead())
+    /// # Panics
+    /// In a program that has not been written to its end.
+    pub(super) fn last_norm(&self) -> Norm {
+        let of_head = || Some(self.program.logits()?.norm.clone());
+        self.last_norm.clone().or_else(of_head).expect("a model ends with a head or a norm")
+    }
+
+    /// The program as far as it is written.
+    pub(super) fn program(&mut self) -> &mut Program {
+        &mut self.program
     }
 
     /// The result: the program, its weights, and what a user should know about the file.
@@ -349,16 +348,21 @@ impl<'a> Builder<'a> {
         Ok(self.declare(tensor))
     }
 
-    /// A layer that the engine multiplies the vector of a text with: `stem.weight` of `[outputs, inputs]`,
-    /// and `stem.bias` where the file has it.
+    /// A layer that the program does not have: `stem.weight` of `[outputs, inputs]`, and `stem.bias` where the
+    /// file has it.
     ///
     /// # Errors
     /// As [`matrix`](Self::matrix).
-    pub(super) fn dense(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Dense, ModelError> {
+    pub(super) fn apart(
+        &mut self,
+        stem: &str,
+        outputs: usize,
+        inputs: usize,
+    ) -> Result<(FileTensor, Option<FileTensor>), ModelError> {
         let weight = self.tensor(&format!("{stem}.weight"), outputs, inputs)?;
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.tensor(&bias, 1, outputs)?) } else { None };
-        Ok(Dense { weight, bias })
+        Ok((weight, bias))
     }
 
     /// Declares a weight of `[len]`, as f32 whatever the file keeps.

@@ -94,7 +94,7 @@ impl Model {
         let architecture = by_name(&hyper.architecture)?;
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
-        let pooling = builder.pooling()?;
+        let pooling = PoolingHead::read(&mut builder)?;
         let (program, weights, notes) = builder.finish()?;
         Ok(Self { program, weights, hyper, pooling, notes })
     }

@@ -2,7 +2,7 @@
 //! and rank. The engine computes it; this says what a file has.
 
 use super::{Builder, ModelError};
-use sterna_gguf::FileTensor;
+use sterna_gguf::{FileTensor, Value};
 use sterna_program::{Attend, Norm, Stage};
 
 /// How the normed rows of a text become its vector.
@@ -69,9 +69,25 @@ pub struct PoolingHead {
     pub sees_ahead: bool,
 }
 
+impl Dense {
+    fn read(m: &mut Builder<'_>, stem: &str, outputs: usize, inputs: usize) -> Result<Self, ModelError> {
+        let (weight, bias) = m.apart(stem, outputs, inputs)?;
+        Ok(Self { weight, bias })
+    }
+}
+
 impl PoolingHead {
-    /// Reads what stands behind the layers, the rows of which `norm` norms.
-    pub(super) fn read(m: &mut Builder<'_>, norm: Norm, sees_ahead: bool) -> Result<Self, ModelError> {
+    /// Reads what stands behind the layers of a program that is written, in place of a head or beside it. Rows
+    /// of a file that says so see the whole text.
+    ///
+    /// # Errors
+    /// [`ModelError`] for a tensor or a key that makes no sense.
+    pub(super) fn read(m: &mut Builder<'_>) -> Result<Self, ModelError> {
+        let norm = m.last_norm();
+        if let Some(Value::Bool(false)) = m.value("attention.causal") {
+            see_ahead(&mut m.program().stages);
+        }
+        let sees_ahead = m.program().sees_ahead();
         const KEY: &str = "pooling_type";
         let of_file = match m.value(KEY) {
             None => None,
@@ -87,18 +103,18 @@ impl PoolingHead {
         let (mut dense, mut inputs) = (Vec::new(), dim);
         for stem in ["dense_2", "dense_3"] {
             if let Some(outputs) = m.rows_of(&format!("{stem}.weight")) {
-                dense.push(m.dense(stem, outputs, inputs)?);
+                dense.push(Dense::read(m, stem, outputs, inputs)?);
                 inputs = outputs;
             }
         }
         let rank = match m.rows_of("cls.output.weight") {
             Some(labels) => {
-                let pooler = m.rows_of("cls.weight").map(|_| m.dense("cls", dim, dim)).transpose()?;
-                Some(RankHead { pooler, output: m.dense("cls.output", labels, dim)? })
+                let pooler = m.rows_of("cls.weight").map(|_| Dense::read(m, "cls", dim, dim)).transpose()?;
+                Some(RankHead { pooler, output: Dense::read(m, "cls.output", labels, dim)? })
             }
             // One layer is the classifier itself.
             None => match m.rows_of("cls.weight") {
-                Some(labels) => Some(RankHead { pooler: None, output: m.dense("cls", labels, dim)? }),
+                Some(labels) => Some(RankHead { pooler: None, output: Dense::read(m, "cls", labels, dim)? }),
                 None => None,
             },
         };
@@ -108,7 +124,7 @@ impl PoolingHead {
 
 /// Lets the rows of a decoder see the whole text, or as far ahead as its windows reach back: half of the
 /// window that the file says, on either side. It then picks no tokens.
-pub(super) fn see_ahead(stages: &mut Vec<(String, Stage)>) {
+fn see_ahead(stages: &mut Vec<(String, Stage)>) {
     stages.retain(|(_, stage)| !matches!(stage, Stage::Logits(_) | Stage::Sample(_)));
     for (_, stage) in stages {
         if let Stage::Attend(s) = stage {

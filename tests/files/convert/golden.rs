@@ -211,7 +211,9 @@ fn two_files_say_what_a_tokenizer_json_says() {
         Err(err) => err.to_string(),
         Ok(_) => String::new(),
     };
-    assert!(said(to("f16")).contains("has none of tokenizer.json, tokenizer.model, and vocab.json"));
+    assert!(
+        said(to("f16")).contains("has none of tokenizer.json, tokenizer.model, vocab.txt, and vocab.json")
+    );
     std::fs::copy(folder.join("vocab.json"), old.join("vocab.json")).unwrap();
     assert!(said(to("f16")).contains("merges.txt"));
     std::fs::write(old.join("merges.txt"), "#version: 0.2\na b\na  b\n").unwrap();
