@@ -348,8 +348,8 @@ impl<'a> Builder<'a> {
         Ok(self.declare(tensor))
     }
 
-    /// A layer that the program does not have: `stem.weight` of `[outputs, inputs]`, and `stem.bias` where the
-    /// file has it.
+    /// A layer that the program does not have: `stem.weight` of `[outputs, inputs]`, and `stem.bias` where
+    /// the file has it.
     ///
     /// # Errors
     /// As [`matrix`](Self::matrix).

@@ -77,8 +77,8 @@ impl Dense {
 }
 
 impl PoolingHead {
-    /// Reads what stands behind the layers of a program that is written, in place of a head or beside it. Rows
-    /// of a file that says so see the whole text.
+    /// Reads what stands behind the layers of a program that is written, in place of a head or beside it.
+    /// Rows of a file that says so see the whole text.
     ///
     /// # Errors
     /// [`ModelError`] for a tensor or a key that makes no sense.
