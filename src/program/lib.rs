@@ -295,6 +295,15 @@ impl Program {
         })
     }
 
+    /// Number of types of tokens with an embedding of their own, 0 if the model has no such embeddings.
+    pub fn token_types(&self) -> usize {
+        let of = |(_, stage): &(String, Stage)| match stage {
+            Stage::Embed(s) => Some(self.weight_decl(s.types?).rows),
+            _ => None,
+        };
+        self.stages.iter().find_map(of).unwrap_or(0)
+    }
+
     /// The stage that picks tokens, if the program has one.
     pub fn sample(&self) -> Option<&Sample> {
         self.stages.iter().find_map(|(_, stage)| sample_of(stage))

@@ -8,7 +8,7 @@ use sterna::backend::{Backend, cpu::Cpu};
 use sterna::engine::{
     self, Batch, BatchOptions, Engine, EngineOptions, FewLayers, Pooled, Request, SeqId, StopReason,
 };
-use sterna::gguf::Gguf;
+use sterna::gguf::{Gguf, GgufWriter, type_id};
 use sterna::model::Pooling;
 use sterna::program::{PageTable, Row, Step};
 use sterna::selftest;
@@ -160,6 +160,33 @@ fn every_pooling_is_of_the_same_rows() {
     let engine = on_cpu(encoder(), &EngineOptions { pooling: Some(Pooling::Rank), ..options() });
     assert_eq!(engine.vector_len(), 1);
     near(&alone(&engine, &text), &layer("cls.output", &hidden), 1e-5);
+}
+
+/// Where all tokens are of one type, the second text is of that type too.
+#[test]
+fn two_texts_of_one_token_type() {
+    let (whole, mut file) = (encoder(), Vec::new());
+    let tensors: Vec<_> =
+        whole.tensors().iter().map(|t| whole.file_tensor(t).unwrap().read().unwrap()).collect();
+    let n_rows = |name: &str, rows: usize| if name == "token_types.weight" { 1 } else { rows };
+    let mut writer = GgufWriter::new(whole.metadata().clone()).unwrap();
+    for (info, t) in whole.tensors().iter().zip(&tensors) {
+        let rows = n_rows(&t.name, t.rows);
+        let dims = if info.dims.len() == 1 { vec![t.cols] } else { vec![rows, t.cols] };
+        writer
+            .tensor(&t.name, &dims, type_id(t.ty).unwrap(), (rows * t.bytes.len() / t.rows) as u64)
+            .unwrap();
+    }
+    let mut data = writer.begin(&mut file).unwrap();
+    for t in &tensors {
+        let n_bytes = n_rows(&t.name, t.rows) * t.bytes.len() / t.rows;
+        data.tensor([t.bytes[..n_bytes].to_vec()]).unwrap();
+    }
+    data.finish().unwrap();
+    let engine = on_cpu(Gguf::from_bytes(file.into()).unwrap(), &options());
+    let (text, pooled) = (tokens(4, 30), Pooled { second: Some(10) });
+    let pair = vectors(&mut engine.batch(BatchOptions::default()).unwrap(), &[(text.clone(), pooled)]);
+    assert_eq!(pair, [alone(&engine, &text)]);
 }
 
 #[test]

@@ -248,7 +248,9 @@ impl Batch {
             options.sampler.seed = seed.map(|seed| seed.wrapping_add(i as u64));
             let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?, prompt.len())?);
             seq.tokens.clone_from(prompt);
-            seq.second = pooled.and_then(|pooled| pooled.second).map(|at| at as u32);
+            // A model of one type tells texts apart by their separators alone.
+            let has_types = self.engine.shared.program.token_types() > 1;
+            seq.second = pooled.and_then(|pooled| pooled.second).filter(|_| has_types).map(|at| at as u32);
             prompt.iter().for_each(|&token| seq.sampler.accept(token));
             let speculation = options.speculation.as_deref().filter(|_| self.engine.shared.drafts > 0);
             let speculator = speculation.map(Speculator::start).transpose()?;
