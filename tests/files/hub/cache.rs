@@ -85,7 +85,7 @@ fn who_is_told_to_stop_stops_and_goes_on_the_next_time() {
     let case = Case::new(N);
     case.server.fault("/cdn/", HubFault::Stall(50_000));
     // It would wait much longer than the test.
-    let hub = Hub::new(HubOptions { silence: Duration::from_secs(60), ..case.options() }).unwrap();
+    let hub = case.hub();
     let found = hub.find(&Name::parse("a/b").unwrap()).unwrap();
     let stopper = hub.stopper();
     let stopped = std::thread::scope(|scope| {
