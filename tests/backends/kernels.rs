@@ -299,6 +299,30 @@ fn long_rows_by_block_are_what_the_program_says() {
     }
 }
 
+/// So many activation rows that weights are turned: over pieces, strips and parts that end anywhere, each row
+/// has the bits that it has alone.
+#[test]
+fn many_rows_of_floats_have_the_bits_of_one() {
+    let names = ["f32", "f16", "bf16", "q8_0", "q4_0", "nvfp4", "q4_k", "iq2_s", "tq2_0"];
+    for (i, ty) in names.map(|name| by_name(name).unwrap()).into_iter().enumerate() {
+        // Of 16 inputs a whole number or not, of a piece of 768 more than one or not.
+        for (cols, rows) in [(1024, 203), (if ty.block_elems() == 1 { 41 } else { 512 }, 61)] {
+            let (mut noise, outputs) = (Noise(17 + i as u64), 100);
+            let tensor = tensor(ty, outputs, cols, &mut noise);
+            let (w, x, bias) = (CpuWeight::new(&tensor), noise.floats(rows * cols), noise.floats(outputs));
+            let with = (0.7, Some(&bias[..]), true);
+            for k in simd::all() {
+                let all = bits(&product(k, 2, &w, ActQuant::None, &x, with));
+                for row in [0, 7, 8, 58, rows - 2, rows - 1] {
+                    let alone = product(k, 1, &w, ActQuant::None, &x[row * cols..][..cols], with);
+                    let (alone, all) = (bits(&alone), &all[row * outputs..][..outputs]);
+                    assert_eq!(alone, all, "{}, {}, {cols} inputs, row {row}", ty.name(), k.name);
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

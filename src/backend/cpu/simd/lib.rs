@@ -184,8 +184,19 @@ const FLOAT_PIECE: usize = 512;
 /// Activation rows that pass over a decoded piece, at most; their sums wait in memory.
 const FLOAT_ROWS: usize = 64;
 
+/// Inputs of [`STRIP`] weight rows that are decoded and turned together: as many of eight activation rows are
+/// half of a first cache of 48 KiB.
+const TURNED_PIECE: usize = 768;
+
+/// Activation rows that pass over turned weights where these come in pieces, at most; their sums wait in
+/// memory.
+const TURNED_ROWS: usize = 128;
+
 /// Activation rows that Q6_K arranges at a time, at most.
 const ARRANGED_ROWS: usize = 6;
+
+/// Weights of a block of any type, at most.
+const MOST_BLOCK: usize = 256;
 
 /// Sizes of a [`Scratch`], in elements.
 #[derive(Clone, Copy, Debug, Default)]
@@ -216,8 +227,10 @@ impl ScratchSize {
 
     /// For weights of real numbers of `cols` inputs.
     pub fn of_floats(cols: usize) -> Self {
-        let floats = (FLOAT_STRIP * FLOAT_PIECE).max(ARRANGED_ROWS * cols);
-        Self { floats, sums: FLOAT_STRIP * FLOAT_ROWS * 16, ..Self::default() }
+        let turned = STRIP * TURNED_PIECE + 16 * MOST_BLOCK;
+        let floats = (FLOAT_STRIP * FLOAT_PIECE).max(turned).max(ARRANGED_ROWS * cols);
+        let sums = 16 * (FLOAT_STRIP * FLOAT_ROWS).max(STRIP * TURNED_ROWS);
+        Self { floats, sums, ..Self::default() }
     }
 
     /// The same for weights that are decoded before a kernel sees them.
@@ -242,10 +255,11 @@ impl ScratchSize {
 pub struct Scratch {
     /// Unpacked weights, [`PIECE_UNITS`] of [`STRIP`] rows.
     codes: Aligned<u8>,
-    /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows; interleaved activations; scales.
+    /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows, or [`TURNED_PIECE`] of [`STRIP`] and a block
+    /// of 16; interleaved activations; scales.
     floats: Aligned<f32>,
-    /// Sums: of [`SUMMED_ROWS`] activation rows with [`STRIP`] weight rows, or of [`FLOAT_ROWS`] with
-    /// [`FLOAT_STRIP`], 16 each.
+    /// Sums: of [`SUMMED_ROWS`] activation rows with [`STRIP`] weight rows, or 16 each of [`FLOAT_ROWS`] with
+    /// [`FLOAT_STRIP`] or of [`TURNED_ROWS`] with [`STRIP`].
     sums: Aligned<f32>,
     /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
     pub decoded: Aligned<f32>,

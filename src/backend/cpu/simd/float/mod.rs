@@ -3,8 +3,8 @@
 //! Lane `i` of a sum takes the inputs `k = i` modulo 16 in their order, each by one fused multiply-add; then
 //! the lanes are added in a fixed tree, and the inputs after the last whole 16 follow one by one. Every type
 //! decodes to exactly what `decode_row` says before it is multiplied. So a row's product has the same bits
-//! whether its weights were decoded on the way (few activation rows: the speed of memory) or beforehand
-//! (many).
+//! whether its weights were decoded on the way (few activation rows: the speed of memory), beforehand (some),
+//! or turned as well (many: `turned.rs`).
 //!
 //! The types that are blocks of codes under scales are in `float/`.
 #![allow(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod fetched;
 pub mod k_blocks;
 pub mod points;
 pub mod trits;
+mod turned;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -25,7 +26,10 @@ use std::slice::from_raw_parts;
 use half::{bf16, f16};
 
 use super::lanes::{Kernel, Lanes, array, array_mut, part};
-use super::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
+use super::{
+    F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, STRIP, Scratch, TURNED_PIECE, TURNED_ROWS, Tile,
+};
+use turned::Turned;
 
 /// How a type keeps its weights.
 pub trait Form {
@@ -164,6 +168,9 @@ impl<F: Form> Kernel for Float<'_, '_, F> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         let rows = self.tile.rows();
+        if rows.len() >= turned::least::<L>() && self.product.cols.is_multiple_of(16) {
+            return self.turned(l);
+        }
         if rows.len() >= MANY {
             return match L::FLOAT_BLOCK {
                 (3, 8) => self.many::<L, 3, 8, 4>(l),
@@ -225,6 +232,37 @@ impl<F: Form> Float<'_, '_, F> {
                 }
             }
         }
+    }
+
+    /// Multiplies all activation rows with weights that are turned, a piece of a strip at a time.
+    #[inline(always)]
+    fn turned<L: Lanes>(&mut self, l: L) {
+        let (rows, cols, outputs) = (self.tile.rows(), self.product.cols, self.tile.cols().len());
+        let mut scratch = std::mem::take(self.scratch);
+        let (weights, block) = scratch.floats.split_at_mut(STRIP * TURNED_PIECE);
+        // Where no sums wait, all of them.
+        let n_parts = if cols <= TURNED_PIECE { 1 } else { rows.len().div_ceil(TURNED_ROWS) };
+        let at_once = rows.len().div_ceil(n_parts).next_multiple_of(MOST_FLOAT_ROWS);
+        for first in (0..outputs).step_by(STRIP) {
+            for row in rows.clone().step_by(at_once) {
+                for start in (0..cols).step_by(TURNED_PIECE) {
+                    let piece = start..cols.min(start + TURNED_PIECE);
+                    // SAFETY: pieces are of whole blocks, and end with the rows.
+                    unsafe { turned::decode::<L, F>(l, self.product, first, piece.clone(), block, weights) };
+                    L::vectorize(Turned {
+                        product: self.product,
+                        acts: self.acts,
+                        rows: row..rows.end.min(row + at_once),
+                        first,
+                        piece,
+                        weights,
+                        sums: &mut scratch.sums,
+                        tile: self.tile,
+                    });
+                }
+            }
+        }
+        *self.scratch = scratch;
     }
 
     /// Multiplies all activation rows. A piece of a strip of weight rows is decoded, and stays in the first
