@@ -21,8 +21,9 @@ use crate::tokenizer::PreTokenizer;
 ///
 /// DIR holds config.json, safetensors and the tokenizer's files, as a repository or a snapshot in the hub's
 /// cache does. Supported are BitNet b1.58 (packed and master weights), Llama, Mistral, Falcon3 and Falcon-E,
-/// Qwen 2, 3 and 3.5 with their mixtures, Gemma 3 and GPT-2. Everything is checked before a byte is written,
-/// and memory holds one tensor at a time.
+/// Qwen 2, 3 and 3.5 with their mixtures, Gemma 3 and GPT-2; of models that embed or rank, BERT, NomicBert,
+/// EmbeddingGemma and decoders with the files of sentence-transformers. Everything is checked before a byte
+/// is written, and memory holds one tensor at a time.
 ///
 /// --outtype auto packs ternary weights as i2_s where each matrix has one scale, or else as tq2_0, q2_0 or
 /// f16, and says which and why; any other checkpoint keeps its type. A ternary type is refused for weights

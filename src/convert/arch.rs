@@ -649,8 +649,9 @@ fn nomic_bert(config: &Config) -> Result<&'static str, ConvertError> {
             return Err(config.wrong(key, "none", Some(found)));
         }
     }
-    config.require(&["n_inner"])?;
-    gated(config, &["swiglu"], "nomic-bert")
+    config.require(&["n_inner", "intermediate_size"])?;
+    // The second is transformers' own name for it, whose class has this activation function alone gated.
+    gated(config, &["swiglu", "silu"], "nomic-bert")
 }
 
 fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {

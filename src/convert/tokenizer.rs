@@ -468,18 +468,38 @@ fn specials(
         let text = vocabulary.tokens.get(*id as usize);
         text.is_some_and(|text| TURN_ENDS.contains(&text.as_str()))
     });
-    if let Some(id) = turn_ends.find(|id| set.get("eos") != Some(&(*id as u32))) {
-        metadata.set("tokenizer.ggml.eot_token_id", id as u32);
-    }
+    let mut turn_end = turn_ends.map(|id| id as u32).find(|id| set.get("eos") != Some(id));
     for (word, adds) in added(tokenizer, settings) {
-        metadata.set(format!("tokenizer.ggml.add_{word}_token"), adds);
+        metadata.set(format!("tokenizer.ggml.add_{word}_token"), adds != Added::Nothing);
+        // Readers know one end of a text: that of the template, as Qwen3-Embedding's, before that of a turn.
+        if let Added::Token(text) = adds
+            && let Some(id) = find(text).map(|id| id as u32)
+            && let before = set.insert(word, id)
+            && before != Some(id)
+        {
+            metadata.set(format!("tokenizer.ggml.{word}_token_id"), id);
+            turn_end = turn_end.or(before.filter(|_| word == "eos"));
+        }
+    }
+    if let Some(id) = turn_end.filter(|id| set.get("eos") != Some(id)) {
+        metadata.set("tokenizer.ggml.eot_token_id", id);
     }
     Ok(())
 }
 
+/// What goes before or behind a text.
+#[derive(Clone, Copy, PartialEq)]
+enum Added<'a> {
+    Nothing,
+    /// The token of that word.
+    Special,
+    /// This one.
+    Token(&'a str),
+}
+
 /// Which special tokens go around a text: by the template of tokenizer.json, or else by
 /// tokenizer_config.json.
-fn added(tokenizer: &Json, settings: &Json) -> Vec<(&'static str, bool)> {
+fn added<'a>(tokenizer: &'a Json, settings: &Json) -> Vec<(&'static str, Added<'a>)> {
     let processor = tokenizer.get("post_processor").unwrap_or(&Json::Null);
     let parts = match processor.get("processors").and_then(Json::as_array) {
         Some(parts) => parts.iter().collect(),
@@ -488,17 +508,20 @@ fn added(tokenizer: &Json, settings: &Json) -> Vec<(&'static str, bool)> {
     let kind = |json: &Json| json.get("type").and_then(Json::as_str).map(str::to_owned);
     let template = parts.iter().find(|json| kind(json).as_deref() == Some("TemplateProcessing"));
     if let Some(single) = template.and_then(|json| json.get("single")).and_then(Json::as_array) {
-        let is_special = |part: Option<&Json>| part.is_some_and(|part| part.get("SpecialToken").is_some());
+        let token = |at: usize| match single.get(at).and_then(|part| part.get("SpecialToken")) {
+            Some(token) => token.get("id").and_then(Json::as_str).map_or(Added::Special, Added::Token),
+            None => Added::Nothing,
+        };
         let text = single.iter().position(|part| part.get("Sequence").is_some()).unwrap_or(0);
-        let (before, behind) = (single.get(text.wrapping_sub(1)), single.get(text + 1));
-        return vec![("bos", is_special(before)), ("eos", is_special(behind)), ("sep", false)];
+        return vec![("bos", token(text.wrapping_sub(1))), ("eos", token(text + 1)), ("sep", Added::Nothing)];
     }
     let said = |word: &str| settings.get(format!("add_{word}_token")).and_then(Json::as_bool);
     // Byte-level BPE without a template adds nothing.
     let is_plain = parts.iter().any(|json| kind(json).as_deref() == Some("ByteLevel"));
     let of = |word: &'static str| match said(word) {
-        Some(adds) => Some((word, adds)),
-        None => is_plain.then_some((word, false)),
+        Some(true) => Some((word, Added::Special)),
+        Some(false) => Some((word, Added::Nothing)),
+        None => is_plain.then_some((word, Added::Nothing)),
     };
     ["bos", "eos"].into_iter().filter_map(of).collect()
 }

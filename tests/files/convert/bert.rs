@@ -242,6 +242,20 @@ fn nomic_bert_keeps_its_projections_together() {
     for (from, name, _) in names {
         assert_eq!(values(&gguf, name), folder.tensors[from].values(), "{name}");
     }
+    // As transformers writes it: other names for the same.
+    let other = json!({
+        "architectures": ["NomicBertModel"], "hidden_act": "silu", "hidden_size": 8, "head_dim": 4,
+        "intermediate_size": 16, "max_position_embeddings": 2048, "num_attention_heads": 2,
+        "num_hidden_layers": 1, "layer_norm_eps": 1e-12, "type_vocab_size": 2, "vocab_size": 12,
+        "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
+    });
+    Folder { config: other, ..folder.clone() }.write_to(dir.path());
+    let (again, _, _) = convert(dir.path(), &to("f32")).unwrap();
+    for key in ["context_length", "feed_forward_length", "attention.head_count", "embedding_length"] {
+        let key = format!("nomic-bert.{key}");
+        assert_eq!(number(&again, &key), number(&gguf, &key), "{key}");
+    }
+    assert_eq!(again.metadata().f32("nomic-bert.rope.freq_base").unwrap(), Some(1000.0));
     folder.config["qkv_proj_bias"] = json!(true);
     folder.write_to(dir.path());
     let said = convert(dir.path(), &to("f32")).unwrap_err().to_string();
@@ -275,6 +289,32 @@ fn pooling_is_one_that_the_format_knows() {
     let modules = json!([{"path": "../1_Pooling", "type": "sentence_transformers.models.Pooling"}]);
     fs::write(dir.path().join("modules.json"), modules.to_string()).unwrap();
     assert!(convert(dir.path(), &to("f32")).unwrap_err().to_string().contains("want a folder beside it"));
+}
+
+/// Qwen3-Embedding: texts end in a token that is not the one that ends a turn of the model.
+#[test]
+fn what_goes_behind_a_text_is_its_end() {
+    let mut folder = llama();
+    folder.config["eos_token_id"] = json!(7);
+    folder.tokenizer["added_tokens"] = json!([
+        {"id": 6, "content": "<|endoftext|>", "special": true},
+        {"id": 7, "content": "<|im_end|>", "special": true},
+    ]);
+    let dir = folder.write();
+    let ids = |dir: &Path| {
+        let (gguf, _, _) = convert(dir, &to("f32")).unwrap();
+        let adds = gguf.metadata().bool("tokenizer.ggml.add_eos_token").unwrap();
+        (number(&gguf, "tokenizer.ggml.eos_token_id"), number(&gguf, "tokenizer.ggml.eot_token_id"), adds)
+    };
+    assert_eq!(ids(dir.path()).0, Some(7));
+    folder.tokenizer["post_processor"] = json!({"type": "Sequence", "processors": [
+        {"type": "ByteLevel"},
+        {"type": "TemplateProcessing", "single": [
+            {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}},
+        ]},
+    ]});
+    folder.write_to(dir.path());
+    assert_eq!(ids(dir.path()), (Some(6), Some(7), Some(true)));
 }
 
 #[test]
