@@ -1,6 +1,6 @@
 //! Vectors of texts and scores of pairs of texts: what requests ask for, and the job that computes it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::app::App;
 use super::error::ApiError;
@@ -8,10 +8,10 @@ use super::fields::{Fields, request};
 use super::http::stream::api_error;
 use super::instance::Instance;
 use super::job::{Job, Update};
-use super::kinds::{Bool, Unread, UpTo};
+use super::kinds::{Bool, Only, Unread, UpTo};
 use super::model::Served;
 use super::prompts;
-use sterna_engine::{Pooling, cut, normalise};
+use sterna_engine::{Pooled, Pooling, cut, normalise};
 
 /// Most texts of a request.
 pub const TEXTS: usize = 2048;
@@ -26,11 +26,13 @@ request! {
         truncate_prompt_tokens: UpTo(-1),
         /// To as many as the context has.
         truncate: Bool,
+        truncation_direction | truncation_side: Only(|| json!(["Right", "right"])),
     }
 }
 
 /// The most tokens that a text is cut to. `None` cuts none.
 pub fn most_tokens(fields: &Fields<'_, Cutting>, served: &Served) -> Result<Option<usize>, ApiError> {
+    fields.truncation_direction()?;
     let n_ctx = served.n_ctx();
     match fields.truncate_prompt_tokens()?.map(|most| most.up_to(n_ctx)).transpose()? {
         None => Ok(fields.truncate()?.unwrap_or(false).then_some(n_ctx)),
@@ -52,7 +54,7 @@ pub fn texts(
     value: &Value,
     served: &Served,
     most: Option<usize>,
-) -> Result<Vec<Vec<u32>>, ApiError> {
+) -> Result<Vec<(Vec<u32>, Pooled)>, ApiError> {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     if let Some(at) = list.iter().position(|text| text.as_str() == Some("")) {
         let name = if value.is_array() { format!("{name}[{at}]") } else { name.to_owned() };
@@ -67,7 +69,7 @@ pub fn texts(
         let name = || if n_texts > 1 { format!("{name}[{at}]") } else { name.to_owned() };
         check_length(name, text.len(), served)?;
     }
-    Ok(texts)
+    Ok(texts.into_iter().map(|text| (text, Pooled::default())).collect())
 }
 
 /// Refuses a text that the context has no room for.

@@ -83,7 +83,6 @@ impl ParsedRequest {
         };
         let texts = pooled::texts(name, value, served, most)?;
         check_numbers(name, &texts, served)?;
-        let texts = texts.into_iter().map(|text| (text, Pooled::default())).collect();
         Ok(Self {
             job: Job::pooled(&read.client.0, texts),
             form,
@@ -94,9 +93,9 @@ impl ParsedRequest {
 }
 
 /// Refuses more vectors of tokens than an answer may have.
-fn check_numbers(name: &str, texts: &[Vec<u32>], served: &Served) -> Result<(), ApiError> {
+fn check_numbers(name: &str, texts: &[(Vec<u32>, Pooled)], served: &Served) -> Result<(), ApiError> {
     let most = NUMBERS / served.engine.vector_len();
-    let n_tokens: usize = texts.iter().map(Vec::len).sum();
+    let n_tokens: usize = texts.iter().map(|(text, _)| text.len()).sum();
     match served.engine.pooling() == Pooling::None && n_tokens > most {
         true => {
             let message =

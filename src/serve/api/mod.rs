@@ -15,6 +15,7 @@ mod rerank;
 mod responses;
 mod slot_files;
 mod status;
+mod tei_embed;
 mod tokens;
 
 use std::marker::PhantomData;
@@ -60,6 +61,7 @@ fn endpoints() -> Endpoints {
         responses::add,
         slot_files::add,
         status::add,
+        tei_embed::add,
         tokens::add,
     ] {
         add(&mut endpoints);

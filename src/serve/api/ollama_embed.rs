@@ -18,7 +18,6 @@ use crate::http::json::json;
 use crate::job::Job;
 use crate::kinds::{Any, Bool, Text, UpTo};
 use crate::pooled::{self, TEXTS, VectorForm};
-use sterna_engine::Pooled;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Embeddings of texts, as ollama has them").body::<OllamaEmbedRequest>();
@@ -146,7 +145,6 @@ async fn compute<R: Includes<OfModel> + Includes<OllamaTexts> + 'static>(
             pooled::check_pools(served)?;
             let most = fields.truncate()?.unwrap_or(true).then(|| served.n_ctx());
             let texts = pooled::texts("input", &input, served, most)?;
-            let texts = texts.into_iter().map(|text| (text, Pooled::default())).collect();
             Ok((Some(Job::pooled(&read.client.0, texts)), form, false))
         })
         .await?;

@@ -190,6 +190,19 @@ fn embeddings_are_the_engines_in_every_form() {
     let answer = post("/api/embed", json!({ "input": TEXTS[1], "dimensions": 4, "keep_alive": "5m" }));
     near(&floats(&answer["embeddings"][0]), &scaled(&want[1][..4], 2));
     near(&floats(&post("/api/embeddings", json!({ "prompt": TEXTS[1] }))["embedding"]), &want[1]);
+    // TEI's.
+    let tei = |body: Value| post("/embed", body).as_array().unwrap().iter().map(floats).collect::<Vec<_>>();
+    for inputs in [json!(TEXTS), json!(tokens)] {
+        for (got, want) in tei(json!({ "inputs": inputs })).iter().zip(&want) {
+            near(got, &scaled(want, 2));
+        }
+    }
+    let right = json!({ "inputs": TEXTS[1], "normalize": false, "truncation_direction": "Right" });
+    near(&tei(right)[0], &want[1]);
+    near(&tei(json!({ "inputs": TEXTS[1], "dimensions": 4 }))[0], &scaled(&want[1][..4], 2));
+    for (name, value) in [("truncation_direction", "Left"), ("prompt_name", "query")] {
+        assert_eq!(server.post("/embed", &json!({ "inputs": "a", name: value })).error(400)["param"], name);
+    }
     assert_eq!(post("/api/embed", json!({ "input": [] }))["embeddings"], json!([]));
     assert_eq!(post("/api/embeddings", json!({}))["embedding"], json!([]));
     server.still_answers();
@@ -206,8 +219,8 @@ fn a_vector_per_token_without_pooling() {
         assert_eq!(rows.len(), tokens[at].len());
         near(&rows.iter().flat_map(floats).collect::<Vec<f32>>(), want);
     }
-    for path in ["/v1/embeddings", "/embeddings"] {
-        let error = server.post(path, &json!({ "input": "a" })).error(400);
+    for path in ["/v1/embeddings", "/embeddings", "/embed"] {
+        let error = server.post(path, &json!({ "input": "a", "inputs": "a" })).error(400);
         assert!(error["message"].as_str().unwrap().contains("/embedding"), "{error}");
     }
     assert_eq!(server.post("/api/embed", &json!({ "input": "a" })).status, 400);
