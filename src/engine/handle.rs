@@ -167,6 +167,11 @@ impl Engine {
         self.shared.pooler.len()
     }
 
+    /// True if scores are probabilities, as those of a decoder with several labels are. Others are logits.
+    pub fn scores_are_probabilities(&self) -> bool {
+        self.shared.pooler.has_probabilities()
+    }
+
     /// Refuses to pick tokens with an encoder.
     pub(super) fn check_generates(&self) -> Result<(), Error> {
         match self.generates() {

@@ -100,6 +100,11 @@ impl Pooler {
         }
     }
 
+    /// True if scores are probabilities: a decoder's, of the tokens "yes" and "no" that would come next.
+    pub fn has_probabilities(&self) -> bool {
+        !self.sees_ahead && self.rank.is_some() && self.len() > 1
+    }
+
     /// Those of some positions of a text whose rows count.
     pub fn wanted(&self, positions: Range<usize>, n_tokens: usize) -> Range<usize> {
         let only = |at: usize| if positions.contains(&at) { at..at + 1 } else { at..at };
@@ -137,8 +142,7 @@ impl Pooler {
             vector = pooler.apply(&vector).into_iter().map(f32::tanh).collect();
         }
         let mut scores = rank.output.apply(&vector);
-        // A decoder scores the tokens "yes" and "no" that would come next.
-        if !self.sees_ahead && scores.len() > 1 {
+        if self.has_probabilities() {
             let max = scores.iter().fold(f32::NEG_INFINITY, |max, score| max.max(*score));
             scores.iter_mut().for_each(|score| *score = (*score - max).exp());
             let total: f32 = scores.iter().sum();

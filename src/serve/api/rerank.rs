@@ -45,7 +45,8 @@ request! {
         return_text: Bool,
         /// Tokens that a document is cut to.
         max_tokens_per_doc: Int(1, MOST),
-        /// False puts scores through a sigmoid, for models that do not do so themselves.
+        /// False puts logits through a sigmoid, as in TEI's form unless this is true. A decoder's scores are
+        /// probabilities, and stay.
         raw_scores: Bool,
     }
 }
@@ -101,7 +102,8 @@ impl ParsedRequest {
             job: Job::pooled(&read.client.0, texts),
             top_n: fields.top_n()?.map_or(documents.len(), |n| n as usize),
             documents: shows.unwrap_or(false).then_some(documents),
-            has_sigmoid: fields.raw_scores()? == Some(false),
+            has_sigmoid: !fields.raw_scores()?.unwrap_or(!is_tei)
+                && !served.engine.scores_are_probabilities(),
             is_tei,
         })
     }

@@ -391,11 +391,16 @@ fn documents_are_ranked() {
     assert_eq!(indexes(&results), order[..2]);
     assert_eq!(results[0]["document"], json!({ "text": documents[order[0]] }));
     // TEI's form.
-    let texts = json!({ "query": query, "texts": documents, "return_text": true, "raw_scores": false });
-    let ranks = server.post("/rerank", &texts).ok();
-    assert_eq!((indexes(&ranks), &ranks[0]["text"]), (order.clone(), &json!(documents[order[0]])));
     let sigmoid = 1.0 / (1.0 + (-scores[order[0]]).exp());
-    near(&[ranks[0]["score"].as_f64().unwrap() as f32], &[sigmoid]);
+    for (raw, want) in [(json!(null), sigmoid), (json!(false), sigmoid), (json!(true), scores[order[0]])] {
+        let texts = json!({ "query": query, "texts": documents, "return_text": true, "raw_scores": raw });
+        let ranks = server.post("/rerank", &texts).ok();
+        assert_eq!((indexes(&ranks), &ranks[0]["text"]), (order.clone(), &json!(documents[order[0]])));
+        near(&[ranks[0]["score"].as_f64().unwrap() as f32], &[want]);
+    }
+    let squashed = json!({ "query": query, "documents": documents, "raw_scores": false });
+    let results = server.post("/rerank", &squashed).ok()["results"].clone();
+    near(&[results[0]["relevance_score"].as_f64().unwrap() as f32], &[sigmoid]);
     // A document that is cut.
     let long = "the owl ".repeat(400);
     let cut = |more: Value| {
@@ -466,6 +471,12 @@ fn a_decoder_ranks_with_the_template_of_its_file() {
         assert!(score > 0.0 && score <= last);
         last = score;
     }
+    // These are probabilities already.
+    let ranks = server.post("/rerank", &json!({ "query": query, "texts": documents })).ok();
+    near(
+        &[ranks[0]["score"].as_f64().unwrap() as f32],
+        &[scores[ranks[0]["index"].as_u64().unwrap() as usize]],
+    );
     assert_eq!(server.get("/props").ok()["capabilities"], json!(["completion", "tools", "rerank"]));
     server.still_answers();
 }
