@@ -1,11 +1,12 @@
-// What published clients for Node make of a running server: node clients.mjs http://127.0.0.1:8080
+// What published clients for Node make of a running server, and of one that embeds:
+// node clients.mjs http://127.0.0.1:8080 http://127.0.0.1:8081
 //
 // scripts/serve-clients installs them as the lock file says. The clients check the form of answers
 // themselves; here their results are compared with each other.
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
+import { embedMany, generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
 import { Ollama } from "ollama";
 import OpenAI from "openai";
 
@@ -78,5 +79,20 @@ assert.equal(await anthropic.messages.stream(ask).finalText(), text);
 const tools = [{ ...add, input_schema: parameters }];
 const uses = (await anthropic.messages.create({ ...ask, messages: sum, max_tokens: 80, tools })).content;
 assert.deepEqual(uses.map((use) => use.input), [{ a: 123, b: 456 }]);
+
+// The first client has numbers sent in base64, the second as JSON.
+const values = ["a small owl", "two\nlines"];
+const embeds = process.argv[3];
+const encoder = new OpenAI({ baseURL: `${embeds}/v1`, apiKey: "none", maxRetries: 0 });
+const embedded = await encoder.embeddings.create({ model: "any", input: values });
+const vectors = embedded.data.map((entry) => entry.embedding);
+const embedder = createOpenAICompatible({ name: "sterna", baseURL: `${embeds}/v1` }).embeddingModel("any");
+const ofAi = (await embedMany({ model: embedder, values, maxRetries: 0 })).embeddings;
+const ofOllama = (await new Ollama({ host: embeds }).embed({ model: "any", input: values })).embeddings;
+for (const others of [ofAi, ofOllama]) {
+  assert.deepEqual(others.map((vector) => vector.length), vectors.map((vector) => vector.length));
+  const near = (x, text, at) => assert.ok(Math.abs(x - vectors[text][at]) < 1e-5);
+  others.forEach((vector, text) => vector.forEach((x, at) => near(x, text, at)));
+}
 
 console.log("openai, ai, ollama and @anthropic-ai/sdk for Node agree with the server");
