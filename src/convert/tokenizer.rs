@@ -464,7 +464,7 @@ fn specials(
     // GGUF has one end of a text and one of a turn, a list may have both.
     let lists = [request.config.get(&["eos_token_id"]), generation.get("eos_token_id")];
     let ids = lists.into_iter().flatten().filter_map(Json::as_array).flatten().filter_map(Json::as_u64);
-    let mut turn_ends = ids.filter(|id| {
+    let turn_ends = ids.filter(|id| {
         let text = vocabulary.tokens.get(*id as usize);
         text.is_some_and(|text| TURN_ENDS.contains(&text.as_str()))
     });

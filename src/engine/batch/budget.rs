@@ -9,6 +9,9 @@ const LEAST: usize = 8;
 /// Rows of the first step, before any is measured.
 const FIRST: usize = 16;
 
+/// What texts that are embedded or ranked may add to a step that only decodes, of its own time.
+const POOLED: f64 = 1.0 / 3.0;
+
 /// Measures steps, and says how many rows fit into a time.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
@@ -34,6 +37,13 @@ impl Budget {
         let rows = (left / a_row.max(1e-9)) as usize;
         // A first measurement may be far off: growth is by steps.
         rows.min(2 * self.last).max(LEAST)
+    }
+
+    /// Rows of texts that are embedded or ranked for the next step, beside sequences that decode, which are to
+    /// notice little of them.
+    pub fn pooled_rows(&self) -> usize {
+        let (Some(fixed), Some(a_row)) = (self.fixed, self.a_row) else { return 1 };
+        ((POOLED * fixed / a_row.max(1e-9)) as usize).clamp(1, self.rows())
     }
 
     /// Takes the time of a step with `rows` rows of prompts, and whether sequences decoded beside them.
@@ -69,6 +79,18 @@ mod tests {
             budget.add(rows, true, Duration::from_secs_f64(time));
         }
         assert!((0.19..=0.2).contains(&time), "{time}");
+    }
+
+    #[test]
+    fn embedded_texts_add_a_third() {
+        let mut budget = Budget::new(Duration::from_millis(200));
+        assert_eq!(budget.pooled_rows(), 1);
+        budget.add(0, true, Duration::from_millis(50));
+        budget.add(16, true, Duration::from_millis(98));
+        assert_eq!(budget.pooled_rows(), 5);
+        // Never more than a prompt's.
+        budget.add(0, true, Duration::from_millis(1000));
+        assert_eq!(budget.pooled_rows(), LEAST);
     }
 
     #[test]

@@ -171,15 +171,19 @@ impl Batch {
         }
         self.add_drafts(&mut step)?;
         step.rows = step.rows.min(self.options.chunk.unwrap_or(step.rows));
+        let mut left = step.rows;
         if !step.parts.is_empty() {
             step.rows = step.rows.min(self.budget.rows());
+            left = step.rows.min(self.budget.pooled_rows());
         }
         let is_prompt = |at: &usize| self.tasks[*at].prefills();
         let prompts = (0..self.tasks.len()).filter(is_prompt);
         let (pooled, mut prompts): (Vec<usize>, Vec<usize>) =
             prompts.partition(|at| self.tasks[*at].pool.is_some());
         prompts.truncate(PROMPTS);
-        let mut left = if prompts.is_empty() { step.rows } else { step.rows / 2 };
+        if !prompts.is_empty() {
+            left = left.min(step.rows / 2);
+        }
         for at in pooled {
             let rows = step.rows;
             self.add_rows(at, left, &mut step);
