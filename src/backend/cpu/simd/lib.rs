@@ -189,8 +189,8 @@ const FLOAT_ROWS: usize = 64;
 const TURNED_PIECE: usize = 768;
 
 /// Activation rows that pass over turned weights where these come in pieces, at most; their sums wait in
-/// memory.
-const TURNED_ROWS: usize = 128;
+/// memory. A multiple of what any set takes together.
+const TURNED_ROWS: usize = 144;
 
 /// Activation rows that Q6_K arranges at a time, at most.
 const ARRANGED_ROWS: usize = 6;
