@@ -305,8 +305,8 @@ fn long_rows_by_block_are_what_the_program_says() {
 fn many_rows_of_floats_have_the_bits_of_one() {
     let names = ["f32", "f16", "bf16", "q8_0", "q4_0", "nvfp4", "q4_k", "iq2_s", "tq2_0"];
     for (i, ty) in names.map(|name| by_name(name).unwrap()).into_iter().enumerate() {
-        // Of 16 inputs a whole number or not, of a piece of 768 more than one or not; two times 144 rows are as
-        // many as sums have room for.
+        // Of 16 inputs a whole number or not, of a piece of 768 more than one or not; two times 144 rows are
+        // as many as sums have room for.
         for (cols, rows) in [(1024, 203), (1024, 288), (if ty.block_elems() == 1 { 41 } else { 512 }, 61)] {
             let (mut noise, outputs) = (Noise(17 + i as u64), 100);
             let tensor = tensor(ty, outputs, cols, &mut noise);

@@ -39,8 +39,8 @@ impl Budget {
         rows.min(2 * self.last).max(LEAST)
     }
 
-    /// Rows of texts that are embedded or ranked for the next step, beside sequences that decode, which are to
-    /// notice little of them.
+    /// Rows of texts that are embedded or ranked for the next step, beside sequences that decode, which are
+    /// to notice little of them.
     pub fn pooled_rows(&self) -> usize {
         let (Some(fixed), Some(a_row)) = (self.fixed, self.a_row) else { return 1 };
         ((POOLED * fixed / a_row.max(1e-9)) as usize).clamp(1, self.rows())
