@@ -469,59 +469,49 @@ fn specials(
         text.is_some_and(|text| TURN_ENDS.contains(&text.as_str()))
     });
     let mut turn_end = turn_ends.map(|id| id as u32).find(|id| set.get("eos") != Some(id));
-    for (word, adds) in added(tokenizer, settings) {
-        metadata.set(format!("tokenizer.ggml.add_{word}_token"), adds != Added::Nothing);
-        // Readers know one end of a text: that of the template, as Qwen3-Embedding's, before that of a turn.
-        if let Added::Token(text) = adds
-            && let Some(id) = find(text).map(|id| id as u32)
-            && let before = set.insert(word, id)
-            && before != Some(id)
-        {
-            metadata.set(format!("tokenizer.ggml.{word}_token_id"), id);
-            turn_end = turn_end.or(before.filter(|_| word == "eos"));
-        }
+    // Readers know one end of a text: that of the template, as Qwen3-Embedding's, before that of a turn.
+    let end = around(tokenizer).and_then(|[_, end]| find(end?.get("id")?.as_str()?));
+    if let Some(id) = end.map(|id| id as u32) {
+        metadata.set("tokenizer.ggml.eos_token_id", id);
+        turn_end = turn_end.or(set.insert("eos", id));
     }
     if let Some(id) = turn_end.filter(|id| set.get("eos") != Some(id)) {
         metadata.set("tokenizer.ggml.eot_token_id", id);
     }
+    for (word, adds) in added(tokenizer, settings) {
+        metadata.set(format!("tokenizer.ggml.add_{word}_token"), adds);
+    }
     Ok(())
 }
 
-/// What goes before or behind a text.
-#[derive(Clone, Copy, PartialEq)]
-enum Added<'a> {
-    Nothing,
-    /// The token of that word.
-    Special,
-    /// This one.
-    Token(&'a str),
+/// The steps of `post_processor`, each with its `type`.
+fn processors(tokenizer: &Json) -> impl Iterator<Item = (&str, &Json)> {
+    let processor = tokenizer.get("post_processor").unwrap_or(&Json::Null);
+    let parts = processor.get("processors").and_then(Json::as_array);
+    let parts = parts.map_or(std::slice::from_ref(processor), Vec::as_slice);
+    parts.iter().map(|json| (json.get("type").and_then(Json::as_str).unwrap_or_default(), json))
+}
+
+/// The special tokens that the template of tokenizer.json puts right before and behind a text.
+fn around(tokenizer: &Json) -> Option<[Option<&Json>; 2]> {
+    let (_, template) = processors(tokenizer).find(|(kind, _)| *kind == "TemplateProcessing")?;
+    let single = template.get("single")?.as_array()?;
+    let text = single.iter().position(|part| part.get("Sequence").is_some()).unwrap_or(0);
+    Some([text.wrapping_sub(1), text + 1].map(|at| single.get(at)?.get("SpecialToken")))
 }
 
 /// Which special tokens go around a text: by the template of tokenizer.json, or else by
 /// tokenizer_config.json.
-fn added<'a>(tokenizer: &'a Json, settings: &Json) -> Vec<(&'static str, Added<'a>)> {
-    let processor = tokenizer.get("post_processor").unwrap_or(&Json::Null);
-    let parts = match processor.get("processors").and_then(Json::as_array) {
-        Some(parts) => parts.iter().collect(),
-        None => vec![processor],
-    };
-    let kind = |json: &Json| json.get("type").and_then(Json::as_str).map(str::to_owned);
-    let template = parts.iter().find(|json| kind(json).as_deref() == Some("TemplateProcessing"));
-    if let Some(single) = template.and_then(|json| json.get("single")).and_then(Json::as_array) {
-        let token = |at: usize| match single.get(at).and_then(|part| part.get("SpecialToken")) {
-            Some(token) => token.get("id").and_then(Json::as_str).map_or(Added::Special, Added::Token),
-            None => Added::Nothing,
-        };
-        let text = single.iter().position(|part| part.get("Sequence").is_some()).unwrap_or(0);
-        return vec![("bos", token(text.wrapping_sub(1))), ("eos", token(text + 1)), ("sep", Added::Nothing)];
+fn added(tokenizer: &Json, settings: &Json) -> Vec<(&'static str, bool)> {
+    if let Some(around) = around(tokenizer) {
+        return vec![("bos", around[0].is_some()), ("eos", around[1].is_some()), ("sep", false)];
     }
     let said = |word: &str| settings.get(format!("add_{word}_token")).and_then(Json::as_bool);
     // Byte-level BPE without a template adds nothing.
-    let is_plain = parts.iter().any(|json| kind(json).as_deref() == Some("ByteLevel"));
+    let is_plain = processors(tokenizer).any(|(kind, _)| kind == "ByteLevel");
     let of = |word: &'static str| match said(word) {
-        Some(true) => Some((word, Added::Special)),
-        Some(false) => Some((word, Added::Nothing)),
-        None => is_plain.then_some((word, Added::Nothing)),
+        Some(adds) => Some((word, adds)),
+        None => is_plain.then_some((word, false)),
     };
     ["bos", "eos"].into_iter().filter_map(of).collect()
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::ptr::null;
 
 use super::super::lanes::{Kernel, Lanes, array, array_mut};
-use super::super::{F32Rows, Product, STRIP, Tile};
+use super::super::{F32Rows, MOST_BLOCK, Product, STRIP, TURNED_PIECE, Tile};
 use super::Form;
 
 /// The lanes in the order in which their sums are added: each to the one before, pairs to pairs, and so on.
@@ -33,6 +33,7 @@ pub unsafe fn decode<L: Lanes, F: Form>(
     block: &mut [f32],
     weights: &mut [f32],
 ) {
+    const { assert!(TURNED_PIECE.is_multiple_of(F::BLOCK) && F::BLOCK <= MOST_BLOCK) };
     let steps = piece.len() / 16;
     assert!(block.len() >= 16 * F::BLOCK && weights.len() >= piece.len() * STRIP);
     for col in (0..STRIP).step_by(16) {
