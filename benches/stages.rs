@@ -52,7 +52,7 @@ fn layer() -> (Program, Vec<HostTensor>) {
     let h = p.buf("h", RowsOf::Step, FFN_DIM);
     let linear = |p: &mut Program, all: &mut Vec<HostTensor>, rows, cols| {
         let w = weight(p, all, "i2_s", rows, cols);
-        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
+        Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
     };
     let norm = |p: &mut Program, all: &mut Vec<HostTensor>, len| {
         let weight = weight(p, all, "f32", 1, len);
@@ -87,13 +87,15 @@ fn layer() -> (Program, Vec<HostTensor>) {
             out: y,
         },
     );
-    let (sub_norm, w) = (norm(&mut p, &mut all, DIM), linear(&mut p, &mut all, DIM, DIM));
-    p.push("attn_out", ProjAdd { y, norm: Some(sub_norm), w, post: None, residual: None, x });
+    let sub_norm = Some(norm(&mut p, &mut all, DIM));
+    let w = Linear { norm: sub_norm, ..linear(&mut p, &mut all, DIM, DIM) };
+    p.push("attn_out", ProjAdd { y, w, post: None, residual: None, x });
     let ffn_norm = norm(&mut p, &mut all, DIM);
     let [gate, up] = [FFN_DIM; 2].map(|rows| linear(&mut p, &mut all, rows, DIM));
     p.push("ffn_in", FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, share: None, h });
-    let (sub_norm, w) = (norm(&mut p, &mut all, FFN_DIM), linear(&mut p, &mut all, DIM, FFN_DIM));
-    p.push("ffn_out", ProjAdd { y: h, norm: Some(sub_norm), w, post: None, residual: None, x });
+    let sub_norm = Some(norm(&mut p, &mut all, FFN_DIM));
+    let w = Linear { norm: sub_norm, ..linear(&mut p, &mut all, DIM, FFN_DIM) };
+    p.push("ffn_out", ProjAdd { y: h, w, post: None, residual: None, x });
     (p, all)
 }
 
@@ -155,7 +157,7 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     let [q, y] = ["q", "y"].map(|name| p.buf(name, RowsOf::Step, DIM));
     let [wq, wk, wv] = [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| {
         let w = weight(&mut p, &mut all, "i2_s", rows, narrow);
-        Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
+        Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
     });
     let norm_weight = weight(&mut p, &mut all, "f32", 1, narrow);
     let norm = Norm { kind: NormKind::Rms, weight: norm_weight, bias: None, eps: 1e-5 };

@@ -1,5 +1,5 @@
 // Turn: rows of a buffer, normed and brought into a rotated basis, or brought back out of one, as
-// sterna_program::Basis says.
+// sterna_program::Basis says. Where there are no signs and runs are of one element, rows are merely normed.
 //
 // A block owns a span of a row, which is TURN_COLS columns or one longer run: x = row, y = span. Of each
 // TURN_COLS columns a thread has four neighbouring ones. Columns that are 1 or 2 apart meet in a thread,
@@ -25,8 +25,10 @@ DEVICE void mix_runs(Turned& held, float* exchanged, uint32_t block, uint32_t co
     uint32_t lane = threadIdx.x % kWarpSize;
     held.each(0, cols, [&](uint32_t quad, uint32_t) {
         float(&x)[4] = held.x[quad];
-        meet(x[0], x[1]);
-        meet(x[2], x[3]);
+        if (block > 1) {
+            meet(x[0], x[1]);
+            meet(x[2], x[3]);
+        }
         if (block > 2) {
             meet(x[0], x[2]);
             meet(x[1], x[3]);
@@ -88,7 +90,7 @@ KERNEL(turn, TurnParams, LINEAR_THREADS) {
     }
 
     auto flip = [&](uint32_t quad, uint32_t col) {
-        if (col >= cols) return;
+        if (col >= cols || !p.signs) return;
         float signs[4];
         load_quad<true>(p.signs + begin, col, cols, signs);
 #pragma unroll

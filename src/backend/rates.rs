@@ -59,8 +59,8 @@ impl HostRates {
             let w = trial.weight(name.clone(), ty, rows, cols);
             ids.push(backend.upload(&HostTensor { name, ty, rows, cols, bytes: values })?);
             let (y, x) = (trial.buf("y", RowsOf::Step, cols), trial.buf("x", RowsOf::Step, rows));
-            let w = Linear { w, bias: None, ..linear.clone() };
-            trial.push(ids.len().to_string(), ProjAdd { y, norm: None, w, post: None, residual: None, x });
+            let w = Linear { w, norm: None, bias: None, ..linear.clone() };
+            trial.push(ids.len().to_string(), ProjAdd { y, w, post: None, residual: None, x });
             bytes += of_matrix;
             weights += rows * cols;
         }

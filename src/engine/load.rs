@@ -449,7 +449,9 @@ impl FewLayers {
         program.limits =
             Limits { rows, outputs: rows, seqs: 1, pages: 1, exact_pages, sliding_pages: 0, states };
         program.kvs.iter_mut().for_each(|kv| kv.sliding = None);
-        if let Some(Logits { w: Linear { w, bias: None, .. }, logits, .. }) = program.logits().cloned() {
+        if let Some(Logits { w: Linear { w, norm: None, bias: None, .. }, logits, .. }) =
+            program.logits().cloned()
+        {
             let tokens = &mut program.weights[w.0 as usize].rows;
             *tokens = TOKENS.min(*tokens);
             program.bufs[logits.0 as usize].cols = *tokens;

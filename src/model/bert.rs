@@ -49,10 +49,7 @@ fn encoder(m: &mut Builder<'_>, is_nomic: bool) -> Result<(), ModelError> {
             Attend { q, kv, scale, window: None, ahead: Attend::ALL, sinks: None, gate: None, out: y },
         );
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-        m.push(
-            format!("{layer}.attn_out"),
-            ProjAdd { y, norm: None, w, post: None, residual: Some(norm), x },
-        );
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: Some(norm), x });
 
         norm = m.layer_norm(&blk("attn_output_norm"), dim)?;
         let gate = is_nomic.then(|| m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)).transpose()?;
@@ -61,10 +58,7 @@ fn encoder(m: &mut Builder<'_>, is_nomic: bool) -> Result<(), ModelError> {
         let of_sum = norm.clone();
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm: of_sum, gate, up, act, share: None, h: hidden });
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(
-            format!("{layer}.ffn_out"),
-            ProjAdd { y: hidden, norm: None, w, post: None, residual: Some(norm), x },
-        );
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: Some(norm), x });
 
         norm = m.layer_norm(&blk("layer_output_norm"), dim)?;
     }

@@ -7,7 +7,7 @@
 
 use super::{Architecture, Builder, ModelError};
 use sterna_program::{
-    Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
+    Act, ActQuant, Attend, AttnIn, Embed, FfnIn, Linear, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
 };
 
 /// BitNet b1.58 under each of its names.
@@ -51,8 +51,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         );
 
         let norm = Some(m.rms_norm(&blk("attn_sub_norm"), q_dim)?);
-        let w = m.linear(&blk("attn_output"), dim, q_dim, int8)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm, w, post: None, residual: None, x });
+        let w = Linear { norm, ..m.linear(&blk("attn_output"), dim, q_dim, int8)? };
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.linear(&blk("ffn_gate"), ffn_dim, dim, int8)?);
@@ -60,8 +60,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act, share: None, h: hidden });
 
         let norm = Some(m.rms_norm(&blk("ffn_sub_norm"), ffn_dim)?);
-        let w = m.linear(&blk("ffn_down"), dim, ffn_dim, int8)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm, w, post: None, residual: None, x });
+        let w = Linear { norm, ..m.linear(&blk("ffn_down"), dim, ffn_dim, int8)? };
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     if m.has("output.weight") {

@@ -392,8 +392,8 @@ impl<'a> Builder<'a> {
         Ok(self.declare(floats(tensor.name, &values)))
     }
 
-    /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias` and `stem.scale` where the
-    /// file has them. The scale is of the product alone.
+    /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias`, `stem.scale` and a norm of its
+    /// input, `stem_norm_in.weight`, where the file has them. The scale is of the product alone.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] where a tensor is missing or of another shape.
@@ -407,8 +407,11 @@ impl<'a> Builder<'a> {
         let w = self.matrix(&format!("{stem}.weight"), outputs, inputs)?;
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
+        let norm = format!("{stem}_norm_in");
+        let norm =
+            if self.has(&format!("{norm}.weight")) { Some(self.rms_norm(&norm, inputs)?) } else { None };
         let basis = self.basis_of(&format!("{stem}.weight"), inputs)?;
-        Ok(Linear { w, bias, act, scale: self.scales(stem, 1)?[0], basis })
+        Ok(Linear { w, norm, bias, act, scale: self.scales(stem, 1)?[0], basis })
     }
 
     /// The factors of products, `stem.scale` of `[n]` where the file has it: what types of few bits have
@@ -512,7 +515,7 @@ impl<'a> Builder<'a> {
             let w = self.declare(whole.cut(name_of("weight"), part.clone()));
             let bias =
                 bias.as_ref().map(|values| self.declare(floats(name_of("bias"), &values[part.clone()])));
-            Linear { w, bias, act, scale: 1.0, basis }
+            Linear { w, norm: None, bias, act, scale: 1.0, basis }
         };
         Ok(ranges.into_iter().map(part).collect())
     }
@@ -607,7 +610,7 @@ impl<'a> Builder<'a> {
                 let tied = self.hadamard.as_ref().filter(|hadamard| hadamard.is_tied);
                 let basis = tied.map(|hadamard| hadamard.basis(dim)).transpose()?;
                 let basis = basis.map(|basis| self.declared_basis(basis));
-                Ok(Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0, basis })
+                Ok(Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis })
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Gemma 3: norms behind the projections as well as before them, norms over each query and key head, and two
-//! kinds of layers. Most see a sliding window and rotate by a base of their own; every sixth sees everything.
+//! kinds of layers. Most see a sliding window and rotate by a base of their own; every sixth sees everything,
+//! as all layers do where a file has no window (BitNet-embedding 270M).
 
 use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample};
@@ -20,7 +21,8 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     // The 27B model alone divides by the width that a head would have without a length of its own.
     let per_head = if h.n_layers == 62 { dim as f32 / h.n_heads as f32 } else { h.head_dim as f32 };
     let scale = 1.0 / per_head.sqrt();
-    let windows = m.windows(PERIOD)?;
+    let slides = m.value("attention.sliding_window").is_some();
+    let windows = slides.then(|| m.windows(PERIOD)).transpose()?;
     let soft_cap = m.soft_cap("final_logit_softcapping")?;
 
     let x = m.buf("x", RowsOf::Step, dim);
@@ -29,7 +31,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let hidden = m.buf("h", RowsOf::Step, ffn_dim);
     let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
     let global = m.rope(RopeStyle::Halves)?;
-    let local = m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)?;
+    let local = if slides { m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)? } else { global };
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
@@ -37,7 +39,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
-        let window = windows.of(layer);
+        let window = windows.as_ref().and_then(|windows| windows.of(layer));
         let rope = Some(if window.is_some() { local } else { global });
 
         let norm = m.rms_norm(&blk("attn_norm"), dim)?;
@@ -55,7 +57,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post, residual: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
@@ -67,7 +69,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
         let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, norm: None, w, post, residual: None, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post, residual: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;

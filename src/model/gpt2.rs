@@ -40,7 +40,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         );
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
 
         let norm = m.layer_norm(&blk("ffn_norm"), dim)?;
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
@@ -48,10 +48,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate: None, up, act, share: None, h: hidden });
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(
-            format!("{layer}.ffn_out"),
-            ProjAdd { y: hidden, norm: None, w, post: None, residual: None, x },
-        );
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
     }
     let norm = m.layer_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;

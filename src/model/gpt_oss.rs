@@ -55,7 +55,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         want_bias(m, &w, &blk("attn_output"), dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
 
         // The norm before the experts, whatever its name.
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;

@@ -96,7 +96,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         );
 
         let w = times(form.residual, m.layer(&blk("attn_output"), dim, q_dim)?)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
@@ -116,10 +116,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         );
 
         let w = times(form.residual, m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?)?;
-        m.push(
-            format!("{layer}.ffn_out"),
-            ProjAdd { y: hidden, norm: None, w, post: None, residual: None, x },
-        );
+        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = times(form.logits, m.head("output", table, n_vocab, dim)?)?;

@@ -79,10 +79,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
         }
         let w = m.ffn_layer(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
-        m.push(
-            format!("{layer}.{label}_out"),
-            ProjAdd { y: hidden, norm: None, w, post: None, residual: None, x },
-        );
+        m.push(format!("{layer}.{label}_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;
@@ -130,7 +127,7 @@ fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) ->
     );
 
     let w = m.layer(&blk("ssm_out"), dim, values)?;
-    m.push(format!("{layer}.delta_out"), ProjAdd { y: o, norm: None, w, post: None, residual: None, x });
+    m.push(format!("{layer}.delta_out"), ProjAdd { y: o, w, post: None, residual: None, x });
     Ok(())
 }
 
@@ -153,7 +150,7 @@ fn attention(m: &mut Builder<'_>, layer: usize, rope: RopeId, bufs: &Bufs) -> Re
     );
 
     let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-    m.push(format!("{layer}.attn_out"), ProjAdd { y, norm: None, w, post: None, residual: None, x });
+    m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
     Ok(())
 }
 

@@ -198,9 +198,9 @@ impl Program {
             equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
             self.want_apart(&[s.x, s.q, gate])?;
         }
-        self.want_linear(&s.wq, if s.gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
-        self.want_linear(&s.wk, kv_cols, dim)?;
-        self.want_linear(&s.wv, kv_cols, dim)?;
+        self.want_normed_twice(&s.wq, if s.gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
+        self.want_normed_twice(&s.wk, kv_cols, dim)?;
+        self.want_normed_twice(&s.wv, kv_cols, dim)?;
         for norm in [&s.q_norm, &s.k_norm].into_iter().flatten() {
             self.want_norm(norm, kv.head_dim)?;
         }
@@ -297,13 +297,10 @@ impl Program {
         if s.y == s.x {
             return Err("y and x are one buffer".into());
         }
-        if let Some(norm) = &s.norm {
-            self.want_norm(norm, cols)?;
-        }
         for norm in s.post.iter().chain(&s.residual) {
             self.want_norm(norm, dim)?;
         }
-        self.want_linear(&s.w, dim, cols)
+        self.want_normed(&s.w, dim, cols)
     }
 
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {
@@ -311,7 +308,7 @@ impl Program {
         let ffn_dim = self.want_buf("h", s.h, RowsOf::Step)?.cols;
         self.want_norm(&s.norm, dim)?;
         if let Some(gate) = &s.gate {
-            self.want_linear(gate, ffn_dim, dim)?;
+            self.want_normed_twice(gate, ffn_dim, dim)?;
         }
         if let Some(share) = &s.share {
             self.want_linear(share, 1, dim)?;
@@ -322,7 +319,7 @@ impl Program {
         if s.gate.is_none() && s.act == Act::ClampedSwiglu {
             return Err("a clamped SwiGLU without a gate".into());
         }
-        self.want_linear(&s.up, ffn_dim, dim)
+        self.want_normed_twice(&s.up, ffn_dim, dim)
     }
 
     fn check_experts(&self, s: &Experts) -> Result<(), String> {
@@ -349,7 +346,7 @@ impl Program {
         if s.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
             return Err(format!("a soft cap of {:?}", s.soft_cap));
         }
-        self.want_linear(&s.w, n_vocab, dim)
+        self.want_normed_twice(&s.w, n_vocab, dim)
     }
 
     /// Buffers that are all different.
@@ -421,10 +418,35 @@ impl Program {
         Ok(decl)
     }
 
+    /// A layer without a norm of its own.
     fn want_linear(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
+        match linear.norm {
+            Some(_) => Err(format!(
+                "{}: a norm of its own, for which there is no kernel",
+                self.weight_decl(linear.w).name
+            )),
+            None => self.want_normed(linear, rows, cols),
+        }
+    }
+
+    /// A layer that may have a norm of its own behind the stage's.
+    fn want_normed_twice(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
+        match (&linear.norm, linear.basis) {
+            (Some(_), Some(_)) => {
+                Err(format!("{}: a second norm before a basis", self.weight_decl(linear.w).name))
+            }
+            _ => self.want_normed(linear, rows, cols),
+        }
+    }
+
+    /// A layer that may have a norm of its own.
+    fn want_normed(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         let w = self.want_weight(linear.w)?;
         if (w.rows, w.cols) != (rows, cols) {
             return Err(format!("{}: want [{rows}, {cols}], have [{}, {}]", w.name, w.rows, w.cols));
+        }
+        if let Some(norm) = &linear.norm {
+            self.want_norm(norm, cols)?;
         }
         self.want_basis(linear.basis, cols)?;
         linear.bias.map_or(Ok(()), |bias| self.want_vector(bias, rows))

@@ -106,7 +106,7 @@ fn named(stage: &mut Stage) -> Vec<Named<'_>> {
         }
         Stage::ProjAdd(s) => {
             let mut all = vec![In(&mut s.y), In(&mut s.x)];
-            all.extend(s.norm.iter_mut().chain(&mut s.post).chain(&mut s.residual).flat_map(of_norm));
+            all.extend(s.post.iter_mut().chain(&mut s.residual).flat_map(of_norm));
             all.extend(of_linear(&mut s.w));
             all
         }
@@ -157,7 +157,8 @@ fn of_norm(norm: &mut Norm) -> impl Iterator<Item = Named<'_>> {
 
 fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
     let weights = [Some(&mut linear.w), linear.bias.as_mut()].into_iter().flatten().map(Named::Weight);
-    weights.chain(linear.basis.as_mut().map(Named::Basis))
+    let norm = linear.norm.iter_mut().flat_map(of_norm);
+    weights.chain(norm).chain(linear.basis.as_mut().map(Named::Basis))
 }
 
 /// The part's handle for one of the whole; a new one is declared.

@@ -51,6 +51,11 @@ impl Stage {
         }
     }
 
+    /// Whether the input of one of its linear layers has a norm behind the stage's.
+    pub fn norms_again(&self, linear: &Linear) -> bool {
+        linear.norm.is_some() && !matches!(self, Self::ProjAdd(_))
+    }
+
     /// The same linear layers as [`linears`](Self::linears), to be changed.
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let linears: Vec<&mut Linear> = match self {
@@ -248,13 +253,11 @@ pub struct Delta {
     pub out: Buf,
 }
 
-/// `x[r] = residual(x[r]) + post(W norm(y[r]))`, each norm being left out where the model has none.
+/// `x[r] = residual(x[r]) + post(W y[r])`, each norm being left out where the model has none.
 #[derive(Clone, Debug)]
 pub struct ProjAdd {
     /// In: `[rows, cols of w]`.
     pub y: Buf,
-    /// BitNet's sub-norm.
-    pub norm: Option<Norm>,
     /// `[dim, cols]`.
     pub w: Linear,
     /// Gemma's norm of what is added.
@@ -339,11 +342,15 @@ pub struct Sample {
     pub logits: Buf,
 }
 
-/// `y = scale * (W q(x)) + bias`, with `x` in the basis that the weights are of.
+/// `y = scale * (W q(norm(x))) + bias`, with `norm(x)` in the basis that the weights are of.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// `[outputs, inputs]`.
     pub w: Weight,
+    /// A norm of this layer's input alone: BitNet's sub-norms, and BitNet-embedding's, which stand behind the
+    /// norm that the stage has for all of its layers. Layers of [`Delta`]s, experts, routers and shares have
+    /// none, nor have those of a basis behind a stage's norm.
+    pub norm: Option<Norm>,
     /// `[outputs]`, f32.
     pub bias: Option<Weight>,
     /// Rounding of the input. A part of the model's numerics, not a backend's choice.
@@ -352,6 +359,14 @@ pub struct Linear {
     pub scale: f32,
     /// The basis of the weights' inputs, if it is another than that of all else.
     pub basis: Option<BasisId>,
+}
+
+impl Linear {
+    /// What becomes of its input before the product: layers with the same take one input. A norm is known by
+    /// its weight.
+    pub fn prepared(&self) -> (Option<Weight>, Option<BasisId>, ActQuant) {
+        (self.norm.as_ref().map(|norm| norm.weight), self.basis, self.act)
+    }
 }
 
 /// Rounding of a linear layer's input.

@@ -134,9 +134,7 @@ impl Program {
                 format!("o = {o}; {} = {norm} * silu({z}){grouped}", self.buf_name(s.out))
             }
             Stage::ProjAdd(s) => {
-                let y = self.buf_name(s.y).to_owned();
-                let y = s.norm.as_ref().map_or(y.clone(), |norm| self.norm_text(norm, &y));
-                let product = self.linear_text(&s.w, &y);
+                let product = self.linear_text(&s.w, self.buf_name(s.y));
                 let product = s.post.as_ref().map_or(product.clone(), |post| self.norm_text(post, &product));
                 let x = self.buf_name(s.x);
                 match &s.residual {
@@ -195,6 +193,8 @@ impl Program {
     }
 
     fn linear_text(&self, linear: &Linear, x: &str) -> String {
+        let normed = linear.norm.as_ref().map(|norm| self.norm_text(norm, x));
+        let x = normed.as_deref().unwrap_or(x);
         let turned = linear.basis.map(|basis| format!("turn {}({x})", basis.0));
         let x = turned.as_deref().unwrap_or(x);
         let x = match linear.act {

@@ -4,7 +4,9 @@
 
 use ggml_types::kv_by_name;
 use ggml_types::types::REGISTRY;
-use sterna::program::{Act, ActQuant, Experts, FfnIn, Logits, NormKind, ProjAdd, RowsOf, Sample, Sampling};
+use sterna::program::{
+    Act, ActQuant, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, RowsOf, Sample, Sampling,
+};
 use support::case::window::{RIGHT, Rule, TWO_OF_TWO, attends_as, codec};
 use support::case::{Case, Turn, limits, rows, shuffled_pages, simt_of_cards, ty};
 
@@ -24,8 +26,8 @@ fn linear_layers_of_every_type() {
                 let mut case = Case::new(&name, limits(n_rows, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(NormKind::Rms, cols));
-                let w = case.linear_with_bias(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, residual: None, x });
+                let w = Linear { norm, ..case.linear_with_bias(*ty, outputs, cols, act) };
+                case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let rows = rows(0, 0..n_rows as u32);

@@ -56,7 +56,7 @@ fn linear_layers(shapes: &[(usize, usize, usize)], backends: fn() -> Vec<Box<dyn
                 let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let w = case.linear(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
+                case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -76,8 +76,8 @@ fn sums_of_many_columns_lose_nothing() {
     let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
     let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
     let w = case.weight_of(ty("f16"), outputs, cols, &positive);
-    let w = Linear { w, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
-    case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
+    let w = Linear { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
+    case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
     let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
     let pages = shuffled_pages(1, 1);
     if let Some(mut backend) = simt(1) {
@@ -111,8 +111,8 @@ fn linear_layers_with_norm_bias_and_scale() {
                 let mut case = Case::new(&name, limits(n_rows + 2, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(kind, cols));
-                let w = case.linear_with_bias(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, norm, w, post: None, residual: None, x });
+                let w = Linear { norm, ..case.linear_with_bias(*ty, outputs, cols, act) };
+                case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -145,7 +145,7 @@ fn norms_of_a_product() {
             let w = case.linear_with_bias(ty(name), outputs, cols, act);
             let post = of_product.then(|| case.norm(kind, outputs));
             let residual = of_residual.then(|| case.norm(kind, outputs));
-            case.p.push("proj_add", ProjAdd { y, norm: None, w, post, residual, x });
+            case.p.push("proj_add", ProjAdd { y, w, post, residual, x });
             let inputs =
                 vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
             let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -250,7 +250,7 @@ fn linear_layers_of_full_size() {
         let mut case = Case::new(&name_of_case, limits(n_rows, 1, 1));
         let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
         let w = case.linear(ty(name), outputs, cols, act);
-        case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
+        case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
         let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, vec![0.0; n_rows * outputs])];
         let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
         case.check(few_backends(), &shuffled_pages(1, 1), &[turn]);
@@ -270,9 +270,15 @@ fn ternary_sums_are_exact() {
             let mut case = Case::new(&format!("ternary sums of {cols}"), limits(n_rows, 1, 1));
             let (y, x) = (case.buf("y", cols), case.buf("x", 7));
             let w = case.weight_of(ty("i2_s"), 7, cols, &codes);
-            let w =
-                sterna::program::Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None };
-            case.p.push("proj_add", ProjAdd { y, norm: None, w, post: None, residual: None, x });
+            let w = sterna::program::Linear {
+                w,
+                norm: None,
+                bias: None,
+                act: ActQuant::I8PerToken,
+                scale: 1.0,
+                basis: None,
+            };
+            case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
             // Integers up to 127, with 127 among them, are their own roundings: s is 1.
             let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();
             input[..cols].fill(127.0);

@@ -1,13 +1,17 @@
 //! Weights in a rotated basis: their inputs are turned into it, behind the norm, and rows of an embedding out
-//! of it; runs of every length, in rows that are one run, several, or not a whole number of a block's.
+//! of it; runs of every length, in rows that are one run, several, or not a whole number of a block's. And
+//! layers with a norm of their own, whose inputs take the same way.
 
+use ggml_types::kv_by_name;
 use sterna::program::{
-    Act, ActQuant, Basis, BasisId, DeltaIn, Embed, FfnIn, Linear, Logits, NormKind, ProjAdd, RowsOf,
+    Act, ActQuant, Attend, AttnIn, Basis, BasisId, DeltaIn, Embed, FfnIn, KvDecl, KvWindow, Linear, Logits,
+    Norm, NormKind, ProjAdd, RowsOf,
 };
-use support::case::{Case, Turn, few_backends, limits, rows, shuffled_pages, ty};
+use support::case::{Case, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
 
 /// Bases of so many elements in runs of so many.
-const SHAPES: [[usize; 2]; 6] = [[256, 2], [384, 128], [1536, 512], [2048, 1024], [4096, 2048], [4096, 4096]];
+const SHAPES: [[usize; 2]; 7] =
+    [[256, 1], [256, 2], [384, 128], [1536, 512], [2048, 1024], [4096, 2048], [4096, 4096]];
 
 fn basis(case: &mut Case, [len, block]: [usize; 2]) -> BasisId {
     let signs = case.numbers.values(len).iter().map(|x| x.signum()).collect();
@@ -35,8 +39,8 @@ fn every_stage_takes_inputs_in_its_basis() {
                 Embed { table, basis: Some(basis), scale: 1.5, positions: None, types: None, x },
             );
             let norm = Some(case.norm(NormKind::Rms, dim));
-            let w = turned(&mut case, basis, name, dim, dim, act);
-            case.p.push("proj_add", ProjAdd { y, norm, w, post: None, residual: None, x });
+            let w = Linear { norm, ..turned(&mut case, basis, name, dim, dim, act) };
+            case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
             for (label, types) in [("ffn_in", [name; 2]), ("ffn_in of two types", ["f16", "q8_0"])] {
                 let norm = case.norm(NormKind::Layer, dim);
                 let [gate, up] = types.map(|name| turned(&mut case, basis, name, 40, dim, act));
@@ -87,5 +91,56 @@ fn layers_of_one_input_have_bases_of_their_own() {
         });
         let turns: Vec<_> = turns.collect();
         case.check(few_backends(), &shuffled_pages(1, 1), &turns);
+    }
+}
+
+/// A norm of each layer behind the stage's, in rows of less than a block's columns, and of several blocks.
+#[test]
+fn layers_have_norms_of_their_own() {
+    let (f16, ternary, int8) =
+        (("f16", ActQuant::None), ("i2_s", ActQuant::I8PerToken), ActQuant::I8PerBlock);
+    for (n_rows, dim, [layer, other]) in [
+        (1, 256, [ternary; 2]),
+        (5, 640, [ternary; 2]),
+        (20, 1152, [ternary; 2]),
+        (1, 1152, [f16; 2]),
+        (20, 256, [f16, ("q8_0", ActQuant::None)]),
+        (5, 2304, [("q8_0", int8), ternary]),
+        (20, 256, [("q4_k", int8); 2]),
+    ] {
+        let what = format!("{n_rows} rows of {dim}, layers of {} and {}", layer.0, other.0);
+        let mut case = Case::new(&what, limits(n_rows, 1, 1));
+        let [x, q, y, h] = [("x", dim), ("q", 128), ("y", 128), ("h", 40)].map(|(n, cols)| case.buf(n, cols));
+        let logits = case.p.buf("logits", RowsOf::Outputs, 33);
+        let normed = |case: &mut Case, (name, act), rows| {
+            let norm = Some(case.norm(NormKind::Rms, dim));
+            Linear { norm, ..case.linear_with_bias(ty(name), rows, dim, act) }
+        };
+        let norm = case.norm(NormKind::Rms, dim);
+        let [wq, wk, wv] =
+            [(layer, 128), (layer, 64), (other, 64)].map(|(l, rows)| normed(&mut case, l, rows));
+        let (k, window) = (kv_by_name("f16").expect("a codec"), KvWindow::default());
+        let kv = case.p.kv(KvDecl { n_kv_heads: 2, head_dim: 32, k, v: k, window, sliding: None });
+        let (q_norm, k_norm, rope, gate) = (None, None, None, None);
+        case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
+        let scale = 0.2;
+        case.p.push("attend", Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate, out: y });
+        for (label, has_gate) in [("ffn_in", true), ("ffn_in without a gate", false)] {
+            let norm = stage_norm(&mut case, NormKind::Layer);
+            let gate = has_gate.then(|| normed(&mut case, layer, 40));
+            let up = normed(&mut case, other, 40);
+            case.p.push(label, FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h });
+        }
+        let (norm, w) = (stage_norm(&mut case, NormKind::Rms), normed(&mut case, layer, 33));
+        case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
+        let mut rows = rows(0, 0..n_rows as u32);
+        rows.iter_mut().enumerate().for_each(|(i, row)| row.logits = i % 3 != 1);
+        let reads = [(0..2, vec![q, y]), (2..3, vec![h]), (3..4, vec![h]), (4..5, vec![logits])];
+        let turns = reads.into_iter().map(|(stages, read)| {
+            let inputs = vec![(x, case.numbers.values(n_rows * dim))];
+            Turn { rows: rows.clone(), stages, inputs, read }
+        });
+        let turns: Vec<_> = turns.collect();
+        case.check(backends(), &shuffled_pages(1, 1), &turns);
     }
 }

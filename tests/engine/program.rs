@@ -44,7 +44,7 @@ fn bitnet(s: &Shape) -> Program {
     for layer in 0..s.n_layers {
         let mut linear = |name: &str, rows, cols| {
             let w = p.weight(format!("blk.{layer}.{name}.weight"), i2_s, rows, cols);
-            Linear { w, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
+            Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
         };
         let (wq, wk, wv) =
             (linear("q", q_dim, s.dim), linear("k", kv_dim, s.dim), linear("v", kv_dim, s.dim));
@@ -77,7 +77,7 @@ fn bitnet(s: &Shape) -> Program {
         );
         p.push(
             format!("{layer}.attn_out"),
-            ProjAdd { y, norm: Some(sub_norm), w: wo, post: None, residual: None, x },
+            ProjAdd { y, w: Linear { norm: Some(sub_norm), ..wo }, post: None, residual: None, x },
         );
         p.push(
             format!("{layer}.ffn_in"),
@@ -85,12 +85,12 @@ fn bitnet(s: &Shape) -> Program {
         );
         p.push(
             format!("{layer}.ffn_out"),
-            ProjAdd { y: h, norm: Some(ffn_sub_norm), w: down, post: None, residual: None, x },
+            ProjAdd { y: h, w: Linear { norm: Some(ffn_sub_norm), ..down }, post: None, residual: None, x },
         );
     }
     let weight = p.weight("output_norm.weight", f32_type, 1, s.dim);
     let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
-    let w = Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
+    let w = Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
     p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     p.push("sample", Sample { logits });
     p
@@ -174,10 +174,36 @@ const FAULTS: &[Fault] = &[
     (
         "a norm of a product, of another width",
         |p| {
-            let ffn_sub_norm = stage!(p, "0.ffn_out", ProjAdd).norm.clone();
+            let ffn_sub_norm = stage!(p, "0.ffn_out", ProjAdd).w.norm.clone();
             stage!(p, "0.ffn_out", ProjAdd).post = ffn_sub_norm
         },
         &["0.ffn_out", "[256]"],
+    ),
+    (
+        "a layer's own norm, of another width",
+        |p| {
+            let ffn_sub_norm = stage!(p, "0.ffn_out", ProjAdd).w.norm.clone();
+            stage!(p, "0.attn_in", AttnIn).wk.norm = ffn_sub_norm
+        },
+        &["0.attn_in", "[256]"],
+    ),
+    (
+        "a layer's own norm behind the stage's and before a basis",
+        |p| {
+            let norm = Some(stage!(p, "0.ffn_in", FfnIn).norm.clone());
+            stage!(p, "0.ffn_in", FfnIn).up.norm = norm;
+            stage!(p, "0.ffn_in", FfnIn).up.basis = Some(BasisId(0));
+        },
+        &["0.ffn_in", "ffn_up.weight", "second norm before a basis"],
+    ),
+    (
+        "a share with its own norm",
+        |p| {
+            let norm = Some(stage!(p, "0.ffn_in", FfnIn).norm.clone());
+            let share = Linear { norm, ..stage!(p, "0.ffn_in", FfnIn).up.clone() };
+            stage!(p, "0.ffn_in", FfnIn).share = Some(share);
+        },
+        &["0.ffn_in", "a norm of its own"],
     ),
     ("more experts than there are", |p| put_experts(p, 1, 2), &["experts", "2 of 1 experts"]),
     ("no expert for a row", |p| put_experts(p, 1, 0), &["experts", "0 of 1 experts"]),

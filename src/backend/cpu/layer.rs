@@ -21,8 +21,8 @@ pub struct Layers<'a> {
 
 impl Layers<'_> {
     /// Applies every layer to the `rows` rows that `input` writes; layer `i` writes `[rows, outputs]` to its
-    /// slice, or adds to it. They share one parallel region, and the input where it is turned and rounded the
-    /// same way.
+    /// slice, or adds to it. They share one parallel region, and the input where it is normed, turned and
+    /// rounded the same way.
     ///
     /// # Errors
     /// An error in reading a weight that is not in memory.
@@ -33,10 +33,7 @@ impl Layers<'_> {
         add: bool,
         layers: [(&Linear, &mut [f32]); N],
     ) -> Result<(), BackendError> {
-        let as_first = |(linear, _): &(&Linear, _)| {
-            let first = layers[0].0;
-            (linear.act, linear.basis) == (first.act, first.basis)
-        };
+        let as_first = |(linear, _): &(&Linear, _)| linear.prepared() == layers[0].0.prepared();
         if layers.iter().all(as_first) {
             self.load(rows, &input, layers[0].0);
             return self.multiply(add, layers);
@@ -52,16 +49,18 @@ impl Layers<'_> {
     fn load(&mut self, rows: usize, input: &(impl Fn(usize, &mut [f32]) + Sync), linear: &Linear) {
         let Self { k, pool, weights, .. } = *self;
         let cols = weights.get(linear.w).shape().cols;
-        match linear.basis.map(|basis| &self.bases[basis.0 as usize]) {
-            None => self.acts.load(k, pool, linear.act, rows, cols, input),
-            Some(basis) => {
-                let turned = |row: usize, out: &mut [f32]| {
-                    input(row, out);
-                    basis.turn(out);
-                };
-                self.acts.load(k, pool, linear.act, rows, cols, turned);
+        let norm = linear.norm.as_ref().map(|norm| weights.norm(norm));
+        let basis = linear.basis.map(|basis| &self.bases[basis.0 as usize]);
+        let prepared = |row: usize, out: &mut [f32]| {
+            input(row, out);
+            if let Some(norm) = norm {
+                norm.apply_in_place(k.real, out);
             }
-        }
+            if let Some(basis) = basis {
+                basis.turn(out);
+            }
+        };
+        self.acts.load(k, pool, linear.act, rows, cols, prepared);
     }
 
     /// Multiplies the inputs that were loaded.

@@ -7,16 +7,9 @@ use sterna_program::ProjAdd;
 pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) -> Result<(), BackendError> {
     let n = cx.step.rows.len();
     let k = cx.k.real;
-    let norm = s.norm.as_ref().map(|norm| cx.weights.norm(norm));
     let (y, x) = two(cx.bufs, s.y, s.x);
     let (y_cols, y) = (y.cols, y.rows(n));
-    let input = |row: usize, out: &mut [f32]| {
-        let y = &y[row * y_cols..][..y_cols];
-        match norm {
-            Some(norm) => norm.apply(k, y, out),
-            None => out.copy_from_slice(y),
-        }
-    };
+    let input = |row: usize, out: &mut [f32]| out.copy_from_slice(&y[row * y_cols..][..y_cols]);
     let (dim, x) = (x.cols, x.rows_mut(n));
     if let Some(residual) = s.residual.as_ref().map(|norm| cx.weights.norm(norm)) {
         cx.pool.chunks_mut(x, dim, |_, x| residual.apply_in_place(k, x));

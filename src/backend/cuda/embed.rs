@@ -22,7 +22,7 @@ pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {
     }
     let format = WeightFormat::of(p.weight_decl(s.table).ty).ok_or(format!("embed__{ty}"))?;
     let kernel = format!("embed__{}", format.kernels.name());
-    Ok([kernel].into_iter().chain(turn::kernel(p, s.basis)?).collect())
+    Ok([kernel].into_iter().chain(turn::of_basis(p, s.basis)?).collect())
 }
 
 pub fn launches(cx: &Cx<'_>, s: &Embed) -> Vec<Launch> {

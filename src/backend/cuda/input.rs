@@ -6,6 +6,7 @@ use super::params::{NORM_LAYER, NORM_NONE, NORM_RMS, NormParams};
 use sterna_program::{Buf, Norm, NormKind, RowsOf, Weight};
 
 /// The input of a stage's layers.
+#[derive(Clone, Copy)]
 pub struct Input<'a> {
     /// Where it comes from.
     pub x: Buf,

@@ -20,9 +20,9 @@ use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
     let products = |linear: &Linear| Products::of(p.weight_decl(linear.w).ty, linear.act);
     let first = products(linears[0])?;
-    let input = |linear: &Linear| (linear.act, linear.basis);
-    let equal =
-        |linear: &&Linear| input(linear) == input(linears[0]) && products(linear).is_some_and(|p| p == first);
+    let equal = |linear: &&Linear| {
+        linear.prepared() == linears[0].prepared() && products(linear).is_some_and(|p| p == first)
+    };
     Some(first).filter(|first| !first.floats && linears.iter().all(equal))
 }
 
@@ -39,7 +39,7 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
         let kinds = [products.single()].into_iter().chain(rows).chain(on_tensor_cores);
         kinds.map(|kind| products.kernel(stage, kind)).chain(products.round()).collect::<Vec<_>>()
     };
-    let turns: Result<Vec<_>, _> = linears.iter().map(|linear| turn::kernel(p, linear.basis)).collect();
+    let turns: Result<Vec<_>, _> = linears.iter().map(|linear| turn::kernel(p, linear)).collect();
     let turns: Vec<String> = turns?.into_iter().flatten().collect();
     if let Some(products) = together(p, linears) {
         return Ok([names(stage, products), turns].concat());
@@ -131,10 +131,14 @@ pub fn launches<T: bytemuck::Pod>(
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
-    let turn = linear.basis.map(|basis| turn::launch(cx, basis, input));
-    let (x, in_norm) = match turn {
-        Some(_) => (cx.memory.turns.turned, None),
-        None => (cx.memory.bufs[input.x.0 as usize], input.norm),
+    let turn = turn::is_turned(linear, input).then(|| {
+        let norm = input.norm.or(linear.norm.as_ref());
+        turn::launch(cx, linear.basis, &Input { norm, ..*input })
+    });
+    let (x, in_norm) = match (&turn, linear.basis) {
+        (Some(_), Some(_)) => (cx.memory.turns.turned, None),
+        (Some(_), None) => (cx.memory.turns.turned, linear.norm.as_ref()),
+        (None, _) => (cx.memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),
     };
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
     let on_tensor_cores = products.mma.filter(|mma| mma.kinds().contains(&suffix));
@@ -323,8 +327,8 @@ pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> V
     capped(cx, &[(layer, to)], input, None)
 }
 
-/// The same of several layers of one input, which is turned into a basis once, and rounded by block once.
-/// Neighbours that multiply alike have a launch in common.
+/// The same of several layers of one input, which is turned into a basis or normed once, and rounded by block
+/// once. Neighbours that multiply alike have a launch in common.
 pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<Launch> {
     let by_block = cx.driver.kernel(weight::ROUND_BLOCKS);
     let (mut all, mut turned, mut rounded) = (Vec::new(), None, None);
@@ -336,12 +340,12 @@ pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<
         let mut of_layers = capped(cx, now, input, None);
         let products = of_layers.pop();
         let mut before = of_layers.into_iter();
-        if let Some(basis) = layer.basis {
+        if turn::is_turned(layer, input) {
             let turn = before.next();
-            all.extend(turn.filter(|_| turned.replace(basis) != Some(basis)));
+            all.extend(turn.filter(|_| turned.replace(layer.basis) != Some(layer.basis)));
         }
         if let Some(round) = before.next() {
-            let by = (round.kernel, layer.basis);
+            let by = (round.kernel, layer.prepared());
             let is_there = rounded.replace(by) == Some(by) && by_block == Some(round.kernel);
             all.extend(Some(round).filter(|_| !is_there));
         }

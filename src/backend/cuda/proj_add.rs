@@ -33,7 +33,7 @@ pub fn products(p: &Program, s: &ProjAdd) -> usize {
 }
 
 pub fn launches(cx: &Cx<'_>, s: &ProjAdd) -> Vec<Launch> {
-    let input = Input { x: s.y, norm: s.norm.as_ref(), rows: RowsOf::Step };
+    let input = Input { x: s.y, norm: None, rows: RowsOf::Step };
     let x = cx.memory.bufs[s.x.0 as usize];
     let (y, cols) = (cx.memory.products, cx.p.weight_decl(s.w.w).rows);
     if is_normed(s) {

@@ -1,5 +1,6 @@
 //! Rotated bases: rows are normed and turned into one by a launch of its own, in front of the products, and
-//! those of an embedding out of one. A block has a run, or several.
+//! those of an embedding out of one. A block has a run, or several. Rows that are normed twice are normed so
+//! the first time, in no other basis.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver, Launch};
@@ -16,7 +17,7 @@ pub const KERNEL: &str = "turn";
 pub struct Turns {
     /// The signs of each basis.
     signs: Vec<Address>,
-    /// Rows that have been turned, for the products that follow.
+    /// Rows that have been turned or normed, for the products that follow.
     pub turned: Address,
 }
 
@@ -24,8 +25,10 @@ impl Turns {
     pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
         let mut room = |floats: usize| on.buffer("rotated bases", 4 * floats as u64);
         let signs = p.bases.iter().map(|basis| room(basis.signs.len())).collect::<Result<_, _>>()?;
-        let of_linear = |linear: &Linear| linear.basis.map_or(0, |_| p.weight_decl(linear.w).cols);
-        let of_stage = |(_, stage): &(String, Stage)| stage.linears().1.map(of_linear).max().unwrap_or(0);
+        let of_stage = |(_, stage): &(String, Stage)| {
+            let turned = |linear: &&Linear| linear.basis.is_some() || stage.norms_again(linear);
+            stage.linears().1.filter(turned).map(|linear| p.weight_decl(linear.w).cols).max().unwrap_or(0)
+        };
         let cols = p.stages.iter().map(of_stage).max().unwrap_or(0);
         Ok(Self { signs, turned: room(cols * p.limits.rows)? })
     }
@@ -36,11 +39,29 @@ impl Turns {
     }
 }
 
+/// Whether a layer's input goes through a launch of this kernel.
+pub fn is_turned(linear: &Linear, input: &Input<'_>) -> bool {
+    linear.basis.is_some() || (linear.norm.is_some() && input.norm.is_some())
+}
+
+/// The kernel for a layer whose input may go through it.
+///
+/// # Errors
+/// What is missing, for a message.
+pub fn kernel(p: &Program, linear: &Linear) -> Result<Option<String>, String> {
+    let cols = p.weight_decl(linear.w).cols;
+    match &linear.norm {
+        Some(_) if !cols.is_multiple_of(4) => Err(format!("a norm behind another of {cols} columns")),
+        Some(_) => Ok(Some(KERNEL.to_owned())),
+        None => of_basis(p, linear.basis),
+    }
+}
+
 /// The kernel for a basis, if rows have one.
 ///
 /// # Errors
 /// What is missing, for a message.
-pub fn kernel(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, String> {
+pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, String> {
     let Some(basis) = basis else { return Ok(None) };
     let Basis { block, signs } = &p.bases[basis.0 as usize];
     if *block > TURN_MOST_COLS as usize || !signs.len().is_multiple_of(4) {
@@ -49,44 +70,44 @@ pub fn kernel(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, Str
     Ok(Some(KERNEL.to_owned()))
 }
 
-/// Brings an input into a basis, to [`Turns::turned`].
-pub fn launch(cx: &Cx<'_>, basis: BasisId, input: &Input<'_>) -> Launch {
+/// Brings an input into a basis, or merely norms it, to [`Turns::turned`].
+pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch {
     let norm = input::norm(cx, input.norm);
     let of_outputs = u32::from(input.rows == RowsOf::Outputs);
     let x = cx.memory.bufs[input.x.0 as usize];
-    of(cx, basis, TurnParams { norm, x, to: cx.memory.turns.turned, of_outputs, ..params(cx, basis) })
+    let params = params(cx, basis, cx.p.buf_decl(input.x).cols);
+    of(cx, TurnParams { norm, x, to: cx.memory.turns.turned, of_outputs, ..params })
 }
 
 /// Brings the rows of a buffer out of a basis.
 pub fn back(cx: &Cx<'_>, basis: BasisId, x: Buf) -> Launch {
+    let params = params(cx, Some(basis), cx.p.buf_decl(x).cols);
     let x = cx.memory.bufs[x.0 as usize];
-    of(cx, basis, TurnParams { x, to: x, back: 1, ..params(cx, basis) })
+    of(cx, TurnParams { x, to: x, back: 1, ..params })
 }
 
-fn params(cx: &Cx<'_>, basis: BasisId) -> TurnParams {
-    let Basis { block, signs } = &cx.p.bases[basis.0 as usize];
+fn params(cx: &Cx<'_>, basis: Option<BasisId>, cols: usize) -> TurnParams {
+    let block = basis.map_or(1, |basis| cx.p.bases[basis.0 as usize].block);
     TurnParams {
         step: cx.tables(),
         norm: input::norm(cx, None),
         x: 0,
         to: 0,
-        signs: cx.memory.turns.signs[basis.0 as usize],
-        cols: signs.len() as u32,
-        block: *block as u32,
-        factor: (1.0 / (*block as f64).sqrt()) as f32,
+        signs: basis.map_or(0, |basis| cx.memory.turns.signs[basis.0 as usize]),
+        cols: cols as u32,
+        block: block as u32,
+        factor: (1.0 / (block as f64).sqrt()) as f32,
         of_outputs: 0,
         back: 0,
         reserved: 0,
     }
 }
 
-fn of(cx: &Cx<'_>, basis: BasisId, params: TurnParams) -> Launch {
-    let Basis { block, signs } = &cx.p.bases[basis.0 as usize];
+fn of(cx: &Cx<'_>, params: TurnParams) -> Launch {
     let rows = if params.of_outputs == 0 { cx.shape.rows } else { cx.shape.outputs };
-    let spans = signs.len().div_ceil((*block).max(TURN_COLS as usize));
     Launch {
         kernel: cx.kernel(KERNEL),
-        grid: [rows as u32, spans as u32, 1],
+        grid: [rows as u32, params.cols.div_ceil(params.block.max(TURN_COLS)), 1],
         threads: LINEAR_THREADS,
         shared_bytes: LINEAR_HEADER_BYTES,
         params: words(&params),

@@ -68,11 +68,12 @@ pub fn dispatches<'a>(
     let (mut there, mut turned) = (None, None);
     for layer in layers {
         let linear = layer.linear;
-        if let Some(basis) = linear.basis.filter(|basis| turned != Some(*basis)) {
-            all.push(turn::dispatch(cx, basis, &input));
-            turned = Some(basis);
+        if turn::is_turned(linear, &input) && turned != Some(linear.basis) {
+            let norm = input.norm.or(linear.norm.as_ref());
+            all.push(turn::dispatch(cx, linear.basis, &Input { norm, ..input }));
+            turned = Some(linear.basis);
         }
-        let wanted = (linear.act, ints(cx, linear), linear.basis);
+        let wanted = (linear.prepared(), ints(cx, linear));
         if there != Some(wanted) {
             all.push(input_dispatch(cx, input, linear));
             there = Some(wanted);
@@ -93,11 +94,12 @@ pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
 }
 
 /// The dispatch that norms and rounds the input of a layer, or rounds what has been normed and turned.
-pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &Linear) -> Dispatch<'a> {
+pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Dispatch<'a> {
     let memory = cx.memory;
-    let (x, in_norm) = match linear.basis {
-        Some(_) => (&memory.turned, None),
-        None => (&memory.bufs[input.x.0 as usize], input.norm),
+    let (x, in_norm) = match (turn::is_turned(linear, &input), linear.basis) {
+        (true, Some(_)) => (&memory.turned, None),
+        (true, None) => (&memory.turned, linear.norm.as_ref()),
+        (false, _) => (&memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),
     };
     let mut params = norm(cx, in_norm).to_vec();
     params.extend([

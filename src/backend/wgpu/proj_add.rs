@@ -13,7 +13,7 @@ pub fn fresh_bytes(p: &Program, s: &ProjAdd) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a ProjAdd) -> Vec<Dispatch<'a>> {
-    let input = Input { x: s.y, norm: s.norm.as_ref(), rows: RowsOf::Step };
+    let input = Input { x: s.y, norm: None, rows: RowsOf::Step };
     let (x, dim) = (&cx.memory.bufs[s.x.0 as usize], cx.p.buf_decl(s.x).cols);
     let layer = |out| Layer { linear: &s.w, out, out_cols: dim, out_at: 0, what: 0 };
     if s.post.is_none() && s.residual.is_none() {

@@ -3,7 +3,7 @@
 
 use super::{Normalise, name_of};
 use sterna_backend::{Backend, BackendError, Exec, WeightId};
-use sterna_program::{Buf, Experts, FfnIn, PageTable, Program, ProjAdd, Row, RowsOf, Stage, Step};
+use sterna_program::{Buf, Experts, FfnIn, Linear, PageTable, Program, ProjAdd, Row, RowsOf, Stage, Step};
 
 /// The mixtures of a model.
 pub(super) struct Mixtures {
@@ -126,11 +126,8 @@ impl Layer {
         };
         let (z, h) = (buf("z", n_experts), buf("h", ffn_dim));
         let first = program.stages.len();
-        let norm = Some(s.norm.clone());
-        program.push(
-            format!("{label}.router"),
-            ProjAdd { y: x, norm, w: s.router.clone(), post: None, residual: None, x: z },
-        );
+        let w = Linear { norm: Some(s.norm.clone()), ..s.router.clone() };
+        program.push(format!("{label}.router"), ProjAdd { y: x, w, post: None, residual: None, x: z });
         for (i, expert) in s.experts.iter().enumerate() {
             let (gate, up) = (Some(expert.gate.clone()), expert.up.clone());
             let stage = FfnIn { x, norm: s.norm.clone(), gate, up, act: s.act, share: None, h };

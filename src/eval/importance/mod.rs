@@ -46,7 +46,8 @@ struct Inputs {
     /// The stage before which `buf` holds it.
     stage: usize,
     buf: Buf,
-    norm: Option<Normalise>,
+    /// What comes before the products, one norm behind the other.
+    norms: Vec<Normalise>,
     /// GGUF names of the weights.
     names: Vec<String>,
     /// Sums of the squares, `[cols]`.
@@ -106,7 +107,7 @@ impl Importance {
             let mut values = vec![0.0; n * self.program.buf_decl(inputs.buf).cols];
             self.backend.read(self.exec, inputs.buf, 0, &mut values).map_err(Error::from)?;
             inputs.add(&values);
-            if let (Some(mixtures), Some(norm)) = (&mut self.mixtures, &inputs.norm) {
+            if let (Some(mixtures), Some(norm)) = (&mut self.mixtures, inputs.norms.first()) {
                 let added = mixtures.add(inputs.stage, &values, norm, &mut *self.backend, &table);
                 added.map_err(Error::from)?;
             }
@@ -141,9 +142,7 @@ impl Inputs {
         let mut row = vec![0.0; self.sums.len()];
         for values in values.chunks_exact(self.sums.len()) {
             row.iter_mut().zip(values).for_each(|(x, value)| *x = f64::from(*value));
-            if let Some(norm) = &self.norm {
-                norm.apply(&mut row);
-            }
+            self.norms.iter().for_each(|norm| norm.apply(&mut row));
             self.sums.iter_mut().zip(&row).for_each(|(sum, x)| *sum += x * x);
         }
     }
@@ -186,7 +185,7 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
     for (stage, (_, what)) in program.stages.iter().enumerate() {
         let (buf, norm, linears): (_, _, Vec<&Linear>) = match what {
             Stage::AttnIn(s) => (s.x, Some(&s.norm), vec![&s.wq, &s.wk, &s.wv]),
-            Stage::ProjAdd(s) => (s.y, s.norm.as_ref(), vec![&s.w]),
+            Stage::ProjAdd(s) => (s.y, None, vec![&s.w]),
             Stage::DeltaIn(s) => (s.x, Some(&s.norm), vec![&s.wu, &s.wz, &s.wa, &s.wb]),
             Stage::FfnIn(s) => (s.x, Some(&s.norm), s.gate.iter().chain([&s.up]).chain(&s.share).collect()),
             // The experts themselves: see `experts.rs`.
@@ -195,11 +194,15 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
                 continue;
             }
         };
-        let mut names: Vec<String> = linears.iter().map(|linear| name_of(program, linear)).collect();
-        names.dedup();
-        let norm = norm.map(|norm| Normalise::of(norm, model)).transpose()?;
-        let sums = vec![0.0; program.buf_decl(buf).cols];
-        found.push(Inputs { stage, buf, norm, names, sums });
+        let own = |linear: &Linear| linear.prepared().0;
+        for linears in linears.chunk_by(|a, b| own(a) == own(b)) {
+            let mut names: Vec<String> = linears.iter().map(|linear| name_of(program, linear)).collect();
+            names.dedup();
+            let norms = norm.into_iter().chain(&linears[0].norm);
+            let norms = norms.map(|norm| Normalise::of(norm, model)).collect::<Result<_, _>>()?;
+            let sums = vec![0.0; program.buf_decl(buf).cols];
+            found.push(Inputs { stage, buf, norms, names, sums });
+        }
     }
     Ok(found)
 }

@@ -2,8 +2,8 @@
 
 use ggml_types::{KvSide, kv_by_name, kv_on};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, KvDecl, KvWindow, Limits, Logits,
-    NormKind, ProjAdd, Rope, RopeStyle, RowsOf, Sample,
+    Act, ActQuant, Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, KvDecl, KvWindow, Limits, Linear,
+    Logits, NormKind, ProjAdd, Rope, RopeStyle, RowsOf, Sample,
 };
 
 use super::{Case, ty};
@@ -97,8 +97,8 @@ impl Model {
                 Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
             );
             let norm = Some(case.norm(NormKind::Rms, q_cols));
-            let w = case.linear(weights, dim, q_cols, act);
-            case.p.push(format!("{i}.attn_out"), ProjAdd { y, norm, w, post: None, residual: None, x });
+            let w = Linear { norm, ..case.linear(weights, dim, q_cols, act) };
+            case.p.push(format!("{i}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
             let norm = case.norm(NormKind::Rms, dim);
             if let Some((n_experts, n_used)) = self.experts {
                 let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
@@ -117,12 +117,11 @@ impl Model {
             let up = case.linear(weights, ffn_dim, dim, act);
             case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
             let norm = Some(case.norm(NormKind::Rms, ffn_dim));
-            let w = case.linear(weights, dim, ffn_dim, act);
-            case.p.push(format!("{i}.ffn_out"), ProjAdd { y: h, norm, w, post: None, residual: None, x });
+            let w = Linear { norm, ..case.linear(weights, dim, ffn_dim, act) };
+            case.p.push(format!("{i}.ffn_out"), ProjAdd { y: h, w, post: None, residual: None, x });
         }
         let norm = case.norm(NormKind::Rms, dim);
-        let w =
-            sterna::program::Linear { w: table, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
+        let w = Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
         case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
         case.p.push("sample", Sample { logits });
         (case, logits)

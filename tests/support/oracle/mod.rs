@@ -179,9 +179,7 @@ impl<'a> Oracle<'a> {
 
     fn proj_add(&mut self, s: &ProjAdd, step: &Step<'_>) {
         for r in 0..step.rows.len() {
-            let y = self.row(s.y, r);
-            let n = s.norm.as_ref().map_or(y.to_vec(), |norm| self.norm(norm, y));
-            let product = self.linear(&s.w, &n);
+            let product = self.linear(&s.w, self.row(s.y, r));
             let product = s.post.as_ref().map_or(product.clone(), |post| self.norm(post, &product));
             let x = self.row(s.x, r);
             let x = s.residual.as_ref().map_or(x.to_vec(), |norm| self.norm(norm, x));
@@ -250,6 +248,8 @@ impl<'a> Oracle<'a> {
     fn linear(&self, linear: &Linear, x: &[Near]) -> Vec<Near> {
         let decl = self.p.weight_decl(linear.w);
         let rows = self.weights[linear.w.0 as usize].chunks_exact(decl.cols);
+        let normed = linear.norm.as_ref().map(|norm| self.norm(norm, x));
+        let x = normed.as_deref().unwrap_or(x);
         let turned = linear.basis.map(|basis| self.mixed(basis, &self.flipped(basis, x)));
         let x = turned.as_deref().unwrap_or(x);
         let products: Vec<Near> = match linear.act {

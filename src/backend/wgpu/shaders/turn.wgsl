@@ -1,5 +1,5 @@
 // Turn: rows of a buffer, normed and brought into a rotated basis, or brought back out of one, as
-// sterna_program::Basis says.
+// sterna_program::Basis says. Where there are no signs and runs are of one element, rows are merely normed.
 //
 // A workgroup owns a span of a row, whole runs (x), and norms the row by itself (y).
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
@@ -14,7 +14,7 @@ struct Params {
     span: u32,
     // 1 / sqrt(block)
     factor: f32,
-    // Where the basis begins in signs.
+    // Where the basis begins in signs, or ABSENT.
     signs_at: u32,
     of_outputs: u32,
     back: u32,
@@ -47,7 +47,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         var n = 0.0;
         if (col < params.cols) {
             n = normed(params.norm, norm, source(col), col);
-            if (params.back == 0u) {
+            if (params.back == 0u && params.signs_at != ABSENT) {
                 n *= signs[params.signs_at + col];
             }
         }
