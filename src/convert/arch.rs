@@ -249,6 +249,16 @@ const SUB_NORMS: &[Rule] = &[
     ),
     plain(&["mlp.ffn_sub_norm.weight", "mlp.ffn_layernorm.weight"], "ffn_sub_norm.weight", &[Ffn]),
 ];
+/// Of the inputs of projections, each before its own: BitNet-embedding's.
+const INPUT_NORMS: &[Rule] = &[
+    maybe(&["self_attn.q_proj.norm.weight"], "attn_q_norm_in.weight", &[Hidden], Change::None),
+    maybe(&["self_attn.k_proj.norm.weight"], "attn_k_norm_in.weight", &[Hidden], Change::None),
+    maybe(&["self_attn.v_proj.norm.weight"], "attn_v_norm_in.weight", &[Hidden], Change::None),
+    maybe(&["self_attn.o_proj.norm.weight"], "attn_output_norm_in.weight", &[Q], Change::None),
+    maybe(&["mlp.gate_proj.norm.weight"], "ffn_gate_norm_in.weight", &[Hidden], Change::None),
+    maybe(&["mlp.up_proj.norm.weight"], "ffn_up_norm_in.weight", &[Hidden], Change::None),
+    maybe(&["mlp.down_proj.norm.weight"], "ffn_down_norm_in.weight", &[Ffn], Change::None),
+];
 /// `*` is the number of an expert.
 const EXPERTS: &[Rule] = &[
     plain(&["mlp.gate.weight"], "ffn_gate_inp.weight", &[Experts, Hidden]),
@@ -469,7 +479,7 @@ const GEMMA3: Architecture = Architecture {
     classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
     name: gemma3,
     globals: GEMMA_GLOBALS,
-    layer: &[GEMMA_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP],
+    layer: &[GEMMA_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP, INPUT_NORMS],
     tied: true,
     // Gemma3TextConfig's own: the published configurations of 4B and up leave out what equals them.
     defaults: &[
@@ -517,9 +527,9 @@ pub static ARCHITECTURES: &[Architecture] = &[
         ..LLAMA
     },
     Architecture {
-        classes: &["Qwen3ForCausalLM"],
+        classes: &["Qwen3ForCausalLM", "Qwen3Model"],
         name: |config| gated(config, &["silu"], "qwen3"),
-        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, MLP],
+        layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, MLP, INPUT_NORMS],
         rope: Rope::Base,
         // Qwen3Config's own.
         defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
@@ -671,13 +681,10 @@ fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
     gated(config, &["gelu_pytorch_tanh"], "gemma3")
 }
 
-/// A file's readers let every row see all others within its window.
+/// EmbeddingGemma, whose rows see all others within their window, or a decoder that embeds.
 fn gemma_embedding(config: &Config) -> Result<&'static str, ConvertError> {
-    const BOTH: &str = "use_bidirectional_attention";
-    if config.bool(&[BOTH]) != Some(true) {
-        return Err(config.wrong(BOTH, "true: of this class, only EmbeddingGemma", config.get(&[BOTH])));
-    }
-    gemma3(config).map(|_| "gemma-embedding")
+    let sees_ahead = config.bool(&["use_bidirectional_attention"]) == Some(true);
+    gemma3(config).map(|name| if sees_ahead { "gemma-embedding" } else { name })
 }
 
 fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {

@@ -179,7 +179,9 @@ impl Converter {
         };
         let shape = Shape::read(&config, arch, rows)?;
         let mut notes = Vec::new();
-        let reading = reading(&config, arch, options)?;
+        // Models with such norms are rounded by BitNet's rule, and their configurations do not say so.
+        let has_input_norms = named.get(&format!("{}0.mlp.up_proj.norm.weight", arch.layers)).is_some();
+        let reading = reading(&config, arch, options, has_input_norms)?;
         let tied = tied(&config, arch, &named, &mut notes)?;
         let rope = (arch.rope != arch::Rope::None).then(|| config.rope()).transpose()?;
         let mut made = tensors::plan(&mut named, arch, &shape, &reading, rope.as_ref(), tied)?;
@@ -444,7 +446,12 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
 }
 
 /// Interpretation of linear weights, by the configuration and the caller.
-fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Result<Reading, ConvertError> {
+fn reading(
+    config: &Config,
+    arch: &Architecture,
+    options: &ConvertOptions,
+    has_input_norms: bool,
+) -> Result<Reading, ConvertError> {
     let quantization = config.quantization()?;
     if let Some(found) = quantization.as_ref().filter(|found| found.method != "bitnet") {
         return Err(ConvertError::Unsupported(format!(
@@ -476,7 +483,9 @@ fn reading(config: &Config, arch: &Architecture, options: &ConvertOptions) -> Re
         }
     };
     let masters = match () {
-        () if options.ternary.is_some() || arch.masters || online == Some(true) => Ok(true),
+        () if options.ternary.is_some() || arch.masters || has_input_norms || online == Some(true) => {
+            Ok(true)
+        }
         () if is_bitnet || quantization.is_some() => {
             Err("is neither packed nor said to be a master weight (quantization_mode online); \
                  ConvertOptions::ternary absmean rounds such weights by BitNet's rule"

@@ -52,14 +52,16 @@ pub fn write(
         false => "attention.layer_norm_rms_epsilon",
     };
     set(epsilon, Value::F32(shape.eps as f32));
-    if arch.encoder {
+    // Of one class some models see ahead, and others not.
+    let sees_ahead = arch.encoder && name != "gemma3";
+    if sees_ahead {
         set("attention.causal", Value::Bool(false));
     }
     let ranks = arch.globals.iter().any(|rule| rule.to == "cls.output.weight");
     let pooling = if ranks { Some(Pooling::Rank) } else { pooling::of_folder(folder)? };
     if let Some(pooling) = pooling {
         set("pooling_type", Value::U32(pooling as u32));
-    } else if arch.encoder {
+    } else if sees_ahead {
         notes.push(
             "no modules.json says how rows become one embedding: the file has no pooling_type".to_owned(),
         );

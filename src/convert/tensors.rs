@@ -245,7 +245,11 @@ pub fn plan(
             let more = if n > 1 { format!(", and {} more tensors", n - 1) } else { String::new() };
             let is_embedding = name.ends_with("_proj.norm.weight") || name.ends_with("rms_norm.weight");
             let detail = match is_embedding {
-                true => "is a norm before a projection, as in bitnet-embedding: not supported".to_owned(),
+                true => {
+                    "is a norm of a projection's input, which of all architectures Qwen3 and Gemma 3 alone \
+                         may have"
+                        .to_owned()
+                }
                 false => format!("does not belong to {}{more}", arch.classes[0]),
             };
             Err(ConvertError::tensor(name, detail))

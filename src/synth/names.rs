@@ -96,6 +96,11 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             out.set("tokenizer.ggml.token_type_count", TOKEN_TYPES as u32);
             out.set("tokenizer.ggml.add_eos_token", true);
         }
+        Family::BitNetEmbedding => {
+            // The last row.
+            out.set(format!("{architecture}.pooling_type"), 3_u32);
+            out.set("tokenizer.ggml.add_eos_token", true);
+        }
         Family::GptOss { .. } => {
             let mut set =
                 |key: &str, value: u32| out.set(format!("{architecture}.rope.scaling.{key}"), value);
@@ -276,6 +281,9 @@ impl Tensors<'_> {
     }
 
     fn linear(&mut self, name: &str, rows: usize, cols: usize) {
+        if self.spec.family == Family::BitNetEmbedding {
+            self.norm(&format!("{name}_norm_in"), cols);
+        }
         self.matrix(name, rows, cols, false);
         self.bias(name, &[rows]);
     }

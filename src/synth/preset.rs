@@ -28,7 +28,9 @@ pub enum Family {
     Qwen2,
     /// `qwen3`: norms over query and key heads.
     Qwen3,
-    /// `qwen3moe`: likewise, with experts in place of the feed-forward network.
+    /// The same with a norm of each projection's input, which embeds by the last token: BitNet-embedding.
+    BitNetEmbedding,
+    /// `qwen3moe`: norms over heads, with experts in place of the feed-forward network.
     Qwen3Moe {
         /// Experts of a layer.
         n_experts: usize,
@@ -47,7 +49,7 @@ pub enum Family {
         /// Experts of a layer, and how many of them a row goes through.
         experts: Option<(usize, usize)>,
     },
-    /// `gemma3`: those norms, norms behind the projections, sliding windows.
+    /// `gemma3`: norms over heads, norms behind the projections, sliding windows.
     Gemma3 {
         /// Positions that most layers see.
         window: usize,
@@ -74,7 +76,7 @@ impl Family {
             Self::Gpt2 => "gpt2",
             Self::Bert => "bert",
             Self::Qwen2 => "qwen2",
-            Self::Qwen3 => "qwen3",
+            Self::Qwen3 | Self::BitNetEmbedding => "qwen3",
             Self::Qwen3Moe { .. } => "qwen3moe",
             Self::Qwen35 { experts: None, .. } => "qwen35",
             Self::Qwen35 { .. } => "qwen35moe",
@@ -96,7 +98,14 @@ impl Family {
 
     /// True if there are norms over query and key heads.
     pub(super) fn has_head_norms(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Qwen3Moe { .. } | Self::Qwen35 { .. } | Self::Gemma3 { .. })
+        matches!(
+            self,
+            Self::Qwen3
+                | Self::BitNetEmbedding
+                | Self::Qwen3Moe { .. }
+                | Self::Qwen35 { .. }
+                | Self::Gemma3 { .. }
+        )
     }
 
     /// True if positions are rotated, and not added.
@@ -237,6 +246,20 @@ pub static PRESETS: &[Preset] = &[
         tied: true,
         types: ["f16", "f16"],
         pre: Some("llama-bpe"),
+    },
+    Preset {
+        name: "bitnet-embedding-0.6b",
+        about: "microsoft/bitnet-embedding-0.6b",
+        family: Family::BitNetEmbedding,
+        size: [28, 1024, 3072],
+        heads: [16, 8, 128],
+        n_vocab: 151_936,
+        n_ctx: 32_768,
+        rope_base: 1_000_000.0,
+        norm_eps: 1e-6,
+        tied: true,
+        types: ["i2_s", "f16"],
+        pre: Some("qwen2"),
     },
     Preset {
         name: "bitnet-2b-4t",

@@ -1,22 +1,27 @@
 //! The text of each architecture's program, held as files in `tests/snapshots`. After a change on purpose,
 //! `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine program_text` writes them anew.
 
+use std::ops::ControlFlow;
+
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
 use sterna::program::{KvWindow, Limits, Program};
+use sterna::synth::{Preset, Spec, Synth};
 
 fn check(model: &str, snapshot: &str) {
     let Some(path) = support::golden(model) else { return };
-    let gguf = Gguf::open(&path).unwrap();
+    check_file(&Gguf::open(&path).unwrap(), model, snapshot);
+}
+
+fn check_file(gguf: &Gguf, model: &str, snapshot: &str) {
     let f16 = ggml_types::kv_by_name("f16").unwrap();
     let limits =
         Limits { rows: 512, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0, states: 0 };
     let n_vocab = gguf.find("token_embd.weight").unwrap().rows();
     let hyper = Hyper::read(gguf.metadata(), n_vocab).unwrap();
-    let program =
-        Model::build(&gguf, hyper, &Options { limits, k: f16, v: f16, window: KvWindow::default() })
-            .unwrap()
-            .program;
+    let program = Model::build(gguf, hyper, &Options { limits, k: f16, v: f16, window: KvWindow::default() })
+        .unwrap()
+        .program;
     program.check().unwrap();
     check_stages_as_parts(&program);
     let text = program.to_string();
@@ -53,6 +58,15 @@ fn check_stages_as_parts(whole: &Program) {
 #[test]
 fn gemma3_with_windows_and_norms_of_products() {
     check("gemma3/tiny-f16.gguf", "gemma3.txt");
+}
+
+#[test]
+fn bitnet_embedding_with_a_norm_of_each_input() {
+    let spec = Preset::by_name("bitnet-embedding-0.6b").unwrap().spec(None, None, 1).unwrap();
+    let spec = Spec { n_layers: 1, dim: 128, ffn_dim: 256, n_vocab: 640, ..spec };
+    let mut file = Vec::new();
+    Synth::new(&spec).unwrap().write(&mut file, |_| ControlFlow::Continue(())).unwrap();
+    check_file(&Gguf::from_bytes(file.into()).unwrap(), &spec.name, "bitnet-embedding.txt");
 }
 
 #[test]

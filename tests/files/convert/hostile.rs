@@ -170,7 +170,7 @@ fn tensors_that_are_missing_unknown_or_of_another_shape() {
         &["layers.1.input_layernorm", "does not belong to"],
     );
     changed(add("vision_tower.patch.weight"), &["vision_tower.patch.weight", "ConvertOptions::text_only"]);
-    changed(add("model.layers.0.mlp.up_proj.norm.weight"), &["norm before a projection", "not supported"]);
+    changed(add("model.layers.0.mlp.up_proj.norm.weight"), &["norm of a projection's input", "Qwen3"]);
     changed(add("language_model.model.norm.weight"), &["model.norm.weight", "is also there as"]);
     let shape =
         |shape: Vec<usize>| move |folder: &mut Folder| folder.tensors.get_mut(q).unwrap().shape = shape;

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use sterna::gguf::Gguf;
 use support::golden;
 
-use super::folder::{Folder, Raw};
+use super::folder::{Folder, Raw, numbers};
 use super::{convert, to, values};
 
 /// A GGUF tensor in the checkpoint's form.
@@ -102,6 +102,60 @@ fn gemma3_comes_back() {
     folder.config["text_config"]["query_pre_attn_scalar"] = json!(24);
     let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("query_pre_attn_scalar") && said.contains("want 32"), "{said}");
+}
+
+/// A norm of each projection's input makes masters of the weights, whatever the configuration says.
+#[test]
+fn bitnet_embedding_comes_back() {
+    let Some(tokenizer) = tokenizer() else { return };
+    let dim = 128;
+    let mut tensors = BTreeMap::new();
+    let mut add = |name: &str, shape: &[usize]| {
+        let values = numbers(shape.iter().product(), name.len() as u64);
+        tensors.insert(name.to_owned(), Raw::f32s(shape, &values));
+    };
+    add("embed_tokens.weight", &[640, dim]);
+    add("norm.weight", &[dim]);
+    add("layers.0.input_layernorm.weight", &[dim]);
+    add("layers.0.post_attention_layernorm.weight", &[dim]);
+    let ffn = 256;
+    let mut norms = vec!["attn_q_norm.weight".to_owned(), "attn_k_norm.weight".to_owned()];
+    for (name, ours, rows, cols) in [
+        ("self_attn.q_proj", "attn_q", 256, dim),
+        ("self_attn.k_proj", "attn_k", 64, dim),
+        ("self_attn.v_proj", "attn_v", 64, dim),
+        ("self_attn.o_proj", "attn_output", dim, 256),
+        ("mlp.gate_proj", "ffn_gate", ffn, dim),
+        ("mlp.up_proj", "ffn_up", ffn, dim),
+        ("mlp.down_proj", "ffn_down", dim, ffn),
+    ] {
+        add(&format!("layers.0.{name}.weight"), &[rows, cols]);
+        add(&format!("layers.0.{name}.norm.weight"), &[cols]);
+        norms.push(format!("{ours}_norm_in.weight"));
+    }
+    add("layers.0.self_attn.q_norm.weight", &[64]);
+    add("layers.0.self_attn.k_norm.weight", &[64]);
+    let config = json!({
+        "architectures": ["Qwen3Model"], "hidden_size": dim, "intermediate_size": ffn, "head_dim": 64,
+        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 1, "hidden_act": "silu",
+        "max_position_embeddings": 512, "rope_theta": 1e6, "rms_norm_eps": 1e-6, "vocab_size": 640,
+        "tie_word_embeddings": true,
+    });
+    let folder = Folder { config, tokenizer, tensors };
+    let (gguf, ..) = convert(folder.write().path(), &to("auto")).unwrap();
+    assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some("qwen3"));
+    for name in &norms {
+        assert_eq!(gguf.find(&format!("blk.0.{name}")).unwrap().type_name, "f32", "{name}");
+    }
+    let (up, norm) = ("layers.0.mlp.up_proj.weight", "layers.0.mlp.up_proj.norm.weight");
+    assert_eq!(values(&gguf, "blk.0.ffn_up_norm_in.weight"), folder.tensors[norm].values());
+    assert_eq!(gguf.find("blk.0.ffn_up.weight").unwrap().type_name, "i2_s");
+    let masters = folder.tensors[up].values();
+    let mean = masters.iter().map(|w| f64::from(w.abs())).sum::<f64>() / masters.len() as f64;
+    for (got, master) in values(&gguf, "blk.0.ffn_up.weight").iter().zip(masters) {
+        let want = (f64::from(master) / mean).round_ties_even().clamp(-1.0, 1.0) * mean;
+        assert!((f64::from(*got) - want).abs() < 1e-6 * mean, "got {got}, want {want} for {master}");
+    }
 }
 
 #[test]
