@@ -76,7 +76,7 @@ fn changed<T>(
 }
 
 /// A file without a metadata value.
-fn without(file: Vec<u8>, key: &str) -> Vec<u8> {
+pub(super) fn without(file: Vec<u8>, key: &str) -> Vec<u8> {
     changed(&file, |metadata| metadata.remove(key), str::to_owned)
 }
 

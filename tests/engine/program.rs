@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ggml_types::{by_name, kv_by_name};
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Embed, Expert, Experts, FfnIn, Kv, KvDecl, KvWindow, Limits, Linear,
-    Logits, Norm, NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf, Sample, Stage,
-    Step, Weight,
+    Act, ActQuant, Attend, AttnIn, BasisId, Buf, Embed, Expert, Experts, FfnIn, Kv, KvDecl, KvWindow, Limits,
+    Linear, Logits, Norm, NormKind, PageTable, Program, ProjAdd, Rope, RopeId, RopeStyle, Row, RowsOf,
+    Sample, Stage, Step, Weight,
 };
 
 /// Sizes of a BitNet model.
@@ -194,7 +194,7 @@ const FAULTS: &[Fault] = &[
             stage!(p, "0.ffn_in", FfnIn).up.norm = norm;
             stage!(p, "0.ffn_in", FfnIn).up.basis = Some(BasisId(0));
         },
-        &["0.ffn_in", "ffn_up.weight", "second norm before a basis"],
+        &["0.ffn_in", "up.weight", "second norm before a basis"],
     ),
     (
         "a share with its own norm",

@@ -8,21 +8,27 @@ use sterna::model::{Hyper, Model, Options};
 use sterna::program::{KvWindow, Limits, Program};
 use sterna::synth::{Preset, Spec, Synth};
 
+use super::hostile_model::without;
+
 fn check(model: &str, snapshot: &str) {
     let Some(path) = support::golden(model) else { return };
     check_file(&Gguf::open(&path).unwrap(), model, snapshot);
 }
 
-fn check_file(gguf: &Gguf, model: &str, snapshot: &str) {
+fn program(gguf: &Gguf) -> Program {
     let f16 = ggml_types::kv_by_name("f16").unwrap();
     let limits =
         Limits { rows: 512, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0, states: 0 };
     let n_vocab = gguf.find("token_embd.weight").unwrap().rows();
     let hyper = Hyper::read(gguf.metadata(), n_vocab).unwrap();
-    let program = Model::build(gguf, hyper, &Options { limits, k: f16, v: f16, window: KvWindow::default() })
-        .unwrap()
-        .program;
+    let options = Options { limits, k: f16, v: f16, window: KvWindow::default() };
+    let program = Model::build(gguf, hyper, &options).unwrap().program;
     program.check().unwrap();
+    program
+}
+
+fn check_file(gguf: &Gguf, model: &str, snapshot: &str) {
+    let program = program(gguf);
     check_stages_as_parts(&program);
     let text = program.to_string();
     let file = support::root().join("tests/snapshots").join(snapshot);
@@ -58,6 +64,15 @@ fn check_stages_as_parts(whole: &Program) {
 #[test]
 fn gemma3_with_windows_and_norms_of_products() {
     check("gemma3/tiny-f16.gguf", "gemma3.txt");
+}
+
+/// As llama.cpp reads such a file: every layer sees everything, and rotates by the model's base.
+#[test]
+fn gemma3_without_a_window() {
+    let Some(path) = support::golden("gemma3/tiny-f16.gguf") else { return };
+    let file = without(std::fs::read(path).unwrap(), "gemma3.attention.sliding_window");
+    let text = program(&Gguf::from_bytes(file.into()).unwrap()).to_string();
+    assert!(text.contains("0.attend: ") && !text.contains("window") && !text.contains("rope 1"), "{text}");
 }
 
 #[test]
