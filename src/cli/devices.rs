@@ -1,4 +1,4 @@
-//! `sterna devices`: what models can run on here.
+//! `sterna devices`: what models can run on here. And the greeting of `sterna` alone.
 
 use std::io::{self, Write};
 
@@ -25,6 +25,34 @@ impl DevicesArgs {
                 Err(err) => writeln!(out, "{name}: {}", with_flags(&err))?,
             }
         }
+        #[cfg(feature = "cuda")]
+        writeln!(out, "cuda: {}", backend::cuda::driver::real::kernels())?;
         Ok(out.flush()?)
     }
+}
+
+/// What `sterna` says to a person who has typed nothing else: what to try, and what it would run on.
+///
+/// # Errors
+/// Where stdout cannot be written.
+pub fn greet() -> Result<(), CliError> {
+    let chat = match cfg!(feature = "demo") {
+        true => ("chat", "chats with the small model that is inside"),
+        false => ("chat -m model.gguf", "chats with a model"),
+    };
+    let serve = ("serve -m model.gguf", "serves the APIs of OpenAI and others, and a page, on port 8080");
+    let tries = [Some(chat), Some(("run -m model.gguf -p 'Once'", "goes on with a text"))];
+    let tries = tries.into_iter().chain([cfg!(feature = "serve").then_some(serve)]).flatten();
+    let mut out = io::stdout().lock();
+    writeln!(out, "sterna {} runs language models from GGUF files. Try:\n", env!("CARGO_PKG_VERSION"))?;
+    tries.into_iter().try_for_each(|(args, what)| writeln!(out, "  sterna {args:<28}{what}"))?;
+    writeln!(out, "\nModels run on the first of these that has room:\n")?;
+    for opened in backend::auto(backend::physical_cores()) {
+        match opened {
+            Ok(backend) => writeln!(out, "  {}: {}", backend.name(), backend.device())?,
+            Err(err) => writeln!(out, "  cannot be used: {}", with_flags(&err))?,
+        }
+    }
+    writeln!(out, "\n`sterna help` lists all commands.")?;
+    Ok(out.flush()?)
 }

@@ -58,7 +58,7 @@ mod trust;
 mod units;
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -173,7 +173,9 @@ pub fn main() -> ExitCode {
     let args = args::normalise(std::env::args_os(), names);
     let env = Environment::read(&Cli::command(), names, args, |name| std::env::var_os(name));
     env.ignored.iter().for_each(|said| eprintln!("note: {said}"));
+    let is_alone = env.args.len() == 1 && io::stdout().is_terminal();
     let ended = match parse(env.args) {
+        Err(_) if is_alone => devices::greet(),
         Ok(cli) => run(cli.command),
         // Help, too, which may meet a full disk.
         Err(told) => match told.print() {

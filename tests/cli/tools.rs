@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use assert_cmd::Command;
+use sterna::backend::NAMES;
 use sterna::gguf::Gguf;
 use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
-use super::program::{golden, ok, refused, sterna};
+use super::program::{ended_with, golden, ok, refused, sterna};
 
 fn model() -> String {
     golden("bitnet/tiny-i2_s.gguf")
@@ -295,7 +296,9 @@ fn a_card_passes_its_first_self_test() {
 
 #[test]
 fn devices_version_help_completions_and_man() {
-    assert!(ok(&sterna(&["devices"])).starts_with("cpu: "));
+    let devices = ok(&sterna(&["devices"]));
+    assert!(devices.starts_with("cpu: "), "{devices}");
+    assert_eq!(devices.contains("cuda: this build has "), NAMES.contains(&"cuda"), "{devices}");
     // As in a container: libraries of drivers write nothing in between.
     let mut devices = Command::new(env!("CARGO_BIN_EXE_sterna"));
     let devices =
@@ -321,6 +324,22 @@ fn devices_version_help_completions_and_man() {
     assert!(ok(&sterna(&["man"])).contains(".TH sterna 1"));
     assert!(ok(&sterna(&["man", "run"])).contains("top\\-k"));
     refused(&sterna(&["man", "walk"]), &["walk"]);
+}
+
+/// In a terminal, whose lines end with a carriage return besides. Without one, `sterna` alone is an error.
+#[test]
+#[cfg(unix)]
+fn alone_in_a_terminal_it_says_what_to_try() {
+    ended_with(&sterna(&[]), 2, &["Usage: sterna <COMMAND>"]);
+    let spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) != 0)";
+    let run = Command::new("python3").args(["-c", spawn, env!("CARGO_BIN_EXE_sterna")]).output();
+    let run = run.expect("the tests need Python");
+    let said = String::from_utf8_lossy(&run.stdout).replace('\r', "");
+    assert!(run.status.success(), "{said}");
+    let tries: Vec<&str> = said.lines().filter(|line| line.starts_with("  sterna ")).collect();
+    assert_eq!(tries.len(), 3, "{said}");
+    assert!(tries[0].starts_with("  sterna chat ") && tries[2].contains("port 8080"), "{said}");
+    assert!(said.contains("\n  cpu: "), "{said}");
 }
 
 /// The example as `cargo test` has built it beside this program, if no source of it is newer.

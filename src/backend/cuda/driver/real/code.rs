@@ -40,6 +40,18 @@ pub fn missing() -> Option<&'static str> {
     FATBINS.is_empty().then(|| no_kernels(ARCHS))
 }
 
+/// Which code this build has, or that it has none and the way out.
+pub fn kernels() -> String {
+    missing().map_or_else(|| of_archs(ARCHS, PTX), str::to_owned)
+}
+
+fn of_archs(archs: &str, ptx: &str) -> String {
+    match archs {
+        "simt" => "this build has kernels for the driver of the tests alone (built without nvcc)".to_owned(),
+        _ => format!("this build has sm_{}, and PTX from {ptx} on", archs.replace(',', ", ")),
+    }
+}
+
 /// The code for a card of some compute capability and its driver, or what is in the way and the way out.
 pub fn code(compute: (i32, i32), driver: (i32, i32)) -> Result<String, String> {
     if let Some(missing) = missing() {
@@ -72,7 +84,7 @@ fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> Result<String, Strin
             Ok(format!("PTX of compute_{ptx}, compiled when it is first used"))
         }
         _ => {
-            let has = format!("this build has sm_{}, and PTX from {ptx} on", archs.replace(',', ", "));
+            let has = of_archs(archs, ptx);
             let (major, minor) = compute;
             let way_out = match compute >= (7, 5) {
                 true => format!("; STERNA_CUDA_ARCHS={archs},{major}{minor} builds some"),

@@ -28,7 +28,7 @@ use super::{Address, Blocks, Driver, Kernel, Launch, Limits, Mailboxes, Piece, R
 use crate::{BackendError, CardRates};
 
 pub use self::about::{cards, cards_with_memory};
-pub use self::code::FATBINS;
+pub use self::code::{FATBINS, kernels};
 
 /// One card.
 pub struct Card {
