@@ -21,6 +21,8 @@ pub struct Entry {
     pub auto: Option<Auto>,
     /// Each device that it finds, or why it finds none, given a number of threads.
     pub devices: fn(threads: usize) -> Vec<Result<String, BackendError>>,
+    /// Which devices this build has code for, where builds differ.
+    pub code: Option<fn() -> String>,
     /// Parses its options. Other options than its own were refused before.
     pub parse: fn(chosen: &Chosen<'_>) -> Result<Arc<dyn Open>, BackendError>,
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::CliError;
 use super::names::with_flags;
-use crate::backend;
+use crate::{backend, demo};
 
 /// Lists the backends of this build and what each finds on this machine.
 #[derive(Args, Debug)]
@@ -25,8 +25,9 @@ impl DevicesArgs {
                 Err(err) => writeln!(out, "{name}: {}", with_flags(&err))?,
             }
         }
-        #[cfg(feature = "cuda")]
-        writeln!(out, "cuda: {}", backend::cuda::driver::real::kernels())?;
+        for (name, code) in backend::REGISTRY.iter().filter_map(|entry| Some((entry.name, entry.code?))) {
+            writeln!(out, "{name}: {}", code())?;
+        }
         Ok(out.flush()?)
     }
 }
@@ -35,14 +36,15 @@ impl DevicesArgs {
 ///
 /// # Errors
 /// Where stdout cannot be written.
-pub fn greet() -> Result<(), CliError> {
-    let chat = match cfg!(feature = "demo") {
-        true => ("chat", "chats with the small model that is inside"),
-        false => ("chat -m model.gguf", "chats with a model"),
+pub fn greet(sterna: &clap::Command) -> Result<(), CliError> {
+    let chat = match demo::model() {
+        Some(_) => ("chat", "chats with the small model that is inside"),
+        None => ("chat -m model.gguf", "chats with a model"),
     };
     let serve = ("serve -m model.gguf", "serves the APIs of OpenAI and others, and a page, on port 8080");
     let tries = [Some(chat), Some(("run -m model.gguf -p 'Once'", "goes on with a text"))];
-    let tries = tries.into_iter().chain([cfg!(feature = "serve").then_some(serve)]).flatten();
+    let serve = sterna.find_subcommand("serve").map(|_| serve);
+    let tries = tries.into_iter().chain([serve]).flatten();
     let mut out = io::stdout().lock();
     writeln!(out, "sterna {} runs language models from GGUF files. Try:\n", env!("CARGO_PKG_VERSION"))?;
     tries.into_iter().try_for_each(|(args, what)| writeln!(out, "  sterna {args:<28}{what}"))?;

@@ -175,7 +175,7 @@ pub fn main() -> ExitCode {
     env.ignored.iter().for_each(|said| eprintln!("note: {said}"));
     let is_alone = env.args.len() == 1 && io::stdout().is_terminal();
     let ended = match parse(env.args) {
-        Err(_) if is_alone => devices::greet(),
+        Err(_) if is_alone => devices::greet(&Cli::command()),
         Ok(cli) => run(cli.command),
         // Help, too, which may meet a full disk.
         Err(told) => match told.print() {

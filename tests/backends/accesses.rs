@@ -1,7 +1,7 @@
 //! What the CUDA kernels' accesses to memory take, held as a file in `tests/snapshots`: sectors of global
 //! memory and passes of shared memory, as the host form of the kernels counts them in the first block of each
-//! launch. After a change on purpose, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --features simt --test backends
-//! accesses` writes it anew.
+//! launch. After a change on purpose, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --features simt,support/simt
+//! --test backends accesses` writes it anew.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

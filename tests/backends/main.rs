@@ -31,3 +31,6 @@ mod stand_in;
 mod stream;
 mod turns;
 mod wgpu;
+
+#[cfg(feature = "simt")]
+const _: () = assert!(support::HAS_SIMT, "the feature simt wants support/simt beside it, or --workspace");

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use serde_json::Value as Json;
+
 /// Crates that only the command line and the server need.
 const OF_THE_COMMAND_LINE: &[&str] = &[
     "axum",
@@ -58,4 +60,24 @@ fn the_command_line_has_its_crates() {
         crates(&[]).iter().map(|krate| krate.split(' ').next().unwrap_or_default().to_owned()).collect();
     let lacking: Vec<_> = OF_THE_COMMAND_LINE.iter().filter(|krate| !names.contains(**krate)).collect();
     assert!(lacking.is_empty(), "no such crates any more, so the list above is of no use: {lacking:?}");
+}
+
+/// `cargo install` leaves the crates of tests out, and refuses a feature that names one.
+#[test]
+fn no_feature_wants_a_crate_of_the_tests() {
+    let args = ["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"];
+    let output =
+        Command::new(env!("CARGO")).current_dir(env!("CARGO_MANIFEST_DIR")).args(args).output().unwrap();
+    let metadata: Json = serde_json::from_slice(&output.stdout).unwrap();
+    let package = metadata["packages"].as_array().unwrap().iter().find(|p| p["name"] == "sterna").unwrap();
+    let (dev, others): (Vec<_>, Vec<_>) =
+        package["dependencies"].as_array().unwrap().iter().partition(|found| found["kind"] == "dev");
+    let names =
+        |crates: &[&Json]| crates.iter().map(|found| found["name"].to_string()).collect::<BTreeSet<_>>();
+    let of_tests = &names(&dev) - &names(&others);
+    assert!(of_tests.contains("\"support\""), "{of_tests:?}");
+    let wanted = package["features"].as_object().unwrap().values().flat_map(|list| list.as_array().unwrap());
+    let krate = |wanted: &Json| Json::from(wanted.as_str().unwrap().split('/').next()).to_string();
+    let wrong: Vec<_> = wanted.filter(|wanted| of_tests.contains(&krate(wanted))).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
 }

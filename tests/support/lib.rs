@@ -24,6 +24,9 @@ pub use tokio_rustls;
 #[cfg(feature = "grpc")]
 pub use {tonic, tonic_health, vllm_proto, zeromq};
 
+/// Whether the helpers know the kernels on the processor.
+pub const HAS_SIMT: bool = cfg!(feature = "simt");
+
 /// Writes a line that shows although the test passes: the test harness swallows what `eprintln` prints.
 pub fn say(line: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");

@@ -61,6 +61,7 @@ pub const ENTRY: Entry = Entry {
         let memory = system::memory().map_or_else(String::new, |memory| format!("; {memory}"));
         vec![Cpu::new(threads).map(|cpu| cpu.device() + &memory)]
     },
+    code: None,
     parse: |chosen| {
         let (streaming, numa) = (Streaming::parse(chosen)?, chosen.parsed(&NUMA, str::parse)?);
         Ok(Arc::new(Options { streaming, numa, profile: chosen.profile()? }))

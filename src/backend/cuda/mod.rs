@@ -115,6 +115,7 @@ pub const ENTRY: Entry = Entry {
         Ok(cards) => cards.into_iter().enumerate().map(|(i, card)| Ok(format!("{i}: {card}"))).collect(),
         Err(err) => vec![Err(err)],
     },
+    code: Some(driver::real::kernels),
     parse: |chosen| Ok(Arc::new(Options::parse(chosen)?)),
 };
 

@@ -15,6 +15,7 @@ pub const ENTRY: Entry = Entry {
     options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR, MIN_BATCH],
     auto: None,
     devices: |threads| vec![Ok(on(threads).device())],
+    code: None,
     parse: |chosen| {
         let profiling = chosen.parsed(&PROFILE, Profiling::parse)?.flatten();
         Ok(Arc::new(Options { profiling, streaming: streaming(chosen)? }))

@@ -72,6 +72,7 @@ pub const ENTRY: Entry = Entry {
     options: &[DEVICE, INT8, PROFILE],
     auto: Some(Auto { rank: 1, is_there: device::has_gpu }),
     devices: |_| device::list(),
+    code: None,
     parse: |chosen| {
         Ok(Arc::new(Options {
             device: chosen.parsed(&DEVICE, |text| Ok::<_, Infallible>(text.to_owned()))?,

@@ -1,6 +1,6 @@
 //! Rotated bases: rows are normed and turned into one by a dispatch of its own, in front of the one that
-//! rounds them, and those of an embedding out of one. A workgroup has a run, or several. Rows that are normed twice
-//! are normed so the first time, in no other basis.
+//! rounds them, and those of an embedding out of one. A workgroup has a run, or several. Rows that are normed
+//! twice are normed so the first time, in no other basis.
 
 use wgpu::Buffer;
 
