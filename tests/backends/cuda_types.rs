@@ -2,7 +2,7 @@
 //! rows at once beside the same rows one by one.
 
 use sterna::backend::cpu::Cpu;
-use sterna::program::{Act, ActQuant, Experts, FfnIn, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
+use sterna::program::{Act, ActQuant, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Step};
 use support::case::model::{Model, SMALL};
 use support::case::{Case, Turn, limits, rows, shuffled_pages, simt, ty};
 

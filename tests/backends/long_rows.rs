@@ -6,7 +6,7 @@ use sterna::backend::Backend;
 use sterna::backend::cuda::Cuda;
 use sterna::backend::cuda::driver::cards::{SMALL, Spec};
 use sterna::backend::cuda::driver::simt::Simt;
-use sterna::program::{Act, ActQuant, Experts, NormKind, ProjAdd};
+use sterna::program::{Act, ActQuant, Experts, Linear, NormKind, ProjAdd};
 use support::case::{Case, Turn, limits, rows, shuffled_pages, ty};
 
 fn card(block_shared_bytes: u32) -> Vec<Box<dyn Backend>> {

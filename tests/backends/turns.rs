@@ -116,7 +116,10 @@ fn layers_have_norms_of_their_own() {
             let norm = Some(case.norm(NormKind::Rms, dim));
             Linear { norm, ..case.linear_with_bias(ty(name), rows, dim, act) }
         };
-        let norm = case.norm(NormKind::Rms, dim);
+        // Values that a second norm changes.
+        let stage_norm =
+            |case: &mut Case, kind| Norm { weight: case.vector(dim, 3.0), ..case.norm(kind, dim) };
+        let norm = stage_norm(&mut case, NormKind::Rms);
         let [wq, wk, wv] =
             [(layer, 128), (layer, 64), (other, 64)].map(|(l, rows)| normed(&mut case, l, rows));
         let (k, window) = (kv_by_name("f16").expect("a codec"), KvWindow::default());
