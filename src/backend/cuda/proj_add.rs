@@ -7,16 +7,18 @@ use super::driver::Launch;
 use super::linear::{self, Input, Work};
 use super::params::ProjAddParams;
 use super::post_norm;
-use sterna_program::{Program, ProjAdd, RowsOf};
+use sterna_program::{Linear, Program, ProjAdd, RowsOf};
 
 pub fn kernels(p: &Program, s: &ProjAdd) -> Result<Vec<String>, String> {
+    // Its norm is the input's only one, which the products' kernels have.
+    let w = Linear { norm: None, ..s.w.clone() };
     if is_normed(s) {
         // A product that is merely written, as logits are.
-        let mut names = linear::kernels(p, "logits", &[&s.w])?;
+        let mut names = linear::kernels(p, "logits", &[&w])?;
         names.push(post_norm::kernel(s.residual.is_some()).to_owned());
         return Ok(names);
     }
-    let mut names = linear::kernels(p, "proj_add", &[&s.w])?;
+    let mut names = linear::kernels(p, "proj_add", &[&w])?;
     names.extend((products(p, s) > 0).then(|| combine::KERNEL.to_owned()));
     Ok(names)
 }
