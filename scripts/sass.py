@@ -15,7 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 def tool(name):
     """A CUDA tool, where build.rs looks for nvcc too."""
     here = glob.glob(str(ROOT / ".cuda/lib/python*/site-packages/nvidia/cu13/bin"))
-    for folder in [None, "/usr/local/cuda/bin", "/opt/cuda/bin", *here]:
+    homes = [os.environ[home] + "/bin" for home in ["CUDA_HOME", "CUDA_PATH"] if home in os.environ]
+    for folder in [*homes, None, "/usr/local/cuda/bin", "/opt/cuda/bin", *here]:
         found = shutil.which(name, path=folder)
         if found:
             return found

@@ -348,7 +348,7 @@ pub struct Linear {
     /// `[outputs, inputs]`.
     pub w: Weight,
     /// A norm of this layer's input alone: BitNet's sub-norms, and BitNet-embedding's, which stand behind the
-    /// norm that the stage has for all of its layers. Layers of [`Delta`]s, experts, routers and shares have
+    /// norm that the stage has for all of its layers. Layers of [`DeltaIn`], experts, routers and shares have
     /// none, nor have those of a basis behind a stage's norm.
     pub norm: Option<Norm>,
     /// `[outputs]`, f32.
