@@ -1,0 +1,8 @@
+"""The npm package, which web/build makes."""
+
+from project import ROOT, put, run, version
+
+
+def package(name):
+    run("web/build")
+    return put(f"{name}.tgz", (ROOT / "web" / "dist" / f"sterna-{version()}.tgz").read_bytes())

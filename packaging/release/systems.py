@@ -1,0 +1,97 @@
+"""The systems that there are programs for, and how one is built: cargo with zig as its C compiler and linker.
+
+zig comes from PyPI. Programs for Linux are linked against an old glibc, and paths of this machine are
+replaced, so that builds in other folders give the same bytes.
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from project import FEATURES, ROOT, TARGET, TOOLS, epoch, run
+from sass import tool
+
+WANTED = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"]
+# Debian 10, Ubuntu 18.10, RHEL 8 and all later ones have it.
+GLIBC = (2, 28)
+SHELLS = {"bash": "sterna.bash", "zsh": "_sterna", "fish": "sterna.fish", "powershell": "_sterna.ps1"}
+
+
+@dataclasses.dataclass
+class System:
+    name: str
+    target: str
+    # Whether CUDA's kernels are in the program.
+    has_kernels: bool
+    # Debian's name of the processor; None where there is no Debian.
+    debian: str | None
+
+    @property
+    def is_windows(self):
+        return "windows" in self.target
+
+    @property
+    def program(self):
+        return "sterna.exe" if self.is_windows else "sterna"
+
+
+# The first is this machine's.
+SYSTEMS = [
+    System("x86_64-linux", "x86_64-unknown-linux-gnu", True, "amd64"),
+    System("aarch64-linux", "aarch64-unknown-linux-gnu", False, "arm64"),
+    System("x86_64-windows", "x86_64-pc-windows-gnu", True, None),
+]
+
+
+def tools():
+    """The folder of the programs of zig."""
+    venv, wanted = TOOLS / "zig", "\n".join(WANTED)
+    if not (venv / "wanted").exists() or (venv / "wanted").read_text() != wanted:
+        run(sys.executable, "-m", "venv", "--clear", venv)
+        run(venv / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", *WANTED)
+        (venv / "wanted").write_text(wanted)
+    return venv / "bin"
+
+
+def build(system):
+    """The file of the program for a system, built where no other build is thrown away by its flags."""
+    target_dir = TARGET / "release-build"
+    cargo_home = os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo")
+    env = dict(os.environ, CARGO_TARGET_DIR=str(target_dir), SOURCE_DATE_EPOCH=str(epoch()))
+    env["PATH"] = f"{tools()}:{env['PATH']}"
+    # Later ones win.
+    remapped = [(cargo_home, "cargo"), (ROOT, "sterna"), (target_dir, "target")]
+    flags = [f"--remap-path-prefix={path}={name}" for path, name in remapped]
+    env["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(flags)
+    if not system.has_kernels:
+        env["STERNA_CUDA_ARCHS"] = "none"
+    elif env.get("STERNA_CUDA_ARCHS") != "none" and not tool("nvcc"):
+        sys.exit("release: no nvcc: scripts/setup-cuda.sh installs it; STERNA_CUDA_ARCHS=none does without")
+    run("rustup", "target", "add", system.target, stderr=subprocess.DEVNULL)
+    target = system.target if system.is_windows else f"{system.target}.{'.'.join(map(str, GLIBC))}"
+    command = ["cargo", "zigbuild", "--release", "--locked", "--bin", "sterna", "--features", FEATURES]
+    run(*command, "--target", target, env=env, stdout=None)
+    program = target_dir / system.target / "release" / system.program
+    if not system.is_windows:
+        check_glibc(program.read_bytes())
+    return program
+
+
+def check_glibc(program):
+    """Ends the release if a program asks for symbols of a newer glibc."""
+    versions = {tuple(map(int, found)) for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", program)}
+    if not versions:
+        sys.exit("release: a program without a version of glibc")
+    if max(versions) > GLIBC:
+        sys.exit(f"release: the program wants glibc {max(versions)}, and {GLIBC} was asked for")
+
+
+def pages_of(program):
+    """The manual page and the completions, which are the same everywhere, by a program of this machine."""
+    pages = {"man/sterna.1": run(program, "man")}
+    for shell, name in SHELLS.items():
+        pages[f"completions/{name}"] = run(program, "completions", shell)
+    return {name: text.encode() for name, text in pages.items()}
