@@ -24,7 +24,7 @@ class Sterna < Formula
 
   def install
     if OS.mac?
-      system "cargo", "install", *std_cargo_args, "--features", "grpc,tls"
+      system "cargo", "install", *std_cargo_args, "--features", "@FEATURES@"
       generate_completions_from_executable(bin/"sterna", "completions")
       (buildpath/"man/sterna.1").write Utils.safe_popen_read(bin/"sterna", "man")
     else

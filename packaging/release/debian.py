@@ -8,6 +8,7 @@ import tempfile
 from email.utils import formatdate
 
 from project import ROOT, epoch, filled, put, run, version
+from systems import GLIBC
 
 TEXTS = ROOT / "packaging" / "debian"
 SCRIPTS = ["postinst", "prerm", "postrm"]
@@ -59,7 +60,7 @@ def package(system, program, pages):
     """sterna_VERSION_PROCESSOR.deb in dist/."""
     installed = files(program, pages)
     n_bytes = sum(len(data) for _, data in installed.values())
-    control = values() | {"ARCHITECTURE": system.debian, "KIB": -(-n_bytes // 1024)}
+    control = values() | {"ARCHITECTURE": system.debian, "KIB": -(-n_bytes // 1024), "GLIBC": GLIBC}
     sums = [f"{hashlib.md5(data).hexdigest()}  {path}\n" for path, (_, data) in sorted(installed.items())]
     own = {path: (0o755, (TEXTS / path).read_bytes()) for path in SCRIPTS}
     own["control"] = (0o644, filled((TEXTS / "control").read_text(), control).encode())

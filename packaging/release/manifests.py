@@ -1,27 +1,30 @@
 """What package managers read: Homebrew's formula and winget's manifest, from templates beside this folder.
 
-They name the addresses and the checksums of archives in dist/.
+They name the addresses and the checksums of files in dist/.
 """
 
 import datetime
 import hashlib
 import re
 
-from project import DIST, ROOT, epoch, filled, put, version
+from project import DIST, FEATURES, ROOT, epoch, filled, put, version
 
-FOLDERS = ["homebrew", "winget"]
+MANAGERS = ["homebrew", "winget"]
+# `SHA256(FILE)` stands for the sum of a file.
+SUM = re.compile(r"SHA256\((.+?)\)")
 
 
 def make(url):
-    """The files of all templates whose archives are in dist/. `url` is the folder that these will lie in."""
+    """Fills the templates. `url` is the folder that the files of dist/ will lie in."""
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in DIST.iterdir()}
-    values = {"URL": url.rstrip("/"), "VERSION": version()}
-    values["DATE"] = datetime.datetime.fromtimestamp(epoch(), datetime.UTC).date().isoformat()
-    for template in sorted(path for folder in FOLDERS for path in (ROOT / "packaging" / folder).iterdir()):
-        text = filled(template.read_text(), values)
-        # `SHA256(FILE)` stands for the sum of a file.
-        wanted = set(re.findall(r"SHA256\((.+?)\)", text))
-        if missing := sorted(wanted - set(sums)):
-            print(f"{template.name}: not made: it wants {', '.join(missing)}")
+    date = datetime.datetime.fromtimestamp(epoch(), datetime.UTC).date()
+    values = {"URL": url.rstrip("/"), "VERSION": version(), "DATE": date, "FEATURES": FEATURES}
+    for manager in MANAGERS:
+        templates = sorted((ROOT / "packaging" / manager).iterdir())
+        texts = {path.name: filled(path.read_text(), values) for path in templates}
+        missing = set(SUM.findall("".join(texts.values()))) - set(sums)
+        if missing:
+            print(f"{manager}: not made, without {', '.join(sorted(missing))}")
             continue
-        put(template.name, re.sub(r"SHA256\((.+?)\)", lambda found: sums[found[1]], text).encode())
+        for name, text in texts.items():
+            put(name, SUM.sub(lambda found: sums[found[1]], text).encode())

@@ -38,5 +38,5 @@ def filled(template, values):
 def put(name, data):
     """Writes a file of dist/, and says so."""
     (DIST / name).write_bytes(data)
-    print(f"{name}: {len(data) / 1e6:.2f} MB", flush=True)
+    print(f"{name}: {len(data):,} bytes", flush=True)
     return DIST / name

@@ -16,7 +16,7 @@ from sass import tool
 
 WANTED = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"]
 # Debian 10, Ubuntu 18.10, RHEL 8 and all later ones have it.
-GLIBC = (2, 28)
+GLIBC = "2.28"
 SHELLS = {"bash": "sterna.bash", "zsh": "_sterna", "fish": "sterna.fish", "powershell": "_sterna.ps1"}
 
 
@@ -71,7 +71,7 @@ def build(system):
     elif env.get("STERNA_CUDA_ARCHS") != "none" and not tool("nvcc"):
         sys.exit("release: no nvcc: scripts/setup-cuda.sh installs it; STERNA_CUDA_ARCHS=none does without")
     run("rustup", "target", "add", system.target, stderr=subprocess.DEVNULL)
-    target = system.target if system.is_windows else f"{system.target}.{'.'.join(map(str, GLIBC))}"
+    target = system.target if system.is_windows else f"{system.target}.{GLIBC}"
     command = ["cargo", "zigbuild", "--release", "--locked", "--bin", "sterna", "--features", FEATURES]
     run(*command, "--target", target, env=env, stdout=None)
     program = target_dir / system.target / "release" / system.program
@@ -85,7 +85,7 @@ def check_glibc(program):
     versions = {tuple(map(int, found)) for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", program)}
     if not versions:
         sys.exit("release: a program without a version of glibc")
-    if max(versions) > GLIBC:
+    if max(versions) > tuple(map(int, GLIBC.split("."))):
         sys.exit(f"release: the program wants glibc {max(versions)}, and {GLIBC} was asked for")
 
 

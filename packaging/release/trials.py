@@ -61,7 +61,7 @@ def archive(path, system, story):
             if not (wine := shutil.which("wine")):
                 return not_run(path.name, "Debian's wine and wine64")
             before = [wine]
-            env |= {"WINEPREFIX": f"{folder}/wine", "WINEDEBUG": "-all"}
+            env |= {"WINEPREFIX": f"{folder}/wine", "WINEDEBUG": "-all", "TMPDIR": folder}
         elif system.name.startswith("aarch64"):
             qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
             libraries = pathlib.Path("/usr/aarch64-linux-gnu")
@@ -77,8 +77,8 @@ def archive(path, system, story):
         compare(path.name, quiet(*sterna, *RUN, env=env), story)
         quiet(*sterna, *SELFTEST, env=env)
         if system.is_windows:
-            # It goes on for a while, with files of this folder.
-            quiet("wineserver", "-k", "-w", env=env)
+            # Its server outlives the programs for seconds, with files of this folder.
+            quiet("wineserver", "-w", env=env)
 
 
 def build_for_wine(folder):
