@@ -70,6 +70,12 @@ def build(system):
         env["STERNA_CUDA_ARCHS"] = "none"
     elif env.get("STERNA_CUDA_ARCHS") != "none" and not tool("nvcc"):
         sys.exit("release: no nvcc: scripts/setup-cuda.sh installs it; STERNA_CUDA_ARCHS=none does without")
+    # Code for cards is the same for all systems: build.rs keeps it where the first has it.
+    kernels, kept = (target_dir / of.target / "cuda-kernels" for of in [system, SYSTEMS[0]])
+    if system.has_kernels and system != SYSTEMS[0] and not kernels.exists():
+        kept.mkdir(parents=True, exist_ok=True)
+        kernels.parent.mkdir(exist_ok=True)
+        kernels.symlink_to(kept)
     run("rustup", "target", "add", system.target, stderr=subprocess.DEVNULL)
     target = system.target if system.is_windows else f"{system.target}.{GLIBC}"
     command = ["cargo", "zigbuild", "--release", "--locked", "--bin", "sterna", "--features", FEATURES]
