@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ask_no_desktop();
-    sterna::cli::main()
+    ExitCode::from(sterna::cli::main(std::env::args_os()))
 }
 
 /// Mesa's Vulkan layer that puts the GPU of the desktop first writes an error to stderr where the process has

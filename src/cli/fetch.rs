@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 
-use super::ctrl_c::on_ctrl_c;
+use super::ctrl_c::{self, on_ctrl_c};
 use super::{CliError, Interrupted};
 use crate::gguf::{Header, Source, part_names};
 use crate::hub::{Event, Hub, HubError, HubOptions, Listing, Local, Name, RemoteFile, WebFile};
@@ -126,7 +126,7 @@ pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     let mut was_told = false;
     on_ctrl_c(move || {
         if std::mem::replace(&mut was_told, true) {
-            std::process::exit(Interrupted::EXIT_CODE.into());
+            ctrl_c::exit();
         }
         stopper.stop();
     })?;
@@ -134,7 +134,7 @@ pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     let fetched = hub.fetch(found, &|event| progress.tell(&event));
     progress.clear();
     // What comes next may want to be told, too; until then it ends the process.
-    on_ctrl_c(|| std::process::exit(Interrupted::EXIT_CODE.into()))?;
+    on_ctrl_c(ctrl_c::exit)?;
     match fetched {
         Err(HubError::Stopped) => {
             eprintln!("interrupted; the same command continues the download");

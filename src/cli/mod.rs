@@ -59,7 +59,6 @@ mod units;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::process::ExitCode;
 
 use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -165,12 +164,13 @@ pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
-/// Parses the command line, runs the subcommand, and turns an error into one message and exit code 1.
+/// Parses the command line, whose first word is the program's name, runs the subcommand, and turns an error
+/// into one message. Returns the exit code: 1 for an error, 2 for a wrong command line.
 ///
 /// A reader that closed our stdout (`head`) has read enough: that is not an error.
-pub fn main() -> ExitCode {
+pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let names = names::known(names);
-    let args = args::normalise(std::env::args_os(), names);
+    let args = args::normalise(args, names);
     let env = Environment::read(&Cli::command(), names, args, |name| std::env::var_os(name));
     env.ignored.iter().for_each(|said| eprintln!("note: {said}"));
     let is_alone = env.args.len() == 1 && io::stdout().is_terminal();
@@ -183,18 +183,18 @@ pub fn main() -> ExitCode {
                 if told.exit_code() != 0 && !env.counted.is_empty() {
                     eprintln!("note: the environment counts, too: {}", env.counted.join(", "));
                 }
-                return ExitCode::from(told.exit_code() as u8);
+                return told.exit_code() as u8;
             }
             Err(err) => Err(err.into()),
         },
     };
-    let Err(err) = ended else { return ExitCode::SUCCESS };
+    let Err(err) = ended else { return 0 };
     if err.is::<Interrupted>() {
-        return ExitCode::from(Interrupted::EXIT_CODE);
+        return Interrupted::EXIT_CODE;
     }
     // Errors of files carry the file's name, so a bare one is of stdout.
     match err.downcast_ref::<io::Error>() {
-        Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return 0,
         Some(err) => eprintln!("error: stdout: {err}"),
         None => names::note("error", &err),
     }
@@ -203,7 +203,34 @@ pub fn main() -> ExitCode {
         names::note("  because", &cause);
         source = cause.source();
     }
-    ExitCode::FAILURE
+    1
+}
+
+/// Loads the model that flags of `sterna serve` name, and asks it inside this process, whose signals stay its
+/// own: [`interrupt`] stops a download.
+///
+/// # Errors
+/// What is wrong with the flags, or in the way of loading the model, in words that name flags.
+#[cfg(feature = "serve")]
+pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::serve::InProcess, String> {
+    ctrl_c::be_guest();
+    let command = ["sterna", "serve"].map(OsString::from);
+    let args = args::normalise(command.into_iter().chain(flags), names::known(names));
+    let cli = parse(args).map_err(|told| {
+        let told = told.to_string();
+        let said = told.split("\n\nUsage:").next().unwrap_or_default();
+        said.strip_prefix("error: ").unwrap_or(said).trim_end().to_owned()
+    })?;
+    let Command::Serve(args) = cli.command else { unreachable!("the subcommand is `serve`") };
+    args.in_process().map_err(|err| {
+        let causes = std::iter::successors(Some(&*err as &dyn std::error::Error), |err| err.source());
+        causes.map(|err| names::with_flags(&err)).collect::<Vec<_>>().join(": ")
+    })
+}
+
+/// What ctrl-C does to the command line, for [`in_process`].
+pub fn interrupt() {
+    ctrl_c::press();
 }
 
 fn run(command: Command) -> Result<(), CliError> {

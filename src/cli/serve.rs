@@ -20,7 +20,9 @@ use super::source::Source;
 use super::speculation_args::SpeculationArgs;
 use super::{CliError, Interrupted, input, names};
 use crate::engine::{EngineOptions, Pooling};
-use crate::serve::{Loaded, LocalPage, ModelSource, Opened, ServeOptions, Server, TlsFiles};
+use crate::serve::{
+    InProcess, Loaded, LocalPage, ModelSource, Opened, ServeError, ServeOptions, Server, TlsFiles,
+};
 
 /// Serves the APIs of OpenAI, llama-server, Anthropic and ollama over HTTP.
 ///
@@ -198,13 +200,8 @@ impl ServeArgs {
             TcpListener::bind(address).map_err(|err| format!("cannot listen on {address}: {err}"))?;
         let server = match source {
             Some(source) => {
-                let name = match &source {
-                    Source::File(path) => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
-                    demo => Some(demo.name()),
-                };
-                let load = self.loader(source, of_model, Some(self.context.fit.clone()));
-                let load = move || (load()?.load)();
-                Server::start(listener, options, companions, name.as_deref().unwrap_or("model"), load)
+                let (name, load) = self.only(source, of_model);
+                Server::start(listener, options, companions, &name, load)
             }
             None => {
                 let sources = files.into_iter().map(|ModelFile { name, path }| {
@@ -235,6 +232,39 @@ impl ServeArgs {
             stopper.stop();
         })?;
         Ok(server.wait()?)
+    }
+
+    /// Loads the model, to be asked inside this process.
+    ///
+    /// # Errors
+    /// Flags that name several models; whatever loading returns.
+    pub fn in_process(self) -> Result<InProcess, CliError> {
+        let single = self.model.file()?;
+        if !self.models.files(single.as_deref(), &self.model.hub().access)?.is_empty() {
+            return Err("an engine has one model: --models and --models-dir are for a server".into());
+        }
+        let options = ServeOptions { on_hang: None, ..self.options()? };
+        let of_model = self.model.options(self.context.n_ctx())?;
+        let source = single.map_or_else(|| Source::demo("-m FILE"), |path| Ok(Source::File(path)))?;
+        let (name, load) = self.only(source, of_model);
+        match InProcess::start(options, &name, load) {
+            Err(ServeError::Load(err)) => Err(err),
+            started => Ok(started?),
+        }
+    }
+
+    /// The name of a server's only model if its file has none, and function that loads it.
+    fn only(
+        &self,
+        source: Source,
+        options: EngineOptions,
+    ) -> (String, impl FnOnce() -> Result<Loaded, CliError> + Send + use<>) {
+        let name = match &source {
+            Source::File(path) => path.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
+            demo => Some(demo.name()),
+        };
+        let load = self.loader(source, options, Some(self.context.fit.clone()));
+        (name.unwrap_or_else(|| "model".to_owned()), move || (load()?.load)())
     }
 
     /// Function that opens a model, and then loads it. Of several, none is fitted to what the others leave:

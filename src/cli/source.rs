@@ -37,16 +37,24 @@ impl Source {
         if let Some(path) = file {
             return Ok(Self::File(path));
         }
-        let Some(model) = demo::model() else {
-            return Err(format!(
+        let demo = Self::demo(flag)?;
+        eprintln!("note: this is {}, the demo model inside sterna; {flag} takes another one", demo::NAME);
+        Ok(demo)
+    }
+
+    /// The demo model, without a word.
+    ///
+    /// # Errors
+    /// This build has none: `flag` names a file.
+    pub fn demo(flag: &str) -> Result<Self, CliError> {
+        let none = || {
+            format!(
                 "no model was given. Name a GGUF file with {flag}, or a model of the Hugging Face hub with \
                  -hf, for example microsoft/bitnet-b1.58-2B-4T-gguf, or make one of random weights to try \
                  things out: sterna synth --preset tiny --type i2_s tiny.gguf"
             )
-            .into());
         };
-        eprintln!("note: this is {}, the demo model inside sterna; {flag} takes another one", demo::NAME);
-        Ok(Self::Demo(model))
+        Ok(Self::Demo(demo::model().ok_or_else(none)?))
     }
 
     /// Whether this is the demo model.

@@ -8,8 +8,8 @@
 //! `answer.rs`, `deltas.rs`, `blocks.rs`. Fields of requests are rows (`fields.rs`), each of a kind
 //! (`kinds.rs`). Requests and answers are types that describe themselves to `api/openapi.rs`, and whole
 //! answers are folds of their streams. Other services run on the same jobs as a [`Companion`]: the crate in
-//! `grpc/` serves routers of several servers. Nothing here knows a flag or a device. Start at [`Server`],
-//! then `api/mod.rs`.
+//! `grpc/` serves routers of several servers. [`InProcess`] takes requests without a listener. Nothing here
+//! knows a flag or a device. Start at [`Server`], then `api/mod.rs`.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -26,6 +26,7 @@ mod family;
 mod fields;
 mod handover;
 mod http;
+mod in_process;
 mod instance;
 mod job;
 mod kinds;
@@ -48,6 +49,7 @@ mod worker;
 
 pub use companion::{Companion, Endpoint};
 pub use error::ServeError;
+pub use in_process::{Answer, InProcess, Refusal};
 pub use local::LocalPage;
 pub use model::{LoadError, Loaded, ModelSource, Opened};
 pub use options::{ServeOptions, TlsFiles};

@@ -1,7 +1,7 @@
 //! A model of a server: where it comes from, its engine, its template, and what it is called.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -23,6 +23,19 @@ pub struct ModelSource {
     pub file_bytes: u64,
     /// Opens its file. It is loaded on the same thread.
     pub open: Box<dyn Fn() -> Result<Opened, LoadError> + Send + Sync>,
+}
+
+impl ModelSource {
+    /// A model of which nothing is known before it is loaded, and which is loaded once.
+    pub fn once(name: &str, load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static) -> Self {
+        let load = Mutex::new(Some(load));
+        let open = move || {
+            let load = load.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let load = load.ok_or("the model was loaded before")?;
+            Ok(Opened { bytes: 0, load: Box::new(load) })
+        };
+        Self { name: name.to_owned(), file_bytes: 0, open: Box::new(open) }
+    }
 }
 
 /// A model whose file has been read as far as its descriptions.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -17,7 +17,7 @@ use super::http::connection::Connections;
 use super::http::tls::Acceptor;
 use super::instance::ModelBudget;
 use super::job::Command;
-use super::model::{LoadError, Loaded, ModelSource, Opened};
+use super::model::{LoadError, Loaded, ModelSource};
 use super::models::Models;
 use super::options::ServeOptions;
 use super::status::{Life, Phase};
@@ -67,14 +67,7 @@ impl Server {
         fallback_name: &str,
         load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static,
     ) -> io::Result<Self> {
-        let load = Mutex::new(Some(load));
-        let open = move || {
-            let load = load.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let load = load.ok_or("the model was loaded before")?;
-            Ok(Opened { bytes: 0, load: Box::new(load) })
-        };
-        let source = ModelSource { name: fallback_name.to_owned(), file_bytes: 0, open: Box::new(open) };
-        Self::with(listener, options, companions, vec![source], false)
+        Self::with(listener, options, companions, vec![ModelSource::once(fallback_name, load)], false)
     }
 
     /// Serves several models, which requests choose by name. Each is loaded when the first request asks for
@@ -114,13 +107,7 @@ impl Server {
         };
         let models = Models::new(sources, by_name, budget);
         let app = Arc::new(App::new(options, address.ip().is_loopback(), models));
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(HTTP_THREADS)
-            .max_blocking_threads(TEXT_THREADS)
-            .thread_name("http")
-            .enable_io()
-            .enable_time()
-            .build()?;
+        let runtime = runtime()?;
         let (ending, is_ending) = watch::channel(false);
         let places_of = Arc::clone(&places);
         let connections = Connections { places: places_of, header_time, write_time, tls, ending: is_ending };
@@ -186,19 +173,38 @@ impl Server {
             // An engine that has ended has no pages, and says so.
             runtime.block_on(async { drop(tokio::time::timeout(LAST_WORDS, events.ended.notified()).await) });
         }
-        runtime.shutdown_timeout(LAST_WORDS);
-        match app.failure() {
-            // A thread that hangs is not waited for.
-            Some(failure @ ServeError::Hung(_)) => Err(failure),
-            failure => {
-                app.models.end();
-                failure.map_or(Ok(()), Err)
-            }
+        end(&app, runtime)
+    }
+}
+
+/// Threads that take requests, and answer them.
+pub fn runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(HTTP_THREADS)
+        .max_blocking_threads(TEXT_THREADS)
+        .thread_name("http")
+        .enable_io()
+        .enable_time()
+        .build()
+}
+
+/// Waits until the threads of a server have ended, which have all been told to.
+///
+/// # Errors
+/// What the server failed with.
+pub fn end(app: &App, runtime: Runtime) -> Result<(), ServeError> {
+    runtime.shutdown_timeout(LAST_WORDS);
+    match app.failure() {
+        // A thread that hangs is not waited for.
+        Some(failure @ ServeError::Hung(_)) => Err(failure),
+        failure => {
+            app.models.end();
+            failure.map_or(Ok(()), Err)
         }
     }
 }
 
 /// Tells all engine threads something. One that is gone needs no telling.
-fn tell_all(models: &Models, command: impl Fn() -> Command) {
+pub fn tell_all(models: &Models, command: impl Fn() -> Command) {
     models.alive().iter().for_each(|instance| drop(instance.tell(command())));
 }

@@ -12,6 +12,7 @@ mod embeddings;
 mod families;
 mod grpc;
 mod hostile;
+mod in_process;
 mod kv_transfer;
 mod load;
 mod schedules;

@@ -1,0 +1,21 @@
+"""The command line: `sterna`, and `python -m sterna`."""
+
+import os
+import signal
+import sys
+
+from . import _sterna
+
+
+def main() -> int:
+    """Runs the command line with this process's arguments."""
+    # Python would only note it, and nothing here looks at its notes.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # As the program does: without a desktop, a layer of Vulkan complains.
+    if sys.platform == "linux" and "XDG_RUNTIME_DIR" not in os.environ:
+        os.environ["NODEVICE_SELECT"] = "1"
+    return _sterna.main(["sterna", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,293 @@
+"""The package as people install it: with the demo model, beside the command line of the same wheel."""
+
+import asyncio
+import inspect
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import sterna
+
+PROMPT = "Once upon a time"
+GREEDY = {"temperature": 0, "seed": 1}
+PLACE = {
+    "type": "object",
+    "properties": {"where": {"enum": ["here", "there"]}},
+    "required": ["where"],
+    "additionalProperties": False,
+}
+LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": PLACE}}
+PROGRAM = pathlib.Path(sys.executable).with_name("sterna")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with sterna.Engine(backend="cpu", parallel=8) as engine:
+        yield engine
+
+
+def command_line(*args):
+    done = subprocess.run([PROGRAM, *args, "--backend", "cpu"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_the_text_is_that_of_the_command_line(engine):
+    said = command_line("run", "-p", PROMPT, "-n", "40", "--temp", "0")
+    generation = engine.generate(PROMPT, max_tokens=40, **GREEDY)
+    pieces = list(generation)
+    assert len(pieces) > 10 and "".join(pieces) == generation.text == said.rstrip("\n")
+    assert generation.finish_reason == "length" and generation.usage["completion_tokens"] == 40
+    assert generation.timings["predicted_per_second"] > 0
+    assert engine.generate(engine.tokenize(PROMPT), max_tokens=40, **GREEDY).read() == generation.text
+
+
+def test_the_command_line_ends_as_the_program_does():
+    assert command_line("--version").strip() == f"sterna {sterna.__version__}"
+    as_module = subprocess.run([sys.executable, "-m", "sterna", "--version"], capture_output=True, text=True)
+    assert as_module.stdout.strip() == f"sterna {sterna.__version__}"
+    for args, code in [(["--wrong"], 2), (["run", "-m", "missing.gguf", "-p", "x"], 1)]:
+        assert subprocess.run([PROGRAM, *args], capture_output=True).returncode == code
+    # Ctrl-C ends it, too, where nothing of it looks for signals.
+    waits = subprocess.Popen([PROGRAM, "tokenize", "--stdin"], stdin=subprocess.PIPE)
+    time.sleep(1)
+    waits.send_signal(signal.SIGINT)
+    assert waits.wait(10) == -signal.SIGINT
+    waits.stdin.close()
+
+
+def test_events_carry_what_was_asked_for(engine):
+    events = list(engine.generate(PROMPT, max_tokens=5, logprobs=2, **GREEDY).events())
+    told = [event["choices"][0]["logprobs"] for event in events if event["choices"]]
+    assert sum(len(logprobs["tokens"]) for logprobs in told if logprobs) == 5
+    stopped = engine.generate(PROMPT, max_tokens=40, stop=["."], **GREEDY)
+    assert "." not in stopped.read() and stopped.finish_reason == "stop"
+
+
+def test_a_chat_answers_calls_tools_and_follows_schemas(engine):
+    question = [{"role": "user", "content": "Tell me a story."}]
+    answer = engine.chat(question, max_tokens=30, **GREEDY)
+    assert answer.read() and answer.message == {"role": "assistant", "content": answer.text}
+    assert engine.chat("Tell me a story.", max_tokens=30, **GREEDY).read() == answer.text
+    assert "Tell me a story." in engine.apply_template(question)
+    # Whoever must call a tool may think first, and this model would not come to an end of that.
+    no_thoughts = {"logit_bias": {str(engine.tokenize("<", add_special=False)[0]): -100}}
+    asked = {"tools": [LOOK], "tool_choice": "required", "parallel_tool_calls": False, "seed": 1}
+    calling = engine.chat(question, max_tokens=200, **asked, **no_thoughts)
+    calling.read()
+    (call,) = calling.message["tool_calls"]
+    assert call["function"]["name"] == "look" and call["id"] and calling.finish_reason == "tool_calls"
+    assert json.loads(call["function"]["arguments"])["where"] in ("here", "there")
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "nothing"}
+    assert engine.chat([*question, calling.message, result], max_tokens=5).read() is not None
+
+    class Place:
+        @staticmethod
+        def model_json_schema():
+            return PLACE
+
+    for schema in (PLACE, Place):
+        assert json.loads(engine.chat(question, schema=schema).read())["where"] in ("here", "there")
+        assert json.loads(engine.generate(PROMPT, schema=schema).read())["where"] in ("here", "there")
+
+
+def test_tokens_and_vectors_are_those_of_the_command_line(engine):
+    said = subprocess.run([PROGRAM, "tokenize", "-p", PROMPT, "--ids"], capture_output=True, check=True)
+    assert engine.tokenize(PROMPT) == json.loads(said.stdout)
+    assert engine.detokenize(engine.tokenize(PROMPT, add_special=False)) == PROMPT
+    texts = ["A rabbit.", "A house."]
+    vectors = engine.embed(texts)
+    said = json.loads(command_line("embed", "-p", texts[0], "-p", texts[1], "--output-format", "array"))
+    assert vectors == [pytest.approx(vector, abs=1e-4) for vector in said] and vectors[0] != vectors[1]
+    assert engine.embed(texts[0]) == [pytest.approx(vectors[0], abs=1e-4)]
+    assert asyncio.run(engine.aembed(texts)) == [pytest.approx(vector, abs=1e-4) for vector in vectors]
+
+
+def test_tasks_share_the_engine(engine):
+    prompts = [f"{PROMPT} there was a {animal}" for animal in ("cat", "dog", "rabbit", "bird", "fox", "hen")]
+    alone = [engine.generate(prompt, max_tokens=24, **GREEDY).read() for prompt in prompts]
+
+    async def together():
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.001)
+
+        ticking = asyncio.create_task(tick())
+        generations = [engine.generate(prompt, max_tokens=24, **GREEDY) for prompt in prompts]
+        texts = await asyncio.gather(*generations)
+        pieces = [piece async for piece in engine.generate(prompts[0], max_tokens=24, **GREEDY)]
+        ticking.cancel()
+        return texts, pieces, ticks
+
+    texts, pieces, ticks = asyncio.run(together())
+    assert list(texts) == alone and "".join(pieces) == alone[0] and len(pieces) > 5
+    # The loop went on meanwhile.
+    assert ticks > 10
+
+
+def test_more_wait_than_run_at_a_time(engine):
+    async def many():
+        return await asyncio.gather(*(engine.generate(PROMPT, max_tokens=2, **GREEDY) for _ in range(200)))
+
+    assert len(set(asyncio.run(many()))) == 1
+
+
+def test_threads_share_the_engine_without_the_lock_of_the_interpreter(engine):
+    alone = engine.generate(PROMPT, max_tokens=60, **GREEDY).read()
+    texts = {}
+
+    def ask(number):
+        texts[number] = engine.generate(PROMPT, max_tokens=60, **GREEDY).read()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    turns = 0
+    while any(thread.is_alive() for thread in threads):
+        turns += 1
+        time.sleep(0.001)
+    assert texts == {0: alone, 1: alone} and turns > 10
+
+
+def idle(engine):
+    """That nothing runs any more, within a while."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        slots = engine._whole(engine._request("/slots"))
+        if not any(slot["is_processing"] for slot in slots):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_what_nobody_reads_ends(engine):
+    long = {"max_tokens": 100000, "ignore_eos": True}
+    with engine.generate(PROMPT, **long) as generation:
+        assert next(generation)
+    assert idle(engine) and generation.finish_reason is None and list(generation) is not None
+    for piece in engine.generate(PROMPT, **long):
+        break
+    assert idle(engine)
+    generation = engine.generate(PROMPT, **long)
+    next(generation)
+    del generation
+    assert idle(engine)
+
+    async def cancelled():
+        reading = asyncio.create_task(engine.generate(PROMPT, **long)._aread())
+        await asyncio.sleep(0.2)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(engine.generate(PROMPT, **long), 0.1)
+
+    asyncio.run(cancelled())
+    assert idle(engine)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    ["engine.generate('Once', max_tokens=10**6, ignore_eos=True).read()",
+     "asyncio.run(engine.generate('Once', max_tokens=10**6, ignore_eos=True)._aread())"],
+)
+def test_ctrl_c_ends_what_is_waited_for(wait):
+    program = f"""
+import asyncio, sterna
+with sterna.Engine(backend="cpu") as engine:
+    print("ready", flush=True)
+    try:
+        {wait}
+    except KeyboardInterrupt:
+        print("interrupted", len(engine.generate("Once", max_tokens=3).read()) > 0, flush=True)
+"""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = subprocess.Popen([sys.executable, "-c", program], **pipes)
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    begun = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    said, errors = child.communicate(timeout=20)
+    assert (said, child.returncode) == ("interrupted True\n", 0), errors
+    assert time.monotonic() - begun < 10
+
+
+def test_errors_have_the_words_of_the_library(engine, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 64)
+    for model, options, said in [
+        (broken, {}, "broken.gguf"),
+        (tmp_path / "missing.gguf", {}, "missing.gguf"),
+        (None, {"kv_cache_type": "q9"}, "kv-cache-type"),
+        (None, {"no_such_flag": True}, "--no-such-flag"),
+        (None, {"n_ctx": 10**9}, "--ctx-size"),
+        (None, {"models_dir": tmp_path}, "models-dir"),
+    ]:
+        with pytest.raises(sterna.LoadError, match=said):
+            sterna.Engine(model, backend="cpu", **options)
+    with pytest.raises(sterna.RequestError, match="top_p") as caught:
+        engine.generate(PROMPT, top_p=3).read()
+    assert caught.value.param == "top_p" and isinstance(caught.value, ValueError)
+    with pytest.raises(sterna.RequestError, match="too long") as caught:
+        engine.generate(PROMPT * 5000).read()
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(sterna.RequestError, match="schema"):
+        engine.chat("x", schema={"type": "nothing"}).read()
+    for call in (engine.generate, engine.chat, engine.embed):
+        with pytest.raises(TypeError, match="temprature"):
+            call(PROMPT, temprature=1)
+    with pytest.raises(TypeError, match="n$"):
+        engine.generate(PROMPT, n=2)
+    with pytest.raises(sterna.RequestError):
+        engine.rerank("a", ["b"])
+
+
+def test_a_closed_engine_says_so():
+    engine = sterna.Engine(backend="cpu")
+    generation = engine.generate(PROMPT, max_tokens=100000, ignore_eos=True)
+    next(generation)
+    engine.close()
+    engine.close()
+    with pytest.raises(sterna.EngineError):
+        generation.read()
+    with pytest.raises(sterna.EngineError, match="closed"):
+        engine.tokenize("x")
+    # Without `close`, at the end of the process.
+    left = "import sterna; e = sterna.Engine(backend='cpu'); g = e.generate('Once', ignore_eos=True); next(g)"
+    assert subprocess.run([sys.executable, "-c", left], timeout=60, capture_output=True).returncode == 0
+
+
+def resident_bytes():
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the size of the process")
+def test_memory_stays_flat(engine):
+    def some(count):
+        for number in range(count):
+            engine.generate(f"{PROMPT}, {number}", max_tokens=4, **GREEDY).read()
+        return resident_bytes()
+
+    before = some(200)
+    assert some(1000) - before < 4 << 20
+
+
+def test_everything_public_is_described():
+    public = [getattr(sterna, name) for name in sterna.__all__ if name != "__version__"]
+    for owner in public:
+        assert owner.__doc__, owner
+        for name, member in vars(owner).items():
+            if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                function = member.fget if isinstance(member, property) else member
+                assert function.__doc__ and "return" in function.__annotations__, f"{owner.__name__}.{name}"

@@ -1,0 +1,99 @@
+//! A server without a listener: the same answers, and how they end.
+
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use sterna::engine::SamplerOptions;
+use sterna::serve::{Answer, InProcess, Loaded, Refusal, ServeError, ServeOptions};
+
+use super::client::{TestServer, engine};
+
+/// Positions of a text that does not end by itself while a test runs: it rests before, if nobody reads it.
+const N_CTX: usize = 4096;
+
+fn start() -> InProcess {
+    let load = || Ok(Loaded { engine: engine(N_CTX), sampler: SamplerOptions::default(), speculation: None });
+    InProcess::start(ServeOptions::default(), "test", load).unwrap()
+}
+
+fn next(answer: &mut Answer) -> Option<Result<Bytes, Refusal>> {
+    match answer.next_within(Duration::from_secs(60)) {
+        Poll::Ready(next) => next,
+        Poll::Pending => panic!("no answer"),
+    }
+}
+
+fn whole(mut answer: Answer) -> Result<Vec<u8>, Refusal> {
+    let mut all = Vec::new();
+    while let Some(piece) = next(&mut answer) {
+        all.extend_from_slice(&piece?);
+    }
+    Ok(all)
+}
+
+fn ask(inner: &InProcess, path: &str, body: &Value) -> Result<Value, Refusal> {
+    whole(inner.request(path, Some(body.to_string()))).map(|bytes| serde_json::from_slice(&bytes).unwrap())
+}
+
+/// A text that goes on until it is ended.
+fn endless(inner: &InProcess) -> Answer {
+    let body = json!({ "prompt": "You", "stream": true, "ignore_eos": true, "max_tokens": N_CTX - 8 });
+    inner.request("/v1/completions", Some(body.to_string()))
+}
+
+fn n_busy(inner: &InProcess) -> usize {
+    let slots: Value = serde_json::from_slice(&whole(inner.request("/slots", None)).unwrap()).unwrap();
+    slots.as_array().unwrap().iter().filter(|slot| slot["is_processing"] == true).count()
+}
+
+#[test]
+fn answers_are_those_over_http() {
+    let (inner, server) = (start(), TestServer::start(|_| ()));
+    let body = json!({ "prompt": "You", "max_tokens": 8, "temperature": 0 });
+    let (ours, theirs) =
+        (ask(&inner, "/v1/completions", &body).unwrap(), server.post("/v1/completions", &body).ok());
+    assert_eq!(ours["choices"], theirs["choices"]);
+    let refused = ask(&inner, "/v1/completions", &json!({ "prompt": "You", "top_p": 3 })).unwrap_err();
+    assert_eq!(refused.status, 400);
+    let said: Value = serde_json::from_str(&refused.body).unwrap();
+    assert_eq!(said["error"]["param"], "top_p");
+    assert_eq!(whole(inner.request("/nothing", None)).unwrap_err().status, 404);
+    assert_eq!(whole(inner.request("no path", None)).unwrap_err().status, 400);
+}
+
+#[test]
+fn an_answer_that_is_not_wanted_ends() {
+    let inner = start();
+    let (mut cancelled, mut dropped) = (endless(&inner), endless(&inner));
+    for answer in [&mut cancelled, &mut dropped] {
+        next(answer).unwrap().unwrap();
+    }
+    cancelled.cancel();
+    drop(dropped);
+    let begun = Instant::now();
+    while n_busy(&inner) > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    while let Some(piece) = next(&mut cancelled) {
+        piece.unwrap();
+    }
+    // The engine's end is that of its answers.
+    let mut open = endless(&inner);
+    next(&mut open).unwrap().unwrap();
+    drop(inner);
+    let ended = std::iter::from_fn(|| next(&mut open)).take(10_000).count();
+    assert!(ended < 10_000);
+}
+
+#[test]
+fn a_model_that_does_not_load_is_an_error_of_the_start() {
+    let failed = InProcess::start(ServeOptions::default(), "test", || Err("no such model".into()));
+    match failed {
+        Err(ServeError::Load(err)) => assert_eq!(err.to_string(), "no such model"),
+        Err(err) => panic!("{err}"),
+        Ok(_) => panic!("it was loaded"),
+    }
+}
