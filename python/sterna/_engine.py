@@ -93,7 +93,8 @@ class Engine:
         sampling |= dict(top_k=top_k, min_p=min_p, seed=seed, stop=stop)
         if not isinstance(prompt, str) and not all(isinstance(token, int) for token in prompt):
             raise TypeError("prompt: want a text, or the tokens of one; each of several is asked for alone")
-        return Generation(self._stream("/v1/completions", {"prompt": prompt}, sampling, schema, parameters))
+        answer = self._stream("/v1/completions", {"prompt": prompt}, sampling, schema, parameters)
+        return Generation(self._inner, answer)
 
     def chat(
         self,
@@ -123,7 +124,8 @@ class Engine:
         sampling |= dict(top_k=top_k, min_p=min_p, seed=seed, stop=stop)
         sampling["tools"] = None if tools is None else list(tools)
         asked = {"messages": list(messages)}
-        return Chat(self._stream("/v1/chat/completions", asked, sampling, schema, parameters))
+        answer = self._stream("/v1/chat/completions", asked, sampling, schema, parameters)
+        return Chat(self._inner, answer)
 
     def embed(self, texts: Union[Prompt, Sequence[Prompt]], **parameters: Any) -> list[list[float]]:
         """The vectors of texts, in their order; of one text, a list of one.

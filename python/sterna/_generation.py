@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Optional
 from ._errors import EngineError, of_object, of_status
 
 if TYPE_CHECKING:
+    import asyncio
+
     from . import _sterna
 
 #: A piece as the native half has it: a status of HTTP, and bytes.
@@ -48,11 +50,13 @@ class Generation:
     rest; deleting it, or `cancel()`, ends it.
     """
 
-    def __init__(self, answer: _sterna.Answer) -> None:
-        self._answer = answer
+    def __init__(self, engine: _sterna.Engine, answer: _sterna.Answer) -> None:
+        # An engine that nothing else refers to stays until the end of its texts.
+        self._engine, self._answer = engine, answer
         self._events: collections.deque[dict[str, Any]] = collections.deque()
         self._pieces: list[str] = []
         self._has_ended = self._is_cancelled = False
+        self._waiting: Optional[asyncio.Lock] = None
         #: Why it ended: `stop` at its own end or a stop string, `length`; `None` until then.
         self.finish_reason: Optional[str] = None
         #: Tokens, as OpenAI's APIs count them: `prompt_tokens`, `completion_tokens`; once it has ended.
@@ -130,9 +134,14 @@ class Generation:
         return self._fold()
 
     async def _anext_event(self) -> Optional[dict[str, Any]]:
+        import asyncio
+
+        # One task at a time waits for a piece.
+        self._waiting = self._waiting or asyncio.Lock()
         try:
-            while not self._events and not self._has_ended:
-                self._take(await next_piece(self._answer))
+            async with self._waiting:
+                while not self._events and not self._has_ended:
+                    self._take(await next_piece(self._answer))
         except BaseException:
             self.cancel()
             raise
@@ -184,8 +193,8 @@ class Chat(Generation):
     `message` has all of it, thoughts and calls of tools included, to be put behind the messages before it.
     """
 
-    def __init__(self, answer: _sterna.Answer) -> None:
-        super().__init__(answer)
+    def __init__(self, engine: _sterna.Engine, answer: _sterna.Answer) -> None:
+        super().__init__(engine, answer)
         self._thoughts: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
 

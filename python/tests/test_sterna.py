@@ -129,6 +129,11 @@ def test_tasks_share_the_engine(engine):
         ticking.cancel()
         return texts, pieces, ticks
 
+    async def of_two_tasks():
+        generation = engine.generate(prompts[0], max_tokens=24, **GREEDY)
+        return await asyncio.gather(generation._aread(), generation._aread())
+
+    assert asyncio.run(of_two_tasks()) == [alone[0], alone[0]]
     texts, pieces, ticks = asyncio.run(together())
     assert list(texts) == alone and "".join(pieces) == alone[0] and len(pieces) > 5
     # The loop went on meanwhile.
@@ -231,7 +236,8 @@ def test_errors_have_the_words_of_the_library(engine, tmp_path):
         (None, {"kv_cache_type": "q9"}, "kv-cache-type"),
         (None, {"no_such_flag": True}, "--no-such-flag"),
         (None, {"n_ctx": 10**9}, "--ctx-size"),
-        (None, {"models_dir": tmp_path}, "models-dir"),
+        (None, {"models_dir": tmp_path}, "--models-dir: there is no listener"),
+        (None, {"port": 8080, "metrics": True}, "--port"),
     ]:
         with pytest.raises(sterna.LoadError, match=said):
             sterna.Engine(model, backend="cpu", **options)
@@ -250,6 +256,10 @@ def test_errors_have_the_words_of_the_library(engine, tmp_path):
         engine.generate(PROMPT, n=2)
     with pytest.raises(sterna.RequestError):
         engine.rerank("a", ["b"])
+
+
+def test_an_engine_stays_until_the_end_of_its_texts():
+    assert sterna.Engine(backend="cpu").generate(PROMPT, max_tokens=20).read()
 
 
 def test_a_closed_engine_says_so():

@@ -60,7 +60,7 @@ mod units;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 
-use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use llama_flags::Environment;
 use names::Names;
@@ -159,9 +159,13 @@ pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
 /// The error in them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
 /// asked for.
 pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&matches(args)?)
+}
+
+fn matches(args: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
     let matches = command().try_get_matches_from(args)?;
     llama_flags::judge_all(&Cli::command(), &matches)?;
-    Cli::from_arg_matches(&matches)
+    Ok(matches)
 }
 
 /// Parses the command line, whose first word is the program's name, runs the subcommand, and turns an error
@@ -216,12 +220,18 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     ctrl_c::be_guest();
     let command = ["sterna", "serve"].map(OsString::from);
     let args = args::normalise(command.into_iter().chain(flags), names::known(names));
-    let cli = parse(args).map_err(|told| {
+    let said = |told: clap::Error| {
         let told = told.to_string();
         let said = told.split("\n\nUsage:").next().unwrap_or_default();
         said.strip_prefix("error: ").unwrap_or(said).trim_end().to_owned()
-    })?;
-    let Command::Serve(args) = cli.command else { unreachable!("the subcommand is `serve`") };
+    };
+    let matches = matches(args).map_err(said)?;
+    let (_, given) = matches.subcommand().expect("`serve` is one");
+    let is_given = |id: &&&str| given.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    if let Some(id) = serve::OF_LISTENERS.iter().find(is_given) {
+        return Err(format!("--{}: there is no listener, and one model", id.replace('_', "-")));
+    }
+    let args = serve::ServeArgs::from_arg_matches(given).map_err(said)?;
     args.in_process().map_err(|err| {
         let causes = std::iter::successors(Some(&*err as &dyn std::error::Error), |err| err.source());
         causes.map(|err| names::with_flags(&err)).collect::<Vec<_>>().join(": ")

@@ -166,6 +166,35 @@ const TEXTS: usize = 32;
 /// Rows of a step whose logits are kept at least.
 const SCORED_ROWS: usize = 32;
 
+/// Ids of flags about listeners, their clients and several models, which mean nothing without a listener.
+pub const OF_LISTENERS: &[&str] = &[
+    "allowed_hosts",
+    "api_key",
+    "api_key_file",
+    "connections",
+    "cors_origins",
+    "grpc",
+    "host",
+    "kv_events",
+    "kv_transfer",
+    "local_page",
+    "log_format",
+    "metrics",
+    "models",
+    "models_dir",
+    "models_max",
+    "models_memory",
+    "no_slots",
+    "port",
+    "queue",
+    "slots",
+    "sse_ping_interval",
+    "ssl_cert_file",
+    "ssl_key_file",
+    "timeout",
+    "verbose",
+];
+
 /// How a log is written.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
@@ -237,15 +266,14 @@ impl ServeArgs {
     /// Loads the model, to be asked inside this process.
     ///
     /// # Errors
-    /// Flags that name several models; whatever loading returns.
+    /// Whatever loading returns.
     pub fn in_process(self) -> Result<InProcess, CliError> {
-        let single = self.model.file()?;
-        if !self.models.files(single.as_deref(), &self.model.hub().access)?.is_empty() {
-            return Err("an engine has one model: --models and --models-dir are for a server".into());
-        }
+        let source = match self.model.file()? {
+            Some(path) => Source::File(path),
+            None => Source::demo("-m FILE")?,
+        };
         let options = ServeOptions { on_hang: None, ..self.options()? };
         let of_model = self.model.options(self.context.n_ctx())?;
-        let source = single.map_or_else(|| Source::demo("-m FILE"), |path| Ok(Source::File(path)))?;
         let (name, load) = self.only(source, of_model);
         match InProcess::start(options, &name, load) {
             Err(ServeError::Load(err)) => Err(err),

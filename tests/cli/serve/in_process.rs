@@ -97,3 +97,24 @@ fn a_model_that_does_not_load_is_an_error_of_the_start() {
         Ok(_) => panic!("it was loaded"),
     }
 }
+
+#[test]
+fn flags_of_the_server_name_the_model_and_its_options() {
+    let path = support::golden("bitnet/tiny-i2_s.gguf").unwrap();
+    let with = |flags: &[&str]| {
+        let model = format!("--model={}", path.display());
+        sterna::cli::in_process(flags.iter().map(|flag| (*flag).into()).chain([model.into()]))
+    };
+    let inner = with(&["--backend=cpu", "--threads=1", "--ctx-size=128", "--alias=tiny"]).unwrap();
+    let props: Value = serde_json::from_slice(&whole(inner.request("/props", None)).unwrap()).unwrap();
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 128);
+    for (flags, said) in [
+        (["--backend=cpu", "--port=1"], "--port: there is no listener"),
+        (["--backend=cpu", "--no-such-flag"], "unexpected argument '--no-such-flag'"),
+        (["--backend=cpu", "--ctx-size=-1"], "--ctx-size"),
+        (["--backend=cpu", "--chat-template=nothing.jinja"], "nothing.jinja"),
+    ] {
+        let err = with(&flags).err().unwrap_or_default();
+        assert!(err.contains(said) && !err.contains("Usage"), "{flags:?}: {err}");
+    }
+}

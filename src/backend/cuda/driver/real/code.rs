@@ -17,11 +17,11 @@ fn no_kernels(archs: &str) -> &'static str {
     match archs {
         "none" => {
             "this build has no CUDA kernels, because STERNA_CUDA_ARCHS=none left them out; \
-             build again without it"
+             build again without it, or take the archive for x86-64, which has them"
         }
         _ => {
             "this build has no CUDA kernels, because nvcc was not found; \
-             run scripts/setup-cuda.sh and build again"
+             run scripts/setup-cuda.sh and build again, or take the archive for x86-64, which has them"
         }
     }
 }
@@ -123,6 +123,7 @@ mod tests {
     fn a_build_without_kernels_says_what_brings_them() {
         assert!(no_kernels("").contains("nvcc was not found; run scripts/setup-cuda.sh and build again"));
         assert!(no_kernels("none").contains("STERNA_CUDA_ARCHS=none left them out; build again without it"));
+        assert!(["", "none"].iter().all(|archs| no_kernels(archs).contains("or take the archive")));
     }
 
     #[test]
