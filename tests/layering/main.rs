@@ -202,6 +202,7 @@ const NARROW: &[&str] = &[
     "examples",
     "fuzz",
     "ggml-types",
+    "python",
     "src",
     "tests",
     "training",
