@@ -14,7 +14,7 @@ import sys
 from project import FEATURES, ROOT, TARGET, TOOLS, epoch, run
 from sass import tool
 
-WANTED = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"]
+WANTED = ["cargo-zigbuild==0.24.1", "maturin==1.16.0", "ziglang==0.17.1"]
 # Debian 10, Ubuntu 18.10, RHEL 8 and all later ones have it.
 GLIBC = "2.28"
 SHELLS = {"bash": "sterna.bash", "zsh": "_sterna", "fish": "sterna.fish", "powershell": "_sterna.ps1"}
@@ -56,8 +56,8 @@ def tools():
     return venv / "bin"
 
 
-def build(system):
-    """The file of the program for a system, built where no other build is thrown away by its flags."""
+def environment(system):
+    """Variables of a build for a system, where no other build is thrown away by its flags."""
     target_dir = TARGET / "release-build"
     cargo_home = os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo")
     env = dict(os.environ, CARGO_TARGET_DIR=str(target_dir), SOURCE_DATE_EPOCH=str(epoch()))
@@ -77,10 +77,16 @@ def build(system):
         kernels.parent.mkdir(exist_ok=True)
         kernels.symlink_to(kept)
     run("rustup", "target", "add", system.target, stderr=subprocess.DEVNULL)
+    return env
+
+
+def build(system):
+    """The file of the program for a system."""
+    env = environment(system)
     target = system.target if system.is_windows else f"{system.target}.{GLIBC}"
     command = ["cargo", "zigbuild", "--release", "--locked", "--bin", "sterna", "--features", FEATURES]
     run(*command, "--target", target, env=env, stdout=None)
-    program = target_dir / system.target / "release" / system.program
+    program = pathlib.Path(env["CARGO_TARGET_DIR"]) / system.target / "release" / system.program
     if not system.is_windows:
         check_glibc(program.read_bytes())
     return program

@@ -20,10 +20,7 @@ from project import ROOT, TOOLS, run, version
 PROMPT, N_TOKENS = "Once upon a time", 8
 RUN = ["run", "--backend", "cpu", "-p", PROMPT, "-n", str(N_TOKENS), "--temp", "0"]
 SELFTEST = ["selftest", "--backend", "cpu"]
-# The oldest Debian that the mirrors have, and what minbase lacks for the manual page.
-DEBIAN, MIRROR, INCLUDED = "bullseye", "http://deb.debian.org/debian", "man-db"
-# Not to be compared: what dpkg and man-db write about every package.
-KEPT_BY_DEBIAN = ("var/lib/dpkg", "var/cache", "var/log", "proc", "sys", "dev")
+PYTHON_TOOLS = ["abi3audit==0.0.26", "mypy", "pytest"]
 
 
 def quiet(*command, **options):
@@ -102,54 +99,6 @@ def check_version(name, said):
         sys.exit(f"release: {name} calls itself {said!r}")
 
 
-def in_old_debian(archive, deb, story):
-    """Runs the program of the archive in an older Debian, then installs the package there, and removes it."""
-    if not shutil.which("debootstrap") or os.geteuid() != 0:
-        return not_run(f"{DEBIAN}: {deb.name}", "root and Debian's debootstrap")
-    root = TOOLS / DEBIAN
-    if not (root / "made").exists():
-        shutil.rmtree(root, ignore_errors=True)
-        quiet("debootstrap", "--variant=minbase", f"--include={INCLUDED}", DEBIAN, root, MIRROR)
-        (root / "made").touch()
-    scratch = root / "srv"
-    env = {"HOME": "/srv", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-
-    def inside(*command):
-        return quiet("chroot", root, *command, env=env)
-
-    # An earlier run may have ended in the middle.
-    inside("dpkg", "--purge", "sterna")
-    empty(scratch)
-    before = files_of(root)
-    unpack(archive, scratch)
-    name = archive.name.removesuffix(".tar.gz")
-    compare(f"{DEBIAN}: {archive.name}", inside(f"/srv/{name}/sterna", *RUN), story)
-
-    name = f"{DEBIAN}: {deb.name}"
-    shutil.copy(deb, scratch)
-    inside("dpkg", "--install", f"/srv/{deb.name}")
-    check_version(name, inside("sterna", "--version"))
-    compare(name, inside("sterna", *RUN), story)
-    if "sterna run" not in inside("man", "sterna"):
-        sys.exit(f"release: {name} has no manual page")
-    verify_unit(name, root)
-    inside("dpkg", "--purge", "sterna")
-    empty(scratch)
-    if left := files_of(root) - before:
-        sys.exit(f"release: {name} leaves {sorted(left)}")
-    print(f"{name}: has its manual page, and leaves nothing when it is removed", flush=True)
-
-
-def empty(folder):
-    shutil.rmtree(folder)
-    folder.mkdir()
-
-
-def files_of(root):
-    found = {str(path.relative_to(root)) for path in root.rglob("*")}
-    return {path for path in found if not path.startswith(KEPT_BY_DEBIAN)}
-
-
 def verify_unit(name, root):
     """The service's unit by systemd of this machine, which has the others that it names."""
     if not shutil.which("systemd-analyze"):
@@ -173,6 +122,20 @@ def lint(deb):
     if said.strip():
         sys.exit(f"release: lintian says of {deb.name}:\n{said}")
     print(f"{deb.name}: lintian has nothing to say", flush=True)
+
+
+def wheel(path, story):
+    """Installs the wheel into an empty environment, and runs the package's tests there, the types' and those of
+    the stable ABI."""
+    with tempfile.TemporaryDirectory() as folder:
+        quiet(sys.executable, "-m", "venv", folder)
+        bin = pathlib.Path(folder) / "bin"
+        quiet(bin / "pip", "install", "--quiet", path, *PYTHON_TOOLS)
+        compare(path.name, quiet(bin / "sterna", *RUN, env={"HOME": folder}, cwd=folder), story)
+        tests = [bin / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
+        print(f"{path.name}: {quiet(*tests, cwd=folder).splitlines()[-1]}", flush=True)
+        quiet(bin / "mypy", "--config-file", ROOT / "python" / "pyproject.toml", "-p", "sterna", cwd=folder)
+        quiet(bin / "abi3audit", "--strict", path, cwd=folder)
 
 
 # web/README.md's example.
