@@ -1,4 +1,4 @@
-"""The SBOM of a program, a CycloneDX file: the crates that it is made of, and those that built it ("excluded").
+"""The SBOM of a program, a CycloneDX file: the crates that are in it, and those that built it ("excluded").
 
 cargo-cyclonedx comes from crates.io.
 """

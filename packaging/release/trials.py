@@ -125,8 +125,8 @@ def lint(deb):
 
 
 def wheel(path, story):
-    """Installs the wheel into an empty environment, and runs the package's tests there, the types' and those of
-    the stable ABI."""
+    """Installs the wheel into an empty environment, and checks it there: the package's tests, its types, and
+    that it keeps to the stable ABI."""
     with tempfile.TemporaryDirectory() as folder:
         quiet(sys.executable, "-m", "venv", folder)
         bin = pathlib.Path(folder) / "bin"

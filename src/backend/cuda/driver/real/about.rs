@@ -26,7 +26,8 @@ pub struct About {
 pub fn count() -> Result<i32, BackendError> {
     // SAFETY: loads and unloads a library.
     if !unsafe { sys::is_culib_present() } {
-        return Err(fail("open", "no NVIDIA driver on this machine (libcuda was not found)"));
+        let library = if cfg!(windows) { "nvcuda.dll" } else { "libcuda" };
+        return Err(fail("open", format!("no NVIDIA driver on this machine ({library} was not found)")));
     }
     match result::init() {
         Err(result::DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
