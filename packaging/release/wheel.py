@@ -1,4 +1,4 @@
-"""The wheel for Python, by maturin: the module, which has the command line in it.
+"""The wheel for Python on Linux, by maturin: the module, which has the command line in it.
 
 maturin comes from PyPI, and has zig for its linker as the programs do. The module is for Python 3.9 and all
 later ones.
@@ -9,10 +9,9 @@ from systems import GLIBC, environment
 
 
 def package(system):
-    """sterna-VERSION-cp39-abi3-SYSTEM.whl in dist/."""
+    """sterna-VERSION-cp39-abi3-manylinux_*.whl in dist/."""
     command = ["maturin", "build", "--release", "--zig", "--manifest-path", ROOT / "python" / "Cargo.toml"]
-    if not system.is_windows:
-        command += ["--compatibility", f"manylinux_{GLIBC.replace('.', '_')}"]
+    command += ["--compatibility", f"manylinux_{GLIBC.replace('.', '_')}"]
     before = set(DIST.iterdir())
     run(*command, "--target", system.target, "--out", DIST, env=environment(system), stdout=None)
     [wheel] = set(DIST.iterdir()) - before
