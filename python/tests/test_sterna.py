@@ -238,7 +238,7 @@ def test_errors_have_the_words_of_the_library(engine, tmp_path):
         (None, {"no_such_flag": True}, "--no-such-flag"),
         (None, {"n_ctx": 10**9}, "--ctx-size"),
         (None, {"models_dir": tmp_path}, "--models-dir: there is no listener"),
-        (None, {"port": 8080, "metrics": True}, "--port"),
+        (None, {"port": 8080}, "--port"),
     ]:
         with pytest.raises(sterna.LoadError, match=said):
             sterna.Engine(model, backend="cpu", **options)
