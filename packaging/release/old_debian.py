@@ -84,9 +84,9 @@ def wheel(path, story):
     if not is_there(path.name):
         return
     python = inside("python3", "-c", "import sys; print(*sys.version_info[:2], sep='.')").strip()
-    # By this machine's pip, which has the network's settings.
+    # By this machine's pip, which has the network's settings, and does not see what only the older Python wants.
     fetch = ["download", "--quiet", "--only-binary=:all:", "--python-version", python, "--dest", SCRATCH]
-    quiet(sys.executable, "-m", "pip", *fetch, "pytest")
+    quiet(sys.executable, "-m", "pip", *fetch, "pytest", "exceptiongroup", "tomli")
     shutil.copy(path, SCRATCH)
     shutil.copytree(ROOT / "python" / "tests", SCRATCH / "tests")
     inside("python3", "-m", "venv", "/srv/venv")
