@@ -84,7 +84,7 @@ def wheel(path, story):
     if not is_there(path.name):
         return
     python = inside("python3", "-c", "import sys; print(*sys.version_info[:2], sep='.')").strip()
-    # By this machine's pip, which has the network's settings, and does not see what only the older Python wants.
+    # By this machine's pip, which has the network's settings, and does not see what only older Pythons want.
     fetch = ["download", "--quiet", "--only-binary=:all:", "--python-version", python, "--dest", SCRATCH]
     quiet(sys.executable, "-m", "pip", *fetch, "pytest", "exceptiongroup", "tomli")
     shutil.copy(path, SCRATCH)
