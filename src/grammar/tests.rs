@@ -450,16 +450,27 @@ fn grammars_that_mean_harm_are_errors_within_a_bounded_time() {
         ("GBNF that repeats", Source::Gbnf("root ::= [a-z]{1,99999999}".into())),
         ("no text", Source::Gbnf(String::new())),
     ];
+    // Grammars of its own: those that are given up go on for a while, in place of those of other tests.
+    let grammars = Grammars::new(&TOKENIZER);
     for (what, source) in cases {
         let begun = Instant::now();
-        let err = GRAMMARS.compile(&source).map(|_| ()).expect_err(what);
+        let err = grammars.compile(&source).map(|_| ()).expect_err(what);
         let took = begun.elapsed();
         println!("{what}: {took:?}: {err}");
         assert!(took < Duration::from_secs(20), "{what}: {took:?}");
         assert!(!err.to_string().contains("backtrace"), "{what}: {err}");
     }
     // And then a good one.
-    assert!(allows(&compiled(Source::JsonObject), "{}"));
+    let begun = Instant::now();
+    let good = loop {
+        match grammars.compile(&Source::JsonObject) {
+            Err(GrammarError::Busy(_)) if begun.elapsed() < Duration::from_secs(60) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            compiled => break compiled.unwrap(),
+        }
+    };
+    assert!(allows(&good, "{}"));
 }
 
 #[test]
