@@ -15,20 +15,34 @@ RELEASE, MIRROR = "bullseye", "http://deb.debian.org/debian"
 INCLUDED = "man-db,python3-venv"
 # Not to be compared: what dpkg and man-db write about every package.
 KEPT_BY_DEBIAN = ("var/lib/dpkg", "var/cache", "var/log", "proc", "sys", "dev")
-HOME = TOOLS / f"{RELEASE}-{INCLUDED.replace(',', '-')}"
+
+
+def folder_of(packages, *options):
+    """Where a Debian with some packages lies."""
+    return TOOLS / "-".join([RELEASE, *packages.split(","), *options])
+
+
+HOME = folder_of(INCLUDED)
 # Where what is tried lies.
 SCRATCH = HOME / "srv"
 
 
-def is_there(name):
-    """Whether there is such a folder now. A line says what it takes where there cannot be one."""
+def made(name, packages, *options):
+    """The folder of a Debian with some packages. A line says what it takes where there cannot be one."""
     if not shutil.which("debootstrap") or os.geteuid() != 0:
-        not_run(f"{RELEASE}: {name}", "root and Debian's debootstrap")
+        return not_run(f"{RELEASE}: {name}", "root and Debian's debootstrap")
+    home = folder_of(packages, *options)
+    if not (home / "made").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        quiet("debootstrap", *options, "--variant=minbase", f"--include={packages}", RELEASE, home, MIRROR)
+        (home / "made").touch()
+    return home
+
+
+def is_there(name):
+    """Whether there is such a folder now."""
+    if not made(name, INCLUDED):
         return False
-    if not (HOME / "made").exists():
-        shutil.rmtree(HOME, ignore_errors=True)
-        quiet("debootstrap", "--variant=minbase", f"--include={INCLUDED}", RELEASE, HOME, MIRROR)
-        (HOME / "made").touch()
     # An earlier run may have ended in the middle.
     inside("dpkg", "--purge", "sterna")
     empty()

@@ -60,11 +60,10 @@ def archive(path, system, story):
             before = [wine]
             env |= {"WINEPREFIX": f"{folder}/wine", "WINEDEBUG": "-all", "TMPDIR": folder}
         elif system.name.startswith("aarch64"):
-            qemu = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
             libraries = pathlib.Path("/usr/aarch64-linux-gnu")
-            if not qemu or not libraries.is_dir():
+            if not qemu() or not libraries.is_dir():
                 return not_run(path.name, "Debian's qemu-user and libc6-arm64-cross")
-            before = [qemu, "-L", libraries]
+            before = [qemu(), "-L", libraries]
         unpack(path, folder)
         [unpacked] = pathlib.Path(folder).glob("sterna-*")
         if system.is_windows:
@@ -76,6 +75,11 @@ def archive(path, system, story):
         if system.is_windows:
             # Its server outlives the programs for seconds, with files of this folder.
             quiet("wineserver", "-w", env=env)
+
+
+def qemu():
+    """The emulator of aarch64, or None."""
+    return shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
 
 
 def build_for_wine(folder):

@@ -1,13 +1,16 @@
 """The package as people install it: with the demo model, beside the command line of the same wheel."""
 
 import asyncio
+import http.server
 import inspect
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 
@@ -24,8 +27,20 @@ PLACE = {
     "additionalProperties": False,
 }
 LOOK = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": PLACE}}
-PROGRAM = pathlib.Path(sys.executable).with_name("sterna")
+PROGRAM = shutil.which("sterna", path=sysconfig.get_path("scripts")) or "sterna"
 STATM = pathlib.Path("/proc/self/statm")
+
+
+def starts_processes():
+    """Whether this Python starts others. Under an emulator of another processor it cannot."""
+    try:
+        return subprocess.run([sys.executable, "-c", ""]).returncode == 0
+    except OSError:
+        return False
+
+
+processes = pytest.mark.skipif(not starts_processes(), reason="an emulator that starts no processes")
+posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +54,7 @@ def command_line(*args):
     return done.stdout
 
 
+@processes
 def test_the_text_is_that_of_the_command_line(engine):
     said = command_line("run", "-p", PROMPT, "-n", "40", "--temp", "0")
     generation = engine.generate(PROMPT, max_tokens=40, **GREEDY)
@@ -49,13 +65,18 @@ def test_the_text_is_that_of_the_command_line(engine):
     assert engine.generate(engine.tokenize(PROMPT), max_tokens=40, **GREEDY).read() == generation.text
 
 
+@processes
 def test_the_command_line_ends_as_the_program_does():
     assert command_line("--version").strip() == f"sterna {sterna.__version__}"
     as_module = subprocess.run([sys.executable, "-m", "sterna", "--version"], capture_output=True, text=True)
     assert as_module.stdout.strip() == f"sterna {sterna.__version__}"
     for args, code in [(["--wrong"], 2), (["run", "-m", "missing.gguf", "-p", "x"], 1)]:
         assert subprocess.run([PROGRAM, *args], capture_output=True).returncode == code
-    # Ctrl-C ends it, too, where nothing of it looks for signals.
+
+
+@processes
+@posix
+def test_ctrl_c_ends_the_command_line_where_nothing_of_it_looks_for_signals():
     waits = subprocess.Popen([PROGRAM, "tokenize", "--stdin"], stdin=subprocess.PIPE)
     time.sleep(1)
     waits.send_signal(signal.SIGINT)
@@ -99,6 +120,7 @@ def test_a_chat_answers_calls_tools_and_follows_schemas(engine):
         assert json.loads(engine.generate(PROMPT, schema=schema).read())["where"] in ("here", "there")
 
 
+@processes
 def test_tokens_and_vectors_are_those_of_the_command_line(engine):
     said = subprocess.run([PROGRAM, "tokenize", "-p", PROMPT, "--ids"], capture_output=True, check=True)
     assert engine.tokenize(PROMPT) == json.loads(said.stdout)
@@ -206,6 +228,8 @@ def test_what_nobody_reads_ends(engine):
     assert idle(engine)
 
 
+@processes
+@posix
 @pytest.mark.parametrize(
     "wait",
     ["engine.generate('Once', max_tokens=10**6, ignore_eos=True).read()",
@@ -230,6 +254,68 @@ with sterna.Engine(backend="cpu") as engine:
     said, errors = child.communicate(timeout=20)
     assert (said, child.returncode) == ("interrupted True\n", 0), errors
     assert time.monotonic() - begun < 10
+
+
+class SlowHub(http.server.BaseHTTPRequestHandler):
+    """A hub with one file, whose content never ends: it comes a byte at a time."""
+
+    COMMIT = "c" * 40
+    ended = threading.Event()
+
+    def do_GET(self):
+        if "/revision/" in self.path:
+            return self.answer({"sha": self.COMMIT})
+        if "/tree/" in self.path:
+            lfs = {"oid": "a" * 64, "size": 1 << 30}
+            return self.answer([{"type": "file", "path": "model.gguf", "size": 1 << 30, "lfs": lfs}])
+        self.send_response(200)
+        self.send_header("Content-Length", str(1 << 30))
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b"G")
+                time.sleep(0.02)
+        except OSError:
+            self.ended.set()
+
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@processes
+@posix
+def test_ctrl_c_ends_a_download(tmp_path):
+    program = """
+import sterna
+try:
+    sterna.Engine("user/repo", backend="cpu")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    input()
+    print(sterna.Engine(backend="cpu").generate("Once", max_tokens=3).read() != "")
+"""
+    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowHub)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{hub.server_port}"
+    env = dict(os.environ, HF_ENDPOINT=address, HF_HUB_CACHE=str(tmp_path), NO_PROXY="127.0.0.1")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], env=env, **pipes) as child:
+        assert "pulling user/repo" in child.stderr.readline()
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        assert child.stdout.readline() == "interrupted\n"
+        # The download has ended, too, and the process goes on.
+        assert SlowHub.ended.wait(10)
+        said, errors = child.communicate("\n", timeout=20)
+        assert (said, child.returncode) == ("True\n", 0), errors
+    hub.shutdown()
 
 
 def test_errors_have_the_words_of_the_library(engine, tmp_path):
@@ -277,7 +363,10 @@ def test_a_closed_engine_says_so():
         generation.read()
     with pytest.raises(sterna.EngineError, match="closed"):
         engine.tokenize("x")
-    # Without `close`, at the end of the process.
+
+
+@processes
+def test_an_engine_that_is_not_closed_ends_with_the_process():
     left = "import sterna; e = sterna.Engine(backend='cpu'); g = e.generate('Once', ignore_eos=True); next(g)"
     assert subprocess.run([sys.executable, "-c", left], timeout=60, capture_output=True).returncode == 0
 

@@ -28,6 +28,8 @@ mod imatrix;
 mod input;
 mod inspect;
 mod kv_report;
+#[cfg(feature = "serve")]
+mod listener_args;
 mod llama_flags;
 mod logits;
 pub mod model_args;
@@ -60,7 +62,7 @@ mod units;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 
-use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use llama_flags::Environment;
 use names::Names;
@@ -227,9 +229,12 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     };
     let matches = matches(args).map_err(said)?;
     let (_, given) = matches.subcommand().expect("`serve` is one");
-    let is_given = |id: &&&str| given.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
-    if let Some(id) = serve::OF_LISTENERS.iter().find(is_given) {
-        return Err(format!("--{}: there is no listener, and one model", id.replace('_', "-")));
+    let command = serve::ServeArgs::augment_args(clap::Command::new("serve"));
+    let groups = command.get_groups().filter(|group| serve::OF_LISTENERS.contains(&group.get_id().as_str()));
+    let is_given =
+        |id: &&clap::Id| given.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
+    if let Some(id) = groups.flat_map(|group| group.get_args()).find(is_given) {
+        return Err(format!("--{}: there is no listener, and one model", id.as_str().replace('_', "-")));
     }
     let args = serve::ServeArgs::from_arg_matches(given).map_err(said)?;
     args.in_process().map_err(|err| {

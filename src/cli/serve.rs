@@ -1,16 +1,16 @@
 //! `sterna serve`: a model behind HTTP.
 
-use std::net::{TcpListener, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::chat::template_source;
 use super::ctrl_c::on_ctrl_c;
 use super::fit_args::FitArgs;
-use super::grpc_args::{GrpcArgs, list};
+use super::grpc_args::GrpcArgs;
+use super::listener_args::ListenerArgs;
 use super::model_args::{ContextArgs, ModelArgs};
 use super::models_args::ModelFile;
 use super::models_args::ModelsArgs;
@@ -18,11 +18,9 @@ use super::pooling_args::PoolingArgs;
 use super::sampling_args::SamplingArgs;
 use super::source::Source;
 use super::speculation_args::SpeculationArgs;
-use super::{CliError, Interrupted, input, names};
+use super::{CliError, Interrupted, names};
 use crate::engine::{EngineOptions, Pooling};
-use crate::serve::{
-    InProcess, Loaded, LocalPage, ModelSource, Opened, ServeError, ServeOptions, Server, TlsFiles,
-};
+use crate::serve::{InProcess, Loaded, ModelSource, Opened, ServeError, ServeOptions, Server};
 
 /// Serves the APIs of OpenAI, llama-server, Anthropic and ollama over HTTP.
 ///
@@ -48,30 +46,8 @@ pub struct ServeArgs {
     speculation: SpeculationArgs,
     #[command(flatten)]
     models: ModelsArgs,
-    /// Address to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    #[arg(alias = "LLAMA_ARG_HOST")]
-    host: String,
-    /// Port to listen on; 0 picks a free one
-    #[arg(long, value_name = "PORT", default_value_t = 8080)]
-    #[arg(alias = "LLAMA_ARG_PORT")]
-    port: u16,
-    /// API key that requests must carry, or several, comma-separated; --api-key-file keeps it out of `ps`
-    #[arg(long, value_name = "KEY")]
-    #[arg(alias = "LLAMA_API_KEY")]
-    api_key: Option<String>,
-    /// File with API keys, one per line
-    #[arg(long, value_name = "FILE")]
-    #[arg(alias = "LLAMA_ARG_API_KEY_FILE")]
-    api_key_file: Option<PathBuf>,
-    /// Private key (PEM); with --ssl-cert-file the server speaks HTTPS (builds with the feature `tls`)
-    #[arg(long, value_name = "FILE", requires = "ssl_cert_file")]
-    #[arg(alias = "LLAMA_ARG_SSL_KEY_FILE")]
-    ssl_key_file: Option<PathBuf>,
-    /// Certificate chain (PEM)
-    #[arg(long, value_name = "FILE", requires = "ssl_key_file")]
-    #[arg(alias = "LLAMA_ARG_SSL_CERT_FILE")]
-    ssl_cert_file: Option<PathBuf>,
+    #[command(flatten)]
+    listener: ListenerArgs,
     #[command(flatten)]
     grpc: GrpcArgs,
     /// Seconds after which a step of the engine counts as hung and the process exits [default: by the model's
@@ -105,24 +81,10 @@ pub struct ServeArgs {
     /// Chat template in place of the model's: bitnet, chatml, llama3, or a Jinja file
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
     chat_template: Option<String>,
-    /// Serve Prometheus metrics at /metrics
-    #[arg(long)]
-    #[arg(alias = "LLAMA_ARG_ENDPOINT_METRICS")]
-    metrics: bool,
-    /// Serve /slots (the default)
-    #[arg(long, overrides_with = "no_slots")]
-    #[arg(alias = "LLAMA_ARG_ENDPOINT_SLOTS")]
-    slots: bool,
-    /// Do not serve /slots
-    #[arg(long)]
-    no_slots: bool,
     /// Folder for the KV cache that /slots/N?action=save saves
     #[arg(long, value_name = "DIR")]
     #[arg(alias = "LLAMA_ARG_SLOT_SAVE_PATH")]
     slot_save_path: Option<PathBuf>,
-    /// Serve this folder, which web/build writes, at /local/: the page that runs models in the browser
-    #[arg(long, value_name = "DIR")]
-    local_page: Option<PathBuf>,
     /// Do not reuse cached prompts unless the request asks for it
     #[arg(long)]
     no_cache_prompt: bool,
@@ -130,33 +92,6 @@ pub struct ServeArgs {
     /// fit are computed again
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     swap_space: u32,
-    /// Maximum number of waiting requests; more are refused
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    queue: usize,
-    /// Maximum number of connections; further ones wait
-    #[arg(long, value_name = "N", default_value_t = 1024)]
-    connections: usize,
-    /// Origins that browsers may send requests from, comma-separated, or *
-    #[arg(long, value_name = "LIST")]
-    #[arg(alias = "LLAMA_ARG_CORS_ORIGINS")]
-    cors_origins: Option<String>,
-    /// Host names that a server on loopback accepts besides localhost, comma-separated
-    #[arg(long, value_name = "LIST")]
-    allowed_hosts: Option<String>,
-    /// Seconds after which a client that does not read its answer is disconnected
-    #[arg(long, value_name = "S", default_value_t = 60)]
-    #[arg(aliases = ["-to", "LLAMA_ARG_TIMEOUT"])]
-    timeout: u64,
-    /// Seconds of silence after which a stream sends a ping
-    #[arg(long, value_name = "S", default_value_t = 30)]
-    #[arg(alias = "LLAMA_ARG_SSE_PING_INTERVAL")]
-    sse_ping_interval: u64,
-    /// Log format
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = LogFormat::Text)]
-    log_format: LogFormat,
-    /// Also log debug messages
-    #[arg(short, long)]
-    verbose: bool,
 }
 
 /// Sequences that run at a time.
@@ -166,43 +101,8 @@ const TEXTS: usize = 32;
 /// Rows of a step whose logits are kept at least.
 const SCORED_ROWS: usize = 32;
 
-/// Ids of flags about listeners, their clients and several models, which mean nothing without a listener.
-pub const OF_LISTENERS: &[&str] = &[
-    "allowed_hosts",
-    "api_key",
-    "api_key_file",
-    "connections",
-    "cors_origins",
-    "grpc",
-    "host",
-    "kv_events",
-    "kv_transfer",
-    "local_page",
-    "log_format",
-    "metrics",
-    "models",
-    "models_dir",
-    "models_max",
-    "models_memory",
-    "no_slots",
-    "port",
-    "queue",
-    "slots",
-    "sse_ping_interval",
-    "ssl_cert_file",
-    "ssl_key_file",
-    "timeout",
-    "verbose",
-];
-
-/// How a log is written.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum LogFormat {
-    /// For people.
-    Text,
-    /// A JSON object a line.
-    Json,
-}
+/// Groups of flags that mean nothing inside a process: of listeners, their clients, and several models.
+pub const OF_LISTENERS: [&str; 3] = ["ListenerArgs", "GrpcArgs", "ModelsArgs"];
 
 impl ServeArgs {
     /// Runs the subcommand.
@@ -217,16 +117,12 @@ impl ServeArgs {
         if !files.is_empty() && self.alias.is_some() {
             return Err("--alias names a single model; of several, --models NAME=FILE names each".into());
         }
-        self.log();
+        self.listener.log();
         let (options, companions) = (self.options()?, self.grpc.companions()?);
         let of_model = self.model.options(self.context.n_ctx())?;
         let has_keys = !options.keys.is_empty();
         let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let address = (self.host.as_str(), self.port).to_socket_addrs();
-        let address = address.map_err(|err| format!("--host {}: {err}", self.host))?.next();
-        let address = address.ok_or_else(|| format!("--host {}: no such address", self.host))?;
-        let listener =
-            TcpListener::bind(address).map_err(|err| format!("cannot listen on {address}: {err}"))?;
+        let listener = self.listener.bind()?;
         let server = match source {
             Some(source) => {
                 let (name, load) = self.only(source, of_model);
@@ -340,68 +236,24 @@ impl ServeArgs {
         }
     }
 
-    fn log(&self) {
-        let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
-        let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
-        match self.log_format {
-            LogFormat::Text => log.with_target(false).with_ansi(false).init(),
-            LogFormat::Json => log.json().flatten_event(true).init(),
-        }
-    }
-
     fn options(&self) -> Result<ServeOptions, CliError> {
         if let Some(folder) = self.slot_save_path.as_deref().filter(|folder| !folder.is_dir()) {
             return Err(format!("--slot-save-path {}: there is no such folder", folder.display()).into());
         }
-        let mut keys = list(&self.api_key);
-        if let Some(path) = &self.api_key_file {
-            let text = input::of_file(path)?;
-            let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
-            keys.extend(of_file);
-            if keys.is_empty() {
-                return Err(format!("{}: want keys, one per line, found none", path.display()).into());
-            }
-        }
-        if let Some(key) = keys.iter().find(|key| key.len() > ServeOptions::KEY_BYTES) {
-            return Err(format!(
-                "want keys of at most {} bytes, found one of {}",
-                ServeOptions::KEY_BYTES,
-                key.len()
-            )
-            .into());
-        }
-        let tls = self.ssl_key_file.clone().zip(self.ssl_cert_file.clone());
-        let tls = tls.map(|(key, certificates)| TlsFiles { key, certificates });
         Ok(ServeOptions {
             alias: self.alias.clone(),
-            keys,
-            tls,
             step_time: self.step_timeout.map(Duration::from_secs),
             // What hangs on a device may hang an orderly end as well.
             on_hang: Some(|| std::process::abort()),
-            origins: list(&self.cors_origins),
-            hosts: list(&self.allowed_hosts),
-            metrics: self.metrics,
-            slots: !self.no_slots,
             slot_folder: self.slot_save_path.clone(),
-            local_page: self.local_page.as_deref().map(local_page).transpose()?,
             template: self.chat_template.as_deref().map(template_source).transpose()?,
             max_tokens: usize::try_from(self.n_predict).ok(),
             embd_normalize: self.pooling.embd_normalize,
             cache_prompt: !self.no_cache_prompt,
             swap_bytes: (self.swap_space as usize) << 20,
-            queue: self.queue,
-            max_connections: self.connections.max(1),
             models_max: self.models.max(),
             models_bytes: self.models.bytes(),
-            write_time: Duration::from_secs(self.timeout.max(1)),
-            ping: Duration::from_secs(self.sse_ping_interval.max(1)),
-            ..ServeOptions::default()
+            ..self.listener.options()?
         })
     }
-}
-
-/// The page in a folder.
-fn local_page(folder: &Path) -> Result<LocalPage, CliError> {
-    LocalPage::read(folder).map_err(|err| format!("--local-page: {err}").into())
 }

