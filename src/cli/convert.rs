@@ -45,8 +45,11 @@ pub struct ConvertArgs {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Output file
-    #[arg(value_name = "OUT.gguf", required_unless_present = "dry_run")]
+    #[arg(value_name = "OUT.gguf", required_unless_present_any = ["dry_run", "outfile"])]
     out: Option<PathBuf>,
+    /// Output file, as convert_hf_to_gguf.py names it
+    #[arg(long, value_name = "OUT.gguf", conflicts_with = "out")]
+    outfile: Option<PathBuf>,
     /// Type of the weights: auto, f32, f16, bf16, q8_0, i2_s, tq2_0, or any that sterna quantize makes
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = outtype)]
     outtype: Outtype,
@@ -122,7 +125,8 @@ impl ConvertArgs {
         let bytes = quantizer.file_bytes();
         let plan = quantizer.plan().map_err(|err| of_input(&err))?;
         let in_bytes = plan.iter().map(|report| report.from.1 as u64).sum();
-        let Some(out_path) = self.out.as_deref().filter(|_| !self.dry_run) else {
+        let out = self.out.as_deref().or(self.outfile.as_deref());
+        let Some(out_path) = out.filter(|_| !self.dry_run) else {
             notes(&plan);
             return Ok(print(&plan, false, in_bytes, bytes)?);
         };

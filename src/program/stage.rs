@@ -51,9 +51,9 @@ impl Stage {
         }
     }
 
-    /// Whether the input of one of its linear layers has a norm behind the stage's.
-    pub fn norms_again(&self, linear: &Linear) -> bool {
-        linear.norm.is_some() && !matches!(self, Self::ProjAdd(_))
+    /// Whether the input of one of its linear layers [is turned](Linear::is_turned).
+    pub fn turns(&self, linear: &Linear) -> bool {
+        linear.is_turned(!matches!(self, Self::ProjAdd(_)))
     }
 
     /// The same linear layers as [`linears`](Self::linears), to be changed.
@@ -366,6 +366,11 @@ impl Linear {
     /// its weight.
     pub fn prepared(&self) -> (Option<Weight>, Option<BasisId>, ActQuant) {
         (self.norm.as_ref().map(|norm| norm.weight), self.basis, self.act)
+    }
+
+    /// Whether its input goes into another basis, or is normed behind a norm, in front of what rounds it.
+    pub fn is_turned(&self, is_normed: bool) -> bool {
+        self.basis.is_some() || (is_normed && self.norm.is_some())
     }
 }
 

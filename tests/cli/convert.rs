@@ -88,7 +88,8 @@ fn a_folder_becomes_a_model_that_runs() {
         "{plan}"
     );
     assert_eq!(files(dir.path()), ["tiny"]);
-    let (report, notes) = succeeded(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf", "-t", "2"]));
+    let to_file = ["convert", "tiny", "--outfile", "tiny.gguf", "-t", "2"];
+    let (report, notes) = succeeded(&sterna(dir.path(), &to_file));
     assert!(report.contains("13 tensors"), "{report}");
     assert!(
         notes.contains("note: 7 of 7 ternary matrices become i2_s: each matrix has one scale"),
@@ -99,6 +100,8 @@ fn a_folder_becomes_a_model_that_runs() {
     let (inspected, _) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
     assert!(inspected.contains("bitnet-b1.58") && inspected.contains("cpu: yes"), "{inspected}");
     refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["exists already", "--force"]);
+    ended_with(&sterna(dir.path(), &[&to_file[..], &["b.gguf"]].concat()), 2, &["--outfile", "OUT.gguf"]);
+    ended_with(&sterna(dir.path(), &["convert", "tiny"]), 2, &["OUT.gguf"]);
     // A folder whose files are links, as in the hub's cache, gives the same file, but for whose it is.
     #[cfg(unix)]
     {

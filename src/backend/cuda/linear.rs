@@ -131,7 +131,7 @@ pub fn launches<T: bytemuck::Pod>(
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
-    let turn = turn::is_turned(linear, input).then(|| {
+    let turn = linear.is_turned(input.norm.is_some()).then(|| {
         let norm = input.norm.or(linear.norm.as_ref());
         turn::launch(cx, linear.basis, &Input { norm, ..*input })
     });
@@ -340,7 +340,7 @@ pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<
         let mut of_layers = capped(cx, now, input, None);
         let products = of_layers.pop();
         let mut before = of_layers.into_iter();
-        if turn::is_turned(layer, input) {
+        if layer.is_turned(input.norm.is_some()) {
             let turn = before.next();
             all.extend(turn.filter(|_| turned.replace(layer.basis) != Some(layer.basis)));
         }

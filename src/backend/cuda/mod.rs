@@ -52,7 +52,6 @@ use super::{
 };
 use crate::PROFILE;
 use crate::device::DEVICE;
-use crate::device::sampling::MOST_CHANGES;
 use driver::{Driver, Kernel, Launch, Limits};
 use exec::{Compiled, Streamed};
 use host::{Host, Processor, Stages};
@@ -354,7 +353,7 @@ impl Backend for Cuda {
     }
 
     fn most_changes(&self) -> usize {
-        MOST_CHANGES
+        sample::MOST_CHANGES
     }
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {

@@ -13,7 +13,10 @@ use sterna_program::{Sample, Sampling};
 /// Name of the kernel.
 pub const KERNEL: &str = "sample";
 
-const _: () = assert!(SAMPLE_MOST == sampling::MOST && SAMPLE_CHANGES as usize == sampling::MOST_CHANGES);
+/// Most tokens of a row whose logits it changes.
+pub const MOST_CHANGES: usize = SAMPLE_CHANGES as usize;
+
+const _: () = assert!(SAMPLE_MOST == sampling::MOST);
 
 /// For a row that the kernel picks nothing from: it takes the largest logit, which is not read.
 pub fn nothing() -> StepSampling {

@@ -10,8 +10,7 @@ use ggml_types::{HostTensor, QuantType};
 
 use super::driver::{Driver, Piece};
 use super::exec::Compiled;
-use super::{Cuda, Profiling};
-use crate::device::sampling::MOST_CHANGES;
+use super::{Cuda, Profiling, sample};
 use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
 use sterna_program::{ActQuant, Buf, Part, Program, RowsOf, Sampling, Step};
 
@@ -337,7 +336,7 @@ impl Backend for Split {
     }
 
     fn most_changes(&self) -> usize {
-        MOST_CHANGES
+        sample::MOST_CHANGES
     }
 
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError> {

@@ -26,8 +26,13 @@ impl Turns {
         let mut room = |floats: usize| on.buffer("rotated bases", 4 * floats as u64);
         let signs = p.bases.iter().map(|basis| room(basis.signs.len())).collect::<Result<_, _>>()?;
         let of_stage = |(_, stage): &(String, Stage)| {
-            let turned = |linear: &&Linear| linear.basis.is_some() || stage.norms_again(linear);
-            stage.linears().1.filter(turned).map(|linear| p.weight_decl(linear.w).cols).max().unwrap_or(0)
+            stage
+                .linears()
+                .1
+                .filter(|linear| stage.turns(linear))
+                .map(|linear| p.weight_decl(linear.w).cols)
+                .max()
+                .unwrap_or(0)
         };
         let cols = p.stages.iter().map(of_stage).max().unwrap_or(0);
         Ok(Self { signs, turned: room(cols * p.limits.rows)? })
@@ -37,11 +42,6 @@ impl Turns {
         let mut all = p.bases.iter().zip(&self.signs);
         all.try_for_each(|(basis, at)| driver.write(*at, bytemuck::cast_slice(&basis.signs)))
     }
-}
-
-/// Whether a layer's input goes through a launch of this kernel.
-pub fn is_turned(linear: &Linear, input: &Input<'_>) -> bool {
-    linear.basis.is_some() || (linear.norm.is_some() && input.norm.is_some())
 }
 
 /// The kernel for a layer whose input may go through it.

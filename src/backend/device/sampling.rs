@@ -7,9 +7,6 @@ use sterna_program::{Program, Sampling, Step};
 /// Most logits that a device draws from.
 pub const MOST: u32 = 256;
 
-/// Most tokens of a row whose logits a device changes, where it can.
-pub const MOST_CHANGES: usize = 256;
-
 /// True if a device picks so: the largest logit, or a draw from a few of the largest, in their order. Every
 /// other draw is the host's.
 pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {

@@ -68,7 +68,7 @@ pub fn dispatches<'a>(
     let (mut there, mut turned) = (None, None);
     for layer in layers {
         let linear = layer.linear;
-        if turn::is_turned(linear, &input) && turned != Some(linear.basis) {
+        if linear.is_turned(input.norm.is_some()) && turned != Some(linear.basis) {
             let norm = input.norm.or(linear.norm.as_ref());
             all.push(turn::dispatch(cx, linear.basis, &Input { norm, ..input }));
             turned = Some(linear.basis);
@@ -96,7 +96,7 @@ pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
 /// The dispatch that norms and rounds the input of a layer, or rounds what has been normed and turned.
 pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Dispatch<'a> {
     let memory = cx.memory;
-    let (x, in_norm) = match (turn::is_turned(linear, &input), linear.basis) {
+    let (x, in_norm) = match (linear.is_turned(input.norm.is_some()), linear.basis) {
         (true, Some(_)) => (&memory.turned, None),
         (true, None) => (&memory.turned, linear.norm.as_ref()),
         (false, _) => (&memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),

@@ -7,7 +7,7 @@ use wgpu::Buffer;
 use super::input::{self, ABSENT, Input};
 use super::shader::{Kernel, MOST_SPAN};
 use super::{Cx, Dispatch, Grid};
-use sterna_program::{BasisId, Buf, Linear, Program, RowsOf, Stage};
+use sterna_program::{BasisId, Buf, Program, RowsOf, Stage};
 
 /// Elements that a workgroup has at least, if the row has them.
 const LEAST_SPAN: usize = 1024;
@@ -21,8 +21,8 @@ pub fn missing(p: &Program, basis: Option<BasisId>) -> Option<String> {
 /// Bytes of rows in a basis that wait for what takes them.
 pub fn turned_bytes(p: &Program) -> u64 {
     let of_stage = |(_, stage): &(String, Stage)| {
-        let turned = |linear: &&Linear| linear.basis.is_some() || stage.norms_again(linear);
-        let of_linears = stage.linears().1.filter(turned).map(|linear| p.weight_decl(linear.w).cols);
+        let turned = stage.linears().1.filter(|linear| stage.turns(linear));
+        let of_linears = turned.map(|linear| p.weight_decl(linear.w).cols);
         let of_embed = if let Stage::Embed(s) = stage { s.basis } else { None };
         of_linears.chain(of_embed.map(|basis| p.bases[basis.0 as usize].signs.len())).max().unwrap_or(0)
     };
@@ -33,11 +33,6 @@ pub fn turned_bytes(p: &Program) -> u64 {
 /// The signs of all bases, one behind the other.
 pub fn signs(p: &Program) -> impl Iterator<Item = f32> {
     p.bases.iter().flat_map(|basis| basis.signs.iter().copied())
-}
-
-/// Whether a layer's input goes through a dispatch of this kernel.
-pub fn is_turned(linear: &Linear, input: &Input<'_>) -> bool {
-    linear.basis.is_some() || (linear.norm.is_some() && input.norm.is_some())
 }
 
 /// Brings an input into a basis, or merely norms it, to where the products take it.
