@@ -5,6 +5,7 @@ package on PyPI brings it for programs that are made with it.
 """
 
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from trials import RUN, build_for_wine, compare, not_run, qemu, quiet
 
 TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
 
-# It has what of CPython is compiled; the rest is the same on all systems.
+# It has what of CPython is compiled, but for python.exe and python3.dll, which has the stable ABI and is of
+# forwards alone. The rest is the same on all systems.
 HAS_PYTHON = "panda3d==1.10.16"
 COMPILED = ("python311.dll", "libffi-8.dll", "VCRUNTIME140.dll", ".pyd")
 PYTHON = """
@@ -96,10 +98,18 @@ def make_python(folder):
                 (folder / pathlib.Path(name).name).write_bytes(files.read(name))
     of_linux = shutil.ignore_patterns("site-packages", "test", "__pycache__", "lib-dynload", "config-*")
     shutil.copytree(sysconfig.get_path("stdlib"), folder / "Lib", ignore=of_linux)
+    names = re.findall(rb"(?<=\0)_?Py[A-Za-z0-9_]+(?=\0)", (folder / "python311.dll").read_bytes())
+    names = sorted({name.decode() for name in names})
     (folder / "python.c").write_text(PYTHON)
-    (folder / "python.def").write_text("LIBRARY python311.dll\nEXPORTS\nPy_Main\n")
-    zig = systems.tools() / "python-zig"
-    quiet(zig, "dlltool", "-m", "i386:x86-64", "-d", "python.def", "-l", "python.lib", cwd=folder)
-    cc = ["cc", "-target", "x86_64-windows-gnu", "-municode", "python.c", "python.lib", "-o", "python.exe"]
-    quiet(zig, *cc, cwd=folder)
+    (folder / "none.c").touch()
+    for library, exports in [
+        ("python311", ["Py_Main"]),
+        ("python3", [f"{name}=python311.{name}" for name in names]),
+    ]:
+        (folder / f"{library}.def").write_text("\n".join([f"LIBRARY {library}.dll", "EXPORTS", *exports, ""]))
+    zig = [systems.tools() / "python-zig"]
+    quiet(*zig, "dlltool", "-m", "i386:x86-64", "-d", "python311.def", "-l", "python.lib", cwd=folder)
+    cc = [*zig, "cc", "-target", "x86_64-windows-gnu"]
+    quiet(*cc, "-municode", "python.c", "python.lib", "-o", "python.exe", cwd=folder)
+    quiet(*cc, "-shared", "none.c", "python3.def", "-o", "python3.dll", cwd=folder)
     build_for_wine(folder)

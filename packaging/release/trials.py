@@ -128,9 +128,9 @@ def lint(deb):
     print(f"{deb.name}: lintian has nothing to say", flush=True)
 
 
-def wheel(path, story):
-    """Installs the wheel into an empty environment, and checks it there: the package's tests, its types, and
-    that it keeps to the stable ABI."""
+def wheel(path, story, others):
+    """Installs a wheel into an empty environment, and checks it there: the package's tests, its types, and
+    that it and the others keep to the stable ABI."""
     with tempfile.TemporaryDirectory() as folder:
         quiet(sys.executable, "-m", "venv", folder)
         bin = pathlib.Path(folder) / "bin"
@@ -139,7 +139,7 @@ def wheel(path, story):
         tests = [bin / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
         print(f"{path.name}: {quiet(*tests, cwd=folder).splitlines()[-1]}", flush=True)
         quiet(bin / "mypy", "--config-file", ROOT / "python" / "pyproject.toml", "-p", "sterna", cwd=folder)
-        quiet(bin / "abi3audit", "--strict", path, cwd=folder)
+        quiet(bin / "abi3audit", "--strict", path, *others, cwd=folder)
 
 
 # web/README.md's example.

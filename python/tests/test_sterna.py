@@ -40,7 +40,7 @@ def starts_processes():
 
 
 processes = pytest.mark.skipif(not starts_processes(), reason="an emulator that starts no processes")
-posix = pytest.mark.skipif(os.name != "posix", reason="sends signals")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals, and /proc, are of POSIX")
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_tasks_share_the_engine(engine):
             nonlocal ticks
             while True:
                 ticks += 1
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
 
         ticking = asyncio.create_task(tick())
         generations = [engine.generate(prompt, max_tokens=24, **GREEDY) for prompt in prompts]
@@ -160,8 +160,8 @@ def test_tasks_share_the_engine(engine):
     assert asyncio.run(of_two_tasks()) == [alone[0], alone[0]]
     texts, pieces, ticks = asyncio.run(together())
     assert list(texts) == alone and "".join(pieces) == alone[0] and len(pieces) > 5
-    # The loop went on meanwhile.
-    assert ticks > 10
+    # The loop went on meanwhile, and not only where a piece came.
+    assert ticks > 1000
 
 
 def test_more_wait_than_run_at_a_time(engine):
@@ -184,8 +184,8 @@ def test_threads_share_the_engine_without_the_lock_of_the_interpreter(engine):
     turns = 0
     while any(thread.is_alive() for thread in threads):
         turns += 1
-        time.sleep(0.001)
-    assert texts == {0: alone, 1: alone} and turns > 10
+        time.sleep(0)
+    assert texts == {0: alone, 1: alone} and turns > 1000
 
 
 def idle(engine):
@@ -376,6 +376,7 @@ def resident_bytes():
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+@posix
 @pytest.mark.skipif(not STATM.exists(), reason="asks Linux for the size of the process")
 def test_memory_stays_flat(engine):
     def some(count):

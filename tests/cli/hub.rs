@@ -1,8 +1,11 @@
 //! `sterna pull`, `-hf`, `list`, `rm` and `verify` as a user types them, against a hub of the test's own.
 #![cfg(all(feature = "cli", feature = "hub"))]
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::hub::{HubFault, HubRepo, HubServer, etag};
@@ -156,13 +159,18 @@ fn ctrl_c_keeps_what_has_come_and_says_so() {
 #[test]
 fn two_processes_get_it_once() {
     let case = Case::new();
-    case.server.fault("/cdn/", HubFault::Slow(case.model.len() / 60 + 1));
+    let told = Arc::new(AtomicBool::new(false));
+    case.server.fault("/cdn/", HubFault::Until(told.clone()));
     let first = case.spawn(&["pull", NAME]);
     case.wait_for(1);
-    let second = case.spawn(&["pull", NAME]);
+    let mut second = case.spawn(&["pull", NAME]);
+    let mut lines = BufReader::new(second.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let waits = lines.any(|line| line.contains("another process"));
+    told.store(true, Ordering::Relaxed);
+    assert!(waits, "the second one does not wait");
+    lines.for_each(drop);
     let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
     assert_eq!(succeeded(&first).0, succeeded(&second).0);
-    assert!(text(&second.stderr).contains("another process"), "{}", text(&second.stderr));
     assert_eq!(case.server.requests().iter().filter(|request| request.of_cdn).count(), 1);
     case.is_whole();
 }

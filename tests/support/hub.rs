@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -92,6 +93,8 @@ pub enum HubFault {
     Gzip,
     /// So many bytes each 20 ms, to the end.
     Slow(usize),
+    /// Half of the body, and the rest once this is true.
+    Until(Arc<AtomicBool>),
     /// Another name of the content than the list has.
     OtherEtag,
 }
@@ -419,6 +422,14 @@ fn send(
         Some(HubFault::Stall(n)) => {
             stream.write_all(&body[..n.min(body.len())])?;
             let _gone = stream.read(&mut [0]);
+        }
+        Some(HubFault::Until(told)) => {
+            let (half, rest) = body.split_at(body.len() / 2);
+            stream.write_all(half)?;
+            while !told.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stream.write_all(rest)?;
         }
         Some(HubFault::Slow(n)) => {
             for piece in body.chunks(n) {
