@@ -21,10 +21,12 @@ from trials import RUN, build_for_wine, compare, not_run, qemu, quiet
 TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
 
 # It has what of CPython is compiled, but for python.exe and python3.dll, which has the stable ABI and is of
-# forwards alone. The rest is the same on all systems.
+# forwards alone. The rest is the same on all systems, and of this machine's Python.
 HAS_PYTHON = "panda3d==1.10.16"
-COMPILED = ("python311.dll", "libffi-8.dll", "VCRUNTIME140.dll", ".pyd")
-PYTHON = """
+VERSION = "{}.{}".format(*sys.version_info)
+DLL = f"python{VERSION.replace('.', '')}"
+COMPILED = (f"{DLL}.dll", "libffi-8.dll", "VCRUNTIME140.dll", ".pyd")
+PYTHON_EXE = """
 int Py_Main(int, unsigned short **);
 int wmain(int argc, unsigned short **argv) { return Py_Main(argc, argv); }
 """
@@ -76,21 +78,22 @@ def windows(path, story):
             # Wine has no handle for a terminal that is none.
             return quiet(wine, *command, env=env, cwd=folder, stdin=subprocess.DEVNULL)
 
-        download(folder / "wheels", "win_amd64", "3.11", path, "pytest", "colorama")
-        inside("python.exe", "-m", "ensurepip")
-        install = ["install", "--quiet", "--no-index", "--find-links=wheels"]
-        inside("python.exe", "-m", "pip", *install, "pytest", "sterna")
+        wheels = folder / "wheels"
+        download(wheels, "win_amd64", VERSION, path, "pip", "pytest", "colorama")
+        [pip] = wheels.glob("pip-*.whl")
+        install = ["install", "--quiet", "--no-index", f"--find-links={wheels.name}"]
+        inside("python.exe", f"wheels/{pip.name}/pip", *install, "pytest", "sterna")
         compare(path.name, inside("Scripts/sterna.exe", *RUN), story)
         said = inside("python.exe", *TESTS)
         quiet("wineserver", "-w", env=env)
-    print(f"{path.name}: {said.splitlines()[-1]}", flush=True)
+    print(f"{path.name}: Python {VERSION}: {said.splitlines()[-1]}", flush=True)
 
 
 def make_python(folder):
     """CPython for Windows in a folder."""
-    packed = TOOLS / HAS_PYTHON
+    packed = TOOLS / f"{HAS_PYTHON}-{DLL}"
     if not packed.exists():
-        download(packed, "win_amd64", "3.11", "--no-deps", HAS_PYTHON)
+        download(packed, "win_amd64", VERSION, "--no-deps", HAS_PYTHON)
     [path] = packed.iterdir()
     with zipfile.ZipFile(path) as files:
         for name in files.namelist():
@@ -98,17 +101,17 @@ def make_python(folder):
                 (folder / pathlib.Path(name).name).write_bytes(files.read(name))
     of_linux = shutil.ignore_patterns("site-packages", "test", "__pycache__", "lib-dynload", "config-*")
     shutil.copytree(sysconfig.get_path("stdlib"), folder / "Lib", ignore=of_linux)
-    names = re.findall(rb"(?<=\0)_?Py[A-Za-z0-9_]+(?=\0)", (folder / "python311.dll").read_bytes())
+    names = re.findall(rb"(?<=\0)_?Py[A-Za-z0-9_]+(?=\0)", (folder / f"{DLL}.dll").read_bytes())
     names = sorted({name.decode() for name in names})
-    (folder / "python.c").write_text(PYTHON)
+    (folder / "python.c").write_text(PYTHON_EXE)
     (folder / "none.c").touch()
     for library, exports in [
-        ("python311", ["Py_Main"]),
-        ("python3", [f"{name}=python311.{name}" for name in names]),
+        (DLL, ["Py_Main"]),
+        ("python3", [f"{name}={DLL}.{name}" for name in names]),
     ]:
         (folder / f"{library}.def").write_text("\n".join([f"LIBRARY {library}.dll", "EXPORTS", *exports, ""]))
     zig = [systems.tools() / "python-zig"]
-    quiet(*zig, "dlltool", "-m", "i386:x86-64", "-d", "python311.def", "-l", "python.lib", cwd=folder)
+    quiet(*zig, "dlltool", "-m", "i386:x86-64", "-d", f"{DLL}.def", "-l", "python.lib", cwd=folder)
     cc = [*zig, "cc", "-target", "x86_64-windows-gnu"]
     quiet(*cc, "-municode", "python.c", "python.lib", "-o", "python.exe", cwd=folder)
     quiet(*cc, "-shared", "none.c", "python3.def", "-o", "python3.dll", cwd=folder)
