@@ -15,10 +15,8 @@ import zipfile
 
 import old_debian
 import systems
-from project import ROOT, TOOLS
-from trials import RUN, build_for_wine, compare, not_run, qemu, quiet
-
-TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
+from project import TOOLS
+from trials import RUN, TESTS, build_for_wine, compare, not_run, of_wine, qemu, quiet
 
 # It has what of CPython is compiled, but for python.exe and python3.dll, which has the stable ABI and is of
 # forwards alone. The rest is the same on all systems, and of this machine's Python.
@@ -71,8 +69,7 @@ def windows(path, story):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         make_python(folder)
-        env = {"HOME": name, "PATH": "/usr/bin:/bin", "TMPDIR": name}
-        env |= {"WINEPREFIX": f"{name}/wine", "WINEDEBUG": "-all"}
+        env = {"HOME": name, "PATH": "/usr/bin:/bin"} | of_wine(name)
 
         def inside(*command):
             # Wine has no handle for a terminal that is none.

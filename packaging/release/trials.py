@@ -20,6 +20,8 @@ from project import ROOT, TOOLS, run, version
 PROMPT, N_TOKENS = "Once upon a time", 8
 RUN = ["run", "--backend", "cpu", "-p", PROMPT, "-n", str(N_TOKENS), "--temp", "0"]
 SELFTEST = ["selftest", "--backend", "cpu"]
+# The Python package's own, by any Python.
+TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
 PYTHON_TOOLS = ["abi3audit==0.0.26", "mypy", "pytest"]
 
 
@@ -58,7 +60,7 @@ def archive(path, system, story):
             if not (wine := shutil.which("wine")):
                 return not_run(path.name, "Debian's wine and wine64")
             before = [wine]
-            env |= {"WINEPREFIX": f"{folder}/wine", "WINEDEBUG": "-all", "TMPDIR": folder}
+            env |= of_wine(folder)
         elif system.name.startswith("aarch64"):
             libraries = pathlib.Path("/usr/aarch64-linux-gnu")
             if not qemu() or not libraries.is_dir():
@@ -80,6 +82,11 @@ def archive(path, system, story):
 def qemu():
     """The emulator of aarch64, or None."""
     return shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
+
+
+def of_wine(folder):
+    """Variables with which Wine keeps to a folder."""
+    return {"WINEPREFIX": f"{folder}/wine", "WINEDEBUG": "-all", "TMPDIR": folder}
 
 
 def build_for_wine(folder):
@@ -136,8 +143,7 @@ def wheel(path, story, others):
         bin = pathlib.Path(folder) / "bin"
         quiet(bin / "pip", "install", "--quiet", path, *PYTHON_TOOLS)
         compare(path.name, quiet(bin / "sterna", *RUN, env={"HOME": folder}, cwd=folder), story)
-        tests = [bin / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
-        print(f"{path.name}: {quiet(*tests, cwd=folder).splitlines()[-1]}", flush=True)
+        print(f"{path.name}: {quiet(bin / 'python', *TESTS, cwd=folder).splitlines()[-1]}", flush=True)
         quiet(bin / "mypy", "--config-file", ROOT / "python" / "pyproject.toml", "-p", "sterna", cwd=folder)
         quiet(bin / "abi3audit", "--strict", path, *others, cwd=folder)
 

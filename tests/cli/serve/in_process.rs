@@ -110,6 +110,8 @@ fn flags_of_the_server_name_the_model_and_its_options() {
     assert_eq!(props["default_generation_settings"]["n_ctx"], 128);
     for (flags, said) in [
         (["--backend=cpu", "--port=1"], "--port: there is no listener"),
+        (["--backend=cpu", "--kv-events=tcp://127.0.0.1:1"], "--kv-events: there is no listener"),
+        (["--backend=cpu", "--models-max=2"], "--models-max: there is no listener"),
         (["--backend=cpu", "--no-such-flag"], "unexpected argument '--no-such-flag'"),
         (["--backend=cpu", "--ctx-size=-1"], "--ctx-size"),
         (["--backend=cpu", "--chat-template=nothing.jinja"], "nothing.jinja"),
