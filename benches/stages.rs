@@ -72,30 +72,17 @@ fn layer() -> (Program, Vec<HostTensor>) {
     let attn_norm = norm(&mut p, &mut all, DIM);
     let [wq, wk, wv] =
         [DIM, N_KV_HEADS * HEAD_DIM, N_KV_HEADS * HEAD_DIM].map(|rows| linear(&mut p, &mut all, rows, DIM));
-    let (q_norm, k_norm) = (None, None);
-    p.push("attn_in", AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None });
-    p.push(
-        "attend",
-        Attend {
-            q,
-            kv,
-            scale: 1.0 / (HEAD_DIM as f32).sqrt(),
-            window: None,
-            ahead: 0,
-            sinks: None,
-            gate: None,
-            out: y,
-        },
-    );
+    p.push("attn_in", AttnIn { rope, ..AttnIn::of(x, attn_norm, [wq, wk, wv], kv, q) });
+    p.push("attend", Attend::causal(q, kv, 1.0 / (HEAD_DIM as f32).sqrt(), y));
     let sub_norm = Some(norm(&mut p, &mut all, DIM));
     let w = Linear { norm: sub_norm, ..linear(&mut p, &mut all, DIM, DIM) };
-    p.push("attn_out", ProjAdd { y, w, post: None, residual: None, x });
+    p.push("attn_out", ProjAdd::plain(y, w, x));
     let ffn_norm = norm(&mut p, &mut all, DIM);
     let [gate, up] = [FFN_DIM; 2].map(|rows| linear(&mut p, &mut all, rows, DIM));
-    p.push("ffn_in", FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, share: None, h });
+    p.push("ffn_in", FfnIn::gated(x, ffn_norm, gate, up, Act::Relu2, h));
     let sub_norm = Some(norm(&mut p, &mut all, FFN_DIM));
     let w = Linear { norm: sub_norm, ..linear(&mut p, &mut all, DIM, FFN_DIM) };
-    p.push("ffn_out", ProjAdd { y: h, w, post: None, residual: None, x });
+    p.push("ffn_out", ProjAdd::plain(h, w, x));
     (p, all)
 }
 
@@ -170,21 +157,8 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
         window: KvWindow::default(),
         sliding: None,
     });
-    let (q_norm, k_norm, rope) = (None, None, None);
-    p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None });
-    p.push(
-        "attend",
-        Attend {
-            q,
-            kv,
-            scale: 1.0 / (HEAD_DIM as f32).sqrt(),
-            window: None,
-            ahead: 0,
-            sinks: None,
-            gate: None,
-            out: y,
-        },
-    );
+    p.push("attn_in", AttnIn::of(x, norm, [wq, wk, wv], kv, q));
+    p.push("attend", Attend::causal(q, kv, 1.0 / (HEAD_DIM as f32).sqrt(), y));
     (p, all)
 }
 

@@ -31,34 +31,27 @@ fn encoder(m: &mut Builder<'_>, is_nomic: bool) -> Result<(), ModelError> {
         if is_nomic { None } else { Some(m.floats("position_embd.weight", h.n_ctx_train, dim)?) };
     let types =
         m.rows_of("token_types.weight").map(|n| m.floats("token_types.weight", n, dim)).transpose()?;
-    m.push("embed", Embed { table, basis: None, scale: 1.0, positions, types, x });
+    m.push("embed", Embed { positions, types, ..Embed::tokens(table, x) });
     let mut norm = m.layer_norm("token_embd_norm", dim)?;
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
 
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
-        let (q_norm, k_norm) = (None, None);
         let of_sum = norm.clone();
-        m.push(
-            format!("{layer}.attn_in"),
-            AttnIn { x, norm: of_sum, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
-        );
-        m.push(
-            format!("{layer}.attend"),
-            Attend { q, kv, scale, window: None, ahead: Attend::ALL, sinks: None, gate: None, out: y },
-        );
+        m.push(format!("{layer}.attn_in"), AttnIn { rope, ..AttnIn::of(x, of_sum, [wq, wk, wv], kv, q) });
+        m.push(format!("{layer}.attend"), Attend { ahead: Attend::ALL, ..Attend::causal(q, kv, scale, y) });
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: Some(norm), x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { residual: Some(norm), ..ProjAdd::plain(y, w, x) });
 
         norm = m.layer_norm(&blk("attn_output_norm"), dim)?;
         let gate = is_nomic.then(|| m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)).transpose()?;
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
         let act = if is_nomic { Act::Silu } else { Act::Gelu };
         let of_sum = norm.clone();
-        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm: of_sum, gate, up, act, share: None, h: hidden });
+        m.push(format!("{layer}.ffn_in"), FfnIn { gate, ..FfnIn::plain(x, of_sum, up, act, hidden) });
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: Some(norm), x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { residual: Some(norm), ..ProjAdd::plain(hidden, w, x) });
 
         norm = m.layer_norm(&blk("layer_output_norm"), dim)?;
     }

@@ -31,7 +31,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, types: None, x });
+    m.push("embed", Embed { basis, ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -40,28 +40,21 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let wq = m.linear(&blk("attn_q"), q_dim, dim, int8)?;
         let wk = m.linear(&blk("attn_k"), kv_dim, dim, int8)?;
         let wv = m.linear(&blk("attn_v"), kv_dim, dim, int8)?;
-        let (q_norm, k_norm) = (None, None);
-        m.push(
-            format!("{layer}.attn_in"),
-            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
-        );
-        m.push(
-            format!("{layer}.attend"),
-            Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
-        );
+        m.push(format!("{layer}.attn_in"), AttnIn { rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) });
+        m.push(format!("{layer}.attend"), Attend::causal(q, kv, scale, y));
 
         let norm = Some(m.rms_norm(&blk("attn_sub_norm"), q_dim)?);
         let w = Linear { norm, ..m.linear(&blk("attn_output"), dim, q_dim, int8)? };
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.linear(&blk("ffn_gate"), ffn_dim, dim, int8)?);
         let up = m.linear(&blk("ffn_up"), ffn_dim, dim, int8)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate, up, act, share: None, h: hidden });
+        m.push(format!("{layer}.ffn_in"), FfnIn { gate, ..FfnIn::plain(x, norm, up, act, hidden) });
 
         let norm = Some(m.rms_norm(&blk("ffn_sub_norm"), ffn_dim)?);
         let w = Linear { norm, ..m.linear(&blk("ffn_down"), dim, ffn_dim, int8)? };
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
     }
     let norm = m.rms_norm("output_norm", dim)?;
     if m.has("output.weight") {

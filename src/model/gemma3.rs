@@ -35,7 +35,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: (dim as f32).sqrt(), positions: None, types: None, x });
+    m.push("embed", Embed { basis, scale: (dim as f32).sqrt(), ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -48,28 +48,22 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), h.head_dim)?);
         m.push(
             format!("{layer}.attn_in"),
-            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+            AttnIn { q_norm, k_norm, rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
         );
-        m.push(
-            format!("{layer}.attend"),
-            Attend { q, kv, scale, window, ahead: 0, sinks: None, gate: None, out: y },
-        );
+        m.push(format!("{layer}.attend"), Attend { window, ..Attend::causal(q, kv, scale, y) });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
-        m.push(
-            format!("{layer}.ffn_in"),
-            FfnIn { x, norm, gate, up, act: Act::GeluTanh, share: None, h: hidden },
-        );
+        m.push(format!("{layer}.ffn_in"), FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::GeluTanh, hidden) });
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
         let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post, residual: None, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd { post, ..ProjAdd::plain(hidden, w, x) });
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;

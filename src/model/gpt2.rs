@@ -22,33 +22,26 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let positions = Some(m.matrix("position_embd.weight", h.n_ctx_train, dim)?);
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions, types: None, x });
+    m.push("embed", Embed { basis, positions, ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
 
         let norm = m.layer_norm(&blk("attn_norm"), dim)?;
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
-        let (q_norm, k_norm, rope) = (None, None, None);
-        m.push(
-            format!("{layer}.attn_in"),
-            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
-        );
-        m.push(
-            format!("{layer}.attend"),
-            Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
-        );
+        m.push(format!("{layer}.attn_in"), AttnIn::of(x, norm, [wq, wk, wv], kv, q));
+        m.push(format!("{layer}.attend"), Attend::causal(q, kv, scale, y));
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         let norm = m.layer_norm(&blk("ffn_norm"), dim)?;
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
         let act = Act::GeluTanh;
-        m.push(format!("{layer}.ffn_in"), FfnIn { x, norm, gate: None, up, act, share: None, h: hidden });
+        m.push(format!("{layer}.ffn_in"), FfnIn::plain(x, norm, up, act, hidden));
 
         let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
     }
     let norm = m.layer_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;

@@ -32,7 +32,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, types: None, x });
+    m.push("embed", Embed { basis, ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -43,19 +43,13 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             want_bias(m, linear, &blk(&format!("attn_{name}")), outputs)?;
         }
         let sinks = Some(m.vector(&blk("attn_sinks.weight"), h.n_heads)?);
-        let (q_norm, k_norm, window) = (None, None, windows.of(layer));
-        m.push(
-            format!("{layer}.attn_in"),
-            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
-        );
-        m.push(
-            format!("{layer}.attend"),
-            Attend { q, kv, scale, window, ahead: 0, sinks, gate: None, out: y },
-        );
+        let window = windows.of(layer);
+        m.push(format!("{layer}.attn_in"), AttnIn { rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) });
+        m.push(format!("{layer}.attend"), Attend { window, sinks, ..Attend::causal(q, kv, scale, y) });
 
         let w = m.layer(&blk("attn_output"), dim, q_dim)?;
         want_bias(m, &w, &blk("attn_output"), dim)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         // The norm before the experts, whatever its name.
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;

@@ -70,7 +70,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: form.embedding, positions: None, types: None, x });
+    m.push("embed", Embed { basis, scale: form.embedding, ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -88,15 +88,12 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         let (q_norm, k_norm) = (head_norm("attn_q_norm")?, head_norm("attn_k_norm")?);
         m.push(
             format!("{layer}.attn_in"),
-            AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+            AttnIn { q_norm, k_norm, rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
         );
-        m.push(
-            format!("{layer}.attend"),
-            Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
-        );
+        m.push(format!("{layer}.attend"), Attend::causal(q, kv, scale, y));
 
         let w = times(form.residual, m.layer(&blk("attn_output"), dim, q_dim)?)?;
-        m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
+        m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
@@ -110,13 +107,10 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         }
         let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
         let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
-        m.push(
-            format!("{layer}.ffn_in"),
-            FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h: hidden },
-        );
+        m.push(format!("{layer}.ffn_in"), FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, hidden) });
 
         let w = times(form.residual, m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?)?;
-        m.push(format!("{layer}.ffn_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
+        m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = times(form.logits, m.head("output", table, n_vocab, dim)?)?;

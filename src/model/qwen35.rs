@@ -55,7 +55,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
 
     let table = m.matrix("token_embd.weight", n_vocab, dim)?;
     let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { table, basis, scale: 1.0, positions: None, types: None, x });
+    m.push("embed", Embed { basis, ..Embed::tokens(table, x) });
     for layer in 0..n_layers {
         match recurrent.has(layer) {
             true => delta_net(m, layer, state, &bufs)?,
@@ -71,7 +71,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             Some(_) => Some(m.linear(&blk("ffn_gate_inp_shexp"), 1, dim, ActQuant::None)?),
             None => None,
         };
-        let ffn_in = FfnIn { x, norm: norm.clone(), gate, up, act: Act::Silu, share, h: hidden };
+        let ffn_in = FfnIn { gate, share, ..FfnIn::plain(x, norm.clone(), up, Act::Silu, hidden) };
         m.push(format!("{layer}.{label}_in"), ffn_in);
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
             let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
@@ -79,7 +79,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
         }
         let w = m.ffn_layer(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
-        m.push(format!("{layer}.{label}_out"), ProjAdd { y: hidden, w, post: None, residual: None, x });
+        m.push(format!("{layer}.{label}_out"), ProjAdd::plain(hidden, w, x));
     }
     let norm = m.rms_norm("output_norm", dim)?;
     let w = m.head("output", table, n_vocab, dim)?;
@@ -127,7 +127,7 @@ fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) ->
     );
 
     let w = m.layer(&blk("ssm_out"), dim, values)?;
-    m.push(format!("{layer}.delta_out"), ProjAdd { y: o, w, post: None, residual: None, x });
+    m.push(format!("{layer}.delta_out"), ProjAdd::plain(o, w, x));
     Ok(())
 }
 
@@ -143,14 +143,14 @@ fn attention(m: &mut Builder<'_>, layer: usize, rope: RopeId, bufs: &Bufs) -> Re
     let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), 2 * q_dim, kv_dim, dim)?;
     let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), head_dim)?);
     let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), head_dim)?);
-    m.push(format!("{layer}.attn_in"), AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
     m.push(
-        format!("{layer}.attend"),
-        Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate, out: y },
+        format!("{layer}.attn_in"),
+        AttnIn { q_norm, k_norm, rope, gate, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
     );
+    m.push(format!("{layer}.attend"), Attend { gate, ..Attend::causal(q, kv, scale, y) });
 
     let w = m.layer(&blk("attn_output"), dim, q_dim)?;
-    m.push(format!("{layer}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
+    m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 pub mod check;
 pub mod cost;
 pub mod part;
+mod plain;
 pub mod sampling;
 pub mod stage;
 pub mod step;

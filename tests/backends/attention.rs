@@ -95,11 +95,20 @@ impl Attention {
             sliding: None,
         });
         let scale = 1.0 / (head_dim as f32).sqrt();
-        case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
+        case.p.push(
+            "attn_in",
+            AttnIn { q_norm, k_norm, rope, gate, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
+        );
         let sinks = shape.sinks.then(|| case.vector(n_heads, 0.0));
         case.p.push(
             "attend",
-            Attend { q, kv, scale, window: shape.window, ahead: shape.ahead, sinks, gate, out: y },
+            Attend {
+                window: shape.window,
+                ahead: shape.ahead,
+                sinks,
+                gate,
+                ..Attend::causal(q, kv, scale, y)
+            },
         );
         Self { case, x, q, y, gate }
     }

@@ -27,7 +27,7 @@ fn linear_layers_of_every_type() {
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(NormKind::Rms, cols));
                 let w = Linear { norm, ..case.linear_with_bias(*ty, outputs, cols, act) };
-                case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+                case.p.push("proj_add", ProjAdd::plain(y, w, x));
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let rows = rows(0, 0..n_rows as u32);
@@ -55,7 +55,7 @@ fn feed_forward() {
             };
             let mut layer = |name| case.linear_with_bias(ty(name), ffn_dim, dim, act(name));
             let (gate, up) = (Some(layer(gate)), layer(up));
-            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
+            case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Relu2, h) });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
             case.check(simt_of_cards(), &shuffled_pages(1, 1), &[turn]);

@@ -56,7 +56,7 @@ fn linear_layers(shapes: &[(usize, usize, usize)], backends: fn() -> Vec<Box<dyn
                 let mut case = Case::new(&name, limits(n_rows + 1, 1, 1));
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let w = case.linear(*ty, outputs, cols, act);
-                case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+                case.p.push("proj_add", ProjAdd::plain(y, w, x));
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -77,7 +77,7 @@ fn sums_of_many_columns_lose_nothing() {
     let positive: Vec<f32> = case.numbers.values(outputs * cols).iter().map(|w| w.abs() / 64.0).collect();
     let w = case.weight_of(ty("f16"), outputs, cols, &positive);
     let w = Linear { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
-    case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+    case.p.push("proj_add", ProjAdd::plain(y, w, x));
     let inputs: Vec<f32> = case.numbers.values(n_rows * cols).iter().map(|y| y.abs()).collect();
     let pages = shuffled_pages(1, 1);
     if let Some(mut backend) = simt(1) {
@@ -112,7 +112,7 @@ fn linear_layers_with_norm_bias_and_scale() {
                 let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
                 let norm = Some(case.norm(kind, cols));
                 let w = Linear { norm, ..case.linear_with_bias(*ty, outputs, cols, act) };
-                case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+                case.p.push("proj_add", ProjAdd::plain(y, w, x));
                 let inputs =
                     vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
                 let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -145,7 +145,7 @@ fn norms_of_a_product() {
             let w = case.linear_with_bias(ty(name), outputs, cols, act);
             let post = of_product.then(|| case.norm(kind, outputs));
             let residual = of_residual.then(|| case.norm(kind, outputs));
-            case.p.push("proj_add", ProjAdd { y, w, post, residual, x });
+            case.p.push("proj_add", ProjAdd { post, residual, ..ProjAdd::plain(y, w, x) });
             let inputs =
                 vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
             let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
@@ -250,7 +250,7 @@ fn linear_layers_of_full_size() {
         let mut case = Case::new(&name_of_case, limits(n_rows, 1, 1));
         let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
         let w = case.linear(ty(name), outputs, cols, act);
-        case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+        case.p.push("proj_add", ProjAdd::plain(y, w, x));
         let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, vec![0.0; n_rows * outputs])];
         let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![x] };
         case.check(few_backends(), &shuffled_pages(1, 1), &[turn]);
@@ -278,7 +278,7 @@ fn ternary_sums_are_exact() {
                 scale: 1.0,
                 basis: None,
             };
-            case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+            case.p.push("proj_add", ProjAdd::plain(y, w, x));
             // Integers up to 127, with 127 among them, are their own roundings: s is 1.
             let mut input: Vec<f32> = (0..n_rows * cols).map(|_| numbers.below(255) as f32 - 127.0).collect();
             input[..cols].fill(127.0);
@@ -313,7 +313,7 @@ fn embeddings_of_every_type() {
             let table = case.weight(*ty, 11_usize.next_multiple_of(ty.rows_together()), cols);
             let positions = with_positions.then(|| case.weight(support::case::ty("f32"), 64, cols));
             let scale = if with_positions { 1.0 } else { 7.5 };
-            case.p.push("embed", Embed { table, basis: None, scale, positions, types: None, x });
+            case.p.push("embed", Embed { scale, positions, ..Embed::tokens(table, x) });
             let rows = [(0, 0), (10, 1), (3, 2), (3, 63)];
             let rows = rows.map(|(token, pos)| Row { token, pos, seq: 0, logits: false }).to_vec();
             let turn = Turn { rows, stages: 0..1, inputs: vec![], read: vec![x] };
@@ -332,7 +332,7 @@ fn embeddings_of_token_types() {
         let f32s = ty("f32");
         let (table, types) = (case.weight(ty("f16"), 11, cols), Some(case.weight(f32s, 2, cols)));
         let positions = with_positions.then(|| case.weight(f32s, 64, cols));
-        case.p.push("embed", Embed { table, basis: None, scale: 1.0, positions, types, x });
+        case.p.push("embed", Embed { positions, types, ..Embed::tokens(table, x) });
         let mut pages = shuffled_pages(3, 1);
         pages.set_second(0, Some(2));
         pages.set_second(1, Some(0));
@@ -356,7 +356,7 @@ fn feed_forward_of_every_activation() {
                         let norm = case.norm(kind, dim);
                         let gate = with_gate.then(|| case.linear_with_bias(ty(name), ffn_dim, dim, quant));
                         let up = case.linear_with_bias(ty(name), ffn_dim, dim, quant);
-                        case.p.push("ffn_in", FfnIn { x, norm, gate, up, act, share: None, h });
+                        case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, act, h) });
                         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
                         let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
                         case.check(backends(), &shuffled_pages(1, 1), &[turn]);
@@ -387,7 +387,7 @@ fn layers_of_one_stage_with_unequal_rounding() {
             let norm = case.norm(NormKind::Rms, dim);
             let mut layer = |(name, act)| case.linear_with_bias(ty(name), ffn_dim, dim, act);
             let (gate, up) = (gate.map(&mut layer), layer(up));
-            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h });
+            case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
             let turn = Turn { rows: single(n_rows), stages: 0..1, inputs, read: vec![h] };
             case.check(backends(), &shuffled_pages(1, 1), &[turn]);
@@ -442,7 +442,7 @@ fn nan_stays_in_its_row() {
             let norm = case.norm(NormKind::Rms, dim);
             let gate = Some(case.linear(ty(name), ffn_dim, dim, act));
             let up = case.linear(ty(name), ffn_dim, dim, act);
-            case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
+            case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Relu2, h) });
             let mut values = case.numbers.values(n_rows * dim);
             let mut turn =
                 Turn { rows: single(n_rows), stages: 0..1, inputs: vec![(x, values.clone())], read: vec![] };

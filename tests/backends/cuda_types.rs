@@ -44,7 +44,7 @@ fn a_row_among_several_has_the_bits_that_it_has_alone() {
         let mut case = Case::new(name, limits(n_rows, 1, 1));
         let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
         let w = case.linear_with_bias(ty(name), outputs, cols, ActQuant::None);
-        case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+        case.p.push("proj_add", ProjAdd::plain(y, w, x));
         let inputs = case.numbers.values(n_rows * cols);
         let pages = shuffled_pages(1, 1);
         let Some(mut backend) = simt(1) else { return };
@@ -76,7 +76,7 @@ fn tiles_of_codes_compute_what_the_oracle_says() {
             let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
             let norm = Some(case.norm(NormKind::Rms, cols));
             let w = Linear { norm, ..case.linear_with_bias(ty, outputs, cols, ActQuant::I8PerBlock) };
-            case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+            case.p.push("proj_add", ProjAdd::plain(y, w, x));
             let (ys, xs) = (case.numbers.values(n_rows * cols), case.numbers.values(n_rows * outputs));
             let rows = rows(0, 0..n_rows as u32);
             let turn = Turn { rows, stages: 0..1, inputs: vec![(y, ys), (x, xs)], read: vec![x] };
@@ -111,11 +111,11 @@ fn single_rows_by_block_compute_what_the_oracle_says() {
         let [x, y, h] = [("x", dim), ("y", dim), ("h", ffn_dim)].map(|(name, cols)| case.buf(name, cols));
         let logits = case.p.buf("logits", RowsOf::Outputs, 33);
         let w = case.linear_with_bias(ty, dim, dim, by_block);
-        case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+        case.p.push("proj_add", ProjAdd::plain(y, w, x));
         let norm = case.norm(NormKind::Rms, dim);
         let gate = Some(case.linear_with_bias(ty, ffn_dim, dim, by_block));
         let up = case.linear(ty, ffn_dim, dim, by_block);
-        case.p.push("ffn_in", FfnIn { x: y, norm, gate, up, act: Act::Silu, share: None, h });
+        case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(y, norm, up, Act::Silu, h) });
         let norm = case.norm(NormKind::Layer, dim);
         let router = case.linear(ty, n_experts, dim, by_block);
         let experts = case.experts([name; 3], [n_experts, dim, ffn_dim], by_block);

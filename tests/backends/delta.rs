@@ -160,7 +160,7 @@ fn networks_with_a_share() {
         let gate = Some(case.linear_with_bias(ty(name), ffn_dim, dim, act));
         let up = case.linear_with_bias(ty(name), ffn_dim, dim, act);
         let share = Some(case.linear(ty("f32"), 1, dim, act));
-        case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, share, h });
+        case.p.push("ffn_in", FfnIn { gate, share, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
         let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
         case.check(backends(), &shuffled_pages(1, 1), &[turn]);

@@ -84,13 +84,9 @@ impl Attention {
             window: KvWindow::default(),
             sliding: None,
         });
-        let attn_in =
-            AttnIn { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None };
+        let attn_in = AttnIn::of(x, norm, [wq, wk, wv], kv, q);
         case.p.push("attn_in", attn_in.clone());
-        case.p.push(
-            "attend",
-            Attend { q, kv, scale: SCALE, window: None, ahead: 0, sinks: None, gate: None, out: y },
-        );
+        case.p.push("attend", Attend::causal(q, kv, SCALE, y));
         Self { case, x, q, y, attn_in, pages: windowed_pages(n_seqs, n_pages), codecs }
     }
 

@@ -28,7 +28,7 @@ fn multiplies(
     let (y, x) = (case.buf("y", cols), case.buf("x", outputs));
     let norm = normed.then(|| case.norm(NormKind::Rms, cols));
     let w = Linear { norm, ..case.linear_with_bias(ty(name), outputs, cols, act) };
-    case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+    case.p.push("proj_add", ProjAdd::plain(y, w, x));
     let inputs = vec![(y, case.numbers.values(n_rows * cols)), (x, case.numbers.values(n_rows * outputs))];
     let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![x] };
     let backends = card(shared);
@@ -54,7 +54,7 @@ fn rows_by_block_are_in_shared_memory_as_a_whole() {
     let mut case = Case::new("a row of 65,536", limits(1, 1, 1));
     let (y, x) = (case.buf("y", 65_536), case.buf("x", 1));
     let w = case.linear(ty("q4_k"), 1, 65_536, ActQuant::I8PerBlock);
-    case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+    case.p.push("proj_add", ProjAdd::plain(y, w, x));
     let refused = card(64 << 10)[0].plan(&case.p).expect_err("no room").to_string();
     assert!(refused.contains("rows of 65536 inputs of q4_k"), "{refused}");
 }

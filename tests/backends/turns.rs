@@ -34,18 +34,15 @@ fn every_stage_takes_inputs_in_its_basis() {
             let [x, y, h] = [("x", dim), ("y", dim), ("h", 40)].map(|(name, cols)| case.buf(name, cols));
             let logits = case.p.buf("logits", RowsOf::Outputs, 33);
             let table = case.weight(ty(name), 50, dim);
-            case.p.push(
-                "embed",
-                Embed { table, basis: Some(basis), scale: 1.5, positions: None, types: None, x },
-            );
+            case.p.push("embed", Embed { basis: Some(basis), scale: 1.5, ..Embed::tokens(table, x) });
             let norm = Some(case.norm(NormKind::Rms, dim));
             let w = Linear { norm, ..turned(&mut case, basis, name, dim, dim, act) };
-            case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+            case.p.push("proj_add", ProjAdd::plain(y, w, x));
             for (label, types) in [("ffn_in", [name; 2]), ("ffn_in of two types", ["f16", "q8_0"])] {
                 let norm = case.norm(NormKind::Layer, dim);
                 let [gate, up] = types.map(|name| turned(&mut case, basis, name, 40, dim, act));
                 let (gate, act) = (Some(gate), Act::Silu);
-                case.p.push(label, FfnIn { x, norm, gate, up, act, share: None, h });
+                case.p.push(label, FfnIn { gate, ..FfnIn::plain(x, norm, up, act, h) });
             }
             let norm = case.norm(NormKind::Rms, dim);
             let w = turned(&mut case, basis, name, 33, dim, act);
@@ -83,7 +80,7 @@ fn layers_of_one_input_have_bases_of_their_own() {
         let norm = case.norm(NormKind::Rms, dim);
         let gate = Some(case.linear_with_bias(ty("q8_0"), 40, dim, int8));
         let up = turned(&mut case, one, "q8_0", 40, dim, int8);
-        case.p.push("ffn_in", FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h });
+        case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
         let reads = [vec![u, z, a, b], vec![h]];
         let turns = reads.into_iter().enumerate().map(|(stage, read)| {
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
@@ -124,15 +121,14 @@ fn layers_have_norms_of_their_own() {
             [(layer, 128), (layer, 64), (other, 64)].map(|(l, rows)| normed(&mut case, l, rows));
         let (k, window) = (kv_by_name("f16").expect("a codec"), KvWindow::default());
         let kv = case.p.kv(KvDecl { n_kv_heads: 2, head_dim: 32, k, v: k, window, sliding: None });
-        let (q_norm, k_norm, rope, gate) = (None, None, None, None);
-        case.p.push("attn_in", AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate });
+        case.p.push("attn_in", AttnIn::of(x, norm, [wq, wk, wv], kv, q));
         let scale = 0.2;
-        case.p.push("attend", Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate, out: y });
+        case.p.push("attend", Attend::causal(q, kv, scale, y));
         for (label, has_gate) in [("ffn_in", true), ("ffn_in without a gate", false)] {
             let norm = stage_norm(&mut case, NormKind::Layer);
             let gate = has_gate.then(|| normed(&mut case, layer, 40));
             let up = normed(&mut case, other, 40);
-            case.p.push(label, FfnIn { x, norm, gate, up, act: Act::Silu, share: None, h });
+            case.p.push(label, FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
         }
         let (norm, w) = (stage_norm(&mut case, NormKind::Rms), normed(&mut case, layer, 33));
         case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });

@@ -197,7 +197,7 @@ fn what_does_not_fit_a_buffer_is_named_before_anything_is_allocated() {
     let mut case = Case::new("a row that is too long", limits(1, 1, 1));
     let (y, x) = (case.buf("y", 512), case.buf("x", 3));
     let w = case.linear(ty("f32"), 3, 512, ActQuant::None);
-    case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+    case.p.push("proj_add", ProjAdd::plain(y, w, x));
     let said = backend.plan(&case.p).unwrap_err().to_string();
     assert!(said.contains("a row of which takes 2048 bytes of the 1000"), "{said}");
 
@@ -215,7 +215,7 @@ fn with_a_buffer_of(bytes: usize) -> Case {
     let mut case = Case::new("a large buffer", limits(bytes / 512, 1, 1));
     let (y, x) = (case.buf("y", 8), case.buf("x", 128));
     let w = case.linear(ty("f32"), 128, 8, ActQuant::None);
-    case.p.push("proj_add", ProjAdd { y, w, post: None, residual: None, x });
+    case.p.push("proj_add", ProjAdd::plain(y, w, x));
     case
 }
 

@@ -40,7 +40,7 @@ fn bitnet(s: &Shape) -> Program {
     let inv_freq: Arc<[f64]> = (0..HEAD_DIM / 2).map(|i| 500_000f64.powf(-(i as f64) / 64.0)).collect();
     let rope = Some(p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
     let table = p.weight("token_embd.weight", f16_type, s.n_vocab, s.dim);
-    p.push("embed", Embed { table, basis: None, scale: 1.0, positions: None, types: None, x });
+    p.push("embed", Embed::tokens(table, x));
     for layer in 0..s.n_layers {
         let mut linear = |name: &str, rows, cols| {
             let w = p.weight(format!("blk.{layer}.{name}.weight"), i2_s, rows, cols);
@@ -66,27 +66,11 @@ fn bitnet(s: &Shape) -> Program {
             window: KvWindow::default(),
             sliding: None,
         });
-        let (q_norm, k_norm) = (None, None);
-        p.push(
-            format!("{layer}.attn_in"),
-            AttnIn { x, norm: attn_norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
-        );
-        p.push(
-            format!("{layer}.attend"),
-            Attend { q, kv, scale: 0.088, window: None, ahead: 0, sinks: None, gate: None, out: y },
-        );
-        p.push(
-            format!("{layer}.attn_out"),
-            ProjAdd { y, w: Linear { norm: Some(sub_norm), ..wo }, post: None, residual: None, x },
-        );
-        p.push(
-            format!("{layer}.ffn_in"),
-            FfnIn { x, norm: ffn_norm, gate: Some(gate), up, act: Act::Relu2, share: None, h },
-        );
-        p.push(
-            format!("{layer}.ffn_out"),
-            ProjAdd { y: h, w: Linear { norm: Some(ffn_sub_norm), ..down }, post: None, residual: None, x },
-        );
+        p.push(format!("{layer}.attn_in"), AttnIn { rope, ..AttnIn::of(x, attn_norm, [wq, wk, wv], kv, q) });
+        p.push(format!("{layer}.attend"), Attend::causal(q, kv, 0.088, y));
+        p.push(format!("{layer}.attn_out"), ProjAdd::plain(y, Linear { norm: Some(sub_norm), ..wo }, x));
+        p.push(format!("{layer}.ffn_in"), FfnIn::gated(x, ffn_norm, gate, up, Act::Relu2, h));
+        p.push(format!("{layer}.ffn_out"), ProjAdd::plain(h, Linear { norm: Some(ffn_sub_norm), ..down }, x));
     }
     let weight = p.weight("output_norm.weight", f32_type, 1, s.dim);
     let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };

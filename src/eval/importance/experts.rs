@@ -127,10 +127,10 @@ impl Layer {
         let (z, h) = (buf("z", n_experts), buf("h", ffn_dim));
         let first = program.stages.len();
         let w = Linear { norm: Some(s.norm.clone()), ..s.router.clone() };
-        program.push(format!("{label}.router"), ProjAdd { y: x, w, post: None, residual: None, x: z });
+        program.push(format!("{label}.router"), ProjAdd::plain(x, w, z));
         for (i, expert) in s.experts.iter().enumerate() {
             let (gate, up) = (Some(expert.gate.clone()), expert.up.clone());
-            let stage = FfnIn { x, norm: s.norm.clone(), gate, up, act: s.act, share: None, h };
+            let stage = FfnIn { gate, ..FfnIn::plain(x, s.norm.clone(), up, s.act, h) };
             program.push(format!("{label}.{i}"), stage);
         }
         let [gate, up, down] = [&s.experts[0].gate, &s.experts[0].up, &s.experts[0].down];

@@ -70,7 +70,7 @@ impl Model {
         let rope = Some(case.p.rope(Rope { style: RopeStyle::Halves, inv_freq, magnitude: 1.0 }));
         let embed: Vec<f32> = case.numbers.values(n_vocab * dim);
         let table = case.weight_of(ty("f16"), n_vocab, dim, &embed);
-        case.p.push("embed", Embed { table, basis: None, scale: 1.0, positions: None, types: None, x });
+        case.p.push("embed", Embed::tokens(table, x));
         for i in 0..n_layers {
             let norm = case.norm(NormKind::Rms, dim);
             let wq = case.linear(weights, q_cols, dim, act);
@@ -89,16 +89,13 @@ impl Model {
             let (q_norm, k_norm) = (head_norm(), head_norm());
             case.p.push(
                 format!("{i}.attn_in"),
-                AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate: None },
+                AttnIn { q_norm, k_norm, rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
             );
             let scale = 1.0 / (head_dim as f32).sqrt();
-            case.p.push(
-                format!("{i}.attend"),
-                Attend { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out: y },
-            );
+            case.p.push(format!("{i}.attend"), Attend::causal(q, kv, scale, y));
             let norm = Some(case.norm(NormKind::Rms, q_cols));
             let w = Linear { norm, ..case.linear(weights, dim, q_cols, act) };
-            case.p.push(format!("{i}.attn_out"), ProjAdd { y, w, post: None, residual: None, x });
+            case.p.push(format!("{i}.attn_out"), ProjAdd::plain(y, w, x));
             let norm = case.norm(NormKind::Rms, dim);
             if let Some((n_experts, n_used)) = self.experts {
                 let router = case.linear(ty("f32"), n_experts, dim, ActQuant::None);
@@ -115,10 +112,10 @@ impl Model {
             let Some(h) = h else { continue };
             let gate = Some(case.linear(other, ffn_dim, dim, other_act));
             let up = case.linear(weights, ffn_dim, dim, act);
-            case.p.push(format!("{i}.ffn_in"), FfnIn { x, norm, gate, up, act: Act::Relu2, share: None, h });
+            case.p.push(format!("{i}.ffn_in"), FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Relu2, h) });
             let norm = Some(case.norm(NormKind::Rms, ffn_dim));
             let w = Linear { norm, ..case.linear(weights, dim, ffn_dim, act) };
-            case.p.push(format!("{i}.ffn_out"), ProjAdd { y: h, w, post: None, residual: None, x });
+            case.p.push(format!("{i}.ffn_out"), ProjAdd::plain(h, w, x));
         }
         let norm = case.norm(NormKind::Rms, dim);
         let w = Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };

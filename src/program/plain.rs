@@ -1,0 +1,45 @@
+//! Stages of the common form, without what only some models have. A model that has more names it and takes
+//! the rest from here, `Attend { window, ..Attend::causal(q, kv, scale, out) }`: so a new optional field of a
+//! stage changes no model that lacks it.
+
+use super::{Act, Attend, AttnIn, Buf, Embed, FfnIn, Kv, Linear, Norm, ProjAdd, Weight};
+
+impl Embed {
+    /// Rows of a table in the basis of all else, without positions and token types.
+    pub fn tokens(table: Weight, x: Buf) -> Self {
+        Self { table, basis: None, scale: 1.0, positions: None, types: None, x }
+    }
+}
+
+impl AttnIn {
+    /// Queries, keys and values without norms of heads, RoPE and a gate.
+    pub fn of(x: Buf, norm: Norm, [wq, wk, wv]: [Linear; 3], kv: Kv, q: Buf) -> Self {
+        Self { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None }
+    }
+}
+
+impl Attend {
+    /// Attention of each row to all rows of its sequence up to itself.
+    pub fn causal(q: Buf, kv: Kv, scale: f32, out: Buf) -> Self {
+        Self { q, kv, scale, window: None, ahead: 0, sinks: None, gate: None, out }
+    }
+}
+
+impl ProjAdd {
+    /// A product added as it is.
+    pub fn plain(y: Buf, w: Linear, x: Buf) -> Self {
+        Self { y, w, post: None, residual: None, x }
+    }
+}
+
+impl FfnIn {
+    /// A gate and what it multiplies.
+    pub fn gated(x: Buf, norm: Norm, gate: Linear, up: Linear, act: Act, h: Buf) -> Self {
+        Self { gate: Some(gate), ..Self::plain(x, norm, up, act, h) }
+    }
+
+    /// One product and an activation function.
+    pub fn plain(x: Buf, norm: Norm, up: Linear, act: Act, h: Buf) -> Self {
+        Self { x, norm, gate: None, up, act, share: None, h }
+    }
+}
