@@ -82,12 +82,12 @@ pub enum Dim {
     Labels,
 }
 
-/// Necessity of a tensor in a checkpoint.
+/// Which checkpoints have a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// It may not.
+    /// Every checkpoint has it.
     Always,
-    /// It may.
+    /// Some checkpoints lack it.
     Maybe,
 }
 
@@ -102,7 +102,7 @@ pub struct Rule {
     pub shape: &'static [Dim],
     /// The change to it.
     pub change: Change,
-    /// Necessity of the tensor.
+    /// Which checkpoints have it.
     pub need: Need,
     /// True if it is a linear layer's weight, which ternary models round.
     pub linear: bool,

@@ -12,8 +12,8 @@ use super::hyper::{RopeHyper, RopeScaling};
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
-    ActQuant, Basis, BasisId, Buf, Expert, Kv, KvDecl, Linear, Norm, NormKind, Program, RopeId, RopeStyle,
-    RowsOf, Stage, State, StateDecl, Weight,
+    ActQuant, Basis, BasisId, Buf, Embed, Expert, Kv, KvDecl, Linear, Logits, Norm, NormKind, Program,
+    RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
 };
 
 /// Experts that any model may have; more are a broken file.
@@ -49,7 +49,9 @@ pub struct Builder<'a> {
     bases: Vec<(usize, BasisId)>,
     /// Names of the weights of linear layers.
     layers: HashSet<String>,
-    /// Norm of the residual stream behind the last layer, of models without a head.
+    /// The token table, once it is declared.
+    table: Option<Weight>,
+    /// Norm of the last layer's output, in models without a head.
     last_norm: Option<Norm>,
 }
 
@@ -73,16 +75,17 @@ impl<'a> Builder<'a> {
             hadamard,
             bases,
             layers,
+            table: None,
             last_norm: None,
         })
     }
 
-    /// Ends the program of a model without a head: `norm` is that of the residual stream behind its layers.
+    /// Ends the program of a model without a head, which returns `norm` of its last layer's output.
     pub fn ends_with(&mut self, norm: Norm) {
         self.last_norm = Some(norm);
     }
 
-    /// Norm of the residual stream behind the last layer.
+    /// Norm of the last layer's output.
     ///
     /// # Panics
     /// In a program that has not been written to its end.
@@ -177,16 +180,6 @@ impl<'a> Builder<'a> {
         let id = self.program.basis(basis);
         self.bases.push((inputs, id));
         id
-    }
-
-    /// The basis that rows of the embedding's table are of, `dim` elements each.
-    ///
-    /// # Errors
-    /// [`ModelError::Metadata`] where they cannot be.
-    pub fn table_basis(&mut self, dim: usize) -> Result<Option<BasisId>, ModelError> {
-        let turned = self.hadamard.as_ref().filter(|hadamard| hadamard.table);
-        let basis = turned.map(|hadamard| hadamard.basis(dim)).transpose()?;
-        Ok(basis.map(|basis| self.declared_basis(basis)))
     }
 
     /// True if columns of weights behind a delta net lie by the keys of its heads.
@@ -324,36 +317,98 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Declares a weight of `[rows, cols]`, of whatever type the file has.
+    /// A table that rows are taken from, `[rows, cols]`, of the file's type.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] where it is missing or of another shape.
-    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
+    pub fn table(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
         let tensor = self.tensor(name, rows, cols)?;
         Ok(self.declare(tensor))
     }
 
-    /// The same as f32 whatever the file keeps, for small tables.
+    /// A small table, `[rows, cols]`, as f32 whatever the file keeps.
     ///
     /// # Errors
-    /// As [`matrix`](Self::matrix).
-    pub fn floats(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
-        let tensor = self.tensor(name, rows, cols)?;
-        if tensor.ty.is(&types::F32) {
-            return Ok(self.declare(tensor));
+    /// As [`table`](Self::table).
+    pub fn table_f32(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
+        self.floats(name, rows, cols, (rows, cols))
+    }
+
+    /// A vector, `[len]`, as f32 whatever the file keeps.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table).
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Weight, ModelError> {
+        self.floats(name, 1, len, (1, len))
+    }
+
+    /// The rows of a matrix, `[rows, cols]`, as one vector of f32.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table).
+    pub fn flattened(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
+        self.floats(name, rows, cols, (1, rows * cols))
+    }
+
+    /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias`, `stem.scale` and a norm of its
+    /// input, `stem_norm_in.weight`, where the file has them. Its input is rounded to int8 where the weight's
+    /// type is trained so (ternary with a scale per tensor or per row: I2_S, IQ2_BN), and else not.
+    ///
+    /// # Errors
+    /// [`ModelError::Tensor`] where a tensor is missing or of another shape, and where a layer of a
+    /// feed-forward network has both a scale and a bias: llama.cpp scales after the bias there, and no
+    /// converter makes such a file.
+    pub fn projection(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
+        if stem.contains(".ffn_") {
+            self.check_scale(stem)?;
         }
-        let values = self.elements(name, rows * cols)?;
-        let mut tensor = floats(tensor.name, &values);
-        (tensor.rows, tensor.cols) = (rows, cols);
-        Ok(self.declare(tensor))
+        let weight = self.gguf.find(&format!("{stem}.weight"));
+        let act = match weight.and_then(|weight| weight.ty).and_then(|ty| ty.ternary()) {
+            Some(Ternary::PerTensor | Ternary::PerRow) => ActQuant::I8PerToken,
+            Some(Ternary::PerBlock) | None => ActQuant::None,
+        };
+        self.linear(stem, outputs, inputs, act)
     }
 
-    /// A layer that the program does not have: `stem.weight` of `[outputs, inputs]`, and `stem.bias` where
-    /// the file has it.
+    /// A [`projection`](Self::projection) whose input is rounded to int8 whatever the weight's type (BitNet).
     ///
     /// # Errors
-    /// As [`matrix`](Self::matrix).
-    pub(super) fn apart(
+    /// As [`projection`](Self::projection).
+    pub fn int8(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
+        self.linear(stem, outputs, inputs, ActQuant::I8PerToken)
+    }
+
+    /// A [`projection`](Self::projection) whose input is never rounded: a router, a share, a head.
+    ///
+    /// # Errors
+    /// As [`projection`](Self::projection).
+    pub fn exact(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
+        self.linear(stem, outputs, inputs, ActQuant::None)
+    }
+
+    fn linear(
+        &mut self,
+        stem: &str,
+        outputs: usize,
+        inputs: usize,
+        act: ActQuant,
+    ) -> Result<Linear, ModelError> {
+        let w = self.table(&format!("{stem}.weight"), outputs, inputs)?;
+        let bias = format!("{stem}.bias");
+        let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
+        let norm = format!("{stem}_norm_in");
+        let norm =
+            if self.has(&format!("{norm}.weight")) { Some(self.rms_norm(&norm, inputs)?) } else { None };
+        let basis = self.basis_of(&format!("{stem}.weight"), inputs)?;
+        Ok(Linear { w, norm, bias, act, scale: self.scales(stem, 1)?[0], basis })
+    }
+
+    /// For the host's own products (pooling): `stem.weight` of `[outputs, inputs]` and `stem.bias`, returned
+    /// and not declared.
+    ///
+    /// # Errors
+    /// As [`table`](Self::table).
+    pub(super) fn host_layer(
         &mut self,
         stem: &str,
         outputs: usize,
@@ -363,55 +418,6 @@ impl<'a> Builder<'a> {
         let bias = format!("{stem}.bias");
         let bias = if self.has(&bias) { Some(self.tensor(&bias, 1, outputs)?) } else { None };
         Ok((weight, bias))
-    }
-
-    /// Declares a weight of `[len]`, as f32 whatever the file keeps.
-    ///
-    /// # Errors
-    /// [`ModelError::Tensor`] where it is missing or of another shape.
-    pub fn vector(&mut self, name: &str, len: usize) -> Result<Weight, ModelError> {
-        let tensor = self.tensor(name, 1, len)?;
-        if tensor.ty.is(&types::F32) {
-            return Ok(self.declare(tensor));
-        }
-        let values = decode(&tensor.read()?)?;
-        Ok(self.declare(floats(tensor.name, &values)))
-    }
-
-    /// Declares a tensor of `[rows, cols]` as a vector, row behind row, as f32 whatever the file keeps.
-    ///
-    /// # Errors
-    /// [`ModelError::Tensor`] where it is missing or of another shape.
-    pub fn flat(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
-        let mut tensor = self.tensor(name, rows, cols)?;
-        if tensor.ty.is(&types::F32) {
-            (tensor.rows, tensor.cols) = (1, rows * cols);
-            return Ok(self.declare(tensor));
-        }
-        let values = self.elements(name, rows * cols)?;
-        Ok(self.declare(floats(tensor.name, &values)))
-    }
-
-    /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias`, `stem.scale` and a norm of its
-    /// input, `stem_norm_in.weight`, where the file has them. The scale is of the product alone.
-    ///
-    /// # Errors
-    /// [`ModelError::Tensor`] where a tensor is missing or of another shape.
-    pub fn linear(
-        &mut self,
-        stem: &str,
-        outputs: usize,
-        inputs: usize,
-        act: ActQuant,
-    ) -> Result<Linear, ModelError> {
-        let w = self.matrix(&format!("{stem}.weight"), outputs, inputs)?;
-        let bias = format!("{stem}.bias");
-        let bias = if self.has(&bias) { Some(self.vector(&bias, outputs)?) } else { None };
-        let norm = format!("{stem}_norm_in");
-        let norm =
-            if self.has(&format!("{norm}.weight")) { Some(self.rms_norm(&norm, inputs)?) } else { None };
-        let basis = self.basis_of(&format!("{stem}.weight"), inputs)?;
-        Ok(Linear { w, norm, bias, act, scale: self.scales(stem, 1)?[0], basis })
     }
 
     /// The factors of products, `stem.scale` of `[n]` where the file has it: what types of few bits have
@@ -428,16 +434,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A linear layer of a feed-forward network, whose scale llama.cpp applies behind the bias and not
-    /// before.
-    ///
-    /// # Errors
-    /// As [`linear`](Self::linear); [`ModelError::Tensor`] for a file with both, which no converter makes.
-    pub fn ffn_layer(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
-        self.check_scale(stem)?;
-        self.layer(stem, outputs, inputs)
-    }
-
     /// Checks that a layer of a feed-forward network does not have both a scale and a bias.
     fn check_scale(&self, stem: &str) -> Result<(), ModelError> {
         let [scale, bias] = ["scale", "bias"].map(|what| format!("{stem}.{what}"));
@@ -447,33 +443,22 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A linear layer of an architecture whose files do not say how inputs are rounded: to int8 where the
-    /// weight is of a type that is only ever trained so (a ternary one whose scale is a tensor's or a row's:
-    /// I2_S, IQ2_BN), and not at all for other types.
-    ///
-    /// # Errors
-    /// As [`linear`](Self::linear).
-    pub fn layer(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
-        let weight = self.gguf.find(&format!("{stem}.weight"));
-        let act = match weight.and_then(|weight| weight.ty).and_then(|ty| ty.ternary()) {
-            Some(Ternary::PerTensor | Ternary::PerRow) => ActQuant::I8PerToken,
-            Some(Ternary::PerBlock) | None => ActQuant::None,
-        };
-        self.linear(stem, outputs, inputs, act)
-    }
-
     /// The layers of queries, keys and values of a block, `[q, dim]`, `[kv, dim]` and `[kv, dim]`: three
     /// tensors, or the rows of one, `attn_qkv`.
     ///
     /// # Errors
-    /// As [`linear`](Self::linear); [`ModelError::Tensor`] where the one is of a type whose rows depend on
-    /// each other.
+    /// As [`projection`](Self::projection); [`ModelError::Tensor`] where the one is of a type whose rows
+    /// depend on each other.
     pub fn qkv(&mut self, blk: &str, q: usize, kv: usize, dim: usize) -> Result<[Linear; 3], ModelError> {
         let stem = format!("{blk}.attn_qkv");
         let name = format!("{stem}.weight");
         if !self.has(&name) {
             let [wq, wk, wv] = ["q", "k", "v"].map(|which| format!("{blk}.attn_{which}"));
-            return Ok([self.layer(&wq, q, dim)?, self.layer(&wk, kv, dim)?, self.layer(&wv, kv, dim)?]);
+            return Ok([
+                self.projection(&wq, q, dim)?,
+                self.projection(&wk, kv, dim)?,
+                self.projection(&wv, kv, dim)?,
+            ]);
         }
         let rows = [0..q, q..q + kv, q + kv..q + 2 * kv];
         let scale = self.scales(&stem, 1)?[0];
@@ -593,26 +578,63 @@ impl<'a> Builder<'a> {
         Ok(layers.map(|((gate, up), down)| Expert { gate, up, down }).collect())
     }
 
-    /// The output head: `stem.weight` of `[n_vocab, dim]`, or the embedding's table in a file without it.
+    /// Declares the token table and the residual stream, and pushes the first stage: `scale` times the row of
+    /// a token.
     ///
     /// # Errors
-    /// As [`linear`](Self::linear).
-    pub fn head(
-        &mut self,
-        stem: &str,
-        table: Weight,
-        n_vocab: usize,
-        dim: usize,
-    ) -> Result<Linear, ModelError> {
-        match self.has(&format!("{stem}.weight")) {
-            true => self.linear(stem, n_vocab, dim, ActQuant::None),
-            false => {
-                let tied = self.hadamard.as_ref().filter(|hadamard| hadamard.is_tied);
-                let basis = tied.map(|hadamard| hadamard.basis(dim)).transpose()?;
-                let basis = basis.map(|basis| self.declared_basis(basis));
-                Ok(Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis })
-            }
+    /// [`ModelError::Tensor`] for a missing table or one of another shape; [`ModelError::Metadata`] for one
+    /// in a rotated basis that makes no sense.
+    pub fn embed(&mut self, scale: f32) -> Result<Buf, ModelError> {
+        let Hyper { dim, n_vocab, .. } = self.hyper;
+        let x = self.buf("x", RowsOf::Step, dim);
+        let table = self.table("token_embd.weight", n_vocab, dim)?;
+        let rotated = self.hadamard.as_ref().filter(|hadamard| hadamard.table);
+        let basis = rotated.map(|hadamard| hadamard.basis(dim)).transpose()?;
+        let basis = basis.map(|basis| self.declared_basis(basis));
+        self.table = Some(table);
+        self.push("embed", Embed { basis, scale, ..Embed::tokens(table, x) });
+        Ok(x)
+    }
+
+    /// Adds learned positions and token types to the embedding.
+    ///
+    /// # Panics
+    /// Before [`embed`](Self::embed).
+    pub fn embed_also(&mut self, positions: Option<Weight>, types: Option<Weight>) {
+        let embed = self.program.stages.iter_mut().find_map(|(_, stage)| match stage {
+            Stage::Embed(s) => Some(s),
+            _ => None,
+        });
+        let embed = embed.expect("a program begins with its embedding");
+        (embed.positions, embed.types) = (positions, types);
+    }
+
+    /// Ends the program of a model that generates: `norm` of the last layer's output, logits, sampling. The
+    /// head is `output.weight`, or the token table in a file without one; `scale` is a factor on its product.
+    ///
+    /// # Errors
+    /// As [`projection`](Self::projection).
+    ///
+    /// # Panics
+    /// Before [`embed`](Self::embed).
+    pub fn end(&mut self, x: Buf, norm: Norm, scale: f32, soft_cap: Option<f32>) -> Result<(), ModelError> {
+        let w = times(scale, self.head()?)?;
+        let logits = self.buf("logits", RowsOf::Outputs, self.hyper.n_vocab);
+        self.push("logits", Logits { x, norm, w, soft_cap, logits });
+        self.push("sample", Sample { logits });
+        Ok(())
+    }
+
+    fn head(&mut self) -> Result<Linear, ModelError> {
+        let Hyper { dim, n_vocab, .. } = self.hyper;
+        if self.has("output.weight") {
+            return self.exact("output", n_vocab, dim);
         }
+        let table = self.table.expect("a program begins with its embedding");
+        let tied = self.hadamard.as_ref().filter(|hadamard| hadamard.is_tied);
+        let basis = tied.map(|hadamard| hadamard.basis(dim)).transpose()?;
+        let basis = basis.map(|basis| self.declared_basis(basis));
+        Ok(Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis })
     }
 
     /// Error that a vector of `[len]` is missing.
@@ -650,6 +672,22 @@ impl<'a> Builder<'a> {
         weight
     }
 
+    /// Declares a tensor of `[rows, cols]` as f32 of another shape.
+    fn floats(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+        shape: (usize, usize),
+    ) -> Result<Weight, ModelError> {
+        let mut tensor = self.tensor(name, rows, cols)?;
+        if !tensor.ty.is(&types::F32) {
+            tensor = floats(tensor.name.clone(), &decode(&tensor.read()?)?);
+        }
+        (tensor.rows, tensor.cols) = shape;
+        Ok(self.declare(tensor))
+    }
+
     fn values(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         decode(&self.tensor(name, 1, len)?.read()?)
     }
@@ -659,13 +697,7 @@ impl<'a> Builder<'a> {
         let (rows, cols) = self.gguf.find(name).map_or((1, len), |tensor| (tensor.rows(), tensor.cols()));
         let whole = rows.checked_mul(cols) == Some(len);
         let (rows, cols) = if whole { (rows, cols) } else { (1, len) };
-        let tensor = self.tensor(name, rows, cols)?.read()?;
-        let mut values = vec![0.0; len];
-        for (row, values) in values.chunks_exact_mut(cols).enumerate() {
-            let decoded = tensor.ty.decode_row(&tensor.bytes, rows, row, values);
-            decoded.map_err(|source| ModelError::Quant { tensor: name.to_owned(), source })?;
-        }
-        Ok(values)
+        decode(&self.tensor(name, rows, cols)?.read()?)
     }
 
     fn tensor(&mut self, name: &str, rows: usize, cols: usize) -> Result<FileTensor, ModelError> {
@@ -698,11 +730,22 @@ fn wrong(tensor: &str, want: impl Into<String>, got: String) -> ModelError {
     ModelError::Tensor { tensor: tensor.to_owned(), want: want.into(), got }
 }
 
+/// Every element, row after row.
 fn decode(tensor: &HostTensor) -> Result<Vec<f32>, ModelError> {
-    let mut values = vec![0.0; tensor.cols];
-    tensor
-        .ty
-        .decode_row(&tensor.bytes, tensor.rows, 0, &mut values)
-        .map_err(|source| ModelError::Quant { tensor: tensor.name.clone(), source })?;
+    let HostTensor { name, ty, rows, cols, bytes } = tensor;
+    let mut values = vec![0.0; rows * cols];
+    for (row, values) in values.chunks_exact_mut(*cols).enumerate() {
+        let decoded = ty.decode_row(bytes, *rows, row, values);
+        decoded.map_err(|source| ModelError::Quant { tensor: name.clone(), source })?;
+    }
     Ok(values)
+}
+
+/// A layer whose product is multiplied with `factor`.
+pub(super) fn times(factor: f32, layer: Linear) -> Result<Linear, ModelError> {
+    if factor != 1.0 && layer.bias.is_some() {
+        let (want, got) = ("no bias where products are scaled".to_owned(), "one".to_owned());
+        return Err(ModelError::Tensor { tensor: "attn_output.bias or ffn_down.bias".to_owned(), want, got });
+    }
+    Ok(Linear { scale: factor * layer.scale, ..layer })
 }

@@ -3,7 +3,7 @@
 //! as all layers do where a file has no window (BitNet-embedding 270M).
 
 use super::{Architecture, Builder, ModelError};
-use sterna_program::{Act, Attend, AttnIn, Embed, FfnIn, Logits, ProjAdd, RopeStyle, RowsOf, Sample};
+use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RopeStyle, RowsOf};
 
 /// Gemma 3.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma3", "gemma-embedding"], build };
@@ -16,7 +16,7 @@ const LOCAL_BASE: f32 = 10000.0;
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let h = m.hyper().clone();
-    let (dim, ffn_dim, n_vocab) = (h.dim, h.ffn_dim, h.n_vocab);
+    let (dim, ffn_dim) = (h.dim, h.ffn_dim);
     let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
     // The 27B model alone divides by the width that a head would have without a length of its own.
     let per_head = if h.n_layers == 62 { dim as f32 / h.n_heads as f32 } else { h.head_dim as f32 };
@@ -25,17 +25,13 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let windows = slides.then(|| m.windows(PERIOD)).transpose()?;
     let soft_cap = m.soft_cap("final_logit_softcapping")?;
 
-    let x = m.buf("x", RowsOf::Step, dim);
+    let x = m.embed((dim as f32).sqrt())?;
     let q = m.buf("q", RowsOf::Step, q_dim);
     let y = m.buf("y", RowsOf::Step, q_dim);
     let hidden = m.buf("h", RowsOf::Step, ffn_dim);
-    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
     let global = m.rope(RopeStyle::Halves)?;
     let local = if slides { m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)? } else { global };
 
-    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { basis, scale: (dim as f32).sqrt(), ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -43,31 +39,28 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let rope = Some(if window.is_some() { local } else { global });
 
         let norm = m.rms_norm(&blk("attn_norm"), dim)?;
-        let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
+        let qkv = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
         let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), h.head_dim)?);
         let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), h.head_dim)?);
         m.push(
             format!("{layer}.attn_in"),
-            AttnIn { q_norm, k_norm, rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
+            AttnIn { q_norm, k_norm, rope, ..AttnIn::of(x, norm, qkv, kv, q) },
         );
         m.push(format!("{layer}.attend"), Attend { window, ..Attend::causal(q, kv, scale, y) });
 
-        let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+        let w = m.projection(&blk("attn_output"), dim, q_dim)?;
         let post = Some(m.rms_norm(&blk("post_attention_norm"), dim)?);
         m.push(format!("{layer}.attn_out"), ProjAdd { post, ..ProjAdd::plain(y, w, x) });
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
-        let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
-        let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::GeluTanh, hidden) });
+        let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
+        let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
+        m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::GeluTanh, hidden));
 
-        let w = m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?;
+        let w = m.projection(&blk("ffn_down"), dim, ffn_dim)?;
         let post = Some(m.rms_norm(&blk("post_ffw_norm"), dim)?);
         m.push(format!("{layer}.ffn_out"), ProjAdd { post, ..ProjAdd::plain(hidden, w, x) });
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    let w = m.head("output", table, n_vocab, dim)?;
-    m.push("logits", Logits { x, norm, w, soft_cap, logits });
-    m.push("sample", Sample { logits });
-    Ok(())
+    m.end(x, norm, 1.0, soft_cap)
 }

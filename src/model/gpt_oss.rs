@@ -3,9 +3,7 @@
 
 use super::build::Mixture;
 use super::{Architecture, Builder, ModelError};
-use sterna_program::{
-    Act, ActQuant, Attend, AttnIn, Embed, Experts, Linear, Logits, ProjAdd, RopeStyle, RowsOf, Sample,
-};
+use sterna_program::{Act, Attend, AttnIn, Experts, Linear, ProjAdd, RopeStyle, RowsOf};
 
 /// GPT-OSS.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt-oss"], build };
@@ -19,20 +17,16 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         return Err(ModelError::Metadata { key, want, got: "none".to_owned() });
     };
     let h = m.hyper().clone();
-    let (dim, n_vocab) = (h.dim, h.n_vocab);
+    let dim = h.dim;
     let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
     let scale = 1.0 / (h.head_dim as f32).sqrt();
     let windows = m.windows(PERIOD)?;
 
-    let x = m.buf("x", RowsOf::Step, dim);
+    let x = m.embed(1.0)?;
     let q = m.buf("q", RowsOf::Step, q_dim);
     let y = m.buf("y", RowsOf::Step, q_dim);
-    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
     let rope = Some(m.rope(RopeStyle::Halves)?);
 
-    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { basis, ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -47,13 +41,13 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.attn_in"), AttnIn { rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) });
         m.push(format!("{layer}.attend"), Attend { window, sinks, ..Attend::causal(q, kv, scale, y) });
 
-        let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+        let w = m.projection(&blk("attn_output"), dim, q_dim)?;
         want_bias(m, &w, &blk("attn_output"), dim)?;
         m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         // The norm before the experts, whatever its name.
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
-        let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
+        let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
         want_bias(m, &router, &blk("ffn_gate_inp"), n_experts)?;
         let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
         let first = &experts[0];
@@ -66,10 +60,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act });
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    let w = m.head("output", table, n_vocab, dim)?;
-    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
-    m.push("sample", Sample { logits });
-    Ok(())
+    m.end(x, norm, 1.0, None)
 }
 
 /// Checks that a layer has a bias, as all but the head's have.

@@ -149,7 +149,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Files of experts alone say how wide these are.
+    /// Where every layer has experts, a file may give their width alone.
     fn ffn_dim(&self) -> Result<usize, ModelError> {
         const ALL: &str = "feed_forward_length";
         const EXPERT: &str = "expert_feed_forward_length";

@@ -5,12 +5,9 @@
 //! type I2_S were trained with int8 activations, and nothing in a file says so but the type. Files with
 //! experts (Mixtral) have a mixture in each layer in place of the feed-forward network.
 
-use super::build::Mixture;
+use super::build::{Mixture, times};
 use super::{Architecture, Builder, ModelError};
-use sterna_program::{
-    Act, ActQuant, Attend, AttnIn, Embed, Experts, FfnIn, Linear, Logits, Norm, ProjAdd, RopeStyle, RowsOf,
-    Sample,
-};
+use sterna_program::{Act, Attend, AttnIn, Experts, FfnIn, Norm, ProjAdd, RopeStyle, RowsOf};
 
 /// Llama.
 pub static ARCHITECTURE: Architecture =
@@ -24,11 +21,11 @@ pub(super) struct Variant {
     pub qkv_bias: bool,
     /// True if queries and keys have a norm over each head, before RoPE.
     pub head_norms: bool,
-    /// Factors of the embedding, of what each network adds to the residual stream, and of the logits.
+    /// Factor of the embedding.
     pub embedding: f32,
-    /// See above.
+    /// Factor of what attention and the feed-forward network add to the residual stream.
     pub residual: f32,
-    /// See above.
+    /// Factor of the logits.
     pub logits: f32,
 }
 
@@ -44,33 +41,20 @@ impl Variant {
     };
 }
 
-/// A layer whose product counts so many times.
-fn times(factor: f32, layer: Linear) -> Result<Linear, ModelError> {
-    if factor != 1.0 && layer.bias.is_some() {
-        let (want, got) = ("no bias where products are scaled".to_owned(), "one".to_owned());
-        return Err(ModelError::Tensor { tensor: "attn_output.bias or ffn_down.bias".to_owned(), want, got });
-    }
-    Ok(Linear { scale: factor * layer.scale, ..layer })
-}
-
 /// Embedding, blocks of attention and a gated feed-forward network, head.
 pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelError> {
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
-    let (dim, ffn_dim, n_vocab) = (h.dim, h.ffn_dim, h.n_vocab);
+    let (dim, ffn_dim) = (h.dim, h.ffn_dim);
     let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
     let scale = 1.0 / (h.head_dim as f32).sqrt();
 
-    let x = m.buf("x", RowsOf::Step, dim);
+    let x = m.embed(form.embedding)?;
     let q = m.buf("q", RowsOf::Step, q_dim);
     let y = m.buf("y", RowsOf::Step, q_dim);
     let hidden = m.buf("h", RowsOf::Step, ffn_dim);
-    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
     let rope = Some(m.rope(form.rope)?);
 
-    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { basis, scale: form.embedding, ..Embed::tokens(table, x) });
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
@@ -92,12 +76,12 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         );
         m.push(format!("{layer}.attend"), Attend::causal(q, kv, scale, y));
 
-        let w = times(form.residual, m.layer(&blk("attn_output"), dim, q_dim)?)?;
+        let w = times(form.residual, m.projection(&blk("attn_output"), dim, q_dim)?)?;
         m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
-            let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
+            let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
             let mut experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
             for expert in &mut experts {
                 expert.down = times(form.residual, expert.down.clone())?;
@@ -105,16 +89,13 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
             continue;
         }
-        let gate = Some(m.ffn_layer(&blk("ffn_gate"), ffn_dim, dim)?);
-        let up = m.ffn_layer(&blk("ffn_up"), ffn_dim, dim)?;
-        m.push(format!("{layer}.ffn_in"), FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, hidden) });
+        let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
+        let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
+        m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, hidden));
 
-        let w = times(form.residual, m.ffn_layer(&blk("ffn_down"), dim, ffn_dim)?)?;
+        let w = times(form.residual, m.projection(&blk("ffn_down"), dim, ffn_dim)?)?;
         m.push(format!("{layer}.ffn_out"), ProjAdd::plain(hidden, w, x));
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    let w = times(form.logits, m.head("output", table, n_vocab, dim)?)?;
-    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
-    m.push("sample", Sample { logits });
-    Ok(())
+    m.end(x, norm, form.logits, None)
 }

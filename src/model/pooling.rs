@@ -71,7 +71,7 @@ pub struct PoolingHead {
 
 impl Dense {
     fn read(m: &mut Builder<'_>, stem: &str, outputs: usize, inputs: usize) -> Result<Self, ModelError> {
-        let (weight, bias) = m.apart(stem, outputs, inputs)?;
+        let (weight, bias) = m.host_layer(stem, outputs, inputs)?;
         Ok(Self { weight, bias })
     }
 }

@@ -9,8 +9,7 @@ use super::build::Mixture;
 use super::{Architecture, Builder, Hyper, ModelError};
 use sterna_gguf::Value;
 use sterna_program::{
-    Act, ActQuant, Attend, AttnIn, Buf, Delta, DeltaIn, Embed, Experts, FfnIn, Logits, ProjAdd, RopeId,
-    RopeStyle, RowsOf, Sample, StateDecl,
+    Act, Attend, AttnIn, Buf, Delta, DeltaIn, Experts, FfnIn, ProjAdd, RopeId, RopeStyle, RowsOf, StateDecl,
 };
 
 /// Qwen3.5.
@@ -28,7 +27,7 @@ const MAX_HEAD_DIM: usize = 1 << 10;
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
-    let (dim, n_vocab, q_dim) = (h.dim, h.n_vocab, h.n_heads * h.head_dim);
+    let (dim, q_dim) = (h.dim, h.n_heads * h.head_dim);
     let n_layers = trunk(m, &h)?;
     let recurrent = Recurrent::read(m, h.n_layers)?;
     let state = state(m)?;
@@ -38,7 +37,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     };
     let rope = rope(m, &h)?;
 
-    let x = m.buf("x", RowsOf::Step, dim);
+    let x = m.embed(1.0)?;
     let bufs = Bufs {
         x,
         q: m.buf("q", RowsOf::Step, q_dim),
@@ -51,11 +50,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         o: m.buf("o", RowsOf::Step, state.n_heads * state.head_dim),
     };
     let hidden = m.buf("h", RowsOf::Step, ffn_dim);
-    let logits = m.buf("logits", RowsOf::Outputs, n_vocab);
 
-    let table = m.matrix("token_embd.weight", n_vocab, dim)?;
-    let basis = m.table_basis(dim)?;
-    m.push("embed", Embed { basis, ..Embed::tokens(table, x) });
     for layer in 0..n_layers {
         match recurrent.has(layer) {
             true => delta_net(m, layer, state, &bufs)?,
@@ -65,27 +60,24 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
         // The name of the network that every row goes through.
         let (of_all, label) = if mixture.is_some() { ("_shexp", "shared") } else { ("", "ffn") };
-        let gate = Some(m.ffn_layer(&blk(&format!("ffn_gate{of_all}")), ffn_dim, dim)?);
-        let up = m.ffn_layer(&blk(&format!("ffn_up{of_all}")), ffn_dim, dim)?;
+        let gate = Some(m.projection(&blk(&format!("ffn_gate{of_all}")), ffn_dim, dim)?);
+        let up = m.projection(&blk(&format!("ffn_up{of_all}")), ffn_dim, dim)?;
         let share = match mixture {
-            Some(_) => Some(m.linear(&blk("ffn_gate_inp_shexp"), 1, dim, ActQuant::None)?),
+            Some(_) => Some(m.exact(&blk("ffn_gate_inp_shexp"), 1, dim)?),
             None => None,
         };
         let ffn_in = FfnIn { gate, share, ..FfnIn::plain(x, norm.clone(), up, Act::Silu, hidden) };
         m.push(format!("{layer}.{label}_in"), ffn_in);
         if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
-            let router = m.linear(&blk("ffn_gate_inp"), n_experts, dim, ActQuant::None)?;
+            let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
             let experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
         }
-        let w = m.ffn_layer(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
+        let w = m.projection(&blk(&format!("ffn_down{of_all}")), dim, ffn_dim)?;
         m.push(format!("{layer}.{label}_out"), ProjAdd::plain(hidden, w, x));
     }
     let norm = m.rms_norm("output_norm", dim)?;
-    let w = m.head("output", table, n_vocab, dim)?;
-    m.push("logits", Logits { x, norm, w, soft_cap: None, logits });
-    m.push("sample", Sample { logits });
-    Ok(())
+    m.end(x, norm, 1.0, None)
 }
 
 /// Buffers of the layers.
@@ -110,13 +102,13 @@ fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) ->
     let state = m.state(decl);
 
     let norm = m.rms_norm(&blk("attn_norm"), dim)?;
-    let wu = m.layer(&blk("attn_qkv"), decl.channels(), dim)?;
-    let wz = m.layer(&blk("attn_gate"), values, dim)?;
-    let wa = m.layer(&blk("ssm_alpha"), n_heads, dim)?;
-    let wb = m.layer(&blk("ssm_beta"), n_heads, dim)?;
+    let wu = m.projection(&blk("attn_qkv"), decl.channels(), dim)?;
+    let wz = m.projection(&blk("attn_gate"), values, dim)?;
+    let wa = m.projection(&blk("ssm_alpha"), n_heads, dim)?;
+    let wb = m.projection(&blk("ssm_beta"), n_heads, dim)?;
     m.push(format!("{layer}.delta_in"), DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b });
 
-    let conv = m.flat(&blk("ssm_conv1d.weight"), decl.channels(), taps)?;
+    let conv = m.flattened(&blk("ssm_conv1d.weight"), decl.channels(), taps)?;
     let decay = m.vector(&blk("ssm_a"), n_heads)?;
     let dt = m.vector(&blk("ssm_dt.bias"), n_heads)?;
     let norm = m.rms_norm(&blk("ssm_norm"), head_dim)?;
@@ -126,7 +118,7 @@ fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) ->
         Delta { u, z, a, b, state, conv, decay, dt, eps, norm, grouped, out: o },
     );
 
-    let w = m.layer(&blk("ssm_out"), dim, values)?;
+    let w = m.projection(&blk("ssm_out"), dim, values)?;
     m.push(format!("{layer}.delta_out"), ProjAdd::plain(o, w, x));
     Ok(())
 }
@@ -140,16 +132,16 @@ fn attention(m: &mut Builder<'_>, layer: usize, rope: RopeId, bufs: &Bufs) -> Re
     let (kv, gate) = (m.kv(), Some(bufs.gate));
 
     let norm = m.rms_norm(&blk("attn_norm"), dim)?;
-    let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), 2 * q_dim, kv_dim, dim)?;
+    let qkv = m.qkv(&format!("blk.{layer}"), 2 * q_dim, kv_dim, dim)?;
     let q_norm = Some(m.rms_norm(&blk("attn_q_norm"), head_dim)?);
     let k_norm = Some(m.rms_norm(&blk("attn_k_norm"), head_dim)?);
     m.push(
         format!("{layer}.attn_in"),
-        AttnIn { q_norm, k_norm, rope, gate, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
+        AttnIn { q_norm, k_norm, rope, gate, ..AttnIn::of(x, norm, qkv, kv, q) },
     );
     m.push(format!("{layer}.attend"), Attend { gate, ..Attend::causal(q, kv, scale, y) });
 
-    let w = m.layer(&blk("attn_output"), dim, q_dim)?;
+    let w = m.projection(&blk("attn_output"), dim, q_dim)?;
     m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
     Ok(())
 }
@@ -175,7 +167,7 @@ fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
 
 /// Which blocks have a delta net.
 enum Recurrent {
-    /// All but every so-manyth. A number, because blocks are whatever a file claims.
+    /// Blocks `n - 1`, `2 n - 1`, .. have attention. No list: a file may claim any number of blocks.
     AllButEvery(usize),
     /// Those whose truth value says so.
     Listed(Vec<bool>),

@@ -14,7 +14,7 @@ pub struct Windows {
 /// Which layers slide.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
-    /// All but every so-manyth. A number, because layers are whatever a file claims.
+    /// Layers `n - 1`, `2 n - 1`, .. see everything. No list: a file may claim any number of layers.
     AllButEvery(usize),
     /// Those whose truth value says so.
     Listed(Vec<bool>),
