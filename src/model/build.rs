@@ -9,6 +9,7 @@ use ggml_types::{HostTensor, Ternary, types};
 
 use super::hadamard::Hadamard;
 use super::hyper::{RopeHyper, RopeScaling};
+use super::keys::AskedKeys;
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
@@ -44,6 +45,8 @@ pub struct Builder<'a> {
     notes: Vec<String>,
     /// Names of tensors that the architecture has asked for.
     asked: HashSet<String>,
+    /// Keys of metadata that it has asked for.
+    asked_keys: AskedKeys,
     /// The basis of weights that are rotated, and those that there are of it by their inputs.
     hadamard: Option<Hadamard>,
     bases: Vec<(usize, BasisId)>,
@@ -72,6 +75,7 @@ impl<'a> Builder<'a> {
             weights,
             notes,
             asked,
+            asked_keys: AskedKeys::default(),
             hadamard,
             bases,
             layers,
@@ -113,7 +117,10 @@ impl<'a> Builder<'a> {
         // Scales of inputs belong to products that round them, which no product here does.
         let is_known = |name: &str| self.asked.contains(name) || name.ends_with(".input_scale");
         match self.gguf.tensors().iter().find(|tensor| !is_known(&tensor.name)) {
-            None => Ok((self.program, self.weights, self.notes)),
+            None => {
+                let unread = self.asked_keys.notes(self.gguf.metadata(), &self.hyper.architecture);
+                Ok((self.program, self.weights, [self.notes, unread].concat()))
+            }
             Some(tensor) => {
                 let want = format!("no such tensor in a model of architecture `{}`", self.hyper.architecture);
                 let got = format!("{} {}", shape(tensor.rows(), tensor.cols()), tensor.type_name);
@@ -182,6 +189,11 @@ impl<'a> Builder<'a> {
         id
     }
 
+    /// True if the file says that rows see the whole text.
+    pub(super) fn sees_ahead(&self) -> bool {
+        matches!(self.value("attention.causal"), Some(Value::Bool(false)))
+    }
+
     /// True if columns of weights behind a delta net lie by the keys of its heads.
     pub fn has_grouped_values(&self) -> bool {
         self.hadamard.as_ref().is_some_and(|hadamard| hadamard.grouped)
@@ -212,11 +224,11 @@ impl<'a> Builder<'a> {
         /// Each with the value that is meant anyway.
         const UNUSED: [(&str, f32); 4] =
             [("beta_fast", 32.0), ("beta_slow", 1.0), ("attn_factor", 1.0), ("ext_factor", 1.0)];
-        if !matches!(self.hyper.rope.scaling, RopeScaling::Yarn { .. }) {
-            return Ok(());
-        }
         for (name, usual) in UNUSED {
-            let key = format!("{}.rope.scaling.yarn_{name}", self.hyper.architecture);
+            let key = self.key(&format!("rope.scaling.yarn_{name}"));
+            if !matches!(self.hyper.rope.scaling, RopeScaling::Yarn { .. }) {
+                continue;
+            }
             if let Some(value) = self.gguf.metadata().f32(&key)?.filter(|value| *value != usual) {
                 self.note(format!("{key} is {value} in the file and is ignored: {usual} is used"));
             }
@@ -230,7 +242,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`ModelError::Metadata`].
     pub fn rope_of_windows(&mut self, style: RopeStyle, base: f32) -> Result<RopeId, ModelError> {
-        let key = format!("{}.rope.freq_base_swa", self.hyper.architecture);
+        let key = self.key("rope.freq_base_swa");
         let base = self.gguf.metadata().f32(&key)?.unwrap_or(base);
         if !(base.is_finite() && base > 1.0) {
             return Err(ModelError::Metadata { key, want: "a number above 1".into(), got: base.to_string() });
@@ -245,6 +257,8 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// As [`Windows::read`].
     pub fn windows(&self, period: usize) -> Result<Windows, ModelError> {
+        self.asked_keys.add("attention.sliding_window");
+        self.asked_keys.add("attention.sliding_window_pattern");
         Windows::read(self.gguf.metadata(), &self.hyper.architecture, self.hyper.n_layers, period)
     }
 
@@ -274,7 +288,14 @@ impl<'a> Builder<'a> {
         ModelError::Metadata { key: self.key(key), want: want.into(), got: got.to_string() }
     }
 
+    /// Records that a key means nothing in this file, where another one decides.
+    pub(super) fn overrules(&self, key: &str) {
+        self.asked_keys.add(key);
+    }
+
+    /// The whole name of a key, which is recorded as asked for.
     fn key(&self, name: &str) -> String {
+        self.asked_keys.add(name);
         format!("{}.{name}", self.hyper.architecture)
     }
 
@@ -291,7 +312,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`ModelError::Metadata`] for one that is not above 0.
     pub fn soft_cap(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        let key = format!("{}.{key}", self.hyper.architecture);
+        let key = self.key(key);
         match self.gguf.metadata().f32(&key)? {
             Some(cap) if !(cap.is_finite() && cap > 0.0) => {
                 let want = "a finite number above 0".into();
@@ -306,7 +327,7 @@ impl<'a> Builder<'a> {
     /// # Errors
     /// [`ModelError::Metadata`] for one that is not above 0, or beyond what a factor may be.
     pub fn factor(&self, key: &str, default: f32) -> Result<f32, ModelError> {
-        let key = format!("{}.{key}", self.hyper.architecture);
+        let key = self.key(key);
         let factor = self.gguf.metadata().f32(&key)?.unwrap_or(default);
         match (1e-6..=1e6).contains(&factor) {
             true => Ok(factor),
@@ -511,7 +532,8 @@ impl<'a> Builder<'a> {
     /// [`ModelError::Metadata`] for numbers that make no sense.
     pub fn mixture(&self) -> Result<Option<Mixture>, ModelError> {
         let metadata = self.gguf.metadata();
-        let key = |name: &str| format!("{}.{name}", self.hyper.architecture);
+        let key = |name: &str| self.key(name);
+        self.overrules("expert_used_count");
         let wrong = |name, want: String, got: usize| {
             Err(ModelError::Metadata { key: key(name), want, got: got.to_string() })
         };
@@ -611,6 +633,7 @@ impl<'a> Builder<'a> {
 
     /// Ends the program of a model that generates: `norm` of the last layer's output, logits, sampling. The
     /// head is `output.weight`, or the token table in a file without one; `scale` is a factor on its product.
+    /// A file whose rows see the whole text has no use for it, and ends with the norm.
     ///
     /// # Errors
     /// As [`projection`](Self::projection).
@@ -618,6 +641,11 @@ impl<'a> Builder<'a> {
     /// # Panics
     /// Before [`embed`](Self::embed).
     pub fn end(&mut self, x: Buf, norm: Norm, scale: f32, soft_cap: Option<f32>) -> Result<(), ModelError> {
+        if self.sees_ahead() {
+            self.leave_out(|name| name.starts_with("output."));
+            self.ends_with(norm);
+            return Ok(());
+        }
         let w = times(scale, self.head()?)?;
         let logits = self.buf("logits", RowsOf::Outputs, self.hyper.n_vocab);
         self.push("logits", Logits { x, norm, w, soft_cap, logits });

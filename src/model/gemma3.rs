@@ -23,20 +23,27 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let scale = 1.0 / per_head.sqrt();
     let slides = m.value("attention.sliding_window").is_some();
     let windows = slides.then(|| m.windows(PERIOD)).transpose()?;
+    if !slides {
+        m.overrules("rope.freq_base_swa");
+        m.overrules("attention.sliding_window_pattern");
+    }
     let soft_cap = m.soft_cap("final_logit_softcapping")?;
 
     let x = m.embed((dim as f32).sqrt())?;
     let q = m.buf("q", RowsOf::Step, q_dim);
     let y = m.buf("y", RowsOf::Step, q_dim);
     let hidden = m.buf("h", RowsOf::Step, ffn_dim);
-    let global = m.rope(RopeStyle::Halves)?;
-    let local = if slides { m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)? } else { global };
+    let window_of = |layer| windows.as_ref().and_then(|windows| windows.of(layer));
+    let (n_local, n_layers) =
+        ((0..h.n_layers).filter(|layer| window_of(*layer).is_some()).count(), h.n_layers);
+    let global = (n_local < n_layers).then(|| m.rope(RopeStyle::Halves)).transpose()?;
+    let local = (n_local > 0).then(|| m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)).transpose()?;
 
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let kv = m.kv();
-        let window = windows.as_ref().and_then(|windows| windows.of(layer));
-        let rope = Some(if window.is_some() { local } else { global });
+        let window = window_of(layer);
+        let rope = if window.is_some() { local } else { global };
 
         let norm = m.rms_norm(&blk("attn_norm"), dim)?;
         let qkv = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;

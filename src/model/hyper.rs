@@ -66,6 +66,28 @@ pub enum RopeScaling {
     },
 }
 
+/// Keys that [`Hyper::read`] asks for, without the architecture's name.
+pub(super) const KEYS: [&str; 18] = [
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon",
+    "attention.value_length",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "expert_feed_forward_length",
+    "feed_forward_length",
+    "rope.dimension_count",
+    "rope.freq_base",
+    "rope.scale_linear",
+    "rope.scaling.attn_factor",
+    "rope.scaling.factor",
+    "rope.scaling.original_context_length",
+    "rope.scaling.type",
+];
+
 /// Above this no count of a real model lies; it keeps products of two within 64 bits.
 const MAX_COUNT: usize = 1 << 30;
 
@@ -123,6 +145,7 @@ struct Keys<'a> {
 
 impl Keys<'_> {
     fn key(&self, name: &str) -> String {
+        debug_assert!(KEYS.contains(&name) || name == "vocab_size", "{name} is missing in KEYS");
         format!("{}.{name}", self.prefix)
     }
 

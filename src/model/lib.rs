@@ -13,6 +13,7 @@ pub mod gpt2;
 pub mod gpt_oss;
 mod hadamard;
 pub mod hyper;
+mod keys;
 pub mod llama;
 pub mod minicpm;
 pub mod pooling;
@@ -30,7 +31,7 @@ pub use pooling::{Dense, Pooling, PoolingHead, RankHead};
 pub use windows::Windows;
 
 use sterna_gguf::{FileTensor, Gguf, GgufError};
-use sterna_program::{KvWindow, Limits, Program};
+use sterna_program::{CheckError, KvWindow, Limits, Program, Weight};
 
 /// A model architecture: the names under which files carry it, and how its program is written.
 #[derive(Debug)]
@@ -96,6 +97,10 @@ impl Model {
         (architecture.build)(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
         let (program, weights, notes) = builder.finish()?;
+        // Pooling reads the norm; a program that makes logits names it too.
+        let by_host: Vec<Weight> =
+            [Some(pooling.norm.weight), pooling.norm.bias].into_iter().flatten().collect();
+        program.check_all_named(&by_host)?;
         Ok(Self { program, weights, hyper, pooling, notes })
     }
 }
@@ -163,6 +168,9 @@ pub enum ModelError {
         /// Shape and type.
         got: String,
     },
+    /// A program that leaves out what it declares: a bug of the architecture's file.
+    #[error(transparent)]
+    Program(#[from] CheckError),
     /// A tensor whose bytes do not decode.
     #[error("tensor {tensor}")]
     Quant {

@@ -52,7 +52,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
     let x = m.embed(form.embedding)?;
     let q = m.buf("q", RowsOf::Step, q_dim);
     let y = m.buf("y", RowsOf::Step, q_dim);
-    let hidden = m.buf("h", RowsOf::Step, ffn_dim);
+    let hidden = mixture.is_none().then(|| m.buf("h", RowsOf::Step, ffn_dim));
     let rope = Some(m.rope(form.rope)?);
 
     for layer in 0..h.n_layers {
@@ -80,7 +80,8 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
-        if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
+        let Some(hidden) = hidden else {
+            let Mixture { n_experts, n_used, ffn_dim } = mixture.expect("in place of a hidden layer");
             let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
             let mut experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
             for expert in &mut experts {
@@ -88,7 +89,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
             }
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
             continue;
-        }
+        };
         let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
         let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
         m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, hidden));

@@ -2,7 +2,7 @@
 //! and rank. The engine computes it; this says what a file has.
 
 use super::{Builder, ModelError};
-use sterna_gguf::{FileTensor, Value};
+use sterna_gguf::FileTensor;
 use sterna_program::{Attend, Norm, Stage};
 
 /// How the normed rows of a text become its vector.
@@ -84,7 +84,7 @@ impl PoolingHead {
     /// [`ModelError`] for a tensor or a key that makes no sense.
     pub(super) fn read(m: &mut Builder<'_>) -> Result<Self, ModelError> {
         let norm = m.last_norm();
-        if let Some(Value::Bool(false)) = m.value("attention.causal") {
+        if m.sees_ahead() {
             see_ahead(&mut m.program().stages);
         }
         let sees_ahead = m.program().sees_ahead();
@@ -123,9 +123,8 @@ impl PoolingHead {
 }
 
 /// Lets the rows of a decoder see the whole text, or as far ahead as its windows reach back: half of the
-/// window that the file says, on either side. It then picks no tokens.
-fn see_ahead(stages: &mut Vec<(String, Stage)>) {
-    stages.retain(|(_, stage)| !matches!(stage, Stage::Logits(_) | Stage::Sample(_)));
+/// window that the file says, on either side.
+fn see_ahead(stages: &mut [(String, Stage)]) {
     for (_, stage) in stages {
         if let Stage::Attend(s) = stage {
             (s.window, s.ahead) = match s.window {

@@ -31,30 +31,39 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let n_layers = trunk(m, &h)?;
     let recurrent = Recurrent::read(m, h.n_layers)?;
     let state = state(m)?;
+    // They mean nothing without experts, and without attention.
+    m.overrules("expert_shared_feed_forward_length");
+    m.overrules("rope.dimension_sections");
     let ffn_dim = match mixture {
         Some(mixture) => m.number_or("expert_shared_feed_forward_length", mixture.ffn_dim)?,
         None => h.ffn_dim,
     };
-    let rope = rope(m, &h)?;
+    let recurs = (0..n_layers).any(|layer| recurrent.has(layer));
+    let attends = (0..n_layers).any(|layer| !recurrent.has(layer));
+    let rope = attends.then(|| rope(m, &h)).transpose()?;
 
     let x = m.embed(1.0)?;
-    let bufs = Bufs {
+    let heads = rope.map(|rope| HeadBufs {
         x,
+        rope,
         q: m.buf("q", RowsOf::Step, q_dim),
         gate: m.buf("gate", RowsOf::Step, q_dim),
         y: m.buf("y", RowsOf::Step, q_dim),
+    });
+    let delta = recurs.then(|| DeltaBufs {
+        x,
         u: m.buf("u", RowsOf::Step, state.channels()),
         z: m.buf("z", RowsOf::Step, state.n_heads * state.head_dim),
         a: m.buf("a", RowsOf::Step, state.n_heads),
         b: m.buf("b", RowsOf::Step, state.n_heads),
         o: m.buf("o", RowsOf::Step, state.n_heads * state.head_dim),
-    };
+    });
     let hidden = m.buf("h", RowsOf::Step, ffn_dim);
 
     for layer in 0..n_layers {
         match recurrent.has(layer) {
-            true => delta_net(m, layer, state, &bufs)?,
-            false => attention(m, layer, rope, &bufs)?,
+            true => delta_net(m, layer, state, delta.as_ref().expect("a layer recurs"))?,
+            false => attention(m, layer, heads.as_ref().expect("a layer attends"))?,
         }
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
@@ -80,12 +89,18 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     m.end(x, norm, 1.0, None)
 }
 
-/// Buffers of the layers.
-struct Bufs {
+/// Buffers of layers with attention, and their rotary embedding.
+struct HeadBufs {
     x: Buf,
+    rope: RopeId,
     q: Buf,
     gate: Buf,
     y: Buf,
+}
+
+/// Buffers of layers with a delta net.
+struct DeltaBufs {
+    x: Buf,
     u: Buf,
     z: Buf,
     a: Buf,
@@ -93,12 +108,12 @@ struct Bufs {
     o: Buf,
 }
 
-fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) -> Result<(), ModelError> {
+fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &DeltaBufs) -> Result<(), ModelError> {
     let blk = |name: &str| format!("blk.{layer}.{name}");
     let Hyper { dim, norm_eps: eps, .. } = *m.hyper();
     let StateDecl { n_heads, head_dim, taps, .. } = decl;
     let values = n_heads * head_dim;
-    let Bufs { x, u, z, a, b, o, .. } = *bufs;
+    let DeltaBufs { x, u, z, a, b, o } = *bufs;
     let state = m.state(decl);
 
     let norm = m.rms_norm(&blk("attn_norm"), dim)?;
@@ -123,13 +138,13 @@ fn delta_net(m: &mut Builder<'_>, layer: usize, decl: StateDecl, bufs: &Bufs) ->
     Ok(())
 }
 
-fn attention(m: &mut Builder<'_>, layer: usize, rope: RopeId, bufs: &Bufs) -> Result<(), ModelError> {
+fn attention(m: &mut Builder<'_>, layer: usize, bufs: &HeadBufs) -> Result<(), ModelError> {
     let blk = |name: &str| format!("blk.{layer}.{name}");
     let Hyper { dim, n_heads, n_kv_heads, head_dim, .. } = *m.hyper();
     let (q_dim, kv_dim) = (n_heads * head_dim, n_kv_heads * head_dim);
-    let (scale, rope) = (1.0 / (head_dim as f32).sqrt(), Some(rope));
-    let Bufs { x, q, y, .. } = *bufs;
-    let (kv, gate) = (m.kv(), Some(bufs.gate));
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    let HeadBufs { x, rope, q, gate, y } = *bufs;
+    let (kv, rope, gate) = (m.kv(), Some(rope), Some(gate));
 
     let norm = m.rms_norm(&blk("attn_norm"), dim)?;
     let qkv = m.qkv(&format!("blk.{layer}"), 2 * q_dim, kv_dim, dim)?;
@@ -178,6 +193,7 @@ impl Recurrent {
         const LISTED: &str = "attention.recurrent_layers";
         const EVERY: &str = "full_attention_interval";
         if let Some(value) = m.value(LISTED) {
+            m.overrules(EVERY);
             let truth = |value: Value| if let Value::Bool(truth) = value { Some(truth) } else { None };
             let listed: Option<Vec<bool>> = match value {
                 Value::Array(array) if array.len() == n_blocks => array.values().map(truth).collect(),

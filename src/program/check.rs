@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ggml_types::{KvSide, types};
 
+use super::part::{Named, named};
 use super::{
     Act, Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Delta, DeltaIn, Embed, Experts, FfnIn, Kv, KvDecl,
     Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, State,
@@ -59,6 +60,46 @@ impl Program {
             self.check_stage(stage).map_err(|detail| fail(label, detail))?;
         }
         Ok(())
+    }
+
+    /// Verifies that a stage names everything that is declared: a model that reads a tensor and leaves it out
+    /// of the computation is wrong. `by_host` are weights that the host reads. Not part of
+    /// [`check`](Self::check): programs that share one set of weights each name some of them.
+    ///
+    /// # Errors
+    /// [`CheckError`] for the first declaration that no stage names.
+    pub fn check_all_named(&self, by_host: &[Weight]) -> Result<(), CheckError> {
+        let mut weights = vec![false; self.weights.len()];
+        let (mut bufs, mut kvs) = (vec![false; self.bufs.len()], vec![false; self.kvs.len()]);
+        let (mut states, mut ropes) = (vec![false; self.states.len()], vec![false; self.ropes.len()]);
+        let mut bases = vec![false; self.bases.len()];
+        by_host.iter().for_each(|w| weights[w.0 as usize] = true);
+        for (_, stage) in &self.stages {
+            for named in named(&mut stage.clone()) {
+                let (of_kind, at) = match named {
+                    Named::Weight(w) => (&mut weights, w.0),
+                    Named::In(buf) | Named::Out(buf) => (&mut bufs, buf.0),
+                    Named::Kv(kv) => (&mut kvs, kv.0),
+                    Named::State(state) => (&mut states, state.0),
+                    Named::Rope(rope) => (&mut ropes, rope.0),
+                    Named::Basis(basis) => (&mut bases, basis.0),
+                };
+                of_kind[at as usize] = true;
+            }
+        }
+        let unnamed = |of_kind: &[bool]| of_kind.iter().position(|is_named| !is_named);
+        let weight = unnamed(&weights).map(|at| format!("weight {}", self.weights[at].name));
+        let buf = || unnamed(&bufs).map(|at| format!("buffer `{}`", self.bufs[at].name));
+        let others = [("KV cache", &kvs), ("state", &states), ("rope", &ropes), ("basis", &bases)];
+        let other =
+            || others.iter().find_map(|(kind, of_kind)| unnamed(of_kind).map(|at| format!("{kind} {at}")));
+        match weight.or_else(buf).or_else(other) {
+            Some(unnamed) => {
+                let detail = format!("{unnamed} is declared, and no stage names it");
+                Err(CheckError { label: "declarations".to_owned(), detail })
+            }
+            None => Ok(()),
+        }
     }
 
     /// Verifies that a step may be run through some of this program's stages.

@@ -51,7 +51,7 @@ pub fn spread(n: usize, k: usize) -> Vec<bool> {
 }
 
 /// Something that a stage names.
-enum Named<'a> {
+pub(super) enum Named<'a> {
     Weight(&'a mut Weight),
     /// A buffer that the stage reads, and may then write.
     In(&'a mut Buf),
@@ -64,7 +64,7 @@ enum Named<'a> {
 }
 
 /// Everything that a stage names, inputs before outputs.
-fn named(stage: &mut Stage) -> Vec<Named<'_>> {
+pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     use Named::{In, Out};
     match stage {
         Stage::Embed(s) => {
