@@ -12,7 +12,7 @@ use sterna::engine::{Engine, EngineOptions, SamplerOptions};
 use sterna::gguf::{Array, Gguf, GgufWriter, Metadata};
 use sterna::grammar::to_lark;
 use sterna::model::{self, Model};
-use sterna::program::{KvWindow, Limits};
+use sterna::program::Limits;
 use sterna::quantize::Imatrix;
 use sterna::serve::{Loaded, ServeOptions, Server};
 use sterna::tokenizer::chat::{ChatTemplate, Message};
@@ -37,7 +37,7 @@ pub fn gguf(data: &[u8]) {
         let kv = ggml_types::kv_by_name("f16").expect("a codec of the registry");
         let limits =
             Limits { rows: 4, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0, states: 3 };
-        let options = model::Options { limits, k: kv, v: kv, window: KvWindow::default() };
+        let options = model::Options::new(limits, kv, kv);
         if let Ok(model) = Model::build(&file, hyper, &options) {
             model.program.check().expect("what a model writes is sound");
         }

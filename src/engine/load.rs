@@ -494,7 +494,7 @@ fn build(
         let held = exact_pages_for(window, limits.seqs, pages_a_seq, limits.rows);
         limits.exact_pages = held + checkpoints * (window.newest_pages + 1);
     }
-    let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window })?;
+    let mut model = Model::build(gguf, hyper, &Options { limits, k, v, window, n_ctx })?;
     if model.program.sees_ahead() {
         for (option, codec) in [("EngineOptions::cache_type_k", k), ("EngineOptions::cache_type_v", v)] {
             if codec.windowed() {

@@ -139,6 +139,11 @@ impl<'a> Builder<'a> {
         &self.hyper
     }
 
+    /// Positions that a sequence may have.
+    pub fn n_ctx(&self) -> usize {
+        self.options.n_ctx
+    }
+
     /// Rows of the tensor of this name, if the file has it.
     pub fn rows_of(&self, name: &str) -> Option<usize> {
         Some(self.gguf.find(name)?.rows())
@@ -519,6 +524,7 @@ impl<'a> Builder<'a> {
         let part = |part: Range<usize>| {
             let name_of = |what: &str| format!("{stem}.{what} rows {} to {}", part.start, part.end - 1);
             let w = self.declare(whole.cut(name_of("weight"), part.clone()));
+            self.program.weights[w.0 as usize].part_of = Some(name.clone());
             let bias =
                 bias.as_ref().map(|values| self.declare(floats(name_of("bias"), &values[part.clone()])));
             Linear { w, norm: None, bias, act, scale: 1.0, basis }

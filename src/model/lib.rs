@@ -31,7 +31,7 @@ pub use pooling::{Dense, Pooling, PoolingHead, RankHead};
 pub use windows::Windows;
 
 use sterna_gguf::{FileTensor, Gguf, GgufError};
-use sterna_program::{CheckError, KvWindow, Limits, Program, Weight};
+use sterna_program::{CheckError, KvWindow, Limits, PAGE, Program, Weight};
 
 /// A model architecture: the names under which files carry it, and how its program is written.
 #[derive(Debug)]
@@ -68,6 +68,15 @@ pub struct Options {
     pub v: &'static dyn KvCodec,
     /// Positions that windowed codecs keep exactly.
     pub window: KvWindow,
+    /// Positions that a sequence may have: some models choose their rotary frequencies by it.
+    pub n_ctx: usize,
+}
+
+impl Options {
+    /// Options of sequences that may fill every page, with what windowed codecs keep by default.
+    pub fn new(limits: Limits, k: &'static dyn KvCodec, v: &'static dyn KvCodec) -> Self {
+        Self { limits, k, v, window: KvWindow::default(), n_ctx: limits.pages * PAGE }
+    }
 }
 
 /// A model that is ready for a backend.

@@ -56,8 +56,10 @@ pub struct BasisId(pub u32);
 /// Declaration of a weight, without its bytes.
 #[derive(Clone, Debug)]
 pub struct WeightDecl {
-    /// Name in the file, `blk.0.attn_q.weight`.
+    /// Name in the file, `blk.0.attn_q.weight`; of some rows of a tensor, a name that says which.
     pub name: String,
+    /// Name in the file of the tensor whose rows these are some of.
+    pub part_of: Option<String>,
     /// Tensor type.
     pub ty: &'static dyn QuantType,
     /// Outputs; 1 for a vector.
@@ -223,7 +225,7 @@ impl Program {
         rows: usize,
         cols: usize,
     ) -> Weight {
-        self.weights.push(WeightDecl { name: name.into(), ty, rows, cols });
+        self.weights.push(WeightDecl { name: name.into(), part_of: None, ty, rows, cols });
         Weight(self.weights.len() as u32 - 1)
     }
 

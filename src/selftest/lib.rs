@@ -15,9 +15,7 @@ pub use self::passes::Passes;
 use sterna_backend::{Backend, BackendError, Exec, KvPage, WeightId};
 use sterna_gguf::Gguf;
 use sterna_model::{Hyper, Model, Options};
-use sterna_program::{
-    Buf, KvWindow, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, StateSlots, Step,
-};
+use sterna_program::{Buf, Limits, PAGE, PageTable, Program, Row, RowsOf, Sampling, Stage, StateSlots, Step};
 use sterna_synth::{Preset, Spec, Synth};
 
 /// Error that ends a self-test before it has a result.
@@ -132,7 +130,7 @@ impl Subject {
         let limits =
             Limits { rows: most, outputs: most, seqs: 1, pages, exact_pages, sliding_pages: 0, states: 0 };
         let hyper = Hyper::read(gguf.metadata(), self.n_vocab)?;
-        let options = Options { limits, k: self.k, v: self.v, window: KvWindow::default() };
+        let options = Options::new(limits, self.k, self.v);
         Ok(Model::build(&gguf, hyper, &options)?)
     }
 }

@@ -164,7 +164,7 @@ fn recordings(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<Vec<
     let program = engine::program(gguf, &options).unwrap();
     let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
     let (k, v) = (program.kvs[0].k, program.kvs[0].v);
-    let build = Options { limits: program.limits, k, v, window: options.exact() };
+    let build = Options { window: options.exact(), ..Options::new(program.limits, k, v) };
     let model = Model::build(gguf, hyper, &build).unwrap();
     let mut cuda = Cuda::on(Box::new(card));
     let ids: Vec<_> = model.weights.iter().map(|w| cuda.upload(&w.read().unwrap()).unwrap()).collect();

@@ -8,7 +8,7 @@ use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::engine::{Engine, EngineOptions, HeadType, Session};
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
-use sterna::program::{KvWindow, Limits, PageTable, Row, Step, sampling};
+use sterna::program::{Limits, PageTable, Row, Step, sampling};
 use support::logits::{all_logits, distance};
 use support::{golden, npy};
 
@@ -114,12 +114,7 @@ fn every_stage_of_the_trace() {
     let limits =
         Limits { rows: 9, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0, states: 0 };
     let hyper = Hyper::read(gguf.metadata(), N_VOCAB).unwrap();
-    let model = Model::build(
-        &gguf,
-        hyper,
-        &Options { limits, k: f32_codec, v: f32_codec, window: KvWindow::default() },
-    )
-    .unwrap();
+    let model = Model::build(&gguf, hyper, &Options::new(limits, f32_codec, f32_codec)).unwrap();
     let prompt = &prompts()[1];
     let rows: Vec<Row> =
         (0..9).map(|pos| Row { token: prompt[pos as usize], pos, seq: 0, logits: false }).collect();

@@ -182,7 +182,7 @@ fn options(codec: &str) -> EngineOptions {
 pub fn weights(gguf: &Gguf, program: &Program, options: &EngineOptions) -> Vec<HostTensor> {
     let hyper = Hyper::read(gguf.metadata(), program.weights[0].rows).unwrap();
     let (k, v) = (program.kvs[0].k, program.kvs[0].v);
-    let options = Options { limits: program.limits, k, v, window: options.exact() };
+    let options = Options { window: options.exact(), ..Options::new(program.limits, k, v) };
     let weights = Model::build(gguf, hyper, &options).unwrap().weights;
     weights.iter().map(|w| w.read().unwrap()).collect()
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use sterna::gguf::Gguf;
 use sterna::model::{Hyper, Model, Options};
-use sterna::program::{KvWindow, Limits, Program};
+use sterna::program::{Limits, Program};
 use sterna::synth::{Preset, Spec, Synth};
 
 use super::hostile_model::without;
@@ -21,7 +21,7 @@ fn program(gguf: &Gguf) -> Program {
         Limits { rows: 512, outputs: 1, seqs: 1, pages: 64, exact_pages: 0, sliding_pages: 0, states: 0 };
     let n_vocab = gguf.find("token_embd.weight").unwrap().rows();
     let hyper = Hyper::read(gguf.metadata(), n_vocab).unwrap();
-    let options = Options { limits, k: f16, v: f16, window: KvWindow::default() };
+    let options = Options::new(limits, f16, f16);
     let program = Model::build(gguf, hyper, &options).unwrap().program;
     program.check().unwrap();
     program

@@ -491,7 +491,7 @@ mod tests {
                 let rows = rows.next_multiple_of(ty.rows_together());
                 let bytes = vec![0; ty.byte_len(rows, cols).expect("a shape of the type")].into();
                 let w = HostTensor { name: "w".into(), ty, rows, cols, bytes };
-                let decl = WeightDecl { name: "w".into(), ty, rows, cols };
+                let decl = WeightDecl { name: "w".into(), part_of: None, ty, rows, cols };
                 assert_eq!(packed(&w).len() as u64, device_bytes(&decl), "{} {rows}x{cols}", ty.name());
             }
         }

@@ -207,8 +207,8 @@ fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
     Ok(found)
 }
 
-/// GGUF name of a layer's weight. Parts of a tensor are declared under its name and their rows.
+/// GGUF name of a layer's weight, or of the tensor that it is a part of.
 fn name_of(program: &Program, linear: &Linear) -> String {
-    let name = program.weight_decl(linear.w).name.as_str();
-    name.split_once(" rows ").map_or(name, |(name, _)| name).to_owned()
+    let decl = program.weight_decl(linear.w);
+    decl.part_of.as_ref().unwrap_or(&decl.name).clone()
 }
