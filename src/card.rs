@@ -50,6 +50,7 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("qwen2", "Qwen2ForCausalLM", "qwen2"),
     ("qwen3", "Qwen3ForCausalLM", "qwen3"),
     ("qwen3moe", "Qwen3MoeForCausalLM", "qwen3_moe"),
+    ("smollm3", "SmolLM3ForCausalLM", "smollm3"),
 ];
 
 /// The files of a card: their names, and what they say.

@@ -1,6 +1,8 @@
 //! Tables of the architectures, one for each: tensors, their names and shapes, and the changes on the way, in
 //! Hugging Face's order.
 
+use serde_json::Value as Json;
+
 use super::ConvertError;
 use super::config::Config;
 
@@ -542,6 +544,14 @@ pub static ARCHITECTURES: &[Architecture] = &[
         rope: Rope::Base,
         ..LLAMA
     },
+    Architecture {
+        classes: &["SmolLM3ForCausalLM"],
+        name: smollm3,
+        tied: true,
+        // SmolLM3Config's own.
+        defaults: &[("rms_norm_eps", 1e-6), ("rope_theta", 2e6)],
+        ..LLAMA
+    },
     QWEN35,
     Architecture {
         classes: &["Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"],
@@ -612,6 +622,25 @@ fn gated(config: &Config, acts: &[&str], name: &'static str) -> Result<&'static 
         Some(act) if acts.contains(&act) => Ok(name),
         Some(_) => Err(config.wrong(KEYS[0], &acts.join(" or "), config.get(KEYS))),
     }
+}
+
+/// No GGUF key says which layers have no RoPE: readers take every fourth.
+fn smollm3(config: &Config) -> Result<&'static str, ConvertError> {
+    const LAYERS: &str = "no_rope_layers";
+    const INTERVAL: &str = "no_rope_layer_interval";
+    if let Some(found) = config.get(&[LAYERS]) {
+        let usual = |at: usize| u64::from(!(at + 1).is_multiple_of(4));
+        let is_usual = |(at, rotates): (usize, &Json)| rotates.as_u64() == Some(usual(at));
+        if !found.as_array().is_some_and(|layers| layers.iter().enumerate().all(is_usual)) {
+            return Err(config.wrong(LAYERS, "0 for every fourth layer and 1 for the others", Some(found)));
+        }
+    } else if config.count(&[INTERVAL])?.is_some_and(|interval| interval != 4) {
+        return Err(config.wrong(INTERVAL, "4", config.get(&[INTERVAL])));
+    }
+    if config.bool(&["use_sliding_window"]) == Some(true) {
+        return Err(config.wrong("use_sliding_window", "false", config.get(&["use_sliding_window"])));
+    }
+    gated(config, &["silu"], "smollm3")
 }
 
 fn gpt2(config: &Config) -> Result<&'static str, ConvertError> {

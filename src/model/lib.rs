@@ -21,6 +21,7 @@ pub mod qwen2;
 pub mod qwen3;
 pub mod qwen35;
 mod rope;
+pub mod smollm3;
 mod windows;
 
 use ggml_types::{KvCodec, QuantError};
@@ -53,6 +54,7 @@ pub static REGISTRY: &[&Architecture] = &[
     &gpt2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
+    &smollm3::ARCHITECTURE,
     &bert::ARCHITECTURE,
     &bert::NOMIC,
 ];

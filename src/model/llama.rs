@@ -14,9 +14,11 @@ pub static ARCHITECTURE: Architecture =
     Architecture { names: &["llama"], build: |m| decoder(m, &Variant::PLAIN) };
 
 /// Differences between the architectures of this form.
-pub(super) struct Variant {
+pub(super) struct Variant<'a> {
     /// Which elements of a head RoPE rotates together.
     pub rope: RopeStyle,
+    /// Whether queries and keys of a layer are rotated; a file may say which.
+    pub rotates: &'a dyn Fn(usize) -> bool,
     /// True if queries, keys and values must have biases. Any layer may.
     pub qkv_bias: bool,
     /// True if queries and keys have a norm over each head, before RoPE.
@@ -29,10 +31,11 @@ pub(super) struct Variant {
     pub logits: f32,
 }
 
-impl Variant {
+impl Variant<'_> {
     /// Llama's own.
     pub(super) const PLAIN: Self = Self {
         rope: RopeStyle::Adjacent,
+        rotates: &|_| true,
         qkv_bias: false,
         head_norms: false,
         embedding: 1.0,
@@ -42,7 +45,7 @@ impl Variant {
 }
 
 /// Embedding, blocks of attention and a gated feed-forward network, head.
-pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelError> {
+pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), ModelError> {
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
     let (dim, ffn_dim) = (h.dim, h.ffn_dim);
@@ -53,7 +56,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
     let q = m.buf("q", RowsOf::Step, q_dim);
     let y = m.buf("y", RowsOf::Step, q_dim);
     let hidden = mixture.is_none().then(|| m.buf("h", RowsOf::Step, ffn_dim));
-    let rope = Some(m.rope(form.rope)?);
+    let rope = (0..h.n_layers).any(form.rotates).then(|| m.rope(form.rope)).transpose()?;
 
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
@@ -72,7 +75,12 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant) -> Result<(), ModelEr
         let (q_norm, k_norm) = (head_norm("attn_q_norm")?, head_norm("attn_k_norm")?);
         m.push(
             format!("{layer}.attn_in"),
-            AttnIn { q_norm, k_norm, rope, ..AttnIn::of(x, norm, [wq, wk, wv], kv, q) },
+            AttnIn {
+                q_norm,
+                k_norm,
+                rope: rope.filter(|_| (form.rotates)(layer)),
+                ..AttnIn::of(x, norm, [wq, wk, wv], kv, q)
+            },
         );
         m.push(format!("{layer}.attend"), Attend::causal(q, kv, scale, y));
 

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use sterna::gguf::Gguf;
 use support::golden;
 
-use super::folder::{Folder, Raw, numbers};
+use super::folder::{Folder, Raw, llama, numbers};
 use super::{convert, to, values};
 
 /// A GGUF tensor in the checkpoint's form.
@@ -206,4 +206,23 @@ fn qwen3moe_comes_back() {
     folder.tensors.remove("model.layers.1.mlp.experts.3.up_proj.weight");
     let said = convert(folder.write().path(), &to("f16")).unwrap_err().to_string();
     assert!(said.contains("experts.3.up_proj.weight") && said.contains("missing"), "{said}");
+}
+
+/// SmolLM3's tensors are Llama's; which layers have no RoPE is in no file.
+#[test]
+fn smollm3_is_written_as_llama_is() {
+    let written = |folder: &Folder| convert(folder.write().path(), &to("f16")).map(|(gguf, ..)| gguf);
+    let mut folder = llama();
+    let of_llama = written(&folder).unwrap();
+    folder.config["architectures"] = json!(["SmolLM3ForCausalLM"]);
+    folder.config["no_rope_layers"] = json!([1]);
+    let gguf = written(&folder).unwrap();
+    assert_eq!(gguf.metadata().str("general.architecture").unwrap(), Some("smollm3"));
+    for want in of_llama.tensors() {
+        let got = gguf.find(&want.name).unwrap();
+        assert!(gguf.raw_bytes(got).unwrap() == of_llama.raw_bytes(want).unwrap(), "{}", want.name);
+    }
+    folder.config["no_rope_layers"] = json!([0]);
+    let said = written(&folder).unwrap_err().to_string();
+    assert!(said.contains("no_rope_layers") && said.contains("every fourth layer"), "{said}");
 }

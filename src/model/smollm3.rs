@@ -1,0 +1,15 @@
+//! SmolLM3: Llama's form, in which every fourth layer has no RoPE. No file says so.
+
+use super::Architecture;
+use super::llama::{Variant, decoder};
+
+/// SmolLM3.
+pub static ARCHITECTURE: Architecture = Architecture {
+    names: &["smollm3"],
+    build: |m| {
+        decoder(m, &Variant { rotates: &|layer| !(layer + 1).is_multiple_of(PERIOD), ..Variant::PLAIN })
+    },
+};
+
+/// Layers from one without RoPE to the next.
+const PERIOD: usize = 4;
