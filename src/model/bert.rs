@@ -9,10 +9,12 @@ use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RopeStyle, RowsOf};
 
 /// BERT.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["bert"], build: |m| encoder(m, false) };
+pub static ARCHITECTURE: Architecture =
+    Architecture { names: &["bert"], build: |m| encoder(m, false), per_layer: false };
 
 /// nomic-embed.
-pub static NOMIC: Architecture = Architecture { names: &["nomic-bert"], build: |m| encoder(m, true) };
+pub static NOMIC: Architecture =
+    Architecture { names: &["nomic-bert"], build: |m| encoder(m, true), per_layer: false };
 
 fn encoder(m: &mut Builder<'_>, is_nomic: bool) -> Result<(), ModelError> {
     let h = m.hyper().clone();

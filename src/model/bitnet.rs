@@ -10,7 +10,7 @@ use sterna_program::{Act, Attend, AttnIn, FfnIn, Linear, ProjAdd, RopeStyle, Row
 
 /// BitNet b1.58 under each of its names.
 pub static ARCHITECTURE: Architecture =
-    Architecture { names: &["bitnet", "bitnet-25", "bitnet-b1.58"], build };
+    Architecture { names: &["bitnet", "bitnet-25", "bitnet-b1.58"], build, per_layer: false };
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let h = m.hyper().clone();

@@ -13,8 +13,8 @@ use super::keys::AskedKeys;
 use super::{Hyper, ModelError, Options, Windows, rope};
 use sterna_gguf::{FileTensor, Gguf, Value};
 use sterna_program::{
-    ActQuant, Basis, BasisId, Buf, Embed, Expert, Kv, KvDecl, Linear, Logits, Norm, NormKind, Program,
-    RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
+    ActQuant, Basis, BasisId, Buf, BufDecl, Embed, Expert, Kv, KvDecl, Linear, Logits, Norm, NormKind,
+    Program, RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
 };
 
 /// Experts that any model may have; more are a broken file.
@@ -159,9 +159,21 @@ impl<'a> Builder<'a> {
         self.program.buf(name, rows, cols)
     }
 
+    /// The buffer of this name and width, which is declared at the first call: for layers of several widths.
+    pub fn buf_of_width(&mut self, name: &'static str, cols: usize) -> Buf {
+        let known = |buf: &BufDecl| buf.name == name && buf.cols == cols;
+        let known = self.program.bufs.iter().position(known);
+        known.map_or_else(|| self.buf(name, RowsOf::Step, cols), |at| Buf(at as u32))
+    }
+
     /// Declares one layer's KV cache, of the model's KV heads and the caller's codecs.
     pub fn kv(&mut self) -> Kv {
-        let Hyper { n_kv_heads, head_dim, .. } = self.hyper;
+        self.kv_of(self.hyper.n_kv_heads)
+    }
+
+    /// The same of another number of KV heads.
+    pub fn kv_of(&mut self, n_kv_heads: usize) -> Kv {
+        let head_dim = self.hyper.head_dim;
         self.program.kv(KvDecl {
             n_kv_heads,
             head_dim,
@@ -527,7 +539,7 @@ impl<'a> Builder<'a> {
             self.program.weights[w.0 as usize].part_of = Some(name.clone());
             let bias =
                 bias.as_ref().map(|values| self.declare(floats(name_of("bias"), &values[part.clone()])));
-            Linear { w, norm: None, bias, act, scale: 1.0, basis }
+            Linear { bias, act, basis, ..Linear::of(w) }
         };
         Ok(ranges.into_iter().map(part).collect())
     }
@@ -668,7 +680,7 @@ impl<'a> Builder<'a> {
         let tied = self.hadamard.as_ref().filter(|hadamard| hadamard.is_tied);
         let basis = tied.map(|hadamard| hadamard.basis(dim)).transpose()?;
         let basis = basis.map(|basis| self.declared_basis(basis));
-        Ok(Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis })
+        Ok(Linear { basis, ..Linear::of(table) })
     }
 
     /// Error that a vector of `[len]` is missing.

@@ -6,7 +6,8 @@ use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RopeStyle, RowsOf};
 
 /// Gemma 3.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["gemma3", "gemma-embedding"], build };
+pub static ARCHITECTURE: Architecture =
+    Architecture { names: &["gemma3", "gemma-embedding"], build, per_layer: false };
 
 /// Layers from one that sees everything to the next, where a file does not say.
 const PERIOD: usize = 6;
@@ -34,10 +35,9 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let y = m.buf("y", RowsOf::Step, q_dim);
     let hidden = m.buf("h", RowsOf::Step, ffn_dim);
     let window_of = |layer| windows.as_ref().and_then(|windows| windows.of(layer));
-    let (n_local, n_layers) =
-        ((0..h.n_layers).filter(|layer| window_of(*layer).is_some()).count(), h.n_layers);
-    let global = (n_local < n_layers).then(|| m.rope(RopeStyle::Halves)).transpose()?;
-    let local = (n_local > 0).then(|| m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)).transpose()?;
+    let has = |slides: bool| (0..h.n_layers).any(|layer| window_of(layer).is_some() == slides);
+    let global = has(false).then(|| m.rope(RopeStyle::Halves)).transpose()?;
+    let local = has(true).then(|| m.rope_of_windows(RopeStyle::Halves, LOCAL_BASE)).transpose()?;
 
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");

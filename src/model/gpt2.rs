@@ -5,7 +5,7 @@ use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RowsOf};
 
 /// GPT-2.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt2"], build };
+pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt2"], build, per_layer: false };
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let h = m.hyper().clone();

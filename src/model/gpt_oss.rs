@@ -6,7 +6,7 @@ use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, Experts, Linear, ProjAdd, RopeStyle, RowsOf};
 
 /// GPT-OSS.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt-oss"], build };
+pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt-oss"], build, per_layer: false };
 
 /// Layers from one that sees everything to the next, where a file does not say.
 const PERIOD: usize = 2;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::ModelError;
-use sterna_gguf::Metadata;
+use sterna_gguf::{Metadata, Value};
 
 /// Hyper-parameters. Every count is at least 1 and products of two of them fit a `usize`.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,12 +18,14 @@ pub struct Hyper {
     pub n_layers: usize,
     /// Width of the residual stream.
     pub dim: usize,
-    /// Width of the feed-forward hidden layer.
+    /// Width of the feed-forward hidden layer; this and the next two are the first block's where they differ.
     pub ffn_dim: usize,
     /// Query heads; a multiple of the KV heads.
     pub n_heads: usize,
     /// Key and value heads.
     pub n_kv_heads: usize,
+    /// The numbers of each block, where blocks differ.
+    pub differing: Option<Vec<LayerHyper>>,
     /// Length of one query, key or value vector; even.
     pub head_dim: usize,
     /// Rows of the embedding table.
@@ -32,6 +34,38 @@ pub struct Hyper {
     pub norm_eps: f32,
     /// Rotary embedding.
     pub rope: RopeHyper,
+}
+
+/// Numbers that files may give for each block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerHyper {
+    /// Width of the feed-forward hidden layer.
+    pub ffn_dim: usize,
+    /// Query heads; a multiple of the KV heads.
+    pub n_heads: usize,
+    /// Key and value heads.
+    pub n_kv_heads: usize,
+}
+
+/// A number of all blocks, or one for each.
+#[derive(Clone, Debug)]
+enum PerLayer {
+    All(usize),
+    Each(Vec<usize>),
+}
+
+impl PerLayer {
+    fn of(&self, layer: usize) -> usize {
+        match self {
+            Self::All(number) => *number,
+            Self::Each(numbers) => numbers[layer],
+        }
+    }
+
+    /// A list of equal numbers is one number.
+    fn is_list(&self) -> bool {
+        matches!(self, Self::Each(numbers) if numbers.iter().any(|number| *number != numbers[0]))
+    }
 }
 
 /// Numbers of the rotary embedding.
@@ -100,11 +134,30 @@ impl Hyper {
         let architecture = metadata.require_str("general.architecture")?.to_owned();
         let keys = Keys { metadata, prefix: &architecture };
         let dim = keys.count("embedding_length")?;
-        let n_heads = keys.count("attention.head_count")?;
-        let n_kv_heads = keys.count_or("attention.head_count_kv", n_heads)?;
-        if !n_heads.is_multiple_of(n_kv_heads) {
-            let want = format!("a divisor of the {n_heads} query heads");
-            return Err(keys.wrong("attention.head_count_kv", want, n_kv_heads));
+        let n_layers = keys.count("block_count")?;
+        let (heads, ffn) = (keys.per_layer("attention.head_count", n_layers)?, keys.ffn(n_layers)?);
+        let kv_heads = match metadata.get(&keys.key("attention.head_count_kv")) {
+            Some(_) => keys.per_layer("attention.head_count_kv", n_layers)?,
+            None => heads.clone(),
+        };
+        let of = |layer| LayerHyper {
+            ffn_dim: ffn.of(layer),
+            n_heads: heads.of(layer),
+            n_kv_heads: kv_heads.of(layer),
+        };
+        let differs = [&ffn, &heads, &kv_heads].into_iter().any(PerLayer::is_list);
+        let differing: Option<Vec<LayerHyper>> = differs.then(|| (0..n_layers).map(of).collect());
+        let first = of(0);
+        for LayerHyper { n_heads, n_kv_heads, .. } in differing.iter().flatten().chain([&first]) {
+            if !n_heads.is_multiple_of(*n_kv_heads) {
+                let want = format!("a divisor of the {n_heads} query heads");
+                return Err(keys.wrong("attention.head_count_kv", want, n_kv_heads));
+            }
+        }
+        let LayerHyper { ffn_dim, n_heads, n_kv_heads } = first;
+        if heads.is_list() && metadata.get(&keys.key("attention.key_length")).is_none() {
+            let want = "a key_length where blocks have different numbers of heads";
+            return Err(keys.wrong("attention.key_length", want, "none"));
         }
         let head_dim = keys.head_dim(dim, n_heads)?;
         let norm_eps = match keys.f32("attention.layer_norm_rms_epsilon")? {
@@ -123,8 +176,9 @@ impl Hyper {
         Ok(Self {
             name: metadata.str("general.name")?.map(str::to_owned),
             n_ctx_train: keys.count("context_length")?,
-            n_layers: keys.count("block_count")?,
-            ffn_dim: keys.ffn_dim()?,
+            n_layers,
+            ffn_dim,
+            differing,
             rope: keys.rope(head_dim)?,
             architecture: architecture.clone(),
             dim,
@@ -134,6 +188,13 @@ impl Hyper {
             n_vocab,
             norm_eps,
         })
+    }
+
+    /// The numbers of a block.
+    pub fn layer(&self, layer: usize) -> LayerHyper {
+        let Self { ffn_dim, n_heads, n_kv_heads, .. } = *self;
+        let all = LayerHyper { ffn_dim, n_heads, n_kv_heads };
+        self.differing.as_ref().map_or(all, |each| each[layer])
     }
 }
 
@@ -173,11 +234,26 @@ impl Keys<'_> {
     }
 
     /// Where every layer has experts, a file may give their width alone.
-    fn ffn_dim(&self) -> Result<usize, ModelError> {
+    fn ffn(&self, n_layers: usize) -> Result<PerLayer, ModelError> {
         const ALL: &str = "feed_forward_length";
         const EXPERT: &str = "expert_feed_forward_length";
         let has = |name: &str| self.metadata.get(&self.key(name)).is_some();
-        self.count(if !has(ALL) && has(EXPERT) { EXPERT } else { ALL })
+        self.per_layer(if !has(ALL) && has(EXPERT) { EXPERT } else { ALL }, n_layers)
+    }
+
+    /// A number, or an array of one for each block.
+    fn per_layer(&self, name: &str, n_layers: usize) -> Result<PerLayer, ModelError> {
+        let Some(Value::Array(array)) = self.metadata.get(&self.key(name)) else {
+            return self.count(name).map(PerLayer::All);
+        };
+        let number = |value: Value| value.as_int().and_then(|number| usize::try_from(number).ok());
+        let numbers: Option<Vec<usize>> = array.values().map(number).collect();
+        let numbers = numbers.filter(|numbers| numbers.len() == n_layers).ok_or_else(|| {
+            let got = format!("array of {} {}", array.len(), array.elem_type().name());
+            self.wrong(name, format_args!("a number, or an array of {n_layers}"), got)
+        })?;
+        numbers.iter().try_for_each(|number| self.in_range(name, *number).map(drop))?;
+        Ok(PerLayer::Each(numbers))
     }
 
     fn head_dim(&self, dim: usize, n_heads: usize) -> Result<usize, ModelError> {
@@ -359,15 +435,33 @@ mod tests {
         assert!(message.contains("original_context_length: want 1 to"), "{message}");
     }
 
-    /// A number for each layer, which some published models have and no architecture here.
     #[test]
-    fn counts_that_are_arrays_are_refused_by_key() {
-        use sterna_gguf::{Array, Value};
-        for key in ["attention.head_count", "attention.head_count_kv", "feed_forward_length"] {
+    fn counts_are_numbers_or_arrays() {
+        use sterna_gguf::Array;
+        let with = |key: &str, numbers: &[i32]| {
             let mut m = metadata();
-            m.set(format!("bitnet-b1.58.{key}"), Value::Array(Array::from_i32s([4; 30])));
-            let message = Hyper::read(&m, 128256).unwrap_err().to_string();
-            assert!(message.contains(key) && message.contains("array"), "{key}: {message}");
+            m.set("bitnet-b1.58.attention.key_length", 128_u32);
+            let array = Array::from_i32s(numbers.iter().copied());
+            m.set(format!("bitnet-b1.58.{key}"), Value::Array(array));
+            Hyper::read(&m, 128256).map_err(|err| err.to_string())
+        };
+        let plain = Hyper::read(&metadata(), 128256).unwrap();
+        assert_eq!(with("attention.head_count_kv", &[5; 30]).unwrap(), plain);
+        let mut some = [5; 30];
+        some[7] = 4;
+        let kv = with("attention.head_count_kv", &some).unwrap();
+        assert_eq!([6, 7, 8].map(|layer| kv.layer(layer).n_kv_heads), [5, 4, 5]);
+        assert_eq!(kv.layer(7), LayerHyper { ffn_dim: 6912, n_heads: 20, n_kv_heads: 4 });
+        let ffn = with("feed_forward_length", &some).unwrap();
+        assert_eq!((ffn.layer(0).ffn_dim, ffn.layer(7).ffn_dim), (5, 4));
+        for (key, numbers, want) in [
+            ("attention.head_count", vec![20; 29], "a number, or an array of 30, file has array of 29 i32"),
+            ("attention.head_count_kv", vec![0; 30], "want 1 to"),
+            ("attention.head_count_kv", vec![-5; 30], "a number, or an array of 30"),
+            ("attention.head_count_kv", vec![3; 30], "a divisor of the 20 query heads"),
+        ] {
+            let said = with(key, &numbers).unwrap_err();
+            assert!(said.contains(key) && said.contains(want), "{key}: {said}");
         }
     }
 

@@ -27,7 +27,7 @@ mod windows;
 use ggml_types::{KvCodec, QuantError};
 
 pub use build::Builder;
-pub use hyper::Hyper;
+pub use hyper::{Hyper, LayerHyper};
 pub use pooling::{Dense, Pooling, PoolingHead, RankHead};
 pub use windows::Windows;
 
@@ -41,6 +41,8 @@ pub struct Architecture {
     pub names: &'static [&'static str],
     /// Declares weights and pushes stages.
     pub build: fn(&mut Builder<'_>) -> Result<(), ModelError>,
+    /// True if it reads heads and widths with [`Hyper::layer`]; if not, files whose blocks differ are errors.
+    pub per_layer: bool,
 }
 
 /// Every architecture. A new one is its file and two lines here.
@@ -104,6 +106,11 @@ impl Model {
     /// shape than the numbers ask for.
     pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
         let architecture = by_name(&hyper.architecture)?;
+        if hyper.differing.is_some() && !architecture.per_layer {
+            let key = format!("{}.attention.head_count_kv", hyper.architecture);
+            let want = "the same heads and widths in all blocks, as of feed_forward_length".to_owned();
+            return Err(ModelError::Metadata { key, want, got: "blocks that differ".to_owned() });
+        }
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;

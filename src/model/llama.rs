@@ -6,12 +6,12 @@
 //! experts (Mixtral) have a mixture in each layer in place of the feed-forward network.
 
 use super::build::{Mixture, times};
-use super::{Architecture, Builder, ModelError};
-use sterna_program::{Act, Attend, AttnIn, Experts, FfnIn, Norm, ProjAdd, RopeStyle, RowsOf};
+use super::{Architecture, Builder, LayerHyper, ModelError};
+use sterna_program::{Act, Attend, AttnIn, Experts, FfnIn, Norm, ProjAdd, RopeStyle};
 
 /// Llama.
 pub static ARCHITECTURE: Architecture =
-    Architecture { names: &["llama"], build: |m| decoder(m, &Variant::PLAIN) };
+    Architecture { names: &["llama"], build: |m| decoder(m, &Variant::PLAIN), per_layer: true };
 
 /// Differences between the architectures of this form.
 pub(super) struct Variant<'a> {
@@ -48,19 +48,18 @@ impl Variant<'_> {
 pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), ModelError> {
     let mixture = m.mixture()?;
     let h = m.hyper().clone();
-    let (dim, ffn_dim) = (h.dim, h.ffn_dim);
-    let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
+    let dim = h.dim;
     let scale = 1.0 / (h.head_dim as f32).sqrt();
 
     let x = m.embed(form.embedding)?;
-    let q = m.buf("q", RowsOf::Step, q_dim);
-    let y = m.buf("y", RowsOf::Step, q_dim);
-    let hidden = mixture.is_none().then(|| m.buf("h", RowsOf::Step, ffn_dim));
     let rope = (0..h.n_layers).any(form.rotates).then(|| m.rope(form.rope)).transpose()?;
 
     for layer in 0..h.n_layers {
         let blk = |name: &str| format!("blk.{layer}.{name}");
-        let kv = m.kv();
+        let LayerHyper { ffn_dim, n_heads, n_kv_heads } = h.layer(layer);
+        let (q_dim, kv_dim) = (n_heads * h.head_dim, n_kv_heads * h.head_dim);
+        let (q, y) = (m.buf_of_width("q", q_dim), m.buf_of_width("y", q_dim));
+        let kv = m.kv_of(n_kv_heads);
 
         let norm = m.rms_norm(&blk("attn_norm"), dim)?;
         let [wq, wk, wv] = m.qkv(&format!("blk.{layer}"), q_dim, kv_dim, dim)?;
@@ -88,8 +87,7 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
         m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
         let norm = m.rms_norm(&blk("ffn_norm"), dim)?;
-        let Some(hidden) = hidden else {
-            let Mixture { n_experts, n_used, ffn_dim } = mixture.expect("in place of a hidden layer");
+        if let Some(Mixture { n_experts, n_used, ffn_dim }) = mixture {
             let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
             let mut experts = m.experts(&format!("blk.{layer}"), n_experts, ffn_dim, dim)?;
             for expert in &mut experts {
@@ -97,7 +95,8 @@ pub(super) fn decoder(m: &mut Builder<'_>, form: &Variant<'_>) -> Result<(), Mod
             }
             m.push(format!("{layer}.experts"), Experts { x, norm, router, experts, n_used, act: Act::Silu });
             continue;
-        };
+        }
+        let hidden = m.buf_of_width("h", ffn_dim);
         let gate = m.projection(&blk("ffn_gate"), ffn_dim, dim)?;
         let up = m.projection(&blk("ffn_up"), ffn_dim, dim)?;
         m.push(format!("{layer}.ffn_in"), FfnIn::gated(x, norm, gate, up, Act::Silu, hidden));

@@ -5,7 +5,7 @@ use super::llama::{Variant, decoder};
 use super::{Architecture, Builder, ModelError};
 
 /// MiniCPM.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["minicpm"], build };
+pub static ARCHITECTURE: Architecture = Architecture { names: &["minicpm"], build, per_layer: true };
 
 /// Width of the model whose logits are not scaled, where a file does not say by how much.
 const BASE_DIM: f32 = 256.0;

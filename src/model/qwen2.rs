@@ -9,4 +9,5 @@ use sterna_program::RopeStyle;
 pub static ARCHITECTURE: Architecture = Architecture {
     names: &["qwen2"],
     build: |m| decoder(m, &Variant { rope: RopeStyle::Halves, qkv_bias: true, ..Variant::PLAIN }),
+    per_layer: true,
 };

@@ -9,4 +9,5 @@ use sterna_program::RopeStyle;
 pub static ARCHITECTURE: Architecture = Architecture {
     names: &["qwen3", "qwen3moe"],
     build: |m| decoder(m, &Variant { rope: RopeStyle::Halves, head_norms: true, ..Variant::PLAIN }),
+    per_layer: true,
 };

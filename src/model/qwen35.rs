@@ -13,7 +13,8 @@ use sterna_program::{
 };
 
 /// Qwen3.5.
-pub static ARCHITECTURE: Architecture = Architecture { names: &["qwen35", "qwen35moe"], build };
+pub static ARCHITECTURE: Architecture =
+    Architecture { names: &["qwen35", "qwen35moe"], build, per_layer: false };
 
 /// Layers from one of attention to the next, where a file does not say.
 const PERIOD: usize = 4;

@@ -9,6 +9,7 @@ pub static ARCHITECTURE: Architecture = Architecture {
     build: |m| {
         decoder(m, &Variant { rotates: &|layer| !(layer + 1).is_multiple_of(PERIOD), ..Variant::PLAIN })
     },
+    per_layer: true,
 };
 
 /// Layers from one without RoPE to the next.

@@ -2,7 +2,14 @@
 //! the rest from here, `Attend { window, ..Attend::causal(q, kv, scale, out) }`: so a new optional field of a
 //! stage changes no model that lacks it.
 
-use super::{Act, Attend, AttnIn, Buf, Embed, FfnIn, Kv, Linear, Norm, ProjAdd, Weight};
+use super::{Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Kv, Linear, Norm, ProjAdd, Weight};
+
+impl Linear {
+    /// A product with a weight, whose input is taken as it is.
+    pub fn of(w: Weight) -> Self {
+        Self { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None }
+    }
+}
 
 impl Embed {
     /// Rows of a table in the basis of all else, without positions and token types.

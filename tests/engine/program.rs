@@ -44,7 +44,7 @@ fn bitnet(s: &Shape) -> Program {
     for layer in 0..s.n_layers {
         let mut linear = |name: &str, rows, cols| {
             let w = p.weight(format!("blk.{layer}.{name}.weight"), i2_s, rows, cols);
-            Linear { w, norm: None, bias: None, act: ActQuant::I8PerToken, scale: 1.0, basis: None }
+            Linear { act: ActQuant::I8PerToken, ..Linear::of(w) }
         };
         let (wq, wk, wv) =
             (linear("q", q_dim, s.dim), linear("k", kv_dim, s.dim), linear("v", kv_dim, s.dim));
@@ -74,7 +74,7 @@ fn bitnet(s: &Shape) -> Program {
     }
     let weight = p.weight("output_norm.weight", f32_type, 1, s.dim);
     let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
-    let w = Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
+    let w = Linear::of(table);
     p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
     p.push("sample", Sample { logits });
     p
@@ -206,6 +206,20 @@ const FAULTS: &[Fault] = &[
 fn a_sound_program_checks() {
     bitnet(&TINY).check().unwrap();
     bitnet(&BITNET_2B).check().unwrap();
+}
+
+#[test]
+fn a_declaration_that_no_stage_names_is_found() {
+    let mut p = bitnet(&TINY);
+    p.check_all_named(&[]).unwrap();
+    let w = p.weight("blk.0.post_ffw_norm.weight", by_name("f32").unwrap(), 1, 256);
+    let said = p.check_all_named(&[]).unwrap_err().to_string();
+    assert!(said.contains("weight blk.0.post_ffw_norm.weight is declared, and no stage names it"), "{said}");
+    // The host may read it.
+    p.check_all_named(&[w]).unwrap();
+    p.buf("spare", RowsOf::Step, 8);
+    let said = p.check_all_named(&[w]).unwrap_err().to_string();
+    assert!(said.contains("buffer `spare` is declared"), "{said}");
 }
 
 #[test]

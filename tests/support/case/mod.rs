@@ -241,7 +241,7 @@ impl Case {
     }
 
     pub fn linear(&mut self, ty: &'static dyn QuantType, rows: usize, cols: usize, act: ActQuant) -> Linear {
-        Linear { w: self.weight(ty, rows, cols), norm: None, bias: None, act, scale: 1.0, basis: None }
+        Linear { act, ..Linear::of(self.weight(ty, rows, cols)) }
     }
 
     /// A linear layer with a bias and a scale.
@@ -253,7 +253,7 @@ impl Case {
         act: ActQuant,
     ) -> Linear {
         let w = self.weight(ty, rows, cols);
-        Linear { w, norm: None, bias: Some(self.vector(rows, 0.0)), act, scale: 0.75, basis: None }
+        Linear { bias: Some(self.vector(rows, 0.0)), act, scale: 0.75, ..Linear::of(w) }
     }
 
     /// Experts with biases, whose gates, ups and downs have such types.

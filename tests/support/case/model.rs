@@ -118,7 +118,7 @@ impl Model {
             case.p.push(format!("{i}.ffn_out"), ProjAdd::plain(h, w, x));
         }
         let norm = case.norm(NormKind::Rms, dim);
-        let w = Linear { w: table, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None };
+        let w = Linear::of(table);
         case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
         case.p.push("sample", Sample { logits });
         (case, logits)
