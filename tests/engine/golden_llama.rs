@@ -25,6 +25,9 @@ const fn plain(model: &'static str, reference: &'static str) -> Case {
     Case { model, reference, int8: false }
 }
 
+/// Models of the repository; the others lie in `shared/golden`.
+const IN_TREE: [&str; 2] = ["qwen3/tiny-f16.gguf", "llama-i2_s/tiny-i2_s.gguf"];
+
 const CASES: &[Case] = &[
     plain("llama/tiny-f16.gguf", "llama/f16.hf-fp32"),
     plain("llama/tiny-llama3rope-f16.gguf", "llama/llama3rope-f16.hf-fp32"),
@@ -60,9 +63,13 @@ const CASES: &[Case] = &[
 impl Case {
     /// The model's file and the reference's logits, where they are here.
     fn found(&self) -> Option<(PathBuf, Vec<f32>)> {
-        let logits = npy(&golden(&format!("{}.logits.npy", self.reference))?);
+        let (model, logits) = (golden(self.model), golden(&format!("{}.logits.npy", self.reference)));
+        assert!(model.is_some() || !IN_TREE.contains(&self.model), "{} is not in tests/data", self.model);
+        let model = model?;
+        assert!(logits.is_some(), "{}: its logits {} are missing", self.model, self.reference);
+        let logits = npy(&logits?);
         assert_eq!(logits.shape, [180, 640]);
-        Some((golden(self.model)?, logits.f32s()))
+        Some((model, logits.f32s()))
     }
 
     /// Sums of f32 in another order, 1e-4 between the references; of int8 layers position 0 alone is sharp.

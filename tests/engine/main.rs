@@ -10,6 +10,7 @@ mod beside;
 mod broken_logits;
 mod cpu_stream;
 mod cuda_waves;
+mod every_architecture;
 mod generation;
 mod golden_bitnet;
 #[cfg(feature = "convert")]

@@ -1,5 +1,6 @@
-//! The text of each architecture's program, held as files in `tests/snapshots`. After a change on purpose,
-//! `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine program_text` writes them anew.
+//! The text of programs, held as files in `tests/snapshots`; of each architecture by `every_architecture.rs`.
+//! After a change on purpose, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine -- program_text every_arch`
+//! writes them anew.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +28,7 @@ fn program(gguf: &Gguf) -> Program {
     program
 }
 
-fn check_file(gguf: &Gguf, model: &str, snapshot: &str) {
+pub(super) fn check_file(gguf: &Gguf, model: &str, snapshot: &str) {
     let program = program(gguf);
     check_stages_as_parts(&program);
     let text = program.to_string();
@@ -61,15 +62,10 @@ fn check_stages_as_parts(whole: &Program) {
     }
 }
 
-#[test]
-fn gemma3_with_windows_and_norms_of_products() {
-    check("gemma3/tiny-f16.gguf", "gemma3.txt");
-}
-
 /// As llama.cpp reads such a file: every layer sees everything, and rotates by the model's base.
 #[test]
 fn gemma3_without_a_window() {
-    let Some(path) = support::golden("gemma3/tiny-f16.gguf") else { return };
+    let path = support::golden("tiny/gemma3.gguf").expect("it is in tests/data");
     let file = without(std::fs::read(path).unwrap(), "gemma3.attention.sliding_window");
     let text = program(&Gguf::from_bytes(file.into()).unwrap()).to_string();
     assert!(text.contains("0.attend: ") && !text.contains("window") && !text.contains("rope 1"), "{text}");
@@ -85,23 +81,8 @@ fn bitnet_embedding_with_a_norm_of_each_input() {
 }
 
 #[test]
-fn qwen3_with_experts() {
-    check("qwen3moe/tiny-f16.gguf", "qwen3moe.txt");
-}
-
-#[test]
-fn bitnet_with_a_tied_f16_head() {
-    check("bitnet/tiny-i2_s.gguf", "bitnet-b1.58.txt");
-}
-
-#[test]
 fn llama_with_ternary_weights() {
     check("llama-i2_s/tiny-i2_s.gguf", "llama-i2_s.txt");
-}
-
-#[test]
-fn qwen3_with_norms_of_heads() {
-    check("qwen3/tiny-f16.gguf", "qwen3.txt");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn vectors(batch: &mut Batch, texts: &[(Vec<u32>, Pooled)]) -> Vec<Vec<f32>> {
     ids.iter().map(|id| found.remove(id).expect("each text ends")).collect()
 }
 
-fn alone(engine: &Engine, text: &[u32]) -> Vec<f32> {
+pub(super) fn alone(engine: &Engine, text: &[u32]) -> Vec<f32> {
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     vectors(&mut batch, &[(text.to_vec(), Pooled::default())]).remove(0)
 }

@@ -1,0 +1,183 @@
+//! What every architecture of `model::REGISTRY` has, by each of its names: a small model of `tests/data` with
+//! what another implementation computes of it, the text of its program, and its rows in the documents. A name
+//! without one of these fails and says which. `scripts/reference_tiny.py` makes most of the models.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sterna::backend::cpu::simd;
+use sterna::engine::{Engine, EngineOptions};
+use sterna::gguf::Gguf;
+use sterna::model::{self, Hyper, Model, ModelError, Options, Pooling};
+use sterna::program::Limits;
+use support::logits::{all_logits, sequences};
+use support::{npy, root};
+
+use super::program_text::check_file;
+use super::vectors::alone;
+
+/// Names whose models and references are other files than `tiny/NAME`: model, tokens, reference.
+const ELSEWHERE: [(&str, [&str; 3]); 4] = [
+    ("gpt-oss", ["gpt-oss/tiny-mxfp4.gguf", "gpt-oss/mxfp4.tokens.npy", "gpt-oss/mxfp4.hf-fp32.logits.npy"]),
+    (
+        "minicpm",
+        ["minicpm/tiny-points.gguf", "minicpm/points.tokens.npy", "minicpm/points.hf-fp32.logits.npy"],
+    ),
+    ("qwen35", ["hf/qwen35.llamacpp-f16.gguf", "hf/prompts.txt", "hf/qwen35.hf-fp32.logits.npy"]),
+    ("qwen35moe", ["hf/qwen35moe.llamacpp-f16.gguf", "hf/prompts.txt", "hf/qwen35moe.hf-fp32.logits.npy"]),
+];
+
+/// Names that `card.rs` leaves as they are, because readers of cards know no other for them.
+const UNNAMED_IN_CARDS: [&str; 2] = ["qwen35", "qwen35moe"];
+
+fn names() -> impl Iterator<Item = &'static str> {
+    model::REGISTRY.iter().flat_map(|architecture| architecture.names).copied()
+}
+
+fn in_tree(name: &str, path: &str) -> PathBuf {
+    let found = root().join("tests/data/golden").join(path);
+    assert!(found.is_file(), "{name}: tests/data/golden/{path} is missing (scripts/reference_tiny.py)");
+    found
+}
+
+/// A model's file, sequences of tokens, and the reference's rows: logits, or an encoder's normed rows.
+fn golden(name: &str) -> (PathBuf, Vec<Vec<u32>>, Vec<f32>) {
+    let tiny = [".gguf", ".tokens.npy", ".np-fp64.npy"].map(|ext| format!("tiny/{name}{ext}"));
+    let elsewhere = ELSEWHERE.iter().find(|(known, _)| *known == name);
+    let paths = elsewhere.map_or(tiny, |(_, paths)| paths.map(str::to_owned));
+    let [model, tokens, reference] = paths.map(|path| in_tree(name, &path));
+    let tokens = match tokens.extension().is_some_and(|ext| ext == "txt") {
+        // The reference has these whole, and some rows of a third.
+        true => sequences(&tokens).into_iter().take(2).collect(),
+        false => vec![npy(&tokens).f32s().into_iter().map(|token| token as u32).collect()],
+    };
+    (model, tokens, npy(&reference).f32s())
+}
+
+fn engine(path: &Path, tokens: &[Vec<u32>], kernels: &'static simd::Kernels) -> Engine {
+    let longest = tokens.iter().map(Vec::len).max().expect("some tokens");
+    support::logits::engine(
+        Gguf::open(path).expect("a golden file"),
+        "f32",
+        kernels,
+        |options: &mut EngineOptions| {
+            options.n_ctx = Some(longest.next_multiple_of(32));
+            options.pooling = Some(Pooling::None);
+        },
+    )
+}
+
+/// Rows of all sequences, `[positions, width]`.
+fn rows(engine: &Engine, tokens: &[Vec<u32>]) -> Vec<f32> {
+    match engine.generates() {
+        true => all_logits(engine, tokens),
+        false => tokens.iter().flat_map(|text| alone(engine, text)).collect(),
+    }
+}
+
+/// Besides, models of some architecture whose layers differ.
+const LAYERED: [&str; 1] = ["llama-layers"];
+
+#[test]
+fn rows_are_those_of_the_reference() {
+    for name in names().chain(LAYERED) {
+        let (path, tokens, want) = golden(name);
+        for kernels in simd::all() {
+            let got = rows(&engine(&path, &tokens, kernels), &tokens);
+            assert!(got.len() <= want.len(), "{name}: {} of {} values", got.len(), want.len());
+            let deviation =
+                (want.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / want.len() as f64).sqrt();
+            let off: Vec<f64> =
+                got.iter().zip(&want).map(|(a, b)| f64::from(a - b).abs() / deviation).collect();
+            let mean = off.iter().sum::<f64>() / off.len() as f64;
+            let most = off.iter().copied().fold(0.0, f64::max);
+            eprintln!("{name}, {}: {mean:.1e} in the mean, {most:.1e} at most", kernels.name);
+            // Sums of f32 in another order; no int8 rounding of these tokens is a near tie.
+            assert!(mean <= 1e-5 && most <= 2e-4, "{name}, {}: {mean:e}, {most:e}", kernels.name);
+        }
+    }
+}
+
+#[test]
+fn decode_is_prefill_to_the_bit() {
+    for name in names().chain(LAYERED) {
+        let (path, tokens, _) = golden(name);
+        let engine = engine(&path, &tokens, simd::best());
+        if !engine.generates() {
+            continue;
+        }
+        let text = tokens.iter().max_by_key(|text| text.len()).expect("some tokens");
+        let whole = all_logits(&engine, std::slice::from_ref(text));
+        let mut session = engine.session().expect("room");
+        let n_vocab = whole.len() / text.len();
+        for (token, want) in text.iter().zip(whole.chunks(n_vocab)) {
+            assert!(session.logits(&[*token]).expect("a step") == want, "{name}: other bits");
+        }
+    }
+}
+
+#[test]
+fn each_has_the_text_of_its_program() {
+    for name in names() {
+        let (path, ..) = golden(name);
+        check_file(&Gguf::open(&path).expect("a golden file"), name, &format!("architectures/{name}.txt"));
+    }
+}
+
+#[test]
+fn each_is_in_the_documents() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect(path);
+    let (limits, card) = (read("docs/limits.md"), read("src/card.rs"));
+    let support = read("docs/support.md");
+    for name in names() {
+        for (path, text) in [("docs/support.md", &support), ("docs/limits.md", &limits)] {
+            assert!(text.contains(&format!("`{name}`")), "{name} is missing in {path}");
+        }
+        let (path, tokens, _) = golden(name);
+        let generates = engine(&path, &tokens, simd::best()).generates();
+        let has_class = card.contains(&format!("(\"{name}\", \""));
+        assert!(
+            has_class || !generates || UNNAMED_IN_CARDS.contains(&name),
+            "{name} is missing in src/card.rs"
+        );
+    }
+}
+
+fn build(gguf: &Gguf, hyper: Hyper) -> Result<Model, ModelError> {
+    let f32s = ggml_types::kv_by_name("f32").expect("a codec");
+    let limits =
+        Limits { rows: 8, outputs: 1, seqs: 1, pages: 4, exact_pages: 0, sliding_pages: 0, states: 0 };
+    Model::build(gguf, hyper, &Options::new(limits, f32s, f32s))
+}
+
+fn notes(gguf: &Gguf) -> Vec<String> {
+    build(gguf, model::hyper(gguf).expect("a model")).expect("a model").notes
+}
+
+/// Keys that no reader asks for are noted; ordinary files have none.
+#[test]
+fn keys_that_nothing_reads_are_noted() {
+    for name in names() {
+        let (path, ..) = golden(name);
+        assert_eq!(notes(&Gguf::open(&path).expect("a golden file")), [""; 0], "{name}");
+    }
+    let demo = root().join("assets/world.gguf");
+    assert_eq!(notes(&Gguf::open(&demo).expect("the demo model")), [""; 0]);
+    let mut file = fs::read(in_tree("llama", "tiny/llama.gguf")).expect("a golden file");
+    let [from, to] = ["llama.attention.value_length", "llama.attn_logit_softcapping"].map(str::as_bytes);
+    let at = file.windows(from.len()).position(|window| window == from).expect("the key");
+    file[at..at + from.len()].copy_from_slice(to);
+    let said = notes(&Gguf::from_bytes(file.into()).expect("a file"));
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("llama.attn_logit_softcapping is 16 in the file and is ignored"), "{said:?}");
+}
+
+/// Blocks that differ, in an architecture whose program is of one width.
+#[test]
+fn blocks_that_differ_are_refused_where_they_are_not_known() {
+    let gguf = Gguf::open(&in_tree("gemma3", "tiny/gemma3.gguf")).expect("a golden file");
+    let mut hyper = model::hyper(&gguf).expect("a model");
+    hyper.differing = Some(vec![hyper.layer(0); hyper.n_layers]);
+    let said = build(&gguf, hyper).map(drop).expect_err("one width").to_string();
+    assert!(said.contains("gemma3.attention.head_count_kv: want the same heads"), "{said}");
+}
