@@ -4,6 +4,7 @@
 //! Start at [`QuantType`] and read one file of `types/`; `types/mod.rs` lists them all.
 #![forbid(unsafe_code)]
 
+mod act;
 mod affine;
 mod block;
 pub mod codebooks;
@@ -22,6 +23,7 @@ pub mod turboquant;
 pub mod types;
 mod uneven;
 
+pub use act::{Act, ActQuant};
 pub use kv::{CodeValues, KvCodec, KvCodes, KvForm, KvSide, KvVectors, kv_by_name, kv_on};
 pub use quant::{Dialect, QuantError, QuantType, Ternary};
 pub use registry::{RegisterError, by_id, by_name, byte_len_of, id_name, register};

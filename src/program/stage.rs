@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use ggml_types::turboquant::hadamard;
+pub use ggml_types::{Act, ActQuant};
 
 use super::{BasisId, Buf, Kv, RopeId, RowsOf, State, Weight};
 
@@ -374,27 +375,6 @@ impl Linear {
     }
 }
 
-/// Rounding of a linear layer's input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActQuant {
-    /// None: the product is of real numbers, accumulated in f32 or better.
-    None,
-    /// BitNet's: `s = f32(127 / max(absmax, 1e-5))`, `q = clamp(round_half_even(x s), -128, 127)` for
-    /// each row, and the product is `sum(w q) / s`. The sum over ternary codes is an exact integer.
-    I8PerToken,
-    /// For each [`BLOCK`](Self::BLOCK) inputs `q = round_half_even(x 127 / absmax)` and `s = absmax / 127`,
-    /// both in f32, and 0 where `absmax` is below [`NOTHING`](Self::NOTHING): the product is of real numbers,
-    /// with `q s` for `x`. This is near what llama.cpp does before it multiplies quantised weights.
-    I8PerBlock,
-}
-
-impl ActQuant {
-    /// Inputs that [`I8PerBlock`](Self::I8PerBlock) rounds together, or those that are left of a row.
-    pub const BLOCK: usize = 32;
-    /// Below this magnitude [`I8PerBlock`](Self::I8PerBlock) keeps nothing.
-    pub const NOTHING: f32 = 1e-30;
-}
-
 /// A normalisation over the last dimension.
 #[derive(Clone, Debug)]
 pub struct Norm {
@@ -415,29 +395,6 @@ pub enum NormKind {
     Rms,
     /// `(x - mean) / sqrt(var + eps) * weight + bias`.
     Layer,
-}
-
-impl Act {
-    /// Bound of the clamp of [`ClampedSwiglu`](Self::ClampedSwiglu).
-    pub const CLAMP: f32 = 7.0;
-    /// See above.
-    pub const ALPHA: f32 = 1.702;
-}
-
-/// Activation function of the feed-forward network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// `max(x, 0)^2`.
-    Relu2,
-    /// `x / (1 + exp(-x))`.
-    Silu,
-    /// GELU, `x / 2 * (1 + erf(x / sqrt(2)))`.
-    Gelu,
-    /// GPT-2's tanh approximation of GELU.
-    GeluTanh,
-    /// GPT-OSS's, of a gate `g` and what it multiplies, `u`, which it changes too: with `m = min(g, 7)`,
-    /// `m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1)`. There is no such network without a gate.
-    ClampedSwiglu,
 }
 
 /// A rotary position embedding: pair `i` of a head is rotated by `pos * inv_freq[i]`.

@@ -62,6 +62,15 @@ fn the_command_line_has_its_crates() {
     assert!(lacking.is_empty(), "no such crates any more, so the list above is of no use: {lacking:?}");
 }
 
+/// The slowest crate to build: an edit of a stage leaves it as it is.
+#[test]
+fn the_kernels_of_the_cpu_need_types_alone() {
+    let all = crates(&["--package", "sterna-cpu-kernels"]);
+    let names = all.iter().filter_map(|krate| krate.split(' ').next());
+    let own: Vec<_> = names.filter(|name| name.starts_with("sterna")).collect();
+    assert_eq!(own, ["sterna-cpu-kernels"]);
+}
+
 /// `cargo install` leaves the crates of tests out, and refuses a feature that names one.
 #[test]
 fn no_feature_wants_a_crate_of_the_tests() {

@@ -40,10 +40,10 @@ mod weights;
 
 pub use aligned::{Aligned, Allocator, Heap};
 pub use by_block::BlockFn;
+use ggml_types::ActQuant;
 use lanes::Lanes;
 use quantise::{Quantise, RoundBlocks};
 use real::RealKernels;
-use sterna_program::ActQuant;
 use ternary::Ternary;
 pub use tile::Tile;
 pub use weights::{Format, TypeKernels};
@@ -54,7 +54,7 @@ pub use weights::{Format, TypeKernels};
 pub struct Kernels {
     /// The word for it: `scalar`, `avx2`, ...
     pub name: &'static str,
-    /// Rounds one row to int8 as [`ActQuant::I8PerToken`](sterna_program::ActQuant) says, and writes it in
+    /// Rounds one row to int8 as [`ActQuant::I8PerToken`](ggml_types::ActQuant) says, and writes it in
     /// the order of [`interleaved`]. `q` is `[padded(x.len())]`; its padding becomes 0.
     ///
     /// A row that holds a NaN, an infinity or a magnitude above [`MAX_ACT`] becomes all 0 with a scale of 0,

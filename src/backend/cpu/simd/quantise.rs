@@ -1,8 +1,9 @@
 //! Rounding of activations to int8.
 
+use ggml_types::ActQuant;
+
 use super::lanes::{Kernel, Lanes};
 use super::{ActBlock, MAX_ACT, RowQuant, interleaved, padded};
-use sterna_program::ActQuant;
 
 /// [`Kernels::quantise`](super::Kernels::quantise).
 pub struct Quantise<'a> {
@@ -73,7 +74,7 @@ impl Kernel for RoundBlocks<'_> {
 }
 
 /// Rounds a row: `q` is `[x.len()]`, and each of `blocks` is of 32 inputs. See
-/// [`ActQuant::I8PerBlock`](sterna_program::ActQuant::I8PerBlock).
+/// [`ActQuant::I8PerBlock`](ggml_types::ActQuant::I8PerBlock).
 #[inline(always)]
 pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     let parts = x.chunks(ActQuant::BLOCK).zip(q.chunks_mut(ActQuant::BLOCK));

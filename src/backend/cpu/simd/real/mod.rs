@@ -13,9 +13,8 @@ pub(super) use plain::KERNELS as PLAIN;
 pub use plain::exp;
 pub(super) use vector::table;
 
+use ggml_types::Act;
 use half::f16;
-
-use sterna_program::Act;
 
 /// The kernels of one instruction set.
 pub struct RealKernels {

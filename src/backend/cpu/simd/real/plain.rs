@@ -1,10 +1,10 @@
 //! What every kernel of f32 values computes, in plain code that other sets compile for their instructions.
 
+use ggml_types::Act;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
 use super::{COLUMNS, DeltaRow, Matrices, RealKernels, codes};
-use sterna_program::Act;
 
 /// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in
 /// order.

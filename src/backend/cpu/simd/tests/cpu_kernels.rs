@@ -1,8 +1,8 @@
 //! Norms, activation functions and matrix products of every instruction set against the scalar table.
 
+use ggml_types::Act;
 use half::f16;
 use sterna_cpu_kernels::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf, exp};
-use sterna_program::Act;
 
 /// The definition.
 fn plain() -> &'static RealKernels {
