@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use ggml_types::{KvSide, types};
+use ggml_types::{Act, KvSide, types};
 
 use super::part::{Named, named};
 use super::{
-    Act, Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Delta, DeltaIn, Embed, Experts, FfnIn, Kv, KvDecl,
+    Attend, AttnIn, Basis, BasisId, Buf, BufDecl, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl,
     Linear, Logits, Norm, NormKind, PAGE, Program, ProjAdd, RopeId, Row, RowsOf, Sample, Stage, State,
     StateDecl, Step, Weight, WeightDecl,
 };
@@ -210,16 +210,17 @@ impl Program {
     }
 
     fn check_embed(&self, s: &Embed) -> Result<(), String> {
-        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        let table = self.want_weight(s.table)?;
-        want_factor("the embedding's factor", s.scale)?;
-        self.want_basis(s.basis, table.cols)?;
+        let Embed { table, basis, scale, positions, types, x } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        let table = self.want_weight(table)?;
+        want_factor("the embedding's factor", scale)?;
+        self.want_basis(basis, table.cols)?;
         equal("x's columns", dim, &table.name, table.cols)?;
-        if let Some(positions) = s.positions {
+        if let Some(positions) = positions {
             let positions = self.want_weight(positions)?;
             equal("x's columns", dim, &positions.name, positions.cols)?;
         }
-        if let Some(types) = s.types {
+        if let Some(types) = types {
             let types = self.want_weight(types)?;
             equal("x's columns", dim, &types.name, types.cols)?;
         }
@@ -227,25 +228,26 @@ impl Program {
     }
 
     fn check_attn_in(&self, s: &AttnIn) -> Result<(), String> {
-        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        let q_cols = self.want_buf("q", s.q, RowsOf::Step)?.cols;
-        let kv = self.want_heads(s.kv, q_cols)?;
+        let AttnIn { x, ref norm, ref wq, ref wk, ref wv, ref q_norm, ref k_norm, rope, kv, q, gate } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
+        let kv = self.want_heads(kv, q_cols)?;
         let kv_cols = kv.n_kv_heads * kv.head_dim;
-        if s.x == s.q {
+        if x == q {
             return Err("x and q are one buffer".into());
         }
-        self.want_norm(&s.norm, dim)?;
-        if let Some(gate) = s.gate {
+        self.want_norm(norm, dim)?;
+        if let Some(gate) = gate {
             equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
-            self.want_apart(&[s.x, s.q, gate])?;
+            self.want_apart(&[x, q, gate])?;
         }
-        self.want_normed_twice(&s.wq, if s.gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
-        self.want_normed_twice(&s.wk, kv_cols, dim)?;
-        self.want_normed_twice(&s.wv, kv_cols, dim)?;
-        for norm in [&s.q_norm, &s.k_norm].into_iter().flatten() {
+        self.want_normed_twice(wq, if gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
+        self.want_normed_twice(wk, kv_cols, dim)?;
+        self.want_normed_twice(wv, kv_cols, dim)?;
+        for norm in [q_norm, k_norm].into_iter().flatten() {
             self.want_norm(norm, kv.head_dim)?;
         }
-        if let Some(RopeId(id)) = s.rope {
+        if let Some(RopeId(id)) = rope {
             let rope = self.ropes.get(id as usize).ok_or_else(|| format!("rope {id} is not declared"))?;
             if 2 * rope.inv_freq.len() > kv.head_dim {
                 return Err(format!(
@@ -259,28 +261,28 @@ impl Program {
     }
 
     fn check_attend(&self, s: &Attend) -> Result<(), String> {
-        let q_cols = self.want_buf("q", s.q, RowsOf::Step)?.cols;
-        let out_cols = self.want_buf("out", s.out, RowsOf::Step)?.cols;
-        self.want_heads(s.kv, q_cols)?;
+        let Attend { q, kv, scale, window, ahead, sinks, gate, out } = *s;
+        let q_cols = self.want_buf("q", q, RowsOf::Step)?.cols;
+        let out_cols = self.want_buf("out", out, RowsOf::Step)?.cols;
+        let decl = self.want_heads(kv, q_cols)?;
         equal("q's columns", q_cols, "out", out_cols)?;
-        if s.q == s.out {
+        if q == out {
             return Err("q and out are one buffer".into());
         }
-        if let Some(gate) = s.gate {
+        if let Some(gate) = gate {
             equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
-            self.want_apart(&[gate, s.out])?;
+            self.want_apart(&[gate, out])?;
         }
-        if s.window == Some(0) {
+        if window == Some(0) {
             return Err("a window of no position".into());
         }
-        if let Some(kept) = self.kv_decl(s.kv).sliding
-            && s.window.is_none_or(|window| window > kept)
+        if let Some(kept) = decl.sliding
+            && window.is_none_or(|window| window > kept)
         {
-            let seen = s.window.map_or("all".to_owned(), |window| window.to_string());
+            let seen = window.map_or("all".to_owned(), |window| window.to_string());
             return Err(format!("it sees {seen} positions of a cache that keeps {kept}"));
         }
-        if s.ahead > 0 {
-            let decl = self.kv_decl(s.kv);
+        if ahead > 0 {
             if let Some(codec) = [decl.k, decl.v].into_iter().find(|codec| codec.windowed()) {
                 return Err(format!("it sees ahead, which KV codec {} is not for", codec.name()));
             }
@@ -288,106 +290,112 @@ impl Program {
                 return Err("it sees ahead, in a cache that keeps a window".into());
             }
         }
-        if let Some(sinks) = s.sinks {
-            self.want_vector(sinks, q_cols / self.kv_decl(s.kv).head_dim)?;
+        if let Some(sinks) = sinks {
+            self.want_vector(sinks, q_cols / decl.head_dim)?;
         }
-        want_factor("the scores' factor", s.scale)
+        want_factor("the scores' factor", scale)
     }
 
     fn check_delta_in(&self, s: &DeltaIn) -> Result<(), String> {
-        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        self.want_norm(&s.norm, dim)?;
-        self.want_apart(&[s.x, s.u, s.z, s.a, s.b])?;
-        for (name, linear, buf) in
-            [("u", &s.wu, s.u), ("z", &s.wz, s.z), ("a", &s.wa, s.a), ("b", &s.wb, s.b)]
-        {
+        let DeltaIn { x, ref norm, ref wu, ref wz, ref wa, ref wb, u, z, a, b } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        self.want_norm(norm, dim)?;
+        self.want_apart(&[x, u, z, a, b])?;
+        for (name, linear, buf) in [("u", wu, u), ("z", wz, z), ("a", wa, a), ("b", wb, b)] {
             self.want_linear(linear, self.want_buf(name, buf, RowsOf::Step)?.cols, dim)?;
         }
         Ok(())
     }
 
     fn check_delta(&self, s: &Delta) -> Result<(), String> {
-        let decl = self.want_state(s.state)?;
+        // Heads fit in either order.
+        let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped: _, out } = *s;
+        let decl = self.want_state(state)?;
         let values = decl.n_heads * decl.head_dim;
         for (name, buf, cols) in [
-            ("u", s.u, decl.channels()),
-            ("z", s.z, values),
-            ("a", s.a, decl.n_heads),
-            ("b", s.b, decl.n_heads),
-            ("out", s.out, values),
+            ("u", u, decl.channels()),
+            ("z", z, values),
+            ("a", a, decl.n_heads),
+            ("b", b, decl.n_heads),
+            ("out", out, values),
         ] {
             equal("columns", cols, name, self.want_buf(name, buf, RowsOf::Step)?.cols)?;
         }
-        for (i, buf) in [s.u, s.z, s.a, s.b].into_iter().enumerate() {
-            if buf == s.out {
+        for (i, buf) in [u, z, a, b].into_iter().enumerate() {
+            if buf == out {
                 return Err(format!("out is one buffer with {}", ["u", "z", "a", "b"][i]));
             }
         }
-        self.want_vector(s.conv, decl.channels() * decl.taps)?;
-        self.want_vector(s.decay, decl.n_heads)?;
-        self.want_vector(s.dt, decl.n_heads)?;
-        if !(s.eps.is_finite() && s.eps >= 0.0) {
-            return Err(format!("an epsilon of {}", s.eps));
+        self.want_vector(conv, decl.channels() * decl.taps)?;
+        self.want_vector(decay, decl.n_heads)?;
+        self.want_vector(dt, decl.n_heads)?;
+        if !(eps.is_finite() && eps >= 0.0) {
+            return Err(format!("an epsilon of {eps}"));
         }
-        self.want_norm(&s.norm, decl.head_dim)
+        self.want_norm(norm, decl.head_dim)
     }
 
     fn check_proj_add(&self, s: &ProjAdd) -> Result<(), String> {
-        let cols = self.want_buf("y", s.y, RowsOf::Step)?.cols;
-        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        if s.y == s.x {
+        let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
+        let cols = self.want_buf("y", y, RowsOf::Step)?.cols;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        if y == x {
             return Err("y and x are one buffer".into());
         }
-        for norm in s.post.iter().chain(&s.residual) {
+        for norm in post.iter().chain(residual) {
             self.want_norm(norm, dim)?;
         }
-        self.want_normed(&s.w, dim, cols)
+        self.want_normed(w, dim, cols)
     }
 
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {
-        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        let ffn_dim = self.want_buf("h", s.h, RowsOf::Step)?.cols;
-        self.want_norm(&s.norm, dim)?;
-        if let Some(gate) = &s.gate {
+        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        let ffn_dim = self.want_buf("h", h, RowsOf::Step)?.cols;
+        self.want_norm(norm, dim)?;
+        if let Some(gate) = gate {
             self.want_normed_twice(gate, ffn_dim, dim)?;
         }
-        if let Some(share) = &s.share {
+        if let Some(share) = share {
             self.want_linear(share, 1, dim)?;
         }
-        if s.h == s.x {
+        if h == x {
             return Err("h and x are one buffer".into());
         }
-        if s.gate.is_none() && s.act == Act::ClampedSwiglu {
+        if gate.is_none() && act == Act::ClampedSwiglu {
             return Err("a clamped SwiGLU without a gate".into());
         }
-        self.want_normed_twice(&s.up, ffn_dim, dim)
+        self.want_normed_twice(up, ffn_dim, dim)
     }
 
     fn check_experts(&self, s: &Experts) -> Result<(), String> {
-        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        self.want_norm(&s.norm, dim)?;
-        let n_experts = s.experts.len();
-        if !(1..=n_experts).contains(&s.n_used) {
-            return Err(format!("{} of {n_experts} experts are used", s.n_used));
+        // Every function has a form for a gate.
+        let Experts { x, ref norm, ref router, ref experts, n_used, act: _ } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        self.want_norm(norm, dim)?;
+        let n_experts = experts.len();
+        if !(1..=n_experts).contains(&n_used) {
+            return Err(format!("{n_used} of {n_experts} experts are used"));
         }
-        self.want_linear(&s.router, n_experts, dim)?;
-        let ffn_dim = self.want_weight(s.experts[0].up.w)?.rows;
-        for expert in &s.experts {
-            self.want_linear(&expert.gate, ffn_dim, dim)?;
-            self.want_linear(&expert.up, ffn_dim, dim)?;
-            self.want_linear(&expert.down, dim, ffn_dim)?;
+        self.want_linear(router, n_experts, dim)?;
+        let ffn_dim = self.want_weight(experts[0].up.w)?.rows;
+        for Expert { gate, up, down } in experts {
+            self.want_linear(gate, ffn_dim, dim)?;
+            self.want_linear(up, ffn_dim, dim)?;
+            self.want_linear(down, dim, ffn_dim)?;
         }
         Ok(())
     }
 
     fn check_logits(&self, s: &Logits) -> Result<(), String> {
-        let dim = self.want_buf("x", s.x, RowsOf::Step)?.cols;
-        let n_vocab = self.want_buf("logits", s.logits, RowsOf::Outputs)?.cols;
-        self.want_norm(&s.norm, dim)?;
-        if s.soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
-            return Err(format!("a soft cap of {:?}", s.soft_cap));
+        let Logits { x, ref norm, ref w, soft_cap, logits } = *s;
+        let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
+        let n_vocab = self.want_buf("logits", logits, RowsOf::Outputs)?.cols;
+        self.want_norm(norm, dim)?;
+        if soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
+            return Err(format!("a soft cap of {soft_cap:?}"));
         }
-        self.want_normed_twice(&s.w, n_vocab, dim)
+        self.want_normed_twice(w, n_vocab, dim)
     }
 
     /// Buffers that are all different.
@@ -439,14 +447,15 @@ impl Program {
     /// A cache whose KV heads divide the query heads that `q_cols` holds.
     fn want_heads(&self, kv: Kv, q_cols: usize) -> Result<&KvDecl, String> {
         let decl = self.kvs.get(kv.0 as usize).ok_or_else(|| format!("KV cache {} is not declared", kv.0))?;
-        let group = decl.n_kv_heads.checked_mul(decl.head_dim).filter(|&group| group > 0);
+        // Any window will do; the stages that read the cache are held to `sliding`.
+        let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding: _ } = *decl;
+        let group = n_kv_heads.checked_mul(head_dim).filter(|&group| group > 0);
         if group.is_none_or(|group| !q_cols.is_multiple_of(group)) {
             return Err(format!(
-                "{q_cols} query columns are not a multiple of {} KV heads of {}",
-                decl.n_kv_heads, decl.head_dim
+                "{q_cols} query columns are not a multiple of {n_kv_heads} KV heads of {head_dim}"
             ));
         }
-        for (codec, side) in [(decl.k, KvSide::Keys), (decl.v, KvSide::Values)] {
+        for (codec, side) in [(k, KvSide::Keys), (v, KvSide::Values)] {
             if let Some(instead) = codec.instead(side) {
                 return Err(format!(
                     "KV codec {}: not for {side:?}, there is {}",
@@ -454,7 +463,7 @@ impl Program {
                     instead.name()
                 ));
             }
-            codec.vec_bytes(decl.head_dim).map_err(|err| format!("KV codec {}: {err}", codec.name()))?;
+            codec.vec_bytes(head_dim).map_err(|err| format!("KV codec {}: {err}", codec.name()))?;
         }
         Ok(decl)
     }
@@ -482,15 +491,17 @@ impl Program {
 
     /// A layer that may have a norm of its own.
     fn want_normed(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
-        let w = self.want_weight(linear.w)?;
+        // Every rounding and factor fits.
+        let Linear { w, ref norm, bias, act: _, scale: _, basis } = *linear;
+        let w = self.want_weight(w)?;
         if (w.rows, w.cols) != (rows, cols) {
             return Err(format!("{}: want [{rows}, {cols}], have [{}, {}]", w.name, w.rows, w.cols));
         }
-        if let Some(norm) = &linear.norm {
+        if let Some(norm) = norm {
             self.want_norm(norm, cols)?;
         }
-        self.want_basis(linear.basis, cols)?;
-        linear.bias.map_or(Ok(()), |bias| self.want_vector(bias, rows))
+        self.want_basis(basis, cols)?;
+        bias.map_or(Ok(()), |bias| self.want_vector(bias, rows))
     }
 
     fn want_basis(&self, basis: Option<BasisId>, cols: usize) -> Result<(), String> {
@@ -504,8 +515,10 @@ impl Program {
     }
 
     fn want_norm(&self, norm: &Norm, cols: usize) -> Result<(), String> {
-        self.want_vector(norm.weight, cols)?;
-        match (norm.kind, norm.bias) {
+        // Every epsilon fits.
+        let Norm { kind, weight, bias, eps: _ } = *norm;
+        self.want_vector(weight, cols)?;
+        match (kind, bias) {
             (NormKind::Rms, Some(_)) => Err("an RMS norm has no bias".into()),
             (_, Some(bias)) => self.want_vector(bias, cols),
             (_, None) => Ok(()),

@@ -4,7 +4,10 @@ use std::ops::{Add, AddAssign};
 
 use ggml_types::KvCodec;
 
-use super::{Expert, Kv, KvDecl, Linear, PAGE, Program, Row, Stage, Step, Weight};
+use super::{
+    Attend, AttnIn, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits, PAGE, Program,
+    ProjAdd, Row, Sample, Stage, Step, Weight,
+};
 
 /// Bytes of one element in an exact page.
 const F16_BYTES: u64 = 2;
@@ -55,65 +58,95 @@ impl Program {
         self.stages.iter().fold(Cost::default(), |sum, (_, stage)| sum + self.stage_cost(stage, step))
     }
 
-    /// Cost of one stage of this program.
+    /// Cost of one stage of this program. Activations, norms and biases are small next to weights and caches:
+    /// they are not counted, and bound to `_` below.
     ///
     /// # Panics
     /// As [`cost`](Self::cost).
     pub fn stage_cost(&self, stage: &Stage, step: &Step<'_>) -> Cost {
         let n_rows = step.rows.len() as u64;
         let n_outputs = step.n_outputs() as u64;
+        let linears = |linears: &[&Linear]| self.linears_cost(linears.iter().copied(), n_rows);
         match stage {
             Stage::Embed(s) => {
-                let tables = [Some(s.table), s.positions, s.types].into_iter().flatten();
+                let Embed { table, basis: _, scale: _, positions, types, x: _ } = *s;
+                let tables = [Some(table), positions, types].into_iter().flatten();
                 Cost { weight_bytes: tables.map(|w| n_rows * self.row_bytes(w)).sum(), ..Cost::default() }
             }
             Stage::AttnIn(s) => {
-                let products = [&s.wq, &s.wk, &s.wv].map(|w| self.linear_cost(w, n_rows));
-                let written = n_rows * self.written_bytes(s.kv);
-                products.into_iter().sum::<Cost>() + Cost { kv_bytes: written, ..Cost::default() }
+                let AttnIn { x: _, norm: _, wq, wk, wv, q_norm: _, k_norm: _, rope: _, kv, q: _, gate: _ } =
+                    s;
+                let written = n_rows * self.written_bytes(*kv);
+                linears(&[wq, wk, wv]) + Cost { kv_bytes: written, ..Cost::default() }
             }
             Stage::Attend(s) => {
+                // `first` and `last` have the window and what is ahead.
+                let Attend { q, kv, scale: _, window: _, ahead: _, sinks: _, gate: _, out: _ } = *s;
                 let seen = |(row, end): (&Row, u32)| {
                     let last = s.last(row.pos, end);
                     (last, u64::from(last + 1 - s.first(row.pos)))
                 };
                 let seen = || step.rows.iter().zip(step.ends()).map(seen);
                 let positions: u64 = seen().map(|(_, n)| n).sum();
-                let q_cols = self.buf_decl(s.q).cols as u64;
+                let q_cols = self.buf_decl(q).cols as u64;
                 Cost {
-                    kv_bytes: seen().map(|(last, n)| self.read_bytes(s.kv, last, n)).sum(),
+                    kv_bytes: seen().map(|(last, n)| self.read_bytes(kv, last, n)).sum(),
                     macs: 2 * positions * q_cols,
                     ..Cost::default()
                 }
             }
-            Stage::DeltaIn(_) | Stage::ProjAdd(_) | Stage::FfnIn(_) => {
-                stage.linears().1.map(|linear| self.linear_cost(linear, n_rows)).sum()
+            Stage::DeltaIn(s) => {
+                let DeltaIn { x: _, norm: _, wu, wz, wa, wb, u: _, z: _, a: _, b: _ } = s;
+                linears(&[wu, wz, wa, wb])
+            }
+            Stage::ProjAdd(s) => {
+                let ProjAdd { y: _, w, post: _, residual: _, x: _ } = s;
+                linears(&[w])
+            }
+            Stage::FfnIn(s) => {
+                let FfnIn { x: _, norm: _, gate, up, act: _, share, h: _ } = s;
+                self.linears_cost([up].into_iter().chain(gate).chain(share), n_rows)
             }
             Stage::Delta(s) => {
-                let state = self.state_decl(s.state);
+                let Delta {
+                    state,
+                    conv,
+                    decay: _,
+                    dt: _,
+                    eps: _,
+                    norm: _,
+                    grouped: _,
+                    u: _,
+                    z: _,
+                    a: _,
+                    b: _,
+                    out: _,
+                } = *s;
+                let state = self.state_decl(state);
                 let n_seqs = step.runs().count() as u64;
                 let of_row = 3 * state.matrix_elems() + state.taps * state.channels();
                 Cost {
-                    weight_bytes: self.weight_bytes(s.conv),
+                    weight_bytes: self.weight_bytes(conv),
                     kv_bytes: 2 * n_seqs * state.bytes() as u64,
                     macs: n_rows * of_row as u64,
                 }
             }
             Stage::Experts(s) => {
-                let of = |expert: &Expert, rows| {
-                    let layers = [&expert.gate, &expert.up, &expert.down];
-                    layers.into_iter().map(|layer| self.linear_cost(layer, rows)).sum::<Cost>()
-                };
+                let Experts { x: _, norm: _, router, experts, n_used, act: _ } = s;
+                let Expert { gate, up, down } = &experts[0];
+                let of_expert = |rows| self.linears_cost([gate, up, down].into_iter(), rows);
                 // As if no two rows chose the same expert, while there are others.
-                let n_passes = n_rows * s.n_used as u64;
-                let n_read = n_passes.min(s.experts.len() as u64);
-                let (weight_bytes, macs) =
-                    (of(&s.experts[0], 1).weight_bytes, of(&s.experts[0], n_passes).macs);
+                let n_passes = n_rows * *n_used as u64;
+                let n_read = n_passes.min(experts.len() as u64);
+                let (weight_bytes, macs) = (of_expert(1).weight_bytes, of_expert(n_passes).macs);
                 let of_experts = Cost { weight_bytes: n_read * weight_bytes, macs, ..Cost::default() };
-                self.linear_cost(&s.router, n_rows) + of_experts
+                linears(&[router]) + of_experts
             }
-            Stage::Logits(s) => self.linear_cost(&s.w, n_outputs),
-            Stage::Sample(_) => Cost::default(),
+            Stage::Logits(s) => {
+                let Logits { x: _, norm: _, w, soft_cap: _, logits: _ } = s;
+                self.linear_cost(w, n_outputs)
+            }
+            Stage::Sample(Sample { logits: _ }) => Cost::default(),
         }
     }
 
@@ -136,15 +169,17 @@ impl Program {
     /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, each followed by
     /// space for the mean of its keys as f32.
     fn cache_bytes(&self, kv: Kv) -> u64 {
-        let KvDecl { head_dim, .. } = *self.kv_decl(kv);
-        let pages = self.kv_decl(kv).pages(&self.limits);
+        let decl = self.kv_decl(kv);
+        // `sides` has the codecs, `pages` what slides, and `read_bytes` the window.
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *decl;
+        let pages = decl.pages(&self.limits);
         let [pages, exact] = [pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
         let side = |(codec_bytes, windowed, mean): (u64, bool, usize)| {
             let window = exact * F16_BYTES * head_dim as u64 + (self.limits.exact_pages * mean * 4) as u64;
             pages * codec_bytes + if windowed { window } else { 0 }
         };
         let [k, v] = self.sides(kv);
-        self.kv_decl(kv).n_kv_heads as u64 * (side((k.0, k.1, head_dim)) + side((v.0, v.1, 0)))
+        n_kv_heads as u64 * (side((k.0, k.1, head_dim)) + side((v.0, v.1, 0)))
     }
 
     /// Bytes of one vector of keys and of values as they are encoded, and whether that waits until they have
@@ -174,16 +209,18 @@ impl Program {
         decl.n_kv_heads as u64 * self.sides(kv).map(side).iter().sum::<u64>()
     }
 
+    fn linears_cost<'a>(&self, linears: impl Iterator<Item = &'a Linear>, n_rows: u64) -> Cost {
+        linears.map(|linear| self.linear_cost(linear, n_rows)).sum()
+    }
+
     fn linear_cost(&self, linear: &Linear, n_rows: u64) -> Cost {
         if n_rows == 0 {
             return Cost::default();
         }
-        let w = self.weight_decl(linear.w);
-        Cost {
-            weight_bytes: self.weight_bytes(linear.w),
-            macs: n_rows * w.rows as u64 * w.cols as u64,
-            ..Cost::default()
-        }
+        let Linear { w, norm: _, bias: _, act: _, scale: _, basis: _ } = *linear;
+        let decl = self.weight_decl(w);
+        let macs = n_rows * decl.rows as u64 * decl.cols as u64;
+        Cost { weight_bytes: self.weight_bytes(w), macs, ..Cost::default() }
     }
 
     fn weight_bytes(&self, w: Weight) -> u64 {

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    BasisId, Buf, Expert, Kv, KvDecl, Linear, Norm, Program, Rope, RopeId, Stage, State, Weight, WeightDecl,
+    Attend, AttnIn, BasisId, Buf, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, Kv, KvDecl, Linear, Logits,
+    Norm, Program, ProjAdd, Rope, RopeId, Sample, Stage, State, Weight, WeightDecl,
 };
 
 /// Consecutive stages of a program as a program of their own, and what its declarations are in the whole.
@@ -63,77 +64,83 @@ pub(super) enum Named<'a> {
     Basis(&'a mut BasisId),
 }
 
-/// Everything that a stage names, inputs before outputs.
+/// Everything that a stage names, inputs before outputs. Numbers and words are not handles.
 pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     use Named::{In, Out};
     match stage {
         Stage::Embed(s) => {
-            let tables = [Some(&mut s.table), s.positions.as_mut(), s.types.as_mut()].into_iter().flatten();
-            let basis = s.basis.as_mut().map(Named::Basis);
-            tables.map(Named::Weight).chain(basis).chain([Out(&mut s.x)]).collect()
+            let Embed { table, basis, scale: _, positions, types, x } = s;
+            let tables = [Some(table), positions.as_mut(), types.as_mut()].into_iter().flatten();
+            let basis = basis.as_mut().map(Named::Basis);
+            tables.map(Named::Weight).chain(basis).chain([Out(x)]).collect()
         }
         Stage::AttnIn(s) => {
-            let norms = [Some(&mut s.norm), s.q_norm.as_mut(), s.k_norm.as_mut()];
-            let mut all = vec![In(&mut s.x)];
+            let AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate } = s;
+            let norms = [Some(norm), q_norm.as_mut(), k_norm.as_mut()];
+            let mut all = vec![In(x)];
             all.extend(norms.into_iter().flatten().flat_map(of_norm));
-            all.extend([&mut s.wq, &mut s.wk, &mut s.wv].into_iter().flat_map(of_linear));
-            all.extend(s.rope.as_mut().map(Named::Rope));
-            all.extend([Named::Kv(&mut s.kv), Out(&mut s.q)]);
-            all.extend(s.gate.as_mut().map(Out));
+            all.extend([wq, wk, wv].into_iter().flat_map(of_linear));
+            all.extend(rope.as_mut().map(Named::Rope));
+            all.extend([Named::Kv(kv), Out(q)]);
+            all.extend(gate.as_mut().map(Out));
             all
         }
         Stage::DeltaIn(s) => {
-            let mut all = vec![In(&mut s.x)];
-            all.extend(of_norm(&mut s.norm));
-            all.extend([&mut s.wu, &mut s.wz, &mut s.wa, &mut s.wb].into_iter().flat_map(of_linear));
-            all.extend([&mut s.u, &mut s.z, &mut s.a, &mut s.b].map(Out));
+            let DeltaIn { x, norm, wu, wz, wa, wb, u, z, a, b } = s;
+            let mut all = vec![In(x)];
+            all.extend(of_norm(norm));
+            all.extend([wu, wz, wa, wb].into_iter().flat_map(of_linear));
+            all.extend([u, z, a, b].map(Out));
             all
         }
         Stage::Delta(s) => {
-            let mut all: Vec<_> = [&mut s.u, &mut s.z, &mut s.a, &mut s.b].map(In).into();
-            all.push(Named::State(&mut s.state));
-            all.extend([&mut s.conv, &mut s.decay, &mut s.dt].map(Named::Weight));
-            all.extend(of_norm(&mut s.norm));
-            all.push(Out(&mut s.out));
+            let Delta { u, z, a, b, state, conv, decay, dt, eps: _, norm, grouped: _, out } = s;
+            let mut all: Vec<_> = [u, z, a, b].map(In).into();
+            all.push(Named::State(state));
+            all.extend([conv, decay, dt].map(Named::Weight));
+            all.extend(of_norm(norm));
+            all.push(Out(out));
             all
         }
         Stage::Attend(s) => {
-            let mut all = vec![In(&mut s.q), Named::Kv(&mut s.kv)];
-            all.extend(s.sinks.as_mut().map(Named::Weight));
-            all.extend(s.gate.as_mut().map(In));
-            all.push(Out(&mut s.out));
+            let Attend { q, kv, scale: _, window: _, ahead: _, sinks, gate, out } = s;
+            let mut all = vec![In(q), Named::Kv(kv)];
+            all.extend(sinks.as_mut().map(Named::Weight));
+            all.extend(gate.as_mut().map(In));
+            all.push(Out(out));
             all
         }
         Stage::ProjAdd(s) => {
-            let mut all = vec![In(&mut s.y), In(&mut s.x)];
-            all.extend(s.post.iter_mut().chain(&mut s.residual).flat_map(of_norm));
-            all.extend(of_linear(&mut s.w));
+            let ProjAdd { y, w, post, residual, x } = s;
+            let mut all = vec![In(y), In(x)];
+            all.extend(post.iter_mut().chain(residual).flat_map(of_norm));
+            all.extend(of_linear(w));
             all
         }
         Stage::FfnIn(s) => {
-            let mut all = vec![In(&mut s.x)];
-            all.extend(of_norm(&mut s.norm));
-            all.extend(s.gate.iter_mut().chain([&mut s.up]).chain(&mut s.share).flat_map(of_linear));
-            all.push(Out(&mut s.h));
+            let FfnIn { x, norm, gate, up, act: _, share, h } = s;
+            let mut all = vec![In(x)];
+            all.extend(of_norm(norm));
+            all.extend(gate.iter_mut().chain([up]).chain(share).flat_map(of_linear));
+            all.push(Out(h));
             all
         }
         Stage::Experts(s) => {
-            let mut all = vec![In(&mut s.x)];
-            all.extend(of_norm(&mut s.norm).chain(of_linear(&mut s.router)));
-            let layers = s.experts.iter_mut().flat_map(|expert| {
-                let Expert { gate, up, down } = expert;
-                [gate, up, down]
-            });
+            let Experts { x, norm, router, experts, n_used: _, act: _ } = s;
+            let mut all = vec![In(x)];
+            all.extend(of_norm(norm).chain(of_linear(router)));
+            let layers = experts.iter_mut().flat_map(|Expert { gate, up, down }| [gate, up, down]);
             all.extend(layers.flat_map(of_linear));
             all
         }
         Stage::Logits(s) => {
-            let mut all = vec![In(&mut s.x)];
-            all.extend(of_norm(&mut s.norm).chain(of_linear(&mut s.w)));
-            all.push(Out(&mut s.logits));
+            let Logits { x, norm, w, soft_cap: _, logits } = s;
+            let mut all = vec![In(x)];
+            all.extend(of_norm(norm).chain(of_linear(w)));
+            all.push(Out(logits));
             all
         }
-        Stage::Sample(s) => vec![In(&mut s.logits)],
+        Stage::Sample(Sample { logits }) => vec![In(logits)],
     }
 }
 
@@ -152,13 +159,14 @@ impl Stage {
 }
 
 fn of_norm(norm: &mut Norm) -> impl Iterator<Item = Named<'_>> {
-    [Some(&mut norm.weight), norm.bias.as_mut()].into_iter().flatten().map(Named::Weight)
+    let Norm { kind: _, weight, bias, eps: _ } = norm;
+    [Some(weight), bias.as_mut()].into_iter().flatten().map(Named::Weight)
 }
 
 fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
-    let weights = [Some(&mut linear.w), linear.bias.as_mut()].into_iter().flatten().map(Named::Weight);
-    let norm = linear.norm.iter_mut().flat_map(of_norm);
-    weights.chain(norm).chain(linear.basis.as_mut().map(Named::Basis))
+    let Linear { w, norm, bias, act: _, scale: _, basis } = linear;
+    let weights = [Some(w), bias.as_mut()].into_iter().flatten().map(Named::Weight);
+    weights.chain(norm.iter_mut().flat_map(of_norm)).chain(basis.as_mut().map(Named::Basis))
 }
 
 /// The part's handle for one of the whole; a new one is declared.

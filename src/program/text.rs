@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use ggml_types::{Act, ActQuant};
+
 use super::{
-    Act, ActQuant, Attend, Buf, Linear, Norm, NormKind, Program, Rope, RopeStyle, RowsOf, Stage, StateDecl,
-    Weight,
+    Attend, AttnIn, Buf, Delta, DeltaIn, Embed, Expert, Experts, FfnIn, KvDecl, Linear, Logits, Norm,
+    NormKind, Program, ProjAdd, Rope, RopeStyle, RowsOf, Sample, Stage, StateDecl, Weight,
 };
 
 impl fmt::Display for Program {
@@ -23,15 +25,11 @@ impl fmt::Display for Program {
             writeln!(f, "buf    {} [{rows}, {}]", buf.name, buf.cols)?;
         }
         for (i, kv) in self.kvs.iter().enumerate() {
-            let kept = kv.sliding.map_or(String::new(), |n| format!(", of the last {n} positions"));
-            writeln!(
-                f,
-                "kv     {i}: {} heads of {}, k {}, v {}{kept}",
-                kv.n_kv_heads,
-                kv.head_dim,
-                kv.k.name(),
-                kv.v.name()
-            )?;
+            // What a codec keeps exactly is not printed.
+            let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding } = kv;
+            let kept = sliding.map_or(String::new(), |n| format!(", of the last {n} positions"));
+            let (k, v) = (k.name(), v.name());
+            writeln!(f, "kv     {i}: {n_kv_heads} heads of {head_dim}, k {k}, v {v}{kept}")?;
         }
         for (i, state) in self.states.iter().enumerate() {
             let StateDecl { n_heads, n_key_heads, head_dim, taps } = state;
@@ -73,105 +71,110 @@ impl Program {
     fn stage_text(&self, stage: &Stage) -> String {
         match stage {
             Stage::Embed(s) => {
-                let positions = s.positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
-                let types = s.types.map_or(String::new(), |w| format!(" + {}[type]", self.name_of(w)));
-                let scale = factor(s.scale);
-                let back = s.basis.map_or("", |_| "turned back ");
-                let table = self.name_of(s.table);
-                format!("{} = {scale}{back}{table}[token]{positions}{types}", self.buf_name(s.x))
+                let Embed { table, basis, scale, positions, types, x } = *s;
+                let positions = positions.map_or(String::new(), |w| format!(" + {}[pos]", self.name_of(w)));
+                let types = types.map_or(String::new(), |w| format!(" + {}[type]", self.name_of(w)));
+                let scale = factor(scale);
+                let back = basis.map_or("", |_| "turned back ");
+                let table = self.name_of(table);
+                format!("{} = {scale}{back}{table}[token]{positions}{types}", self.buf_name(x))
             }
             Stage::AttnIn(s) => {
-                let n = self.norm_text(&s.norm, self.buf_name(s.x));
-                let rope = s.rope.map_or(String::new(), |rope| format!(", rope {}", rope.0));
+                let AttnIn { x, norm, wq, wk, wv, q_norm, k_norm, rope, kv, q, gate } = s;
+                let n = self.norm_text(norm, self.buf_name(*x));
+                let rope = rope.map_or(String::new(), |rope| format!(", rope {}", rope.0));
                 let head_norm = |name: &str, norm: &Option<Norm>| {
                     norm.as_ref().map_or(String::new(), |norm| format!(", {}", self.norm_text(norm, name)))
                 };
-                let gate = s.gate.map_or(String::new(), |gate| format!(", {}", self.buf_name(gate)));
+                let gate = gate.map_or(String::new(), |gate| format!(", {}", self.buf_name(gate)));
                 format!(
                     "n = {n}; {}{gate} = {}; kv {} = ({}, {}){}{}{rope}",
-                    self.buf_name(s.q),
-                    self.linear_text(&s.wq, "n"),
-                    s.kv.0,
-                    self.linear_text(&s.wk, "n"),
-                    self.linear_text(&s.wv, "n"),
-                    head_norm("q", &s.q_norm),
-                    head_norm("k", &s.k_norm),
+                    self.buf_name(*q),
+                    self.linear_text(wq, "n"),
+                    kv.0,
+                    self.linear_text(wk, "n"),
+                    self.linear_text(wv, "n"),
+                    head_norm("q", q_norm),
+                    head_norm("k", k_norm),
                 )
             }
             Stage::Attend(s) => {
-                let window = s.window.map_or(String::new(), |window| format!(", window {window}"));
-                let ahead = match s.ahead {
+                let Attend { q, kv, scale, window, ahead, sinks, gate, out } = *s;
+                let window = window.map_or(String::new(), |window| format!(", window {window}"));
+                let ahead = match ahead {
                     0 => String::new(),
                     Attend::ALL => ", all ahead".to_owned(),
                     n => format!(", {n} ahead"),
                 };
-                let sinks = s.sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
-                let gate =
-                    s.gate.map_or(String::new(), |gate| format!("sigmoid({}) * ", self.buf_name(gate)));
+                let sinks = sinks.map_or(String::new(), |w| format!(", sinks {}", self.name_of(w)));
+                let gate = gate.map_or(String::new(), |gate| format!("sigmoid({}) * ", self.buf_name(gate)));
                 format!(
-                    "{} = {gate}attend({}, kv {}, scale {}{window}{ahead}{sinks})",
-                    self.buf_name(s.out),
-                    self.buf_name(s.q),
-                    s.kv.0,
-                    s.scale
+                    "{} = {gate}attend({}, kv {}, scale {scale}{window}{ahead}{sinks})",
+                    self.buf_name(out),
+                    self.buf_name(q),
+                    kv.0
                 )
             }
             Stage::DeltaIn(s) => {
-                let n = self.norm_text(&s.norm, self.buf_name(s.x));
-                let products = [(&s.wu, s.u), (&s.wz, s.z), (&s.wa, s.a), (&s.wb, s.b)];
+                let DeltaIn { x, ref norm, ref wu, ref wz, ref wa, ref wb, u, z, a, b } = *s;
+                let n = self.norm_text(norm, self.buf_name(x));
+                let products = [(wu, u), (wz, z), (wa, a), (wb, b)];
                 let products = products.map(|(linear, buf)| {
                     format!("; {} = {}", self.buf_name(buf), self.linear_text(linear, "n"))
                 });
                 format!("n = {n}{}", products.concat())
             }
             Stage::Delta(s) => {
-                let [u, z, a, b] = [s.u, s.z, s.a, s.b].map(|buf| self.buf_name(buf));
-                let [conv, decay, dt] = [s.conv, s.decay, s.dt].map(|w| self.name_of(w));
-                let o =
-                    format!("delta({u}, {a}, {b}, state {}, {conv}, {decay}, {dt}, {:e})", s.state.0, s.eps);
-                let norm = self.norm_text(&s.norm, "o");
-                let grouped = if s.grouped { ", grouped" } else { "" };
-                format!("o = {o}; {} = {norm} * silu({z}){grouped}", self.buf_name(s.out))
+                let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped, out } = *s;
+                let [u, z, a, b] = [u, z, a, b].map(|buf| self.buf_name(buf));
+                let [conv, decay, dt] = [conv, decay, dt].map(|w| self.name_of(w));
+                let o = format!("delta({u}, {a}, {b}, state {}, {conv}, {decay}, {dt}, {eps:e})", state.0);
+                let norm = self.norm_text(norm, "o");
+                let grouped = if grouped { ", grouped" } else { "" };
+                format!("o = {o}; {} = {norm} * silu({z}){grouped}", self.buf_name(out))
             }
             Stage::ProjAdd(s) => {
-                let product = self.linear_text(&s.w, self.buf_name(s.y));
-                let product = s.post.as_ref().map_or(product.clone(), |post| self.norm_text(post, &product));
-                let x = self.buf_name(s.x);
-                match &s.residual {
+                let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
+                let product = self.linear_text(w, self.buf_name(y));
+                let product = post.as_ref().map_or(product.clone(), |post| self.norm_text(post, &product));
+                let x = self.buf_name(x);
+                match residual {
                     Some(norm) => format!("{x} = {} + {product}", self.norm_text(norm, x)),
                     None => format!("{x} += {product}"),
                 }
             }
             Stage::FfnIn(s) => {
-                let act = act_text(s.act);
-                let n = self.norm_text(&s.norm, self.buf_name(s.x));
-                let up = self.linear_text(&s.up, "n");
-                let h = match &s.gate {
+                let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
+                let act = act_text(act);
+                let n = self.norm_text(norm, self.buf_name(x));
+                let up = self.linear_text(up, "n");
+                let hidden = match gate {
                     Some(gate) => format!("{act}({}) * {up}", self.linear_text(gate, "n")),
                     None => format!("{act}({up})"),
                 };
-                let share = s.share.as_ref();
-                let share =
-                    share.map_or(String::new(), |w| format!("sigmoid({}) * ", self.linear_text(w, "n")));
-                format!("n = {n}; {} = {share}{h}", self.buf_name(s.h))
+                let share = share.as_ref().map(|w| format!("sigmoid({}) * ", self.linear_text(w, "n")));
+                let share = share.unwrap_or_default();
+                format!("n = {n}; {} = {share}{hidden}", self.buf_name(h))
             }
             Stage::Experts(s) => {
-                let x = self.buf_name(s.x);
-                let n = self.norm_text(&s.norm, x);
-                let (act, first) = (act_text(s.act), &s.experts[0]);
-                let [gate, up] = [&first.gate, &first.up].map(|layer| self.linear_text(layer, "n"));
-                let down = self.linear_text(&first.down, &format!("({act}({gate}) * {up})"));
-                let router = self.linear_text(&s.router, "n");
-                let (used, of) = (s.n_used, s.experts.len());
-                format!("n = {n}; {x} += {used} of {of} experts by {router}, the first being {down}")
+                let Experts { x, ref norm, ref router, ref experts, n_used, act } = *s;
+                let x = self.buf_name(x);
+                let n = self.norm_text(norm, x);
+                let (act, Expert { gate, up, down }) = (act_text(act), &experts[0]);
+                let [gate, up] = [gate, up].map(|layer| self.linear_text(layer, "n"));
+                let down = self.linear_text(down, &format!("({act}({gate}) * {up})"));
+                let router = self.linear_text(router, "n");
+                let of = experts.len();
+                format!("n = {n}; {x} += {n_used} of {of} experts by {router}, the first being {down}")
             }
             Stage::Logits(s) => {
-                let n = self.norm_text(&s.norm, self.buf_name(s.x));
-                let logits = self.linear_text(&s.w, &n);
-                let logits = s.soft_cap.map_or(logits.clone(), |cap| format!("soft_cap({logits}, {cap})"));
-                format!("{} = {logits}", self.buf_name(s.logits))
+                let Logits { x, ref norm, ref w, soft_cap, logits } = *s;
+                let n = self.norm_text(norm, self.buf_name(x));
+                let product = self.linear_text(w, &n);
+                let product = soft_cap.map_or(product.clone(), |cap| format!("soft_cap({product}, {cap})"));
+                format!("{} = {product}", self.buf_name(logits))
             }
-            Stage::Sample(s) => format!("token = sample({})", self.buf_name(s.logits)),
+            Stage::Sample(Sample { logits }) => format!("token = sample({})", self.buf_name(*logits)),
         }
     }
 
@@ -184,27 +187,29 @@ impl Program {
     }
 
     fn norm_text(&self, norm: &Norm, x: &str) -> String {
-        let kind = match norm.kind {
+        let Norm { kind, weight, bias, eps } = *norm;
+        let kind = match kind {
             NormKind::Rms => "rms",
             NormKind::Layer => "layer_norm",
         };
-        let bias = norm.bias.map_or(String::new(), |bias| format!(", {}", self.name_of(bias)));
-        format!("{kind}({x}, {}{bias}, {:e})", self.name_of(norm.weight), norm.eps)
+        let bias = bias.map_or(String::new(), |bias| format!(", {}", self.name_of(bias)));
+        format!("{kind}({x}, {}{bias}, {eps:e})", self.name_of(weight))
     }
 
     fn linear_text(&self, linear: &Linear, x: &str) -> String {
-        let normed = linear.norm.as_ref().map(|norm| self.norm_text(norm, x));
+        let Linear { w, ref norm, bias, act, scale, basis } = *linear;
+        let normed = norm.as_ref().map(|norm| self.norm_text(norm, x));
         let x = normed.as_deref().unwrap_or(x);
-        let turned = linear.basis.map(|basis| format!("turn {}({x})", basis.0));
+        let turned = basis.map(|basis| format!("turn {}({x})", basis.0));
         let x = turned.as_deref().unwrap_or(x);
-        let x = match linear.act {
+        let x = match act {
             ActQuant::None => x.to_owned(),
             ActQuant::I8PerToken => format!("i8({x})"),
             ActQuant::I8PerBlock => format!("i8_of_{}({x})", ActQuant::BLOCK),
         };
-        let scale = factor(linear.scale);
-        let bias = linear.bias.map_or(String::new(), |bias| format!(" + {}", self.name_of(bias)));
-        format!("{scale}{} {x}{bias}", self.name_of(linear.w))
+        let scale = factor(scale);
+        let bias = bias.map_or(String::new(), |bias| format!(" + {}", self.name_of(bias)));
+        format!("{scale}{} {x}{bias}", self.name_of(w))
     }
 }
 

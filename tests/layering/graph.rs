@@ -293,7 +293,7 @@ impl Module {
 }
 
 /// The text without comments and without what string and character literals hold; lines stay where they are.
-fn code_of(text: &str) -> String {
+pub fn code_of(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(c) = rest.chars().next() {

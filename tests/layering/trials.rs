@@ -152,6 +152,13 @@ const TRIALS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "a field of a stage that one backend knows and another ignores",
+        &[
+            "tests/layering/readers.rs::readers_of_stages_name_every_field",
+            "tests/layering/readers.rs::a_pattern_is_told_from_an_expression_and_from_one_that_hides_fields",
+        ],
+    ),
+    (
         "folders that are no model, names of parts, biases beyond the vocabulary, options without a backend",
         &[
             "tests/files/convert/hostile.rs::an_index_and_files_that_do_not_agree",

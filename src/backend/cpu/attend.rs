@@ -157,19 +157,21 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
 }
 
 fn attend(cx: &mut Cx<'_>, s: &Attend) {
+    // `Attend::first` and `last` have the window and what is ahead, `run` has the gate.
+    let Attend { q, kv, scale, window: _, ahead: _, sinks, gate: _, out } = *s;
     let rows = cx.step.rows;
-    let (q, out) = two(cx.bufs, s.q, s.out);
+    let (q, out) = two(cx.bufs, q, out);
     let (q_cols, q) = (q.cols, q.rows(rows.len()));
-    let kv = &cx.kvs[s.kv.0 as usize];
+    let kv = &cx.kvs[kv.0 as usize];
     let (n_kv_heads, head_dim, threads) = (kv.n_kv_heads(), kv.head_dim(), cx.pool.threads());
     let group = q_cols / (n_kv_heads * head_dim);
     let pages = cx.step.pages;
-    let sinks = s.sinks.map(|w| cx.weights.vector(w));
+    let sinks = sinks.map(|w| cx.weights.vector(w));
     let Scratch { threads: scratch, partials, ends } = &mut cx.scratch.attend;
     ends.clear();
     ends.extend(cx.step.ends());
     let ends = &**ends;
-    let stage = Stage { k: cx.k.real, kv, pages, rows, ends, q, q_cols, s, sinks, head_dim, group };
+    let stage = Stage { k: cx.k.real, kv, pages, rows, ends, q, q_cols, s, scale, sinks, head_dim, group };
     let mut grids = [((), Grid::new(out.rows_mut(rows.len()), q_cols))];
     let group_cols = group * head_dim;
 
@@ -227,6 +229,7 @@ struct Stage<'a> {
     q: &'a [f32],
     q_cols: usize,
     s: &'a Attend,
+    scale: f32,
     /// `[n_heads]`.
     sinks: Option<&'a [f32]>,
     head_dim: usize,
@@ -303,7 +306,7 @@ impl Stage<'_> {
         let first = self.pages.exact_for(self.kv.window(), &self.rows[block.start], 0);
         for (row, to) in block.clone().zip(scratch.q.chunks_exact_mut(group_cols)) {
             let q = &self.q[row * self.q_cols + head * group_cols..][..group_cols];
-            to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.s.scale);
+            to.iter_mut().zip(q).for_each(|(to, q)| *to = q * self.scale);
         }
         if let Some(mean) = first.and_then(|page| self.kv.key_mean(head, page as usize)) {
             let queries = scratch.q.chunks_exact(self.head_dim).take(block.len() * self.group);

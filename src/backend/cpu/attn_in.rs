@@ -18,18 +18,19 @@ struct HeadSteps<'a> {
 }
 
 pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
+    let AttnIn { x, ref norm, ref wq, ref wk, ref wv, ref q_norm, ref k_norm, rope, kv, q, gate } = *s;
     let rows = cx.step.rows;
     let n = rows.len();
     let (kernels, weights) = (cx.k.real, cx.weights);
-    let kv = &mut cx.kvs[s.kv.0 as usize];
+    let kv = &mut cx.kvs[kv.0 as usize];
     let (head_dim, kv_cols) = (kv.head_dim(), kv.n_kv_heads() * kv.head_dim());
-    let (x, q, gate) = match s.gate {
+    let (x, q, gate) = match gate {
         None => {
-            let (x, q) = two(cx.bufs, s.x, s.q);
+            let (x, q) = two(cx.bufs, x, q);
             (x, q, None)
         }
         Some(gate) => {
-            let bufs = [s.x, s.q, gate].map(|buf| buf.0 as usize);
+            let bufs = [x, q, gate].map(|buf| buf.0 as usize);
             let [x, q, gate] = cx.bufs.get_disjoint_mut(bufs).expect("three buffers");
             (&*x, q, Some(gate.rows_mut(n)))
         }
@@ -38,13 +39,13 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
     let (x, q) = (x.rows(n), q.rows_mut(n));
     let (k, v) = (&mut cx.scratch.k[..n * kv_cols], &mut cx.scratch.v[..n * kv_cols]);
 
-    let norm = weights.norm(&s.norm);
+    let norm = weights.norm(norm);
     let input = |row: usize, out: &mut [f32]| norm.apply(kernels, &x[row * x_cols..][..x_cols], out);
     match gate {
-        None => cx.layers.run(n, input, false, [(&s.wq, &mut *q), (&s.wk, &mut *k), (&s.wv, &mut *v)])?,
+        None => cx.layers.run(n, input, false, [(wq, &mut *q), (wk, &mut *k), (wv, &mut *v)])?,
         Some(gate) => {
             let gated = &mut cx.scratch.gated[..n * 2 * q_cols];
-            let layers = [(&s.wq, &mut *gated), (&s.wk, &mut *k), (&s.wv, &mut *v)];
+            let layers = [(wq, &mut *gated), (wk, &mut *k), (wv, &mut *v)];
             cx.layers.run(n, input, false, layers)?;
             let heads = gated.chunks_exact(2 * head_dim).map(|head| head.split_at(head_dim));
             let to = q.chunks_exact_mut(head_dim).zip(gate.chunks_exact_mut(head_dim));
@@ -55,8 +56,8 @@ pub fn run(cx: &mut Cx<'_>, s: &AttnIn) -> Result<(), BackendError> {
         }
     }
 
-    let rope = s.rope.map(|rope| &cx.ropes[rope.0 as usize]);
-    let norms = [&s.q_norm, &s.k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
+    let rope = rope.map(|rope| &cx.ropes[rope.0 as usize]);
+    let norms = [q_norm, k_norm].map(|norm| norm.as_ref().map(|norm| weights.norm(norm)));
     let steps = |norm, rotation| HeadSteps { norm, rope, rotation };
     let (q_steps, k_steps) = (steps(norms[0], kv.key_rotation()), steps(norms[1], kv.key_rotation()));
     let v_steps = HeadSteps { norm: None, rope: None, rotation: kv.value_rotation() };

@@ -100,7 +100,7 @@ pub struct Shape {
 impl Shape {
     /// The smallest shape that holds this one and a stage.
     pub fn with(self, p: &Program, s: &Delta) -> Self {
-        let StateDecl { n_heads, n_key_heads, head_dim, .. } = *p.state_decl(s.state);
+        let StateDecl { n_heads, n_key_heads, head_dim, taps: _ } = *p.state_decl(s.state);
         Self {
             key_cols: self.key_cols.max(2 * n_key_heads * head_dim),
             value_cols: self.value_cols.max(n_heads * head_dim),
@@ -131,15 +131,16 @@ impl Scratch {
 }
 
 pub fn run(cx: &mut Cx<'_>, s: &Delta) {
+    let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped, out } = *s;
     let (step, kernels, pool) = (cx.step, cx.k.real, cx.pool);
     let n = step.rows.len();
-    let states = &mut cx.states[s.state.0 as usize];
+    let states = &mut cx.states[state.0 as usize];
     let StateDecl { n_heads, n_key_heads, head_dim, taps } = states.decl;
     let (channels, key_cols, value_cols) =
         (states.decl.channels(), 2 * n_key_heads * head_dim, n_heads * head_dim);
-    let bufs = [s.u, s.z, s.a, s.b].map(|buf| buf.0 as usize);
-    let [conv, decay, dt] = [s.conv, s.decay, s.dt].map(|w| cx.weights.vector(w));
-    let norm = cx.weights.norm(&s.norm);
+    let [u, z, a, b, out] = [u, z, a, b, out].map(|buf| buf.0 as usize);
+    let [conv, decay, dt] = [conv, decay, dt].map(|w| cx.weights.vector(w));
+    let norm = cx.weights.norm(norm);
     let Scratch { keys, values, runs } = &mut cx.scratch.delta;
     let (keys, values) = (&mut keys[..n * key_cols], &mut values[..n * value_cols]);
 
@@ -151,7 +152,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Delta) {
     }));
 
     // Queries, keys and values are neighbouring columns of `u`, of which the last have a buffer of their own.
-    let u = cx.bufs[bufs[0]].rows(n);
+    let u = cx.bufs[u].rows(n);
     let tails = &*states.tails;
     let convolution = Convolution { kernels, u, tails, conv, channels, taps, runs };
     let mut grids = [(0, Grid::new(&mut *keys, key_cols)), (key_cols, Grid::new(&mut *values, value_cols))];
@@ -161,7 +162,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Delta) {
         convolution.apply(row, first + cols.start, out);
         if *first == 0 {
             let is_query = cols.start < n_key_heads * head_dim;
-            l2(kernels, s.eps, if is_query { 1.0 / (head_dim as f32).sqrt() } else { 1.0 }, out);
+            l2(kernels, eps, if is_query { 1.0 / (head_dim as f32).sqrt() } else { 1.0 }, out);
         }
     });
     for (run, slot) in &*runs {
@@ -169,7 +170,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Delta) {
     }
 
     let (keys, runs) = (&*keys, &*runs);
-    let [a, b] = [bufs[2], bufs[3]].map(|buf| cx.bufs[buf].rows(n));
+    let [a, b] = [a, b].map(|buf| cx.bufs[buf].rows(n));
     let grid = Grid::new(&mut *values, value_cols);
     let matrices = &mut states.matrices;
     pool.tiles_and_pieces(runs, grid, COLUMNS, matrices, head_dim * COLUMNS, |_, mut tile, state| {
@@ -189,12 +190,12 @@ pub fn run(cx: &mut Cx<'_>, s: &Delta) {
     });
 
     let (values, rep) = (&*values, n_heads / n_key_heads);
-    let [z, out] = cx.bufs.get_disjoint_mut([bufs[1], s.out.0 as usize]).expect("two buffers");
+    let [z, out] = cx.bufs.get_disjoint_mut([z, out]).expect("two buffers");
     let z = z.rows(n);
     pool.tiles(&mut [((), Grid::new(out.rows_mut(n), value_cols))], 1, head_dim, |(), mut tile| {
         let row = tile.rows().start;
         let place = tile.cols().start / head_dim;
-        let head = if s.grouped { place % rep * n_key_heads + place / rep } else { place };
+        let head = if grouped { place % rep * n_key_heads + place / rep } else { place };
         let at = row * value_cols + head * head_dim;
         let out = tile.row_mut(row);
         norm.apply(kernels, &values[at..][..head_dim], out);

@@ -6,22 +6,23 @@ use crate::BackendError;
 use sterna_program::{Embed, Row, Weight};
 
 pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
+    let Embed { table, basis, scale: factor, positions, types, x } = *s;
     let rows = cx.step.rows;
-    let table = cx.weights.get(s.table);
-    let x = &mut cx.bufs[s.x.0 as usize];
+    let table = cx.weights.get(table);
+    let x = &mut cx.bufs[x.0 as usize];
     let dim = x.cols;
     let picks = &*cx.picks;
     let token = |row: &Row| match row.token {
         Row::PICKED => picks[row.seq as usize][0].expect("a pick for the row's slot").token,
         id => id,
     };
-    let basis = s.basis.map(|basis| &cx.bases[basis.0 as usize]);
+    let basis = basis.map(|basis| &cx.bases[basis.0 as usize]);
     let scale = |x: &mut [f32]| {
         if let Some(basis) = basis {
             basis.turn_back(x);
         }
-        if s.scale != 1.0 {
-            x.iter_mut().for_each(|x| *x *= s.scale);
+        if factor != 1.0 {
+            x.iter_mut().for_each(|x| *x *= factor);
         }
     };
     match table {
@@ -47,9 +48,9 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
         }
         Ok(())
     };
-    s.positions.map_or(Ok(()), |positions| add(positions, &|row| row.pos))?;
+    positions.map_or(Ok(()), |positions| add(positions, &|row| row.pos))?;
     let pages = cx.step.pages;
-    s.types.map_or(Ok(()), |types| add(types, &|row| pages.token_type(row.seq, row.pos)))
+    types.map_or(Ok(()), |types| add(types, &|row| pages.token_type(row.seq, row.pos)))
 }
 
 fn decode_row(w: &CpuWeight, row: u32, out: &mut [f32]) {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{BackendError, DeviceMemory, KvPage, StageTime, assert_declared, memory};
 use sterna_host::clock::Instant;
-use sterna_program::{BufDecl, CheckError, FfnIn, Program, ProjAdd, RopeId, Stage, Step, sampling};
+use sterna_program::{BufDecl, CheckError, Program, RopeId, Stage, Step, sampling};
 
 /// A program with its buffers and caches.
 pub struct Compiled {
@@ -74,15 +74,15 @@ impl Sizes {
                     let q_cols = p.buf_decl(s.q).cols;
                     sizes.attend = sizes.attend.with(q_cols, kv.n_kv_heads, kv.head_dim);
                 }
-                Stage::FfnIn(FfnIn { gate, share, h, .. }) => {
-                    let product_cols = gate.as_ref().map_or(0, |_| p.buf_decl(*h).cols);
+                Stage::FfnIn(s) => {
+                    let product_cols = s.gate.as_ref().map_or(0, |_| p.buf_decl(s.h).cols);
                     sizes.product_cols = sizes.product_cols.max(product_cols);
-                    sizes.has_share |= share.is_some();
+                    sizes.has_share |= s.share.is_some();
                 }
                 Stage::Delta(s) => sizes.delta = sizes.delta.with(p, s),
                 Stage::Experts(s) => sizes.experts = sizes.experts.with(p, s),
-                Stage::ProjAdd(ProjAdd { post: Some(_), x, .. }) => {
-                    sizes.product_cols = sizes.product_cols.max(p.buf_decl(*x).cols);
+                Stage::ProjAdd(s) if s.post.is_some() => {
+                    sizes.product_cols = sizes.product_cols.max(p.buf_decl(s.x).cols);
                 }
                 Stage::Embed(_)
                 | Stage::DeltaIn(_)

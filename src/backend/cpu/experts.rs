@@ -6,7 +6,7 @@
 use super::Cx;
 use super::simd::{Aligned, Allocator};
 use crate::BackendError;
-use sterna_program::{Experts, Program};
+use sterna_program::{Expert, Experts, Program};
 
 /// Elements of one task of the activation function.
 const CHUNK: usize = 8192;
@@ -75,38 +75,39 @@ impl Scratch {
 }
 
 pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
+    let Experts { x, ref norm, ref router, ref experts, n_used, act } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
-    let norm = cx.weights.norm(&s.norm);
-    let x = &mut cx.bufs[s.x.0 as usize];
-    let (dim, n_experts) = (x.cols, s.experts.len());
+    let norm = cx.weights.norm(norm);
+    let x = &mut cx.bufs[x.0 as usize];
+    let (dim, n_experts) = (x.cols, experts.len());
     let Scratch { logits, order, choices, gate, h, product, sum } = &mut cx.scratch.experts;
 
     let normed = |row: usize, out: &mut [f32]| norm.apply(k, &x.rows(n)[row * dim..][..dim], out);
     let logits = &mut logits[..n * n_experts];
-    cx.layers.run(n, normed, false, [(&s.router, &mut *logits)])?;
+    cx.layers.run(n, normed, false, [(router, &mut *logits)])?;
     choices.clear();
     for (row, z) in logits.chunks_exact(n_experts).enumerate() {
-        choose(z, s.n_used, row, order, choices);
+        choose(z, n_used, row, order, choices);
     }
     choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
 
-    let chosen = choices.chunk_by(|a, b| a.expert == b.expert).map(|rows| &s.experts[rows[0].expert]);
+    let chosen = choices.chunk_by(|a, b| a.expert == b.expert).map(|rows| &experts[rows[0].expert]);
     cx.layers.choose(chosen.flat_map(|expert| [expert.gate.w, expert.up.w, expert.down.w]));
 
     let sum = &mut sum[..n * dim];
     sum.fill(0.0);
     for rows in choices.chunk_by(|a, b| a.expert == b.expert) {
-        let expert = &s.experts[rows[0].expert];
-        let ffn_dim = cx.weights.get(expert.up.w).shape().rows;
+        let Expert { gate: gates, up, down } = &experts[rows[0].expert];
+        let ffn_dim = cx.weights.get(up.w).shape().rows;
         let (gate, h) = (&mut gate[..rows.len() * ffn_dim], &mut h[..rows.len() * ffn_dim]);
         let input = |i: usize, out: &mut [f32]| normed(rows[i].row, out);
-        cx.layers.run(rows.len(), input, false, [(&expert.gate, &mut *gate), (&expert.up, &mut *h)])?;
+        cx.layers.run(rows.len(), input, false, [(gates, &mut *gate), (up, &mut *h)])?;
         let gate = &*gate;
-        cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(s.act, &gate[i * CHUNK..][..h.len()], h));
+        cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(act, &gate[i * CHUNK..][..h.len()], h));
         let product = &mut product[..rows.len() * dim];
         let input = |i: usize, out: &mut [f32]| out.copy_from_slice(&h[i * ffn_dim..][..ffn_dim]);
-        cx.layers.run(rows.len(), input, false, [(&expert.down, &mut *product)])?;
+        cx.layers.run(rows.len(), input, false, [(down, &mut *product)])?;
         for (choice, product) in rows.iter().zip(product.chunks_exact(dim)) {
             let sum = &mut sum[choice.row * dim..][..dim];
             sum.iter_mut().zip(product).for_each(|(sum, y)| *sum += choice.weight * y);

@@ -9,29 +9,30 @@ use sterna_program::FfnIn;
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {
+    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
-    let norm = cx.weights.norm(&s.norm);
-    let (x, h) = two(cx.bufs, s.x, s.h);
+    let norm = cx.weights.norm(norm);
+    let (x, h) = two(cx.bufs, x, h);
     let (x_cols, x) = (x.cols, x.rows(n));
     let h = h.rows_mut(n);
     let input = |row: usize, out: &mut [f32]| norm.apply(k, &x[row * x_cols..][..x_cols], out);
-    if let Some(share) = &s.share {
+    if let Some(share) = share {
         cx.layers.run(n, input, false, [(share, &mut cx.scratch.share[..n])])?;
     }
-    match &s.gate {
+    match gate {
         Some(gate) => {
             let g = &mut cx.scratch.product[..h.len()];
-            cx.layers.run(n, input, false, [(gate, &mut *g), (&s.up, &mut *h)])?;
+            cx.layers.run(n, input, false, [(gate, &mut *g), (up, &mut *h)])?;
             let g = &*g;
-            cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(s.act, &g[i * CHUNK..][..h.len()], h));
+            cx.pool.chunks_mut(h, CHUNK, |i, h| (k.gate)(act, &g[i * CHUNK..][..h.len()], h));
         }
         None => {
-            cx.layers.run(n, input, false, [(&s.up, &mut *h)])?;
-            cx.pool.chunks_mut(h, CHUNK, |_, h| (k.act)(s.act, h));
+            cx.layers.run(n, input, false, [(up, &mut *h)])?;
+            cx.pool.chunks_mut(h, CHUNK, |_, h| (k.act)(act, h));
         }
     }
-    if s.share.is_some() {
+    if share.is_some() {
         let (share, cols) = (&cx.scratch.share[..n], h.len() / n.max(1));
         h.chunks_exact_mut(cols).zip(share).for_each(|(h, share)| {
             let share = 1.0 / (1.0 + exp(-share));

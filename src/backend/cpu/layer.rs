@@ -102,7 +102,8 @@ impl Layers<'_> {
 
 impl<'a> Weights<'a> {
     fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> WeightProduct<'a> {
-        let Linear { w, bias, scale, .. } = *linear;
+        // `load` has applied the others to the input.
+        let Linear { w, norm: _, bias, act: _, scale, basis: _ } = *linear;
         let w: &CpuWeight = self.get(w).shape();
         WeightProduct { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }
     }

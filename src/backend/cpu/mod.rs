@@ -367,12 +367,8 @@ impl<'a> Weights<'a> {
     }
 
     fn norm(self, norm: &Norm) -> RowNorm<'a> {
-        RowNorm {
-            kind: norm.kind,
-            weight: self.vector(norm.weight),
-            bias: norm.bias.map(|bias| self.vector(bias)),
-            eps: norm.eps,
-        }
+        let Norm { kind, weight, bias, eps } = *norm;
+        RowNorm { kind, weight: self.vector(weight), bias: bias.map(|bias| self.vector(bias)), eps }
     }
 }
 

@@ -5,19 +5,20 @@ use crate::BackendError;
 use sterna_program::ProjAdd;
 
 pub fn run(cx: &mut Cx<'_>, s: &ProjAdd) -> Result<(), BackendError> {
+    let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
     let n = cx.step.rows.len();
     let k = cx.k.real;
-    let (y, x) = two(cx.bufs, s.y, s.x);
+    let (y, x) = two(cx.bufs, y, x);
     let (y_cols, y) = (y.cols, y.rows(n));
     let input = |row: usize, out: &mut [f32]| out.copy_from_slice(&y[row * y_cols..][..y_cols]);
     let (dim, x) = (x.cols, x.rows_mut(n));
-    if let Some(residual) = s.residual.as_ref().map(|norm| cx.weights.norm(norm)) {
+    if let Some(residual) = residual.as_ref().map(|norm| cx.weights.norm(norm)) {
         cx.pool.chunks_mut(x, dim, |_, x| residual.apply_in_place(k, x));
     }
-    let Some(post) = &s.post else { return cx.layers.run(n, input, true, [(&s.w, x)]) };
+    let Some(post) = post else { return cx.layers.run(n, input, true, [(w, x)]) };
     let post = cx.weights.norm(post);
     let product = &mut cx.scratch.product[..x.len()];
-    cx.layers.run(n, input, false, [(&s.w, &mut *product)])?;
+    cx.layers.run(n, input, false, [(w, &mut *product)])?;
     let product = &*product;
     cx.pool.chunks_mut(x, dim, |row, x| post.add(k, &product[row * dim..][..dim], x));
     Ok(())

@@ -5,7 +5,8 @@ use super::{Cx, Pick};
 use sterna_program::{Sample, sampling};
 
 pub fn run(cx: &mut Cx<'_>, s: &Sample) {
-    let logits = &cx.bufs[s.logits.0 as usize];
+    let Sample { logits } = *s;
+    let logits = &cx.bufs[logits.0 as usize];
     let n_vocab = logits.cols;
     let how = cx.step.sampling;
     cx.tokens.clear();

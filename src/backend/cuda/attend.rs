@@ -171,23 +171,25 @@ fn group(p: &Program, s: &Attend) -> usize {
 }
 
 /// Positions that a row sees at most of those up to its own, as kernels take it.
-fn window(s: &Attend) -> u32 {
-    s.window.unwrap_or(u32::MAX)
+fn most_seen(window: Option<u32>) -> u32 {
+    window.unwrap_or(u32::MAX)
 }
 
 /// Parameters of every attention.
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
+    // The cache is in the parameters of each kernel, the gate is a launch of its own.
+    let Attend { q, kv: _, scale, window, ahead, sinks, gate: _, out } = *s;
     AttendCommon {
-        q: cx.memory.bufs[s.q.0 as usize],
-        out: cx.memory.bufs[s.out.0 as usize],
+        q: cx.memory.bufs[q.0 as usize],
+        out: cx.memory.bufs[out.0 as usize],
         partial: cx.memory.partial,
         arrived: cx.memory.attend_arrived,
-        sinks: s.sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data),
+        sinks: sinks.map_or(0, |sinks| cx.weights[sinks.0 as usize].data),
         texts: cx.memory.step.texts(),
-        scale: s.scale,
+        scale,
         group: group(cx.p, s) as u32,
-        window: window(s),
-        ahead: s.ahead,
+        window: most_seen(window),
+        ahead,
     }
 }
 
@@ -240,7 +242,7 @@ impl Cut {
         // be a second wave, and each part takes time to merge.
         let places = of_block.blocks * limits.multiprocessors as usize;
         let wanted = (places / (kv.n_kv_heads * tiles * rows)).max(1);
-        let positions = (p.limits.pages * PAGE).min(window(s).saturating_add(s.ahead) as usize);
+        let positions = (p.limits.pages * PAGE).min(most_seen(s.window).saturating_add(s.ahead) as usize);
         let splits = wanted.min(positions.div_ceil(ATTEND_LEAST as usize)).min(MAX_PARTS as usize);
         Self { tiles, splits }
     }

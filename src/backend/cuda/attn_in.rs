@@ -42,13 +42,15 @@ pub fn products(p: &Program, s: &AttnIn) -> usize {
 }
 
 pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
-    let kv_layout = &cx.memory.kvs[s.kv.0 as usize];
+    // The layers and their input are in `at_once` and `products_and_heads`, norms and the gate in `heads`.
+    let AttnIn { x: _, norm: _, wq: _, wk: _, wv: _, q_norm: _, k_norm: _, rope, kv, q, gate: _ } = *s;
+    let kv_layout = &cx.memory.kvs[kv.0 as usize];
     let first = if has_heads(cx.p, s) {
         products_and_heads(cx, s, kv_layout)
     } else {
         let (kv, raw) = kv_layout.for_attn_in(cx.memory.raw);
-        let rope = s.rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]);
-        at_once(cx, s, rope, kv, cx.memory.bufs[s.q.0 as usize], raw)
+        let rope = rope.map_or(memory::NO_ROPE, |rope| cx.memory.ropes[rope.0 as usize]);
+        at_once(cx, s, rope, kv, cx.memory.bufs[q.0 as usize], raw)
     };
     first.into_iter().chain(append(cx, s, kv_layout)).collect()
 }

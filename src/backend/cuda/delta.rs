@@ -92,10 +92,13 @@ fn is_of_prompts(shape: Shape, limits: &Limits) -> bool {
 }
 
 pub fn launches(cx: &Cx<'_>, s: &Delta) -> Vec<Launch> {
-    let decl = cx.p.state_decl(s.state);
-    let (states, scratch) = (&cx.memory.states[s.state.0 as usize], &cx.memory.delta);
-    let [u, z, a, b, out] = [s.u, s.z, s.a, s.b, s.out].map(|buf| cx.memory.bufs[buf.0 as usize]);
-    let [conv, decay, dt] = [s.conv, s.decay, s.dt].map(|w| cx.weights[w.0 as usize].data);
+    let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped, out } = *s;
+    let decl = cx.p.state_decl(state);
+    // `kernels` takes one number of taps alone.
+    let StateDecl { n_heads, n_key_heads, head_dim, taps: _ } = *decl;
+    let (states, scratch) = (&cx.memory.states[state.0 as usize], &cx.memory.delta);
+    let [u, z, a, b, out] = [u, z, a, b, out].map(|buf| cx.memory.bufs[buf.0 as usize]);
+    let [conv, decay, dt] = [conv, decay, dt].map(|w| cx.weights[w.0 as usize].data);
     let params = DeltaParams {
         step: cx.tables(),
         runs: cx.memory.step.runs(),
@@ -106,17 +109,17 @@ pub fn launches(cx: &Cx<'_>, s: &Delta) -> Vec<Launch> {
         conv,
         decay,
         dt,
-        norm: linear::norm(cx, Some(&s.norm)),
+        norm: linear::norm(cx, Some(norm)),
         out,
         matrices: states.matrices,
         tails: states.tails,
         arrived: scratch.arrived,
         convolved: scratch.convolved,
         gates: scratch.gates,
-        eps: s.eps,
-        n_heads: decl.n_heads as u32,
-        n_key_heads: decl.n_key_heads as u32,
-        grouped: u32::from(s.grouped),
+        eps,
+        n_heads: n_heads as u32,
+        n_key_heads: n_key_heads as u32,
+        grouped: u32::from(grouped),
     };
     let rows = cx.shape.rows;
     let runs = cx.p.limits.seqs.min(rows);
@@ -127,20 +130,20 @@ pub fn launches(cx: &Cx<'_>, s: &Delta) -> Vec<Launch> {
         shared_bytes: 0,
         params: words(&params),
     };
-    let [few, convolve, scan, gate] = &of_heads(decl.head_dim);
+    let [few, convolve, scan, gate] = &of_heads(head_dim);
     if !is_of_prompts(cx.shape, &cx.p.limits) {
-        return vec![of(few, decl.n_heads, runs, 4 * decl.head_dim)];
+        return vec![of(few, n_heads, runs, 4 * head_dim)];
     }
     let warps = DELTA_THREADS as usize / 32;
-    let shares = decl.head_dim / (DELTA_COLS * DELTA_SCAN_THREADS / 32) as usize;
+    let shares = head_dim / (DELTA_COLS * DELTA_SCAN_THREADS / 32) as usize;
     vec![
         of(
             convolve,
-            decl.channels() / decl.head_dim,
+            decl.channels() / head_dim,
             rows.div_ceil(warps * DELTA_ROWS as usize),
             DELTA_THREADS as usize,
         ),
-        of(scan, decl.n_heads * shares, runs, DELTA_SCAN_THREADS as usize),
-        of(gate, decl.n_heads.div_ceil(warps), rows, DELTA_THREADS as usize),
+        of(scan, n_heads * shares, runs, DELTA_SCAN_THREADS as usize),
+        of(gate, n_heads.div_ceil(warps), rows, DELTA_THREADS as usize),
     ]
 }

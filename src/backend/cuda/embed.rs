@@ -31,18 +31,20 @@ pub fn launches(cx: &Cx<'_>, s: &Embed) -> Vec<Launch> {
 }
 
 fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
-    let table = &cx.weights[s.table.0 as usize];
+    // The launch after this one has the basis.
+    let Embed { table, basis: _, scale, positions, types, x } = *s;
+    let table = &cx.weights[table.0 as usize];
     let added = |w: Option<Weight>| w.map_or(NO_LINEAR, |w| cx.weights[w.0 as usize].params(1.0, None));
     let params = EmbedParams {
         step: cx.tables(),
         table: table.params(1.0, None),
-        positions: added(s.positions),
-        types: added(s.types),
+        positions: added(positions),
+        types: added(types),
         texts: cx.memory.step.texts(),
         picked: cx.memory.picks.newest(),
-        x: cx.memory.bufs[s.x.0 as usize],
+        x: cx.memory.bufs[x.0 as usize],
         cols: table.cols as u32,
-        scale: s.scale,
+        scale,
     };
     let kernels = WeightFormat::of(table.ty).expect("it was uploaded").kernels.name();
     Launch {

@@ -128,7 +128,7 @@ impl Mixture {
     ) -> Result<(), BackendError> {
         mixtures(p).try_for_each(|(i, s)| {
             for (half, weights) in [Some(weights), in_place].into_iter().flatten().enumerate() {
-                let layers = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+                let layers = s.experts.iter().flat_map(|Expert { gate, up, down }| [gate, up, down]);
                 let table: Vec<LinearParams> =
                     layers.chain([&s.router]).map(|layer| linear::params(weights, layer)).collect();
                 let at = self.tables[i] + half as u64 * table_bytes(s);
@@ -146,7 +146,7 @@ fn products(p: &Program, linear: &Linear) -> Option<Products> {
 
 /// Whether one kernel has gates and ups.
 fn has_pairs(p: &Program, s: &Experts) -> bool {
-    let Expert { gate, up, .. } = &s.experts[0];
+    let [gate, up] = [&s.experts[0].gate, &s.experts[0].up];
     gate.act == up.act && products(p, gate) == products(p, up)
 }
 
@@ -394,29 +394,30 @@ fn by_row<T: bytemuck::Pod>(cx: &Cx<'_>, kernel: &str, grid: [usize; 2], threads
 }
 
 pub fn launches(cx: &Cx<'_>, s: &Experts) -> Vec<Launch> {
+    let Experts { x: buf, ref norm, ref router, ref experts, n_used, act } = *s;
     let (p, rows) = (cx.p, cx.shape.rows);
     let sorted = is_sorted(p, s, cx.limits, rows);
     let Mixture { logits, gates, hidden, products, .. } = cx.memory.mixture;
-    let x = cx.memory.bufs[s.x.0 as usize];
-    let first = &s.experts[0];
-    let (dim, ffn_dim) = (p.buf_decl(s.x).cols, p.weight_decl(first.up.w).rows);
-    let norm = Some(&s.norm);
+    let x = cx.memory.bufs[buf.0 as usize];
+    let first = &experts[0];
+    let (dim, ffn_dim) = (p.buf_decl(buf).cols, p.weight_decl(first.up.w).rows);
+    let norm = Some(norm);
     let mut all = Vec::new();
     if sorted {
         // The router as an expert that every row goes through, in tiles of neighbouring rows.
-        let router = Layer { linear: &s.router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
-        let work = Work { rows: s.experts.len(), paired: false };
-        let chunks = self::products(p, &s.router).expect("it was uploaded").chunks(dim);
+        let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
+        let work = Work { rows: experts.len(), paired: false };
+        let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);
         let lanes_log2 = linear::lanes_log2(cx.limits, chunks, work);
-        let blocks = Blocks::by_tile(cx, &s.router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);
-        all.push(launch(cx, s, &router, &blocks, |params| params.routes.n_tiles = 0));
+        let blocks = Blocks::by_tile(cx, router, rows.div_ceil(MMA_ROWS as usize), work, lanes_log2);
+        all.push(launch(cx, s, &of_all, &blocks, |params| params.routes.n_tiles = 0));
         let step = cx.memory.step.tables(NextWeights { data: 0, bytes: 0 });
         let params = RouteParams { step, routes: routes(cx, s), logits };
         let blocks = rows.div_ceil(ROUTE_THREADS as usize / 32);
         all.push(by_row(cx, ROUTE, [blocks, 1], ROUTE_THREADS, &params));
     } else {
-        let input = Input { x: s.x, norm, rows: RowsOf::Step };
-        all.extend(linear::product(cx, &s.router, &input, logits));
+        let input = Input { x: buf, norm, rows: RowsOf::Step };
+        all.extend(linear::product(cx, router, &input, logits));
     }
     let blocks = |layer: usize| match sorted {
         true => {
@@ -429,7 +430,7 @@ pub fn launches(cx: &Cx<'_>, s: &Experts) -> Vec<Launch> {
     let choose = |params: &mut ExpertsParams| params.logits = if sorted { 0 } else { logits };
     let of = |at: usize, act: u32, out: Address| Layer { linear: LAYERS[at](first), at, act, x, norm, out };
     if has_pairs(p, s) {
-        all.push(launch(cx, s, &of(0, combine::act(s.act), hidden), &blocks(0), choose));
+        all.push(launch(cx, s, &of(0, combine::act(act), hidden), &blocks(0), choose));
     } else {
         all.push(launch(cx, s, &of(0, ACT_NONE, gates), &blocks(0), choose));
         all.push(launch(cx, s, &of(1, ACT_NONE, hidden), &blocks(1), |_| ()));
@@ -438,9 +439,9 @@ pub fn launches(cx: &Cx<'_>, s: &Experts) -> Vec<Launch> {
             y: hidden,
             out: hidden,
             cols: ffn_dim,
-            act: Some(s.act),
+            act: Some(act),
             add: false,
-            each: s.n_used,
+            each: n_used,
         };
         all.push(combine::launch(cx, &of_slots));
     }

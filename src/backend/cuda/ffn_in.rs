@@ -51,20 +51,22 @@ pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
 }
 
 fn network(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
-    let h = cx.memory.bufs[s.h.0 as usize];
+    // `launches` has the share.
+    let FfnIn { x, ref norm, ref gate, ref up, act, share: _, h: to } = *s;
+    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
+    let h = cx.memory.bufs[to.0 as usize];
     if !is_whole(cx.p, s) {
-        let gate = s.gate.as_ref().map(|gate| (gate, cx.memory.products));
-        let layers: Vec<_> = gate.into_iter().chain([(&s.up, h)]).collect();
+        let gate = gate.as_ref().map(|gate| (gate, cx.memory.products));
+        let layers: Vec<_> = gate.into_iter().chain([(up, h)]).collect();
         let products = linear::of_one_input(cx, &layers, &input);
-        let (gate, cols) = (gate.map(|(_, at)| at), cx.p.buf_decl(s.h).cols);
-        let combine = Combine { gate, y: h, out: h, cols, act: Some(s.act), add: false, each: 1 };
+        let (gate, cols) = (gate.map(|(_, at)| at), cx.p.buf_decl(to).cols);
+        let combine = Combine { gate, y: h, out: h, cols, act: Some(act), add: false, each: 1 };
         return products.into_iter().chain([combine::launch(cx, &combine)]).collect();
     }
-    let gate = s.gate.as_ref().map_or(NO_LINEAR, |gate| linear::linear(cx, gate));
-    let up = linear::linear(cx, &s.up);
-    let work = Work { rows: (gate.rows + up.rows) as usize, paired: s.gate.is_some() };
-    let params =
-        |in_| FfnInParams { step: cx.tables(), in_, gate, up, h, act: combine::act(s.act), reserved: 0 };
-    linear::launches(cx, "ffn_in", &s.up, &input, work, params)
+    let of_gate = gate.as_ref().map_or(NO_LINEAR, |gate| linear::linear(cx, gate));
+    let of_up = linear::linear(cx, up);
+    let work = Work { rows: (of_gate.rows + of_up.rows) as usize, paired: gate.is_some() };
+    let act = combine::act(act);
+    let params = |in_| FfnInParams { step: cx.tables(), in_, gate: of_gate, up: of_up, h, act, reserved: 0 };
+    linear::launches(cx, "ffn_in", up, &input, work, params)
 }

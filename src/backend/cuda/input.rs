@@ -23,11 +23,12 @@ fn vector(cx: &Cx<'_>, w: Weight) -> Address {
 /// A norm's parameters.
 pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
     let Some(norm) = norm else { return NormParams { weight: 0, bias: 0, eps: 0.0, kind: NORM_NONE } };
+    let Norm { kind, weight, bias, eps } = *norm;
     NormParams {
-        weight: vector(cx, norm.weight),
-        bias: norm.bias.map_or(0, |bias| vector(cx, bias)),
-        eps: norm.eps,
-        kind: match norm.kind {
+        weight: vector(cx, weight),
+        bias: bias.map_or(0, |bias| vector(cx, bias)),
+        eps,
+        kind: match kind {
             NormKind::Rms => NORM_RMS,
             NormKind::Layer => NORM_LAYER,
         },

@@ -205,11 +205,13 @@ impl KvLayout {
         let mut pages_of = |part: &str, n: usize, page_bytes: u64| {
             on.alloc_for(MemoryKind::Kv, part, page_bytes.saturating_mul(n as u64))
         };
+        // `form` has the codecs, `KvDecl::pages` what slides.
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _ } = *decl;
         let page_bytes = page_bytes(decl);
         let pages = pages_of(&memory::cache_part(decl), decl.pages(limits), page_bytes)?;
         let mut exact = |page_bytes: usize| pages_of(EXACT_PART, limits.exact_pages, page_bytes as u64);
-        let cols = decl.n_kv_heads * decl.head_dim;
-        let (n_kv_heads, head_dim) = (decl.n_kv_heads as u32, decl.head_dim as u32);
+        let cols = n_kv_heads * head_dim;
+        let (n_kv_heads, head_dim) = (n_kv_heads as u32, head_dim as u32);
         Ok(match form(decl).expect("the plan was made") {
             VectorForm::Elements(elem_bytes) => {
                 let stride = stride(decl) as u32;
@@ -224,8 +226,8 @@ impl KvLayout {
                 page_bytes,
                 n_kv_heads,
                 head_dim,
-                sink_pages: clipped(decl.window.sink_pages),
-                newest_pages: clipped(decl.window.newest_pages),
+                sink_pages: clipped(window.sink_pages),
+                newest_pages: clipped(window.newest_pages),
             }),
             VectorForm::Blocks(forms) => {
                 let (signs, shrink) = rotation(decl.head_dim);

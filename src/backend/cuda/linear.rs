@@ -407,9 +407,11 @@ pub fn linear(cx: &Cx<'_>, linear: &Linear) -> LinearParams {
 
 /// The same of a layer whose weights are there.
 pub fn params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
-    let bias = linear.bias.map(|bias| weights[bias.0 as usize].data);
-    let w = &weights[linear.w.0 as usize];
-    let floats = Products::of(w.ty, linear.act).expect("it was uploaded").floats;
+    // `launches` has the norm and the basis: they are the input's.
+    let Linear { w, norm: _, bias, act, scale, basis: _ } = *linear;
+    let bias = bias.map(|bias| weights[bias.0 as usize].data);
+    let w = &weights[w.0 as usize];
+    let floats = Products::of(w.ty, act).expect("it was uploaded").floats;
     // Products of floats have no other place for it.
-    w.params(if floats { linear.scale * w.tensor_scale } else { linear.scale }, bias)
+    w.params(if floats { scale * w.tensor_scale } else { scale }, bias)
 }

@@ -6,6 +6,7 @@ use super::linear::{self, Input};
 use sterna_program::{Logits, RowsOf};
 
 pub fn launches(cx: &Cx<'_>, s: &Logits) -> Vec<Launch> {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Outputs };
-    linear::capped(cx, &[(&s.w, cx.memory.bufs[s.logits.0 as usize])], &input, s.soft_cap)
+    let Logits { x, ref norm, ref w, soft_cap, logits } = *s;
+    let input = Input { x, norm: Some(norm), rows: RowsOf::Outputs };
+    linear::capped(cx, &[(w, cx.memory.bufs[logits.0 as usize])], &input, soft_cap)
 }

@@ -35,21 +35,22 @@ pub fn products(p: &Program, s: &ProjAdd) -> usize {
 }
 
 pub fn launches(cx: &Cx<'_>, s: &ProjAdd) -> Vec<Launch> {
-    let input = Input { x: s.y, norm: None, rows: RowsOf::Step };
-    let x = cx.memory.bufs[s.x.0 as usize];
-    let (y, cols) = (cx.memory.products, cx.p.weight_decl(s.w.w).rows);
+    let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
+    let input = Input { x: y, norm: None, rows: RowsOf::Step };
+    let x = cx.memory.bufs[x.0 as usize];
+    let (y, cols) = (cx.memory.products, cx.p.weight_decl(w.w).rows);
     if is_normed(s) {
-        let products = linear::product(cx, &s.w, &input, y);
-        let norms = [s.post.as_ref(), s.residual.as_ref()];
+        let products = linear::product(cx, w, &input, y);
+        let norms = [post.as_ref(), residual.as_ref()];
         return products.into_iter().chain([post_norm::launch(cx, norms, y, x, cols)]).collect();
     }
-    if linear::together(cx.p, &[&s.w]).is_none() {
+    if linear::together(cx.p, &[w]).is_none() {
         let combine = Combine { gate: None, y, out: x, cols, act: None, add: true, each: 1 };
-        let products = linear::product(cx, &s.w, &input, y);
+        let products = linear::product(cx, w, &input, y);
         return products.into_iter().chain([combine::launch(cx, &combine)]).collect();
     }
-    let w = linear::linear(cx, &s.w);
-    let work = Work { rows: w.rows as usize, paired: false };
-    let params = |in_| ProjAddParams { step: cx.tables(), in_, w, x };
-    linear::launches(cx, "proj_add", &s.w, &input, work, params)
+    let layer = linear::linear(cx, w);
+    let work = Work { rows: layer.rows as usize, paired: false };
+    let params = |in_| ProjAddParams { step: cx.tables(), in_, w: layer, x };
+    linear::launches(cx, "proj_add", w, &input, work, params)
 }

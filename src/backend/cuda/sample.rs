@@ -53,12 +53,13 @@ pub fn candidate_bytes(n_vocab: usize) -> u64 {
 }
 
 pub fn launch(cx: &Cx<'_>, s: &Sample) -> Launch {
-    let n_vocab = cx.p.buf_decl(s.logits).cols;
+    let Sample { logits } = *s;
+    let n_vocab = cx.p.buf_decl(logits).cols;
     let params = SampleParams {
         step: cx.tables(),
         sampling: cx.memory.step.sampling(),
         changes: cx.memory.step.changes(),
-        logits: cx.memory.bufs[s.logits.0 as usize],
+        logits: cx.memory.bufs[logits.0 as usize],
         tokens: cx.memory.tokens,
         picked: cx.memory.picks.newest(),
         mailboxes: cx.memory.picks.mailboxes(),

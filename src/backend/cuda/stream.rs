@@ -19,7 +19,7 @@ use crate::rates::Matrices;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_host::clock::Instant;
 use sterna_program::part::spread;
-use sterna_program::{self as program, AttnIn, Limits, Linear, Program, Stage, Weight};
+use sterna_program::{self as program, Limits, Linear, Program, Stage, Weight};
 
 /// Addresses that kernels load vectors from.
 const ALIGN: u64 = 256;
@@ -322,9 +322,7 @@ impl Layout {
         let streamed = self.streamed(p);
         let is_streamed = |linear: &Linear| streamed[linear.w.0 as usize];
         !p.stages.iter().any(|(_, stage)| match stage {
-            Stage::AttnIn(AttnIn { gate: Some(_), wq, wk, wv, .. }) => {
-                [wq, wk, wv].into_iter().any(is_streamed)
-            }
+            Stage::AttnIn(s) => s.gate.is_some() && [&s.wq, &s.wk, &s.wv].into_iter().any(is_streamed),
             _ => false,
         })
     }

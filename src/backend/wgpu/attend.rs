@@ -7,7 +7,7 @@ use ggml_types::KvSide;
 use super::kv::KernelForm;
 use super::linear::ABSENT;
 use super::shader::{Kernel, LANES, THREADS};
-use super::{Cx, Dispatch, Grid, kv};
+use super::{Cx, Dispatch, Grid, gate, kv};
 use crate::device::tiles::{Tiling, tiles};
 use sterna_program::{Attend, Program, Row, RowsOf, Stage};
 
@@ -74,26 +74,29 @@ pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
-    let (decl, memory) = (cx.p.kv_decl(s.kv), cx.memory);
+    let Attend { q, kv, scale, window, ahead, sinks, gate, out } = *s;
+    let (decl, memory) = (cx.p.kv_decl(kv), cx.memory);
+    let (q, out, out_cols) =
+        (&memory.bufs[q.0 as usize], &memory.bufs[out.0 as usize], cx.p.buf_decl(out).cols);
     let (group, tiles) = group_and_tiles(cx.p, s);
     let mut of_cache = kv::params(decl, &cx.p.limits);
     let project = Dispatch {
         kernels: vec![(usize::MAX, Kernel::Project)],
         params: of_cache.clone(),
-        buffers: vec![&memory.step.buffer, &memory.bufs[s.q.0 as usize], &memory.projected],
+        buffers: vec![&memory.step.buffer, q, &memory.projected],
         grid: Grid::Rows { x: (group * decl.n_kv_heads) as u32, rows: RowsOf::Step },
     };
     kv::SIDES.iter().for_each(|side| of_cache.extend(kv::side_params(decl, *side, &cx.p.limits)));
     let mut params = of_cache.clone();
-    let window = s.window.unwrap_or(u32::MAX);
-    let sinks = s.sinks.map_or(ABSENT, |sinks| cx.constant(sinks));
-    params.extend([group as u32, tiles as u32, s.scale.to_bits(), 0, window, sinks]);
-    let ahead = s.ahead > 0;
-    params.extend(ahead.then_some(s.ahead));
+    let window = window.unwrap_or(u32::MAX);
+    let sinks = sinks.map_or(ABSENT, |sinks| cx.constant(sinks));
+    params.extend([group as u32, tiles as u32, scale.to_bits(), 0, window, sinks]);
+    let sees_ahead = (ahead > 0).then_some(ahead);
+    params.extend(sees_ahead);
+    let ahead = ahead > 0;
     let own = (decl.head_dim as u32).div_ceil(2 * THREADS);
     let blocks = (decl.n_kv_heads * tiles) as u32;
-    let (q, out) = (&memory.bufs[s.q.0 as usize], &memory.bufs[s.out.0 as usize]);
-    let [keys, values] = &memory.kvs[s.kv.0 as usize];
+    let [keys, values] = &memory.kvs[kv.0 as usize];
     let (step, constants) = (&memory.step.buffer, &memory.constants);
     let [k, v] = kv::SIDES.map(|side| kv::codec(decl, side));
     let projected = projects(cx.p, s).then_some(&memory.projected);
@@ -101,8 +104,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
     let head_tiles = group.div_ceil(tile_heads);
     let quads = (decl.head_dim as u32).div_ceil(4 * LANES).next_power_of_two();
     let mut of_tiles = of_cache;
-    of_tiles.extend([group as u32, head_tiles as u32, s.scale.to_bits(), tile_heads as u32, window, sinks]);
-    of_tiles.extend(ahead.then_some(s.ahead));
+    of_tiles.extend([group as u32, head_tiles as u32, scale.to_bits(), tile_heads as u32, window, sinks]);
+    of_tiles.extend(sees_ahead);
     let tiled = tiling(cx.p).map(|_| Dispatch {
         kernels: vec![(usize::MAX, Kernel::AttendTile { k: k.codec, v: v.codec, quads, ahead })],
         params: of_tiles,
@@ -126,7 +129,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Attend) -> Vec<Dispatch<'a>> {
             grid: Grid::Splits { x: blocks, least: 2, rows: RowsOf::Step },
         },
     ];
-    projected.map(|_| project).into_iter().chain(by_row).chain(tiled).collect()
+    let gate = gate.map(|gate| gate::dispatch(cx, &memory.bufs[gate.0 as usize], out, out_cols, false));
+    projected.map(|_| project).into_iter().chain(by_row).chain(tiled).chain(gate).collect()
 }
 
 #[cfg(test)]

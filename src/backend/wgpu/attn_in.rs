@@ -32,26 +32,27 @@ fn v_at(p: &Program, s: &AttnIn) -> usize {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
-    let (decl, memory) = (cx.p.kv_decl(s.kv), cx.memory);
-    let (q, kv_cols, v_at) = (&memory.bufs[s.q.0 as usize], decl.n_kv_heads * decl.head_dim, v_at(cx.p, s));
-    let q_cols = cx.p.buf_decl(s.q).cols;
+    let AttnIn { x, ref norm, ref wq, ref wk, ref wv, ref q_norm, ref k_norm, rope, kv, q: q_buf, gate } = *s;
+    let (decl, memory) = (cx.p.kv_decl(kv), cx.memory);
+    let (q, kv_cols, v_at) = (&memory.bufs[q_buf.0 as usize], decl.n_kv_heads * decl.head_dim, v_at(cx.p, s));
+    let q_cols = cx.p.buf_decl(q_buf).cols;
     let layer = |linear, out, out_cols, out_at| Layer { linear, out, out_cols, out_at, what: 0 };
-    let of_queries = match s.gate {
-        Some(_) => layer(&s.wq, &memory.fresh, 2 * q_cols, gated_at(cx.p, s)),
-        None => layer(&s.wq, q, q_cols, 0),
+    let of_queries = match gate {
+        Some(_) => layer(wq, &memory.fresh, 2 * q_cols, gated_at(cx.p, s)),
+        None => layer(wq, q, q_cols, 0),
     };
     let layers =
-        vec![of_queries, layer(&s.wk, &memory.fresh, kv_cols, 0), layer(&s.wv, &memory.fresh, kv_cols, v_at)];
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+        vec![of_queries, layer(wk, &memory.fresh, kv_cols, 0), layer(wv, &memory.fresh, kv_cols, v_at)];
+    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
     // Products that are merely written, as logits are.
     let mut all = linear::dispatches(cx, "logits", input, layers);
-    all.extend(s.gate.map(|gate| gate::split(cx, gated_at(cx.p, s), s.q, gate, decl.head_dim)));
+    all.extend(gate.map(|gate| gate::split(cx, gated_at(cx.p, s), q_buf, gate, decl.head_dim)));
 
-    let rope = s.rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.ropes[rope.0 as usize]));
+    let rope = rope.map(|rope| (&cx.p.ropes[rope.0 as usize], &memory.ropes[rope.0 as usize]));
     let n_heads = q_cols / decl.head_dim;
-    let [keys, values] = &memory.kvs[s.kv.0 as usize];
+    let [keys, values] = &memory.kvs[kv.0 as usize];
     let norms: Vec<u32> =
-        [&s.q_norm, &s.k_norm].into_iter().flat_map(|norm| linear::norm(cx, norm.as_ref())).collect();
+        [q_norm, k_norm].into_iter().flat_map(|norm| linear::norm(cx, norm.as_ref())).collect();
     for sides in kv::sides_alike(decl) {
         let side_params = kv::side_params(decl, sides[0], &cx.p.limits);
         // Queries go with the keys.

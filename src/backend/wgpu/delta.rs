@@ -1,7 +1,5 @@
 //! A gated delta net: a workgroup a head of a sequence's rows, and then what the convolution will see.
 
-use wgpu::Buffer;
-
 use super::alloc::Allocator;
 use super::shader::{Kernel, MOST_STATE_DIM};
 use super::{Cx, Dispatch, Grid, linear};
@@ -32,13 +30,15 @@ fn tails_at(decl: &StateDecl, limits: &Limits) -> usize {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Delta) -> Vec<Dispatch<'a>> {
-    let (decl, memory) = (cx.p.state_decl(s.state), cx.memory);
-    let buf = |buf: sterna_program::Buf| -> &'a Buffer { &memory.bufs[buf.0 as usize] };
-    let states = &memory.states[s.state.0 as usize];
-    let mut params = linear::norm(cx, Some(&s.norm)).to_vec();
-    params.extend([decl.n_heads, decl.n_key_heads, decl.head_dim, decl.taps].map(|n| n as u32));
-    params.extend([s.conv, s.decay, s.dt].map(|w| cx.constant(w)));
-    params.extend([s.eps.to_bits(), tails_at(decl, &cx.p.limits) as u32, u32::from(s.grouped)]);
+    let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped, out } = *s;
+    let (decl, memory) = (cx.p.state_decl(state), cx.memory);
+    let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
+    let [u, z, a, b, out] = [u, z, a, b, out].map(|buf| &memory.bufs[buf.0 as usize]);
+    let states = &memory.states[state.0 as usize];
+    let mut params = linear::norm(cx, Some(norm)).to_vec();
+    params.extend([n_heads, n_key_heads, head_dim, taps].map(|n| n as u32));
+    params.extend([conv, decay, dt].map(|w| cx.constant(w)));
+    params.extend([eps.to_bits(), tails_at(decl, &cx.p.limits) as u32, u32::from(grouped)]);
     let (step, constants) = (&memory.step.buffer, &memory.constants);
     let dispatch = |kernel, buffers, x: usize| Dispatch {
         kernels: vec![(usize::MAX, kernel)],
@@ -46,9 +46,8 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Delta) -> Vec<Dispatch<'a>> {
         buffers,
         grid: Grid::Runs { x: x as u32 },
     };
-    let all = vec![step, constants, buf(s.u), buf(s.z), buf(s.a), buf(s.b), states, buf(s.out)];
     vec![
-        dispatch(Kernel::Delta, all, decl.n_heads),
-        dispatch(Kernel::DeltaTail, vec![step, constants, buf(s.u), states], decl.channels()),
+        dispatch(Kernel::Delta, vec![step, constants, u, z, a, b, states, out], n_heads),
+        dispatch(Kernel::DeltaTail, vec![step, constants, u, states], decl.channels()),
     ]
 }

@@ -9,8 +9,9 @@ pub fn missing(device: &Device<'_>, p: &Program, s: &DeltaIn) -> Vec<String> {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a DeltaIn) -> Vec<Dispatch<'a>> {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
-    let layers = [(&s.wu, s.u), (&s.wz, s.z), (&s.wa, s.a), (&s.wb, s.b)].map(|(linear, buf)| {
+    let DeltaIn { x, ref norm, ref wu, ref wz, ref wa, ref wb, u, z, a, b } = *s;
+    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
+    let layers = [(wu, u), (wz, z), (wa, a), (wb, b)].map(|(linear, buf)| {
         let (out, out_cols) = (&cx.memory.bufs[buf.0 as usize], cx.p.buf_decl(buf).cols);
         Layer { linear, out, out_cols, out_at: 0, what: 0 }
     });

@@ -32,9 +32,11 @@ fn stride(cols: usize) -> usize {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
-    let table = &cx.weights[s.table.0 as usize];
+    let Embed { table, basis, scale, positions, types, x } = *s;
+    let table = &cx.weights[table.0 as usize];
+    let x_buf = &cx.memory.bufs[x.0 as usize];
     let kernel = Kernel::Embed(WeightFormat::of(table.ty).expect("it was uploaded").kernels.name());
-    let positions = s.positions.map(|positions| &cx.weights[positions.0 as usize]);
+    let positions = positions.map(|positions| &cx.weights[positions.0 as usize]);
     let positions_stride = positions.map_or(0, |positions| stride(positions.cols));
     let positions = positions.map_or(&cx.memory.constants, |positions| positions.parts[0].alone());
     let dispatch = |part| Dispatch {
@@ -42,24 +44,24 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
         params: table
             .params(part)
             .into_iter()
-            .chain([table.cols as u32, positions_stride as u32, s.scale.to_bits()])
+            .chain([table.cols as u32, positions_stride as u32, scale.to_bits()])
             .collect(),
         buffers: vec![
             &cx.memory.step.buffer,
             part.alone(),
             positions,
             &cx.memory.picks.newest,
-            if s.basis.is_some() { &cx.memory.turned } else { &cx.memory.bufs[s.x.0 as usize] },
+            if basis.is_some() { &cx.memory.turned } else { x_buf },
         ],
         grid: Grid::Rows { x: 1, rows: RowsOf::Step },
     };
-    let back = s.basis.map(|basis| turn::back(cx, basis, s.x));
-    let types = s.types.map(|types| {
+    let back = basis.map(|basis| turn::back(cx, basis, x));
+    let types = types.map(|types| {
         let types = &cx.weights[types.0 as usize];
         Dispatch {
             kernels: vec![(usize::MAX, Kernel::TokenTypes)],
             params: vec![types.cols as u32, stride(types.cols) as u32],
-            buffers: vec![&cx.memory.step.buffer, types.parts[0].alone(), &cx.memory.bufs[s.x.0 as usize]],
+            buffers: vec![&cx.memory.step.buffer, types.parts[0].alone(), x_buf],
             grid: Grid::Rows { x: types.cols as u32, rows: RowsOf::Step },
         }
     });

@@ -22,7 +22,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     if s.experts.len() > MOST_EXPERTS {
         missing.push(format!("more than {MOST_EXPERTS} experts"));
     }
-    let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
+    let all = s.experts.iter().flat_map(|Expert { gate, up, down }| [gate, up, down]);
     if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
         missing.push("experts in a rotated basis".to_owned());
     }
@@ -115,14 +115,15 @@ struct Products<'a> {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
-    let (memory, dim) = (cx.memory, cx.p.buf_decl(s.x).cols);
-    let (n_experts, n_used) = (s.experts.len(), s.n_used as u32);
-    let ffn_dim = cx.p.weight_decl(s.experts[0].up.w).rows;
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
+    let Experts { x, ref norm, ref router, ref experts, n_used, act } = *s;
+    let (memory, dim) = (cx.memory, cx.p.buf_decl(x).cols);
+    let (n_experts, n_used) = (experts.len(), n_used as u32);
+    let ffn_dim = cx.p.weight_decl(experts[0].up.w).rows;
+    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
     let (fresh, routes) = (&memory.fresh, &memory.routes);
-    let router = Layer { linear: &s.router, out: fresh, out_cols: n_experts, out_at: 0, what: 0 };
+    let of_router = Layer { linear: router, out: fresh, out_cols: n_experts, out_at: 0, what: 0 };
     // Products that are merely written, as logits are.
-    let mut all = linear::dispatches(cx, "logits", input, vec![router]);
+    let mut all = linear::dispatches(cx, "logits", input, vec![of_router]);
 
     let params = vec![n_experts as u32, n_used, slots(cx.p, s) as u32, dim as u32];
     let on_routes = |kernel, buffers, grid| Dispatch {
@@ -137,15 +138,15 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
 
     let [gates, ups, downs] = layers(s);
     let (first, down) = (gates[0], downs[0]);
-    if !linear::is_same_input(cx, &s.router, first) {
+    if !linear::is_same_input(cx, router, first) {
         all.push(linear::input_dispatch(cx, input, first));
     }
     let hidden = |layers, what| {
         let (stage, out_cols) = ("ffn_in", ffn_dim);
         products(cx, &Products { stage, layers, out: fresh, out_cols, what, gathers: true }, s)
     };
-    all.extend(hidden(gates, ffn_in::activation(s.act)));
-    all.extend(hidden(ups, ffn_in::times(s.act)));
+    all.extend(hidden(gates, ffn_in::activation(act)));
+    all.extend(hidden(ups, ffn_in::times(act)));
 
     let mut params = linear::norm(cx, None).to_vec();
     let is_int8 = down.act == ActQuant::I8PerToken;
@@ -159,7 +160,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     let of_down =
         Products { stage: "logits", layers: downs, out: fresh, out_cols: dim, what: 0, gathers: false };
     all.extend(products(cx, &of_down, s));
-    let x = &memory.bufs[s.x.0 as usize];
+    let x = &memory.bufs[x.0 as usize];
     all.push(on_routes(Kernel::Mix, vec![&memory.step.buffer, fresh, routes, x], a_row(dim as u32)));
     all
 }

@@ -26,16 +26,16 @@ pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a FfnIn) -> Vec<Dispatch<'a>> {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step };
-    let act = activation(s.act);
-    let (out, out_cols) = (&cx.memory.bufs[s.h.0 as usize], cx.p.buf_decl(s.h).cols);
+    let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h } = *s;
+    let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
+    let (out, out_cols) = (&cx.memory.bufs[h.0 as usize], cx.p.buf_decl(h).cols);
     let layer = |linear, what| Layer { linear, out, out_cols, out_at: 0, what };
-    let layers = match &s.gate {
-        Some(gate) => vec![layer(gate, act), layer(&s.up, times(s.act))],
-        None => vec![layer(&s.up, act)],
+    let layers = match gate {
+        Some(gate) => vec![layer(gate, activation(act)), layer(up, times(act))],
+        None => vec![layer(up, activation(act))],
     };
     let mut all = linear::dispatches(cx, "ffn_in", input, layers);
-    if let Some(linear) = &s.share {
+    if let Some(linear) = share {
         let fresh = &cx.memory.fresh;
         let share = Layer { linear, out: fresh, out_cols: 1, out_at: 0, what: 0 };
         all.extend(linear::dispatches(cx, "logits", input, vec![share]));

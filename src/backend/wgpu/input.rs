@@ -23,10 +23,10 @@ pub struct Input<'a> {
 /// A norm's words.
 pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
     let Some(norm) = norm else { return [0, ABSENT, ABSENT, 0] };
-    let kind = match norm.kind {
+    let Norm { kind, weight, bias, eps } = *norm;
+    let kind = match kind {
         NormKind::Rms => 1,
         NormKind::Layer => 2,
     };
-    let bias = norm.bias.map_or(ABSENT, |bias| cx.constant(bias));
-    [kind, cx.constant(norm.weight), bias, norm.eps.to_bits()]
+    [kind, cx.constant(weight), bias.map_or(ABSENT, |bias| cx.constant(bias)), eps.to_bits()]
 }

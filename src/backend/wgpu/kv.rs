@@ -208,24 +208,26 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
 
 /// Parameters of a cache for kernels: `Cache` of `shaders/lib/cache.wgsl`.
 pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
+    // `codec` has the codecs, `PagesAt::of` what slides.
+    let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _ } = *kv;
     let pages = |pages: usize| pages.min(limits.pages) as u32;
     let forms = SIDES.map(|side| codec(kv, side).form);
-    let rotation = || Rotation::new(kv.head_dim).expect("the program was checked");
+    let rotation = || Rotation::new(head_dim).expect("the program was checked");
     let mut signs = [[0; MAX_HEAD_DIM / 32]; 2];
     if forms.into_iter().any(KernelForm::rotates) {
         signs[0] = sign_words(&rotation());
     }
     let mut sign_factor = 0.0;
     if forms.contains(&KernelForm::Signs) {
-        let qjl = Qjl::srht(kv.head_dim).expect("the program was checked");
+        let qjl = Qjl::srht(head_dim).expect("the program was checked");
         let Projection::Srht(projection) = qjl.projection() else {
             unreachable!("made of signs and Hadamard's matrix")
         };
         (signs[1], sign_factor) = (sign_words(projection), qjl.factor() as f32);
     }
-    let shrink = hadamard_factor(kv.head_dim);
-    let [sinks, newest] = [kv.window.sink_pages, kv.window.newest_pages].map(pages);
-    let head = [kv.n_kv_heads as u32, kv.head_dim as u32, sinks, newest];
+    let shrink = hadamard_factor(head_dim);
+    let [sinks, newest] = [window.sink_pages, window.newest_pages].map(pages);
+    let head = [n_kv_heads as u32, head_dim as u32, sinks, newest];
     let tables = PagesAt::new(0, limits);
     let factors = [shrink.to_bits(), sign_factor.to_bits(), (tables.of(kv) - tables.pages) as u32, 0];
     head.into_iter().chain(factors).chain(signs.into_iter().flatten()).collect()

@@ -123,14 +123,16 @@ fn products<'a>(
     layer: &Layer<'a>,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
-    let weight = &cx.weights[linear.w.0 as usize];
+    // The others are the input's: `input_dispatch` has them.
+    let Linear { w, norm: _, bias, act: _, scale, basis: _ } = *linear;
+    let weight = &cx.weights[w.0 as usize];
     let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));
     let kernel = move |rows| Kernel::Linear { stage, ty, ints, rows, experts: false };
     let shared = [
         act_words(cx.p, linear) as u32 / 4,
         u32::from(rows == RowsOf::Outputs),
-        linear.scale.to_bits(),
-        linear.bias.map_or(ABSENT, |bias| cx.constant(bias)),
+        scale.to_bits(),
+        bias.map_or(ABSENT, |bias| cx.constant(bias)),
         layer.out_cols as u32,
         layer.out_at as u32,
         layer.what,

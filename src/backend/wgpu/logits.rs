@@ -5,10 +5,11 @@ use super::{Cx, Dispatch};
 use sterna_program::{Logits, RowsOf};
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Logits) -> Vec<Dispatch<'a>> {
-    let input = Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Outputs };
-    let out = &cx.memory.bufs[s.logits.0 as usize];
+    let Logits { x, ref norm, ref w, soft_cap, logits } = *s;
+    let input = Input { x, norm: Some(norm), rows: RowsOf::Outputs };
+    let out = &cx.memory.bufs[logits.0 as usize];
     // No bits are no cap: a cap is above 0.
-    let cap = s.soft_cap.map_or(0, f32::to_bits);
-    let layer = Layer { linear: &s.w, out, out_cols: cx.p.buf_decl(s.logits).cols, out_at: 0, what: cap };
+    let cap = soft_cap.map_or(0, f32::to_bits);
+    let layer = Layer { linear: w, out, out_cols: cx.p.buf_decl(logits).cols, out_at: 0, what: cap };
     linear::dispatches(cx, "logits", input, vec![layer])
 }

@@ -238,14 +238,7 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     match stage {
         Stage::Embed(s) => embed::dispatches(cx, s),
         Stage::AttnIn(s) => attn_in::dispatches(cx, s),
-        Stage::Attend(s) => {
-            let mut all = attend::dispatches(cx, s);
-            all.extend(s.gate.map(|gate| {
-                let [gate, out] = [gate, s.out].map(|buf| &cx.memory.bufs[buf.0 as usize]);
-                gate::dispatch(cx, gate, out, cx.p.buf_decl(s.out).cols, false)
-            }));
-            all
-        }
+        Stage::Attend(s) => attend::dispatches(cx, s),
         Stage::DeltaIn(s) => delta_in::dispatches(cx, s),
         Stage::Delta(s) => delta::dispatches(cx, s),
         Stage::ProjAdd(s) => proj_add::dispatches(cx, s),

@@ -13,19 +13,20 @@ pub fn fresh_bytes(p: &Program, s: &ProjAdd) -> u64 {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a ProjAdd) -> Vec<Dispatch<'a>> {
-    let input = Input { x: s.y, norm: None, rows: RowsOf::Step };
-    let (x, dim) = (&cx.memory.bufs[s.x.0 as usize], cx.p.buf_decl(s.x).cols);
-    let layer = |out| Layer { linear: &s.w, out, out_cols: dim, out_at: 0, what: 0 };
-    if s.post.is_none() && s.residual.is_none() {
+    let ProjAdd { y, ref w, ref post, ref residual, x } = *s;
+    let input = Input { x: y, norm: None, rows: RowsOf::Step };
+    let (x, dim) = (&cx.memory.bufs[x.0 as usize], cx.p.buf_decl(x).cols);
+    let layer = |out| Layer { linear: w, out, out_cols: dim, out_at: 0, what: 0 };
+    if post.is_none() && residual.is_none() {
         return linear::dispatches(cx, "proj_add", input, vec![layer(x)]);
     }
     // A product that is merely written, as logits are.
     let mut all = linear::dispatches(cx, "logits", input, vec![layer(&cx.memory.fresh)]);
-    let mut params = linear::norm(cx, s.post.as_ref()).to_vec();
-    params.extend(s.residual.iter().flat_map(|residual| linear::norm(cx, Some(residual))));
+    let mut params = linear::norm(cx, post.as_ref()).to_vec();
+    params.extend(residual.iter().flat_map(|residual| linear::norm(cx, Some(residual))));
     params.push(dim as u32);
     all.push(Dispatch {
-        kernels: vec![(usize::MAX, Kernel::PostNorm { residual: s.residual.is_some() })],
+        kernels: vec![(usize::MAX, Kernel::PostNorm { residual: residual.is_some() })],
         params,
         buffers: vec![&cx.memory.step.buffer, &cx.memory.constants, &cx.memory.fresh, x],
         grid: Grid::Rows { x: 1, rows: RowsOf::Step },

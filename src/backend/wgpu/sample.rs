@@ -46,8 +46,9 @@ pub fn params(how: &Sampling, slot: u32) -> [u32; HOW] {
 }
 
 pub fn dispatches<'a>(cx: &Cx<'a>, s: &Sample) -> Vec<Dispatch<'a>> {
-    let (memory, n_vocab) = (cx.memory, cx.p.buf_decl(s.logits).cols);
-    let logits = &memory.bufs[s.logits.0 as usize];
+    let Sample { logits } = *s;
+    let (memory, n_vocab) = (cx.memory, cx.p.buf_decl(logits).cols);
+    let logits = &memory.bufs[logits.0 as usize];
     let blocks = blocks(n_vocab) as u32;
     let params = vec![n_vocab as u32, blocks];
     vec![

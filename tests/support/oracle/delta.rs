@@ -36,11 +36,13 @@ impl Oracle<'_> {
     }
 
     fn delta_row(&self, s: &Delta, decl: &StateDecl, row: usize, state: &mut SlotState) -> Vec<Near> {
+        // `delta` has the state and the output, `decay` what it is named for.
+        let Delta { u, z, a: _, b, state: _, conv, decay: _, dt: _, eps, ref norm, grouped, out: _ } = *s;
         let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
         let vector = |w: sterna::program::Weight| &self.weights[w.0 as usize];
-        state.tail.push(self.row(s.u, row).to_vec());
+        state.tail.push(self.row(u, row).to_vec());
         let convolved = |channel: usize| {
-            let terms = (0..taps).map(|j| (state.tail[j][channel], vector(s.conv)[channel * taps + j]));
+            let terms = (0..taps).map(|j| (state.tail[j][channel], vector(conv)[channel * taps + j]));
             let mut sum = Near::exact(0.0);
             for (u, tap) in terms {
                 sum.v += u.v * tap;
@@ -52,13 +54,13 @@ impl Oracle<'_> {
         state.tail.remove(0);
         let (queries, rest) = c.split_at(n_key_heads * head_dim);
         let (keys, values) = rest.split_at(n_key_heads * head_dim);
-        let (mut out, eps) = (Vec::new(), f64::from(s.eps));
+        let (mut out, eps) = (Vec::new(), f64::from(eps));
         for head in 0..n_heads {
             let of_key = head % n_key_heads * head_dim..(head % n_key_heads + 1) * head_dim;
             let q = l2(&queries[of_key.clone()], eps, 1.0 / (head_dim as f64).sqrt());
             let k = l2(&keys[of_key], eps, 1.0);
             let decay = self.decay(s, row, head);
-            let strength = sigmoid(self.row(s.b, row)[head]);
+            let strength = sigmoid(self.row(b, row)[head]);
             let (k_len, k_err) = (length(k.iter().map(|k| k.v)), length(k.iter().map(|k| k.err)));
             let (q_len, q_err) = (length(q.iter().map(|q| q.v)), length(q.iter().map(|q| q.err)));
             let mut o = Vec::with_capacity(head_dim);
@@ -84,12 +86,12 @@ impl Oracle<'_> {
                 let terms: f64 = matrix_row.iter().zip(&q).map(|(s, q)| (s * q.v).abs()).sum();
                 o.push(Near { v, err: *err * q_len + new_len * q_err + SUM * terms });
             }
-            let z = &self.row(s.z, row)[head * head_dim..][..head_dim];
-            let normed = self.norm(&s.norm, &o);
+            let z = &self.row(z, row)[head * head_dim..][..head_dim];
+            let normed = self.norm(norm, &o);
             let gated = normed.iter().zip(z).map(|(o, z)| o.times(activated(Act::Silu, *z)));
             out.push(gated.collect::<Vec<_>>());
         }
-        if s.grouped {
+        if grouped {
             let rep = n_heads / n_key_heads;
             let at = |key: usize, i: usize| out[i * n_key_heads + key].clone();
             return (0..n_key_heads).flat_map(|key| (0..rep).flat_map(move |i| at(key, i))).collect();

@@ -13,8 +13,8 @@ use std::ops::Range;
 use delta::SlotState;
 use ggml_types::HostTensor;
 use sterna::program::{
-    Act, ActQuant, Attend, AttnIn, BasisId, Buf, DeltaIn, Embed, Expert, Experts, FfnIn, Linear, Logits,
-    Norm, NormKind, PAGE, Program, ProjAdd, Rope, RopeStyle, Stage, Step, Weight,
+    Act, ActQuant, Attend, AttnIn, BasisId, Buf, DeltaIn, Embed, Expert, Experts, FfnIn, KvDecl, Linear,
+    Logits, Norm, NormKind, PAGE, Program, ProjAdd, Rope, RopeStyle, Sample, Stage, Step, Weight,
 };
 pub use value::Near;
 use value::{EPS, SUM};
@@ -85,133 +85,153 @@ impl<'a> Oracle<'a> {
                 Stage::Experts(s) => self.experts(s, step),
                 Stage::Logits(s) => self.logits(s, step),
                 // Its definition is `sampling::pick`, which has tests of its own.
-                Stage::Sample(_) => {}
+                Stage::Sample(Sample { logits: _ }) => {}
             }
         }
     }
 
     fn embed(&mut self, s: &Embed, step: &Step<'_>) {
+        let Embed { table, basis, scale, positions, types, x: to } = *s;
         for (r, row) in step.rows.iter().enumerate() {
-            let mut x = self.weight_row(s.table, row.token as usize);
-            if let Some(basis) = s.basis {
+            let mut x = self.weight_row(table, row.token as usize);
+            if let Some(basis) = basis {
                 x = self.flipped(basis, &self.mixed(basis, &x));
             }
-            if s.scale != 1.0 {
-                x = x.iter().map(|x| x.times(Near::exact(f64::from(s.scale)))).collect();
+            if scale != 1.0 {
+                x = x.iter().map(|x| x.times(Near::exact(f64::from(scale)))).collect();
             }
-            if let Some(positions) = s.positions {
+            if let Some(positions) = positions {
                 let position = self.weight_row(positions, row.pos as usize);
                 x = x.iter().zip(position).map(|(a, b)| a.plus(b)).collect();
             }
-            if let Some(types) = s.types {
+            if let Some(types) = types {
                 let of_type = self.weight_row(types, step.pages.token_type(row.seq, row.pos) as usize);
                 x = x.iter().zip(of_type).map(|(a, b)| a.plus(b)).collect();
             }
-            self.set_row(s.x, r, &x);
+            self.set_row(to, r, &x);
         }
     }
 
     fn attn_in(&mut self, s: &AttnIn, step: &Step<'_>) {
-        let kv = self.p.kv_decl(s.kv);
+        let AttnIn {
+            x,
+            ref norm,
+            ref wq,
+            ref wk,
+            ref wv,
+            ref q_norm,
+            ref k_norm,
+            rope,
+            kv: cache,
+            q: to,
+            gate,
+        } = *s;
+        let kv = self.p.kv_decl(cache);
         for (r, row) in step.rows.iter().enumerate() {
-            let n = self.norm(&s.norm, self.row(s.x, r));
+            let n = self.norm(norm, self.row(x, r));
             let heads = |values: Vec<Near>, norm: &Option<Norm>| -> Vec<Near> {
                 let turn = |head: &[Near]| {
                     let head = norm.as_ref().map_or(head.to_vec(), |norm| self.norm(norm, head));
-                    let rope = s.rope.map(|rope| &self.p.ropes[rope.0 as usize]);
+                    let rope = rope.map(|rope| &self.p.ropes[rope.0 as usize]);
                     rope.map_or(head.clone(), |rope| turned(rope, row.pos, &head))
                 };
                 values.chunks_exact(kv.head_dim).flat_map(turn).collect()
             };
-            let (mut q, mut gates) = (self.linear(&s.wq, &n), None);
-            if let Some(gate) = s.gate {
+            let (mut q, mut gates) = (self.linear(wq, &n), None);
+            if let Some(gate) = gate {
                 let heads = || q.chunks_exact(2 * kv.head_dim);
                 gates =
                     Some((gate, heads().flat_map(|head| &head[kv.head_dim..]).copied().collect::<Vec<_>>()));
                 q = heads().flat_map(|head| &head[..kv.head_dim]).copied().collect();
             }
-            let q = heads(q, &s.q_norm);
-            let k = heads(self.linear(&s.wk, &n), &s.k_norm);
-            let v = self.linear(&s.wv, &n);
+            let q = heads(q, q_norm);
+            let k = heads(self.linear(wk, &n), k_norm);
+            let v = self.linear(wv, &n);
             let kept = |values: Vec<Near>, codec: &str| values.iter().map(|x| x.kept_by(codec)).collect();
             let kept = (kept(k, kv.k.name()), kept(v, kv.v.name()));
-            self.kvs[s.kv.0 as usize].insert(place(step, row.seq, row.pos as usize), kept);
-            self.set_row(s.q, r, &q);
+            self.kvs[cache.0 as usize].insert(place(step, row.seq, row.pos as usize), kept);
+            self.set_row(to, r, &q);
             gates.into_iter().for_each(|(gate, values)| self.set_row(gate, r, &values));
         }
     }
 
     fn attend(&mut self, s: &Attend, step: &Step<'_>) {
-        let kv = self.p.kv_decl(s.kv);
-        let (head_dim, q_cols) = (kv.head_dim, self.p.buf_decl(s.q).cols);
-        let group = q_cols / head_dim / kv.n_kv_heads;
+        let Attend { q, kv, scale, window, ahead, sinks, gate, out: to } = *s;
+        // `attn_in` has the codecs. What a cache keeps, and how exactly, is not what attention means.
+        let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *self.p.kv_decl(kv);
+        let q_cols = self.p.buf_decl(q).cols;
+        let group = q_cols / head_dim / n_kv_heads;
         for (r, row) in step.rows.iter().enumerate() {
-            let cache = &self.kvs[s.kv.0 as usize];
-            let first = s.window.map_or(0, |window| (row.pos as usize + 1).saturating_sub(window as usize));
+            let cache = &self.kvs[kv.0 as usize];
+            let first = window.map_or(0, |window| (row.pos as usize + 1).saturating_sub(window as usize));
             let of_sequence = step.rows.iter().filter(|other| other.seq == row.seq);
             let end = of_sequence.map(|other| other.pos).max().expect("the row itself");
-            let seen = first..=row.pos.saturating_add(s.ahead).min(end.max(row.pos)) as usize;
+            let seen = first..=row.pos.saturating_add(ahead).min(end.max(row.pos)) as usize;
             let seen: Vec<_> = seen.map(|pos| &cache[&place(step, row.seq, pos)]).collect();
             let mut out = Vec::with_capacity(q_cols);
-            for (head, q) in self.row(s.q, r).chunks_exact(head_dim).enumerate() {
+            for (head, q) in self.row(q, r).chunks_exact(head_dim).enumerate() {
                 let at = head / group * head_dim..(head / group + 1) * head_dim;
                 let keys: Vec<_> = seen.iter().map(|(k, _)| &k[at.clone()]).collect();
                 let values: Vec<_> = seen.iter().map(|(_, v)| &v[at.clone()]).collect();
-                let sink = s.sinks.map(|w| self.weights[w.0 as usize][head]);
-                out.extend(attention(q, &keys, &values, f64::from(s.scale), sink));
+                let sink = sinks.map(|w| self.weights[w.0 as usize][head]);
+                out.extend(attention(q, &keys, &values, f64::from(scale), sink));
             }
-            if let Some(gate) = s.gate {
+            if let Some(gate) = gate {
                 let gates = self.row(gate, r).iter().map(|gate| sigmoid(*gate));
                 out = out.into_iter().zip(gates).map(|(out, gate)| out.times(gate)).collect();
             }
-            self.set_row(s.out, r, &out);
+            self.set_row(to, r, &out);
         }
     }
 
     fn delta_in(&mut self, s: &DeltaIn, step: &Step<'_>) {
+        let DeltaIn { x, ref norm, ref wu, ref wz, ref wa, ref wb, u, z, a, b } = *s;
         for r in 0..step.rows.len() {
-            let n = self.norm(&s.norm, self.row(s.x, r));
-            for (linear, buf) in [(&s.wu, s.u), (&s.wz, s.z), (&s.wa, s.a), (&s.wb, s.b)] {
+            let n = self.norm(norm, self.row(x, r));
+            for (linear, buf) in [(wu, u), (wz, z), (wa, a), (wb, b)] {
                 self.set_row(buf, r, &self.linear(linear, &n));
             }
         }
     }
 
     fn proj_add(&mut self, s: &ProjAdd, step: &Step<'_>) {
+        let ProjAdd { y, ref w, ref post, ref residual, x: to } = *s;
         for r in 0..step.rows.len() {
-            let product = self.linear(&s.w, self.row(s.y, r));
-            let product = s.post.as_ref().map_or(product.clone(), |post| self.norm(post, &product));
-            let x = self.row(s.x, r);
-            let x = s.residual.as_ref().map_or(x.to_vec(), |norm| self.norm(norm, x));
+            let product = self.linear(w, self.row(y, r));
+            let product = post.as_ref().map_or(product.clone(), |post| self.norm(post, &product));
+            let x = self.row(to, r);
+            let x = residual.as_ref().map_or(x.to_vec(), |norm| self.norm(norm, x));
             let x: Vec<_> = x.into_iter().zip(product).map(|(x, y)| x.plus(y)).collect();
-            self.set_row(s.x, r, &x);
+            self.set_row(to, r, &x);
         }
     }
 
     fn ffn_in(&mut self, s: &FfnIn, step: &Step<'_>) {
+        let FfnIn { x, ref norm, ref gate, ref up, act, ref share, h: to } = *s;
         for r in 0..step.rows.len() {
-            let n = self.norm(&s.norm, self.row(s.x, r));
-            let up = self.linear(&s.up, &n);
-            let h: Vec<_> = match &s.gate {
+            let n = self.norm(norm, self.row(x, r));
+            let up = self.linear(up, &n);
+            let h: Vec<_> = match gate {
                 Some(gate) => {
                     let gate = self.linear(gate, &n);
-                    gate.iter().zip(up).map(|(g, u)| gated(s.act, *g, u)).collect()
+                    gate.iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect()
                 }
-                None => up.iter().map(|u| activated(s.act, *u)).collect(),
+                None => up.iter().map(|u| activated(act, *u)).collect(),
             };
-            let share = s.share.as_ref().map(|share| sigmoid(self.linear(share, &n)[0]));
+            let share = share.as_ref().map(|share| sigmoid(self.linear(share, &n)[0]));
             let h: Vec<_> = h.into_iter().map(|h| share.map_or(h, |share| h.times(share))).collect();
-            self.set_row(s.h, r, &h);
+            self.set_row(to, r, &h);
         }
     }
 
     fn experts(&mut self, s: &Experts, step: &Step<'_>) {
+        let Experts { x: to, ref norm, ref router, ref experts, n_used, act } = *s;
         for r in 0..step.rows.len() {
-            let n = self.norm(&s.norm, self.row(s.x, r));
-            let z = self.linear(&s.router, &n);
+            let n = self.norm(norm, self.row(to, r));
+            let z = self.linear(router, &n);
             let mut order: Vec<usize> = (0..z.len()).collect();
             order.sort_by(|a, b| z[*b].v.total_cmp(&z[*a].v));
-            let chosen = &order[..s.n_used];
+            let chosen = &order[..n_used];
             let largest = z[chosen[0]];
             // As in attention: an error of z is a relative error of its weight, and the sum's is at most the
             // largest of them.
@@ -221,38 +241,40 @@ impl<'a> Oracle<'a> {
             let relative = 2.0 * worst + 2.0 * 3e-7 + 2.0 * SUM;
             let mut sum = vec![Near::exact(0.0); n.len()];
             for (e, weight) in chosen.iter().zip(weights) {
-                let Expert { gate, up, down } = &s.experts[*e];
+                let Expert { gate, up, down } = &experts[*e];
                 let (gate, up) = (self.linear(gate, &n), self.linear(up, &n));
-                let h: Vec<_> = gate.iter().zip(up).map(|(g, u)| gated(s.act, *g, u)).collect();
+                let h: Vec<_> = gate.iter().zip(up).map(|(g, u)| gated(act, *g, u)).collect();
                 let p = Near { v: weight / total, err: relative * weight / total };
                 for (sum, y) in sum.iter_mut().zip(self.linear(down, &h)) {
                     *sum = sum.plus(y.times(p));
                 }
             }
-            let x: Vec<_> = self.row(s.x, r).iter().zip(sum).map(|(x, y)| x.plus(y)).collect();
-            self.set_row(s.x, r, &x);
+            let x: Vec<_> = self.row(to, r).iter().zip(sum).map(|(x, y)| x.plus(y)).collect();
+            self.set_row(to, r, &x);
         }
     }
 
     fn logits(&mut self, s: &Logits, step: &Step<'_>) {
+        let Logits { x, ref norm, ref w, soft_cap, logits: to } = *s;
         let asked = step.rows.iter().enumerate().filter(|(_, row)| row.logits);
         for (o, (r, _)) in asked.enumerate() {
-            let n = self.norm(&s.norm, self.row(s.x, r));
-            let logits = self.linear(&s.w, &n);
-            let capped = |z: &Near| s.soft_cap.map_or(*z, |cap| capped(f64::from(cap), *z));
+            let n = self.norm(norm, self.row(x, r));
+            let logits = self.linear(w, &n);
+            let capped = |z: &Near| soft_cap.map_or(*z, |cap| capped(f64::from(cap), *z));
             let logits: Vec<_> = logits.iter().map(capped).collect();
-            self.set_row(s.logits, o, &logits);
+            self.set_row(to, o, &logits);
         }
     }
 
     fn linear(&self, linear: &Linear, x: &[Near]) -> Vec<Near> {
-        let decl = self.p.weight_decl(linear.w);
-        let rows = self.weights[linear.w.0 as usize].chunks_exact(decl.cols);
-        let normed = linear.norm.as_ref().map(|norm| self.norm(norm, x));
+        let Linear { w, ref norm, bias, act, scale, basis } = *linear;
+        let decl = self.p.weight_decl(w);
+        let rows = self.weights[w.0 as usize].chunks_exact(decl.cols);
+        let normed = norm.as_ref().map(|norm| self.norm(norm, x));
         let x = normed.as_deref().unwrap_or(x);
-        let turned = linear.basis.map(|basis| self.mixed(basis, &self.flipped(basis, x)));
+        let turned = basis.map(|basis| self.mixed(basis, &self.flipped(basis, x)));
         let x = turned.as_deref().unwrap_or(x);
-        let products: Vec<Near> = match linear.act {
+        let products: Vec<Near> = match act {
             ActQuant::None => rows.map(|w| dot(w, x)).collect(),
             ActQuant::I8PerToken => {
                 let (q, s) = rounded(x);
@@ -264,8 +286,8 @@ impl<'a> Oracle<'a> {
                 rows.map(|w| dot(w, &x)).collect()
             }
         };
-        let scaled = products.into_iter().map(|y| y.times(Near::exact(f64::from(linear.scale))));
-        match linear.bias {
+        let scaled = products.into_iter().map(|y| y.times(Near::exact(f64::from(scale))));
+        match bias {
             Some(bias) => {
                 let bias = &self.weights[bias.0 as usize];
                 scaled.zip(bias).map(|(y, bias)| y.plus(Near::exact(*bias))).collect()
@@ -295,8 +317,9 @@ impl<'a> Oracle<'a> {
     }
 
     fn norm(&self, norm: &Norm, x: &[Near]) -> Vec<Near> {
-        let (len, eps) = (x.len() as f64, f64::from(norm.eps));
-        let mean = match norm.kind {
+        let Norm { kind, weight, bias, eps } = *norm;
+        let (len, eps) = (x.len() as f64, f64::from(eps));
+        let mean = match kind {
             NormKind::Rms => Near::exact(0.0),
             NormKind::Layer => {
                 let mean = x.iter().map(|x| x.v).sum::<f64>() / len;
@@ -311,9 +334,9 @@ impl<'a> Oracle<'a> {
         // roundings.
         let relative = centred.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / len / mean_square + SUM;
         let factor = Near { v: mean_square.sqrt().recip(), err: relative / mean_square.sqrt() };
-        let weight = &self.weights[norm.weight.0 as usize];
+        let weight = &self.weights[weight.0 as usize];
         let scaled = centred.iter().zip(weight).map(|(x, w)| x.times(factor).times(Near::exact(*w)));
-        match norm.bias {
+        match bias {
             Some(bias) => {
                 let bias = &self.weights[bias.0 as usize];
                 scaled.zip(bias).map(|(y, bias)| y.plus(Near::exact(*bias))).collect()

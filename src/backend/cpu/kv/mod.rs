@@ -199,7 +199,8 @@ pub struct KvSlice {
 impl KvCache {
     /// An empty cache; the system provides its memory when it is first written.
     pub fn new(decl: &KvDecl, limits: Limits, [keys, values]: Words) -> Self {
-        let KvDecl { n_kv_heads, head_dim, k, v, window, .. } = *decl;
+        // `Layout` has the pages of a sliding window.
+        let KvDecl { n_kv_heads, head_dim, k, v, window, sliding: _ } = *decl;
         let plane = |codec, side, words| {
             let storage = KvStorage::new(codec, side, decl, limits).expect("the program was checked");
             Plane { words, storage }
@@ -421,7 +422,7 @@ impl KvStorage {
         decl: &KvDecl,
         limits: Limits,
     ) -> Result<Self, QuantError> {
-        let KvDecl { head_dim, window, .. } = *decl;
+        let (head_dim, window) = (decl.head_dim, decl.window);
         let vec_bytes = codec.vec_bytes(head_dim)?;
         let form = match codec.form() {
             KvForm::F16 => VectorForm::Elements(&F16),

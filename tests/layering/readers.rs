@@ -1,0 +1,150 @@
+//! A new field of a stage or a declaration is a compile error in everything that reads it: each reader takes
+//! the struct apart once without `..`, and never with it.
+
+use std::fs;
+use std::path::Path;
+
+use super::graph::code_of;
+use super::{relative, rust_files};
+
+/// What a program is made of, and the readers that have nothing to do with it, with the reason.
+const STRUCTS: &[(&str, &[(&str, &str)])] = &[
+    ("Embed", &[]),
+    ("AttnIn", &[]),
+    ("Attend", &[]),
+    ("DeltaIn", &[]),
+    ("Delta", &[]),
+    ("ProjAdd", &[]),
+    ("FfnIn", &[]),
+    ("Experts", &[]),
+    ("Expert", &[]),
+    ("Logits", &[]),
+    ("Sample", &[]),
+    ("Linear", &[]),
+    ("Norm", &[("src/program/cost.rs", "norms are not counted")]),
+    ("KvDecl", &[]),
+    (
+        "StateDecl",
+        &[
+            ("src/program/cost.rs", "asks for bytes and elements of it"),
+            ("src/program/part.rs", "prints all of it"),
+        ],
+    ),
+];
+
+/// Folders of the backends, parts of `program`, and the oracle.
+const READERS: &[&str] = &[
+    "src/backend/cpu/",
+    "src/backend/cuda/",
+    "src/backend/wgpu/",
+    "src/program/check.rs",
+    "src/program/cost.rs",
+    "src/program/part.rs",
+    "src/program/text.rs",
+    "tests/support/oracle/",
+];
+
+/// A pattern that takes a struct apart.
+#[derive(Debug, PartialEq, Eq)]
+enum Pattern {
+    /// Names every field.
+    Whole,
+    /// Ends with `..`; with the line, from 1.
+    Partial(usize),
+}
+
+#[test]
+fn readers_of_stages_name_every_field() {
+    let mut faults = Vec::new();
+    for reader in READERS {
+        let files = sources(reader);
+        for (name, exempt) in STRUCTS {
+            let mut is_whole = exempt.iter().any(|(of, _)| of == reader);
+            for (file, code) in &files {
+                for pattern in patterns(code, name) {
+                    match pattern {
+                        Pattern::Whole => is_whole = true,
+                        Pattern::Partial(line) => {
+                            faults.push(format!("{file}:{line}: `{name} {{ .. }}` hides new fields"));
+                        }
+                    }
+                }
+            }
+            if !is_whole {
+                faults.push(format!("{reader}: nothing takes `{name}` apart by all of its fields"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The Rust code of a folder or a file, without comments.
+fn sources(reader: &str) -> Vec<(String, String)> {
+    let text = |file: &Path| code_of(&fs::read_to_string(file).unwrap());
+    match reader.ends_with('/') {
+        true => rust_files(reader).iter().map(|file| (relative(file), text(file))).collect(),
+        false => {
+            vec![(reader.to_owned(), text(&Path::new(env!("CARGO_MANIFEST_DIR")).join(reader)))]
+        }
+    }
+}
+
+/// The patterns of a struct: `Name { .. }` with what binds it behind, `=`, `=>`, `in` or a closure's `|`. The
+/// path of another enum's variant (`Kernel::Name`) is not it, nor is an expression.
+fn patterns(code: &str, name: &str) -> Vec<Pattern> {
+    let head = format!("{name} {{");
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices(&head) {
+        let is_part = |c: char| c.is_alphanumeric() || "_:".contains(c);
+        let Some(inside) = braced(&code[at + head.len()..]) else { continue };
+        if code[..at].ends_with(is_part) {
+            continue;
+        }
+        let behind = code[at + head.len() + inside.len() + 1..].trim_start_matches([')', ' ', '\n']);
+        let binds = ["= ", "=\n", "=>", "in ", "| "].iter().any(|sign| behind.starts_with(sign));
+        if inside.trim_end().ends_with("..") {
+            found.push(Pattern::Partial(code[..at].lines().count()));
+        } else if binds {
+            found.push(Pattern::Whole);
+        }
+    }
+    found
+}
+
+/// The text up to the brace that closes one which is open.
+fn braced(text: &str) -> Option<&str> {
+    let mut depth = 1;
+    let end = text.find(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 0
+    });
+    end.map(|end| &text[..end])
+}
+
+#[test]
+fn a_pattern_is_told_from_an_expression_and_from_one_that_hides_fields() {
+    let whole = [
+        "let Norm { kind, weight: _ } = *norm;",
+        "    let Norm {\n        kind,\n        weight,\n    } = *norm;",
+        "Stage::Norm(Norm { kind, weight }) => {}",
+        "norms.map(|Norm { kind, weight }| kind)",
+        "for Norm { kind, weight } in norms {}",
+    ];
+    for code in whole {
+        assert_eq!(patterns(code, "Norm"), [Pattern::Whole], "{code}");
+    }
+    let partial = ["\nlet Norm { kind, .. } = norm;", "\nmatches!(norm, Norm { kind: NormKind::Rms, .. })"];
+    for code in partial {
+        assert_eq!(patterns(code, "Norm"), [Pattern::Partial(2)], "{code}");
+    }
+    let others = [
+        "let norm = Norm { kind, weight };",
+        "let norm = Norm { kind, ..norm.clone() };",
+        "let Kernel::Norm { kind, .. } = kernel;",
+        "let RowNorm { kind, .. } = norm;",
+        "let Normed { kind, .. } = norm;",
+    ];
+    for code in others {
+        assert_eq!(patterns(code, "Norm"), [], "{code}");
+    }
+}
