@@ -410,6 +410,26 @@ fn layers_on_a_card_choose_the_backend() {
     }
 }
 
+/// The first run on a device of wgpu, software or not, begins with a self-test, and the next one does not.
+#[test]
+#[cfg(feature = "wgpu")]
+fn a_device_of_wgpu_is_trusted_after_it_has_proven_itself() {
+    if let Err(err) = sterna::backend::open("wgpu", 1) {
+        return support::say(format_args!("wgpu: not run: no adapter ({err})"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tested = |more: &[&str]| {
+        let args =
+            ["run", "-t", "1", "-c", "128", "-m", &model(), "-p", "Once", "-n", "1", "--backend", "wgpu"];
+        let output = command().env("XDG_CACHE_HOME", dir.path()).args(args).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr).contains("passed a self-test")
+    };
+    assert!(!tested(&["--no-self-test"]));
+    assert!(tested(&[]));
+    assert!(!tested(&[]));
+}
+
 /// An option of the processor as of a card, whichever is taken by default. A device of wgpu, which has
 /// no such slots, is hidden.
 #[test]

@@ -64,7 +64,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// FNV-1a.
-fn hash(bytes: &[u8]) -> u64 {
+pub fn hash(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))

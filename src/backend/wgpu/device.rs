@@ -14,7 +14,7 @@ use wgpu::{
 use super::NAME;
 use super::alloc::{Allocator, BufferPart, buffer_bytes, sum};
 use super::cache::DiskCache;
-use super::shader::{Binding, Caps, Kernel, LANES};
+use super::shader::{self, Binding, Caps, Kernel, LANES};
 use super::wait::{self, now};
 use crate::BackendError;
 
@@ -295,6 +295,14 @@ impl Gpu {
     /// The device for people.
     pub(super) fn description(&self) -> String {
         short(&self.info)
+    }
+
+    /// Adapter, driver, variant of the kernels, and their text: a self-test that was passed counts while
+    /// these are the same. Software is tested as well: without a GPU it runs models, and a wrong shader is
+    /// wrong there.
+    pub(super) fn self_test_key(&self) -> String {
+        let AdapterInfo { vendor, device, .. } = self.info;
+        format!("{} {vendor:04x}:{device:04x}, {:?}, {}", short(&self.info), self.caps, shader::id())
     }
 
     /// True if it is a program on the processor.

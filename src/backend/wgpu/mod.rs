@@ -136,6 +136,10 @@ impl Backend for Wgpu {
         self.gpu.is_software().then(software)
     }
 
+    fn self_test_key(&self) -> Option<String> {
+        Some(self.gpu.self_test_key())
+    }
+
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
         Ok(exec::plan(&self.gpu, p)?.plan())
     }

@@ -9,6 +9,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, UndefinedBehavior, context, filters};
 
+use super::cache::hash;
 use super::kv::{Codec, KernelForm, codecs};
 use super::text::wgsl;
 use super::weight::WEIGHT_FORMATS;
@@ -328,7 +329,7 @@ impl Kernel {
     }
 }
 
-/// The texts of `shaders/`, by their paths there.
+/// The templates of all kernels, by their paths in `shaders/`.
 static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     // No more of minijinja than shaders use: in browsers its size counts.
     let mut templates = Environment::empty();
@@ -342,15 +343,25 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
         .build();
     templates.set_syntax(syntax.expect("delimiters that differ"));
     templates.set_undefined_behavior(UndefinedBehavior::Strict);
-    let types =
-        WEIGHT_FORMATS.iter().map(|format| (format!("types/{}.wgsl", format.kernels.name()), format.shader));
-    let codecs = codecs().map(|codec| (codec_file(&codec), codec.shader));
-    let others = FILES.iter().map(|(name, text)| ((*name).to_owned(), *text));
-    for (name, text) in types.chain(codecs).chain(others) {
+    for (name, text) in texts() {
         templates.add_template_owned(name, text).unwrap_or_else(|err| panic!("{err:#}"));
     }
     templates
 });
+
+/// The texts of `shaders/` with their paths there.
+fn texts() -> impl Iterator<Item = (String, &'static str)> {
+    let types =
+        WEIGHT_FORMATS.iter().map(|format| (format!("types/{}.wgsl", format.kernels.name()), format.shader));
+    let codecs = codecs().map(|codec| (codec_file(&codec), codec.shader));
+    types.chain(codecs).chain(FILES.iter().map(|(name, text)| ((*name).to_owned(), *text)))
+}
+
+/// Version and hash of the texts that all kernels are made of.
+pub fn id() -> String {
+    let text: String = texts().map(|(_, text)| text).collect();
+    format!("sterna {} with shaders {:016x}", env!("CARGO_PKG_VERSION"), hash(text.as_bytes()))
+}
 
 /// Template variables of a codec.
 fn of_codec(form: KvForm) -> Value {
