@@ -241,9 +241,9 @@ impl Program {
             equal("q's columns", q_cols, "gate", self.want_buf("gate", gate, RowsOf::Step)?.cols)?;
             self.want_apart(&[x, q, gate])?;
         }
-        self.want_normed_twice(wq, if gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
-        self.want_normed_twice(wk, kv_cols, dim)?;
-        self.want_normed_twice(wv, kv_cols, dim)?;
+        self.want_input_norm(wq, if gate.is_some() { 2 * q_cols } else { q_cols }, dim)?;
+        self.want_input_norm(wk, kv_cols, dim)?;
+        self.want_input_norm(wv, kv_cols, dim)?;
         for norm in [q_norm, k_norm].into_iter().flatten() {
             self.want_norm(norm, kv.head_dim)?;
         }
@@ -302,7 +302,7 @@ impl Program {
         self.want_norm(norm, dim)?;
         self.want_apart(&[x, u, z, a, b])?;
         for (name, linear, buf) in [("u", wu, u), ("z", wz, z), ("a", wa, a), ("b", wb, b)] {
-            self.want_linear(linear, self.want_buf(name, buf, RowsOf::Step)?.cols, dim)?;
+            self.want_plain(linear, self.want_buf(name, buf, RowsOf::Step)?.cols, dim)?;
         }
         Ok(())
     }
@@ -345,7 +345,7 @@ impl Program {
         for norm in post.iter().chain(residual) {
             self.want_norm(norm, dim)?;
         }
-        self.want_normed(w, dim, cols)
+        self.want_linear(w, dim, cols)
     }
 
     fn check_ffn_in(&self, s: &FfnIn) -> Result<(), String> {
@@ -354,10 +354,10 @@ impl Program {
         let ffn_dim = self.want_buf("h", h, RowsOf::Step)?.cols;
         self.want_norm(norm, dim)?;
         if let Some(gate) = gate {
-            self.want_normed_twice(gate, ffn_dim, dim)?;
+            self.want_input_norm(gate, ffn_dim, dim)?;
         }
         if let Some(share) = share {
-            self.want_linear(share, 1, dim)?;
+            self.want_plain(share, 1, dim)?;
         }
         if h == x {
             return Err("h and x are one buffer".into());
@@ -365,7 +365,7 @@ impl Program {
         if gate.is_none() && act == Act::ClampedSwiglu {
             return Err("a clamped SwiGLU without a gate".into());
         }
-        self.want_normed_twice(up, ffn_dim, dim)
+        self.want_input_norm(up, ffn_dim, dim)
     }
 
     fn check_experts(&self, s: &Experts) -> Result<(), String> {
@@ -377,12 +377,12 @@ impl Program {
         if !(1..=n_experts).contains(&n_used) {
             return Err(format!("{n_used} of {n_experts} experts are used"));
         }
-        self.want_linear(router, n_experts, dim)?;
+        self.want_plain(router, n_experts, dim)?;
         let ffn_dim = self.want_weight(experts[0].up.w)?.rows;
         for Expert { gate, up, down } in experts {
-            self.want_linear(gate, ffn_dim, dim)?;
-            self.want_linear(up, ffn_dim, dim)?;
-            self.want_linear(down, dim, ffn_dim)?;
+            self.want_plain(gate, ffn_dim, dim)?;
+            self.want_plain(up, ffn_dim, dim)?;
+            self.want_plain(down, dim, ffn_dim)?;
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ impl Program {
         if soft_cap.is_some_and(|cap| !(cap.is_finite() && cap > 0.0)) {
             return Err(format!("a soft cap of {soft_cap:?}"));
         }
-        self.want_normed_twice(w, n_vocab, dim)
+        self.want_input_norm(w, n_vocab, dim)
     }
 
     /// Buffers that are all different.
@@ -468,29 +468,29 @@ impl Program {
         Ok(decl)
     }
 
-    /// A layer without a norm of its own.
-    fn want_linear(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
+    /// A layer that takes its input as the stage has normed it.
+    fn want_plain(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         match linear.norm {
             Some(_) => Err(format!(
                 "{}: a norm of its own, for which there is no kernel",
                 self.weight_decl(linear.w).name
             )),
-            None => self.want_normed(linear, rows, cols),
+            None => self.want_linear(linear, rows, cols),
         }
     }
 
-    /// A layer that may have a norm of its own behind the stage's.
-    fn want_normed_twice(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
+    /// A layer that may norm its input once more, after the stage's norm, if it has no basis.
+    fn want_input_norm(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         match (&linear.norm, linear.basis) {
             (Some(_), Some(_)) => {
                 Err(format!("{}: a second norm before a basis", self.weight_decl(linear.w).name))
             }
-            _ => self.want_normed(linear, rows, cols),
+            _ => self.want_linear(linear, rows, cols),
         }
     }
 
-    /// A layer that may have a norm of its own.
-    fn want_normed(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
+    /// A layer with any norm of its own and any basis.
+    fn want_linear(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         // Every rounding and factor fits.
         let Linear { w, ref norm, bias, act: _, scale: _, basis } = *linear;
         let w = self.want_weight(w)?;

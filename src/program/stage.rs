@@ -52,9 +52,9 @@ impl Stage {
         }
     }
 
-    /// Whether the input of one of its linear layers [is turned](Linear::is_turned).
-    pub fn turns(&self, linear: &Linear) -> bool {
-        linear.is_turned(!matches!(self, Self::ProjAdd(_)))
+    /// True if the input of one of its linear layers [needs a pass of its own](Linear::prepares_input).
+    pub fn prepares_input(&self, linear: &Linear) -> bool {
+        linear.prepares_input(!matches!(self, Self::ProjAdd(_)))
     }
 
     /// The same linear layers as [`linears`](Self::linears), to be changed.
@@ -111,8 +111,8 @@ impl Stage {
 }
 
 /// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` and `types[type[r]]` where there are such
-/// tables. If rows of the table are of another basis, they are turned back first. A row's type is that of its
-/// position: [`PageTable::token_type`](super::PageTable::token_type).
+/// tables. If rows of the table are of another basis, they are rotated back first. A row's type is that of
+/// its position: [`PageTable::token_type`](super::PageTable::token_type).
 #[derive(Clone, Debug)]
 pub struct Embed {
     /// `[n_vocab, dim]`.
@@ -261,10 +261,10 @@ pub struct ProjAdd {
     pub y: Buf,
     /// `[dim, cols]`.
     pub w: Linear,
-    /// Gemma's norm of what is added.
+    /// Norm of the product (Gemma): `x[r] + post(W y[r])`.
     pub post: Option<Norm>,
-    /// BERT's norm of what is added to. A model whose norms stand behind its sums runs so: the stream holds
-    /// the sums, and every stage that reads them norms them.
+    /// Norm of the stream before the product is added (BERT): `residual(x[r]) + W y[r]`. In a post-norm model
+    /// `x` holds the sums without their norm, and every stage that reads `x` norms it.
     pub residual: Option<Norm>,
     /// In and out: `[rows, dim]`.
     pub x: Buf,
@@ -348,9 +348,10 @@ pub struct Sample {
 pub struct Linear {
     /// `[outputs, inputs]`.
     pub w: Weight,
-    /// A norm of this layer's input alone: BitNet's sub-norms, and BitNet-embedding's, which stand behind the
-    /// norm that the stage has for all of its layers. Layers of [`DeltaIn`], experts, routers and shares have
-    /// none, nor have those of a basis behind a stage's norm.
+    /// A norm of this layer's input alone, after the norm that the stage has for all of its layers: BitNet's
+    /// sub-norms, BitNet-embedding's. These layers may have one: `wq`, `wk` and `wv` of [`AttnIn`], `w` of
+    /// [`ProjAdd`] and of [`Logits`], `gate` and `up` of [`FfnIn`]. Of those only `w` of `ProjAdd` may have a
+    /// `basis` besides.
     pub norm: Option<Norm>,
     /// `[outputs]`, f32.
     pub bias: Option<Weight>,
@@ -369,8 +370,9 @@ impl Linear {
         (self.norm.as_ref().map(|norm| norm.weight), self.basis, self.act)
     }
 
-    /// Whether its input goes into another basis, or is normed behind a norm, in front of what rounds it.
-    pub fn is_turned(&self, is_normed: bool) -> bool {
+    /// True if its input needs a pass of its own before it is rounded: into another basis, or a second norm
+    /// where the stage has normed it already.
+    pub fn prepares_input(&self, is_normed: bool) -> bool {
         self.basis.is_some() || (is_normed && self.norm.is_some())
     }
 }
@@ -424,8 +426,8 @@ impl Attend {
     }
 }
 
-/// A rotated basis of vectors (PrismML's Bonsai 2): `turn(x) = H(s x)` element by element, and then, of each
-/// run of `block` elements, with Hadamard's matrix `H[r][c] = (-1)^popcount(r & c) / sqrt(block)`.
+/// A rotated basis of vectors (PrismML's Bonsai 2): `rotate(x) = H(s x)` element by element, and then, of
+/// each run of `block` elements, with Hadamard's matrix `H[r][c] = (-1)^popcount(r & c) / sqrt(block)`.
 #[derive(Clone, Debug)]
 pub struct Basis {
     /// A power of two that divides the length of vectors.
@@ -435,20 +437,20 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// Turns `x` into this basis.
+    /// Brings `x` into this basis.
     ///
     /// # Panics
     /// Where the length is another.
-    pub fn turn(&self, x: &mut [f32]) {
+    pub fn rotate(&self, x: &mut [f32]) {
         self.flip(x);
         self.mix(x);
     }
 
-    /// Turns `x` back.
+    /// Brings `x` out of it.
     ///
     /// # Panics
     /// Where the length is another.
-    pub fn turn_back(&self, x: &mut [f32]) {
+    pub fn rotate_back(&self, x: &mut [f32]) {
         self.mix(x);
         self.flip(x);
     }

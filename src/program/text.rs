@@ -200,8 +200,8 @@ impl Program {
         let Linear { w, ref norm, bias, act, scale, basis } = *linear;
         let normed = norm.as_ref().map(|norm| self.norm_text(norm, x));
         let x = normed.as_deref().unwrap_or(x);
-        let turned = basis.map(|basis| format!("turn {}({x})", basis.0));
-        let x = turned.as_deref().unwrap_or(x);
+        let rotated = basis.map(|basis| format!("turn {}({x})", basis.0));
+        let x = rotated.as_deref().unwrap_or(x);
         let x = match act {
             ActQuant::None => x.to_owned(),
             ActQuant::I8PerToken => format!("i8({x})"),

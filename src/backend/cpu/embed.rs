@@ -19,7 +19,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Embed) -> Result<(), BackendError> {
     let basis = basis.map(|basis| &cx.bases[basis.0 as usize]);
     let scale = |x: &mut [f32]| {
         if let Some(basis) = basis {
-            basis.turn_back(x);
+            basis.rotate_back(x);
         }
         if factor != 1.0 {
             x.iter_mut().for_each(|x| *x *= factor);

@@ -21,8 +21,8 @@ pub struct Layers<'a> {
 
 impl Layers<'_> {
     /// Applies every layer to the `rows` rows that `input` writes; layer `i` writes `[rows, outputs]` to its
-    /// slice, or adds to it. They share one parallel region, and the input where it is normed, turned and
-    /// rounded the same way.
+    /// slice, or adds to it. They share one parallel region, and the input where it is normed, rotated
+    /// and rounded the same way.
     ///
     /// # Errors
     /// An error in reading a weight that is not in memory.
@@ -57,7 +57,7 @@ impl Layers<'_> {
                 norm.apply_in_place(k.real, out);
             }
             if let Some(basis) = basis {
-                basis.turn(out);
+                basis.rotate(out);
             }
         };
         self.acts.load(k, pool, linear.act, rows, cols, prepared);

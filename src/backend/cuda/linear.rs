@@ -39,10 +39,10 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
         let kinds = [products.single()].into_iter().chain(rows).chain(on_tensor_cores);
         kinds.map(|kind| products.kernel(stage, kind)).chain(products.round()).collect::<Vec<_>>()
     };
-    let turns: Result<Vec<_>, _> = linears.iter().map(|linear| turn::kernel(p, linear)).collect();
-    let turns: Vec<String> = turns?.into_iter().flatten().collect();
+    let prepares: Result<Vec<_>, _> = linears.iter().map(|linear| turn::kernel(p, linear)).collect();
+    let prepares: Vec<String> = prepares?.into_iter().flatten().collect();
     if let Some(products) = together(p, linears) {
-        return Ok([names(stage, products), turns].concat());
+        return Ok([names(stage, products), prepares].concat());
     }
     let of_layer = |linear: &&Linear| {
         let ty = p.weight_decl(linear.w).ty;
@@ -50,7 +50,7 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
         Ok(names("logits", products))
     };
     let all: Vec<_> = linears.iter().map(of_layer).collect::<Result<_, String>>()?;
-    Ok([all.concat(), turns].concat())
+    Ok([all.concat(), prepares].concat())
 }
 
 /// Bytes of shared memory for `rows` rows of activations at a time.
@@ -131,13 +131,13 @@ pub fn launches<T: bytemuck::Pod>(
         RowsOf::Step => cx.shape.rows,
         RowsOf::Outputs => cx.shape.outputs,
     };
-    let turn = linear.is_turned(input.norm.is_some()).then(|| {
+    let prepare = linear.prepares_input(input.norm.is_some()).then(|| {
         let norm = input.norm.or(linear.norm.as_ref());
         turn::launch(cx, linear.basis, &Input { norm, ..*input })
     });
-    let (x, in_norm) = match (&turn, linear.basis) {
-        (Some(_), Some(_)) => (cx.memory.turns.turned, None),
-        (Some(_), None) => (cx.memory.turns.turned, linear.norm.as_ref()),
+    let (x, in_norm) = match (&prepare, linear.basis) {
+        (Some(_), Some(_)) => (cx.memory.bases.prepared, None),
+        (Some(_), None) => (cx.memory.bases.prepared, linear.norm.as_ref()),
         (None, _) => (cx.memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),
     };
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
@@ -222,7 +222,7 @@ pub fn launches<T: bytemuck::Pod>(
     });
     let params = words(&params(input_params));
     let products = of(products.kernel(stage, suffix), [blocks, tiles], 32 * warps as u32, shared, params);
-    turn.into_iter().chain(round).chain([products]).collect()
+    prepare.into_iter().chain(round).chain([products]).collect()
 }
 
 /// Tiles of products of integers on tensor cores: so many rows of weights, by rows of the step.
@@ -327,11 +327,11 @@ pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> V
     capped(cx, &[(layer, to)], input, None)
 }
 
-/// The same of several layers of one input, which is turned into a basis or normed once, and rounded by block
-/// once. Neighbours that multiply alike have a launch in common.
+/// The same of several layers of one input, which is prepared once and rounded by block once. Neighbours that
+/// multiply alike have a launch in common.
 pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<Launch> {
     let by_block = cx.driver.kernel(weight::ROUND_BLOCKS);
-    let (mut all, mut turned, mut rounded) = (Vec::new(), None, None);
+    let (mut all, mut prepared, mut rounded) = (Vec::new(), None, None);
     let mut left = layers;
     while let [(layer, _), ..] = left {
         let alike = |(other, _): &&(&Linear, Address)| together(cx.p, &[layer, other]).is_some();
@@ -340,9 +340,9 @@ pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<
         let mut of_layers = capped(cx, now, input, None);
         let products = of_layers.pop();
         let mut before = of_layers.into_iter();
-        if layer.is_turned(input.norm.is_some()) {
-            let turn = before.next();
-            all.extend(turn.filter(|_| turned.replace(layer.basis) != Some(layer.basis)));
+        if layer.prepares_input(input.norm.is_some()) {
+            let prepare = before.next();
+            all.extend(prepare.filter(|_| prepared.replace(layer.basis) != Some(layer.basis)));
         }
         if let Some(round) = before.next() {
             let by = (round.kernel, layer.prepared());

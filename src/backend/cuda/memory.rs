@@ -11,7 +11,7 @@ use super::params::{RopeParams, RoundedParams};
 use super::picks::{Picks, SAMPLING};
 use super::sample;
 use super::step::StepMemory;
-use super::turn::Turns;
+use super::turn::Bases;
 use super::weight::DeviceWeight;
 use crate::device::tables;
 use crate::{BackendError, memory};
@@ -36,7 +36,7 @@ pub struct Memory {
     /// Buffers of products of integers on tensor cores.
     pub rounded: RoundedParams,
     /// Rotated bases, and rows in them.
-    pub turns: Turns,
+    pub bases: Bases,
     /// Buffers of a mixture of experts.
     pub mixture: Mixture,
     /// One a rotary embedding.
@@ -95,7 +95,7 @@ impl Memory {
         let rounded = linear::rounded(on, p, limits)?;
         let products = p.stages.iter().map(|(_, stage)| super::products(p, stage)).max().unwrap_or(0);
         let products = on.buffer("products that wait", 4 * (products * p.limits.rows) as u64)?;
-        let turns = Turns::new(on, p)?;
+        let bases = Bases::new(on, p)?;
         let mixture = Mixture::new(on, p, limits, shapes)?;
         let raw = p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0);
         let raw = on.buffer("new keys and values", raw)?;
@@ -126,7 +126,7 @@ impl Memory {
             raw,
             products,
             rounded,
-            turns,
+            bases,
             mixture,
             ropes,
             step,
@@ -154,7 +154,7 @@ impl Memory {
             let table = tables::rope(rope, p.limits.pages * PAGE);
             driver.write(params.cos_sin, bytemuck::cast_slice(&table))?;
         }
-        self.turns.fill(driver, p)?;
+        self.bases.fill(driver, p)?;
         self.mixture.fill(driver, p, weights, in_place)
     }
 }

@@ -1,6 +1,6 @@
-//! Rotated bases: rows are normed and turned into one by a launch of its own, in front of the products, and
-//! those of an embedding out of one. A block has a run, or several. Rows that are normed twice are normed so
-//! the first time, in no other basis.
+//! Rotated bases: rows are normed and rotated into one by a launch of its own, before the products, and those
+//! of an embedding out of one. A block has a run, or several. For a layer that norms its input once more this
+//! launch has the first norm, and no basis.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver, Launch};
@@ -14,14 +14,14 @@ pub const KERNEL: &str = "turn";
 
 /// What inputs in other bases, and tables of them, need.
 #[derive(Default)]
-pub struct Turns {
+pub struct Bases {
     /// The signs of each basis.
     signs: Vec<Address>,
-    /// Rows that have been turned or normed, for the products that follow.
-    pub turned: Address,
+    /// Inputs of linear layers after a pass of their own, for the products that follow.
+    pub prepared: Address,
 }
 
-impl Turns {
+impl Bases {
     pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
         let mut room = |floats: usize| on.buffer("rotated bases", 4 * floats as u64);
         let signs = p.bases.iter().map(|basis| room(basis.signs.len())).collect::<Result<_, _>>()?;
@@ -29,13 +29,13 @@ impl Turns {
             stage
                 .linears()
                 .1
-                .filter(|linear| stage.turns(linear))
+                .filter(|linear| stage.prepares_input(linear))
                 .map(|linear| p.weight_decl(linear.w).cols)
                 .max()
                 .unwrap_or(0)
         };
         let cols = p.stages.iter().map(of_stage).max().unwrap_or(0);
-        Ok(Self { signs, turned: room(cols * p.limits.rows)? })
+        Ok(Self { signs, prepared: room(cols * p.limits.rows)? })
     }
 
     pub fn fill(&self, driver: &mut dyn Driver, p: &Program) -> Result<(), BackendError> {
@@ -70,13 +70,13 @@ pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, S
     Ok(Some(KERNEL.to_owned()))
 }
 
-/// Brings an input into a basis, or merely norms it, to [`Turns::turned`].
+/// Brings an input into a basis, or merely norms it, to [`Bases::prepared`].
 pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch {
     let norm = input::norm(cx, input.norm);
     let of_outputs = u32::from(input.rows == RowsOf::Outputs);
     let x = cx.memory.bufs[input.x.0 as usize];
     let params = params(cx, basis, cx.p.buf_decl(input.x).cols);
-    of(cx, TurnParams { norm, x, to: cx.memory.turns.turned, of_outputs, ..params })
+    of(cx, TurnParams { norm, x, to: cx.memory.bases.prepared, of_outputs, ..params })
 }
 
 /// Brings the rows of a buffer out of a basis.
@@ -93,7 +93,7 @@ fn params(cx: &Cx<'_>, basis: Option<BasisId>, cols: usize) -> TurnParams {
         norm: input::norm(cx, None),
         x: 0,
         to: 0,
-        signs: basis.map_or(0, |basis| cx.memory.turns.signs[basis.0 as usize]),
+        signs: basis.map_or(0, |basis| cx.memory.bases.signs[basis.0 as usize]),
         cols: cols as u32,
         block: block as u32,
         factor: (1.0 / (block as f64).sqrt()) as f32,

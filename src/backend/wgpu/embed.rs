@@ -51,7 +51,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &Embed) -> Vec<Dispatch<'a>> {
             part.alone(),
             positions,
             &cx.memory.picks.newest,
-            if basis.is_some() { &cx.memory.turned } else { x_buf },
+            if basis.is_some() { &cx.memory.prepared } else { x_buf },
         ],
         grid: Grid::Rows { x: 1, rows: RowsOf::Step },
     };

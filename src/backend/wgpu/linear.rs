@@ -56,8 +56,8 @@ pub struct Layer<'a> {
     pub what: u32,
 }
 
-/// The dispatches of layers over one input, which is turned and rounded anew where a layer wants it otherwise
-/// than the one before.
+/// The dispatches of layers over one input, which is prepared and rounded anew where a layer wants it
+/// otherwise than the one before.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
@@ -65,13 +65,13 @@ pub fn dispatches<'a>(
     layers: Vec<Layer<'a>>,
 ) -> Vec<Dispatch<'a>> {
     let mut all = Vec::new();
-    let (mut there, mut turned) = (None, None);
+    let (mut there, mut prepared) = (None, None);
     for layer in layers {
         let linear = layer.linear;
-        if linear.is_turned(input.norm.is_some()) && turned != Some(linear.basis) {
+        if linear.prepares_input(input.norm.is_some()) && prepared != Some(linear.basis) {
             let norm = input.norm.or(linear.norm.as_ref());
             all.push(turn::dispatch(cx, linear.basis, &Input { norm, ..input }));
-            turned = Some(linear.basis);
+            prepared = Some(linear.basis);
         }
         let wanted = (linear.prepared(), ints(cx, linear));
         if there != Some(wanted) {
@@ -93,12 +93,12 @@ pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
     (a.act, ints(cx, a), act_words(cx.p, a)) == (b.act, ints(cx, b), act_words(cx.p, b))
 }
 
-/// The dispatch that norms and rounds the input of a layer, or rounds what has been normed and turned.
+/// The dispatch that norms and rounds the input of a layer, or rounds what has been prepared.
 pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Dispatch<'a> {
     let memory = cx.memory;
-    let (x, in_norm) = match (linear.is_turned(input.norm.is_some()), linear.basis) {
-        (true, Some(_)) => (&memory.turned, None),
-        (true, None) => (&memory.turned, linear.norm.as_ref()),
+    let (x, in_norm) = match (linear.prepares_input(input.norm.is_some()), linear.basis) {
+        (true, Some(_)) => (&memory.prepared, None),
+        (true, None) => (&memory.prepared, linear.norm.as_ref()),
         (false, _) => (&memory.bufs[input.x.0 as usize], input.norm.or(linear.norm.as_ref())),
     };
     let mut params = norm(cx, in_norm).to_vec();

@@ -38,8 +38,8 @@ pub struct Memory<B = Buffer> {
     pub acts: B,
     /// Signs of all rotated bases.
     pub signs: B,
-    /// Rows in such a basis, behind their norm.
-    pub turned: B,
+    /// Inputs of linear layers after a pass of their own: normed, and in such a basis.
+    pub prepared: B,
     /// Scale and sum of each of their rows.
     pub quants: B,
     /// Products of the step that are not yet what their stage writes: keys and values before RoPE, and what
@@ -155,7 +155,7 @@ impl<B> Memory<B> {
             step: StepMemory::new(on, p)?,
             acts: on.scratch("inputs of layers", acts)?,
             signs: on.scratch("rotated bases", 4 * turn::signs(p).count() as u64)?,
-            turned: on.scratch("inputs in rotated bases", turn::turned_bytes(p))?,
+            prepared: on.scratch("inputs in rotated bases", turn::prepared_bytes(p))?,
             quants: on.scratch("scales of inputs", quants)?,
             fresh: on.scratch("new keys, values and products", fresh)?,
             routes: on.scratch("rows of experts", routes)?,

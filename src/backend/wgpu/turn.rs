@@ -1,6 +1,6 @@
-//! Rotated bases: rows are normed and turned into one by a dispatch of its own, in front of the one that
-//! rounds them, and those of an embedding out of one. A workgroup has a run, or several. Rows that are normed
-//! twice are normed so the first time, in no other basis.
+//! Rotated bases: rows are normed and rotated into one by a dispatch of its own, before the one that rounds
+//! them, and those of an embedding out of one. A workgroup has a run, or several. For a layer that norms its
+//! input once more this dispatch has the first norm, and no basis.
 
 use wgpu::Buffer;
 
@@ -19,10 +19,10 @@ pub fn missing(p: &Program, basis: Option<BasisId>) -> Option<String> {
 }
 
 /// Bytes of rows in a basis that wait for what takes them.
-pub fn turned_bytes(p: &Program) -> u64 {
+pub fn prepared_bytes(p: &Program) -> u64 {
     let of_stage = |(_, stage): &(String, Stage)| {
-        let turned = stage.linears().1.filter(|linear| stage.turns(linear));
-        let of_linears = turned.map(|linear| p.weight_decl(linear.w).cols);
+        let prepared = stage.linears().1.filter(|linear| stage.prepares_input(linear));
+        let of_linears = prepared.map(|linear| p.weight_decl(linear.w).cols);
         let of_embed = if let Stage::Embed(s) = stage { s.basis } else { None };
         of_linears.chain(of_embed.map(|basis| p.bases[basis.0 as usize].signs.len())).max().unwrap_or(0)
     };
@@ -38,14 +38,14 @@ pub fn signs(p: &Program) -> impl Iterator<Item = f32> {
 /// Brings an input into a basis, or merely norms it, to where the products take it.
 pub fn dispatch<'a>(cx: &Cx<'a>, basis: Option<BasisId>, input: &Input<'_>) -> Dispatch<'a> {
     let memory = cx.memory;
-    of(cx, basis, input, false, [&memory.bufs[input.x.0 as usize], &memory.turned])
+    of(cx, basis, input, false, [&memory.bufs[input.x.0 as usize], &memory.prepared])
 }
 
 /// Brings rows that are there out of a basis, to a buffer.
 pub fn back<'a>(cx: &Cx<'a>, basis: BasisId, x: Buf) -> Dispatch<'a> {
     let memory = cx.memory;
     let input = Input { x, norm: None, rows: RowsOf::Step };
-    of(cx, Some(basis), &input, true, [&memory.turned, &memory.bufs[x.0 as usize]])
+    of(cx, Some(basis), &input, true, [&memory.prepared, &memory.bufs[x.0 as usize]])
 }
 
 fn of<'a>(
