@@ -89,8 +89,8 @@ fn sources(reader: &str) -> Vec<(String, String)> {
     }
 }
 
-/// The patterns of a struct: `Name { .. }` with what binds it behind, `=`, `=>`, `in` or a closure's `|`. The
-/// path of another enum's variant (`Kernel::Name`) is not it, nor is an expression.
+/// The patterns of a struct: `Name { .. }`, followed by what binds it, `=`, `=>`, `in` or a closure's `|`. A
+/// variant of an enum (`Kernel::Name`) is none, nor is an expression.
 fn patterns(code: &str, name: &str) -> Vec<Pattern> {
     let head = format!("{name} {{");
     let mut found = Vec::new();
@@ -100,8 +100,8 @@ fn patterns(code: &str, name: &str) -> Vec<Pattern> {
         if code[..at].ends_with(is_part) {
             continue;
         }
-        let behind = code[at + head.len() + inside.len() + 1..].trim_start_matches([')', ' ', '\n']);
-        let binds = ["= ", "=\n", "=>", "in ", "| "].iter().any(|sign| behind.starts_with(sign));
+        let after = code[at + head.len() + inside.len() + 1..].trim_start_matches([')', ' ', '\n']);
+        let binds = ["= ", "=\n", "=>", "in ", "| "].iter().any(|sign| after.starts_with(sign));
         if inside.trim_end().ends_with("..") {
             found.push(Pattern::Partial(code[..at].lines().count()));
         } else if binds {
