@@ -118,6 +118,13 @@ impl Product<'_> {
         &self.weights[output * self.row_bytes..][..self.row_bytes]
     }
 
+    /// Where the weights of `N` outputs begin; those of the last one again, if there are fewer. Nothing reads
+    /// what is computed from these.
+    fn rows<const N: usize>(&self, first: usize) -> [*const u8; N] {
+        let last = self.weights.len() / self.row_bytes - 1;
+        std::array::from_fn(|i| self.weights[(first + i).min(last) * self.row_bytes..].as_ptr())
+    }
+
     /// That rows of `row_bytes` bytes, the activations and the tile fit each other.
     ///
     /// # Panics
@@ -219,7 +226,7 @@ impl ScratchSize {
 
     /// For activations that are int8 by block.
     pub fn of_blocks() -> Self {
-        let floats = 2 * by_block::STRIPS * by_block::TOGETHER * BLOCK_PIECE / 16;
+        let floats = by_block::FLOATS;
         let sums = by_block::STRIPS * by_block::TOGETHER * SUMMED_ROWS;
         let codes = by_block::CODES;
         Self { codes, floats, sums, ..Self::default() }
@@ -397,7 +404,7 @@ pub fn best() -> &'static Kernels {
 }
 
 #[cfg(target_arch = "wasm32")]
-static SIMD128: Kernels = table::<wasm::Simd128, wasm::Simd128>(wasm::NAME);
+static SIMD128: Kernels = table::<wasm::Simd128, wasm::Simd128, wasm::Simd128>(wasm::NAME);
 
 /// All kernels that this machine can run, scalar first, the fastest last.
 pub fn all() -> Vec<&'static Kernels> {
@@ -406,11 +413,13 @@ pub fn all() -> Vec<&'static Kernels> {
     {
         use std::arch::is_x86_feature_detected as has;
         type Avx2 = avx2::Avx2<avx2::Madd>;
+        type AvxVnni = avx2::Avx2<avx_vnni::Vnni>;
         type Avx512 = avx512::Avx512<avx512::Madd>;
-        static AVX2: Kernels = table::<Avx2, Avx2>("avx2");
-        static AVX_VNNI: Kernels = table::<Avx2, avx2::Avx2<avx_vnni::Vnni>>("avx-vnni");
-        static AVX512: Kernels = table::<Avx512, Avx512>("avx512");
-        static AVX512_VNNI: Kernels = table::<Avx512, avx512::Avx512<avx512::Vnni>>("avx512-vnni");
+        type Avx512Vnni = avx512::Avx512<avx512::Vnni>;
+        static AVX2: Kernels = table::<Avx2, Avx2, Avx2>("avx2");
+        static AVX_VNNI: Kernels = table::<Avx2, AvxVnni, AvxVnni>("avx-vnni");
+        static AVX512: Kernels = table::<Avx512, Avx512, Avx512>("avx512");
+        static AVX512_VNNI: Kernels = table::<Avx512, Avx512Vnni, Avx512Vnni>("avx512-vnni");
         let avx2 = has!("avx2") && has!("fma") && has!("f16c");
         let avx512 = avx2 && has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
         all.extend(avx2.then_some(&AVX2));
@@ -419,13 +428,13 @@ pub fn all() -> Vec<&'static Kernels> {
         all.extend((avx512 && has!("avx512vnni")).then_some(&AVX512_VNNI));
         #[cfg(target_os = "linux")]
         {
-            static AMX: Kernels = table::<Avx512, avx512::Avx512<amx::Amx>>("amx");
+            static AMX: Kernels = table::<Avx512, avx512::Avx512<amx::Amx>, Avx512Vnni>("amx");
             all.extend((avx512 && has!("avx512vnni") && amx::available()).then_some(&AMX));
         }
     }
     #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
     {
-        static NEON: Kernels = table::<neon::Neon, neon::Neon>("neon-dotprod");
+        static NEON: Kernels = table::<neon::Neon, neon::Neon, neon::Neon>("neon-dotprod");
         let has = std::arch::is_aarch64_feature_detected!("dotprod");
         all.extend(has.then_some(&NEON));
     }
@@ -434,13 +443,14 @@ pub fn all() -> Vec<&'static Kernels> {
     all
 }
 
-/// The kernels compiled for one instruction set: those of floats, and those of ternary weights, which may
-/// have more instructions. What two sets have in common is compiled once.
-const fn table<L: Lanes, T: Lanes>(name: &'static str) -> Kernels {
+/// The kernels of one instruction set: those of floats over `L`, and products of bytes, which may have more
+/// instructions, over `T` for ternary weights and over `B` for activations that are int8 by block. What two
+/// tables have in common is compiled once.
+const fn table<L: Lanes, T: Lanes, B: Lanes>(name: &'static str) -> Kernels {
     Kernels {
         name,
         quantise: |x, q| L::vectorize(Quantise::new(x, q)),
-        types: &const { weights::of::<L, T>() },
+        types: &const { weights::of::<L, T, B>() },
         round_blocks: |x, q, blocks| L::vectorize(RoundBlocks { x, q, blocks }),
         real: &const { real::table::<L>() },
     }

@@ -5,8 +5,6 @@ use ggml_types::{QuantType, types};
 
 use super::by_block::codes::{self, Coded};
 use super::by_block::{few_bits, look_up, multiply};
-#[cfg(not(target_arch = "wasm32"))]
-use super::float::Float;
 use super::float::{self, blocks, k_blocks, points, trits};
 use super::lanes::Lanes;
 use super::q6_k::Q6K;
@@ -15,8 +13,8 @@ use super::wasm::Simd128;
 use super::{BLOCK_PRODUCTS, BlockFn, F32Rows, FloatFn, Product, Scratch, TernaryFn, Tile, ternary};
 
 /// Calls a macro with every row: a type, and its kernels for activations that are int8, int8 by block, and
-/// floats. Before the `=` is what `scalar.rs` has; behind it a kernel over the [`Lanes`] `T` of ternary
-/// weights or `L` of floats. Products with int8 by block are over a [`Coded`].
+/// floats. Before the `=` is what `scalar.rs` has; after it a kernel over the [`Lanes`] `T` of ternary
+/// weights or `L` of floats. Products with int8 by block are over a [`Coded`], and `L` and `B`.
 macro_rules! rows {
     ($table:ident) => {
         $table! {
@@ -51,10 +49,10 @@ macro_rules! rows {
             Iq2S [] [] [decoded(&types::Iq2S) = float::<L, points::Points<types::Iq2S>>];
             Iq3Xxs [] [] [decoded(&types::Iq3Xxs) = float::<L, points::Points<types::Iq3Xxs>>];
             Iq3S [] [] [decoded(&types::Iq3S) = float::<L, points::Points<types::Iq3S>>];
-            Iq2Bn [iq2_bn = ternary::rows::multiply::<T, ternary::rows::Iq2Bn>] [] [];
-            Iq2BnR4 [iq2_bn_r4 = ternary::rows::multiply::<T, ternary::rows::Iq2BnR4>] [] [];
-            Iq1Bn [iq1_bn = ternary::rows::multiply::<T, ternary::rows::Iq1Bn>] [] [];
-            Tq1_0 [tq1_0 = ternary::trits::tq1_0::<T>] [few_bits::Tq1_0]
+            Iq2Bn [iq2_bn = ternary::rows::multiply::<L, T, ternary::rows::Iq2Bn>] [] [];
+            Iq2BnR4 [iq2_bn_r4 = ternary::rows::multiply::<L, T, ternary::rows::Iq2BnR4>] [] [];
+            Iq1Bn [iq1_bn = ternary::rows::multiply::<L, T, ternary::rows::Iq1Bn>] [] [];
+            Tq1_0 [tq1_0 = ternary::trits::tq1_0::<L, T>] [few_bits::Tq1_0]
                 [decoded(&types::Tq1_0) = float::<L, trits::Tq1_0>];
             Tq2_0 [tq2_0 = ternary::<T, ternary::Tq2_0>] [few_bits::Tq2_0]
                 [decoded(&types::Tq2_0) = float::<L, trits::Tq2_0>];
@@ -108,10 +106,10 @@ macro_rules! tables {
 
         /// The rows for one instruction set, in the order of all tables.
         #[allow(clippy::needless_update)] // Types with all three kernels take nothing from it.
-        pub const fn of<L: Lanes, T: Lanes>() -> [TypeKernels; N_TYPES] {
+        pub const fn of<L: Lanes, T: Lanes, B: Lanes>() -> [TypeKernels; N_TYPES] {
             [$(TypeKernels {
                 $(int8: Some($int8),)?
-                $(blocks: by_block::<T, $codes>(),)?
+                $(blocks: by_block::<L, B, $codes>(),)?
                 $(float: Some($float),)?
                 ..TypeKernels::NONE
             }),*]
@@ -123,8 +121,8 @@ rows!(tables);
 /// How many types have kernels.
 pub const N_TYPES: usize = TYPES.len();
 
-const fn by_block<T: Lanes, F: Coded>() -> Option<BlockFn> {
-    if BLOCK_PRODUCTS { Some(multiply::<T, F>) } else { None }
+const fn by_block<L: Lanes, B: Lanes, F: Coded>() -> Option<BlockFn> {
+    if BLOCK_PRODUCTS { Some(multiply::<L, B, F>) } else { None }
 }
 
 fn float<L: Lanes, F: float::Form>(
@@ -136,5 +134,5 @@ fn float<L: Lanes, F: float::Form>(
     #[cfg(target_arch = "wasm32")]
     (const { &float::fetched::Type::of::<F>() }).multiply(Simd128::new(), product, acts, scratch, tile);
     #[cfg(not(target_arch = "wasm32"))]
-    L::vectorize(Float::<F>::new(product, acts, scratch, tile));
+    (const { &float::Type::of::<L, F>() }).multiply(product, acts, scratch, tile);
 }

@@ -1,141 +1,180 @@
 //! Several activation rows.
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::ops::Range;
-use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::slice::from_raw_parts;
 
-use super::super::lanes::{Lanes, array, array_mut, slot};
-use super::super::{BLOCK_PIECE, Scratch, UNIT};
+use super::super::lanes::{Kernel, Lanes, array, array_mut, slot};
+use super::super::{BLOCK_PIECE, BlockRows, UNIT};
 use super::codes::Coded;
-use super::{Blocks, Group, STRIPS, TOGETHER, add, dot, head, none};
+use super::{Groups, SCALES, STRIPS, TOGETHER, Work, add, dot, head, none};
 
-/// A piece of `S` strips of 16 weight rows.
-struct Unpacked<'a, const S: usize> {
-    /// `[inputs / 4, S, 16, 4]`.
+/// A piece of some strips of 16 weight rows.
+#[derive(Clone, Copy)]
+pub(super) struct Unpacked<'a> {
+    /// `[inputs / 4, strips, 16, 4]`.
     columns: &'a [u8],
-    /// `[groups, 16]` of each strip.
-    scales: [&'a [f32]; S],
-    /// `[groups, 16]` of each strip, of types that have some.
-    minimums: [&'a [f32]; S],
+    /// `[strips, groups, 16]`, a strip every [`SCALES`].
+    scales: &'a [f32],
+    /// The same of types that have some.
+    offsets: &'a [f32],
 }
 
-impl<F: Coded> Blocks<'_, '_, F> {
-    /// Multiplies some activation rows with `S` strips of 16 weight rows, or those that there are.
-    #[inline(always)]
-    pub(super) fn gemm<L: Lanes, const S: usize>(
-        &mut self,
-        l: L,
-        rows: Range<usize>,
-        first: usize,
-        scratch: &mut Scratch,
-    ) {
-        /// Scales of a strip.
-        const SCALES: usize = TOGETHER * BLOCK_PIECE / 16;
-        let cols = self.product.cols;
-        let sums = &mut scratch.sums[..rows.len() * S * TOGETHER];
-        let (columns, heads) = scratch.codes.split_at_mut(STRIPS * TOGETHER * BLOCK_PIECE);
-        let (scales, minimums) = scratch.floats.split_at_mut(STRIPS * SCALES);
+/// Multiplies activation rows with an unpacked piece: see [`Rows`].
+pub(super) type RowsFn = unsafe fn(
+    acts: BlockRows<'_>,
+    rows: Range<usize>,
+    piece: Range<usize>,
+    unpacked: &Unpacked<'_>,
+    sums: &mut [f32],
+);
+
+/// The [`RowsFn`] of groups of that size, with signed codes or not, and `S` strips.
+pub(super) const fn rows<L: Lanes, const S: usize>(group: usize, is_signed: bool) -> RowsFn {
+    match (group, is_signed) {
+        (16, false) => multiply::<L, 16, false, S>,
+        (16, true) => multiply::<L, 16, true, S>,
+        (_, false) => multiply::<L, 32, false, S>,
+        (_, true) => multiply::<L, 32, true, S>,
+    }
+}
+
+/// Unpacks a piece of 16 weight rows: see [`Unpack`].
+pub(super) type UnpackFn = unsafe fn(
+    rows: &[*const u8; TOGETHER],
+    inputs: usize,
+    next: usize,
+    strips: usize,
+    columns: *mut u8,
+    heads: *mut [u8; 16],
+);
+
+impl Work<'_, '_> {
+    /// Multiplies some activation rows with strips of 16 weight rows, or those that there are.
+    pub(super) fn gemm(&mut self, rows: Range<usize>, first: usize, strips: usize) {
+        let (ty, cols) = (self.ty, self.product.cols);
+        let (columns, heads) = self.scratch.codes.split_at_mut(STRIPS * TOGETHER * BLOCK_PIECE);
+        let heads = heads.as_mut_ptr().cast::<[u8; 16]>();
+        let (scales, offsets) = self.scratch.floats.split_at_mut(STRIPS * SCALES);
+        let sums = &mut self.scratch.sums[..rows.len() * strips * TOGETHER];
+        let mut weights = [[self.product.weights.as_ptr(); TOGETHER]; STRIPS];
+        for strip in 0..strips {
+            weights[strip] = self.product.rows(first + strip * TOGETHER);
+        }
         for start in (0..cols).step_by(BLOCK_PIECE) {
             let piece = start..cols.min(start + BLOCK_PIECE);
-            let bytes = |inputs: usize| inputs / F::BLOCK * F::BYTES;
+            let at = ty.bytes_of(start);
             let next = match piece.end < cols {
-                true => bytes(piece.len()),
-                false => S * TOGETHER * self.product.row_bytes - bytes(start),
+                true => ty.bytes_of(piece.len()),
+                false => strips * TOGETHER * self.product.row_bytes - at,
             };
-            for strip in 0..S {
-                let rows = self.rows_at(first + strip * TOGETHER, start);
-                // SAFETY: the rows have the piece, and there is room for it and for the head of a unit.
+            for strip in 0..strips {
+                let rows = weights[strip].map(|row| row.wrapping_add(at));
+                let (columns, scales) = (&mut columns[strip * 64..], &mut scales[strip * SCALES..][..SCALES]);
+                let offsets = offsets[strip * SCALES..][..SCALES].as_mut_ptr();
+                // SAFETY: the rows have the piece, and there is room for it and for its heads.
                 unsafe {
-                    let columns = columns[strip * 64..].as_mut_ptr();
-                    unpack::<L, F, S>(l, &rows, piece.len() / F::BLOCK, next, columns);
-                    let heads = heads.as_mut_ptr().cast::<[u8; 16]>();
-                    for unit in (0..piece.len()).step_by(UNIT) {
-                        for r in 0..TOGETHER {
-                            let left = (piece.len() - unit).min(UNIT);
-                            head::<F>(rows[r].add(bytes(unit)), left, heads.add(slot(r)));
-                        }
-                        let (at, n) =
-                            (strip * SCALES + unit / F::GROUP * TOGETHER, UNIT / F::GROUP * TOGETHER);
-                        F::groups(
-                            l,
-                            from_raw_parts(heads, F::HEAD),
-                            from_raw_parts_mut(scales[at..].as_mut_ptr(), n),
-                            from_raw_parts_mut(minimums[at..].as_mut_ptr(), n),
-                        );
-                    }
+                    (ty.unpack)(&rows, piece.len(), next, strips, columns.as_mut_ptr(), heads);
+                    (ty.scales)(heads, piece.len().div_ceil(UNIT), scales.as_mut_ptr(), offsets);
                 }
             }
-            let (mut strips, mut lowest) = ([&scales[..0]; S], [&scales[..0]; S]);
-            for strip in 0..S {
-                strips[strip] = &scales[strip * SCALES..][..SCALES];
-                lowest[strip] = &minimums[strip * SCALES..][..SCALES];
-            }
-            let unpacked = Unpacked { columns, scales: strips, minimums: lowest };
-            let mut row = rows.start;
-            while row < rows.end {
-                let sums = &mut sums[(row - rows.start) * S * TOGETHER..];
-                // SAFETY: so many rows are left, and the piece is unpacked.
-                row += unsafe {
-                    match (L::FLOAT_BLOCK, rows.end - row) {
-                        ((3, 8), 8..) if S == 1 => {
-                            self.rows::<L, S, 8>(l, row, piece.clone(), &unpacked, sums)
-                        }
-                        ((3, 8), 4..) => self.rows::<L, S, 4>(l, row, piece.clone(), &unpacked, sums),
-                        (_, 2..) => self.rows::<L, S, 2>(l, row, piece.clone(), &unpacked, sums),
-                        _ => self.rows::<L, S, 1>(l, row, piece.clone(), &unpacked, sums),
-                    }
-                };
-            }
+            let unpacked = Unpacked { columns, scales, offsets };
+            let multiply = ty.many[usize::from(strips > 1)];
+            // SAFETY: the rows are there, and the piece is unpacked.
+            unsafe { multiply(self.acts, rows.clone(), piece, &unpacked, sums) };
         }
-        for (row, sums) in rows.zip(sums.chunks_exact(S * TOGETHER)) {
-            self.finish(l, row, first, sums);
+        (ty.finish)(self.product, self.tile, rows, first, sums);
+    }
+}
+
+/// The [`RowsFn`] of a kind of groups.
+///
+/// # Safety
+/// The rows are there, and sums of each; `S` strips of the piece are unpacked.
+unsafe fn multiply<L: Lanes, const GROUP: usize, const SIGNED: bool, const S: usize>(
+    acts: BlockRows<'_>,
+    rows: Range<usize>,
+    piece: Range<usize>,
+    unpacked: &Unpacked<'_>,
+    sums: &mut [f32],
+) {
+    L::vectorize(Rows::<GROUP, SIGNED, S> { acts, rows, piece, unpacked: *unpacked, sums });
+}
+
+/// Adds the products of activation rows with a piece to their sums, `[rows, S, 16]`.
+struct Rows<'a, const GROUP: usize, const SIGNED: bool, const S: usize> {
+    acts: BlockRows<'a>,
+    rows: Range<usize>,
+    piece: Range<usize>,
+    unpacked: Unpacked<'a>,
+    sums: &'a mut [f32],
+}
+
+impl<const GROUP: usize, const SIGNED: bool, const S: usize> Kernel for Rows<'_, GROUP, SIGNED, S> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(mut self, l: L) {
+        let mut row = self.rows.start;
+        while row < self.rows.end {
+            // SAFETY: at least that many rows are left.
+            row += unsafe {
+                match (L::FLOAT_BLOCK, self.rows.end - row) {
+                    ((3, 8), 8..) if S == 1 => self.some::<L, 8>(l, row),
+                    ((3, 8), 4..) => self.some::<L, 4>(l, row),
+                    (_, 2..) => self.some::<L, 2>(l, row),
+                    _ => self.some::<L, 1>(l, row),
+                }
+            };
         }
     }
+}
 
-    /// Adds the products of `T` activation rows with a piece to their sums. Returns `T`.
+impl<const GROUP: usize, const SIGNED: bool, const S: usize> Rows<'_, GROUP, SIGNED, S> {
+    /// Multiplies `T` activation rows. Returns `T`.
     ///
     /// # Safety
-    /// The rows are there, and the sums of each; the piece is unpacked.
+    /// The rows are there.
     #[inline(always)]
-    unsafe fn rows<L: Lanes, const S: usize, const T: usize>(
-        &self,
-        l: L,
-        row: usize,
-        piece: Range<usize>,
-        unpacked: &Unpacked<'_, S>,
-        sums: &mut [f32],
-    ) -> usize {
+    unsafe fn some<L: Lanes, const T: usize>(&mut self, l: L, row: usize) -> usize {
+        let (piece, unpacked) = (self.piece.clone(), &self.unpacked);
+        let sums = &mut self.sums[(row - self.rows.start) * S * TOGETHER..][..T * S * TOGETHER];
         let mut acts = [self.acts.row(row); T];
         for t in 1..T {
             acts[t] = self.acts.row(row + t);
         }
-        // SAFETY: columns, scales and minimums are those of the piece, and the rows have its inputs.
+        // SAFETY: columns, scales and offsets are those of the piece, and the rows have its inputs.
         unsafe {
             let mut acc = [[l.splat(0.0); S]; T];
-            for group in 0..piece.len() / F::GROUP {
-                let first = piece.start + group * F::GROUP;
+            for group in 0..piece.len() / GROUP {
+                let first = piece.start + group * GROUP;
                 let mut ints = [[l.splat_int(0); S]; T];
                 for t in 0..T {
-                    ints[t] = [none::<L, F>(l, acts[t].1.as_ptr(), first); S];
+                    ints[t] = [none::<L, Groups<GROUP, SIGNED>>(l, acts[t].1.as_ptr(), first); S];
                 }
-                for quad in (0..F::GROUP).step_by(4) {
+                for quad in (0..GROUP).step_by(4) {
                     let mut codes = [l.splat4(&[0; 4]); S];
                     for s in 0..S {
-                        let at = ((group * F::GROUP + quad) * S + 4 * s) * 16;
+                        let at = ((group * GROUP + quad) * S + 4 * s) * 16;
                         codes[s] = l.load_bytes(array(unpacked.columns.as_ptr().add(at)));
                     }
                     for t in 0..T {
                         let q = l.splat4(array(acts[t].0.as_ptr().add(first + quad)));
                         for s in 0..S {
-                            ints[t][s] = dot::<L, F>(l, ints[t][s], codes[s], q);
+                            ints[t][s] = dot::<L, Groups<GROUP, SIGNED>>(l, ints[t][s], codes[s], q);
                         }
                     }
                 }
                 for s in 0..S {
-                    let (scales, minimums) = (unpacked.scales[s].as_ptr(), unpacked.minimums[s].as_ptr());
-                    let of = Group::load::<F>(l, scales, minimums, group);
+                    let at = s * SCALES + group * TOGETHER;
+                    let scale = l.load(array(unpacked.scales.as_ptr().add(at)));
+                    let offset =
+                        if SIGNED { scale } else { l.load(array(unpacked.offsets.as_ptr().add(at))) };
                     for t in 0..T {
-                        acc[t][s] = add::<L, F>(l, acc[t][s], ints[t][s], &of, acts[t].1.as_ptr(), first);
+                        let (blocks, ints) = (acts[t].1.as_ptr(), ints[t][s]);
+                        acc[t][s] =
+                            add::<L, Groups<GROUP, SIGNED>>(l, acc[t][s], ints, scale, offset, blocks, first);
                     }
                 }
             }
@@ -151,55 +190,88 @@ impl<F: Coded> Blocks<'_, '_, F> {
     }
 }
 
-/// Unpacks a piece of 16 weight rows: `columns` is `[inputs / 4, S, 16, 4]`. The next piece lies `next` bytes
-/// further on, and the cache is asked for it.
+/// The [`UnpackFn`] of a type.
 ///
 /// # Safety
-/// The blocks are there, and no more than a piece has.
-#[inline(always)]
-unsafe fn unpack<L: Lanes, F: Coded, const S: usize>(
-    l: L,
+/// The rows have the inputs, no more than a piece has, and there is room for the columns and heads.
+pub(super) unsafe fn unpack<L: Lanes, F: Coded>(
     rows: &[*const u8; TOGETHER],
-    n_blocks: usize,
+    inputs: usize,
     next: usize,
+    strips: usize,
     columns: *mut u8,
+    heads: *mut [u8; 16],
 ) {
-    for at in (0..n_blocks).step_by(if F::BLOCK == 32 { 2 } else { 1 }) {
-        let mut blocks = *rows;
-        let two = F::BLOCK == 32 && at + 1 < n_blocks;
-        let second = if two { F::BYTES } else { 0 };
-        // SAFETY: the caller has the blocks. A piece is of multiples of 64 inputs, or has room for as many.
-        unsafe {
-            for r in 0..TOGETHER {
-                blocks[r] = rows[r].add(at * F::BYTES);
-            }
-            for r in 0..TOGETHER {
-                for line in 0..(if two { 2 } else { 1 } * F::BYTES).div_ceil(64) {
-                    l.prefetch_far(blocks[r].wrapping_add(next + 64 * line));
+    L::vectorize(Unpack::<F> { rows, inputs, next, strips, columns, heads, of: PhantomData });
+}
+
+/// Unpacks `inputs` of 16 weight rows to `columns`, `[inputs / 4, strips, 16, 4]`, and keeps the heads of
+/// their units. The next piece is `next` bytes further on, and the cache is asked for it.
+struct Unpack<'a, F> {
+    rows: &'a [*const u8; TOGETHER],
+    inputs: usize,
+    next: usize,
+    strips: usize,
+    columns: *mut u8,
+    heads: *mut [u8; 16],
+    of: PhantomData<F>,
+}
+
+impl<F: Coded> Kernel for Unpack<'_, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let n_blocks = self.inputs / F::BLOCK;
+        for at in (0..n_blocks).step_by(if F::BLOCK == 32 { 2 } else { 1 }) {
+            let mut blocks = *self.rows;
+            let two = F::BLOCK == 32 && at + 1 < n_blocks;
+            let second = if two { F::BYTES } else { 0 };
+            // SAFETY: the caller of `unpack` has the blocks. A piece is of multiples of 64 inputs, or has
+            // room for as many.
+            unsafe {
+                for r in 0..TOGETHER {
+                    blocks[r] = self.rows[r].add(at * F::BYTES);
+                }
+                for r in 0..TOGETHER {
+                    for line in 0..(if two { 2 } else { 1 } * F::BYTES).div_ceil(64) {
+                        l.prefetch_far(blocks[r].wrapping_add(self.next + 64 * line));
+                    }
+                }
+                let columns = self.columns.add(at * F::BLOCK * self.strips * TOGETHER);
+                step::<L, F, 0>(l, &blocks, second, self.strips, columns);
+                if F::BLOCK >= 128 {
+                    step::<L, F, 1>(l, &blocks, second, self.strips, columns);
+                }
+                if F::BLOCK == 256 {
+                    step::<L, F, 2>(l, &blocks, second, self.strips, columns);
+                    step::<L, F, 3>(l, &blocks, second, self.strips, columns);
                 }
             }
-            let columns = columns.add(at * F::BLOCK * S * TOGETHER);
-            step::<L, F, S, 0>(l, &blocks, second, columns);
-            if F::BLOCK >= 128 {
-                step::<L, F, S, 1>(l, &blocks, second, columns);
-            }
-            if F::BLOCK == 256 {
-                step::<L, F, S, 2>(l, &blocks, second, columns);
-                step::<L, F, S, 3>(l, &blocks, second, columns);
+        }
+        for unit in (0..self.inputs).step_by(UNIT) {
+            for r in 0..TOGETHER {
+                // SAFETY: the caller of `unpack` has the blocks, and the room.
+                unsafe {
+                    let row = self.rows[r].add(unit / F::BLOCK * F::BYTES);
+                    let heads = self.heads.add(unit / UNIT * F::HEAD + slot(r));
+                    head::<F>(row, (self.inputs - unit).min(UNIT), heads);
+                }
             }
         }
     }
 }
 
-/// Unpacks 64 weights of each of 16 blocks, and of the block that lies `second` bytes behind.
+/// Unpacks 64 weights of each of 16 blocks, and of the block that lies `second` bytes further on.
 ///
 /// # Safety
-/// The blocks are there, and room for `[16 (STEP + 1), S, 16, 4]` bytes.
+/// The blocks are there, and room for `[16 (STEP + 1), strips, 16, 4]` bytes.
 #[inline(always)]
-unsafe fn step<L: Lanes, F: Coded, const S: usize, const STEP: usize>(
+unsafe fn step<L: Lanes, F: Coded, const STEP: usize>(
     l: L,
     blocks: &[*const u8; TOGETHER],
     second: usize,
+    strips: usize,
     columns: *mut u8,
 ) {
     // SAFETY: the caller has the blocks, and the room.
@@ -211,7 +283,7 @@ unsafe fn step<L: Lanes, F: Coded, const S: usize, const STEP: usize>(
         }
         let turned = l.turned(codes);
         for i in 0..16 {
-            l.store_bytes(array_mut(columns.add((16 * STEP + i) * S * 64)), turned[i]);
+            l.store_bytes(array_mut(columns.add((16 * STEP + i) * strips * 64)), turned[i]);
         }
     }
 }

@@ -5,12 +5,14 @@
 //! a lane is a row.
 #![allow(unsafe_code)]
 
-use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::slice::from_raw_parts;
 
-use super::super::lanes::{Lanes, array, array_mut, slot};
-use super::super::{BLOCK_PIECE, SUMMED_ROWS, Scratch, UNIT};
+use super::super::lanes::{Kernel, Lanes, array, array_mut, slot};
+use super::super::{ActBlock, BLOCK_PIECE, BlockRows, SUMMED_ROWS, UNIT};
 use super::codes::Coded;
-use super::{Blocks, Group, STRIPS, TOGETHER, add, dot, head, none};
+use super::{Of, STRIPS, TOGETHER, Work, add, dot, head, none};
 
 /// Inputs of a weight row that are multiplied before the next row's: as many sums are kept of each activation
 /// row.
@@ -20,130 +22,230 @@ const PIECE: usize = SUMMED_ROWS * 16;
 /// Q4_K was read with 25 GB/s without asking, 34 to 36 with 4 KiB, 36 to 37 with 8 KiB and 35 with 16 KiB.
 const AHEAD: usize = 8192;
 
-impl<F: Coded> Blocks<'_, '_, F> {
-    /// Multiplies `T` activation rows from `row` on with 16 weight rows, or those that there are.
-    #[inline(always)]
-    pub(super) fn gemv<L: Lanes, const T: usize>(
-        &mut self,
-        l: L,
-        row: usize,
-        first: usize,
-        scratch: &mut Scratch,
-    ) {
-        const { assert!(T <= STRIPS) };
-        let cols = self.product.cols;
-        let n_rows = TOGETHER.min(self.tile.cols().len() - first);
-        let mut acts = [self.acts.row(row); T];
-        for t in 1..T {
-            acts[t] = self.acts.row(row + t);
+/// The kernels of some activation rows: products of 16 weight rows, and sums of their lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Few {
+    add_up: AddUpFn,
+    lanes: LanesFn,
+}
+
+impl Few {
+    /// Those of `T` activation rows, one or two.
+    pub(super) const fn of<L: Lanes, B: Lanes, F: Coded, const T: usize>() -> Self {
+        const {
+            assert!(T <= STRIPS && T <= 2);
+            assert!(F::BLOCK == UNIT || UNIT / F::BLOCK * F::BYTES <= LONGEST);
         }
-        let (scales, minimums) = scratch.floats.split_at_mut(TOGETHER * BLOCK_PIECE / 16);
-        let (scales, minimums) = (scales.as_mut_ptr(), minimums.as_mut_ptr());
-        let sums = scratch.sums[..T * TOGETHER * PIECE / 16].as_mut_ptr().cast::<i32>();
-        let heads = scratch.codes[..TOGETHER * PIECE / UNIT * F::HEAD].as_mut_ptr().cast::<[u8; 16]>();
-        // SAFETY: every piece is of whole blocks, the rows have all of its inputs, and there is room for the
-        // sums and heads of a piece.
-        unsafe {
-            let mut total = [l.splat(0.0); T];
-            for start in (0..cols).step_by(PIECE) {
-                let len = (cols - start).min(PIECE);
-                let rows = self.rows_at(first, start);
-                let mut q = [acts[0].0.as_ptr(); T];
-                for t in 0..T {
-                    q[t] = acts[t].0.as_ptr().add(start);
-                }
-                for r in 0..n_rows {
-                    add_up::<L, F, T>(l, rows[r], q, len, heads.add(slot(r)), sums.add(16 * r));
-                }
-                for half in (0..len).step_by(BLOCK_PIECE) {
-                    let mut acc = [l.splat(0.0); T];
-                    for unit in (half..len.min(half + BLOCK_PIECE)).step_by(UNIT) {
-                        let heads = heads.add(unit / UNIT * F::HEAD);
-                        F::groups(
-                            l,
-                            from_raw_parts(heads, F::HEAD),
-                            from_raw_parts_mut(scales, UNIT / F::GROUP * TOGETHER),
-                            from_raw_parts_mut(minimums, UNIT / F::GROUP * TOGETHER),
-                        );
-                        for t in 0..T {
-                            let sums = of_rows(l, sums.add((unit * T + t * UNIT) * TOGETHER / 16));
-                            for group in 0..UNIT.min(len - unit) / F::GROUP {
-                                let of = Group::load::<F>(l, scales, minimums, group);
-                                let ints = match F::GROUP {
-                                    16 => sums[group],
-                                    _ => l.add_ints(sums[2 * group], sums[2 * group + 1]),
-                                };
-                                let (blocks, input) = (acts[t].1.as_ptr(), start + unit + group * F::GROUP);
-                                let ints = l.add_ints(ints, none::<L, F>(l, blocks, input));
-                                acc[t] = add::<L, F>(l, acc[t], ints, &of, blocks, input);
-                            }
-                        }
-                    }
-                    for t in 0..T {
-                        total[t] = l.add(total[t], acc[t]);
-                    }
-                }
-            }
-            for t in 0..T {
-                let sums = &mut scratch.sums[..TOGETHER];
-                l.store(array_mut(sums.as_mut_ptr()), total[t]);
-                self.finish(l, row + t, first, sums);
-            }
+        let is_signed = F::ZERO.is_none();
+        Self {
+            add_up: add_up::<B, F, T>,
+            lanes: if is_signed && B::ZERO != 0 { lanes::<B, F, T> } else { lanes::<L, F, T> },
         }
     }
 }
 
-/// Multiplies `len` inputs of a weight row with those of `T` activation rows. Writes the sums of each 16 for
-/// each unit and activation row, 16 of them every 16 weight rows, as [`of_rows`] reads them; and the heads of
-/// its units, as [`Coded::groups`] does.
+/// Multiplies `n` of 16 weight rows: see [`AddUp`].
+type AddUpFn = unsafe fn(
+    rows: &[*const u8; TOGETHER],
+    n: usize,
+    q: &[*const i8; 2],
+    len: usize,
+    heads: *mut [u8; 16],
+    sums: *mut i32,
+);
+
+/// Adds the sums of a piece of 16 weight rows to those of each output: see [`AddLanes`].
+type LanesFn = unsafe fn(
+    blocks: &[*const ActBlock; 2],
+    inputs: Range<usize>,
+    sums: *const i32,
+    heads: *const [u8; 16],
+    total: &mut [[f32; TOGETHER]; 2],
+);
+
+impl Work<'_, '_> {
+    /// Multiplies one or two activation rows with 16 weight rows, or those that there are.
+    pub(super) fn gemv(&mut self, rows: Range<usize>, first: usize) {
+        let (ty, cols) = (self.ty, self.product.cols);
+        let few = &ty.few[rows.len() - 1];
+        let n_rows = TOGETHER.min(self.tile.cols().len() - first);
+        // Padding included.
+        let act = |row: usize| {
+            let stride = BlockRows::stride(cols);
+            self.acts.bytes[row * stride..][..stride].as_ptr()
+        };
+        let acts = [act(rows.start), act(rows.end - 1)];
+        let blocks = [rows.start, rows.end - 1].map(|row| self.acts.row(row).1.as_ptr());
+        let sums = self.scratch.sums[..rows.len() * TOGETHER * PIECE / 16].as_mut_ptr().cast::<i32>();
+        let heads = self.scratch.codes[..TOGETHER * PIECE / UNIT * ty.head].as_mut_ptr().cast::<[u8; 16]>();
+        let weights = self.product.rows::<TOGETHER>(first);
+        let mut total = [[0.0; TOGETHER]; 2];
+        for start in (0..cols).step_by(PIECE) {
+            let len = (cols - start).min(PIECE);
+            let at = ty.bytes_of(start);
+            let weights = weights.map(|row| row.wrapping_add(at));
+            // SAFETY: every piece is of whole blocks, the rows have all of its inputs, and there is room for
+            // the sums and heads of a piece.
+            unsafe {
+                (few.add_up)(&weights, n_rows, &acts.map(|q| q.add(start)), len, heads, sums);
+                (few.lanes)(&blocks, start..start + len, sums, heads, &mut total);
+            }
+        }
+        let total = &total.as_flattened()[..rows.len() * TOGETHER];
+        (ty.finish)(self.product, self.tile, rows, first, total);
+    }
+}
+
+/// The [`LanesFn`] of a type.
 ///
 /// # Safety
-/// So many inputs are there, and room for the heads and sums.
-#[inline(always)]
-unsafe fn add_up<L: Lanes, F: Coded, const T: usize>(
-    l: L,
-    mut row: *const u8,
-    mut q: [*const i8; T],
-    len: usize,
-    mut heads: *mut [u8; 16],
-    mut sums: *mut i32,
+/// Blocks, sums and heads are those of the inputs.
+unsafe fn lanes<L: Lanes, F: Coded, const T: usize>(
+    blocks: &[*const ActBlock; 2],
+    inputs: Range<usize>,
+    sums: *const i32,
+    heads: *const [u8; 16],
+    total: &mut [[f32; TOGETHER]; 2],
 ) {
-    // SAFETY: blocks, activations, heads and sums are those of inputs below `len`.
-    unsafe {
-        for _ in 0..len / UNIT {
-            ask_for(l, row, UNIT / F::BLOCK * F::BYTES);
-            let steps = [
-                step::<L, F, T, 0>(l, row, q, UNIT),
-                step::<L, F, T, 1>(l, row, q, UNIT),
-                step::<L, F, T, 2>(l, row, q, UNIT),
-                step::<L, F, T, 3>(l, row, q, UNIT),
-            ];
-            for t in 0..T {
-                let products = [steps[0][t], steps[1][t], steps[2][t], steps[3][t]];
-                l.store_ints(array_mut(sums), l.sums_of_4(&products));
-                sums = sums.add(TOGETHER * 16);
-                q[t] = q[t].add(UNIT);
-            }
-            head::<F>(row, UNIT, heads);
-            row = row.add(UNIT / F::BLOCK * F::BYTES);
-            heads = heads.add(F::HEAD);
+    L::vectorize(AddLanes::<F, T> { blocks, inputs, sums, heads, total, of: PhantomData });
+}
+
+/// Adds the sums of a piece of 16 weight rows, scaled, to those of each output.
+struct AddLanes<'a, F, const T: usize> {
+    /// Those of each activation row.
+    blocks: &'a [*const ActBlock; 2],
+    /// A piece.
+    inputs: Range<usize>,
+    /// As [`AddUp`] writes them.
+    sums: *const i32,
+    heads: *const [u8; 16],
+    total: &'a mut [[f32; TOGETHER]; 2],
+    of: PhantomData<F>,
+}
+
+impl<F: Coded, const T: usize> Kernel for AddLanes<'_, F, T> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let len = self.inputs.len();
+        let (mut scales, mut minimums) = ([0.0; UNIT / 16 * TOGETHER], [0.0; UNIT / 16 * TOGETHER]);
+        let mut total = [l.splat(0.0); T];
+        for t in 0..T {
+            total[t] = l.load(&self.total[t]);
         }
-        let left = len % UNIT;
-        if F::BLOCK < UNIT && left > 0 {
-            ask_for(l, row, left / F::BLOCK * F::BYTES);
-            let none = [l.splat_int(0); T];
-            let steps = [
-                step::<L, F, T, 0>(l, row, q, left),
-                if left > 64 { step::<L, F, T, 1>(l, row, q, left) } else { none },
-                if left > 128 { step::<L, F, T, 2>(l, row, q, left) } else { none },
-                if left > 192 { step::<L, F, T, 3>(l, row, q, left) } else { none },
-            ];
-            for t in 0..T {
-                let products = [steps[0][t], steps[1][t], steps[2][t], steps[3][t]];
-                l.store_ints(array_mut(sums), l.sums_of_4(&products));
-                sums = sums.add(TOGETHER * 16);
+        for piece in (0..len).step_by(BLOCK_PIECE) {
+            let mut acc = [l.splat(0.0); T];
+            for unit in (piece..len.min(piece + BLOCK_PIECE)).step_by(UNIT) {
+                // SAFETY: the caller of `lanes` has all of it.
+                unsafe {
+                    let heads = from_raw_parts(self.heads.add(unit / UNIT * F::HEAD), F::HEAD);
+                    F::groups(l, heads, &mut scales, &mut minimums);
+                    for t in 0..T {
+                        let sums = of_rows(l, self.sums.add((unit * T + t * UNIT) * TOGETHER / 16));
+                        for group in 0..UNIT.min(len - unit) / F::GROUP {
+                            let scale = l.load(array(scales.as_ptr().add(group * TOGETHER)));
+                            let offset = match F::ZERO {
+                                _ if F::MINIMUMS => l.load(array(minimums.as_ptr().add(group * TOGETHER))),
+                                Some(zero) => l.mul(scale, l.splat(-f32::from(zero))),
+                                None => scale,
+                            };
+                            let ints = match F::GROUP {
+                                16 => sums[group],
+                                _ => l.add_ints(sums[2 * group], sums[2 * group + 1]),
+                            };
+                            let (blocks, input) =
+                                (self.blocks[t], self.inputs.start + unit + group * F::GROUP);
+                            let ints = l.add_ints(ints, none::<L, Of<F>>(l, blocks, input));
+                            acc[t] = add::<L, Of<F>>(l, acc[t], ints, scale, offset, blocks, input);
+                        }
+                    }
+                }
             }
-            head::<F>(row, left, heads);
+            for t in 0..T {
+                total[t] = l.add(total[t], acc[t]);
+            }
+        }
+        for t in 0..T {
+            l.store(&mut self.total[t], total[t]);
+        }
+    }
+}
+
+/// The [`AddUpFn`] of a type.
+///
+/// # Safety
+/// Rows and activations have `len` inputs, these with padding, and there is room for heads and sums.
+unsafe fn add_up<L: Lanes, F: Coded, const T: usize>(
+    rows: &[*const u8; TOGETHER],
+    n: usize,
+    q: &[*const i8; 2],
+    len: usize,
+    heads: *mut [u8; 16],
+    sums: *mut i32,
+) {
+    L::vectorize(AddUp::<F, T> { rows, n, q, len, heads, sums, of: PhantomData });
+}
+
+/// Multiplies `len` inputs of `n` weight rows with those of `T` activation rows. Writes the sums of each 16
+/// inputs, for each unit and activation row 16 of them every 16 weight rows, as [`of_rows`] reads them; and
+/// the heads of the units, as [`Coded::groups`] reads these.
+struct AddUp<'a, F, const T: usize> {
+    rows: &'a [*const u8; TOGETHER],
+    n: usize,
+    q: &'a [*const i8; 2],
+    len: usize,
+    heads: *mut [u8; 16],
+    sums: *mut i32,
+    of: PhantomData<F>,
+}
+
+/// Bytes of a unit, at most, of types whose rows may end within it.
+const LONGEST: usize = UNIT / 32 * 34;
+
+impl<F: Coded, const T: usize> Kernel for AddUp<'_, F, T> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let of_unit = UNIT / F::BLOCK * F::BYTES;
+        for r in 0..self.n {
+            let mut q = [self.q[0]; T];
+            q.copy_from_slice(&self.q[..T]);
+            let mut row = self.rows[r];
+            // SAFETY: blocks, activations, heads and sums are those of inputs below `len`, or padding.
+            unsafe {
+                let (mut heads, mut sums) = (self.heads.add(slot(r)), self.sums.add(16 * r));
+                for unit in 0..self.len.div_ceil(UNIT) {
+                    let left = self.len - unit * UNIT;
+                    let mut last;
+                    let at = if F::BLOCK < UNIT && left < UNIT {
+                        // The last blocks, and then none: the sums of what pads the activations are not read.
+                        last = [0; LONGEST];
+                        let n = left / F::BLOCK * F::BYTES;
+                        last[..n].copy_from_slice(from_raw_parts(row, n));
+                        last.as_ptr()
+                    } else {
+                        row
+                    };
+                    ask_for(l, row, of_unit);
+                    let steps = [
+                        step::<L, F, T, 0>(l, at, q),
+                        step::<L, F, T, 1>(l, at, q),
+                        step::<L, F, T, 2>(l, at, q),
+                        step::<L, F, T, 3>(l, at, q),
+                    ];
+                    for t in 0..T {
+                        let products = [steps[0][t], steps[1][t], steps[2][t], steps[3][t]];
+                        l.store_ints(array_mut(sums), l.sums_of_4(&products));
+                        sums = sums.add(TOGETHER * 16);
+                        q[t] = q[t].wrapping_add(UNIT);
+                    }
+                    head::<F>(at, UNIT, heads);
+                    row = row.wrapping_add(of_unit);
+                    heads = heads.wrapping_add(F::HEAD);
+                }
+            }
         }
     }
 }
@@ -176,18 +278,15 @@ unsafe fn of_rows<L: Lanes>(l: L, sums: *const i32) -> [L::Ints; 16] {
     sums
 }
 
-/// The products of step `I` of a unit of which there are `len` inputs, with each activation row: 64 of them,
-/// 4 a lane.
+/// The products of step `I` of a unit with each activation row: 64 of them, 4 a lane.
 ///
 /// # Safety
-/// The blocks are there, and the activations. Behind the last block of 32 there are other
-/// values of these, or what pads them.
+/// The unit is there, of blocks and of activations.
 #[inline(always)]
 unsafe fn step<L: Lanes, F: Coded, const T: usize, const I: usize>(
     l: L,
     row: *const u8,
     q: [*const i8; T],
-    len: usize,
 ) -> [L::Ints; T] {
     // SAFETY: the caller has the blocks and the activations.
     unsafe {
@@ -196,14 +295,13 @@ unsafe fn step<L: Lanes, F: Coded, const T: usize, const I: usize>(
         let codes = match (F::BLOCK, I) {
             (256, _) => F::codes::<L, I>(l, block, block),
             (128, 1 | 3) => F::codes::<L, 1>(l, block, block),
-            (32, _) if 64 * I + 32 < len => {
-                F::codes::<L, 0>(l, block, from_raw_parts(at.add(F::BYTES), F::BYTES))
-            }
+            (32, _) => F::codes::<L, 0>(l, block, from_raw_parts(at.add(F::BYTES), F::BYTES)),
             _ => F::codes::<L, 0>(l, block, block),
         };
         let mut products = [l.splat_int(0); T];
         for t in 0..T {
-            products[t] = dot::<L, F>(l, products[t], codes, l.load_bytes(array(q[t].add(64 * I).cast())));
+            products[t] =
+                dot::<L, Of<F>>(l, products[t], codes, l.load_bytes(array(q[t].add(64 * I).cast())));
         }
         products
     }

@@ -7,9 +7,13 @@
 //! A lane is one output: it adds up the groups of each [`BLOCK_PIECE`] inputs in their order, and then
 //! these, and no other row has a part in it. What comes before are exact sums of integers, in whichever
 //! order. So one or two activation rows are multiplied as many are, to the bit, and yet in another way:
-//! `gemv.rs` multiplies codes as they come out of the blocks and adds up lanes, while `gemm.rs` turns them
-//! so that 64 bytes are 4 inputs of each of the 16 rows, and keeps a piece of them in the cache while all
-//! activation rows pass over it.
+//! `gemv.rs` multiplies codes as they come out of the blocks and adds up lanes, while `gemm.rs` transposes
+//! them so that 64 bytes are 4 inputs of each of the 16 rows, and keeps a piece of them in the cache while
+//! all activation rows pass over it.
+//!
+//! Code is compiled per type only where it reads blocks and scales. Products of unpacked codes depend on the
+//! size of a group and on the sign of codes alone, so types share them; what multiplies no bytes is shared by
+//! sets with the same registers ([`Type::of`]); the loops over tiles and pieces are compiled once.
 #![allow(unsafe_code)]
 
 pub mod codes;
@@ -19,10 +23,11 @@ mod gemv;
 pub mod look_up;
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use super::lanes::{Kernel, Lanes, array};
-use super::{ActBlock, BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile};
+use super::lanes::{Kernel, Lanes};
+use super::{ActBlock, BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile, UNIT};
 use codes::Coded;
 
 /// Multiplies weight rows with activation rows that are int8 by block, and finishes the tile.
@@ -38,113 +43,252 @@ pub const STRIPS: usize = 3;
 /// rows side by side slower than 16: two rows of Q4_K took 1.7 times as long on an EPYC (Zen 5).
 const MANY: usize = 16;
 
-/// Bytes of a thread: the columns of a piece of all strips and the heads of a unit, or the heads of 16 rows.
-pub const CODES: usize = STRIPS * TOGETHER * BLOCK_PIECE + TOGETHER * 32;
+/// Bytes of the heads of a piece of 16 rows.
+const HEADS: usize = TOGETHER * BLOCK_PIECE / UNIT * 32;
 
-/// The product over one instruction set.
-pub fn multiply<L: Lanes, F: Coded>(
-    product: &Product<'_>,
-    acts: BlockRows<'_>,
-    scratch: &mut Scratch,
-    tile: &mut Tile<'_, f32>,
-) {
-    L::vectorize(Blocks::<F>::new(product, acts, scratch, tile));
+/// Bytes of a thread: the columns and heads of a piece of all strips, or the heads of 16 rows.
+pub const CODES: usize = STRIPS * TOGETHER * BLOCK_PIECE + HEADS;
+
+/// Scales of a piece of 16 rows.
+const SCALES: usize = TOGETHER * BLOCK_PIECE / 16;
+
+/// Scales and offsets of a thread, of a piece of all strips.
+pub const FLOATS: usize = 2 * STRIPS * SCALES;
+
+/// A type over one instruction set: its sizes, and the kernels that the loops over tiles and pieces call.
+pub struct Type {
+    /// Weights of a block, its bytes, and the bytes of a unit's head, as [`Coded`] has them.
+    block: usize,
+    bytes: usize,
+    head: usize,
+    /// For one activation row, and for two.
+    few: [gemv::Few; 2],
+    /// Activation rows that `few` takes at a time, at most.
+    n_few: usize,
+    unpack: gemm::UnpackFn,
+    scales: ScalesFn,
+    finish: FinishFn,
+    /// With one strip, and with [`STRIPS`].
+    many: [gemm::RowsFn; 2],
+    /// Whether the set has the registers for the latter.
+    has_strips: bool,
 }
 
-/// The kernel of one tile.
-pub struct Blocks<'a, 'b, F> {
-    product: &'a Product<'a>,
-    acts: BlockRows<'a>,
-    scratch: &'a mut Scratch,
-    tile: &'a mut Tile<'b, f32>,
-    coded: PhantomData<F>,
-}
+impl Type {
+    /// The type `F`: what multiplies bytes is compiled for `B`, and so is what makes signed codes if the sets
+    /// have different zeros of them; the rest for `L`.
+    const fn of<L: Lanes, B: Lanes, F: Coded>() -> Self {
+        const {
+            assert!(BLOCK_PIECE.is_multiple_of(F::BLOCK) && F::BLOCK.is_multiple_of(32));
+            assert!(F::GROUP == 16 || F::GROUP == 32);
+            // Signed codes have no offset, and all others have one.
+            assert!(F::ZERO.is_none() || F::MINIMUMS || !matches!(F::ZERO, Some(0)));
+            assert!(L::ZERO == 0 && (B::ZERO == 0 || B::ZERO == 128));
+        }
+        let is_signed = F::ZERO.is_none();
+        let has_strips = matches!(B::FLOAT_BLOCK, (3, 8));
+        let one = gemv::Few::of::<L, B, F, 1>();
+        Self {
+            block: F::BLOCK,
+            bytes: F::BYTES,
+            head: F::HEAD,
+            few: [one, if has_strips { gemv::Few::of::<L, B, F, 2>() } else { one }],
+            // Three from memory were as fast in either way on an EPYC (Zen 5), two 1.2 to 1.5 times.
+            n_few: if has_strips { 2 } else { 1 },
+            unpack: if is_signed && B::ZERO != 0 { gemm::unpack::<B, F> } else { gemm::unpack::<L, F> },
+            scales: scales::<L, F>,
+            finish: finish::<L>,
+            many: [
+                gemm::rows::<B, 1>(F::GROUP, is_signed),
+                if has_strips {
+                    gemm::rows::<B, STRIPS>(F::GROUP, is_signed)
+                } else {
+                    gemm::rows::<B, 1>(F::GROUP, is_signed)
+                },
+            ],
+            has_strips,
+        }
+    }
 
-impl<'a, 'b, F: Coded> Blocks<'a, 'b, F> {
-    /// Checks that everything fits.
+    /// Multiplies a tile.
     ///
     /// # Panics
-    /// Where it does not.
-    pub fn new(
-        product: &'a Product<'a>,
-        acts: BlockRows<'a>,
-        scratch: &'a mut Scratch,
-        tile: &'a mut Tile<'b, f32>,
-    ) -> Self {
-        const { assert!(BLOCK_PIECE.is_multiple_of(F::BLOCK) && F::BLOCK.is_multiple_of(32)) };
+    /// If something does not fit.
+    fn multiply(
+        &self,
+        product: &Product<'_>,
+        acts: BlockRows<'_>,
+        scratch: &mut Scratch,
+        tile: &mut Tile<'_, f32>,
+    ) {
         let (cols, outputs) = (product.cols, tile.cols().len());
         assert!(
-            cols.is_multiple_of(F::BLOCK) && cols == acts.cols,
+            cols.is_multiple_of(self.block) && cols == acts.cols,
             "{cols} inputs, {} activations",
             acts.cols
         );
-        assert_eq!(product.row_bytes, cols / F::BLOCK * F::BYTES, "bytes of {cols} weights");
+        assert_eq!(product.row_bytes, self.bytes_of(cols), "bytes of {cols} weights");
         assert_eq!(product.weights.len(), outputs * product.row_bytes, "bytes of {outputs} rows");
         assert!(product.bias.is_none_or(|bias| bias.len() == outputs), "a bias for {outputs} outputs");
         assert!(tile.rows().end * BlockRows::stride(cols) <= acts.bytes.len());
-        Self { product, acts, scratch, tile, coded: PhantomData }
-    }
-}
-
-impl<F: Coded> Kernel for Blocks<'_, '_, F> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(mut self, l: L) {
-        let mut scratch = std::mem::take(self.scratch);
-        let outputs = self.tile.cols().len();
-        let all = self.tile.rows();
+        let all = tile.rows();
+        let mut work = Work { ty: self, product, acts, scratch, tile };
         for row in all.clone().step_by(SUMMED_ROWS) {
             let rows = row..all.end.min(row + SUMMED_ROWS);
             let mut first = 0;
             while first < outputs {
                 let left = (outputs - first).div_ceil(TOGETHER);
-                let mut strips = 1;
-                match (rows.len(), L::FLOAT_BLOCK) {
-                    (1, _) => self.gemv::<L, 1>(l, row, first, &mut scratch),
-                    // Three from memory were as fast in either way on an EPYC (Zen 5), two 1.2 to 1.5 times.
-                    (2, (3, 8)) => self.gemv::<L, 2>(l, row, first, &mut scratch),
-                    (MANY.., (3, 8)) if left >= STRIPS => {
-                        strips = STRIPS;
-                        self.gemm::<L, STRIPS>(l, rows.clone(), first, &mut scratch);
-                    }
-                    _ => self.gemm::<L, 1>(l, rows.clone(), first, &mut scratch),
+                let strips = if self.has_strips && rows.len() >= MANY && left >= STRIPS { STRIPS } else { 1 };
+                if rows.len() <= self.n_few {
+                    work.gemv(rows.clone(), first);
+                } else {
+                    work.gemm(rows.clone(), first, strips);
                 }
                 first += strips * TOGETHER;
             }
         }
-        *self.scratch = scratch;
+    }
+
+    /// Bytes of that many weights, a multiple of a block.
+    fn bytes_of(&self, inputs: usize) -> usize {
+        inputs / self.block * self.bytes
     }
 }
 
-impl<F: Coded> Blocks<'_, '_, F> {
-    /// Where 16 weight rows have input `at`, which begins a block. Rows beyond the last one repeat it; what
-    /// comes out of them is not looked at.
-    #[inline(always)]
-    fn rows_at(&self, first: usize, at: usize) -> [*const u8; TOGETHER] {
-        let mut rows = [self.product.weights.as_ptr(); TOGETHER];
-        for r in 0..TOGETHER {
-            rows[r] = self.product.row(first + r)[at / F::BLOCK * F::BYTES..].as_ptr();
-        }
-        rows
-    }
+/// The product over one instruction set: see [`Type::of`].
+pub fn multiply<L: Lanes, B: Lanes, F: Coded>(
+    product: &Product<'_>,
+    acts: BlockRows<'_>,
+    scratch: &mut Scratch,
+    tile: &mut Tile<'_, f32>,
+) {
+    (const { &Type::of::<L, B, F>() }).multiply(product, acts, scratch, tile);
+}
 
-    /// Finishes the outputs of one activation row, of which there may be fewer than sums.
+/// One tile, with what multiplies it.
+struct Work<'a, 'b> {
+    ty: &'a Type,
+    product: &'a Product<'a>,
+    acts: BlockRows<'a>,
+    scratch: &'a mut Scratch,
+    tile: &'a mut Tile<'b, f32>,
+}
+
+/// Makes scales and offsets from heads, of `n` units of 16 rows: `[groups, 16]` each.
+type ScalesFn = unsafe fn(heads: *const [u8; 16], n: usize, scales: *mut f32, offsets: *mut f32);
+
+/// The [`ScalesFn`] of a type.
+///
+/// # Safety
+/// The heads are there, and room for what is made of them.
+unsafe fn scales<L: Lanes, F: Coded>(heads: *const [u8; 16], n: usize, scales: *mut f32, offsets: *mut f32) {
+    L::vectorize(Scales::<F> { heads, n, scales, offsets, of: PhantomData });
+}
+
+/// The arguments of [`scales`].
+struct Scales<F> {
+    heads: *const [u8; 16],
+    n: usize,
+    scales: *mut f32,
+    offsets: *mut f32,
+    of: PhantomData<F>,
+}
+
+impl<F: Coded> Kernel for Scales<F> {
+    type Out = ();
+
     #[inline(always)]
-    fn finish<L: Lanes>(&mut self, l: L, row: usize, first: usize, sums: &[f32]) {
-        let outputs = &mut self.tile.row_mut(row)[first..];
-        for (i, sums) in sums.as_chunks::<TOGETHER>().0.iter().enumerate() {
-            let at = i * TOGETHER;
-            match outputs.get_mut(at..).and_then(|outputs| outputs.first_chunk_mut()) {
-                Some(outputs) => self.product.finish_16(l, outputs, first + at, l.load(sums)),
-                None => {
-                    for (j, (output, sum)) in outputs.iter_mut().skip(at).zip(sums).enumerate() {
-                        self.product.finish(output, first + at + j, *sum);
+    fn run<L: Lanes>(self, l: L) {
+        let len = UNIT / F::GROUP * TOGETHER;
+        for unit in 0..self.n {
+            // SAFETY: the caller of `scales` has the heads, and the room.
+            let (heads, scales, offsets) = unsafe {
+                (
+                    from_raw_parts(self.heads.add(unit * F::HEAD), F::HEAD),
+                    from_raw_parts_mut(self.scales.add(unit * len), len),
+                    from_raw_parts_mut(self.offsets.add(unit * len), len),
+                )
+            };
+            F::groups(l, heads, scales, offsets);
+            if let (false, Some(zero)) = (F::MINIMUMS, F::ZERO) {
+                let zero = l.splat(-f32::from(zero));
+                let of = scales.as_chunks::<16>().0.iter().zip(offsets.as_chunks_mut::<16>().0);
+                of.for_each(|(scale, offset)| l.store(offset, l.mul(l.load(scale), zero)));
+            }
+        }
+    }
+}
+
+/// Finishes the outputs of some activation rows from their sums: see [`finish`].
+type FinishFn = fn(&Product<'_>, &mut Tile<'_, f32>, rows: Range<usize>, first: usize, sums: &[f32]);
+
+/// Finishes outputs from `first` on. `sums` is `[rows, strips, 16]`, of which the last strip may be more than
+/// there are.
+fn finish<L: Lanes>(
+    product: &Product<'_>,
+    tile: &mut Tile<'_, f32>,
+    rows: Range<usize>,
+    first: usize,
+    sums: &[f32],
+) {
+    L::vectorize(Finish { product, tile, rows, first, sums });
+}
+
+/// The arguments of [`finish`].
+struct Finish<'a, 'b> {
+    product: &'a Product<'a>,
+    tile: &'a mut Tile<'b, f32>,
+    rows: Range<usize>,
+    first: usize,
+    sums: &'a [f32],
+}
+
+impl Kernel for Finish<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Self { product, tile, rows, first, sums } = self;
+        let of_row = sums.len() / rows.len();
+        for (row, sums) in rows.zip(sums.chunks_exact(of_row)) {
+            let outputs = &mut tile.row_mut(row)[first..];
+            for (i, sums) in sums.as_chunks::<TOGETHER>().0.iter().enumerate() {
+                let at = i * TOGETHER;
+                match outputs.get_mut(at..).and_then(|outputs| outputs.first_chunk_mut()) {
+                    Some(outputs) => product.finish_16(l, outputs, first + at, l.load(sums)),
+                    None => {
+                        for (j, (output, sum)) in outputs.iter_mut().skip(at).zip(sums).enumerate() {
+                            product.finish(output, first + at + j, *sum);
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// What products and sums need to know of a type.
+trait Kind {
+    /// Weights under one scale: 16 or 32.
+    const GROUP: usize;
+    /// Whether codes are signed bytes; all others have an offset.
+    const SIGNED: bool;
+}
+
+/// All types with such groups.
+struct Groups<const GROUP: usize, const SIGNED: bool>;
+
+impl<const GROUP: usize, const SIGNED: bool> Kind for Groups<GROUP, SIGNED> {
+    const GROUP: usize = GROUP;
+    const SIGNED: bool = SIGNED;
+}
+
+/// One type.
+struct Of<F>(PhantomData<F>);
+
+impl<F: Coded> Kind for Of<F> {
+    const GROUP: usize = F::GROUP;
+    const SIGNED: bool = F::ZERO.is_none();
 }
 
 /// Sums of products of codes before there are any, of the group of inputs from `input` on: what the zeros of
@@ -153,70 +297,45 @@ impl<F: Coded> Blocks<'_, '_, F> {
 /// # Safety
 /// The block is there.
 #[inline(always)]
-unsafe fn none<L: Lanes, F: Coded>(l: L, blocks: *const ActBlock, input: usize) -> L::Ints {
-    if F::ZERO.is_some() || L::ZERO == 0 {
+unsafe fn none<L: Lanes, K: Kind>(l: L, blocks: *const ActBlock, input: usize) -> L::Ints {
+    if !K::SIGNED || L::ZERO == 0 {
         return l.splat_int(0);
     }
-    const { assert!(L::ZERO == 0 || L::ZERO == 128) };
     // SAFETY: the caller has the block.
-    l.splat_int(unsafe { (*blocks.add(input / 32)).zeros[which::<F>(input)] })
+    l.splat_int(unsafe { (*blocks.add(input / 32)).zeros[which::<K>(input)] })
 }
 
-/// Adds a group to the sums of 16 outputs. `input` is its first one, `blocks` are those of the activation
-/// row.
+/// `acc` and the products of codes with activations.
+#[inline(always)]
+fn dot<L: Lanes, K: Kind>(l: L, acc: L::Ints, codes: L::Bytes, acts: L::Bytes) -> L::Ints {
+    if K::SIGNED { l.dot_signed(acc, codes, acts) } else { l.dot(acc, codes, acts) }
+}
+
+/// Adds a group to the sums of 16 outputs: its scale, and what is added for each unit of activations. `input`
+/// is its first one, `blocks` are those of the activation row.
 ///
 /// # Safety
 /// The block is there.
 #[inline(always)]
-unsafe fn add<L: Lanes, F: Coded>(
+unsafe fn add<L: Lanes, K: Kind>(
     l: L,
     sums: L::Floats,
     ints: L::Ints,
-    of: &Group<L>,
+    scale: L::Floats,
+    offset: L::Floats,
     blocks: *const ActBlock,
     input: usize,
 ) -> L::Floats {
     // SAFETY: the caller has the block.
     let block = unsafe { &*blocks.add(input / 32) };
-    let sums = l.fma(l.mul(l.to_floats(ints), of.scale), l.splat(block.scale), sums);
-    if has_offset::<F>() { l.fma(of.offset, l.splat(block.sums[which::<F>(input)]), sums) } else { sums }
+    let sums = l.fma(l.mul(l.to_floats(ints), scale), l.splat(block.scale), sums);
+    if K::SIGNED { sums } else { l.fma(offset, l.splat(block.sums[which::<K>(input)]), sums) }
 }
 
 /// Which of the sums of a block belongs to a group.
 #[inline(always)]
-fn which<F: Coded>(input: usize) -> usize {
-    if F::GROUP == 32 { 2 } else { input % 32 / 16 }
-}
-
-/// Whether something is added for each unit of activations.
-#[inline(always)]
-fn has_offset<F: Coded>() -> bool {
-    F::MINIMUMS || F::ZERO.is_some_and(|zero| zero > 0)
-}
-
-/// A group of 16 weight rows: the scale, and what is added for each unit of activations, if there is such:
-/// the minimum, or minus the scaled zero.
-struct Group<L: Lanes> {
-    scale: L::Floats,
-    offset: L::Floats,
-}
-
-impl<L: Lanes> Group<L> {
-    /// # Safety
-    /// Scales and minimums are there as [`Coded::groups`] writes them.
-    #[inline(always)]
-    unsafe fn load<F: Coded>(l: L, scales: *const f32, minimums: *const f32, group: usize) -> Self {
-        // SAFETY: the caller has those of the group.
-        unsafe {
-            let scale = l.load(array(scales.add(group * TOGETHER)));
-            let offset = match F::ZERO {
-                _ if F::MINIMUMS => l.load(array(minimums.add(group * TOGETHER))),
-                Some(zero) => l.mul(scale, l.splat(-f32::from(zero))),
-                None => scale,
-            };
-            Self { scale, offset }
-        }
-    }
+fn which<K: Kind>(input: usize) -> usize {
+    if K::GROUP == 32 { 2 } else { input % 32 / 16 }
 }
 
 /// Keeps the head of the first `inputs` of a unit of a row.
@@ -229,14 +348,5 @@ unsafe fn head<F: Coded>(row: *const u8, inputs: usize, head: *mut [u8; 16]) {
     unsafe {
         let blocks = from_raw_parts(row, inputs / F::BLOCK * F::BYTES);
         F::head(blocks, from_raw_parts_mut(head, F::HEAD - 15));
-    }
-}
-
-/// `acc` and the products of codes with activations.
-#[inline(always)]
-fn dot<L: Lanes, F: Coded>(l: L, acc: L::Ints, codes: L::Bytes, acts: L::Bytes) -> L::Ints {
-    match F::ZERO {
-        Some(_) => l.dot(acc, codes, acts),
-        None => l.dot_signed(acc, codes, acts),
     }
 }

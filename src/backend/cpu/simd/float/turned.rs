@@ -7,8 +7,7 @@ use std::ops::Range;
 use std::ptr::null;
 
 use super::super::lanes::{Kernel, Lanes, array, array_mut};
-use super::super::{F32Rows, MOST_BLOCK, Product, STRIP, TURNED_PIECE, Tile};
-use super::Form;
+use super::super::{F32Rows, MOST_BLOCK, Product, STRIP, Tile};
 
 /// The lanes in the order in which their sums are added: each to the one before, pairs to pairs, and so on.
 /// It is also where each lane stands in that order.
@@ -19,61 +18,68 @@ pub const fn least<L: Lanes>() -> usize {
     if L::FLOAT_BLOCK.1 >= 8 { 24 } else { 48 }
 }
 
-/// Decodes a piece of up to [`STRIP`] weight rows from `first` on: `weights` is `[16, piece / 16, STRIP]`, by
-/// lane in the order of [`LANES`]. Rows beyond the last one repeat it. `block` is `[16, BLOCK]`.
-///
-/// # Safety
-/// The piece is of whole blocks, and within the rows.
-#[inline(always)]
-pub unsafe fn decode<L: Lanes, F: Form>(
-    l: L,
-    product: &Product<'_>,
-    first: usize,
-    piece: Range<usize>,
-    block: &mut [f32],
+/// Transposes decoded weights of 16 rows: see [`Transpose`].
+pub(super) type TransposeFn =
+    fn(decoded: &[f32], n: usize, weights: &mut [f32], steps: usize, step: usize, col: usize);
+
+/// The [`TransposeFn`] of an instruction set.
+pub(super) fn transpose<L: Lanes>(
+    decoded: &[f32],
+    n: usize,
     weights: &mut [f32],
+    steps: usize,
+    step: usize,
+    col: usize,
 ) {
-    const { assert!(TURNED_PIECE.is_multiple_of(F::BLOCK) && F::BLOCK <= MOST_BLOCK) };
-    let steps = piece.len() / 16;
-    assert!(block.len() >= 16 * F::BLOCK && weights.len() >= piece.len() * STRIP);
-    for col in (0..STRIP).step_by(16) {
-        let rows: [*const u8; 16] = std::array::from_fn(|r| product.row(first + col + r).as_ptr());
-        for start in piece.clone().step_by(F::BLOCK) {
-            // SAFETY: blocks lie within rows; the lengths of the other two were looked at.
+    assert!(decoded.len() >= 16 * MOST_BLOCK && 16 * n <= MOST_BLOCK);
+    assert!(step + n <= steps && weights.len() >= steps * 16 * STRIP && col + 16 <= STRIP);
+    L::vectorize(Transpose { decoded, n, weights, steps, step, col });
+}
+
+/// Puts `n` times 16 weights of 16 rows into a piece of a strip, `[16, steps, STRIP]`, by lane in the order
+/// of [`LANES`], from a step and a column on.
+struct Transpose<'a> {
+    /// `[16, MOST_BLOCK]`.
+    decoded: &'a [f32],
+    n: usize,
+    weights: &'a mut [f32],
+    steps: usize,
+    step: usize,
+    col: usize,
+}
+
+impl Kernel for Transpose<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        for i in 0..self.n {
+            // SAFETY: `transpose` looked at the lengths.
             unsafe {
+                let mut rows = [l.splat4(&[0; 4]); 16];
                 for r in 0..16 {
-                    let bytes = rows[r].add(start / F::BLOCK * F::BYTES);
-                    // Of the next strip.
-                    for line in (0..F::BYTES).step_by(64) {
-                        l.prefetch_far(bytes.wrapping_add(STRIP * product.row_bytes + line));
-                    }
-                    let row = block.as_mut_ptr().add(r * F::BLOCK);
-                    F::decode(
-                        l,
-                        std::slice::from_raw_parts(bytes, F::BYTES),
-                        #[inline(always)]
-                        |i, values| l.store(array_mut(row.add(i)), values),
-                    );
+                    rows[r] = l.load_bytes(array(self.decoded.as_ptr().add(r * MOST_BLOCK + 16 * i).cast()));
                 }
-                for i in (0..F::BLOCK).step_by(16) {
-                    let mut rows = [l.splat4(&[0; 4]); 16];
-                    for r in 0..16 {
-                        rows[r] = l.load_bytes(array(block.as_ptr().add(r * F::BLOCK + i).cast()));
-                    }
-                    let lanes = l.turned(rows);
-                    let step = (start - piece.start + i) / 16;
-                    for lane in 0..16 {
-                        let at = (LANES[lane] * steps + step) * STRIP + col;
-                        l.store_bytes(array_mut(weights.as_mut_ptr().add(at).cast()), lanes[lane]);
-                    }
+                let lanes = l.turned(rows);
+                for lane in 0..16 {
+                    let at = (LANES[lane] * self.steps + self.step + i) * STRIP + self.col;
+                    l.store_bytes(array_mut(self.weights.as_mut_ptr().add(at).cast()), lanes[lane]);
                 }
             }
         }
     }
 }
 
-/// Multiplies a piece of a strip that [`decode`] has turned with some activation rows, and finishes the
-/// outputs after the last piece. No weight type is seen here: it is compiled once for an instruction set.
+/// Multiplies a piece: see [`Turned`].
+pub(super) type MultiplyFn = fn(Turned<'_, '_, '_>);
+
+/// The [`MultiplyFn`] of an instruction set.
+pub(super) fn multiply<L: Lanes>(turned: Turned<'_, '_, '_>) {
+    L::vectorize(turned);
+}
+
+/// Multiplies a piece of a strip that [`transpose`] has filled with some activation rows, and finishes the
+/// outputs after the last piece.
 pub struct Turned<'a, 'b, 'c> {
     pub product: &'a Product<'a>,
     pub acts: F32Rows<'a>,
@@ -81,7 +87,7 @@ pub struct Turned<'a, 'b, 'c> {
     /// First weight row of the strip.
     pub first: usize,
     pub piece: Range<usize>,
-    /// As `decode` leaves them.
+    /// As [`transpose`] leaves them.
     pub weights: &'a [f32],
     /// Where sums wait for the next piece, `[rows, 16, STRIP]` with some rows at a time.
     pub sums: &'a mut [f32],

@@ -119,11 +119,11 @@ impl Packed for Iq1Bn {
     }
 }
 
-/// Multiplies a tile.
+/// Multiplies a tile: unpacks over `L` and multiplies over `T`.
 ///
 /// # Panics
 /// Where the slices do not fit each other.
-pub fn multiply<L: Lanes, P: Packed>(
+pub fn multiply<L: Lanes, T: Lanes, P: Packed>(
     product: &Product<'_>,
     acts: I8Rows<'_>,
     scratch: &mut Scratch,
@@ -159,7 +159,7 @@ pub fn multiply<L: Lanes, P: Packed>(
         let (bias, row_scales) = (product.bias.map(|bias| &bias[place]), Some(&scales));
         let product = Product { weights: unpacked, row_bytes, cols, bias, row_scales, ..*product };
         let acts = I8Rows { cols, ..acts };
-        ternary::<L, OfRows>(&product, acts, scratch, &mut tile.columns(some));
+        ternary::<T, OfRows>(&product, acts, scratch, &mut tile.columns(some));
     }
     scratch.unpacked = unpacked;
 }

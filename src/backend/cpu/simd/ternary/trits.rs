@@ -11,11 +11,11 @@ const BYTES: usize = 54;
 const FIVE: usize = 48;
 const FOUR: usize = 52;
 
-/// Multiplies a tile.
+/// Multiplies a tile: unpacks over `L` and multiplies over `T`.
 ///
 /// # Panics
 /// Where the slices do not fit each other.
-pub fn tq1_0<L: Lanes>(
+pub fn tq1_0<L: Lanes, T: Lanes>(
     product: &Product<'_>,
     acts: I8Rows<'_>,
     scratch: &mut Scratch,
@@ -37,7 +37,7 @@ pub fn tq1_0<L: Lanes>(
         L::vectorize(Unpack { packed, unpacked });
         let bias = product.bias.map(|bias| &bias[place]);
         let product = Product { weights: unpacked, row_bytes, bias, ..*product };
-        ternary::<L, Tq2_0>(&product, acts, scratch, &mut tile.columns(some));
+        ternary::<T, Tq2_0>(&product, acts, scratch, &mut tile.columns(some));
     }
     scratch.unpacked = unpacked;
 }

@@ -1,0 +1,92 @@
+//! Few activation rows: weights are decoded on the way, at the speed of memory.
+
+use std::marker::PhantomData;
+use std::slice::from_raw_parts;
+
+use super::super::lanes::{Kernel, Lanes, array};
+use super::super::{F32Rows, Product, Tile};
+use super::{Form, tail};
+
+/// Weight rows that are multiplied at once.
+const TOGETHER: usize = 2;
+
+/// How far ahead of the weights the cache is asked for, in bytes: for the rows that come after these, but for
+/// rows so long that they would be gone from the cache by then.
+fn ahead(row_bytes: usize) -> usize {
+    let next = TOGETHER * row_bytes;
+    if next <= 16 << 10 { next } else { 4 << 10 }
+}
+
+/// Multiplies some activation rows from `first_row` on with all weights of a tile, whose lengths fit.
+pub(super) type FewFn = fn(&Product<'_>, F32Rows<'_>, first_row: usize, &mut Tile<'_, f32>);
+
+/// The [`FewFn`] of a form, for `T` activation rows.
+pub(super) fn few<L: Lanes, F: Form, const T: usize>(
+    product: &Product<'_>,
+    acts: F32Rows<'_>,
+    first_row: usize,
+    tile: &mut Tile<'_, f32>,
+) {
+    L::vectorize(Few::<F, T> { product, acts, first_row, tile, form: PhantomData });
+}
+
+/// The arguments of [`few`].
+struct Few<'a, 'b, F, const T: usize> {
+    product: &'a Product<'a>,
+    acts: F32Rows<'a>,
+    first_row: usize,
+    tile: &'a mut Tile<'b, f32>,
+    form: PhantomData<F>,
+}
+
+impl<F: Form, const T: usize> Kernel for Few<'_, '_, F, T> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let Self { product, acts, first_row, tile, form: _ } = self;
+        let acts: [&[f32]; T] = std::array::from_fn(|t| acts.row(first_row + t));
+        let ahead = ahead(product.row_bytes);
+        for first in (0..tile.cols().len()).step_by(TOGETHER) {
+            let weights: [&[u8]; TOGETHER] = std::array::from_fn(|r| product.row(first + r));
+            // SAFETY: blocks lie within rows, as do their inputs: the caller checked every length.
+            let sums = unsafe {
+                let mut acc = [[l.splat(0.0); TOGETHER]; T];
+                for block in 0..product.cols / F::BLOCK {
+                    for r in 0..TOGETHER {
+                        let bytes = weights[r].as_ptr().add(block * F::BYTES);
+                        for line in (0..F::BYTES).step_by(64) {
+                            l.prefetch(bytes.wrapping_add(ahead + line));
+                        }
+                        F::decode(
+                            l,
+                            from_raw_parts(bytes, F::BYTES),
+                            #[inline(always)]
+                            |i, weights| {
+                                for t in 0..T {
+                                    let x = l.load(array(acts[t].as_ptr().add(block * F::BLOCK + i)));
+                                    acc[t][r] = l.fma(weights, x, acc[t][r]);
+                                }
+                            },
+                        );
+                    }
+                }
+                let mut sums = [[0.0; TOGETHER]; T];
+                for t in 0..T {
+                    for r in 0..TOGETHER {
+                        sums[t][r] = l.sum(acc[t][r]);
+                    }
+                }
+                sums
+            };
+            for t in 0..T {
+                for r in 0..TOGETHER {
+                    // There may be fewer outputs.
+                    if let Some(out) = tile.row_mut(first_row + t).get_mut(first + r) {
+                        product.finish(out, first + r, sums[t][r] + tail::<F>(weights[r], acts[t]));
+                    }
+                }
+            }
+        }
+    }
+}
