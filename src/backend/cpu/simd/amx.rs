@@ -9,7 +9,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::avx512::{Avx512, Dot512};
+use super::avx512::{Avx512, Dot512, Vnni};
 use super::lanes::Kernel;
 
 /// Activation rows of a tile.
@@ -58,6 +58,8 @@ struct TileConfig {
 }
 
 impl Dot512 for Amx {
+    type Few = Vnni;
+
     const TILE_ROWS: usize = TILE_ROWS;
 
     #[inline]

@@ -113,6 +113,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
     type Floats = [__m256; 2];
     type Sums = [__m256i; 2];
     type Table = [__m256; 2];
+    type Few = Self;
 
     // 8 registers of sums; the others hold codes, activations and what lies between.
     const STRIP_VECTORS: usize = 1;

@@ -11,6 +11,8 @@ use super::lanes::{Kernel, Lanes, array};
 
 /// How bytes are multiplied.
 pub trait Dot512: Copy + 'static {
+    /// That of [`Lanes::Few`].
+    type Few: Dot512;
     /// As [`Lanes::vectorize`].
     fn vectorize<K: Kernel>(kernel: K) -> K::Out;
     /// As [`Lanes::dot`].
@@ -61,6 +63,8 @@ pub trait Dot512: Copy + 'static {
 pub struct Vnni;
 
 impl Dot512 for Vnni {
+    type Few = Self;
+
     #[inline]
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -84,6 +88,8 @@ impl Dot512 for Vnni {
 pub struct Madd;
 
 impl Dot512 for Madd {
+    type Few = Self;
+
     #[inline]
     fn vectorize<K: Kernel>(kernel: K) -> K::Out {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
@@ -170,6 +176,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
     type Floats = __m512;
     type Sums = [__m512i; 4];
     type Table = __m512;
+    type Few = Avx512<D::Few>;
 
     // 24 sums, 3 vectors of codes and one of activations: 28 of 32 registers, and 11 loads for 24 products.
     const STRIP_VECTORS: usize = 3;

@@ -21,6 +21,10 @@ pub trait Lanes: Copy + 'static {
     /// 16 floats that are looked up.
     type Table: Copy;
 
+    /// The set that multiplies few activation rows with ternary weights where this one multiplies tiles: they
+    /// have the same instructions for these.
+    type Few: Lanes;
+
     /// Weight rows of a block of the int8 matrix product, in vectors of 16.
     const STRIP_VECTORS: usize;
     /// Activation rows of a block of the int8 matrix product.

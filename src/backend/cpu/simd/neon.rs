@@ -27,6 +27,7 @@ impl Lanes for Neon {
     type Sums = [int32x4_t; 4];
     // The first bytes of all floats, then the second ones, and so on.
     type Table = [uint8x16_t; 4];
+    type Few = Self;
 
     // 16 of 32 registers hold sums; four products of 16 bytes each then hide the latency of `sdot`.
     const STRIP_VECTORS: usize = 1;

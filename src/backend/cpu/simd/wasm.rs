@@ -88,6 +88,7 @@ impl Lanes for Simd128 {
     type Sums = [v128; 4];
     // The first bytes of all floats, then the second ones, and so on.
     type Table = [v128; 4];
+    type Few = Self;
 
     // Hosts have 16 registers (x86-64) or 32: 16 of a block's sums.
     const STRIP_VECTORS: usize = 1;

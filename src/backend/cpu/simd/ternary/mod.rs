@@ -41,7 +41,8 @@ pub trait Form {
     }
 }
 
-/// Group 0 in the high bits; the scale is the tensor's. A row may end with half a unit.
+/// Group 0 in the high bits; the scale is the tensor's, or each row has one elsewhere. A row may end with
+/// half a unit.
 pub struct I2S;
 
 impl Form for I2S {
@@ -56,15 +57,6 @@ pub struct Tq2_0;
 impl Form for Tq2_0 {
     const UNIT_BYTES: usize = 66;
     const SCALED: bool = true;
-    const HIGH_FIRST: bool = false;
-}
-
-/// Group 0 in the low bits; each row has a scale, which lies elsewhere. A row may end with half a unit.
-pub struct OfRows;
-
-impl Form for OfRows {
-    const UNIT_BYTES: usize = 64;
-    const SCALED: bool = false;
     const HIGH_FIRST: bool = false;
 }
 
@@ -117,6 +109,9 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
                 (8, 3) => self.gemm::<L, 8, 4, 3>(l),
                 _ => self.gemm::<L, 4, 2, 1>(l),
             };
+        }
+        if L::TILE_ROWS > 0 {
+            return L::Few::vectorize(self);
         }
         let mut row = rows.start;
         while row < rows.end {

@@ -1,9 +1,9 @@
 //! Ternary weights with a scale a row, the types of ik_llama.cpp, times int8 activations: some rows at a time
-//! get the order of TQ2_0's codes, in a cache, and are multiplied as such; their scales come last.
+//! get the order of I2_S, in a cache, and are multiplied as such; their scales come last.
 
 use half::f16;
 
-use super::OfRows;
+use super::I2S;
 use crate::Tile;
 use crate::lanes::{Kernel, Lanes};
 use crate::{I8Rows, MANY_ROWS, Product, STRIP, Scratch, UNIT, ternary};
@@ -159,7 +159,7 @@ pub fn multiply<L: Lanes, T: Lanes, P: Packed>(
         let (bias, row_scales) = (product.bias.map(|bias| &bias[place]), Some(&scales));
         let product = Product { weights: unpacked, row_bytes, cols, bias, row_scales, ..*product };
         let acts = I8Rows { cols, ..acts };
-        ternary::<T, OfRows>(&product, acts, scratch, &mut tile.columns(some));
+        ternary::<T, I2S>(&product, acts, scratch, &mut tile.columns(some));
     }
     scratch.unpacked = unpacked;
 }
@@ -186,8 +186,8 @@ impl<P: Packed> Kernel for Unpack<'_, P> {
             // second.
             for i in 0..16 {
                 let (a, b) = (first[i], second[i]);
-                unpacked[i] = a & 3 | a >> 2 & 0x0c | (b & 3) << 4 | (b & 0x30) << 2;
-                unpacked[16 + i] = a >> 2 & 3 | a >> 4 & 0x0c | (b & 0x0c) << 2 | b & 0xc0;
+                unpacked[i] = (a & 3) << 6 | a & 0x30 | (b & 3) << 2 | b >> 4 & 3;
+                unpacked[16 + i] = (a & 0x0c) << 4 | a >> 2 & 0x30 | b & 0x0c | b >> 6;
             }
         }
     }
