@@ -12,7 +12,7 @@ use std::slice::from_raw_parts;
 use super::super::lanes::{Kernel, Lanes, array, array_mut, slot};
 use super::super::{ActBlock, BLOCK_PIECE, BlockRows, SUMMED_ROWS, UNIT};
 use super::codes::Coded;
-use super::{Of, STRIPS, TOGETHER, Work, add, dot, head, none};
+use super::{Of, TOGETHER, Work, add, dot, head, none};
 
 /// Inputs of a weight row that are multiplied before the next row's: as many sums are kept of each activation
 /// row.
@@ -33,7 +33,7 @@ impl Few {
     /// Those of `T` activation rows, one or two.
     pub(super) const fn of<L: Lanes, B: Lanes, F: Coded, const T: usize>() -> Self {
         const {
-            assert!(T <= STRIPS && T <= 2);
+            assert!(T == 1 || T == 2);
             assert!(F::BLOCK == UNIT || UNIT / F::BLOCK * F::BYTES <= LONGEST);
         }
         let is_signed = F::ZERO.is_none();

@@ -5,7 +5,7 @@
 
 use std::slice::from_raw_parts;
 
-use super::{Form, block};
+use super::{Form, TailFn, block};
 use crate::lanes::{Lanes, array, array_mut};
 use crate::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
@@ -15,7 +15,7 @@ pub struct Type<L> {
     bytes: usize,
     decode: unsafe fn(l: L, blocks: &[u8], n_blocks: usize, floats: *mut f32),
     dot: unsafe fn(l: L, blocks: &[u8], n_blocks: usize, acts: *const f32) -> f32,
-    tail: fn(weights: &[u8], acts: &[f32]) -> f32,
+    tail: TailFn,
 }
 
 /// Weight rows and activation rows that are multiplied at once.

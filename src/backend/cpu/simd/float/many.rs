@@ -6,7 +6,7 @@ use std::slice::from_raw_parts;
 
 use super::super::lanes::{Kernel, Lanes, array, array_mut};
 use super::super::{F32Rows, FLOAT_PIECE, FLOAT_STRIP, Product, Tile};
-use super::{Ahead, Form};
+use super::{Ahead, Form, TailFn};
 
 /// Activation rows of a block, at most.
 pub(super) const MOST_ROWS: usize = 8;
@@ -122,7 +122,7 @@ pub(super) type FinishFn = fn(
     rows: Range<usize>,
     first: usize,
     sums: &[f32],
-    tail: Option<fn(weights: &[u8], acts: &[f32]) -> f32>,
+    tail: Option<TailFn>,
 );
 
 /// The [`FinishFn`] of an instruction set.
@@ -133,7 +133,7 @@ pub(super) fn finish<L: Lanes>(
     rows: Range<usize>,
     first: usize,
     sums: &[f32],
-    tail: Option<fn(weights: &[u8], acts: &[f32]) -> f32>,
+    tail: Option<TailFn>,
 ) {
     L::vectorize(Finish { product, acts, tile, rows, first, sums, tail });
 }
@@ -148,7 +148,7 @@ struct Finish<'a, 'b> {
     /// As [`Multiply`] leaves them.
     sums: &'a [f32],
     /// Products of the inputs after the last whole 16, if there are such.
-    tail: Option<fn(weights: &[u8], acts: &[f32]) -> f32>,
+    tail: Option<TailFn>,
 }
 
 impl Kernel for Finish<'_, '_> {

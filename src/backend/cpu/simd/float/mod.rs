@@ -135,7 +135,7 @@ pub struct Type {
     decode: DecodeFn,
     /// For types of short blocks, where the set has the registers.
     direct: Option<many::DirectFn>,
-    tail: fn(weights: &[u8], acts: &[f32]) -> f32,
+    tail: TailFn,
     set: &'static Set,
 }
 
@@ -395,6 +395,9 @@ impl<F: Form> Kernel for Decode<'_, F> {
         *self.ahead = ahead;
     }
 }
+
+/// Product of the inputs of a row after the last whole 16, with its weights.
+type TailFn = fn(weights: &[u8], acts: &[f32]) -> f32;
 
 /// Products of the inputs after the last whole 16.
 #[inline(always)]
