@@ -6,7 +6,7 @@
     scripts/reference_tiny.py check MODEL.gguf PROMPTS.txt LOGITS.npy
 
 `check` compares this forward pass with the logits that transformers computed for a larger model. The files of
-`shared/golden` agree with it to 1e-5; so a new architecture is first checked there, and then written here.
+`shared/golden` agree with it to 1e-5; so a new architecture is checked there first, and then written here.
 """
 
 import math
@@ -233,7 +233,9 @@ class Writer:
     def key(self, name, value):
         kinds = {str: 8, bool: 7, int: 4, float: 6, list: 9}
         kind = kinds[type(value)]
-        if kind == 9:
+        if kind == 9 and isinstance(value[0], str):
+            encoded = struct.pack("<IQ", 8, len(value)) + b"".join(map(text, value))
+        elif kind == 9:
             encoded = struct.pack(f"<IQ{len(value)}I", 4, len(value), *value)
         else:
             encoded = text(value) if kind == 8 else struct.pack(FORMATS[kind], value)
@@ -321,6 +323,13 @@ def model(arch, seed):
     if bert or arch == "gemma-embedding":
         keys |= {"attention__causal": False, "pooling_type": 0}
     m = Writer(arch, seed, **keys)
+    if bert or arch == "gemma-embedding":
+        # Texts of an encoder come to an end that its vocabulary knows.
+        m.key("tokenizer.ggml.model", "bert")
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        m.key("tokenizer.ggml.tokens", [*special, *(f"w{i}" for i in range(4, VOCAB))])
+        for name, token in [("unknown", 1), ("cls", 2), ("seperator", 3)]:
+            m.key(f"tokenizer.ggml.{name}_token_id", token)
     matrix = m.ternary if bitnet else m.matrix
     m.matrix("token_embd.weight", VOCAB, dim, deviation=1.0)
     if arch in ("gpt2", "bert"):

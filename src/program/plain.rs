@@ -2,7 +2,9 @@
 //! the rest from here, `Attend { window, ..Attend::causal(q, kv, scale, out) }`: so a new optional field of a
 //! stage changes no model that lacks it.
 
-use super::{Act, ActQuant, Attend, AttnIn, Buf, Embed, FfnIn, Kv, Linear, Norm, ProjAdd, Weight};
+use ggml_types::{Act, ActQuant};
+
+use super::{Attend, AttnIn, Buf, Embed, FfnIn, Kv, Linear, Norm, ProjAdd, Weight};
 
 impl Linear {
     /// A product with a weight, whose input is taken as it is.
