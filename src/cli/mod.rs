@@ -152,22 +152,45 @@ fn names() -> Names {
 
 /// Arguments as they are meant: llama.cpp's words of one dash become long flags.
 pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    args::normalise(args, &names())
+    args::normalise(args, names::known(names))
 }
 
-/// Reads arguments that [`normalise`] has been over.
+/// Reads command lines: all flags of all subcommands, which are built once.
+pub struct LineParser {
+    command: clap::Command,
+    /// Without llama.cpp's.
+    ours: clap::Command,
+}
+
+impl LineParser {
+    /// Builds it.
+    #[allow(clippy::new_without_default)] // It takes a while.
+    pub fn new() -> Self {
+        Self { command: command(), ours: Cli::command() }
+    }
+
+    /// Reads arguments that [`normalise`] has been over.
+    ///
+    /// # Errors
+    /// The error in them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
+    /// asked for.
+    pub fn parse(&mut self, args: Vec<OsString>) -> Result<Cli, clap::Error> {
+        Cli::from_arg_matches(&self.matches(args)?)
+    }
+
+    fn matches(&mut self, args: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
+        let matches = self.command.try_get_matches_from_mut(args)?;
+        llama_flags::judge_all(&self.ours, &matches)?;
+        Ok(matches)
+    }
+}
+
+/// Reads one command line, as [`LineParser::parse`].
 ///
 /// # Errors
-/// The error in them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
-/// asked for.
+/// As there.
 pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&matches(args)?)
-}
-
-fn matches(args: Vec<OsString>) -> Result<ArgMatches, clap::Error> {
-    let matches = command().try_get_matches_from(args)?;
-    llama_flags::judge_all(&Cli::command(), &matches)?;
-    Ok(matches)
+    LineParser::new().parse(args)
 }
 
 /// Parses the command line, whose first word is the program's name, runs the subcommand, and turns an error
@@ -227,7 +250,7 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
         let said = told.split("\n\nUsage:").next().unwrap_or_default();
         said.strip_prefix("error: ").unwrap_or(said).trim_end().to_owned()
     };
-    let matches = matches(args).map_err(said)?;
+    let matches = LineParser::new().matches(args).map_err(said)?;
     let (_, given) = matches.subcommand().expect("`serve` is one");
     let command = serve::ServeArgs::augment_args(clap::Command::new("serve"));
     let groups = command.get_groups().filter(|group| serve::OF_LISTENERS.contains(&group.get_id().as_str()));

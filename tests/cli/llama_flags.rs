@@ -5,7 +5,7 @@
 use std::process::Output;
 
 use clap::error::ErrorKind;
-use sterna::cli::{normalise, parse};
+use sterna::cli::{LineParser, normalise};
 
 use super::program::{command, golden};
 
@@ -190,9 +190,9 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 ];
 
 /// What a command line comes to where it is neither taken nor refused in our words.
-fn wrong(line: &str) -> Option<String> {
+fn wrong(parser: &mut LineParser, line: &str) -> Option<String> {
     let words = ["sterna"].into_iter().chain(line.split_whitespace());
-    match parse(normalise(words.map(Into::into))) {
+    match parser.parse(normalise(words.map(Into::into))) {
         Ok(_) => None,
         Err(err)
             if err.kind() == ErrorKind::InvalidValue && err.to_string().contains(" is not supported: ") =>
@@ -205,7 +205,7 @@ fn wrong(line: &str) -> Option<String> {
 
 #[test]
 fn every_flag_works_or_is_refused_with_the_way_out() {
-    let mut all_wrong = Vec::new();
+    let (mut all_wrong, mut parser) = (Vec::new(), LineParser::new());
     for (command, lists) in PROGRAMS {
         if *command == "serve" && !cfg!(feature = "serve") {
             continue;
@@ -219,7 +219,7 @@ fn every_flag_works_or_is_refused_with_the_way_out() {
                 continue;
             }
             let lines = names.split_whitespace().map(|name| format!("{command} {name} {values}"));
-            all_wrong.extend(lines.filter_map(|line| wrong(&line)));
+            all_wrong.extend(lines.filter_map(|line| wrong(&mut parser, &line)));
         }
     }
     assert!(all_wrong.is_empty(), "{}", all_wrong.join("\n"));
@@ -228,8 +228,9 @@ fn every_flag_works_or_is_refused_with_the_way_out() {
 /// The lists are read as they are meant: a flag that no program has is neither.
 #[test]
 fn a_flag_of_no_program_is_unknown() {
+    let mut parser = LineParser::new();
     for command in ["run", "perplexity -f x", "tokenize", "bench", "quantize x y q8_0"] {
-        let said = wrong(&format!("{command} --no-such-flag")).expect("it is refused");
+        let said = wrong(&mut parser, &format!("{command} --no-such-flag")).expect("it is refused");
         assert!(said.contains("unexpected argument '--no-such-flag'"), "{said}");
     }
 }
