@@ -119,7 +119,7 @@ fn greedy_texts_are_the_same_bytes_everywhere() {
 #[test]
 fn other_backends_tell_the_same_story() {
     let drawn = SamplerOptions { seed: Some(1), ..SamplerOptions::default() };
-    for (sampler, max_tokens) in [(SamplerOptions::greedy(), 64), (drawn, 32)] {
+    for (sampler, max_tokens) in [(SamplerOptions::greedy(), 24), (drawn, 12)] {
         let story = |backend: Box<dyn Backend>| {
             let engine = Engine::on_backend(model()?, &EngineOptions::default(), backend, |_| ()).unwrap();
             let prompt = engine.tokenizer().unwrap().encode(&texts()[0].0, Special::Parse, true);
@@ -144,9 +144,19 @@ fn other_backends_tell_the_same_story() {
 /// code that falls the other way moves the logits behind it. The CPU's own sets of kernels differ so, by up
 /// to 0.18 on this text, and by 0.52 with q4_0.
 #[test]
+fn other_backends_tell_the_same_story_from_codes() {
+    same_story_from(&["turboquant"]);
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
 fn other_backends_tell_the_same_story_from_every_cache() {
+    same_story_from(&["f32", "q8_0", "q4_0", "turboquant-4"]);
+}
+
+fn same_story_from(codecs: &[&str]) {
     const POSITIONS: usize = 200;
-    for codec in ["f32", "q8_0", "q4_0", "turboquant", "turboquant-4"] {
+    for codec in codecs {
         let engine = |backend: Box<dyn Backend>| {
             let options = EngineOptions {
                 cache_type_k: codec.parse().unwrap(),
@@ -181,7 +191,7 @@ fn other_backends_tell_the_same_story_from_every_cache() {
         cpu.session().unwrap().logits_each(&want[..at], keep).unwrap();
         let gap = before[want[at] as usize] - before[got[at] as usize];
         eprintln!("{codec}: token {} of 64 is another, {gap} below the first", at - POSITIONS + 1);
-        let most = if codec == "q4_0" { 0.52 } else { 0.18 };
+        let most = if *codec == "q4_0" { 0.52 } else { 0.18 };
         assert!((0.0..most).contains(&gap), "{codec}: token {} of 64 is {gap} below", at - POSITIONS + 1);
     }
 }

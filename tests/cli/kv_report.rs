@@ -142,12 +142,22 @@ fn a_cache_that_cannot_be_is_refused_where_it_is_named() {
 /// of the choices, and there it has .0097 and 96.7 % (docs/measurements.md).
 #[test]
 fn codes_leave_the_next_token_as_it_is() {
+    leave_the_next_token_as_it_is("turboquant");
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn other_codes_and_blocks_leave_the_next_token_as_it_is() {
+    leave_the_next_token_as_it_is("turboquant-4,q8_0");
+}
+
+fn leave_the_next_token_as_it_is(types: &str) {
     if sterna::demo::model().is_none() {
         return support::say(format_args!("not run: this build has no demo model (feature demo)"));
     }
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/demo/stories.txt");
     let common = ["-f", file, "--special", "-c", "2048", "--needles", "0"];
-    let report = report(&[&common[..], &["--types", "turboquant,turboquant-4,q8_0"]].concat());
+    let report = report(&[&common[..], &["--types", types]].concat());
     assert_eq!(number(&report, "/scored"), 2.0 * 1023.0);
     for line in &report["caches"].as_array().unwrap()[1..] {
         // Those .0097 and twice what they are good to; the other two are far below.

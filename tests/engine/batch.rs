@@ -329,42 +329,50 @@ fn assert_alone_within_rounding(engine: &Engine, cpu: &Engine, prompt: &[u32], g
 
 #[test]
 fn together_is_alone_within_rounding_elsewhere() {
-    for name in ["cuda-simt", "wgpu"] {
-        for kv in ["f16", "turboquant"] {
-            let engine = engine_on(name, |options| {
-                codec(options, kv);
-                options.kv_positions = Some(5 * PAGE);
-                options.drafts = 9;
-            });
-            let Some(engine) = engine else { break };
-            let accepted = std::cell::Cell::new(0);
-            let cpu = self::engine(|options| codec(options, kv));
-            let mut runner = same_cases(&[name, kv].concat(), 3);
-            let result = runner.run(&arrivals(4, 100), |arrivals| {
-                let arrivals: Vec<Arrival> = arrivals
-                    .into_iter()
-                    .map(|arrival| Arrival { sampler: 0, max_tokens: arrival.max_tokens.min(9), ..arrival })
-                    .collect();
-                let step_time = Some(Duration::from_secs(3600));
-                let host_bytes = 1 << 30;
-                let options =
-                    BatchOptions { chunk: Some(48), step_time, host_bytes, ..BatchOptions::default() };
-                let want: Vec<Said> = (0_u32..)
-                    .zip(&arrivals)
-                    .map(|(i, arrival)| alone(&engine, &arrival.prompt(i), &arrival.options(i)))
-                    .collect();
-                let mut batch = engine.batch(options).unwrap();
-                let got = together(&mut batch, &arrivals, &want);
-                accepted.set(accepted.get() + batch.stats().accepted_tokens);
-                drop(batch);
-                for (((i, arrival), got), want) in (0_u32..).zip(&arrivals).zip(&got).zip(&want) {
-                    assert_alone_within_rounding(&engine, &cpu, &arrival.prompt(i), got, want);
-                }
-                Ok(())
-            });
-            assert!(accepted.get() > 0, "{name}, {kv}");
-            result.unwrap_or_else(|err| panic!("{name}, {kv}: {err}"));
-        }
+    together_is_alone_within_rounding(&[("cuda-simt", "turboquant"), ("wgpu", "f16")], 2);
+}
+
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn together_is_alone_within_rounding_elsewhere_with_every_cache() {
+    let all = ["cuda-simt", "wgpu"].map(|name| ["f16", "turboquant"].map(|kv| (name, kv)));
+    together_is_alone_within_rounding(all.as_flattened(), 3);
+}
+
+fn together_is_alone_within_rounding(on: &[(&str, &str)], n_cases: u32) {
+    for &(name, kv) in on {
+        let engine = engine_on(name, |options| {
+            codec(options, kv);
+            options.kv_positions = Some(5 * PAGE);
+            options.drafts = 9;
+        });
+        let Some(engine) = engine else { continue };
+        let accepted = std::cell::Cell::new(0);
+        let cpu = self::engine(|options| codec(options, kv));
+        let mut runner = same_cases(&[name, kv].concat(), n_cases);
+        let result = runner.run(&arrivals(4, 100), |arrivals| {
+            let arrivals: Vec<Arrival> = arrivals
+                .into_iter()
+                .map(|arrival| Arrival { sampler: 0, max_tokens: arrival.max_tokens.min(9), ..arrival })
+                .collect();
+            let step_time = Some(Duration::from_secs(3600));
+            let host_bytes = 1 << 30;
+            let options = BatchOptions { chunk: Some(48), step_time, host_bytes, ..BatchOptions::default() };
+            let want: Vec<Said> = (0_u32..)
+                .zip(&arrivals)
+                .map(|(i, arrival)| alone(&engine, &arrival.prompt(i), &arrival.options(i)))
+                .collect();
+            let mut batch = engine.batch(options).unwrap();
+            let got = together(&mut batch, &arrivals, &want);
+            accepted.set(accepted.get() + batch.stats().accepted_tokens);
+            drop(batch);
+            for (((i, arrival), got), want) in (0_u32..).zip(&arrivals).zip(&got).zip(&want) {
+                assert_alone_within_rounding(&engine, &cpu, &arrival.prompt(i), got, want);
+            }
+            Ok(())
+        });
+        assert!(accepted.get() > 0, "{name}, {kv}");
+        result.unwrap_or_else(|err| panic!("{name}, {kv}: {err}"));
     }
 }
 
@@ -377,41 +385,37 @@ fn a_token_on_its_way_as_pages_go_is_taken_once() {
         let engine = engine_on(name, |options| options.kv_positions = Some(5 * PAGE));
         let Some(engine) = engine else { continue };
         let cpu = self::engine(|_| ());
-        for ignore_eos in [true, false] {
-            let greedy = |n| GenerateOptions { ignore_eos, logprobs: Some(1), ..greedy(n) };
-            let host_bytes = 1 << 30;
-            let mut batch = engine.batch(BatchOptions { host_bytes, ..BatchOptions::default() }).unwrap();
-            let requests = [(tokens(2, 70), 20, 1), (tokens(71, 28), 10, 0), (tokens(70, 1), 12, 1)];
-            let mut ids = Vec::new();
-            let mut all: BTreeMap<SeqId, Said> = BTreeMap::new();
-            for (at, (prompt, n, priority)) in requests.iter().enumerate() {
-                let request = Request { priority: *priority, ..Request::new(prompt.clone(), greedy(*n)) };
-                ids.extend(batch.add(&request).unwrap());
-                // The last comes in front of the second, which has picked a token or two.
-                for _ in 0..2 + at {
-                    batch
-                        .step()
-                        .unwrap()
-                        .into_iter()
-                        .for_each(|(id, event)| all.entry(id).or_default().take(event));
-                }
-            }
-            while !batch.is_idle() {
+        // The device picks on one, the host on the other.
+        let ignore_eos = name == "wgpu";
+        let greedy = |n| GenerateOptions { ignore_eos, logprobs: Some(1), ..greedy(n) };
+        let host_bytes = 1 << 30;
+        let mut batch = engine.batch(BatchOptions { host_bytes, ..BatchOptions::default() }).unwrap();
+        let requests = [(tokens(2, 70), 20, 1), (tokens(71, 28), 10, 0), (tokens(70, 1), 12, 1)];
+        let mut ids = Vec::new();
+        let mut all: BTreeMap<SeqId, Said> = BTreeMap::new();
+        for (at, (prompt, n, priority)) in requests.iter().enumerate() {
+            let request = Request { priority: *priority, ..Request::new(prompt.clone(), greedy(*n)) };
+            ids.extend(batch.add(&request).unwrap());
+            // The last comes in front of the second, which has picked a token or two.
+            for _ in 0..2 + at {
                 batch
                     .step()
                     .unwrap()
                     .into_iter()
                     .for_each(|(id, event)| all.entry(id).or_default().take(event));
             }
-            assert!(batch.stats().preemptions > 0, "{name}");
-            drop(batch);
-            for (id, (prompt, n, _)) in ids.iter().zip(&requests) {
-                let got = &all[id];
-                let want = alone(&engine, prompt, &greedy(*n));
-                assert_alone_within_rounding(&engine, &cpu, prompt, got, &want);
-                for (token, logprobs) in got.tokens.iter().zip(&got.logprobs) {
-                    assert_eq!(logprobs.top[0].0, *token, "{name}");
-                }
+        }
+        while !batch.is_idle() {
+            batch.step().unwrap().into_iter().for_each(|(id, event)| all.entry(id).or_default().take(event));
+        }
+        assert!(batch.stats().preemptions > 0, "{name}");
+        drop(batch);
+        for (id, (prompt, n, _)) in ids.iter().zip(&requests) {
+            let got = &all[id];
+            let want = alone(&engine, prompt, &greedy(*n));
+            assert_alone_within_rounding(&engine, &cpu, prompt, got, &want);
+            for (token, logprobs) in got.tokens.iter().zip(&got.logprobs) {
+                assert_eq!(logprobs.top[0].0, *token, "{name}");
             }
         }
     }

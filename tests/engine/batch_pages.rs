@@ -172,7 +172,7 @@ fn events_alone_tell_what_prompts_can_find() {
                 (options.kv_sinks, options.kv_window) = (Some(PAGE), Some(PAGE));
             }
         });
-        let mut runner = TestRunner::new(ProptestConfig { cases: 24, ..ProptestConfig::default() });
+        let mut runner = TestRunner::new(ProptestConfig { cases: 10, ..ProptestConfig::default() });
         let acts = proptest::collection::vec(act(), 1..24);
         let ran = runner.run(&acts, |acts| {
             holds(&engine, kv != "f16", &acts);

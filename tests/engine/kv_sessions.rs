@@ -45,11 +45,11 @@ fn alone(engine: &Engine, before: &[u32], after: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn ten_runs_are_one() {
+fn four_runs_are_one() {
     for codec in kv::REGISTRY {
         let run = || alone(&engine(codec.name()), &[], &tokens(1, 210));
         let first = run();
-        for _ in 1..10 {
+        for _ in 1..4 {
             assert!(run() == first, "{}", codec.name());
         }
     }

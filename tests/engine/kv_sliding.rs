@@ -153,7 +153,7 @@ fn together_is_alone() {
         codec(&mut options, name);
         let engine = open(model(20), &options);
         assert!(is_sliding(&engine));
-        count(&mut all, &any_schedule_is_alone(&engine, name, 24, 420));
+        count(&mut all, &any_schedule_is_alone(&engine, name, 12, 420));
     }
     assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0, "{all:?}");
     assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");

@@ -64,7 +64,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// Greedy, so that the card picks and runs ahead.
 const RUN: [&str; 11] =
-    ["run", "-p", "Once upon a time", "-n", "12", "--temp", "0", "--repeat-penalty", "1", "-t", "2"];
+    ["run", "-p", "Once upon a time", "-n", "6", "--temp", "0", "--repeat-penalty", "1", "-t", "2"];
 
 /// Greedy text of the demo model, or what was wrong.
 fn greedy(settings: &str, backend: &str, more: &[&str]) -> Result<String, String> {
@@ -92,8 +92,8 @@ fn texts_are_those_of_the_cpu() {
     say_the_same(&[
         ("card=rtx-5080", "cpu", &[], &[]),
         ("card=small", "cuda-simt", BLOCKS, &[]),
-        ("card=h100 card=rtx-3060", "cpu", &[], &["--split-mode", "layer"]),
-        ("card=h100 seed=4", "cpu", &[], &["-ngl", "0", "--stream-slots", "1"]),
+        ("card=small card=rtx-3060", "cpu", &[], &["--split-mode", "layer"]),
+        ("card=rtx-3060 seed=4", "cpu", &[], &["-ngl", "0", "--stream-slots", "1"]),
     ]);
 }
 
@@ -121,7 +121,7 @@ fn say_the_same(cases: &[OnACard]) {
     }
     for &(settings, like, both, on_card) in cases {
         let want = greedy("", like, both).expect("a backend of this build");
-        assert!(want.len() > 20, "{want}");
+        assert!(want.len() > 10, "{want}");
         let got = greedy(settings, "cuda", &[both, on_card].concat());
         assert_eq!(got.as_deref(), Ok(want.as_str()), "{settings} {both:?} {on_card:?}");
     }
@@ -148,7 +148,7 @@ fn shared_memory_that_no_card_has_is_not_believed() {
         return;
     }
     let want = greedy("", "cpu", &[]);
-    for bytes in ["0", "1", "2147483647"] {
+    for bytes in ["0", "2147483647"] {
         assert_eq!(greedy(&format!("card=rtx-5080 optin={bytes}"), "cuda", &[]), want, "{bytes}");
     }
 }
@@ -277,17 +277,17 @@ fn a_card_is_trusted_after_it_has_proven_itself() {
         assert!(output.status.success(), "{stderr}");
         stderr.contains("passed a self-test")
     };
-    assert!(tested("ordered", &[]));
-    assert!(!tested("ordered", &[]));
-    assert!(tested("ordered driver=13.1", &[]));
-    assert!(tested("ordered", &["--kv-cache-type", "q8_0"]));
-    assert!(!tested("ordered card=h100", &["--no-self-test"]));
+    assert!(tested("card=small ordered", &[]));
+    assert!(!tested("card=small ordered", &[]));
+    assert!(tested("card=small ordered driver=13.1", &[]));
+    assert!(tested("card=small ordered", &["--kv-cache-type", "q8_0"]));
+    assert!(!tested("card=h100 ordered", &["--no-self-test"]));
     // The same head re-encoded, and another model.
-    assert!(tested("ordered", &["--head-type", "q8_0"]));
+    assert!(tested("card=small ordered", &["--head-type", "q8_0"]));
     let model = dir.path().join("q4_k.gguf").display().to_string();
     make(&model, "q4_k", "q6_k");
-    assert!(tested("ordered", &["-m", &model]));
-    assert!(!tested("ordered", &["-m", &model]));
+    assert!(tested("card=small ordered", &["-m", &model]));
+    assert!(!tested("card=small ordered", &["-m", &model]));
 }
 
 /// A model of two layers whose matrices have that type, and its embedding and head.
@@ -317,16 +317,19 @@ fn a_card_is_tried_with_the_layers_of_the_model() {
         ("wrong=delta_scan__64", "delta over 32 rows"),
     ] {
         let model = if stage.starts_with("delta") { &hybrid } else { &model };
-        let refused = sterna(wrong, &[&RUN[..], &["--backend", "cuda", "-m", model]].concat());
+        let settings = format!("card=small {wrong}");
+        let refused = sterna(&settings, &[&RUN[..], &["--backend", "cuda", "-m", model]].concat());
         let said = text(&refused.stderr);
         assert!(!refused.status.success() && refused.stdout.is_empty(), "{wrong}: {said}");
         let says = format!("self-test: stage {stage} of this model differs by ");
         assert!(said.contains(&says), "{wrong}: {said}");
     }
-    let passed = sterna("ordered", &[&RUN[..], &["--backend", "cuda", "-m", &hybrid, "-n", "1"]].concat());
+    let passed =
+        sterna("card=small ordered", &[&RUN[..], &["--backend", "cuda", "-m", &hybrid, "-n", "1"]].concat());
     assert!(text(&passed.stderr).contains("passed a self-test"), "{}", text(&passed.stderr));
     if has_demo() {
-        let passed = sterna("wrong=proj_add__q4_k__dp4a", &[&RUN[..], &["--backend", "cuda"]].concat());
+        let passed =
+            sterna("card=small wrong=proj_add__q4_k__dp4a", &[&RUN[..], &["--backend", "cuda"]].concat());
         assert!(passed.status.success(), "{}", text(&passed.stderr));
     }
 }
@@ -339,8 +342,8 @@ fn a_card_that_computes_something_else_is_not_used() {
         return;
     }
     for (wrong, says) in [
-        ("wrong=attend__f16", "self-test: stage attend over 1 rows of this model differs by "),
-        ("wrong=ffn_in__i2_s@graph", " after steps as a whole: "),
+        ("card=small wrong=attend__f16", "self-test: stage attend over 1 rows of this model differs by "),
+        ("card=small wrong=ffn_in__i2_s@graph", " after steps as a whole: "),
     ] {
         let run = |backend| sterna(wrong, &[&RUN[..], &["--backend", backend]].concat());
         let refused = run("cuda");
@@ -360,12 +363,19 @@ fn a_card_that_computes_something_else_is_not_used() {
 /// Tests that hold for every backend, with the stand-in's card in the place of CUDA on the processor.
 #[test]
 fn on_the_stand_in_other_tests_pass() {
-    tests("card=rtx-5080 seed=5", "stage_diff::cuda", 1);
+    tests("card=rtx-3060 seed=5", "stage_diff::cuda", 1);
     tests("card=rtx-3060 prompt", "kv_codes::kernels", 1);
 }
 
 #[test]
 fn on_the_stand_in_replays_are_the_stages() {
+    tests("card=rtx-3060 card=rtx-3060 seed=1", "stand_in::child::", 4);
+}
+
+/// The same on cards that start kernels early.
+#[test]
+#[ignore = "thorough: scripts/test --all"]
+fn on_the_stand_in_replays_of_early_kernels_are_the_stages() {
     tests("card=h100 card=h100 seed=1", "stand_in::child::", 4);
 }
 

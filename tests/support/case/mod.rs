@@ -15,12 +15,29 @@ use sterna::program::{
 
 use crate::oracle::Oracle;
 
-/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 and 3 threads;
-/// CUDA kernels on the processor, with their threads shuffled; each kind of wgpu's kernels.
+/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 or 3 threads by
+/// turns; CUDA kernels on the processor, with their threads shuffled; each kind of wgpu's kernels.
 pub fn backends() -> Vec<Box<dyn Backend>> {
-    let mut backends = cpus(&[1, 2, 3]);
+    let threads = [3, 1, 2].into_iter().cycle();
+    let mut backends: Vec<_> =
+        simd::all().into_iter().zip(threads).map(|(kernels, threads)| cpu(kernels, threads)).collect();
     backends.extend(simt(1));
     backends.extend(wgpus());
+    backends
+}
+
+fn cpu(kernels: &'static simd::Kernels, threads: usize) -> Box<dyn Backend> {
+    Box::new(Cpu::with_kernels(threads, kernels).expect("threads"))
+}
+
+/// As [`backends`], with one kind of wgpu's kernels: the other one for the next `i`, so that over a table of
+/// cases every kernel runs in either kind, in half the time.
+pub fn backends_alternating(i: usize) -> Vec<Box<dyn Backend>> {
+    let mut backends = backends();
+    let first = backends.iter().position(|backend| backend.name() == "wgpu");
+    if let Some(first) = first.filter(|first| first + 1 < backends.len()) {
+        backends.remove(first + i % 2);
+    }
     backends
 }
 
@@ -34,12 +51,7 @@ pub fn few_backends() -> Vec<Box<dyn Backend>> {
 
 /// The CPU with each set of kernels, and each of some numbers of threads.
 pub fn cpus(threads: &[usize]) -> Vec<Box<dyn Backend>> {
-    let cpu = |kernels| {
-        threads.iter().map(move |&threads| -> Box<dyn Backend> {
-            Box::new(Cpu::with_kernels(threads, kernels).expect("threads"))
-        })
-    };
-    simd::all().into_iter().flat_map(cpu).collect()
+    simd::all().into_iter().flat_map(|kernels| threads.iter().map(|n| cpu(kernels, *n))).collect()
 }
 
 /// CUDA kernels on the processor, where this build has them. The seed picks the order in which threads run.
@@ -200,8 +212,22 @@ impl Case {
         Self { p: Program::new(name, limits), weights: Vec::new(), numbers }
     }
 
-    /// A weight of random values, about `1 / sqrt(cols)` large.
+    /// A weight of random values, about `1 / sqrt(cols)` large. A large one repeats its rows, of which there
+    /// are a prime number, so that no tile of a kernel looks like another.
     pub fn weight(&mut self, ty: &'static dyn QuantType, rows: usize, cols: usize) -> Weight {
+        const PERIOD: usize = 61;
+        if rows * cols > 4 << 20 && rows > PERIOD && ty.rows_together() == 1 {
+            self.weight(ty, PERIOD, cols);
+            self.p.weights.pop();
+            let few = self.weights.pop().expect("the weight of few rows");
+            let row_bytes = ty.row_bytes(cols).expect("a shape of the type");
+            let (body, after) = few.bytes.split_at(PERIOD * row_bytes);
+            let body = body.iter().copied().cycle().take(rows * row_bytes);
+            let bytes: Vec<u8> = body.chain(after.iter().copied()).collect();
+            assert_eq!(bytes.len(), ty.byte_len(rows, cols).expect("a shape of the type"));
+            self.weights.push(HostTensor { rows, bytes: bytes.into(), ..few.clone() });
+            return self.p.weight(few.name, ty, rows, cols);
+        }
         let size = 1.0 / (cols as f32).sqrt();
         let value = |numbers: &mut Numbers| match ty.ternary().is_some() {
             true => size * (numbers.below(3) as f32 - 1.0),
@@ -318,7 +344,12 @@ impl Case {
                     let got = running.read(*b, self.p.max_rows(decl.rows));
                     for (i, (got, want)) in got.iter().zip(want).enumerate() {
                         let (row, col) = (i / decl.cols, i % decl.cols);
-                        assert!(want.is(*got), "{what}: {}[{row}, {col}] = {got}, want {want:?}", decl.name);
+                        assert!(
+                            want.is(*got),
+                            "{what}, {}: {}[{row}, {col}] = {got}, want {want:?}",
+                            turn.what(),
+                            decl.name
+                        );
                     }
                     let tail = &got[want.len()..];
                     assert!(
@@ -373,6 +404,13 @@ pub struct Turn {
 impl Turn {
     pub fn step<'a>(&'a self, pages: &'a PageTable, sampling: &'a [Option<Sampling>]) -> Step<'a> {
         Step { rows: &self.rows, pages, sampling, changes: &[] }
+    }
+
+    /// Its rows, for messages.
+    fn what(&self) -> String {
+        let (first, last) = (self.rows.first(), self.rows.last());
+        let [first, last] = [first, last].map(|row| row.map_or(0, |row| row.pos));
+        format!("{} rows, positions {first} to {last}", self.rows.len())
     }
 
     fn n_rows(&self, p: &Program, b: Buf) -> usize {
