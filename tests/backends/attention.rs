@@ -152,8 +152,8 @@ fn decodes_and_prefills(name: &str, shape: Shape, positions: &[u32]) {
     decodes_and_prefills_on(backends, name, shape, positions);
 }
 
-/// As [`decodes_and_prefills`], on some backends. One sequence grows through all positions, so that its cache is
-/// filled once. At each of them first 40 rows attend and last a single one, and pages are poison after it.
+/// As [`decodes_and_prefills`], on some backends. One sequence grows through all positions, so that its cache
+/// is filled once. At each of them first 40 rows attend and last a single one, and pages are poison after it.
 pub(super) fn decodes_and_prefills_on(
     backends: fn() -> Vec<Box<dyn Backend>>,
     name: &str,
