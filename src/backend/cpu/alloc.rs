@@ -1,20 +1,20 @@
-//! Memory of the processor by what it is for: the heap gives it, a [`Counter`] only counts it. The plan is
-//! what the code that allocates asks of a counter, so that no size is written down a second time.
+//! Host memory by purpose: [`Heap`] allocates it, a [`Counter`] only counts it. The plan runs the allocating
+//! code with a counter, so no size is written down twice.
 
 use super::simd::{Aligned, Allocator, Heap};
 use crate::memory::{self, EXACT_PART, Parts};
 use crate::{MemoryKind, MemoryPart};
 use sterna_program::KvDecl;
 
-/// An allocator that is told what memory is for.
+/// An allocator that is told the purpose of the memory.
 pub trait PartAllocator: Allocator {
-    /// Assigns the next requests to this part of what a program takes.
+    /// Assigns the following requests to this part of the program's memory.
     fn part(&mut self, kind: MemoryKind, name: &str) -> &mut Self;
 
-    /// Words for pages of a cache and for exact pages, which take so many bytes each.
+    /// Words for a cache's pages and exact pages; the array has the bytes of both.
     fn pages(&mut self, decl: &KvDecl, bytes: [usize; 2]) -> Aligned<u64>;
 
-    /// Assigns the next requests to this part of the activations, tables and scratch.
+    /// Assigns the following requests to this part of the activations, tables and scratch.
     fn buffers(&mut self, name: &str) -> &mut Self {
         self.part(MemoryKind::Buffers, name)
     }
@@ -30,18 +30,18 @@ impl PartAllocator for Heap {
     }
 }
 
-/// Counts what it is asked for, and gives nothing.
+/// Counts requests and allocates nothing.
 #[derive(Default)]
 pub struct Counter {
     parts: Parts,
-    /// Part of the next requests.
+    /// Part to which the following requests belong.
     part: Option<(MemoryKind, String)>,
 }
 
 impl Counter {
-    /// Adds bytes to the current part that are allocated elsewhere.
+    /// Adds bytes that are allocated elsewhere to the current part.
     pub fn count(&mut self, bytes: u64) {
-        let (kind, name) = self.part.as_ref().expect("what memory is for was said");
+        let (kind, name) = self.part.as_ref().expect("a part is set before memory is counted");
         self.parts.add(*kind, name, bytes);
     }
 
@@ -49,12 +49,12 @@ impl Counter {
         self.count((len as u64).saturating_mul(size_of::<T>() as u64));
     }
 
-    /// All bytes that it was asked for.
+    /// Total bytes requested.
     pub fn bytes(&self) -> u64 {
         self.parts.bytes()
     }
 
-    /// All parts that it was asked for, with their bytes.
+    /// The parts with the bytes requested for each.
     pub fn parts(self) -> Vec<MemoryPart> {
         self.parts.finish()
     }

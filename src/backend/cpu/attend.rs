@@ -1,14 +1,14 @@
-//! Attention over the cache.
+//! Attention over the KV cache.
 //!
-//! The positions of a sequence are cut into splits of [`SPLIT`]. For some queries and one KV head, a split
-//! gives a partial result: each query's largest score, the sum of its `exp(score - max)`, and the values
-//! weighted with these. A query's partial results are merged in the order of its splits. So its output does
-//! not depend, to the bit, on the rows that stand beside it in the step, nor on who computes which split: one
-//! task goes through all splits of a block of queries, or, where there are few queries, tasks share the
-//! splits.
+//! The positions of a sequence are divided into splits of [`SPLIT`]. For a block of queries and one KV head,
+//! a split yields a partial result: for each query the largest score, the sum of `exp(score - max)`, and the
+//! values weighted with these. A query's partial results are merged in the order of its splits, so its output
+//! does not depend, to the bit, on the other rows of the step, nor on which task computes which split: one
+//! task goes through all splits of a block of queries or, with few queries, tasks share the splits.
 //!
 //! All query heads of a KV head are rows of the same two matrix products, so keys and values are read once
-//! for all of them. A query is never multiplied with values that it may not see, so a NaN there stays there.
+//! for all of them. A query is never multiplied with values at positions masked from it, so a NaN there does
+//! not spread.
 
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ use super::simd::{Aligned, Allocator, Tile};
 use super::{Cx, two};
 use sterna_program::{Attend, PAGE, PageTable, Row};
 
-/// Positions of one split.
+/// Positions per split.
 const SPLIT: usize = 4 * PAGE;
 
-/// Tasks that keep a thread busy although some take longer than others.
+/// Tasks per thread, enough to keep all threads busy although some tasks take longer.
 const TASKS: usize = 4;
 
-/// Rows of the matrix products that a block of queries should reach: enough to hide the reading of a page.
+/// Target for the matrix product rows of a block of queries: enough to hide the latency of reading a page.
 const BLOCK: usize = 64;
 
 /// Sizes of the largest attention stages of a program.
@@ -33,12 +33,13 @@ const BLOCK: usize = 64;
 pub struct Shape {
     head_dim: usize,
     n_kv_heads: usize,
-    /// Query heads of one KV head.
+    /// Query heads per KV head.
     group: usize,
 }
 
 impl Shape {
-    /// The smallest shape that holds this one and a stage of `q_cols` query columns over such a cache.
+    /// The smallest shape that holds this one and a stage with `q_cols` query columns over a cache of that
+    /// shape.
     pub fn with(self, q_cols: usize, n_kv_heads: usize, head_dim: usize) -> Self {
         Self {
             head_dim: self.head_dim.max(head_dim),
@@ -47,7 +48,7 @@ impl Shape {
         }
     }
 
-    /// Rows of the matrix products of one block.
+    /// Matrix product rows of one block.
     fn block(self) -> usize {
         self.group.max(BLOCK)
     }
@@ -56,32 +57,32 @@ impl Shape {
         self.group * (self.head_dim + 2)
     }
 
-    /// Elements of all partial results of a step in which tasks share splits.
+    /// Elements of all partial results of a step whose tasks share splits.
     fn partials_elems(self, max_rows: usize, max_pages: usize, threads: usize) -> usize {
         let results = (TASKS * threads - 1).min(max_rows * self.n_kv_heads);
         if threads == 1 { 0 } else { results * max_pages.div_ceil(SPLIT / PAGE) * self.partial_elems() }
     }
 }
 
-/// Memory for attention.
+/// Scratch memory for attention.
 pub struct Scratch {
     threads: Vec<ThreadScratch>,
-    /// Where tasks share splits: `[rows, KV heads, splits, partial]`, a partial result being `out` of each
-    /// head of the group, then `max` and `total` of each.
+    /// Used when tasks share splits: `[rows, KV heads, splits, partial]`, where a partial result is `out` of
+    /// each head of the group, then `max` and `total` of each.
     partials: Aligned<f32>,
-    /// For each row, the last position of its sequence in the step.
+    /// Last position of each row's sequence in the step.
     ends: Vec<u32>,
 }
 
-/// One thread's memory. `m` are the rows of the matrix products: queries times heads of a group.
+/// Scratch memory of one thread. `m` is the number of matrix product rows: queries times heads of a group.
 struct ThreadScratch {
-    /// `[m, head_dim]`, scaled.
+    /// Scaled queries, `[m, head_dim]`.
     q: Aligned<f32>,
-    /// Projection of each query, if the cache keeps signs of residuals.
+    /// Projection of each query, if the cache stores signs of residuals.
     projected: Aligned<f32>,
-    /// Product of each query with the mean of the keys, if the cache subtracts one.
+    /// Dot product of each query with the mean of the keys, if the cache subtracts one.
     mean_scores: Aligned<f32>,
-    /// Keys or values of one page.
+    /// Dequantised keys or values of one page.
     tile: Aligned<f32>,
     /// `[head_dim]`.
     vector: Aligned<f32>,
@@ -93,10 +94,9 @@ struct ThreadScratch {
     sum: Partial,
 }
 
-/// Result of attention over some of the positions.
+/// Result of attention over a subset of the positions.
 struct Partial {
-    /// For each row, its largest score and the sum of `exp(score - max)`; the sum is 0 where it saw no
-    /// position.
+    /// Largest score per row and the sum of `exp(score - max)`; the sum is 0 if the row sees no position.
     weight: Vec<Weight>,
     /// Values weighted with `exp(score - max)`, `[m, head_dim]`.
     out: Aligned<f32>,
@@ -109,7 +109,7 @@ struct Weight {
 }
 
 impl Scratch {
-    /// Memory for stages of up to `shape`, in steps of up to `max_rows` rows and sequences of up to
+    /// Allocates memory for stages of up to `shape`, in steps of up to `max_rows` rows and sequences of up to
     /// `max_pages` pages.
     pub fn new(
         on: &mut impl Allocator,
@@ -143,7 +143,7 @@ impl ThreadScratch {
     }
 }
 
-/// Elements of one task of the gate.
+/// Elements of one task when the gate is applied.
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &Attend) {
@@ -157,7 +157,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Attend) {
 }
 
 fn attend(cx: &mut Cx<'_>, s: &Attend) {
-    // `Attend::first` and `last` have the window and what is ahead, `run` has the gate.
+    // `Attend::first` and `last` apply the window and the positions ahead, `run` applies the gate.
     let Attend { q, kv, scale, window: _, ahead: _, sinks, gate: _, out } = *s;
     let rows = cx.step.rows;
     let (q, out) = two(cx.bufs, q, out);
@@ -237,23 +237,23 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// The first position that a row sees.
+    /// First position that a row sees.
     fn first(&self, row: usize) -> usize {
         self.s.first(self.rows[row].pos) as usize
     }
 
-    /// The last position that a row sees.
+    /// Last position that a row sees.
     fn last(&self, row: usize) -> usize {
         self.s.last(self.rows[row].pos, self.ends[row]) as usize
     }
 
-    /// Which of the `len` positions from `start` on a row sees.
+    /// Range of positions that a row sees among the `len` from `start`, relative to `start`.
     fn seen(&self, row: usize, start: usize, len: usize) -> Range<usize> {
         let within = |at: usize| at.saturating_sub(start).min(len);
         within(self.first(row))..within(self.last(row) + 1)
     }
 
-    /// Calls `block` for every run of rows of one sequence.
+    /// Calls `block` for each run of rows of the same sequence.
     fn blocks(&self, rows: Range<usize>, mut block: impl FnMut(Range<usize>)) {
         let mut start = rows.start;
         for run in self.rows[rows].chunk_by(|a, b| a.seq == b.seq) {
@@ -262,7 +262,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Attention of a block of queries with one KV head, into the block's rows of `out`.
+    /// Computes attention of a block of queries over one KV head, into the block's rows of `out`.
     fn attend(&self, block: Range<usize>, head: usize, scratch: &mut ThreadScratch, out: &mut Tile<'_, f32>) {
         self.load(block.clone(), head, scratch);
         let (m, head_dim) = (block.len() * self.group, self.head_dim);
@@ -288,19 +288,19 @@ impl Stage<'_> {
         }
     }
 
-    /// The sum of a head's weights, relative to its largest score, with that of its sink.
+    /// Sum of a head's weights relative to its largest score, including the weight of its sink.
     fn total(&self, sum: Weight, head: usize) -> f32 {
         self.sinks.map_or(sum.total, |sinks| sum.total + exp(sinks[head] - sum.max))
     }
 
-    /// Undoes the rotation of the values that `out`, `[head_dim]`, is a mean of.
+    /// Undoes the codec's rotation in `out`, `[head_dim]`, a weighted mean of rotated values.
     fn transform_back(&self, out: &mut [f32]) {
         if let Some(rotation) = self.kv.value_rotation() {
             rotation.undo(out);
         }
     }
 
-    /// Gathers the block's query heads of one KV head.
+    /// Gathers the block's query heads that share one KV head.
     fn load(&self, block: Range<usize>, head: usize, scratch: &mut ThreadScratch) {
         let group_cols = self.group * self.head_dim;
         let first = self.pages.exact_for(self.kv.window(), &self.rows[block.start], 0);
@@ -319,7 +319,7 @@ impl Stage<'_> {
         }
     }
 
-    /// The partial result of one split for the loaded block, into `scratch.part`.
+    /// Computes the partial result of one split for the loaded block, into `scratch.part`.
     fn split(&self, block: Range<usize>, head: usize, split: usize, scratch: &mut ThreadScratch) {
         let Self { k, head_dim, group, .. } = *self;
         let ThreadScratch { q, projected, mean_scores, tile, vector, scores, part, .. } = scratch;
@@ -387,8 +387,8 @@ impl Stage<'_> {
                     let skip = some.start - positions.start;
                     values.multiply(k, &shape, scores, skip, &mut part.out[first * head_dim..]);
                 };
-                // What every row sees, and on both sides of it what some do: each row sums in the order
-                // of its positions, whichever rows are beside it.
+                // The positions that all rows see, and before and after them those that only some rows see:
+                // each row sums in order of position, independent of the other rows.
                 let within = |at: usize| at.clamp(positions.start, positions.end);
                 let (start, end) = (within(page.all.start), within(page.all.end));
                 let all = start..end.max(start);
@@ -405,12 +405,12 @@ impl Stage<'_> {
         }
     }
 
-    /// The pages of a split that any row of the block sees, as rows of the block see them. A page is there
-    /// twice where some rows read it exactly and later rows read its codes.
+    /// The pages of a split that any row of the block sees, each with the rows that see it. A page is listed
+    /// twice if some rows read it exactly and later rows read its codes.
     fn pages_of(&self, block: Range<usize>, split: usize) -> impl Iterator<Item = Page> {
         let (rows, n) = (&self.rows[block.clone()], block.len());
         let starts = (split * SPLIT..(split + 1) * SPLIT).step_by(PAGE);
-        // Rows are in the order of their positions, and so are the windows that slide with them.
+        // Rows are in order of position, and so are their sliding windows.
         let seen_by = starts.map(move |start| {
             let first = (0..n).take_while(|i| self.last(block.start + i) < start).count();
             (start, first..(0..n).take_while(|i| self.first(block.start + i) < start + PAGE).count())
@@ -441,33 +441,33 @@ impl Stage<'_> {
     }
 }
 
-/// A page as some rows see it.
+/// A page, and the rows that read it in the same form.
 struct Page {
-    /// Its number in the cache.
+    /// Number of the page in the cache.
     number: usize,
-    /// The number of the exact page that they read.
+    /// Number of the exact page, if the rows read that.
     exact: Option<usize>,
-    /// The number of the sequence's first exact page.
+    /// Number of the sequence's first exact page, which has the mean of the keys.
     mean: usize,
-    /// Where it begins in its split.
+    /// Offset of the page in its split, in positions.
     at: usize,
-    /// The rows that see it so.
+    /// Rows of the block.
     rows: Range<usize>,
-    /// Positions that every one of them sees; of rows far apart, none.
+    /// Positions that all of the rows see; may be empty if the rows are far apart.
     all: Range<usize>,
-    /// The end of those that any of them sees.
+    /// End of the positions that any of the rows sees.
     most: usize,
 }
 
 impl Page {
-    /// The part that the rows read, `group` query heads each.
+    /// The slice of the cache that the rows read with `group` query heads each.
     fn place(&self, head: usize, group: usize) -> KvSlice {
         let Self { number: page, exact, mean, most: n, .. } = *self;
         KvSlice { head, page, exact, mean, n, n_queries: self.rows.len() * group }
     }
 }
 
-/// Adds the partial result of a later split.
+/// Merges the partial result of a later split into `sum` and `out`.
 fn merge(sum: &mut Weight, out: &mut [f32], part: Weight, part_out: &[f32]) {
     if part.total == 0.0 {
         return;

@@ -1,4 +1,4 @@
-//! Norm, Q, K, V, rotary embedding, the codec's rotation, KV write.
+//! Norm, Q, K and V projections, RoPE, the codec's rotation, KV write.
 
 use ggml_types::turboquant::Rotation;
 
@@ -9,7 +9,7 @@ use super::{Cx, two};
 use crate::BackendError;
 use sterna_program::AttnIn;
 
-/// Steps for each head of queries, keys or values after its product.
+/// Processing of each head of queries, keys or values after its projection.
 #[derive(Clone, Copy)]
 struct HeadSteps<'a> {
     norm: Option<RowNorm<'a>>,

@@ -1,8 +1,8 @@
 //! A gated delta net: convolution, recurrence, gated norm.
 //!
-//! Rows of a sequence follow each other, so tasks share heads: each has [`COLUMNS`] elements of a head's
-//! values, and the part of the state that belongs to them. A row's output does not depend, to the bit, on how
-//! the rows of its sequence were cut into steps.
+//! The rows of a sequence are sequential, so tasks are split by head: each owns [`COLUMNS`] elements of a
+//! head's values, and the matching part of the state. A row's output does not depend, to the bit, on how the
+//! rows of its sequence are divided into steps.
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ pub struct States {
     decl: StateDecl,
     /// `[slots, n_heads, head_dim / COLUMNS, head_dim, COLUMNS]`: the matrices `S`, transposed.
     matrices: Aligned<f32>,
-    /// `[slots, taps - 1, channels]`: what the convolution still sees.
+    /// `[slots, taps - 1, channels]`: the last inputs of the convolution, which it reads again.
     tails: Aligned<f32>,
 }
 
@@ -32,12 +32,12 @@ impl States {
         Self { decl, matrices, tails }
     }
 
-    /// Bytes of a page; none if it is not of states.
+    /// Bytes of a page; 0 if it is not a page of states.
     pub fn page_bytes(&self, page: KvPage) -> usize {
         if matches!(page, KvPage::State(_)) { self.decl.bytes() } else { 0 }
     }
 
-    /// Copies a slot to the front of `out`, and returns what is left of that.
+    /// Copies a slot to the front of `out`, and returns the rest of `out`.
     pub fn read_page<'a>(&self, page: KvPage, out: &'a mut [u8]) -> &'a mut [u8] {
         let KvPage::State(slot) = page else { return out };
         let (elems, slot) = (self.parts(), slot as usize);
@@ -48,7 +48,7 @@ impl States {
         })
     }
 
-    /// The reverse.
+    /// The reverse of [`read_page`](Self::read_page); returns the rest of `bytes`.
     pub fn write_page<'a>(&mut self, page: KvPage, bytes: &'a [u8]) -> &'a [u8] {
         let KvPage::State(slot) = page else { return bytes };
         let (elems, slot) = (self.parts(), slot as usize);
@@ -63,7 +63,7 @@ impl States {
         [self.decl.matrix_elems(), self.decl.tail_elems()]
     }
 
-    /// Makes the slots in which sequences write hold what they go on from.
+    /// Initialises the slots that sequences write, from the states that they continue or with zeros.
     fn begin(&mut self, step: &Step<'_>) {
         for run in step.runs() {
             let slots = step.pages.state(step.rows[run.start].seq).expect("the step was checked");
@@ -80,7 +80,7 @@ impl States {
         }
     }
 
-    /// Keeps the last rows of `u`, `[rows, channels]`, that the convolution will see.
+    /// Stores the last rows of `u`, `[rows, channels]`, that the convolution will read again.
     fn keep_tail(&mut self, run: Range<usize>, slot: usize, u: &[f32]) {
         let (channels, kept) = (self.decl.channels(), self.decl.taps - 1);
         let tail = &mut self.tails[slot * kept * channels..][..kept * channels];
@@ -108,13 +108,13 @@ impl Shape {
     }
 }
 
-/// Memory for delta nets.
+/// Scratch memory for delta nets.
 pub struct Scratch {
     /// Queries and keys, `[rows, 2 * n_key_heads * head_dim]`.
     keys: Aligned<f32>,
-    /// Values, and then outputs of the recurrence, `[rows, n_heads * head_dim]`.
+    /// Values, later outputs of the recurrence, `[rows, n_heads * head_dim]`.
     values: Aligned<f32>,
-    /// Rows of each sequence, and the slot of its state.
+    /// Rows of each sequence with the slot of its state.
     runs: Vec<(Range<usize>, usize)>,
 }
 
@@ -151,7 +151,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Delta) {
         (run, slots.to as usize)
     }));
 
-    // Queries, keys and values are neighbouring columns of `u`, of which the last have a buffer of their own.
+    // Queries, keys and values are adjacent columns of `u`; the values are written to a buffer of their own.
     let u = cx.bufs[u].rows(n);
     let tails = &*states.tails;
     let convolution = Convolution { kernels, u, tails, conv, channels, taps, runs };
@@ -218,13 +218,13 @@ struct Convolution<'a> {
 }
 
 impl Convolution<'_> {
-    /// SiLU of the convolution at a row, for the channels from `first` on.
+    /// Computes SiLU of the convolution at a row, for the channels from `first` on.
     fn apply(&self, row: usize, first: usize, out: &mut [f32]) {
         let Self { u, tails, channels, taps, runs, .. } = *self;
         let (run, slot) = &runs[runs.partition_point(|(run, _)| run.end <= row)];
         let mut rows: [&[f32]; StateDecl::MAX_TAPS] = [&[]; StateDecl::MAX_TAPS];
         for (j, of_tap) in rows[..taps].iter_mut().enumerate() {
-            // Rows before those of the step are at the end of the tail.
+            // Rows before the step are at the end of the tail.
             let at = row + j;
             *of_tap = match at.checked_sub(run.start + taps - 1) {
                 Some(in_run) => &u[(run.start + in_run) * channels + first..][..out.len()],

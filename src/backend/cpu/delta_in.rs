@@ -1,4 +1,4 @@
-//! Norm and the projections that a gated delta net takes.
+//! Norm and the input projections of a gated delta net.
 
 use super::Cx;
 use crate::BackendError;

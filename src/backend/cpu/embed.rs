@@ -1,4 +1,4 @@
-//! Embedding of tokens, and of positions and token types.
+//! Embeddings of tokens, positions and token types.
 
 use super::linear::CpuWeight;
 use super::{Cx, StoredWeight};

@@ -1,4 +1,5 @@
-//! A compiled program: its memory, all of it allocated before the first step, and the run of a step.
+//! A compiled program: its memory, all of which is allocated before the first step, and the execution of a
+//! step.
 
 use std::ops::Range;
 
@@ -21,7 +22,7 @@ use sterna_program::{BufDecl, CheckError, Program, RopeId, Stage, Step, sampling
 pub struct Compiled {
     program: Program,
     weights: Vec<StoredWeight>,
-    /// Where weights are not in memory.
+    /// Present if some weights are not in memory.
     reader: Option<Reader>,
     pub bufs: Vec<Buffer>,
     kvs: Vec<KvCache>,
@@ -29,19 +30,19 @@ pub struct Compiled {
     ropes: Vec<RopeTable>,
     acts: Acts,
     scratch: Scratch,
-    /// Bytes of one row of a table that is not in memory.
+    /// Buffer for one row of a table that is not in memory.
     file_row: Vec<u8>,
-    /// The rows of the current step that asked for logits.
+    /// Indices of the current step's rows whose logits are requested.
     outputs: Vec<usize>,
     /// Token picked from each output row.
     pub tokens: Vec<Option<Pick>>,
-    /// One a slot.
+    /// One per slot.
     picks: Vec<Picks>,
-    /// One a stage, if they are timed.
+    /// One per stage, if stages are timed.
     pub times: Option<Vec<StageTime>>,
 }
 
-/// Sizes of the memory that stages work in, in elements.
+/// Sizes of the stages' scratch memory, in elements.
 #[derive(Default)]
 struct Sizes {
     added: usize,
@@ -95,7 +96,7 @@ impl Sizes {
     }
 }
 
-/// Space for the inputs of all linear layers.
+/// Workspace that is large enough for the inputs of every linear layer.
 fn workspace_size(p: &Program, k: &Kernels) -> WorkspaceSize {
     let mut size = WorkspaceSize::default();
     for (_, stage) in &p.stages {
@@ -108,7 +109,8 @@ fn workspace_size(p: &Program, k: &Kernels) -> WorkspaceSize {
     size
 }
 
-/// Memory that a program will take of a device, its weights among it, and where these are.
+/// Computes the memory that a program takes on a device, including its weights, and the locations of the
+/// weights.
 pub fn plan(
     p: &Program,
     k: &Kernels,
@@ -126,7 +128,7 @@ pub fn plan(
     Ok((DeviceMemory { parts, file_bytes, streamed_layers, free_bytes, ..device }, layout))
 }
 
-/// The memory that steps of a program use.
+/// The memory that a program's steps use.
 struct Memory {
     bufs: Vec<Buffer>,
     kvs: Vec<Words>,
@@ -137,7 +139,7 @@ struct Memory {
 }
 
 impl Memory {
-    /// Allocates it, or counts it.
+    /// Allocates the memory, or only counts it if `on` is a counter.
     fn new<A: PartAllocator>(
         on: &mut A,
         p: &Program,
@@ -160,7 +162,7 @@ impl Memory {
             Buffer { cols: decl.cols, values: on.buffers(memory::buffer_part(decl)).aligned(elems) }
         };
         let bufs = p.bufs.iter().map(buf).collect();
-        let acts = Acts::on(on.buffers("inputs of layers, rounded"), &workspace_size(p, k), threads);
+        let acts = Acts::on(on.buffers("quantised layer inputs"), &workspace_size(p, k), threads);
         let products = on.buffers("new keys, values and products");
         let added = products.zeros(sizes.added);
         let share = products.zeros(if sizes.has_share { rows } else { 0 });
@@ -179,7 +181,7 @@ impl Memory {
     }
 }
 
-/// Bytes that a row takes of a table that is not in memory, the largest of them.
+/// Bytes of the largest row among the tables that are not in memory.
 fn row_space(p: &Program, weights: &[StoredWeight]) -> usize {
     let tables = p.stages.iter().flat_map(|(_, stage)| match stage {
         Stage::Embed(s) => [Some(s.table), s.positions, s.types],
@@ -190,11 +192,11 @@ fn row_space(p: &Program, weights: &[StoredWeight]) -> usize {
 }
 
 impl Compiled {
-    /// Allocates everything that a step needs. `weights[i]` stands for `p.weights[i]`; those that are not in
-    /// memory are read into so many slots.
+    /// Allocates everything that a step needs. `weights[i]` is `p.weights[i]`; weights that are not in memory
+    /// are read into `slots` slots.
     ///
     /// # Panics
-    /// Where the weights are not the declared ones.
+    /// If the weights do not match their declarations.
     pub fn new(
         p: &Program,
         weights: Vec<StoredWeight>,
@@ -228,56 +230,56 @@ impl Compiled {
         })
     }
 
-    /// Vectors that the caches could not keep as they were.
+    /// Number of vectors that the caches had to clamp.
     pub fn clamped(&self) -> u64 {
         self.kvs.iter().map(KvCache::clamped).sum()
     }
 
-    /// Bytes of a page of all caches.
+    /// Bytes of a page, summed over all caches.
     pub fn page_bytes(&self, page: KvPage) -> usize {
         let of_states: usize = self.states.iter().map(|states| states.page_bytes(page)).sum();
         of_states + self.kvs.iter().map(|kv| kv.page_bytes(page)).sum::<usize>()
     }
 
-    /// Copies a page, cache after cache.
+    /// Copies a page of every cache to `out`, one cache after another.
     pub fn read_page(&self, page: KvPage, out: &mut [u8]) {
         let left = self.kvs.iter().fold(out, |out, kv| kv.read_page(page, out));
         let left = self.states.iter().fold(left, |out, states| states.read_page(page, out));
         assert!(left.is_empty(), "as many bytes as a page has");
     }
 
-    /// The reverse.
+    /// The reverse of [`read_page`](Self::read_page).
     pub fn write_page(&mut self, page: KvPage, bytes: &[u8]) {
         let left = self.kvs.iter_mut().fold(bytes, |bytes, kv| kv.write_page(page, bytes));
         let left = self.states.iter_mut().fold(left, |bytes, states| states.write_page(page, bytes));
         assert!(left.is_empty(), "as many bytes as a page has");
     }
 
-    /// Token picked for a slot `back` runs ago.
+    /// Returns the token picked for a slot `back` runs ago.
     ///
     /// # Panics
-    /// Where there is no such pick.
+    /// If there is no such pick.
     pub fn pick(&self, seq: u32, back: usize) -> Pick {
         self.picks[seq as usize][back].unwrap_or_else(|| panic!("slot {seq} has no pick {back} runs ago"))
     }
 
-    /// Stages of the program.
+    /// Number of stages of the program.
     pub fn n_stages(&self) -> usize {
         self.program.stages.len()
     }
 
-    /// Number of wrong guesses: other pieces of weights were needed than those that were read.
+    /// Number of times that the pieces read ahead were not those that were needed; `None` without a reader.
     pub fn wrong_guesses(&self) -> Option<u64> {
         self.reader.as_ref().map(Reader::wrong_guesses)
     }
 
-    /// Runs some of the stages.
+    /// Runs the stages in `range`.
     ///
     /// # Errors
     /// An error in reading a weight that is not in memory.
     ///
     /// # Panics
-    /// Where the step does not fit the program.
+    /// If the step does not fit the program.
     pub fn run(
         &mut self,
         pool: &Pool,

@@ -1,14 +1,14 @@
-//! A mixture of experts: each row goes through the few experts that its router likes best.
+//! A mixture of experts: each row goes through the few experts for which its router logits are largest.
 //!
-//! Rows are sorted by expert, so that an expert's weights are read once for all of its rows. A row adds up
-//! its experts in their order, whichever rows are beside it.
+//! Rows are sorted by expert, so that an expert's weights are read once for all of its rows. A row sums its
+//! experts in order of expert index, so the sum does not depend on the other rows of the step.
 
 use super::Cx;
 use super::simd::{Aligned, Allocator};
 use crate::BackendError;
 use sterna_program::{Expert, Experts, Program};
 
-/// Elements of one task of the activation function.
+/// Elements of one task when the activation function is applied.
 const CHUNK: usize = 8192;
 
 /// Sizes of the largest mixture of a program.
@@ -33,24 +33,24 @@ impl Shape {
     }
 }
 
-/// Memory for mixtures.
+/// Scratch memory for mixtures of experts.
 pub struct Scratch {
     /// Logits of the router, `[rows, n_experts]`.
     logits: Aligned<f32>,
-    /// A row's experts, from the one it likes best on; then every row's choices in the order of experts.
+    /// Experts of the current row, by descending logit.
     order: Vec<usize>,
     choices: Vec<Choice>,
-    /// Gates of one expert's rows, `[rows, ffn_dim]`.
+    /// Gate projections of one expert's rows, `[rows, ffn_dim]`.
     gate: Aligned<f32>,
-    /// Hidden values of one expert's rows, `[rows, ffn_dim]`.
+    /// Hidden activations of one expert's rows, `[rows, ffn_dim]`.
     h: Aligned<f32>,
     /// Outputs of one expert's rows, `[rows, dim]`.
     product: Aligned<f32>,
-    /// Sums of experts for every row, `[rows, dim]`.
+    /// Weighted sum of the experts' outputs for each row, `[rows, dim]`.
     sum: Aligned<f32>,
 }
 
-/// Choice of an expert for a row.
+/// An expert selected for a row.
 #[derive(Clone, Copy)]
 struct Choice {
     expert: usize,
@@ -117,7 +117,7 @@ pub fn run(cx: &mut Cx<'_>, s: &Experts) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Appends the `n_used` experts of a row with the largest of `z`, and the softmax of these.
+/// Appends a row's `n_used` experts with the largest logits `z`, weighted with the softmax over these.
 fn choose(z: &[f32], n_used: usize, row: usize, order: &mut Vec<usize>, choices: &mut Vec<Choice>) {
     order.clear();
     order.extend(0..z.len());

@@ -5,7 +5,7 @@ use super::{Cx, two};
 use crate::BackendError;
 use sterna_program::FfnIn;
 
-/// Elements of one task of the activation function.
+/// Elements of one task when the activation function is applied.
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &FfnIn) -> Result<(), BackendError> {

@@ -1,4 +1,4 @@
-//! The linear layers of one stage, over one input.
+//! The linear layers of one stage, which share one input.
 
 use super::linear::{Acts, CpuWeight, WeightProduct, matmul, matmul_piece};
 use super::pool::Pool;
@@ -20,12 +20,12 @@ pub struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    /// Applies every layer to the `rows` rows that `input` writes; layer `i` writes `[rows, outputs]` to its
-    /// slice, or adds to it. They share one parallel region, and the input where it is normed, rotated
-    /// and rounded the same way.
+    /// Applies every layer to the `rows` rows that `input` writes. Layer `i` writes `[rows, outputs]` to its
+    /// slice, or adds to it. Layers that normalise, rotate and quantise the input in the same way share the
+    /// prepared input and one parallel region.
     ///
     /// # Errors
-    /// An error in reading a weight that is not in memory.
+    /// If a weight that is not in memory cannot be read.
     pub fn run<const N: usize>(
         &mut self,
         rows: usize,
@@ -45,7 +45,7 @@ impl Layers<'_> {
         Ok(())
     }
 
-    /// Loads the inputs as a layer wants them.
+    /// Prepares the inputs as a layer expects them.
     fn load(&mut self, rows: usize, input: &(impl Fn(usize, &mut [f32]) + Sync), linear: &Linear) {
         let Self { k, pool, weights, .. } = *self;
         let cols = weights.get(linear.w).shape().cols;
@@ -63,7 +63,7 @@ impl Layers<'_> {
         self.acts.load(k, pool, linear.act, rows, cols, prepared);
     }
 
-    /// Multiplies the inputs that were loaded.
+    /// Multiplies the prepared inputs by the layers' weights.
     fn multiply<const N: usize>(
         &mut self,
         add: bool,
@@ -79,7 +79,7 @@ impl Layers<'_> {
                 matmul(k, pool, acts, [weights.part((linear, out), add)]);
                 continue;
             };
-            let reader = reader.expect("a program whose weights are read has a reader");
+            let reader = reader.expect("a program with weights in files has a reader");
             for piece in 0..file.n_pieces() {
                 let filled = reader.take(linear.w, piece)?;
                 let rows = file.rows_of(piece);
@@ -92,7 +92,8 @@ impl Layers<'_> {
         Ok(())
     }
 
-    /// Says which weights are multiplied next, where only the step decides that.
+    /// Tells the reader which weights are multiplied next, for weights that are only selected during the
+    /// step.
     pub fn choose(&self, weights: impl Iterator<Item = Weight>) {
         if let Some(reader) = self.reader {
             reader.choose(weights);
@@ -102,7 +103,7 @@ impl Layers<'_> {
 
 impl<'a> Weights<'a> {
     fn part(self, (linear, out): (&Linear, &'a mut [f32]), add: bool) -> WeightProduct<'a> {
-        // `load` has applied the others to the input.
+        // `load` has applied the other fields to the input.
         let Linear { w, norm: _, bias, act: _, scale, basis: _ } = *linear;
         let w: &CpuWeight = self.get(w).shape();
         WeightProduct { w, scale, bias: bias.map(|bias| self.vector(bias)), out, add }

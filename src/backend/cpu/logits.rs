@@ -1,10 +1,10 @@
-//! Final norm and output head, for the rows that asked.
+//! Final norm and output head, for the rows whose logits are requested.
 
 use super::{Cx, two};
 use crate::BackendError;
 use sterna_program::Logits;
 
-/// Elements of one task of the soft cap.
+/// Elements of one task when the soft cap is applied.
 const CHUNK: usize = 8192;
 
 pub fn run(cx: &mut Cx<'_>, s: &Logits) -> Result<(), BackendError> {

@@ -1,9 +1,9 @@
-//! The CPU backend: one file a stage, over kernels that are chosen when the program runs.
+//! The CPU backend: one file per stage, over kernels that are selected at run time.
 //!
-//! `simd/`, a crate of its own, has the arithmetic, `linear/` the linear layers, `pool.rs` the threads,
-//! `kv/` the cache, `alloc.rs` memory, given or counted for the plan; none of them knows a stage.
-//! `stream/` has the weights that memory has no room for. Nothing here knows a model, a file format or
-//! another backend. Start at [`Cpu`], then `proj_add.rs`.
+//! `simd/`, a separate crate, contains the arithmetic, `linear/` the linear layers, `pool.rs` the threads,
+//! `kv/` the cache and `alloc.rs` the memory, which is allocated or, for the plan, counted. None of these
+//! knows a stage. `stream/` handles weights that do not fit in memory. Nothing here knows a model, a file
+//! format or another backend. Start at [`Cpu`], then `proj_add.rs`.
 
 mod alloc;
 mod attend;
@@ -89,17 +89,17 @@ pub struct Cpu {
     pool: Pool,
     kernels: &'static Kernels,
     streaming: Streaming,
-    /// Whether stages are timed.
+    /// True if stages are timed.
     profile: bool,
-    /// Places of the weights of the program that was prepared for, by name, if some stay in a file.
+    /// Locations of the prepared program's weights by name; empty unless some of them stay in a file.
     places: HashMap<String, WeightLocation>,
-    /// Note for the user, if there is one.
+    /// Note for the user, if any.
     note: Option<String>,
     weights: Vec<StoredWeight>,
     execs: Vec<Compiled>,
 }
 
-/// A weight of a caller's.
+/// An uploaded weight.
 #[derive(Clone)]
 enum StoredWeight {
     Memory(CpuWeight),
@@ -111,7 +111,7 @@ impl StoredWeight {
         if let Self::File(weight) = self { Some(weight) } else { None }
     }
 
-    /// All but its bytes.
+    /// The weight's type and shape; the bytes are valid only if it is in memory.
     fn shape(&self) -> &CpuWeight {
         match self {
             Self::Memory(weight) => weight,
@@ -124,7 +124,7 @@ impl Cpu {
     /// A backend of `threads` threads, the calling one included, with the best kernels for this machine.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where the system refuses to start a thread.
+    /// [`BackendError::Device`] if the system refuses to start a thread.
     pub fn new(threads: usize) -> Result<Self, BackendError> {
         Self::with_kernels(threads, simd::best())
     }
@@ -147,20 +147,21 @@ impl Cpu {
         Ok(Self { pool, kernels, streaming, profile: false, places, note: None, weights, execs })
     }
 
-    /// The same, with weights in memory or read in every step as it says.
+    /// Returns the backend with this choice of weights that stay in memory and weights that are read in every
+    /// step.
     #[must_use]
     pub fn streamed(self, streaming: Streaming) -> Self {
         Self { streaming, ..self }
     }
 
-    /// The memory of a program, and where its weights are.
+    /// Plans the memory of a program and the location of its weights.
     fn planned(&self, p: &Program, device: String) -> Result<(DeviceMemory, Layout), BackendError> {
         let device = DeviceMemory::of(device, Vec::new());
         exec::plan(p, self.kernels, self.pool.threads(), &self.streaming, device)
     }
 
-    /// Number of times that a step of a program needed other bytes of a file than those that were read for
-    /// it; `None` if none are read.
+    /// Number of times that the pieces read ahead were not those that the step needed; `None` if no weights
+    /// are read from files.
     pub fn wrong_guesses(&self, e: Exec) -> Option<u64> {
         self.execs[e.0 as usize].wrong_guesses()
     }
@@ -211,7 +212,8 @@ impl Backend for Cpu {
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
         let mut w = w.clone();
-        // Vectors are read as f32 slices. A mapped file has them aligned; other callers may not.
+        // Vectors are read as f32 slices. They are aligned in a mapped file, but may not be in other callers'
+        // bytes.
         if w.ty.is(&types::F32) && w.rows == 1 && bytemuck::try_cast_slice::<u8, f32>(&w.bytes).is_err() {
             let floats = w.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             w.bytes = Bytes::from_owner(Floats(floats.collect()));
@@ -252,11 +254,11 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    /// A run has ended when it returns, so that one that is queued ahead would only keep its token waiting.
     fn default_act_quant(&self, weights: &dyn QuantType) -> ActQuant {
         if Format::of(weights).has_blocks() { ActQuant::I8PerBlock } else { ActQuant::None }
     }
 
+    /// `run` returns only when the step is finished, so queueing a step ahead would only delay its token.
     fn runs_ahead(&self, _: Exec, _: &Sampling) -> bool {
         false
     }
@@ -317,12 +319,12 @@ fn run_stage(cx: &mut Cx<'_>, stage: &Stage) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Context of a stage.
+/// Everything that a stage works with.
 struct Cx<'a> {
     k: &'a Kernels,
     pool: &'a Pool,
     step: &'a Step<'a>,
-    /// The rows that asked for logits.
+    /// Indices of the rows whose logits are requested.
     outputs: &'a [usize],
     weights: Weights<'a>,
     layers: layer::Layers<'a>,
@@ -332,9 +334,9 @@ struct Cx<'a> {
     ropes: &'a [rope::RopeTable],
     bases: &'a [Basis],
     scratch: &'a mut Scratch,
-    /// Bytes of one row of a table that is not in memory.
+    /// Buffer for one row of a table that is not in memory.
     file_row: &'a mut [u8],
-    /// One an output row.
+    /// One per output row.
     tokens: &'a mut Vec<Option<Pick>>,
     picks: &'a mut [Picks],
 }
@@ -343,11 +345,11 @@ struct Cx<'a> {
 #[derive(Clone, Copy)]
 struct Pick {
     token: u32,
-    /// True if some of these were no numbers.
+    /// True if some of these logits were NaN.
     from_broken: bool,
 }
 
-/// Last picks of a slot, the newest first.
+/// The last two picks of a slot, newest first.
 type Picks = [Option<Pick>; 2];
 
 /// The weights of a program, in the order of its declarations.
@@ -359,7 +361,7 @@ impl<'a> Weights<'a> {
         &self.0[w.0 as usize]
     }
 
-    /// A vector of f32.
+    /// A weight that is a vector, as f32.
     fn vector(self, w: Weight) -> &'a [f32] {
         // Vectors are always in memory.
         let w = self.get(w).shape();
@@ -390,34 +392,34 @@ impl Buffer {
     }
 }
 
-/// Two buffers at once: one to read, one to write. The check of the program keeps them apart.
+/// One buffer to read and one to write. They differ, which the program's check ensures.
 fn two(bufs: &mut [Buffer], read: Buf, write: Buf) -> (&Buffer, &mut Buffer) {
     let [read, write] = bufs.get_disjoint_mut([read.0 as usize, write.0 as usize]).expect("two buffers");
     (read, write)
 }
 
-/// Memory that stages work in, shared by all of them.
+/// Scratch memory, shared by all stages.
 struct Scratch {
-    /// One row of a table that is added to the embedding.
+    /// One row of a table whose rows are added to the embedding.
     added: Vec<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
     k: Aligned<f32>,
     /// `[rows, n_kv_heads * head_dim]`.
     v: Aligned<f32>,
-    /// Queries with their gates, `[rows, 2 * n_heads * head_dim]`.
+    /// Queries interleaved per head with their gates, `[rows, 2 * n_heads * head_dim]`.
     gated: Aligned<f32>,
-    /// Shares of networks beside experts, `[rows]`.
+    /// Gates of the shared expert, before the sigmoid, `[rows]`.
     share: Vec<f32>,
-    /// Output of a layer that is not yet what the stage writes, `[rows, outputs]`.
+    /// Output of a linear layer that is processed further before the stage writes it, `[rows, outputs]`.
     product: Aligned<f32>,
     attend: attend::Scratch,
     delta: delta::Scratch,
     experts: experts::Scratch,
-    /// One a thread.
+    /// One per thread.
     sampling: Vec<sampling::Scratch>,
 }
 
-/// Floats that own themselves, as bytes.
+/// Owned floats that can be viewed as bytes.
 struct Floats(Vec<f32>);
 
 impl AsRef<[u8]> for Floats {

@@ -3,7 +3,7 @@
 use super::simd::real::RealKernels;
 use sterna_program::NormKind;
 
-/// A norm with its weights at hand.
+/// A norm with its weights.
 #[derive(Clone, Copy)]
 pub struct RowNorm<'a> {
     pub kind: NormKind,
@@ -17,8 +17,8 @@ pub struct RowNorm<'a> {
 impl RowNorm<'_> {
     /// Normalises `x` into `out`, both `[dim]`.
     ///
-    /// The mean and the mean square are sums in f64, so they are the same numbers on every instruction set:
-    /// an int8 rounding often follows, and one unit in the last place can flip it.
+    /// The mean and the mean square are summed in f64, so they are the same on every instruction set: int8
+    /// quantisation often follows, where a difference of one unit in the last place can flip the rounding.
     pub fn apply(&self, k: &RealKernels, x: &[f32], out: &mut [f32]) {
         let (mean, factor) = self.mean_and_factor(k, x);
         for ((out, x), weight) in out.iter_mut().zip(x).zip(self.weight) {
@@ -27,7 +27,7 @@ impl RowNorm<'_> {
         self.add_bias(out);
     }
 
-    /// Normalises `x` where it lies.
+    /// Normalises `x` in place.
     pub fn apply_in_place(&self, k: &RealKernels, x: &mut [f32]) {
         let (mean, factor) = self.mean_and_factor(k, x);
         for (x, weight) in x.iter_mut().zip(self.weight) {

@@ -1,25 +1,25 @@
-//! NUMA: which processors each thread of a pool may run on. Linux only.
+//! NUMA: the CPUs that each thread of a pool may run on. Linux only.
 
 use crate::{BackendError, DeviceOption};
 
-/// Placement of threads, with llama.cpp's words.
+/// Placement of threads, with llama.cpp's values.
 pub const NUMA: DeviceOption = DeviceOption {
     name: "numa",
     about: "distribute: threads evenly over the nodes; isolate: all on the node that opens the backend; \
-            numactl: where numactl allows (Linux)",
+            numactl: on the CPUs that numactl allows (Linux)",
 };
 
-/// Processors of a node, by number.
+/// CPU numbers of a node.
 type Node = Vec<usize>;
 
 /// A value of [`NUMA`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numa {
-    /// Thread `i` on node `i` modulo their number.
+    /// Thread `i` on node `i` modulo the number of nodes.
     Distribute,
     /// All threads on one node.
     Isolate,
-    /// As the process may.
+    /// On the CPUs that the process may use.
     Numactl,
 }
 
@@ -36,23 +36,23 @@ impl std::str::FromStr for Numa {
     }
 }
 
-/// Processors of each of `threads` threads.
+/// Allowed CPUs per thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places(Vec<Node>);
 
 impl Places {
-    /// Those of threads on this machine; `None` where all may run everywhere.
+    /// Placement of `threads` threads on this machine; `None` if all may run on every CPU.
     ///
     /// # Errors
-    /// [`BackendError::Option`] where the system does not place threads.
+    /// [`BackendError::Option`] if the system does not support pinning threads.
     pub fn new(numa: Option<Numa>, threads: usize) -> Result<Option<Self>, BackendError> {
         let Some(numa) = numa.filter(|numa| *numa != Numa::Numactl) else { return Ok(None) };
         let refuse = |detail: &str| BackendError::option(super::NAME, NUMA.name, detail.into());
-        let allowed = system::allowed().ok_or_else(|| refuse("threads are placed on Linux only"))?;
+        let allowed = system::allowed().ok_or_else(|| refuse("threads can only be pinned on Linux"))?;
         Ok(Self::among(numa, threads, &nodes(), &allowed, system::current()))
     }
 
-    /// Nodes of which no processor is allowed do not count.
+    /// Distributes threads over `nodes`; nodes without an allowed CPU are ignored.
     fn among(numa: Numa, threads: usize, nodes: &[Node], allowed: &[usize], current: usize) -> Option<Self> {
         let of_node = |node: &Node| node.iter().copied().filter(|cpu| allowed.contains(cpu)).collect();
         let mut nodes: Vec<Node> = nodes.iter().map(of_node).filter(|node: &Node| !node.is_empty()).collect();
@@ -65,7 +65,7 @@ impl Places {
         (0..threads).map(place).collect::<Option<_>>().map(Self)
     }
 
-    /// Keeps the calling thread where thread `thread` of the pool belongs.
+    /// Pins the calling thread to the CPUs of thread `thread` of the pool.
     pub fn enter(&self, thread: usize) {
         system::pin(&self.0[thread]);
     }
@@ -74,11 +74,11 @@ impl Places {
 /// The nodes of this machine.
 fn nodes() -> Vec<Node> {
     let list = |node: usize| std::fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
-    // Their numbers may have gaps.
+    // Node numbers may have gaps.
     (0..1024).filter_map(|node| parsed(list(node).ok()?.trim())).collect()
 }
 
-/// Reads `0-3,8`.
+/// Parses a list of CPUs such as `0-3,8`.
 fn parsed(list: &str) -> Option<Node> {
     let mut node = Node::new();
     for range in list.split(',').filter(|range| !range.is_empty()) {
@@ -92,7 +92,7 @@ fn parsed(list: &str) -> Option<Node> {
 mod system {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-    /// Processors that this thread may run on.
+    /// CPUs that this thread may run on.
     pub fn allowed() -> Option<Vec<usize>> {
         let set = sched_getaffinity(None).ok()?;
         Some((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
@@ -105,7 +105,7 @@ mod system {
     pub fn pin(cpus: &[usize]) {
         let mut set = CpuSet::new();
         cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
-        // Processors that have gone offline since: the thread runs where it did.
+        // Fails if a CPU has gone offline; the thread then runs where it did before.
         let _ = sched_setaffinity(None, &set);
     }
 }
@@ -136,11 +136,11 @@ mod tests {
         assert_eq!(
             placed(Numa::Distribute, 3),
             Some(vec![first.clone(), second.clone(), first]),
-            "a node of which nothing is allowed has no threads"
+            "a node without allowed CPUs gets no threads"
         );
         assert_eq!(placed(Numa::Isolate, 2), Some(vec![second.clone(), second]));
         assert_eq!(Places::among(Numa::Distribute, 2, &nodes[..1], &allowed, 0), None, "one node");
-        assert_eq!(Places::among(Numa::Isolate, 2, &[], &allowed, 0), None, "a system that does not say");
+        assert_eq!(Places::among(Numa::Isolate, 2, &[], &allowed, 0), None, "a system that reports no nodes");
     }
 
     #[test]

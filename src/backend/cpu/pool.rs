@@ -1,11 +1,11 @@
-//! A thread pool for regions of a few microseconds to a few milliseconds, some 200 of them a token.
+//! A thread pool for parallel regions of a few microseconds to a few milliseconds, about 200 of them per
+//! token.
 //!
-//! A region is `n` tasks that the calling thread and the workers claim one by one, so a thread that the
-//! system holds up delays only the task that it has, and a worker that is still asleep delays nothing.
+//! A region consists of `n` tasks that the calling thread and the workers claim one by one. A thread that the
+//! system preempts therefore delays only its current task, and a worker that is still asleep delays nothing.
 //! Workers spin for a moment after a region, then sleep. A region allocates nothing.
 //!
-//! The borrowed closures and slices that tasks share are why this file has `unsafe` in it: all that
-//! it hands out is safe to use.
+//! This file uses `unsafe` because tasks share borrowed closures and slices; its interface is safe.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -24,8 +24,8 @@ use sterna_cpu_kernels::Tile;
 use super::numa::Places;
 use sterna_host::clock::Instant;
 
-/// Time for which a thread without work spins before it sleeps: longer than the serial work between two
-/// regions of a token, too short to show in `top`.
+/// Time that an idle thread spins before it sleeps: longer than the serial work between two regions of a
+/// token, too short to show in `top`.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Threads that run regions together; the calling thread is one of them.
@@ -35,14 +35,14 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     busy: Cell<bool>,
-    /// Where the calling thread belongs, until it has run there.
+    /// CPUs for the calling thread, until it is pinned in its first region.
     place: Cell<Option<Places>>,
 }
 
-/// A task: its number, and the number of the thread that runs it.
+/// Runs a task: the closure, the number of the task, and the number of the thread that runs it.
 type Call = unsafe fn(*const (), usize, usize);
 
-/// The region that runs now.
+/// The current region.
 #[derive(Clone, Copy)]
 struct Job {
     call: Call,
@@ -51,11 +51,12 @@ struct Job {
 }
 
 struct Shared {
-    /// Tasks of the current region that are not claimed yet. Claiming one is the licence to read `job`.
+    /// Tasks of the current region that are not claimed yet. Only a thread that has claimed one may read
+    /// `job`.
     unclaimed: CachePadded<AtomicUsize>,
     /// Tasks of the current region that are finished. The region ends when all are.
     finished: CachePadded<AtomicUsize>,
-    /// Written between two regions only, by the calling thread.
+    /// Written only between two regions, by the calling thread.
     job: CachePadded<UnsafeCell<Job>>,
     stop: AtomicBool,
     started_workers: AtomicUsize,
@@ -69,22 +70,23 @@ struct Shared {
 }
 
 // SAFETY: `job` is the only part that is not `Sync` by itself. The calling thread writes it while no task is
-// unclaimed or unfinished; others read it only after they claimed a task (which synchronises with the
+// unclaimed or unfinished; workers read it only after they have claimed a task (which synchronises with the
 // `Release` store that published the region) and before they report that task as finished.
 unsafe impl Sync for Shared {}
-// SAFETY: as above; the closure behind the pointer in `job` is `Sync`, which `Pool::run` demands.
+// SAFETY: as above; the closure that `job` points to is `Sync`, which `Pool::run` demands.
 unsafe impl Send for Shared {}
 
 impl Pool {
-    /// A pool of `threads` threads, the calling one included; 0 counts as 1.
+    /// A pool of `threads` threads, including the calling one; 0 is treated as 1.
     ///
     /// # Errors
-    /// Where the system refuses to start a thread.
+    /// If the system refuses to start a thread.
     pub fn new(threads: usize) -> std::io::Result<Self> {
         Self::placed(threads, None)
     }
 
-    /// The same with threads that stay on some processors; the calling one from its first region on.
+    /// As [`new`](Self::new), with each thread pinned to its CPUs; the calling thread is pinned in its first
+    /// region.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -107,7 +109,7 @@ impl Pool {
             work_there: Condvar::new(),
             work_done: Condvar::new(),
             panic: Mutex::new(None),
-            // A thread that spins on a core that another one needs only delays it.
+            // With more threads than cores, a spinning thread only delays another one.
             spin: if threads <= cores { SPIN } else { Duration::ZERO },
         });
         let (workers, busy) = (Vec::with_capacity(threads - 1), Cell::new(false));
@@ -120,24 +122,24 @@ impl Pool {
                 shared.work(thread);
             })?);
         }
-        // A thread allocates while it starts, and the first region should not.
+        // A thread allocates while it starts; wait, so that this does not happen during the first region.
         while pool.shared.started_workers.load(Ordering::SeqCst) < threads - 1 {
             std::thread::yield_now();
         }
         Ok(pool)
     }
 
-    /// Threads, the calling one included.
+    /// Number of threads, including the calling one.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Runs `task(i, thread)` for every `i` below `n_tasks`, in any order, and returns when all are
+    /// Runs `task(i, thread)` for every `i` below `n_tasks`, in any order, and returns when all of them are
     /// finished. `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at
     /// once.
     ///
     /// # Panics
-    /// With the panic of a task, after all tasks that had begun are finished; where called from a task.
+    /// With the panic of a task, after all tasks that have begun are finished; if called from a task.
     pub fn run<F: Fn(usize, usize) + Sync>(&self, n_tasks: usize, task: F) {
         if n_tasks == 0 {
             return;
@@ -152,10 +154,10 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait`
+        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait` has
         // returned.
         let call: Call = |closure, i, thread| unsafe { (*closure.cast::<F>())(i, thread) };
-        // SAFETY: the last region is over (`busy` was not set), so no other thread reads `job` now.
+        // SAFETY: the previous region is over (`busy` was not set), so no other thread reads `job` now.
         unsafe { *shared.job.get() = Job { call, closure: (&raw const task).cast(), n_tasks } };
         shared.finished.store(0, Ordering::Relaxed);
         shared.unclaimed.store(n_tasks, Ordering::SeqCst);
@@ -172,10 +174,10 @@ impl Pool {
         }
     }
 
-    /// As [`run`](Self::run), with `scratch[thread]` for each task to work in.
+    /// As [`run`](Self::run), and passes `scratch[thread]` to each task.
     ///
     /// # Panics
-    /// As [`run`](Self::run), and where there is less scratch than threads.
+    /// As [`run`](Self::run), and if `scratch` has fewer elements than there are threads.
     pub fn run_with<S: Send, F: Fn(usize, &mut S) + Sync>(&self, scratch: &mut [S], n_tasks: usize, task: F) {
         assert!(scratch.len() >= self.threads(), "{} scratch for {} threads", scratch.len(), self.threads());
         let scratch = Raw(scratch.as_mut_ptr());
@@ -188,7 +190,7 @@ impl Pool {
     /// Runs `task(i, chunk)` for every chunk of `chunk_len` elements; the last may be shorter.
     ///
     /// # Panics
-    /// As [`run`](Self::run), and where `chunk_len` is 0.
+    /// As [`run`](Self::run), and if `chunk_len` is 0.
     pub fn chunks_mut<T: Send, F: Fn(usize, &mut [T]) + Sync>(
         &self,
         data: &mut [T],
@@ -205,11 +207,11 @@ impl Pool {
         });
     }
 
-    /// Cuts every grid into tiles of at most `height` x `width` and runs `task(what, tile)` for each, with
-    /// `what` of the grid's own entry. Tiles below each other follow each other.
+    /// Cuts every grid into tiles of at most `height` x `width` and runs `task(what, tile)` for each, where
+    /// `what` comes from the grid's own entry. Tiles are numbered column by column.
     ///
     /// # Panics
-    /// As [`run`](Self::run), and where `height` or `width` is 0.
+    /// As [`run`](Self::run), and if `height` or `width` is 0.
     pub fn tiles<M: Sync, T: Send, F>(
         &self,
         grids: &mut [(M, Grid<'_, T>)],
@@ -223,10 +225,10 @@ impl Pool {
         self.tiles_with(&mut scratch, grids, height, width, |what, tile, ()| task(what, tile));
     }
 
-    /// As [`tiles`](Self::tiles), with `scratch[thread]` for each task to work in.
+    /// As [`tiles`](Self::tiles), and passes `scratch[thread]` to each task.
     ///
     /// # Panics
-    /// As [`tiles`](Self::tiles), and where there is less scratch than threads.
+    /// As [`tiles`](Self::tiles), and if `scratch` has fewer elements than there are threads.
     pub fn tiles_with<S: Send, M: Sync, T: Send, F>(
         &self,
         scratch: &mut [S],
@@ -256,13 +258,13 @@ impl Pool {
         });
     }
 
-    /// Cuts runs of rows of a grid into columns of `width`, each with a piece of the run's slot beside it,
-    /// and runs `task(i, tile, piece)` for all, `i` being the run's number. `slots` is `[slots, pieces,
-    /// piece_len]` with a piece for each cut of the columns; `runs` are ranges of rows, and the slot of each.
+    /// Cuts runs of rows of a grid into column blocks of `width`, pairs each block with a piece of the run's
+    /// slot, and runs `task(i, tile, piece)` for all of them, where `i` is the index of the run. `slots` is
+    /// `[slots, pieces, piece_len]` with one piece per column block; `runs` are ranges of rows, each with its
+    /// slot.
     ///
     /// # Panics
-    /// As [`run`](Self::run); where runs overlap or two of them have one slot; where a slot or a row is not
-    /// there.
+    /// As [`run`](Self::run); if runs overlap or share a slot; if a slot or a row does not exist.
     pub fn tiles_and_pieces<T: Send, S: Send, F>(
         &self,
         runs: &[(Range<usize>, usize)],
@@ -285,8 +287,8 @@ impl Pool {
         self.run(runs.len() * across, |i, _| {
             let ((rows, slot), cut) = (&runs[i / across], i % across);
             let cols = cut * width..((cut + 1) * width).min(grid.cols);
-            // SAFETY: within the grid and the slots, and no other task has these: runs share neither rows nor
-            // slots, and cuts of one run neither columns nor pieces.
+            // SAFETY: within the grid and the slots, and disjoint from those of other tasks: runs share
+            // neither rows nor slots, and column blocks of one run share neither columns nor pieces.
             let (tile, piece) = unsafe {
                 let start = slots.at((slot * across + cut) * piece_len);
                 let tile = Tile::new(grid.data, grid.stride, rows.clone(), cols);
@@ -305,13 +307,13 @@ impl Drop for Pool {
             self.shared.work_there.notify_all();
         }
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its tasks, and has nothing else that could.
+            // A worker catches the panics of its tasks, and nothing else in it can panic.
             let _ = worker.join();
         }
     }
 }
 
-/// Clears the flag also where a task panics.
+/// Clears the flag, also when a task panics.
 struct Busy<'a>(&'a Cell<bool>);
 
 impl Drop for Busy<'_> {
@@ -342,8 +344,8 @@ impl Shared {
         }
     }
 
-    /// Runs tasks until none is unclaimed, then reports them as finished, all at once: until then the region
-    /// cannot end.
+    /// Runs tasks until none is unclaimed, then reports all of them as finished at once: the region cannot
+    /// end before that.
     fn take_tasks(&self, thread: usize) {
         let mut mine = 0;
         let mut job = None;
@@ -351,7 +353,7 @@ impl Shared {
             self.unclaimed.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1))
         {
             mine += 1;
-            // SAFETY: a task of this region is claimed and not reported, so `job` is not written.
+            // SAFETY: a task of this region is claimed and not yet reported, so `job` is not written.
             let job: &Job = job.get_or_insert_with(|| unsafe { *self.job.get() });
             let i = job.n_tasks - unclaimed;
             // SAFETY: the closure lives until the region ends, which waits for this task.
@@ -370,7 +372,7 @@ impl Shared {
         }
     }
 
-    /// Waits until all tasks are finished.
+    /// Waits until all tasks of the region are finished.
     fn wait(&self, n_tasks: usize) {
         let all_finished = || self.finished.load(Ordering::SeqCst) == n_tasks;
         if spin_until(self.spin, all_finished) {
@@ -385,7 +387,7 @@ impl Shared {
     }
 }
 
-/// True if `condition` came true within `limit`.
+/// Spins until `condition` holds; false if it does not within `limit`.
 fn spin_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
     if condition() {
         return true;
@@ -407,15 +409,15 @@ fn spin_until(limit: Duration, condition: impl Fn() -> bool) -> bool {
     }
 }
 
-/// A pointer that tasks may share; what they do with it is argued where they do it.
+/// A pointer that tasks share; each use states why it is sound.
 struct Raw<T>(*mut T);
 
-// SAFETY: used only to hand elements out to one thread at a time, which `T: Send` allows.
+// SAFETY: it only hands out elements to one thread at a time, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Raw<T> {}
 
 impl<T> Raw<T> {
     /// # Safety
-    /// `i` is within the slice that the pointer was made of.
+    /// `i` is within the slice that the pointer was made from.
     unsafe fn at(&self, i: usize) -> *mut T {
         // SAFETY: promised by the caller.
         unsafe { self.0.add(i) }
@@ -427,44 +429,44 @@ pub struct Grid<'a, T> {
     data: *mut T,
     rows: usize,
     cols: usize,
-    /// Elements from one row to the next.
+    /// Distance between rows, in elements.
     stride: usize,
     borrow: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a shared `Grid` gives no access to its elements but through `Pool::tiles`, which borrows it mutably
+// SAFETY: a shared `Grid` gives access to its elements only through `Pool::tiles`, which borrows it mutably
 // and hands each element to one task.
 unsafe impl<T: Send> Sync for Grid<'_, T> {}
-// SAFETY: as the mutable slice that it was made of.
+// SAFETY: as the mutable slice that it was made from.
 unsafe impl<T: Send> Send for Grid<'_, T> {}
 
 impl<'a, T> Grid<'a, T> {
     /// `data` as `[data.len() / cols, cols]`.
     ///
     /// # Panics
-    /// Where `data` is no whole number of rows.
+    /// If `data` is not a whole number of rows.
     pub fn new(data: &'a mut [T], cols: usize) -> Self {
         assert!(data.len().is_multiple_of(cols), "{} elements in rows of {cols}", data.len());
         Self { rows: data.len() / cols, cols, stride: cols, data: data.as_mut_ptr(), borrow: PhantomData }
     }
 
-    /// Some of its columns as a grid of their own.
+    /// A grid of some of the columns.
     ///
     /// # Panics
-    /// For columns that it does not have.
+    /// If a column is out of range.
     #[must_use]
     pub fn columns(self, cols: Range<usize>) -> Self {
         assert!(cols.start <= cols.end && cols.end <= self.cols, "columns {cols:?} of {}", self.cols);
-        // A grid without rows has no first element, so that nothing may lie behind it.
+        // A grid without rows has no allocation, so the pointer may point past it.
         Self { data: self.data.wrapping_add(cols.start), cols: cols.len(), ..self }
     }
 
-    /// Rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns.
+    /// Number of columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -504,7 +506,7 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         for _ in 0..5 {
             std::thread::sleep(3 * SPIN);
-            // Each task waits for the other, so this ends only if the worker woke up.
+            // Each task waits for the other, so this ends only if the worker wakes up.
             let barrier = std::sync::Barrier::new(2);
             pool.run(2, |_, _| _ = barrier.wait());
         }

@@ -1,4 +1,4 @@
-//! Projection added to the residual stream.
+//! Projection that is added to the residual stream.
 
 use super::{Cx, two};
 use crate::BackendError;

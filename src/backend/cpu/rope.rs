@@ -1,10 +1,10 @@
-//! Rotary embedding: the angles of a step, and the rotation of one head.
+//! RoPE: the angles of a step, and the rotation of one head.
 
 use super::pool::Pool;
 use super::simd::Allocator;
 use sterna_program::{Rope, RopeStyle, Row};
 
-/// Cosines and sines of one rotary embedding, for the rows of a step. All layers share them.
+/// Cosines and sines of one RoPE configuration for the rows of a step, shared by all layers.
 pub struct RopeTable {
     rope: Rope,
     /// `[rows, 2 * pairs]`: the cosines of a row, then its sines.
@@ -12,13 +12,13 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    /// Room for steps of up to `max_rows` rows.
+    /// Allocates the table for steps of up to `max_rows` rows.
     pub fn new(on: &mut impl Allocator, rope: &Rope, max_rows: usize) -> Self {
         let cos_sin = on.zeros(max_rows.saturating_mul(2 * rope.inv_freq.len()));
         Self { cos_sin, rope: rope.clone() }
     }
 
-    /// Computes the angles of a step, in f64.
+    /// Computes the cosines and sines of a step from angles in f64.
     pub fn prepare(&mut self, pool: &Pool, rows: &[Row]) {
         let (rope, pairs) = (&self.rope, self.rope.inv_freq.len());
         let stride = 2 * pairs;

@@ -1,4 +1,4 @@
-//! Picks a token from each row of logits.
+//! Samples a token from each row of logits.
 
 use super::pool::Grid;
 use super::{Cx, Pick};

@@ -1,9 +1,9 @@
-//! Processor and memory, as the system reports them.
+//! CPU and memory, as reported by the system.
 
 use std::fs;
 use std::path::Path;
 
-/// Name of the processor.
+/// Name of the CPU.
 pub fn model() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("model name"));
@@ -11,8 +11,8 @@ pub fn model() -> String {
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
-/// Bytes of memory that this process can have without swapping, where the system tells: what the machine has
-/// free, or what the control groups of the process allow, where that is less.
+/// Bytes of memory that this process can take without swapping, if the system reports them: the machine's
+/// free memory, or what the process's control groups allow if that is less.
 pub fn free_bytes() -> Option<u64> {
     room_to_grow().or_else(of_linux)
 }
@@ -26,7 +26,7 @@ pub fn memory() -> Option<String> {
     Some(format!("{free} MiB of {total} MiB{of} are free"))
 }
 
-/// Bytes by which the memory of WebAssembly can grow at most: its addresses have 32 bits.
+/// Bytes by which WebAssembly memory can still grow: its addresses have 32 bits.
 #[cfg(target_arch = "wasm32")]
 fn room_to_grow() -> Option<u64> {
     const PAGE: u64 = 1 << 16;
@@ -43,7 +43,7 @@ fn of_linux() -> Option<u64> {
     Some(available.min(in_groups(GroupFiles::free_bytes).unwrap_or(u64::MAX)))
 }
 
-/// Bytes of a line of `/proc/meminfo`.
+/// Value of a line of `/proc/meminfo`, in bytes.
 fn of_meminfo(line: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|text| text.strip_prefix(line))?;
@@ -51,17 +51,17 @@ fn of_meminfo(line: &str) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The least of what the control groups of this process say.
+/// The smallest value of `of` over the control groups of this process.
 fn in_groups(of: impl Fn(&GroupFiles, &Path) -> Option<u64>) -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     least_in_groups(Path::new("/sys/fs/cgroup"), &groups, of)
 }
 
-/// Where a version of control groups keeps the numbers of a group.
+/// File names that a version of control groups uses.
 struct GroupFiles {
     limit: &'static str,
     usage: &'static str,
-    /// Lines of `memory.stat`: pages of files, which count as used and can be had all the same.
+    /// Lines of `memory.stat` for file pages, which are included in the usage but can be reclaimed.
     reclaimable: [&'static str; 2],
 }
 
@@ -77,8 +77,8 @@ const V2: GroupFiles = GroupFiles {
     reclaimable: ["inactive_file", "active_file"],
 };
 
-/// The least of what the groups named in `groups`, the content of `/proc/self/cgroup`, and those above them
-/// say.
+/// The smallest value of `of` over the groups named in `groups`, the content of `/proc/self/cgroup`, and
+/// their ancestors.
 fn least_in_groups(root: &Path, groups: &str, of: impl Fn(&GroupFiles, &Path) -> Option<u64>) -> Option<u64> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -87,8 +87,8 @@ fn least_in_groups(root: &Path, groups: &str, of: impl Fn(&GroupFiles, &Path) ->
             "" => (root.to_owned(), V2),
             _ => (controllers.split(',').any(|name| name == "memory").then(|| root.join("memory"))?, V1),
         };
-        // In a container the path may be the host's; the last ancestor is the root, which is then the group's
-        // own.
+        // In a container the path may be the host's; its last ancestor is then the root, which is the
+        // container's own group.
         let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
         ancestors.filter_map(|path| of(&files, &root.join(path))).min()
     };
@@ -100,12 +100,12 @@ fn number(text: &str) -> Option<u64> {
 }
 
 impl GroupFiles {
-    /// Limit of one group in bytes; `None` without a limit.
+    /// Limit of a group in bytes, if it has one.
     fn limit_bytes(&self, dir: &Path) -> Option<u64> {
         number(&fs::read_to_string(dir.join(self.limit)).ok()?)
     }
 
-    /// Bytes that one group has left; `None` without a limit.
+    /// Bytes that a group can still allocate, if it has a limit.
     fn free_bytes(&self, dir: &Path) -> Option<u64> {
         let read = |name| fs::read_to_string(dir.join(name)).ok();
         let (limit, usage) = (self.limit_bytes(dir)?, number(&read(self.usage)?)?);
@@ -138,7 +138,7 @@ mod tests {
         write(&a, "memory.max", "1000\n");
         write(&a, "memory.current", "900\n");
         assert_eq!(free("0::/a/b\n"), Some(100));
-        // Pages of files can be had back, those of anything else cannot.
+        // File pages can be reclaimed, others cannot.
         write(&a, "memory.stat", "anon 500\nactive_file 30\ninactive_file 250\nfile 400\n");
         assert_eq!(free("0::/a/b\n"), Some(380));
         write(&b, "memory.max", "80\n");

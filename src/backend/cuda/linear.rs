@@ -289,7 +289,7 @@ pub fn rounded<A: Allocator + ?Sized>(
     // A block leaves the sums of two tiles at most, of 4 bytes.
     let tile_bytes = 4 * (16 * LINEAR_THREADS / 32 * MMA_ROWS) as usize;
     let blocks = 2 * limits.multiprocessors as usize;
-    let mut alloc = |bytes: usize| on.buffer("inputs of layers, rounded", bytes as u64);
+    let mut alloc = |bytes: usize| on.buffer("quantised layer inputs", bytes as u64);
     Ok(RoundedParams {
         rows: alloc(rows * row_bytes)?,
         quants: alloc(any * rows * size_of::<RowQuant>())?,

@@ -1,9 +1,9 @@
-//! Pages of codes, laid out for the products that attention makes of them.
+//! Pages of codes, laid out for attention's matrix products.
 //!
-//! Keys are `[head_dim, 64]` codes and values `[64, head_dim]`, in units of 64 columns ([`UnitOf`]); the
-//! scales behind them are `[head_dim / block, 64]` f16. Keys with signs of a residual have these, and their
-//! scales, as a second such matrix: first the codes of both, then the scales of both. A page has as many
-//! bytes as 64 vectors of its codec.
+//! Keys are `[head_dim, 64]` codes and values `[64, head_dim]`, in units of 64 columns ([`UnitOf`]); they are
+//! followed by the scales, `[head_dim / block, 64]` f16. Keys with residual signs store these signs and their
+//! scales as a second matrix of that form: first the codes of both matrices, then the scales of both. A page
+//! has as many bytes as 64 vectors of its codec.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use ggml_types::turboquant::Qjl;
@@ -13,27 +13,27 @@ use half::f16;
 use crate::cpu::simd::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf};
 use sterna_program::PAGE;
 
-/// Elements of the longest vector that is kept so.
+/// Elements of the longest vector that is stored as codes.
 pub const MAX_DIM: usize = 512;
 
-/// Bytes of the longest vector, that of q8_0, and the scales that it has.
+/// Bytes of the longest vector, which is one of q8_0, and its number of scales.
 const MAX_BYTES: usize = MAX_DIM / 32 * 34;
 const MAX_SCALES: usize = MAX_DIM / 32;
 
-/// Rows of weights that are multiplied with the scales of values at a time.
+/// Rows of attention weights that are multiplied by the scales of values at a time.
 const ROWS: usize = 16;
 
-/// One side of a cache of codes.
+/// The keys or the values of a cache of codes.
 pub struct Codes {
     codec: Box<dyn KvVectors>,
     side: KvSide,
     head_dim: usize,
     /// Bytes of one vector.
     vec_bytes: usize,
-    /// Elements that share a scale.
+    /// Elements per scale.
     block: usize,
     part: MatrixLayout,
-    /// The signs of a residual, where there are any.
+    /// The signs of the residual, if the codec has them.
     residual: Option<MatrixLayout>,
 }
 
@@ -42,12 +42,12 @@ pub struct Codes {
 struct MatrixLayout {
     unit: UnitOf,
     values: [f32; 16],
-    /// Where it begins in a page, and where its scales do.
+    /// Offset of the codes in a page, in bytes, and of the scales.
     units_at: usize,
     scales_at: usize,
 }
 
-/// A page of them.
+/// A page of codes.
 #[derive(Clone, Copy)]
 pub struct CodePage<'a> {
     codes: &'a Codes,
@@ -57,7 +57,7 @@ pub struct CodePage<'a> {
 }
 
 impl Codes {
-    /// Pages for a codec; gives it back where its vectors have no codes, or not enough of them for a unit.
+    /// Lays out pages for a codec; returns the codec if its vectors have no codes or do not fill units.
     pub fn new(
         codec: Box<dyn KvVectors>,
         side: KvSide,
@@ -106,11 +106,11 @@ impl Codes {
             let units = &mut page[part.units_at..];
             for (i, code) in codes.iter().enumerate() {
                 let code = match part.unit {
-                    // A magnitude and the sign above it.
+                    // A magnitude, with the sign in the bit above it.
                     UnitOf::Signed3 if *code < 4 => 7 - code,
                     UnitOf::Signed3 => code - 4,
                     UnitOf::Table2 => code & 3,
-                    // A unit has 1 for what is negative.
+                    // In a unit, 1 is negative.
                     UnitOf::Sign => code >> 2 ^ 1,
                     UnitOf::Table4 | UnitOf::Int8 => *code,
                 };
@@ -126,7 +126,8 @@ impl Codes {
         whole
     }
 
-    /// Projection of queries before they meet the [residual](CodePage::residual) of a page.
+    /// Projection that queries need before they are multiplied with the [residual](CodePage::residual) of a
+    /// page.
     pub fn projection(&self) -> Option<&Qjl> {
         self.kv_codes().projection()
     }
@@ -135,20 +136,20 @@ impl Codes {
         self.codec.codes().expect("a codec of codes")
     }
 
-    /// A page by its bytes.
+    /// A page from its bytes.
     pub fn page<'a>(&'a self, page: &'a [u8]) -> CodePage<'a> {
         CodePage { codes: self, part: &self.part, page }
     }
 }
 
 impl<'a> CodePage<'a> {
-    /// Residual beside the codes of the page, if there is one: projected queries are multiplied with it, and
-    /// a product is the sum of both.
+    /// Residual of the page's codes, if the codec has one: projected queries are multiplied with it and added
+    /// to the product with the codes.
     pub fn residual(self) -> Option<Self> {
         self.codes.residual.as_ref().map(|part| Self { part, ..self })
     }
 
-    /// Queries `a` times keys, or weights `a` times the values from position `first` on.
+    /// Multiplies queries `a` by keys, or weights `a` by the values from position `first` on.
     pub fn multiply(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
         match self.codes.side {
             KvSide::Keys => self.multiply_keys(k, shape, a, c),
@@ -156,7 +157,7 @@ impl<'a> CodePage<'a> {
         }
     }
 
-    /// The codes.
+    /// The packed codes.
     fn units(self) -> &'a [u8] {
         &self.page[self.part.units_at..]
     }
@@ -167,7 +168,7 @@ impl<'a> CodePage<'a> {
         &cast_slice(&self.page[self.part.scales_at..])[..n]
     }
 
-    /// Scores `c` of queries `a` with all keys of the page.
+    /// Computes the scores `c` of queries `a` with all keys of the page.
     fn multiply_keys(self, k: &RealKernels, shape: &Matrices, a: &[f32], c: &mut [f32]) {
         let (codes, part, mut scales) = (self.codes, self.part, [0.0; PAGE]);
         let row_bytes = PAGE / UNIT * part.unit.bytes();
@@ -181,7 +182,7 @@ impl<'a> CodePage<'a> {
         }
     }
 
-    /// Sums `c` of the values from position `first` on, weighted with `a`.
+    /// Computes the sums `c` of the values from position `first` on, weighted with `a`.
     fn multiply_values(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
         let Matrices { m, k: n, lda, ldc, .. } = *shape;
         let (codes, part) = (self.codes, self.part);

@@ -1,4 +1,4 @@
-//! Where the pages of one head of a cache lie.
+//! Memory layout of the pages of one head of a cache.
 
 use std::ops::Range;
 
@@ -8,14 +8,14 @@ use super::EXACT;
 use crate::KvPage;
 use sterna_program::{KvDecl, Limits, PAGE, PageTable};
 
-/// Where the pages of one head lie: `[pages, page_bytes]`, then `[exact_pages, exact_bytes]`.
+/// Memory layout of one head: `[pages, page_bytes]`, then `[exact_pages, exact_bytes]`.
 #[derive(Clone, Copy)]
 pub struct Layout {
     pub pages: usize,
     pub page_bytes: usize,
     pub exact_pages: usize,
     pub exact_bytes: usize,
-    /// True if its pages are those of a sliding window.
+    /// True if the pages are those of a sliding window.
     slides: bool,
 }
 
@@ -36,7 +36,7 @@ impl Layout {
         Ok(Self { pages, page_bytes, exact_pages, exact_bytes, slides: decl.sliding.is_some() })
     }
 
-    /// Bytes of its pages, and of its exact pages.
+    /// Bytes of the pages and of the exact pages.
     pub fn bytes(self) -> [usize; 2] {
         [self.pages * self.page_bytes, self.exact_pages * self.exact_bytes]
     }
@@ -45,17 +45,17 @@ impl Layout {
         self.bytes().into_iter().sum()
     }
 
-    /// Where page `i` lies in a head's memory.
+    /// Byte range of page `i` in a head's memory.
     pub fn page(self, i: usize) -> Range<usize> {
         i * self.page_bytes..(i + 1) * self.page_bytes
     }
 
-    /// Where page `i` of a sequence lies.
+    /// Byte range of page `i` of a sequence.
     pub fn page_of(self, pages: &PageTable, seq: u32, i: usize) -> Range<usize> {
         self.page(self.number_of(pages, seq, i))
     }
 
-    /// The number of the page that holds page `i` of a sequence.
+    /// Number of the page that holds page `i` of a sequence.
     pub fn number_of(self, pages: &PageTable, seq: u32, i: usize) -> usize {
         match self.slides {
             true => pages.sliding(seq)[i].expect("the step was checked") as usize,
@@ -63,7 +63,7 @@ impl Layout {
         }
     }
 
-    /// Where a page lies; nowhere if the cache has no such pages.
+    /// Byte range of a page; empty if the cache has no such pages.
     pub fn range(self, page: KvPage) -> Range<usize> {
         match page {
             KvPage::Quantised(i) if !self.slides => self.page(i as usize),
@@ -73,7 +73,7 @@ impl Layout {
         }
     }
 
-    /// Where exact page `i` lies in a head's memory, the mean with it.
+    /// Byte range of exact page `i` in a head's memory, including its mean.
     pub fn exact(self, i: usize) -> Range<usize> {
         let start = self.pages * self.page_bytes + i * self.exact_bytes;
         start..start + self.exact_bytes

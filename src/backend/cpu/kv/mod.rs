@@ -1,14 +1,14 @@
 //! The paged KV cache of one layer.
 //!
-//! All pages of one KV head lie together, and a page keeps its 64 positions the way attention multiplies
-//! them: keys as `[head_dim, 64]`, values as `[64, head_dim]`, be they elements or codes (`kv/codes.rs`).
-//! Other codecs, and heads too short for units of codes, keep vector after vector, and take that form when a
-//! page is read.
+//! All pages of one KV head are contiguous, and a page stores its 64 positions in the layout that attention
+//! multiplies: keys as `[head_dim, 64]`, values as `[64, head_dim]`, either as elements or as codes
+//! (`kv/codes.rs`). Other codecs, and heads too short for units of codes, store one vector after another,
+//! which are brought into that layout when a page is read.
 //!
-//! Windowed codecs have exact pages of f16 behind those. Positions are written there, and a page is encoded
-//! when its last position has been written: the codes are there before any row reads them. The first pages of
-//! a sequence are never encoded; behind the first one lies the mean of its keys, which is taken off every key
-//! that is.
+//! Windowed codecs also have exact pages of f16, stored after the others. Positions are written to these, and
+//! a page is encoded once its last position has been written, before any row reads the codes. The first pages
+//! of a sequence are never encoded; the first one is followed by the mean of its keys, which is subtracted
+//! from every key that is encoded.
 
 mod codes;
 mod layout;
@@ -55,11 +55,11 @@ struct KvStorage {
     head_dim: usize,
     window: KvWindow,
     form: VectorForm,
-    /// Elements of exact pages, if there are any.
+    /// Element type of exact pages, if the codec has them.
     exact: Option<&'static Elements>,
-    /// Vectors that could not be kept as they were.
+    /// Number of vectors that were clamped.
     clamped: AtomicU64,
-    /// Rotation of every vector before it was encoded.
+    /// Rotation that is applied to every vector before it is encoded.
     rotation: Option<Rotation>,
     layout: Layout,
 }
@@ -71,31 +71,30 @@ enum VectorForm {
     Vectors { codec: Box<dyn KvVectors>, vec_bytes: usize },
 }
 
-/// A codec that is a plain list of elements.
+/// A codec that stores plain elements.
 struct Elements {
     bytes: usize,
     /// Writes one vector as row `pos` of a page of `[PAGE, x.len()]`.
     put_row: fn(page: &mut [u8], pos: usize, x: &[f32]),
     /// Writes one vector as column `pos` of a page of `[x.len(), PAGE]`.
     put_column: fn(page: &mut [u8], pos: usize, x: &[f32]),
-    /// Elements as they are.
+    /// The stored elements as rows.
     rows: fn(bytes: &[u8]) -> Rows<'_>,
 }
 
-/// Neighbouring rows of keys or values.
+/// Adjacent rows of keys or values.
 #[derive(Clone, Copy)]
 pub enum Rows<'a> {
     /// As f32.
     F32(&'a [f32]),
     /// As f16.
     F16(&'a [f16]),
-    /// All of a page, as codes. Keys are less their mean, where the codec is windowed.
+    /// A whole page, as codes. The mean is subtracted from keys if the codec is windowed.
     Codes(CodePage<'a>),
 }
 
 impl Rows<'_> {
-    /// Residual of keys beside their codes: projected queries are multiplied with it, and the product is
-    /// added.
+    /// Residual of the keys' codes: projected queries are multiplied with it and the product is added.
     pub fn residual(self) -> Option<Self> {
         match self {
             Rows::Codes(page) => page.residual().map(Rows::Codes),
@@ -103,7 +102,7 @@ impl Rows<'_> {
         }
     }
 
-    /// `c = a b`, or `c += a b`, where `b` are the rows from `first` on, without distance between them.
+    /// Computes `c = a b`, or `c += a b`, where `b` are the contiguous rows from `first` on.
     pub fn multiply(self, k: &RealKernels, shape: &Matrices, a: &[f32], first: usize, c: &mut [f32]) {
         match self {
             Rows::F32(b) => (k.gemm)(shape, a, &b[first * shape.ldb..], c),
@@ -129,7 +128,7 @@ static F32: Elements = Elements {
     rows: |bytes| Rows::F32(cast_slice(bytes)),
 };
 
-/// Elements of exact pages.
+/// Element type of exact pages.
 static EXACT: &Elements = &F16;
 
 fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -> T) {
@@ -138,12 +137,12 @@ fn put_column<T: Pod>(page: &mut [T], pos: usize, x: &[f32], from_f32: fn(f32) -
     }
 }
 
-/// Up to how many queries f16 rows are multiplied as they are; for more of them it pays to widen the rows
-/// first.
+/// Largest number of queries for which f16 rows are multiplied directly; with more queries it pays to widen
+/// the rows first.
 const FEW_QUERIES: usize = 8;
 
-/// Elements that are widened before they are multiplied: a quarter of a first cache of 32 KiB. A page as a
-/// whole would be written to the second cache and come back from there.
+/// Elements that are widened before they are multiplied: a quarter of a 32 KiB L1 cache. A whole page would
+/// be written to L2 and read back from there.
 const PART: usize = 2048;
 
 impl Elements {
@@ -154,7 +153,7 @@ impl Elements {
         }
     }
 
-    /// Hands on rows of `cols` elements: which, and what they hold.
+    /// Passes rows of `cols` elements to `each`, with their indices.
     fn each_rows(
         &self,
         k: &RealKernels,
@@ -178,28 +177,27 @@ impl Elements {
     }
 }
 
-/// Part of a cache that is read.
+/// The part of a cache to read.
 #[derive(Clone, Copy)]
 pub struct KvSlice {
     /// The KV head.
     pub head: usize,
-    /// The page's number in the cache.
+    /// Number of the page in the cache.
     pub page: usize,
-    /// The number of the exact page that is read instead, where the codec is windowed.
+    /// Number of the exact page that is read instead, if the codec is windowed.
     pub exact: Option<usize>,
-    /// The number of the exact page with the mean of the sequence's keys; anything where no codec is
-    /// windowed.
+    /// Number of the exact page with the mean of the sequence's keys; ignored if no codec is windowed.
     pub mean: usize,
-    /// Positions of the page, from its first.
+    /// Number of positions to read, from the page's first.
     pub n: usize,
-    /// Queries that it is multiplied with.
+    /// Number of queries that it is multiplied with.
     pub n_queries: usize,
 }
 
 impl KvCache {
-    /// An empty cache; the system provides its memory when it is first written.
+    /// Creates an empty cache; the system provides its memory when it is first written.
     pub fn new(decl: &KvDecl, limits: Limits, [keys, values]: Words) -> Self {
-        // `Layout` has the pages of a sliding window.
+        // `Layout` handles the pages of a sliding window.
         let KvDecl { n_kv_heads, head_dim, k, v, window, sliding: _ } = *decl;
         let plane = |codec, side, words| {
             let storage = KvStorage::new(codec, side, decl, limits).expect("the program was checked");
@@ -212,7 +210,7 @@ impl KvCache {
     /// Allocates the words of a cache.
     ///
     /// # Errors
-    /// Where a codec cannot hold such a head.
+    /// If a codec does not support the head dimension.
     pub fn words(on: &mut impl PartAllocator, decl: &KvDecl, limits: Limits) -> Result<Words, QuantError> {
         let mut of_side = |codec, side| {
             let of_head = Layout::of(codec, side, decl, limits)?.bytes();
@@ -221,8 +219,8 @@ impl KvCache {
         Ok([of_side(decl.k, KvSide::Keys)?, of_side(decl.v, KvSide::Values)?])
     }
 
-    /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]` and rotated where
-    /// [`key_rotation`](Self::key_rotation) and [`value_rotation`](Self::value_rotation) say so.
+    /// Writes the keys and values of a step's rows, each `[rows, n_kv_heads * head_dim]` and already rotated
+    /// by [`key_rotation`](Self::key_rotation) and [`value_rotation`](Self::value_rotation).
     pub fn put(&mut self, pool: &Pool, rows: &[Row], pages: &PageTable, k: &[f32], v: &[f32]) {
         let cols = self.n_kv_heads * self.head_dim;
         for (Plane { storage, words }, x) in [(&mut self.keys, k), (&mut self.values, v)] {
@@ -247,9 +245,9 @@ impl KvCache {
         }
     }
 
-    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows
-    /// after the other: `each` gets which, and what they hold; columns from `n` on are anything. `tile` is
-    /// `[head_dim * PAGE]` and `vector` is `[head_dim]`, to work in.
+    /// Reads the keys of the first `place.n` positions of a page as rows of `[head_dim, PAGE]`, some rows at
+    /// a time: `each` gets their indices and contents; columns from `n` on are unspecified. `tile`,
+    /// `[head_dim * PAGE]`, and `vector`, `[head_dim]`, are workspaces.
     pub fn keys(
         &self,
         k: &RealKernels,
@@ -277,8 +275,8 @@ impl KvCache {
         }
     }
 
-    /// Reads the values of the first `place.n` positions of a page as rows of `[n, head_dim]`, as
-    /// [`keys`](Self::keys) does.
+    /// Reads the values of the first `place.n` positions of a page as rows of `[n, head_dim]`, like
+    /// [`keys`](Self::keys).
     pub fn values(
         &self,
         k: &RealKernels,
@@ -304,8 +302,8 @@ impl KvCache {
         }
     }
 
-    /// The mean that was taken off the encoded keys of the sequence whose first exact page is `page`; none
-    /// where the codec takes none off.
+    /// The mean that was subtracted from the encoded keys of the sequence whose first exact page is `page`;
+    /// `None` if the codec subtracts none.
     pub fn key_mean(&self, head: usize, page: usize) -> Option<&[f32]> {
         let storage = &self.keys.storage;
         storage.exact?;
@@ -313,12 +311,13 @@ impl KvCache {
         Some(cast_slice(mean))
     }
 
-    /// Rotation of keys, and of the queries that meet them.
+    /// Rotation of keys, and of the queries that are multiplied with them.
     pub fn key_rotation(&self) -> Option<&Rotation> {
         self.keys.storage.rotation.as_ref()
     }
 
-    /// Projection of rotated queries before they meet the [residual](Rows::residual) of keys.
+    /// Projection that rotated queries need before they are multiplied with the [residual](Rows::residual) of
+    /// keys.
     pub fn key_projection(&self) -> Option<&Qjl> {
         match &self.keys.storage.form {
             VectorForm::Codes(codes) => codes.projection(),
@@ -331,7 +330,7 @@ impl KvCache {
         self.values.storage.rotation.as_ref()
     }
 
-    /// Keys and values that the codecs could not keep as they were.
+    /// Number of keys and values that the codecs had to clamp.
     pub fn clamped(&self) -> u64 {
         [&self.keys, &self.values].iter().map(|plane| plane.storage.clamped.load(Ordering::Relaxed)).sum()
     }
@@ -342,7 +341,7 @@ impl KvCache {
         self.n_kv_heads * (of_head(&self.keys) + of_head(&self.values))
     }
 
-    /// Copies a page of keys and then of values, head after head, and returns what is left of `out`.
+    /// Copies a page of keys and then of values, head after head, and returns the rest of `out`.
     pub fn read_page<'o>(&self, page: KvPage, mut out: &'o mut [u8]) -> &'o mut [u8] {
         for (plane, head) in
             [&self.keys, &self.values].into_iter().flat_map(|p| (0..self.n_kv_heads).map(move |h| (p, h)))
@@ -355,7 +354,7 @@ impl KvCache {
         out
     }
 
-    /// The reverse of [`read_page`](Self::read_page); returns what is left of `bytes`.
+    /// The reverse of [`read_page`](Self::read_page); returns the rest of `bytes`.
     pub fn write_page<'b>(&mut self, page: KvPage, mut bytes: &'b [u8]) -> &'b [u8] {
         for Plane { storage, words } in [&mut self.keys, &mut self.values] {
             for head in cast_slice_mut::<u64, u8>(words).chunks_exact_mut(storage.layout.head_bytes()) {
@@ -368,25 +367,25 @@ impl KvCache {
         bytes
     }
 
-    /// Positions that are kept exactly, if a codec is windowed.
+    /// Positions that are stored exactly, if a codec is windowed.
     pub fn window(&self) -> KvWindow {
         self.window
     }
 
-    /// The number of the page that holds page `i` of a sequence.
+    /// Number of the page that holds page `i` of a sequence.
     ///
     /// # Panics
-    /// Where it has left the window.
+    /// If the page has left the window.
     pub fn page_of(&self, pages: &PageTable, seq: u32, i: usize) -> usize {
         self.keys.storage.layout.number_of(pages, seq, i)
     }
 
-    /// KV heads.
+    /// Number of KV heads.
     pub fn n_kv_heads(&self) -> usize {
         self.n_kv_heads
     }
 
-    /// Length of one vector.
+    /// Elements of one vector.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
@@ -408,7 +407,7 @@ impl Plane {
     }
 }
 
-/// Form of the page at a place.
+/// Form of the vectors of a page.
 enum PageVectors<'a> {
     Elements(&'static Elements),
     Codes(&'a Codes),
@@ -481,15 +480,15 @@ impl KvStorage {
         }
     }
 
-    /// Encodes the page whose last position `row` has filled, if it is ever read so; of a sequence's first
-    /// page, takes the mean.
+    /// Encodes the page whose last position `row` has filled, unless its codes are never read; computes the
+    /// mean of a sequence's first page.
     fn encode_page(&self, head: &mut [u8], pages: &PageTable, row: &Row) {
         let (i, head_dim) = (row.pos as usize / PAGE, self.head_dim);
         let full = self.layout.exact(exact_page(pages, row, i));
         if i == 0 {
             let (page, mean) = head[full.clone()].split_at_mut(PAGE * head_dim * EXACT.bytes);
             let dims = cast_slice::<u8, f16>(page).chunks_exact(PAGE);
-            // Of values, there is no room for a mean: none is taken.
+            // Pages of values have no space for a mean, so the loop is empty for them.
             for (mean, dim) in cast_slice_mut::<u8, f32>(mean).iter_mut().zip(dims) {
                 *mean = (dim.iter().map(|x| x.to_f64()).sum::<f64>() / PAGE as f64) as f32;
             }
@@ -526,14 +525,14 @@ impl KvStorage {
         }
     }
 
-    /// An exact page as its elements, and the mean behind them.
+    /// Splits an exact page into its elements and the mean after them.
     fn split_exact<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         bytes.split_at(PAGE * self.head_dim * EXACT.bytes)
     }
 }
 
 impl VectorForm {
-    /// Encodes a vector as position `pos` of a page; `false` where something had to be clamped.
+    /// Encodes a vector as position `pos` of a page; returns `false` if something had to be clamped.
     fn encode(&self, page: &mut [u8], pos: usize, x: &[f32]) -> bool {
         match self {
             VectorForm::Elements(_) => unreachable!("elements are not encoded"),
@@ -545,8 +544,8 @@ impl VectorForm {
     }
 }
 
-/// `x`, where all of it is within f16. Otherwise nothing, and `clamped` has 0 for what is no finite number,
-/// and f16's largest for what is beyond it.
+/// Returns `x` if all of it is in the range of f16. Otherwise writes to `clamped`: 0 for values that are not
+/// finite, and f16's largest finite value for those out of range.
 fn within_f16<'a>(x: &'a [f32], clamped: &mut [f32]) -> Option<&'a [f32]> {
     let most = f16::MAX.to_f32();
     if x.iter().all(|x| x.abs() <= most) {
@@ -558,7 +557,7 @@ fn within_f16<'a>(x: &'a [f32], clamped: &mut [f32]) -> Option<&'a [f32]> {
     None
 }
 
-/// The exact page that holds page `i` of a row's sequence.
+/// Number of the exact page that holds page `i` of a row's sequence.
 fn exact_page(pages: &PageTable, row: &Row, i: usize) -> usize {
     pages.exact(row.seq)[i].expect("the step was checked") as usize
 }

@@ -1,4 +1,4 @@
-//! Inputs of linear layers, rounded as the program says.
+//! Inputs of linear layers, quantised as the program specifies.
 
 use ggml_types::QuantType;
 
@@ -10,20 +10,20 @@ use crate::cpu::simd::{
 };
 use sterna_program::ActQuant;
 
-/// Space that the inputs of some layers take at most, in elements.
+/// Workspace that is large enough for the inputs of some layers, in elements.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkspaceSize {
     q: usize,
     quant: usize,
     x: usize,
-    /// Workspace of one thread.
+    /// Per thread.
     workspace: usize,
     scratch: ScratchSize,
 }
 
 impl WorkspaceSize {
-    /// Also large enough for a layer: weights of that type and `cols` inputs, of which up to `rows` rows are
-    /// rounded as `kind` says.
+    /// Grows the size to fit a layer with weights of type `ty` and `cols` inputs, of which up to `rows` rows
+    /// are quantised as `kind`.
     #[must_use]
     pub fn with(self, k: &Kernels, ty: &dyn QuantType, cols: usize, kind: ActQuant, rows: usize) -> Self {
         let multiply = Multiply::of(Format::of(ty), k, kind);
@@ -44,7 +44,7 @@ impl WorkspaceSize {
     }
 }
 
-/// Bytes that a rounded row takes.
+/// Bytes of a quantised row.
 fn q_bytes(kind: ActQuant, cols: usize) -> usize {
     match kind {
         ActQuant::None => 0,
@@ -53,8 +53,8 @@ fn q_bytes(kind: ActQuant, cols: usize) -> usize {
     }
 }
 
-/// The inputs of one linear layer at a time, and what threads need to multiply them. It allocates nothing
-/// after [`new`](Self::new).
+/// The inputs of the current linear layer, and the scratch memory that threads need to multiply them.
+/// Allocates nothing after [`new`](Self::new).
 pub struct Acts {
     rows: usize,
     cols: usize,
@@ -65,13 +65,13 @@ pub struct Acts {
     quant: Vec<RowQuant>,
     /// `[rows, cols]`.
     x: Aligned<f32>,
-    /// One a thread.
+    /// One per thread.
     workspaces: Vec<Workspace>,
-    /// One a thread.
+    /// One per thread.
     scratch: Vec<Scratch>,
 }
 
-/// The rows as each kind of kernel takes them.
+/// The rows in the form that each kind of kernel takes.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub int8: I8Rows<'a>,
@@ -79,19 +79,19 @@ pub(super) struct Rows<'a> {
     pub floats: F32Rows<'a>,
 }
 
-/// Scratch memory of a thread that rounds rows.
+/// Scratch memory of a thread that quantises rows.
 struct Workspace {
     x: Aligned<f32>,
     done: Vec<(usize, RowQuant)>,
 }
 
 impl Acts {
-    /// Allocates a workspace of such a size, for regions of a pool of `threads` threads.
+    /// Allocates a workspace of this size for a pool of `threads` threads.
     pub fn new(size: &WorkspaceSize, threads: usize) -> Self {
         Self::on(&mut Heap, size, threads)
     }
 
-    /// The same of an allocator's memory.
+    /// As [`new`](Self::new), from an allocator's memory.
     pub fn on(on: &mut impl Allocator, size: &WorkspaceSize, threads: usize) -> Self {
         let threads = threads.max(1);
         let mut workspace = |_| Workspace { x: on.aligned(size.workspace), done: on.room(size.quant) };
@@ -108,11 +108,11 @@ impl Acts {
         }
     }
 
-    /// Takes the inputs of a layer: `fill` writes row `row` (normed already), which is then rounded as `kind`
-    /// says.
+    /// Loads the inputs of a layer: `fill` writes row `row`, already normalised, which is then quantised as
+    /// `kind`.
     ///
     /// # Panics
-    /// Where the workspace is too small for such a layer.
+    /// If the workspace is too small for the layer.
     pub fn load(
         &mut self,
         k: &Kernels,
@@ -162,7 +162,7 @@ impl Acts {
         }
     }
 
-    /// Writes the rounded rows as floats again, for weights without a kernel for integers.
+    /// Dequantises the rows, for weights without an integer kernel.
     pub(super) fn dequantise(&mut self, pool: &Pool) {
         let cols = self.cols;
         if self.kind == ActQuant::I8PerBlock {
@@ -184,22 +184,23 @@ impl Acts {
         });
     }
 
-    /// Rows that were loaded.
+    /// Number of loaded rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Inputs of the layer.
+    /// Number of inputs of the layer.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Rounding of the rows.
+    /// Quantisation of the rows.
     pub fn kind(&self) -> ActQuant {
         self.kind
     }
 
-    /// All forms of the rows (but one may be out of date) and every thread's scratch.
+    /// The rows in all forms, of which only those that were last written are valid, and every thread's
+    /// scratch memory.
     pub(super) fn split(&mut self) -> (Rows<'_>, &mut [Scratch]) {
         let (rows, cols) = (self.rows, self.cols);
         let bytes = &self.q[..rows * q_bytes(self.kind, cols)];

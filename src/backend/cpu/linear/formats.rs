@@ -1,4 +1,4 @@
-//! Which kernel multiplies a weight type.
+//! Selection of the kernel for a weight type.
 
 use ggml_types::types;
 
@@ -7,21 +7,21 @@ use crate::cpu::simd::Tile;
 use crate::cpu::simd::{BlockFn, F32Rows, FloatFn, Format, Kernels, Product, STRIP, Scratch, TernaryFn};
 use sterna_program::ActQuant;
 
-/// Kernel for one weight and one kind of input.
+/// Kernel for a weight type and a kind of input.
 #[derive(Clone, Copy)]
 pub enum Multiply {
     /// Integer products with int8 activations.
     Int8(TernaryFn),
-    /// Integer products with activations that are int8 by block.
+    /// Integer products with activations that are int8 with a scale per block.
     Blocks(BlockFn),
     /// Products with f32 activations.
     Float(FloatFn),
-    /// The type's own `decode_row` first.
+    /// Products with f32 activations, of weights that `decode_row` decodes first.
     Decoded,
 }
 
 impl Multiply {
-    /// Kernel for weights of a format and inputs of that kind.
+    /// Selects the kernel for weights of a format and inputs quantised as `kind`.
     pub fn of(format: Format, k: &Kernels, kind: ActQuant) -> Self {
         let kernels = k.of(format);
         let ints = match kind {
@@ -29,12 +29,12 @@ impl Multiply {
             ActQuant::I8PerToken => kernels.int8.map(Self::Int8),
             ActQuant::I8PerBlock => kernels.blocks.map(Self::Blocks),
         };
-        // Rounded inputs are multiplied as floats by weights without a kernel for integers.
+        // Weights without an integer kernel are multiplied with dequantised inputs.
         ints.or(kernels.float.map(Self::Float)).unwrap_or(Self::Decoded)
     }
 }
 
-/// Decodes a few weight rows at a time and multiplies those.
+/// Decodes a few weight rows at a time and multiplies them.
 pub fn decoded(
     k: &Kernels,
     w: &Piece<'_>,

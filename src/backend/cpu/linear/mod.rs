@@ -1,8 +1,9 @@
 //! Linear layers: `y = scale * (W q(x)) + bias` over the kernels of [`simd`](super::simd).
 //!
-//! [`Acts`] holds a layer's inputs, rounded as the program says; [`matmul`] multiplies them with one or more
-//! weights in one parallel region, [`matmul_piece`] with some rows of one that is not in memory as a whole.
-//! `formats.rs` says which kernel a weight type takes. Nothing here knows a stage. Start at [`matmul`].
+//! [`Acts`] holds a layer's inputs, quantised as the program specifies. [`matmul`] multiplies them with one
+//! or more weights in one parallel region, [`matmul_piece`] with some rows of a weight that is not in memory
+//! as a whole. `formats.rs` selects the kernel for a weight type. Nothing here knows a stage. Start at
+//! [`matmul`].
 
 mod acts;
 mod formats;
@@ -17,16 +18,16 @@ use super::simd::{Format, Kernels, MANY_ROWS, Product, STRIP};
 use formats::Multiply;
 use sterna_program::ActQuant;
 
-/// A weight as the kernels read it: the file's own bytes.
+/// A weight as the kernels read it, in the bytes of the file.
 #[derive(Clone, Debug)]
 pub struct CpuWeight {
     /// Type of the bytes.
     pub ty: &'static dyn QuantType,
-    /// Outputs.
+    /// Number of outputs.
     pub rows: usize,
-    /// Inputs, contiguous.
+    /// Number of inputs, contiguous.
     pub cols: usize,
-    /// The whole tensor.
+    /// Bytes of the whole tensor.
     pub bytes: Bytes,
     format: Format,
     row_bytes: usize,
@@ -34,10 +35,10 @@ pub struct CpuWeight {
 }
 
 impl CpuWeight {
-    /// Shares the tensor's bytes.
+    /// Wraps a tensor and shares its bytes.
     ///
     /// # Panics
-    /// Where the bytes are fewer than the type needs for this shape.
+    /// If there are fewer bytes than the type needs for this shape.
     pub fn new(tensor: &HostTensor) -> Self {
         let HostTensor { ty, rows, cols, .. } = *tensor;
         let row_bytes = ty.row_bytes(cols).expect("a shape that the type can hold");
@@ -49,16 +50,16 @@ impl CpuWeight {
         Self { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
     }
 
-    /// All its rows.
+    /// All rows as one piece.
     fn piece(&self) -> Piece<'_> {
         let Self { ty, rows, cols, ref bytes, format, row_bytes, tensor_scale } = *self;
         Piece { ty, rows, cols, bytes, format, row_bytes, tensor_scale }
     }
 
-    /// Some rows of a weight like this one, whose bytes lie elsewhere.
+    /// A piece of `rows` rows of this weight, with their bytes in another place.
     ///
     /// # Panics
-    /// Where the bytes are fewer than the type needs for so many rows.
+    /// If there are fewer bytes than the type needs for `rows` rows.
     pub fn piece_of<'a>(&self, rows: usize, bytes: &'a [u8]) -> Piece<'a> {
         let need = self.ty.byte_len(rows, self.cols).expect("a shape that the type can hold");
         assert!(bytes.len() >= need, "{need} bytes needed, {} there", bytes.len());
@@ -67,7 +68,7 @@ impl CpuWeight {
     }
 }
 
-/// Rows of a weight, with what its type keeps behind them.
+/// Rows of a weight, followed by the data that its type stores after the rows.
 #[derive(Clone, Copy)]
 pub struct Piece<'a> {
     ty: &'static dyn QuantType,
@@ -79,7 +80,7 @@ pub struct Piece<'a> {
     tensor_scale: f32,
 }
 
-/// A piece of a weight, and the columns of the output that it makes.
+/// A piece of a weight, and the output columns that it computes.
 struct Job<'a> {
     w: Piece<'a>,
     scale: f32,
@@ -90,27 +91,27 @@ struct Job<'a> {
     add: bool,
 }
 
-/// One weight of a [`matmul`], and where its product goes.
+/// One weight of a [`matmul`], and the destination of its product.
 pub struct WeightProduct<'a> {
     /// The weight.
     pub w: &'a CpuWeight,
-    /// The layer's own factor on the product.
+    /// Factor of the layer on the product.
     pub scale: f32,
     /// `[w.rows]`, added after the factor.
     pub bias: Option<&'a [f32]>,
     /// `[rows, w.rows]`.
     pub out: &'a mut [f32],
-    /// True if the result is added to what `out` holds.
+    /// True if the result is added to the values in `out`.
     pub add: bool,
 }
 
-/// Multiplies the loaded rows with every part's weight: one parallel region for all of them.
+/// Multiplies the loaded rows with the weight of each part, all in one parallel region.
 ///
-/// Every element of `out` depends on its weight row and its activation row alone, to the bit: not on the
+/// Every element of `out` depends, to the bit, only on its weight row and its activation row, not on the
 /// number of rows, threads or parts.
 ///
 /// # Panics
-/// Where the shapes do not fit each other.
+/// If the shapes do not match.
 pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: [WeightProduct<'_>; N]) {
     let rows = acts.rows();
     let job = |WeightProduct { w, scale, bias, out, add }| {
@@ -121,11 +122,11 @@ pub fn matmul<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, parts: 
     run(k, pool, acts, parts.map(job));
 }
 
-/// As [`matmul`] with the rows of a weight from `first` on that `piece` holds: the same bits in their columns
-/// of `part.out`, and nothing in the others. Of `part.w` the bytes are not looked at.
+/// As [`matmul`], with only the rows in `piece`, which start at row `first` of the weight: writes the same
+/// bits to their columns of `part.out`, and nothing to the others. Does not read the bytes of `part.w`.
 ///
 /// # Panics
-/// Where the shapes do not fit each other.
+/// If the shapes do not match.
 pub fn matmul_piece(
     k: &Kernels,
     pool: &Pool,
@@ -185,14 +186,14 @@ fn run<const N: usize>(k: &Kernels, pool: &Pool, acts: &mut Acts, jobs: [Job<'_>
     );
 }
 
-/// Tasks that keep a thread busy although some take longer than others.
+/// Tasks per thread, enough to keep all threads busy although some tasks take longer.
 const TASKS: usize = 8;
 
-/// Rows and columns of the output that one task owns: all rows, since a weight row should be read once, and
-/// few enough columns for every thread to have several tasks.
+/// Rows and columns of the output tile of one task: all rows, so that a weight row is read once, and few
+/// enough columns that every thread gets several tasks.
 fn tile_shape(rows: usize, outputs: usize, threads: usize) -> (usize, usize) {
     if rows >= MANY_ROWS {
-        // Several strips, because the first one of a task waits for memory.
+        // Several strips per task, because the first one waits for memory.
         return (rows, STRIP * (outputs / (STRIP * TASKS * threads)).clamp(1, 8));
     }
     let tasks = if threads == 1 { 1 } else { TASKS * threads };

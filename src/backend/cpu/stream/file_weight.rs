@@ -12,13 +12,13 @@ use crate::cpu::linear::CpuWeight;
 use crate::{BackendError, WeightBytes, WeightRows};
 use sterna_program::WeightDecl;
 
-/// Rows that pieces are a multiple of where they have so many: tiles of a product are as wide.
+/// Number of rows that pieces are a multiple of if they are large enough; the width of a product's tile.
 const TILE: usize = 16;
 
-/// A weight that is read in pieces of some rows, or row by row.
+/// A weight that is read in pieces of several rows, or row by row.
 pub struct FileWeight {
     name: String,
-    /// The weight without its bytes, which are only those of its first rows.
+    /// The weight's type and shape, with the bytes of its first rows only.
     pub shape: CpuWeight,
     row_bytes: usize,
     /// Bytes that the type stores after the rows.
@@ -26,11 +26,11 @@ pub struct FileWeight {
     file: Arc<dyn WeightBytes>,
     piece_rows: usize,
     slot_bytes: usize,
-    /// Pieces whose codes were looked at.
+    /// Pieces whose codes were validated.
     checked: Vec<AtomicBool>,
 }
 
-/// Rows of a piece of a weight.
+/// Number of rows per piece.
 fn piece_rows(decl: &WeightDecl, piece_bytes: usize) -> usize {
     let row_bytes = decl.ty.row_bytes(decl.cols).unwrap_or(usize::MAX).max(1);
     let (n, together) = (piece_bytes / row_bytes, decl.ty.rows_together());
@@ -44,10 +44,10 @@ pub fn slot_bytes(decl: &WeightDecl, piece_bytes: usize) -> usize {
 }
 
 impl FileWeight {
-    /// Makes one of a weight that can be read again and again.
+    /// Wraps a weight that can be read repeatedly.
     ///
     /// # Errors
-    /// What reading returns; [`BackendError::Weight`] for a weight that has to be made first.
+    /// The error of the read; [`BackendError::Weight`] for a weight that is converted while it is loaded.
     pub fn new(w: &dyn WeightRows, piece_bytes: usize) -> Result<Self, BackendError> {
         let decl = w.decl();
         let name = decl.name.clone();
@@ -61,14 +61,14 @@ impl FileWeight {
         let tail = tensor.bytes[together * row_bytes..].to_vec();
         let (piece_rows, slot_bytes) = (piece_rows(decl, piece_bytes), slot_bytes(decl, piece_bytes));
         let checked = (0..decl.rows.div_ceil(piece_rows)).map(|_| AtomicBool::new(false)).collect();
-        // Bytes that are shared with a map would keep it.
+        // Copies the bytes: sharing them would keep the file mapped.
         let bytes = tensor.bytes.to_vec().into();
         let mut shape = CpuWeight::new(&HostTensor { bytes, ..tensor });
         shape.rows = decl.rows;
         Ok(Self { name, shape, row_bytes, tail, file, piece_rows, slot_bytes, checked })
     }
 
-    /// Pieces of it.
+    /// Number of pieces.
     pub fn n_pieces(&self) -> usize {
         self.checked.len()
     }
@@ -84,16 +84,16 @@ impl FileWeight {
         self.slot_bytes
     }
 
-    /// Bytes of rows with what the type keeps behind them.
+    /// Bytes of rows, including those that the type stores after the rows.
     fn bytes_of(&self, rows: &Range<usize>) -> usize {
         rows.len() * self.row_bytes + self.tail.len()
     }
 
-    /// Reads a piece, and looks at its codes when it is read for the first time. Returns how many bytes it
-    /// has.
+    /// Reads a piece, and validates its codes when it is read for the first time. Returns the number of
+    /// bytes.
     ///
     /// # Errors
-    /// An error in reading; a code that stands for no value.
+    /// If the read fails or a code is invalid.
     pub fn read_piece(&self, piece: usize, slot: &mut [u8]) -> Result<usize, BackendError> {
         let is_checked = &self.checked[piece];
         let n_bytes = self.read(self.rows_of(piece), slot, !is_checked.load(Ordering::Relaxed))?.len();
@@ -114,7 +114,7 @@ impl FileWeight {
         Ok(())
     }
 
-    /// Bytes that [`decode_row`](Self::decode_row) works in.
+    /// Bytes that [`decode_row`](Self::decode_row) needs as workspace.
     pub fn row_space(&self) -> usize {
         self.bytes_of(&(0..self.shape.ty.rows_together()))
     }

@@ -1,10 +1,10 @@
-//! Weights that memory has no room for: the matrices of some layers stay in their file, and are read in every
+//! Weights that do not fit in memory: the matrices of some layers stay in their file and are read in every
 //! step, ahead of their use, into a ring of slots.
 //!
-//! The other layers are copied to memory once, so that nothing can evict them: a model that is read from
-//! front to back again and again finds nothing in the system's cache of a file that is larger than it. What
-//! is read is cut into pieces of some rows. A slot holds one piece, and the thread in `reader.rs` fills one
-//! slot while the pieces before it are multiplied. `file_weight.rs` has a weight that stays in its file.
+//! The other layers are copied to memory once, so that they cannot be evicted: a model that is larger than
+//! the system's page cache and is read from front to back repeatedly never hits that cache. Weights are read
+//! in pieces of several rows. A slot holds one piece; the thread in `reader.rs` fills one slot while the
+//! pieces before it are multiplied. `file_weight.rs` has the weight that stays in its file.
 
 mod file_weight;
 mod order;
@@ -27,47 +27,47 @@ use sterna_program::{Program, Stage, Weight, WeightDecl};
 /// Number of layers whose weights stay in memory.
 pub const RESIDENT_LAYERS: DeviceOption = DeviceOption {
     name: "resident_layers",
-    about: "layers whose weights stay in memory: auto (what fits), a number, all, none (nor the head), or \
-            mapped (the system drops pages and gets them again); others are read in every step",
+    about: "layers whose weights stay in memory: auto (what fits), a number, all, none (not even the head), \
+            or mapped (the system may evict pages and reads them again); others are read in every step",
 };
 
-/// Amount of the other layers that is read ahead.
+/// Number of pieces of the other layers that are read ahead.
 pub const STREAM_SLOTS: DeviceOption =
     DeviceOption { name: "stream_slots", about: "pieces of 8 MiB that are read ahead, 1 to 64" };
 
-/// Which weights are read in every step, and how.
+/// Selection of the weights that are read in every step, and how they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streaming {
     /// Layers whose weights stay in memory; the others are spread evenly between them.
     pub resident: Resident,
-    /// Pieces that there is room for at a time, at least 1: with more than one, a piece is read while the one
-    /// before it is multiplied.
+    /// Number of pieces that fit in memory at a time, at least 1: with more than one, a piece is read while
+    /// the one before it is multiplied.
     pub slots: usize,
-    /// Bytes of a piece at most, unless a single row takes more.
+    /// Maximum bytes of a piece, unless a single row is larger.
     pub piece_bytes: usize,
-    /// Bytes that count as free at most, whatever the system says.
+    /// Upper limit for the bytes that are regarded as free.
     pub most_bytes: Option<u64>,
 }
 
 /// Number of layers whose weights stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resident {
-    /// All, if memory has room for them; if not, as many as leave a margin.
+    /// All if they fit in memory; otherwise as many as fit and leave a margin.
     Auto,
-    /// All, and a model that does not fit is refused.
+    /// All; a model that does not fit is rejected.
     All,
-    /// All as far as the backend is concerned, but their bytes are those of a mapped file, which need no
-    /// memory of their own: the system drops pages of it and gets them again.
+    /// All, as bytes of a mapped file, which need no memory of their own: the system may evict their pages
+    /// and reads them again.
     Mapped,
-    /// So many, and the head; all of them if there are no more.
+    /// This number of layers and the head; all if the model has no more layers.
     Count(usize),
-    /// None, and not the head either.
+    /// None, not even the head.
     Nothing,
 }
 
 impl Default for Streaming {
     fn default() -> Self {
-        // A host of WebAssembly gives no threads, and there is no file.
+        // WebAssembly has neither threads nor a file.
         let resident = if cfg!(target_arch = "wasm32") { Resident::All } else { Resident::Auto };
         let (slots, piece_bytes) = (Self::DEFAULT_SLOTS, Self::DEFAULT_PIECE_BYTES);
         Self { resident, slots, piece_bytes, most_bytes: None }
@@ -75,17 +75,17 @@ impl Default for Streaming {
 }
 
 impl Streaming {
-    /// Pieces that fit in memory by default.
+    /// Default number of slots.
     pub const DEFAULT_SLOTS: usize = 4;
 
-    /// Bytes of a piece: large enough for a disk to be read at its full speed, and no more than a few
-    /// milliseconds of it.
+    /// Default bytes of a piece: large enough to read a disk at full speed, small enough to take no more than
+    /// a few milliseconds.
     pub const DEFAULT_PIECE_BYTES: usize = 8 << 20;
 
-    /// Settings from the options of the backend.
+    /// Parses the backend's options.
     ///
     /// # Errors
-    /// [`BackendError::Option`] for values that they do not have.
+    /// [`BackendError::Option`] for invalid values.
     pub fn parse(chosen: &Chosen<'_>) -> Result<Self, BackendError> {
         let default = Self::default();
         let slots = |text: &str| match text.parse() {
@@ -115,43 +115,43 @@ impl FromStr for Resident {
     }
 }
 
-/// Where a weight is.
+/// Location of a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WeightLocation {
-    /// In memory of its own, or where its owner has it if nothing of the program is read in every step.
+    /// In memory of its own, or in the owner's memory if no weight of the program is read in every step.
     Memory,
     /// In its file, read in every step that uses it.
     File,
 }
 
-/// Where a program's weights are.
+/// Locations of a program's weights.
 pub(super) struct Layout {
-    /// Layers that could be read in every step, and how many are.
+    /// Number of layers that could be read in every step.
     n_layers: usize,
     n_streamed: usize,
     /// Location of each weight.
     places: Vec<WeightLocation>,
-    /// True if weights take no memory, because all of them are a mapped file's.
+    /// True if weights take no memory because all of them are in a mapped file.
     mapped: bool,
     slots: usize,
     slot_bytes: usize,
-    /// Bytes that a step reads, and bytes of weights that take memory.
+    /// Bytes of weights that a step reads; all of them if the file is mapped.
     file_bytes: u64,
     resident_bytes: u64,
-    /// True if it was chosen because memory has no room for all weights.
+    /// True if the layout was chosen because the weights do not fit in memory.
     is_needed: bool,
 }
 
-/// Bytes that stay free for what is not planned: the vocabulary, pages of files, other programs.
+/// Bytes that stay free for memory that is not planned: the vocabulary, file pages, other programs.
 fn margin(free: u64) -> u64 {
     const VOCABULARY: u64 = 128 << 20;
     (VOCABULARY + free / 32).min(free / 8)
 }
 
-/// A weight in memory of its own, whatever its file is in.
+/// Reads a weight into memory of its own.
 ///
 /// # Errors
-/// An error in reading it; a code that stands for no value.
+/// If the read fails or a code is invalid.
 pub(super) fn in_memory(w: &dyn WeightRows) -> Result<HostTensor, BackendError> {
     let decl = w.decl();
     if w.reader().is_none() {
@@ -169,19 +169,20 @@ pub(super) fn in_memory(w: &dyn WeightRows) -> Result<HostTensor, BackendError> 
     })
 }
 
-/// Bytes of a weight.
+/// Size of a weight in bytes.
 fn bytes(decl: &WeightDecl) -> u64 {
     decl.ty.byte_len(decl.rows, decl.cols).map_or(u64::MAX, |n| n as u64)
 }
 
-/// Tables that rows are taken from.
+/// Embedding tables, from which single rows are read.
 fn tables(p: &Program) -> Vec<Weight> {
     let of = |stage: &Stage| if let Stage::Embed(s) = stage { Some(s.table) } else { None };
     p.stages.iter().filter_map(|(_, stage)| of(stage)).collect()
 }
 
 impl Layout {
-    /// For a program that takes `other_bytes` besides its weights, with so much free, if that is known.
+    /// Chooses the layout of a program that takes `other_bytes` besides its weights, with `free` bytes
+    /// available, if that is known.
     pub fn new(p: &Program, streaming: &Streaming, free: Option<u64>, other_bytes: u64) -> Self {
         let all: u64 = p.weights.iter().map(bytes).fold(0, u64::saturating_add);
         let layers: Vec<Vec<Weight>> = p.layers().into_iter().map(|layer| layer.matrices).collect();
@@ -220,7 +221,7 @@ impl Layout {
         }
     }
 
-    /// With `n_resident` of the layers in memory.
+    /// The layout with `n_resident` of the layers in memory.
     fn with(
         p: &Program,
         streaming: &Streaming,
@@ -231,7 +232,8 @@ impl Layout {
         let n_streamed = layers.len().saturating_sub(n_resident);
         let streamed = spread(layers.len(), n_streamed);
         let mut places = vec![WeightLocation::Memory; p.weights.len()];
-        // Rows of the embedding are few, and read one by one, unless they are the head's.
+        // A step needs few rows of the embedding and reads them one by one, unless the table is also the
+        // head.
         tables(p).into_iter().for_each(|w| places[w.0 as usize] = WeightLocation::File);
         if let Some(head) = p.logits() {
             places[head.w.w.0 as usize] =
@@ -261,7 +263,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of memory: weights that stay, and the slots.
+    /// Bytes of memory taken by resident weights and by slots.
     fn memory_bytes(&self) -> u64 {
         self.resident_bytes.saturating_add(self.slots_bytes())
     }
@@ -270,7 +272,7 @@ impl Layout {
         (self.slots as u64).saturating_mul(self.slot_bytes as u64)
     }
 
-    /// Counts the memory of weights: of those that are in memory, and of slots for the others.
+    /// Counts the memory of resident weights, and of the slots for the others.
     pub fn count(&self, counter: &mut Counter, p: &Program) {
         let weights = p.weights.iter().zip(memory::weight_parts(p, |_| None)).zip(&self.places);
         let stay = weights.filter(|(_, place)| !self.mapped && **place == WeightLocation::Memory);
@@ -283,7 +285,7 @@ impl Layout {
         self.places.contains(&WeightLocation::File)
     }
 
-    /// Layers whose weights are read in every step.
+    /// Number of layers whose weights are read in every step.
     pub fn n_streamed(&self) -> usize {
         self.n_streamed
     }
@@ -293,12 +295,12 @@ impl Layout {
         self.file_bytes
     }
 
-    /// Location of each weight by its name.
+    /// Location of each weight by name.
     pub fn places(&self, p: &Program) -> HashMap<String, WeightLocation> {
         p.weights.iter().zip(&self.places).map(|(decl, place)| (decl.name.clone(), *place)).collect()
     }
 
-    /// Note for the user, if anything is read.
+    /// Note for the user if weights are read from files.
     pub fn note(&self) -> Option<String> {
         let stay = self.n_layers - self.n_streamed;
         let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);

@@ -1,4 +1,4 @@
-//! In which order a step uses the weights that are read in it.
+//! The order in which a step uses the weights that are read from files.
 
 use super::FileWeight;
 use crate::cpu::StoredWeight;
@@ -11,18 +11,18 @@ pub struct Piece {
     pub piece: usize,
 }
 
-/// Next thing to read.
+/// Next item to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Piece(Piece),
-    /// Pieces of the experts that a stage is going to choose.
+    /// Pieces of the experts that a stage will choose.
     Chosen,
 }
 
-/// Pieces that a step reads if it runs all stages, and that the next step reads again.
+/// The pieces that a step reads if it runs all stages, in order; the next step reads them again.
 pub struct Order {
     pub all: Vec<Next>,
-    /// Place of each weight's first piece, or, for an expert's, of the stage that chooses.
+    /// Index in `all` of each weight's first piece or, for an expert's weight, of its stage's choice.
     starts: Vec<Option<Start>>,
 }
 
@@ -32,7 +32,7 @@ enum Start {
     Chosen(usize),
 }
 
-/// The matrices that every run of a stage multiplies by, in that order, and those of its experts.
+/// The matrices that a stage always multiplies by, in order, and its experts.
 fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
     match stage {
         Stage::AttnIn(s) => (vec![s.wq.w, s.wk.w, s.wv.w], &[]),
@@ -48,7 +48,7 @@ fn used(stage: &Stage) -> (Vec<Weight>, &[Expert]) {
 }
 
 impl Order {
-    /// Order of a program with such weights.
+    /// Builds the order for a program with these weights.
     pub fn new(p: &Program, weights: &[StoredWeight]) -> Self {
         let file = |w: Weight| weights[w.0 as usize].file();
         let (mut all, mut starts) = (Vec::new(), vec![None; weights.len()]);
@@ -69,7 +69,7 @@ impl Order {
         Self { all, starts }
     }
 
-    /// Where a piece stands; of an expert's, nowhere.
+    /// Index of a piece in `all`; `None` for a piece of an expert.
     pub fn place(&self, Piece { weight, piece }: Piece) -> Option<usize> {
         match self.starts[weight.0 as usize] {
             Some(Start::At(at)) => Some(at + piece),
@@ -77,7 +77,7 @@ impl Order {
         }
     }
 
-    /// Where the stage chooses that an expert's weight belongs to.
+    /// Index of the choice by the stage that an expert's weight belongs to.
     pub fn choice(&self, weight: Weight) -> Option<usize> {
         match self.starts[weight.0 as usize] {
             Some(Start::Chosen(at)) => Some(at),
@@ -85,7 +85,7 @@ impl Order {
         }
     }
 
-    /// The place after this one; after the last one comes the first of the next step.
+    /// The index after `at`; the last one is followed by the first of the next step.
     pub fn behind(&self, at: usize) -> usize {
         if at + 1 < self.all.len() { at + 1 } else { 0 }
     }

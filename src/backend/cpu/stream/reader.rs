@@ -1,9 +1,10 @@
 //! The thread that reads pieces of weights ahead of their use.
 //!
-//! It goes through the pieces in the order in which a step uses them, as far as there are slots, and begins
-//! with the next step's where one ends. Where a step wants another piece than the one that was foreseen, what
-//! was read is dropped and reading goes on from there: a wrong guess costs time, and no more. A read that
-//! fails is kept in its place, and is the error of the step that wants the piece; the next step reads anew.
+//! It reads pieces in the order in which a step uses them, as long as there are free slots, and continues
+//! with those of the next step. If a step needs another piece than the predicted one, the pieces read ahead
+//! are dropped and reading continues from the needed piece, so a misprediction only costs time. A failed read
+//! is stored in its place and becomes the error of the step that needs the piece; the next step reads it
+//! again.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,10 +19,10 @@ use crate::cpu::{NAME, StoredWeight};
 use crate::{BackendError, MemoryKind};
 use sterna_program::{Program, Weight};
 
-/// Room for a piece.
+/// Buffer for a piece.
 type Slot = Aligned<u8>;
 
-/// A thread that reads, and the slots.
+/// The reader thread and its slots.
 pub struct Reader {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -31,9 +32,9 @@ struct Shared {
     weights: Vec<Option<Arc<FileWeight>>>,
     order: Order,
     state: Mutex<State>,
-    /// There is something to read, and a slot for it.
+    /// Signalled when there is a piece to read and a slot for it.
     work: Condvar,
-    /// A piece was read.
+    /// Signalled when a piece has been read.
     read: Condvar,
 }
 
@@ -41,10 +42,10 @@ struct State {
     spare: Vec<Slot>,
     /// Pieces that are being read or have been read, in the order of their use.
     ahead: VecDeque<Ahead>,
-    /// Pieces of chosen experts, which are read before those of the order.
+    /// Pieces of chosen experts; they are read before those of the order.
     chosen: VecDeque<Piece>,
     at: usize,
-    /// Number of the guess that is followed: what is read for an earlier one is dropped.
+    /// Number of the current prediction; pieces that were read for an earlier one are dropped.
     guess: u64,
     wrong_guesses: u64,
     stop: bool,
@@ -52,35 +53,35 @@ struct State {
 
 struct Ahead {
     piece: Piece,
-    /// None while it is being read.
+    /// `None` while it is being read.
     slot: Option<(Slot, Result<usize, BackendError>)>,
 }
 
-/// A piece that is in memory until it is given back.
+/// A piece that stays in memory until it is given back.
 pub struct Filled {
     slot: Slot,
     n_bytes: usize,
 }
 
 impl Filled {
-    /// The piece's rows, with what the type keeps behind them.
+    /// The piece's rows, followed by the bytes that the type stores after the rows.
     pub fn bytes(&self) -> &[u8] {
         &self.slot[..self.n_bytes]
     }
 }
 
-/// Allocates so many slots.
+/// Allocates `n` slots.
 pub fn slots(on: &mut impl PartAllocator, n: usize, slot_bytes: usize) -> Vec<Slot> {
     let on = on.part(MemoryKind::Weights, "slots for weights that are read in every step");
     (0..n).map(|_| on.aligned(slot_bytes)).collect()
 }
 
 impl Reader {
-    /// Reader of the weights of a program that are not in memory, into this many slots; `None` if all weights
-    /// that are multiplied are in memory. The first pieces are read at once.
+    /// Starts a reader of the program's weights that are not in memory, with `slots` slots; `None` if all
+    /// weights that are multiplied are in memory. Reading begins at once.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where the system refuses a thread.
+    /// [`BackendError::Device`] if the system refuses to start a thread.
     pub fn new(p: &Program, weights: &[StoredWeight], slots: usize) -> Result<Option<Self>, BackendError> {
         let order = Order::new(p, weights);
         if order.all.is_empty() {
@@ -115,10 +116,10 @@ impl Reader {
         Ok(Some(Self { shared, thread: Some(thread) }))
     }
 
-    /// Waits for a piece of a weight.
+    /// Waits until a piece of a weight has been read.
     ///
     /// # Errors
-    /// An error in reading it.
+    /// If the read fails.
     pub fn take(&self, weight: Weight, piece: usize) -> Result<Filled, BackendError> {
         let (shared, want) = (&*self.shared, Piece { weight, piece });
         let mut state = shared.state();
@@ -145,14 +146,14 @@ impl Reader {
         }
     }
 
-    /// Gives a slot back for the next piece.
+    /// Returns a slot for the next piece.
     pub fn give(&self, filled: Filled) {
         self.shared.state().give(filled.slot);
         self.shared.work.notify_one();
     }
 
-    /// Says which experts a stage has chosen, as their weights in the order in which they are used: those
-    /// that are in memory are left out.
+    /// Announces the experts that a stage has chosen, as their weights in order of use. Weights that are in
+    /// memory are skipped.
     pub fn choose(&self, weights: impl Iterator<Item = Weight>) {
         let shared = &*self.shared;
         let file = |w: Weight| Some((w, shared.weights[w.0 as usize].as_deref()?));
@@ -168,7 +169,7 @@ impl Reader {
         shared.work.notify_one();
     }
 
-    /// Number of times that another piece was needed than the one that was foreseen.
+    /// Number of times that another piece was needed than the predicted one.
     pub fn wrong_guesses(&self) -> u64 {
         self.shared.state().wrong_guesses
     }
@@ -179,14 +180,14 @@ impl Drop for Reader {
         self.shared.state().stop = true;
         self.shared.work.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It catches the panics of what it reads from.
+            // The thread catches panics of the file's reader.
             let _ = thread.join();
         }
     }
 }
 
 impl State {
-    /// Next piece to read, if that is known.
+    /// Next piece to read, if it is known.
     fn next(&self, order: &Order) -> Option<Piece> {
         self.chosen.front().copied().or_else(|| match order.all.get(self.at)? {
             Next::Piece(piece) => Some(*piece),
@@ -194,7 +195,7 @@ impl State {
         })
     }
 
-    /// Goes on behind what is read next.
+    /// Moves past the next piece.
     fn advance(&mut self, order: &Order) {
         if self.chosen.pop_front().is_none() {
             self.at = order.behind(self.at);
@@ -205,13 +206,13 @@ impl State {
         self.spare.push(slot);
     }
 
-    /// Forgets what was to be read, and what was.
+    /// Drops the pieces that were read ahead, and those that were to be read.
     fn drop_guess(&mut self) {
         self.guess += 1;
         self.wrong_guesses += 1;
         self.chosen.clear();
         while let Some(ahead) = self.ahead.pop_front() {
-            // What is being read comes back by itself.
+            // The reader thread returns the slot of a read in progress.
             self.spare.extend(ahead.slot.map(|(slot, _)| slot));
         }
     }
@@ -222,7 +223,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a piece the one that is read next.
+    /// Makes `want` the next piece to read.
     fn redirect(&self, state: &mut State, want: Piece) {
         state.drop_guess();
         match self.order.place(want) {
@@ -253,13 +254,13 @@ impl Shared {
             let weight = self.weights[piece.weight.0 as usize].as_ref().expect("a weight that is read");
             let read = catch_unwind(AssertUnwindSafe(|| weight.read_piece(piece.piece, &mut slot)));
             let read = read.unwrap_or_else(|_| {
-                let detail = "what reads the file has panicked".to_owned();
+                let detail = "the reader of the file has panicked".to_owned();
                 Err(BackendError::Device { backend: NAME, call: "reading a weight again", detail })
             });
             state = self.state();
             match guess == state.guess {
                 true => {
-                    // The user of pieces takes only the first one, and waits for it.
+                    // The step takes only the first piece, and waits until it has been read.
                     let last = state.ahead.back_mut().expect("it was put there, and is not taken unread");
                     last.slot = Some((slot, read));
                     self.read.notify_one();
