@@ -1,9 +1,9 @@
 //! AMX: AVX-512 with VNNI, and tiles of 16 x 64 bytes that are multiplied as matrices.
 //!
-//! A tile product is 16 activation rows times 16 weight rows over 64 inputs, 16384 products of bytes in 16
-//! cycles: eight times what VNNI does. The unpacked codes of a strip lie as a tile on the right wants them
-//! (four inputs of 16 rows a line), the activations as one on the left. The standard library has no stable
-//! functions for these instructions, so they stand here as assembly.
+//! A tile product is 16 activation rows times 16 weight rows over 64 inputs: 16384 byte products in 16
+//! cycles, eight times the rate of VNNI. The unpacked codes of a strip have the layout of a right-hand tile
+//! (four inputs of 16 rows per line), the activations that of a left-hand one. The standard library has no
+//! stable functions for these instructions, so this file uses assembly.
 #![allow(unsafe_code)]
 
 use std::arch::asm;
@@ -15,8 +15,8 @@ use super::lanes::Kernel;
 /// Activation rows of a tile.
 pub const TILE_ROWS: usize = 16;
 
-/// Whether the processor has AMX for bytes, and the system lets this process use it: Linux wants to be asked,
-/// because a thread's registers grow by 8 KiB.
+/// True if the processor has AMX for int8 and the system lets this process use it: Linux requires a request,
+/// because it makes a thread's register state 8 KiB larger.
 pub fn available() -> bool {
     /// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`.
     const ARCH_PRCTL: i64 = 158;
@@ -28,7 +28,7 @@ pub fn available() -> bool {
         return false;
     }
     let result: i64;
-    // SAFETY: a call of the system that takes two numbers and changes no memory of ours.
+    // SAFETY: a system call that takes two numbers and does not write to our memory.
     unsafe {
         asm!(
             "syscall",
@@ -47,7 +47,7 @@ pub fn available() -> bool {
 #[derive(Clone, Copy)]
 pub struct Amx;
 
-/// What `ldtilecfg` reads: palette 1, and bytes a line and lines of each tile.
+/// Operand of `ldtilecfg`: palette 1, and for each tile the bytes per line and the lines.
 #[repr(C, align(64))]
 struct TileConfig {
     palette: u8,
@@ -69,7 +69,7 @@ impl Dot512 for Amx {
             // SAFETY: the features of this function are those of the set.
             kernel.run(const { unsafe { Avx512::<Amx>::new() } })
         }
-        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        // SAFETY: this table of kernels is used only if the processor has the features.
         unsafe { run(kernel) }
     }
 
@@ -88,7 +88,7 @@ impl Dot512 for Amx {
             config.line_bytes[tile] = 64;
             config.lines[tile] = if (3..6).contains(&tile) { 16 } else { rows as u8 };
         }
-        // SAFETY: the configuration is there, and the caller says that it is one.
+        // SAFETY: the configuration is in memory, and the caller ensures that it is valid.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly)) };
     }
 
@@ -102,7 +102,7 @@ impl Dot512 for Amx {
         go_on: bool,
         sums: *mut i32,
     ) {
-        // SAFETY: codes, activations and sums are there for so many rows and inputs, as the caller says.
+        // SAFETY: the caller ensures that codes, activations and sums have these rows and inputs.
         unsafe {
             asm!(
                 "test {go_on:e}, {go_on:e}",
@@ -144,17 +144,17 @@ impl Dot512 for Amx {
         }
     }
 
-    /// A product whose result nobody needs. Measured: after some 2000 cycles without one, the next block of
-    /// tiles took some 2000 cycles longer, as if the unit had to wake up.
+    /// Computes a product whose result is not used. Measured: after about 2000 cycles without one, the next
+    /// block of tiles took about 2000 cycles longer, as if the unit had to wake up.
     #[inline(always)]
     unsafe fn tiles_awake(_: Avx512<Self>) {
-        // SAFETY: the caller has begun with tiles, and nothing is in them between two products.
+        // SAFETY: the caller has configured the tiles, and they hold no data between two products.
         unsafe { asm!("tdpbsud tmm0, tmm6, tmm3", out("tmm0") _, options(nostack, nomem)) };
     }
 
     #[inline(always)]
     fn tiles_end(_: Avx512<Self>) {
-        // SAFETY: nothing is in the tiles between two products.
+        // SAFETY: the tiles hold no data between two products.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }

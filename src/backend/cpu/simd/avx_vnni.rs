@@ -1,7 +1,7 @@
-//! AVX-VNNI: AVX2 with one instruction for a product of bytes.
+//! AVX-VNNI: AVX2 with a single instruction for byte products.
 #![allow(unsafe_code)]
-// SAFETY, where a block says nothing else: a value of the set proves that the processor has its instructions,
-// and a reference to an array is to as many elements as are read or written.
+// SAFETY, unless a block states otherwise: a value of the set proves that the processor has its instructions,
+// and a reference to an array covers the elements that are read or written.
 
 use std::arch::x86_64::*;
 
@@ -20,7 +20,7 @@ impl Dot256 for Vnni {
             // SAFETY: the features of this function are those of the set.
             kernel.run(const { unsafe { Avx2::<Vnni>::new() } })
         }
-        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        // SAFETY: this table of kernels is used only if the processor has the features.
         unsafe { run(kernel) }
     }
 

@@ -1,15 +1,15 @@
-//! The arithmetic of the CPU backend, once for each instruction set: one file an instruction set, and the
-//! kernels themselves in `ternary/`, `float/`, `q6_k.rs`, `quantise.rs` and `real/`, written once over
-//! `lanes::Lanes`. `weights.rs` says which of them multiply which weight type.
+//! The arithmetic of the CPU backend for every instruction set: one file per instruction set, and the kernels
+//! themselves in `ternary/`, `by_block/`, `float/`, `q6_k.rs`, `quantise.rs` and `real/`, written once over
+//! `lanes::Lanes`. `weights.rs` maps weight types to kernels.
 //!
-//! `scalar.rs` is plain code and the definition of what every other set computes. Nothing here knows a
-//! stage, a weight's name or a thread. Start at [`Kernels`].
+//! `scalar.rs` is plain code and the reference for every other set. Nothing here knows a stage, a weight's
+//! name or a thread. Start at [`Kernels`].
 //!
-//! A value of an instruction set proves that the processor has it, so arithmetic on vectors is safe code.
-//! `unsafe` is what reads and writes through pointers.
+//! A value of an instruction set's type proves that the processor has it, so arithmetic on vectors is safe
+//! code. Only reads and writes through pointers are `unsafe`.
 //!
-//! Every kernel keeps two promises. One output element depends on its weight row and its activation row
-//! alone, to the bit, whatever other rows the same call works on. And integer sums are exact.
+//! Every kernel guarantees two things. An output element depends, to the bit, only on its weight row and its
+//! activation row, not on the other rows of the call. And integer sums are exact.
 // Arrays of vectors are indexed, never iterated: `lanes.rs` says why.
 #![allow(clippy::needless_range_loop)]
 #![deny(unsafe_code)]
@@ -50,27 +50,27 @@ pub use weights::{Format, TypeKernels};
 
 /// The kernels of one instruction set.
 ///
-/// Slices that do not fit each other are bugs of the caller and panic.
+/// Kernels panic if their slices do not match, which is a bug of the caller.
 pub struct Kernels {
-    /// The word for it: `scalar`, `avx2`, ...
+    /// Name of the set: `scalar`, `avx2`, ...
     pub name: &'static str,
-    /// Rounds one row to int8 as [`ActQuant::I8PerToken`](ggml_types::ActQuant) says, and writes it in
+    /// Quantises one row to int8 as [`ActQuant::I8PerToken`](ggml_types::ActQuant) defines, and writes it in
     /// the order of [`interleaved`]. `q` is `[padded(x.len())]`; its padding becomes 0.
     ///
-    /// A row that holds a NaN, an infinity or a magnitude above [`MAX_ACT`] becomes all 0 with a scale of 0,
-    /// and every product with it is NaN.
+    /// A row that contains a NaN, an infinity or a magnitude above [`MAX_ACT`] becomes all 0 with a scale of
+    /// 0, and every product with it is NaN.
     pub quantise: fn(x: &[f32], q: &mut [i8]) -> RowQuant,
     /// Products with weights, by [`Format`].
     types: &'static [TypeKernels; weights::N_TYPES],
-    /// Rounds one row to int8 as [`ActQuant::I8PerBlock`] says, in its own order: the values, and what
-    /// belongs to each 32 of them.
+    /// Quantises one row to int8 as [`ActQuant::I8PerBlock`] defines, without reordering: the values, and one
+    /// [`ActBlock`] per 32 of them.
     pub round_blocks: fn(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]),
     /// Norms, attention and activation functions.
     pub real: &'static RealKernels,
 }
 
 impl Kernels {
-    /// Those of a weight type.
+    /// The kernels of a weight type.
     pub fn of(&self, format: Format) -> TypeKernels {
         format.0.map_or(TypeKernels::NONE, |row| self.types[row])
     }
@@ -82,53 +82,53 @@ pub type TernaryFn = fn(&Product<'_>, I8Rows<'_>, &mut Scratch, &mut Tile<'_, f3
 /// Multiplies weight rows with f32 activation rows and finishes the tile.
 pub type FloatFn = fn(&Product<'_>, F32Rows<'_>, &mut Scratch, &mut Tile<'_, f32>);
 
-/// Largest magnitude of an activation that [`Kernels::quantise`] takes for a number: the quotient by the
-/// scale stays far from the ends of f32's range up to here.
+/// Largest magnitude that [`Kernels::quantise`] accepts: up to here the quotient by the scale stays far from
+/// the limits of f32's range.
 pub const MAX_ACT: f32 = 1e30;
 
-/// Elements of which [`interleaved`] makes one unit.
+/// Elements of a unit: [`interleaved`] reorders within it.
 pub const UNIT: usize = 256;
 
-/// What one weight tile is multiplied to.
+/// The weights of one tile, and how their products are finished.
 #[derive(Clone, Copy)]
 pub struct Product<'a> {
-    /// The rows of the weight that the tile's columns stand for, `[tile.cols().len(), row_bytes]`.
+    /// The weight rows of the tile's columns, `[tile.cols().len(), row_bytes]`.
     pub weights: &'a [u8],
     /// Bytes of one weight row.
     pub row_bytes: usize,
-    /// Inputs: elements of one weight row.
+    /// Number of inputs: elements of one weight row.
     pub cols: usize,
-    /// Scale that belongs to the whole weight, 1 for types without one.
+    /// Scale of the whole weight, 1 for types without one.
     pub tensor_scale: f32,
-    /// Instead of it those of the tile's columns, for kernels that take rows apart first.
+    /// Scales of the tile's columns, used instead of `tensor_scale` by kernels that repack rows first.
     pub row_scales: Option<&'a [f32; STRIP]>,
-    /// The layer's own factor.
+    /// Factor of the layer.
     pub factor: f32,
     /// Bias of the tile's columns.
     pub bias: Option<&'a [f32]>,
-    /// Whether the result is added to what the tile holds.
+    /// True if the result is added to the tile's values.
     pub add: bool,
 }
 
 impl Product<'_> {
-    /// Bytes of the weights of output `output`; the last one's, if there is no such output.
+    /// Weight bytes of output `output`; of the last output if there are fewer.
     #[inline(always)]
     fn row(&self, output: usize) -> &[u8] {
         let output = output.min(self.weights.len() / self.row_bytes - 1);
         &self.weights[output * self.row_bytes..][..self.row_bytes]
     }
 
-    /// Where the weights of `N` outputs begin; those of the last one again, if there are fewer. Nothing reads
-    /// what is computed from these.
+    /// Pointers to the weights of `N` outputs, with the last one repeated if there are fewer. Results
+    /// computed from the repetitions are not read.
     fn rows<const N: usize>(&self, first: usize) -> [*const u8; N] {
         let last = self.weights.len() / self.row_bytes - 1;
         std::array::from_fn(|i| self.weights[(first + i).min(last) * self.row_bytes..].as_ptr())
     }
 
-    /// That rows of `row_bytes` bytes, the activations and the tile fit each other.
+    /// Checks that rows of `row_bytes` bytes, the activations and the tile match.
     ///
     /// # Panics
-    /// Where they do not.
+    /// If they do not match.
     fn check(&self, row_bytes: usize, acts: F32Rows<'_>, tile: &Tile<'_, f32>) {
         let (cols, outputs) = (self.cols, tile.cols().len());
         assert_eq!(cols, acts.cols, "inputs of the weight and of the layer");
@@ -138,7 +138,8 @@ impl Product<'_> {
         assert!(tile.rows().end * cols <= acts.x.len());
     }
 
-    /// Finishes one element: `out` is the place, `col` its column within the tile, `value` the product.
+    /// Finishes one element of the output, `out`, where `col` is its column in the tile and `value` the
+    /// product.
     #[inline(always)]
     fn finish(&self, out: &mut f32, col: usize, value: f32) {
         let value = value * self.factor;
@@ -146,7 +147,7 @@ impl Product<'_> {
         *out = if self.add { *out + value } else { value };
     }
 
-    /// The same of 16 elements.
+    /// The same for 16 elements.
     #[inline(always)]
     fn finish_16<L: Lanes>(&self, l: L, out: &mut [f32; 16], col: usize, values: L::Floats) {
         let mut values = l.mul(values, l.splat(self.factor));
@@ -160,49 +161,51 @@ impl Product<'_> {
     }
 }
 
-/// From this many activation rows on, ternary weights are unpacked; from one more on where eight rows are few
-/// (`Lanes::FEW_ROWS`).
+/// Number of activation rows from which ternary weights are unpacked; one more for sets that multiply eight
+/// rows without unpacking (`Lanes::FEW_ROWS`).
 pub const MANY_ROWS: usize = 8;
 
-/// Weight rows that are unpacked or decoded together, at most; a multiple of what any set takes together.
+/// Maximum number of weight rows that are unpacked or decoded together; a multiple of the number that any set
+/// processes together.
 pub const STRIP: usize = 48;
 
-/// Units of the weight rows of a strip that are unpacked together: half of a first cache of 48 KiB, with a
-/// strip of 48 rows.
+/// Units of a strip's weight rows that are unpacked together: with a strip of 48 rows, half of a 48 KiB L1
+/// cache.
 const PIECE_UNITS: usize = 2;
 
-/// Activation rows that pass over a piece of unpacked weights, at most; their sums wait in memory.
+/// Maximum number of activation rows that are multiplied with a piece of unpacked weights; their sums are
+/// kept in memory.
 const SUMMED_ROWS: usize = 512;
 
-/// Inputs of 16 weight rows that are unpacked together for activations that are int8 by block: a sixth of a
-/// first cache of 48 KiB.
+/// Inputs of 16 weight rows that are unpacked together for per-block int8 activations: a sixth of a 48 KiB L1
+/// cache.
 const BLOCK_PIECE: usize = 512;
 
-/// Activation rows of a block of the int8 matrix product, at most.
+/// Maximum number of activation rows of a block of the int8 matrix product.
 const MOST_BLOCK_ROWS: usize = 8;
 
-/// Weight rows of real numbers that are decoded together, where there are many activation rows.
+/// Weight rows that are decoded to floats together if there are many activation rows.
 const FLOAT_STRIP: usize = 6;
 
-/// Inputs that are decoded together: with [`FLOAT_STRIP`] rows, a quarter of a first cache of 48 KiB, so that
-/// the activations and sums of a block have room beside them.
+/// Inputs that are decoded together: with [`FLOAT_STRIP`] rows, a quarter of a 48 KiB L1 cache, so that the
+/// activations and sums of a block fit as well.
 const FLOAT_PIECE: usize = 512;
 
-/// Activation rows that pass over a decoded piece, at most; their sums wait in memory.
+/// Maximum number of activation rows that are multiplied with a decoded piece; their sums are kept in memory.
 const FLOAT_ROWS: usize = 64;
 
-/// Inputs of [`STRIP`] weight rows that are decoded and turned together: as many of eight activation rows are
-/// half of a first cache of 48 KiB.
+/// Inputs of [`STRIP`] weight rows that are decoded and transposed together: the same inputs of eight
+/// activation rows take half of a 48 KiB L1 cache.
 const TURNED_PIECE: usize = 768;
 
-/// Activation rows that pass over turned weights where these come in pieces, at most; their sums wait in
-/// memory. A multiple of what any set takes together.
+/// Maximum number of activation rows that are multiplied with transposed weights if these take several
+/// pieces; their sums are kept in memory. A multiple of the number that any set processes together.
 const TURNED_ROWS: usize = 144;
 
-/// Activation rows that Q6_K arranges at a time, at most.
+/// Maximum number of activation rows that the Q6_K kernel interleaves at a time.
 const ARRANGED_ROWS: usize = 6;
 
-/// Weights of a block of any type, at most.
+/// Maximum number of weights in a block of any type.
 const MOST_BLOCK: usize = 256;
 
 /// Sizes of a [`Scratch`], in elements.
@@ -216,15 +219,15 @@ pub struct ScratchSize {
 }
 
 impl ScratchSize {
-    /// For ternary weights of `cols` inputs.
+    /// Sizes for ternary weights of `cols` inputs.
     pub fn of_ternary(cols: usize) -> Self {
-        // Code without vectors unpacks whole rows.
+        // Scalar code unpacks whole rows.
         let codes = (STRIP * PIECE_UNITS * UNIT).max(padded(cols));
         let sums = STRIP * (SUMMED_ROWS + MOST_BLOCK_ROWS);
         Self { codes, floats: STRIP, sums, unpacked: STRIP * cols.div_ceil(UNIT) * 66, ..Self::default() }
     }
 
-    /// For activations that are int8 by block.
+    /// Sizes for per-block int8 activations.
     pub fn of_blocks() -> Self {
         let floats = by_block::FLOATS;
         let sums = by_block::STRIPS * by_block::TOGETHER * SUMMED_ROWS;
@@ -232,7 +235,7 @@ impl ScratchSize {
         Self { codes, floats, sums, ..Self::default() }
     }
 
-    /// For weights of real numbers of `cols` inputs.
+    /// Sizes for weights of `cols` inputs that are multiplied as floats.
     pub fn of_floats(cols: usize) -> Self {
         let turned = STRIP * TURNED_PIECE + 16 * MOST_BLOCK;
         let floats = (FLOAT_STRIP * FLOAT_PIECE).max(turned).max(ARRANGED_ROWS * cols);
@@ -240,12 +243,12 @@ impl ScratchSize {
         Self { floats, sums, ..Self::default() }
     }
 
-    /// The same for weights that are decoded before a kernel sees them.
+    /// Sizes for weights of `cols` inputs that are decoded before the kernel is called.
     pub fn of_decoded(cols: usize) -> Self {
         Self { decoded: STRIP * cols, ..Self::of_floats(cols) }
     }
 
-    /// Room for both.
+    /// Elementwise maximum.
     pub fn max(self, other: Self) -> Self {
         Self {
             codes: self.codes.max(other.codes),
@@ -257,25 +260,25 @@ impl ScratchSize {
     }
 }
 
-/// Memory that a thread works in.
+/// Scratch memory of a thread.
 #[derive(Default)]
 pub struct Scratch {
     /// Unpacked weights, [`PIECE_UNITS`] of [`STRIP`] rows.
     codes: Aligned<u8>,
-    /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows, or [`TURNED_PIECE`] of [`STRIP`] and a block
-    /// of 16; interleaved activations; scales.
+    /// Decoded weights, [`FLOAT_PIECE`] of [`FLOAT_STRIP`] rows, or [`TURNED_PIECE`] of [`STRIP`] rows and a
+    /// block of 16 rows; interleaved activations; scales.
     floats: Aligned<f32>,
-    /// Sums: of [`SUMMED_ROWS`] activation rows with [`STRIP`] weight rows, or 16 each of [`FLOAT_ROWS`] with
-    /// [`FLOAT_STRIP`] or of [`TURNED_ROWS`] with [`STRIP`].
+    /// Sums of [`SUMMED_ROWS`] activation rows by [`STRIP`] weight rows, or 16 lanes for each of
+    /// [`FLOAT_ROWS`] by [`FLOAT_STRIP`] or of [`TURNED_ROWS`] by [`STRIP`].
     sums: Aligned<f32>,
-    /// Decoded weights, [`STRIP`] rows, for types that are decoded before a kernel sees them.
+    /// Decoded weights, [`STRIP`] rows, for types that are decoded before the kernel is called.
     pub decoded: Aligned<f32>,
-    /// TQ1_0 as TQ2_0, [`STRIP`] rows.
+    /// Rows repacked as another ternary type, such as TQ1_0 as TQ2_0; [`STRIP`] of them.
     unpacked: Aligned<u8>,
 }
 
 impl Scratch {
-    /// Allocates it.
+    /// Allocates memory of this size.
     pub fn new(on: &mut impl Allocator, size: &ScratchSize) -> Self {
         Self {
             codes: on.aligned(size.codes),
@@ -287,12 +290,12 @@ impl Scratch {
     }
 }
 
-/// How a row was rounded.
+/// Quantisation of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RowQuant {
-    /// `s`: the rounded values are `x s`.
+    /// `s`: the quantised values are `round(x s)`.
     pub scale: f32,
-    /// Sum of the rounded values.
+    /// Sum of the quantised values.
     pub sum: i32,
 }
 
@@ -315,26 +318,25 @@ impl<'a> I8Rows<'a> {
     }
 }
 
-/// What belongs to 32 activations that are int8. Of three numbers the first is of 16 of them, the second of
-/// the other 16, the third of all.
+/// Scale and sums of 32 int8 activations. Of three elements, the first is for the first 16 activations, the
+/// second for the other 16, the third for all 32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct ActBlock {
-    /// What one step of the values counts.
+    /// Scale of the values.
     pub scale: f32,
     /// Sums of the values, times the scale.
     pub sums: [f32; 3],
-    /// Sums of the values, times -128: what is too much in their products with codes that are signed bytes
-    /// and 128 more.
+    /// Sums of the values, times -128: corrects products with signed codes that are stored with 128 added.
     pub zeros: [i32; 3],
-    /// Nothing: two blocks fill a line of the cache.
+    /// Padding: two blocks fill a cache line.
     pub pad: u32,
 }
 
-/// Rows of activations that are int8 by block, as [`Kernels::round_blocks`] gives them.
+/// Rows of per-block int8 activations, as [`Kernels::round_blocks`] writes them.
 #[derive(Clone, Copy)]
 pub struct BlockRows<'a> {
-    /// `[rows, stride(cols)]`: values, and from [`padded(cols)`](padded) on the blocks.
+    /// `[rows, stride(cols)]`: values, then blocks from [`padded(cols)`](padded) on.
     pub bytes: &'a [i8],
     /// Elements of a row.
     pub cols: usize,
@@ -371,11 +373,12 @@ impl<'a> F32Rows<'a> {
     }
 }
 
-/// Where element `k` of a row lies among its int8 values.
+/// Index of element `k` of a row among its int8 values.
 ///
-/// I2_S keeps 128 weights in 32 bytes: byte `b` has elements `b`, `32 + b`, `64 + b`, `96 + b`. So 64 bytes
-/// of weights, shifted four times, are 64 codes each of two such blocks, and the activations lie in the order
-/// in which these come: unit of 256, group of 32 within the block, block, element. TQ2_0 has the same groups.
+/// I2_S stores 128 weights in 32 bytes: byte `b` has elements `b`, `32 + b`, `64 + b`, `96 + b`. So 64 bytes
+/// of weights, shifted four times, yield 64 codes at a time of two such blocks, and the activations are
+/// stored in the order of these codes: unit of 256, group of 32 within the block, block, element. TQ2_0 has
+/// the same groups.
 pub const fn interleaved(k: usize) -> usize {
     let (unit, block, group, i) = (k / UNIT, k / 128 % 2, k / 32 % 4, k % 32);
     unit * UNIT + group * 64 + block * 32 + i
@@ -387,13 +390,14 @@ pub const fn padded(cols: usize) -> usize {
     cols.next_multiple_of(UNIT)
 }
 
-/// Whether tables of vector kernels have products with activations that are int8 by block. A module for
-/// browsers is fetched, and they would be a tenth of it: the definition serves there, which is of floats.
+/// True if vector kernels include products with per-block int8 activations. WebAssembly modules leave them
+/// out, because they would add a tenth to the download; the float kernels multiply dequantised inputs
+/// instead.
 pub const BLOCK_PRODUCTS: bool = cfg!(not(target_arch = "wasm32"));
 
 /// The fastest kernels for this machine.
 pub fn best() -> &'static Kernels {
-    // A module for browsers is fetched: it leaves out the scalar kernels, which nothing else asks for.
+    // WebAssembly modules leave out the scalar kernels, which nothing else uses, to keep the download small.
     #[cfg(target_arch = "wasm32")]
     return &SIMD128;
     #[cfg(not(target_arch = "wasm32"))]
@@ -406,7 +410,7 @@ pub fn best() -> &'static Kernels {
 #[cfg(target_arch = "wasm32")]
 static SIMD128: Kernels = table::<wasm::Simd128, wasm::Simd128, wasm::Simd128>(wasm::NAME);
 
-/// All kernels that this machine can run, scalar first, the fastest last.
+/// All kernels that this machine can run, the scalar ones first, the fastest last.
 pub fn all() -> Vec<&'static Kernels> {
     let mut all = vec![&scalar::KERNELS];
     #[cfg(target_arch = "x86_64")]
@@ -443,9 +447,9 @@ pub fn all() -> Vec<&'static Kernels> {
     all
 }
 
-/// The kernels of one instruction set: those of floats over `L`, and products of bytes, which may have more
-/// instructions, over `T` for ternary weights and over `B` for activations that are int8 by block. What two
-/// tables have in common is compiled once.
+/// The kernels of one instruction set: float kernels over `L`, and byte products, which may use more
+/// instructions, over `T` for ternary weights and over `B` for per-block int8 activations. Code that two
+/// tables share is compiled once.
 const fn table<L: Lanes, T: Lanes, B: Lanes>(name: &'static str) -> Kernels {
     Kernels {
         name,

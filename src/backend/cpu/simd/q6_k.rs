@@ -1,30 +1,30 @@
-//! Q6_K weights times f32 activations.
+//! Product of Q6_K weights and f32 activations.
 //!
-//! What memory delivers has to be unpacked by two vector ports, so this kernel saves operations. 64 weights
-//! in a register are made floats where their bytes stand: vector `j` of four takes bytes `4 j` to `4 j + 3`
-//! of each group of 16, in the top bits of an integer, where their sign is right. The activations are put in
-//! the same order once for a tile. And four products of a lane are summed before their group's scale is
-//! multiplied in.
+//! Two vector ports have to unpack weights at the speed of memory, so this kernel saves operations. 64
+//! weights in a register are converted to floats without moving bytes into order: vector `j` of four takes
+//! bytes `4 j` to `4 j + 3` of each group of 16, in the top bits of an integer, where the sign bit is in
+//! place. The activations are brought into the same order once per tile. And four products of a lane are
+//! summed before they are multiplied by their group's scale.
 //!
-//! So lane `4 g + e` of a row's sum takes, for each 64 inputs, `scale ((q0 x0) + q1 x1 + q2 x2 + q3 x3)` with
-//! the inputs `16 g + 4 j + e`; every `+` is a fused multiply-add, also the one to the lane. Weights count
-//! `2^26` times until the scale: activations above 1e28 overflow.
+//! For each 64 inputs, lane `4 g + e` of a row's sum thus adds `scale ((q0 x0) + q1 x1 + q2 x2 + q3 x3)` with
+//! the inputs `16 g + 4 j + e`; every `+` is a fused multiply-add, including the one that adds to the lane.
+//! Until the scale is applied, weights are `2^26` times too large: activations above 1e28 overflow.
 #![allow(unsafe_code)]
 
 use super::lanes::{Kernel, Lanes, array};
 use super::{ARRANGED_ROWS, F32Rows, Product, Scratch, Tile};
 
-/// Weights and bytes of a block: low bits, high bits, 16 i8 scales of groups, an f16 scale.
+/// Weights and bytes of a block. Its parts are low bits, high bits, 16 i8 scales of groups, and an f16 scale.
 const BLOCK: usize = 256;
 const BYTES: usize = 210;
 const HIGH: usize = 128;
 const SCALES: usize = 192;
 const SCALE: usize = 208;
 
-/// What an unpacked weight counts as a float: two bits and three bytes above its place.
+/// Factor on unpacked weights: they are two bits and three bytes above their place.
 const ONE: f32 = (1 << 26) as f32;
 
-/// How far ahead of the weights the cache is asked for, in bytes.
+/// Prefetch distance in bytes.
 const AHEAD: usize = 4096;
 
 /// The kernel of one tile.
@@ -36,10 +36,10 @@ pub struct Q6K<'a, 'b> {
 }
 
 impl<'a, 'b> Q6K<'a, 'b> {
-    /// Checks that everything fits.
+    /// Checks that the arguments match.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If they do not match.
     pub fn new(
         product: &'a Product<'a>,
         acts: F32Rows<'a>,
@@ -59,7 +59,7 @@ impl Kernel for Q6K<'_, '_> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         let mut rows = self.tile.rows();
-        // Each has an accumulator and a sum of four products, beside four vectors of weights.
+        // Each row has an accumulator and a sum of four products, in addition to four vectors of weights.
         let most = L::FLOAT_BLOCK.1.min(ARRANGED_ROWS);
         while !rows.is_empty() {
             match rows.len().min(most) {
@@ -74,7 +74,7 @@ impl Kernel for Q6K<'_, '_> {
 }
 
 impl Q6K<'_, '_> {
-    /// Multiplies `T` activation rows, or those that there are.
+    /// Multiplies up to `T` activation rows.
     #[inline(always)]
     fn rows<L: Lanes, const T: usize>(&mut self, l: L, first_row: usize) {
         let (cols, end) = (self.product.cols, self.tile.rows().end);
@@ -83,7 +83,7 @@ impl Q6K<'_, '_> {
         }
         let acts = self.scratch.floats[..T * cols].as_ptr();
         for output in 0..self.tile.cols().len() {
-            // SAFETY: a row of weights and `T` of activations lie behind the pointers.
+            // SAFETY: the pointers are to a row of weights and `T` rows of activations.
             let sums = unsafe { dots::<L, T>(l, self.product.row(output).as_ptr(), acts, cols) };
             for t in 0..T.min(end - first_row) {
                 let out = &mut self.tile.row_mut(first_row + t)[output];
@@ -93,7 +93,7 @@ impl Q6K<'_, '_> {
     }
 }
 
-/// Puts activations in the order of the weights.
+/// Brings activations into the order of the weights.
 #[inline(always)]
 fn interleave(x: &[f32], interleaved: &mut [f32]) {
     for (x, interleaved) in x.as_chunks::<64>().0.iter().zip(interleaved.as_chunks_mut::<64>().0) {
@@ -109,7 +109,7 @@ fn interleave(x: &[f32], interleaved: &mut [f32]) {
 /// Products of a weight row with `T` rows of interleaved activations.
 ///
 /// # Safety
-/// The pointers have a row of `cols` weights and `T` rows of `cols` floats behind them.
+/// The pointers are to a row of `cols` weights and `T` rows of `cols` floats.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const T: usize>(
     l: L,
@@ -117,7 +117,7 @@ unsafe fn dots<L: Lanes, const T: usize>(
     acts: *const f32,
     cols: usize,
 ) -> [f32; T] {
-    // SAFETY: blocks lie within the row of weights, and their inputs within those of activations.
+    // SAFETY: blocks are within the row of weights, and their inputs within the rows of activations.
     unsafe {
         let mut acc = [l.splat(0.0); T];
         for block in 0..cols / BLOCK {

@@ -1,4 +1,4 @@
-//! Rounding of activations to int8.
+//! Quantisation of activations to int8.
 
 use ggml_types::ActQuant;
 
@@ -13,7 +13,7 @@ pub struct Quantise<'a> {
 
 impl<'a> Quantise<'a> {
     /// # Panics
-    /// Where `q` is not `[padded(x.len())]`.
+    /// If `q` is not `[padded(x.len())]`.
     pub fn new(x: &'a [f32], q: &'a mut [i8]) -> Self {
         assert_eq!(q.len(), padded(x.len()), "room for {} values", x.len());
         Self { x, q }
@@ -27,7 +27,7 @@ impl Kernel for Quantise<'_> {
     fn run<L: Lanes>(self, l: L) -> RowQuant {
         let Self { x, q } = self;
         let (chunks, rest) = x.as_chunks::<16>();
-        // As integers, the bits of magnitudes have their order, with NaN above everything.
+        // The bits of magnitudes, as integers, have the same order, with NaN above everything.
         let mut largest = l.splat_int(0);
         for chunk in chunks {
             largest = l.max_magnitude(largest, l.load(chunk));
@@ -73,7 +73,7 @@ impl Kernel for RoundBlocks<'_> {
     }
 }
 
-/// Rounds a row: `q` is `[x.len()]`, and each of `blocks` is of 32 inputs. See
+/// Quantises a row: `q` is `[x.len()]`, and `blocks` has one element per 32 inputs. See
 /// [`ActQuant::I8PerBlock`](ggml_types::ActQuant::I8PerBlock).
 #[inline(always)]
 pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
@@ -91,7 +91,7 @@ pub fn round_blocks(x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     }
 }
 
-/// [`round_blocks`] in vectors.
+/// Vector version of [`round_blocks`].
 #[inline(always)]
 fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut [ActBlock]) {
     let whole = x.len() / ActQuant::BLOCK;
@@ -99,7 +99,7 @@ fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut
         let x = x[32 * i..][..32].as_chunks::<16>().0;
         let q = q[32 * i..][..32].as_chunks_mut::<16>().0;
         let mut halves = [l.load(&x[0]), l.load(&x[1])];
-        // As integers, the bits of magnitudes have their order, with NaN above everything.
+        // The bits of magnitudes, as integers, have the same order, with NaN above everything.
         let largest = l.max_magnitude(l.max_magnitude(l.splat_int(0), halves[0]), halves[1]);
         let (scale, inverse) = scale_of(f32::from_bits(l.largest(largest) as u32));
         if inverse == 0.0 {
@@ -117,7 +117,7 @@ fn round_blocks_in_vectors<L: Lanes>(l: L, x: &[f32], q: &mut [i8], blocks: &mut
     round_blocks(&x[at..], &mut q[at..], &mut blocks[whole..]);
 }
 
-/// The scale of a block with that largest magnitude, and its inverse; infinite where one is not a number.
+/// Scale of a block with largest magnitude `absmax`, and its inverse; a NaN and 0 if `absmax` is not finite.
 #[inline(always)]
 fn scale_of(absmax: f32) -> (f32, f32) {
     match absmax {

@@ -1,10 +1,10 @@
-//! The rectangle of a matrix that a kernel writes.
+//! A rectangle of a matrix, which a kernel writes.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A rectangle of a matrix, the grid, that one task owns.
+/// A rectangle of a matrix, the grid; one task owns it.
 pub struct Tile<'a, T> {
     data: *mut T,
     stride: usize,
@@ -14,11 +14,12 @@ pub struct Tile<'a, T> {
 }
 
 impl<T> Tile<'_, T> {
-    /// The rectangle `rows` x `cols` of the grid at `data`, whose rows are `stride` elements apart.
+    /// The rectangle `rows` x `cols` of the grid at `data`, with `stride` elements between the starts of
+    /// rows.
     ///
     /// # Safety
-    /// The rectangle lies within memory that the caller has borrowed mutably for the lifetime of the tile,
-    /// and nothing else touches its elements during it.
+    /// The rectangle is within memory that the caller has borrowed mutably for the lifetime of the tile, and
+    /// nothing else accesses its elements during that time.
     pub unsafe fn new(data: *mut T, stride: usize, rows: Range<usize>, cols: Range<usize>) -> Self {
         Self { data, stride, rows, cols, borrow: PhantomData }
     }
@@ -36,7 +37,7 @@ impl<T> Tile<'_, T> {
     /// The tile's part of the grid's columns `cols`.
     ///
     /// # Panics
-    /// Where the tile does not cover those columns.
+    /// If the tile does not cover those columns.
     pub fn columns(&mut self, cols: Range<usize>) -> Tile<'_, T> {
         assert!(self.cols.start <= cols.start && cols.start <= cols.end && cols.end <= self.cols.end);
         Tile { data: self.data, stride: self.stride, rows: self.rows.clone(), cols, borrow: PhantomData }
@@ -45,7 +46,7 @@ impl<T> Tile<'_, T> {
     /// The tile's part of row `row` of the grid, `[cols().len()]`.
     ///
     /// # Panics
-    /// Where the tile does not cover that row.
+    /// If the tile does not cover that row.
     #[inline]
     pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         assert!(self.rows.contains(&row), "row {row} of a tile of rows {:?}", self.rows);

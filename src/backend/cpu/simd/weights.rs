@@ -1,5 +1,5 @@
-//! The weight types with kernels of their own, one row each. The tables of all instruction sets are made of
-//! these rows.
+//! The weight types with kernels of their own, one row per type. The tables of all instruction sets are built
+//! from these rows.
 
 use ggml_types::{QuantType, types};
 
@@ -12,9 +12,9 @@ use super::q6_k::Q6K;
 use super::wasm::Simd128;
 use super::{BLOCK_PRODUCTS, BlockFn, F32Rows, FloatFn, Product, Scratch, TernaryFn, Tile, ternary};
 
-/// Calls a macro with every row: a type, and its kernels for activations that are int8, int8 by block, and
-/// floats. Before the `=` is what `scalar.rs` has; after it a kernel over the [`Lanes`] `T` of ternary
-/// weights or `L` of floats. Products with int8 by block are over a [`Coded`], and `L` and `B`.
+/// Calls a macro with all rows. A row is a type and its kernels for int8, per-block int8 and f32 activations.
+/// Before the `=` is the function of `scalar.rs`, after it a kernel over [`Lanes`]: `T` for ternary weights,
+/// `L` for floats. Kernels for per-block int8 are given as a [`Coded`] type, and are built over `L` and `B`.
 macro_rules! rows {
     ($table:ident) => {
         $table! {
@@ -61,23 +61,23 @@ macro_rules! rows {
 }
 pub(crate) use rows;
 
-/// The kernels of a weight type. Where one is missing its rows are decoded first.
+/// The kernels of a weight type. Without one for its activations, rows are decoded first.
 #[derive(Clone, Copy)]
 pub struct TypeKernels {
-    /// With int8 activations.
+    /// For int8 activations.
     pub int8: Option<TernaryFn>,
-    /// With activations that are int8 by block.
+    /// For per-block int8 activations.
     pub blocks: Option<BlockFn>,
-    /// With f32 activations.
+    /// For f32 activations.
     pub float: Option<FloatFn>,
 }
 
 impl TypeKernels {
-    /// Those of a type without a row.
+    /// No kernels: for a type without a row.
     pub(crate) const NONE: Self = Self { int8: None, blocks: None, float: None };
 }
 
-/// The row of a weight type, if it has one.
+/// Index of a weight type's row, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Format(pub(crate) Option<usize>);
 
@@ -87,7 +87,7 @@ impl Format {
         Self(TYPES.iter().position(|known| known.is(ty)))
     }
 
-    /// Whether there are integer products with activations that are int8 by block.
+    /// True if there are integer products with per-block int8 activations.
     pub fn has_blocks(self) -> bool {
         BLOCK_PRODUCTS && self.0.is_some_and(|row| HAVE_CODES[row])
     }
@@ -101,10 +101,10 @@ macro_rules! tables {
     )*) => {
         const TYPES: &[&dyn QuantType] = &[$(&types::$ty),*];
 
-        /// Whether each has products with activations that are int8 by block.
+        /// True for types that have products with per-block int8 activations.
         const HAVE_CODES: [bool; N_TYPES] = [$(!stringify!($($codes)?).is_empty()),*];
 
-        /// The rows for one instruction set, in the order of all tables.
+        /// The kernels for one instruction set, in the order of the rows.
         #[allow(clippy::needless_update)] // Types with all three kernels take nothing from it.
         pub const fn of<L: Lanes, T: Lanes, B: Lanes>() -> [TypeKernels; N_TYPES] {
             [$(TypeKernels {
@@ -118,7 +118,7 @@ macro_rules! tables {
 }
 rows!(tables);
 
-/// How many types have kernels.
+/// Number of types with kernels.
 pub const N_TYPES: usize = TYPES.len();
 
 const fn by_block<L: Lanes, B: Lanes, F: Coded>() -> Option<BlockFn> {

@@ -1,12 +1,12 @@
-//! Blocks of weights of 1 to 5 bits under one scale.
+//! Blocks of 1 to 5-bit weights with one scale.
 //!
-//! 16 values of a block, one for each low half of a code, are made at once; the codes are looked up in them.
-//! All arithmetic but one addition of an offset is exact: an f16 times an integer of a few bits.
+//! The 16 possible values of a block's low code bits are computed at once; the codes are looked up in them.
+//! All arithmetic is exact, except for one addition of an offset: an f16 times an integer of a few bits.
 
 use super::Form;
 use crate::lanes::{Lanes, part, parts};
 
-/// The values of 4 bits, and those less 8 and less 16.
+/// The values of 4 bits, and these minus 8 and minus 16.
 pub(super) static FROM_0: [f32; 16] = from(0.0);
 static FROM_MINUS_8: [f32; 16] = from(-8.0);
 static FROM_MINUS_16: [f32; 16] = from(-16.0);
@@ -20,7 +20,7 @@ const fn from(first: f32) -> [f32; 16] {
     values
 }
 
-/// What 2 bits stand for, less 1, again and again.
+/// The values of 2 bits minus 1, repeated.
 pub(super) static TERNARY: [f32; 16] =
     [-1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 2.0];
 
@@ -29,7 +29,7 @@ pub(super) static UNEVEN: [f32; 16] = [
     -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
 ];
 
-/// Twice the floats of 4 bits of MXFP4.
+/// Twice the values of MXFP4's 4-bit floats.
 static FLOATS: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 0.0, -1.0, -2.0, -3.0, -4.0, -6.0, -8.0, -12.0];
 
@@ -43,11 +43,11 @@ pub struct Q5_0;
 pub struct Q5_1;
 /// f16 scale, then 16 bytes of indices.
 pub struct Iq4Nl;
-/// Exponent, then 16 bytes of floats of 4 bits.
+/// Exponent, then 16 bytes of 4-bit floats.
 pub struct Mxfp4;
-/// Four scales of 8 bits, then 8 bytes of floats of 4 bits for each.
+/// Four 8-bit scales, then 8 bytes of 4-bit floats for each.
 pub struct Nvfp4;
-/// f16 scale, then `N` codes of 2 bits, four neighbours a byte: value = scale x (code - 1).
+/// f16 scale, then `N` codes of 2 bits, four adjacent ones per byte: value = scale x (code - 1).
 pub struct TwoBits<const N: usize>;
 /// f16 scale, then 128 signs.
 pub struct Q1_0;
@@ -100,7 +100,7 @@ impl Form for Mxfp4 {
     }
 }
 
-/// Half of what each scale of NVFP4 stands for: 4 bits of exponent, 3 of mantissa, no sign.
+/// Half the values of NVFP4's scales: 4 bits of exponent, 3 of mantissa, no sign.
 static HALF_SCALES: [f32; 256] = {
     let (mut scales, mut code) = ([0.0; 256], 0);
     while code < 256 {
@@ -133,7 +133,7 @@ impl Form for Nvfp4 {
     }
 }
 
-/// 32 indices of 4 bits of 16 values: byte `b` of 16 has those of `b` and `16 + b`.
+/// Looks up 32 indices of 4 bits in 16 values: byte `b` of 16 has the indices of `b` and `16 + b`.
 #[inline(always)]
 fn nibbles<L: Lanes>(l: L, codes: &[u8; 16], values: L::Floats, each: &mut impl FnMut(usize, L::Floats)) {
     let table = look_up_in(l, values);
@@ -164,7 +164,7 @@ impl Form for Q5_1 {
         let (scale, offset) = (splat_f16(l, part(block, 0)), splat_f16(l, part(block, 2)));
         let table = look_up_in(l, l.mul(scale, l.load(&FROM_0)));
         let fifth = l.mul(scale, l.splat(16.0));
-        // The offset last: nothing before it is rounded.
+        // The offset is added last, because nothing before it is rounded.
         let first = l.add_where(part(block, 4), l.table4(part(block, 8), 0, table), fifth);
         each(0, l.add(first, offset));
         let second = l.add_where(part(block, 6), l.table4(part(block, 8), 1, table), fifth);
@@ -192,7 +192,7 @@ impl Form for Q1_0 {
 
     #[inline(always)]
     fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
-        // The sign is turned where the bit is set.
+        // A set bit flips the sign.
         let table = look_up_in(l, l.mul(splat_f16(l, part(block, 0)), l.splat(-1.0)));
         let signs: &[[u8; 2]; 8] = parts(block, 2);
         for i in 0..8 {
@@ -201,13 +201,13 @@ impl Form for Q1_0 {
     }
 }
 
-/// The f16 in two bytes, 16 times.
+/// Broadcasts the f16 in two bytes.
 #[inline(always)]
 pub(super) fn splat_f16<L: Lanes>(l: L, bytes: &[u8; 2]) -> L::Floats {
     l.splat(l.f16_to_f32(u16::from_le_bytes(*bytes)))
 }
 
-/// A table of those values.
+/// Makes a look-up table of the values.
 #[inline(always)]
 pub(super) fn look_up_in<L: Lanes>(l: L, values: L::Floats) -> L::Table {
     let mut table = [0.0; 16];

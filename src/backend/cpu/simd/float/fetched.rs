@@ -1,6 +1,6 @@
-//! The same products in less code, for a module that is fetched. A type has the code that decodes it: on the
-//! way for one row of activations, and for several beforehand, which all types share the product of. The sums
-//! have the same order, so the bits are the same.
+//! The same products in less code, for a WebAssembly module that is downloaded. Per type there is only the
+//! code that decodes it: on the way for one activation row, and beforehand for several, whose product all
+//! types share. The sums have the same order, so the bits are the same.
 #![allow(unsafe_code)]
 
 use std::slice::from_raw_parts;
@@ -9,7 +9,7 @@ use super::{Form, TailFn, block};
 use crate::lanes::{Lanes, array, array_mut};
 use crate::{F32Rows, FLOAT_PIECE, FLOAT_ROWS, FLOAT_STRIP, Product, Scratch, Tile};
 
-/// What is to be known of a type.
+/// Sizes and functions of a type.
 pub struct Type<L> {
     block: usize,
     bytes: usize,
@@ -18,12 +18,12 @@ pub struct Type<L> {
     tail: TailFn,
 }
 
-/// Weight rows and activation rows that are multiplied at once.
+/// Weight rows and activation rows that are multiplied together.
 const R: usize = 2;
 const T: usize = 2;
 
 impl<L: Lanes> Type<L> {
-    /// That of a form.
+    /// The type with the format `F`.
     pub const fn of<F: Form>() -> Self {
         Self {
             block: F::BLOCK,
@@ -37,7 +37,7 @@ impl<L: Lanes> Type<L> {
     /// Multiplies a tile.
     ///
     /// # Panics
-    /// Where something does not fit.
+    /// If the arguments do not match.
     #[inline(never)]
     pub fn multiply(
         &self,
@@ -58,7 +58,7 @@ impl<L: Lanes> Type<L> {
             let acts = acts.row(rows.start);
             for output in 0..outputs {
                 let weights = product.row(output);
-                // SAFETY: as many blocks are in a row, and inputs among the activations.
+                // SAFETY: a row has as many blocks, and the activations have their inputs.
                 let sum = unsafe { (self.dot)(l, weights, cols / self.block, acts.as_ptr()) };
                 let value = sum + (self.tail)(weights, acts);
                 product.finish(&mut tile.row_mut(rows.start)[output], output, value);
@@ -75,11 +75,11 @@ impl<L: Lanes> Type<L> {
                 for start in (0..whole).step_by(FLOAT_PIECE) {
                     let piece = start..whole.min(start + FLOAT_PIECE);
                     for r in 0..FLOAT_STRIP {
-                        // Rows beyond the last one repeat it; what comes out of them is not looked at.
+                        // Rows after the last one repeat it; their results are ignored.
                         let row = product.row(strip + r.min(n - 1));
                         let blocks = &row[start / self.block * self.bytes..];
                         let floats = floats[r * FLOAT_PIECE..].as_mut_ptr();
-                        // SAFETY: blocks lie within rows, and a piece has room for what they decode to.
+                        // SAFETY: blocks are within rows, and a piece has space for their weights.
                         unsafe { (self.decode)(l, blocks, piece.len() / self.block, floats) };
                     }
                     for (row, sums) in
@@ -91,7 +91,8 @@ impl<L: Lanes> Type<L> {
                             let weights =
                                 std::array::from_fn(|i| &floats[(r + i) * FLOAT_PIECE..][..piece.len()]);
                             let (nothing, sums) = (std::ptr::null(), sums.as_mut_ptr());
-                            // SAFETY: all rows have the length of the piece, and there are as many sums.
+                            // SAFETY: all rows have the length of the piece, and `sums` has the sums of the
+                            // block.
                             unsafe {
                                 if is_last {
                                     block::<L, R, 1>(l, weights, [act(0)], true, nothing, sums);
@@ -106,7 +107,7 @@ impl<L: Lanes> Type<L> {
                     for r in 0..n {
                         let place = ((at / T * FLOAT_STRIP / R + r / R) * T + at % T) * R + r % R;
                         let lanes = &sums[16 * place..][..16];
-                        // SAFETY: 16 floats are there.
+                        // SAFETY: `lanes` has 16 floats.
                         let sum = l.sum(l.load(unsafe { array(lanes.as_ptr()) }));
                         let tail = (self.tail)(product.row(strip + r), acts.row(row));
                         product.finish(&mut tile.row_mut(row)[strip + r], strip + r, sum + tail);
@@ -120,10 +121,10 @@ impl<L: Lanes> Type<L> {
 /// Decodes `n_blocks` blocks.
 ///
 /// # Safety
-/// They are there, and so is the place for their weights.
+/// The blocks are valid, and `floats` has space for their weights.
 unsafe fn decode<L: Lanes, F: Form>(l: L, blocks: &[u8], n_blocks: usize, floats: *mut f32) {
     for block in 0..n_blocks {
-        // SAFETY: the caller has the blocks, and a place for each.
+        // SAFETY: the caller ensures the blocks, and space for each.
         unsafe {
             F::decode(
                 l,
@@ -135,12 +136,12 @@ unsafe fn decode<L: Lanes, F: Form>(l: L, blocks: &[u8], n_blocks: usize, floats
     }
 }
 
-/// The product of `n_blocks` blocks with as many activations.
+/// The product of `n_blocks` blocks and as many activations.
 ///
 /// # Safety
-/// They are there.
+/// Blocks and activations are valid.
 unsafe fn dot<L: Lanes, F: Form>(l: L, blocks: &[u8], n_blocks: usize, acts: *const f32) -> f32 {
-    // SAFETY: the caller has the blocks, and activations for each.
+    // SAFETY: the caller ensures the blocks, and activations for each.
     unsafe {
         let mut acc = l.splat(0.0);
         for block in 0..n_blocks {

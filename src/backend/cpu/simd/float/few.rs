@@ -7,20 +7,21 @@ use super::super::lanes::{Kernel, Lanes, array};
 use super::super::{F32Rows, Product, Tile};
 use super::{Form, tail};
 
-/// Weight rows that are multiplied at once.
+/// Weight rows that are multiplied together.
 const TOGETHER: usize = 2;
 
-/// How far ahead of the weights the cache is asked for, in bytes: for the rows that come after these, but for
-/// rows so long that they would be gone from the cache by then.
+/// Prefetch distance in bytes: to the next weight rows, unless rows are so long that their lines would be
+/// evicted before they are used.
 fn ahead(row_bytes: usize) -> usize {
     let next = TOGETHER * row_bytes;
     if next <= 16 << 10 { next } else { 4 << 10 }
 }
 
-/// Multiplies some activation rows from `first_row` on with all weights of a tile, whose lengths fit.
+/// Function that multiplies some activation rows from `first_row` on with all weights of a tile, whose
+/// lengths match.
 pub(super) type FewFn = fn(&Product<'_>, F32Rows<'_>, first_row: usize, &mut Tile<'_, f32>);
 
-/// The [`FewFn`] of a form, for `T` activation rows.
+/// The [`FewFn`] of a format for `T` activation rows.
 pub(super) fn few<L: Lanes, F: Form, const T: usize>(
     product: &Product<'_>,
     acts: F32Rows<'_>,
@@ -49,7 +50,7 @@ impl<F: Form, const T: usize> Kernel for Few<'_, '_, F, T> {
         let ahead = ahead(product.row_bytes);
         for first in (0..tile.cols().len()).step_by(TOGETHER) {
             let weights: [&[u8]; TOGETHER] = std::array::from_fn(|r| product.row(first + r));
-            // SAFETY: blocks lie within rows, as do their inputs: the caller checked every length.
+            // SAFETY: blocks and their inputs are within rows: the caller has checked every length.
             let sums = unsafe {
                 let mut acc = [[l.splat(0.0); TOGETHER]; T];
                 for block in 0..product.cols / F::BLOCK {
@@ -81,7 +82,7 @@ impl<F: Form, const T: usize> Kernel for Few<'_, '_, F, T> {
             };
             for t in 0..T {
                 for r in 0..TOGETHER {
-                    // There may be fewer outputs.
+                    // The last outputs may be fewer.
                     if let Some(out) = tile.row_mut(first_row + t).get_mut(first + r) {
                         product.finish(out, first + r, sums[t][r] + tail::<F>(weights[r], acts[t]));
                     }

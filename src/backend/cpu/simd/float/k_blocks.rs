@@ -1,8 +1,9 @@
-//! Blocks of 256 weights in groups, whose scales and minimums are small integers under one scale each.
+//! Blocks of 256 weights in groups whose scales and minimums are small integers, with one f16 factor for each
+//! of the two.
 //!
-//! Scale and minimum of a group are products of an f16 with an integer of up to 6 bits, and a code has at
-//! most 5 (what an index of IQ4_XS stands for, 7): `scale x code` is exact, so a fused multiply-add gives the
-//! bits of `scale x code - minimum`.
+//! Scale and minimum of a group are products of an f16 and an integer of up to 6 bits, and a code has at most
+//! 5 bits (the values of IQ4_XS have 7): `scale x code` is exact, so a fused multiply-add gives the bits of
+//! `scale x code - minimum`.
 
 use super::Form;
 use super::blocks::{FROM_0, UNEVEN, look_up_in, splat_f16};
@@ -10,7 +11,7 @@ use crate::lanes::{Lanes, part, parts};
 
 /// Two f16 scales, 12 bytes of 6-bit scales and minimums, then 32 bytes for two groups of 32 weights.
 pub struct Q4K;
-/// The same, with 32 bytes of fifth bits before the low halves: bit `g` of each belongs to group `g`.
+/// As Q4_K, with 32 bytes of fifth bits before the low halves: bit `g` of each byte belongs to group `g`.
 pub struct Q5K;
 
 impl Form for Q4K {
@@ -29,7 +30,7 @@ impl Form for Q4K {
     }
 }
 
-/// A group of Q4_K: the low or the high halves of 32 bytes.
+/// Decodes a group of Q4_K: the low or the high halves of 32 bytes.
 #[inline(always)]
 fn nibbles<L: Lanes, const HALF: usize>(
     l: L,
@@ -51,7 +52,7 @@ impl Form for Q5K {
     #[inline(always)]
     fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
         let groups = scales_and_mins(l, block);
-        // The fifth bits of the group that is next stand at their place.
+        // The fifth bits of the next group are at bit 4.
         let high: &[u8; 32] = part(block, 16);
         let mut fifth =
             [l.shift_left(l.load_u8(part(high, 0)), 4), l.shift_left(l.load_u8(part(high, 16)), 4)];
@@ -64,7 +65,7 @@ impl Form for Q5K {
     }
 }
 
-/// A group of Q5_K; its fifth bits are taken off.
+/// Decodes a group of Q5_K, and shifts its fifth bits out.
 #[inline(always)]
 fn five_bits<L: Lanes, const HALF: usize>(
     l: L,
@@ -117,7 +118,7 @@ impl Form for Q2K {
     }
 }
 
-/// Two groups of Q2_K: the codes of one place in 32 bytes.
+/// Decodes two groups of Q2_K: the codes at one bit position of 32 bytes.
 #[inline(always)]
 fn two_bits<L: Lanes, const PLACE: usize>(
     l: L,
@@ -126,7 +127,7 @@ fn two_bits<L: Lanes, const PLACE: usize>(
     group: usize,
     each: &mut impl FnMut(usize, L::Floats),
 ) {
-    /// What 2 bits stand for, again and again.
+    /// The values of 2 bits, repeated.
     static FROM_0_TO_3: [f32; 16] =
         [0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0, 3.0];
     let codes: &[[u8; 16]; 2] = parts(codes, 0);
@@ -156,7 +157,7 @@ impl Form for Q3K {
         let integers = l.add(l.load_i8(bytemuck::cast_ref(&unpacked)), l.splat(-32.0));
         let mut scales = [0.0; 16];
         l.store(&mut scales, l.mul(splat_f16(l, part(block, 108)), integers));
-        // The third bits of the groups that are next stand at their place.
+        // The third bits of the next groups are at bit 2.
         let mut third =
             [l.shift_left(l.load_u8(part(block, 0)), 2), l.shift_left(l.load_u8(part(block, 16)), 2)];
         let low: &[[u8; 32]; 2] = parts(block, 32);
@@ -170,7 +171,7 @@ impl Form for Q3K {
     }
 }
 
-/// Two groups of Q3_K: the low bits of one place in 32 bytes; their third bits are taken off.
+/// Decodes two groups of Q3_K: the low bits at one bit position of 32 bytes; shifts their third bits out.
 #[inline(always)]
 fn three_bits<L: Lanes, const PLACE: usize>(
     l: L,
@@ -216,12 +217,12 @@ impl Form for Iq4Xs {
     }
 }
 
-/// Scales of 8 groups, and their minimums with the other sign.
+/// Scales of 8 groups, and their negated minimums.
 #[inline(always)]
 fn scales_and_mins<L: Lanes>(l: L, block: &[u8]) -> ([f32; 8], [f32; 8]) {
     let packed = words(part(block, 4));
-    // Bytes: 6 bits of the first four groups in the lower two; of the others 4 bits in the third, 2 above
-    // those of the first.
+    // The lower two words have 6 bits each for the first four groups. For the others, 4 bits are in the third
+    // word and 2 above those of the first groups.
     let (six, four, two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);
     let unpacked: [u32; 4] = [
         packed[0] & six,

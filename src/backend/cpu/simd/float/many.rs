@@ -1,4 +1,5 @@
-//! Some activation rows: a piece of a strip of weight rows is decoded, and multiplied with blocks of them.
+//! Some activation rows: a piece of a strip of weight rows is decoded, and multiplied with blocks of
+//! activation rows.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -8,18 +9,17 @@ use super::super::lanes::{Kernel, Lanes, array, array_mut};
 use super::super::{F32Rows, FLOAT_PIECE, FLOAT_STRIP, Product, Tile};
 use super::{Ahead, Form, TailFn};
 
-/// Activation rows of a block, at most.
+/// Maximum number of activation rows of a block.
 pub(super) const MOST_ROWS: usize = 8;
 
-/// Weights of a block that is multiplied while it is decoded, if there are a few more activation rows: those
-/// of several weight rows must fit into registers.
+/// Maximum number of weights in blocks that are multiplied while they are decoded, with a few more activation
+/// rows: the weights of several rows must fit into registers.
 const DIRECT: usize = 32;
 
-/// Lines that the cache is asked for while a block is multiplied, where it is a whole piece: one every 16
-/// inputs.
+/// Cache lines prefetched while a block is multiplied with a whole piece: one per 16 inputs.
 const BLOCK_LINES: usize = FLOAT_PIECE / 16;
 
-/// Activation rows of a block, and of the smaller one that is used where it is enough.
+/// Activation rows of a block, and of the smaller block that is used if it is sufficient.
 pub(super) const fn rows<L: Lanes>() -> (usize, usize) {
     match L::FLOAT_BLOCK {
         (3, 8) => (8, 4),
@@ -27,7 +27,7 @@ pub(super) const fn rows<L: Lanes>() -> (usize, usize) {
     }
 }
 
-/// Lines that the cache is asked for in the products of a strip with a block of activation rows.
+/// Cache lines prefetched during the products of a strip with a block of activation rows.
 pub(super) const fn lines<L: Lanes>() -> usize {
     match L::FLOAT_BLOCK {
         (3, 8) => FLOAT_STRIP / 3 * BLOCK_LINES,
@@ -35,7 +35,7 @@ pub(super) const fn lines<L: Lanes>() -> usize {
     }
 }
 
-/// Multiplies activation rows with a decoded piece: see [`Multiply`].
+/// Function that multiplies activation rows with a decoded piece: see [`Multiply`].
 pub(super) type MultiplyFn = unsafe fn(
     decoded: &[f32],
     acts: F32Rows<'_>,
@@ -48,7 +48,7 @@ pub(super) type MultiplyFn = unsafe fn(
 /// The [`MultiplyFn`] of an instruction set.
 ///
 /// # Safety
-/// The piece is of a multiple of 16 inputs, and decoded.
+/// The piece has a multiple of 16 inputs, and is decoded.
 pub(super) unsafe fn multiply<L: Lanes>(
     decoded: &[f32],
     acts: F32Rows<'_>,
@@ -60,8 +60,8 @@ pub(super) unsafe fn multiply<L: Lanes>(
     L::vectorize(Multiply { decoded, acts, rows, piece, ahead, sums });
 }
 
-/// Adds the products of activation rows with a piece of [`FLOAT_STRIP`] weight rows to their sums: a block of
-/// activation rows after the other, `[FLOAT_STRIP / R, T, R, 16]`.
+/// Adds the products of activation rows with a piece of [`FLOAT_STRIP`] weight rows to their sums, one block
+/// of activation rows after another, `[FLOAT_STRIP / R, T, R, 16]`.
 struct Multiply<'a> {
     /// `[FLOAT_STRIP, FLOAT_PIECE]`.
     decoded: &'a [f32],
@@ -85,7 +85,7 @@ impl Kernel for Multiply<'_> {
 }
 
 impl Multiply<'_> {
-    /// `R` weight rows and `T` activation rows at a time, `LESS` where that is enough.
+    /// Processes `R` weight rows and `T` activation rows at a time, or `LESS` if that is sufficient.
     #[inline(always)]
     fn all<L: Lanes, const R: usize, const T: usize, const LESS: usize>(mut self, l: L) {
         for row in self.rows.clone().step_by(T) {
@@ -108,13 +108,13 @@ impl Multiply<'_> {
             let weights: [&[f32]; R] =
                 std::array::from_fn(|i| &self.decoded[(r + i) * FLOAT_PIECE..][..piece.len()]);
             let ahead = self.ahead.take(BLOCK_LINES);
-            // SAFETY: all rows are as long as the piece, and the chunk has the sums.
+            // SAFETY: all rows have the length of the piece, and the chunk has the sums.
             unsafe { block::<L, R, T>(l, weights, acts, piece.start > 0, ahead, sums.as_mut_ptr()) };
         }
     }
 }
 
-/// Finishes the outputs of a strip: see [`Finish`].
+/// Function that finishes the outputs of a strip: see [`Finish`].
 pub(super) type FinishFn = fn(
     &Product<'_>,
     acts: F32Rows<'_>,
@@ -145,9 +145,9 @@ struct Finish<'a, 'b> {
     tile: &'a mut Tile<'b, f32>,
     rows: Range<usize>,
     first: usize,
-    /// As [`Multiply`] leaves them.
+    /// Sums as written by [`Multiply`].
     sums: &'a [f32],
-    /// Products of the inputs after the last whole 16, if there are such.
+    /// Products of the inputs after the last whole 16, if there are any.
     tail: Option<TailFn>,
 }
 
@@ -172,7 +172,7 @@ impl Finish<'_, '_> {
             let sums = &sums[(at - rows.start) * FLOAT_STRIP * 16..][..n * FLOAT_STRIP * 16];
             let mut totals = [0.0; FLOAT_STRIP * MOST_ROWS];
             for (totals, sums) in totals.chunks_mut(16).zip(sums.chunks(256)) {
-                // SAFETY: there are 16 vectors, or those that are summed one by one.
+                // SAFETY: there are 16 vectors, or fewer that are summed one by one.
                 unsafe {
                     if sums.len() == 256 {
                         l.store(array_mut(totals.as_mut_ptr()), l.sum_each(array(sums.as_ptr())));
@@ -196,7 +196,7 @@ impl Finish<'_, '_> {
     }
 }
 
-/// Multiplies a block of activation rows with a piece while it is decoded: see [`Direct`].
+/// Function that multiplies a block of activation rows with a piece while it is decoded: see [`Direct`].
 pub(super) type DirectFn = unsafe fn(
     weights: &[*const u8; FLOAT_STRIP],
     n_blocks: usize,
@@ -207,7 +207,7 @@ pub(super) type DirectFn = unsafe fn(
     sums: &mut [f32],
 );
 
-/// The [`DirectFn`] of a form with short blocks, over sets with blocks of eight activation rows.
+/// The [`DirectFn`] of a format with short blocks, for sets with blocks of eight activation rows.
 pub(super) const fn direct<L: Lanes, F: Form>() -> Option<DirectFn> {
     match L::FLOAT_BLOCK {
         (3, 8) if F::BLOCK <= DIRECT => Some(multiply_direct::<L, F>),
@@ -218,7 +218,7 @@ pub(super) const fn direct<L: Lanes, F: Form>() -> Option<DirectFn> {
 /// See [`direct`].
 ///
 /// # Safety
-/// The weights have the blocks, which are the piece.
+/// The weights have `n_blocks` blocks, which are the piece.
 unsafe fn multiply_direct<L: Lanes, F: Form>(
     weights: &[*const u8; FLOAT_STRIP],
     n_blocks: usize,
@@ -231,7 +231,7 @@ unsafe fn multiply_direct<L: Lanes, F: Form>(
     L::vectorize(Direct::<F> { weights, n_blocks, acts, rows, piece, ahead, sums, form: PhantomData });
 }
 
-/// As [`Multiply`], for up to 8 activation rows, from weights as they are in the file.
+/// As [`Multiply`], for up to 8 activation rows, with weights that are still encoded.
 struct Direct<'a, F> {
     weights: &'a [*const u8; FLOAT_STRIP],
     n_blocks: usize,
@@ -257,7 +257,7 @@ impl<F: Form> Kernel for Direct<'_, F> {
             let weights: [*const u8; R] = std::array::from_fn(|i| self.weights[r + i]);
             let lines = self.ahead.lines.div_ceil((FLOAT_STRIP - r) / R);
             let ahead = self.ahead.take(lines);
-            // SAFETY: blocks lie within rows, 16 floats from `at` within a block, sums within their chunk.
+            // SAFETY: blocks are within rows, 16 floats from `at` within a block, sums within their chunk.
             unsafe {
                 let mut acc = [[l.splat(0.0); R]; T];
                 if self.piece.start > 0 {
@@ -270,7 +270,7 @@ impl<F: Form> Kernel for Direct<'_, F> {
                 for block in 0..self.n_blocks {
                     let mut vectors = [[l.splat(0.0); DIRECT / 16]; R];
                     for i in 0..R {
-                        // As many questions as there are weights: a line each 64 bytes, spread over the rows.
+                        // One prefetch per 64 bytes of weights, spread over the rows.
                         if (block * R + i) * F::BYTES % 64 < F::BYTES {
                             l.prefetch_far(ahead.wrapping_add((block * R + i) * F::BYTES));
                         }
@@ -300,11 +300,11 @@ impl<F: Form> Kernel for Direct<'_, F> {
     }
 }
 
-/// Products of `R` weight rows and `T` activation rows, in lanes: `sums` is `[T, R, 16]`, and gets more where
-/// `go_on` says so.
+/// Multiplies `R` weight rows with `T` activation rows: `sums` is `[T, R, 16]`, 16 lanes each, and is added
+/// to if `go_on`.
 ///
 /// # Safety
-/// All rows have the same multiple of 16 elements, and `sums` is there.
+/// All rows have the same length, a multiple of 16, and `sums` has this size.
 #[inline(always)]
 pub(super) unsafe fn block<L: Lanes, const R: usize, const T: usize>(
     l: L,
@@ -314,7 +314,7 @@ pub(super) unsafe fn block<L: Lanes, const R: usize, const T: usize>(
     ahead: *const u8,
     sums: *mut f32,
 ) {
-    // SAFETY: `k` is 16 elements before the end of a row, or more; the caller has the sums.
+    // SAFETY: `k` is at least 16 elements before the end of a row; the caller ensures the size of `sums`.
     unsafe {
         let mut acc = [[l.splat(0.0); R]; T];
         if go_on {
@@ -325,7 +325,7 @@ pub(super) unsafe fn block<L: Lanes, const R: usize, const T: usize>(
             }
         }
         for k in (0..weights[0].len()).step_by(16) {
-            // In larger blocks there is room for it.
+            // Larger blocks have cycles to spare for it.
             if T >= 8 {
                 l.prefetch_far(ahead.wrapping_add(4 * k));
             }

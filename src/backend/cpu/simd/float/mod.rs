@@ -1,17 +1,18 @@
-//! Weights of real numbers times f32 activations.
+//! Products of weights that are multiplied as floats and f32 activations.
 //!
-//! Lane `i` of a sum takes the inputs `k = i` modulo 16 in their order, each by one fused multiply-add; then
-//! the lanes are added in a fixed tree, and the inputs after the last whole 16 follow one by one. Every type
-//! decodes to exactly what `decode_row` says before it is multiplied. So a row's product has the same bits
-//! whether its weights were decoded on the way (few activation rows: the speed of memory), beforehand (some),
-//! or turned as well (many: `turned.rs`).
+//! Lane `i` of a sum adds the inputs `k = i` modulo 16 in order, each with one fused multiply-add; then the
+//! lanes are added in a fixed tree, and the inputs after the last whole 16 follow one by one. Every type
+//! decodes to exactly the values of `decode_row` before it is multiplied. So a row's product has the same
+//! bits whether its weights are decoded on the way (few activation rows: at the speed of memory), beforehand
+//! (some rows), or beforehand and transposed (many rows: `turned.rs`).
 //!
-//! Only what decodes is compiled per type ([`Type`]); products of decoded weights are compiled once for an
+//! Only the decoding is compiled per type ([`Type`]). Products of decoded weights are compiled once per
 //! instruction set, and the loops over tiles and pieces once.
 //!
-//! The types that are blocks of codes under scales are in `float/`.
+//! Types with blocks of codes and scales are in `blocks.rs` and `k_blocks.rs`, codebooks in `points.rs`,
+//! ternary types in `trits.rs`.
 #![allow(unsafe_code)]
-// `fetched` multiplies there.
+// WebAssembly uses `fetched` instead.
 #![cfg_attr(target_arch = "wasm32", allow(dead_code))]
 
 pub mod blocks;
@@ -38,18 +39,19 @@ use super::{
 #[cfg(target_arch = "wasm32")]
 use many::block;
 
-/// How a type keeps its weights.
+/// Storage format of a type's weights.
 pub trait Form {
-    /// Weights of a block, which are decoded together; rows are whole blocks, but for types of single
-    /// weights.
+    /// Weights of a block, which are decoded together. Rows are whole blocks, except for types that store
+    /// single weights.
     const BLOCK: usize;
     /// Bytes of a block.
     const BYTES: usize;
 
-    /// Decodes a block, `[BYTES]`, and hands on 16 weights at a time, in order, with the index of the first.
+    /// Decodes a block, `[BYTES]`, and passes 16 weights at a time to `each`, in order, with the index of the
+    /// first.
     fn decode<L: Lanes>(l: L, block: &[u8], each: impl FnMut(usize, L::Floats));
 
-    /// One weight, for types whose rows may end within a block.
+    /// Decodes one weight, for types whose rows may end within a block.
     fn one(_: &[u8]) -> f32 {
         unreachable!("rows are whole blocks")
     }
@@ -119,35 +121,35 @@ impl Form for Q8_0 {
     }
 }
 
-/// Rows of types that have this block may end anywhere.
+/// Block size of types that store single weights: their rows may end anywhere.
 const SINGLE: usize = 16;
 
-/// From this many activation rows on, weights are decoded once for all.
+/// Number of activation rows from which weights are decoded once for all rows.
 const MANY: usize = 4;
 
-/// A type over one instruction set: its sizes, and what is compiled for it alone.
+/// A type over one instruction set: its sizes, and the code that is compiled per type.
 pub struct Type {
     /// [`Form::BLOCK`] and [`Form::BYTES`].
     block: usize,
     bytes: usize,
-    /// For one activation row, for two, and for three.
+    /// For one, two and three activation rows.
     few: [few::FewFn; MANY - 1],
     decode: DecodeFn,
-    /// For types of short blocks, where the set has the registers.
+    /// For types with short blocks, if the set has enough registers.
     direct: Option<many::DirectFn>,
     tail: TailFn,
     set: &'static Set,
 }
 
-/// What types share over one instruction set.
+/// Code that all types share over one instruction set.
 struct Set {
-    /// Activation rows from which on weights are transposed.
+    /// Number of activation rows from which weights are transposed.
     transposed_from: usize,
     transpose: turned::TransposeFn,
     multiply_transposed: turned::MultiplyFn,
-    /// Activation rows of a block, and of a smaller one.
+    /// Activation rows of a block, and of the smaller block.
     block: (usize, usize),
-    /// Lines that the cache is asked for in the products of a strip with a block of activation rows.
+    /// Cache lines prefetched during the products of a strip with a block of activation rows.
     lines_in_blocks: usize,
     multiply: many::MultiplyFn,
     finish: many::FinishFn,
@@ -168,7 +170,7 @@ impl Set {
 }
 
 impl Type {
-    /// That of a form.
+    /// The type with the format `F`.
     pub const fn of<L: Lanes, F: Form>() -> Self {
         const { assert!(MOST_BLOCK.is_multiple_of(F::BLOCK) && FLOAT_PIECE.is_multiple_of(F::BLOCK)) };
         Self {
@@ -185,7 +187,7 @@ impl Type {
     /// Multiplies a tile.
     ///
     /// # Panics
-    /// If something does not fit.
+    /// If the arguments do not match.
     pub fn multiply(
         &self,
         product: &Product<'_>,
@@ -206,12 +208,12 @@ impl Type {
         }
     }
 
-    /// Bytes of the whole blocks of that many weights.
+    /// Bytes of the whole blocks of `inputs` weights.
     fn bytes_of(&self, inputs: usize) -> usize {
         inputs / self.block * self.bytes
     }
 
-    /// Multiplies all activation rows with weights that are transposed, a piece of a strip at a time.
+    /// Multiplies all activation rows with transposed weights, one piece of a strip at a time.
     fn transposed(
         &self,
         product: &Product<'_>,
@@ -222,7 +224,7 @@ impl Type {
         let (rows, cols, outputs) = (tile.rows(), product.cols, tile.cols().len());
         let (weights, decoded) = scratch.floats.split_at_mut(STRIP * TURNED_PIECE);
         let decoded = &mut decoded[..16 * MOST_BLOCK];
-        // Where no sums wait, all of them.
+        // All rows at once, if no sums have to be kept.
         let n_parts = if cols <= TURNED_PIECE { 1 } else { rows.len().div_ceil(TURNED_ROWS) };
         let at_once = rows.len().div_ceil(n_parts).next_multiple_of(many::MOST_ROWS);
         for first in (0..outputs).step_by(STRIP) {
@@ -235,7 +237,8 @@ impl Type {
                         for at in piece.clone().step_by(MOST_BLOCK) {
                             let (n, bytes) = (MOST_BLOCK.min(piece.end - at), self.bytes_of(at));
                             let rows = weights_of.map(|row| row.wrapping_add(bytes));
-                            // SAFETY: the blocks are within the rows, and there is room for their weights.
+                            // SAFETY: the blocks are within the rows, and `decoded` has space for their
+                            // weights.
                             unsafe {
                                 let to = decoded.as_mut_ptr();
                                 (self.decode)(&rows, n / self.block, &mut ahead, MOST_BLOCK, to);
@@ -259,8 +262,8 @@ impl Type {
         }
     }
 
-    /// Multiplies all activation rows. A piece of a strip of weight rows is decoded, and stays in the first
-    /// cache while some activation rows at a time pass over it. Sums wait in memory for the next piece.
+    /// Multiplies all activation rows. A piece of a strip of weight rows is decoded and stays in L1 while
+    /// some activation rows at a time are multiplied with it. Sums are kept in memory for the next piece.
     fn many(
         &self,
         product: &Product<'_>,
@@ -275,16 +278,16 @@ impl Type {
             let rows = row..rows.end.min(row + FLOAT_ROWS);
             for first in (0..outputs).step_by(FLOAT_STRIP) {
                 let weights = product.rows::<FLOAT_STRIP>(first);
-                // Once also where there are fewer than 16 inputs: the sums are 0 then.
+                // Runs once even if there are fewer than 16 inputs: the sums are 0 then.
                 for start in (0..whole.max(1)).step_by(FLOAT_PIECE) {
                     let piece = start..whole.min(start + FLOAT_PIECE);
                     let at = self.bytes_of(start);
                     let weights = weights.map(|row| row.wrapping_add(at));
                     let n_blocks = piece.len() / self.block;
-                    // Of the next strip as much as is multiplied of this one: little by little, because the
-                    // cache has room for few questions at a time.
+                    // Prefetches as much of the next strip as is multiplied of this one, little by little,
+                    // because the cache can handle few requests at a time.
                     let ahead = self.ahead(product, first, FLOAT_STRIP, &piece);
-                    // SAFETY: pieces are of whole blocks within the rows, with room for their weights.
+                    // SAFETY: pieces are whole blocks within the rows, and there is space for their weights.
                     unsafe {
                         match self.direct {
                             Some(direct) if rows.len() > less && rows.len() <= most => {
@@ -306,7 +309,7 @@ impl Type {
         }
     }
 
-    /// What to ask the cache for while a piece of `strip` rows is multiplied: as much of the next strip.
+    /// Cache lines to prefetch while a piece of `strip` rows is multiplied: as much of the next strip.
     fn ahead(&self, product: &Product<'_>, first: usize, strip: usize, piece: &Range<usize>) -> Ahead {
         let at = (first + strip) * product.row_bytes + self.bytes_of(piece.start) * strip;
         let lines = (self.bytes_of(piece.len()) * strip).div_ceil(64);
@@ -314,7 +317,7 @@ impl Type {
     }
 }
 
-/// Neighbouring cache lines that will be wanted.
+/// A range of cache lines to prefetch.
 #[derive(Clone, Copy)]
 struct Ahead {
     at: *const u8,
@@ -322,7 +325,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// The first of up to `n` lines, which are taken off.
+    /// Removes up to `n` lines from the front, and returns the address of the first.
     #[inline(always)]
     fn take(&mut self, n: usize) -> *const u8 {
         let at = self.at;
@@ -331,7 +334,7 @@ impl Ahead {
         at
     }
 
-    /// The same without the first `n` lines.
+    /// The range without its first `n` lines.
     #[inline(always)]
     fn without(mut self, n: usize) -> Self {
         self.take(n);
@@ -339,14 +342,14 @@ impl Ahead {
     }
 }
 
-/// Decodes blocks of some rows: see [`Decode`].
+/// Function that decodes blocks of some rows: see [`Decode`].
 type DecodeFn =
     unsafe fn(rows: &[*const u8], n_blocks: usize, ahead: &mut Ahead, stride: usize, floats: *mut f32);
 
-/// The [`DecodeFn`] of a form.
+/// The [`DecodeFn`] of a format.
 ///
 /// # Safety
-/// The rows have the blocks, and there is room for their weights.
+/// The rows have `n_blocks` blocks, and `floats` has space for their weights.
 unsafe fn decode<L: Lanes, F: Form>(
     rows: &[*const u8],
     n_blocks: usize,
@@ -357,7 +360,8 @@ unsafe fn decode<L: Lanes, F: Form>(
     L::vectorize(Decode::<F> { rows, n_blocks, ahead, stride, floats, form: PhantomData });
 }
 
-/// Decodes the first `n_blocks` of some rows, `stride` floats apart, and asks the cache for as many lines.
+/// Decodes the first `n_blocks` blocks of some rows to floats, `stride` floats apart, and prefetches as many
+/// lines.
 struct Decode<'a, F> {
     rows: &'a [*const u8],
     n_blocks: usize,
@@ -380,7 +384,8 @@ impl<F: Form> Kernel for Decode<'_, F> {
                         l.prefetch_far(ahead.take(1));
                     }
                 }
-                // SAFETY: the caller of `decode` has the blocks, and room for the weights of each.
+                // SAFETY: the caller of `decode` ensures that the blocks are valid and that there is space
+                // for their weights.
                 unsafe {
                     let floats = self.floats.add(r * self.stride + block * F::BLOCK);
                     F::decode(
@@ -396,10 +401,10 @@ impl<F: Form> Kernel for Decode<'_, F> {
     }
 }
 
-/// Product of the inputs of a row after the last whole 16, with its weights.
+/// Product of a row's inputs after the last whole 16 with their weights.
 type TailFn = fn(weights: &[u8], acts: &[f32]) -> f32;
 
-/// Products of the inputs after the last whole 16.
+/// Sums the products of the inputs after the last whole 16.
 #[inline(always)]
 fn tail<F: Form>(weights: &[u8], acts: &[f32]) -> f32 {
     let (whole, bytes) = (acts.len() / 16 * 16, F::BYTES / F::BLOCK);

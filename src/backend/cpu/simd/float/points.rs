@@ -1,4 +1,4 @@
-//! Blocks of 256 weights that are points of a codebook.
+//! Blocks of 256 weights that are stored as codebook entries.
 
 use std::marker::PhantomData;
 
@@ -7,7 +7,7 @@ use ggml_types::codebooks::{BLOCK, Coded, GROUP};
 use super::Form;
 use crate::lanes::Lanes;
 
-/// The blocks of a type of points: signed bytes of a look-up, times an f16 and a factor, which is exact.
+/// The blocks of a codebook type: signed bytes from a look-up, times an f16 and a factor, which is exact.
 pub struct Points<T>(PhantomData<T>);
 
 impl<T: Coded> Form for Points<T> {

@@ -1,4 +1,4 @@
-//! Ternary weights whose inputs are not rounded.
+//! Ternary weights that are multiplied as floats.
 
 use super::Form;
 use super::blocks::{TERNARY, look_up_in, splat_f16};
@@ -27,7 +27,7 @@ impl Form for Tq2_0 {
     }
 }
 
-/// 32 weights of TQ2_0, from `at` on: those of one place in 32 bytes.
+/// Decodes 32 weights of TQ2_0, from `at` on: the codes at one bit position of 32 bytes.
 #[inline(always)]
 fn two_bits<L: Lanes, const PLACE: usize>(
     l: L,
@@ -79,7 +79,8 @@ impl Form for Ptq1_0 {
         for trit in 0..5 {
             each(16 * trit, next(l, &mut fractions, scale));
         }
-        // Two trits of 8 bytes are 16 weights; so are the fifth ones with four of 2 bytes.
+        // Two trits of 8 bytes are 16 weights, and so are the fifth trits of these together with the four
+        // trits of 2 bytes.
         let (eight, two) = (*part::<8>(block, 16), *part::<2>(block, 24));
         let mut rest = [[0; 16]; 3];
         for i in 0..8 {
@@ -97,8 +98,8 @@ impl Form for Ptq1_0 {
 /// Powers of 3.
 const THREE_TO: [u8; 5] = [1, 3, 9, 27, 81];
 
-/// Takes the next trits off 16 bytes, and gives the weights that they are. A byte is a fraction of 256: three
-/// times that has its trit above the byte.
+/// Removes the next trit from each of 16 bytes, and returns the weights. A byte is a fraction of 256: three
+/// times its value has the trit above the byte.
 #[inline(always)]
 fn next<L: Lanes>(l: L, fractions: &mut L::Ints, scale: L::Floats) -> L::Floats {
     let tripled = l.add_ints(*fractions, l.shift_left(*fractions, 1));

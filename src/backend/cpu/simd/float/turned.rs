@@ -1,6 +1,6 @@
-//! Many activation rows: weight rows are decoded and turned, so that a vector holds the weights of 16 rows
-//! for one input. An activation is spread over a vector, and no vector is summed in the end: lanes are added
-//! as vectors, in the same order and the same tree as elsewhere, so to the same bits.
+//! Many activation rows: weight rows are decoded and transposed, so that a vector holds the weights of 16
+//! rows for one input. An activation is broadcast to a vector, and no vector is summed in the end: lanes are
+//! added as vectors, in the same order and the same tree as elsewhere, which gives the same bits.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -10,15 +10,15 @@ use super::super::lanes::{Kernel, Lanes, array, array_mut};
 use super::super::{F32Rows, MOST_BLOCK, Product, STRIP, Tile};
 
 /// The lanes in the order in which their sums are added: each to the one before, pairs to pairs, and so on.
-/// It is also where each lane stands in that order.
+/// The permutation is its own inverse.
 const LANES: [usize; 16] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
 
-/// From this many activation rows on they are worth the turning: measured with AVX-512 and with AVX2.
+/// Number of activation rows from which transposing pays: measured with AVX-512 and with AVX2.
 pub const fn least<L: Lanes>() -> usize {
     if L::FLOAT_BLOCK.1 >= 8 { 24 } else { 48 }
 }
 
-/// Transposes decoded weights of 16 rows: see [`Transpose`].
+/// Function that transposes decoded weights of 16 rows: see [`Transpose`].
 pub(super) type TransposeFn =
     fn(decoded: &[f32], n: usize, weights: &mut [f32], steps: usize, step: usize, col: usize);
 
@@ -36,8 +36,8 @@ pub(super) fn transpose<L: Lanes>(
     L::vectorize(Transpose { decoded, n, weights, steps, step, col });
 }
 
-/// Puts `n` times 16 weights of 16 rows into a piece of a strip, `[16, steps, STRIP]`, by lane in the order
-/// of [`LANES`], from a step and a column on.
+/// Writes `n` times 16 weights of 16 rows to a piece of a strip, `[16, steps, STRIP]`, from a step and a
+/// column on; lanes are in the order of [`LANES`].
 struct Transpose<'a> {
     /// `[16, MOST_BLOCK]`.
     decoded: &'a [f32],
@@ -54,7 +54,7 @@ impl Kernel for Transpose<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         for i in 0..self.n {
-            // SAFETY: `transpose` looked at the lengths.
+            // SAFETY: `transpose` has checked the lengths.
             unsafe {
                 let mut rows = [l.splat4(&[0; 4]); 16];
                 for r in 0..16 {
@@ -70,7 +70,7 @@ impl Kernel for Transpose<'_> {
     }
 }
 
-/// Multiplies a piece: see [`Turned`].
+/// Function that multiplies a piece: see [`Turned`].
 pub(super) type MultiplyFn = fn(Turned<'_, '_, '_>);
 
 /// The [`MultiplyFn`] of an instruction set.
@@ -78,7 +78,7 @@ pub(super) fn multiply<L: Lanes>(turned: Turned<'_, '_, '_>) {
     L::vectorize(turned);
 }
 
-/// Multiplies a piece of a strip that [`transpose`] has filled with some activation rows, and finishes the
+/// Multiplies some activation rows with a piece of a strip that [`transpose`] has filled, and finishes the
 /// outputs after the last piece.
 pub struct Turned<'a, 'b, 'c> {
     pub product: &'a Product<'a>,
@@ -87,9 +87,9 @@ pub struct Turned<'a, 'b, 'c> {
     /// First weight row of the strip.
     pub first: usize,
     pub piece: Range<usize>,
-    /// As [`transpose`] leaves them.
+    /// Weights as written by [`transpose`].
     pub weights: &'a [f32],
-    /// Where sums wait for the next piece, `[rows, 16, STRIP]` with some rows at a time.
+    /// Sums kept for the next piece, `[rows, 16, STRIP]` with some rows at a time.
     pub sums: &'a mut [f32],
     pub tile: &'c mut Tile<'b, f32>,
 }
@@ -107,7 +107,7 @@ impl Kernel for Turned<'_, '_, '_> {
 }
 
 impl Turned<'_, '_, '_> {
-    /// `R` vectors of weights and `T` activation rows at a time, `LESS` where that is enough.
+    /// Processes `R` vectors of weights and `T` activation rows at a time, or `LESS` if that is sufficient.
     #[inline(always)]
     fn multiply<L: Lanes, const R: usize, const T: usize, const LESS: usize>(mut self, l: L) {
         let steps = self.piece.len() / 16;
@@ -116,7 +116,7 @@ impl Turned<'_, '_, '_> {
         assert!(is_whole || self.sums.len() >= self.rows.len().next_multiple_of(T) * 16 * STRIP);
         let mut sums = 0;
         for row in self.rows.clone().step_by(T) {
-            // SAFETY: the lengths were looked at.
+            // SAFETY: the lengths were checked.
             unsafe {
                 if self.rows.end - row <= LESS {
                     self.strip::<L, R, LESS>(l, row, sums);
@@ -130,10 +130,10 @@ impl Turned<'_, '_, '_> {
         }
     }
 
-    /// Multiplies up to `T` activation rows with the strip. `sums` is where theirs are.
+    /// Multiplies up to `T` activation rows with the strip. `sums` is the index of their sums.
     ///
     /// # Safety
-    /// The strip and the sums are there.
+    /// The strip and the sums have been checked to have these sizes.
     #[inline(always)]
     unsafe fn strip<L: Lanes, const R: usize, const T: usize>(&mut self, l: L, row: usize, sums: usize) {
         let (acts, rows, piece) = (self.acts, self.rows.clone(), self.piece.clone());
@@ -144,14 +144,14 @@ impl Turned<'_, '_, '_> {
         let carried: *mut f32 = carried.as_mut_ptr().cast();
         for col in (0..STRIP).step_by(16 * R) {
             for n in 0..16 {
-                // SAFETY: of the strip, the activations, what is carried and the sums, all are there.
+                // SAFETY: strip, activations, carried sums and kept sums have these sizes.
                 unsafe {
                     let waiting = self.sums.as_mut_ptr().add(sums + col * 16 * T + n * len);
                     let x: [*const f32; T] = std::array::from_fn(|t| x[t].add(LANES[n]));
                     let weights = self.weights.as_ptr().add(n * steps * STRIP + col);
                     let from = if piece.start == 0 { null() } else { waiting.cast_const() };
                     if piece.end == acts.cols {
-                        // As in a binary counter.
+                        // Sums are carried as in a binary counter.
                         let n_carries = n.trailing_ones() as usize;
                         let to = carried.add(n_carries * len);
                         lane::<L, R, T>(l, weights, x, steps, from, carried, n_carries, to);
@@ -167,7 +167,7 @@ impl Turned<'_, '_, '_> {
                 let out = self.tile.row_mut(row + t);
                 for r in 0..R {
                     let col = self.first + col + 16 * r;
-                    // SAFETY: they are there.
+                    // SAFETY: `carried` has space for five levels.
                     let values = unsafe { array(carried.add(4 * len + 16 * (t * R + r))) };
                     let Some(out) = out.get_mut(col..) else { break };
                     if let Some(out) = out.first_chunk_mut() {
@@ -183,15 +183,16 @@ impl Turned<'_, '_, '_> {
     }
 }
 
-/// Sums of 1, 2, 4, 8 and of all 16 lanes: 8 activation rows with three vectors of weights, at most.
+/// Sums of 1, 2, 4, 8 and all 16 lanes, of up to 8 activation rows with three vectors of weights.
 #[repr(C, align(64))]
 struct Carried([[[f32; 16 * 3]; 8]; 5]);
 
 /// Products of one lane: `steps` vectors of weights and inputs of `T` rows, 16 apart, added to `from` if it
-/// is there; then sums of lanes that were carried. `from`, `to` and each of `carried` are `[T, R, 16]`.
+/// is not null; then the carried sums of lanes are added. `from`, `to` and each of `carried` are
+/// `[T, R, 16]`.
 ///
 /// # Safety
-/// All that is there.
+/// The pointers are valid for these sizes.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 unsafe fn lane<L: Lanes, const R: usize, const T: usize>(
@@ -204,7 +205,7 @@ unsafe fn lane<L: Lanes, const R: usize, const T: usize>(
     n_carries: usize,
     to: *mut f32,
 ) {
-    // SAFETY: the caller has all of it.
+    // SAFETY: the caller ensures all of it.
     unsafe {
         let mut acc = [[l.splat(0.0); R]; T];
         if !from.is_null() {
