@@ -1,29 +1,29 @@
-//! AVX2 with FMA and F16C: two registers a vector.
+//! AVX2 with FMA and F16C: two registers per vector.
 #![allow(unsafe_code)]
-// SAFETY, where a block says nothing else: a value of the set proves that the processor has its instructions,
-// and a reference to an array is to as many elements as are read or written.
+// SAFETY, unless a block states otherwise: a value of the set proves that the processor has its instructions,
+// and a reference to an array covers the elements that are read or written.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 use super::lanes::{Kernel, Lanes};
 
-/// How bytes are multiplied.
+/// Byte products.
 pub trait Dot256: Copy + 'static {
     /// As [`Lanes::vectorize`].
     fn vectorize<K: Kernel>(kernel: K) -> K::Out;
-    /// As [`Lanes::dot4`], of half the bytes.
+    /// As [`Lanes::dot4`], for half the bytes.
     fn dot4(set: Avx2<Self>, acc: __m256i, codes: [__m256i; 4], acts: [__m256i; 4]) -> __m256i;
-    /// As [`Lanes::dot`], of half the bytes.
+    /// As [`Lanes::dot`], for half the bytes.
     fn dot(set: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
     /// As [`Lanes::ZERO`].
     const ZERO: u8;
-    /// As [`Lanes::dot_signed`], of half the bytes.
+    /// As [`Lanes::dot_signed`], for half the bytes.
     fn dot_signed(set: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i;
 }
 
-/// `vpmaddubsw` and `vpmaddwd`. A pair of products with ternary codes is at most `2 * 3 * 128 = 768`, so four
-/// of them fit 16 bits; with codes below 128, one does.
+/// `vpmaddubsw` and `vpmaddwd`. A pair of products with ternary codes is at most `2 * 3 * 128 = 768`, so the
+/// sum of four pairs fits in 16 bits; with codes below 128, one pair fits.
 #[derive(Clone, Copy)]
 pub struct Madd;
 
@@ -35,7 +35,7 @@ impl Dot256 for Madd {
             // SAFETY: the features of this function are those of the set.
             kernel.run(const { unsafe { Avx2::<Madd>::new() } })
         }
-        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        // SAFETY: this table of kernels is used only if the processor has the features.
         unsafe { run(kernel) }
     }
 
@@ -60,7 +60,7 @@ impl Dot256 for Madd {
 
     const ZERO: u8 = 0;
 
-    // The sign goes to the activations, so that a pair is at most `2 * 128 * 127`.
+    // The sign is applied to the activations, so that a pair is at most `2 * 128 * 127`.
     #[inline(always)]
     fn dot_signed(set: Avx2<Self>, acc: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
         let (codes, acts) = unsafe { (_mm256_abs_epi8(codes), _mm256_sign_epi8(acts, codes)) };
@@ -73,16 +73,16 @@ impl Dot256 for Madd {
 pub struct Avx2<D>(PhantomData<D>);
 
 impl<D: Dot256> Avx2<D> {
-    /// The proof that the processor has the set. Kernels take it as a constant: a call here would be one that
-    /// could unwind, and their arguments would be copied for that.
+    /// Proof that the processor has the set. Kernels take it as a constant: a call here could unwind, and
+    /// their arguments would be copied for that.
     ///
     /// # Safety
-    /// It has AVX2, FMA, F16C and the instructions of `D`.
+    /// The processor has AVX2, FMA, F16C and the instructions of `D`.
     pub const unsafe fn new() -> Self {
         Self(PhantomData)
     }
 
-    /// Sum of 8 floats: 4, 2 and 1 apart.
+    /// Sum of 8 floats, in this order: lanes 4 apart are added, then 2 and 1 apart.
     #[inline(always)]
     pub fn sum8(self, x: __m256) -> f32 {
         unsafe {
@@ -92,7 +92,7 @@ impl<D: Dot256> Avx2<D> {
         }
     }
 
-    /// The order of [`Lanes::top_bytes`] within 16 bytes; a negative index is a zero.
+    /// The shuffle of [`Lanes::top_bytes`] within 16 bytes; a negative index gives a zero.
     #[inline(always)]
     pub fn top_bytes_order<const J: usize>(self) -> __m128i {
         let j = 4 * J as i8;
@@ -115,7 +115,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
     type Table = [__m256; 2];
     type Few = Self;
 
-    // 8 registers of sums; the others hold codes, activations and what lies between.
+    // 8 registers of sums; the others hold codes, activations and intermediate results.
     const STRIP_VECTORS: usize = 1;
     const ROWS: usize = 4;
     const FLOAT_BLOCK: (usize, usize) = (2, 2);
@@ -151,7 +151,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
             let mut columns = rows;
             for half in 0..2 {
                 for eight in 0..2 {
-                    // Columns of 4 bytes of each 8 rows, within 128 bits.
+                    // Columns of 4 bytes of 8 rows, within 128 bits.
                     let mut v = [_mm256_setzero_si256(); 8];
                     for four in [0, 4] {
                         let row = 8 * eight + four;
@@ -236,7 +236,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
                 let even = _mm256_mullo_epi16(_mm256_and_si256(bytes[i], low), powers);
                 let odd = _mm256_mullo_epi16(_mm256_andnot_si256(low, bytes[i]), powers);
                 let rest = _mm256_or_si256(_mm256_and_si256(even, low), odd);
-                // What is not below a limit is its own maximum with it.
+                // A byte that is not below a limit is its own maximum with it.
                 let third = _mm256_set1_epi8(86);
                 let a_third = _mm256_cmpeq_epi8(_mm256_max_epu8(rest, third), rest);
                 let third = _mm256_set1_epi8(171_u8.cast_signed());
@@ -273,7 +273,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
     #[inline(always)]
     fn with_fifth(self, codes: Self::Bytes, bits: u64) -> Self::Bytes {
         unsafe {
-            // Byte `i` gets the byte with its bit, and keeps that bit.
+            // Byte `i` gets the byte that contains its bit, and keeps that bit.
             let order =
                 _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
             let (each, fifth) =
@@ -416,8 +416,8 @@ impl<D: Dot256> Lanes for Avx2<D> {
         unsafe {
             let low = [_mm256_set1_epi32(0xffff); 2];
             let words = halves!(_mm256_and_si256, ints, low);
-            // Packing works within 128 bits: the words come out as 0 2 1 3 blocks of four, and are put in
-            // order.
+            // Packing works within 128 bits: the words come out in the order 0 2 1 3, in blocks of four, and
+            // are reordered.
             let packed = _mm256_permute4x64_epi64::<0b_11_01_10_00>(_mm256_packus_epi32(words[0], words[1]));
             let halves = [_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed)];
             halves!(_mm256_cvtph_ps, halves)
@@ -454,8 +454,8 @@ impl<D: Dot256> Lanes for Avx2<D> {
     #[inline(always)]
     fn store_i8(self, p: &mut [i8; 16], ints: Self::Ints) {
         unsafe {
-            // Packing works within 128 bits: the words come out as 0 8 4 12 blocks of four, and are put in
-            // order.
+            // Packing works within 128 bits: the words come out in the order 0 8 4 12, in blocks of four, and
+            // are reordered.
             let words = _mm256_packs_epi32(ints[0], ints[1]);
             let bytes = _mm256_packs_epi16(words, words);
             let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
@@ -537,12 +537,12 @@ impl<D: Dot256> Lanes for Avx2<D> {
     fn signed(self, p: &[u8; 16], signs: &[u8; 2], part: usize, table: Self::Table) -> Self::Floats {
         unsafe {
             let shift = _mm_cvtsi32_si128(2 * part as i32);
-            // Moves the bit of each lane to where a float has its sign.
+            // Moves the bit of each lane to the sign bit of a float.
             let left = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
             let mut values = table;
             for i in 0..2 {
                 let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.as_ptr().add(8 * i).cast()));
-                // Three bits of an index count; the table repeats, so the upper one may be anything.
+                // Three bits of an index are used; the table repeats, so the upper one is ignored.
                 let magnitudes = _mm256_permutevar8x32_ps(table[0], _mm256_srl_epi32(bytes, shift));
                 let negative = _mm256_sllv_epi32(_mm256_set1_epi32(i32::from(signs[i])), left);
                 let negative = _mm256_and_ps(_mm256_castsi256_ps(negative), _mm256_set1_ps(-0.0));
@@ -561,7 +561,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
                 let index = _mm256_srl_epi32(bytes, shift);
                 let (low, high) =
                     (_mm256_permutevar8x32_ps(table[0], index), _mm256_permutevar8x32_ps(table[1], index));
-                // The fourth bit of an index says which half of the table it means.
+                // The fourth bit of an index selects the half of the table.
                 let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index));
                 values[i] = _mm256_blendv_ps(low, high, upper);
             }
@@ -575,7 +575,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
             let mut values = table;
             for i in 0..2 {
                 let codes = _mm256_set1_epi32(i32::from(u16::from_le_bytes([p[2 * i], p[2 * i + 1]])));
-                // Three bits of an index count; the table repeats, so the upper one may be anything.
+                // Three bits of an index are used; the table repeats, so the upper one is ignored.
                 values[i] = _mm256_permutevar8x32_ps(table[0], _mm256_srlv_epi32(codes, places));
             }
             values
@@ -604,7 +604,8 @@ impl<D: Dot256> Lanes for Avx2<D> {
         unsafe {
             let low = self.load_bytes(low);
             let high = _mm256_loadu_si256(high.as_ptr().cast());
-            // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
+            // 32.
             let (four_bits, two_bits) = (_mm256_set1_epi8(0x3c), _mm256_set1_epi8(0xc0_u8.cast_signed()));
             let mut quarters = [
                 (_mm256_slli_epi16::<2>(low[0]), _mm256_slli_epi16::<6>(high)),

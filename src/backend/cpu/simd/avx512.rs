@@ -1,7 +1,7 @@
-//! AVX-512: one register a vector. With VNNI a product of bytes is one instruction; without, three.
+//! AVX-512: one register per vector. With VNNI a byte product is one instruction; without it, three.
 #![allow(unsafe_code)]
-// SAFETY, where a block says nothing else: a value of the set proves that the processor has its instructions,
-// and a reference to an array is to as many elements as are read or written.
+// SAFETY, unless a block states otherwise: a value of the set proves that the processor has its instructions,
+// and a reference to an array covers the elements that are read or written.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -9,9 +9,9 @@ use std::marker::PhantomData;
 use super::avx2::{self, Avx2};
 use super::lanes::{Kernel, Lanes, array};
 
-/// How bytes are multiplied.
+/// Byte products.
 pub trait Dot512: Copy + 'static {
-    /// That of [`Lanes::Few`].
+    /// Byte products of [`Lanes::Few`].
     type Few: Dot512;
     /// As [`Lanes::vectorize`].
     fn vectorize<K: Kernel>(kernel: K) -> K::Out;
@@ -56,9 +56,9 @@ pub trait Dot512: Copy + 'static {
 
 /// `vpdpbusd`.
 ///
-/// It takes the codes where they stand in their bytes: they count 1, 4, 16 and 64 there, each in a sum of its
-/// own. That saves three shifts of eleven operations on two ports, which is what a core needs to keep up with
-/// memory.
+/// [`Lanes::dot_packed`] leaves the codes at their place in the byte: there they are 1, 4, 16 and 64 times as
+/// large, and each place has a sum of its own. That saves three shifts of eleven operations on two ports,
+/// which a core needs to keep up with memory.
 #[derive(Clone, Copy)]
 pub struct Vnni;
 
@@ -72,7 +72,7 @@ impl Dot512 for Vnni {
             // SAFETY: the features of this function are those of the set.
             kernel.run(const { unsafe { Avx512::<Vnni>::new() } })
         }
-        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        // SAFETY: this table of kernels is used only if the processor has the features.
         unsafe { run(kernel) }
     }
 
@@ -82,8 +82,8 @@ impl Dot512 for Vnni {
     }
 }
 
-/// `vpmaddubsw`, `vpmaddwd`, `vpaddd`. A pair of products is at most `2 * 128 * 128` in magnitude, and then
-/// negative: it fits 16 bits.
+/// `vpmaddubsw`, `vpmaddwd`, `vpaddd`. A pair of products is at most `2 * 128 * 128` in magnitude, and is
+/// negative in that case: it fits in 16 bits.
 #[derive(Clone, Copy)]
 pub struct Madd;
 
@@ -97,7 +97,7 @@ impl Dot512 for Madd {
             // SAFETY: the features of this function are those of the set.
             kernel.run(const { unsafe { Avx512::<Madd>::new() } })
         }
-        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        // SAFETY: this table of kernels is used only if the processor has the features.
         unsafe { run(kernel) }
     }
 
@@ -111,7 +111,7 @@ impl Dot512 for Madd {
 
     const ZERO: u8 = 0;
 
-    // The sign goes to the activations, so that a pair is at most `2 * 128 * 127`.
+    // The sign is applied to the activations, so that a pair is at most `2 * 128 * 127`.
     #[inline(always)]
     fn dot_signed(set: Avx512<Self>, acc: __m512i, codes: __m512i, acts: __m512i) -> __m512i {
         unsafe {
@@ -127,27 +127,27 @@ impl Dot512 for Madd {
 pub struct Avx512<D>(PhantomData<D>);
 
 impl<D: Dot512> Avx512<D> {
-    /// The proof that the processor has the set. Kernels take it as a constant: a call here would be one that
-    /// could unwind, and their arguments would be copied for that.
+    /// Proof that the processor has the set. Kernels take it as a constant: a call here could unwind, and
+    /// their arguments would be copied for that.
     ///
     /// # Safety
-    /// It has AVX-512 F, BW, VL and DQ, AVX2, FMA, F16C and the instructions of `D`.
+    /// The processor has AVX-512 F, BW, VL and DQ, AVX2, FMA, F16C and the instructions of `D`.
     pub const unsafe fn new() -> Self {
         Self(PhantomData)
     }
 
-    /// The smaller set that every such processor has too.
+    /// The AVX2 set, which every such processor also has.
     #[inline(always)]
     fn avx2(self) -> Avx2<avx2::Madd> {
         const { unsafe { Avx2::new() } }
     }
 
-    /// Sum of each of 16 vectors: `i` and `i + 8`, then 4, 2 and 1 apart, of 16, 8, 4 and 2 vectors at a
-    /// time.
+    /// Sum of each of 16 vectors: lanes 8 apart are added, then 4, 2 and 1 apart, of 16, 8, 4 and 2 vectors
+    /// at a time.
     #[inline(always)]
     fn sum_by(self, vectors: [__m512i; 16], add: impl Fn(__m512i, __m512i) -> __m512i) -> __m512i {
         unsafe {
-            // The order in which the steps below bring the sums into theirs.
+            // Input order for which the steps below produce the sums in order.
             const ORDER: [usize; 16] = [0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15];
             let mut v = vectors;
             for i in 0..16 {
@@ -213,7 +213,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
     unsafe fn columns(self, rows: &[*const u8; 16], whole: bool) -> [__m512i; 16] {
         let mut vectors = [self.splat_int(0); 16];
         for i in 0..16 {
-            // SAFETY: the caller has 64 bytes of each row, or 32.
+            // SAFETY: the caller ensures 64 bytes of each row, or 32.
             vectors[i] = unsafe {
                 if whole { self.load_bytes(array(rows[i])) } else { self.load_half(array(rows[i])) }
             };
@@ -224,7 +224,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
     fn turned(self, rows: [__m512i; 16]) -> [__m512i; 16] {
         unsafe {
             let mut vectors = rows;
-            // Columns `c`, `4 + c`, `8 + c` and `12 + c` of four rows, for each `c`: 16 bytes each.
+            // Columns `c`, `4 + c`, `8 + c` and `12 + c` of four rows for each `c`, 4 bytes of each row.
             for four in [0, 4, 8, 12] {
                 let [a, b, c, d] = [vectors[four], vectors[four + 1], vectors[four + 2], vectors[four + 3]];
                 let (low, high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -234,7 +234,8 @@ impl<D: Dot512> Lanes for Avx512<D> {
                 vectors[four + 2] = _mm512_unpacklo_epi64(high, next_high);
                 vectors[four + 3] = _mm512_unpackhi_epi64(high, next_high);
             }
-            // The same of 16 bytes instead of 4: the even and odd ones of two groups of rows, then of all.
+            // The same with units of 16 bytes instead of 4: the even and odd ones of two groups of rows, then
+            // of all.
             for c in 0..4 {
                 let even = _mm512_shuffle_i32x4::<0x88>(vectors[c], vectors[4 + c]);
                 let odd = _mm512_shuffle_i32x4::<0xdd>(vectors[c], vectors[4 + c]);
@@ -581,7 +582,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
     fn signed(self, p: &[u8; 16], signs: &[u8; 2], part: usize, table: __m512) -> __m512 {
         unsafe {
             let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.as_ptr().cast()));
-            // Four bits of an index count; the table repeats, so the upper two may be anything.
+            // Four bits of an index are used; the table repeats, so the upper two are ignored.
             let index = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(2 * part as i32));
             let magnitudes = _mm512_permutexvar_ps(index, table);
             let negative = __mmask16::from_le_bytes(*signs);
@@ -600,7 +601,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
         unsafe {
             let places = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
             let codes = _mm512_set1_epi32(i32::from_le_bytes(*p));
-            // Four bits of an index count; the table repeats, so the upper two may be anything.
+            // Four bits of an index are used; the table repeats, so the upper two are ignored.
             _mm512_permutexvar_ps(_mm512_srlv_epi32(codes, places), table)
         }
     }
@@ -620,7 +621,8 @@ impl<D: Dot512> Lanes for Avx512<D> {
             const AND_XOR: i32 = 0x6a;
             let low = _mm512_loadu_si512(low.as_ptr().cast());
             let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.as_ptr().cast()));
-            // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
+            // 32.
             let (four_bits, turned) = (_mm512_set1_epi8(0x3c), _mm512_set1_epi8(i8::MIN));
             let first = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_slli_epi16::<2>(low), four_bits, turned);
             let second = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_srli_epi16::<2>(low), four_bits, turned);

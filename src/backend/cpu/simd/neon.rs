@@ -1,8 +1,8 @@
-//! NEON with the dot product of bytes: four registers a vector. Its tests were run in an emulator (QEMU 7.2),
-//! and not yet on a processor.
+//! NEON with the byte dot product: four registers per vector. It has been tested in an emulator (QEMU 7.2),
+//! not yet on a processor.
 #![allow(unsafe_code)]
-// SAFETY, where a block says nothing else: a value of the set proves that the processor has its instructions,
-// and a reference to an array is to as many elements as are read or written.
+// SAFETY, unless a block states otherwise: a value of the set proves that the processor has its instructions,
+// and a reference to an array covers the elements that are read or written.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -25,7 +25,7 @@ impl Lanes for Neon {
     type Ints = [int32x4_t; 4];
     type Floats = [float32x4_t; 4];
     type Sums = [int32x4_t; 4];
-    // The first bytes of all floats, then the second ones, and so on.
+    // The first bytes of all floats, then the second bytes, and so on.
     type Table = [uint8x16_t; 4];
     type Few = Self;
 
@@ -40,7 +40,7 @@ impl Lanes for Neon {
         fn run<K: Kernel>(kernel: K) -> K::Out {
             kernel.run(Neon(()))
         }
-        // SAFETY: this table of kernels is handed out only where the processor has the features.
+        // SAFETY: this table of kernels is used only if the processor has the features.
         unsafe { run(kernel) }
     }
 
@@ -110,7 +110,7 @@ impl Lanes for Neon {
     #[inline(always)]
     fn fields(self, p: &[u8; 32], low: u32, high: u32, mask: u8) -> Self::Bytes {
         unsafe {
-            // A left shift by a negative number is one to the right.
+            // A left shift by a negative number is a right shift.
             let (low, high) = (vdupq_n_s8(-(low as i8)), vdupq_n_s8(-(high as i8)));
             let (first, second) = (vld1q_u8(p.as_ptr()), vld1q_u8(p.as_ptr().add(16)));
             let (bytes, shifts) = ([first, second, first, second], [low, low, high, high]);
@@ -179,7 +179,7 @@ impl Lanes for Neon {
     #[inline(always)]
     fn with_fifth(self, codes: Self::Bytes, bits: u64) -> Self::Bytes {
         unsafe {
-            // Byte `i` gets the byte with its bit, and keeps that bit.
+            // Byte `i` gets the byte that contains its bit, and keeps that bit.
             let (bytes, each) = (vreinterpretq_u8_u64(vdupq_n_u64(bits)), vdupq_n_u64(0x8040_2010_0804_0201));
             let (each, fifth) = (vreinterpretq_u8_u64(each), vdupq_n_u8(16));
             let order = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
@@ -194,7 +194,7 @@ impl Lanes for Neon {
     #[inline(always)]
     fn codes<const SHIFT: u32>(self, bytes: Self::Bytes) -> Self::Bytes {
         unsafe {
-            // A left shift by a negative number is one to the right.
+            // A left shift by a negative number is a right shift.
             let (shift, three) = ([vdupq_n_s8(-(SHIFT as i8)); 4], [vdupq_n_u8(3); 4]);
             let shifted = quarters!(vshlq_u8, bytes, shift);
             quarters!(vandq_u8, shifted, three)
@@ -462,7 +462,7 @@ impl Lanes for Neon {
     #[inline(always)]
     fn table2(self, p: &[u8; 4], table: Self::Table) -> Self::Floats {
         unsafe {
-            // Each byte four times, shifted by 0, 2, 4 and 6.
+            // Repeats each byte four times, shifted by 0, 2, 4 and 6.
             const BYTES: [u8; 16] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
             const RIGHT: [i8; 16] = [0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6, 0, -2, -4, -6];
             let codes = vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(*p)));
@@ -494,7 +494,8 @@ impl Lanes for Neon {
         unsafe {
             let (low, high) =
                 (self.load_bytes(low), [vld1q_u8(high.as_ptr()), vld1q_u8(high.as_ptr().add(16))]);
-            // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
+            // 32.
             let (four_bits, two_bits, turned) = (vdupq_n_u8(0x3c), vdupq_n_u8(0xc0), vdupq_n_u8(0x80));
             let mut unpacked = [low; 2];
             for i in 0..8 {
@@ -509,7 +510,7 @@ impl Lanes for Neon {
     #[inline(always)]
     fn top_bytes<const J: usize>(self, bytes: Self::Bytes) -> Self::Ints {
         unsafe {
-            // An index beyond the table is a zero.
+            // An index out of range gives a zero.
             let j = 4 * J as u8;
             let order = [255, 255, 255, j, 255, 255, 255, j + 1, 255, 255, 255, j + 2, 255, 255, 255, j + 3];
             let order = [vld1q_u8(order.as_ptr()); 4];
@@ -536,8 +537,8 @@ impl Lanes for Neon {
     }
 }
 
-/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are signed as
-/// well.
+/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are valid as
+/// signed bytes.
 ///
 /// # Safety
 /// The processor has `sdot`.
@@ -545,7 +546,7 @@ impl Lanes for Neon {
 unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t {
     unsafe {
         let mut acc = acc;
-        // The intrinsic for it is not stable yet.
+        // The intrinsic is not stable yet.
         asm!(
             "sdot {acc:v}.4s, {codes:v}.16b, {acts:v}.16b",
             acc = inout(vreg) acc,
@@ -557,14 +558,14 @@ unsafe fn sdot(acc: int32x4_t, codes: uint8x16_t, acts: uint8x16_t) -> int32x4_t
     }
 }
 
-/// Rows and columns of four rows exchanged.
+/// Transposes four rows.
 ///
 /// # Safety
 /// The processor has NEON.
 #[inline(always)]
 unsafe fn turned4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     unsafe {
-        // Columns `c` and `2 + c` of two rows, for each `c`.
+        // Columns `c` and `2 + c` of two rows for each `c`.
         let first = [vtrn1q_u32(v[0], v[1]), vtrn2q_u32(v[0], v[1])];
         let second = [vtrn1q_u32(v[2], v[3]), vtrn2q_u32(v[2], v[3])];
         let mut columns = v;
@@ -577,7 +578,7 @@ unsafe fn turned4(v: [uint32x4_t; 4]) -> [uint32x4_t; 4] {
     }
 }
 
-/// The floats at 16 indices, their last bytes changed by `turn`.
+/// Looks up the floats at 16 indices, and flips the bits of `turn` in their last bytes.
 ///
 /// # Safety
 /// The processor has NEON.
@@ -599,7 +600,7 @@ unsafe fn look_up(table: [uint8x16_t; 4], index: uint8x16_t, turn: uint8x16_t) -
     }
 }
 
-/// Four f16 as floats.
+/// Converts four f16 to floats.
 ///
 /// # Safety
 /// The processor has NEON.

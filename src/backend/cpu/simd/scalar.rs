@@ -1,4 +1,4 @@
-//! Plain code: the definition of every kernel. It shares no arithmetic with the vector kernels.
+//! Plain code: the reference for every kernel. It shares no arithmetic with the vector kernels.
 
 use ggml_types::{QuantType, types};
 use half::{bf16, f16};
@@ -102,7 +102,8 @@ fn iq1_bn(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: 
     of_rows(product, acts, scratch, tile, scale, code);
 }
 
-/// Rows with a scale each: `scale(col)`; `code(col, k)` has that of element `k` in its low bits.
+/// Multiplies rows with one scale each, `scale(col)`; the low bits of `code(col, k)` are the code of element
+/// `k`.
 fn of_rows(
     product: &Product<'_>,
     acts: I8Rows<'_>,
@@ -121,8 +122,8 @@ fn of_rows(
     }
 }
 
-/// Blocks of 256 weights that end with an f16 scale; `code(block, k)` has that of element `k` in its low
-/// bits.
+/// Multiplies rows of blocks of 256 weights that end with an f16 scale; the low bits of `code(block, k)` are
+/// the code of element `k`.
 fn scaled<const BYTES: usize>(
     product: &Product<'_>,
     acts: I8Rows<'_>,
@@ -145,8 +146,8 @@ fn scaled<const BYTES: usize>(
     }
 }
 
-/// The codes of a weight row in the order of the activations; `code(k)` has that of element `k` in its low
-/// bits.
+/// The codes of a weight row in the order of the activations; the low bits of `code(k)` are the code of
+/// element `k`.
 fn unpack(scratch: &mut Scratch, cols: usize, code: impl Fn(usize) -> u8) -> &[u8] {
     let codes = &mut scratch.codes[..padded(cols)];
     codes.fill(0);
@@ -158,7 +159,7 @@ fn dot(codes: &[u8], q: &[i8]) -> i32 {
     codes.iter().zip(q).map(|(code, q)| i32::from(*code) * i32::from(*q)).sum()
 }
 
-/// `weight(row, k)` is element `k` of a weight row.
+/// Multiplies rows of floats, where `weight(row, k)` is element `k` of a weight row.
 fn float(
     product: &Product<'_>,
     acts: F32Rows<'_>,
@@ -171,7 +172,7 @@ fn float(
     });
 }
 
-/// Weights as the type itself decodes them.
+/// Multiplies rows that are decoded by the type itself.
 fn decoded(
     product: &Product<'_>,
     acts: F32Rows<'_>,
@@ -184,7 +185,7 @@ fn decoded(
     });
 }
 
-/// `decode(row, weights)` writes the elements of a weight row.
+/// Multiplies rows that `decode(row, weights)` decodes.
 fn rows(
     product: &Product<'_>,
     acts: F32Rows<'_>,

@@ -1,9 +1,9 @@
-//! WebAssembly's vectors of 128 bits: four registers a vector. There is no run-time choice in WebAssembly (a
-//! host refuses a whole module with instructions that it lacks), so that these are always compiled, and the
-//! relaxed integer dot product where the build says that the host has it (feature `relaxed-simd`). It is used
-//! within the range in which every host gives the same sums.
+//! WebAssembly's 128-bit vectors: four registers per vector. WebAssembly has no run-time selection, because a
+//! host rejects a whole module with instructions that it lacks. So these kernels are always compiled, and the
+//! relaxed integer dot product if the build assumes it (feature `relaxed-simd`). It is used only in the range
+//! in which all hosts give the same sums.
 #![allow(unsafe_code)]
-// SAFETY, where a block says nothing else: a reference to an array is to as many elements as are read or
+// SAFETY, unless a block states otherwise: a reference to an array covers the elements that are read or
 // written. Every host that runs the module has its instructions.
 
 use std::arch::wasm32::*;
@@ -15,13 +15,13 @@ use super::lanes::{Kernel, Lanes, slot};
 pub struct Simd128(());
 
 impl Simd128 {
-    /// The set: a host that lacks it refuses the module.
+    /// Creates the set: a host that lacks it rejects the module.
     pub const fn new() -> Self {
         Self(())
     }
 }
 
-/// The word for these kernels.
+/// Name of these kernels.
 pub const NAME: &str = if cfg!(feature = "relaxed-simd") { "simd128-relaxed" } else { "simd128" };
 
 /// Applies an operation to all four quarters.
@@ -31,7 +31,7 @@ macro_rules! quarters {
     };
 }
 
-/// The same with a last argument that all four share.
+/// As `quarters`, with a last argument that all four share.
 macro_rules! quarters_by {
     ($op:path, $x:expr, $by:expr) => {
         [$op($x[0], $by), $op($x[1], $by), $op($x[2], $by), $op($x[3], $by)]
@@ -86,11 +86,11 @@ impl Lanes for Simd128 {
     type Ints = [v128; 4];
     type Floats = [v128; 4];
     type Sums = [v128; 4];
-    // The first bytes of all floats, then the second ones, and so on.
+    // The first bytes of all floats, then the second bytes, and so on.
     type Table = [v128; 4];
     type Few = Self;
 
-    // Hosts have 16 registers (x86-64) or 32: 16 of a block's sums.
+    // Hosts have 16 registers (x86-64) or 32; the sums of a block take 16.
     const STRIP_VECTORS: usize = 1;
     const ROWS: usize = 4;
     const FLOAT_BLOCK: (usize, usize) = (2, 2);
@@ -232,7 +232,7 @@ impl Lanes for Simd128 {
     }
     #[inline(always)]
     fn with_fifth(self, codes: Self::Bytes, bits: u64) -> Self::Bytes {
-        // Byte `i` gets the byte with its bit, and keeps that bit.
+        // Byte `i` gets the byte that contains its bit, and keeps that bit.
         let (bytes, each) = (u64x2_splat(bits), u64x2_splat(0x8040_2010_0804_0201));
         let order = u8x16(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
         let mut with = codes;
@@ -281,7 +281,7 @@ impl Lanes for Simd128 {
                     sums[i] = dot16(sums[i], codes[i], acts[i]);
                 }
             } else {
-                // A code is at most 3, so that eight products are within 3072.
+                // A code is at most 3, so eight products are within 3072.
                 let mut words = i16x8_splat(0);
                 for group in 0..4 {
                     let (codes, acts) = (codes[group][i], acts[group][i]);
@@ -364,7 +364,7 @@ impl Lanes for Simd128 {
     }
     #[inline(always)]
     fn halves_to_floats(self, ints: Self::Ints) -> Self::Floats {
-        // The first four words of eight are looked at.
+        // Only the first four words of eight are used.
         let low = quarters_by!(v128_and, ints, u32x4_splat(0xffff));
         let words = [
             u16x8_narrow_i32x4(low[0], low[0]),
@@ -519,7 +519,7 @@ impl Lanes for Simd128 {
     #[inline(always)]
     fn table2(self, p: &[u8; 4], table: Self::Table) -> Self::Floats {
         unsafe {
-            // Each byte four times, of which the code wanted is moved to its two highest bits by a product.
+            // Each byte four times, each copy shifted so that the wanted code is in its low bits.
             let codes = v128_load32_splat(p.as_ptr().cast());
             let codes = i8x16_shuffle::<0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3>(codes, codes);
             let shifted = [codes, u8x16_shr(codes, 2), u8x16_shr(codes, 4), u8x16_shr(codes, 6)];
@@ -554,7 +554,8 @@ impl Lanes for Simd128 {
         unsafe {
             let high = high.as_ptr().cast::<v128>();
             let (low, high) = (self.load_bytes(low), [v128_load(high), v128_load(high.add(1))]);
-            // Bits 2 to 5 are the low ones; of the high ones, the upper is turned: that subtracts 32.
+            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
+            // 32.
             let (four_bits, two_bits, turned) = (u8x16_splat(0x3c), u8x16_splat(0xc0), u8x16_splat(0x80));
             let mut unpacked = [low; 2];
             for i in 0..8 {
@@ -568,7 +569,7 @@ impl Lanes for Simd128 {
     }
     #[inline(always)]
     fn top_bytes<const J: usize>(self, bytes: Self::Bytes) -> Self::Ints {
-        // An index beyond the vector is a zero.
+        // An index out of range gives a zero.
         let j = 4 * J as u8;
         let order = u8x16(255, 255, 255, j, 255, 255, 255, j + 1, 255, 255, 255, j + 2, 255, 255, 255, j + 3);
         quarters_by!(u8x16_swizzle, bytes, order)
@@ -592,57 +593,58 @@ impl Lanes for Simd128 {
     fn prefetch(self, _: *const u8) {}
 }
 
-/// Four vectors after the other.
+/// Loads four consecutive vectors.
 ///
 /// # Safety
-/// They are there.
+/// The pointer is to four vectors.
 #[inline(always)]
 unsafe fn load4(p: *const v128) -> [v128; 4] {
-    // SAFETY: the caller has them.
+    // SAFETY: the caller ensures them.
     unsafe { [v128_load(p), v128_load(p.add(1)), v128_load(p.add(2)), v128_load(p.add(3))] }
 }
 
-/// Writes four vectors after the other.
+/// Writes four consecutive vectors.
 ///
 /// # Safety
-/// There is room for them.
+/// There is space for four vectors.
 #[inline(always)]
 unsafe fn store4(p: *mut v128, x: [v128; 4]) {
     for i in 0..4 {
-        // SAFETY: the caller has the room.
+        // SAFETY: the caller ensures the space.
         unsafe { v128_store(p.add(i), x[i]) };
     }
 }
 
-/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128: then a host's sums of two
-/// products are within 16 bits, and all hosts give the same.
+/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so sums of two products
+/// are within 16 bits, and all hosts give the same result.
 #[inline(always)]
 #[cfg(feature = "relaxed-simd")]
 fn dot16(acc: v128, codes: v128, acts: v128) -> v128 {
     i32x4_relaxed_dot_i8x16_i7x16_add(acts, codes, acc)
 }
 
-/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128: they are signed, too.
+/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are valid as
+/// signed bytes.
 #[inline(always)]
 #[cfg(not(feature = "relaxed-simd"))]
 fn dot16(acc: v128, codes: v128, acts: v128) -> v128 {
-    // Bytes with even numbers, then those with odd ones, as words.
+    // Even bytes, then odd ones, as words.
     let even = i32x4_dot_i16x8(v128_and(codes, u16x8_splat(0xff)), i16x8_shr(i16x8_shl(acts, 8), 8));
     let odd = i32x4_dot_i16x8(u16x8_shr(codes, 8), i16x8_shr(acts, 8));
     i32x4_add(acc, i32x4_add(even, odd))
 }
 
-/// The same of bytes with a sign.
+/// As [`dot16`], for signed bytes.
 #[inline(always)]
 fn dot_signed16(acc: v128, weights: v128, acts: v128) -> v128 {
-    // Bytes with even numbers, then those with odd ones, as words.
+    // Even bytes, then odd ones, as words.
     let (left, right) = (i16x8_shl(weights, 8), i16x8_shl(acts, 8));
     let even = i32x4_dot_i16x8(i16x8_shr(left, 8), i16x8_shr(right, 8));
     let odd = i32x4_dot_i16x8(i16x8_shr(weights, 8), i16x8_shr(acts, 8));
     i32x4_add(acc, i32x4_add(even, odd))
 }
 
-/// The floats at 16 indices, their last bytes changed by `turn`.
+/// Looks up the floats at 16 indices, and flips the bits of `turn` in their last bytes.
 #[inline(always)]
 fn look_up(table: [v128; 4], index: v128, turn: v128) -> [v128; 4] {
     let bytes = quarters_by!(u8x16_swizzle, table, index);
@@ -657,7 +659,7 @@ fn look_up(table: [v128; 4], index: v128, turn: v128) -> [v128; 4] {
     ]
 }
 
-/// Rows and columns of four rows exchanged.
+/// Transposes four rows.
 #[inline(always)]
 fn turned4(v: [v128; 4]) -> [v128; 4] {
     let low = [i32x4_shuffle::<0, 4, 1, 5>(v[0], v[1]), i32x4_shuffle::<0, 4, 1, 5>(v[2], v[3])];
@@ -680,15 +682,15 @@ fn zip_high(a: v128, b: v128) -> v128 {
     i8x16_shuffle::<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>(a, b)
 }
 
-/// The first four f16 as floats.
+/// Converts the first four f16 to floats.
 #[inline(always)]
 fn widen_f16(halves: v128) -> v128 {
     let words = u32x4_extend_low_u16x8(halves);
     let sign = u32x4_shl(v128_and(words, u32x4_splat(0x8000)), 16);
     let magnitude = u32x4_shl(v128_and(words, u32x4_splat(0x7fff)), 13);
-    // Exponents differ by 112, for numbers below the normal ones too: the product is exact.
+    // Exponents differ by 112, for subnormal numbers as well: the product is exact.
     let float = f32x4_mul(magnitude, f32x4_splat(f32::from_bits(0x7780_0000)));
-    // Infinities and what is no number.
+    // Infinities and NaN.
     let special = v128_and(i32x4_ge(magnitude, u32x4_splat(0x0f80_0000)), u32x4_splat(0x7f80_0000));
     v128_or(v128_or(float, special), sign)
 }

@@ -1,37 +1,37 @@
-//! Weight types as codes, with a scale and perhaps an offset for each group.
+//! Weight types as codes with a scale, and optionally a minimum, per group.
 
 use super::super::UNIT;
 use super::super::lanes::{Lanes, part};
 
 /// A type whose weights are `scale x (code - zero) + minimum`.
 pub trait Coded {
-    /// Weights of a block, 32 to 256, and its bytes.
+    /// Weights and bytes of a block; 32 to 256 weights.
     const BLOCK: usize;
     const BYTES: usize;
-    /// Weights under one scale: 16 or 32.
+    /// Weights per scale: 16 or 32.
     const GROUP: usize;
-    /// The zero of codes below 128; `None` for signed bytes, whose zero is [`Lanes::ZERO`].
+    /// The code of zero, for codes below 128; `None` for signed bytes, whose zero is [`Lanes::ZERO`].
     const ZERO: Option<u8>;
-    /// Whether groups have a minimum.
+    /// True if groups have a minimum.
     const MINIMUMS: bool = false;
-    /// Where a block with nothing but one f16 scale has it.
+    /// Offset of the scale in a block whose only parameter is one f16 scale.
     const SCALE: usize = 0;
-    /// Bytes that [`head`](Self::head) keeps of a unit, 16 or 32.
+    /// Bytes that [`head`](Self::head) copies per unit, 16 or 32.
     const HEAD: usize = 16;
 
-    /// The codes of 64 weights. They begin at weight `64 STEP` of the block, `[BYTES]`; of blocks of 32,
-    /// `next` is the second one.
+    /// Unpacks the codes of 64 weights, from weight `64 STEP` of the block, `[BYTES]`, on; with blocks of 32,
+    /// `next` is the block of the second 32.
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], next: &[u8]) -> L::Bytes;
 
-    /// Copies what [`groups`](Self::groups) reads of the blocks of a [`UNIT`], or of the first ones, to its
-    /// head: 16 bytes to `head[0]`, and if there are more of them to `head[16]`.
+    /// Copies the bytes that [`groups`](Self::groups) needs from the blocks of a [`UNIT`], or from its first
+    /// blocks, to the unit's head: 16 bytes to `head[0]`, and any further ones to `head[16]`.
     #[inline(always)]
     fn head(blocks: &[u8], head: &mut [[u8; 16]]) {
         keep::<Self, 2>(blocks, Self::SCALE, head);
     }
 
-    /// The scales of a unit of 16 rows from their heads, `[HEAD / 16, 16 slots]`, and their minimums where
-    /// there are such: both are `[groups, 16]`.
+    /// Computes the scales of a unit of 16 rows from their heads, `[HEAD / 16, 16 slots]`, and the minimums
+    /// if the type has them: both are `[groups, 16]`.
     #[inline(always)]
     fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _minimums: &mut [f32]) {
         halves::<L, Self>(l, heads, 1.0, scales);
@@ -233,7 +233,7 @@ impl Coded for Q3K {
     #[inline(always)]
     fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
         let scales = scales.as_chunks_mut::<16>().0.as_chunks_mut::<4>().0;
-        // Two other bytes, 12 of factors, and the f16.
+        // Two unused bytes, 12 bytes of factors, and the f16.
         let words = l.quads(sixteen(heads, 0));
         let mut packed = words;
         for i in 0..3 {
@@ -277,12 +277,12 @@ impl Coded for Q6K {
     fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
         let scales = scales.as_chunks_mut::<16>().0.as_chunks_mut::<4>().0;
         let packed = l.quads(sixteen(heads, 0));
-        // Codes count four times.
+        // Codes are four times too large.
         let [.., last] = l.quads(sixteen(heads, 16));
         let scale = l.mul(l.halves_to_floats(l.shift_right(last, 16)), l.splat(0.25));
         for i in 0..4 {
-            // The sign of a byte is turned, which adds 128: of every second one at a time, as each needs
-            // room for what it carries.
+            // Flipping the sign bit of a byte adds 128. It is done for every second byte at a time, so that
+            // there is space for the carry.
             let (every_second, sign) = (l.splat_int(0x00ff_00ff), l.splat_int(0x0080_0080));
             let even = l.add_ints(l.and(packed[i], every_second), sign);
             let odd = l.add_ints(l.and(l.shift_right(packed[i], 8), every_second), sign);
@@ -296,7 +296,7 @@ impl Coded for Q6K {
     }
 }
 
-/// 32 fifth bits and 16 bytes of nibbles of two blocks.
+/// Unpacks the codes of two blocks, each 32 fifth bits and 16 bytes of nibbles.
 #[inline(always)]
 fn fifth_bits<L: Lanes>(l: L, block: &[u8; 20], next: &[u8; 20]) -> L::Bytes {
     let first = u64::from(u32::from_le_bytes(*part(block, 0)));
@@ -304,14 +304,15 @@ fn fifth_bits<L: Lanes>(l: L, block: &[u8; 20], next: &[u8; 20]) -> L::Bytes {
     l.with_fifth(l.nibbles(part(block, 4), part(next, 4)), first | second << 32)
 }
 
-/// Four codes a byte, low bits first, each the next of four groups of 32, in each half of a block.
+/// Unpacks 64 codes of 2 bits: each half of a block has 32 bytes, with one code of each of four groups of 32
+/// per byte, low bits first.
 #[inline(always)]
 pub(super) fn two_bits<L: Lanes, const STEP: usize>(l: L, packed: &[u8; 64]) -> L::Bytes {
     let place = STEP as u32 % 2 * 4;
     l.fields(part(packed, STEP / 2 * 32), place, place + 2, 3)
 }
 
-/// The scales and minimums of Q4_K and Q5_K: multiples by 6 bits of two f16.
+/// The scales and minimums of Q4_K and Q5_K: products of 6-bit integers and two f16.
 #[inline(always)]
 fn six_bits<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
     let scales = scales.as_chunks_mut::<16>().0.as_chunks_mut::<4>().0;
@@ -332,7 +333,7 @@ fn six_bits<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &m
     }
 }
 
-/// Keeps `SIZE` bytes of each block, from `at` on, one after the other.
+/// Copies `SIZE` bytes of each block, from `at` on, one after another.
 #[inline(always)]
 pub(super) fn keep<F: Coded + ?Sized, const SIZE: usize>(blocks: &[u8], at: usize, head: &mut [[u8; 16]]) {
     for i in 0..blocks.len() / F::BYTES {
@@ -347,7 +348,7 @@ pub(super) fn sixteen(heads: &[[u8; 16]], at: usize) -> &[[u8; 16]; 16] {
     heads[at..].first_chunk().expect("heads of 16 rows")
 }
 
-/// The scales of groups, `factor` times the f16 of each block.
+/// The scales of groups: `factor` times the f16 of each block.
 #[inline(always)]
 pub(super) fn halves<L: Lanes, F: Coded + ?Sized>(l: L, heads: &[[u8; 16]], factor: f32, scales: &mut [f32]) {
     let scales = scales.as_chunks_mut::<16>().0;
@@ -364,7 +365,7 @@ pub(super) fn halves<L: Lanes, F: Coded + ?Sized>(l: L, heads: &[[u8; 16]], fact
     }
 }
 
-/// The two f16 of each block of 32.
+/// The scales and minimums of blocks of 32, which are two f16.
 #[inline(always)]
 fn scales_and_minimums<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], minimums: &mut [f32]) {
     let scales = scales.as_chunks_mut::<16>().0;
@@ -378,13 +379,13 @@ fn scales_and_minimums<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], m
     }
 }
 
-/// The four bytes of each word.
+/// The four bytes of each word, as floats.
 #[inline(always)]
 fn bytes<L: Lanes>(l: L, word: L::Ints) -> [L::Floats; 4] {
     [bits(l, word, 0, 255), bits(l, word, 8, 255), bits(l, word, 16, 255), bits(l, word, 24, 255)]
 }
 
-/// `word >> shift & mask`; the mask has none of the bits that come in from above.
+/// `word >> shift & mask` as floats; the mask excludes the bits that are shifted in from above.
 #[inline(always)]
 pub(super) fn bits<L: Lanes>(l: L, word: L::Ints, shift: usize, mask: i32) -> L::Floats {
     l.to_floats(l.and(l.shift_right(word, shift), l.splat_int(mask)))

@@ -1,10 +1,10 @@
-//! Codes of one and two bits, and of ternary weights.
+//! Types with codes of one and two bits, and ternary types.
 
 use super::super::lanes::{Lanes, part};
 use super::codes::{Coded, halves, two_bits};
 
 pub struct Q1_0;
-/// Q2_0 with groups of `N`: four neighbours a byte, low bits first.
+/// Q2_0 with blocks of `N`: four adjacent codes per byte, low bits first.
 pub struct TwoBits<const N: usize>;
 pub struct Tq2_0;
 pub struct Tq1_0;
@@ -24,7 +24,7 @@ impl Coded for Q1_0 {
 
     #[inline(always)]
     fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
-        // A bit counts 16, from -8 to 8.
+        // Codes are 0 and 16 with a zero of 8: values of -8 and 8.
         halves::<L, Self>(l, heads, 0.125, scales);
     }
 }
@@ -37,7 +37,7 @@ impl<const N: usize> Coded for TwoBits<N> {
 
     #[inline(always)]
     fn codes<L: Lanes, const STEP: usize>(l: L, block: &[u8], _: &[u8]) -> L::Bytes {
-        // Each byte goes to four, two bits further down each time.
+        // Each byte is copied to four, shifted by two more bits each time.
         let packed = l.load_u8(part(block, 2 + 16 * STEP));
         let twice = l.or(packed, l.shift_left(packed, 6));
         let codes = l.or(twice, l.shift_left(twice, 12));
@@ -58,7 +58,7 @@ impl Coded for Tq2_0 {
     }
 }
 
-/// The powers of three that bring the digits of each 64 weights of TQ1_0 to the front: 32 bytes have 5
+/// The powers of three that shift the base 3 digits of each 64 weights of TQ1_0 to the front: 32 bytes have 5
 /// digits, 16 bytes have 5, and 4 bytes have 4.
 static POWERS: [[u8; 64]; 4] = {
     let (three_to, mut powers, mut i) = ([1, 3, 9, 27, 81], [[0; 64]; 4], 0);
@@ -93,7 +93,7 @@ impl Coded for Tq1_0 {
     }
 }
 
-/// Likewise of PTQ1_0: 16 bytes have 5 digits, 8 bytes have 5, and 2 bytes have 4.
+/// Likewise for PTQ1_0: 16 bytes have 5 digits, 8 bytes have 5, and 2 bytes have 4.
 static HALF_POWERS: [[u8; 64]; 2] = {
     let (three_to, mut powers, mut i) = ([1, 3, 9, 27, 81], [[0; 64]; 2], 0);
     while i < 128 {

@@ -1,4 +1,4 @@
-//! Several activation rows.
+//! Products with several activation rows.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -15,13 +15,13 @@ use super::{Groups, SCALES, STRIPS, TOGETHER, Work, add, dot, head, none};
 pub(super) struct Unpacked<'a> {
     /// `[inputs / 4, strips, 16, 4]`.
     columns: &'a [u8],
-    /// `[strips, groups, 16]`, a strip every [`SCALES`].
+    /// `[strips, groups, 16]`, where strips are [`SCALES`] apart.
     scales: &'a [f32],
-    /// The same of types that have some.
+    /// Likewise, for types with offsets.
     offsets: &'a [f32],
 }
 
-/// Multiplies activation rows with an unpacked piece: see [`Rows`].
+/// Function that multiplies activation rows with an unpacked piece: see [`Rows`].
 pub(super) type RowsFn = unsafe fn(
     acts: BlockRows<'_>,
     rows: Range<usize>,
@@ -30,7 +30,7 @@ pub(super) type RowsFn = unsafe fn(
     sums: &mut [f32],
 );
 
-/// The [`RowsFn`] of groups of that size, with signed codes or not, and `S` strips.
+/// The [`RowsFn`] for groups of this size, with or without signed codes, and `S` strips.
 pub(super) const fn rows<L: Lanes, const S: usize>(group: usize, is_signed: bool) -> RowsFn {
     match (group, is_signed) {
         (16, false) => multiply::<L, 16, false, S>,
@@ -40,7 +40,7 @@ pub(super) const fn rows<L: Lanes, const S: usize>(group: usize, is_signed: bool
     }
 }
 
-/// Unpacks a piece of 16 weight rows: see [`Unpack`].
+/// Function that unpacks a piece of 16 weight rows: see [`Unpack`].
 pub(super) type UnpackFn = unsafe fn(
     rows: &[*const u8; TOGETHER],
     inputs: usize,
@@ -51,7 +51,7 @@ pub(super) type UnpackFn = unsafe fn(
 );
 
 impl Work<'_, '_> {
-    /// Multiplies some activation rows with strips of 16 weight rows, or those that there are.
+    /// Multiplies some activation rows with up to `strips` strips of 16 weight rows.
     pub(super) fn gemm(&mut self, rows: Range<usize>, first: usize, strips: usize) {
         let (ty, cols) = (self.ty, self.product.cols);
         let (columns, heads) = self.scratch.codes.split_at_mut(STRIPS * TOGETHER * BLOCK_PIECE);
@@ -73,7 +73,7 @@ impl Work<'_, '_> {
                 let rows = weights[strip].map(|row| row.wrapping_add(at));
                 let (columns, scales) = (&mut columns[strip * 64..], &mut scales[strip * SCALES..][..SCALES]);
                 let offsets = offsets[strip * SCALES..][..SCALES].as_mut_ptr();
-                // SAFETY: the rows have the piece, and there is room for it and for its heads.
+                // SAFETY: the rows have the piece, and there is space for it and for its heads.
                 unsafe {
                     (ty.unpack)(&rows, piece.len(), next, strips, columns.as_mut_ptr(), heads);
                     (ty.scales)(heads, piece.len().div_ceil(UNIT), scales.as_mut_ptr(), offsets);
@@ -81,17 +81,17 @@ impl Work<'_, '_> {
             }
             let unpacked = Unpacked { columns, scales, offsets };
             let multiply = ty.many[usize::from(strips > 1)];
-            // SAFETY: the rows are there, and the piece is unpacked.
+            // SAFETY: the rows exist, and the piece is unpacked.
             unsafe { multiply(self.acts, rows.clone(), piece, &unpacked, sums) };
         }
         (ty.finish)(self.product, self.tile, rows, first, sums);
     }
 }
 
-/// The [`RowsFn`] of a kind of groups.
+/// The [`RowsFn`] for a kind of groups.
 ///
 /// # Safety
-/// The rows are there, and sums of each; `S` strips of the piece are unpacked.
+/// The rows exist and have sums; `S` strips of the piece are unpacked.
 unsafe fn multiply<L: Lanes, const GROUP: usize, const SIGNED: bool, const S: usize>(
     acts: BlockRows<'_>,
     rows: Range<usize>,
@@ -118,7 +118,7 @@ impl<const GROUP: usize, const SIGNED: bool, const S: usize> Kernel for Rows<'_,
     fn run<L: Lanes>(mut self, l: L) {
         let mut row = self.rows.start;
         while row < self.rows.end {
-            // SAFETY: at least that many rows are left.
+            // SAFETY: at least as many rows remain.
             row += unsafe {
                 match (L::FLOAT_BLOCK, self.rows.end - row) {
                     ((3, 8), 8..) if S == 1 => self.some::<L, 8>(l, row),
@@ -135,7 +135,7 @@ impl<const GROUP: usize, const SIGNED: bool, const S: usize> Rows<'_, GROUP, SIG
     /// Multiplies `T` activation rows. Returns `T`.
     ///
     /// # Safety
-    /// The rows are there.
+    /// The rows exist.
     #[inline(always)]
     unsafe fn some<L: Lanes, const T: usize>(&mut self, l: L, row: usize) -> usize {
         let (piece, unpacked) = (self.piece.clone(), &self.unpacked);
@@ -193,7 +193,7 @@ impl<const GROUP: usize, const SIGNED: bool, const S: usize> Rows<'_, GROUP, SIG
 /// The [`UnpackFn`] of a type.
 ///
 /// # Safety
-/// The rows have the inputs, no more than a piece has, and there is room for the columns and heads.
+/// The rows have the inputs, at most a piece, and there is space for the columns and heads.
 pub(super) unsafe fn unpack<L: Lanes, F: Coded>(
     rows: &[*const u8; TOGETHER],
     inputs: usize,
@@ -205,8 +205,8 @@ pub(super) unsafe fn unpack<L: Lanes, F: Coded>(
     L::vectorize(Unpack::<F> { rows, inputs, next, strips, columns, heads, of: PhantomData });
 }
 
-/// Unpacks `inputs` of 16 weight rows to `columns`, `[inputs / 4, strips, 16, 4]`, and keeps the heads of
-/// their units. The next piece is `next` bytes further on, and the cache is asked for it.
+/// Unpacks `inputs` inputs of 16 weight rows to `columns`, `[inputs / 4, strips, 16, 4]`, and copies the
+/// heads of their units. Prefetches the next piece, which is `next` bytes further on.
 struct Unpack<'a, F> {
     rows: &'a [*const u8; TOGETHER],
     inputs: usize,
@@ -227,8 +227,8 @@ impl<F: Coded> Kernel for Unpack<'_, F> {
             let mut blocks = *self.rows;
             let two = F::BLOCK == 32 && at + 1 < n_blocks;
             let second = if two { F::BYTES } else { 0 };
-            // SAFETY: the caller of `unpack` has the blocks. A piece is of multiples of 64 inputs, or has
-            // room for as many.
+            // SAFETY: the caller of `unpack` ensures the blocks. A piece is a multiple of 64 inputs, or has
+            // space for the next multiple.
             unsafe {
                 for r in 0..TOGETHER {
                     blocks[r] = self.rows[r].add(at * F::BYTES);
@@ -251,7 +251,7 @@ impl<F: Coded> Kernel for Unpack<'_, F> {
         }
         for unit in (0..self.inputs).step_by(UNIT) {
             for r in 0..TOGETHER {
-                // SAFETY: the caller of `unpack` has the blocks, and the room.
+                // SAFETY: the caller of `unpack` ensures the blocks and the space.
                 unsafe {
                     let row = self.rows[r].add(unit / F::BLOCK * F::BYTES);
                     let heads = self.heads.add(unit / UNIT * F::HEAD + slot(r));
@@ -262,10 +262,10 @@ impl<F: Coded> Kernel for Unpack<'_, F> {
     }
 }
 
-/// Unpacks 64 weights of each of 16 blocks, and of the block that lies `second` bytes further on.
+/// Unpacks 64 weights of each of 16 blocks, or of each block and the one that is `second` bytes further on.
 ///
 /// # Safety
-/// The blocks are there, and room for `[16 (STEP + 1), strips, 16, 4]` bytes.
+/// The blocks are valid, and there is space for `[16 (STEP + 1), strips, 16, 4]` bytes.
 #[inline(always)]
 unsafe fn step<L: Lanes, F: Coded, const STEP: usize>(
     l: L,
@@ -274,7 +274,7 @@ unsafe fn step<L: Lanes, F: Coded, const STEP: usize>(
     strips: usize,
     columns: *mut u8,
 ) {
-    // SAFETY: the caller has the blocks, and the room.
+    // SAFETY: the caller ensures the blocks and the space.
     unsafe {
         let mut codes = [l.splat4(&[0; 4]); TOGETHER];
         for r in 0..TOGETHER {

@@ -1,8 +1,8 @@
-//! One or two activation rows.
+//! Products with one or two activation rows.
 //!
-//! Weight rows are read one after the other, as they lie in memory: that is what a processor asks memory for
-//! by itself. The sums of each 16 inputs of a row and its scales are kept until all 16 rows have theirs; then
-//! a lane is a row.
+//! Weight rows are read one after another, in memory order, which the hardware prefetcher follows. The sums
+//! of each 16 inputs of a row and the row's scales are kept until all 16 rows have theirs; then each lane is
+//! one row.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -14,15 +14,15 @@ use super::super::{ActBlock, BLOCK_PIECE, BlockRows, SUMMED_ROWS, UNIT};
 use super::codes::Coded;
 use super::{Of, TOGETHER, Work, add, dot, head, none};
 
-/// Inputs of a weight row that are multiplied before the next row's: as many sums are kept of each activation
+/// Inputs of a weight row that are multiplied before the next row's: that many sums are kept per activation
 /// row.
 const PIECE: usize = SUMMED_ROWS * 16;
 
-/// How far ahead memory is asked for, in bytes. On two cores of an EPYC (Zen 5) that read 38 GB/s together,
-/// Q4_K was read with 25 GB/s without asking, 34 to 36 with 4 KiB, 36 to 37 with 8 KiB and 35 with 16 KiB.
+/// Prefetch distance in bytes. Two cores of an EPYC (Zen 5) that read 38 GB/s together read Q4_K at 25 GB/s
+/// without prefetching, at 34 to 36 GB/s with 4 KiB, 36 to 37 with 8 KiB and 35 with 16 KiB.
 const AHEAD: usize = 8192;
 
-/// The kernels of some activation rows: products of 16 weight rows, and sums of their lanes.
+/// The kernels for a few activation rows: products with 16 weight rows, and sums of their lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Few {
     add_up: AddUpFn,
@@ -30,7 +30,7 @@ pub(super) struct Few {
 }
 
 impl Few {
-    /// Those of `T` activation rows, one or two.
+    /// The kernels for `T` activation rows, one or two.
     pub(super) const fn of<L: Lanes, B: Lanes, F: Coded, const T: usize>() -> Self {
         const {
             assert!(T == 1 || T == 2);
@@ -44,7 +44,7 @@ impl Few {
     }
 }
 
-/// Multiplies `n` of 16 weight rows: see [`AddUp`].
+/// Function that multiplies `n` of 16 weight rows: see [`AddUp`].
 type AddUpFn = unsafe fn(
     rows: &[*const u8; TOGETHER],
     n: usize,
@@ -54,7 +54,7 @@ type AddUpFn = unsafe fn(
     sums: *mut i32,
 );
 
-/// Adds the sums of a piece of 16 weight rows to those of each output: see [`AddLanes`].
+/// Function that adds the sums of a piece of 16 weight rows to the outputs' sums: see [`AddLanes`].
 type LanesFn = unsafe fn(
     blocks: &[*const ActBlock; 2],
     inputs: Range<usize>,
@@ -64,12 +64,12 @@ type LanesFn = unsafe fn(
 );
 
 impl Work<'_, '_> {
-    /// Multiplies one or two activation rows with 16 weight rows, or those that there are.
+    /// Multiplies one or two activation rows with up to 16 weight rows.
     pub(super) fn gemv(&mut self, rows: Range<usize>, first: usize) {
         let (ty, cols) = (self.ty, self.product.cols);
         let few = &ty.few[rows.len() - 1];
         let n_rows = TOGETHER.min(self.tile.cols().len() - first);
-        // Padding included.
+        // Including the padding.
         let act = |row: usize| {
             let stride = BlockRows::stride(cols);
             self.acts.bytes[row * stride..][..stride].as_ptr()
@@ -84,7 +84,7 @@ impl Work<'_, '_> {
             let len = (cols - start).min(PIECE);
             let at = ty.bytes_of(start);
             let weights = weights.map(|row| row.wrapping_add(at));
-            // SAFETY: every piece is of whole blocks, the rows have all of its inputs, and there is room for
+            // SAFETY: every piece is whole blocks, the rows have all of its inputs, and there is space for
             // the sums and heads of a piece.
             unsafe {
                 (few.add_up)(&weights, n_rows, &acts.map(|q| q.add(start)), len, heads, sums);
@@ -110,13 +110,13 @@ unsafe fn lanes<L: Lanes, F: Coded, const T: usize>(
     L::vectorize(AddLanes::<F, T> { blocks, inputs, sums, heads, total, of: PhantomData });
 }
 
-/// Adds the sums of a piece of 16 weight rows, scaled, to those of each output.
+/// Scales the sums of a piece of 16 weight rows and adds them to the outputs' sums.
 struct AddLanes<'a, F, const T: usize> {
-    /// Those of each activation row.
+    /// Blocks of each activation row.
     blocks: &'a [*const ActBlock; 2],
-    /// A piece.
+    /// The piece.
     inputs: Range<usize>,
-    /// As [`AddUp`] writes them.
+    /// Sums as written by [`AddUp`].
     sums: *const i32,
     heads: *const [u8; 16],
     total: &'a mut [[f32; TOGETHER]; 2],
@@ -137,7 +137,7 @@ impl<F: Coded, const T: usize> Kernel for AddLanes<'_, F, T> {
         for piece in (0..len).step_by(BLOCK_PIECE) {
             let mut acc = [l.splat(0.0); T];
             for unit in (piece..len.min(piece + BLOCK_PIECE)).step_by(UNIT) {
-                // SAFETY: the caller of `lanes` has all of it.
+                // SAFETY: the caller of `lanes` ensures all of it.
                 unsafe {
                     let heads = from_raw_parts(self.heads.add(unit / UNIT * F::HEAD), F::HEAD);
                     F::groups(l, heads, &mut scales, &mut minimums);
@@ -175,7 +175,8 @@ impl<F: Coded, const T: usize> Kernel for AddLanes<'_, F, T> {
 /// The [`AddUpFn`] of a type.
 ///
 /// # Safety
-/// Rows and activations have `len` inputs, these with padding, and there is room for heads and sums.
+/// Rows and activations have `len` inputs, the activations with padding, and there is space for heads and
+/// sums.
 unsafe fn add_up<L: Lanes, F: Coded, const T: usize>(
     rows: &[*const u8; TOGETHER],
     n: usize,
@@ -187,9 +188,9 @@ unsafe fn add_up<L: Lanes, F: Coded, const T: usize>(
     L::vectorize(AddUp::<F, T> { rows, n, q, len, heads, sums, of: PhantomData });
 }
 
-/// Multiplies `len` inputs of `n` weight rows with those of `T` activation rows. Writes the sums of each 16
-/// inputs, for each unit and activation row 16 of them every 16 weight rows, as [`of_rows`] reads them; and
-/// the heads of the units, as [`Coded::groups`] reads these.
+/// Multiplies `len` inputs of `n` weight rows with those of `T` activation rows. Writes 16 sums of 16 inputs
+/// each per unit, activation row and weight row, in the layout that [`of_rows`] reads, and the heads of the
+/// units, in the layout that [`Coded::groups`] reads.
 struct AddUp<'a, F, const T: usize> {
     rows: &'a [*const u8; TOGETHER],
     n: usize,
@@ -200,7 +201,7 @@ struct AddUp<'a, F, const T: usize> {
     of: PhantomData<F>,
 }
 
-/// Bytes of a unit, at most, of types whose rows may end within it.
+/// Maximum bytes of a unit, for types whose rows may end within it.
 const LONGEST: usize = UNIT / 32 * 34;
 
 impl<F: Coded, const T: usize> Kernel for AddUp<'_, F, T> {
@@ -220,7 +221,7 @@ impl<F: Coded, const T: usize> Kernel for AddUp<'_, F, T> {
                     let left = self.len - unit * UNIT;
                     let mut last;
                     let at = if F::BLOCK < UNIT && left < UNIT {
-                        // The last blocks, and then none: the sums of what pads the activations are not read.
+                        // The last blocks, followed by zeros: the sums of padded activations are not read.
                         last = [0; LONGEST];
                         let n = left / F::BLOCK * F::BYTES;
                         last[..n].copy_from_slice(from_raw_parts(row, n));
@@ -250,7 +251,7 @@ impl<F: Coded, const T: usize> Kernel for AddUp<'_, F, T> {
     }
 }
 
-/// Asks for memory that is read later, as much as is read now.
+/// Prefetches memory that is read later, as much as is read now.
 #[inline(always)]
 fn ask_for<L: Lanes>(l: L, now: *const u8, bytes: usize) {
     for line in 0..bytes.div_ceil(64) {
@@ -258,37 +259,37 @@ fn ask_for<L: Lanes>(l: L, now: *const u8, bytes: usize) {
     }
 }
 
-/// The sums of each 16 inputs of a unit, in their order, of 16 rows.
+/// The sums of each 16 inputs of a unit, in order of the inputs, with one lane per row.
 ///
 /// # Safety
-/// Those of all rows are there.
+/// The sums of all 16 rows are valid.
 #[inline(always)]
 unsafe fn of_rows<L: Lanes>(l: L, sums: *const i32) -> [L::Ints; 16] {
     let mut rows = [l.splat4(&[0; 4]); 16];
     for r in 0..16 {
-        // SAFETY: the caller has 16 of each row.
+        // SAFETY: the caller ensures 16 sums of each row.
         rows[r] = l.load_bytes(unsafe { array(sums.add(16 * r).cast()) });
     }
     let turned = l.turned(rows);
     let mut sums = [l.splat_int(0); 16];
     for i in 0..16 {
-        // Lane `4 k + s` has inputs `64 s + 16 k` on.
+        // Lane `4 k + s` has the inputs from `64 s + 16 k` on.
         sums[4 * (i % 4) + i / 4] = l.as_ints(turned[i]);
     }
     sums
 }
 
-/// The products of step `I` of a unit with each activation row: 64 of them, 4 a lane.
+/// The products of step `I` of a unit with each activation row: 64 products, 4 per lane.
 ///
 /// # Safety
-/// The unit is there, of blocks and of activations.
+/// Blocks and activations of the unit are valid.
 #[inline(always)]
 unsafe fn step<L: Lanes, F: Coded, const T: usize, const I: usize>(
     l: L,
     row: *const u8,
     q: [*const i8; T],
 ) -> [L::Ints; T] {
-    // SAFETY: the caller has the blocks and the activations.
+    // SAFETY: the caller ensures the blocks and the activations.
     unsafe {
         let at = row.add(64 * I / F::BLOCK * F::BYTES);
         let block = from_raw_parts(at, F::BYTES);

@@ -1,4 +1,4 @@
-//! Codes that are indices of 16 integers.
+//! Types whose codes are indices into a table of 16 integers.
 
 use super::super::lanes::{Lanes, part};
 use super::codes::{Coded, bits, keep, sixteen};
@@ -6,7 +6,7 @@ use super::codes::{Coded, bits, keep, sixteen};
 /// The values of IQ4_NL and IQ4_XS.
 static UNEVEN: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Twice the floats of 4 bits of MXFP4, and 12 more.
+/// Twice the values of MXFP4's 4-bit floats, plus 12.
 static FLOATS: [i8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 pub struct Iq4Nl;
@@ -43,14 +43,14 @@ impl Coded for Mxfp4 {
 
     #[inline(always)]
     fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
-        /// 2^-127, which has no exponent.
+        /// 2^-127, which is subnormal.
         const LEAST: u32 = 1 << 22;
         let (scales, words) = (scales.as_chunks_mut::<16>().0, l.quads(sixteen(heads, 0)));
         for group in 0..8 {
             let exponents = l.and(l.shift_right(words[group / 4], group % 4 * 8), l.splat_int(255));
             let bits = l.max_magnitude(l.shift_left(exponents, 23), l.splat(f32::from_bits(LEAST)));
             l.store_ints(bytemuck::cast_mut(&mut scales[group]), bits);
-            // Values count twice.
+            // Values are twice too large.
             let twice = l.load(&scales[group]);
             l.store(&mut scales[group], l.mul(twice, l.splat(0.5)));
         }
@@ -78,7 +78,7 @@ impl Coded for Iq4Xs {
     #[inline(always)]
     fn groups<L: Lanes>(l: L, heads: &[[u8; 16]], scales: &mut [f32], _: &mut [f32]) {
         let scales = scales.as_chunks_mut::<16>().0;
-        // The f16 and two high bits of eight factors; four low bits of each.
+        // The f16 and two high bits of eight factors; then four low bits of each.
         let [first, low, ..] = l.quads(sixteen(heads, 0));
         let scale = l.halves_to_floats(first);
         for group in 0..8 {

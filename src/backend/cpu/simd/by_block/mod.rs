@@ -1,19 +1,19 @@
-//! Weights of a few bits times activations that are int8 by block.
+//! Products of quantised weights and per-block int8 activations.
 //!
-//! 16 weight rows at a time become codes, with value = scale x code + offset in each group of 16 or 32.
-//! Products of bytes give the exact sums of a group; with `s` the scale of the activations, `sum(w x) = s
-//! (scale sum(code q)) + offset (s sum(q))`.
+//! 16 weight rows at a time are unpacked to codes, with value = scale x code + offset in each group of 16 or
+//! 32. Byte products give the exact sums of a group; with `s` the scale of the activations,
+//! `sum(w x) = s (scale sum(code q)) + offset (s sum(q))`.
 //!
-//! A lane is one output: it adds up the groups of each [`BLOCK_PIECE`] inputs in their order, and then
-//! these, and no other row has a part in it. What comes before are exact sums of integers, in whichever
-//! order. So one or two activation rows are multiplied as many are, to the bit, and yet in another way:
-//! `gemv.rs` multiplies codes as they come out of the blocks and adds up lanes, while `gemm.rs` transposes
-//! them so that 64 bytes are 4 inputs of each of the 16 rows, and keeps a piece of them in the cache while
-//! all activation rows pass over it.
+//! A lane is one output: it adds the groups of each [`BLOCK_PIECE`] inputs in order, and then these partial
+//! sums, without mixing in other rows. Before that there are only exact integer sums, whose order does not
+//! matter. So one or two activation rows give the same bits as many rows, although they are computed
+//! differently: `gemv.rs` multiplies codes in block order and adds up lanes, while `gemm.rs` transposes them
+//! so that 64 bytes are 4 inputs of each of the 16 rows, and keeps a piece of them in the cache while all
+//! activation rows are multiplied with it.
 //!
-//! Code is compiled per type only where it reads blocks and scales. Products of unpacked codes depend on the
-//! size of a group and on the sign of codes alone, so types share them; what multiplies no bytes is shared by
-//! sets with the same registers ([`Type::of`]); the loops over tiles and pieces are compiled once.
+//! Only the code that reads blocks and scales is compiled per type. Products of unpacked codes depend only on
+//! the group size and on the sign of codes, so types share them. Code without byte products is shared by sets
+//! with the same registers ([`Type::of`]). The loops over tiles and pieces are compiled once.
 #![allow(unsafe_code)]
 
 pub mod codes;
@@ -30,58 +30,59 @@ use super::lanes::{Kernel, Lanes};
 use super::{ActBlock, BLOCK_PIECE, BlockRows, Product, SUMMED_ROWS, Scratch, Tile, UNIT};
 use codes::Coded;
 
-/// Multiplies weight rows with activation rows that are int8 by block, and finishes the tile.
+/// Multiplies weight rows with per-block int8 activation rows, and finishes the tile.
 pub type BlockFn = fn(&Product<'_>, BlockRows<'_>, &mut Scratch, &mut Tile<'_, f32>);
 
 /// Weight rows that are unpacked together.
 pub const TOGETHER: usize = 16;
 
-/// Groups of as many rows that several activation rows are multiplied with at a time, at most.
+/// Maximum number of strips of 16 weight rows that are multiplied with several activation rows at a time.
 pub const STRIPS: usize = 3;
 
-/// From so many activation rows on they are multiplied with [`STRIPS`]. Fewer wait for memory, which gives 48
-/// rows side by side slower than 16: two rows of Q4_K took 1.7 times as long on an EPYC (Zen 5).
+/// Number of activation rows from which [`STRIPS`] strips are multiplied at a time. With fewer, memory is the
+/// limit, and reading 48 rows side by side is slower than 16: two rows of Q4_K took 1.7 times as long on an
+/// EPYC (Zen 5).
 const MANY: usize = 16;
 
 /// Bytes of the heads of a piece of 16 rows.
 const HEADS: usize = TOGETHER * BLOCK_PIECE / UNIT * 32;
 
-/// Bytes of a thread: the columns and heads of a piece of all strips, or the heads of 16 rows.
+/// Bytes per thread: the columns and heads of a piece of all strips, or the heads of 16 rows.
 pub const CODES: usize = STRIPS * TOGETHER * BLOCK_PIECE + HEADS;
 
-/// Scales of a piece of 16 rows.
+/// Number of scales of a piece of 16 rows.
 const SCALES: usize = TOGETHER * BLOCK_PIECE / 16;
 
-/// Scales and offsets of a thread, of a piece of all strips.
+/// Number of scales and offsets per thread, for a piece of all strips.
 pub const FLOATS: usize = 2 * STRIPS * SCALES;
 
 /// A type over one instruction set: its sizes, and the kernels that the loops over tiles and pieces call.
 pub struct Type {
-    /// Weights of a block, its bytes, and the bytes of a unit's head, as [`Coded`] has them.
+    /// Weights and bytes of a block, and bytes of a unit's head: the constants of [`Coded`].
     block: usize,
     bytes: usize,
     head: usize,
-    /// For one activation row, and for two.
+    /// For one and for two activation rows.
     few: [gemv::Few; 2],
-    /// Activation rows that `few` takes at a time, at most.
+    /// Maximum number of activation rows that `few` is used for.
     n_few: usize,
     unpack: gemm::UnpackFn,
     scales: ScalesFn,
     finish: FinishFn,
-    /// With one strip, and with [`STRIPS`].
+    /// With one strip and with [`STRIPS`] strips.
     many: [gemm::RowsFn; 2],
-    /// Whether the set has the registers for the latter.
+    /// True if the set has enough registers for [`STRIPS`] strips.
     has_strips: bool,
 }
 
 impl Type {
-    /// The type `F`: what multiplies bytes is compiled for `B`, and so is what makes signed codes if the sets
-    /// have different zeros of them; the rest for `L`.
+    /// The type `F`. Byte products are compiled for `B`, and so is the unpacking to signed codes if the two
+    /// sets differ in [`Lanes::ZERO`]; the rest is compiled for `L`.
     const fn of<L: Lanes, B: Lanes, F: Coded>() -> Self {
         const {
             assert!(BLOCK_PIECE.is_multiple_of(F::BLOCK) && F::BLOCK.is_multiple_of(32));
             assert!(F::GROUP == 16 || F::GROUP == 32);
-            // Signed codes have no offset, and all others have one.
+            // Signed codes have no offset, all others have one.
             assert!(F::ZERO.is_none() || F::MINIMUMS || !matches!(F::ZERO, Some(0)));
             assert!(L::ZERO == 0 && (B::ZERO == 0 || B::ZERO == 128));
         }
@@ -93,7 +94,8 @@ impl Type {
             bytes: F::BYTES,
             head: F::HEAD,
             few: [one, if has_strips { gemv::Few::of::<L, B, F, 2>() } else { one }],
-            // Three from memory were as fast in either way on an EPYC (Zen 5), two 1.2 to 1.5 times.
+            // On an EPYC (Zen 5), three rows with weights from memory were as fast either way, two were 1.2
+            // to 1.5 times as fast.
             n_few: if has_strips { 2 } else { 1 },
             unpack: if is_signed && B::ZERO != 0 { gemm::unpack::<B, F> } else { gemm::unpack::<L, F> },
             scales: scales::<L, F>,
@@ -113,7 +115,7 @@ impl Type {
     /// Multiplies a tile.
     ///
     /// # Panics
-    /// If something does not fit.
+    /// If the arguments do not match.
     fn multiply(
         &self,
         product: &Product<'_>,
@@ -149,13 +151,13 @@ impl Type {
         }
     }
 
-    /// Bytes of that many weights, a multiple of a block.
+    /// Bytes of `inputs` weights, a multiple of a block.
     fn bytes_of(&self, inputs: usize) -> usize {
         inputs / self.block * self.bytes
     }
 }
 
-/// The product over one instruction set: see [`Type::of`].
+/// Multiplies a tile over one instruction set: see [`Type::of`].
 pub fn multiply<L: Lanes, B: Lanes, F: Coded>(
     product: &Product<'_>,
     acts: BlockRows<'_>,
@@ -165,7 +167,7 @@ pub fn multiply<L: Lanes, B: Lanes, F: Coded>(
     (const { &Type::of::<L, B, F>() }).multiply(product, acts, scratch, tile);
 }
 
-/// One tile, with what multiplies it.
+/// The multiplication of one tile.
 struct Work<'a, 'b> {
     ty: &'a Type,
     product: &'a Product<'a>,
@@ -174,13 +176,13 @@ struct Work<'a, 'b> {
     tile: &'a mut Tile<'b, f32>,
 }
 
-/// Makes scales and offsets from heads, of `n` units of 16 rows: `[groups, 16]` each.
+/// Function that computes scales and offsets from the heads of `n` units of 16 rows: `[groups, 16]` each.
 type ScalesFn = unsafe fn(heads: *const [u8; 16], n: usize, scales: *mut f32, offsets: *mut f32);
 
 /// The [`ScalesFn`] of a type.
 ///
 /// # Safety
-/// The heads are there, and room for what is made of them.
+/// The heads are valid, and there is space for the scales and offsets.
 unsafe fn scales<L: Lanes, F: Coded>(heads: *const [u8; 16], n: usize, scales: *mut f32, offsets: *mut f32) {
     L::vectorize(Scales::<F> { heads, n, scales, offsets, of: PhantomData });
 }
@@ -201,7 +203,7 @@ impl<F: Coded> Kernel for Scales<F> {
     fn run<L: Lanes>(self, l: L) {
         let len = UNIT / F::GROUP * TOGETHER;
         for unit in 0..self.n {
-            // SAFETY: the caller of `scales` has the heads, and the room.
+            // SAFETY: the caller of `scales` ensures the heads and the space.
             let (heads, scales, offsets) = unsafe {
                 (
                     from_raw_parts(self.heads.add(unit * F::HEAD), F::HEAD),
@@ -219,11 +221,11 @@ impl<F: Coded> Kernel for Scales<F> {
     }
 }
 
-/// Finishes the outputs of some activation rows from their sums: see [`finish`].
+/// Function that finishes the outputs of some activation rows from their sums: see [`finish`].
 type FinishFn = fn(&Product<'_>, &mut Tile<'_, f32>, rows: Range<usize>, first: usize, sums: &[f32]);
 
-/// Finishes outputs from `first` on. `sums` is `[rows, strips, 16]`, of which the last strip may be more than
-/// there are.
+/// Finishes outputs from `first` on. `sums` is `[rows, strips, 16]`; the last strip may extend past the
+/// outputs.
 fn finish<L: Lanes>(
     product: &Product<'_>,
     tile: &mut Tile<'_, f32>,
@@ -267,15 +269,15 @@ impl Kernel for Finish<'_, '_> {
     }
 }
 
-/// What products and sums need to know of a type.
+/// Properties of a type that products and sums depend on.
 trait Kind {
-    /// Weights under one scale: 16 or 32.
+    /// Weights per scale: 16 or 32.
     const GROUP: usize;
-    /// Whether codes are signed bytes; all others have an offset.
+    /// True if codes are signed bytes; all others have an offset.
     const SIGNED: bool;
 }
 
-/// All types with such groups.
+/// All types with these groups.
 struct Groups<const GROUP: usize, const SIGNED: bool>;
 
 impl<const GROUP: usize, const SIGNED: bool> Kind for Groups<GROUP, SIGNED> {
@@ -291,31 +293,30 @@ impl<F: Coded> Kind for Of<F> {
     const SIGNED: bool = F::ZERO.is_none();
 }
 
-/// Sums of products of codes before there are any, of the group of inputs from `input` on: what the zeros of
-/// signed codes take away.
+/// Initial sums of the group of inputs from `input` on: 0, or the correction for the offset of signed codes.
 ///
 /// # Safety
-/// The block is there.
+/// `blocks` has the block of `input`.
 #[inline(always)]
 unsafe fn none<L: Lanes, K: Kind>(l: L, blocks: *const ActBlock, input: usize) -> L::Ints {
     if !K::SIGNED || L::ZERO == 0 {
         return l.splat_int(0);
     }
-    // SAFETY: the caller has the block.
+    // SAFETY: the caller ensures the block.
     l.splat_int(unsafe { (*blocks.add(input / 32)).zeros[which::<K>(input)] })
 }
 
-/// `acc` and the products of codes with activations.
+/// Adds the products of codes and activations to `acc`.
 #[inline(always)]
 fn dot<L: Lanes, K: Kind>(l: L, acc: L::Ints, codes: L::Bytes, acts: L::Bytes) -> L::Ints {
     if K::SIGNED { l.dot_signed(acc, codes, acts) } else { l.dot(acc, codes, acts) }
 }
 
-/// Adds a group to the sums of 16 outputs: its scale, and what is added for each unit of activations. `input`
-/// is its first one, `blocks` are those of the activation row.
+/// Adds a group to the sums of 16 outputs, scaled and with its offset. `input` is its first input, `blocks`
+/// are those of the activation row.
 ///
 /// # Safety
-/// The block is there.
+/// `blocks` has the block of `input`.
 #[inline(always)]
 unsafe fn add<L: Lanes, K: Kind>(
     l: L,
@@ -326,25 +327,25 @@ unsafe fn add<L: Lanes, K: Kind>(
     blocks: *const ActBlock,
     input: usize,
 ) -> L::Floats {
-    // SAFETY: the caller has the block.
+    // SAFETY: the caller ensures the block.
     let block = unsafe { &*blocks.add(input / 32) };
     let sums = l.fma(l.mul(l.to_floats(ints), scale), l.splat(block.scale), sums);
     if K::SIGNED { sums } else { l.fma(offset, l.splat(block.sums[which::<K>(input)]), sums) }
 }
 
-/// Which of the sums of a block belongs to a group.
+/// Index of a group's sum in its block.
 #[inline(always)]
 fn which<K: Kind>(input: usize) -> usize {
     if K::GROUP == 32 { 2 } else { input % 32 / 16 }
 }
 
-/// Keeps the head of the first `inputs` of a unit of a row.
+/// Copies the head of the first `inputs` of a unit of a row.
 ///
 /// # Safety
-/// The blocks are there, and room for the head.
+/// The blocks are valid, and there is space for the head.
 #[inline(always)]
 unsafe fn head<F: Coded>(row: *const u8, inputs: usize, head: *mut [u8; 16]) {
-    // SAFETY: the caller has the blocks, and room for the head.
+    // SAFETY: the caller ensures the blocks, and space for the head.
     unsafe {
         let blocks = from_raw_parts(row, inputs / F::BLOCK * F::BYTES);
         F::head(blocks, from_raw_parts_mut(head, F::HEAD - 15));

@@ -1,45 +1,45 @@
-//! Matrix products whose right-hand side is codes: each is looked up in a register and multiplied there, for
-//! up to four rows of the left-hand side at once. Nothing decoded is ever written to memory.
+//! Matrix products whose right-hand side is stored as codes: each code is looked up in a register and
+//! multiplied there, with up to four rows of the left-hand side at a time. Decoded values are never written
+//! to memory.
 #![allow(unsafe_code)]
 
 use super::Matrices;
 use crate::lanes::{Kernel, Lanes, array, array_mut};
 
-/// Columns of one unit of codes: those that [`UnitOf`] keeps together.
+/// Columns of one unit of codes, which [`UnitOf`] stores together.
 pub const UNIT: usize = 64;
 
 /// A matrix of codes, `[rows, units]`.
 #[derive(Clone, Copy)]
 pub struct CodeMatrix<'a> {
-    /// How a unit keeps its codes.
+    /// Format of a unit.
     pub unit: UnitOf,
-    /// What codes stand for, as [`UnitOf`] says; anything for [`UnitOf::Int8`].
+    /// Values of the codes, as [`UnitOf`] defines; ignored for [`UnitOf::Int8`].
     pub values: &'a [f32; 16],
-    /// The units, row after row.
+    /// The units, one row after another.
     pub bytes: &'a [u8],
-    /// Bytes from one row to the next.
+    /// Distance between rows, in bytes.
     pub row_bytes: usize,
     /// The first column that is multiplied, a multiple of 32.
     pub first: usize,
 }
 
-/// How the codes of 64 columns lie.
+/// Format of the codes of 64 columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitOf {
-    /// 24 bytes: byte `b` of the first 16 has the magnitudes of the columns `b`, `16 + b`, `32 + b` and `48 +
-    /// b`, 2 bits each, low bits first; the other 8 have the signs, low bits first, 1 for a negative one.
-    /// Magnitude `i` stands for `values[i]`, and `values` repeat after 4.
+    /// 24 bytes: byte `b` of the first 16 has the magnitudes of the columns `b`, `16 + b`, `32 + b` and
+    /// `48 + b`, 2 bits each, low bits first; the other 8 have the signs, low bits first, 1 for negative.
+    /// Magnitude `i` is `values[i]`, and `values` repeat after 4.
     Signed3,
-    /// 16 bytes, as the first 16 of [`Signed3`](Self::Signed3): code `i` stands for `values[i]`, and `values`
-    /// repeat after 4.
+    /// 16 bytes, as the first 16 of [`Signed3`](Self::Signed3): code `i` is `values[i]`, and `values` repeat
+    /// after 4.
     Table2,
-    /// 8 bytes, as the other 8 of [`Signed3`](Self::Signed3): every column is `values[0]`, or that with the
-    /// other sign.
+    /// 8 bytes, as the other 8 of [`Signed3`](Self::Signed3): every column is `values[0]` or its negation.
     Sign,
-    /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Code `i`
-    /// stands for `values[i]`.
+    /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Code `i` is
+    /// `values[i]`.
     Table4,
-    /// 64 bytes: the numbers themselves, as `i8`.
+    /// 64 bytes: the values themselves, as `i8`.
     Int8,
 }
 
@@ -55,7 +55,7 @@ impl UnitOf {
         }
     }
 
-    /// What a column of a unit stands for.
+    /// Value of a column of a unit.
     pub fn value(self, values: &[f32; 16], unit: &[u8], col: usize) -> f32 {
         let two_bits = || values[usize::from(unit[col % 16] >> (2 * (col / 16)) & 3)];
         let signed = |signs: &[u8], x: f32| if signs[col / 8] >> (col % 8) & 1 == 1 { -x } else { x };
@@ -68,7 +68,7 @@ impl UnitOf {
         }
     }
 
-    /// Makes `code` the code of a column: a magnitude with its sign above, an index, a sign, or an `i8`.
+    /// Sets the code of a column: a magnitude with its sign in the bit above, an index, a sign, or an `i8`.
     pub fn put(self, unit: &mut [u8], col: usize, code: u8) {
         let put = |byte: &mut u8, shift: usize, mask: u8, bits: u8| {
             *byte = *byte & !(mask << shift) | bits << shift;
@@ -88,7 +88,7 @@ impl UnitOf {
 
 impl CodeMatrix<'_> {
     /// # Panics
-    /// Where the slices do not hold such matrices.
+    /// If the slices are too short for these matrices.
     pub(super) fn check(&self, shape: &Matrices, a: &[f32], scales: Option<&[f32]>, c: &[f32]) {
         let Matrices { k, n, .. } = *shape;
         shape.check_left(a, c);
@@ -99,7 +99,7 @@ impl CodeMatrix<'_> {
     }
 }
 
-/// Plain code for [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes): the definition.
+/// Plain code that defines [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes).
 pub(super) fn plain(shape: &Matrices, a: &[f32], b: &CodeMatrix<'_>, scales: Option<&[f32]>, c: &mut [f32]) {
     b.check(shape, a, scales, c);
     let Matrices { m, k, n, lda, ldc, add, .. } = *shape;
@@ -118,7 +118,8 @@ pub(super) fn plain(shape: &Matrices, a: &[f32], b: &CodeMatrix<'_>, scales: Opt
     }
 }
 
-/// [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes), the shapes checked. Lanes are columns.
+/// [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes), after the shapes were checked. Lanes are
+/// columns.
 pub(super) struct CodeGemm<'a> {
     pub shape: &'a Matrices,
     pub a: &'a [f32],
@@ -127,12 +128,12 @@ pub(super) struct CodeGemm<'a> {
     pub c: &'a mut [f32],
 }
 
-/// Looks up 16 of the 64 columns of a unit.
+/// Look-up of 16 of the 64 columns of a unit.
 trait Unit {
-    /// Columns `16 part` to `16 part + 16`, `part` below 4.
+    /// Loads the columns `16 part` to `16 part + 16`; `part` is below 4.
     ///
     /// # Safety
-    /// The unit is there.
+    /// The pointer is to a unit.
     unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats;
 }
 
@@ -145,7 +146,7 @@ struct Int8;
 impl Unit for Signed3 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: the unit is there, and `part` below 4.
+        // SAFETY: the caller ensures the unit, and `part` is below 4.
         unsafe { l.signed(array(unit), array(unit.add(16 + 2 * part)), part, table) }
     }
 }
@@ -153,7 +154,7 @@ impl Unit for Signed3 {
 impl Unit for Table2 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: the unit is there, and `part` below 4.
+        // SAFETY: the caller ensures the unit, and `part` is below 4.
         l.signed(unsafe { array(unit) }, &[0; 2], part, table)
     }
 }
@@ -161,7 +162,7 @@ impl Unit for Table2 {
 impl Unit for Sign {
     #[inline(always)]
     unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: the unit is there, and `part` below 4.
+        // SAFETY: the caller ensures the unit, and `part` is below 4.
         l.signed(&[0; 16], unsafe { array(unit.add(2 * part)) }, part, table)
     }
 }
@@ -169,7 +170,7 @@ impl Unit for Sign {
 impl Unit for Table4 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, table: L::Table) -> L::Floats {
-        // SAFETY: the unit is there, and `part` below 4.
+        // SAFETY: the caller ensures the unit, and `part` is below 4.
         l.table4(unsafe { array(unit.add(16 * (part % 2))) }, part / 2, table)
     }
 }
@@ -177,7 +178,7 @@ impl Unit for Table4 {
 impl Unit for Int8 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(l: L, unit: *const u8, part: usize, _: L::Table) -> L::Floats {
-        // SAFETY: the unit is there, and `part` below 4.
+        // SAFETY: the caller ensures the unit, and `part` is below 4.
         l.load_i8(unsafe { array(unit.add(16 * part).cast()) })
     }
 }
@@ -202,7 +203,7 @@ impl CodeGemm<'_> {
     fn columns<L: Lanes, U: Unit>(&mut self, l: L) {
         let (first, n) = (self.b.first, self.shape.n);
         let mut col = 0;
-        // SAFETY: columns come in halves of units, and so many are left.
+        // SAFETY: columns come in halves of units, and at least as many remain.
         unsafe {
             while col < n {
                 let half = (first + col) % UNIT / 32;
@@ -238,15 +239,15 @@ impl CodeGemm<'_> {
         }
     }
 
-    /// All rows of `N` vectors of columns from `col` on, which are those from `part` on of a unit.
+    /// Computes all rows of `N` vectors of columns from `col` on, which start at `part` of a unit.
     ///
     /// # Safety
-    /// The columns are there.
+    /// The columns exist.
     #[inline(always)]
     unsafe fn rows<L: Lanes, U: Unit, const N: usize>(&mut self, l: L, col: usize, part: usize) {
         let m = self.shape.m;
         let mut row = 0;
-        // SAFETY: the caller has the columns, and so many rows are left.
+        // SAFETY: the caller ensures the columns, and at least as many rows remain.
         unsafe {
             while row + 4 <= m {
                 self.block::<L, U, 4, N>(l, row, col, part);
@@ -260,7 +261,7 @@ impl CodeGemm<'_> {
     }
 
     /// # Safety
-    /// As [`rows`](Self::rows), and `M` rows from `row` on are there.
+    /// As [`rows`](Self::rows), and `M` rows from `row` on exist.
     #[inline(always)]
     unsafe fn block<L: Lanes, U: Unit, const M: usize, const N: usize>(
         &mut self,
@@ -271,7 +272,7 @@ impl CodeGemm<'_> {
     ) {
         let Matrices { k, lda, ldc, add, .. } = *self.shape;
         let CodeMatrix { unit, values, bytes, row_bytes, first } = *self.b;
-        // SAFETY: the block lies within the matrices, whose shapes were checked.
+        // SAFETY: the block is within the matrices, whose shapes were checked.
         unsafe {
             let table = l.table(array(values.as_ptr()));
             let a: [*const f32; M] = std::array::from_fn(|i| self.a.as_ptr().add((row + i) * lda));

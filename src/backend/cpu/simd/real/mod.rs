@@ -1,8 +1,8 @@
-//! Kernels of f32 values: what norms, attention and activation functions compute.
+//! Kernels on f32 values, for norms, attention and activation functions.
 //!
-//! `plain.rs` says what all of them are. Other sets are the same functions compiled for more instructions,
-//! with a matrix product of their own in `vector.rs`. Everything but that product gives the same bits in
-//! every set: no operation there is fused, and sums have the same partial sums.
+//! `plain.rs` defines all of them. Other sets compile the same functions for more instructions, with a matrix
+//! product of their own in `vector.rs`. Everything except that product gives the same bits in every set: no
+//! operation is fused there, and sums have the same partial sums.
 
 mod codes;
 mod plain;
@@ -19,16 +19,16 @@ use half::f16;
 /// The kernels of one instruction set.
 pub struct RealKernels {
     /// `c = a b`, or `c += a b`, of row-major matrices. Every element of `c` is summed in the order of `k`,
-    /// by itself: no other row or column has a part in it.
+    /// independent of the other rows and columns.
     pub gemm: fn(shape: &Matrices, a: &[f32], b: &[f32], c: &mut [f32]),
-    /// The same with a `b` of f16: the bits that [`gemm`](Self::gemm) gives after [`widen`](Self::widen).
-    /// Fast where `m` is small, since it widens `b` once for every few rows.
+    /// As [`gemm`](Self::gemm), with an f16 `b`: the same bits as `gemm` gives after [`widen`](Self::widen).
+    /// Fast if `m` is small, because it widens `b` once per few rows.
     pub gemm_f16: fn(shape: &Matrices, a: &[f32], b: &[f16], c: &mut [f32]),
-    /// The same with a `b` of codes: `c = (a b) s`, or `c += (a b) s`, where column `j` of the product is
-    /// multiplied by `scales[j]`. Without scales every element is summed from what `c` holds on, as in
-    /// [`gemm`](Self::gemm). `ldb` has no meaning; columns are a multiple of 32.
+    /// As [`gemm`](Self::gemm), with a `b` of codes: `c = (a b) s`, or `c += (a b) s`, where column `j` of
+    /// the product is multiplied by `scales[j]`. Without scales the sum of every element starts from its
+    /// value in `c`, as in `gemm`. `ldb` is ignored; the number of columns is a multiple of 32.
     pub gemm_codes: GemmCodes,
-    /// The largest element; minus infinity for none; NaN is never the largest.
+    /// The largest element, ignoring NaN; minus infinity if there is none.
     pub max: fn(x: &[f32]) -> f32,
     /// Replaces each element by `exp(x - max)`, see [`exp`], and returns the sum.
     pub exp_sum: fn(x: &mut [f32], max: f32) -> f32,
@@ -40,7 +40,7 @@ pub struct RealKernels {
     pub sum_squares: fn(x: &[f32], mean: f64) -> f64,
     /// `out = x`, element by element.
     ///
-    /// Slices of different lengths are a bug of the caller and panic.
+    /// Panics if the slices differ in length, which is a bug of the caller.
     pub widen: fn(x: &[f16], out: &mut [f32]),
     /// `h = act(h)`.
     pub act: fn(act: Act, h: &mut [f32]),
@@ -48,19 +48,19 @@ pub struct RealKernels {
     pub gate: fn(act: Act, gate: &[f32], h: &mut [f32]),
     /// `h = h / (1 + exp(-gate))`.
     pub sigmoid_gate: fn(gate: &[f32], h: &mut [f32]),
-    /// One row of a delta net, for [`COLUMNS`] elements of a head's values: replaces these by the output.
-    /// `state` is `[head_dim, COLUMNS]`, the part of `S` that these elements are rows of, transposed.
+    /// One row of a delta net, for [`COLUMNS`] elements of a head's values, which are replaced by the output.
+    /// `state` is `[head_dim, COLUMNS]`, the rows of `S` that belong to these elements, transposed.
     ///
-    /// Slices of other lengths are a bug of the caller and panic.
+    /// Panics if a slice has another length, which is a bug of the caller.
     pub delta: fn(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]),
-    /// `sum(taps[j] * rows[j])` over all rows, and SiLU of it, element by element: `rows[j][i]` is multiplied
-    /// with `taps[i * rows.len() + j]`.
+    /// SiLU of `sum(taps[j] * rows[j])` over all rows, element by element: `rows[j][i]` is multiplied by
+    /// `taps[i * rows.len() + j]`.
     ///
-    /// Slices of other lengths are a bug of the caller and panic.
+    /// Panics if a slice has another length, which is a bug of the caller.
     pub convolve: fn(rows: &[&[f32]], taps: &[f32], out: &mut [f32]),
 }
 
-/// Elements of a head's values that one call computes.
+/// Elements of a head's values per call.
 pub const COLUMNS: usize = 32;
 
 /// One row of a delta net, for one head.
@@ -72,7 +72,7 @@ pub struct DeltaRow<'a> {
     pub k: &'a [f32],
     /// Factor on the state.
     pub decay: f32,
-    /// Factor on what is written.
+    /// Factor on the update of the state.
     pub strength: f32,
 }
 
@@ -88,19 +88,19 @@ pub struct Matrices {
     pub k: usize,
     /// Columns of `b` and `c`.
     pub n: usize,
-    /// Elements from one row of `a` to the next.
+    /// Distance between rows of `a`, in elements.
     pub lda: usize,
-    /// Elements from one row of `b` to the next.
+    /// Distance between rows of `b`, in elements.
     pub ldb: usize,
-    /// Elements from one row of `c` to the next.
+    /// Distance between rows of `c`, in elements.
     pub ldc: usize,
-    /// Whether the product is added to what `c` holds.
+    /// True if the product is added to the values in `c`.
     pub add: bool,
 }
 
 impl Matrices {
     /// # Panics
-    /// Where the slices do not hold such matrices.
+    /// If the slices are too short for these matrices.
     fn check<B>(&self, a: &[f32], b: &[B], c: &[f32]) {
         self.check_left(a, c);
         let Self { k, n, ldb, .. } = *self;
@@ -108,7 +108,7 @@ impl Matrices {
     }
 
     /// # Panics
-    /// Where the slices do not hold such a matrix on the left, and the product.
+    /// If the slices are too short for the left-hand matrix and the product.
     fn check_left(&self, a: &[f32], c: &[f32]) {
         let Self { m, k, n, lda, ldc, .. } = *self;
         assert!(lda >= k && ldc >= n, "rows overlap: {self:?}");
@@ -117,7 +117,7 @@ impl Matrices {
     }
 }
 
-/// Elements that a matrix needs.
+/// Number of elements that a matrix spans.
 fn need(rows: usize, cols: usize, stride: usize) -> usize {
     match rows {
         0 => 0,

@@ -1,4 +1,5 @@
-//! What every kernel of f32 values computes, in plain code that other sets compile for their instructions.
+//! The definition of every kernel on f32 values, in plain code that other sets compile for their
+//! instructions.
 
 use ggml_types::Act;
 use half::f16;
@@ -6,8 +7,8 @@ use half::slice::HalfFloatSliceExt;
 
 use super::{COLUMNS, DeltaRow, Matrices, RealKernels, codes};
 
-/// Partial sums of a sum: lane `i` has every `LANES`-th element from `i` on, and the lanes are added in
-/// order.
+/// Number of partial sums of a sum: lane `i` adds every `LANES`-th element from `i` on, and the lanes are
+/// added in order.
 pub(super) const LANES: usize = 16;
 
 pub(crate) static KERNELS: RealKernels = RealKernels {
@@ -124,7 +125,7 @@ pub(super) fn act(act: Act, h: &mut [f32]) {
         Act::Silu => h.iter_mut().for_each(|h| *h = silu(*h)),
         Act::Gelu => h.iter_mut().for_each(|h| *h = gelu(*h)),
         Act::GeluTanh => h.iter_mut().for_each(|h| *h = gelu_tanh(*h)),
-        Act::ClampedSwiglu => unreachable!("check wants a gate for it"),
+        Act::ClampedSwiglu => unreachable!("the program's check requires a gate for it"),
     }
 }
 
@@ -147,13 +148,13 @@ pub(super) fn sigmoid_gate(gate: &[f32], h: &mut [f32]) {
     h.iter_mut().zip(gate).for_each(|(h, g)| *h /= 1.0 + exp(-g));
 }
 
-/// Columns do not touch each other, and the sum of each goes through the head in order: its bits depend on
-/// nothing else.
+/// Columns are independent, and the sum of each goes through the head in order, so its bits depend on nothing
+/// else.
 #[inline(always)]
 pub(super) fn delta(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]) {
     let DeltaRow { q, k, decay, strength } = row;
     let (state, rest) = state.as_chunks_mut::<COLUMNS>();
-    let values: &mut [f32; COLUMNS] = values.try_into().expect("so many columns");
+    let values: &mut [f32; COLUMNS] = values.try_into().expect("one value per column");
     assert!(rest.is_empty() && state.len() == k.len() && q.len() == k.len(), "rows of a head");
     let mut seen = [0.0; COLUMNS];
     for (s, k) in state.iter().zip(k) {
@@ -204,7 +205,7 @@ fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// `x / 2 erfc(-x / sqrt(2))`. Abramowitz and Stegun 7.1.26 has erfc within 1.5e-7.
+/// `x / 2 erfc(-x / sqrt(2))`, with the erfc of Abramowitz and Stegun 7.1.26, which is within 1.5e-7.
 #[inline(always)]
 fn gelu(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
@@ -228,13 +229,13 @@ fn gelu_tanh(x: f32) -> f32 {
 
 /// `e^x`, within 3e-7 of it (relative) for `x` in [-87, 88]; 0 below, the value at 88 above; NaN for NaN.
 ///
-/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, and the Taylor series of `e^r` up to `r^7`, whose rest is below
-/// 6e-9.
+/// `x = n ln 2 + r` with `|r| <= ln 2 / 2`, and the Taylor series of `e^r` up to `r^7`, whose remainder is
+/// below 6e-9.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     /// ln 2 in two parts; `n` times the first is exact.
     const LN_2: [f32; 2] = [355.0 / 512.0, -2.121_944_4e-4];
-    /// Adding it rounds to an integer, which then stands in the low bits.
+    /// Adding it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let clamped = if x > 88.0 { 88.0 } else { x };
     let rounded = clamped * std::f32::consts::LOG2_E + ROUND;

@@ -1,4 +1,4 @@
-//! The kernels for one instruction set: the plain ones compiled for it, and a matrix product of its own.
+//! The kernels for one instruction set: the plain functions compiled for it, and a matrix product of its own.
 #![allow(unsafe_code)]
 
 use half::f16;
@@ -101,7 +101,7 @@ impl<R, F: FnOnce() -> R> Kernel for Plain<F> {
     }
 }
 
-/// [`RealKernels::widen`], the lengths checked.
+/// [`RealKernels::widen`], after the lengths were checked.
 struct Widen<'a> {
     x: &'a [f16],
     out: &'a mut [f32],
@@ -122,8 +122,8 @@ impl Kernel for Widen<'_> {
     }
 }
 
-/// [`RealKernels::gemm`], the shapes checked. Lanes are columns; a block of `M` rows by `N` vectors of
-/// columns keeps its sums in registers.
+/// [`RealKernels::gemm`], after the shapes were checked. Lanes are columns; a block of `M` rows by `N`
+/// vectors of columns keeps its sums in registers.
 struct Gemm<'a, B> {
     shape: &'a Matrices,
     a: &'a [f32],
@@ -133,17 +133,17 @@ struct Gemm<'a, B> {
 
 /// Elements of the right-hand matrix.
 trait Element: Copy + Into<f32> {
-    /// 16 of them as floats.
+    /// Loads 16 of them as floats.
     ///
     /// # Safety
-    /// They are there.
+    /// The pointer is to 16 elements.
     unsafe fn load<L: Lanes>(l: L, p: *const Self) -> L::Floats;
 }
 
 impl Element for f32 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(l: L, p: *const Self) -> L::Floats {
-        // SAFETY: the caller has 16 elements there.
+        // SAFETY: the caller ensures 16 elements.
         l.load(unsafe { array(p) })
     }
 }
@@ -151,7 +151,7 @@ impl Element for f32 {
 impl Element for f16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(l: L, p: *const Self) -> L::Floats {
-        // SAFETY: the caller has 16 elements there.
+        // SAFETY: the caller ensures 16 elements.
         l.load_f16(unsafe { array(p.cast()) })
     }
 }
@@ -173,7 +173,7 @@ impl<B: Element> Gemm<'_, B> {
     fn columns<L: Lanes, const N: usize>(&mut self, l: L) {
         let n = self.shape.n;
         let mut col = 0;
-        // SAFETY: so many columns are left.
+        // SAFETY: at least as many columns remain.
         unsafe {
             while col + 16 * N <= n {
                 self.rows::<L, N>(l, col);
@@ -194,15 +194,15 @@ impl<B: Element> Gemm<'_, B> {
         }
     }
 
-    /// All rows of `N` vectors of columns.
+    /// Computes all rows of `N` vectors of columns.
     ///
     /// # Safety
-    /// The columns are there.
+    /// The columns exist.
     #[inline(always)]
     unsafe fn rows<L: Lanes, const N: usize>(&mut self, l: L, col: usize) {
         let m = self.shape.m;
         let mut row = 0;
-        // SAFETY: the caller has the columns, and so many rows are left.
+        // SAFETY: the caller ensures the columns, and at least as many rows remain.
         unsafe {
             while row + 4 <= m {
                 self.block::<L, 4, N>(l, row, col);
@@ -216,11 +216,11 @@ impl<B: Element> Gemm<'_, B> {
     }
 
     /// # Safety
-    /// `M` rows from `row` on and `16 N` columns from `col` on are there.
+    /// `M` rows from `row` on and `16 N` columns from `col` on exist.
     #[inline(always)]
     unsafe fn block<L: Lanes, const M: usize, const N: usize>(&mut self, l: L, row: usize, col: usize) {
         let Matrices { k, lda, ldb, ldc, add, .. } = *self.shape;
-        // SAFETY: the block lies within the matrices, whose shapes were checked.
+        // SAFETY: the block is within the matrices, whose shapes were checked.
         unsafe {
             let a: [*const f32; M] = std::array::from_fn(|i| self.a.as_ptr().add((row + i) * lda));
             let b = self.b.as_ptr().add(col);

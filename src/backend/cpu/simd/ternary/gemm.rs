@@ -1,10 +1,10 @@
-//! Ternary weights times many rows of int8 activations.
+//! Product of ternary weights and many rows of int8 activations.
 //!
-//! A strip of weight rows is unpacked piece by piece, four codes of 16 rows a vector. A piece stays in the
-//! first cache while all activation rows pass over it, and their sums wait in memory for the next piece.
-//! Where the instruction set multiplies tiles, 16 activation rows at a time do so; elsewhere a block's sums
-//! live in registers, and it reads 1 vector of codes a `ROWS` products, 4 bytes of activations a
-//! `STRIP_VECTORS` products. While one piece is unpacked, the cache is asked for the next one.
+//! A strip of weight rows is unpacked piece by piece into vectors of four codes of 16 rows. A piece stays in
+//! L1 while all activation rows are multiplied with it; their sums are kept in memory for the next piece. If
+//! the instruction set has tiles, 16 activation rows are multiplied at a time. Otherwise the sums of a block
+//! are in registers, and it loads 1 vector of codes per `ROWS` products and 4 bytes of activations per
+//! `STRIP_VECTORS` products. While one piece is unpacked, the next one is prefetched.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -15,17 +15,18 @@ use super::super::lanes::{Lanes, array, array_mut};
 use super::super::{MOST_BLOCK_ROWS, PIECE_UNITS, SUMMED_ROWS, UNIT, padded};
 use super::{Form, Ternary, groups, sum_of_unit};
 
-/// 16 rows of sums at cache lines.
+/// 16 rows of sums, aligned to cache lines.
 #[repr(align(64))]
 struct TileSums<const N: usize>([[[i32; 16]; N]; 16]);
 
 impl<F: Form> Ternary<'_, '_, F> {
-    /// Multiplies all activation rows, `M` at a time (`LESS` where that is enough) with `16 N` weight rows.
+    /// Multiplies all activation rows with `16 N` weight rows, `M` rows at a time, or `LESS` if that is
+    /// sufficient.
     #[inline(always)]
     pub(super) fn gemm<L: Lanes, const M: usize, const LESS: usize, const N: usize>(&mut self, l: L) {
         let (rows, outputs) = (self.tile.rows(), self.tile.cols().len());
         let units = self.product.cols.div_ceil(UNIT);
-        // A unit with scales is a piece, because its sums are scaled.
+        // With scales, a piece is a single unit, because its sums are scaled.
         let piece = if F::SCALED { 1 } else { PIECE_UNITS };
         // SAFETY: each piece is unpacked before it is multiplied, and tiles are set up for the rows.
         unsafe {
@@ -50,24 +51,23 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// The sums of the rows: `[rows, 16 N]`, integers, or floats where units have scales.
+    /// The sums of the rows: `[rows, 16 N]`, as integers, or as floats if units have scales.
     #[inline(always)]
     fn sums<const N: usize>(&mut self) -> *mut f32 {
         self.scratch.sums[..(SUMMED_ROWS + MOST_BLOCK_ROWS) * 16 * N].as_mut_ptr()
     }
 
     /// Unpacks some units of `16 N` weight rows: for each four inputs, in the order of the activations, `N`
-    /// vectors of four codes of 16 rows. Rows beyond the last one repeat it.
+    /// vectors of four codes of 16 rows. Rows after the last one repeat it.
     ///
     /// # Safety
-    /// The rows have the units, at most [`PIECE_UNITS`]; this thread has begun with tiles.
+    /// The rows have the units, at most [`PIECE_UNITS`]; this thread has called `tiles_begin`.
     #[inline(always)]
     unsafe fn unpack<L: Lanes, const N: usize>(&mut self, l: L, first: usize, piece: Range<usize>) {
         let (weights, row_bytes, cols) = (self.product.weights, self.product.row_bytes, self.product.cols);
         let outputs = self.tile.cols().len();
         let row_of = |n: usize, i: usize| (first + 16 * n + i).min(outputs - 1) * row_bytes;
-        // The next strip is asked for in the order in which it lies in memory, as much at a time as is
-        // unpacked of this one.
+        // The next strip is prefetched in memory order, as much at a time as is unpacked of this one.
         let next = weights.as_ptr().wrapping_add((first + 16 * N) * row_bytes);
         let codes = self.scratch.codes[..PIECE_UNITS * UNIT * 16 * N].as_mut_ptr();
         for n in 0..N {
@@ -76,8 +76,7 @@ impl<F: Form> Ternary<'_, '_, F> {
                 rows[i] = weights[row_of(n, i)..][..row_bytes].as_ptr();
             }
             for (at, unit) in piece.clone().enumerate() {
-                // SAFETY: a unit of each row lies behind its pointer, and a unit's codes are 64 times `N`
-                // vectors.
+                // SAFETY: each pointer is to a unit of its row, and a unit's codes are 64 times `N` vectors.
                 unsafe {
                     let codes = codes.add(at * UNIT * 16 * N);
                     l.tiles_awake();
@@ -87,7 +86,7 @@ impl<F: Form> Ternary<'_, '_, F> {
                     }
                     let columns = l.columns(&at_unit, cols - unit * UNIT >= UNIT);
                     for i in 0..16 {
-                        // Behind the loads, which need the same few places for lines under way.
+                        // After the loads, which compete for the same few line fill buffers.
                         l.prefetch_far(next.wrapping_add((unit * 16 * N + 16 * n + i) * 64));
                         let four = F::codes(l, columns[i]);
                         for group in 0..4 {
@@ -106,7 +105,8 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// Multiplies the unpacked piece with all rows in tiles. `ready_for` is what the tiles are set up for.
+    /// Multiplies the unpacked piece with all rows in tiles. `ready_for` is the number of rows that the tiles
+    /// are set up for.
     ///
     /// # Safety
     /// The piece is unpacked, and the tiles are set up.
@@ -123,7 +123,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         let mut of_unit = TileSums([[[0; 16]; N]; 16]);
         for row in rows.clone().step_by(L::TILE_ROWS) {
             let n = L::TILE_ROWS.min(rows.end - row);
-            // SAFETY: `unpack` filled `codes`, every activation row is padded, and there is room for the
+            // SAFETY: `unpack` has filled `codes`, every activation row is padded, and there is space for the
             // sums.
             unsafe {
                 if n != *ready_for {
@@ -149,7 +149,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// Multiplies the unpacked piece with all rows in blocks of registers.
+    /// Multiplies the unpacked piece with all rows, in blocks whose sums are in registers.
     ///
     /// # Safety
     /// The piece is unpacked.
@@ -175,7 +175,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// Multiplies the unpacked piece with `M` activation rows; those behind the last one repeat it.
+    /// Multiplies the unpacked piece with `M` activation rows; rows after the last one repeat it.
     ///
     /// # Safety
     /// The piece is unpacked, and `M` rows have sums.
@@ -188,8 +188,8 @@ impl<F: Form> Ternary<'_, '_, F> {
         piece: Range<usize>,
     ) {
         let (codes, sums) = (self.scratch.codes.as_ptr(), self.sums::<N>());
-        // SAFETY: `unpack` filled `codes`, every activation row is padded, and there is room for the sums of
-        // a block behind the last row.
+        // SAFETY: `unpack` has filled `codes`, every activation row is padded, and there is space for the
+        // sums of a block after the last row.
         unsafe {
             let start = piece.start * UNIT;
             let acts: [*const i8; M] =
@@ -217,10 +217,10 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// Adds a unit's sums of one row, scaled, to those of the units before, where there are such.
+    /// Adds the scaled sums of one row in a unit to those of the units before, if any.
     ///
     /// # Safety
-    /// A unit of activations and `16 N` sums are there.
+    /// The pointers are to a unit of activations and `16 N` sums.
     #[inline(always)]
     unsafe fn add_scaled<L: Lanes, const N: usize>(
         &self,
@@ -231,7 +231,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         sums: *mut f32,
     ) {
         let scales = &self.scratch.floats[..16 * N];
-        // SAFETY: the caller has the activations and the sums, and `unpack` kept a scale for each.
+        // SAFETY: the caller ensures the activations and the sums, and `unpack` has written a scale for each.
         unsafe {
             let all = l.splat_int(-sum_of_unit(l, acts));
             for n in 0..N {
@@ -246,7 +246,7 @@ impl<F: Form> Ternary<'_, '_, F> {
     /// Finishes `16 N` outputs of all rows.
     ///
     /// # Safety
-    /// There are at most [`SUMMED_ROWS`].
+    /// `rows` has at most [`SUMMED_ROWS`] rows.
     #[inline(always)]
     unsafe fn finish_all<L: Lanes, const N: usize>(&mut self, l: L, rows: Range<usize>, first: usize) {
         let sums = self.sums::<N>();
@@ -275,7 +275,7 @@ impl<F: Form> Ternary<'_, '_, F> {
 /// Adds products of unpacked codes with activations, over `quads` times four inputs (a multiple of 4).
 ///
 /// # Safety
-/// `quads` times `N` vectors and `quads` times 4 activations lie behind the pointers.
+/// The pointers are to `quads` times `N` vectors and `quads` times 4 activations.
 #[inline(always)]
 unsafe fn quads<L: Lanes, const M: usize, const N: usize>(
     l: L,
@@ -284,7 +284,7 @@ unsafe fn quads<L: Lanes, const M: usize, const N: usize>(
     acts: [*const i8; M],
     quads: usize,
 ) -> [[L::Ints; N]; M] {
-    // SAFETY: the caller has so many vectors and activations.
+    // SAFETY: the caller ensures these vectors and activations.
     unsafe {
         for quad in (0..quads).step_by(4) {
             if N == 1 {

@@ -1,10 +1,10 @@
-//! Ternary weights times int8 activations.
+//! Product of ternary weights and int8 activations.
 //!
-//! `sum((code - 1) q) = sum(code q) - sum(q)`: the codes 0 to 2 are the unsigned side of a product of bytes,
-//! and the sum over the activations is known. Sums are 32-bit integers, exact for rows of up to 2^23 inputs.
+//! `sum((code - 1) q) = sum(code q) - sum(q)`: the codes 0 to 2 are the unsigned operand of a byte product,
+//! and the sum of the activations is known. Sums are 32-bit integers, exact for rows of up to 2^23 inputs.
 //!
-//! Few rows of activations: each 64 bytes of weights are shifted four times into 4 x 64 codes, and these are
-//! multiplied as they are; the weights are read once, at the speed of memory. Many rows: `gemm.rs`.
+//! Few rows of activations: each 64 bytes of weights are shifted four times into 4 x 64 codes, which are
+//! multiplied directly; the weights are read once, at the speed of memory. Many rows: `gemm.rs`.
 #![allow(unsafe_code)]
 
 mod gemm;
@@ -18,31 +18,31 @@ use half::f16;
 use super::lanes::{Kernel, Lanes, array, array_mut};
 use super::{I8Rows, MANY_ROWS, Product, Scratch, Tile, UNIT, padded};
 
-/// How a ternary type keeps 256 weights.
+/// Storage format of 256 ternary weights.
 pub trait Form {
     /// Bytes of 256 weights.
     const UNIT_BYTES: usize;
-    /// Whether the 64 bytes of codes are followed by an f16 scale.
+    /// True if the 64 bytes of codes are followed by an f16 scale.
     const SCALED: bool;
-    /// Whether group 0 stands in the high bits of a byte, rather than the low ones.
+    /// True if group 0 is in the high bits of a byte rather than in the low ones.
     const HIGH_FIRST: bool;
 
-    /// What belongs to groups 0 to 3, in the order of the bits; or the other way round.
+    /// Converts between group order and bit order.
     #[inline(always)]
     fn order<T>(four: [T; 4]) -> [T; 4] {
         let [a, b, c, d] = four;
         if Self::HIGH_FIRST { [d, c, b, a] } else { [a, b, c, d] }
     }
 
-    /// The codes of groups 0 to 3 of 64 bytes.
+    /// The codes of groups 0 to 3 in 64 bytes.
     #[inline(always)]
     fn codes<L: Lanes>(l: L, bytes: L::Bytes) -> [L::Bytes; 4] {
         Self::order([l.codes::<0>(bytes), l.codes::<2>(bytes), l.codes::<4>(bytes), l.codes::<6>(bytes)])
     }
 }
 
-/// Group 0 in the high bits; the scale is the tensor's, or each row has one elsewhere. A row may end with
-/// half a unit.
+/// Group 0 is in the high bits. There is one scale per tensor, or one per row that is stored elsewhere. A row
+/// may end with half a unit.
 pub struct I2S;
 
 impl Form for I2S {
@@ -51,7 +51,7 @@ impl Form for I2S {
     const HIGH_FIRST: bool = true;
 }
 
-/// Group 0 in the low bits, and a scale every 256 weights.
+/// Group 0 is in the low bits, with one scale per 256 weights.
 pub struct Tq2_0;
 
 impl Form for Tq2_0 {
@@ -60,10 +60,10 @@ impl Form for Tq2_0 {
     const HIGH_FIRST: bool = false;
 }
 
-/// Weight rows that are multiplied at once with up to four activation rows.
+/// Weight rows that are multiplied together with up to four activation rows.
 const TOGETHER: usize = 4;
 
-/// How far ahead of the weights the cache is asked for, in bytes.
+/// Prefetch distance in bytes.
 const AHEAD: usize = 4096;
 
 /// The kernel of one tile.
@@ -76,10 +76,10 @@ pub struct Ternary<'a, 'b, F> {
 }
 
 impl<'a, 'b, F: Form> Ternary<'a, 'b, F> {
-    /// Checks that everything fits.
+    /// Checks that the arguments match.
     ///
     /// # Panics
-    /// Where it does not.
+    /// If they do not match.
     pub fn new(
         product: &'a Product<'a>,
         acts: I8Rows<'a>,
@@ -127,7 +127,7 @@ impl<F: Form> Kernel for Ternary<'_, '_, F> {
 }
 
 impl<F: Form> Ternary<'_, '_, F> {
-    /// Multiplies `T` activation rows, or those that there are, `R` weight rows at a time. Returns `T`.
+    /// Multiplies up to `T` activation rows, `R` weight rows at a time. Returns `T`.
     #[inline(always)]
     fn few<L: Lanes, const T: usize, const R: usize>(&mut self, l: L, first_row: usize) -> usize {
         let end = self.tile.rows().end;
@@ -139,12 +139,12 @@ impl<F: Form> Ternary<'_, '_, F> {
             let mut sums = [[0; 16]; T];
             let mut values = [[0.0; 16]; T];
             for some in (0..n).step_by(R) {
-                // Rows beyond the last one repeat it; what comes out of them is not looked at.
+                // Rows after the last one repeat it; their results are ignored.
                 let weights: [*const u8; R] = std::array::from_fn(|r| {
                     let row = (first + some + r).min(outputs - 1);
                     self.product.weights[row * self.product.row_bytes..].as_ptr()
                 });
-                // SAFETY: every pointer has a whole row behind it.
+                // SAFETY: every pointer is to a whole row.
                 unsafe {
                     if T == 1 && !F::SCALED {
                         one_row::<L, F, R>(l, weights, acts[0], self.product.cols, &mut sums[0][some..][..R]);
@@ -168,7 +168,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         T
     }
 
-    /// The products of weights without scales of their own, but for the division by the activations' scale.
+    /// Products of weights without scales per unit, before the division by the activations' scale.
     #[inline(always)]
     fn of_sums<L: Lanes, const N: usize>(&self, l: L, sums: [L::Ints; N], row: usize) -> [L::Floats; N] {
         let all = l.splat_int(-self.acts.quant[row].sum);
@@ -179,13 +179,13 @@ impl<F: Form> Ternary<'_, '_, F> {
         values
     }
 
-    /// Divides by the activations' scale, applies what the layer has, and writes `16 N` outputs, or those
-    /// that there are.
+    /// Divides by the activations' scale, applies the layer's scale, bias and addition, and writes up to
+    /// `16 N` outputs.
     #[inline(always)]
     fn finish<L: Lanes, const N: usize>(&mut self, l: L, values: [L::Floats; N], row: usize, first: usize) {
         let product = self.product;
         let out = &mut self.tile.row_mut(row)[first..];
-        // SAFETY: full vectors go where 16 outputs are.
+        // SAFETY: full vectors are only written where 16 outputs remain.
         unsafe {
             let by = Divisor::new(l, self.acts.quant[row].scale);
             for n in 0..N {
@@ -219,8 +219,8 @@ impl<F: Form> Ternary<'_, '_, F> {
     }
 }
 
-/// What values are divided by, correctly rounded. The divisor is a scale of [`RowQuant`](super::RowQuant):
-/// far from where anything could overflow, or 0, where the result is NaN as it should be for 0.
+/// Divisor of a correctly rounded division. It is a scale of [`RowQuant`](super::RowQuant): either in a range
+/// in which nothing overflows, or 0, which gives NaN as intended.
 struct Divisor<L: Lanes> {
     divisor: L::Floats,
     reciprocal: L::Floats,
@@ -239,11 +239,11 @@ impl<L: Lanes> Divisor<L> {
     }
 }
 
-/// Sums of products of `R` weight rows without scales of their own with one activation row: the kernel of
+/// Sums of products of `R` weight rows without scales per unit with one activation row: the kernel for
 /// single-token steps.
 ///
 /// # Safety
-/// Each pointer has a row of `cols` behind it.
+/// Each pointer is to a row of `cols` elements.
 #[inline(always)]
 unsafe fn one_row<L: Lanes, F: Form, const R: usize>(
     l: L,
@@ -252,7 +252,7 @@ unsafe fn one_row<L: Lanes, F: Form, const R: usize>(
     cols: usize,
     sums: &mut [i32],
 ) {
-    // SAFETY: a row has `cols / UNIT` units and perhaps half a one; rows of activations are padded.
+    // SAFETY: a row has `cols / UNIT` units and possibly half a unit; rows of activations are padded.
     unsafe {
         let mut acc = [l.no_sums(); R];
         for unit in 0..cols / UNIT {
@@ -277,11 +277,11 @@ unsafe fn one_row<L: Lanes, F: Form, const R: usize>(
     }
 }
 
-/// Sums of products of `R` weight rows with `T` activation rows: integers into `sums` where the weights
-/// have no scales of their own, else scaled ones into `values`.
+/// Sums of products of `R` weight rows with `T` activation rows: integers in `sums` if the weights have no
+/// scales per unit, otherwise scaled sums in `values`.
 ///
 /// # Safety
-/// Each pointer has a row of `cols` behind it.
+/// Each pointer is to a row of `cols` elements.
 #[inline(always)]
 unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
     l: L,
@@ -291,15 +291,15 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
     sums: [&mut [i32]; T],
     values: [&mut [f32]; T],
 ) {
-    // SAFETY: a row has `cols / UNIT` units and perhaps half a one; rows of activations are padded.
+    // SAFETY: a row has `cols / UNIT` units and possibly half a unit; rows of activations are padded.
     unsafe {
         let mut acc = [[l.splat_int(0); R]; T];
         for unit in 0..cols.div_ceil(UNIT) {
             let acts = acts.map(|acts| acts.add(unit * UNIT));
             let whole = F::SCALED || cols - unit * UNIT >= UNIT;
             if T == 8 {
-                // Each vector of activations is loaded once for all weight rows: there are no registers to
-                // keep it in.
+                // Each vector of activations is loaded once for all weight rows: there are too few registers
+                // to keep them all.
                 let mut codes = [[l.splat4(&[0; 4]); 4]; R];
                 for r in 0..R {
                     let p = weights[r].add(unit * F::UNIT_BYTES);
@@ -356,13 +356,13 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
     }
 }
 
-/// Four vectors: the groups of a unit of activations.
+/// The groups of a unit of activations, as four vectors.
 ///
 /// # Safety
-/// 256 bytes lie behind the pointer.
+/// The pointer is valid for reads of 256 bytes.
 #[inline(always)]
 unsafe fn groups<L: Lanes>(l: L, acts: *const i8) -> [L::Bytes; 4] {
-    // SAFETY: the caller has 256 bytes.
+    // SAFETY: the caller ensures 256 bytes.
     unsafe {
         let p: *const u8 = acts.cast();
         [
@@ -381,6 +381,6 @@ unsafe fn groups<L: Lanes>(l: L, acts: *const i8) -> [L::Bytes; 4] {
 #[inline(always)]
 unsafe fn sum_of_unit<L: Lanes>(l: L, acts: *const i8) -> i32 {
     let ones = l.splat4(&[1; 4]);
-    // SAFETY: the caller has a unit.
+    // SAFETY: the caller ensures a unit.
     l.sum_ints(l.dot4(l.splat_int(0), [ones; 4], unsafe { groups(l, acts) }))
 }

@@ -1,5 +1,6 @@
-//! Ternary weights with a scale a row, the types of ik_llama.cpp, times int8 activations: some rows at a time
-//! get the order of I2_S, in a cache, and are multiplied as such; their scales come last.
+//! Product of ternary weights with one scale per row, ik_llama.cpp's types, and int8 activations: some rows
+//! at a time are repacked in the order of I2_S, within the cache, and multiplied as I2_S; their scales are
+//! applied last.
 
 use half::f16;
 
@@ -8,28 +9,28 @@ use crate::Tile;
 use crate::lanes::{Kernel, Lanes};
 use crate::{I8Rows, MANY_ROWS, Product, STRIP, Scratch, UNIT, ternary};
 
-/// How a type keeps some rows, in blocks of 64 weights each.
+/// Storage format of some rows, each in blocks of 64 weights.
 pub trait Packed {
-    /// Rows that lie together.
+    /// Number of interleaved rows.
     const ROWS: usize = 1;
-    /// Bytes of all scales of those rows, and of a block of all of them.
+    /// Bytes of the scales of those rows.
     const HEAD: usize;
-    /// See above.
+    /// Bytes of one block of all of those rows.
     const BYTES: usize;
 
-    /// The scale of a row.
+    /// Scale of a row.
     fn scale(heads: &[u8], row: usize) -> f32;
 
-    /// A row's block in IQ2_BN's order: byte `b` has the codes `b`, `16 + b`, `32 + b` and `48 + b` from the
-    /// low bits up.
+    /// Block of a row in IQ2_BN's order: byte `b` has the codes `b`, `16 + b`, `32 + b` and `48 + b`, low
+    /// bits first.
     fn block(blocks: &[u8], row: usize) -> [u8; 16];
 }
 
-/// f32 scale, then blocks in that order.
+/// f32 scale, then blocks in this order.
 pub struct Iq2Bn;
-/// Four of those rows, block by block in words of each row.
+/// Four rows of IQ2_BN, interleaved per block in words of each row.
 pub struct Iq2BnR4;
-/// f16 scale, then five weights a byte.
+/// f16 scale, then five weights per byte.
 pub struct Iq1Bn;
 
 impl Packed for Iq2Bn {
@@ -59,7 +60,7 @@ impl Packed for Iq2BnR4 {
 
     #[inline(always)]
     fn block(blocks: &[u8], row: usize) -> [u8; 16] {
-        // Word `l` of a row has four columns and those 4, 8 and 12 further, of the `l`-th sixteen.
+        // Word `l` of a row has four columns and those 4, 8 and 12 after them, of the `l`-th 16 columns.
         let words = [0, 16, 32, 48].map(|l| {
             let word = &blocks[l + 4 * row..][..4];
             u32::from_le_bytes([word[0], word[1], word[2], word[3]])
@@ -74,12 +75,12 @@ impl Packed for Iq2BnR4 {
     }
 }
 
-/// The five codes of a byte of IQ1_BN, two bits each, the first in the low ones.
+/// The five codes of a byte of IQ1_BN, two bits each, the first in the low bits.
 static FIVE: [u16; 256] = {
     let (mut five, mut byte) = ([0; 256], 0);
     while byte < 256 {
-        // What is left of a fraction of 256 after each digit to the base 3, of which the last weight's is the
-        // first.
+        // The remainder of a fraction of 256 after each base 3 digit; the first digit belongs to the last
+        // weight.
         let (mut fraction, mut at) = (byte, 5);
         while at > 0 {
             at -= 1;
@@ -104,7 +105,7 @@ impl Packed for Iq1Bn {
     fn block(blocks: &[u8], _: usize) -> [u8; 16] {
         let bytes: &[u8; 13] = blocks.first_chunk().expect("13 bytes");
         let five = |at: usize| u32::from(FIVE[usize::from(bytes[at])]);
-        // 16 neighbouring codes a word; the last byte has the sixteenth of each.
+        // 16 adjacent codes per word; the last byte has the sixteenth code of each word.
         let mut words = [0; 4];
         for (l, word) in words.iter_mut().enumerate() {
             let sixteenth = five(12) >> (2 * l) & 3;
@@ -119,10 +120,10 @@ impl Packed for Iq1Bn {
     }
 }
 
-/// Multiplies a tile: unpacks over `L` and multiplies over `T`.
+/// Multiplies a tile: unpacks with set `L` and multiplies with set `T`.
 ///
 /// # Panics
-/// Where the slices do not fit each other.
+/// If the slices do not match.
 pub fn multiply<L: Lanes, T: Lanes, P: Packed>(
     product: &Product<'_>,
     acts: I8Rows<'_>,
@@ -135,7 +136,7 @@ pub fn multiply<L: Lanes, T: Lanes, P: Packed>(
     assert!(outputs.len().is_multiple_of(P::ROWS), "{} rows", outputs.len());
     assert_eq!(of_rows, P::HEAD + blocks * P::BYTES, "bytes of {} weights", product.cols);
     assert_eq!(product.weights.len(), outputs.len() * product.row_bytes, "bytes of the rows");
-    // Half a unit at least, with codes whose activations are padding, and 0.
+    // A multiple of half a unit; the added codes are 0, and their activations are padding.
     let cols = product.cols.next_multiple_of(UNIT / 2);
     let row_bytes = cols / 4;
     let strip = if tile.rows().len() < MANY_ROWS { 16 } else { STRIP };
@@ -182,8 +183,8 @@ impl<P: Packed> Kernel for Unpack<'_, P> {
             let (first, second) = blocks.split_at(P::BYTES);
             let first = P::block(first, self.row);
             let second = if second.is_empty() { [0; 16] } else { P::block(second, self.row) };
-            // Groups of 32 weights: the first block has two, as sixteens 0 and 1, 2 and 3, and so has the
-            // second.
+            // Groups of 32 weights: the first block has two, in its 16-weight quarters 0 and 1, and 2 and 3;
+            // so has the second.
             for i in 0..16 {
                 let (a, b) = (first[i], second[i]);
                 unpacked[i] = (a & 3) << 6 | a & 0x30 | (b & 3) << 2 | b >> 4 & 3;

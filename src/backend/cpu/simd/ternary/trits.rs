@@ -1,5 +1,5 @@
-//! TQ1_0 weights times int8 activations: some rows at a time become rows of TQ2_0, in a cache, and are
-//! multiplied as such. Unpacking is a dozen operations on bytes for five weights each.
+//! Product of TQ1_0 weights and int8 activations: some rows at a time are repacked as TQ2_0, within the
+//! cache, and multiplied as TQ2_0. Unpacking takes a dozen byte operations per five weights.
 
 use super::{Form, Tq2_0};
 use crate::Tile;
@@ -11,10 +11,10 @@ const BYTES: usize = 54;
 const FIVE: usize = 48;
 const FOUR: usize = 52;
 
-/// Multiplies a tile: unpacks over `L` and multiplies over `T`.
+/// Multiplies a tile: unpacks with set `L` and multiplies with set `T`.
 ///
 /// # Panics
-/// Where the slices do not fit each other.
+/// If the slices do not match.
 pub fn tq1_0<L: Lanes, T: Lanes>(
     product: &Product<'_>,
     acts: I8Rows<'_>,
@@ -26,7 +26,7 @@ pub fn tq1_0<L: Lanes, T: Lanes>(
     assert_eq!(product.row_bytes, cols / UNIT * BYTES, "bytes of {cols} weights");
     assert_eq!(product.weights.len(), outputs.len() * product.row_bytes, "bytes of the rows");
     let row_bytes = cols / UNIT * Tq2_0::UNIT_BYTES;
-    // Many activation rows make use of a longer strip; for few, what is unpacked stays in the first cache.
+    // With many activation rows a longer strip pays; with few, the unpacked rows should stay in L1.
     let strip = if tile.rows().len() < MANY_ROWS { 16 } else { STRIP };
     let mut unpacked = std::mem::take(&mut scratch.unpacked);
     for first in outputs.clone().step_by(strip) {
@@ -60,8 +60,8 @@ impl Kernel for Unpack<'_> {
     }
 }
 
-/// A block of TQ1_0 as one of TQ2_0. A byte is a fraction of 256: a trit is how many thirds are in it, and
-/// three times the rest is the next fraction.
+/// Repacks a block of TQ1_0 as TQ2_0. A byte is a fraction of 256: a trit is the number of thirds in it, and
+/// three times the remainder is the next fraction.
 #[inline(always)]
 fn unpack(packed: &[u8; BYTES], unpacked: &mut [u8; Tq2_0::UNIT_BYTES]) {
     let (mut fractions, mut codes) = ([0; FIVE], [0; 64]);
@@ -72,7 +72,7 @@ fn unpack(packed: &[u8; BYTES], unpacked: &mut [u8; Tq2_0::UNIT_BYTES]) {
             trits[i] = thirds(fractions[i]);
             fractions[i] = fractions[i].wrapping_mul(3);
         }
-        // 32 bytes have the weights 0 to 159, 16 bytes those from 160 on.
+        // 32 bytes have the weights 0 to 159, 16 bytes the weights from 160 on.
         for i in 0..32 {
             codes[trit / 4 * 32 + i] |= trits[i] << (trit % 4 * 2);
         }
@@ -80,7 +80,7 @@ fn unpack(packed: &[u8; BYTES], unpacked: &mut [u8; Tq2_0::UNIT_BYTES]) {
             codes[32 + trit % 2 * 16 + i] |= trits[32 + i] << (2 + trit / 2 * 2);
         }
     }
-    // And 4 bytes the last 16.
+    // 4 bytes have the last 16 weights.
     let mut power = 1_u8;
     for trit in 0..4 {
         for i in 0..4 {

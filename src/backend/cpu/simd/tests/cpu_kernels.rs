@@ -1,10 +1,10 @@
-//! Norms, activation functions and matrix products of every instruction set against the scalar table.
+//! Tests norms, activation functions and matrix products of every instruction set against the scalar table.
 
 use ggml_types::Act;
 use half::f16;
 use sterna_cpu_kernels::real::{CodeMatrix, Matrices, RealKernels, UNIT, UnitOf, exp};
 
-/// The definition.
+/// The reference.
 fn plain() -> &'static RealKernels {
     sterna_cpu_kernels::all()[0].real
 }
@@ -79,7 +79,7 @@ fn activations_are_what_they_are_called() {
     for (y, x) in with(Act::Relu2) {
         assert_eq!(y, x.max(0.0).powi(2) as f32 as f64);
     }
-    // The error of `exp`, and a few roundings, on a result that is at most |x|.
+    // The error of `exp` plus a few roundings, relative to a result that is at most |x|.
     let bound = |x: f64| 5e-7 * x.abs();
     for (y, x) in with(Act::Silu) {
         assert!((y - x / (1.0 + (-x).exp())).abs() <= bound(x), "silu({x}) = {y}");
@@ -114,7 +114,7 @@ fn gemm_is_a_matrix_product() {
                     let shape = Matrices { m, k, n, lda: k + 3, ldb: n + 5, ldc: n + 1, add };
                     let (a, b) = (random(m * shape.lda, 3), random((k + 1) * shape.ldb, 4));
                     let before = random(m * shape.ldc, 5);
-                    // Values that f16 holds, so that both kernels multiply the same.
+                    // Values that f16 represents exactly, so that both kernels multiply the same.
                     let halves: Vec<f16> = b.iter().copied().map(f16::from_f32).collect();
                     let b: Vec<f32> = halves.iter().copied().map(f16::to_f32).collect();
                     let (mut c, mut of_halves) = (before.clone(), before.clone());
@@ -162,7 +162,7 @@ fn rows_of_gemm_are_independent_to_the_bit() {
     }
 }
 
-/// Units of every kind, with any bytes.
+/// Calls `each` with units of every kind, filled with arbitrary bytes.
 fn code_matrices(values: &[f32; 16], mut each: impl FnMut(UnitOf, &[f32; 16], usize, &[u8])) {
     let repeated = std::array::from_fn(|i| values[i % 4]);
     let units = [
@@ -216,7 +216,7 @@ fn products_with_codes_are_matrix_products() {
                             let scale = scales.as_ref().map_or(1.0, |s| f64::from(s[col]));
                             let before = if add { f64::from(*before) } else { 0.0 };
                             let want = before + scale * terms().sum::<f64>();
-                            // Every term passes at most k + 2 roundings of 2^-24.
+                            // Every term is rounded at most k + 2 times, by 2^-24 each.
                             let size = before.abs() + terms().map(f64::abs).sum::<f64>();
                             let bound = (k + 2) as f64 * 6e-8 * size;
                             assert!(
@@ -232,7 +232,7 @@ fn products_with_codes_are_matrix_products() {
     });
 }
 
-/// However many rows a call has, and in whatever pieces the sum comes, each row gives the same bits.
+/// Each row gives the same bits for any number of rows in a call and any division of the sum into pieces.
 #[test]
 fn rows_of_products_with_codes_are_independent_to_the_bit() {
     let table: [f32; 16] = std::array::from_fn(|i| (i as f32 * 0.7).sin() + 0.1);
