@@ -38,8 +38,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The smallest shape that holds this one and a stage with `q_cols` query columns over a cache of that
-    /// shape.
+    /// The smallest shape that holds this one and a stage with `q_cols` query columns over such a cache.
     pub fn with(self, q_cols: usize, n_kv_heads: usize, head_dim: usize) -> Self {
         Self {
             head_dim: self.head_dim.max(head_dim),

@@ -1,5 +1,4 @@
-//! A compiled program: its memory, all of which is allocated before the first step, and the execution of a
-//! step.
+//! A compiled program: its memory, all allocated before the first step, and the execution of a step.
 
 use std::ops::Range;
 
@@ -109,8 +108,7 @@ fn workspace_size(p: &Program, k: &Kernels) -> WorkspaceSize {
     size
 }
 
-/// Computes the memory that a program takes on a device, including its weights, and the locations of the
-/// weights.
+/// Computes the memory of a program on a device, including its weights, and the weights' locations.
 pub fn plan(
     p: &Program,
     k: &Kernels,
@@ -245,14 +243,14 @@ impl Compiled {
     pub fn read_page(&self, page: KvPage, out: &mut [u8]) {
         let left = self.kvs.iter().fold(out, |out, kv| kv.read_page(page, out));
         let left = self.states.iter().fold(left, |out, states| states.read_page(page, out));
-        assert!(left.is_empty(), "as many bytes as a page has");
+        assert!(left.is_empty(), "the buffer has the size of a page");
     }
 
     /// The reverse of [`read_page`](Self::read_page).
     pub fn write_page(&mut self, page: KvPage, bytes: &[u8]) {
         let left = self.kvs.iter_mut().fold(bytes, |bytes, kv| kv.write_page(page, bytes));
         let left = self.states.iter_mut().fold(left, |bytes, states| states.write_page(page, bytes));
-        assert!(left.is_empty(), "as many bytes as a page has");
+        assert!(left.is_empty(), "the buffer has the size of a page");
     }
 
     /// Returns the token picked for a slot `back` runs ago.
@@ -276,7 +274,7 @@ impl Compiled {
     /// Runs the stages in `range`.
     ///
     /// # Errors
-    /// An error in reading a weight that is not in memory.
+    /// If a weight that is not in memory cannot be read.
     ///
     /// # Panics
     /// If the step does not fit the program.

@@ -92,8 +92,7 @@ impl Layers<'_> {
         Ok(())
     }
 
-    /// Tells the reader which weights are multiplied next, for weights that are only selected during the
-    /// step.
+    /// Tells the reader which weights are multiplied next, if only the step selects them.
     pub fn choose(&self, weights: impl Iterator<Item = Weight>) {
         if let Some(reader) = self.reader {
             reader.choose(weights);

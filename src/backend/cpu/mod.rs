@@ -147,8 +147,7 @@ impl Cpu {
         Ok(Self { pool, kernels, streaming, profile: false, places, note: None, weights, execs })
     }
 
-    /// Returns the backend with this choice of weights that stay in memory and weights that are read in every
-    /// step.
+    /// Returns the backend with this choice of weights that stay in memory or are read in every step.
     #[must_use]
     pub fn streamed(self, streaming: Streaming) -> Self {
         Self { streaming, ..self }
@@ -160,8 +159,7 @@ impl Cpu {
         exec::plan(p, self.kernels, self.pool.threads(), &self.streaming, device)
     }
 
-    /// Number of times that the pieces read ahead were not those that the step needed; `None` if no weights
-    /// are read from files.
+    /// Number of times that a step needed other pieces than those read ahead; `None` if no weights are read.
     pub fn wrong_guesses(&self, e: Exec) -> Option<u64> {
         self.execs[e.0 as usize].wrong_guesses()
     }
@@ -212,8 +210,7 @@ impl Backend for Cpu {
 
     fn upload(&mut self, w: &HostTensor) -> Result<WeightId, BackendError> {
         let mut w = w.clone();
-        // Vectors are read as f32 slices. They are aligned in a mapped file, but may not be in other callers'
-        // bytes.
+        // Vectors are read as f32 slices. A mapped file has them aligned, other callers may not.
         if w.ty.is(&types::F32) && w.rows == 1 && bytemuck::try_cast_slice::<u8, f32>(&w.bytes).is_err() {
             let floats = w.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
             w.bytes = Bytes::from_owner(Floats(floats.collect()));

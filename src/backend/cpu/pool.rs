@@ -1,5 +1,4 @@
-//! A thread pool for parallel regions of a few microseconds to a few milliseconds, about 200 of them per
-//! token.
+//! A thread pool for parallel regions of a few microseconds to milliseconds, about 200 of them per token.
 //!
 //! A region consists of `n` tasks that the calling thread and the workers claim one by one. A thread that the
 //! system preempts therefore delays only its current task, and a worker that is still asleep delays nothing.
@@ -51,8 +50,7 @@ struct Job {
 }
 
 struct Shared {
-    /// Tasks of the current region that are not claimed yet. Only a thread that has claimed one may read
-    /// `job`.
+    /// Unclaimed tasks of the current region. Only a thread that has claimed a task may read `job`.
     unclaimed: CachePadded<AtomicUsize>,
     /// Tasks of the current region that are finished. The region ends when all are.
     finished: CachePadded<AtomicUsize>,
@@ -85,8 +83,7 @@ impl Pool {
         Self::placed(threads, None)
     }
 
-    /// As [`new`](Self::new), with each thread pinned to its CPUs; the calling thread is pinned in its first
-    /// region.
+    /// As [`new`](Self::new), with threads pinned to CPUs; the calling thread is pinned in its first region.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -134,9 +131,8 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Runs `task(i, thread)` for every `i` below `n_tasks`, in any order, and returns when all of them are
-    /// finished. `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at
-    /// once.
+    /// Runs `task(i, thread)` for every `i` below `n_tasks`, in any order, and returns when all are finished.
+    /// `thread` is below [`threads`](Self::threads), and no two tasks with the same `thread` run at once.
     ///
     /// # Panics
     /// With the panic of a task, after all tasks that have begun are finished; if called from a task.
@@ -154,8 +150,8 @@ impl Pool {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait` has
-        // returned.
+        // SAFETY: `closure` points to `task`, which outlives every call: no task is claimed after `wait`
+        // returns.
         let call: Call = |closure, i, thread| unsafe { (*closure.cast::<F>())(i, thread) };
         // SAFETY: the previous region is over (`busy` was not set), so no other thread reads `job` now.
         unsafe { *shared.job.get() = Job { call, closure: (&raw const task).cast(), n_tasks } };
@@ -344,8 +340,7 @@ impl Shared {
         }
     }
 
-    /// Runs tasks until none is unclaimed, then reports all of them as finished at once: the region cannot
-    /// end before that.
+    /// Runs tasks until none is unclaimed, then reports them all as finished: the region cannot end before.
     fn take_tasks(&self, thread: usize) {
         let mut mine = 0;
         let mut job = None;

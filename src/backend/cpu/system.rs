@@ -21,7 +21,7 @@ pub fn free_bytes() -> Option<u64> {
 pub fn memory() -> Option<String> {
     let total = of_meminfo("MemTotal:")?;
     let limit = in_groups(GroupFiles::limit_bytes).filter(|limit| *limit < total);
-    let of = if limit.is_some() { " that its control group allows" } else { "" };
+    let of = if limit.is_some() { " (control group limit)" } else { "" };
     let [free, total] = [free_bytes()?, limit.unwrap_or(total)].map(|bytes| bytes >> 20);
     Some(format!("{free} MiB of {total} MiB{of} are free"))
 }
@@ -77,8 +77,7 @@ const V2: GroupFiles = GroupFiles {
     reclaimable: ["inactive_file", "active_file"],
 };
 
-/// The smallest value of `of` over the groups named in `groups`, the content of `/proc/self/cgroup`, and
-/// their ancestors.
+/// The smallest value of `of` over the groups in `groups`, a `/proc/self/cgroup`, and their ancestors.
 fn least_in_groups(root: &Path, groups: &str, of: impl Fn(&GroupFiles, &Path) -> Option<u64>) -> Option<u64> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -87,8 +86,8 @@ fn least_in_groups(root: &Path, groups: &str, of: impl Fn(&GroupFiles, &Path) ->
             "" => (root.to_owned(), V2),
             _ => (controllers.split(',').any(|name| name == "memory").then(|| root.join("memory"))?, V1),
         };
-        // In a container the path may be the host's; its last ancestor is then the root, which is the
-        // container's own group.
+        // In a container the path may be the host's; its last ancestor, the root, is then the container's
+        // group.
         let ancestors = Path::new(path.trim_start_matches('/')).ancestors();
         ancestors.filter_map(|path| of(&files, &root.join(path))).min()
     };

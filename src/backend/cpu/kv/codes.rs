@@ -126,8 +126,7 @@ impl Codes {
         whole
     }
 
-    /// Projection that queries need before they are multiplied with the [residual](CodePage::residual) of a
-    /// page.
+    /// Projection of queries for the product with the [residual](CodePage::residual) of a page.
     pub fn projection(&self) -> Option<&Qjl> {
         self.kv_codes().projection()
     }

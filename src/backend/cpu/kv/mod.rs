@@ -316,8 +316,7 @@ impl KvCache {
         self.keys.storage.rotation.as_ref()
     }
 
-    /// Projection that rotated queries need before they are multiplied with the [residual](Rows::residual) of
-    /// keys.
+    /// Projection of rotated queries for the product with the [residual](Rows::residual) of keys.
     pub fn key_projection(&self) -> Option<&Qjl> {
         match &self.keys.storage.form {
             VectorForm::Codes(codes) => codes.projection(),

@@ -22,8 +22,8 @@ pub struct WorkspaceSize {
 }
 
 impl WorkspaceSize {
-    /// Grows the size to fit a layer with weights of type `ty` and `cols` inputs, of which up to `rows` rows
-    /// are quantised as `kind`.
+    /// Grows the size to fit a layer with weights of type `ty` and up to `rows` rows of `cols` inputs of a
+    /// `kind`.
     #[must_use]
     pub fn with(self, k: &Kernels, ty: &dyn QuantType, cols: usize, kind: ActQuant, rows: usize) -> Self {
         let multiply = Multiply::of(Format::of(ty), k, kind);
@@ -199,8 +199,7 @@ impl Acts {
         self.kind
     }
 
-    /// The rows in all forms, of which only those that were last written are valid, and every thread's
-    /// scratch memory.
+    /// The rows in all forms, of which only the last written are valid, and every thread's scratch memory.
     pub(super) fn split(&mut self) -> (Rows<'_>, &mut [Scratch]) {
         let (rows, cols) = (self.rows, self.cols);
         let bytes = &self.q[..rows * q_bytes(self.kind, cols)];

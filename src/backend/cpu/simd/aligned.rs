@@ -32,7 +32,7 @@ pub trait Allocator {
     /// `len` elements, all 0.
     fn zeros<T: Clone + Default>(&mut self, len: usize) -> Vec<T>;
 
-    /// Room for `len` elements.
+    /// Reserves capacity for `len` elements.
     fn room<T>(&mut self, len: usize) -> Vec<T>;
 }
 

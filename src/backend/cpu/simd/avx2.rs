@@ -416,8 +416,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
         unsafe {
             let low = [_mm256_set1_epi32(0xffff); 2];
             let words = halves!(_mm256_and_si256, ints, low);
-            // Packing works within 128 bits: the words come out in the order 0 2 1 3, in blocks of four, and
-            // are reordered.
+            // Packing works within 128 bits: words come out as blocks of four in the order 0 2 1 3.
             let packed = _mm256_permute4x64_epi64::<0b_11_01_10_00>(_mm256_packus_epi32(words[0], words[1]));
             let halves = [_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed)];
             halves!(_mm256_cvtph_ps, halves)
@@ -454,8 +453,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
     #[inline(always)]
     fn store_i8(self, p: &mut [i8; 16], ints: Self::Ints) {
         unsafe {
-            // Packing works within 128 bits: the words come out in the order 0 8 4 12, in blocks of four, and
-            // are reordered.
+            // Packing works within 128 bits: words come out as blocks of four in the order 0 8 4 12.
             let words = _mm256_packs_epi32(ints[0], ints[1]);
             let bytes = _mm256_packs_epi16(words, words);
             let order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
@@ -604,8 +602,7 @@ impl<D: Dot256> Lanes for Avx2<D> {
         unsafe {
             let low = self.load_bytes(low);
             let high = _mm256_loadu_si256(high.as_ptr().cast());
-            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
-            // 32.
+            // Bits 2 to 5 are the low bits of a weight. Flipping the upper high bit subtracts 32.
             let (four_bits, two_bits) = (_mm256_set1_epi8(0x3c), _mm256_set1_epi8(0xc0_u8.cast_signed()));
             let mut quarters = [
                 (_mm256_slli_epi16::<2>(low[0]), _mm256_slli_epi16::<6>(high)),

@@ -234,8 +234,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
                 vectors[four + 2] = _mm512_unpacklo_epi64(high, next_high);
                 vectors[four + 3] = _mm512_unpackhi_epi64(high, next_high);
             }
-            // The same with units of 16 bytes instead of 4: the even and odd ones of two groups of rows, then
-            // of all.
+            // The same with units of 16 bytes: the even and odd ones of two groups of rows, then of all.
             for c in 0..4 {
                 let even = _mm512_shuffle_i32x4::<0x88>(vectors[c], vectors[4 + c]);
                 let odd = _mm512_shuffle_i32x4::<0xdd>(vectors[c], vectors[4 + c]);
@@ -621,8 +620,7 @@ impl<D: Dot512> Lanes for Avx512<D> {
             const AND_XOR: i32 = 0x6a;
             let low = _mm512_loadu_si512(low.as_ptr().cast());
             let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.as_ptr().cast()));
-            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
-            // 32.
+            // Bits 2 to 5 are the low bits of a weight. Flipping the upper high bit subtracts 32.
             let (four_bits, turned) = (_mm512_set1_epi8(0x3c), _mm512_set1_epi8(i8::MIN));
             let first = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_slli_epi16::<2>(low), four_bits, turned);
             let second = _mm512_ternarylogic_epi32::<AND_XOR>(_mm512_srli_epi16::<2>(low), four_bits, turned);

@@ -22,8 +22,7 @@ pub trait Lanes: Copy + 'static {
     /// Look-up table of 16 floats.
     type Table: Copy;
 
-    /// The set that multiplies few activation rows with ternary weights, for a set that otherwise multiplies
-    /// tiles.
+    /// The set used for few activation rows with ternary weights, if this one multiplies tiles otherwise.
     type Few: Lanes;
 
     /// Weight rows of a block of the int8 matrix product, in vectors of 16.
@@ -38,8 +37,7 @@ pub trait Lanes: Copy + 'static {
     const GEMM_VECTORS: usize;
     /// True if the code is downloaded before it runs: kernels that gain little are then left out.
     const IS_FETCHED: bool = false;
-    /// Maximum number of activation rows of [`tile_sums`](Self::tile_sums); 0 if the set has no such
-    /// instruction.
+    /// Maximum number of activation rows of [`tile_sums`](Self::tile_sums); 0 without the instruction.
     const TILE_ROWS: usize = 0;
 
     /// Runs the kernel compiled for this instruction set.
@@ -129,8 +127,8 @@ pub trait Lanes: Copy + 'static {
     unsafe fn tiles_begin(self, _rows: usize) {}
     /// The int8 matrix product of unpacked codes with the number of activation rows given to
     /// [`tiles_begin`](Self::tiles_begin), `stride` bytes apart, over `quads` times four inputs (a multiple
-    /// of 16). `sums` is `[rows, 16 STRIP_VECTORS]`, and is added to if `go_on`. All should begin at cache
-    /// lines, for speed.
+    /// of 16). `sums` is `[rows, 16 STRIP_VECTORS]`, and is added to if `go_on`. For speed, all begin at
+    /// cache lines.
     ///
     /// # Safety
     /// This thread is configured for the rows, and codes, activations and sums have these sizes.
@@ -204,9 +202,9 @@ pub trait Lanes: Copy + 'static {
     fn max_magnitude(self, a: Self::Ints, x: Self::Floats) -> Self::Ints;
     /// Largest of the 16 signed integers.
     fn largest(self, ints: Self::Ints) -> i32;
-    /// Nearest integers, ties to even, of floats within i32.
+    /// Rounds floats in the range of i32 to the nearest integers, ties to even.
     fn round(self, x: Self::Floats) -> Self::Ints;
-    /// Writes integers within i8 as 16 bytes.
+    /// Writes integers in the range of i8 as 16 bytes.
     fn store_i8(self, p: &mut [i8; 16], ints: Self::Ints);
 
     /// Repeats a float 16 times.
@@ -288,8 +286,7 @@ pub trait Lanes: Copy + 'static {
     fn prefetch_far(self, p: *const u8);
 }
 
-/// A kernel with its arguments. `run` is always inlined, so that it is compiled for the caller's instruction
-/// set.
+/// A kernel with its arguments. `run` is always inlined, and so compiled for the caller's instruction set.
 pub trait Kernel {
     /// Result of the kernel.
     type Out;
@@ -311,8 +308,7 @@ pub unsafe fn array<'a, T, const N: usize>(p: *const T) -> &'a [T; N] {
 /// Returns the array at an address, for writing.
 ///
 /// # Safety
-/// The pointer is aligned and valid for `N` elements, which nothing else accesses while the reference is
-/// used.
+/// The pointer is aligned and valid for `N` elements, which nothing else accesses meanwhile.
 #[inline(always)]
 pub unsafe fn array_mut<'a, T, const N: usize>(p: *mut T) -> &'a mut [T; N] {
     // SAFETY: the caller ensures it.

@@ -10,7 +10,7 @@
 //!
 //! Every kernel guarantees two things. An output element depends, to the bit, only on its weight row and its
 //! activation row, not on the other rows of the call. And integer sums are exact.
-// Arrays of vectors are indexed, never iterated: `lanes.rs` says why.
+// Arrays of vectors are indexed, not iterated: see `lanes.rs`.
 #![allow(clippy::needless_range_loop)]
 #![deny(unsafe_code)]
 
@@ -82,8 +82,7 @@ pub type TernaryFn = fn(&Product<'_>, I8Rows<'_>, &mut Scratch, &mut Tile<'_, f3
 /// Multiplies weight rows with f32 activation rows and finishes the tile.
 pub type FloatFn = fn(&Product<'_>, F32Rows<'_>, &mut Scratch, &mut Tile<'_, f32>);
 
-/// Largest magnitude that [`Kernels::quantise`] accepts: up to here the quotient by the scale stays far from
-/// the limits of f32's range.
+/// Largest magnitude that [`Kernels::quantise`] accepts: quotients by the scale stay far from f32's limits.
 pub const MAX_ACT: f32 = 1e30;
 
 /// Elements of a unit: [`interleaved`] reorders within it.
@@ -138,8 +137,7 @@ impl Product<'_> {
         assert!(tile.rows().end * cols <= acts.x.len());
     }
 
-    /// Finishes one element of the output, `out`, where `col` is its column in the tile and `value` the
-    /// product.
+    /// Finishes one element, `out`, where `col` is its column in the tile and `value` the product.
     #[inline(always)]
     fn finish(&self, out: &mut f32, col: usize, value: f32) {
         let value = value * self.factor;
@@ -165,20 +163,16 @@ impl Product<'_> {
 /// rows without unpacking (`Lanes::FEW_ROWS`).
 pub const MANY_ROWS: usize = 8;
 
-/// Maximum number of weight rows that are unpacked or decoded together; a multiple of the number that any set
-/// processes together.
+/// Maximum number of weight rows that are unpacked or decoded together; a multiple of every set's number.
 pub const STRIP: usize = 48;
 
-/// Units of a strip's weight rows that are unpacked together: with a strip of 48 rows, half of a 48 KiB L1
-/// cache.
+/// Units of a strip's rows that are unpacked together: with 48 rows, half of a 48 KiB L1 cache.
 const PIECE_UNITS: usize = 2;
 
-/// Maximum number of activation rows that are multiplied with a piece of unpacked weights; their sums are
-/// kept in memory.
+/// Maximum number of activation rows multiplied with an unpacked piece; their sums are kept in memory.
 const SUMMED_ROWS: usize = 512;
 
-/// Inputs of 16 weight rows that are unpacked together for per-block int8 activations: a sixth of a 48 KiB L1
-/// cache.
+/// Inputs of 16 weight rows unpacked together for per-block int8: a sixth of a 48 KiB L1 cache.
 const BLOCK_PIECE: usize = 512;
 
 /// Maximum number of activation rows of a block of the int8 matrix product.
@@ -391,8 +385,7 @@ pub const fn padded(cols: usize) -> usize {
 }
 
 /// True if vector kernels include products with per-block int8 activations. WebAssembly modules leave them
-/// out, because they would add a tenth to the download; the float kernels multiply dequantised inputs
-/// instead.
+/// out, because they are a tenth of the size; the float kernels multiply dequantised inputs instead.
 pub const BLOCK_PRODUCTS: bool = cfg!(not(target_arch = "wasm32"));
 
 /// The fastest kernels for this machine.

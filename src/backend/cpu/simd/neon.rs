@@ -494,8 +494,7 @@ impl Lanes for Neon {
         unsafe {
             let (low, high) =
                 (self.load_bytes(low), [vld1q_u8(high.as_ptr()), vld1q_u8(high.as_ptr().add(16))]);
-            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
-            // 32.
+            // Bits 2 to 5 are the low bits of a weight. Flipping the upper high bit subtracts 32.
             let (four_bits, two_bits, turned) = (vdupq_n_u8(0x3c), vdupq_n_u8(0xc0), vdupq_n_u8(0x80));
             let mut unpacked = [low; 2];
             for i in 0..8 {
@@ -537,8 +536,7 @@ impl Lanes for Neon {
     }
 }
 
-/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are valid as
-/// signed bytes.
+/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128: valid signed bytes.
 ///
 /// # Safety
 /// The processor has `sdot`.

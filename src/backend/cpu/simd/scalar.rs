@@ -102,8 +102,7 @@ fn iq1_bn(product: &Product<'_>, acts: I8Rows<'_>, scratch: &mut Scratch, tile: 
     of_rows(product, acts, scratch, tile, scale, code);
 }
 
-/// Multiplies rows with one scale each, `scale(col)`; the low bits of `code(col, k)` are the code of element
-/// `k`.
+/// Multiplies rows with one scale each, `scale(col)`; the low bits of `code(col, k)` are element `k`'s code.
 fn of_rows(
     product: &Product<'_>,
     acts: I8Rows<'_>,
@@ -122,8 +121,7 @@ fn of_rows(
     }
 }
 
-/// Multiplies rows of blocks of 256 weights that end with an f16 scale; the low bits of `code(block, k)` are
-/// the code of element `k`.
+/// Multiplies blocks of 256 weights and an f16 scale; the low bits of `code(block, k)` are a weight's code.
 fn scaled<const BYTES: usize>(
     product: &Product<'_>,
     acts: I8Rows<'_>,
@@ -146,8 +144,7 @@ fn scaled<const BYTES: usize>(
     }
 }
 
-/// The codes of a weight row in the order of the activations; the low bits of `code(k)` are the code of
-/// element `k`.
+/// The codes of a weight row in the order of the activations; the low bits of `code(k)` are a code.
 fn unpack(scratch: &mut Scratch, cols: usize, code: impl Fn(usize) -> u8) -> &[u8] {
     let codes = &mut scratch.codes[..padded(cols)];
     codes.fill(0);

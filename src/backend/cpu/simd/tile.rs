@@ -14,8 +14,7 @@ pub struct Tile<'a, T> {
 }
 
 impl<T> Tile<'_, T> {
-    /// The rectangle `rows` x `cols` of the grid at `data`, with `stride` elements between the starts of
-    /// rows.
+    /// The rectangle `rows` x `cols` of the grid at `data`, whose rows are `stride` elements apart.
     ///
     /// # Safety
     /// The rectangle is within memory that the caller has borrowed mutably for the lifetime of the tile, and

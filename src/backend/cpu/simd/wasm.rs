@@ -554,8 +554,7 @@ impl Lanes for Simd128 {
         unsafe {
             let high = high.as_ptr().cast::<v128>();
             let (low, high) = (self.load_bytes(low), [v128_load(high), v128_load(high.add(1))]);
-            // Bits 2 to 5 are the low bits of the weight. Flipping the upper of the two high bits subtracts
-            // 32.
+            // Bits 2 to 5 are the low bits of a weight. Flipping the upper high bit subtracts 32.
             let (four_bits, two_bits, turned) = (u8x16_splat(0x3c), u8x16_splat(0xc0), u8x16_splat(0x80));
             let mut unpacked = [low; 2];
             for i in 0..8 {
@@ -623,8 +622,7 @@ fn dot16(acc: v128, codes: v128, acts: v128) -> v128 {
     i32x4_relaxed_dot_i8x16_i7x16_add(acts, codes, acc)
 }
 
-/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128, so they are valid as
-/// signed bytes.
+/// `acc[i] += codes[4 i ..][j] * acts[4 i ..][j]` over 4 `j`. Codes are below 128: valid signed bytes.
 #[inline(always)]
 #[cfg(not(feature = "relaxed-simd"))]
 fn dot16(acc: v128, codes: v128, acts: v128) -> v128 {

@@ -1,5 +1,5 @@
-//! The weight types with kernels of their own, one row per type. The tables of all instruction sets are built
-//! from these rows.
+//! The weight types with kernels of their own, one row each, from which every instruction set's table is
+//! built.
 
 use ggml_types::{QuantType, types};
 

@@ -89,8 +89,7 @@ impl FileWeight {
         rows.len() * self.row_bytes + self.tail.len()
     }
 
-    /// Reads a piece, and validates its codes when it is read for the first time. Returns the number of
-    /// bytes.
+    /// Reads a piece, and validates its codes the first time. Returns the number of bytes.
     ///
     /// # Errors
     /// If the read fails or a code is invalid.

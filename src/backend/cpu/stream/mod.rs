@@ -78,8 +78,7 @@ impl Streaming {
     /// Default number of slots.
     pub const DEFAULT_SLOTS: usize = 4;
 
-    /// Default bytes of a piece: large enough to read a disk at full speed, small enough to take no more than
-    /// a few milliseconds.
+    /// Default bytes of a piece: enough to read a disk at full speed, for a few milliseconds at most.
     pub const DEFAULT_PIECE_BYTES: usize = 8 << 20;
 
     /// Parses the backend's options.
@@ -232,8 +231,7 @@ impl Layout {
         let n_streamed = layers.len().saturating_sub(n_resident);
         let streamed = spread(layers.len(), n_streamed);
         let mut places = vec![WeightLocation::Memory; p.weights.len()];
-        // A step needs few rows of the embedding and reads them one by one, unless the table is also the
-        // head.
+        // Rows of the embedding are few and read one by one, unless the table is also the head.
         tables(p).into_iter().for_each(|w| places[w.0 as usize] = WeightLocation::File);
         if let Some(head) = p.logits() {
             places[head.w.w.0 as usize] =

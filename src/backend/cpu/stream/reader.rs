@@ -3,8 +3,7 @@
 //! It reads pieces in the order in which a step uses them, as long as there are free slots, and continues
 //! with those of the next step. If a step needs another piece than the predicted one, the pieces read ahead
 //! are dropped and reading continues from the needed piece, so a misprediction only costs time. A failed read
-//! is stored in its place and becomes the error of the step that needs the piece; the next step reads it
-//! again.
+//! becomes the error of the step that needs the piece; the next step reads it again.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -152,8 +151,7 @@ impl Reader {
         self.shared.work.notify_one();
     }
 
-    /// Announces the experts that a stage has chosen, as their weights in order of use. Weights that are in
-    /// memory are skipped.
+    /// Announces the weights of the experts that a stage has chosen, in order of use; skips those in memory.
     pub fn choose(&self, weights: impl Iterator<Item = Weight>) {
         let shared = &*self.shared;
         let file = |w: Weight| Some((w, shared.weights[w.0 as usize].as_deref()?));

@@ -14,8 +14,7 @@ use super::super::{ActBlock, BLOCK_PIECE, BlockRows, SUMMED_ROWS, UNIT};
 use super::codes::Coded;
 use super::{Of, TOGETHER, Work, add, dot, head, none};
 
-/// Inputs of a weight row that are multiplied before the next row's: that many sums are kept per activation
-/// row.
+/// Inputs of a weight row that are multiplied before the next row's.
 const PIECE: usize = SUMMED_ROWS * 16;
 
 /// Prefetch distance in bytes. Two cores of an EPYC (Zen 5) that read 38 GB/s together read Q4_K at 25 GB/s
@@ -175,8 +174,7 @@ impl<F: Coded, const T: usize> Kernel for AddLanes<'_, F, T> {
 /// The [`AddUpFn`] of a type.
 ///
 /// # Safety
-/// Rows and activations have `len` inputs, the activations with padding, and there is space for heads and
-/// sums.
+/// Rows and activations (these padded) have `len` inputs, and there is space for heads and sums.
 unsafe fn add_up<L: Lanes, F: Coded, const T: usize>(
     rows: &[*const u8; TOGETHER],
     n: usize,

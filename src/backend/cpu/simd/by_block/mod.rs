@@ -39,9 +39,9 @@ pub const TOGETHER: usize = 16;
 /// Maximum number of strips of 16 weight rows that are multiplied with several activation rows at a time.
 pub const STRIPS: usize = 3;
 
-/// Number of activation rows from which [`STRIPS`] strips are multiplied at a time. With fewer, memory is the
-/// limit, and reading 48 rows side by side is slower than 16: two rows of Q4_K took 1.7 times as long on an
-/// EPYC (Zen 5).
+/// Number of activation rows from which [`STRIPS`] strips are multiplied at a time. Fewer are bound by
+/// memory, which is slower for 48 rows side by side than for 16: two rows of Q4_K took 1.7 times as long on
+/// an EPYC (Zen 5).
 const MANY: usize = 16;
 
 /// Bytes of the heads of a piece of 16 rows.
@@ -94,8 +94,7 @@ impl Type {
             bytes: F::BYTES,
             head: F::HEAD,
             few: [one, if has_strips { gemv::Few::of::<L, B, F, 2>() } else { one }],
-            // On an EPYC (Zen 5), three rows with weights from memory were as fast either way, two were 1.2
-            // to 1.5 times as fast.
+            // On an EPYC (Zen 5), three rows were as fast either way, two 1.2 to 1.5 times as fast.
             n_few: if has_strips { 2 } else { 1 },
             unpack: if is_signed && B::ZERO != 0 { gemm::unpack::<B, F> } else { gemm::unpack::<L, F> },
             scales: scales::<L, F>,
@@ -224,8 +223,7 @@ impl<F: Coded> Kernel for Scales<F> {
 /// Function that finishes the outputs of some activation rows from their sums: see [`finish`].
 type FinishFn = fn(&Product<'_>, &mut Tile<'_, f32>, rows: Range<usize>, first: usize, sums: &[f32]);
 
-/// Finishes outputs from `first` on. `sums` is `[rows, strips, 16]`; the last strip may extend past the
-/// outputs.
+/// Finishes outputs from `first` on. `sums` is `[rows, strips, 16]`; the last strip may be partial.
 fn finish<L: Lanes>(
     product: &Product<'_>,
     tile: &mut Tile<'_, f32>,

@@ -91,8 +91,7 @@ impl<L: Lanes> Type<L> {
                             let weights =
                                 std::array::from_fn(|i| &floats[(r + i) * FLOAT_PIECE..][..piece.len()]);
                             let (nothing, sums) = (std::ptr::null(), sums.as_mut_ptr());
-                            // SAFETY: all rows have the length of the piece, and `sums` has the sums of the
-                            // block.
+                            // SAFETY: all rows have the length of the piece, and `sums` that of the block.
                             unsafe {
                                 if is_last {
                                     block::<L, R, 1>(l, weights, [act(0)], true, nothing, sums);

@@ -17,8 +17,7 @@ fn ahead(row_bytes: usize) -> usize {
     if next <= 16 << 10 { next } else { 4 << 10 }
 }
 
-/// Function that multiplies some activation rows from `first_row` on with all weights of a tile, whose
-/// lengths match.
+/// Function that multiplies some activation rows from `first_row` on with all weights of a tile.
 pub(super) type FewFn = fn(&Product<'_>, F32Rows<'_>, first_row: usize, &mut Tile<'_, f32>);
 
 /// The [`FewFn`] of a format for `T` activation rows.

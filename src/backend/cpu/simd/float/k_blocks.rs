@@ -1,5 +1,4 @@
-//! Blocks of 256 weights in groups whose scales and minimums are small integers, with one f16 factor for each
-//! of the two.
+//! Blocks of 256 weights in groups whose scales and minimums are small integers times an f16.
 //!
 //! Scale and minimum of a group are products of an f16 and an integer of up to 6 bits, and a code has at most
 //! 5 bits (the values of IQ4_XS have 7): `scale x code` is exact, so a fused multiply-add gives the bits of
@@ -145,8 +144,8 @@ impl Form for Q3K {
     #[inline(always)]
     fn decode<L: Lanes>(l: L, block: &[u8], mut each: impl FnMut(usize, L::Floats)) {
         let packed = words(part(block, 96));
-        // Low bits of groups 0 to 7 in the lower halves of 8 bytes, of 8 to 15 in the upper ones; high
-        // bits of every fourth group in a byte.
+        // Low bits of groups 0 to 7 are in the lower halves of 8 bytes, those of 8 to 15 in the upper halves;
+        // a byte has the high bits of every fourth group.
         let (four, two) = (0x0f0f_0f0f, 0x0303_0303);
         let unpacked: [u32; 4] = [
             packed[0] & four | (packed[2] & two) << 4,

@@ -1,5 +1,4 @@
-//! Some activation rows: a piece of a strip of weight rows is decoded, and multiplied with blocks of
-//! activation rows.
+//! Some activation rows: a piece of a strip of weight rows is decoded and multiplied with blocks of them.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -300,8 +299,7 @@ impl<F: Form> Kernel for Direct<'_, F> {
     }
 }
 
-/// Multiplies `R` weight rows with `T` activation rows: `sums` is `[T, R, 16]`, 16 lanes each, and is added
-/// to if `go_on`.
+/// Multiplies `R` weight rows with `T` activation rows; `sums`, `[T, R, 16]`, is added to if `go_on`.
 ///
 /// # Safety
 /// All rows have the same length, a multiple of 16, and `sums` has this size.

@@ -41,14 +41,12 @@ use many::block;
 
 /// Storage format of a type's weights.
 pub trait Form {
-    /// Weights of a block, which are decoded together. Rows are whole blocks, except for types that store
-    /// single weights.
+    /// Weights of a block, which are decoded together. Rows are whole blocks, except for unblocked types.
     const BLOCK: usize;
     /// Bytes of a block.
     const BYTES: usize;
 
-    /// Decodes a block, `[BYTES]`, and passes 16 weights at a time to `each`, in order, with the index of the
-    /// first.
+    /// Decodes a block, `[BYTES]`, and passes 16 weights at a time to `each`, with the index of the first.
     fn decode<L: Lanes>(l: L, block: &[u8], each: impl FnMut(usize, L::Floats));
 
     /// Decodes one weight, for types whose rows may end within a block.
@@ -237,8 +235,7 @@ impl Type {
                         for at in piece.clone().step_by(MOST_BLOCK) {
                             let (n, bytes) = (MOST_BLOCK.min(piece.end - at), self.bytes_of(at));
                             let rows = weights_of.map(|row| row.wrapping_add(bytes));
-                            // SAFETY: the blocks are within the rows, and `decoded` has space for their
-                            // weights.
+                            // SAFETY: the blocks are within the rows, and `decoded` has enough space.
                             unsafe {
                                 let to = decoded.as_mut_ptr();
                                 (self.decode)(&rows, n / self.block, &mut ahead, MOST_BLOCK, to);
@@ -360,8 +357,7 @@ unsafe fn decode<L: Lanes, F: Form>(
     L::vectorize(Decode::<F> { rows, n_blocks, ahead, stride, floats, form: PhantomData });
 }
 
-/// Decodes the first `n_blocks` blocks of some rows to floats, `stride` floats apart, and prefetches as many
-/// lines.
+/// Decodes the first `n_blocks` blocks of some rows, `stride` floats apart, and prefetches as many lines.
 struct Decode<'a, F> {
     rows: &'a [*const u8],
     n_blocks: usize,
@@ -384,8 +380,7 @@ impl<F: Form> Kernel for Decode<'_, F> {
                         l.prefetch_far(ahead.take(1));
                     }
                 }
-                // SAFETY: the caller of `decode` ensures that the blocks are valid and that there is space
-                // for their weights.
+                // SAFETY: the caller of `decode` ensures the blocks and the space.
                 unsafe {
                     let floats = self.floats.add(r * self.stride + block * F::BLOCK);
                     F::decode(

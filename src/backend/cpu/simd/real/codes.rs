@@ -36,8 +36,8 @@ pub enum UnitOf {
     Table2,
     /// 8 bytes, as the other 8 of [`Signed3`](Self::Signed3): every column is `values[0]` or its negation.
     Sign,
-    /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Code `i` is
-    /// `values[i]`.
+    /// 32 bytes: byte `b` has column `b` in its low half and column `32 + b` in its high half. Codes index
+    /// `values`.
     Table4,
     /// 64 bytes: the values themselves, as `i8`.
     Int8,
@@ -118,8 +118,7 @@ pub(super) fn plain(shape: &Matrices, a: &[f32], b: &CodeMatrix<'_>, scales: Opt
     }
 }
 
-/// [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes), after the shapes were checked. Lanes are
-/// columns.
+/// [`RealKernels::gemm_codes`](super::RealKernels::gemm_codes), after checks. Lanes are columns.
 pub(super) struct CodeGemm<'a> {
     pub shape: &'a Matrices,
     pub a: &'a [f32],

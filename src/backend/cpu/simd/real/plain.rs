@@ -1,5 +1,4 @@
-//! The definition of every kernel on f32 values, in plain code that other sets compile for their
-//! instructions.
+//! The definition of every f32 kernel, in plain code that other sets compile for their instructions.
 
 use ggml_types::Act;
 use half::f16;
@@ -148,8 +147,7 @@ pub(super) fn sigmoid_gate(gate: &[f32], h: &mut [f32]) {
     h.iter_mut().zip(gate).for_each(|(h, g)| *h /= 1.0 + exp(-g));
 }
 
-/// Columns are independent, and the sum of each goes through the head in order, so its bits depend on nothing
-/// else.
+/// Columns are independent, and each sum goes through the head in order: its bits depend on nothing else.
 #[inline(always)]
 pub(super) fn delta(row: DeltaRow<'_>, state: &mut [f32], values: &mut [f32]) {
     let DeltaRow { q, k, decay, strength } = row;

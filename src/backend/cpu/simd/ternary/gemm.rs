@@ -20,7 +20,7 @@ use super::{Form, Ternary, groups, sum_of_unit};
 struct TileSums<const N: usize>([[[i32; 16]; N]; 16]);
 
 impl<F: Form> Ternary<'_, '_, F> {
-    /// Multiplies all activation rows with `16 N` weight rows, `M` rows at a time, or `LESS` if that is
+    /// Multiplies all activation rows with `16 N` weight rows, `M` at a time, or `LESS` if that is
     /// sufficient.
     #[inline(always)]
     pub(super) fn gemm<L: Lanes, const M: usize, const LESS: usize, const N: usize>(&mut self, l: L) {
@@ -105,8 +105,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         }
     }
 
-    /// Multiplies the unpacked piece with all rows in tiles. `ready_for` is the number of rows that the tiles
-    /// are set up for.
+    /// Multiplies the unpacked piece with all rows in tiles. The tiles are set up for `ready_for` rows.
     ///
     /// # Safety
     /// The piece is unpacked, and the tiles are set up.
@@ -123,8 +122,7 @@ impl<F: Form> Ternary<'_, '_, F> {
         let mut of_unit = TileSums([[[0; 16]; N]; 16]);
         for row in rows.clone().step_by(L::TILE_ROWS) {
             let n = L::TILE_ROWS.min(rows.end - row);
-            // SAFETY: `unpack` has filled `codes`, every activation row is padded, and there is space for the
-            // sums.
+            // SAFETY: `unpack` has filled `codes`, activation rows are padded, and sums have space.
             unsafe {
                 if n != *ready_for {
                     l.tiles_begin(n);

@@ -179,8 +179,8 @@ impl<F: Form> Ternary<'_, '_, F> {
         values
     }
 
-    /// Divides by the activations' scale, applies the layer's scale, bias and addition, and writes up to
-    /// `16 N` outputs.
+    /// Divides by the activations' scale, applies the layer's factor and bias, and writes up to `16 N`
+    /// outputs.
     #[inline(always)]
     fn finish<L: Lanes, const N: usize>(&mut self, l: L, values: [L::Floats; N], row: usize, first: usize) {
         let product = self.product;
@@ -298,8 +298,8 @@ unsafe fn dots<L: Lanes, F: Form, const T: usize, const R: usize>(
             let acts = acts.map(|acts| acts.add(unit * UNIT));
             let whole = F::SCALED || cols - unit * UNIT >= UNIT;
             if T == 8 {
-                // Each vector of activations is loaded once for all weight rows: there are too few registers
-                // to keep them all.
+                // Each vector of activations is loaded once for all weight rows: registers are too few to
+                // keep all.
                 let mut codes = [[l.splat4(&[0; 4]); 4]; R];
                 for r in 0..R {
                     let p = weights[r].add(unit * F::UNIT_BYTES);

@@ -79,8 +79,7 @@ impl Packed for Iq2BnR4 {
 static FIVE: [u16; 256] = {
     let (mut five, mut byte) = ([0; 256], 0);
     while byte < 256 {
-        // The remainder of a fraction of 256 after each base 3 digit; the first digit belongs to the last
-        // weight.
+        // The remaining fraction of 256 after each base 3 digit; the first digit is the last weight.
         let (mut fraction, mut at) = (byte, 5);
         while at > 0 {
             at -= 1;

@@ -9,7 +9,7 @@ fn plain() -> &'static RealKernels {
     sterna_cpu_kernels::all()[0].real
 }
 
-/// A simple generator, so that the tests need no seed from outside.
+/// A simple deterministic generator.
 fn random(n: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
     let next = move || {
