@@ -125,10 +125,10 @@ pub trait Lanes: Copy + 'static {
     /// `rows` is at most [`TILE_ROWS`](Self::TILE_ROWS).
     #[inline(always)]
     unsafe fn tiles_begin(self, _rows: usize) {}
-    /// The int8 matrix product of unpacked codes with the number of activation rows given to
-    /// [`tiles_begin`](Self::tiles_begin), `stride` bytes apart, over `quads` times four inputs (a multiple
-    /// of 16). `sums` is `[rows, 16 STRIP_VECTORS]`, and is added to if `go_on`. For speed, all begin at
-    /// cache lines.
+    /// The int8 matrix product of unpacked codes with activation rows, as many as
+    /// [`tiles_begin`](Self::tiles_begin) was told and `stride` bytes apart, over `quads` times four inputs
+    /// (a multiple of 16). `sums` is `[rows, 16 STRIP_VECTORS]`, and is added to if `go_on`. For speed, all
+    /// begin at cache lines.
     ///
     /// # Safety
     /// This thread is configured for the rows, and codes, activations and sums have these sizes.

@@ -14,7 +14,7 @@ use super::super::{ActBlock, BLOCK_PIECE, BlockRows, SUMMED_ROWS, UNIT};
 use super::codes::Coded;
 use super::{Of, TOGETHER, Work, add, dot, head, none};
 
-/// Inputs of a weight row that are multiplied before the next row's.
+/// Inputs of a weight row that are multiplied before the next row's, limited by the space for sums.
 const PIECE: usize = SUMMED_ROWS * 16;
 
 /// Prefetch distance in bytes. Two cores of an EPYC (Zen 5) that read 38 GB/s together read Q4_K at 25 GB/s

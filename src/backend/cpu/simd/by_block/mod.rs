@@ -1,7 +1,7 @@
 //! Products of quantised weights and per-block int8 activations.
 //!
 //! 16 weight rows at a time are unpacked to codes, with value = scale x code + offset in each group of 16 or
-//! 32. Byte products give the exact sums of a group; with `s` the scale of the activations,
+//! 32 weights. Byte products give the exact sums of a group; with `s` the scale of the activations,
 //! `sum(w x) = s (scale sum(code q)) + offset (s sum(q))`.
 //!
 //! A lane is one output: it adds the groups of each [`BLOCK_PIECE`] inputs in order, and then these partial
