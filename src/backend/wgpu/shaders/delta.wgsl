@@ -85,7 +85,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         return;
     }
     let kept = params.taps - 1u;
-    // From the oldest on, because a row is overwritten only after it has moved.
+    // The oldest first, so that each row is moved before it is overwritten.
     for (var j = 0u; j < kept; j++) {
         let x = seen(run.rows + j, channel);
         states[params.tails_at + (run.to * kept + j) * channels() + channel] = x;
