@@ -53,12 +53,10 @@ pub trait Allocator {
     }
 }
 
-/// Bytes of all parts.
 pub fn sum(parts: &[BufferPart<'_>]) -> u64 {
     parts.iter().fold(0, |sum, (_, _, bytes)| sum.saturating_add(*bytes))
 }
 
-/// Counts the requested buffers.
 #[derive(Default)]
 pub struct Counter {
     parts: Parts,

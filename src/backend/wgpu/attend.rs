@@ -67,7 +67,6 @@ fn projects(p: &Program, s: &Attend) -> bool {
     kv::codec(p.kv_decl(s.kv), KvSide::Keys).form == KernelForm::Signs
 }
 
-/// Bytes of projected queries.
 pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
     let q_bytes = (4 * p.limits.rows).saturating_mul(p.buf_decl(s.q).cols) as u64;
     if kv::unsupported(p.kv_decl(s.kv)).is_none() && projects(p, s) { q_bytes } else { 0 }

@@ -12,7 +12,6 @@ use wgpu::{AdapterInfo, Device, Features, PipelineCache, PipelineCacheDescriptor
 /// Largest file that is read. The kernels of a program take a few MiB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A cache and its file.
 pub struct DiskCache {
     pub cache: PipelineCache,
     path: PathBuf,

@@ -81,7 +81,6 @@ pub struct Gpu {
     staging: Mutex<Option<Buffer>>,
 }
 
-/// Every adapter of this machine.
 fn adapters() -> Vec<Adapter> {
     let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
     desc.backends = wgpu::Backends::VULKAN

@@ -50,9 +50,7 @@ struct Counts {
     outputs: usize,
     /// Output rows that the device scans to pick tokens.
     sampled: usize,
-    /// Rows that fill a page.
     filled: usize,
-    /// Sequences.
     runs: usize,
     /// Tiles of rows, if attention takes them in tiles.
     tiles: Option<usize>,
@@ -220,7 +218,6 @@ impl Compiled {
         of_kvs.chain(of_states)
     }
 
-    /// Bytes of a page of all caches.
     pub fn page_bytes(&self, page: KvPage) -> usize {
         pages::bytes(self.stretches(page))
     }
@@ -230,7 +227,6 @@ impl Compiled {
         pages::read(self.stretches(page), out, |(buffer, at), to| gpu.read(buffer, at, to))
     }
 
-    /// Writes a page, cache after cache.
     pub fn write_page(&self, gpu: &Gpu, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
         pages::write(self.stretches(page), bytes, |(buffer, at), from| {
             gpu.write(buffer, at, from);
@@ -246,7 +242,6 @@ impl Compiled {
         Ok(u64::from(count[0]))
     }
 
-    /// Time of each stage, if profiling is on.
     pub fn stage_times(&self) -> Option<Vec<StageTime>> {
         self.profile.as_ref().map(|profile| profile.times.clone())
     }

@@ -12,11 +12,9 @@ use super::{Cx, Device, Dispatch, Grid, ffn_in};
 use crate::BackendError;
 use sterna_program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
 
-/// The layers of an expert.
 const LAYERS: [fn(&Expert) -> &Linear; 3] =
     [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
 
-/// Missing kernels of a mixture, as text.
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
     if s.experts.len() > MOST_EXPERTS {
@@ -77,7 +75,6 @@ pub fn join(
     })
 }
 
-/// The mixtures of a program.
 fn mixtures(p: &Program) -> impl Iterator<Item = &Experts> {
     p.stages.iter().filter_map(|(_, stage)| if let Stage::Experts(s) = stage { Some(s) } else { None })
 }
@@ -92,7 +89,6 @@ pub fn all_layers(p: &Program) -> impl Iterator<Item = Vec<&Linear>> {
     mixtures(p).flat_map(layers)
 }
 
-/// Bytes of a table.
 pub fn table_bytes(layers: &[&Linear]) -> u64 {
     8 * layers.len() as u64
 }

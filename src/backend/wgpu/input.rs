@@ -12,15 +12,11 @@ pub type NormParams = [u32; 4];
 /// Input of a stage's layers.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    /// Buffer that holds it.
     pub x: Buf,
-    /// Its norm, if it has one.
     pub norm: Option<&'a Norm>,
-    /// Rows that it consists of.
     pub rows: RowsOf,
 }
 
-/// Parameters of a norm.
 pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
     let Some(norm) = norm else { return [0, ABSENT, ABSENT, 0] };
     let Norm { kind, weight, bias, eps } = *norm;

@@ -22,10 +22,8 @@ const CHUNK: usize = 32;
 /// Largest supported head dimension.
 pub const MAX_HEAD_DIM: usize = 256;
 
-/// Both sides of a cache.
 pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
 
-/// A codec with kernels.
 pub struct Codec {
     /// Selects the kernel.
     pub codec: KvForm,
@@ -69,7 +67,6 @@ impl Codec {
     }
 }
 
-/// Every codec with kernels.
 pub fn codecs() -> impl Iterator<Item = Codec> {
     registry::REGISTRY.iter().filter_map(|codec| Codec::of(codec.form()))
 }
@@ -137,7 +134,6 @@ pub fn sides_alike(kv: &KvDecl) -> &'static [&'static [KvSide]] {
 struct Layout {
     /// Words of a vector of elements, in exact pages if there are any.
     words: usize,
-    /// Words of a vector of codes.
     code_words: usize,
     /// Words of a page of one head.
     page_words: usize,

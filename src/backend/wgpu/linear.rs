@@ -9,7 +9,6 @@ use super::weight::WeightFormat;
 use super::{Cx, Dispatch, Grid, turn, upload};
 use sterna_program::{ActQuant, Linear, Program, RowsOf};
 
-/// Missing kernels of a stage's layers, as text.
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
     /// Largest number of columns for which sums of int8 products are exact in f32.
     const MOST_COLS: usize = (1 << 24) / (2 * 127);

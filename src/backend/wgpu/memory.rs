@@ -18,7 +18,6 @@ use sterna_program::{BufDecl, PAGE, Program, Rope, Stage, Weight};
 /// Bytes of the counter of clamped values.
 const CLAMPED_BYTES: u64 = 4;
 
-/// The buffers of a program.
 pub struct Memory<B = Buffer> {
     /// One per buffer of the program.
     pub bufs: Vec<B>,
@@ -32,7 +31,6 @@ pub struct Memory<B = Buffer> {
     pub constants: B,
     /// Tables that change from step to step.
     pub step: StepMemory<B>,
-    /// Last picks.
     pub picks: Picks<B>,
     /// Inputs of linear layers, normalised and quantised.
     pub acts: B,
@@ -57,7 +55,6 @@ pub struct Memory<B = Buffer> {
     pub clamped: B,
     /// Best candidates of sampling.
     pub best: B,
-    /// Sampled tokens.
     pub tokens: B,
     /// Buffer to read the sampled tokens back.
     pub staging: B,
@@ -130,7 +127,6 @@ pub fn constant_places(p: &Program) -> Vec<Option<u32>> {
 }
 
 impl<B> Memory<B> {
-    /// Allocates all buffers.
     pub fn new(on: &mut impl Allocator<Buffer = B>, p: &Program) -> Result<Self, BackendError> {
         let Shared { acts, quants, fresh, routes, partial, projected } = Shared::of(p);
         let buf = |decl: &BufDecl| {

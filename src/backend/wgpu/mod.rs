@@ -253,7 +253,6 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     }
 }
 
-/// Device of a plan.
 struct Device<'a> {
     gpu: &'a Gpu,
 }
@@ -277,7 +276,6 @@ impl Cx<'_> {
 struct Dispatch<'a> {
     /// Kernels and the largest number of rows for each; the last takes any number. They share their buffers.
     kernels: Vec<(usize, Kernel)>,
-    /// Words of the kernel's parameters.
     params: Vec<u32>,
     /// In the order of [`Kernel::bindings`].
     buffers: Vec<&'a Buffer>,

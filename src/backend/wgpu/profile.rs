@@ -8,7 +8,6 @@ use super::alloc::Allocator;
 use super::device::Gpu;
 use crate::{BackendError, MemoryKind, StageTime};
 
-/// Bytes of a stage's timestamps.
 const BYTES: u64 = 16;
 
 /// Timestamps of one program's stages, and their accumulated times.

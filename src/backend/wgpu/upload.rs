@@ -28,7 +28,6 @@ pub struct DeviceWeight {
     tensor_scale: f32,
 }
 
-/// Rows of a weight on the device.
 #[derive(Debug)]
 pub struct UploadedRows {
     /// Their range in the weight.

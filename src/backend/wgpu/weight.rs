@@ -15,7 +15,6 @@ pub struct WeightFormat {
     pub ty: &'static dyn QuantType,
     /// Type whose kernels it uses: its own, unless it is unpacked during upload.
     pub kernels: &'static dyn QuantType,
-    /// Shader source that decodes it.
     pub shader: &'static str,
     /// Elements of a chunk, the piece that one thread multiplies at a time.
     pub chunk_elems: usize,
@@ -45,7 +44,6 @@ enum Pack {
     RowPlanes(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [usize]),
 }
 
-/// Kernel source of a type.
 macro_rules! kernels {
     ($name:literal) => {
         wgsl!(concat!("shaders/types/", $name, ".wgsl"))
@@ -129,7 +127,6 @@ const fn as_type(
 }
 
 impl WeightFormat {
-    /// The format of a type.
     pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
         WEIGHT_FORMATS.iter().find(|format| format.ty.is(ty))
     }

@@ -149,7 +149,6 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Every kernel.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Turn, Self::TokenTypes];
