@@ -1,8 +1,8 @@
-//! Wall time of the linear layers' kernels, by hand: `cargo bench --bench kernels`.
+//! Wall time of the kernels of linear layers, run manually: `cargo bench --bench kernels`.
 //!
-//! `read` is a plain read of memory with the same threads; compare a type's mat-vec throughput with it.
-//! `matmul` counts multiply-adds. Shapes are those of BitNet 2B-4T. Weights are more than a cache holds.
-#![allow(missing_docs)] // The macros make public modules without any.
+//! `read` is a plain memory read with the same threads, as a reference for the throughput of matrix-vector
+//! products. `matmul` counts multiply-adds. Shapes are those of BitNet 2B-4T. The weights exceed the caches.
+#![allow(missing_docs)] // The macros generate public modules without docs.
 
 use std::hint::black_box;
 
@@ -15,10 +15,10 @@ use sterna::backend::cpu::simd::{self, Kernels};
 use sterna::backend::physical_cores;
 use sterna::program::ActQuant;
 
-/// Bytes of weights that one measurement passes over.
+/// Bytes of weights read per measurement.
 const WEIGHTS: usize = 256 << 20;
 
-/// A weight of bytes that are a valid, small number in every type.
+/// A weight whose bytes are a valid, small number in every type.
 fn weight(ty: &str, rows: usize, cols: usize) -> CpuWeight {
     let ty = by_name(ty).expect("a known type");
     let bytes = Bytes::from(vec![0x15; ty.byte_len(rows, cols).expect("a shape that the type can hold")]);
@@ -29,7 +29,7 @@ fn kind(ty: &str) -> ActQuant {
     if ["i2_s", "tq2_0"].contains(&ty) { ActQuant::I8PerToken } else { ActQuant::None }
 }
 
-/// One linear layer with everything it needs.
+/// One linear layer with everything that it needs.
 struct Layer {
     k: &'static Kernels,
     pool: Pool,

@@ -1,8 +1,8 @@
-//! Time of taking up 100 saved pages where the prefix cache is full: 100 pages are evicted for them.
+//! Time to restore 100 saved pages into a full prefix cache, which evicts 100 pages for them.
 //!
-//! `cargo bench --bench prefix_cache`. The model is small, so that 100,000 pages take 230 MB. A page that is
-//! taken up costs the same in a cache of any size.
-#![allow(missing_docs)] // The macros make public modules without any.
+//! `cargo bench --bench prefix_cache`. The model is small, so that 100,000 pages take 230 MB. Restoring a
+//! page takes the same time in a cache of any size.
+#![allow(missing_docs)] // The macros generate public modules without docs.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use sterna::engine::{Batch, BatchOptions, Engine, EngineOptions, PAGE};
 use sterna::gguf::Gguf;
 use sterna::synth::{Preset, Spec, Synth};
 
-/// Pages of the text that is saved.
+/// Pages of the saved text.
 const SAVED: usize = 100;
 
-/// An engine whose KV cache has so many pages, of 2304 bytes each.
+/// An engine whose KV cache has `pages` pages of 2304 bytes each.
 fn engine(pages: usize) -> Engine {
     let f16 = by_name("f16").expect("a type of the registry");
     let spec = Spec {
@@ -48,7 +48,7 @@ fn engine(pages: usize) -> Engine {
     Engine::from_gguf(gguf, &options, |_| ()).expect("an engine")
 }
 
-/// A batch whose prefix cache has all pages, each text of a salt of its own.
+/// A batch whose prefix cache uses all pages. Each restored text has its own salt.
 struct Full {
     batch: Batch,
     saved: Vec<u8>,

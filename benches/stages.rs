@@ -1,9 +1,9 @@
-//! One layer of BitNet 2B-4T, stage by stage: a decode step and a prompt of 512 tokens. And its attention at
-//! contexts of up to 131072 positions, with every KV codec. Times are compared as ratios within one run; the
-//! machine has other work.
+//! One layer of BitNet 2B-4T, stage by stage: a decode step and a prompt of 512 tokens; and its attention at
+//! contexts of up to 131072 positions, with every KV codec. Compare times only as ratios within one run,
+//! because the machine also runs other work.
 //!
 //! `cargo bench --bench stages -- attend`, `-- context`
-#![allow(missing_docs)] // The macros make public modules without any.
+#![allow(missing_docs)] // The macros generate public modules without docs.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const HEAD_DIM: usize = 128;
 const MAX_ROWS: usize = 512;
 const N_CTX: usize = 4096;
 
-/// A weight of bytes that look random: 0x55 and 0xaa are codes 1 and 2.
+/// A weight with pseudo-random bytes: 0x55 and 0xaa are codes 1 and 2.
 fn weight(p: &mut Program, all: &mut Vec<HostTensor>, ty: &str, rows: usize, cols: usize) -> Weight {
     let ty = by_name(ty).expect("a type of the registry");
     let len = ty.byte_len(rows, cols).expect("a shape of the type");
@@ -120,13 +120,14 @@ fn bench(c: &mut Criterion) {
     }
 }
 
-/// Positions of which attention is timed.
+/// Context lengths at which attention is timed.
 const CONTEXTS: [usize; 5] = [1024, 4096, 16_384, 65_536, 131_072];
 
-/// Exact pages that steps of [`MAX_ROWS`] rows write before they are encoded, the newest ones, and the first.
+/// Exact pages: those that a step of [`MAX_ROWS`] rows writes before they are encoded, the newest, and the
+/// first.
 const EXACT_PAGES: usize = MAX_ROWS / PAGE + 8;
 
-/// The attention of one layer, with narrow inputs, because the cache's contents do not matter.
+/// The attention of one layer, with narrow inputs: the contents of the cache do not matter.
 fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     let pages = CONTEXTS[CONTEXTS.len() - 1] / PAGE;
     let limits = Limits {
@@ -162,7 +163,7 @@ fn attention(codec: &'static dyn KvCodec) -> (Program, Vec<HostTensor>) {
     (p, all)
 }
 
-/// One row behind contexts of several lengths.
+/// One row at contexts of several lengths.
 fn contexts(c: &mut Criterion) {
     for &codec in kv::REGISTRY {
         let (p, all) = attention(codec);
@@ -172,7 +173,8 @@ fn contexts(c: &mut Criterion) {
         let n_pages = p.limits.pages as u32;
         let mut pages = PageTable::new(1, n_pages as usize);
         pages.seq_mut(0).extend(0..n_pages);
-        // A row reads exactly the first page and the newest: the pages between may share theirs.
+        // A row reads only the first page and the newest pages exactly, so the pages between may share
+        // theirs.
         let exact = |i: u32| Some(if i == 0 { 0 } else { 1 + i % (EXACT_PAGES as u32 - 1) });
         pages.exact_mut(0).extend((0..n_pages).map(exact));
         let rows = |positions: std::ops::Range<usize>| -> Vec<Row> {

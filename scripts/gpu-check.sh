@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Everything worth knowing of a card, in one go, on a machine that has only a built `sterna` and this script:
-# self-test, compute-sanitizer, decode and prefill at several depths, and what ncu says of one decode step.
+# Checks and benchmarks a GPU in one run, on a machine that has only a built `sterna` and this script:
+# self-test, compute-sanitizer, decode and prefill at several depths, and an ncu profile of one decode step.
 #
 #   scripts/gpu-check.sh target/release/sterna [folder for the results]
 #
-# compute-sanitizer and ncu come with the CUDA toolkit; where one is missing, a line says so. What fails is
-# named at the end; a self-test that fails ends the run, because times of wrong results are worth nothing.
+# compute-sanitizer and ncu come with the CUDA toolkit; if one is missing, a line says so. Failed steps are
+# listed at the end; a failed self-test ends the run, because timings of wrong results are worthless.
 set -euo pipefail
 
 sterna=${1:?usage: scripts/gpu-check.sh PATH-OF-STERNA [FOLDER]}
@@ -16,7 +16,7 @@ mkdir -p "$out"
 step() { printf '\n== %s\n' "$1" | tee -a "$out/log.txt"; }
 keep() { tee -a "$out/log.txt"; }
 failed=()
-try() { # what it is, and a command
+try() { # a name, and a command
   local what=$1
   shift
   "$@" 2>&1 | keep || failed+=("$what")
@@ -25,7 +25,7 @@ try() { # what it is, and a command
 step "devices"
 "$sterna" devices | keep
 if ! grep -q '^cuda: [0-9]' "$out/log.txt"; then
-  echo "nothing to check: this machine has no card that the CUDA driver finds" | keep
+  echo "nothing to check: the CUDA driver finds no GPU on this machine" | keep
   exit 1
 fi
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit --format=csv 2>/dev/null |
@@ -34,17 +34,17 @@ nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.li
 step "self-test"
 "$sterna" selftest --backend cuda 2>&1 | keep
 
-# The short self-test, because every access is watched: the four take ten minutes at most.
+# The short self-test, because every memory access is checked: the four take ten minutes at most.
 for tool in memcheck racecheck synccheck initcheck; do
   step "compute-sanitizer $tool"
-  # A kernel is looked up in one module after the other: what is not in the first is no error.
+  # A kernel is looked up in one module after another: its absence in the first is not an error.
   quiet=
   [ "$tool" != memcheck ] || quiet="--report-api-errors no"
   if command -v compute-sanitizer >/dev/null; then
     try "compute-sanitizer $tool" timeout 150 \
       compute-sanitizer --tool "$tool" $quiet --error-exitcode 1 "$sterna" selftest --backend cuda --quick turboquant
   else
-    echo "not run: compute-sanitizer is not here" | keep
+    echo "not run: compute-sanitizer not found" | keep
   fi
 done
 
@@ -61,8 +61,7 @@ for kv in q8_0 turboquant; do
     "$sterna" bench -m "$model" --kv-cache-type "$kv" --backend cuda -p 512 -n 128 -d 0,4096,32768 -r 5
 done
 
-# Of each kernel in the table that ncu writes: launches, their time, and the mean share of the memory's
-# throughput.
+# Per kernel in ncu's table: launches, their total time, and the mean share of the memory bandwidth.
 summary() {
   awk -F '","' '
     /^"ID"/ { for (i = 1; i <= NF; i++) { gsub(/"/, "", $i); at[$i] = i }; next }
@@ -87,7 +86,7 @@ if command -v ncu >/dev/null; then
   }
   try "ncu" profile
 else
-  echo "not run: ncu is not here" | keep
+  echo "not run: ncu not found" | keep
 fi
 
 step "end"
@@ -95,4 +94,4 @@ if [ ${#failed[@]} -gt 0 ]; then
   printf 'failed: %s\n' "${failed[@]}" | keep
   exit 1
 fi
-echo "all of it went through; $out/log.txt has what was said" | keep
+echo "all steps passed; the output is in $out/log.txt" | keep

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Counts instructions of benches/instructions under callgrind, and compares with benches/instructions.json.
+"""Counts instructions of benches/instructions with callgrind, and compares them with
+benches/instructions.json.
 
-    scripts/instructions.py check     fail where a count moved by more than the tolerance, up or down
-    scripts/instructions.py update    take today's counts as the new ones
+    scripts/instructions.py check     fail if a count changed by more than the tolerance, up or down
+    scripts/instructions.py update    accept today's counts as the new ones
 
-A count that fell is a failure too: take it on purpose, so that the next slip shows.
+A decrease is a failure too: accept it explicitly, so that the next regression shows.
 Needs valgrind.
 """
 
@@ -21,12 +22,14 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COUNTS = ROOT / "benches" / "instructions.json"
-# Counts repeat to the instruction on one machine; libc's choice of memcpy moves them a little between two.
+# On one machine, counts repeat to the instruction; between machines, libc's choice of memcpy changes them a
+# little.
 TOLERANCE = 0.02
 
 
 def build():
-    """The program that runs a case. A package alone, so that it brings no more of the engine than it runs."""
+    """Builds the program with the cases. As a separate package it links only the parts of the engine that it
+    runs."""
     command = [
         "cargo", "build", "--release", "--locked", "--package", "instructions", "--message-format=json"
     ]
@@ -35,13 +38,13 @@ def build():
 
 
 def count(program, case):
-    """Instructions of the function that a case runs, and of what it calls."""
+    """Instructions of a case's function, including its callees."""
     function = case.split(".")[0]
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "callgrind.out"
         callgrind = ["valgrind", "--tool=callgrind", "--quiet", f"--callgrind-out-file={out}"]
         callgrind += ["--collect-atstart=no", f"--toggle-collect=*instructions::counted::{function}*"]
-        # The path alone: what else stands in the environment moves the stack.
+        # Only PATH: other environment variables move the stack.
         subprocess.run([*callgrind, program, case], env={"PATH": os.environ["PATH"]}, check=True)
         total = re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE)
     return int(total[1])
@@ -59,11 +62,11 @@ def measure():
 
 
 def compare(want, got):
-    """Lines that say what moved; empty where nothing did."""
+    """Lines that describe the changes; empty if there are none."""
     faults = []
     for name in sorted(want.keys() | got.keys()):
         if name not in got:
-            faults.append(f"{name}: {want[name]} in the file, not counted any more")
+            faults.append(f"{name}: {want[name]} in the file, no longer counted")
         elif name not in want:
             faults.append(f"{name}: {got[name]} counted, not in the file")
         elif abs(got[name] - want[name]) > TOLERANCE * want[name]:
@@ -76,7 +79,7 @@ def main():
         sys.exit(__doc__.strip())
     if not shutil.which("valgrind"):
         message = "instruction counts not run: valgrind not found"
-        # A plain machine may go without; an update that counted nothing must not look like one.
+        # On a check, a missing valgrind is fine; an update that counted nothing must not look like a success.
         sys.exit(message) if sys.argv[1] == "update" else print(message)
         return
     got = measure()
@@ -87,7 +90,7 @@ def main():
     faults = compare(json.loads(COUNTS.read_text()), got)
     if faults:
         print("\n".join(faults))
-        sys.exit("instruction counts moved; if that is meant: scripts/instructions.py update")
+        sys.exit("instruction counts changed; if that is intended: scripts/instructions.py update")
     print(f"{len(got)} instruction counts within {TOLERANCE:.0%}")
 
 

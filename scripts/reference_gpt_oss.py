@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a tiny random GPT-OSS model and the logits that transformers computes with its weights.
+"""Creates a tiny random GPT-OSS model and the logits that transformers computes with its weights.
 
     pip install torch transformers gguf
     scripts/reference_gpt_oss.py tests/data/golden/gpt-oss
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
         writer.add_tensor(name, parameter.detach().half().numpy())
 
     def mxfp4(name, parameter, deviation, part=slice(None)):
-        """Experts lie as [experts, inputs, outputs] there, and as [experts, outputs, inputs] in files."""
+        """transformers stores experts as [experts, inputs, outputs], files as [experts, outputs, inputs]."""
         values = (torch.randn(parameter[..., part].shape) * deviation).transpose(1, 2).contiguous().numpy()
         kind = gguf.GGMLQuantizationType.MXFP4
         packed = quantize(values, kind)
@@ -92,7 +92,7 @@ def main(folder: Path) -> None:
         f32(f"{blk}.attn_sinks.weight", attention.sinks, 1.0)
         f32(f"{blk}.ffn_gate_inp.weight", mlp.router.weight, 0.3)
         f32(f"{blk}.ffn_gate_inp.bias", mlp.router.bias, 0.5)
-        # Gates and ups are interleaved there. Some of them must be clamped.
+        # transformers interleaves gates and ups. Some of their outputs must be clamped.
         experts = mlp.experts
         for name, part in [("gate", slice(0, None, 2)), ("up", slice(1, None, 2))]:
             mxfp4(f"{blk}.ffn_{name}_exps.weight", experts.gate_up_proj, 0.5, part)

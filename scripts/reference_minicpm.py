@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a tiny random MiniCPM model and the logits that transformers computes with its weights.
+"""Creates a tiny random MiniCPM model and the logits that transformers computes with its weights.
 
     pip install torch transformers gguf
     scripts/reference_minicpm.py tests/data/golden/minicpm
 
-transformers has no MiniCPM of its own; its Granite is the same graph with the factors under other names, and
-scores divided by the root of the head's length. Matrices are random bytes of NVFP4 with a factor of their
-own, or F16; down projections those of another type of points of a codebook in each layer. What the bytes
-stand for is what the gguf package says.
+transformers has no MiniCPM; its Granite is the same graph with other names for the factors, and scores
+divided by the root of the head dimension. Matrices are random bytes of NVFP4 with a factor per tensor, or
+F16; the down projection of each layer has another codebook type. The gguf package decodes the bytes.
 """
 
 import sys
@@ -58,7 +57,7 @@ def main(folder: Path) -> None:
         writer.add_tensor(f"{name}.weight", parameter.detach().numpy())
 
     def permuted(values, heads):
-        """Rows of queries and keys as files of this architecture have them: RoPE turns neighbours."""
+        """Rows of queries and keys in the order of this architecture's files: RoPE rotates neighbours."""
         if heads is None:
             return values
         return values.reshape(heads, 2, -1, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
@@ -75,7 +74,7 @@ def main(folder: Path) -> None:
         writer.add_tensor(f"{name}.scale", np.array([factor]))
 
     def nvfp4(name, parameter, heads=None):
-        """Groups of 16 under scales of 8 bits, times a factor of the whole."""
+        """Groups of 16 with 8-bit scales, times a factor per tensor."""
         rows, cols = parameter.shape
         blocks = random.integers(0, 256, (rows, cols // 64, 36), dtype=np.uint8)
         blocks[..., :4] = random.integers(0x28, 0x38, (rows, cols // 64, 4))
@@ -88,7 +87,7 @@ def main(folder: Path) -> None:
         blocks = random.integers(0, 256, (rows * cols // 256, n_bytes), dtype=np.uint8)
         scales = random.uniform(0.5, 1.0, len(blocks)).astype(np.float16).view(np.uint16)
         if kind == gguf.GGMLQuantizationType.IQ1_M:
-            # In the top bits of the last four words.
+            # The scale is in the top bits of the last four words.
             for i in range(4):
                 high = blocks[:, 49 + 2 * i]
                 high[:] = (high & 15) | ((scales >> (4 * i) & 15) << 4).astype(np.uint8)

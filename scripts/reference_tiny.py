@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Makes a tiny random model of each architecture, and what numpy computes with its weights in float64.
+"""Creates a tiny random model of each architecture, and the results that numpy computes with its weights in
+float64.
 
     pip install numpy
     scripts/reference_tiny.py write tests/data/golden     tiny/NAME.gguf, NAME.tokens.npy, NAME.np-fp64.npy
     scripts/reference_tiny.py check MODEL.gguf PROMPTS.txt LOGITS.npy
 
-`check` compares this forward pass with the logits that transformers computed for a larger model. The files of
-`shared/golden` agree with it to 1e-5; so a new architecture is checked there first, and then written here.
+`check` compares this forward pass with the logits that transformers computed for a larger model. It agrees
+with the files of `shared/golden` to 1e-5; so a new architecture is first checked there, and then written
+here.
 """
 
 import math
@@ -110,7 +112,7 @@ def gelu_tanh(x):
 
 
 def product(x, weight):
-    """BitNet's product rounds its input to int8, each row by its largest magnitude."""
+    """Matrix product. BitNet's product quantises its input to int8, each row by its largest magnitude."""
     if isinstance(weight, tuple):
         codes, factor = weight
         scale = 127 / np.maximum(np.abs(x).max(-1, keepdims=True), 1e-5)
@@ -119,7 +121,7 @@ def product(x, weight):
 
 
 def forward(keys, t, tokens):
-    """Logits of every token; of an encoder the normed rows."""
+    """Logits of every token; for an encoder the normalised rows."""
     arch = keys["general.architecture"]
     key = lambda name, default=None: keys.get(f"{arch}.{name}", default)
     bert, gemma, gpt2 = arch in ("bert", "nomic-bert"), arch.startswith("gemma"), arch == "gpt2"
@@ -153,7 +155,7 @@ def forward(keys, t, tokens):
         x = norm("token_embd_norm", x)
     for layer in range(key("block_count")):
         blk = f"blk.{layer}"
-        # Files may give an array, one number for each layer.
+        # Files may have an array, one value per layer.
         each = [key("attention.head_count"), key("attention.head_count_kv", key("attention.head_count"))]
         n_heads, n_kv = (number[layer] if isinstance(number, list) else number for number in each)
         slides = window is not None and layer % pattern != pattern - 1
@@ -324,7 +326,7 @@ def model(arch, seed):
         keys |= {"attention__causal": False, "pooling_type": 0}
     m = Writer(arch, seed, **keys)
     if bert or arch == "gemma-embedding":
-        # Texts of an encoder come to an end that its vocabulary knows.
+        # Texts of an encoder end with a token of its vocabulary.
         m.key("tokenizer.ggml.model", "bert")
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
         m.key("tokenizer.ggml.tokens", [*special, *(f"w{i}" for i in range(4, VOCAB))])

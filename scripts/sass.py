@@ -1,4 +1,4 @@
-"""Machine code of NVIDIA's cards, read from `cuobjdump -sass`; scripts/sass_walk.py walks it."""
+"""Parses machine code of NVIDIA GPUs from `cuobjdump -sass`; scripts/sass_walk.py simulates it."""
 
 import glob
 import hashlib
@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def tool(name):
-    """A CUDA tool, where build.rs looks for nvcc too."""
+    """A CUDA tool, from the folders in which build.rs looks for nvcc."""
     here = glob.glob(str(ROOT / ".cuda/lib/python*/site-packages/nvidia/cu13/bin"))
     homes = [os.environ[home] + "/bin" for home in ["CUDA_HOME", "CUDA_PATH"] if home in os.environ]
     for folder in [*homes, None, "/usr/local/cuda/bin", "/opt/cuda/bin", *here]:
@@ -24,8 +24,8 @@ def tool(name):
 
 
 def fatbins():
-    """Where the build put the kernels."""
-    # Those of a release have machine code for all cards. Only the build script matters: nothing is compiled.
+    """The fatbins of the build."""
+    # A release build has machine code for all GPUs. Only the build script matters: nothing is compiled.
     command = ["cargo", "check", "--quiet", "--release", "--lib", "--locked", "--no-default-features"]
     command += ["--features", "cuda", "--message-format=json"]
     out = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -38,8 +38,8 @@ def fatbins():
 
 
 def remembered(measure, tools, fatbin, *args):
-    """measure(tools, fatbin, *args), whose result JSON holds, from a file of an earlier run where these
-    scripts, tools and the kernels were the same to the byte."""
+    """Caches measure(tools, fatbin, *args) as JSON in target/. The key is a hash of these scripts, the tools,
+    the kernels and the arguments."""
     target = next((folder for folder in fatbin.resolve().parents if (folder / "CACHEDIR.TAG").exists()), None)
     if target is None:
         return measure(tools, fatbin, *args)
@@ -54,7 +54,7 @@ def remembered(measure, tools, fatbin, *args):
         pass
     result = measure(tools, fatbin, *args)
     if file.parent.is_dir():
-        # Renamed, so that nobody reads half of it.
+        # Renamed, so that no process reads a partial file.
         partial = file.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(result))
         partial.rename(file)
@@ -78,7 +78,7 @@ def kernel_code(cuobjdump, fatbin, arch, kernels):
 
 
 class Instruction:
-    """One instruction: its guard, name, operands, and what the compiler wrote of its timing."""
+    """One instruction: its guard, name, operands, and the compiler's timing information."""
 
     def __init__(self, at, text, control):
         guard = re.match(r"@(!?)(U?)P(\w+)\s+", text)
@@ -87,12 +87,12 @@ class Instruction:
         self.at, self.text = at, text
         name, _, operands = text.partition(" ")
         self.name, *self.mods = name.split(".")
-        # Uniform instructions do what others do, on registers that a warp shares.
+        # Uniform instructions do the same on registers that a warp shares.
         self.base = self.name[1:] if self.name.startswith("U") and self.name[1:] in UNIFORM else self.name
         self.args = [operand(o.strip()) for o in re.split(r",(?![^\[]*\])", operands)] if operands else []
         self.target = int(text.rsplit("0x", 1)[1], 16) if name.startswith(("BRA", "CALL")) else None
-        # From bit 41 of the second word on: stall count, yield, scoreboards set for the result and for the
-        # reading of operands (7 is none), scoreboards waited for.
+        # From bit 41 of the second word on: stall count, yield, scoreboards set for the result and for
+        # reading operands (7 means none), scoreboards waited for.
         self.stall = max(control >> 41 & 15, 1)
         self.sets, self.frees = control >> 46 & 7, control >> 49 & 7
         self.waits = [i for i in range(6) if control >> 52 >> i & 1]
@@ -109,7 +109,7 @@ def register(text):
 
 
 def operand(text):
-    """(kind, value, modifier) of an operand as it is printed."""
+    """(kind, value, modifier) of a printed operand."""
     text = text.removesuffix(".reuse")
     sign = text[0] if text[0] in "-~!|" else ""
     plain = text.lstrip("-~!").strip("|").removesuffix(".reuse")

@@ -1,16 +1,16 @@
-"""One thread's walk through machine code (scripts/sass.py), without a card.
+"""Walks one thread through machine code (scripts/sass.py), without a GPU.
 
-The walk is two things at once.
+The walk models two things at once.
 
-What happens: integers, predicates, the parameters and shared memory have values, so loops end and branches
-go as they would for that thread. Everything else (floats, what global memory holds) is unknown. A branch on
-an unknown value goes by rule: round a slow path (code with a CALL), and otherwise straight on; a loop whose
-condition is unknown ends.
+Values: integers, predicates, the parameters and shared memory have values, so loops end and branches are
+taken as for that thread. Everything else (floats, the content of global memory) is unknown. A branch on an
+unknown value follows a rule: it skips a slow path (code with a CALL), and otherwise is not taken; a loop with
+an unknown condition ends.
 
-When it happens: a warp issues in order, after the stall count that the compiler wrote into an instruction,
-and waits for the scoreboards that the instruction names. Loads, shuffles, conversions and the like clear
-their scoreboard after a latency from a table; everything else is what the compiler counted. Contention of
-warps, caches and memory, instruction fetch and clocks are left out.
+Time: a warp issues in order, after the stall count that the compiler encoded in an instruction, and waits for
+the scoreboards that the instruction names. Loads, shuffles, conversions and so on clear their scoreboard
+after a latency from a table; everything else takes the compiler's stall count. Contention of warps, caches
+and memory, instruction fetch and clocks are left out.
 """
 
 import operator
@@ -21,7 +21,7 @@ LOW = 0xFFFFFFFF
 
 
 def lut(table, a, b, c, bits):
-    """A function of three words, or of three truths, by its table."""
+    """A function of three words, or of three booleans, given by its table."""
     out = 0
     for i in range(8):
         if table >> i & 1:
@@ -55,33 +55,33 @@ def either(a, b):
 
 
 class Lost(Exception):
-    """The walk met something that it has no rule for."""
+    """The walk reached a case that it has no rule for."""
 
 
 class Walk:
-    """One thread of a kernel. `constants` has the words of constant bank 0 by address, `memory` those of
-    global memory that are known, `special` the special registers, `latencies` the table of a card. An atomic
-    operation finds what `found` says at its address."""
+    """One thread of a kernel. `constants` has the words of constant bank 0 by address, `memory` the known
+    words of global memory, `special` the special registers, `latencies` the table of a GPU. An atomic
+    operation at an address reads `found(address)`."""
 
-    # Where generic addresses have shared memory.
+    # Start of shared memory among generic addresses.
     SHARED = 0x7F << 56
 
     def __init__(self, code, constants, memory, special, latencies, found):
         self.code, self.index = code, {ins.at: i for i, ins in enumerate(code)}
         self.constants, self.memory, self.special = constants, memory, special
         self.latencies, self.found = latencies, found
-        # At first registers are whatever they are; 0 lets bits be kept in one of them.
+        # Registers are undefined at first; with 0, code can collect bits in one of them.
         self.files = {"R": [0] * 256, "UR": [0] * 256, "P": [None] * 8, "UP": [None] * 8}
         self.files["R"][255] = self.files["UR"][255] = 0
         self.files["P"][7] = self.files["UP"][7] = True
         self.shared = {}
-        # Words of shared memory that all threads count in, and what they come to.
+        # Words of shared memory in which all threads count, and their final values.
         self.counted = {}
-        # Cycles, serial round trips to global memory so far, instructions, products of bytes and of halves.
+        # Cycles, serial round trips to global memory so far, instructions, products of bytes and of f16.
         self.now = self.trips = self.issued = self.imma = self.hmma = 0
-        # Of each scoreboard: when it is clear, and after how many round trips.
+        # Per scoreboard: the time when it is clear, and the number of round trips.
         self.boards = [(0, 0)] * 6
-        # Asynchronous copies: of groups that are closed, and of the open one.
+        # Asynchronous copies: closed groups, and the open one.
         self.copies, self.open = [], (0, 0)
         self.events = []  # (what, cycle, trips) of barriers and of atomic operations that are waited for.
 
@@ -141,7 +141,7 @@ class Walk:
                 self.set((arg[0], arg[1] + i, ""), word)
 
     def address(self, arg):
-        """Of a memory operand. 64 bits wide where a register pair is part of it."""
+        """Address of a memory operand. 64 bits wide if a register pair is part of it."""
         total = 0
         for part, wide in arg[1]:
             total = add(total, self.get64(part) if wide and part[0] != "UR" else self.wide(part, wide))
@@ -167,7 +167,7 @@ class Walk:
                 guard = self.files[kind][at]
                 guard = guard if guard is None else guard != inverted
             self.issued += 1
-            # In products of 32 columns.
+            # In units of products of 32 columns.
             self.imma += (0.5 if "16816" in ins.mods else 1) * (ins.name == "IMMA")
             self.hmma += ins.name == "HMMA"
             if self.issued > 2_000_000:
@@ -187,12 +187,13 @@ class Walk:
             self.now, self.trips = max(self.now, self.boards[i][0]), max(self.trips, self.boards[i][1])
 
     def step(self, ins, guard, pc):
-        """Does one instruction; the address that follows where it is not the next one, or "end"."""
+        """Executes one instruction; returns the target of a taken branch, "end", or None for the next
+        instruction."""
         base = ins.base
         if base in ("BRA", "EXIT", "CALL", "RET"):
             return self.jump(ins, guard, pc)
         if base == "ACQBULK":
-            # The previous kernel has ended, and what was asked for before has come.
+            # The previous kernel has ended, and earlier loads have arrived.
             self.now, self.trips, self.boards = 0, 0, [(0, 0)] * 6
             self.copies, self.open = [(0, 0)] * len(self.copies), (0, 0)
             self.events = []
@@ -207,7 +208,7 @@ class Walk:
         return None
 
     def cost(self, ins):
-        """Cycles until a scoreboard is clear, and whether they are a round trip to global memory."""
+        """Cycles until a scoreboard is clear, and True if it is a round trip to global memory."""
         table, name = self.latencies, ins.name
         if name in ("LDG", "LD", "ATOMG", "ATOM", "MEMBAR", "LDGSTS"):
             if name == "LD":
@@ -247,7 +248,7 @@ class Walk:
             self.boards[ins.frees] = tuple(map(max, self.boards[ins.frees], read))
 
     def ends_loop(self, pc):
-        """Whether an instruction is the call, before a loop's jump, that some loops end with."""
+        """True for the call before a loop's jump with which some loops end."""
         ins, behind = self.code[pc], self.code[pc + 1]
         return ins.name == "CALL" and behind.name == "BRA" and behind.target < ins.at
 
@@ -272,7 +273,7 @@ class Walk:
         return ins.target if guard else None
 
     def forget(self, ins):
-        """What an instruction writes is unknown."""
+        """Marks the results of an instruction as unknown."""
         args = ins.args
         if ins.name == "ATOMS":
             return self.do_ATOMS(ins)
@@ -293,7 +294,7 @@ class Walk:
             else:
                 break
 
-    # One method an instruction, named by it.
+    # One method per instruction, with its name.
 
     def nothing(self, ins):
         pass
@@ -329,7 +330,7 @@ class Walk:
     do_ULDC = do_LDCU = do_LDC
 
     def do_HFMA2(self, ins):
-        # Only as the compiler writes constants: -RZ RZ + two halves.
+        # Only the form in which the compiler writes constants: -RZ RZ + two halves.
         if not all(arg[0] in ("I", "F") for arg in ins.args[3:5]):
             return self.forget(ins)
         high, low = (float(arg[1]) for arg in ins.args[3:5])
@@ -386,7 +387,7 @@ class Walk:
         predicate = args.pop(0) if args[0][0] in ("P", "UP") else None
         words = [self.get(arg) for arg in args[1:4]]
         table = args[4][1]
-        # An unknown word may not matter.
+        # An unknown word may not affect the result.
         outs = {
             lut(table, *(w if w is not None else guess for w in words), 32) for guess in (0, LOW, 0x5A5A5A5A)
         }
@@ -452,7 +453,7 @@ class Walk:
                 a, b = signed(a, bits), signed(b, bits)
             out = compare(a, b)
             if "EX" in mods:
-                # The upper words of a comparison whose lower words have been compared.
+                # The upper words of a comparison; the lower words have been compared before.
                 lower = self.get(args[5])
                 strict = a != b if mods[0] in ("NE",) else compare(a, b) and a != b
                 out = strict if a != b else lower
@@ -525,7 +526,7 @@ class Walk:
         if value is None or "F64" in ins.mods:
             return self.forget(ins)
         bits = float_bits(float(value))
-        # Rounded up, which the division of integers counts on.
+        # Rounded up, as integer division requires.
         self.set(ins.args[0], bits + ("RP" in ins.mods and float_of(bits) < value))
 
     do_I2FP = do_I2F
@@ -561,7 +562,7 @@ class Walk:
     def do_VOTE(self, ins):
         *to, truth = ins.args
         if "ANY" in ins.mods and truth[:2] in (("P", 7), ("UP", 7)):
-            # Which lanes are here, where one of them does an atomic operation for all: this one.
+            # The active lanes, if one lane does an atomic operation for all: only this lane.
             return self.set(to[0], 1)
         truth = self.get(truth)  # All lanes agree with this one.
         for arg in to:

@@ -1,7 +1,7 @@
-"""What libraries for agents make of a running server: python serve_agents.py http://127.0.0.1:8080
+"""Tests agent libraries against a running server: python serve_agents.py http://127.0.0.1:8080
 
 scripts/serve-clients starts one with the demo model, which answers a small sum, and calls the tool `add` for
-a larger one: each library asks, streams, lets the tool be called and gets a value of a schema.
+a larger one. Each library asks, streams, runs the tool and requests a value of a schema.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from typing import Literal
 
-# Before litellm is imported: it would fetch a list of prices, and the agents would send their traces.
+# Before litellm is imported: it would fetch a price list, and the agents would send their traces.
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
 
 import agents
@@ -28,7 +28,7 @@ BASE = sys.argv[1]
 QUESTION, ANSWER = "What is two plus three?", "Two plus three is five."
 SUM, TOTAL = "What is 123 plus 456?", "123 plus 456 is 579."
 ARGUMENTS = {"a": 123, "b": 456}
-# As the model has learned results.
+# The format of results that the model was trained on.
 RESULT = '{"sum": 579}'
 CALLS = []
 NUMBER = {"type": "number"}
@@ -56,21 +56,21 @@ def add(a: float, b: float) -> str:
 
 
 def called():
-    """What `add` was called with since the last time."""
+    """Arguments of the calls of `add` since the last time."""
     calls = CALLS[:]
     CALLS.clear()
     return calls
 
 
 def no_thoughts():
-    """Who must call a tool may think first, and this model would not come to an end of that."""
+    """Logit bias against thoughts: before a forced tool call, this model would never stop thinking."""
     body = json.dumps({"content": "<"}).encode()
     with urllib.request.urlopen(f"{BASE}/tokenize", data=body) as answer:
         return {str(json.load(answer)["tokens"][0]): -100}
 
 
 def litellms():
-    """Its three ways to a server of one's own: OpenAI's, Anthropic's and ollama's API."""
+    """litellm's three APIs for self-hosted servers: OpenAI's, Anthropic's and ollama's."""
     litellm.suppress_debug_info = True
     tools = [{"type": "function", "function": ADD}]
     for model, base in [("openai", f"{BASE}/v1"), ("anthropic", BASE), ("ollama_chat", BASE)]:
@@ -88,7 +88,7 @@ def litellms():
         turns = [*user(SUM), said.message.model_dump(exclude_none=True), result]
         answer = litellm.completion(**ask, messages=turns, tools=tools).choices[0].message.content
         assert answer == TOTAL, (model, answer)
-        if model != "anthropic":  # Its schemas go by a header that is Anthropic's alone.
+        if model != "anthropic":  # Its schemas require a header that only Anthropic has.
             said = litellm.completion(**ask, messages=user(QUESTION), response_format=Place)
             assert Place.model_validate_json(said.choices[0].message.content).where in PLACES
 
@@ -121,7 +121,7 @@ def instructors():
         ask |= {"temperature": 0, "logit_bias": no_thoughts()}
         place = client.chat.completions.create(**ask)
         assert place.where in PLACES
-        # Of texts that are not whole yet it makes what fits.
+        # Parses incomplete texts as far as possible.
         parts = list(client.chat.completions.create_partial(**ask))
         assert parts[-1].where in PLACES and len(parts) > 1
 

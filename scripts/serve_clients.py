@@ -1,7 +1,7 @@
-"""What published clients make of a running server: python serve_clients.py http://127.0.0.1:8080
+"""Tests published clients against a running server: python serve_clients.py http://127.0.0.1:8080
 
 scripts/serve-clients starts one with the demo model. The clients check types and the order of events
-themselves; here their results are compared with each other.
+themselves; this compares their results with each other.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Place(BaseModel):
 
 
 def no_thoughts():
-    """Who must call a tool may think first, and this model would not come to an end of that."""
+    """Logit bias against thoughts: before a forced tool call, this model would never stop thinking."""
     body = json.dumps({"content": "<"}).encode()
     with urllib.request.urlopen(f"{BASE}/tokenize", data=body) as answer:
         return {"logit_bias": {str(json.load(answer)["tokens"][0]): -100}}

@@ -1,7 +1,7 @@
-"""What published clients make of embeddings and of scores: python serve_embeddings.py EMBEDS RANKS
+"""Tests published clients for embeddings and reranking: python serve_embeddings.py EMBEDS RANKS
 
-These are addresses of two servers, which scripts/serve-clients starts with a small model of random weights.
-The clients check types themselves; here their vectors and their orders are compared with each other.
+The arguments are the addresses of two servers, which scripts/serve-clients starts with a small model of
+random weights. The clients check types themselves; this compares their vectors and rankings with each other.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import sys
 import urllib.request
 
-# Before litellm is imported: it would fetch a list of prices.
+# Before litellm is imported, which would fetch a price list.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import cohere
@@ -27,7 +27,7 @@ QUERY, DOCUMENTS = "where do owls live", ["in trees", "tax law", "owls live in h
 
 
 def check(got, want=None):
-    """Texts that are computed in other steps have another rounding."""
+    """Compares vectors; texts computed in other batches round differently."""
     want = VECTORS if want is None else want
     assert len(got) == len(want) and all(len(a) == len(b) for a, b in zip(got, want)), (len(got), len(want))
     largest = max(abs(x - y) for a, b in zip(got, want) for x, y in zip(a, b))
@@ -48,7 +48,7 @@ def scaled(vector):
 
 
 def vectors(**asked):
-    """Unless it is asked for numbers, the client has them sent in base64."""
+    """Creates embeddings; the client requests base64 unless a call sets `encoding_format`."""
     return [entry.embedding for entry in OPENAI.embeddings.create(model="any", **asked).data]
 
 
@@ -86,7 +86,7 @@ def ollamas():
 
 
 def langchains():
-    """OpenAI's tokens are not the model's: `check_embedding_ctx_length` would have these sent."""
+    """`check_embedding_ctx_length` would send OpenAI's tokens, which are not the model's."""
     ask = {"model": "any", "base_url": f"{EMBEDS}/v1", "api_key": "none", "check_embedding_ctx_length": False}
     name = ollama.Client(host=EMBEDS).list().models[0].model
     named = OllamaEmbeddings(model=name, base_url=EMBEDS, validate_model_on_init=True)
@@ -97,18 +97,18 @@ def langchains():
 
 
 def litellm_vectors():
-    """Its ways to a server of one's own, of which `huggingface` is TEI's API."""
+    """litellm's providers for self-hosted servers; `huggingface` uses TEI's API."""
     ways = {"openai": "/v1", "hosted_vllm": "/v1", "infinity": "/v1", "jina_ai": "/v1/embeddings"}
     for name, path in {**ways, "ollama": "", "huggingface": "/embed"}.items():
         ask = {"model": f"{name}/any", "api_base": f"{EMBEDS}{path}", "api_key": "none"}
         if name == "huggingface":
-            ask["input_type"] = "feature-extraction"  # It would look that up at the hub.
+            ask["input_type"] = "feature-extraction"  # It would ask the hub for it otherwise.
         check([entry["embedding"] for entry in litellm.embedding(**ask, input=TEXTS).data])
         check([entry["embedding"] for entry in litellm.embedding(**ask, input=TEXTS[:1]).data], VECTORS[:1])
 
 
 def rankings():
-    """TEI's scores are probabilities."""
+    """Rankings; TEI's scores are probabilities."""
     ask = {"query": QUERY, "documents": DOCUMENTS}
     client = cohere.ClientV2(api_key="none", base_url=RANKS)
     results = client.rerank(model="any", **ask).results

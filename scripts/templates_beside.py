@@ -1,5 +1,5 @@
-"""Renders tests/data/templates by Jinja2, set up as transformers sets it up for chat templates, and compares
-with tests/data/golden/templates; with --write it writes them. Run by scripts/templates-beside."""
+"""Renders tests/data/templates with Jinja2, set up like transformers' chat templates, and compares the
+results with tests/data/golden/templates, or writes these with --write. Run by scripts/templates-beside."""
 
 import datetime
 import json
@@ -12,7 +12,7 @@ import jinja2.sandbox
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data"
 GOLDEN = DATA / "golden" / "templates"
-# Jinja2's own errors, and those of Python that a template runs into.
+# Jinja2's own errors, and Python's errors raised by a template.
 REFUSALS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -25,7 +25,7 @@ REFUSALS = (
 
 
 class Generation(jinja2.ext.Extension):
-    """`{% generation %}`: what is in it is rendered in a scope of its own."""
+    """`{% generation %}`: renders its body in a scope of its own."""
 
     tags = {"generation"}
 
@@ -57,7 +57,7 @@ def environment():
 
 
 def rendered(source, variables):
-    """The text, or None where the template, or Jinja2, refuses."""
+    """The text, or None if the template or Jinja2 raises an error."""
     try:
         return environment().from_string(source).render(**variables)
     except REFUSALS:
@@ -65,7 +65,7 @@ def rendered(source, variables):
 
 
 def conversations(source, shared):
-    """What a template makes of each case of conversations.json."""
+    """Results of a template for each case of conversations.json."""
     for number, messages in enumerate(shared["conversations"]):
         for tools in (None, shared["tools"]):
             yield rendered(
@@ -99,9 +99,9 @@ def main():
         kept |= made
     differ = sorted(name for name in made | kept if made.get(name) != kept.get(name))
     if differ:
-        sys.exit(f"templates-beside: Jinja2 says otherwise of {', '.join(differ)}")
+        sys.exit(f"templates-beside: Jinja2's results differ for {', '.join(differ)}")
     n_texts = sum(len(texts) for texts in made.values())
-    print(f"templates-beside: {len(made) - 1} templates, {n_texts} texts, as Jinja2 renders them")
+    print(f"templates-beside: {len(made) - 1} templates, {n_texts} texts, match Jinja2's")
 
 
 if __name__ == "__main__":

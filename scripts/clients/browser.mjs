@@ -1,6 +1,6 @@
 // The npm packages openai and @anthropic-ai/sdk in Chromium, from a page of another origin:
-// node browser.mjs http://127.0.0.1:8080 http://localhost:3000 CHROMIUM, against a server whose
-// `--cors-origins` has the second address, where this listens.
+// node browser.mjs http://127.0.0.1:8080 http://localhost:3000 CHROMIUM
+// The server needs the second address in `--cors-origins`; this script listens there.
 import assert from "node:assert/strict";
 import http from "node:http";
 import { build } from "esbuild";
@@ -24,7 +24,7 @@ const files = {
   "/bundle.js": ["text/javascript", bundle.outputFiles[0].text],
 };
 
-/** What the page does with both clients; it runs in the browser. */
+/** Runs both clients, in the browser. */
 async function ask(base) {
   const { OpenAI, Anthropic } = await import("/bundle.js");
   const messages = [{ role: "user", content: "What is two plus three?" }];

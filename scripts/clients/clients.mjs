@@ -1,8 +1,8 @@
-// What published clients for Node make of a running server, and of one that embeds:
+// Tests published clients for Node against a running server, and against one for embeddings:
 // node clients.mjs http://127.0.0.1:8080 http://127.0.0.1:8081
 //
-// scripts/serve-clients installs them as the lock file says. The clients check the form of answers
-// themselves; here their results are compared with each other.
+// scripts/serve-clients installs them from the lock file. The clients check the form of answers themselves;
+// this compares their results with each other.
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
@@ -12,7 +12,7 @@ import OpenAI from "openai";
 
 const base = `${process.argv[2]}/v1`;
 const messages = [{ role: "user", content: "Tell me a story." }];
-// The demo model calls this tool for large sums, and says what came of it.
+// The demo model calls this tool for large sums, and answers with its result.
 const sum = [{ role: "user", content: "What is 123 plus 456?" }];
 const number = { type: "number" };
 const parameters = { type: "object", properties: { a: number, b: number }, required: ["a", "b"] };
@@ -47,7 +47,7 @@ let pieces = "";
 for await (const piece of streamText(prompt).textStream) pieces += piece;
 assert.equal(pieces, text);
 
-// As the model has learned results.
+// The format of results that the model was trained on.
 const execute = async ({ a, b }) => `{"sum": ${a + b}}`;
 const adder = tool({ description: add.description, inputSchema: jsonSchema(parameters), execute });
 const tooled = { messages: sum, maxOutputTokens: 80, tools: { add: adder }, stopWhen: stepCountIs(2) };
@@ -80,7 +80,7 @@ const tools = [{ ...add, input_schema: parameters }];
 const uses = (await anthropic.messages.create({ ...ask, messages: sum, max_tokens: 80, tools })).content;
 assert.deepEqual(uses.map((use) => use.input), [{ a: 123, b: 456 }]);
 
-// The first client has numbers sent in base64, the second as JSON.
+// The first client requests base64, the second JSON numbers.
 const values = ["a small owl", "two\nlines"];
 const embeds = process.argv[3];
 const encoder = new OpenAI({ baseURL: `${embeds}/v1`, apiKey: "none", maxRetries: 0 });

@@ -1,7 +1,7 @@
 // Codex CLI against a running server: node codex.mjs http://127.0.0.1:8080
 //
-// It sends its own tools, instructions and schema, and the answer has to be of that schema. Its home is a
-// temporary folder, and a proxy that does not answer stands before everything but this machine.
+// It sends its own tools, instructions and schema, and the answer must match that schema. Its home is a
+// temporary folder, and an unreachable proxy blocks everything but this machine.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -51,7 +51,7 @@ try {
   const answer = JSON.parse(messages.at(-1).item.text);
   assert.ok(Object.keys(answer).length === 1 && places.includes(answer.where), said);
   const done = events.find((event) => event.type === "turn.completed");
-  // Its instructions and tools alone are thousands of tokens.
+  // The instructions and tools of Codex are thousands of tokens.
   assert.ok(done.usage.input_tokens > 1000 && done.usage.output_tokens > 0, said);
 } finally {
   rmSync(home, { recursive: true, force: true });

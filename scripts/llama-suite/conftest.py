@@ -1,8 +1,8 @@
-"""Runs llama.cpp's server tests against `sterna serve`; scripts/serve-suite puts this in place of their own
-conftest, which downloads models.
+"""Runs llama.cpp's server tests against `sterna serve`; scripts/serve-suite replaces their own conftest,
+which downloads models, with this one.
 
-Tests that are named in $SERVE_SUITE_LEFT_OUT must fail, all others must pass. With SERVE_SUITE=quick the
-former are not run: they take most of the time.
+Tests listed in $SERVE_SUITE_LEFT_OUT must fail, all others must pass. With SERVE_SUITE=quick the former are
+not run: they take most of the time.
 """
 
 import os
@@ -11,7 +11,7 @@ import socket
 
 import pytest
 
-# A port that is free now; the tests give it to one server after the other.
+# A port that is free now; the tests use it for one server after another.
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     os.environ["PORT"] = str(free.getsockname()[1])

@@ -1,11 +1,11 @@
-//! Paths whose speed CI watches, for callgrind to count the instructions of. The counts stand in
+//! Performance-critical functions whose instructions CI counts with callgrind. The counts are stored in
 //! `benches/instructions.json`; `scripts/instructions.py` compares and updates them.
 //!
-//! Without an argument it lists the cases, one `FUNCTION.CASE` a line; with one it runs that case once. What
-//! is counted is the function of that name in `counted`: not what prepares its argument, and not what drops
-//! its result.
+//! Without an argument, lists the cases, one `FUNCTION.CASE` per line; with a case as argument, runs it once.
+//! Only the function of that name in `counted` is measured, without the preparation of its argument and the
+//! drop of its result.
 //!
-//! Callgrind knows no AVX-512, so the fastest kernels counted here are those of AVX2.
+//! Callgrind does not support AVX-512, so the fastest kernels measured here are those of AVX2.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -22,7 +22,7 @@ use sterna::program::ActQuant;
 use sterna::program::sampling::{Sampling, Scratch, pick};
 use sterna::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
-/// Logits that look like a language model's: a few large ones over a wide floor.
+/// Logits shaped like a language model's: a few large ones above many small ones.
 fn logits(s: Sampling) -> (Sampling, Vec<f32>, Scratch) {
     let n_vocab = 128_256;
     let logits = (0..n_vocab).map(|i| (i as f32 * 0.618).sin() * 4.0 + if i % 4001 == 0 { 8.0 } else { 0.0 });
@@ -32,7 +32,7 @@ fn logits(s: Sampling) -> (Sampling, Vec<f32>, Scratch) {
 const DEFAULTS: Sampling =
     Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::GREEDY };
 
-/// A linear layer of 64 outputs and 2560 inputs, and what one call of it needs.
+/// A linear layer of 64 outputs and 2560 inputs, with everything that a call needs.
 struct Layer {
     kernels: &'static Kernels,
     pool: Pool,
@@ -67,7 +67,7 @@ fn layer(kernels: &str, ty: &str, rows: usize) -> Layer {
     }
 }
 
-/// A page of the keys of one head, 64 of 128 elements, and the four query heads that meet them.
+/// A page of the keys of one head, 64 of 128 elements, and four query heads that attend to it.
 struct Page {
     kernels: &'static Kernels,
     unit: UnitOf,
@@ -162,7 +162,7 @@ mod counted {
     }
 }
 
-/// A case by name, and what runs it once.
+/// A case: its name, and a function that runs it once.
 type Case = (&'static str, fn());
 
 fn once<T, R>(function: fn(T) -> R, input: T) {
@@ -194,7 +194,7 @@ fn main() {
         Some(wanted) => match CASES.iter().find(|(name, _)| *name == wanted) {
             Some((_, run)) => run(),
             None => {
-                eprintln!("no case {wanted}");
+                eprintln!("unknown case {wanted}");
                 process::exit(2);
             }
         },

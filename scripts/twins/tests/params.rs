@@ -1,10 +1,10 @@
-//! Holds the Rust that the build script makes of `cuda/params.h` against what bindgen makes of it, which asks
-//! libclang.
+//! Compares the Rust code that the build script generates from `cuda/params.h` with that of bindgen, which
+//! uses libclang.
 
 use std::io::Write as _;
 use std::path::Path;
 
-/// Constants, then structs with their fields, as lines without their indentation.
+/// Constants, then structs with their fields, as lines without indentation.
 fn declarations(rust: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = rust.lines().map(str::trim).filter(|line| line.starts_with("pub ")).collect();
     lines.sort_by_key(|line| !line.starts_with("pub const "));
@@ -20,7 +20,7 @@ fn the_build_script_reads_the_header_as_bindgen_does() {
     }
     let cuda = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cuda");
     let builder = bindgen::builder().header(cuda.join("params.h").to_str().expect("a name in UTF-8"));
-    // Nothing of the system's headers.
+    // No declarations of system headers.
     let bindings =
         builder.allowlist_file(".*/params(_[a-z]+)?\\.h").generate().expect("a header for bindgen");
     let (ours, theirs) = (twins::rust(&twins::header(&cuda)), bindings.to_string());

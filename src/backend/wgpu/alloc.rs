@@ -1,5 +1,5 @@
-//! Memory of a device by what it is for: a [`Gpu`] gives it, a [`Counter`] only counts it. The plan is what
-//! the code that allocates asks of a counter, so that no size is written down a second time.
+//! Device memory by purpose: a [`Gpu`] allocates it, a [`Counter`] only counts it. The plan runs the
+//! allocating code on a counter, so that no size is computed in two places.
 
 use std::fmt::Display;
 
@@ -8,23 +8,23 @@ use wgpu::BufferUsages;
 use crate::memory::Parts;
 use crate::{BackendError, MemoryKind, MemoryPart};
 
-/// Uses of memory for shaders, which the host may write and read.
+/// Buffer usage for shaders, with copies from and to the host.
 pub const STORAGE: BufferUsages =
     BufferUsages::STORAGE.union(BufferUsages::COPY_SRC).union(BufferUsages::COPY_DST);
 
-/// Bytes of a buffer for so many.
+/// Size of a buffer for `bytes` bytes.
 pub fn buffer_bytes(bytes: u64) -> u64 {
     bytes.max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX)
 }
 
-/// A part of what a program takes, and bytes of it.
+/// A part of a program's memory, and its bytes.
 pub type BufferPart<'a> = (MemoryKind, &'a str, u64);
 
-/// Gives buffers, or counts them.
+/// Allocates buffers, or counts them.
 pub trait Allocator {
     type Buffer;
 
-    /// A buffer with some parts of what a program takes, zero. `what` it has in it is for people.
+    /// Allocates a zeroed buffer for some parts of a program's memory. `what` describes it in messages.
     fn buffer(
         &mut self,
         usage: BufferUsages,
@@ -32,7 +32,7 @@ pub trait Allocator {
         parts: &[BufferPart<'_>],
     ) -> Result<Self::Buffer, BackendError>;
 
-    /// The same for shaders, which the host may write and read.
+    /// Allocates a buffer for shaders, with copies from and to the host.
     fn storage(
         &mut self,
         what: &dyn Display,
@@ -41,38 +41,36 @@ pub trait Allocator {
         self.buffer(STORAGE, what, parts)
     }
 
-    /// The same for a part of the activations, tables and scratch.
+    /// Allocates such a buffer for a part of the activations, tables and scratch.
     fn scratch(&mut self, part: &str, bytes: u64) -> Result<Self::Buffer, BackendError> {
         self.storage(&part, &[(MemoryKind::Buffers, part, bytes)])
     }
 
-    /// A buffer that such a part comes back to the host in.
+    /// Allocates a buffer through which such a part is read back to the host.
     fn mapped(&mut self, part: &str, bytes: u64) -> Result<Self::Buffer, BackendError> {
         let usage = BufferUsages::COPY_DST | BufferUsages::MAP_READ;
         self.buffer(usage, &part, &[(MemoryKind::Buffers, part, bytes)])
     }
 }
 
-/// Bytes of all parts.
 pub fn sum(parts: &[BufferPart<'_>]) -> u64 {
     parts.iter().fold(0, |sum, (_, _, bytes)| sum.saturating_add(*bytes))
 }
 
-/// Counts the buffers that it is asked for.
 #[derive(Default)]
 pub struct Counter {
     parts: Parts,
-    /// Content of each, and its bytes.
+    /// Description and bytes of each buffer.
     buffers: Vec<(String, u64)>,
 }
 
 impl Counter {
-    /// Buffers of more than so many bytes: what they were to have in them, and their bytes.
+    /// Buffers of more than `most` bytes: description and size.
     pub fn larger_than(&self, most: u64) -> impl Iterator<Item = &(String, u64)> {
         self.buffers.iter().filter(move |(_, bytes)| *bytes > most)
     }
 
-    /// All parts that it was asked for, with their bytes.
+    /// All requested parts, with their bytes.
     pub fn parts(self) -> Vec<MemoryPart> {
         self.parts.finish()
     }
@@ -89,7 +87,7 @@ impl Allocator for Counter {
     ) -> Result<(), BackendError> {
         let bytes = sum(parts);
         self.buffers.push((what.to_string(), bytes));
-        // What a buffer is rounded up by is of its first part.
+        // The bytes added by rounding up count towards the first part.
         let mut rounding_bytes = buffer_bytes(bytes) - bytes;
         for (kind, part, bytes) in parts {
             self.parts.add(*kind, part, bytes + std::mem::take(&mut rounding_bytes));

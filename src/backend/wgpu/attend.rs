@@ -1,6 +1,6 @@
-//! Attention: a workgroup a row, tile of query heads, and split of the pages; then the splits are
-//! merged. Where many rows of a sequence stand together, a workgroup takes a tile of them and all pages.
-//! Where keys keep signs, queries are projected first.
+//! Attention: one workgroup per row, tile of query heads, and split of the pages; then the splits are merged.
+//! If many neighbouring rows belong to one sequence, a workgroup takes a tile of them and all pages. If keys
+//! are stored with signs, queries are projected first.
 
 use ggml_types::KvSide;
 
@@ -11,26 +11,26 @@ use super::{Cx, Dispatch, Grid, gate, kv};
 use crate::device::tiles::{Tiling, tiles};
 use sterna_program::{Attend, Program, Row, RowsOf, Stage};
 
-/// Query heads that a workgroup has.
+/// Query heads per workgroup.
 const HEADS: usize = 4;
 
-/// Queries of a workgroup that has a tile of rows.
+/// Queries of a workgroup that processes a tile of rows.
 const QUERIES: usize = 32;
 
-/// From how many rows on a step may go in tiles.
+/// Smallest step, in rows, that may use tiles.
 const TILED_LEAST: usize = 16;
 
-/// Workgroups that keep a large device busy; fewer are made of few pages, and more of many rows.
+/// Workgroups that keep a large device busy. A row has fewer splits if there are few pages or many rows.
 const ENOUGH: usize = 256;
 
-/// Query heads of one KV head, and workgroups that these take.
+/// Query heads per KV head, and the workgroups that they take.
 fn group_and_tiles(p: &Program, s: &Attend) -> (usize, usize) {
     let kv = p.kv_decl(s.kv);
     let group = p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim);
     (group, group.div_ceil(HEADS))
 }
 
-/// The tiles of a program, where every attention of it can take tiles, and takes the same.
+/// The tiles of a program, if all its attention stages support tiles, and of the same size.
 pub fn tiling(p: &Program) -> Option<Tiling> {
     let mut all = p.stages.iter().filter_map(|(_, stage)| match stage {
         Stage::Attend(s) => {
@@ -43,31 +43,30 @@ pub fn tiling(p: &Program) -> Option<Tiling> {
     all.all(|rows| rows == Some(first)).then_some(Tiling { rows: first, by_window: true })
 }
 
-/// True if a step goes in tiles: where they are half full.
+/// True if a step uses tiles: if they are at least half full.
 pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
     rows.len() >= TILED_LEAST && tiles(rows, tiling).count() * tiling.rows <= 2 * rows.len()
 }
 
-/// Splits of the pages where a row has `blocks` workgroups.
+/// Number of splits of the pages, with `blocks` workgroups per row and split.
 pub fn splits(rows: usize, blocks: usize, pages: usize) -> usize {
     ENOUGH.div_ceil(rows * blocks).min(pages)
 }
 
-/// Bytes of the splits' parts.
+/// Bytes of the partial results of splits.
 pub fn partial_bytes(p: &Program, s: &Attend) -> u64 {
     let kv = p.kv_decl(s.kv);
     let blocks = group_and_tiles(p, s).1 * kv.n_kv_heads;
-    // Where there are splits at all, one more of them would still be below twice as many.
+    // Splits round up, so with more than one split there are fewer than twice `ENOUGH` partial results.
     let parts = if blocks < ENOUGH { 2 * ENOUGH } else { 0 };
     (parts * (2 + kv.head_dim) * 16) as u64
 }
 
-/// True if queries are projected before they meet keys.
+/// True if queries are projected for keys with signs.
 fn projects(p: &Program, s: &Attend) -> bool {
     kv::codec(p.kv_decl(s.kv), KvSide::Keys).form == KernelForm::Signs
 }
 
-/// Bytes of projected queries.
 pub fn projected_bytes(p: &Program, s: &Attend) -> u64 {
     let q_bytes = (4 * p.limits.rows).saturating_mul(p.buf_decl(s.q).cols) as u64;
     if kv::unsupported(p.kv_decl(s.kv)).is_none() && projects(p, s) { q_bytes } else { 0 }

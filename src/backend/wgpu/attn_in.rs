@@ -1,5 +1,5 @@
-//! Norm, Q, K, V, rotary embedding, KV write: the products, then a workgroup a head that applies RoPE and
-//! stores it. Where a cache is windowed, pages that the step has filled are encoded then.
+//! Norm, Q, K and V projections, RoPE, KV cache write: the products, then one workgroup per head that applies
+//! RoPE and stores it. If the cache is windowed, pages that the step has filled are encoded afterwards.
 
 use ggml_types::KvSide;
 
@@ -14,18 +14,18 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &AttnIn) -> Vec<String> {
     missing
 }
 
-/// Bytes of the keys and values of a step, and of queries with their gates.
+/// Bytes of a step's keys and values, and of queries interleaved with their gates.
 pub fn fresh_bytes(p: &Program, s: &AttnIn) -> u64 {
     let gated = if s.gate.is_some() { p.limits.rows * p.weight_decl(s.wq.w).rows } else { 0 };
     4 * (gated_at(p, s) + gated) as u64
 }
 
-/// Where queries with their gates begin behind the values.
+/// Element at which queries with their gates begin, after the values.
 fn gated_at(p: &Program, s: &AttnIn) -> usize {
     2 * v_at(p, s)
 }
 
-/// Where values begin behind the keys.
+/// Element at which values begin, after the keys.
 fn v_at(p: &Program, s: &AttnIn) -> usize {
     let kv = p.kv_decl(s.kv);
     p.limits.rows * kv.n_kv_heads * kv.head_dim
@@ -44,7 +44,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
     let layers =
         vec![of_queries, layer(wk, &memory.fresh, kv_cols, 0), layer(wv, &memory.fresh, kv_cols, v_at)];
     let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
-    // Products that are merely written, as logits are.
+    // Products that are stored unchanged use the kernel of the logits.
     let mut all = linear::dispatches(cx, "logits", input, layers);
     all.extend(gate.map(|gate| gate::split(cx, gated_at(cx.p, s), q_buf, gate, decl.head_dim)));
 
@@ -55,7 +55,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a AttnIn) -> Vec<Dispatch<'a>> {
         [q_norm, k_norm].into_iter().flat_map(|norm| linear::norm(cx, norm.as_ref())).collect();
     for sides in kv::sides_alike(decl) {
         let side_params = kv::side_params(decl, sides[0], &cx.p.limits);
-        // Queries go with the keys.
+        // Queries are handled together with the keys.
         let first = if sides[0] == KvSide::Keys { 0 } else { n_heads + decl.n_kv_heads };
         let heads = sides.len() * decl.n_kv_heads + if first == 0 { n_heads } else { 0 };
         let mut params = [&norms[..], &kv::params(decl, &cx.p.limits), &side_params].concat();

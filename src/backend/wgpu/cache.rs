@@ -1,8 +1,7 @@
-//! Kernels as the driver has compiled them, kept on disk from one run to the next where wgpu offers it: on
-//! Vulkan.
+//! Disk cache of kernels compiled by the driver, used if wgpu supports it: on Vulkan.
 //!
-//! A file is the hash of what follows, and what the driver gave. What does not match its hash is ignored, and
-//! so is what cannot be read or written: a cache is no reason to fail.
+//! A file is a hash, followed by the driver's data. A file that does not match its hash is ignored, and so
+//! are read and write errors: a cache must not cause failures.
 #![allow(unsafe_code)] // The caller promises that a driver gets its own data back.
 
 use std::fs;
@@ -10,18 +9,17 @@ use std::path::{Path, PathBuf};
 
 use wgpu::{AdapterInfo, Device, Features, PipelineCache, PipelineCacheDescriptor};
 
-/// Largest file that is read: those of all kernels of a program take a few MiB.
+/// Largest file that is read. The kernels of a program take a few MiB.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// A cache, and where it is kept.
 pub struct DiskCache {
     pub cache: PipelineCache,
     path: PathBuf,
 }
 
 impl DiskCache {
-    /// The cache of an adapter's kernels in a folder, empty at first; `None` if the device
-    /// has no such thing.
+    /// Opens the cache of an adapter's kernels in a folder, empty at first. Returns `None` if the device does
+    /// not support it.
     pub fn open(device: &Device, info: &AdapterInfo, dir: &Path) -> Option<Self> {
         if !device.features().contains(Features::PIPELINE_CACHE) {
             return None;
@@ -29,13 +27,13 @@ impl DiskCache {
         let path = dir.join(wgpu::util::pipeline_cache_key(info)?);
         let data = read(&path);
         let desc = PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
-        // SAFETY: data is what `get_data` gave to a run that wrote it with its hash, and wgpu and the driver
-        // compare adapter and driver version with theirs.
+        // SAFETY: the data comes from `get_data` in a run that stored it with its hash, and wgpu and the
+        // driver compare its adapter and driver version with their own.
         let cache = unsafe { device.create_pipeline_cache(&desc) };
         Some(Self { cache, path })
     }
 
-    /// Writes what the driver has, if it is not what the file has: to another file first, so that no run sees
+    /// Writes the driver's data if it differs from the file: to a temporary file first, so that no run sees
     /// half of it.
     pub fn save(&self) {
         let Some(data) = self.cache.get_data() else { return };
@@ -49,13 +47,13 @@ impl DiskCache {
             .and_then(|()| fs::write(&partial, bytes))
             .and_then(|()| fs::rename(&partial, &self.path));
         if written.is_err() {
-            // The next run compiles anew. If there is no such file, there is nothing to remove.
+            // The next run compiles again. If the file does not exist, there is nothing to remove.
             let _ = fs::remove_file(&partial);
         }
     }
 }
 
-/// Contents of a file, if it is whole.
+/// Content of a file if its hash matches.
 fn read(path: &Path) -> Option<Vec<u8>> {
     let bytes =
         fs::metadata(path).ok().filter(|file| file.len() <= MOST_BYTES).and_then(|_| fs::read(path).ok())?;

@@ -1,4 +1,5 @@
-//! A gated delta net: a workgroup a head of a sequence's rows, and then what the convolution will see.
+//! A gated delta net: one workgroup per head and run of a sequence's rows, and then the convolution's
+//! history.
 
 use super::alloc::Allocator;
 use super::shader::{Kernel, MOST_STATE_DIM};
@@ -12,13 +13,13 @@ pub fn missing(p: &Program, s: &Delta) -> Option<String> {
     (head_dim > MOST_STATE_DIM).then(|| format!("delta with heads of {head_dim}"))
 }
 
-/// The states of a layer: all matrices, and behind them all tails.
+/// Allocates the states of a layer: all matrices, then all tails.
 pub fn alloc<A: Allocator>(on: &mut A, decl: &StateDecl, limits: &Limits) -> Result<A::Buffer, BackendError> {
     let bytes = (limits.states as u64).saturating_mul(decl.bytes() as u64);
     on.storage(&format_args!("{} states", limits.states), &[(MemoryKind::Kv, STATES_PART, bytes)])
 }
 
-/// Where a slot lies, and its bytes; nothing if the page is not of states.
+/// Byte offsets and sizes of a slot; empty if the page is not a state.
 pub fn stretches(decl: &StateDecl, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
     let KvPage::State(slot) = page else { return Vec::new() };
     let of = |at: usize, elems: usize| (4 * (at + slot as usize * elems) as u64, 4 * elems);

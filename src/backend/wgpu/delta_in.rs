@@ -1,4 +1,4 @@
-//! Norm and the projections that a gated delta net takes.
+//! Norm and input projections of a gated delta net.
 
 use super::linear::{self, Input, Layer};
 use super::{Cx, Device, Dispatch};
@@ -15,6 +15,6 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a DeltaIn) -> Vec<Dispatch<'a>> {
         let (out, out_cols) = (&cx.memory.bufs[buf.0 as usize], cx.p.buf_decl(buf).cols);
         Layer { linear, out, out_cols, out_at: 0, what: 0 }
     });
-    // Products that are merely written, as logits are.
+    // Products that are stored unchanged use the kernel of the logits.
     linear::dispatches(cx, "logits", input, layers.into())
 }

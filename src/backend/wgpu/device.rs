@@ -1,5 +1,4 @@
-//! A device through wgpu: which there are, one of them opened, its memory, and what it says when something
-//! fails.
+//! Devices through wgpu: the list of adapters, an opened device, its memory, and its errors.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -18,73 +17,70 @@ use super::shader::{self, Binding, Caps, Kernel, LANES};
 use super::wait::{self, now};
 use crate::BackendError;
 
-/// Most bytes that are brought or fetched at a time.
+/// Largest size of a single write or read.
 const PIECE_BYTES: usize = 16 << 20;
 
-/// Options of a device. The device decides those that are left out.
+/// Options of a device. Options that are not set are left to the device.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Number in [`list`], or a part of its name.
+    /// Number in [`list`], or a part of the name.
     pub device: Option<String>,
-    /// Bytes of the largest part of a weight, where they are to be fewer than a buffer has: tests split
-    /// weights so.
+    /// Bytes of the largest part of a weight, if smaller than the largest buffer. Tests use it to split
+    /// weights.
     pub max_part_bytes: Option<u64>,
-    /// Bytes of the largest buffer, whatever the device says of it; and of all buffers that are ever made,
-    /// for a device that is to be full then. For tests, as is what follows.
+    /// Bytes of the largest buffer, overriding the device's limit. Only for tests, like the next two.
     pub max_buffer_bytes: Option<u64>,
-    /// See above.
+    /// Bytes of all buffers together. Allocations beyond it fail as on a full device.
     pub memory_bytes: Option<u64>,
-    /// Limits that are to be as low as this, by the words that errors have for them ([`NEEDED`]).
+    /// Upper bounds on limits of the device, by their names in [`NEEDED`].
     pub at_most: Vec<(&'static str, u32)>,
-    /// True for a device that can time stages.
+    /// False to treat the device as one without timestamps.
     pub timestamps: Option<bool>,
-    /// True if threads meet in subgroups, false if in workgroup memory only.
+    /// True to reduce with subgroup operations, false to use only workgroup memory.
     pub subgroups: Option<bool>,
-    /// True if int8 products are of packed integers, false if of floats.
+    /// True to compute int8 products in packed integers, false in floats.
     pub packed: Option<bool>,
-    /// True if stages are timed.
+    /// True to time stages.
     pub profile: bool,
-    /// A folder in which compiled kernels are kept for the next run, where wgpu can; nowhere where there is
-    /// none.
+    /// Folder that keeps compiled kernels for the next run, if wgpu supports it; `None` for no cache.
     pub cache_dir: Option<PathBuf>,
 }
 
-/// Limits that kernels need of a device: name for users and least value.
+/// Limits that kernels need: name in messages, and smallest value.
 pub const NEEDED: [(&str, u32); 3] =
     [("storage buffers", 8), ("threads of a workgroup", 256), ("bytes of workgroup memory", 16 << 10)];
 
-/// Way out when a device cannot be used.
-const WAY_OUT: &str = "DeviceOptions::device chooses another, and the cpu backend needs none";
+/// Advice in errors about an unusable device.
+const WAY_OUT: &str = "choose another with DeviceOptions::device, or use the cpu backend";
 
-/// An opened device. Cheap to share: tests run all their backends on one.
+/// An opened device. Cheap to share; the tests run all their backends on one.
 pub struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     info: AdapterInfo,
     pub(super) caps: Caps,
-    /// Bytes of the largest buffer that a shader may see.
+    /// Bytes of the largest storage buffer.
     pub(super) max_buffer_bytes: u64,
     /// Bytes of the largest part of a weight.
     pub(super) max_part_bytes: u64,
-    /// Bytes that all buffers may take, where that is limited, and have taken.
+    /// Bytes that all buffers may take, if limited.
     memory_bytes: Option<u64>,
     taken_bytes: AtomicU64,
-    /// Bytes of uploads since the last wait for them.
+    /// Bytes uploaded since the last wait.
     queued_bytes: AtomicUsize,
-    /// Bytes at a multiple of which parameters may lie.
+    /// Alignment of parameters in their buffer, in bytes.
     pub(super) params_align: u64,
-    /// Nanoseconds of a timestamp's step, where stages are timed.
+    /// Nanoseconds per timestamp unit, if stages are timed.
     pub(super) tick: Option<f32>,
-    /// Failure outside a call that could return it.
+    /// First failure outside a call that could return it.
     failure: Arc<Mutex<Option<String>>>,
     pipelines: Mutex<HashMap<Kernel, wgpu::ComputePipeline>>,
     cache: Option<DiskCache>,
     layouts: Mutex<HashMap<&'static [Binding], BindGroupLayout>>,
-    /// Where bytes come back.
+    /// Buffer to read data back to the host.
     staging: Mutex<Option<Buffer>>,
 }
 
-/// Every adapter of this machine.
 fn adapters() -> Vec<Adapter> {
     let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
     desc.backends = wgpu::Backends::VULKAN
@@ -95,26 +91,26 @@ fn adapters() -> Vec<Adapter> {
     now(wgpu::Instance::new(desc).enumerate_adapters(wgpu::Backends::all()))
 }
 
-/// True if there is an adapter that is no program on the processor.
+/// True if there is an adapter that is not a software implementation.
 ///
-/// Linux has a file for every GPU. Without one no driver is asked, which takes time.
+/// Linux has a device file for every GPU. Without one, no driver is loaded, which would take time.
 pub fn has_gpu() -> bool {
     let files = ["/dev/dri", "/dev/nvidiactl", "/dev/dxg"];
     let possible = !cfg!(target_os = "linux") || files.iter().any(|file| Path::new(file).exists());
     possible && adapters().iter().any(|adapter| adapter.get_info().device_type != DeviceType::Cpu)
 }
 
-/// Every adapter with its number, for people.
+/// Every adapter with its number, as text.
 pub fn list() -> Vec<Result<String, BackendError>> {
     let adapters = adapters();
     if adapters.is_empty() {
         return vec![Err(nothing())];
     }
-    let line = |(i, adapter)| Ok(format!("{i}: {}; wgpu does not say what is free", description(adapter)));
+    let line = |(i, adapter)| Ok(format!("{i}: {}; wgpu does not report free memory", description(adapter)));
     adapters.iter().enumerate().map(line).collect()
 }
 
-/// An adapter for people: name, kind, driver, and what matters of its features and limits.
+/// Description of an adapter: name, kind, driver, and the relevant features and limits.
 fn description(adapter: &Adapter) -> String {
     let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
     let has = |feature, word| if features.contains(feature) { word } else { "" };
@@ -143,7 +139,7 @@ fn short(info: &AdapterInfo) -> String {
         DeviceType::DiscreteGpu => "discrete GPU",
         DeviceType::IntegratedGpu => "integrated GPU",
         DeviceType::VirtualGpu => "virtual GPU",
-        DeviceType::Cpu => "software on the processor",
+        DeviceType::Cpu => "software on the CPU",
         DeviceType::Other => "device of unknown kind",
     };
     let driver = [info.driver.as_str(), info.driver_info.as_str()].join(" ");
@@ -155,7 +151,7 @@ fn max_buffer_bytes(limits: &wgpu::Limits) -> u64 {
     limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
 }
 
-/// The adapter that is asked for by number or name; else the fastest kind that there is, software last.
+/// The adapter selected by number or name; else the fastest kind of adapter, software last.
 fn choose(device: Option<&str>) -> Result<Adapter, BackendError> {
     let mut adapters = adapters();
     let Some(word) = device else {
@@ -171,7 +167,7 @@ fn choose(device: Option<&str>) -> Result<Adapter, BackendError> {
     })
 }
 
-/// The fastest kind first.
+/// Rank of an adapter's kind, the fastest first.
 fn rank(adapter: &Adapter) -> u32 {
     match adapter.get_info().device_type {
         DeviceType::DiscreteGpu => 0,
@@ -183,13 +179,13 @@ fn rank(adapter: &Adapter) -> u32 {
 }
 
 fn nothing() -> BackendError {
-    error("looking for a device", "no Vulkan, Metal or DirectX 12 driver has one".to_owned())
+    error("looking for a device", "no Vulkan, Metal or DirectX 12 driver offers one".to_owned())
 }
 
 impl Caps {
     fn of(adapter: &Adapter, options: &Options) -> Self {
         let info = adapter.get_info();
-        // Threads that share a row of weights must lie in one subgroup.
+        // Threads that share a row of weights must be in one subgroup.
         let subgroups = adapter.features().contains(Features::SUBGROUP) && info.subgroup_min_size >= LANES;
         // Apple's GPUs have no instruction for four packed products.
         let packed = info.backend != wgpu::Backend::Metal;
@@ -258,7 +254,7 @@ impl Gpu {
         let failure = Arc::new(Mutex::new(None));
         let note = |failure: &Arc<Mutex<Option<String>>>| {
             let failure = Arc::clone(failure);
-            // What comes first is the cause.
+            // The first error is the cause.
             move |what: String| {
                 locked(&failure).get_or_insert(what);
             }
@@ -292,34 +288,34 @@ impl Gpu {
         })
     }
 
-    /// The device for people.
+    /// Short description of the device.
     pub(super) fn description(&self) -> String {
         short(&self.info)
     }
 
-    /// Adapter, driver, variant of the kernels, and their text: a self-test that was passed counts while
-    /// these are the same. Software is tested as well: without a GPU it runs models, and a wrong shader is
-    /// wrong there.
+    /// Adapter, driver, kernel variant and a hash of the kernel sources: a passed self-test remains valid
+    /// while these are the same. Software devices are tested as well, because they run models on machines
+    /// without a GPU.
     pub(super) fn self_test_key(&self) -> String {
         let AdapterInfo { vendor, device, .. } = self.info;
         format!("{} {vendor:04x}:{device:04x}, {:?}, {}", short(&self.info), self.caps, shader::id())
     }
 
-    /// True if it is a program on the processor.
+    /// True if the device is a software implementation.
     pub(super) fn is_software(&self) -> bool {
         self.info.device_type == DeviceType::Cpu
     }
 
-    /// Bytes that are free, if that is known: wgpu does not report it.
+    /// Free bytes, if known: wgpu does not report them.
     pub(super) fn free_bytes(&self) -> Option<u64> {
         self.memory_bytes.map(|most| most.saturating_sub(self.taken_bytes.load(Ordering::Relaxed)))
     }
 
-    /// Memory of at least `bytes` bytes, zero.
+    /// Allocates a zeroed buffer of at least `bytes` bytes.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] where it is known that there is not as much, [`BackendError::Device`]
-    /// where the driver says so.
+    /// [`BackendError::OutOfMemory`] if less is known to be free, [`BackendError::Device`] if the driver
+    /// refuses.
     pub(super) fn buffer(&self, bytes: u64, usage: BufferUsages) -> Result<Buffer, BackendError> {
         let size = buffer_bytes(bytes);
         if let Some(free) = self.free_bytes().filter(|free| size > *free) {
@@ -345,14 +341,14 @@ impl Gpu {
         }
     }
 
-    /// Room for `n` timestamps.
+    /// Allocates `n` timestamps.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where the device takes fewer.
+    /// [`BackendError::Device`] if `n` exceeds wgpu's limit.
     pub(super) fn timestamps(&self, n: u32) -> Result<wgpu::QuerySet, BackendError> {
         if n > wgpu::QUERY_SET_MAX_QUERIES {
             let most = wgpu::QUERY_SET_MAX_QUERIES;
-            return Err(error("making timestamps", format!("want at most {most}, found {n}")));
+            return Err(error("making timestamps", format!("want at most {most}, got {n}")));
         }
         Ok(self.device.create_query_set(&wgpu::QuerySetDescriptor {
             label: None,
@@ -361,13 +357,13 @@ impl Gpu {
         }))
     }
 
-    /// Queues a write; `bytes` is a multiple of 4 long.
+    /// Queues a write. The length of `bytes` is a multiple of 4.
     pub(super) fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) {
         self.queue.write_buffer(buffer, offset, bytes);
     }
 
-    /// Writes what may be large, waiting now and then, so that copies of it do not pile up: neither those of
-    /// one call nor those of many. `offset` is a multiple of 4. Where `bytes` are not, zeros follow them.
+    /// Writes data of any size. Waits for the device after every 16 MiB, across calls, so that queued copies
+    /// do not pile up. `offset` is a multiple of 4; `bytes` is padded with zeros to a multiple of 4.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -394,26 +390,26 @@ impl Gpu {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
 
-    /// Queues what an encoder has.
+    /// Submits the commands of an encoder.
     ///
     /// # Errors
-    /// [`BackendError::Device`] for whatever has failed so far.
+    /// [`BackendError::Device`] for any failure so far.
     pub(super) fn submit(&self, encoder: wgpu::CommandEncoder) -> Result<SubmissionIndex, BackendError> {
         let run = self.queue.submit([encoder.finish()]);
         self.check().map(|()| run)
     }
 
-    /// Waits for a submission; for everything that is queued where none is named.
+    /// Waits for a submission, or for all queued work if it is `None`.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where the device was lost or hangs.
+    /// [`BackendError::Device`] if the device was lost or hangs.
     fn wait(&self, submission_index: Option<SubmissionIndex>) -> Result<(), BackendError> {
         let waited = wait::done(&self.device, &self.queue, submission_index);
         self.check()?;
         waited.map_err(|detail| error("waiting for the device", detail))
     }
 
-    /// Waits, and copies bytes from a buffer; offset and length are multiples of 4.
+    /// Waits, and copies bytes from a buffer. Offset and length are multiples of 4.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -438,8 +434,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Waits for the submission that writes it, or for everything, and copies the first bytes of a buffer
-    /// that the host may map.
+    /// Waits for the submission that writes the buffer, or for all queued work, and copies the first bytes of
+    /// this mappable buffer.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -462,10 +458,10 @@ impl Gpu {
         Ok(())
     }
 
-    /// A kernel, made when it is first asked for.
+    /// Returns a kernel's pipeline, compiled on first use.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where the driver refuses it.
+    /// [`BackendError::Device`] if the driver rejects it.
     pub(super) fn pipeline(&self, kernel: Kernel) -> Result<wgpu::ComputePipeline, BackendError> {
         if let Some(pipeline) = locked(&self.pipelines).get(&kernel) {
             return Ok(pipeline.clone());
@@ -499,18 +495,18 @@ impl Gpu {
         });
         let (internal, valid) = (now(internal.pop()), now(valid.pop()));
         if let Some(err) = valid.or(internal) {
-            return Err(error("making a kernel", format!("{name}: {err}")));
+            return Err(error("compiling a kernel", format!("{name}: {err}")));
         }
         locked(&self.pipelines).insert(kernel, pipeline.clone());
         Ok(pipeline)
     }
 
-    /// Keeps the kernels that have been made for the next run.
+    /// Saves the compiled kernels for the next run.
     pub(super) fn keep_pipelines(&self) {
         self.cache.iter().for_each(DiskCache::save);
     }
 
-    /// The buffers of a dispatch, parameters first; `params` is the stretch of that buffer.
+    /// Creates the bind group of a dispatch, parameters first. `params` is a buffer, offset and size.
     pub(super) fn bind(
         &self,
         kernel: Kernel,
@@ -552,7 +548,7 @@ impl Gpu {
         locked(&self.layouts).entry(bindings).or_insert_with(make).clone()
     }
 
-    /// Whatever has failed where no call could say so.
+    /// Returns the first failure outside a call that could return it.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -563,7 +559,7 @@ impl Gpu {
         }
     }
 
-    /// Gives the device up, as a driver does that crashes: tests see what follows.
+    /// Destroys the device, as if its driver had crashed, for tests.
     pub fn lose(&self) {
         self.device.destroy();
         locked(&self.failure).get_or_insert_with(|| "the device was lost: given up".to_owned());

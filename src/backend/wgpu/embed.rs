@@ -1,4 +1,5 @@
-//! Embedding of tokens and positions: a workgroup a row, a dispatch a part of the table; then of token types.
+//! Embedding of tokens and positions: one workgroup per row, one dispatch per part of the table; then token
+//! types.
 
 use ggml_types::types;
 
@@ -26,7 +27,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Embed) -> Vec<String> {
     missing
 }
 
-/// Floats of a row of an f32 weight, which is padded to 8 elements.
+/// Floats per row of an f32 weight, which is padded to 8 elements.
 fn stride(cols: usize) -> usize {
     cols.next_multiple_of(8)
 }

@@ -1,4 +1,4 @@
-//! A compiled program: its dispatches with pipelines and bind groups, made once, and the run of a step.
+//! A compiled program: its dispatches with pipelines and bind groups, built once, and the run of a step.
 
 use std::ops::Range;
 
@@ -26,18 +26,18 @@ pub struct Compiled {
     memory: Memory,
     /// Last content of the tables of a step.
     image: Image,
-    /// For each stage, in order.
+    /// Dispatches of each stage, in order.
     stages: Vec<Vec<Ready>>,
-    /// The tiles of rows that attention takes, where it can.
+    /// Row tiles of attention, if the program supports them.
     tiling: Option<Tiling>,
-    /// Times of stages, if they are timed.
+    /// Times of stages, if profiling is on.
     profile: Option<Profile>,
     sampler: Sampler,
 }
 
-/// A dispatch that only wants its grid.
+/// A dispatch, complete except for its grid.
 struct Ready {
-    /// Up to how many rows each is the one to take, and its tile.
+    /// Largest number of rows for each pipeline, and its tile.
     pipelines: Vec<(usize, ComputePipeline, [u32; 2])>,
     bind_group: BindGroup,
     grid: Grid,
@@ -48,15 +48,13 @@ struct Ready {
 struct Counts {
     rows: usize,
     outputs: usize,
-    /// Number of these that the device goes through to pick tokens.
+    /// Output rows that the device scans to pick tokens.
     sampled: usize,
-    /// Rows that fill a page.
     filled: usize,
-    /// Sequences.
     runs: usize,
-    /// Tiles of rows, where attention takes them so.
+    /// Tiles of rows, if attention takes them in tiles.
     tiles: Option<usize>,
-    /// Pages of its longest sequence.
+    /// Pages of the longest sequence.
     pages: usize,
 }
 
@@ -82,7 +80,7 @@ impl Counts {
     }
 }
 
-/// Memory that a program takes, but for the parameters of its dispatches, less than 4 KiB a stage.
+/// Memory of a program, without the parameters of its dispatches (less than 4 KiB per stage).
 pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     p.check()?;
     let device = Device { gpu };
@@ -95,7 +93,7 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
     }
     let most = gpu.max_buffer_bytes;
     for (what, bytes) in counter.larger_than(most) {
-        lacks.add(format!("{what}, {bytes} bytes of the {most} that a buffer has"));
+        lacks.add(format!("{what}: {bytes} bytes, more than the {most} of a buffer"));
     }
     lacks.check(NAME)?;
     let format = |decl: &WeightDecl| WeightFormat::of(decl.ty).expect("nothing is missing");
@@ -110,10 +108,10 @@ pub fn plan(gpu: &Gpu, p: &Program) -> Result<DeviceMemory, BackendError> {
 }
 
 impl Compiled {
-    /// Allocates everything that a step needs, and makes the pipelines and bind groups of every dispatch.
+    /// Allocates everything that a step needs, and creates the pipelines and bind groups of every dispatch.
     ///
     /// # Panics
-    /// Where the weights are not the declared ones.
+    /// Panics if the weights are not the declared ones.
     pub fn new(gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<Self, BackendError> {
         plan(gpu, p)?.plan().check_free(NAME)?;
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
@@ -136,7 +134,7 @@ impl Compiled {
         })
     }
 
-    /// The buffer behind a handle, and where a row of it begins.
+    /// The buffer of a handle, and the byte offset of one of its rows.
     pub fn row(&self, b: Buf, row: usize) -> (&wgpu::Buffer, u64) {
         let cols = self.program.buf_decl(b).cols as u64;
         (&self.memory.bufs[b.0 as usize], 4 * cols * row as u64)
@@ -145,7 +143,7 @@ impl Compiled {
     /// Runs all stages.
     ///
     /// # Panics
-    /// Where the step does not fit the program.
+    /// Panics if the step does not fit the program.
     pub fn run(&mut self, gpu: &Gpu, step: &Step<'_>) -> Result<(), BackendError> {
         self.run_stages(gpu, 0..self.program.stages.len(), step)
     }
@@ -153,7 +151,7 @@ impl Compiled {
     /// Runs some of the stages: one encoder, one submission.
     ///
     /// # Panics
-    /// Where the step does not fit the program.
+    /// Panics if the step does not fit the program.
     pub fn run_stages(
         &mut self,
         gpu: &Gpu,
@@ -203,7 +201,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// Where a page of all caches lies: the buffer, the place in it, and bytes.
+    /// Location of a page in all caches: buffer, byte offset, and bytes.
     fn stretches(&self, page: KvPage) -> impl Iterator<Item = ((&Buffer, u64), usize)> {
         let Program { kvs, states, limits, .. } = &self.program;
         let of_states = states.iter().zip(&self.memory.states).flat_map(move |(decl, buffer)| {
@@ -220,17 +218,15 @@ impl Compiled {
         of_kvs.chain(of_states)
     }
 
-    /// Bytes of a page of all caches.
     pub fn page_bytes(&self, page: KvPage) -> usize {
         pages::bytes(self.stretches(page))
     }
 
-    /// Copies a page, cache after cache.
+    /// Reads a page, cache after cache.
     pub fn read_page(&self, gpu: &Gpu, page: KvPage, out: &mut [u8]) -> Result<(), BackendError> {
         pages::read(self.stretches(page), out, |(buffer, at), to| gpu.read(buffer, at, to))
     }
 
-    /// The reverse.
     pub fn write_page(&self, gpu: &Gpu, page: KvPage, bytes: &[u8]) -> Result<(), BackendError> {
         pages::write(self.stretches(page), bytes, |(buffer, at), from| {
             gpu.write(buffer, at, from);
@@ -239,19 +235,18 @@ impl Compiled {
         gpu.check()
     }
 
-    /// Number of keys and values that no cache could keep as they were.
+    /// Number of keys and values that a cache had to clamp.
     pub fn clamped(&self, gpu: &Gpu) -> Result<u64, BackendError> {
         let mut count = [0_u32];
         gpu.read(&self.memory.clamped, 0, bytemuck::cast_slice_mut(&mut count))?;
         Ok(u64::from(count[0]))
     }
 
-    /// Time of each stage, if they are timed.
     pub fn stage_times(&self) -> Option<Vec<StageTime>> {
         self.profile.as_ref().map(|profile| profile.times.clone())
     }
 
-    /// True if tokens are picked so without the host.
+    /// True if tokens are picked this way without the host.
     pub fn picks_on_device(&self, how: &Sampling) -> bool {
         self.sampler.on_device(how)
     }
@@ -261,7 +256,7 @@ impl Compiled {
         self.memory.picks.wait(gpu, seq, back)
     }
 
-    /// The tokens that the last run picked for output rows from `first` on.
+    /// Tokens that the last run picked for the output rows from `first` on.
     pub fn tokens(&mut self, gpu: &Gpu, first: usize, out: &mut [u32]) -> Result<(), BackendError> {
         let staging = &self.memory.staging;
         let read = |tokens: &mut [u32]| gpu.fetch(staging, None, bytemuck::cast_slice_mut(tokens));
@@ -295,7 +290,7 @@ impl Ready {
         if rows == 0 {
             return;
         }
-        // Of experts, what each has if rows choose evenly.
+        // For experts, the rows of each if they are routed evenly.
         let typical = match self.grid {
             Grid::Experts { chosen: [used, of], .. } => (rows * used).div_ceil(of),
             _ => rows,
@@ -308,7 +303,7 @@ impl Ready {
     }
 }
 
-/// Pipelines and bind groups for all dispatches; their parameters lie in one buffer.
+/// Pipelines and bind groups of all dispatches. Their parameters share one buffer.
 fn make_ready(gpu: &Gpu, wanted: &[Vec<Dispatch<'_>>]) -> Result<Vec<Vec<Ready>>, BackendError> {
     let mut words: Vec<u32> = Vec::new();
     let align = gpu.params_align as usize / 4;
@@ -317,7 +312,7 @@ fn make_ready(gpu: &Gpu, wanted: &[Vec<Dispatch<'_>>]) -> Result<Vec<Vec<Ready>>
         words.resize(words.len().next_multiple_of(align), 0);
         places.push(words.len());
         words.extend(&dispatch.params);
-        // The size of a struct of parameters is rounded up to 16 bytes.
+        // The size of a parameter struct is rounded up to 16 bytes.
         words.resize(words.len().next_multiple_of(4), 0);
     }
     let params = gpu.buffer(4 * words.len() as u64, BufferUsages::UNIFORM | BufferUsages::COPY_DST)?;

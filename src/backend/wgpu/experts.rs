@@ -1,6 +1,6 @@
-//! A mixture of experts: the router, the choice of each row, the experts' layers over the rows that chose
-//! them, and the weighted sum. A layer of all experts is one dispatch where its weights fit in one buffer:
-//! its workgroups find their expert, and those that have no row end at once.
+//! A mixture of experts: the router, the choice of experts per row, the experts' layers over the rows routed
+//! to them, and the weighted sum. A layer of all experts is one dispatch if its weights fit in one buffer:
+//! each workgroup looks up its expert, and those without rows return at once.
 
 use wgpu::Buffer;
 
@@ -12,11 +12,9 @@ use super::{Cx, Device, Dispatch, Grid, ffn_in};
 use crate::BackendError;
 use sterna_program::{ActQuant, Expert, Experts, Linear, Program, RowsOf, Stage, Weight};
 
-/// The layers of an expert.
 const LAYERS: [fn(&Expert) -> &Linear; 3] =
     [|expert| &expert.gate, |expert| &expert.up, |expert| &expert.down];
 
-/// Missing kernels of a mixture, as text.
 pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
     let mut missing = linear::missing(cx, p, "experts", &[&s.router]);
     if s.experts.len() > MOST_EXPERTS {
@@ -30,7 +28,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
         let first = layer(&s.experts[0]);
         let ty = p.weight_decl(first.w).ty;
         missing.extend(linear::missing(cx, p, "experts", &[first]));
-        // One factor a tensor, which the parameters of a dispatch have.
+        // These have one factor per tensor, which is a parameter of the dispatch.
         if WeightFormat::of(ty).is_some_and(|format| format.ints) {
             missing.push(format!("experts__{}", ty.name()));
         }
@@ -41,7 +39,7 @@ pub fn missing(cx: &Device<'_>, p: &Program, s: &Experts) -> Vec<String> {
         }
     }
     if s.experts[0].gate.act != s.experts[0].up.act {
-        missing.push("experts whose gate and up round their inputs in different ways".to_owned());
+        missing.push("experts whose gate and up quantise their inputs differently".to_owned());
     }
     missing
 }
@@ -51,19 +49,20 @@ pub fn slots(p: &Program, s: &Experts) -> usize {
     p.limits.rows.saturating_mul(s.n_used)
 }
 
-/// Bytes of the router's products, of the hidden rows of all experts, or of their products.
+/// Bytes of the router's products, of the hidden rows of all experts, or of their products, whichever is
+/// largest.
 pub fn fresh_bytes(p: &Program, s: &Experts) -> u64 {
     let hidden = p.weight_decl(s.experts[0].up.w).rows.max(p.buf_decl(s.x).cols);
     let products = slots(p, s).saturating_mul(hidden);
     4 * products.max(p.limits.rows.saturating_mul(s.experts.len())) as u64
 }
 
-/// Bytes of who goes where; shaders/experts.wgsl says how they lie.
+/// Bytes of the routing tables; shaders/experts.wgsl documents their layout.
 pub fn route_bytes(p: &Program, s: &Experts) -> u64 {
     4 * slots(p, s).saturating_mul(4).saturating_add(s.experts.len() + 1) as u64
 }
 
-/// Brings the weights of each layer's experts side by side.
+/// Copies the weights of each layer's experts into shared buffers.
 pub fn join(
     gpu: &super::Gpu,
     p: &Program,
@@ -76,41 +75,39 @@ pub fn join(
     })
 }
 
-/// The mixtures of a program.
 fn mixtures(p: &Program) -> impl Iterator<Item = &Experts> {
     p.stages.iter().filter_map(|(_, stage)| if let Stage::Experts(s) = stage { Some(s) } else { None })
 }
 
-/// The layers of a mixture: of every expert the first, the second, and the third.
+/// The three layers of a mixture, each over all experts.
 fn layers(s: &Experts) -> [Vec<&Linear>; 3] {
     LAYERS.map(|layer| s.experts.iter().map(layer).collect())
 }
 
-/// Those of all mixtures, each of which has a [`table`].
+/// Layers of all mixtures. Each has a [`table`].
 pub fn all_layers(p: &Program) -> impl Iterator<Item = Vec<&Linear>> {
     mixtures(p).flat_map(layers)
 }
 
-/// Bytes of a table.
 pub fn table_bytes(layers: &[&Linear]) -> u64 {
     8 * layers.len() as u64
 }
 
-/// For each expert of a layer: the place of its bias among the constants, and its factor.
+/// Per expert of a layer: index of its bias in the constants, and its factor.
 pub fn table(layers: &[&Linear], constant: impl Fn(Weight) -> u32) -> Vec<u32> {
     layers.iter().flat_map(|linear| [linear.bias.map_or(ABSENT, &constant), linear.scale.to_bits()]).collect()
 }
 
-/// A layer of every expert: its output is `[slots, out_cols]`.
+/// A layer of every expert. Its output is `[slots, out_cols]`.
 struct Products<'a> {
-    /// Whose `finish` it has.
+    /// Stage whose `finish` it uses.
     stage: &'static str,
     layers: Vec<&'a Linear>,
     out: &'a Buffer,
     out_cols: usize,
-    /// The stage's own word.
+    /// A parameter whose meaning depends on the stage.
     what: u32,
-    /// True if its inputs are rows of the step, or of slots.
+    /// True if its inputs are rows of the step, false if they are rows of slots.
     gathers: bool,
 }
 
@@ -122,7 +119,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a Experts) -> Vec<Dispatch<'a>> {
     let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
     let (fresh, routes) = (&memory.fresh, &memory.routes);
     let of_router = Layer { linear: router, out: fresh, out_cols: n_experts, out_at: 0, what: 0 };
-    // Products that are merely written, as logits are.
+    // Products that are stored unchanged use the kernel of the logits.
     let mut all = linear::dispatches(cx, "logits", input, vec![of_router]);
 
     let params = vec![n_experts as u32, n_used, slots(cx.p, s) as u32, dim as u32];

@@ -1,15 +1,16 @@
-//! Norm and the first half of the feed-forward network: the gate leaves its activation, which up multiplies.
+//! Norm and the first half of the feed-forward network: the gate dispatch writes its activation, and the
+//! dispatch of `up` multiplies it.
 
 use super::linear::{self, Input, Layer};
 use super::{Cx, Dispatch, gate};
 use sterna_program::{Act, FfnIn, Program, RowsOf};
 
-/// In the parameters of `up` behind a gate.
+/// Epilogue of `up` after a gate, in its parameters.
 pub fn times(act: Act) -> u32 {
     if act == Act::ClampedSwiglu { 5 } else { 3 }
 }
 
-/// In the parameters of what has an activation function.
+/// Epilogue that applies an activation function, in a layer's parameters.
 pub fn activation(act: Act) -> u32 {
     match act {
         Act::Relu2 => 0,
@@ -20,7 +21,7 @@ pub fn activation(act: Act) -> u32 {
     }
 }
 
-/// Bytes of the shares of a step's rows.
+/// Bytes of one share per row of a step.
 pub fn fresh_bytes(p: &Program, s: &FfnIn) -> u64 {
     if s.share.is_some() { 4 * p.limits.rows as u64 } else { 0 }
 }

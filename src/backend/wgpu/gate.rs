@@ -1,4 +1,4 @@
-//! Gates: what attention's queries bring with them, and what is multiplied with the logistic function of one.
+//! Gates: the gate part of attention's query projection, and multiplication by the sigmoid of a gate.
 
 use wgpu::Buffer;
 
@@ -6,12 +6,12 @@ use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
 use sterna_program::{Buf, RowsOf};
 
-/// Multiplies rows of `x`, `cols` elements each, with a gate's elements, or with one for each row.
+/// Multiplies rows of `x`, `cols` elements each, by the sigmoid of a gate, per element or per row (`share`).
 pub fn dispatch<'a>(cx: &Cx<'a>, gate: &'a Buffer, x: &'a Buffer, cols: usize, share: bool) -> Dispatch<'a> {
     over(cx, Kernel::Gate { share }, vec![cols as u32], vec![gate, x], cols)
 }
 
-/// Takes queries and gates apart, which lie head by head in `fresh` from element `from_at` on.
+/// Separates queries and gates, which are interleaved by head in `fresh` from element `from_at` on.
 pub fn split<'a>(cx: &Cx<'a>, from_at: usize, q: Buf, gate: Buf, head_dim: usize) -> Dispatch<'a> {
     let cols = cx.p.buf_decl(q).cols;
     let [q, gate] = [q, gate].map(|buf| &cx.memory.bufs[buf.0 as usize]);

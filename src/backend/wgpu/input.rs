@@ -1,26 +1,22 @@
-//! The input of linear layers, and the norm in front of it.
+//! The input of linear layers, and the norm before it.
 
 use super::Cx;
 use sterna_program::{Buf, Norm, NormKind, RowsOf};
 
-/// In a kernel's parameters: no such vector.
+/// Placeholder in a kernel's parameters for a missing vector.
 pub const ABSENT: u32 = u32::MAX;
 
-/// Words of a norm in a kernel's parameters.
+/// A norm in a kernel's parameters.
 pub type NormParams = [u32; 4];
 
-/// The input of a stage's layers.
+/// Input of a stage's layers.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    /// Where it comes from.
     pub x: Buf,
-    /// Its norm, if it has one.
     pub norm: Option<&'a Norm>,
-    /// Which rows it has.
     pub rows: RowsOf,
 }
 
-/// A norm's words.
 pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
     let Some(norm) = norm else { return [0, ABSENT, ABSENT, 0] };
     let Norm { kind, weight, bias, eps } = *norm;

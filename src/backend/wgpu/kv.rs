@@ -1,10 +1,9 @@
-//! KV caches on the device: which codecs have kernels, how pages lie, and what kernels are told of them.
+//! KV caches on the device: codecs with kernels, page layout, and cache parameters of kernels.
 //!
 //! Keys and values have a buffer each, and each its own codec: `[pages, n_kv_heads, page_words]`. A page of
-//! elements has keys as `[words, PAGE]` and values as `[PAGE, words]`; a page of codes has them so too, and
-//! the scales behind them. Windowed codecs have exact pages of f16 behind those, `[exact_pages, n_kv_heads,
-//! exact_words]`, and behind these, among keys, the mean of each one's keys, `[exact_pages, n_kv_heads,
-//! head_dim]`.
+//! elements stores keys as `[words, PAGE]` and values as `[PAGE, words]`. A page of codes does the same,
+//! followed by the scales. For windowed codecs, exact pages of f16 follow, `[exact_pages, n_kv_heads,
+//! exact_words]`, and in the keys the mean of each exact page's keys, `[exact_pages, n_kv_heads, head_dim]`.
 
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
 use ggml_types::{KvCodec, KvForm, KvSide, kv as registry};
@@ -17,41 +16,40 @@ use crate::memory::{self, EXACT_PART};
 use crate::{BackendError, KvPage, MemoryKind};
 use sterna_program::{KvDecl, Limits, PAGE};
 
-/// Elements of a chunk of codes: as many words as a code has bits.
+/// Elements of a chunk of codes, which takes as many words as a code has bits.
 const CHUNK: usize = 32;
 
-/// Most elements of a head.
+/// Largest supported head dimension.
 pub const MAX_HEAD_DIM: usize = 256;
 
-/// Both sides of a cache.
 pub const SIDES: [KvSide; 2] = [KvSide::Keys, KvSide::Values];
 
-/// A codec with kernels.
 pub struct Codec {
-    /// Codec that selects the kernel.
+    /// Selects the kernel.
     pub codec: KvForm,
     pub form: KernelForm,
-    /// Its file in `shaders/kv`, which it may share with codecs of its family.
+    /// Its file in `shaders/kv`, which codecs of a family share.
     pub kernels: &'static str,
-    /// The text of that file: what the words of a page are, and how vectors become words.
+    /// Source of that file: the words of a page, and how vectors are encoded.
     pub shader: &'static str,
 }
 
 /// Form of a codec's vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelForm {
-    /// So many elements a word.
+    /// Elements, this many per word.
     Elements(usize),
-    /// Lloyd-Max codes of so many bits and a scale, in pages that have left the window.
+    /// Lloyd-Max codes of this many bits and a scale, in pages that have left the window.
     Lloyd(usize),
-    /// In such pages, codes of two bits, the signs of what they leave over, and two scales. For keys.
+    /// Codes of two bits, the signs of their residual, and two scales, in pages that have left the window.
+    /// Only for keys.
     Signs,
-    /// Whole numbers of so many bits, a scale every 32 of them.
+    /// Integers of this many bits, with a scale per 32 of them.
     Blocks(usize),
 }
 
 impl Codec {
-    /// The codec of a form; `None` for one without kernels.
+    /// The codec of a form; `None` if it has no kernels.
     pub fn of(codec: KvForm) -> Option<Self> {
         const TURBOQUANT: (&str, &str) = ("turboquant", wgsl!("shaders/kv/turboquant.wgsl"));
         let (form, (kernels, shader)) = match codec {
@@ -69,18 +67,17 @@ impl Codec {
     }
 }
 
-/// Every codec with kernels.
 pub fn codecs() -> impl Iterator<Item = Codec> {
     registry::REGISTRY.iter().filter_map(|codec| Codec::of(codec.form()))
 }
 
 impl KernelForm {
-    /// True if vectors are rotated before they are kept.
+    /// True if vectors are rotated before they are stored.
     pub fn rotates(self) -> bool {
         !matches!(self, Self::Elements(_))
     }
 
-    /// True if positions are kept exactly first.
+    /// True if new positions are stored exactly at first.
     pub fn is_windowed(self) -> bool {
         matches!(self, Self::Lloyd(_) | Self::Signs)
     }
@@ -122,22 +119,21 @@ pub fn unsupported(kv: &KvDecl) -> Option<String> {
     (kv.head_dim > MAX_HEAD_DIM).then(|| format!("attend with heads of {}", kv.head_dim))
 }
 
-/// The codec of one side of a cache that has no [`unsupported`].
+/// Codec of one side of a cache for which [`unsupported`] returns `None`.
 pub fn codec(kv: &KvDecl, side: KvSide) -> Codec {
     Codec::of(declared(kv, side).form()).expect("the plan was made")
 }
 
-/// The sides of a cache, those that are kept alike together.
+/// Sides of a cache, grouped by codec.
 pub fn sides_alike(kv: &KvDecl) -> &'static [&'static [KvSide]] {
     if kv.k.form() == kv.v.form() { &[&SIDES] } else { &[&[KvSide::Keys], &[KvSide::Values]] }
 }
 
-/// Words of one side of a cache.
+/// Sizes in words of one side of a cache.
 #[derive(Clone, Copy)]
 struct Layout {
     /// Words of a vector of elements, in exact pages if there are any.
     words: usize,
-    /// Words of a vector of codes.
     code_words: usize,
     /// Words of a page of one head.
     page_words: usize,
@@ -147,7 +143,7 @@ struct Layout {
 
 impl Layout {
     fn of(kv: &KvDecl, side: KvSide) -> Self {
-        // Of f32 for codecs without kernels, which no plan passes.
+        // f32 for codecs without kernels, which fail the plan anyway.
         let form = Codec::of(declared(kv, side).form()).map_or(KernelForm::Elements(1), |codec| codec.form);
         let of_word = if let KernelForm::Elements(of_word) = form { of_word } else { 2 };
         let (words, code_words) = (kv.head_dim.div_ceil(of_word), form.bits() * kv.head_dim / CHUNK);
@@ -155,7 +151,7 @@ impl Layout {
             KernelForm::Elements(_) => 0,
             KernelForm::Lloyd(_) => PAGE / 2,
             KernelForm::Signs => PAGE,
-            // Two blocks' scales a word.
+            // One word has the scales of two blocks.
             KernelForm::Blocks(_) => PAGE * kv.head_dim.div_ceil(2 * CHUNK),
         };
         let page_words = if form.rotates() { PAGE * code_words + scales } else { PAGE * words };
@@ -164,7 +160,7 @@ impl Layout {
     }
 }
 
-/// Allocates both sides of a cache: pages, exact pages, and behind those the means of keys.
+/// Allocates both sides of a cache: pages, exact pages, and then the means of keys.
 pub fn alloc<A: Allocator>(on: &mut A, kv: &KvDecl, limits: &Limits) -> Result<[A::Buffer; 2], BackendError> {
     let (part, positions) = (memory::cache_part(kv), kv.pages(limits) * PAGE);
     let mut side = |side: KvSide, name: &str| {
@@ -180,8 +176,8 @@ pub fn alloc<A: Allocator>(on: &mut A, kv: &KvDecl, limits: &Limits) -> Result<[
     Ok([side(KvSide::Keys, "keys")?, side(KvSide::Values, "values")?])
 }
 
-/// Where a page of one side of a cache lies, and its bytes: one stretch, or an exact page and the mean of its
-/// keys, or nothing.
+/// Byte offset and size of a page of one side of a cache: one range, an exact page and the mean of its keys,
+/// or nothing.
 pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Vec<(u64, usize)> {
     let layout = Layout::of(kv, side);
     let nth = |from: usize, words: usize, i: u32| {
@@ -206,9 +202,9 @@ pub fn stretches(kv: &KvDecl, side: KvSide, limits: &Limits, page: KvPage) -> Ve
     stretches
 }
 
-/// Parameters of a cache for kernels: `Cache` of `shaders/lib/cache.wgsl`.
+/// Kernel parameters of a cache: `Cache` in `shaders/lib/cache.wgsl`.
 pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
-    // `codec` has the codecs, `PagesAt::of` what slides.
+    // `codec` handles the codecs, `PagesAt::of` the sliding window.
     let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _ } = *kv;
     let pages = |pages: usize| pages.min(limits.pages) as u32;
     let forms = SIDES.map(|side| codec(kv, side).form);
@@ -233,7 +229,7 @@ pub fn params(kv: &KvDecl, limits: &Limits) -> Vec<u32> {
     head.into_iter().chain(factors).chain(signs.into_iter().flatten()).collect()
 }
 
-/// Parameters of one side of it for kernels: `Side` there.
+/// Kernel parameters of one side of a cache: `Side` in `shaders/lib/cache.wgsl`.
 pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
     let layout = Layout::of(kv, side);
     let exact_at = kv.pages(limits) * kv.n_kv_heads * layout.page_words;
@@ -256,7 +252,7 @@ pub fn side_params(kv: &KvDecl, side: KvSide, limits: &Limits) -> Vec<u32> {
     let (mut borders, mut numbers) = ([0.0_f32; 8], [0.0_f32; 16]);
     if let Some(bits) = bits {
         let book = Codebook::new(kv.head_dim, bits as u32);
-        // From 0 on.
+        // The thresholds from 0 on.
         let upper = &book.thresholds()[book.thresholds().len() / 2..];
         borders.iter_mut().zip(upper).for_each(|(to, x)| *to = *x as f32);
         numbers.iter_mut().zip(book.centroids()).for_each(|(to, x)| *to = *x as f32);

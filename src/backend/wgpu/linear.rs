@@ -1,5 +1,5 @@
-//! Code that the stages with linear layers share: the dispatch that norms and rounds their input, and those
-//! that multiply.
+//! Shared code of the stages with linear layers: the dispatch that normalises and quantises their input, and
+//! the dispatches that multiply.
 
 use wgpu::Buffer;
 
@@ -9,9 +9,8 @@ use super::weight::WeightFormat;
 use super::{Cx, Dispatch, Grid, turn, upload};
 use sterna_program::{ActQuant, Linear, Program, RowsOf};
 
-/// Missing kernels of a stage's layers, as text.
 pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Linear]) -> Vec<String> {
-    /// Where a sum of products of int8 leaves what a float has exactly.
+    /// Largest number of columns for which sums of int8 products are exact in f32.
     const MOST_COLS: usize = (1 << 24) / (2 * 127);
     let mut missing = Vec::new();
     for linear in linears {
@@ -23,41 +22,41 @@ pub fn missing(cx: &super::Device<'_>, p: &Program, stage: &str, linears: &[&Lin
         };
         missing.extend(turn::missing(p, linear.basis));
         if linear.act == ActQuant::I8PerBlock {
-            missing.push(format!("{stage} of inputs that are rounded by block"));
+            missing.push(format!("{stage} with activations quantised per block"));
         }
         if format.multiplies_ints(linear.act) && !cx.gpu.caps.packed && decl.cols > MOST_COLS {
-            missing.push(format!("{stage}__{ty} of {} columns in floats", decl.cols));
+            missing.push(format!("{stage}__{ty} with {} columns in floats", decl.cols));
         }
         missing.extend(upload::unsupported(cx.gpu, &decl.name, format, decl.cols));
     }
     missing
 }
 
-/// Rows of activations that there is room for: kernels read whole tiles.
+/// Allocated rows of activations: kernels read whole tiles.
 pub fn padded_rows(rows: usize) -> usize {
     rows.next_multiple_of(ROWS[ROWS.len() - 1] as usize)
 }
 
-/// Words of a row of activations of a layer.
+/// Words of one row of a layer's activations.
 pub fn act_words(p: &Program, linear: &Linear) -> usize {
     let decl = p.weight_decl(linear.w);
     let ints = WeightFormat::of(decl.ty).is_some_and(|format| format.multiplies_ints(linear.act));
-    // Chunks of every type are made of 8 elements or more.
+    // Chunks of every type have a multiple of 8 elements.
     if ints { decl.cols.next_multiple_of(64) / 4 } else { decl.cols.next_multiple_of(8) }
 }
 
-/// One layer of a stage: its output is `[rows, out_cols]` from `out_at` on.
+/// One layer of a stage. Its output is `[rows, out_cols]`, starting at `out_at`.
 pub struct Layer<'a> {
     pub linear: &'a Linear,
     pub out: &'a Buffer,
     pub out_cols: usize,
     pub out_at: usize,
-    /// The stage's own word.
+    /// A parameter whose meaning depends on the stage.
     pub what: u32,
 }
 
-/// The dispatches of layers over one input, which is prepared and rounded anew where a layer wants it
-/// otherwise than the one before.
+/// Dispatches of layers that share one input. The input is prepared and quantised again only if a layer needs
+/// it in another form than the layer before.
 pub fn dispatches<'a>(
     cx: &Cx<'a>,
     stage: &'static str,
@@ -87,13 +86,13 @@ fn ints(cx: &Cx<'_>, linear: &Linear) -> bool {
     WeightFormat::of(cx.p.weight_decl(linear.w).ty).expect("the plan was made").multiplies_ints(linear.act)
 }
 
-/// True if two layers over one input want it rounded in one way.
+/// True if two layers need the same quantised input.
 pub fn is_same_input(cx: &Cx<'_>, a: &Linear, b: &Linear) -> bool {
-    // Rows of activations may be as long as the chunks of a type.
+    // The length of a row of activations may depend on the chunks of a type.
     (a.act, ints(cx, a), act_words(cx.p, a)) == (b.act, ints(cx, b), act_words(cx.p, b))
 }
 
-/// The dispatch that norms and rounds the input of a layer, or rounds what has been prepared.
+/// The dispatch that normalises and quantises the input of a layer, or quantises the prepared input.
 pub fn input_dispatch<'a>(cx: &Cx<'a>, input: Input<'a>, linear: &'a Linear) -> Dispatch<'a> {
     let memory = cx.memory;
     let (x, in_norm) = match (linear.prepares_input(input.norm.is_some()), linear.basis) {
@@ -123,7 +122,7 @@ fn products<'a>(
     layer: &Layer<'a>,
 ) -> impl Iterator<Item = Dispatch<'a>> {
     let (linear, memory) = (layer.linear, cx.memory);
-    // The others are the input's: `input_dispatch` has them.
+    // `input_dispatch` handles the other fields.
     let Linear { w, norm: _, bias, act: _, scale, basis: _ } = *linear;
     let weight = &cx.weights[w.0 as usize];
     let (ty, ints) = (WeightFormat::of(weight.ty).expect("it was uploaded").kernels.name(), ints(cx, linear));

@@ -1,4 +1,4 @@
-//! The memory of a compiled program, all of it allocated before the first step, or counted before that.
+//! Memory of a compiled program, all of it allocated before the first step, or counted for the plan.
 
 use std::collections::HashMap;
 
@@ -15,55 +15,52 @@ use crate::device::tables;
 use crate::{BackendError, MemoryKind, memory};
 use sterna_program::{BufDecl, PAGE, Program, Rope, Stage, Weight};
 
-/// Bytes of the count of what was put right: one number.
+/// Bytes of the counter of clamped values.
 const CLAMPED_BYTES: u64 = 4;
 
-/// Where everything lies.
 pub struct Memory<B = Buffer> {
-    /// One a buffer of the program.
+    /// One per buffer of the program.
     pub bufs: Vec<B>,
     /// Keys and values of each cache.
     pub kvs: Vec<[B; 2]>,
-    /// One a recurrent state.
+    /// One per recurrent state.
     pub states: Vec<B>,
-    /// Cosines and sines of every position, one a rotary embedding.
+    /// Cosines and sines of every position, one per RoPE.
     pub ropes: Vec<B>,
-    /// Every vector of f32 weights, one behind the other.
+    /// All vectors of f32 weights, concatenated.
     pub constants: B,
-    /// Buffers that change between two steps.
+    /// Tables that change from step to step.
     pub step: StepMemory<B>,
-    /// Last picks.
     pub picks: Picks<B>,
-    /// Inputs of linear layers, normed and rounded.
+    /// Inputs of linear layers, normalised and quantised.
     pub acts: B,
     /// Signs of all rotated bases.
     pub signs: B,
-    /// Inputs of linear layers after a pass of their own: normed, and in such a basis.
+    /// Inputs of linear layers after a pass of their own: normalised, and rotated into a basis.
     pub prepared: B,
-    /// Scale and sum of each of their rows.
+    /// Scale and sum of each row of `acts`.
     pub quants: B,
-    /// Products of the step that are not yet what their stage writes: keys and values before RoPE, and what
-    /// is normed before it is added.
+    /// Products of the step in scratch, before the final result of their stage: keys and values before RoPE,
+    /// and products that are normalised before they are added.
     pub fresh: B,
-    /// Which rows go through which experts.
+    /// Routing of rows to experts.
     pub routes: B,
-    /// Biases and factors of the experts of a layer, by the weight of the first.
+    /// Biases and factors of the experts of a layer, by the weight of its first expert.
     pub expert_tables: HashMap<Weight, B>,
-    /// Splits of attention.
+    /// Partial results of attention's splits.
     pub partial: B,
-    /// Queries of attention, projected for keys that keep signs.
+    /// Queries of attention, projected for keys with signs.
     pub projected: B,
-    /// Number of keys and values that no cache could keep as they were.
+    /// Number of keys and values that a cache had to clamp.
     pub clamped: B,
     /// Best candidates of sampling.
     pub best: B,
-    /// Sampled tokens.
     pub tokens: B,
-    /// Where these come back.
+    /// Buffer to read the sampled tokens back.
     pub staging: B,
 }
 
-/// Bytes of what every stage uses in turn, as the stage needs them that needs most.
+/// Bytes of the buffers that all stages share: the maximum over the stages.
 #[derive(Default)]
 struct Shared {
     acts: u64,
@@ -80,7 +77,7 @@ impl Shared {
         for (_, stage) in &p.stages {
             let (rows, linears) = stage.linears();
             let rows = match stage {
-                // Down's inputs are the rows of every expert.
+                // Inputs of `down` are the rows of all experts.
                 Stage::Experts(s) => experts::slots(p, s),
                 _ => p.max_rows(rows),
             };
@@ -112,13 +109,13 @@ impl Shared {
     }
 }
 
-/// Vectors of f32 weights: which, and their lengths.
+/// Index and length of each vector of f32 weights.
 fn constants(p: &Program) -> impl Iterator<Item = (usize, usize)> {
     let vectors = p.weights.iter().enumerate();
     vectors.filter(|(_, w)| w.rows == 1 && w.ty.is(&types::F32)).map(|(i, w)| (i, w.cols))
 }
 
-/// Where each weight lies among the constants; nothing for weights that are no vectors.
+/// Offset of each weight in the constants; `None` for weights that are not vectors.
 pub fn constant_places(p: &Program) -> Vec<Option<u32>> {
     let mut places = vec![None; p.weights.len()];
     let mut at = 0;
@@ -130,7 +127,6 @@ pub fn constant_places(p: &Program) -> Vec<Option<u32>> {
 }
 
 impl<B> Memory<B> {
-    /// Allocates all of it.
     pub fn new(on: &mut impl Allocator<Buffer = B>, p: &Program) -> Result<Self, BackendError> {
         let Shared { acts, quants, fresh, routes, partial, projected } = Shared::of(p);
         let buf = |decl: &BufDecl| {
@@ -151,20 +147,20 @@ impl<B> Memory<B> {
         Ok(Self {
             bufs,
             ropes,
-            constants: on.scratch("norms and biases, together", constants)?,
+            constants: on.scratch("norms and biases", constants)?,
             step: StepMemory::new(on, p)?,
             acts: on.scratch("inputs of layers", acts)?,
             signs: on.scratch("rotated bases", 4 * turn::signs(p).count() as u64)?,
             prepared: on.scratch("inputs in rotated bases", turn::prepared_bytes(p))?,
             quants: on.scratch("scales of inputs", quants)?,
             fresh: on.scratch("new keys, values and products", fresh)?,
-            routes: on.scratch("rows of experts", routes)?,
+            routes: on.scratch("routing of experts", routes)?,
             partial: on.scratch("splits of attention", partial)?,
             projected: on.scratch("projected queries", projected)?,
             best: on.scratch("candidates", 8 * (sample::blocks(p.picked_from()) * outputs) as u64)?,
             tokens: on.scratch("tokens", 4 * outputs as u64)?,
             picks: Picks::new(on, p.limits.seqs)?,
-            clamped: on.scratch("a count", CLAMPED_BYTES)?,
+            clamped: on.scratch("clamp counter", CLAMPED_BYTES)?,
             expert_tables: experts::all_layers(p)
                 .map(|layers| {
                     Ok((layers[0].w, on.scratch("biases of experts", experts::table_bytes(&layers))?))
@@ -182,7 +178,7 @@ impl<B> Memory<B> {
 }
 
 impl Memory {
-    /// Brings there what no step changes.
+    /// Uploads the data that no step changes.
     pub fn fill(&self, gpu: &Gpu, p: &Program, weights: &[DeviceWeight]) -> Result<(), BackendError> {
         for (rope, buffer) in p.ropes.iter().zip(&self.ropes) {
             gpu.upload(buffer, 0, bytemuck::cast_slice(&tables::rope(rope, p.limits.pages * PAGE)))?;
@@ -194,7 +190,7 @@ impl Memory {
         let places = constant_places(p);
         let mut encoder = gpu.encoder();
         for ((i, cols), place) in constants(p).zip(places.iter().flatten()) {
-            assert!(weights[i].ty.is(&types::F32), "vectors of f32 alone are constants");
+            assert!(weights[i].ty.is(&types::F32), "only vectors of f32 are constants");
             let (from, at) = (weights[i].parts[0].alone(), 4 * u64::from(*place));
             encoder.copy_buffer_to_buffer(from, 0, &self.constants, at, 4 * cols as u64);
         }

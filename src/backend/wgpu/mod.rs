@@ -1,11 +1,11 @@
-//! The wgpu backend: GPUs through Metal, Vulkan or DirectX 12. One file a stage, which says how its kernels
-//! are dispatched.
+//! The wgpu backend: GPUs through Metal, Vulkan or DirectX 12. One file per stage, which sets up the
+//! dispatches of its kernels.
 //!
-//! `device.rs` is all that the backend wants of wgpu, `shader/` renders the text of kernels from
-//! `shaders/`, `linear.rs` has what linear layers share, `weight.rs` how weights lie on the device,
-//! `upload.rs` brings them there, `exec.rs` is a compiled program, and `alloc.rs` its memory, given by the
-//! device or counted for the plan. Nothing here knows a model, a file or another backend. Start at [`Wgpu`],
-//! then `proj_add.rs`.
+//! `device.rs` contains every call of wgpu, `shader/` renders the kernel sources from `shaders/`, `linear.rs`
+//! has the code that linear layers share, `weight.rs` the layout of weights on the device, `upload.rs` copies
+//! them there, `exec.rs` is a compiled program, and `alloc.rs` its memory, allocated on the device or counted
+//! for the plan. Nothing here knows a model, a file or another backend. Start at [`Wgpu`], then
+//! `proj_add.rs`.
 
 mod alloc;
 mod attend;
@@ -58,11 +58,11 @@ use upload::DeviceWeight;
 
 const NAME: &str = "wgpu";
 
-/// Method for products of int8 activations. Both ways are exact.
+/// Method for products of int8 activations. Both give exact sums.
 const INT8: DeviceOption = DeviceOption {
     name: "int8",
-    about: "how products of int8 activations are made: auto (floats on Metal, whose devices have no \
-            instruction for four products, packed elsewhere), packed (four at a time), floats",
+    about: "how int8 products are computed: auto (floats on Metal, which has no instruction for four \
+            int8 products, packed elsewhere), packed (four at a time), floats",
 };
 
 /// The wgpu backend in the registry.
@@ -90,7 +90,7 @@ impl Open for Options {
     }
 }
 
-/// A value of [`INT8`]: whether products are of packed integers; `None` where the device decides.
+/// Parses a value of [`INT8`]: true for packed integers, `None` to let the device decide.
 fn packed(word: &str) -> Result<Option<bool>, String> {
     match word {
         "auto" => Ok(None),
@@ -108,15 +108,15 @@ pub struct Wgpu {
 }
 
 impl Wgpu {
-    /// A backend on a device.
+    /// Opens a device and creates a backend on it.
     ///
     /// # Errors
-    /// As [`Gpu::open`].
+    /// See [`Gpu::open`].
     pub fn open(options: &Options) -> Result<Self, BackendError> {
         Ok(Self::on(Arc::new(Gpu::open(options)?)))
     }
 
-    /// A backend on a device that is open already.
+    /// Creates a backend on an open device.
     pub fn on(gpu: Arc<Gpu>) -> Self {
         Self { gpu, weights: Vec::new(), execs: Vec::new() }
     }
@@ -253,17 +253,16 @@ fn dispatches<'a>(cx: &Cx<'a>, stage: &'a Stage) -> Vec<Dispatch<'a>> {
     }
 }
 
-/// Device that a plan is made for.
 struct Device<'a> {
     gpu: &'a Gpu,
 }
 
-/// Context from which the dispatches of one compiled program are made.
+/// Context for building the dispatches of one compiled program.
 struct Cx<'a> {
     p: &'a Program,
     weights: &'a [DeviceWeight],
     memory: &'a Memory,
-    /// Place of each vector of weights among the constants.
+    /// Index of each weight vector in the constants.
     constants: &'a [Option<u32>],
 }
 
@@ -273,37 +272,36 @@ impl Cx<'_> {
     }
 }
 
-/// A kernel over some buffers.
+/// A kernel with its buffers.
 struct Dispatch<'a> {
-    /// Up to how many rows each is the one to take; the last takes any number. They share their buffers.
+    /// Kernels and the largest number of rows for each; the last takes any number. They share their buffers.
     kernels: Vec<(usize, Kernel)>,
-    /// Words of its parameters.
     params: Vec<u32>,
-    /// As [`Kernel::bindings`] has them.
+    /// In the order of [`Kernel::bindings`].
     buffers: Vec<&'a Buffer>,
     grid: Grid,
 }
 
-/// Number of workgroups. In the second direction they are always rows, or tiles of rows.
+/// Number of workgroups. The y dimension is always rows, or tiles of rows.
 #[derive(Clone, Copy)]
 enum Grid {
-    /// One a row, times `x`.
+    /// One per row, times `x`.
     Rows { x: u32, rows: RowsOf },
-    /// One a tile of the kernel's size, over rows of a weight and of the step.
+    /// One per tile of the kernel's size, over rows of a weight and of the step.
     Products { of_weight: u32, rows: RowsOf },
-    /// One a row and split of its pages, where there are at least so many splits.
+    /// One per row and split of its pages, if there are at least `least` splits.
     Splits { x: u32, least: u32, rows: RowsOf },
-    /// One a tile of rows, times `x`, where attention takes rows so.
+    /// One per tile of rows, times `x`, if attention takes rows in tiles.
     Tiles { x: u32 },
-    /// One a row that fills a page, times `x`.
+    /// One per row that fills a page, times `x`.
     Filled { x: u32 },
-    /// One a run of rows of a sequence, times `x`.
+    /// One per run of rows of a sequence, times `x`.
     Runs { x: u32 },
-    /// One a tile of the kernel's size, over rows of a weight and of the step, for each of some experts; a
-    /// row chooses so many of so many.
+    /// One per tile of the kernel's size, over rows of a weight and of the step, for each of `experts`
+    /// experts. A row is routed to `chosen[0]` of `chosen[1]` experts.
     Experts { of_weight: u32, experts: u32, chosen: [usize; 2] },
-    /// A single one.
+    /// A single workgroup.
     Once,
-    /// One a row of logits that is sampled.
+    /// One per row of logits that is sampled.
     Sampled { x: u32 },
 }

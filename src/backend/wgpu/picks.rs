@@ -1,5 +1,5 @@
-//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
-//! them, and in pieces of mapped memory.
+//! The last token picked for each sequence slot: on the device, where the next step reads it as its input,
+//! and in small mapped buffers.
 
 use wgpu::{Buffer, CommandEncoder, SubmissionIndex};
 
@@ -9,10 +9,10 @@ use crate::BackendError;
 use crate::device::picks::{MAILBOXES, Slots};
 use sterna_program::Step;
 
-/// The part of memory that tokens come back in.
-pub const HOST_SIDE: &str = "tokens on the host's side";
+/// Memory part of tokens that are read back.
+pub const HOST_SIDE: &str = "tokens on the host";
 
-/// Where they are, and which of a slot's pieces has the newest.
+/// Picked tokens on the device, and which mailbox of a slot has the newest.
 pub struct Picks<B = Buffer> {
     /// `[seqs]`.
     pub newest: B,
@@ -24,7 +24,7 @@ pub struct Picks<B = Buffer> {
 /// One token.
 struct Mailbox<B> {
     buffer: B,
-    /// With what it is written.
+    /// The run that writes it.
     run: Option<SubmissionIndex>,
 }
 
@@ -38,27 +38,27 @@ impl<B> Picks<B> {
 }
 
 impl Picks {
-    /// Asserts that every row which is fed with a pick has one.
+    /// Asserts that every row whose input is a pick has one.
     ///
     /// # Panics
-    /// Where one has not.
+    /// Panics if a row has none.
     pub fn assert_there(&self, step: &Step<'_>) {
         self.slots.assert_there(step);
     }
 
-    /// Copies the pick that this encoder makes for a slot to the slot's next piece.
+    /// Copies this encoder's pick for a slot to the slot's next mailbox.
     pub fn send(&self, encoder: &mut CommandEncoder, seq: u32) {
         let mailbox = &self.mailboxes[self.slots.next(seq)];
         encoder.copy_buffer_to_buffer(&self.newest, 4 * u64::from(seq), &mailbox.buffer, 0, 4);
     }
 
-    /// Notes that the encoder has been submitted.
+    /// Records that the encoder has been submitted.
     pub fn keep(&mut self, seq: u32, on_device: bool, run: SubmissionIndex) {
         self.mailboxes[self.slots.next(seq)].run = Some(run);
         self.slots.keep(seq, on_device);
     }
 
-    /// Waits for a pick for a slot: the newest, or the one before.
+    /// Waits for a slot's newest pick, or the one before.
     pub fn wait(&self, gpu: &Gpu, seq: u32, back: usize) -> Result<u32, BackendError> {
         let Mailbox { buffer, run } = &self.mailboxes[self.slots.newest(seq, back)];
         let mut token = [0];

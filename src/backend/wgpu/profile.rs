@@ -1,4 +1,4 @@
-//! Times of stages: two timestamps around each, read when a run has ended.
+//! Times of stages: two timestamps around each, read after the run.
 
 use std::ops::Range;
 
@@ -8,21 +8,20 @@ use super::alloc::Allocator;
 use super::device::Gpu;
 use crate::{BackendError, MemoryKind, StageTime};
 
-/// Bytes of a stage's timestamps.
 const BYTES: u64 = 16;
 
-/// Timestamps of one program's stages, and what they added up to.
+/// Timestamps of one program's stages, and their accumulated times.
 pub struct Profile {
     marks: QuerySet,
     resolved: Buffer,
     staging: Buffer,
-    /// Nanoseconds of a timestamp's step.
+    /// Nanoseconds per timestamp unit.
     tick: f64,
-    /// One a stage.
+    /// One per stage.
     pub times: Vec<StageTime>,
 }
 
-/// Buffers that the timestamps of `n` stages are resolved to, and come back to the host in.
+/// Buffers to resolve the timestamps of `n` stages, and to read them back.
 pub fn buffers<A: Allocator>(on: &mut A, n: usize) -> Result<[A::Buffer; 2], BackendError> {
     const PART: &str = "times of stages";
     let (bytes, usage) = (BYTES * n as u64, BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC);
@@ -31,7 +30,7 @@ pub fn buffers<A: Allocator>(on: &mut A, n: usize) -> Result<[A::Buffer; 2], Bac
 }
 
 impl Profile {
-    /// For a program of `n` stages, where the device was opened to time them.
+    /// Timestamps for `n` stages; `None` if the device was opened without profiling.
     pub fn new(gpu: &Gpu, n: usize) -> Result<Option<Self>, BackendError> {
         let Some(tick) = gpu.tick else { return Ok(None) };
         let [resolved, staging] = buffers(&mut { gpu }, n)?;
@@ -44,7 +43,7 @@ impl Profile {
         }))
     }
 
-    /// Timestamps that a pass over one stage writes.
+    /// Timestamps written by a pass over one stage.
     pub fn around(&self, stage: usize) -> ComputePassTimestampWrites<'_> {
         let first = 2 * stage as u32;
         ComputePassTimestampWrites {
@@ -54,7 +53,7 @@ impl Profile {
         }
     }
 
-    /// Brings what these stages have written to where the host finds it.
+    /// Copies the timestamps of these stages to the host-visible buffer.
     pub fn resolve(&self, encoder: &mut CommandEncoder, stages: Range<usize>) {
         let bytes = BYTES * stages.len() as u64;
         let marks = 2 * stages.start as u32..2 * stages.end as u32;
@@ -62,7 +61,7 @@ impl Profile {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.staging, 0, bytes);
     }
 
-    /// Waits for the run of these stages, and adds it up.
+    /// Waits for the run of these stages, and adds their times.
     pub fn add(&mut self, gpu: &Gpu, run: SubmissionIndex, stages: Range<usize>) -> Result<(), BackendError> {
         let mut marks = vec![[0_u64; 2]; stages.len()];
         gpu.fetch(&self.staging, Some(run), bytemuck::cast_slice_mut(&mut marks))?;

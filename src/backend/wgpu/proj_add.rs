@@ -1,12 +1,12 @@
-//! Projection added to the residual stream. Where the product or the stream is normed first, the layer leaves
-//! its product, and a workgroup a row norms and adds.
+//! Projection added to the residual stream. If the product or the residual is normalised first, the layer
+//! writes its product to scratch, and one workgroup per row normalises and adds.
 
 use super::linear::{self, Input, Layer};
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
 use sterna_program::{Program, ProjAdd, RowsOf};
 
-/// Bytes of a step's products that are not added at once.
+/// Bytes of a step's products, if they are not added directly.
 pub fn fresh_bytes(p: &Program, s: &ProjAdd) -> u64 {
     let product = (4 * p.limits.rows).saturating_mul(p.buf_decl(s.x).cols);
     if s.post.is_some() || s.residual.is_some() { product as u64 } else { 0 }
@@ -20,7 +20,7 @@ pub fn dispatches<'a>(cx: &Cx<'a>, s: &'a ProjAdd) -> Vec<Dispatch<'a>> {
     if post.is_none() && residual.is_none() {
         return linear::dispatches(cx, "proj_add", input, vec![layer(x)]);
     }
-    // A product that is merely written, as logits are.
+    // A product that is stored unchanged uses the kernel of the logits.
     let mut all = linear::dispatches(cx, "logits", input, vec![layer(&cx.memory.fresh)]);
     let mut params = linear::norm(cx, post.as_ref()).to_vec();
     params.extend(residual.iter().flat_map(|residual| linear::norm(cx, Some(residual))));

@@ -1,33 +1,33 @@
-//! A token of each row: workgroups that find the largest logit of a stretch each, and one that compares these
-//! or draws.
+//! Picks a token per row: several workgroups find the largest logits of parts of the row, and one compares
+//! these or draws.
 
 use super::shader::Kernel;
 use super::{Cx, Dispatch, Grid};
 use sterna_program::{Sample, Sampling, sampling};
 
-/// Words of a row's sampling.
+/// Words of a row's sampling parameters.
 pub const HOW: usize = 8;
 
-/// In place of a slot: no later step is fed with this pick.
+/// Placeholder for a slot if no later step reads the pick as its input.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Logits that one thread looks at, about, and threads of a workgroup.
+/// Logits per thread (about), times threads of a workgroup.
 const LOGITS_A_BLOCK: usize = 16 * 256;
 
-/// Workgroups that look for the largest logit.
+/// Workgroups that search a row for the largest logit.
 pub fn blocks(n_vocab: usize) -> usize {
     n_vocab.div_ceil(LOGITS_A_BLOCK)
 }
 
-/// For a row that the kernel picks nothing from: it takes the largest logit, which is not read.
+/// Parameters of a row that the host samples: the kernel picks the largest logit, and nothing reads it.
 pub fn nothing() -> [u32; HOW] {
     params(&Sampling::GREEDY, NO_SLOT)
 }
 
-/// Parameters of a row that the kernel picks from: `How` in shaders/sample.wgsl. The random number is made
-/// here, where there are 64-bit integers.
+/// Parameters of a row that the kernel samples: `How` in shaders/sample.wgsl. The random number is computed
+/// here, because the kernel has no 64-bit integers.
 ///
-/// `slot` is the slot that keeps the pick, or [`NO_SLOT`].
+/// `slot` is the slot that stores the pick, or [`NO_SLOT`].
 pub fn params(how: &Sampling, slot: u32) -> [u32; HOW] {
     let drawn = sampling::uniform(how.seed, how.counter);
     let high = drawn as f32;

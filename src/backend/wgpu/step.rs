@@ -1,4 +1,4 @@
-//! The step on the device: one buffer of words, of which a run writes what has changed.
+//! The tables of a step on the device: one buffer of words, of which a run writes only the changed ones.
 //! `shaders/lib/step.wgsl` reads it.
 
 use wgpu::Buffer;
@@ -11,28 +11,28 @@ use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
 use sterna_program::{PAGE, Program, Row, Sampling, Stage, Step};
 
-/// Words in front of the tables: counts, places, and a 0 among them.
+/// Words before the tables: counts, offsets, and a 0 among them.
 const HEADER: usize = 14;
 
-/// Words of a row of the step.
+/// Words per row of the step.
 const ROW: usize = 3;
 
-/// Words of a run of rows.
+/// Words per run of rows.
 const RUN: usize = 4;
 
-/// Words of a row that only encoders read.
+/// Words per row that only encoders read.
 const ENCODER_ROW: usize = 2;
 
-/// In place of the slot of a state, where a sequence begins.
+/// Placeholder for the slot of a state if the sequence begins.
 const NO_STATE: u32 = u32::MAX;
 
-/// Where the tables of a step lie.
+/// The buffer with the tables of a step.
 pub struct StepMemory<B = Buffer> {
     pub buffer: B,
     sections: Sections,
 }
 
-/// The word at which each table begins, in the order in which they lie.
+/// First word of each table, in the order of the buffer.
 #[derive(Clone, Copy)]
 struct Sections {
     sampling: usize,
@@ -41,7 +41,7 @@ struct Sections {
     filled: usize,
     tiles: usize,
     runs: usize,
-    /// Rows of encoders; nothing for other programs.
+    /// Rows of encoders; empty for other programs.
     encoder_rows: usize,
     pages: PagesAt,
 }
@@ -77,8 +77,8 @@ impl StepMemory {
         Image::new(self.sections.pages.end())
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
-    /// where attention takes these.
+    /// Writes a step that fits the program. Its rows of logits have `n_vocab` elements each. Row tiles are
+    /// written if attention uses them.
     pub fn write(
         &self,
         gpu: &Gpu,
@@ -90,7 +90,7 @@ impl StepMemory {
         let Sections { sampling, rows, outputs, filled: filled_at, tiles, runs, encoder_rows, pages } =
             self.sections;
         let (n_outputs, sampled) = (step.n_outputs(), device::sampling::device_rows(step, n_vocab));
-        // Where nothing is windowed, no kernel looks for exact pages.
+        // Without windowed caches, no kernel reads the offset of the exact pages.
         let exact = pages.exact.unwrap_or(pages.end());
         let counts = [step.rows.len(), n_outputs, sampled, pages.stride()];
         let tables = [sampling, rows, outputs, pages.pages, 0, exact, filled_at, tiles, runs, encoder_rows];
@@ -151,7 +151,7 @@ impl StepMemory {
     }
 }
 
-/// True if some stage reads what only encoders have: rows that see ahead, or types of tokens.
+/// True if a stage reads data that only encoders have: rows that see later positions, or token types.
 fn is_encoder(p: &Program) -> bool {
     p.sees_ahead() || p.stages.iter().any(|(_, stage)| matches!(stage, Stage::Embed(s) if s.types.is_some()))
 }

@@ -1,6 +1,6 @@
-//! The texts of kernels as they are compiled in: without comments and indents, which are half of them.
+//! Kernel sources as they are compiled in: without comments and indents, which are half of the text.
 
-/// The text of a file, by its path from the file that asks.
+/// The text of a file, by its path relative to the calling file.
 macro_rules! wgsl {
     ($file:expr) => {
         const {
@@ -15,8 +15,8 @@ macro_rules! wgsl {
 }
 pub(super) use wgsl;
 
-/// The lines of `text` that say something, without the spaces before them: the first `N` bytes, and how many
-/// there are. Comments stand on lines of their own.
+/// Strips comment lines, empty lines and indents from `text`: the first `N` bytes of the result, and its
+/// length. Comments must be on lines of their own.
 pub const fn bare<const N: usize>(text: &str) -> ([u8; N], usize) {
     let (text, mut out, mut len, mut at) = (text.as_bytes(), [0; N], 0, 0);
     while at < text.len() {

@@ -1,6 +1,6 @@
-//! Rotated bases: rows are normed and rotated into one by a dispatch of its own, before the one that rounds
-//! them, and those of an embedding out of one. A workgroup has a run, or several. For a layer that norms its
-//! input once more this dispatch has the first norm, and no basis.
+//! Rotated bases (Hadamard): one dispatch normalises rows and rotates them into a basis, before the dispatch
+//! that quantises them; another rotates embedding rows back. A workgroup owns one or more blocks. For a layer
+//! that normalises its input a second time, this dispatch applies the first norm, without a basis.
 
 use wgpu::Buffer;
 
@@ -9,16 +9,16 @@ use super::shader::{Kernel, MOST_SPAN};
 use super::{Cx, Dispatch, Grid};
 use sterna_program::{BasisId, Buf, Program, RowsOf, Stage};
 
-/// Elements that a workgroup has at least, if the row has them.
+/// Smallest number of elements per workgroup, if the row has as many.
 const LEAST_SPAN: usize = 1024;
 
-/// A basis that is too large, as text.
+/// Error text for a basis whose blocks are too large.
 pub fn missing(p: &Program, basis: Option<BasisId>) -> Option<String> {
     let block = p.bases[basis?.0 as usize].block;
     (block > MOST_SPAN).then(|| format!("a rotated basis in runs of {block}"))
 }
 
-/// Bytes of rows in a basis that wait for what takes them.
+/// Bytes of prepared rows.
 pub fn prepared_bytes(p: &Program) -> u64 {
     let of_stage = |(_, stage): &(String, Stage)| {
         let prepared = stage.linears().1.filter(|linear| stage.prepares_input(linear));
@@ -30,18 +30,18 @@ pub fn prepared_bytes(p: &Program) -> u64 {
     4 * cols.saturating_mul(p.limits.rows) as u64
 }
 
-/// The signs of all bases, one behind the other.
+/// Signs of all bases, concatenated.
 pub fn signs(p: &Program) -> impl Iterator<Item = f32> {
     p.bases.iter().flat_map(|basis| basis.signs.iter().copied())
 }
 
-/// Brings an input into a basis, or merely norms it, to where the products take it.
+/// Normalises an input, rotates it into a basis if there is one, and stores it where the products read it.
 pub fn dispatch<'a>(cx: &Cx<'a>, basis: Option<BasisId>, input: &Input<'_>) -> Dispatch<'a> {
     let memory = cx.memory;
     of(cx, basis, input, false, [&memory.bufs[input.x.0 as usize], &memory.prepared])
 }
 
-/// Brings rows that are there out of a basis, to a buffer.
+/// Rotates prepared rows back out of a basis, into a buffer.
 pub fn back<'a>(cx: &Cx<'a>, basis: BasisId, x: Buf) -> Dispatch<'a> {
     let memory = cx.memory;
     let input = Input { x, norm: None, rows: RowsOf::Step };

@@ -1,4 +1,4 @@
-//! Weights on the device: the upload, in parts where a weight is larger than a buffer may be.
+//! Weights on the device: the upload, in parts if a weight exceeds the largest buffer.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use sterna_program::WeightDecl;
 /// A weight on the device. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct DeviceWeight {
-    /// Its type before it was packed.
+    /// Its type before packing.
     pub ty: &'static dyn QuantType,
     /// Outputs.
     pub rows: usize,
@@ -28,47 +28,46 @@ pub struct DeviceWeight {
     tensor_scale: f32,
 }
 
-/// Rows of a weight.
 #[derive(Debug)]
 pub struct UploadedRows {
-    /// Which.
+    /// Their range in the weight.
     pub rows: Range<usize>,
-    /// Their bytes, perhaps among those of others.
+    /// Buffer with their bytes, possibly shared with other weights.
     pub buffer: Buffer,
-    /// Where they begin in the buffer, and how many they are: multiples of 16.
+    /// Byte offset in the buffer, a multiple of 16.
     pub at: u64,
-    /// See above.
+    /// Number of bytes, a multiple of 16.
     pub bytes: u64,
-    /// True if the buffer has the weights of several experts.
+    /// True if the buffer holds the weights of several experts.
     is_joined: bool,
 }
 
 impl UploadedRows {
-    /// The buffer of a part that has one of its own.
+    /// The buffer of a part that shares it with no other part.
     ///
     /// # Panics
-    /// For a part of an expert: its weights belong to no other layer.
+    /// Panics for a part of an expert: no other layer uses these weights.
     pub fn alone(&self) -> &Buffer {
-        assert!(!self.is_joined, "the weights of an expert belong to no other layer");
+        assert!(!self.is_joined, "the weights of an expert are used by no other layer");
         &self.buffer
     }
 
-    /// True if this one lies right behind another one.
+    /// True if this part directly follows another one in the same buffer.
     pub fn follows(&self, before: &Self) -> bool {
         self.buffer == before.buffer && self.at == before.at + before.bytes
     }
 }
 
-/// Rows of a weight that one buffer may hold, and one dispatch multiply.
+/// Largest number of rows that fit in one buffer, and in one dispatch.
 fn rows_of_part(max_part_bytes: u64, format: &WeightFormat, cols: usize) -> usize {
-    /// A grid has no more workgroups in one direction.
+    /// Workgroups of a grid per dimension are limited to 65,535.
     const MOST: u64 = 65_535 * (THREADS / LANES) as u64;
     // Planes begin at multiples of 16 bytes.
     let room = max_part_bytes.saturating_sub(64 + format.book().len() as u64);
     (room / format.row_bytes(cols).max(1) as u64).min(MOST) as usize
 }
 
-/// Stretches of at most `most` rows.
+/// Splits `rows` into ranges of at most `most` rows.
 fn parts_of(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     (0..rows).step_by(most).map(move |first| first..rows.min(first + most))
 }
@@ -76,23 +75,23 @@ fn parts_of(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
 /// Bytes of a weight that are read and packed at a time.
 pub const CHUNK_BYTES: usize = 4 << 20;
 
-/// Rows of them. What they have of any plane is a multiple of 4 bytes, as writes are.
+/// Rows per chunk. Their share of each plane is a multiple of 4 bytes, as writes require.
 fn rows_of_chunk(ty: &dyn QuantType, cols: usize) -> usize {
     let row_bytes = ty.row_bytes(cols).unwrap_or(0).max(1);
     let step = 4 * ty.rows_together();
     (CHUNK_BYTES / row_bytes / step).max(1) * step
 }
 
-/// Why a weight cannot lie on the device, if it cannot.
+/// Reason why a weight cannot be stored on the device, if there is one.
 pub fn unsupported(gpu: &Gpu, name: &str, format: &WeightFormat, cols: usize) -> Option<String> {
     let bytes = format.row_bytes(cols);
     let most = gpu.max_part_bytes;
     (rows_of_part(most, format, cols) == 0)
-        .then(|| format!("{name}, a row of which takes {bytes} bytes of the {most} that a buffer has"))
+        .then(|| format!("{name}: a row takes {bytes} bytes, more than the {most} of a buffer"))
 }
 
-/// Allocates the buffers of a weight, one for each of these stretches of its rows, for a part of what a
-/// program takes.
+/// Allocates the buffers of a weight, one per range of its rows, and attributes them to `part` of the
+/// program's memory.
 pub fn alloc<A: Allocator>(
     on: &mut A,
     part: &str,
@@ -107,7 +106,7 @@ pub fn alloc<A: Allocator>(
     stretches.map(buffer).collect()
 }
 
-/// The stretches of the rows of a weight that have a buffer each.
+/// Row ranges of a weight that have a buffer each.
 pub fn stretches(
     gpu: &Gpu,
     format: &WeightFormat,
@@ -118,19 +117,19 @@ pub fn stretches(
 }
 
 impl DeviceWeight {
-    /// Packs and uploads a weight, a stretch of rows at a time.
+    /// Packs and uploads a weight, a range of rows at a time.
     ///
     /// # Panics
-    /// Where its type has no kernels: the plan says so first.
+    /// Panics if its type has no kernels; the plan reports that first.
     pub fn upload(gpu: &Gpu, w: &HostTensor) -> Result<Self, BackendError> {
         Self::of_rows(gpu, &w.name, w.ty, [w.rows, w.cols], |rows| Ok((Cow::Borrowed(w), rows)))
     }
 
-    /// The same of a weight that is read by rows: of a large one, no more than [`CHUNK_BYTES`] are in memory
-    /// at a time, and as many packed.
+    /// Uploads a weight that is read by rows. At most [`CHUNK_BYTES`] of a large one are in memory at a time,
+    /// and as many packed.
     ///
     /// # Panics
-    /// As [`upload`](Self::upload).
+    /// As for [`upload`](Self::upload).
     pub fn upload_rows(gpu: &Gpu, w: &dyn WeightRows) -> Result<Self, BackendError> {
         let WeightDecl { name, ty, rows: n_rows, cols, .. } = w.decl();
         Self::of_rows(gpu, name, *ty, [*n_rows, *cols], |rows| {
@@ -141,7 +140,7 @@ impl DeviceWeight {
         })
     }
 
-    /// `read` gives a tensor that has the rows which it is asked for, and which of its rows they are.
+    /// `read` returns a tensor that contains the requested rows, and their range in it.
     fn of_rows<'a>(
         gpu: &Gpu,
         name: &str,
@@ -178,15 +177,15 @@ impl DeviceWeight {
         Ok(Self { ty, rows, cols, parts: parts.into(), tensor_scale })
     }
 
-    /// `Matrix` in the kernels' parameters.
+    /// `Matrix` of the kernels' parameters.
     pub fn params(&self, part: &UploadedRows) -> [u32; 4] {
         let chunks = WeightFormat::of(self.ty).expect("it was uploaded").chunks(self.cols);
         [part.rows.len() as u32, part.rows.start as u32, chunks as u32, self.tensor_scale.to_bits()]
     }
 }
 
-/// Brings weights of one type and shape into as few buffers as may be, one behind the other, so that one
-/// dispatch can have many of them. What is there already stays.
+/// Copies weights of one type and shape next to each other, into as few buffers as possible, so that one
+/// dispatch can process many of them. Does nothing if they are joined already.
 pub fn join(gpu: &Gpu, all: &mut [DeviceWeight], ids: &[usize]) -> Result<(), BackendError> {
     if ids.iter().all(|id| all[*id].parts.iter().all(|part| part.is_joined)) {
         return Ok(());
@@ -234,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Rows that are packed in stretches lie where they do if they are packed together.
+    /// Rows that are packed in ranges have the same layout as rows packed at once.
     #[test]
     fn the_planes_of_stretches_make_those_of_the_whole() {
         for format in WEIGHT_FORMATS {

@@ -1,4 +1,4 @@
-//! Weight types on the device: which have kernels, and how their bytes lie there.
+//! Weight types on the device: the types with kernels, and their layout.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -10,42 +10,40 @@ use sterna_program::ActQuant;
 
 use super::text::wgsl;
 
-/// A type with kernels: `shaders/types/KERNELS.wgsl`.
+/// A type with kernels, in `shaders/types/KERNELS.wgsl`.
 pub struct WeightFormat {
     pub ty: &'static dyn QuantType,
-    /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
+    /// Type whose kernels it uses: its own, unless it is unpacked during upload.
     pub kernels: &'static dyn QuantType,
-    /// Shader that decodes it.
     pub shader: &'static str,
     /// Elements of a chunk, the piece that one thread multiplies at a time.
     pub chunk_elems: usize,
-    /// True if its products with int8 activations are of integers.
+    /// True if products with int8 activations are computed in integers.
     pub ints: bool,
-    /// Packing of rows for kernels.
+    /// Packing of rows for the kernels.
     pack: Pack,
 }
 
-/// Packing of rows for kernels.
+/// Packing of rows for the kernels.
 enum Pack {
     /// The bytes of the file.
     AsTheyAre,
-    /// Rows padded with zeros to a multiple of so many bytes.
+    /// Rows padded with zeros to a multiple of this many bytes.
     PadRows(usize),
-    /// Blocks padded likewise.
+    /// Blocks padded with zeros to a multiple of this many bytes.
     PadBlocks(usize),
-    /// Planes: a range of the bytes of every block each, from a multiple of 16 bytes on.
+    /// Planes, each a byte range of every block, aligned to 16 bytes.
     Split(&'static [Range<usize>]),
-    /// A codebook, of a multiple of 16 bytes, and such planes behind it.
+    /// A codebook whose size is a multiple of 16 bytes, followed by planes as in `Split`.
     Points(&'static [u8], &'static [Range<usize>]),
-    /// Such planes of another type's blocks, which the function makes of these.
+    /// Planes as in `Split`, of another type's blocks, to which the function converts these.
     PlanesOf(fn(&[u8]) -> Vec<u8>, &'static [Range<usize>]),
-    /// Planes that the function makes of blocks, one right behind the other: so many bytes of each block.
+    /// Planes that the function builds from blocks, packed one after another, with this many bytes per block.
     Planes(fn(&[u8]) -> Vec<u8>, &'static [usize]),
-    /// Such planes of whole rows, and last what rows have beside their blocks.
+    /// Planes as in `Planes`, built from whole rows, and last the bytes of rows that belong to no block.
     RowPlanes(fn(&HostTensor, Range<usize>) -> Vec<u8>, &'static [usize]),
 }
 
-/// The text of the kernels of a type.
 macro_rules! kernels {
     ($name:literal) => {
         wgsl!(concat!("shaders/types/", $name, ".wgsl"))
@@ -107,7 +105,7 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     own(&types::Iq1M, kernels!("iq1_m"), 32, Pack::Points(packed::IQ1_S, &[0..32, 32..48, 48..56])),
 ];
 
-/// A type with kernels of its own, whose products are of floats unless its row says otherwise.
+/// A type with kernels of its own and float products. A table entry may override `ints`.
 const fn own(
     ty: &'static dyn QuantType,
     shader: &'static str,
@@ -117,7 +115,7 @@ const fn own(
     as_type(ty, ty, shader, chunk_elems, pack)
 }
 
-/// A type that is unpacked for another's kernels.
+/// A type that is unpacked for another type's kernels.
 const fn as_type(
     ty: &'static dyn QuantType,
     kernels: &'static dyn QuantType,
@@ -129,7 +127,6 @@ const fn as_type(
 }
 
 impl WeightFormat {
-    /// The format of a type.
     pub fn of(ty: &dyn QuantType) -> Option<&'static Self> {
         WEIGHT_FORMATS.iter().find(|format| format.ty.is(ty))
     }
@@ -141,7 +138,7 @@ impl WeightFormat {
 
     /// Bytes of a row on the device, rounded up.
     pub fn row_bytes(&self, cols: usize) -> usize {
-        // Where a row shares something, that comes on top of its blocks.
+        // Bytes shared by a row come on top of its blocks.
         let shared = self.kernels.row_bytes(0).unwrap_or(0);
         let block_elems = self.kernels.block_elems();
         let block_bytes = self.kernels.row_bytes(block_elems).expect("one block") - shared;
@@ -150,12 +147,12 @@ impl WeightFormat {
         bytes.div_ceil(block_elems) + shared
     }
 
-    /// Bytes before the planes of every part: the codebook of a type that has one.
+    /// Bytes before the planes of every part: the codebook, if the type has one.
     pub fn book(&self) -> &'static [u8] {
         if let Pack::Points(book, _) = self.pack { book } else { &[] }
     }
 
-    /// Some rows as the kernels read them.
+    /// Packs some rows for the kernels.
     pub fn packed<'a>(&self, w: &'a HostTensor, rows: Range<usize>) -> Cow<'a, [u8]> {
         match &self.pack {
             Pack::AsTheyAre => Cow::Borrowed(bytes_of(w, rows)),
@@ -173,14 +170,14 @@ impl WeightFormat {
         }
     }
 
-    /// Bytes that [`packed`](Self::packed) makes of so many rows of a shape that the type can hold.
+    /// Size of the output of [`packed`](Self::packed) for `rows` rows, in a shape that the type supports.
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
         self.planes(rows, cols).last().map_or(0, |plane| plane.end)
     }
 
-    /// Where the planes of so many packed rows lie, behind the codebook if there is one. Each begins at a
-    /// multiple of 4 bytes. What stretches of rows have of a plane lies one behind the other in the plane of
-    /// all of them.
+    /// Byte ranges of the planes of `rows` packed rows, after the codebook if there is one. Each begins at a
+    /// multiple of 4 bytes. If rows are packed in ranges, the plane of all rows is the concatenation of the
+    /// planes of the ranges.
     pub fn planes(&self, rows: usize, cols: usize) -> Vec<Range<u64>> {
         let of = |ty: &dyn QuantType, cols| ty.row_bytes(cols).map_or(0, |bytes| bytes as u64);
         let (rows, row_bytes) = (rows as u64, of(self.kernels, cols));
@@ -214,7 +211,7 @@ impl WeightFormat {
         }
     }
 
-    /// True if the products of a layer are of integers.
+    /// True if the products of a layer are computed in integers.
     pub fn multiplies_ints(&self, act: ActQuant) -> bool {
         self.ints && act == ActQuant::I8PerToken
     }
@@ -230,7 +227,7 @@ fn bytes_of(w: &HostTensor, rows: Range<usize>) -> &[u8] {
     &w.bytes[rows.start * bytes..rows.end * bytes]
 }
 
-/// Pieces of `from` bytes padded with zeros to multiples of `align` bytes.
+/// Pads pieces of `from` bytes with zeros to multiples of `align` bytes.
 fn padded(bytes: &[u8], from: usize, align: usize) -> Cow<'_, [u8]> {
     let to = from.next_multiple_of(align);
     if from == to {

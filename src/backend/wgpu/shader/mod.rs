@@ -1,6 +1,6 @@
-//! The kernels, and the text of each. `shaders/` has them as templates (minijinja): a kernel is one file,
-//! which includes what it shares with others, and the file of its weight type or codec. `#if`, `#include` and
-//! the like stand on lines of their own, and `#{value}` anywhere.
+//! The kernels and their sources. `shaders/` contains them as templates (minijinja): a kernel is one file,
+//! which includes the code shared with others and the file of its weight type or codec. Statements such as
+//! `#if` and `#include` are on lines of their own, `#{value}` anywhere.
 
 use std::sync::LazyLock;
 
@@ -17,25 +17,25 @@ use super::weight::WEIGHT_FORMATS;
 /// Threads that share a row of weights.
 pub const LANES: u32 = 8;
 
-/// Threads of a workgroup that multiplies or attends.
+/// Threads of a workgroup in products and attention.
 pub const THREADS: u32 = 64;
 
-/// Up to how many rows of the step a workgroup multiplies: single ones, a few, and tiles of many.
+/// Rows of the step per workgroup, by kernel variant: single rows, a few, and tiles of many.
 pub const ROWS: [u32; 3] = [1, 8, TILE];
 
-/// Experts that the kernel of the router's choice has room for.
+/// Largest number of experts of the routing kernel.
 pub const MOST_EXPERTS: usize = 4096;
 
-/// Elements of a rotated basis that a workgroup has at most.
+/// Largest number of elements of a rotated basis per workgroup.
 pub const MOST_SPAN: usize = 2048;
 
-/// Longest head of a recurrent state.
+/// Largest head dimension of a recurrent state.
 pub const MOST_STATE_DIM: usize = 256;
 
-/// Rows of weights and of the step that a tile has.
+/// Rows of weights and of the step in a tile.
 const TILE: u32 = 32;
 
-/// Kernels, and what they share. Weight types and codecs have their own registries.
+/// Kernels and shared code. Weight types and codecs have their own registries.
 const FILES: &[(&str, &str)] = &[
     ("delta.wgsl", wgsl!("../shaders/delta.wgsl")),
     ("embed.wgsl", wgsl!("../shaders/embed.wgsl")),
@@ -68,34 +68,35 @@ const FILES: &[(&str, &str)] = &[
     ("lib/attention.wgsl", wgsl!("../shaders/lib/attention.wgsl")),
 ];
 
-/// Capabilities of a device, which pick a variant of each kernel.
+/// Capabilities of a device, which select the variant of each kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// Threads meet in subgroups.
+    /// Threads reduce through subgroup operations.
     pub subgroups: bool,
-    /// Four packed int8 products are an instruction.
+    /// Dot products of four packed int8 are one instruction.
     pub packed: bool,
-    /// A browser compiles the text, and wants extensions of WGSL enabled by name. Naga refuses such a line.
+    /// A browser compiles the source. It requires WGSL extensions to be enabled by name; naga rejects such a
+    /// line.
     pub browser: bool,
 }
 
-/// A storage buffer of a kernel, behind the parameters.
+/// A storage buffer of a kernel, after the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Binding {
-    /// It only reads.
+    /// The kernel only reads it.
     Read,
-    /// It writes.
+    /// The kernel writes it.
     Write,
 }
 
-/// A kernel; its text also depends on [`Caps`].
+/// A kernel. Its source also depends on [`Caps`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// Reads rows of a weight type.
+    /// Embeds tokens from a table of a weight type.
     Embed(&'static str),
     /// Adds rows of a table of token types.
     TokenTypes,
-    /// Leaves int8 activations, or floats.
+    /// Normalises and quantises inputs, to packed int8 (`ints`) or floats.
     Input { ints: bool },
     /// The products of a stage.
     Linear {
@@ -105,7 +106,7 @@ pub enum Kernel {
         ty: &'static str,
         /// True if the activations are int8.
         ints: bool,
-        /// Rows of the step that a workgroup multiplies.
+        /// Rows of the step per workgroup.
         rows: u32,
         /// True if it is a layer of many experts.
         experts: bool,
@@ -114,32 +115,32 @@ pub enum Kernel {
     Route,
     /// Sorts rows by expert.
     Group,
-    /// Adds up what experts have left.
+    /// Adds the weighted products of the experts.
     Mix,
-    /// Norms a product and adds it, or adds it to what it norms, or both.
+    /// Normalises a product and adds it, or adds it to the normalised residual, or both.
     PostNorm { residual: bool },
-    /// Norms rows and turns them into a rotated basis, or turns them out of one.
+    /// Normalises rows and rotates them into a basis, or rotates them out of one.
     Turn,
-    /// Writes keys and values with a codec.
+    /// Stores keys and values with a codec.
     AttnIn(KvForm),
     /// Encodes full pages with a codec.
     Append(KvForm),
-    /// For keys that keep signs.
+    /// Projects queries for keys with signs.
     Project,
-    /// Attention by the codecs of keys and values, and the pairs of elements that a thread has; rows may see
-    /// ahead if neither codec is windowed.
+    /// Attention, by the codecs of keys and values and the pairs of elements per thread. With `ahead`, rows
+    /// see later positions; neither codec may be windowed then.
     Attend { k: KvForm, v: KvForm, own: u32, ahead: bool },
-    /// Attention of many rows at a time, by the codecs and the vectors of 4 elements that a thread has.
+    /// Attention over tiles of rows, by the codecs and the vectors of 4 elements per thread.
     AttendTile { k: KvForm, v: KvForm, quads: u32, ahead: bool },
-    /// Merges the splits of attention; may rotate the output back.
+    /// Merges the splits of attention, and may rotate the output back.
     AttendMerge { rotates: bool },
     /// The recurrence of a delta net.
     Delta,
-    /// What its convolution will see.
+    /// Saves the history of a delta net's convolution.
     DeltaTail,
-    /// Multiplies with a gate, or with a share of each row.
+    /// Multiplies by the sigmoid of a gate, per element, or per row (`share`).
     Gate { share: bool },
-    /// Takes queries and their gate apart.
+    /// Separates interleaved queries and gates.
     SplitGate,
     /// First half of sampling.
     SampleBest,
@@ -148,7 +149,6 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    /// Every kernel.
     #[cfg(test)]
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::SampleBest, Self::Sample, Self::Project, Self::Turn, Self::TokenTypes];
@@ -184,7 +184,7 @@ impl Kernel {
         all
     }
 
-    /// As it is called in messages: `proj_add__i2_s__ints__8`.
+    /// Name in messages: `proj_add__i2_s__ints__8`.
     pub fn name(self) -> String {
         match self {
             Self::Embed(ty) => format!("embed__{ty}"),
@@ -225,7 +225,7 @@ impl Kernel {
         }
     }
 
-    /// Its storage buffers, from binding 1 on; the step is always the first.
+    /// Its storage buffers, from binding 1 on. The step is always the first.
     pub fn bindings(self) -> &'static [Binding] {
         const R: Binding = Binding::Read;
         const W: Binding = Binding::Write;
@@ -257,7 +257,7 @@ impl Kernel {
         }
     }
 
-    /// Rows of weights, and of the step, that a workgroup has.
+    /// Rows of weights, and of the step, per workgroup.
     pub fn tile(self) -> [u32; 2] {
         match self {
             Self::Linear { rows: TILE, .. } => [TILE; 2],
@@ -280,10 +280,10 @@ impl Kernel {
         }
     }
 
-    /// Its text for a device.
+    /// The WGSL source for a device.
     ///
     /// # Panics
-    /// If the templates are wrong, which the tests of every variant would find.
+    /// Panics if a template is invalid, which the tests of all variants would find.
     pub fn source(self, caps: Caps) -> String {
         let (file, values) = match self {
             Self::Embed(ty) => ("embed", context! { type => ty }),
@@ -329,9 +329,9 @@ impl Kernel {
     }
 }
 
-/// The templates of all kernels, by their paths in `shaders/`.
+/// Templates of all kernels, by path in `shaders/`.
 static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
-    // No more of minijinja than shaders use: in browsers its size counts.
+    // Only those parts of minijinja that the shaders use: in browsers its size matters.
     let mut templates = Environment::empty();
     templates.add_filter("default", filters::default);
     templates.add_test("defined", minijinja::tests::is_defined);
@@ -349,7 +349,7 @@ static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
     templates
 });
 
-/// The texts of `shaders/` with their paths there.
+/// Sources in `shaders/`, with their paths.
 fn texts() -> impl Iterator<Item = (String, &'static str)> {
     let types =
         WEIGHT_FORMATS.iter().map(|format| (format!("types/{}.wgsl", format.kernels.name()), format.shader));
@@ -357,7 +357,7 @@ fn texts() -> impl Iterator<Item = (String, &'static str)> {
     types.chain(codecs).chain(FILES.iter().map(|(name, text)| ((*name).to_owned(), *text)))
 }
 
-/// Version and hash of the texts that all kernels are made of.
+/// Version, and a hash of the sources of all kernels.
 pub fn id() -> String {
     let text: String = texts().map(|(_, text)| text).collect();
     format!("sterna {} with shaders {:016x}", env!("CARGO_PKG_VERSION"), hash(text.as_bytes()))
@@ -389,7 +389,7 @@ fn codec(form: KvForm) -> Codec {
     Codec::of(form).expect("a codec with kernels")
 }
 
-/// The name of a codec with kernels, for messages.
+/// Name of a codec with kernels, for messages.
 fn name_of(form: KvForm) -> &'static str {
     registry::REGISTRY.iter().find(|codec| codec.form() == form).map_or("?", |codec| codec.name())
 }

@@ -1,5 +1,5 @@
-//! Every variant of every kernel, without a device: valid WGSL, with the buffers that its layout has, and
-//! translated to what Metal and DirectX 12 compile, so that a Mac is not the first to find an error.
+//! Checks every variant of every kernel, without a device: it is valid WGSL, its buffers match its layout,
+//! and it translates to Metal and DirectX 12, so that such errors are found without a Mac.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -10,7 +10,7 @@ use naga::{AddressSpace, Module, StorageAccess};
 
 use super::{Binding, Caps, Kernel};
 
-/// Every kernel for every kind of device.
+/// Every kernel for every combination of capabilities.
 static VARIANTS: LazyLock<Vec<(String, Kernel, Module, ModuleInfo)>> = LazyLock::new(|| {
     let (mut variants, mut seen) = (Vec::new(), HashSet::new());
     for kernel in Kernel::all() {
@@ -58,13 +58,13 @@ fn every_variant_is_valid_and_has_the_buffers_of_its_layout() {
     }
 }
 
-/// WGSL makes a variable without a value zero each time that its line is reached. Some browsers' compilers do
-/// so once a call, and what a loop leaves in it is there in the next turn.
+/// WGSL sets a variable without an initial value to zero each time its declaration is reached. Some browsers'
+/// compilers do so once per call, so that a loop iteration sees the value of the iteration before.
 #[test]
 fn variables_of_loops_begin_with_a_value() {
     for kernel in Kernel::all() {
         let text = kernel.source(Caps { subgroups: false, packed: true, browser: true });
-        // Whether each block that is open is a loop's.
+        // For each open block, true if it is a loop body.
         let mut blocks: Vec<bool> = Vec::new();
         for line in text.lines().map(str::trim) {
             let is_bare = line.starts_with("var ") && line.contains(": ") && !line.contains('=');

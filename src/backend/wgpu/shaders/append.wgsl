@@ -1,10 +1,11 @@
-// Append, behind AttnIn if the cache is windowed: encodes the exact pages that the step has filled, less the
-// mean of the keys of the sequence's first page; of that page itself, takes the mean.
+// Append, after AttnIn if the cache is windowed: encodes the exact pages that the step has filled. Keys are
+// encoded relative to the mean of the keys in the sequence's first page; when that page is filled, its mean
+// is computed.
 //
-// A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: which
-// of the filled pages). A thread owns a position of the page. Codes are those of
-// ggml-types/src/turboquant/lloyd.rs and prod.rs, except for elements within float's rounding of a border.
-// Exact pages hold finite numbers only (attn_in.wgsl). Reads 4 x 64 x head_dim bytes, and writes the codes of
+// A workgroup owns one KV head of a filled page: its keys or its values (x = sides * KV head + side, y: index
+// among the filled pages). A thread owns a position of the page. Codes are those of
+// ggml-types/src/turboquant/lloyd.rs and prod.rs, except for elements within float's rounding of a threshold.
+// Exact pages hold only finite numbers (attn_in.wgsl). Reads 4 x 64 x head_dim bytes, and writes the codes of
 // 64 positions.
 #set sides = ["side"]
 #set side = "side"
@@ -22,7 +23,7 @@
 struct Params {
     cache: Cache,
     side: Side,
-    // How many sides the dispatch has, and the first of them: 0 keys, 1 values.
+    // Number of sides of the dispatch, and the first of them: 0 keys, 1 values.
     sides: u32,
     first: u32,
 }
@@ -34,7 +35,7 @@ struct Params {
 
 var<workgroup> mean: array<f32, MAX_HEAD_DIM>;
 
-// The half of element e.
+// The f16 of element e in a word.
 fn half_of(word: u32, e: u32) -> f32 {
     return unpack2x16float(word)[e % 2u];
 }
@@ -48,8 +49,8 @@ fn mean_of(at: u32, e: u32) -> f32 {
     return sum.x / 64.0;
 }
 
-// Of the positive codes: how many borders lie at or below the magnitude; they belong to the cell nearer to 0
-// where it is negative.
+// Code of an element, from the number of thresholds at or below its magnitude. A threshold itself belongs to
+// the cell nearer to 0 if x is negative.
 fn code_for(x: f32, magnitude: f32) -> u32 {
     let half = 1u << (CODE_BITS - 1u);
     var cell = 0u;
@@ -60,7 +61,7 @@ fn code_for(x: f32, magnitude: f32) -> u32 {
     return select(half + cell, half - 1u - cell, x < 0.0);
 }
 
-// Element e of a position, less the mean.
+// Element e of a position, minus the mean.
 fn centred(at: u32, place: u32, e: u32, of_v: bool) -> f32 {
     if (of_v) {
         return half_of(values[at + place * params.side.words + e / 2u], e);
@@ -80,7 +81,7 @@ fn is_beyond_halves(bits: u32) -> bool {
     return (bits & 0x7c00u) == 0x7c00u;
 }
 
-// A scale as a half; what is beyond halves becomes their largest.
+// An f16 scale; values beyond its range become the largest f16.
 fn within_halves(bits: u32) -> u32 {
     return select(bits, 0x7bffu, is_beyond_halves(bits));
 }
@@ -93,7 +94,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let exact = side_exact_at(exact_page_of(row.seq, page), kv_head);
     let head_dim = params.cache.head_dim;
 
-    // The first page stays, so that its mean can be taken again.
+    // The first page is never evicted, so its mean can be computed again.
     let first = side_exact_at(exact_page_of(row.seq, 0u), kv_head);
     for (var e = thread; e < head_dim; e += THREADS) {
         mean[e] = 0.0;
@@ -113,13 +114,13 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 }
 
 #if codec.form == "signs"
-// A page of keys as codes of 2 bits, the signs of what these leave over, and two scales a position: the norm,
-// and the length of what is left.
+// Encodes a page of keys as 2-bit codes, the signs of their residual, and two scales per position: the norm,
+// and the norm of the residual.
 const CODE_BITS: u32 = 2u;
 
-// [VECTORS, head_dim]: what is left of some positions, and its projection.
+// [VECTORS, head_dim]: the residual of some positions, and its projection.
 var<workgroup> residual: array<f32, VECTORS * MAX_HEAD_DIM>;
-// Norms as a reader sees them.
+// Norms after rounding to f16, as a reader sees them.
 var<workgroup> norms: array<f32, PAGE_POSITIONS>;
 
 fn encode(source: u32, to: u32, of_v: bool) {
@@ -156,7 +157,7 @@ fn encode(source: u32, to: u32, of_v: bool) {
     }
     keys[to + params.side.scales_at + place] = within_halves(of_norm) | (within_halves(of_rest) << 16u);
 
-    // What the codes stand for is known when they can be read back.
+    // Other threads' codes are read back below.
     storageBarrier();
     workgroupBarrier();
     for (var first = 0u; first < PAGE_POSITIONS; first += VECTORS) {
@@ -181,7 +182,7 @@ fn encode(source: u32, to: u32, of_v: bool) {
     }
 }
 #else
-// A page as Lloyd-Max codes and a scale a position.
+// Encodes a page as Lloyd-Max codes and one scale per position.
 const CODE_BITS: u32 = SIDE_BITS;
 
 var<workgroup> scales: array<u32, PAGE_POSITIONS>;
@@ -214,7 +215,7 @@ fn encode(source: u32, to: u32, of_v: bool) {
             put_word(to, place, chunk * SIDE_BITS + i, words[i], of_v);
         }
     }
-    // Keys without bias in inner products, values with the smallest error.
+    // Keys: unbiased inner products; values: the smallest error.
     var scale = 0.0;
     if (squares > 0.0) {
         scale = select(squares / along, along / code_squares, of_v);

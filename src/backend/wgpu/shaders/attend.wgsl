@@ -1,14 +1,14 @@
 // Attend: out[r] = softmax(scale * q[r] . K) V over the positions of the row's sequence up to its own, or the
-// last of these; in an encoder, over some behind it too.
+// last of these within its window; in an encoder, also over some later positions.
 //
 // A workgroup owns one row of the step (y), up to 4 query heads of one KV head (x), and a split of the pages
-// (z); values over those heads are the four parts of a vector. For each page, thread t has position t: its
-// scores, and their weights relative to the largest score so far. Then a thread owns OWN pairs of elements,
-// over all positions of the page. With several splits, (largest score, sum of weights, values) go to
-// `partial`, [rows, x, splits, 2 + head_dim], and a second kernel, which is here too (`merges`), merges them.
-// Reads the keys and values of the split once for every 4 heads, codes as they lie: each is looked up, and
-// the product with the mean of the keys is the same for all positions. Queries come rotated (attn_in.wgsl),
-// and the output is rotated back.
+// (z); values of those heads are the four components of a vector. For each page, thread t owns position t:
+// its scores, and their weights relative to the largest score so far. Then a thread owns OWN pairs of
+// elements, over all positions of the page. With several splits, (largest score, sum of weights, values) go
+// to `partial`, [rows, x, splits, 2 + head_dim], and a second kernel, also in this file (`merges`), merges
+// them. Reads the keys and values of the split once per 4 heads. Codes are not dequantised to memory: each is
+// looked up, and the product with the mean of the keys is the same for all positions. Queries are already
+// rotated (attn_in.wgsl), and the output is rotated back.
 #if not merges
 #set reduce = [("reduce_max4", "vec4<f32>", "max4"), ("reduce_sum4", "vec4<f32>", "sum4")]
 #endif
@@ -20,10 +20,10 @@
 #include "lib/floats.wgsl"
 #include "lib/attention.wgsl"
 
-// [head_dim] of the heads of the workgroup: queries, and in the end the output.
+// [head_dim] of the heads of the workgroup: first the queries, at the end the output.
 var<workgroup> of_heads: array<vec4<f32>, MAX_HEAD_DIM>;
 
-// Where the heads of a workgroup begin among the rows' heads, and how many there are.
+// KV head of a workgroup, index of its first query head among those of all rows, and number of query heads.
 struct Heads {
     kv_head: u32,
     at: u32,
@@ -47,7 +47,8 @@ fn weights_of_sinks(heads: Heads, largest: vec4<f32>) -> vec4<f32> {
     return weights;
 }
 
-// Writes every `stride`th element of the heads from `first` on, which all threads have left in `of_heads`.
+// Writes every `stride`th element of the heads from `first` on, out of `of_heads`, which all threads have
+// filled.
 fn put_heads(heads: Heads, first: u32, stride: u32) {
 #if rotates
     hadamard();
@@ -112,7 +113,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let first_page = first_pos / PAGE_POSITIONS;
     var with_mean = vec4(0.0);
 #if k.windowed
-    // A sequence whose first page is not full has no mean, and no codes that would want one.
+    // A sequence whose first page is not full has no mean, and no codes that need one.
     if (n_positions > PAGE_POSITIONS) {
         let mean_at = key_mean_at(row.seq, heads.kv_head);
         for (var e = thread; e < head_dim; e += THREADS) {
@@ -184,7 +185,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
 }
 
-// The scores of a position of a page with the queries of `of_heads`; with_mean is that of the keys' mean.
+// The scores of a position of a page with the queries in `of_heads`; with_mean is the score of the keys'
+// mean.
 fn scores(source: PageAt, place: u32, with_mean: vec4<f32>) -> vec4<f32> {
 #if k.form == "elements"
     return element_scores(source.at, place);
@@ -213,7 +215,7 @@ fn element_scores(at: u32, place: u32) -> vec4<f32> {
 
 #endif
 #if k.form == "signs"
-// [n_rows, n_heads * head_dim]: queries as project.wgsl has left them, which meet the signs of keys.
+// [n_rows, n_heads * head_dim]: queries projected by project.wgsl, to be multiplied by the signs of keys.
 @group(0) @binding(8) var<storage, read> projected: array<f32>;
 
 var<workgroup> of_projected: array<vec4<f32>, MAX_HEAD_DIM>;
@@ -272,11 +274,11 @@ fn code_scores(at: u32, place: u32) -> vec4<f32> {
 #endif
 #else
 // The second kernel: out = sum(values) / sum(weights), each split relative to the largest score. A split
-// without positions has no weight.
+// without positions has weight 0.
 //
 // A workgroup owns a part of the elements (z) of one row of the step (y) and up to 4 query heads of one KV
-// head (x); all of them if the output is rotated back. There are as many workgroups as there are splits, so
-// that the grid is that of the first kernel.
+// head (x); all elements if the output is rotated back. The grid is that of the first kernel, with as many
+// parts as splits.
 @group(0) @binding(2) var<storage, read> constants: array<f32>;
 @group(0) @binding(3) var<storage, read> partial: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;

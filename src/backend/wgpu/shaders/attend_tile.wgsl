@@ -1,12 +1,12 @@
 // Attend for many rows: out[r] = softmax(scale * q[r] . K) V, as in attend.wgsl, but rows of one sequence
-// share what they read.
+// share their reads.
 //
 // A workgroup owns a tile (y) of neighbouring rows of one sequence, all of which read the same pages exactly,
-// and up to 32 query heads of one KV head (x): together up to QUERIES queries. For each page, keys come
-// through workgroup memory 16 elements at a time, and a thread has the scores of 4 queries and 8 positions;
-// their weights, relative to the largest score so far, go to workgroup memory, and values come through it a
-// few positions at a time: a thread owns QUADS vectors of 4 elements for each of its 4 queries. Reads the
-// keys and values of the pages once a tile.
+// and up to 32 query heads of one KV head (x): together up to QUERIES queries. For each page, keys are staged
+// in workgroup memory 16 elements at a time, and a thread owns the scores of 4 queries and 8 positions. Their
+// weights, relative to the largest score so far, go to workgroup memory. Values are staged a few positions at
+// a time, and a thread owns QUADS vectors of 4 elements for each of its 4 queries. Reads the keys and values
+// of the pages once per tile.
 #set last = "last" if of_encoder else "pos"
 #set lanes_type = "vec4<f32>"
 #set reduce_lanes = [("max_of_lanes", "max4"), ("sum_of_lanes", "sum4")]
@@ -25,19 +25,19 @@
 @group(0) @binding(5) var<storage, read> values: array<u32>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 #if k.form == "signs"
-// [n_rows, n_heads * head_dim]: queries as project.wgsl has left them, which meet the signs of keys.
+// [n_rows, n_heads * head_dim]: queries projected by project.wgsl, to be multiplied by the signs of keys.
 @group(0) @binding(7) var<storage, read> projected: array<f32>;
 #endif
 
 const QUERIES: u32 = 32u;
 
-// Vectors of 4 elements that a thread has for each of its queries.
+// Vectors of 4 elements per thread and query.
 const QUADS: u32 = #{quads}u;
 
 // Threads that share 4 queries: those of a slot.
 const ACROSS: u32 = LANES;
 
-// Positions of values that come at a time: 256 vectors.
+// Positions of values that are staged at a time: 256 vectors.
 const AT_ONCE: u32 = 256u / (ACROSS * QUADS);
 
 // [PAGE_POSITIONS, QUERIES] weights of a page; at the end, 8 queries' outputs of up to 256 elements.
@@ -46,7 +46,7 @@ var<workgroup> weights: array<f32, 2048>;
 var<workgroup> staged: array<vec4<f32>, 384>;
 var<workgroup> with_mean: array<f32, QUERIES>;
 
-// A query of the tile: its row of the step, its head, and whether the tile has it.
+// A query of the tile: its row of the step and its head. `there` is false if the tile does not have it.
 struct Query {
     row: u32,
     head: u32,
@@ -73,7 +73,7 @@ fn quad_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
 }
 
 #if k.form == "signs"
-// What a query multiplies a key with: its elements, and then those of its projection.
+// Factors of a key in the dot product with a query: the query's elements, then those of its projection.
 const KEY_PARTS: u32 = 2u;
 
 fn part_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
@@ -88,7 +88,7 @@ fn part_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
     return vec4(projected[at], projected[at + 1u], projected[at + 2u], projected[at + 3u]) * params.scale;
 }
 #else
-// What a query multiplies a key with: its elements.
+// Factors of a key in the dot product with a query: the query's elements.
 const KEY_PARTS: u32 = 1u;
 
 fn part_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
@@ -96,8 +96,8 @@ fn part_of_query(query: Query, kv_head: u32, quad: u32) -> vec4<f32> {
 }
 #endif
 
-// Adds the values of a page to the sums, weighted. A position that a query does not see, before `hidden` and
-// from `seen` on, may hold anything, and 0 times that is not 0.
+// Adds the weighted values of a page to the sums. Positions before `hidden` and from `seen` on, which a query
+// does not see, may hold anything, and 0 times NaN is not 0.
 fn add_values(
     source: PageAt,
     hidden: vec4<u32>,
@@ -150,11 +150,11 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 
     var pos: array<u32, 4>;
 #if of_encoder
-    // The last positions that they see; other models' rows see up to their own.
+    // Last visible position of each query; in other models that is the query's own position.
     var last: array<u32, 4>;
 #endif
     for (var j = 0u; j < 4u; j++) {
-        // A place without a query sees what the first row does, and is not written.
+        // A place without a query uses the position of another row of the tile, and is not written.
         pos[j] = row.pos + query_of(down + 8u * j, 0u, rows, 0u, heads).row % rows;
 #if of_encoder
         last[j] = last_seen(pos[j], first);
@@ -164,7 +164,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (thread < QUERIES) {
         let query = query_of(thread, first, rows, first_head, heads);
         var along = 0.0;
-        // A sequence whose first page is not full has no mean, and no codes that would want one.
+        // A sequence whose first page is not full has no mean, and no codes that need one.
         if (query.there && row.pos >= PAGE_POSITIONS) {
             let from_mean = key_mean_at(row.seq, kv_head);
             for (var e = 0u; e < head_dim; e++) {
@@ -187,7 +187,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     for (var page = first_seen(row.pos) / PAGE_POSITIONS; page <= last_pos / PAGE_POSITIONS; page++) {
         let key_page = key_page_to_read(row, page, kv_head);
         let value_page = value_page_to_read(row, page, kv_head);
-        // Elements of a key and, behind them, those that meet the projected query.
+        // Elements of a key and, after them, the signs for the projected query.
         let key_dim = head_dim * select(KEY_PARTS, 1u, key_page.exact);
         var score = array<array<f32, 8>, 4>();
         for (var chunk = 0u; chunk < key_dim; chunk += 16u) {

@@ -1,9 +1,10 @@
-// AttnIn, behind the products: q[r] = rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v).
+// AttnIn, after the products: q[r] = rope(q_norm(q)); kv[seq, pos] = (rope(k_norm(k)), v).
 //
 // A workgroup owns one head (x: those of q, then of k, then of v) of one row of the step (y); if keys and
-// values have different codecs, a dispatch has q and k, and another one v. Heads are rotated at random if the
-// cache wants it, and what it cannot hold then is clamped and counted. Writes to the page of the row's
-// position, the exact one if the cache is windowed; reads the cosines and sines of that position.
+// values have different codecs, one dispatch handles q and k, and another one v. Heads are rotated
+// (randomised Hadamard) if the codec requires it, and values that it cannot represent are clamped and
+// counted. Writes to the page of the row's position, the exact one if the cache is windowed; reads the
+// cosines and sines of that position.
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #set sides = ["side"]
 #if codec.rotates
@@ -21,12 +22,12 @@ struct Params {
     cache: Cache,
     side: Side,
     n_heads: u32,
-    // Where v begins in `fresh`.
+    // Offset of v in `fresh`.
     v_at: u32,
-    // Pairs of elements that RoPE rotates; 0 without it.
+    // Pairs of elements that RoPE rotates; 0 without RoPE.
     pairs: u32,
     adjacent: u32,
-    // The first head of the dispatch.
+    // First head of the dispatch.
     first: u32,
 }
 
@@ -43,7 +44,7 @@ struct Params {
 
 var<workgroup> head: array<f32, MAX_HEAD_DIM>;
 #if codec.rotates
-// Whether an element of the head was clamped.
+// 1 if an element of the head was clamped.
 var<workgroup> is_clamped: atomic<u32>;
 #endif
 
@@ -51,7 +52,7 @@ fn source(i: u32) -> f32 {
     return head[i];
 }
 
-// Element e of the head under RoPE.
+// Element e of the head after RoPE.
 fn rope(e: u32, pos: u32) -> f32 {
     if (e >= 2u * params.pairs) {
         return head[e];
@@ -74,8 +75,8 @@ fn rope(e: u32, pos: u32) -> f32 {
     return head[a] * cosine - head[b] * sine;
 }
 
-// x, clamped to what the codec can hold; 0 for NaN and infinities. Tested by its bits, because compilers may
-// assume that no number is NaN.
+// x, clamped to the range of the codec; 0 for NaN and infinities. Tests the bits, because compilers may
+// assume that there are no NaNs.
 fn within_codec(x: f32) -> f32 {
     if ((bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u) {
         return 0.0;
@@ -162,14 +163,14 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     keep(of_v, at, row);
 }
 
-// How the codec keeps a head.
+// Storing of a head with the codec.
 #set side = "side"
 #set SIDE = "SIDE"
 #set writes = true
 #if codec.windowed
 #include "kv/f16.wgsl"
 
-// Of a half.
+// Largest f16.
 const LARGEST: f32 = 65504.0;
 
 fn page_to_write(row: Row, kv_head: u32) -> u32 {
@@ -179,10 +180,10 @@ fn page_to_write(row: Row, kv_head: u32) -> u32 {
 #include codec.file
 
 #if codec.form == "blocks"
-// A block of elements up to this has a scale that a half can hold (ggml-types/src/kv/q8_0.rs).
+// Elements up to this have a block scale that f16 can represent (ggml-types/src/kv/q8_0.rs).
 const LARGEST: f32 = 262016.0;
 #else
-// All that a float holds.
+// Largest f32.
 const LARGEST: f32 = 3.4028234e38;
 #endif
 
@@ -192,7 +193,7 @@ fn page_to_write(row: Row, kv_head: u32) -> u32 {
 #endif
 
 #if codec.form == "blocks"
-// Blocks of 32 codes and a scale each: a thread a block.
+// Blocks of 32 codes with a scale each; one thread per block.
 var<workgroup> block_scale: array<u32, MAX_HEAD_DIM / 32u>;
 
 fn keep(of_v: bool, kv_head: u32, row: Row) {
@@ -231,7 +232,7 @@ fn keep(of_v: bool, kv_head: u32, row: Row) {
     }
 }
 
-// The factor of elements that makes them multiples of 1.
+// 1 / scale, or 0 for a scale of 0.
 fn inverse_of(scale: f32) -> f32 {
     if (scale == 0.0) {
         return 0.0;

@@ -1,11 +1,12 @@
 #if part == "tail"
-// Delta, behind the recurrence: keeps the rows that the convolution will see of each run's sequence. A thread
-// owns a channel (x) of a run (y).
+// Delta, after the recurrence: saves the last rows of each run as the convolution's history. A thread owns
+// one channel (x) of a run (y).
 #else
-// Delta: the convolution, the recurrence and the gated norm of a delta net, as Stage::Delta says.
+// Delta: the convolution, the recurrence and the gated norm of a delta net, as defined by Stage::Delta.
 //
-// A workgroup owns a head (x) of a run of rows, which are of one sequence (y), and a thread some columns of
-// its matrix S. The first row reads S where the sequence goes on from, the others where all of them write it.
+// A workgroup owns a head (x) of a run of rows of one sequence (y), and a thread some columns of its matrix
+// S. The first row reads S from the slot of the previous state, the others from the slot that all of them
+// write.
 #endif
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #include "lib/main.wgsl"
@@ -18,14 +19,14 @@ struct Params {
     n_key_heads: u32,
     head_dim: u32,
     taps: u32,
-    // Places in constants.
+    // Indices into constants.
     conv: u32,
     decay: u32,
     dt: u32,
     eps: f32,
-    // Where tails begin in `states`, behind all matrices.
+    // Offset of the tails in `states`, after all matrices.
     tails_at: u32,
-    // Whether heads of `out` with one key lie together.
+    // 1 if heads of `out` that share a key are neighbours.
     grouped: u32,
 }
 
@@ -41,7 +42,7 @@ struct Params {
 // [rows, n_heads] each.
 @group(0) @binding(5) var<storage, read> a: array<f32>;
 @group(0) @binding(6) var<storage, read> b: array<f32>;
-// [slots, n_heads, elements of keys, elements of values], and behind all [slots, taps - 1, channels].
+// [slots, n_heads, elements of keys, elements of values], then [slots, taps - 1, channels].
 @group(0) @binding(7) var<storage, read_write> states: array<f32>;
 // [rows, n_heads, head_dim]
 @group(0) @binding(8) var<storage, read_write> out: array<f32>;
@@ -60,7 +61,7 @@ fn channels() -> u32 {
     return (2u * params.n_key_heads + params.n_heads) * params.head_dim;
 }
 
-// What the convolution sees: rows of the run from taps - 1 on, and before them what was kept.
+// Input of the convolution: rows of the run from taps - 1 on, and before them the saved history.
 fn seen(at: u32, channel: u32) -> f32 {
     let kept = params.taps - 1u;
     if (at >= kept) {
@@ -84,7 +85,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         return;
     }
     let kept = params.taps - 1u;
-    // From the oldest on: what a row overwrites has moved before.
+    // The oldest first, so that each row is moved before it is overwritten.
     for (var j = 0u; j < kept; j++) {
         let x = seen(run.rows + j, channel);
         states[params.tails_at + (run.to * kept + j) * channels() + channel] = x;
@@ -104,7 +105,7 @@ fn softplus(x: f32) -> f32 {
         return x;
     }
     let y = exp_near(x);
-    // Where a float has little of y left beside 1.
+    // Below this, 1 + y loses most bits of y.
     if (y < 0.03) {
         return y * (1.0 - y * (0.5 - y * (0.333333333 - y * 0.25)));
     }
@@ -120,7 +121,7 @@ fn convolved(i: u32, channel: u32) -> f32 {
     return sum * logistic(sum);
 }
 
-// 1 / sqrt(sum of squares + eps), of this thread's part of it.
+// 1 / sqrt(sum of squares + eps), where `squares` is this thread's part of the sum.
 fn by_length(squares: vec2<f32>) -> f32 {
     return reciprocal_root(add_wide(reduce_wide(squares), vec2(params.eps, 0.0)));
 }

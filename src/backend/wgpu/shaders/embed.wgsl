@@ -1,16 +1,16 @@
-// Embed: x[r] = scale * table[token[r]] (+ positions[pos[r]]). The token may be the one that `sample` picked
-// last for the sequence.
+// Embed: x[r] = scale * table[token[r]] (+ positions[pos[r]]). The token may be the last one that `sample`
+// picked for the sequence.
 //
 // A workgroup owns one row of the step, a thread every THREADS-th quad of columns, for which it decodes a
-// whole chunk: stores of a chunk, unrolled, took drivers seconds to compile. Reads one row of the table. Of a
-// table in several parts, each is a dispatch of its own, which leaves the rows of other parts alone.
+// whole chunk: unrolled stores of a chunk took drivers seconds to compile. Reads one row of the table. Each
+// part of a table is a dispatch of its own, which skips the rows of other parts.
 #include "lib/main.wgsl"
 #include "lib/matrix.wgsl"
 
 struct Params {
     w: Matrix,
     cols: u32,
-    // Floats of a row of positions; 0 without learned positions.
+    // Floats per row of positions; 0 without learned positions.
     positions_stride: u32,
     scale: f32,
 }
@@ -18,7 +18,7 @@ struct Params {
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> weights: array<vec4<u32>>;
 @group(0) @binding(3) var<storage, read> positions: array<f32>;
-// [seqs]: the tokens that were picked last.
+// [seqs]: the last picked tokens.
 @group(0) @binding(4) var<storage, read> picked: array<u32>;
 @group(0) @binding(5) var<storage, read_write> x: array<f32>;
 
@@ -32,7 +32,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     if (token == TOKEN_PICKED) {
         token = picked[row.seq];
     }
-    // Wraps for the tokens of earlier parts.
+    // Wraps around for tokens of earlier parts.
     let at = token - params.w.first_row;
     if (at >= params.w.rows) {
         return;

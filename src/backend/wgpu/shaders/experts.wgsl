@@ -1,16 +1,16 @@
-// Experts: which rows go through which experts, and what becomes of their products. Three kernels. `route`
-// chooses the experts of each row, `group` sorts rows by expert; then the layers of the experts run
-// (linear.wgsl), and `mix` adds what they have left.
+// Experts: the routing of rows to experts, and the sum of their products. Three kernels. `route` chooses the
+// experts of each row, `group` sorts rows by expert; then the layers of the experts run (linear.wgsl), and
+// `mix` adds their products.
 //
-// `routes`: 32-bit words, of a mixture of E experts of which a row goes through K, with room for R rows:
+// `routes`: 32-bit words, for a mixture of E experts with K experts per row and at most R rows:
 //
-//   [E + 1]: the slot at which an expert's rows begin
-//   [R K]: the row of the step that each slot belongs to
-//   [R K]: a row's experts, in order
+//   [E + 1]: the first slot of each expert's rows
+//   [R K]: the row of the step of each slot
+//   [R K]: the experts of each row, in order
 //   [R K]: their slots
 //   [R K]: their weights
 //
-// The rows of an expert have their order in the step. So what a row gets does not depend on how threads run.
+// The rows of an expert keep their order in the step, so results do not depend on the scheduling of threads.
 #if part == "route"
 #set reduce = [("reduce_max", "u32", "max_bits"), ("reduce_sum", "f32", "add")]
 #endif
@@ -44,15 +44,15 @@ fn weights_at(i: u32) -> u32 {
 #if part == "route"
 #include "lib/floats.wgsl"
 
-// A workgroup owns one row of the step (y), a thread every THREADS-th expert, which it compares with all.
-// Reads the router's products [rows, E].
+// A workgroup owns one row of the step (y), a thread every THREADS-th expert, which it compares with all
+// others. Reads the router's products [rows, E].
 @group(0) @binding(2) var<storage, read> router: array<u32>;
 @group(0) @binding(3) var<storage, read_write> routes: array<u32>;
 
-// A bit an expert.
+// One bit per expert.
 var<workgroup> chosen: array<atomic<u32>, #{most_experts // 32}>;
 
-// Bits that have the order of floats, NaN above all others.
+// Bits that are ordered like floats, with NaN above all others.
 fn ordered(bits: u32) -> u32 {
     return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
 }
@@ -96,7 +96,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     for (var expert = thread; expert < params.n_experts; expert += THREADS) {
         let word = atomicLoad(&chosen[expert / 32u]);
         if (((word >> (expert % 32u)) & 1u) == 1u) {
-            // Experts of lower numbers come before it.
+            // Number of chosen experts with a lower index.
             var before = countOneBits(word & ((1u << (expert % 32u)) - 1u));
             for (var i = 0u; i < expert / 32u; i++) {
                 before += countOneBits(atomicLoad(&chosen[i]));
@@ -109,7 +109,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
 }
 #elif part == "group"
-// One workgroup; a thread owns every THREADS-th expert and goes through the choices of all rows.
+// One workgroup; a thread owns every THREADS-th expert and scans the choices of all rows.
 @group(0) @binding(2) var<storage, read_write> routes: array<u32>;
 
 fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
@@ -143,8 +143,8 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
 }
 #else
-// x[r] += sum of the products of its experts, in their order. A workgroup owns THREADS columns (x) of one row
-// of the step (y).
+// x[r] += weighted sum of the products of the row's experts, in their order. A workgroup owns THREADS columns
+// (x) of one row of the step (y).
 @group(0) @binding(2) var<storage, read> products: array<f32>;
 @group(0) @binding(3) var<storage, read> routes: array<u32>;
 @group(0) @binding(4) var<storage, read_write> x: array<f32>;

@@ -1,9 +1,9 @@
 #if part == "split"
-// AttnIn with a gate, behind the products: each head's query, and behind it its part of the gate, go to their
-// buffers. A thread owns an element of a row (y).
+// AttnIn with a gate, after the products: separates each head's query from its part of the gate, which
+// follows it, into two buffers. A thread owns one element of a row (y).
 #else
-// What is gated: x[r] = x[r] / (1 + exp(-gate[r])), by an element of the gate for each of x, or by one for
-// the row. A thread owns an element of a row (y).
+// Multiplies by a gate: x[r] = x[r] / (1 + exp(-gate[r])), with one gate element per element of x, or one per
+// row. A thread owns one element of a row (y).
 #endif
 #include "lib/main.wgsl"
 #include "lib/floats.wgsl"
@@ -12,7 +12,7 @@ struct Params {
     cols: u32,
 #if part == "split"
     head_dim: u32,
-    // Where rows of both begin in `fresh`.
+    // Element of `fresh` at which the interleaved rows begin.
     from_at: u32,
 #endif
 }

@@ -1,11 +1,11 @@
-// The input of linear layers: rows of a buffer, normed and rounded as the layers say.
+// The input of linear layers: rows of a buffer, normalised and quantised as the layers require.
 //
 //   n = (x - mean) * factor * weight + bias
 //   s = 127 / max(absmax(n), 1e-5), q = round_half_even(n s)
 //
-// A workgroup owns one row; where a row of the step has several, they lie side by side (x). For products of
-// integers, acts holds four int8 a word and quants has (s, sum of q) of each row; otherwise acts holds
-// floats: n, or q / s if the layer rounds to int8. Elements beyond the columns are 0.
+// A workgroup owns one row; if a row of the step has several, they are neighbours (x). For integer products,
+// acts holds four int8 per word and quants has (s, sum of q) of each row; otherwise acts holds floats: n, or
+// q / s if the layer quantises to int8. Elements beyond the columns are 0.
 #set reduce = [
     ("reduce_wide", "vec2<f32>", "add_wide"),
     ("reduce_max", "u32", "max_bits"),
@@ -18,7 +18,7 @@
 struct Params {
     norm: Norm,
     cols: u32,
-    // Words of a row of acts.
+    // Words per row of acts.
     stride: u32,
     int8: u32,
     of_outputs: u32,
@@ -30,7 +30,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> acts: array<u32>;
 @group(0) @binding(5) var<storage, read_write> quants: array<vec2<u32>>;
 
-// A row with anything above 1e30 (the bits of it) counts as broken: every product with it is NaN.
+// A row with a magnitude above 1e30 (these are its bits) is treated as broken: every product with it is NaN.
 const MAX_ACT_BITS: u32 = 0x7149f2cau;
 const NAN_BITS: u32 = 0x7fc00000u;
 
@@ -63,7 +63,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     var scale = 1.0;
     var broken = false;
     if (params.int8 == 1u) {
-        // As integers, the bits of magnitudes have their order, with NaN above everything.
+        // As integers, the bits of magnitudes are ordered like the floats, with NaN above everything.
         var largest = 0u;
         for (var col = thread; col < params.cols; col += THREADS) {
             largest = max(largest, bitcast<u32>(normed(params.norm, norm, source(col), col)) & 0x7fffffffu);

@@ -1,9 +1,8 @@
-// Linear layers: y = factor (W a) + bias for rows of activations, which input.wgsl has left; what becomes of
-// y is the stage's `finish`, at the end.
+// Linear layers: y = factor (W a) + bias for rows of activations from input.wgsl. The stage's `finish`, at
+// the end, is the epilogue.
 //
-// Reads a part of W once for every ROWS rows of the step; types/ says how its bytes lie. Products are of
-// floats, or exact ones of I2_S codes with int8 activations. Rows of acts behind the step's last are read and
-// not used.
+// Reads a part of W once per ROWS rows of the step; types/ documents its layout. Products are in floats, or
+// exact for I2_S codes with int8 activations. Rows of acts after the step's last are read but not used.
 #if not tiled
 #set lanes_type = "Acc"
 #set reduce_lanes = [("sum_of_lanes", "sum")]
@@ -15,24 +14,25 @@ const ROWS: u32 = #{rows}u;
 
 struct Params {
     w: Matrix,
-    // Vectors of four words that a row of acts has.
+    // Vectors of four words per row of acts.
     stride: u32,
     of_outputs: u32,
     factor: f32,
-    // Place in constants, or ABSENT.
+    // Index into constants, or ABSENT.
     bias: u32,
     out_cols: u32,
     out_at: u32,
-    // The stage's own.
+    // A parameter whose meaning depends on the stage.
     what: u32,
 #if experts
-    // Vectors of 16 bytes before the part of the dispatch's first expert, and from one to the next.
+    // Offset of the part of the dispatch's first expert, and distance between experts, in vectors of 16
+    // bytes.
     first_at: u32,
     apart: u32,
-    // The first of the dispatch's experts, and how many the layer has.
+    // First expert of the dispatch, and number of experts of the layer.
     first_expert: u32,
     n_experts: u32,
-    // 1 where rows of acts are those of the step, 0 where they are slots of the experts.
+    // 1 if rows of acts are rows of the step, 0 if they are slots of the experts.
     gathers: u32,
 #endif
 }
@@ -47,10 +47,10 @@ struct Params {
 const ABSENT: u32 = 0xffffffffu;
 
 #if experts
-// The rows that go through an expert, whose products go to slots of its own (experts.wgsl); a workgroup has
-// one expert (z).
+// Routing of rows to experts; products are written to the expert's slots (experts.wgsl). A workgroup has one
+// expert (z).
 @group(0) @binding(7) var<storage, read> routes: array<u32>;
-// x = place of an expert's bias in constants, or ABSENT; y = its factor.
+// x = index of an expert's bias in constants, or ABSENT; y = its factor.
 @group(0) @binding(8) var<storage, read> of_experts: array<vec2<u32>>;
 
 var<private> expert: u32;
@@ -72,7 +72,7 @@ fn n_rows() -> u32 {
     return rows_of(expert);
 }
 
-// The row of acts of the expert's r-th row; of the last where there are not as many.
+// The row of acts of the expert's r-th row, clamped to its last row.
 fn act_row(r: u32) -> u32 {
     let slot = first_slot() + min(r, n_rows() - 1u);
     if (params.gathers == 1u) {
@@ -127,8 +127,8 @@ fn finished(sum: Acc, row: u32, r: u32) {
 }
 
 #if ints
-// sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q comes
-// off once.
+// sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied unsigned, and the row's sum of q is
+// subtracted once.
 #if packed
 alias Acc = i32;
 
@@ -136,8 +136,8 @@ fn four(codes: u32, q: u32) -> Acc {
     return dot4I8Packed(codes, q);
 }
 #else
-// In floats, for devices that emulate packed products: integers below 2^24 are exact there, as sums of up to
-// 2^24 / (2 x 127) products are.
+// In floats, for devices that emulate packed products: integers below 2^24 are exact in f32, so sums of up to
+// 2^24 / (2 x 127) products are exact.
 alias Acc = f32;
 
 fn four(codes: u32, q: u32) -> Acc {
@@ -164,7 +164,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     let row = workgroup.x * (THREADS / LANES) + slot_of();
     let first = workgroup.y * ROWS;
 #if experts
-    // Not by `expert`: a private variable may differ between threads, for all that a compiler knows.
+    // Not through `expert`: the compiler must assume that a private variable differs between threads.
     if (first >= rows_of(params.first_expert + workgroup.z)) {
         return;
     }
@@ -188,7 +188,7 @@ fn sum(a: Acc, b: Acc) -> Acc {
     return a + b;
 }
 
-// Adds the products of a chunk of a row of W with that of rows first .. first + ROWS.
+// Adds the products of a chunk of a row of W with rows first .. first + ROWS.
 fn add_products(row: u32, chunk: u32, first: u32, sums: ptr<function, array<Acc, ROWS>>) {
 #if ints
     let bits = bits_at(row * params.w.chunks + chunk);
@@ -196,7 +196,7 @@ fn add_products(row: u32, chunk: u32, first: u32, sums: ptr<function, array<Acc,
     for (var group = 0u; group < 4u; group++) {
         code[group] = codes(bits, group);
     }
-    // 16 activations a vector: those of group g lie 2 g behind the chunk's first.
+    // 16 activations per vector: those of group g are 2 g vectors after the chunk's first.
     let at = chunk / 2u * 8u + chunk % 2u;
     for (var m = 0u; m < ROWS; m++) {
         var sum = (*sums)[m];
@@ -221,8 +221,8 @@ fn add_products(row: u32, chunk: u32, first: u32, sums: ptr<function, array<Acc,
 }
 #else
 // Many rows: a workgroup owns a tile of ROWS rows of W (x) and ROWS rows of the step (y), and each of its 64
-// threads 4 x 4 outputs of it. A piece of the columns at a time goes through workgroup memory: `bring`
-// fetches one, and `add_piece` multiplies it.
+// threads 4 x 4 outputs of it. The columns pass through workgroup memory in pieces: `bring` loads a piece,
+// and `add_piece` multiplies it.
 const TILE: u32 = ROWS;
 
 alias Sums = array<array<Acc, 4>, 4>;
@@ -261,7 +261,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
 
 // [2, TILE]: half blocks of codes.
 var<workgroup> tile_of_w: array<vec4<u32>, 64>;
-// [8, TILE]: 16 activations a vector.
+// [8, TILE]: 16 activations per vector.
 var<workgroup> tile_of_acts: array<vec4<u32>, 256>;
 
 fn tile_pieces() -> u32 {
@@ -301,7 +301,7 @@ fn add_piece(across: u32, down: u32, sums: ptr<function, Sums>) {
 const TILE_QUADS: u32 = 16u;
 const TILE_CHUNKS: u32 = TILE_QUADS / CHUNK_QUADS;
 
-// [TILE_QUADS, TILE] each, so that neighbouring threads read neighbours.
+// [TILE_QUADS, TILE] each, so that neighbouring threads read neighbouring vectors.
 var<workgroup> tile_of_w: array<vec4<f32>, TILE * TILE_QUADS>;
 var<workgroup> tile_of_acts: array<vec4<f32>, TILE * TILE_QUADS>;
 
@@ -358,17 +358,18 @@ fn finish(at: u32, y: f32) {
 #elif stage == "ffn_in"
 #include "lib/floats.wgsl"
 
-// FfnIn: h[r] = act(Wg n) * (Wu n), or act(Wu n) without a gate. The gate's dispatch leaves act(Wg n), and
-// up's multiplies it; without a gate, up's is the only one.
+// FfnIn: h[r] = act(Wg n) * (Wu n), or act(Wu n) without a gate. The gate's dispatch stores act(Wg n), and
+// the dispatch of `up` multiplies it; without a gate, `up` is the only dispatch.
 const ACT_RELU2: u32 = 0u;
 const ACT_GELU_TANH: u32 = 2u;
 const TIMES: u32 = 3u;
-// GPT-OSS's: the gate leaves m / (1 + exp(-1.702 m)), m = min(g, 7), and up's multiplies clamp(u, -7, 7) + 1.
+// GPT-OSS: the gate stores m / (1 + exp(-1.702 m)), m = min(g, 7), and `up` multiplies by clamp(u, -7, 7) +
+// 1.
 const ACT_CLAMPED: u32 = 4u;
 const TIMES_CLAMPED: u32 = 5u;
 const ACT_GELU: u32 = 6u;
 
-// Both keep NaN, which min and max may drop.
+// `at_most` and `at_least` propagate NaN, which min and max may drop.
 fn at_most(x: f32, most: f32) -> f32 {
     return select(x, most, x > most);
 }
@@ -389,11 +390,11 @@ fn finish(at: u32, y: f32) {
 
 fn activated(act: u32, x: f32) -> f32 {
     if (act == ACT_RELU2) {
-        // max may drop NaN, which must stay.
+        // max may drop NaN, which must be propagated.
         return select(x * x, 0.0, x < 0.0);
     }
     var kept = x;
-    // SiLU's.
+    // SiLU.
     var exponent = -x;
     if (act == ACT_CLAMPED) {
         kept = at_most(x, 7.0);
@@ -404,12 +405,12 @@ fn activated(act: u32, x: f32) -> f32 {
     } else if (act == ACT_GELU) {
         exponent = -0.5 * x * x;
     }
-    // One call for all of them: compilers inline it.
+    // A single call for all of them, because compilers inline it.
     let power = exp_near(exponent);
     if (act != ACT_GELU) {
         return kept / (1.0 + power);
     }
-    // x / 2 erfc(-x / sqrt(2)), by Abramowitz and Stegun 7.1.26, which has erfc within 1.5e-7.
+    // x / 2 erfc(-x / sqrt(2)), by Abramowitz and Stegun 7.1.26, with an error of erfc below 1.5e-7.
     let t = 1.0 / (1.0 + 0.3275911 * 0.70710678 * abs(x));
     let series = 0.2548296 + t * (-0.28449672 + t * (1.4214138 + t * (-1.4531521 + t * 1.0614054)));
     let half = 0.5 * series * t * power;
@@ -418,8 +419,8 @@ fn activated(act: u32, x: f32) -> f32 {
 #elif stage == "logits"
 #include "lib/floats.wgsl"
 
-// Logits: logits[o] = cap(W norm(x[outputs[o]])). Products that are merely written, such as AttnIn's, have no
-// cap.
+// Logits: logits[o] = cap(W norm(x[outputs[o]])). Other products that are stored unchanged, such as AttnIn's,
+// have no cap.
 fn finish(at: u32, y: f32) {
     let cap = bitcast<f32>(params.what);
     if (params.what == 0u) {

@@ -1,12 +1,13 @@
 #if residual
-// ProjAdd that adds to what is normed: x[r] = norm(x[r]) + norm(product[r]); the product has a norm or none.
+// ProjAdd to a normalised residual: x[r] = norm(x[r]) + norm(product[r]); the norm of the product is
+// optional.
 //
-// A workgroup owns one row of the step (y). Reads x two or three times, as its norm wants, and the product,
-// which the layer has left, as often or once.
+// A workgroup owns one row of the step (y). Reads x two or three times, depending on its norm, and the
+// layer's product as often, or once without a norm.
 #else
-// ProjAdd whose product is normed: x[r] += norm(product[r]).
+// ProjAdd with a normalised product: x[r] += norm(product[r]).
 //
-// A workgroup owns one row of the step (y). Reads the product, which the layer has left, twice.
+// A workgroup owns one row of the step (y). Reads the layer's product twice.
 #endif
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #include "lib/main.wgsl"
@@ -29,7 +30,7 @@ struct Params {
 var<private> row_at: u32;
 #if residual
 
-// Whether it is x that is normed, or the product.
+// True while `source` reads x, false while it reads the product.
 var<private> of_x: bool;
 
 fn source(i: u32) -> f32 {

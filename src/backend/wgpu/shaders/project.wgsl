@@ -1,5 +1,6 @@
-// Project: S q of every query head of the step, for keys that keep signs; S is signs and then Hadamard's
-// matrix. The factor of the product with signs is in it. Queries come rotated (attn_in.wgsl).
+// Project: S q for every query head of the step, for keys with signs; S applies signs and then Hadamard's
+// matrix. The result includes the factor of the product with signs. Queries are already rotated
+// (attn_in.wgsl).
 //
 // A workgroup owns one head (x) of one row of the step (y).
 #set vector = "head"
@@ -13,7 +14,7 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(2) var<storage, read> q: array<f32>;
-// [rows, n_heads * head_dim], as q.
+// [rows, n_heads * head_dim], like q.
 @group(0) @binding(3) var<storage, read_write> projected: array<f32>;
 
 var<workgroup> head: array<f32, MAX_HEAD_DIM>;

@@ -1,5 +1,5 @@
-// Sample: tokens[o] = a token of logits[o]; NaN counts as minus infinity. Two kernels: the first finds the
-// largest logits of stretches of each row, the second compares these or draws.
+// Sample: tokens[o] = a token picked by logits[o]; NaN is treated as minus infinity. Two kernels: the first
+// finds the largest logits of parts of each row, the second compares these or draws.
 #set reduce = [("reduce_best", "vec2<u32>", "larger")]
 #include "lib/main.wgsl"
 
@@ -10,14 +10,14 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> params: Params;
 
-// A logit and its id as a pair that is larger for larger logits, and for lower ids among equals. NaN is below
+// A logit and its id as a pair that is ordered by logit, and for equal logits by descending id. NaN is below
 // all others.
 fn candidate(logit_bits: u32, id: u32) -> vec2<u32> {
     var bits = logit_bits;
     if ((bits & 0x7fffffffu) > 0x7f800000u) {
         return vec2(0u, ~id);
     }
-    // Both zeros are one value.
+    // Both zeros are equal.
     if (bits == 0x80000000u) {
         bits = 0u;
     }
@@ -42,7 +42,7 @@ fn id_of(c: vec2<u32>) -> u32 {
     return ~c.y;
 }
 
-// Of NaN too, which no draw weighs.
+// The logit of a candidate. For NaN the result is unused, because its weight is 0.
 fn logit_of(c: vec2<u32>) -> f32 {
     if ((c.x & 0x80000000u) != 0u) {
         return bitcast<f32>(c.x & 0x7fffffffu);
@@ -51,10 +51,10 @@ fn logit_of(c: vec2<u32>) -> f32 {
 }
 
 #if best
-// First half: best[o, x] = the largest candidate among every n-th stretch of a row of logits, n = workgroups
-// of x.
+// First kernel: best[o, x] = the largest candidate of one part of a row of logits: the stretches of THREADS
+// logits whose number modulo the number of workgroups is x.
 //
-// A workgroup owns these stretches (x) of one row of logits (y). Reads the logits once.
+// A workgroup owns one such part (x) of one row of logits (y). Reads the logits once.
 @group(0) @binding(2) var<storage, read> logits: array<u32>;
 @group(0) @binding(3) var<storage, read_write> best: array<vec2<u32>>;
 
@@ -69,25 +69,25 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
 }
 #else
-// Second half. A workgroup owns one row of logits (y).
+// Second kernel. A workgroup owns one row of logits (y).
 //
-// The largest logit (the lowest id among equals) is among the candidates that the first half has left.
+// Greedy: the largest logit (the lowest id among equals) is one of the first kernel's candidates.
 //
-// A draw from the top_k largest reads the logits twice. Of the largest logits that the threads met, the
-// top_k-th is no larger than the top_k-th of the row, so the second pass collects all that reach it: few more
-// than top_k, unless the largest logits stand a multiple of the threads apart. Then they are found one by
-// one. Top-p, min-p, temperature and the draw follow, as program/sampling.rs defines them; the first thread
-// makes their sums in order, as pairs of floats.
+// A draw from the top_k largest reads the logits twice. Each thread finds its largest logit; the top_k-th
+// largest of these is at most the top_k-th largest of the row, so the second pass collects all logits that
+// reach it: few more than top_k, unless the largest logits are at distances that are multiples of THREADS.
+// Then they are found one by one. Top-p, min-p, temperature and the draw follow, as program/sampling.rs
+// defines them; the first thread computes their sums in order, as pairs of floats.
 #include "lib/floats.wgsl"
 
 @group(0) @binding(2) var<storage, read> logits: array<u32>;
 @group(0) @binding(3) var<storage, read> best: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read_write> tokens: array<u32>;
-// [seqs]: for the steps that follow.
+// [seqs]: the input of later steps.
 @group(0) @binding(5) var<storage, read_write> picked: array<u32>;
 
-// What step.rs writes for a row of logits. `drawn` is the random number in [0, 1) as a pair of floats,
-// `least` the logarithm of min_p.
+// Parameters that step.rs writes for a row of logits. `drawn` is the random number in [0, 1) as a pair of
+// floats, `least` the logarithm of min_p.
 struct How {
     top_k: u32,
     has_min_p: u32,
@@ -95,21 +95,22 @@ struct How {
     top_p: f32,
     least: f32,
     drawn: vec2<f32>,
-    // The slot that keeps the pick, or NO_SLOT.
+    // The slot that stores the pick, or NO_SLOT.
     slot: u32,
 }
 
 const NO_SLOT: u32 = 0xffffffffu;
 
-// Candidates that a draw has room for, a power of two.
+// Capacity for candidates of a draw, a power of two.
 const ROOM: u32 = 1024u;
 const MOST: u32 = 256u;
 const ABOVE_ALL: vec2<u32> = vec2(0xffffffffu);
 
-// The first of them sorted, once there are all.
+// Candidates; sorted in descending order after `collect`.
 var<workgroup> kept: array<vec2<u32>, ROOM>;
 var<workgroup> weights: array<f32, MOST>;
-// Candidates that want a place in `kept`, and later those that are left.
+// Number of candidates that reach the bound, even beyond ROOM; `n_shared` broadcasts such a number to all
+// threads.
 var<workgroup> n_kept: atomic<u32>;
 var<workgroup> n_shared: u32;
 
@@ -126,7 +127,7 @@ fn how_of(o: u32) -> How {
     );
 }
 
-// The largest candidate of a row below `bound` that this thread meets.
+// The largest candidate below `bound` among this thread's logits of a row.
 fn largest_below(at: u32, bound: vec2<u32>) -> vec2<u32> {
     var mine = vec2(0u);
     for (var id = thread; id < params.n_vocab; id += THREADS) {
@@ -138,7 +139,7 @@ fn largest_below(at: u32, bound: vec2<u32>) -> vec2<u32> {
     return mine;
 }
 
-// Sorts the first `n` of `kept`, a power of two, the largest first (Batcher's bitonic network).
+// Sorts the first `n` of `kept` in descending order, `n` a power of two (Batcher's bitonic network).
 fn sort_kept(n: u32) {
     workgroupBarrier();
     for (var run = 2u; run <= n; run *= 2u) {
@@ -228,13 +229,13 @@ fn total(n: u32) -> vec2<f32> {
     return sum;
 }
 
-// How many of the first n candidates, taken in order, reach the mass; at least one.
+// Number of candidates, out of the first n in order, whose probabilities reach the mass; at least one.
 fn nucleus(n: u32, mass: f32) -> u32 {
     let all = total(n);
     var sum = vec2(0.0, 0.0);
     for (var i = 0u; i < n; i++) {
         let p = divide_wide(vec2(weights[i], 0.0), all.x);
-        // What the total's low part takes off is below the last place of p.
+        // The effect of the total's low part is below the last place of p.
         sum = add_wide(sum, vec2(p.x * (1.0 - all.y / all.x), 0.0));
         if (sum.x > mass || (sum.x == mass && sum.y >= 0.0)) {
             return i + 1u;
@@ -243,7 +244,7 @@ fn nucleus(n: u32, mass: f32) -> u32 {
     return n;
 }
 
-// The candidate that the random number falls on, of the first n.
+// Index of the candidate selected by the random number, among the first n.
 fn draw(n: u32, drawn: vec2<f32>) -> u32 {
     let all = total(n);
     let whole = two_product(drawn.x, all.x);
@@ -254,7 +255,7 @@ fn draw(n: u32, drawn: vec2<f32>) -> u32 {
             return i;
         }
     }
-    // Rounding can leave a little of the mass; it belongs to the last candidate that has any.
+    // After rounding, a little of the mass can remain; it belongs to the last candidate with a weight.
     var at = n - 1u;
     while (at > 0u && weights[at] <= 0.0) {
         at -= 1u;
@@ -285,10 +286,10 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
     }
     collect(o * params.n_vocab, how.top_k);
     let first = workgroupUniformLoad(&kept[0]);
-    // An infinite maximum leaves no distribution to draw from.
+    // With an infinite maximum there is no distribution to draw from.
     if ((first.x == 0xff800000u) || first.x <= 0x007fffffu) {
         if (thread == 0u) {
-            // Where every logit is minus infinity or NaN, the answer is 0.
+            // If every logit is minus infinity or NaN, the result is 0.
             keep(o, how, select(0u, id_of(first), first.x == 0xff800000u));
         }
         return;

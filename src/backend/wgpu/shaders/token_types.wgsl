@@ -1,10 +1,10 @@
-// Embed with token types, behind the other embeddings: x[r] += types[type[r]]. A thread owns an element of a
+// Embed with token types, after the other embeddings: x[r] += types[type[r]]. A thread owns one element of a
 // row of the step (y).
 #include "lib/main.wgsl"
 
 struct Params {
     cols: u32,
-    // Floats of a row of types.
+    // Floats per row of types.
     stride: u32,
 }
 

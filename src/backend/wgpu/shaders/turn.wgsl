@@ -1,7 +1,7 @@
-// Turn: rows of a buffer, normed and brought into a rotated basis, or brought back out of one, as
-// sterna_program::Basis says. Where there are no signs and runs are of one element, rows are merely normed.
+// Hadamard rotation: rows of a buffer, normalised and rotated into a basis, or rotated back out of one, as
+// defined by sterna_program::Basis. Without signs and with blocks of one element, rows are only normalised.
 //
-// A workgroup owns a span of a row, whole runs (x), and norms the row by itself (y).
+// A workgroup owns a span of a row, made of whole blocks (x), and computes the norm of the whole row (y).
 #set reduce = [("reduce_wide", "vec2<f32>", "add_wide")]
 #include "lib/main.wgsl"
 #include "lib/floats.wgsl"
@@ -14,7 +14,7 @@ struct Params {
     span: u32,
     // 1 / sqrt(block)
     factor: f32,
-    // Where the basis begins in signs, or ABSENT.
+    // Offset of the basis in signs, or ABSENT.
     signs_at: u32,
     of_outputs: u32,
     back: u32,
@@ -53,7 +53,7 @@ fn stage(workgroup: vec3<u32>, workgroups: vec3<u32>) {
         }
         runs[i] = n;
     }
-    // Columns so far apart meet: the first becomes their sum, the second their difference.
+    // Butterflies: the first of two columns `apart` becomes their sum, the second their difference.
     for (var apart = 1u; apart < params.block; apart *= 2u) {
         workgroupBarrier();
         for (var pair = thread; 2u * pair < params.span; pair += THREADS) {

@@ -1,6 +1,5 @@
-//! Where the host waits for a device. Elsewhere a thread does; in a browser nothing may block, so there the
-//! stack of the WebAssembly module is suspended until a promise settles (JSPI), and the caller notices
-//! nothing.
+//! Waiting for the device. On native platforms a thread waits. In a browser nothing may block, so the stack
+//! of the WebAssembly module is suspended until a promise settles (JSPI), which is transparent to the caller.
 
 #[cfg(not(target_arch = "wasm32"))]
 mod native;
@@ -14,5 +13,5 @@ pub use native::{done, mapped, now};
 #[cfg(target_arch = "wasm32")]
 pub use web::{done, mapped, now};
 
-/// A step that takes longer than this is given up: the device hangs.
+/// Longest wait for a step; after that the device is considered hung.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! Waits with a thread.
+//! Waits by blocking the thread.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,27 +10,27 @@ use wgpu::{Buffer, Device, PollType, Queue, SubmissionIndex};
 
 use super::PATIENCE;
 
-/// The answer of a future of wgpu's, which on these backends is there at once.
+/// Result of a wgpu future, which is ready at once on these backends.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("wgpu answers at once where there is no browser"),
+        Poll::Pending => unreachable!("outside a browser, wgpu's futures are ready at once"),
     }
 }
 
-/// Waits for a submission; for everything that is queued where none is named.
+/// Waits for a submission, or for all queued work if it is `None`.
 ///
 /// # Errors
-/// Error of a device that was lost or hangs, by wgpu.
+/// wgpu's error for a device that was lost or hangs.
 pub fn done(device: &Device, _: &Queue, submission_index: Option<SubmissionIndex>) -> Result<(), String> {
     let waited = device.poll(PollType::Wait { submission_index, timeout: Some(PATIENCE) });
     waited.map(drop).map_err(|err| err.to_string())
 }
 
-/// Maps the first bytes of a buffer for reading, once `wait` says that what writes them has ended.
+/// Maps the first bytes of a buffer for reading, after `wait` has returned for the work that writes them.
 ///
 /// # Errors
-/// The inner one where mapping fails; else what `wait` returns.
+/// The inner error if mapping fails; the outer one is returned by `wait`.
 pub fn mapped<E>(
     buffer: &Buffer,
     bytes: u64,
@@ -42,11 +42,12 @@ pub fn mapped<E>(
     let patience = Instant::now() + PATIENCE;
     loop {
         wait()?;
-        // A thread that waits for the same device may have got this answer, and hands it over a little later.
+        // Another thread waiting for the same device may have received this answer and forwards it a little
+        // later.
         match answer.recv_timeout(Duration::from_millis(1)) {
             Ok(mapped) => return Ok(mapped.map_err(|err| err.to_string())),
             Err(_) if Instant::now() < patience => {}
-            Err(_) => return Ok(Err("the device never answered".to_owned())),
+            Err(_) => return Ok(Err("the device did not respond".to_owned())),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Suspends the stack of the module (JSPI). Whatever leads here from JavaScript is an export with
+//! Suspends the stack of the module (JSPI). Every export through which JavaScript reaches this code has
 //! `#[wasm_bindgen(jspi)]`.
-// wasm-bindgen calls its support of JSPI experimental by a deprecation.
+// wasm-bindgen marks its JSPI support as experimental with a deprecation.
 #![allow(deprecated)]
 
 use std::cell::Cell;
@@ -24,30 +24,30 @@ extern "C" {
     fn clear_timeout(timer: &JsValue);
 }
 
-/// The answer of a future of wgpu's.
+/// Result of a wgpu future.
 pub fn now<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
     let (promise, answer) = promised(future);
     jspi_block_on_promise(&promise).expect("a promise that is never rejected");
     answer.take().expect("an answer of a future that has ended")
 }
 
-/// Waits for everything that is queued: a browser cannot wait for one submission.
+/// Waits for all queued work: a browser cannot wait for a single submission.
 ///
 /// # Errors
-/// Where the device hangs.
+/// If the device hangs.
 pub fn done(_: &Device, queue: &Queue, _: Option<SubmissionIndex>) -> Result<(), String> {
     let (told, answer) = oneshot::channel();
     queue.on_submitted_work_done(move || {
-        // The receiver is gone after too long a time.
+        // The receiver is dropped after a timeout.
         let _ = told.send(());
     });
     in_time(answer)
 }
 
-/// Maps the first bytes of a buffer for reading, once what writes them has ended.
+/// Maps the first bytes of a buffer for reading, after the work that writes them.
 ///
 /// # Errors
-/// The inner one where mapping fails.
+/// The inner error if mapping fails.
 pub fn mapped<E>(
     buffer: &Buffer,
     bytes: u64,
@@ -58,7 +58,7 @@ pub fn mapped<E>(
     Ok(in_time(answer).and_then(|mapped| mapped.map_err(|err| err.to_string())))
 }
 
-/// The value that a callback sends, unless it takes too long.
+/// Value sent by a callback, or an error after a timeout.
 fn in_time<T: 'static>(answer: oneshot::Receiver<T>) -> Result<T, String> {
     let (promise, answer) = promised(answer);
     let mut timer = JsValue::UNDEFINED;
@@ -72,11 +72,11 @@ fn in_time<T: 'static>(answer: oneshot::Receiver<T>) -> Result<T, String> {
         Some(Ok(answer)) => Ok(answer),
         // The callback was dropped.
         Some(Err(_)) => Err("the device was lost".to_owned()),
-        None => Err("the device never answered".to_owned()),
+        None => Err("the device did not respond".to_owned()),
     }
 }
 
-/// A promise that settles when the future ends, and where its answer then is.
+/// A promise that settles when the future completes, and the cell that then holds the result.
 fn promised<T: 'static>(future: impl Future<Output = T> + 'static) -> (Promise, Rc<Cell<Option<T>>>) {
     let answer = Rc::new(Cell::new(None));
     let told = Rc::clone(&answer);

@@ -1,4 +1,4 @@
-// F16: keys and values as halves. A word is two neighbouring elements, the first in the low bits.
+// F16: keys and values as f16. A word holds two neighbouring elements, the first in the low bits.
 const #{SIDE}_WORD_ELEMS: u32 = 2u;
 
 fn #{side}_elems_of(word: u32) -> vec2<f32> {

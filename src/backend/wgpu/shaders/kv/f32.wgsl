@@ -1,4 +1,4 @@
-// F32: keys and values as they are. A word is one element.
+// F32: keys and values unchanged. A word is one element.
 const #{SIDE}_WORD_ELEMS: u32 = 1u;
 
 fn #{side}_elems_of(word: u32) -> vec2<f32> {

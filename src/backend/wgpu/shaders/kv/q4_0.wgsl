@@ -1,7 +1,7 @@
-// Q4_0: codes of 4 bits, 8 a word, each 8 more than what it stands for.
+// Q4_0: 4-bit codes, 8 per word; the integer is the code - 8.
 const #{SIDE}_BITS: u32 = 4u;
 
-// Codes that lie in the same words, and which words of a chunk these are.
+// Codes that share the words of a run, and the indices of these words in the chunk.
 const #{SIDE}_RUN: u32 = 8u;
 
 fn #{side}_words_of(run: u32) -> vec2<u32> {
@@ -25,7 +25,7 @@ fn code_for(x: f32) -> u32 {
     return u32(clamp(round(x), -8.0, 7.0) + 8.0);
 }
 
-// Of the scale that makes the largest element -8, and 18 neighbours of it, the one that fits the block best
+// The scale that fits the block best, out of the one that makes the largest element -8 and 18 neighbours
 // (ggml-types/src/scale_search.rs).
 fn scale_of_block(first: u32) -> f32 {
     var extreme = 0.0;
@@ -41,7 +41,7 @@ fn scale_of_block(first: u32) -> f32 {
     var scale = 0.0;
     var best = 0.0;
     for (var at = 0; at < 19; at++) {
-        // 0 first, because the plain choice wins among equals.
+        // 0 first, so that ties keep the plain choice.
         let step = select(at - select(10, 9, at > 9), 0, at == 0);
         let by = divide_rounded(-(8.0 + opaque(0.1 * f32(step))), extreme);
         var along = 0.0;

@@ -1,7 +1,7 @@
-// Q8_0: int8, 4 a word.
+// Q8_0: int8, 4 per word.
 const #{SIDE}_BITS: u32 = 8u;
 
-// Codes that lie in the same words, and which words of a chunk these are.
+// Codes that share the words of a run, and the indices of these words in the chunk.
 const #{SIDE}_RUN: u32 = 4u;
 
 fn #{side}_words_of(run: u32) -> vec2<u32> {
@@ -21,7 +21,7 @@ fn put_code(words: ptr<function, array<u32, SIDE_BITS>>, i: u32, code: u32) {
     (*words)[i / 4u] |= code << (8u * (i % 4u));
 }
 
-// Halves go away from 0.
+// Rounds halves away from 0.
 fn code_for(x: f32) -> u32 {
     return bitcast<u32>(i32(clamp(trunc(x + 0.5 * sign(x)), -128.0, 127.0))) & 255u;
 }

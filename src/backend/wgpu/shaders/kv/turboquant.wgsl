@@ -1,15 +1,15 @@
-// TurboQuant: Lloyd-Max codes, which stand for the numbers of a table in the cache's parameters.
+// TurboQuant: Lloyd-Max codes, indices of a table in the cache's parameters.
 //
-// A chunk of 32 codes is as many words as a code has bits:
-//   turboquant-4, 4 bits: 8 codes a word
+// A chunk of 32 codes takes as many words as a code has bits:
+//   turboquant-4, 4 bits: 8 codes per word
 //   turboquant, 3 bits: the low two bits of 16 codes in each of the first two words, the top bits in the
 //     third
 //   tq3_0, 2 bits and a sign: 16 codes in each of the first two words; in the third the signs of the
-//     projection of what the codes leave over, 1 for what is not negative
+//     projection of the residual, 1 if not negative
 #if codec.bits == 4
 const #{SIDE}_BITS: u32 = 4u;
 
-// Codes that lie in the same words, and which words of a chunk these are.
+// Codes that share the words of a run, and the indices of these words in the chunk.
 const #{SIDE}_RUN: u32 = 8u;
 
 fn #{side}_words_of(run: u32) -> vec2<u32> {
@@ -22,7 +22,8 @@ fn #{side}_code_in(words: vec2<u32>, i: u32) -> u32 {
 #else
 const #{SIDE}_BITS: u32 = 3u;
 
-// Codes that lie in the same words, and which words of a chunk these are; the second has top bits or signs.
+// Codes that share the words of a run, and the indices of these words in the chunk; the second has top bits
+// or signs.
 const #{SIDE}_RUN: u32 = 16u;
 
 fn #{side}_words_of(run: u32) -> vec2<u32> {
@@ -38,7 +39,7 @@ fn #{side}_code_in(words: vec2<u32>, i: u32) -> u32 {
 }
 #endif
 
-// What codes stand for, where a thread finds any of them.
+// Values of the codes, in workgroup memory for all threads.
 var<workgroup> #{side}_table: array<f32, 16>;
 
 fn #{side}_prepare() {

@@ -1,5 +1,5 @@
-// What kernels of attention are told, and how they read keys and values: `key_pair`, `value_quad` and the
-// like, for the codecs `k` and `v` of the cache, if the kernel reads it.
+// Parameters of the attention kernels, and access to keys and values: `key_pair`, `value_quad` and so on, for
+// the codecs `k` and `v` of the cache, if the kernel reads it.
 #set sides = ["key", "value"]
 #set writes = false
 #include "lib/cache.wgsl"
@@ -8,18 +8,18 @@ struct Params {
     cache: Cache,
     key: Side,
     value: Side,
-    // Query heads of one KV head, and workgroups for them.
+    // Query heads per KV head, and workgroups for them.
     group: u32,
     tiles: u32,
     scale: f32,
-    // Heads of a tile of many rows.
+    // Heads of a tile of rows.
     tile_heads: u32,
-    // Positions that a row sees, the last ones up to its own; all bits set if it sees every one.
+    // Number of positions that a row sees, up to its own; all bits set without a window.
     window: u32,
-    // Place of the heads' sinks in constants, or ABSENT.
+    // Index of the heads' sinks in constants, or ABSENT.
     sinks: u32,
 #if of_encoder
-    // Positions behind its own that a row sees, as far as its sequence goes.
+    // Number of later positions that a row sees, up to the end of its sequence.
     ahead: u32,
 #endif
 }
@@ -34,16 +34,16 @@ fn first_seen(pos: u32) -> u32 {
 }
 
 #if of_encoder
-// The last position that a row sees, of the sequence of row r of the step.
+// The last position that row r of the step sees.
 fn last_seen(pos: u32, r: u32) -> u32 {
     return pos + min(params.ahead, row_end(r) - pos);
 }
 
 #endif
-// What no score is below; scores that no position has are it.
+// Lower bound of all scores, and the score of positions that are not seen.
 const LEAST: f32 = -3.0e38;
 
-// The weight of a head's sink relative to its largest score, which the sum of its weights has too.
+// The weight of a head's sink relative to its largest score; it is added to the sum of the weights.
 fn weight_of_sink(head: u32, largest: f32) -> f32 {
     if (params.sinks == ABSENT) {
         return 0.0;
@@ -65,7 +65,7 @@ fn exp4(x: vec4<f32>) -> vec4<f32> {
 
 #if k is defined
 #for side, SIDE, codec in [("key", "KEY", k), ("value", "VALUE", v)]
-// Where a word of a page lies: keys are [words, PAGE_POSITIONS], values [PAGE_POSITIONS, words].
+// Offset of a word in a page: keys are [words, PAGE_POSITIONS], values [PAGE_POSITIONS, words].
 fn #{side}_word(word: u32, place: u32, words: u32) -> u32 {
 #if side == "key"
     return word * PAGE_POSITIONS + place;
@@ -74,8 +74,8 @@ fn #{side}_word(word: u32, place: u32, words: u32) -> u32 {
 #endif
 }
 
-// The page that a row reads. Of a windowed side, that is an exact one, or the codes of what has left the
-// window: which of the two follows from the row's position alone (src/program/step.rs).
+// The page that a row reads. On a windowed side this is an exact page, or the codes of a page that has left
+// the window. The row's position alone decides which (src/program/step.rs).
 fn #{side}_page_to_read(row: Row, page: u32, kv_head: u32) -> PageAt {
 #if codec.windowed
     let full = (row.pos + 1u) / PAGE_POSITIONS;
@@ -97,7 +97,7 @@ fn #{side}_page_to_read(row: Row, page: u32, kv_head: u32) -> PageAt {
 #if codec.windowed or codec.form == "elements"
 #include "kv/f16.wgsl" if codec.windowed else codec.file
 
-// Elements. Of a pair, 2 pair and 2 pair + 1, the second is anything if the head has no such element.
+// Elements 2 pair and 2 pair + 1; the second is undefined if the head has no such element.
 fn #{side}_element_pair(at: u32, place: u32, pair: u32) -> vec2<f32> {
     let words = params.#{side}.words;
     let word = #{side}_elems_of(#{side}s[at + #{side}_word(2u / #{SIDE}_WORD_ELEMS * pair, place, words)]);
@@ -117,13 +117,13 @@ fn #{side}_element_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
 #include codec.file
 
 #if codec.form == "signs"
-// The norm of a vector, and the length of what its codes leave over.
+// The norm of a vector, and the norm of its residual.
 fn #{side}_scales_of(at: u32, place: u32) -> vec2<f32> {
     return unpack2x16float(#{side}s[at + params.#{side}.scales_at + place]);
 }
 
 #endif
-// The scale of codes: a chunk's own, or that of the whole vector.
+// The scale of codes: that of their chunk, or that of the whole vector.
 fn #{side}_scale_of(at: u32, place: u32, chunk: u32) -> f32 {
 #if codec.form == "blocks"
     let word = #{side}s[at + params.#{side}.scales_at + chunk / 2u * PAGE_POSITIONS + place];
@@ -135,7 +135,7 @@ fn #{side}_scale_of(at: u32, place: u32, chunk: u32) -> f32 {
 #endif
 }
 
-// The words of one position that have the codes from element e on.
+// The words of one position that contain the codes from element e on.
 fn #{side}_code_words(at: u32, place: u32, e: u32) -> vec2<u32> {
     let words = params.#{side}.code_words;
     let first = e / CHUNK * #{SIDE}_BITS + #{side}_words_of(e % CHUNK / #{SIDE}_RUN);
@@ -156,7 +156,7 @@ fn #{side}_code_pair(at: u32, place: u32, pair: u32) -> vec2<f32> {
     return numbers * #{side}_scale_of(at, place, 2u * pair / CHUNK);
 }
 
-// Four neighbouring elements, which lie in the same words.
+// Four neighbouring elements, which share the same words.
 fn #{side}_code_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
     let words = #{side}_code_words(at, place, 4u * quad);
     let i = 4u * quad % CHUNK;
@@ -170,7 +170,7 @@ fn #{side}_code_quad(at: u32, place: u32, quad: u32) -> vec4<f32> {
 }
 
 #endif
-// A page's elements, whatever it keeps.
+// Elements of a page of either kind.
 fn #{side}_pair(source: PageAt, place: u32, pair: u32) -> vec2<f32> {
 #if codec.windowed
     if (source.exact) {
@@ -187,7 +187,8 @@ fn #{side}_quad(source: PageAt, place: u32, quad: u32) -> vec4<f32> {
     }
 #endif
 #if codec.form == "signs"
-    // Behind the quads of their elements, keys have as many of their signs, which meet the projected query.
+    // For keys, the quads of elements are followed by as many quads of signs, which are multiplied by the
+    // projected query.
     let quads = params.cache.head_dim / 4u;
     if (quad < quads) {
         return #{side}_code_quad(source.at, place, quad);

@@ -1,14 +1,15 @@
-// Floats to the last place, where WGSL promises less: sums as pairs of floats, exp, and the nearest half.
+// Float operations accurate to the last place, beyond WGSL's guarantees: sums as pairs of floats, exp, and
+// rounding to f16.
 //
-// Pairs (x = high, y = low) are unevaluated sums, which keep 48 bits: what the CPU's f64 sums round to. An
+// Pairs (x = high, y = low) are unevaluated sums with 48 bits, enough to round like the CPU's f64 sums. An
 // int8 rounding follows most norms, and one unit in the last place can flip it.
 //
-// WGSL promises a division within 2.5 units in the last place, and no fused multiply-add. So products are
-// exact by splitting factors into halves of 12 bits, and quotients are corrected by what they leave. Nor does
-// WGSL forbid a compiler to take (a + b) - a for b, and some do (Mesa, Metal's fast math): what must be
-// rounded first passes through `opaque`.
+// WGSL guarantees a division within 2.5 units in the last place, and no fused multiply-add. So products are
+// made exact by splitting factors into halves of 12 bits, and quotients are corrected by their remainders.
+// WGSL also allows a compiler to replace (a + b) - a by b, and some do (Mesa, Metal's fast math): a value
+// that must be rounded first passes through `opaque`.
 
-// x, of which the compiler knows nothing.
+// x, hidden from the compiler's optimiser.
 fn opaque(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) ^ step_zero());
 }
@@ -57,7 +58,7 @@ fn divide_rounded(a: f32, by: f32) -> f32 {
     return divide_wide(vec2(a, 0.0), by).x;
 }
 
-// 1 / sqrt(a), rounded once: a float near it, and one Newton step on what it lacks.
+// 1 / sqrt(a), rounded once: an approximation, and one Newton step on its error.
 fn reciprocal_root(a: vec2<f32>) -> f32 {
     let near = opaque(1.0 / sqrt(a.x));
     let square = two_product(near, near);
@@ -67,16 +68,16 @@ fn reciprocal_root(a: vec2<f32>) -> f32 {
 }
 
 // exp(x) within 1.5 units in the last place; WGSL's own may be off by 3 + 2 |x|. exp(n ln 2 + r) = 2^n
-// exp(r), |r| below 0.35; ln 2 is taken off in two parts, the first of which has few bits, so that its
+// exp(r), |r| below 0.35; ln 2 is subtracted in two parts, the first of which has few bits, so that its
 // product is exact.
 fn exp_near(x: f32) -> f32 {
     if (x != x) {
         return x;
     }
-    // Beyond it the result is 0 or infinite.
+    // Beyond this the result is 0 or infinite.
     let n = powers_of_2(clamp(x, -110.0, 110.0));
     let near = 1.0 + less_1(clamp(x, -110.0, 110.0), n);
-    // Two powers, because one alone may be beyond what a float has.
+    // Two powers, because a single one may exceed the range of a float.
     let half = i32(n) / 2;
     return near * power_of_2(half) * power_of_2(i32(n) - half);
 }
@@ -85,7 +86,7 @@ fn powers_of_2(x: f32) -> f32 {
     return round(x * 1.44269504);
 }
 
-// exp(x - n ln 2) - 1 for the n of `powers_of_2`.
+// exp(x - n ln 2) - 1 for n from `powers_of_2`.
 fn less_1(x: f32, n: f32) -> f32 {
     let r = (x - n * 0.693359375) + n * 2.12194440e-4;
     let series = 0.5
@@ -97,12 +98,12 @@ fn less_1(x: f32, n: f32) -> f32 {
     return r + r * r * series;
 }
 
-// tanh(x) = (exp(2 x) - 1) / (exp(2 x) + 1), relative to x as near as exp is.
+// tanh(x) = (exp(2 x) - 1) / (exp(2 x) + 1), with a relative error like that of exp.
 fn tanh_near(x: f32) -> f32 {
     if (x != x) {
         return x;
     }
-    // Beyond it the result is 1 or -1.
+    // Beyond this the result is 1 or -1.
     let twice = clamp(2.0 * x, -40.0, 40.0);
     let n = powers_of_2(twice);
     let power = power_of_2(i32(n));
@@ -114,7 +115,7 @@ fn power_of_2(n: i32) -> f32 {
     return bitcast<f32>(u32(n + 127) << 23u);
 }
 
-// The nearest half, the even one of two: pack2x16float may round either way.
+// The nearest f16, ties to even: pack2x16float may round either way.
 fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let sign = (bits >> 16u) & 0x8000u;
@@ -126,7 +127,7 @@ fn half_bits(x: f32) -> u32 {
     if (magnitude >= 0x477ff000u) {
         return sign | 0x7c00u;
     }
-    // Below 2^-14 halves are multiples of 2^-24.
+    // Below 2^-14, f16 values are multiples of 2^-24.
     if (magnitude < 0x38800000u) {
         return sign | u32(round(bitcast<f32>(magnitude) * 16777216.0));
     }

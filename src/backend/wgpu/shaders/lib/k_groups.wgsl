@@ -1,10 +1,9 @@
-// What Q4_K and Q5_K have in common: blocks of 256 elements in 8 groups of 32, whose 6-bit scales and
-// minimums lie packed in 12 bytes behind two halves, the scale of the scales and that of the minimums. Codes
-// have 4 low bits in 32 bytes for each pair of groups, the even group in the low halves. A chunk is such a
-// pair.
+// Shared by Q4_K and Q5_K: blocks of 256 elements in 8 groups of 32. Their 6-bit scales and minimums are
+// packed in 12 bytes, after two f16: the scale of the scales and that of the minimums. The 4 low bits of each
+// pair of groups take 32 bytes, the even group in the low nibbles. A chunk is such a pair.
 const CHUNK_QUADS: u32 = 16u;
 
-// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+// Index in the row of the chunk's i-th quad (4 neighbouring columns).
 fn place(chunk: u32, i: u32) -> u32 {
     return 16u * chunk + i;
 }

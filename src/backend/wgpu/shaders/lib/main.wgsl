@@ -1,5 +1,5 @@
-// The entry of every kernel, and how its threads meet: in subgroups where the device has them, else in
-// workgroup memory alone. The kernel itself is `stage`.
+// Entry point of every kernel, and reductions over its threads: with subgroup operations if the device has
+// them, else through workgroup memory. The kernel itself is `stage`.
 //
 // A kernel sets `reduce`, its reductions over a workgroup, each (name, type, function of two values), and
 // `reduce_lanes`, those over the LANES threads of a slot, each (name, function), all over values of
@@ -8,7 +8,7 @@
 #if browser
 enable subgroups;
 #endif
-// Loops over the lanes of a subgroup end where a variable says, which is the same for all of them.
+// The bounds of loops over a subgroup's lanes are variables, but the same for all of them.
 diagnostic(off, subgroup_uniformity);
 #endif
 
@@ -20,8 +20,8 @@ const LANES: u32 = #{lanes}u;
 var<private> thread: u32;
 
 #if subgroups
-// Subgroups are full, because THREADS is a multiple of every size there is. Which threads a subgroup has is
-// not specified, so slots go by the subgroup's own numbers.
+// Subgroups are full, because THREADS is a multiple of every possible size. WGSL does not specify which
+// threads form a subgroup, so slots are numbered by the subgroup's own ids.
 var<private> subgroup: u32;
 var<private> subgroups: u32;
 var<private> subgroup_lane: u32;
@@ -45,7 +45,7 @@ fn main(
     stage(workgroup, workgroups);
 }
 
-// The slot of LANES neighbouring threads that this one belongs to, and its number there.
+// Slot of LANES neighbouring threads that contains this thread; `lane_of` is its index in the slot.
 fn slot_of() -> u32 {
     return subgroup * (subgroup_lanes / LANES) + subgroup_lane / LANES;
 }
@@ -64,7 +64,7 @@ fn main(
     stage(workgroup, workgroups);
 }
 
-// The slot of LANES neighbouring threads that this one belongs to, and its number there.
+// Slot of LANES neighbouring threads that contains this thread; `lane_of` is its index in the slot.
 fn slot_of() -> u32 {
     return thread / LANES;
 }
@@ -113,7 +113,7 @@ var<workgroup> lanes_scratch: array<#{lanes_type}, THREADS>;
 
 #endif
 #for name, op in reduce_lanes|default([])
-// `#{op}` over the values of the LANES threads of a slot; each of them gets the result.
+// `#{op}` over the values of the LANES threads of a slot; each thread gets the result.
 fn #{name}(x: #{lanes_type}) -> #{lanes_type} {
 #if subgroups
     var all = x;

@@ -1,18 +1,17 @@
-// A part of a weight: rows first_row .. first_row + rows of it.
+// A part of a weight: its rows first_row .. first_row + rows.
 //
-// Its type is in types/, one file each, which defines a chunk of a row, the piece that one thread decodes at
-// a time: CHUNK_QUADS, `place` (which columns a chunk has) and `decode`; where products are of integers,
-// `codes` too.
+// Each type has a file in types/, which defines a chunk of a row, the piece that one thread decodes at a
+// time: CHUNK_QUADS, `place` (the columns of a chunk) and `decode`; with integer products, `codes` too.
 struct Matrix {
     rows: u32,
     first_row: u32,
     chunks: u32,
-    // The tensor's own factor, which only I2_S has.
+    // Scale of the tensor, only for I2_S.
     scale: f32,
 }
 
 #if experts
-// Where the part of the workgroup's expert begins, in vectors of 16 bytes.
+// Offset of the part of the workgroup's expert, in vectors of 16 bytes.
 var<private> part_at: u32;
 
 // The i-th vector of 16 bytes of the part.
@@ -26,7 +25,7 @@ fn bits_at(i: u32) -> vec4<u32> {
 }
 #endif
 
-// The i-th word behind a vector of the part, and the i-th half.
+// The i-th word after vector `base` of the part; `half_at` is the i-th f16.
 fn word_at(base: u32, i: u32) -> u32 {
     return bits_at(base + i / 4u)[i % 4u];
 }

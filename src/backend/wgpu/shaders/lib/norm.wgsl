@@ -1,9 +1,9 @@
-// The norm of `len` values, which the kernel's `source(i)` has: n = (x - mean) * factor * weight + bias.
+// The norm of `len` values returned by the kernel's `source(i)`: n = (x - mean) * factor * weight + bias.
 const NORM_NONE: u32 = 0u;
 const NORM_LAYER: u32 = 2u;
 const ABSENT: u32 = 0xffffffffu;
 
-// `weight` and `bias` are places in `constants`.
+// `weight` and `bias` are indices into `constants`.
 struct Norm {
     kind: u32,
     weight: u32,
@@ -28,7 +28,7 @@ fn norm_of(norm: Norm, len: u32) -> vec2<f32> {
     for (var i = thread; i < len; i += THREADS) {
         let centred = two_sum(source(i), -mean.x);
         squares = add_square(squares, centred.x);
-        // Twice the product with what the difference lost; its square is below the last place.
+        // Twice the product with the error of the difference; its square is below the last place.
         squares.y += 2.0 * centred.x * (centred.y - mean.y);
     }
     let mean_square = divide_wide(reduce_wide(squares), f32(len));

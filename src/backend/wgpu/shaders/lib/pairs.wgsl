@@ -1,7 +1,7 @@
-// 2-bit codes in their order, value = (code - 1) x scale. A chunk is 64 of them in 16 bytes.
+// 2-bit codes in order, value = (code - 1) x scale. A chunk is 64 of them in 16 bytes.
 const CHUNK_QUADS: u32 = 16u;
 
-// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+// Index in the row of the chunk's i-th quad (4 neighbouring columns).
 fn place(chunk: u32, i: u32) -> u32 {
     return 16u * chunk + i;
 }

@@ -1,5 +1,5 @@
-// What changes between two steps: one buffer of words, which step.rs fills. Words 0 to 3 are counts, 4 to 7
-// and 9 to 13 say at which word each table begins, and word 8 is 0.
+// The tables of a step: one buffer of words, written by step.rs. Words 0 to 3 are counts, 4 to 7 and 9 to 13
+// are the offsets of the tables in words, and word 8 is 0.
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 
 const PAGE_POSITIONS: u32 = 64u;
@@ -10,8 +10,8 @@ struct Row {
     seq: u32,
 }
 
-// Rows of one sequence that follow each other, and the slots of its state: what it goes on from, all bits set
-// if it begins, and where what is behind the last row goes.
+// Consecutive rows of one sequence, and the slots of its state: `origin` is read before the first row (all
+// bits set if the sequence begins), and `to` is written after the last.
 struct Run {
     first: u32,
     rows: u32,
@@ -31,7 +31,7 @@ fn step_sampled() -> u32 {
     return step[2];
 }
 
-// 0, which the compiler does not know.
+// 0, unknown to the compiler.
 fn step_zero() -> u32 {
     return step[8];
 }
@@ -63,23 +63,23 @@ fn output_row(o: u32) -> u32 {
     return step[step[6] + o];
 }
 
-// The page of a position, in tables that begin so many words behind the first of them; a sequence has step[3]
-// places in a table.
+// The page of a position, from the tables that begin `tables` words after the first ones; each sequence has
+// step[3] entries per table.
 fn page_of(tables: u32, seq: u32, pos: u32) -> u32 {
     return step[step[7] + tables + seq * step[3] + pos / PAGE_POSITIONS];
 }
 
-// The exact page of a page of a sequence; all bits set if it has none.
+// The exact page of a page of a sequence; all bits set if it does not have one.
 fn exact_page_of(seq: u32, page: u32) -> u32 {
     return step[step[9] + seq * step[3] + page];
 }
 
-// The i-th of the rows that fill a page.
+// The i-th row that fills a page.
 fn filled_row(i: u32) -> u32 {
     return step[step[10] + i];
 }
 
-// The first row of a tile, and how many it has.
+// First row of a tile; `tile_rows` is its number of rows.
 fn tile_row(i: u32) -> u32 {
     return step[step[11] + 2u * i];
 }

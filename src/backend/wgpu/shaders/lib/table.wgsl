@@ -1,4 +1,4 @@
-// What the codes of four bits in TABLE stand for: signed bytes, 4 a word.
+// Values of the 4-bit codes in TABLE: signed bytes, 4 per word.
 fn of_table(codes: u32) -> vec4<f32> {
     let code = unpack4xU8(codes);
     return vec4(value_of(code.x), value_of(code.y), value_of(code.z), value_of(code.w));

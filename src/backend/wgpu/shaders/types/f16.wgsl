@@ -1,7 +1,7 @@
-// F16: rows padded with zeros to multiples of 16 bytes. A chunk is 8 halves.
+// F16: rows padded with zeros to multiples of 16 bytes. A chunk is 8 elements.
 const CHUNK_QUADS: u32 = 2u;
 
-// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+// Index in the row of the chunk's i-th quad (4 neighbouring columns).
 fn place(chunk: u32, i: u32) -> u32 {
     return 2u * chunk + i;
 }

@@ -1,8 +1,8 @@
-// IQ1_M: as IQ1_S, with a sign of the eighth for each 8 weights and a scale for each 16.
+// IQ1_M: like IQ1_S, but with one sign of the 1/8 offset per 8 weights and one scale per 16.
 //
-// The codebook, then three planes, each over all rows: a word a group, the low 8 bits of its indices; 16 bits
-// a group, the high three bits of four indices, each under the sign of its eighth; 8 bytes a block, four
-// times 12 bits of scales, whose high four bits together are the block's scale, a half.
+// The codebook, then three planes, each over all rows: one word per group with the low 8 bits of its indices;
+// 16 bits per group with the high three bits of its four indices, each below the sign of its offset; 8 bytes
+// per block with four times 12 bits of scales, whose high four bits together are the block's f16 scale.
 #include "lib/points.wgsl"
 
 const BOOK: u32 = 256u;

@@ -1,9 +1,9 @@
-// IQ1_S: 8 weights are a point of 2048 whose integers are -1, 0 and 1, a group's all moved by an eighth;
+// IQ1_S: 8 weights are one of 2048 points with integers -1, 0 and 1, and all of a group are offset by 1/8;
 // value = group scale x block scale x (integer +- 1/8).
 //
-// The codebook, then three planes, each over all rows: a word a group, the low 8 bits of its indices; 16 bits
-// a group, the high three bits of four indices, three bits of scale, and the sign of the eighth; a half a
-// block, its scale.
+// The codebook, then three planes, each over all rows: one word per group with the low 8 bits of its indices;
+// 16 bits per group with the high three bits of its four indices, three bits of scale, and the sign of the
+// offset; one f16 scale per block.
 #include "lib/points.wgsl"
 
 const BOOK: u32 = 256u;

@@ -1,11 +1,11 @@
-// IQ2_BN: ternary weights, 2 bits each, one float scale a row; value = (code - 1) x scale. IQ2_BN_R4 and
-// IQ1_BN become it when they go up.
+// IQ2_BN: ternary weights, 2 bits each, one f32 scale per row; value = (code - 1) x scale. IQ2_BN_R4 and
+// IQ1_BN are converted to it during upload.
 //
-// Two planes, each over all rows: the codes, 16 bytes for 64 weights, byte b with those of b, 16 + b, 32 + b
-// and 48 + b from the low bits up; then a word a row, its scale. A chunk is 64 weights.
+// Two planes, each over all rows: the codes, 16 bytes for 64 weights, where byte b holds the codes of weights
+// b, 16 + b, 32 + b and 48 + b from the low bits up; then one word per row, its scale. A chunk is 64 weights.
 const CHUNK_QUADS: u32 = 16u;
 
-// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+// Index in the row of the chunk's i-th quad (4 neighbouring columns).
 fn place(chunk: u32, i: u32) -> u32 {
     return 16u * chunk + i;
 }

@@ -1,8 +1,8 @@
-// IQ2_S: 8 weights are a point of 1024 and eight signs; value = scale of 16 x block scale x integer.
+// IQ2_S: 8 weights are one of 1024 points and eight signs; value = scale of 16 x block scale x integer.
 //
-// The codebook, then three planes, each over all rows: 64 bytes a block, the low 8 bits of its indices and
-// the signs of its weights; 16 bytes a block, the high two bits of a group's four indices a byte, then the
-// scales of a group's halves in 4 bits each; a half a block, its scale.
+// The codebook, then three planes, each over all rows: 64 bytes per block, the low 8 bits of its indices and
+// the signs of its weights; 16 bytes per block, one byte per group with the high two bits of its four
+// indices, then one byte per group with the 4-bit scales of its halves; one f16 scale per block.
 #include "lib/points.wgsl"
 
 const BOOK: u32 = 128u;

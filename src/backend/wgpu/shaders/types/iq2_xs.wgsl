@@ -1,7 +1,7 @@
-// IQ2_XS: 8 weights are a point of 512 and seven signs; value = scale of 16 x block scale x integer.
+// IQ2_XS: 8 weights are one of 512 points and seven signs; value = scale of 16 x block scale x integer.
 //
-// The codebook, then three planes, each over all rows: 8 bytes a group, four times 9 bits of index under
-// seven signs; a byte a group, the scales of its halves in 4 bits each; a half a block, its scale.
+// The codebook, then three planes, each over all rows: 8 bytes per group, four times a 9-bit index below
+// seven signs; one byte per group, the 4-bit scales of its halves; one f16 scale per block.
 #include "lib/points.wgsl"
 
 const BOOK: u32 = 64u;

@@ -1,7 +1,7 @@
-// IQ2_XXS: 8 weights are a point of 256 and seven signs; value = group scale x block scale x integer.
+// IQ2_XXS: 8 weights are one of 256 points and seven signs; value = group scale x block scale x integer.
 //
-// The codebook, then two planes, each over all rows: 8 bytes a group, four indices and a word with four times
-// seven signs under the group's scale of 4 bits; a half a block, its scale.
+// The codebook, then two planes, each over all rows: 8 bytes per group, four indices and a word with four
+// times seven signs below the group's 4-bit scale; one f16 scale per block.
 #include "lib/points.wgsl"
 
 const BOOK: u32 = 32u;

@@ -1,8 +1,8 @@
-// IQ3_S: 4 weights are a point of 512, each with a sign; value = group scale x block scale x integer.
+// IQ3_S: 4 weights are one of 512 points, each with a sign; value = group scale x block scale x integer.
 //
-// The codebook, then five planes, each over all rows: 8 bytes a group, the low 8 bits of its indices; a word
-// a group, its signs; a byte a group, the ninth bits; a word a block, the scales of its groups in 4 bits
-// each; a half a block, its scale.
+// The codebook, then five planes, each over all rows: 8 bytes per group, the low 8 bits of its indices; one
+// word per group, its signs; one byte per group, the ninth bits; one word per block, the 4-bit scales of its
+// groups; one f16 scale per block.
 #include "lib/points.wgsl"
 
 const BOOK: u32 = 64u;

@@ -1,7 +1,8 @@
-// IQ3_XXS: 4 weights are a point of 256, and 8 have seven signs; value = group scale x block scale x integer.
+// IQ3_XXS: 4 weights are one of 256 points, and 8 have seven signs; value = group scale x block scale x
+// integer.
 //
-// The codebook, then two planes, each over all rows: 96 bytes a block, its 64 indices and for each group a
-// word with four times seven signs under the group's scale of 4 bits; a half a block, its scale.
+// The codebook, then two planes, each over all rows: 96 bytes per block, its 64 indices and one word per
+// group with four times seven signs below the group's 4-bit scale; one f16 scale per block.
 #include "lib/points.wgsl"
 
 const BOOK: u32 = 32u;

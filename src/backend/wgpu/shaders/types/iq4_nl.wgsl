@@ -1,6 +1,6 @@
-// IQ4_NL: 32 indices of uneven values under one half scale.
+// IQ4_NL: 32 indices of unevenly spaced values with one f16 scale.
 //
-// Two planes, each over all rows: the indices, 16 bytes a block; the scales.
+// Two planes, each over all rows: the indices, 16 bytes per block; the scales.
 #include "lib/nibbles.wgsl"
 #include "lib/uneven.wgsl"
 

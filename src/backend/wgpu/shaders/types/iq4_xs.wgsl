@@ -1,7 +1,7 @@
-// IQ4_XS: 256 indices of uneven values in 8 groups; value = (group scale - 32) x block scale x what the index
-// stands for.
+// IQ4_XS: 256 indices of unevenly spaced values in 8 groups; value = (group scale - 32) x block scale x
+// table[index].
 //
-// Two planes, each over all rows: the indices, 16 bytes a group; two words a block, the half scale and the
+// Two planes, each over all rows: the indices, 16 bytes per group; two words per block, the f16 scale and the
 // high two bits of eight group scales, then their low four. A chunk is a group.
 #include "lib/nibbles.wgsl"
 #include "lib/uneven.wgsl"

@@ -1,13 +1,13 @@
-// MXFP4: 32 floats of 4 bits under a power of two, whose exponent is a byte.
+// MXFP4: 32 4-bit floats with a power of two as scale, whose exponent is a byte.
 //
-// Two planes, each over all rows: the floats, 16 bytes a block; the exponents, a byte a block.
+// Two planes, each over all rows: the floats, 16 bytes per block; the exponents, one byte per block.
 #include "lib/nibbles.wgsl"
 
-// Twice what each code stands for.
+// Twice the value of each code.
 const TABLE: vec4<u32> = vec4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
 #include "lib/table.wgsl"
 
-// Half the power of two that a byte stands for; 2^-128 and 2^-127 are subnormal.
+// Half the power of two that a byte encodes; 2^-128 and 2^-127 are subnormal.
 fn half_power(exponent: u32) -> f32 {
     return bitcast<f32>(select((exponent - 1u) << 23u, 0x200000u << exponent, exponent < 2u));
 }

@@ -1,10 +1,10 @@
-// Q1_0: 128 signs under one half scale; value = scale where the bit is 1, else -scale.
+// Q1_0: 128 signs with one f16 scale; value = scale if the bit is 1, else -scale.
 //
-// Two planes, each over all rows: the signs in their order, 16 bytes a block; the scales. A chunk is half a
+// Two planes, each over all rows: the signs in order, 16 bytes per block; the scales. A chunk is half a
 // block.
 const CHUNK_QUADS: u32 = 16u;
 
-// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+// Index in the row of the chunk's i-th quad (4 neighbouring columns).
 fn place(chunk: u32, i: u32) -> u32 {
     return 16u * chunk + i;
 }

@@ -1,6 +1,6 @@
-// Q2_0: 64 codes of 2 bits under one half scale; ternary weights, and code 3 stands for twice the scale.
+// Q2_0: 64 2-bit codes with one f16 scale; ternary weights, and code 3 is twice the scale.
 //
-// Two planes, each over all rows: the codes, 16 bytes a block; the scales.
+// Two planes, each over all rows: the codes, 16 bytes per block; the scales.
 #include "lib/pairs.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

@@ -1,7 +1,8 @@
 // Q2_K: 256 2-bit integers in 16 groups; value = q x group scale - group minimum.
 //
-// Two planes, each over all rows: 5 vectors of 16 bytes a block, the groups' 4-bit scales (low) and minimums
-// (high), then the integers; a word a block, the half scale of the scales and that of the minimums.
+// Two planes, each over all rows: 5 vectors of 16 bytes per block, the groups' 4-bit scales (low) and
+// minimums (high), then the integers; one word per block, the f16 scale of the scales and that of the
+// minimums.
 #include "lib/halves.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

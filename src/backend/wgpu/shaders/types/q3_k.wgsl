@@ -1,7 +1,7 @@
 // Q3_K: 256 3-bit integers in 16 groups; value = (q - 4) x (group scale - 32) x block scale.
 //
-// Blocks padded from 110 to 112 bytes, 7 vectors: two of third bits (bit g of byte b is that of element 32 g
-// + b), four of the low two bits, and one of packed 6-bit group scales and the half block scale.
+// Blocks are padded from 110 to 112 bytes, 7 vectors: two of third bits (bit g of byte b belongs to element
+// 32 g + b), four of the low two bits, and one of packed 6-bit group scales and the f16 block scale.
 #include "lib/halves.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
@@ -14,7 +14,7 @@ fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {
     let of_block = unpack2x16float(scales.w).x;
     var values: array<vec4<f32>, CHUNK_QUADS>;
     for (var shift = 0u; shift < 4u; shift++) {
-        // The group's number modulo 8; of each scale the low four bits, and the high two.
+        // The group's number modulo 8; the low four bits of its scale, and the high two.
         let group = 2u * shift + part % 2u;
         let four = (scales[group / 4u] >> (8u * (group % 4u) + part / 2u * 4u)) & 15u;
         let two = (scales.z >> (8u * (group % 4u) + part / 2u * 4u + shift / 2u * 2u)) & 3u;

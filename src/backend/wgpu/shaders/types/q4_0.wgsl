@@ -1,7 +1,7 @@
-// Q4_0: 32 4-bit integers under one half scale, value = (q - 8) x scale.
+// Q4_0: 32 4-bit integers with one f16 scale, value = (q - 8) x scale.
 //
-// Blocks of 18 bytes have no place for aligned loads, so the upload takes them apart: the integers of all
-// rows, and behind them all scales.
+// Blocks of 18 bytes prevent aligned loads, so the upload separates them into the integers of all rows,
+// followed by all scales.
 #include "lib/nibbles.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

@@ -1,6 +1,6 @@
-// Q4_1: 32 4-bit integers under a half scale and a half offset, value = q x scale + offset.
+// Q4_1: 32 4-bit integers with an f16 scale and an f16 offset, value = q x scale + offset.
 //
-// Two planes, each over all rows: the integers, 16 bytes a block; scale and offset, a word a block.
+// Two planes, each over all rows: the integers, 16 bytes per block; scale and offset, one word per block.
 #include "lib/nibbles.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

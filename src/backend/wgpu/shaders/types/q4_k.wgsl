@@ -1,6 +1,6 @@
 // Q4_K: 256 4-bit integers in 8 groups; value = q x group scale - group minimum.
 //
-// As the file has them: 9 vectors of 16 bytes a block, a header and four pairs of groups.
+// The layout is that of the file: 9 vectors of 16 bytes per block, a header and four pairs of groups.
 #include "lib/k_groups.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

@@ -1,7 +1,7 @@
-// Q5_0: 32 5-bit integers under one half scale, value = (q - 16) x scale.
+// Q5_0: 32 5-bit integers with one f16 scale, value = (q - 16) x scale.
 //
-// Three planes, each over all rows: the low 4 bits, 16 bytes a block; the fifth bits, a word a block; the
-// scales.
+// Three planes, each over all rows: the low 4 bits, 16 bytes per block; the fifth bits, one word per block;
+// the scales.
 #include "lib/nibbles.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

@@ -1,7 +1,7 @@
-// Q5_1: 32 5-bit integers under a half scale and a half offset, value = q x scale + offset.
+// Q5_1: 32 5-bit integers with an f16 scale and an f16 offset, value = q x scale + offset.
 //
-// Three planes, each over all rows: the low 4 bits, 16 bytes a block; scale and offset, a word a block; the
-// fifth bits, a word a block.
+// Three planes, each over all rows: the low 4 bits, 16 bytes per block; scale and offset, one word per block;
+// the fifth bits, one word per block.
 #include "lib/nibbles.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

@@ -1,7 +1,7 @@
 // Q5_K: 256 5-bit integers in 8 groups; value = q x group scale - group minimum.
 //
-// As the file has them: 11 vectors of 16 bytes a block, a header, two of fifth bits (bit g of byte b is that
-// of element b of group g) and four pairs of groups.
+// The layout is that of the file: 11 vectors of 16 bytes per block, a header, two of fifth bits (bit g of
+// byte b belongs to element b of group g) and four pairs of groups.
 #include "lib/k_groups.wgsl"
 
 fn decode(row: u32, chunk: u32) -> array<vec4<f32>, CHUNK_QUADS> {

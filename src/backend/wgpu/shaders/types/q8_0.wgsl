@@ -1,10 +1,10 @@
-// Q8_0: 32 int8 under one half scale, value = q x scale.
+// Q8_0: 32 int8 with one f16 scale, value = q x scale.
 //
-// Blocks of 34 bytes have no place for aligned loads, so the upload takes them apart: the integers of all
-// rows, and behind them all scales. A chunk is 16 integers and their scale.
+// Blocks of 34 bytes prevent aligned loads, so the upload separates them into the integers of all rows,
+// followed by all scales. A chunk is 16 integers and their scale.
 const CHUNK_QUADS: u32 = 4u;
 
-// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+// Index in the row of the chunk's i-th quad (4 neighbouring columns).
 fn place(chunk: u32, i: u32) -> u32 {
     return 4u * chunk + i;
 }

@@ -1,13 +1,12 @@
-// TQ2_0: ternary weights, 2 bits each, one half scale for 256 of them; value = (code - 1) x scale. TQ1_0 is
-// unpacked to it when it goes up.
+// TQ2_0: ternary weights, 2 bits each, one f16 scale per 256 of them; value = (code - 1) x scale. TQ1_0 is
+// unpacked to it during upload.
 //
-// Blocks of 66 bytes have no place for aligned loads, so the upload takes them apart: the codes of all rows,
-// and behind them all scales. A half block of 32 bytes holds 128 weights in 4 groups of 32, group 0 in the
-// low bits: I2_S's order with the shifts reversed. A chunk is half of that: 16 bytes, 64 weights, 16 of each
-// group.
+// Blocks of 66 bytes prevent aligned loads, so the upload separates them into the codes of all rows, followed
+// by all scales. A half block of 32 bytes holds 128 weights in 4 groups of 32, group 0 in the low bits:
+// I2_S's order with the shifts reversed. A chunk is half of that: 16 bytes, 64 weights, 16 of each group.
 const CHUNK_QUADS: u32 = 16u;
 
-// Quad (4 neighbouring columns) of the row that the i-th of a chunk is.
+// Index in the row of the chunk's i-th quad (4 neighbouring columns).
 fn place(chunk: u32, i: u32) -> u32 {
     return chunk / 2u * 32u + i / 4u * 8u + chunk % 2u * 4u + i % 4u;
 }
