@@ -3,10 +3,10 @@
 use super::byte_level;
 use super::vocab::{self, Algorithm, TokenKind, Vocab};
 
-/// The bytes of every token, one after the other.
+/// The bytes of all tokens, concatenated.
 pub struct Pieces {
     bytes: Vec<u8>,
-    /// `[n_vocab + 1]`: where each begins.
+    /// `[n_vocab + 1]`: start of each token.
     starts: Vec<usize>,
 }
 
@@ -21,7 +21,7 @@ impl Pieces {
         pieces
     }
 
-    /// The bytes of token `id`; none for an unknown id.
+    /// Bytes of token `id`; empty for an unknown id.
     pub fn get(&self, id: u32) -> &[u8] {
         match self.starts.get(id as usize..).unwrap_or_default() {
             [start, end, ..] => &self.bytes[*start..*end],
@@ -54,7 +54,7 @@ fn append(algorithm: Algorithm, token: &str, kind: TokenKind, out: &mut Vec<u8>)
     }
 }
 
-/// `<0x41>` is `A`.
+/// Parses `<0x41>` as `A`.
 fn byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
