@@ -40,7 +40,7 @@ use spm::ScoredBpe;
 use vocab::{Algorithm, TokenKind, Vocab};
 use wordpiece::WordPiece;
 
-/// How to read special tokens that are spelled out in a text.
+/// Treatment of special tokens that are spelled out in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// `<|eot_id|>` is the token. For templates, and for prompts written in the model's own format.
@@ -396,7 +396,7 @@ fn pre_tokenizer(vocab: &mut Vocab, wanted: Option<PreTokenizer>) -> Result<PreT
     };
     vocab.notices.push(format!(
         "the file specifies no pre-tokenizer (tokenizer.ggml.pre): using `{name}` ({why}); \
-         TokenizerOptions::pre selects another"
+         TokenizerOptions::pre overrides it"
     ));
     name.parse()
 }

@@ -13,7 +13,7 @@ pub enum TokenKind {
     Undefined,
     /// A piece of text.
     Normal,
-    /// Stands for text that the vocabulary cannot express.
+    /// Represents text that the vocabulary cannot express.
     Unknown,
     /// Controls the model; matched in text only when requested.
     Control,
@@ -89,7 +89,7 @@ pub struct Vocab {
     /// Other tokens that end a generation according to the file: end of message and fill-in-the-middle
     /// tokens.
     pub ends: Vec<u32>,
-    /// Stands for text that the vocabulary cannot express.
+    /// Token for text that the vocabulary cannot express.
     pub unk: Option<u32>,
     /// Token before an encoder's first text.
     pub cls: Option<u32>,

@@ -260,7 +260,7 @@ fn part<'t>(
 
 fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let [wanted, start, end] = bind(args, ["sub", "start", "end"])?;
-    let wanted = wanted.as_ref().and_then(Value::as_str).ok_or_else(|| wrong("expected text to search for"))?;
+    let wanted = wanted.as_ref().and_then(Value::as_str).ok_or_else(|| wrong("expected text to find"))?;
     let part = part(text, given(&start), given(&end))?;
     if method == "count" {
         return Ok(Value::from(part.map_or(0, |(part, _)| part.matches(wanted).count())));

@@ -67,7 +67,7 @@ pub enum ChatError {
     /// The template itself refuses the conversation (`raise_exception`).
     #[error("the chat template refuses the conversation: {message}")]
     Refused {
-        /// Its own words.
+        /// The template's own message.
         message: String,
     },
 }
@@ -156,7 +156,7 @@ impl ChatTemplate {
             None => (None, None),
         };
         let mut template = Self::new(source.ok_or(ChatError::Missing)?, tokenizer)?;
-        template.notices.extend(notice.map(|notice| format!("{notice}; ChatTemplate::choose selects another")));
+        template.notices.extend(notice.map(|notice| format!("{notice}; ChatTemplate::choose overrides it")));
         Ok(template)
     }
 

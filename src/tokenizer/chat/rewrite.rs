@@ -23,6 +23,7 @@ pub struct Rewritten {
 
 /// Limit on nesting in one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and the part between
 /// two commas, including nested brackets, has at most as many levels as tokens.
+const MAX_BLOCK_LEVELS: usize = 512;
 
 /// Maximum number of `elif` in a template: each adds one level.
 const MAX_ELIFS: usize = 128;
