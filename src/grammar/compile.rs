@@ -42,7 +42,6 @@ struct Shared {
     n_running: AtomicUsize,
 }
 
-/// Parser and trie of a vocabulary.
 struct Ready {
     factory: ParserFactory,
     workers: Arc<Workers>,

@@ -14,15 +14,12 @@ use sterna_engine::{Constraint, ConstraintError, TokenMask};
 type MaskResult = (Box<Matcher>, Result<Vec<u32>, String>);
 
 enum State {
-    /// The mask is being computed.
     Working(Receiver<MaskResult>),
     /// The mask is ready, or the text is complete.
     Ready(Box<Matcher>),
-    /// The matcher has failed.
     Failed(String),
 }
 
-/// Grammar state of a sequence.
 pub struct Matching {
     state: State,
     mask: TokenMask,
@@ -52,7 +49,6 @@ impl Matching {
         self.state = State::Working(made);
     }
 
-    /// Waits for the mask.
     fn settle(&mut self) -> Result<&mut Matcher, ConstraintError> {
         if let State::Working(made) = &self.state {
             self.state = match made.recv() {

@@ -52,7 +52,6 @@ impl Schema {
 
 struct Mender<'a> {
     owner: Owner,
-    /// Targets of references.
     defs: Vec<Value>,
     notes: &'a mut Vec<String>,
     begun: Instant,

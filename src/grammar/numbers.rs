@@ -16,15 +16,11 @@ const SAID: &[&str] = &[" lazy", " suffix", " contextual", " extra"];
 /// Endings of printed terminals that have no expression.
 const NO_EXPRESSION: &[&str] = &["\")", "(EmptyString)", "(NoMatch)"];
 
-/// Maximum number of exponent digits.
 const EXPONENT: usize = 3;
 
-/// Maximum number of digits of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digits {
-    /// Before the point.
     pub before: usize,
-    /// After it.
     pub behind: usize,
 }
 

@@ -80,7 +80,6 @@ enum Word {
     Directive(String),
     /// A quoted string, and whether it ignores case.
     Text(String, bool),
-    /// A regular expression.
     Regex(String),
     /// `->`, `..`, or a character.
     Sign(&'static str),
@@ -155,7 +154,6 @@ fn at(line: usize, detail: &str) -> GrammarError {
     invalid(format!("line {line}: {detail}"))
 }
 
-/// Right-hand side of a rule.
 #[derive(Clone, Debug)]
 enum Node {
     /// A regular expression, written as it is.
@@ -171,7 +169,6 @@ enum Node {
 #[derive(Debug, Default)]
 struct Grammar {
     rules: HashMap<String, Node>,
-    /// Nodes of `%ignore`.
     ignored: Vec<Node>,
     /// Expression for ignored text, allowed after every terminal.
     skip: String,
@@ -181,7 +178,6 @@ struct Grammar {
 }
 
 impl Grammar {
-    /// Returns the expression of a rule.
     fn rule(&mut self, name: &str) -> Result<String, GrammarError> {
         match self.written.get(name) {
             Some(Some(written)) => return Ok(written.clone()),

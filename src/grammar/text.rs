@@ -77,12 +77,10 @@ impl Text {
         })
     }
 
-    /// True if there is a schema.
     pub fn has_schemas(&self) -> bool {
         self.schemas().next().is_some()
     }
 
-    /// White space allowed in its JSON.
     pub fn space(&self) -> Space {
         self.space
     }

@@ -50,7 +50,6 @@ impl Vocabulary {
         at(&special).or_else(|| at(name.as_bytes())).map(|id| id as TokenId)
     }
 
-    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.words.len()
     }

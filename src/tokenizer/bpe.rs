@@ -27,7 +27,6 @@ pub struct ByteLevelBpe {
 /// It is dropped before the tokens are returned.
 const LOST: u32 = u32::MAX;
 
-/// No neighbour.
 const NONE: usize = usize::MAX;
 
 /// A token of a piece. A merged token becomes part of its left neighbour.
@@ -90,7 +89,6 @@ impl ByteLevelBpe {
         Ok(Self { splitter: Splitter::new(pre), ids, merges, bytes, ignore_merges: pre.ignore_merges() })
     }
 
-    /// Appends the tokens of `text`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut room = Scratch::default();
         for piece in self.splitter.split(text) {

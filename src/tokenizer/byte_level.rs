@@ -43,7 +43,6 @@ pub fn char_of(byte: u8) -> char {
     CHARS[byte as usize]
 }
 
-/// Byte that `char` represents.
 pub fn byte_of(char: char) -> Option<u8> {
     match BYTES.get(char as usize) {
         None | Some(0) => None,

@@ -18,19 +18,14 @@ pub const LO: Set = 1 << 4;
 const MC_ME: Set = 1 << 5;
 /// Marks above, below or within the preceding character.
 pub const MN: Set = 1 << 11;
-/// Marks.
 pub const M: Set = MC_ME | MN;
-/// Numbers.
 pub const N: Set = 1 << 6;
-/// Punctuation.
 pub const P: Set = 1 << 7;
 /// Whitespace; not part of any category above.
 pub const SPACE: Set = 1 << 9;
-/// Symbols.
 pub const S: Set = 1 << 10;
 /// Format and private-use characters.
 pub const CF_CO: Set = 1 << 12;
-/// Letters.
 pub const L: Set = LU | LL | LT | LM | LO;
 
 /// Returns the category of `char`.

@@ -6,7 +6,6 @@
 
 use super::categories as category;
 
-/// A parsed expression.
 pub struct Pattern(Vec<Alternative>);
 
 type Alternative = Vec<Item>;

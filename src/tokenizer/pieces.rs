@@ -11,7 +11,6 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Decodes every token of `vocab`.
     pub fn new(vocab: &Vocab) -> Self {
         let mut pieces = Self { bytes: Vec::new(), starts: vec![0] };
         for (token, &kind) in vocab.tokens.iter().zip(&vocab.kinds) {
@@ -29,7 +28,6 @@ impl Pieces {
         }
     }
 
-    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }

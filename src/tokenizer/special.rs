@@ -25,13 +25,10 @@ pub struct SpecialToken {
 /// A range of the text, or a token that it spells.
 #[derive(Debug, PartialEq)]
 pub enum Fragment {
-    /// Bytes of the text.
     Text(Range<usize>),
-    /// Token id.
     Token(u32),
 }
 
-/// The special tokens of a vocabulary.
 pub struct SpecialTokens {
     /// Longest first; among equal lengths, the lower id first.
     tokens: Vec<SpecialToken>,

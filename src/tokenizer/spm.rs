@@ -32,10 +32,8 @@ struct Symbol {
     next: usize,
 }
 
-/// No neighbour.
 const NONE: usize = usize::MAX;
 
-/// Two neighbours that could be joined.
 struct Pair {
     score: f32,
     left: usize,

@@ -78,11 +78,8 @@ pub struct Vocab {
     pub tokens: Vec<String>,
     /// One per token, or empty; higher scores merge first.
     pub scores: Vec<f32>,
-    /// `[n_vocab]`.
     pub kinds: Vec<TokenKind>,
-    /// Beginning of a text.
     pub bos: Option<u32>,
-    /// End of a text.
     pub eos: Option<u32>,
     /// End of a turn, if the file specifies one.
     pub eot: Option<u32>,
@@ -97,13 +94,10 @@ pub struct Vocab {
     pub sep: Option<u32>,
     /// True if texts begin with `bos`; `None` if the file does not say.
     pub add_bos: Option<bool>,
-    /// True if texts end with `eos`.
     pub add_eos: bool,
     /// True if encoding adds a space before a text.
     pub add_space_prefix: bool,
-    /// True if WordPiece lower-cases text.
     pub lowercase: bool,
-    /// True if WordPiece strips accents.
     pub strip_accents: bool,
     /// Warnings about values that were assumed or repaired, one sentence each.
     pub notices: Vec<String>,

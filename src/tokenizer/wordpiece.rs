@@ -25,7 +25,6 @@ pub struct WordPiece {
     further: HashMap<Box<str>, u32>,
     /// Control tokens and others that are not pieces of text, as spelled.
     others: HashMap<Box<str>, u32>,
-    /// Longest piece, in bytes.
     longest: usize,
     unk: Option<u32>,
     lowercase: bool,
@@ -65,7 +64,6 @@ impl WordPiece {
         self.others.get(text).or(piece).copied()
     }
 
-    /// Appends the tokens of `text`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut word = String::new();
         for char in text.chars() {

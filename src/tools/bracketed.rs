@@ -10,7 +10,6 @@ use super::scan::{Body, Read, escaped};
 /// Longest name of a tool or an argument, in bytes; anything longer is not a call.
 const MOST_NAME_BYTES: usize = 256;
 
-/// Notation of calls.
 #[derive(Debug)]
 pub struct Notation {
     /// Before the name.
@@ -108,7 +107,6 @@ impl Body for Bracketed {
 }
 
 impl Bracketed {
-    /// Creates a parser for a notation.
     pub fn new(notation: &'static Notation) -> Self {
         Self {
             notation,
@@ -251,7 +249,6 @@ impl Bracketed {
         Some(c.len_utf8())
     }
 
-    /// Writes a pending comma before an item.
     fn item(&mut self, out: &mut String) {
         if std::mem::take(&mut self.comma) {
             *out += ", ";

@@ -35,7 +35,6 @@ pub const KIMI_K2: Section = Section {
 };
 
 impl Section {
-    /// All marks.
     pub fn marks(&self) -> [&'static str; 5] {
         let Self { all, one, separator } = *self;
         [all[0], one[0], separator, one[1], all[1]]
@@ -60,7 +59,6 @@ pub enum Head {
     Call(usize, String, Option<String>),
     /// More text is needed.
     More,
-    /// Not a call.
     Wrong,
 }
 
@@ -108,9 +106,7 @@ pub fn is_name(text: &str) -> bool {
 pub enum Part {
     /// Reasoning, in the analysis channel.
     Thoughts,
-    /// Text of the answer.
     Text,
-    /// A call of a tool.
     Call(String),
 }
 
@@ -121,7 +117,6 @@ pub enum Header {
     Part(usize, Part),
     /// More text is needed.
     More,
-    /// Not a header.
     None,
 }
 

@@ -4,7 +4,6 @@
 #[derive(Debug, Default)]
 pub struct Object {
     state: State,
-    /// Last key.
     key: String,
     /// Text of a name or an id, as JSON without the quotes.
     text: String,
@@ -22,7 +21,6 @@ pub struct Object {
     is_bare: bool,
 }
 
-/// Parser state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -176,12 +174,10 @@ impl Object {
         State::Done
     }
 
-    /// True if the object has ended.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// True if the text is not a call.
     pub fn is_wrong(&self) -> bool {
         self.state == State::Wrong
     }

@@ -118,7 +118,6 @@ struct Writer<'a> {
     wanted: &'a Wanted<'a>,
     is_forced: bool,
     parallel: bool,
-    /// Number of numbered rules.
     n_rules: usize,
 }
 
@@ -448,7 +447,6 @@ impl Writer<'_> {
         rule
     }
 
-    /// Next number for a rule.
     fn number(&mut self) -> usize {
         self.n_rules += 1;
         self.n_rules - 1
@@ -568,7 +566,6 @@ fn pieces(head: &str) -> String {
     out.join(" ")
 }
 
-/// Escapes a name for a JSON pointer.
 fn pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

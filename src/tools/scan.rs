@@ -39,11 +39,9 @@ pub enum Prefix {
     Whole(usize),
     /// The whole text matches the start of the words.
     Part,
-    /// No match.
     No,
 }
 
-/// See [`Prefix`].
 pub fn prefix(text: &str, words: &[&str]) -> Prefix {
     let mut rest = text;
     for word in words {
@@ -74,7 +72,6 @@ pub enum Read {
     Ended(usize, String),
     /// More text is needed.
     More,
-    /// Not a call.
     Wrong,
 }
 

@@ -8,7 +8,6 @@ use super::{Format, Tool};
 /// Longest name of a tool or an argument, in bytes; anything longer is not a call.
 const MOST_NAME_BYTES: usize = 256;
 
-/// The tags of a format.
 #[derive(Debug)]
 pub struct Tags {
     /// Tags around a call.
@@ -25,7 +24,6 @@ pub struct Tags {
     pub key: [&'static str; 2],
     /// Tag before its value, on its own line; empty if the value directly follows the name.
     pub value: &'static str,
-    /// Tag after the value.
     pub close_value: &'static str,
     /// True if the value is on its own lines.
     pub in_lines: bool,
@@ -216,7 +214,6 @@ impl Body for Tagged {
 }
 
 impl Tagged {
-    /// Creates a parser for these tags.
     pub fn new(tags: &'static Tags) -> Self {
         Self { tags, state: State::default(), name: String::new(), has_parameters: false }
     }

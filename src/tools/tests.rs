@@ -533,7 +533,6 @@ fn thoughts_by_template() {
         for said in [read_any(&of(true), &text), read_any(&of(false), &format!("{open}{text}"))] {
             assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("Why <b>?", "Yes. "), "{open}");
         }
-        // An answer without reasoning.
         let said = read_any(&of(false), &format!("{before}Yes.{behind}"));
         assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("", "Yes."), "{open}");
         let begun = &open[..open.floor_char_boundary(open.len() - 1)];

@@ -27,12 +27,10 @@ pub struct Graph {
     pub foreign: Vec<(String, usize, Vec<String>)>,
 }
 
-/// A parsed file.
 struct Module {
     file: String,
     /// Code without comments and unit tests, line by line.
     lines: Vec<String>,
-    /// Path from the root of the crate.
     path: Vec<String>,
     items: Vec<Item>,
     /// True if its content is written by the build script.
@@ -44,7 +42,6 @@ struct Module {
 struct Item {
     /// First line, from 1.
     line: usize,
-    /// Name of the type for an `impl`.
     name: String,
     is_impl: bool,
     is_enum: bool,
@@ -164,13 +161,11 @@ fn circles(edges: &BTreeMap<(Node, Node), usize>) -> Vec<(BTreeSet<String>, Stri
     found.into_iter().collect()
 }
 
-/// Target of a path.
 enum Found {
     Module,
     Item(Node),
 }
 
-/// All modules of the crate.
 struct House<'a> {
     by_path: BTreeMap<Vec<String>, &'a Module>,
 }
@@ -253,7 +248,6 @@ impl Module {
         Some(Self { file: file.to_owned(), lines, path, items, is_written, imports })
     }
 
-    /// Item that contains a line.
     fn item(&self, line: usize) -> Option<&Item> {
         self.items.iter().take_while(|item| item.line <= line).last()
     }

@@ -144,7 +144,6 @@ fn features_are_chosen_in_the_files_that_are_listed() {
     }
 }
 
-/// Files below `src/`, and their text.
 fn all_sources() -> Vec<(String, String)> {
     rust_files("src").iter().map(|file| (relative(file), fs::read_to_string(file).unwrap())).collect()
 }
@@ -172,7 +171,6 @@ fn room_of(file: &str) -> &str {
     file.strip_prefix("src/").unwrap_or(file).split(['/', '.']).next().unwrap_or_default()
 }
 
-/// Backend that a file belongs to, if any.
 fn device_of(file: &str) -> Option<&str> {
     let device = file.strip_prefix("src/backend/")?.split('/').next()?;
     is_device(device).then_some(device)

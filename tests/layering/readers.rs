@@ -44,10 +44,8 @@ const READERS: &[&str] = &[
     "tests/support/oracle/",
 ];
 
-/// A pattern that destructures a struct.
 #[derive(Debug, PartialEq, Eq)]
 enum Pattern {
-    /// Names every field.
     Whole,
     /// Ends with `..`; with the line, from 1.
     Partial(usize),

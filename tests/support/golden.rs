@@ -72,7 +72,6 @@ pub fn npy(path: &Path) -> Npy {
 }
 
 impl Npy {
-    /// Elements of an f32 array.
     pub fn f32s(&self) -> Vec<f32> {
         assert_eq!(self.dtype, "<f4");
         self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()

@@ -99,12 +99,10 @@ pub enum HubFault {
     OtherEtag,
 }
 
-/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct HubRequest {
     /// True if it went to the host of large files.
     pub of_cdn: bool,
-    /// Path and query.
     pub target: String,
     /// Header `Range`.
     pub range: Option<String>,
@@ -130,7 +128,6 @@ impl Default for HubServer {
 }
 
 impl HubServer {
-    /// Starts listening.
     pub fn start() -> Self {
         let state = Arc::new(Mutex::new(State::default()));
         let listen = |of_cdn: bool| {
@@ -174,7 +171,6 @@ impl HubServer {
         lock(&self.state).faults.len()
     }
 
-    /// Returns all requests so far.
     pub fn requests(&self) -> Vec<HubRequest> {
         lock(&self.state).requests.clone()
     }
@@ -224,7 +220,6 @@ fn answer(state: &Mutex<State>, stream: TcpStream, of_cdn: bool) -> std::io::Res
     send(stream, reply, &request, fault)
 }
 
-/// Reply to send.
 struct Reply {
     status: u16,
     headers: String,

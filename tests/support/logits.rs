@@ -50,12 +50,10 @@ pub fn all_logits(engine: &Engine, sequences: &[Vec<u32>]) -> Vec<f32> {
     all
 }
 
-/// Distance between two sets of logits.
 #[derive(Debug)]
 pub struct Distance {
     /// Largest difference at position 0 of any sequence.
     pub first: f64,
-    /// Mean difference.
     pub mean: f64,
     /// Mean over the positions of the cosine between them.
     pub mean_cosine: f64,

@@ -32,9 +32,7 @@ enum Item {
         ranges: Vec<(char, char)>,
         negated: bool,
     },
-    /// Any character.
     Any,
-    /// Index of a rule.
     Rule(usize),
     /// A token, or, if negated, any other token.
     Token {
@@ -43,7 +41,6 @@ enum Item {
     },
 }
 
-/// A rule.
 #[derive(Debug)]
 struct Rule {
     /// Empty for a bracketed group.

@@ -7,15 +7,12 @@ use super::{Choices, GrammarError, Item, Repeated, Rule};
 
 /// Maximum number of rules, groups included. llguidance walks them recursively.
 const MOST_RULES: usize = 4000;
-/// Deepest nesting of groups.
 const MOST_GROUPS: usize = 64;
 /// Largest repetition count.
 const MOST_TIMES: u32 = 10_000;
 
-/// Parser of one grammar.
 pub struct Reader<'t> {
     text: &'t str,
-    /// Byte offset of the next character.
     at: usize,
     find: &'t dyn Fn(&str) -> Option<u32>,
     n_vocab: usize,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{GrammarError, Limits, Space, at_most};
 
-/// Most levels of lists and objects in a schema, as in `serde_json`.
+/// Deepest nesting of lists and objects in a schema, as in `serde_json`.
 const MOST_LEVELS: usize = 128;
 /// Maximum total depth of a schema and everything it refers to: each level takes stack.
 const MOST_LEVELS_IN_ALL: usize = 2000;
@@ -90,7 +90,6 @@ pub struct Owner {
     pub tool: Option<String>,
     /// Position in a larger schema, as a JSON pointer with `#`.
     pub at: String,
-    /// True if every keyword must be enforced.
     pub strict: bool,
 }
 
@@ -123,7 +122,6 @@ impl Owner {
         }
     }
 
-    /// Formats a message about the schema.
     pub fn says(&self, what: &str) -> String {
         match &self.tool {
             Some(tool) => format!("the tool `{tool}`: {what}"),
@@ -198,7 +196,6 @@ impl Schema {
         self.notes.push(self.owner.says(&format!("only the type of the schema is enforced: {why}")));
     }
 
-    /// Size of its text in bytes.
     pub fn n_bytes(&self) -> usize {
         let parts = self.defs.iter().map(|(_, def)| def).chain([&self.root]);
         parts.map(|part| part.to_string().len()).sum()
@@ -306,7 +303,6 @@ impl Tidy<'_> {
         }))
     }
 
-    /// Reads the schemas in a keyword.
     fn schemas(&mut self, key: &str, value: &Value, at: &str) -> Result<Option<Value>, GrammarError> {
         let at = format!("{at}/{key}");
         Ok(Some(match value {

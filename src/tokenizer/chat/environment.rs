@@ -44,7 +44,6 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
     Ok(env)
 }
 
-/// Variables of a template.
 pub fn context(
     messages: Vec<Value>,
     extras: &Extras,
@@ -103,7 +102,6 @@ fn without_sign(text: &str) -> &str {
     text.strip_prefix(['-', '+']).unwrap_or(text)
 }
 
-/// Test of one value.
 type OfOne = fn(&Value) -> bool;
 /// Test that compares a value with another.
 type OfTwo = fn(&Value, &Value) -> bool;

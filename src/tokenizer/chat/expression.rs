@@ -17,7 +17,6 @@ pub struct At<'s> {
     pub end: usize,
 }
 
-/// Cursor over the tokens of a template.
 pub struct Reader<'s> {
     source: &'s str,
     tokens: Vec<At<'s>>,
@@ -30,13 +29,11 @@ pub struct Reader<'s> {
 enum Binds {
     /// Nothing: the expression has operators.
     Loose,
-    /// Filters.
     Filters,
     /// Attributes, subscripts, calls and filters.
     All,
 }
 
-/// A rewritten expression.
 pub struct Text {
     text: String,
     binds: Binds,
@@ -85,7 +82,6 @@ impl<'s> Reader<'s> {
         self.tokens.get(self.at + ahead).map(|item| &item.token)
     }
 
-    /// True if the next token is this word.
     pub fn is_word(&self, word: &str) -> bool {
         matches!(self.token(0), Some(Token::Ident(found)) if *found == word)
     }
@@ -143,7 +139,6 @@ impl<'s> Reader<'s> {
         Error::new(ErrorKind::SyntaxError, format!("unexpected `{found}` in line {line}"))
     }
 
-    /// Parses an expression.
     pub fn expression(&mut self) -> Result<Text, Error> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {

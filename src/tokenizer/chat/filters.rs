@@ -14,7 +14,7 @@ use super::names::{
 use super::python::Object;
 use super::{json, macros, operators, python};
 
-/// Filters that require an iterable and refuse none. `map`, `select` and the like treat none, like any false
+/// Filters that require an iterable and refuse `none`. `map`, `select` and the like treat `none`, like any false
 /// value, as empty.
 const OF_ITEMS: &[&str] = &["groupby", "join", "list", "max", "min", "sort", "sum", "unique"];
 
@@ -199,7 +199,6 @@ fn wrong(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.to_owned())
 }
 
-/// Implementation of a filter.
 type Filter = dyn Fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error> + Send + Sync;
 
 /// Adds a filter whose arguments are charged.
@@ -301,7 +300,6 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     });
 }
 
-/// Filters that return text.
 fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     add_one(env, budget, "string", |_, _, args| {
         let [value] = bind(args, ["value"])?;

@@ -5,12 +5,10 @@ use minijinja::{Error, ErrorKind};
 
 use super::python;
 
-/// Deepest nesting of lists and maps.
 const MAX_DEPTH: usize = 32;
 /// Longest indent and separator, in characters.
 pub const MAX_SPACE: usize = 16;
 
-/// Output style of JSON.
 pub struct Style {
     /// Escape characters outside ASCII.
     pub ensure_ascii: bool,
@@ -18,7 +16,6 @@ pub struct Style {
     pub indent: Option<String>,
     /// Separators between two items, and between a key and its value.
     pub separators: [String; 2],
-    /// Sort the keys of a map.
     pub sort_keys: bool,
 }
 

@@ -92,7 +92,6 @@ fn repeated(budget: &Budget, value: &Value, n: i128) -> Option<Result<Value, Err
     }))
 }
 
-/// Creates a tuple if `like` is one, otherwise a list.
 fn listed(like: &Value, items: Vec<Value>) -> Value {
     if like.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) }
 }

@@ -51,7 +51,6 @@ impl Mark {
         marked + &text[done..]
     }
 
-    /// Marks messages.
     pub fn put_all(&self, tokenizer: &Tokenizer, messages: &[Message]) -> Vec<Message> {
         let mut messages = messages.to_vec();
         for message in &mut messages {
@@ -60,7 +59,6 @@ impl Mark {
         messages
     }
 
-    /// Marks tools and variables.
     pub fn put_extras(&self, tokenizer: &Tokenizer, extras: &Extras) -> Extras {
         let mut extras = extras.clone();
         let variables = extras.variables.iter_mut().map(|(_, value)| value);

@@ -19,14 +19,12 @@ pub fn text(value: &Value) -> String {
 /// An object that minijinja represents as a map, but Python does not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Object {
-    /// `loop`.
     Loop,
     /// Result of `namespace()`.
     Namespace,
 }
 
 impl Object {
-    /// Kind of object of a value.
     pub fn of(value: &Value) -> Option<Self> {
         let name = value.as_object()?.type_name();
         [("::Loop", Self::Loop), ("::Namespace", Self::Namespace)]

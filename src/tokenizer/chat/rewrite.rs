@@ -13,9 +13,7 @@ use minijinja::{Error, ErrorKind};
 use super::expression::{At, Reader};
 use super::names::{CALLER, ITERATED, MACRO, MISSING};
 
-/// A rewritten template.
 pub struct Rewritten {
-    /// Jinja source.
     pub source: String,
     /// Length of the longest run of plain text, in bytes.
     pub longest_text: usize,
@@ -222,7 +220,6 @@ impl<'s> Template<'s> {
         Ok(())
     }
 
-    /// Rewrites filters separated by `|`.
     fn filters(&mut self) -> Result<(), Error> {
         loop {
             self.out += &self.reader.filter()?;
@@ -388,7 +385,6 @@ fn levels(block: &[At<'_>]) -> usize {
     open.iter().map(Open::levels).sum()
 }
 
-/// Change of depth at a bracket.
 fn step(token: &Token<'_>) -> isize {
     match token {
         Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => 1,

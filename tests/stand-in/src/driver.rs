@@ -14,7 +14,6 @@ use crate::settings::Settings;
 use crate::stream::{Event, Graph, Stream};
 use crate::timeline::Timeline;
 
-/// Result of a call.
 pub type Result<T = ()> = std::result::Result<T, CUresult>;
 
 /// The driver of this process.
@@ -88,7 +87,6 @@ thread_local! {
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 
-/// Runs a driver call.
 pub fn call(name: &'static str, run: impl FnOnce(&mut Driver) -> Result) -> CUresult {
     let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = driver.get_or_insert_with(Driver::new);

@@ -14,9 +14,7 @@ use crate::stream::Op;
 #[derive(Default)]
 pub struct Allocations {
     blocks: BTreeMap<Address, Block>,
-    /// Bytes of device memory.
     used: u64,
-    /// Bytes of pinned host memory.
     pinned: u64,
 }
 
@@ -75,7 +73,6 @@ impl Card {
         Ok(())
     }
 
-    /// Registers a module's variable.
     pub fn know(&mut self, at: Address, bytes: u64) {
         self.memory.blocks.insert(at, Block { bytes, place: Place::Module });
     }

@@ -22,7 +22,6 @@ const PARAMS_BYTES: [usize; 2] = [32764, 4096];
 /// A loaded image, by the name of its file.
 pub struct Module(&'static str);
 
-/// A kernel of a loaded module.
 pub struct Function {
     name: CString,
     kernel: KernelInfo,
@@ -36,11 +35,9 @@ pub struct Function {
 #[derive(Clone, Copy)]
 struct Code {
     registers: u32,
-    /// Static shared memory.
     shared_bytes: u32,
 }
 
-/// An accepted launch.
 pub struct Launch {
     pub name: CString,
     pub grid: [u32; 3],

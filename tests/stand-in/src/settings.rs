@@ -24,12 +24,10 @@ use std::path::PathBuf;
 
 use sterna::backend::cuda::driver::cards::Spec;
 
-/// The chosen settings.
 pub struct Settings {
     pub cards: Vec<Spec>,
     /// Shared memory per block in bytes, as reported.
     pub optin: Option<i32>,
-    /// Major and minor version.
     pub driver: (i32, i32),
     pub prompt: bool,
     pub apart: bool,
@@ -43,9 +41,7 @@ pub struct Settings {
     pub refuse: HashMap<String, u32>,
     /// Bytes of host memory that can be page-locked.
     pub pinned: u64,
-    /// File for the timeline.
     pub timeline: Option<PathBuf>,
-    /// Bytes per nanosecond.
     pub link: f64,
     pub kernel_ns: u64,
 }

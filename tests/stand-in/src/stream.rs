@@ -16,7 +16,6 @@ use crate::driver::{Driver, Result, calls, keep, put, say};
 use crate::module::Launch;
 use crate::timeline::{Ns, Timeline, Times, What};
 
-/// Work in a stream.
 #[derive(Clone)]
 pub enum Op {
     /// Copy between addresses, each with its card, if any.
@@ -30,7 +29,6 @@ pub enum Op {
         value: u8,
         bytes: usize,
     },
-    /// Marks an event as completed.
     Record {
         event: usize,
     },
@@ -55,7 +53,6 @@ pub struct Stream {
     /// Number of items queued, and number done.
     queued: u64,
     done: u64,
-    /// Completion times.
     pub times: Times,
     pub capture: Option<Capture>,
 }

@@ -29,13 +29,11 @@ impl Times {
     }
 }
 
-/// Kind of work.
 #[derive(Clone, Copy, PartialEq)]
 pub enum What {
     Kernel,
     Copy,
     Pageable,
-    /// Takes no time.
     Nothing,
 }
 

@@ -139,7 +139,6 @@ pub fn backend(name: &str, threads: usize) -> Option<Box<dyn Backend>> {
 /// `tests/backends/conformance.rs`.
 pub const MISSING: &str = include_str!("../../missing.txt");
 
-/// A weight type of the registry.
 pub fn ty(name: &str) -> &'static dyn QuantType {
     by_name(name).unwrap_or_else(|| panic!("no type {name}"))
 }
@@ -160,7 +159,6 @@ impl Numbers {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20
     }
 
-    /// Random integer below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
@@ -199,7 +197,6 @@ pub fn random_points(ty: &dyn QuantType, rows: usize, cols: usize, mut byte: imp
     bytes
 }
 
-/// A program with its weights.
 pub struct Case {
     pub p: Program,
     pub weights: Vec<HostTensor>,
@@ -383,7 +380,6 @@ impl Case {
         false
     }
 
-    /// Uploads the weights and compiles the program.
     pub fn on<'a>(&'a self, backend: &'a mut dyn Backend) -> Running<'a> {
         let ids: Vec<_> = self.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
         let exec = backend.compile(&self.p, &ids).expect("a program that compiles");
@@ -503,7 +499,6 @@ pub fn windowed_pages(n_seqs: usize, n_pages: usize) -> PageTable {
     pages
 }
 
-/// Number of pages for `n` positions.
 pub fn pages_for(n: usize) -> usize {
     n.div_ceil(PAGE)
 }

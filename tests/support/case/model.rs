@@ -8,7 +8,6 @@ use sterna::program::{
 
 use super::{Case, ty};
 
-/// Shape of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub n_layers: usize,
@@ -48,7 +47,6 @@ pub const SMALL: Model = Model {
 pub const MIXTURE: Model = Model { weights: "f16", experts: Some((6, 2)), ..SMALL };
 
 impl Model {
-    /// The program and its logits buffer.
     pub fn case(&self, name: &str, limits: Limits) -> (Case, Buf) {
         let mut case = Case::new(name, limits);
         let Self { n_layers, dim, ffn_dim, n_heads, n_kv_heads, head_dim, n_vocab, .. } = *self;

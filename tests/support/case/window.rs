@@ -10,7 +10,6 @@ use sterna::program::{
 
 use super::{Case, Turn, rows, ty, windowed_limits, windowed_pages};
 
-/// Columns of the residual stream.
 pub const DIM: usize = 96;
 
 /// Head configuration of an attention.
@@ -20,7 +19,6 @@ pub struct Heads {
     /// Query heads per KV head.
     pub group: usize,
     pub head_dim: usize,
-    /// Factor of the values.
     pub value_scale: f32,
 }
 

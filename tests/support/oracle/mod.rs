@@ -33,7 +33,6 @@ pub struct Oracle<'a> {
     /// `[max rows, cols]`.
     bufs: Vec<Vec<Near>>,
     kvs: Vec<HashMap<Place, KeysValues>>,
-    /// By state slot.
     states: Vec<HashMap<u32, SlotState>>,
 }
 
@@ -59,7 +58,6 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Writes exact values into a buffer.
     pub fn write(&mut self, b: Buf, first_row: usize, values: &[f32]) {
         let at = first_row * self.p.buf_decl(b).cols;
         let to = &mut self.bufs[b.0 as usize][at..][..values.len()];
@@ -71,7 +69,6 @@ impl<'a> Oracle<'a> {
         &self.bufs[b.0 as usize][..n * self.p.buf_decl(b).cols]
     }
 
-    /// Runs a range of stages.
     pub fn run(&mut self, stages: Range<usize>, step: &Step<'_>) {
         for (_, stage) in &self.p.stages[stages] {
             match stage {

@@ -11,9 +11,7 @@ pub const SUM: f64 = 8.0 * EPS;
 /// A value with a bound on the error of its f32 computation.
 #[derive(Clone, Copy, Debug)]
 pub struct Near {
-    /// The value.
     pub v: f64,
-    /// The bound.
     pub err: f64,
 }
 
@@ -23,13 +21,11 @@ impl Near {
         Self { v, err: 0.0 }
     }
 
-    /// The sum, rounded.
     pub fn plus(self, other: Self) -> Self {
         let v = self.v + other.v;
         Self { v, err: self.err + other.err + EPS * v.abs() }
     }
 
-    /// The product, rounded.
     pub fn times(self, other: Self) -> Self {
         let v = self.v * other.v;
         let err = self.err * other.v.abs() + self.v.abs() * other.err + self.err * other.err;
