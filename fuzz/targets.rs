@@ -172,8 +172,8 @@ fn events(answer: &str) -> Vec<&str> {
     events.map(|event| data(event).unwrap_or_else(|| panic!("no data: {event:?}"))).collect()
 }
 
-/// A streamed text must equal the whole text, whatever stops it. Input: a byte for the seed, then stop texts and
-/// a prompt, separated by zeros.
+/// A streamed text must equal the whole text, whatever stops it. Input: a byte for the seed, then stop texts
+/// and a prompt, separated by zeros.
 pub fn sse(data: &[u8]) {
     let (&seed, rest) = data.split_first().unwrap_or((&0, &[]));
     let rest = String::from_utf8_lossy(rest);
@@ -230,8 +230,8 @@ fn encode_and_decode(tokenizer: &Tokenizer, text: &str, special: Special) -> Vec
     ids
 }
 
-/// Reads a vocabulary from arbitrary bytes: a byte of flags, then tokens, merges and a text, separated by U+0001,
-/// with list items separated by U+0002. A token's type and score depend on its length.
+/// Reads a vocabulary from arbitrary bytes: a byte of flags, then tokens, merges and a text, separated by
+/// U+0001, with list items separated by U+0002. A token's type and score depend on its length.
 fn vocabulary(data: &[u8]) -> (Metadata, String) {
     let (&flags, rest) = data.split_first().unwrap_or((&0, &[]));
     let rest = String::from_utf8_lossy(rest);
@@ -283,8 +283,8 @@ pub fn gbnf(data: &[u8]) {
     }
 }
 
-/// Parses the input as a model's message with calls, in every format: a byte that determines the cuts, then the
-/// text. The cuts must not change the result, and arguments in tags must become JSON.
+/// Parses the input as a model's message with calls, in every format: a byte that determines the cuts, then
+/// the text. The cuts must not change the result, and arguments in tags must become JSON.
 pub fn tools(data: &[u8]) {
     let (&cut, text) = data.split_first().unwrap_or((&0, &[]));
     let text = String::from_utf8_lossy(text);

@@ -536,7 +536,7 @@ fn a_grammar_that_takes_too_long_is_given_up() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Tokens drawn from the masks are always accepted, and a fresh state that follows them has the same mask.
+    /// Tokens drawn from the masks are always accepted, and a new state that follows them has the same mask.
     #[test]
     fn any_walk_through_the_masks_is_allowed(draws in proptest::collection::vec(any::<u32>(), 1..40)) {
         static JSON: LazyLock<Compiled> = LazyLock::new(|| compiled(Source::JsonObject));

@@ -14,8 +14,8 @@ use super::names::{
 use super::python::Object;
 use super::{json, macros, operators, python};
 
-/// Filters that require an iterable and refuse `none`. `map`, `select` and the like treat `none`, like any false
-/// value, as empty.
+/// Filters that require an iterable and refuse `none`. `map`, `select` and the like treat `none`, like any
+/// false value, as empty.
 const OF_ITEMS: &[&str] = &["groupby", "join", "list", "max", "min", "sort", "sum", "unique"];
 
 /// Adds the filters whose results are not much larger than their arguments.
