@@ -1,5 +1,4 @@
-//! What each fuzz target does with its input. Shared with `tests/files/fuzz_corpus.rs`, which replays the
-//! corpora without a fuzzer.
+//! The fuzz targets. Shared with `tests/files/fuzz_corpus.rs`, which replays the corpora without a fuzzer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +18,7 @@ use sterna::tokenizer::chat::{ChatTemplate, Message};
 use sterna::tokenizer::{Special, StreamDecoder, Tokenizer, TokenizerOptions};
 use sterna::tools::{Delta, Format, MARKS, Parser, ParserOptions, Thoughts, Tool};
 
-/// Opens a GGUF file, looks at everything in it, and writes it again: what comes out reads the same.
+/// Opens a GGUF file, reads everything in it, and writes it again: the result must read the same.
 pub fn gguf(data: &[u8]) {
     let Ok(file) = Gguf::from_bytes(Bytes::copy_from_slice(data)) else { return };
     for info in file.tensors() {
@@ -33,21 +32,21 @@ pub fn gguf(data: &[u8]) {
         }
     }
     if let Ok(hyper) = model::hyper(&file) {
-        // A program, or what is wrong with the numbers or the tensors.
-        let kv = ggml_types::kv_by_name("f16").expect("a codec of the registry");
+        // Builds a program, or reports what is wrong with the hyperparameters or tensors.
+        let kv = ggml_types::kv_by_name("f16").expect("f16 is in the registry");
         let limits =
             Limits { rows: 4, outputs: 1, seqs: 1, pages: 1, exact_pages: 0, sliding_pages: 0, states: 3 };
         let options = model::Options::new(limits, kv, kv);
         if let Ok(model) = Model::build(&file, hyper, &options) {
-            model.program.check().expect("what a model writes is sound");
+            model.program.check().expect("models build valid programs");
         }
     }
-    let mut writer = GgufWriter::new(file.metadata().clone()).expect("its alignment was good before");
+    let mut writer = GgufWriter::new(file.metadata().clone()).expect("the alignment was valid before");
     for info in file.tensors() {
         let bytes = info.n_bytes;
-        writer.tensor(&info.name, &info.dims, info.type_id, bytes).expect("it was good before");
+        writer.tensor(&info.name, &info.dims, info.type_id, bytes).expect("the tensor was valid before");
     }
-    let mut out = writer.begin(Vec::new()).expect("memory takes all");
+    let mut out = writer.begin(Vec::new()).expect("writing to memory cannot fail");
     for info in file.tensors() {
         out.tensor([file.raw_bytes(info).unwrap()]).expect("as long as it was declared");
     }
@@ -57,12 +56,12 @@ pub fn gguf(data: &[u8]) {
     assert_eq!(text(&file), text(&again));
     for (before, after) in file.tensors().iter().zip(again.tensors()) {
         assert_eq!((&before.name, &before.dims, before.type_id), (&after.name, &after.dims, after.type_id));
-        // A tensor of unknown size reaches to the next one, so that padding may have come in.
+        // A tensor of unknown size extends to the next one, so it may now include padding.
         assert!(again.raw_bytes(after).unwrap().starts_with(&file.raw_bytes(before).unwrap()));
     }
 }
 
-/// Takes the input as an importance matrix of either form: one that is read is written again, and reads the
+/// Reads the input as an importance matrix in either format. A valid one is written again and must read the
 /// same.
 pub fn imatrix(data: &[u8]) {
     let read = |data: &[u8]| match data.starts_with(b"GGUF") {
@@ -71,14 +70,14 @@ pub fn imatrix(data: &[u8]) {
     };
     let Some(found) = read(data).filter(|found| !found.is_empty()) else { return };
     let mut written = Vec::new();
-    // Products of what was read may be too large for a number, and are refused then.
-    found.write(&mut written).expect("memory takes all");
+    // Products of the values may overflow, and are rejected when read again.
+    found.write(&mut written).expect("writing to memory cannot fail");
     if let Some(again) = read(&written) {
         assert_eq!(again.len(), found.len());
     }
 }
 
-/// Where requests of the last two targets go, in the order of their first byte.
+/// Paths for the last two targets, selected by the first byte of the input.
 const PATHS: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
@@ -118,29 +117,29 @@ fn server() -> SocketAddr {
         while !send(address, "GET", "/health", b"").0.contains(" 200 ") {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // It lives as long as the process.
+        // The server lives as long as the process.
         std::mem::forget(server);
         address
     });
     *ADDRESS
 }
 
-/// The head of the answer, and its body.
+/// Sends a request and returns the head and body of the answer.
 fn send(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> (String, String) {
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    let mut stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
     let length = body.len();
     let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
-    stream.write_all(&[head.as_bytes(), body].concat()).expect("it reads");
+    stream.write_all(&[head.as_bytes(), body].concat()).expect("the server reads");
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("it answers, and ends");
-    let answer = String::from_utf8(answer).expect("it speaks UTF-8");
+    stream.read_to_end(&mut answer).expect("the answer is complete");
+    let answer = String::from_utf8(answer).expect("the answer is UTF-8");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     (head.to_owned(), body.to_owned())
 }
 
-/// Takes the input as the body of a request; its first byte says of which. It is answered, never with 500,
-/// and with JSON, events or lines.
+/// Sends the input as the body of a request; its first byte selects the path. The answer is never status 500,
+/// and its body is JSON, events or lines of JSON.
 pub fn request(data: &[u8]) {
     let (&path, body) = data.split_first().unwrap_or((&0, &[]));
     let path = PATHS[usize::from(path) % PATHS.len()];
@@ -159,7 +158,7 @@ pub fn request(data: &[u8]) {
     }
 }
 
-/// The data of server-sent events, whose form is checked.
+/// Checks the form of server-sent events and returns their data.
 fn events(answer: &str) -> Vec<&str> {
     fn data(event: &str) -> Option<&str> {
         let data = match event.strip_prefix("event: ") {
@@ -173,8 +172,8 @@ fn events(answer: &str) -> Vec<&str> {
     events.map(|event| data(event).unwrap_or_else(|| panic!("no data: {event:?}"))).collect()
 }
 
-/// A text in pieces is the text as a whole, whatever stops it: a byte for the seed, then stop texts and a
-/// prompt, apart by zeros.
+/// A streamed text must equal the whole text, whatever stops it. Input: a byte for the seed, then stop texts
+/// and a prompt, separated by zeros.
 pub fn sse(data: &[u8]) {
     let (&seed, rest) = data.split_first().unwrap_or((&0, &[]));
     let rest = String::from_utf8_lossy(rest);
@@ -196,7 +195,7 @@ pub fn sse(data: &[u8]) {
     assert_eq!(whole["content"], text, "{stop:?}");
 }
 
-/// Takes the input as a text for a real vocabulary, and as a vocabulary with a text for it.
+/// Encodes the input with a real vocabulary, and reads it as a vocabulary with a text to encode.
 pub fn tokenizer(data: &[u8]) {
     static TINY: LazyLock<Tokenizer> = LazyLock::new(|| {
         let file = include_bytes!("../tests/data/golden/tokenizer/tiny-vocab.gguf");
@@ -212,7 +211,7 @@ pub fn tokenizer(data: &[u8]) {
     if let Ok(tokenizer) = Tokenizer::from_metadata(&metadata, TokenizerOptions::default()) {
         encode_and_decode(&tokenizer, &text, Special::AsText);
         encode_and_decode(&tokenizer, &text, Special::Parse);
-        // Ids that no text gives.
+        // Ids that no text encodes to.
         tokenizer.decode(&[0, u32::MAX, tokenizer.n_vocab() as u32], false);
     }
 }
@@ -231,8 +230,8 @@ fn encode_and_decode(tokenizer: &Tokenizer, text: &str, special: Special) -> Vec
     ids
 }
 
-/// Reads a vocabulary out of anything: a byte of flags, then tokens, merges and a text, apart by U+0001 and
-/// each list by U+0002. A token's type and score come from its length.
+/// Reads a vocabulary from arbitrary bytes: a byte of flags, then tokens, merges and a text, separated by
+/// U+0001, with list items separated by U+0002. A token's type and score depend on its length.
 fn vocabulary(data: &[u8]) -> (Metadata, String) {
     let (&flags, rest) = data.split_first().unwrap_or((&0, &[]));
     let rest = String::from_utf8_lossy(rest);
@@ -262,7 +261,7 @@ fn vocabulary(data: &[u8]) -> (Metadata, String) {
     (metadata, text)
 }
 
-/// Takes the input as a chat template: it renders or says why not.
+/// Uses the input as a chat template: it renders or returns an error.
 pub fn chat_template(data: &[u8]) {
     let source = String::from_utf8_lossy(data);
     let Ok(template) = ChatTemplate::with_tokens(&source, "<s>".to_owned(), "</s>".to_owned()) else {
@@ -275,7 +274,7 @@ pub fn chat_template(data: &[u8]) {
     let _ = template.render(&[], true);
 }
 
-/// Takes the input as a GBNF grammar: it becomes Lark or an error that says where.
+/// Converts the input from GBNF to Lark, or returns an error with its position.
 pub fn gbnf(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let find = |name: &str| (name.len() < 12).then_some(3);
@@ -284,8 +283,8 @@ pub fn gbnf(data: &[u8]) {
     }
 }
 
-/// Takes the input as a model's message with calls, in every format: a byte that says how it is cut, then the
-/// text. How it is cut makes no difference, and what calls say in tags is JSON.
+/// Parses the input as a model's message with calls, in every format: a byte that determines the cuts, then
+/// the text. The cuts must not change the result, and arguments in tags must become JSON.
 pub fn tools(data: &[u8]) {
     let (&cut, text) = data.split_first().unwrap_or((&0, &[]));
     let text = String::from_utf8_lossy(text);
@@ -323,7 +322,7 @@ pub fn tools(data: &[u8]) {
     }
 }
 
-/// What a parser makes of pieces, neighbours of a kind put together.
+/// Parses pieces, and joins neighbouring deltas of the same kind.
 fn deltas<'p>(options: &ParserOptions, pieces: impl IntoIterator<Item = &'p str>) -> Vec<Delta> {
     let mut parser = Parser::new(options.clone());
     let mut all: Vec<Delta> = pieces.into_iter().flat_map(|piece| parser.push(piece)).collect();

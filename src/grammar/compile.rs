@@ -1,4 +1,4 @@
-//! From what a user asks for to a grammar that can be followed, within bounds of space and time.
+//! Compiles a user's grammar source for the parser, within limits on memory and time.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,15 +20,16 @@ use super::{GrammarError, Limits, Source, Space, at_most, caught, gbnf, numbers,
 use sterna_engine::{Constraint, Grammar};
 use sterna_tokenizer::Tokenizer;
 
-/// Stack of a thread that compiles, taken as it is used. The parser walks rules and references recursively: a
-/// chain of references takes about 10 KiB a link, and running out of stack would end the process.
+/// Stack of a compiling thread, committed as it is used. The parser walks rules and references recursively: a
+/// chain of references takes about 10 KiB per link, and a stack overflow would abort the process.
 const STACK_BYTES: usize = 256 << 20;
-/// Grammars that may be compiled at a time. Those that took too long count until their threads end.
+/// Number of grammars that may be compiled at a time, including timed-out ones whose threads still run.
 const MOST_THREADS: usize = 4;
-/// Most states of the automaton that finds words, 1 to 2 kB each.
+/// Maximum number of states of the lexer's automaton, 1 to 2 kB each.
 const MOST_LEXER_STATES: usize = 20_000;
 
-/// Compiles grammars for one vocabulary. Clones share what is built for it, at the first grammar.
+/// Compiles grammars for one vocabulary. Clones share the data built for it, which happens at the first
+/// grammar.
 #[derive(Clone)]
 pub struct Grammars {
     shared: Arc<Shared>,
@@ -41,22 +42,21 @@ struct Shared {
     n_running: AtomicUsize,
 }
 
-/// Parser and trie of a vocabulary.
 struct Ready {
     factory: ParserFactory,
     workers: Arc<Workers>,
 }
 
-/// A grammar that can be followed, by any number of sequences.
+/// A compiled grammar, usable by any number of sequences.
 pub struct Compiled {
-    /// Matcher of a sequence that has no text yet.
+    /// Matcher of a sequence without text.
     matcher: Mutex<Matcher>,
     workers: Arc<Workers>,
     notes: Vec<String>,
 }
 
 impl Grammars {
-    /// For the vocabulary of `tokenizer`, with the usual limits.
+    /// For the vocabulary of `tokenizer`, with default limits.
     pub fn new(tokenizer: &Tokenizer) -> Self {
         Self::with_limits(tokenizer, Limits::default())
     }
@@ -68,16 +68,16 @@ impl Grammars {
         Self { shared: Arc::new(Shared { vocabulary, limits, ready, n_running }) }
     }
 
-    /// Compiles a grammar, whose JSON is compact. The first call also builds what the vocabulary needs, which
-    /// takes about half a second for 128 thousand tokens; then a usual grammar takes a few milliseconds.
+    /// Compiles a grammar with compact JSON. The first call also prepares the vocabulary, which takes about
+    /// half a second for 128 thousand tokens; after that a typical grammar takes a few milliseconds.
     ///
     /// # Errors
-    /// [`GrammarError`]; whatever the grammar is, within [`Limits::time`].
+    /// [`GrammarError`]; for any grammar, within [`Limits::time`].
     pub fn compile(&self, source: &Source) -> Result<Compiled, GrammarError> {
         self.compile_with(source, Space::default())
     }
 
-    /// Compiles a grammar; `space` says what white space its JSON may have.
+    /// Compiles a grammar; `space` sets the white space allowed in its JSON.
     ///
     /// # Errors
     /// As [`compile`](Self::compile).
@@ -92,10 +92,10 @@ impl Grammars {
             let ready = permit.0.ready.get().and_then(|ready| ready.as_ref().ok());
             let made = ready.map(|ready| ready.follow(text, &permit.0.limits));
             drop(permit);
-            // The receiver is gone if it took too long.
+            // The receiver is gone after a timeout.
             let _ = send.send(made);
         };
-        // A browser has no threads: there it takes the time that it takes.
+        // A browser has no threads, so there is no timeout.
         let made = if cfg!(target_arch = "wasm32") {
             build();
             built.recv().map_err(|_| RecvTimeoutError::Disconnected)
@@ -109,7 +109,7 @@ impl Grammars {
             Ok(Some(made)) => made?,
             Err(RecvTimeoutError::Timeout) => return Err(GrammarError::TooSlow(shared.limits.time)),
             Ok(None) | Err(RecvTimeoutError::Disconnected) => {
-                return Err(GrammarError::Invalid("the thread that compiled it has ended".to_owned()));
+                return Err(GrammarError::Invalid("the compiler thread has died".to_owned()));
             }
         };
         Ok(Compiled { matcher: Mutex::new(matcher), workers, notes })
@@ -117,7 +117,7 @@ impl Grammars {
 }
 
 impl Shared {
-    /// Checks a source, and gives it as the parser takes it.
+    /// Checks a source and converts it to the parser's form.
     fn read(&self, source: &Source, space: Space) -> Result<Text, GrammarError> {
         let checked = |text: &str| at_most("bytes", text.len(), self.limits.bytes);
         let lark = |text: &str| Text::lark(text, space, &self.limits);
@@ -150,14 +150,14 @@ impl Shared {
 
 impl Ready {
     fn new(vocabulary: &Vocabulary) -> Result<Self, GrammarError> {
-        // A file's vocabulary is foreign: what the trie asserts of it is an error here.
+        // A file's vocabulary is untrusted: an assertion of the trie becomes an error.
         let built = catch_unwind(AssertUnwindSafe(|| {
             let trie = vocabulary.trie()?;
             let slices = SlicedBiasComputer::general_slices();
             ParserFactory::new(&trie, InferenceCapabilities::default(), &slices)
                 .map_err(|err| GrammarError::Vocabulary(said(&err.to_string())))
         }));
-        let wrong = || GrammarError::Vocabulary("its tokens make no trie".to_owned());
+        let wrong = || GrammarError::Vocabulary("its tokens cannot be put into a trie".to_owned());
         let mut factory = built.map_err(|_| wrong())??;
         factory.quiet();
         let limits = factory.limits_mut();
@@ -166,12 +166,12 @@ impl Ready {
         Ok(Self { factory, workers: Arc::new(Workers::new()) })
     }
 
-    /// A matcher of a text, and what is not enforced: of schemas that are not strict, what does not compile;
-    /// and if that does not help, because they are too large, all but their types.
+    /// Builds a matcher, and lists what is not enforced. From schemas that are not strict, parts that do not
+    /// compile are dropped; if that does not help because they are too large, everything but their types.
     fn follow(&self, mut text: Text, limits: &Limits) -> Result<(Matcher, Vec<String>), GrammarError> {
         let mut made = self.matcher(&text, limits);
         if text.has_schemas() && matches!(made, Err(GrammarError::Invalid(_))) {
-            // The rest is for what is left.
+            // The other half is for the matchers.
             text.mend(limits.time / 2)?;
             made = self.matcher(&text, limits);
         }
@@ -204,7 +204,7 @@ impl Ready {
     }
 }
 
-/// The right to compile one grammar.
+/// Permission to compile one grammar.
 struct Permit(Arc<Shared>);
 
 impl Permit {
@@ -224,7 +224,7 @@ impl Drop for Permit {
 }
 
 impl Compiled {
-    /// Parts of the source that are not enforced, a sentence each.
+    /// Parts of the source that are not enforced, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -232,7 +232,7 @@ impl Compiled {
 
 impl Grammar for Compiled {
     fn start(&self) -> Box<dyn Constraint> {
-        // A deep clone shares no cache: one sequence cannot fill or poison that of another.
+        // A deep clone shares no cache, so one sequence cannot fill or poison the cache of another.
         let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
         Box::new(Matching::new(matcher, Arc::clone(&self.workers)))
     }
@@ -251,7 +251,7 @@ impl fmt::Debug for Grammars {
     }
 }
 
-/// A regular expression without the anchors at its ends: it matches a whole text anyway.
+/// Strips anchors at the ends of a regular expression: it must match the whole text anyway.
 fn whole(regex: &str) -> &str {
     let regex = regex.strip_prefix('^').unwrap_or(regex);
     let escapes = |text: &str| text.bytes().rev().take_while(|byte| *byte == b'\\').count();
@@ -261,10 +261,10 @@ fn whole(regex: &str) -> &str {
     }
 }
 
-/// A grammar of one word for several texts.
+/// Builds a grammar with one terminal for several texts.
 fn choice(choices: &[String]) -> Result<String, GrammarError> {
     if choices.is_empty() {
-        return Err(GrammarError::Invalid("there is nothing to choose from".to_owned()));
+        return Err(GrammarError::Invalid("the list of choices is empty".to_owned()));
     }
     let quoted: Vec<String> = choices.iter().map(|text| quote(text)).collect();
     Ok(format!("start: TEXT\nTEXT: {}\n", quoted.join(" | ")))

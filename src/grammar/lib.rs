@@ -1,12 +1,12 @@
-//! Text by a grammar: JSON, JSON schemas, regular expressions, choices, Lark and GBNF.
+//! Grammar-constrained text: JSON, JSON schemas, regular expressions, choices, Lark and GBNF.
 //!
-//! A [`Source`] is what a user asks for. [`Grammars`] compiles it for one vocabulary, on a thread with a
-//! large stack and within a time, because it comes from anyone. The result says which tokens may come next
-//! (`engine::Grammar`), each set made beside the model's step. The parser is llguidance; a GBNF grammar is
-//! read here and written as Lark (`gbnf/`).
+//! A [`Source`] is a user's request. [`Grammars`] compiles it for one vocabulary, on a thread with a large
+//! stack and a timeout, because it is untrusted. The result computes which tokens may come next
+//! (`engine::Grammar`), in parallel with the model's step. The parser is llguidance; a GBNF grammar is
+//! converted to Lark (`gbnf/`).
 //!
-//! This module knows the vocabulary and the engine's trait, and must never know HTTP or the command line.
-//! Start at [`Grammars::compile`].
+//! This crate knows the vocabulary and the engine's trait, but neither HTTP nor the command line. Start at
+//! [`Grammars::compile`].
 #![forbid(unsafe_code)]
 
 mod compile;
@@ -40,33 +40,33 @@ pub use schema::names_types;
 pub enum Source {
     /// Any JSON object.
     JsonObject,
-    /// JSON that fits a schema.
+    /// JSON that matches a schema.
     JsonSchema {
         /// The schema.
         schema: Value,
-        /// True if every keyword must be enforced. If not, those that cannot be are left out, and
-        /// [`Compiled::notes`] names them.
+        /// True if every keyword must be enforced. Otherwise unsupported keywords are ignored and listed in
+        /// [`Compiled::notes`].
         strict: bool,
     },
-    /// Text that a regular expression matches from its beginning to its end.
+    /// Text that a regular expression matches as a whole.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A grammar in llguidance's form of Lark, which begins with the rule `start`.
+    /// A grammar in llguidance's dialect of Lark, starting at the rule `start`.
     Lark(String),
-    /// A grammar in llama.cpp's GBNF, which begins with the rule `root`; or Lark, if its first word is
-    /// `%llguidance`, as in llama.cpp.
+    /// A grammar in llama.cpp's GBNF, starting at the rule `root`; or Lark if it starts with `%llguidance`,
+    /// as in llama.cpp.
     Gbnf(String),
 }
 
-/// White space in JSON that a schema asks for.
+/// White space allowed in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Space {
-    /// At most one space between two words.
+    /// At most one space between two tokens.
     #[default]
     Compact,
-    /// A space, or one or two line ends and an indent of at most 20. Without a bound a small model writes
-    /// line ends for ever.
+    /// A space, or one or two newlines and an indent of at most 20. Without a bound, a small model writes
+    /// newlines for ever.
     Free,
 }
 
@@ -80,20 +80,20 @@ impl Space {
     }
 }
 
-/// Why a grammar cannot be used.
+/// Errors of compiling or following a grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    /// It is larger than it may be.
+    /// The grammar exceeds a size limit.
     #[error("the grammar has {got} {what}; at most {most} are allowed")]
     TooLarge {
-        /// The thing that is counted.
+        /// The unit that is counted.
         what: &'static str,
         /// The actual number.
         got: usize,
         /// The largest number allowed.
         most: usize,
     },
-    /// A keyword of a strict JSON schema that cannot be enforced.
+    /// A keyword of a strict JSON schema cannot be enforced.
     #[error("the JSON schema{} has the keyword `{keyword}` at {at}, which cannot be enforced: {why}",
         .tool.as_ref().map(|tool| format!(" of the tool `{tool}`")).unwrap_or_default())]
     Keyword {
@@ -101,28 +101,28 @@ pub enum GrammarError {
         tool: Option<String>,
         /// The keyword.
         keyword: String,
-        /// Where it stands, as a JSON pointer.
+        /// Position, as a JSON pointer.
         at: String,
-        /// Why it cannot be enforced.
+        /// Reason why it cannot be enforced.
         why: String,
     },
-    /// The text of a GBNF grammar.
+    /// Syntax error in a GBNF grammar.
     #[error("the GBNF grammar, line {line}, column {column}: {detail}")]
     Gbnf {
         /// Line, from 1.
         line: usize,
-        /// Character of the line, from 1.
+        /// Character in the line, from 1.
         column: usize,
-        /// Expected and found.
+        /// What was expected and what was found.
         detail: String,
     },
-    /// It is not well formed, or beyond what the parser does.
+    /// The grammar is malformed, or the parser does not support it.
     #[error("the grammar cannot be used: {0}")]
     Invalid(String),
     /// It takes too long to compile.
     #[error("the grammar takes more than {} s to compile", .0.as_secs_f32())]
     TooSlow(Duration),
-    /// Too many grammars are being compiled that take too long.
+    /// Too many slow grammars are being compiled.
     #[error("{0} grammars are being compiled already; try again later")]
     Busy(usize),
     /// The vocabulary cannot be constrained.
@@ -136,7 +136,7 @@ pub enum GrammarError {
 /// Limits on the size and time of a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of its text. What describes a schema, and no text must fit, does not count.
+    /// Bytes of its text, without the descriptive parts of a schema.
     pub bytes: usize,
     /// Definitions that a JSON schema may refer to.
     pub references: usize,
@@ -156,29 +156,29 @@ fn at_most(what: &'static str, got: usize, most: usize) -> Result<(), GrammarErr
     if got > most { Err(GrammarError::TooLarge { what, got, most }) } else { Ok(()) }
 }
 
-/// Has the parser read something, and says what is wrong. It asserts, for instance where it quotes a part of
-/// a schema.
+/// Runs the parser and converts errors and panics to messages. It panics, for instance, when it quotes part
+/// of a schema.
 fn caught<R, E: Display>(read: impl FnOnce() -> Result<R, E>) -> Result<R, String> {
     let read = panic_utils::catch_unwind(AssertUnwindSafe(|| Ok(read())));
     let read = read.map_err(|err| err.to_string()).and_then(|read| read.map_err(|err| err.to_string()));
     read.map_err(|err| said(&err))
 }
 
-/// Most characters of what the parser says.
+/// Longest message of the parser, in characters.
 const MOST_SAID: usize = 500;
 
-/// Message of the parser, without the state and the traces that it appends.
+/// Message of the parser, without the state and backtrace that it appends.
 fn said(text: &str) -> String {
     let text = text.split("\n<").next().unwrap_or_default();
     let text = text.strip_prefix("panic: ").unwrap_or(text).trim();
-    // It quotes the line that is wrong, however long.
+    // It quotes the whole wrong line, however long.
     match text.char_indices().nth(MOST_SAID) {
         Some((end, _)) => format!("{} …", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-/// A text as a literal of Lark, which is JSON's but for the character U+007F.
+/// Quotes a text as a Lark literal: like JSON, except for U+007F.
 fn quote(text: &str) -> String {
     Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }

@@ -1,4 +1,4 @@
-//! One sequence's place in a grammar. Its next mask is made on a worker as soon as its last token is known.
+//! Grammar state of one sequence. A worker computes its next mask as soon as its last token is known.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,19 +10,16 @@ use super::said;
 use super::workers::Workers;
 use sterna_engine::{Constraint, ConstraintError, TokenMask};
 
-/// Result of a worker: the matcher, and the words of the mask behind its last token.
+/// Result of a worker: the matcher, and the words of the mask after its last token.
 type MaskResult = (Box<Matcher>, Result<Vec<u32>, String>);
 
 enum State {
-    /// The mask is being made.
     Working(Receiver<MaskResult>),
-    /// The mask is there, or the text is complete.
+    /// The mask is ready, or the text is complete.
     Ready(Box<Matcher>),
-    /// It cannot go on.
     Failed(String),
 }
 
-/// The state of a sequence.
 pub struct Matching {
     state: State,
     mask: TokenMask,
@@ -31,7 +28,7 @@ pub struct Matching {
 }
 
 impl Matching {
-    /// A matcher before its first token. The first mask is made while the prompt is computed.
+    /// Creates the state before the first token. The first mask is computed while the prompt is processed.
     pub fn new(matcher: Matcher, workers: Arc<Workers>) -> Self {
         let is_done = matcher.is_stopped() && !matcher.is_error();
         let mask = TokenMask::default();
@@ -46,13 +43,12 @@ impl Matching {
         self.workers.run(Box::new(move || {
             let mask = matcher.compute_mask_or_eos();
             let words = mask.map(|mask| mask.as_slice().to_vec()).map_err(|err| said(&err.to_string()));
-            // The sequence may have ended meanwhile.
+            // The sequence may have ended in the meantime.
             let _ = send.send((matcher, words));
         }));
         self.state = State::Working(made);
     }
 
-    /// Waits for the mask.
     fn settle(&mut self) -> Result<&mut Matcher, ConstraintError> {
         if let State::Working(made) = &self.state {
             self.state = match made.recv() {
@@ -67,13 +63,13 @@ impl Matching {
         match &mut self.state {
             State::Ready(matcher) => Ok(matcher),
             State::Failed(detail) => Err(ConstraintError::Failed(detail.clone())),
-            State::Working(_) => unreachable!("it was waited for"),
+            State::Working(_) => unreachable!("the mask was received above"),
         }
     }
 }
 
 fn failed() -> State {
-    State::Failed("the thread that makes its masks has ended".to_owned())
+    State::Failed("the thread that computes its masks has died".to_owned())
 }
 
 impl Constraint for Matching {

@@ -1,4 +1,4 @@
-//! Parts of a schema that do not compile: found by trying, and left out if the schema is not strict.
+//! Finds the parts of a schema that do not compile, by trying, and drops them if the schema is not strict.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use super::schema::{Owner, Schema, escaped, with_defs};
 use super::{GrammarError, Space, caught};
 use sterna_host::clock::Instant;
 
-/// Keywords that others build on come first, so that those are left out. What is not here comes last.
+/// Keywords that others depend on come first, so that the dependent ones are dropped. Unlisted ones come
+/// last.
 const FIRST: &[&str] = &[
     "type",
     "$ref",
@@ -26,7 +27,7 @@ const FIRST: &[&str] = &[
 ];
 
 impl Schema {
-    /// Leaves out what does not compile, within a time from `begun` on.
+    /// Drops what does not compile, within `time` since `begun`.
     ///
     /// # Errors
     /// [`GrammarError::Keyword`] if the schema is strict; [`GrammarError::TooSlow`].
@@ -36,7 +37,7 @@ impl Schema {
             with_defs(root.clone(), defs.iter().map(|(_, def)| def.clone()), Space::default())
         };
         let mut mender = Mender { owner: owner.clone(), defs: Vec::new(), notes, begun, time };
-        // First each part for itself, where a reference may lead to anything; then with what it refers to.
+        // First each part with references to anything, then with their actual targets.
         for alone in [true, false] {
             if mender.compiles(whole(root, defs))?.is_ok() {
                 return Ok(());
@@ -51,7 +52,6 @@ impl Schema {
 
 struct Mender<'a> {
     owner: Owner,
-    /// Targets of references.
     defs: Vec<Value>,
     notes: &'a mut Vec<String>,
     begun: Instant,
@@ -59,7 +59,7 @@ struct Mender<'a> {
 }
 
 impl Mender<'_> {
-    /// Tries a schema for the parser; why it does not compile.
+    /// Tries to compile a schema; returns the reason if it does not compile.
     fn compiles(&mut self, schema: Value) -> Result<Result<(), String>, GrammarError> {
         if self.begun.elapsed() > self.time {
             return Err(GrammarError::TooSlow(self.time));
@@ -74,7 +74,7 @@ impl Mender<'_> {
         self.compiles(schema)
     }
 
-    /// Leaves out of a schema what does not compile, at the deepest place.
+    /// Drops what does not compile from a schema, as deep as possible.
     fn mend(&mut self, schema: &mut Value, at: &str) -> Result<(), GrammarError> {
         let Value::Object(object) = schema else { return Ok(()) };
         if self.part(object.clone())?.is_ok() {
@@ -110,19 +110,19 @@ impl Mender<'_> {
             let Err(why) = self.part(with(object))? else { continue };
             let key = kept.pop().expect("it was pushed");
             let why = match key.as_str() {
-                "oneOf" if why.starts_with("oneOf ") => "two of its schemas may fit one value".to_owned(),
+                "oneOf" if why.starts_with("oneOf ") => "two of its schemas may match one value".to_owned(),
                 _ => why,
             };
             self.owner.leave_out(&key, at, &why, self.notes)?;
             let value = object.shift_remove(&key).expect("it is a key of the object");
-            // One of several, or more of them, is nearer to what was meant than anything.
+            // `anyOf` is closer to the meaning of `oneOf` than no constraint.
             if key == "oneOf" && !object.contains_key("anyOf") {
                 object.insert("anyOf".to_owned(), value);
                 kept.push("anyOf".to_owned());
                 let of = object.iter().filter(|(key, _)| kept.contains(key));
                 let with = of.map(|(key, value)| (key.clone(), value.clone())).collect();
                 match self.part(with)? {
-                    Ok(()) => self.notes.push(self.owner.says(&format!("`anyOf` stands for it at {at}"))),
+                    Ok(()) => self.notes.push(self.owner.says(&format!("`anyOf` replaces it at {at}"))),
                     Err(_) => {
                         kept.pop();
                         object.shift_remove("anyOf");
@@ -134,7 +134,7 @@ impl Mender<'_> {
     }
 }
 
-/// The reason alone: of a regex, the parser quotes the text before it.
+/// Extracts the reason: for a regex, the parser quotes the text before it.
 fn reason(text: &str) -> String {
     let last = text.rsplit("error: ").next().unwrap_or(text);
     last.lines().next().unwrap_or_default().to_owned()

@@ -1,8 +1,8 @@
-//! Numbers of JSON that come to an end: a small model that has begun to write zeros writes them for ever.
+//! Bounds the length of JSON numbers: a small model that starts writing zeros may never stop.
 //!
-//! A number has at most 16 digits before the point, 16 behind it and 3 in its exponent, as in llama.cpp; more
-//! only where a schema names a number that has more. The parser knows no such bound, so the words that it has
-//! made of a schema are narrowed before the lexer is built.
+//! As in llama.cpp, a number has at most 16 digits before the point, 16 after it and 3 in its exponent; more
+//! only if the schema contains a longer number. The parser has no such bound, so the terminals of a schema
+//! are narrowed before the lexer is built.
 
 use llguidance::api::SkipSpec;
 use llguidance::derivre::{ExprRef, RegexAst};
@@ -11,20 +11,16 @@ use serde_json::Value;
 
 use super::{GrammarError, Space};
 
-/// Messages of the parser after a word.
+/// Suffixes that the parser prints after a terminal.
 const SAID: &[&str] = &[" lazy", " suffix", " contextual", " extra"];
-/// Ends of words that have no expression.
+/// Endings of printed terminals that have no expression.
 const NO_EXPRESSION: &[&str] = &["\")", "(EmptyString)", "(NoMatch)"];
 
-/// Most digits of an exponent.
 const EXPONENT: usize = 3;
 
-/// Most digits of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digits {
-    /// Before the point.
     pub before: usize,
-    /// Behind it.
     pub behind: usize,
 }
 
@@ -35,13 +31,13 @@ impl Default for Digits {
 }
 
 impl Digits {
-    /// As many as these, or as a number of the schema needs, whichever is more.
+    /// Raises the limits to what the numbers in the schema need.
     #[must_use]
     pub fn with(self, schema: &Value) -> Self {
         match schema {
             Value::Object(object) => object.iter().fold(self, |most, (key, value)| match key.as_str() {
                 "const" | "enum" => most.with_constant(value),
-                // A bound that is met by numbers of fewer digits needs none.
+                // Shorter numbers also satisfy this bound.
                 "maximum" | "exclusiveMaximum" if value.as_f64() > Some(0.0) => most.with_fraction(value),
                 "minimum" | "exclusiveMinimum" if value.as_f64() < Some(0.0) => most.with_fraction(value),
                 "maximum" | "exclusiveMaximum" | "minimum" | "exclusiveMinimum" => most.with_constant(value),
@@ -67,7 +63,7 @@ impl Digits {
         Self { behind: self.behind.max(digits(value).1), ..self }
     }
 
-    /// A word that begins like no number, or is a number of that many digits.
+    /// Expression for text that does not begin like a number, or is a number within these limits.
     fn word(self) -> RegexAst {
         let Self { before, behind } = self;
         let number =
@@ -78,7 +74,7 @@ impl Digits {
     }
 }
 
-/// Digits before and behind the point, as the parser writes a number.
+/// Number of digits before and after the point, as the parser writes a number.
 fn digits(value: &Value) -> (usize, usize) {
     let Some(value) = value.as_f64() else { return (0, 0) };
     let text = value.abs().to_string();
@@ -91,7 +87,7 @@ fn digits(value: &Value) -> (usize, usize) {
 /// Bounds the numbers of every schema in a lexer.
 ///
 /// # Errors
-/// [`GrammarError::Invalid`] for what the parser says, and for a word that it does not show as expected.
+/// [`GrammarError::Invalid`] if the parser fails, or prints a terminal in an unknown form.
 pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), GrammarError> {
     let skip = format!("{:?}", SkipSpec::once(RegexAst::Regex(space.pattern().to_owned())).regex);
     let class_before = spec.current_class;
@@ -99,14 +95,14 @@ pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), G
         let lexeme = &spec.lexemes[at];
         let class = lexeme.class();
         let its_skip = spec.skip_id(class);
-        // Schemas are told from other words by the white space between theirs.
+        // Terminals of schemas are recognised by the white space that may separate them.
         let is_json = spec.lexeme_spec(its_skip).to_string(usize::MAX, None).contains(&skip);
         if !is_json || its_skip.as_usize() == at {
             continue;
         }
         let Some(expression) = expression(lexeme)? else { continue };
         let words = RegexAst::And(vec![RegexAst::ExprRef(expression), digits.word()]);
-        // A word takes the first place that is free.
+        // A new terminal takes the first free slot.
         let behind = spec.lexemes.split_off(at);
         spec.current_class = class;
         let added = spec.add_greedy_lexeme(String::new(), words, false, None, usize::MAX);
@@ -118,16 +114,16 @@ pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), G
     Ok(())
 }
 
-/// The regular expression of a word. The parser shows it and does not give it; literals have none.
+/// Finds the regular expression of a terminal. The parser only prints it; literals have none.
 ///
 /// # Errors
-/// [`GrammarError::Invalid`] where it is shown in another form: its numbers would have no end.
+/// [`GrammarError::Invalid`] if it is printed in an unknown form: its numbers would be unbounded.
 fn expression(lexeme: &LexemeSpec) -> Result<Option<ExprRef>, GrammarError> {
     read_expression(&lexeme.to_string(usize::MAX, None))
 }
 
 fn read_expression(shown: &str) -> Result<Option<ExprRef>, GrammarError> {
-    // What is said of a word stands behind it.
+    // Strip the suffixes.
     let mut word = match shown.rsplit_once(" tokens=") {
         Some((word, ranges)) if !ranges.contains('"') => word,
         _ => shown,
@@ -135,12 +131,12 @@ fn read_expression(shown: &str) -> Result<Option<ExprRef>, GrammarError> {
     while let Some(rest) = SAID.iter().find_map(|said| word.strip_suffix(said)) {
         word = rest;
     }
-    // A literal that reads like an expression ends in a quote.
+    // A literal that looks like an expression ends in a quote.
     if NO_EXPRESSION.iter().any(|end| word.ends_with(end)) {
         return Ok(None);
     }
     let number = word.rsplit_once("(ExprRef ").and_then(|(_, behind)| behind.strip_suffix(')')?.parse().ok());
-    let unread = || GrammarError::Invalid(format!("a word of the schema cannot be bounded: {shown}"));
+    let unread = || GrammarError::Invalid(format!("cannot bound a terminal of the schema: {shown}"));
     number.map(|number| Some(ExprRef::new(number))).ok_or_else(unread)
 }
 

@@ -1,9 +1,9 @@
-//! Lark grammars that a regular expression can say: where no rule refers to itself, each stands in the place
-//! of its name.
+//! Converts Lark grammars without recursive rules to regular expressions, by substituting each rule for its
+//! name.
 //!
-//! A text in JSON is escaped, which a regular expression in a schema takes into account (`pattern`), and
-//! rules of Lark cannot: the parser reads words first, and an escape is longer than the character that tells
-//! where a word ends.
+//! Strings in JSON are escaped. A regular expression in a schema (`pattern`) takes this into account; Lark
+//! rules cannot, because the parser finds terminals first, and an escape is longer than the character that
+//! marks the end of a terminal.
 //!
 //! Source: <https://lark-parser.readthedocs.io/en/stable/grammar.html>.
 
@@ -11,9 +11,9 @@ use std::collections::HashMap;
 
 use super::GrammarError;
 
-/// Most bytes of an expression.
+/// Longest expression, in bytes.
 const MOST_BYTES: usize = 32 << 10;
-/// Most brackets and rules within each other.
+/// Deepest nesting of brackets and rules.
 const MOST_DEPTH: usize = 200;
 
 /// Terminals of Lark's library, as regular expressions.
@@ -44,11 +44,11 @@ const COMMON: &[(&str, &str)] = &[
     ("WS_INLINE", r"[ \t]+"),
 ];
 
-/// The regular expression that matches what a Lark grammar does, from its beginning to its end.
+/// Returns a regular expression that matches the same texts as a Lark grammar.
 ///
 /// # Errors
-/// [`GrammarError::Invalid`] for a rule that refers to itself, for what is no Lark, and for what only
-/// llguidance's Lark has; [`GrammarError::TooLarge`].
+/// [`GrammarError::Invalid`] for a recursive rule, invalid Lark, or syntax specific to llguidance;
+/// [`GrammarError::TooLarge`].
 pub fn lark_to_regex(text: &str) -> Result<String, GrammarError> {
     let mut grammar = Grammar::default();
     Parser { tokens: tokens(text)?, at: 0, depth: 0 }.definitions(&mut grammar)?;
@@ -65,7 +65,7 @@ fn invalid(detail: impl Into<String>) -> GrammarError {
     GrammarError::Invalid(detail.into())
 }
 
-/// A word of Lark, and its line, from 1.
+/// A token of Lark, and its line, from 1.
 #[derive(Clone, Debug, PartialEq)]
 struct Token {
     word: Word,
@@ -74,13 +74,12 @@ struct Token {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Word {
-    /// Of a rule, a terminal, or a number.
+    /// Name of a rule or terminal, or a number.
     Name(String),
     /// `%import` and its kind.
     Directive(String),
-    /// A text in quotes, and whether its case counts for nothing.
+    /// A quoted string, and whether it ignores case.
     Text(String, bool),
-    /// A regular expression.
     Regex(String),
     /// `->`, `..`, or a character.
     Sign(&'static str),
@@ -101,15 +100,15 @@ fn tokens(text: &str) -> Result<Vec<Token>, GrammarError> {
             _ if c.is_whitespace() => (None, c.len_utf8()),
             _ if c == '#' || rest.starts_with("//") => (None, rest.find('\n').unwrap_or(rest.len())),
             '"' => {
-                let end = closed(&rest[1..], '"').ok_or_else(|| at(line, "a text has no end"))? + 2;
+                let end = closed(&rest[1..], '"').ok_or_else(|| at(line, "unterminated string"))? + 2;
                 let text = serde_json::from_str(&rest[..end]).map_err(|err| at(line, &err.to_string()))?;
                 let any_case = rest[end..].starts_with('i');
                 (Some(Word::Text(text, any_case)), end + usize::from(any_case))
             }
             '/' => {
-                let end = closed(&rest[1..], '/').ok_or_else(|| at(line, "an expression has no end"))? + 2;
+                let end = closed(&rest[1..], '/').ok_or_else(|| at(line, "unterminated regex"))? + 2;
                 let flags = rest[end..].find(|c: char| !"imslux".contains(c)).unwrap_or(rest.len() - end);
-                // Those of Unicode and of the locale are Python's.
+                // The Unicode and locale flags only exist in Python.
                 let kept = rest[end..end + flags].replace(['l', 'u'], "");
                 let regex = format!("(?{kept}:{})", rest[1..end - 1].replace("\\/", "/"));
                 (Some(Word::Regex(regex)), end + flags)
@@ -122,7 +121,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, GrammarError> {
             _ if c.is_ascii_alphanumeric() || c == '_' => {
                 let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
                 let end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
-                // An arrow may follow at once.
+                // An arrow may follow without a space.
                 let end =
                     if rest[end..].starts_with('>') { rest[..end].trim_end_matches('-').len() } else { end };
                 (Some(Word::Name(rest[..end].to_owned())), end)
@@ -130,7 +129,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, GrammarError> {
             _ => match SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
                 Some(sign) => (Some(Word::Sign(sign)), sign.len()),
                 None => {
-                    return Err(at(line, &format!("`{}` is no Lark, or llguidance's own", c.escape_debug())));
+                    return Err(at(line, &format!("`{}` is not standard Lark", c.escape_debug())));
                 }
             },
         };
@@ -141,7 +140,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, GrammarError> {
     Ok(tokens)
 }
 
-/// Bytes up to a mark that no backslash stands before.
+/// Length up to a mark that is not escaped by a backslash.
 fn closed(text: &str, mark: char) -> Option<usize> {
     let mut escaped = false;
     text.char_indices().find_map(|(at, c)| {
@@ -155,25 +154,23 @@ fn at(line: usize, detail: &str) -> GrammarError {
     invalid(format!("line {line}: {detail}"))
 }
 
-/// What a rule says.
 #[derive(Clone, Debug)]
 enum Node {
-    /// A regular expression that stands for itself.
+    /// A regular expression, written as it is.
     Regex(String),
     Name(String),
     Sequence(Vec<Node>),
     Choice(Vec<Node>),
-    /// With `?`, `*`, `+` or `{2,3}`.
+    /// Repeated by `?`, `*`, `+` or `{2,3}`.
     Repeated(Box<Node>, String),
 }
 
-/// Rules, and what they have become.
+/// Rules, and the expressions that they were converted to.
 #[derive(Debug, Default)]
 struct Grammar {
     rules: HashMap<String, Node>,
-    /// Nodes of `%ignore`.
     ignored: Vec<Node>,
-    /// Expression of what may stand behind every word.
+    /// Expression for ignored text, allowed after every terminal.
     skip: String,
     /// `None` while a rule is being written.
     written: HashMap<String, Option<String>>,
@@ -181,13 +178,12 @@ struct Grammar {
 }
 
 impl Grammar {
-    /// The expression of a rule.
     fn rule(&mut self, name: &str) -> Result<String, GrammarError> {
         match self.written.get(name) {
             Some(Some(written)) => return Ok(written.clone()),
             Some(None) => {
                 return Err(invalid(format!(
-                    "the rule `{name}` refers to itself: no regular expression does"
+                    "the rule `{name}` refers to itself, which a regular expression cannot"
                 )));
             }
             None => {}
@@ -199,7 +195,7 @@ impl Grammar {
         Ok(written)
     }
 
-    /// The expression of a node, within a terminal or not: what is ignored stands behind a terminal.
+    /// Writes the expression of a node. Outside a terminal, ignored text may follow each terminal.
     fn write(&mut self, node: &Node, in_terminal: bool) -> Result<String, GrammarError> {
         self.depth += 1;
         if self.depth > MOST_DEPTH {
@@ -235,12 +231,12 @@ fn too_large(what: &'static str, got: usize, most: usize) -> GrammarError {
     GrammarError::TooLarge { what, got, most }
 }
 
-/// True for the name of a terminal, which has capitals.
+/// True for the name of a terminal, which is upper case.
 fn is_terminal(name: &str) -> bool {
     name.trim_start_matches('_').starts_with(|c: char| c.is_ascii_uppercase())
 }
 
-/// A text as a regular expression.
+/// Writes a text as a regular expression.
 fn literal(text: &str, any_case: bool) -> String {
     let is_sign = |c: char| c.is_ascii_punctuation() && c != '_' && c != '"' && c != '\'';
     let escape = |c: char| if is_sign(c) { format!("\\{c}") } else { c.to_string() };
@@ -270,7 +266,7 @@ impl Parser {
                     self.all_read()?;
                     self.tokens.extend(behind);
                 }
-                // Shape of the tree.
+                // These only shape the syntax tree.
                 Word::Sign("?" | "!") => self.at += 1,
                 Word::Name(name) if self.defines(self.at) => {
                     while !self.take(":") {
@@ -287,7 +283,7 @@ impl Parser {
         Ok(())
     }
 
-    /// True if a definition begins there: a name, perhaps its priority, and a colon.
+    /// True if a definition begins at `at`: a name, optionally its priority, and a colon.
     fn defines(&self, at: usize) -> bool {
         let is = |at: usize, sign: &'static str| self.sign(at) == Some(sign);
         self.name(at).is_some()
@@ -327,9 +323,9 @@ impl Parser {
                     }
                     Word::Sign(sign) => *sign,
                 };
-                at(*line, &format!("`{}` is not expected here", shown.escape_debug()))
+                at(*line, &format!("unexpected `{}`", shown.escape_debug()))
             }
-            None => invalid("it has no rules"),
+            None => invalid("the grammar has no rules"),
         }
     }
 
@@ -340,7 +336,7 @@ impl Parser {
     /// `common.NAME`, `common.NAME -> OTHER`, `common (NAME, OTHER)`.
     fn import(&mut self, grammar: &mut Grammar, line: usize) -> Result<(), GrammarError> {
         if self.name(self.at) != Some("common") {
-            return Err(at(line, "nothing but `common` can be imported"));
+            return Err(at(line, "only `common` can be imported"));
         }
         self.at += 1;
         let is_list = self.take("(");
@@ -385,7 +381,7 @@ impl Parser {
         let mut nodes = Vec::new();
         loop {
             if self.take("->") {
-                // Name of a node of the tree.
+                // Name of a tree node.
                 self.name(self.at).ok_or_else(|| self.unexpected())?;
                 self.at += 1;
                 break;
@@ -396,7 +392,7 @@ impl Parser {
         Ok(Node::Sequence(nodes))
     }
 
-    /// A name, a text, an expression, a range, or brackets; `None` at the end of a sequence.
+    /// Parses a name, string, expression, range or group; `None` at the end of a sequence.
     fn atom(&mut self) -> Result<Option<Node>, GrammarError> {
         let Some(token) = self.tokens.get(self.at).cloned() else { return Ok(None) };
         let node = match token.word {
@@ -419,7 +415,7 @@ impl Parser {
                 let optional = |inner| Node::Repeated(Box::new(inner), "?".to_owned());
                 return Ok(Some(if open == "(" { inner } else { optional(inner) }));
             }
-            // The shape of the tree of the next rule, at the beginning of a line.
+            // The tree shape of the next rule, at the start of a line.
             Word::Sign("?" | "!") if self.defines(self.at + 1) => return Ok(None),
             Word::Sign("|" | ")" | "]" | "->") | Word::Directive(_) => return Ok(None),
             Word::Sign(_) => return Err(self.unexpected()),
@@ -428,7 +424,7 @@ impl Parser {
         Ok(Some(node))
     }
 
-    /// A node as often as it comes.
+    /// Parses the repetition of a node.
     fn repeated(&mut self, node: Node) -> Result<Node, GrammarError> {
         let times = match self.sign(self.at) {
             // It may belong to the next rule.
@@ -468,12 +464,12 @@ impl Parser {
     }
 }
 
-/// The one character of an end of a range, in brackets.
+/// The single character at the end of a range, escaped for brackets.
 fn character(text: &str, line: usize) -> Result<String, GrammarError> {
     let mut chars = text.chars();
     match (chars.next(), chars.next()) {
         (Some(c), None) if c.is_ascii_punctuation() => Ok(format!("\\{c}")),
         (Some(c), None) => Ok(c.to_string()),
-        _ => Err(at(line, "an end of a range is one character")),
+        _ => Err(at(line, "each end of a range must be one character")),
     }
 }

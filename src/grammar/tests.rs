@@ -1,4 +1,4 @@
-//! Tests of the masks of grammars, by the tiny vocabulary, and of hostile grammars.
+//! Tests of grammar masks with the tiny vocabulary, and of hostile grammars.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
 
 static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| Grammars::new(&TOKENIZER));
 
-/// Follows `text`, as few bytes a token as possible where `fine`. How many bytes of it are allowed, and
-/// whether it may end there.
+/// Follows `text`, with tokens of as few bytes as possible if `fine`. Returns the number of allowed bytes,
+/// and whether the text may end there.
 fn follow(grammar: &Compiled, text: &str, fine: bool) -> (usize, bool) {
     let mut state = grammar.start();
     let mut done = 0;
@@ -46,7 +46,7 @@ fn compiled(source: Source) -> Compiled {
     GRAMMARS.compile(&source).unwrap_or_else(|err| panic!("{source:?}: {err}"))
 }
 
-/// True if a whole text is allowed; it must not depend on how it is cut into tokens.
+/// True if a whole text is allowed; the result must not depend on the tokenisation.
 pub fn allows(grammar: &Compiled, text: &str) -> bool {
     let (coarse, fine) = (follow(grammar, text, false), follow(grammar, text, true));
     assert_eq!(coarse == (text.len(), true), fine == (text.len(), true), "{text:?}: {coarse:?}, {fine:?}");
@@ -95,12 +95,12 @@ fn what_a_lenient_schema_does_not_enforce_is_noted() {
     assert!(notes.contains("uniqueItems") && notes.contains("zip"), "{notes}");
     let strict = GRAMMARS.compile(&Source::JsonSchema { schema, strict: true }).unwrap_err();
     assert!(strict.to_string().contains("`uniqueItems` at #"), "{strict}");
-    // A format that is not known says nothing, so a strict schema may have it.
+    // An unknown format asserts nothing, so a strict schema may have it.
     let format = json!({"type": "string", "format": "zip"});
     assert!(allows(&compiled(Source::JsonSchema { schema: format, strict: true }), "\"a\""));
 }
 
-/// A schema, a keyword that does not compile and its place, a text that the rest allows, and one that it does
+/// A schema, a keyword that does not compile, its position, a text that the rest allows, and one that it does
 /// not.
 type Loosened = (Value, &'static str, &'static str, &'static str, &'static str);
 
@@ -208,7 +208,7 @@ fn what_only_describes_a_schema_has_no_size() {
     assert_texts(&grammar, &[r#"{"a": "x"}"#], &[r#"{"a": 3}"#]);
     let lark = format!("start: \"f\" args\nargs: %json {schema}\n");
     assert_texts(&compiled(Source::Lark(lark)), &[r#"f{"a": "x"}"#], &[r#"f{"a": 3}"#]);
-    // What counts is too much: it is an error, or nothing of it is enforced but the type.
+    // A large constraint is an error, or only the type is enforced.
     let words: Vec<String> = (0..20_000).map(|i| format!("word {i}")).collect();
     let large = json!({"type": "string", "enum": words});
     let strict = GRAMMARS.compile(&Source::JsonSchema { schema: large.clone(), strict: true });
@@ -244,7 +244,7 @@ fn numbers_come_to_an_end() {
     assert_texts(&number, &["0", "-2.5", "1e5", "3E+300", &full], &long);
     assert_texts(&number, &[], &["1e1234", "01", "1.", "\"1\""]);
     assert_texts(&of(json!({"type": "integer"})), &["0", "-12", &digits(16)], &[&digits(17), "1.5"]);
-    // Bounds hold, and what is within them ends too.
+    // Bounds are enforced, and numbers within them are bounded too.
     let share = of(json!({"type": "number", "minimum": 0, "maximum": 100}));
     let (within, endless) = (format!("99.{}", digits(16)), format!("99.{}", digits(17)));
     assert_texts(&share, &["0", "100", "100.0", "3.25", &within], &["-1", "100.1", "101", &endless]);
@@ -252,21 +252,21 @@ fn numbers_come_to_an_end() {
     assert_texts(&share, &[], &[&zeros]);
     let whole = of(json!({"type": "integer", "minimum": 1}));
     assert_texts(&whole, &["1", &digits(16)], &["0", "-3", &digits(17)]);
-    // Texts are not numbers, beside numbers too.
+    // Strings are not bounded, not even in a union with numbers.
     let either = of(json!({"type": ["string", "number"]}));
     let text = format!("\"{}\"", digits(40));
     assert_texts(&either, &[&text, "7"], &[&digits(17)]);
-    // Any value, in a list, and in a schema within Lark; the text around it is free.
+    // Any value, in a list, and in a schema within Lark; the surrounding text is free.
     let list = format!("[{}]", digits(17));
     assert_texts(&of(json!({"type": "array"})), &["[1, 2]"], &[&list]);
     let lark = compiled(Source::Lark("start: TEXT %json {\"type\": \"object\"}\nTEXT: /[0-9]+/\n".into()));
     let free = format!("{}{{\"a\": 1}}", digits(40));
     let bad = format!("1{{\"a\": {}}}", digits(17));
     assert_texts(&lark, &[&free], &[&bad]);
-    // Words that read like what the parser shows of others.
+    // Names that look like the parser's printed terminals.
     let odd = of(json!({"properties": {"(ExprRef 5)": {}}, "required": ["(ExprRef 5)"], "type": "object"}));
     assert_texts(&odd, &[r#"{"(ExprRef 5)": 1}"#], &["{}", r#"{"a": 1}"#]);
-    // A schema that names a longer number has it.
+    // A longer number in the schema raises the limit.
     assert_texts(&of(json!({"const": 1u64 << 60})), &["1152921504606846976"], &["1"]);
 }
 
@@ -286,7 +286,7 @@ fn one_of_several_texts() {
     assert!(GRAMMARS.compile(&Source::Choice(Vec::new())).is_err());
 }
 
-/// A patch as Codex's tool takes it, and sums as in the description of OpenAI's API.
+/// A patch in the format of Codex's tool, and sums as in OpenAI's API description.
 const PATCH: &str = r#"start: begin_patch hunk+ end_patch
 begin_patch: "*** Begin Patch" LF
 end_patch: "*** End Patch" LF?
@@ -360,15 +360,15 @@ fn lark_that_becomes_no_regular_expression_says_why() {
         ("rule: \"a\"", "no rule `start`"),
         ("start: b", "no rule `b`"),
         ("start: \"a\"\nstart: \"b\"", "line 2: `start` is defined twice"),
-        ("start: \"a", "line 1: a text has no end"),
-        ("start: /a", "line 1: an expression has no end"),
-        ("start: (\"a\"\n", "is not expected here"),
-        ("start: \"a\" }", "`}` is not expected here"),
-        ("start: \"ab\"..\"c\"", "line 1: an end of a range is one character"),
-        ("start: <|im_end|>", "line 1: `<` is no Lark"),
-        ("start: %json {}", "line 1: `%json` is not expected here"),
-        ("start: ~A\nA: \"a\"", "line 1: `~` is not expected here"),
-        ("start: A\n%import python.A", "line 2: nothing but `common` can be imported"),
+        ("start: \"a", "line 1: unterminated string"),
+        ("start: /a", "line 1: unterminated regex"),
+        ("start: (\"a\"\n", "unexpected `"),
+        ("start: \"a\" }", "unexpected `}`"),
+        ("start: \"ab\"..\"c\"", "line 1: each end of a range must be one character"),
+        ("start: <|im_end|>", "line 1: `<` is not standard Lark"),
+        ("start: %json {}", "line 1: unexpected `%json`"),
+        ("start: ~A\nA: \"a\"", "line 1: unexpected `~`"),
+        ("start: A\n%import python.A", "line 2: only `common` can be imported"),
         ("start: A\n%import common.A", "line 2: `common` has no `A`"),
         ("", "no rule `start`"),
         (&format!("start: a0\n{doubled}a20: \"abc\""), "bytes as a regular expression"),
@@ -450,7 +450,7 @@ fn grammars_that_mean_harm_are_errors_within_a_bounded_time() {
         ("GBNF that repeats", Source::Gbnf("root ::= [a-z]{1,99999999}".into())),
         ("no text", Source::Gbnf(String::new())),
     ];
-    // Grammars of its own: those that are given up go on for a while, in place of those of other tests.
+    // Its own instance: abandoned grammars keep running for a while and would block other tests.
     let grammars = Grammars::new(&TOKENIZER);
     for (what, source) in cases {
         let begun = Instant::now();
@@ -460,7 +460,7 @@ fn grammars_that_mean_harm_are_errors_within_a_bounded_time() {
         assert!(took < Duration::from_secs(20), "{what}: {took:?}");
         assert!(!err.to_string().contains("backtrace"), "{what}: {err}");
     }
-    // And then a good one.
+    // A valid grammar still compiles afterwards.
     let begun = Instant::now();
     let good = loop {
         match grammars.compile(&Source::JsonObject) {
@@ -536,7 +536,7 @@ fn a_grammar_that_takes_too_long_is_given_up() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is drawn from the masks, no state fails, and a copy from the start is where this one is.
+    /// Tokens drawn from the masks are always accepted, and a new state that follows them has the same mask.
     #[test]
     fn any_walk_through_the_masks_is_allowed(draws in proptest::collection::vec(any::<u32>(), 1..40)) {
         static JSON: LazyLock<Compiled> = LazyLock::new(|| compiled(Source::JsonObject));

@@ -1,4 +1,4 @@
-//! A source as the parser takes it: Lark, with schemas in it, or a schema alone.
+//! A source in the parser's form: Lark with embedded schemas, or a single schema.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::schema::{Owner, Schema};
 use super::{GrammarError, Limits, Space, at_most};
 use sterna_host::clock::Instant;
 
-/// Lark in which schemas stand, or one schema.
+/// Lark with embedded schemas, or one schema.
 #[derive(Clone, Debug)]
 pub struct Text {
     parts: Vec<Fragment>,
@@ -39,11 +39,11 @@ impl Text {
         Ok(Self { parts: vec![Fragment::Schema(schema)], space, is_lark: false })
     }
 
-    /// Lark, whose schemas follow `%json`. One with `"x-guidance": {"lenient": true}` is not strict; the keys
-    /// `tool` and `at` beside that say whose it is.
+    /// Lark with schemas after `%json`. A schema with `"x-guidance": {"lenient": true}` is not strict; the
+    /// keys `tool` and `at` next to it name its tool and position.
     ///
     /// # Errors
-    /// [`GrammarError`] for a schema that is strict and cannot be enforced.
+    /// [`GrammarError`] if a strict schema cannot be enforced.
     pub fn lark(text: &str, space: Space, limits: &Limits) -> Result<Self, GrammarError> {
         const WORD: &str = "%json";
         let (mut parts, mut before, mut rest) = (Vec::new(), String::new(), text);
@@ -52,7 +52,7 @@ impl Text {
             before += text;
             rest = after;
             let mut found = serde_json::Deserializer::from_str(after).into_iter::<Value>();
-            // What is no JSON is refused by the parser.
+            // Invalid JSON is left for the parser to reject.
             if let Some(Ok(schema)) = found.next() {
                 let schema = Schema::read(&schema, Owner::of(&schema), limits)?;
                 parts.extend([Fragment::Lark(std::mem::take(&mut before)), Fragment::Schema(schema)]);
@@ -77,17 +77,15 @@ impl Text {
         })
     }
 
-    /// True if there is a schema.
     pub fn has_schemas(&self) -> bool {
         self.schemas().next().is_some()
     }
 
-    /// White space in its JSON.
     pub fn space(&self) -> Space {
         self.space
     }
 
-    /// Most digits of a number in its schemas; `None` without a schema.
+    /// Maximum digits of numbers in its schemas; `None` without a schema.
     pub fn digits(&self) -> Option<Digits> {
         self.schemas().next()?;
         let roots = self.schemas().map(|schema| &schema.root);
@@ -95,7 +93,7 @@ impl Text {
         Some(roots.chain(defs).fold(Digits::default(), Digits::with))
     }
 
-    /// Parts that are not enforced, a sentence each.
+    /// Parts that are not enforced, one sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.schemas().flat_map(|schema| schema.notes.iter().cloned()).collect()
     }
@@ -122,10 +120,10 @@ impl Text {
         Ok(TopLevelGrammar::from_lark(text.collect()))
     }
 
-    /// Leaves out of every schema what does not compile; all but the type, when `time` is over.
+    /// Drops what does not compile from every schema; after `time`, everything but the type.
     ///
     /// # Errors
-    /// [`GrammarError`] for a schema that is strict.
+    /// [`GrammarError`] for a strict schema.
     pub fn mend(&mut self, time: Duration) -> Result<(), GrammarError> {
         let begun = Instant::now();
         for schema in self.schemas_mut() {
@@ -137,7 +135,7 @@ impl Text {
         Ok(())
     }
 
-    /// Keeps nothing but the type of every schema that is not strict. Whether there is one.
+    /// Reduces every schema that is not strict to its type. Returns true if there is one.
     pub fn keep_only_type(&mut self, why: &GrammarError) -> bool {
         let mut any = false;
         for schema in self.schemas_mut().filter(|schema| !schema.owner.strict) {

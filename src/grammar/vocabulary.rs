@@ -1,31 +1,31 @@
-//! The vocabulary as the parser wants it: a trie of what every token writes.
+//! The vocabulary in the parser's form: a trie of the bytes of every token.
 //!
-//! A token that steers the model must not come out of a grammar that wants its spelling as text. So it is
-//! entered behind the byte 0xFF, which no UTF-8 text has; a grammar names it by `<|its_name|>`.
+//! A control token must not be produced where the grammar requires its spelling as text. So it is entered
+//! with the prefix byte 0xFF, which does not occur in UTF-8; a grammar refers to it as `<|its_name|>`.
 
 use toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use super::GrammarError;
 use sterna_tokenizer::Tokenizer;
 
-/// Most bytes of a token; the trie counts the way back from a token's last byte in 10 bits. Longer ones are
-/// never picked.
+/// Longest token in bytes; the trie stores distances to the parent node in 10 bits. Longer tokens are never
+/// chosen.
 const MOST_TOKEN_BYTES: usize = 1000;
-/// Most nodes of the trie, which counts them in 22 bits.
+/// Maximum number of nodes of the trie, a 22-bit count.
 const MOST_NODES: usize = (1 << 22) - 2;
-/// Most tokens, which it counts in 24 bits.
+/// Maximum number of tokens, a 24-bit count.
 const MOST_TOKENS: usize = 0xff_fffe;
 
 /// Bytes of every token, and the tokens that end a text.
 #[derive(Debug)]
 pub struct Vocabulary {
-    /// `[n_vocab]`; empty if the token is never picked.
+    /// `[n_vocab]`; empty if the token is never chosen.
     words: Vec<Vec<u8>>,
     ends: Vec<TokenId>,
 }
 
 impl Vocabulary {
-    /// Copies what is needed of a tokenizer.
+    /// Copies the required data of a tokenizer.
     pub fn new(tokenizer: &Tokenizer) -> Self {
         let ends: Vec<TokenId> = tokenizer.eog().collect();
         let word = |id: u32| {
@@ -35,7 +35,7 @@ impl Vocabulary {
             match (fits, is_special) {
                 (false, _) => Vec::new(),
                 (true, true) => [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat(),
-                // Such a token is no part of any text, and would be taken for a special one.
+                // Such a token is never part of a text, and would look like a control token.
                 (true, false) if bytes.starts_with(&[TokTrie::SPECIAL_TOKEN_MARKER]) => Vec::new(),
                 (true, false) => bytes.to_vec(),
             }
@@ -43,14 +43,13 @@ impl Vocabulary {
         Self { words: (0..tokenizer.n_vocab() as u32).map(word).collect(), ends }
     }
 
-    /// Id of the token that is spelled `name`, special ones first.
+    /// Id of the token spelled `name`; control tokens are searched first.
     pub fn find(&self, name: &str) -> Option<TokenId> {
         let special = [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat();
         let at = |wanted: &[u8]| self.words.iter().position(|word| word == wanted);
         at(&special).or_else(|| at(name.as_bytes())).map(|id| id as TokenId)
     }
 
-    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.words.len()
     }
@@ -58,16 +57,16 @@ impl Vocabulary {
     /// Builds the trie: a tenth of a second for 128 thousand tokens.
     ///
     /// # Errors
-    /// [`GrammarError::Vocabulary`] if it is too large.
+    /// [`GrammarError::Vocabulary`] if the vocabulary is too large.
     pub fn trie(&self) -> Result<TokEnv, GrammarError> {
         let wrong = |what: String| Err(GrammarError::Vocabulary(what));
         let n_tokens = self.words.len();
         if n_tokens > MOST_TOKENS {
-            return wrong(format!("it has {n_tokens} tokens, at most {MOST_TOKENS} are possible"));
+            return wrong(format!("it has {n_tokens} tokens, at most {MOST_TOKENS} are supported"));
         }
         let n_nodes = self.n_nodes();
         if n_nodes > MOST_NODES {
-            return wrong(format!("its trie has {n_nodes} nodes, at most {MOST_NODES} are possible"));
+            return wrong(format!("its trie has {n_nodes} nodes, at most {MOST_NODES} are supported"));
         }
         let eos = self.ends.first().copied().unwrap_or(toktrie::INVALID_TOKEN);
         let trie = TokTrie::from(&TokRxInfo::new(n_tokens as u32, eos), &self.words);
@@ -82,7 +81,7 @@ impl Vocabulary {
         let mut n_nodes = 1;
         for word in sorted {
             let common = before.iter().zip(word).take_while(|(a, b)| a == b).count();
-            // Tokens that write the same have a node each.
+            // Tokens with the same bytes have separate nodes.
             n_nodes += (word.len() - common).max(usize::from(!word.is_empty()));
             before = word;
         }
@@ -101,7 +100,7 @@ impl TokenizerEnv for Trie {
         self.0.greedy_tokenize(text)
     }
 
-    /// Text that a grammar forces may be written in any tokens: the model picks those that it likes best.
+    /// Text forced by a grammar may be tokenised in any way: the model chooses the tokens.
     fn tokenize_is_canonical(&self) -> bool {
         false
     }

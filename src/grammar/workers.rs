@@ -1,18 +1,18 @@
-//! Threads that make masks while the model runs.
+//! Threads that compute token masks while the model runs.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Most threads. A mask takes a tenth of a millisecond, so one keeps up with a CPU; steps of a GPU with many
-/// constrained sequences want more.
+/// Maximum number of threads. A mask takes a tenth of a millisecond, so one thread keeps up with a CPU; GPU
+/// steps with many constrained sequences need more.
 const MOST: usize = 4;
 /// Stack of a thread. Its pages are allocated as they are used.
 const STACK_BYTES: usize = 16 << 20;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads. They end when the last owner is gone and the work is done.
+/// Worker threads. They end when the last owner is dropped and the queue is empty.
 #[derive(Debug)]
 pub struct Workers {
     jobs: Sender<Job>,
@@ -20,7 +20,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// As many as there are processors, at most four.
+    /// Starts one thread per processor, at most four.
     pub fn new() -> Self {
         let (jobs, taken) = channel();
         let taken = Arc::new(Mutex::new(taken));
@@ -34,7 +34,7 @@ impl Workers {
         Self { jobs, n_threads }
     }
 
-    /// Runs `job` on one of the threads; at once without threads.
+    /// Runs `job` on a worker, or directly if there are none.
     pub fn run(&self, job: Job) {
         match self.n_threads {
             0 => job(),
@@ -45,7 +45,7 @@ impl Workers {
 
 fn work(jobs: &Mutex<Receiver<Job>>) {
     loop {
-        // The lock is held while it waits, so one thread waits for the queue and the others for the lock.
+        // The lock is held while waiting: one thread waits for the queue and the others for the lock.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match job {
             Ok(job) => job(),

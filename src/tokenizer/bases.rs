@@ -1,9 +1,9 @@
-//! Characters without their accents: what is left of their canonical decomposition (NFD, Unicode 14) once
-//! nonspacing marks are taken away. A table of our own spares three crates.
+//! Removes accents from characters: the canonical decomposition (NFD, Unicode 14) without nonspacing marks.
+//! Having our own table saves three dependencies.
 
 use super::categories;
 
-/// What `char` is without accents: nothing of one that is only an accent itself.
+/// Returns `char` without its accents; empty if `char` is itself an accent.
 pub fn of(char: char) -> Bases {
     let code = u32::from(char);
     if code < 0x80 {
@@ -26,7 +26,6 @@ pub fn of(char: char) -> Bases {
     Bases::one(found.unwrap_or(char))
 }
 
-/// Up to three characters.
 pub struct Bases([Option<char>; 3]);
 
 impl Bases {
@@ -44,11 +43,11 @@ impl IntoIterator for Bases {
     }
 }
 
-/// The first of the Hangul syllables, whose order is that of their parts.
+/// First Hangul syllable; the syllables are ordered by their parts.
 const HANGUL: u32 = 0xac00;
 const N_SYLLABLES: u32 = 11172;
 
-/// Characters of several parts that are no accents.
+/// Characters that decompose into several parts, none of which is an accent.
 #[rustfmt::skip]
 const PARTS: &[(char, &str)] = &[
     ('\u{9cb}', "\u{9c7}\u{9be}"), ('\u{9cc}', "\u{9c7}\u{9d7}"), ('\u{b4b}', "\u{b47}\u{b3e}"),
@@ -71,7 +70,7 @@ const PARTS: &[(char, &str)] = &[
     ('\u{1d1c0}', "\u{1d1ba}\u{1d165}\u{1d16f}"),
 ];
 
-/// The first of a run of characters, and what each of them is without accents; in order.
+/// First character of a run, and the base of each character in it. Sorted.
 #[rustfmt::skip]
 const RUNS: &[(u32, &str)] = &[
     (0xc0, "AAAAAAÆCEEEEIIIIÐNOOOOO×ØUUUUYÞßaaaaaaæceeeeiiiiðnooooo÷øuuuuyþyAaAaAaCcCcCcCcDdĐđEe"),

@@ -1,7 +1,7 @@
 //! Byte-level BPE: pre-tokenizer, alphabet, and merges by rank.
 //!
-//! The neighbours of the lowest rank in a piece merge first, the leftmost among equals. A piece of n bytes
-//! takes n log n steps.
+//! Within a piece, the pair with the lowest rank merges first; among equal ranks, the leftmost. A piece of n
+//! bytes takes n log n steps.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,21 +16,20 @@ use super::{TokenizerError, byte_level};
 pub struct ByteLevelBpe {
     splitter: Splitter,
     ids: HashMap<Box<str>, u32>,
-    /// Rank of a pair of tokens, and what it becomes.
+    /// Rank of a pair of tokens, and the token that it merges into.
     merges: HashMap<(u32, u32), (u32, u32)>,
     /// Token of each byte, or `LOST`.
     bytes: Box<[u32; 256]>,
     ignore_merges: bool,
 }
 
-/// Stands for a byte without a token. It keeps its neighbours apart, as the reference does, and never leaves
-/// this file.
+/// Marks a byte that has no token. Its neighbours cannot merge across it, as in the reference implementation.
+/// It is dropped before the tokens are returned.
 const LOST: u32 = u32::MAX;
 
-/// No neighbour.
 const NONE: usize = usize::MAX;
 
-/// A token of a piece. One that was merged lives on in its left neighbour.
+/// A token of a piece. A merged token becomes part of its left neighbour.
 #[derive(Clone, Copy)]
 struct Symbol {
     id: u32,
@@ -39,23 +38,23 @@ struct Symbol {
     next: usize,
 }
 
-/// Scratch memory of encoding, kept from piece to piece.
+/// Scratch memory of the encoder, reused between pieces.
 #[derive(Default)]
 struct Scratch {
     word: String,
     symbols: Vec<Symbol>,
-    /// Rank, position, and what the pair there becomes: the lowest first.
+    /// Rank, position and merged token of each candidate pair; the lowest rank is popped first.
     queue: BinaryHeap<Reverse<(u32, usize, u32)>>,
 }
 
 impl ByteLevelBpe {
-    /// Builds the tokens of `vocab` and the merges of `metadata`. A merge of or into something that is no
-    /// token can never apply and is left out.
+    /// Builds the tokens of `vocab` and the merges of `metadata`. Drops merges whose sides or result are not
+    /// in the vocabulary: they can never apply.
     ///
     /// # Errors
-    /// [`TokenizerError::Metadata`] where there are no merges.
+    /// [`TokenizerError::Metadata`] if there are no merges.
     pub fn new(vocab: &mut Vocab, metadata: &Metadata, pre: PreTokenizer) -> Result<Self, TokenizerError> {
-        // Of equal spellings the last one counts.
+        // If several tokens have the same spelling, the last one wins.
         let ids: HashMap<Box<str>, u32> =
             (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.as_str().into(), id)).collect();
         let mut bytes = Box::new([LOST; 256]);
@@ -63,11 +62,11 @@ impl ByteLevelBpe {
             let spelling = byte_level::char_of(byte);
             bytes[usize::from(byte)] = ids.get(&*spelling.encode_utf8(&mut [0; 4])).copied().unwrap_or(LOST);
         }
-        // Bytes that no UTF-8 text has are no loss.
+        // Bytes that never occur in UTF-8 need no token.
         let in_utf8 = |byte: u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
         let n_lost = (0..=255u8).filter(|&byte| in_utf8(byte) && bytes[usize::from(byte)] == LOST).count();
         if n_lost > 0 {
-            let notice = format!("the vocabulary has no token for {n_lost} bytes: encoding leaves them out");
+            let notice = format!("the vocabulary has no token for {n_lost} bytes: encoding drops them");
             vocab.notices.push(notice);
         }
         let listed = vocab::merges(metadata)?;
@@ -85,12 +84,11 @@ impl ByteLevelBpe {
         let n_dropped = listed.len() - merges.len();
         if n_dropped > 0 {
             let n_merges = listed.len();
-            vocab.notices.push(format!("{n_dropped} of {n_merges} merges are of or into no token: ignored"));
+            vocab.notices.push(format!("ignoring {n_dropped} of {n_merges} merges: not in the vocabulary"));
         }
         Ok(Self { splitter: Splitter::new(pre), ids, merges, bytes, ignore_merges: pre.ignore_merges() })
     }
 
-    /// Appends the tokens of `text`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut room = Scratch::default();
         for piece in self.splitter.split(text) {
@@ -122,7 +120,7 @@ impl ByteLevelBpe {
         }
         while let Some(Reverse((_, at, join))) = queue.pop() {
             let Symbol { next, is_merged, .. } = symbols[at];
-            // What was found before a neighbour merged may no longer stand there.
+            // A neighbour may have merged since this candidate was queued.
             if is_merged || self.merge_at(symbols, at).is_none_or(|(_, now)| now != join) {
                 continue;
             }
@@ -141,7 +139,7 @@ impl ByteLevelBpe {
         out.extend(left.map(|symbol| symbol.id));
     }
 
-    /// Rank of the token at `at` and its right neighbour, and what they become.
+    /// Rank of the merge of the token at `at` with its right neighbour, and the merged token.
     fn merge_at(&self, symbols: &[Symbol], at: usize) -> Option<(u32, u32)> {
         let Symbol { id, next, .. } = symbols[at];
         self.merges.get(&(id, symbols.get(next)?.id)).copied()

@@ -1,7 +1,7 @@
 //! The alphabet of byte-level BPE: one printable character for each byte.
 //!
-//! Published with GPT-2: bytes that print as one Latin-1 character stand for themselves, and the other
-//! 68 take the characters from U+0100 on, in order.
+//! Published with GPT-2: a byte that is a printable Latin-1 character maps to itself; the other 68 map to the
+//! characters from U+0100 on, in order.
 
 /// Number of characters from U+0000 up to the last one of the alphabet.
 const N_CHARS: usize = 256 + 68;
@@ -27,7 +27,7 @@ const CHARS: [char; 256] = {
     chars
 };
 
-/// Byte + 1 by character code; 0 where the character is not of the alphabet.
+/// Byte + 1 by character code; 0 if the character is not in the alphabet.
 const BYTES: [u16; N_CHARS] = {
     let mut bytes = [0; N_CHARS];
     let mut byte = 0;
@@ -38,12 +38,11 @@ const BYTES: [u16; N_CHARS] = {
     bytes
 };
 
-/// The character that stands for `byte`.
+/// Character that represents `byte`.
 pub fn char_of(byte: u8) -> char {
     CHARS[byte as usize]
 }
 
-/// The byte that `char` stands for.
 pub fn byte_of(char: char) -> Option<u8> {
     match BYTES.get(char as usize) {
         None | Some(0) => None,
@@ -51,12 +50,12 @@ pub fn byte_of(char: char) -> Option<u8> {
     }
 }
 
-/// Appends `text` in the alphabet.
+/// Appends `text` in this alphabet.
 pub fn encode(text: &str, out: &mut String) {
     out.extend(text.bytes().map(char_of));
 }
 
-/// Appends the bytes that `token` spells; a character outside the alphabet gives its own UTF-8.
+/// Appends the bytes that `token` spells; a character outside the alphabet is appended as UTF-8.
 pub fn decode(token: &str, out: &mut Vec<u8>) {
     for char in token.chars() {
         match byte_of(char) {

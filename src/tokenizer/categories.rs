@@ -1,7 +1,7 @@
-//! General categories of characters, as far as pre-tokenizers ask for them: Unicode 16, as in the `regex`
-//! crate, to which a test holds the table.
+//! General categories of characters that the pre-tokenizers use: Unicode 16, as in the `regex` crate; a test
+//! compares the table with it.
 
-/// Categories, a bit each, `SPACE`, and a bit without a name for what is in none of them.
+/// Set of categories: one bit per category, one for `SPACE`, and an unnamed one for all other characters.
 pub type Set = u16;
 
 /// Upper case.
@@ -16,24 +16,19 @@ pub const LM: Set = 1 << 3;
 pub const LO: Set = 1 << 4;
 /// Marks that take up space or enclose.
 const MC_ME: Set = 1 << 5;
-/// Marks above, below or within what is before them.
+/// Marks above, below or within the preceding character.
 pub const MN: Set = 1 << 11;
-/// Marks.
 pub const M: Set = MC_ME | MN;
-/// Numbers.
 pub const N: Set = 1 << 6;
-/// Punctuation.
 pub const P: Set = 1 << 7;
-/// Whitespace; it is in no category above.
+/// Whitespace; not part of any category above.
 pub const SPACE: Set = 1 << 9;
-/// Symbols.
 pub const S: Set = 1 << 10;
-/// Characters of format, and those for private use.
+/// Format and private-use characters.
 pub const CF_CO: Set = 1 << 12;
-/// Letters.
 pub const L: Set = LU | LL | LT | LM | LO;
 
-/// The one that `char` is in.
+/// Returns the category of `char`.
 pub fn of(char: char) -> Set {
     let code = u32::from(char);
     let run = RUNS[RUNS.partition_point(|run| run >> 4 <= code) - 1];
@@ -44,10 +39,11 @@ pub fn of(char: char) -> Set {
     }
 }
 
-/// The kind of a run in which upper and lower case alternate.
+/// Kind of a run in which upper and lower case alternate.
 const PAIRS: u32 = 9;
 
-/// Where runs of one category begin, four bits up, and the number of its bit; in order.
+/// Start of each run of one category in the upper bits, and the category's bit number in the low four.
+/// Sorted.
 #[rustfmt::skip]
 const RUNS: &[u32] = &[
     0x8, 0x217, 0x24a, 0x257, 0x2ba, 0x2c7, 0x306, 0x3a7, 0x3ca, 0x3f7, 0x410, 0x5b7, 0x5ea, 0x5f7, 0x60a,

@@ -1,14 +1,14 @@
-//! Why a vocabulary cannot be used.
+//! Errors of loading a vocabulary.
 
 use sterna_gguf::GgufError;
 
-/// Error with what was expected, what was found, and the way out.
+/// Each message says what was expected, what was found, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     /// A key is missing or has another type.
     #[error(transparent)]
     Metadata(#[from] GgufError),
-    /// A kind of tokenizer that is not here.
+    /// The tokenizer model is not supported.
     #[error(
         "tokenizer.ggml.model is `{found}`; this build reads `gpt2` (byte-level BPE), `llama` \
          (SentencePiece BPE) and `bert` (WordPiece)"
@@ -17,16 +17,16 @@ pub enum TokenizerError {
         /// Value of `tokenizer.ggml.model`.
         found: String,
     },
-    /// A pre-tokenizer that is not here.
+    /// The pre-tokenizer is not supported.
     #[error("unknown pre-tokenizer `{found}`; choose one with TokenizerOptions::pre: {known}")]
     UnknownPre {
         /// Value of `tokenizer.ggml.pre`, or of [`TokenizerOptions::pre`](super::TokenizerOptions::pre).
         found: String,
-        /// Every name there is.
+        /// All supported names.
         known: String,
     },
-    /// An array that must have one entry a token has another length.
-    #[error("metadata key `{key}`: want {want} entries, one a token, found {got}")]
+    /// An array does not have one entry per token.
+    #[error("metadata key `{key}`: want {want} entries, one per token, found {got}")]
     Length {
         /// The key.
         key: &'static str,
@@ -35,7 +35,7 @@ pub enum TokenizerError {
         /// Number of entries.
         got: usize,
     },
-    /// A vocabulary whose size no token id can express, or that is empty.
+    /// The vocabulary is empty, or larger than token ids can express.
     #[error("metadata key `tokenizer.ggml.tokens`: want 1 to {} tokens, found {got}", u32::MAX - 1)]
     Size {
         /// Number of tokens.

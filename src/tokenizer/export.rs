@@ -1,8 +1,8 @@
-//! A vocabulary as the `tokenizer.json` of Hugging Face's tokenizers, for programs that read nothing else.
+//! Exports a vocabulary as a `tokenizer.json` for Hugging Face's tokenizers.
 //!
-//! Its ids are those of [`Tokenizer::encode`](super::Tokenizer::encode) but for what that format cannot say:
-//! of special tokens that overlap in a text, it takes the leftmost, and among SentencePiece pairs of equal
-//! scores the lower ids go first, not the leftmost pair.
+//! Ids match [`Tokenizer::encode`](super::Tokenizer::encode) except where the format cannot express the rule:
+//! for overlapping special tokens it takes the leftmost one, and among SentencePiece pairs of equal score the
+//! lower ids merge first instead of the leftmost pair.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,8 +15,8 @@ use super::{
 };
 use sterna_gguf::Metadata;
 
-/// The vocabulary of a file as the text of a `tokenizer.json`, which versions of `tokenizers` from 0.20 on
-/// read. With special tokens it puts BOS and EOS where the file asks for them.
+/// Returns the contents of a `tokenizer.json` for the vocabulary of a file, readable by `tokenizers` 0.20 and
+/// later. With special tokens, it adds BOS and EOS if the file asks for them.
 ///
 /// # Errors
 /// As [`Tokenizer::from_metadata`](super::Tokenizer::from_metadata).
@@ -39,7 +39,7 @@ pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions) -> Result<
                 "lowercase": vocab.lowercase,
             });
             let pre = json!({ "type": "BertPreTokenizer" });
-            // Spaces stay before punctuation, as they do in our own text.
+            // Keep spaces before punctuation, as our own decoder does.
             let decoder = json!({ "type": "WordPiece", "prefix": CONTINUES, "cleanup": false });
             (word_pieces(&vocab), normalizer, pre, decoder, true)
         }
@@ -57,7 +57,7 @@ pub fn tokenizer_json(metadata: &Metadata, options: TokenizerOptions) -> Result<
     }))
 }
 
-/// Before a piece that continues a word.
+/// Prefix of a piece that continues a word.
 const CONTINUES: &str = "##";
 
 fn word_pieces(vocab: &Vocab) -> Json {
@@ -70,7 +70,7 @@ fn word_pieces(vocab: &Vocab) -> Json {
     let ids: Map<String, Json> = tokens.zip(0u32..).map(|(token, id)| (token, id.into())).collect();
     json!({
         "type": "WordPiece",
-        // The model of that format must have one.
+        // The format requires one.
         "unk_token": vocab.unk.map_or("[UNK]", |id| vocab.tokens[id as usize].as_str()),
         "continuing_subword_prefix": CONTINUES,
         "max_input_chars_per_word": wordpiece::MAX_WORD,
@@ -78,7 +78,7 @@ fn word_pieces(vocab: &Vocab) -> Json {
     })
 }
 
-/// Ids of tokens by their spellings: the last of equal ones counts.
+/// Token ids by spelling; if several tokens have the same spelling, the last one wins.
 fn ids(vocab: &Vocab) -> Map<String, Json> {
     (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.clone(), id.into())).collect()
 }
@@ -111,7 +111,7 @@ fn byte_level(vocab: &Vocab, metadata: &Metadata, pre: PreTokenizer) -> Result<J
     Ok(model)
 }
 
-/// The byte-level alphabet alone: texts are split before.
+/// Only the byte-level alphabet: the text is already split.
 fn byte_level_step(decodes: bool) -> Json {
     json!({ "type": "ByteLevel", "add_prefix_space": decodes, "trim_offsets": true, "use_regex": decodes })
 }
@@ -125,7 +125,7 @@ fn steps(pre: PreTokenizer) -> Json {
     json!({ "type": "Sequence", "pretokenizers": steps })
 }
 
-/// Pairs in the order in which scores join them: each way to halve a token, the best token first.
+/// Merges in the order in which the scores apply them: each way to split a token in two, best token first.
 fn scored(vocab: &Vocab) -> Json {
     let ids: HashMap<&str, u32> =
         (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.as_str(), id)).collect();
@@ -166,7 +166,7 @@ fn spm_decoder(vocab: &Vocab) -> Json {
     json!({ "type": "Sequence", "decoders": steps })
 }
 
-/// Tokens that are found before anything else. Special ones are not written out.
+/// Tokens that are matched before anything else. Special ones are not written out.
 fn added_tokens(vocab: &Vocab) -> Vec<Json> {
     let mut tokens = special_tokens(vocab).listed();
     tokens.sort_by_key(|token| token.id);
@@ -204,7 +204,7 @@ fn post_processor(vocab: &Vocab, usually_bos: bool) -> Json {
     let special: Map<String, Json> = bos.into_iter().chain(eos).map(entry).collect();
     let mut pair = [text(0), text(1)].concat();
     if vocab.algorithm == Algorithm::WordPiece && bos.is_some() {
-        // The second text has no beginning of its own: `[CLS] A [SEP] B [SEP]`.
+        // Only the first text gets a BOS: `[CLS] A [SEP] B [SEP]`.
         pair.remove(text(0).len());
     }
     json!({

@@ -1,11 +1,11 @@
-//! A template whose control tokens count, with texts in it whose words are text.
+//! Encodes a template with control tokens, filled with texts in which they are plain text.
 
 use super::{Special, Tokenizer};
 
 impl Tokenizer {
-    /// The tokens of `template` with values in place of names, as in `("{query}", "how tall")`. A control
-    /// token counts where the template spells it; one that a value spells, or a part of, is text. No BOS or
-    /// EOS is added.
+    /// Encodes `template` with names replaced by values, as in `("{query}", "how tall")`. Control tokens are
+    /// parsed only where the template spells them; in a value, or partly in one, they are text. No BOS or EOS
+    /// is added.
     pub fn encode_filled(&self, template: &str, values: &[(&str, &str)]) -> Vec<u32> {
         let (mut text, mut plain) = (String::new(), Vec::new());
         let mut rest = template;

@@ -1,8 +1,8 @@
-//! Text to token ids and back, from a GGUF file's own vocabulary; and chat templates.
+//! Converts text to token ids and back with the vocabulary of a GGUF file, and renders chat templates.
 //!
-//! Token ids are those of llama.cpp's `llama_tokenize`, its habits included, since published models are
-//! run with them; of WordPiece, those of Hugging Face. Tests hold every algorithm to its golden ids. This
-//! module knows no model, engine or device.
+//! Token ids match llama.cpp's `llama_tokenize`, including its quirks, since published models are run with
+//! it; for WordPiece they match Hugging Face. Tests compare every algorithm with golden ids. This crate knows
+//! nothing about models, engines or devices.
 //!
 //! Start at [`Tokenizer::from_metadata`]; `pre.rs` lists the pre-tokenizers.
 #![forbid(unsafe_code)]
@@ -40,19 +40,19 @@ use spm::ScoredBpe;
 use vocab::{Algorithm, TokenKind, Vocab};
 use wordpiece::WordPiece;
 
-/// Meaning of special tokens that a text spells out.
+/// Treatment of special tokens that are spelled out in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// `<|eot_id|>` is the token: for templates and for prompts that a person writes as the model reads them.
+    /// `<|eot_id|>` is the token. For templates, and for prompts written in the model's own format.
     Parse,
-    /// `<|eot_id|>` is ten characters: for text from elsewhere.
+    /// `<|eot_id|>` is ten characters. For text from outside.
     AsText,
 }
 
-/// Where the caller knows better than the file.
+/// Overrides of what the file specifies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenizerOptions {
-    /// Pre-tokenizer to use instead of the one that the file names.
+    /// Pre-tokenizer to use instead of the one in the file.
     pub pre: Option<PreTokenizer>,
 }
 
@@ -62,12 +62,12 @@ enum Encoder {
     Words(WordPiece),
 }
 
-/// A vocabulary, ready to encode and decode. It does not change; share it between threads.
+/// A vocabulary, ready to encode and decode. It is immutable and can be shared between threads.
 pub struct Tokenizer {
     encoder: Encoder,
     specials: SpecialTokens,
     pieces: Pieces,
-    /// Tokens that are not written out unless asked for.
+    /// Tokens that are not written out unless requested.
     hidden: BTreeSet<u32>,
     eog: BTreeSet<u32>,
     bos: Option<u32>,
@@ -78,14 +78,14 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
-    /// True if the space before a whole text is not part of it.
+    /// True if decoding strips the space at the start of a text.
     strips_space: bool,
     pre: Option<PreTokenizer>,
     notices: Vec<String>,
 }
 
-/// Spellings that mean "control" whatever the file says of them, and whether they end a generation.
-/// The ones that end a turn come first, in the order in which one of them is taken for `eot`.
+/// Spellings that are control tokens whatever the file says, and whether they end a generation. The ones that
+/// end a turn come first, in order of preference for `eot`.
 const CONTROL_SPELLINGS: &[(&str, Ends)] = &[
     ("<|eot_id|>", Ends::Turn),
     ("<|im_end|>", Ends::Turn),
@@ -141,7 +141,7 @@ enum Ends {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer of a file. A vocabulary-only file will do.
+    /// Builds the tokenizer of a file. A vocabulary-only file is enough.
     ///
     /// # Errors
     /// As [`Tokenizer::from_metadata`].
@@ -152,8 +152,8 @@ impl Tokenizer {
     /// Builds a tokenizer from the `tokenizer.ggml.*` keys.
     ///
     /// # Errors
-    /// [`TokenizerError`]: a key is missing or of the wrong type or length, or the file (or `options`) asks
-    /// for an algorithm or a pre-tokenizer that is not here.
+    /// [`TokenizerError`]: a key is missing or has the wrong type or length, or the file (or `options`) needs
+    /// an algorithm or a pre-tokenizer that is not supported.
     pub fn from_metadata(metadata: &Metadata, options: TokenizerOptions) -> Result<Self, TokenizerError> {
         let mut vocab = Vocab::from_metadata(metadata)?;
         let eog = mark_control_tokens(&mut vocab);
@@ -194,8 +194,8 @@ impl Tokenizer {
         })
     }
 
-    /// The tokens of `text`. Where `add_special`, BOS before and EOS after it, as far as the file asks for
-    /// them; no second BOS before a text that spells one itself, as a rendered chat template may.
+    /// Encodes `text`. With `add_special`, adds BOS and EOS if the file asks for them; BOS is not added if
+    /// the text already spells it, as a rendered chat template may.
     pub fn encode(&self, text: &str, special: Special, add_special: bool) -> Vec<u32> {
         let mut ids = Vec::new();
         if add_special && self.add_bos {
@@ -211,12 +211,12 @@ impl Tokenizer {
         ids
     }
 
-    /// Where `text` spells tokens that [`Special::Parse`] alone finds: positions in ascending order.
+    /// Positions, ascending, at which `text` spells tokens that only [`Special::Parse`] finds.
     fn spelled(&self, text: &str) -> Vec<usize> {
         self.specials.spelled(text)
     }
 
-    /// The tokens of `text`, in which no control token covers any of `plain`, positions in ascending order.
+    /// Encodes `text` so that no control token covers any position in `plain`, which is sorted.
     fn encode_but(&self, text: &str, special: Special, plain: &[usize], ids: &mut Vec<u32>) {
         let mut after_special = true;
         for fragment in self.specials.partition(text, special, plain) {
@@ -239,9 +239,9 @@ impl Tokenizer {
         }
     }
 
-    /// The bytes of a whole text: of a SentencePiece vocabulary, without the space that encoding put before
-    /// it, and of a WordPiece vocabulary, words with a space between them. Control tokens are left out unless
-    /// `show_special`; ids beyond the vocabulary write nothing.
+    /// Bytes of a whole text. SentencePiece: without the space that encoding added in front. WordPiece: words
+    /// separated by spaces. Control tokens are omitted unless `show_special`; ids outside the vocabulary are
+    /// ignored.
     pub fn decode(&self, ids: &[u32], show_special: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         ids.iter().for_each(|&id| bytes.extend_from_slice(self.shown_bytes(id, show_special)));
@@ -251,13 +251,13 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes of a token: for a control token its spelling, and nothing for an id beyond the vocabulary. The
-    /// bytes of one token need not be UTF-8; [`StreamDecoder`] puts characters together.
+    /// Bytes of a token: its spelling for a control token, nothing for an id outside the vocabulary. The
+    /// bytes of one token need not be valid UTF-8; [`StreamDecoder`] assembles characters.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.pieces.get(id)
     }
 
-    /// Bytes of a token in a text: as [`token_bytes`](Self::token_bytes), but nothing for a control token
+    /// Bytes of a token in a text: like [`token_bytes`](Self::token_bytes), but empty for a control token
     /// unless `show_special`.
     pub fn shown_bytes(&self, id: u32, show_special: bool) -> &[u8] {
         if show_special || !self.is_special(id) { self.token_bytes(id) } else { &[] }
@@ -272,22 +272,22 @@ impl Tokenizer {
         }
     }
 
-    /// Number of tokens. The model's head may be larger.
+    /// Number of tokens. The model's output head may be larger.
     pub fn n_vocab(&self) -> usize {
         self.pieces.len()
     }
 
-    /// True if a token steers the model and is not written out.
+    /// True if a token controls the model and is not written out.
     pub fn is_special(&self, id: u32) -> bool {
         self.hidden.contains(&id)
     }
 
-    /// True if a token ends a generation: EOS, end of turn, and the spellings that are known to mean it.
+    /// True if a token ends a generation: EOS, end of turn, and other spellings known to do so.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.contains(&id)
     }
 
-    /// The tokens that end a generation, in order.
+    /// Tokens that end a generation, in ascending order.
     pub fn eog(&self) -> impl Iterator<Item = u32> {
         self.eog.iter().copied()
     }
@@ -307,14 +307,14 @@ impl Tokenizer {
         self.eot
     }
 
-    /// Beginning of an encoder's text (`[CLS]`), where the file names it: that of a WordPiece vocabulary is
-    /// [`bos`](Self::bos) as well.
+    /// Token at the start of an encoder's text (`[CLS]`), if the file specifies it. For a WordPiece
+    /// vocabulary it is also [`bos`](Self::bos).
     pub fn cls(&self) -> Option<u32> {
         self.cls
     }
 
-    /// Separator behind each of an encoder's texts (`[SEP]`), where the file names it: that of a WordPiece
-    /// vocabulary is [`eos`](Self::eos) as well.
+    /// Separator after each of an encoder's texts (`[SEP]`), if the file specifies it. For a WordPiece
+    /// vocabulary it is also [`eos`](Self::eos).
     pub fn sep(&self) -> Option<u32> {
         self.sep
     }
@@ -329,13 +329,14 @@ impl Tokenizer {
         self.pre
     }
 
-    /// Notes on what had to be guessed or mended in the vocabulary, a sentence each: to be shown once.
+    /// Warnings about values of the vocabulary that were assumed or repaired, one sentence each, to be shown
+    /// once.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }
 }
 
-/// Makes control tokens of what is spelled like one, and gives the tokens that end a generation.
+/// Marks tokens spelled like control tokens as such, and returns the tokens that end a generation.
 fn mark_control_tokens(vocab: &mut Vocab) -> BTreeSet<u32> {
     let mut eog: BTreeSet<u32> = vocab.eos.into_iter().chain(vocab.ends.iter().copied()).collect();
     let mut by_turn_order = [None; CONTROL_SPELLINGS.len()];
@@ -355,7 +356,8 @@ fn mark_control_tokens(vocab: &mut Vocab) -> BTreeSet<u32> {
         }
     }
     eog.extend(vocab.eot);
-    // Where a vocabulary has tokens that end a message and go on, `<|end|>` ends a part of one.
+    // If a vocabulary has tokens that end a message without ending the turn, `<|end|>` only ends a part of
+    // one.
     let has = |text| vocab.find(text).is_some();
     let goes_on = (has("<|return|>") && has("<|call|>")) || (has("<|flush|>") && has("<|calls|>"));
     if goes_on && let Some(end) = vocab.find("<|end|>") {
@@ -365,7 +367,7 @@ fn mark_control_tokens(vocab: &mut Vocab) -> BTreeSet<u32> {
 }
 
 fn special_tokens(vocab: &Vocab) -> SpecialTokens {
-    // Files do not say which added tokens swallow the whitespace after them; phi-3's do, but for four.
+    // Files do not specify which added tokens strip the whitespace after them; phi-3's do, except for three.
     let strips = ["phi-3", "phi3"].iter().any(|name| vocab.model_name.contains(name));
     let tokens = (0u32..).zip(vocab.tokens.iter().zip(&vocab.kinds)).filter_map(|(id, (text, kind))| {
         let on_request = match kind {
@@ -388,13 +390,13 @@ fn pre_tokenizer(vocab: &mut Vocab, wanted: Option<PreTokenizer>) -> Result<PreT
     }
     let like_llama3 = ["<|begin_of_text|>", "<|eot_id|>"].iter().any(|text| vocab.find(text).is_some());
     let (name, why) = if like_llama3 {
-        ("llama-bpe", "its vocabulary is like Llama 3's")
+        ("llama-bpe", "the vocabulary looks like Llama 3's")
     } else {
-        ("default", "as the format's readers do")
+        ("default", "as llama.cpp does")
     };
     vocab.notices.push(format!(
-        "the file names no pre-tokenizer (tokenizer.ggml.pre): taking `{name}`, {why}; TokenizerOptions::pre \
-         chooses another"
+        "the file specifies no pre-tokenizer (tokenizer.ggml.pre): using `{name}` ({why}); \
+         TokenizerOptions::pre overrides it"
     ));
     name.parse()
 }

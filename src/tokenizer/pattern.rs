@@ -1,12 +1,11 @@
-//! The regular expressions of pre-tokenizers, in a few hundred lines: alternatives of runs of characters.
+//! A small regular expression engine for pre-tokenizers: alternatives of runs of characters.
 //!
-//! They are read as Perl's are: the first alternative that matches, runs as long as they can be. What is
-//! known is what the registry of `pre.rs` has: classes, ranges, `\s`, `\r`, `\n`, `\p{L}` and the like, `?`,
-//! `*`, `+`, `{1,3}`, `|` and, at the end of an alternative, `(?:…)?`.
+//! The semantics are Perl's: the first alternative that matches, greedy runs. Supported is what the registry
+//! in `pre.rs` uses: classes, ranges, `\s`, `\r`, `\n`, `\p{L}` and the like, `?`, `*`, `+`, `{1,3}`, `|`
+//! and, at the end of an alternative, `(?:…)?`.
 
 use super::categories as category;
 
-/// An expression ready to be searched for.
 pub struct Pattern(Vec<Alternative>);
 
 type Alternative = Vec<Item>;
@@ -14,20 +13,20 @@ type Alternative = Vec<Item>;
 enum Item {
     /// At least `min` and up to `max` characters of a class.
     Run { class: Class, min: usize, max: usize },
-    /// One of these, or nothing.
+    /// One of these alternatives, or nothing.
     Optional(Vec<Alternative>),
 }
 
-/// Which characters a run takes.
+/// Character class of a run.
 #[derive(Default)]
 struct Class {
-    /// Those up to U+007F, a bit each.
+    /// Characters up to U+007F, one bit each.
     ascii: u128,
-    /// Those beyond, by their category.
+    /// Categories of the characters above U+007F.
     others: category::Set,
-    /// Those beyond that are listed, first to last, in order; ranges do not touch.
+    /// Explicit ranges above U+007F, inclusive, sorted and disjoint.
     ranges: Vec<(char, char)>,
-    /// True if those beyond are the ones that are in neither.
+    /// True if the class contains the characters above U+007F that are in neither `others` nor `ranges`.
     is_negated: bool,
 }
 
@@ -48,7 +47,7 @@ impl Class {
     fn with(mut self, other: Self) -> Self {
         self.ranges.extend(other.ranges);
         self.ranges.sort();
-        // What an earlier range reaches over is a part of it.
+        // Merge a range into the previous one if they overlap.
         self.ranges.dedup_by(|next, kept| {
             let touches = next.0 <= kept.1;
             kept.1 = if touches { kept.1.max(next.1) } else { kept.1 };
@@ -61,7 +60,7 @@ impl Class {
         Self { ascii: !self.ascii, is_negated: true, ..self }
     }
 
-    /// Bytes of the first character of `text`, if there is one and it is in the class.
+    /// Length in bytes of the first character of `text` if it is in the class.
     #[inline]
     fn first_of(&self, text: &str) -> Option<usize> {
         let byte = *text.as_bytes().first()?;
@@ -80,18 +79,18 @@ impl Class {
 }
 
 impl Pattern {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Panics
-    /// Where it has what is not known here.
+    /// If it uses unsupported syntax.
     pub fn new(text: &str) -> Self {
         let mut rest = text;
         let alternatives = alternatives(&mut rest);
-        assert!(rest.is_empty(), "{text}: what is {rest}?");
+        assert!(rest.is_empty(), "{text}: unsupported syntax: {rest}");
         Self(alternatives)
     }
 
-    /// The first match at `from` or behind it: where it begins and ends. An empty one is none.
+    /// Start and end of the first non-empty match at or after `from`.
     pub fn find_at(&self, text: &str, from: usize) -> Option<(usize, usize)> {
         text[from..].char_indices().find_map(|(at, _)| {
             let rest = &text[from + at..];
@@ -101,7 +100,7 @@ impl Pattern {
     }
 }
 
-/// Bytes at the beginning of `text` that the items match, one behind the other.
+/// Length in bytes of the match of a sequence of items at the start of `text`.
 fn matched(items: &[Item], text: &str) -> Option<usize> {
     let Some((item, rest)) = items.split_first() else { return Some(0) };
     match item {
@@ -125,7 +124,7 @@ fn matched(items: &[Item], text: &str) -> Option<usize> {
     }
 }
 
-/// Reads alternatives up to the end, or to a closing bracket.
+/// Parses alternatives up to the end or a closing bracket.
 fn alternatives(rest: &mut &str) -> Vec<Alternative> {
     let mut all = vec![Vec::new()];
     while !rest.is_empty() && !rest.starts_with(')') {
@@ -133,7 +132,7 @@ fn alternatives(rest: &mut &str) -> Vec<Alternative> {
             all.push(Vec::new());
         } else {
             let item = item(rest);
-            all.last_mut().expect("there is one from the start").push(item);
+            all.last_mut().expect("starts with one alternative").push(item);
         }
     }
     all
@@ -142,7 +141,7 @@ fn alternatives(rest: &mut &str) -> Vec<Alternative> {
 fn item(rest: &mut &str) -> Item {
     if take(rest, "(?:") {
         let choices = alternatives(rest);
-        assert!(take(rest, ")?") && (rest.is_empty() || rest.starts_with('|')), "a group ends in `)?`");
+        assert!(take(rest, ")?") && (rest.is_empty() || rest.starts_with('|')), "a group must end in `)?`");
         return Item::Optional(choices);
     }
     let class = if take(rest, "[") { bracketed(rest) } else { single(rest) };
@@ -169,7 +168,7 @@ fn bracketed(rest: &mut &str) -> Class {
     if negated { class.negated() } else { class }
 }
 
-/// A character, a range of them, or a class by its name.
+/// Parses a character, a range, or a named class.
 fn single(rest: &mut &str) -> Class {
     const NAMED: &[(&str, category::Set)] = &[
         (r"\s", category::SPACE),
@@ -197,17 +196,17 @@ fn single(rest: &mut &str) -> Class {
 
 fn character(rest: &mut &str) -> char {
     let is_escaped = take(rest, "\\");
-    let char = rest.chars().next().unwrap_or_else(|| panic!("a character at the end"));
+    let char = rest.chars().next().unwrap_or_else(|| panic!("a character is missing at the end"));
     *rest = &rest[char.len_utf8()..];
     match char {
         'r' if is_escaped => '\r',
         'n' if is_escaped => '\n',
-        _ if is_escaped && !char.is_ascii_punctuation() => panic!("an escape that is not known: {char}"),
+        _ if is_escaped && !char.is_ascii_punctuation() => panic!("unknown escape: {char}"),
         _ => char,
     }
 }
 
-/// Takes `text` off the front, if it is there.
+/// Removes the prefix `text`, if present.
 fn take(rest: &mut &str, text: &str) -> bool {
     let Some(behind) = rest.strip_prefix(text) else { return false };
     *rest = behind;
@@ -240,7 +239,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
-        /// Wherever a search begins.
+        /// Starts searches at any position.
         #[test]
         fn matches_are_those_of_the_regex_crate(
             text in "\\PC{0,12}|.{0,24}|([ \\n\\r\\t\u{a0}'/sStTlL09AZaz_]|[Éǅʰ漢か한。€\u{301}²٣]|\\PC){0,40}",
@@ -248,7 +247,7 @@ mod tests {
         ) {
             static BOTH: LazyLock<Vec<(Regex, Pattern)>> = LazyLock::new(|| {
                 let all = PreTokenizer::all().flat_map(PreTokenizer::published);
-                // Neither reads what looks ahead.
+                // Neither crate supports look-ahead.
                 let plain = |pattern: String| pattern.replace(r"\s+(?!\S)|", "").replace("+$", "+");
                 let both = |pattern: String| (Regex::new(&pattern).unwrap(), Pattern::new(&pattern));
                 all.map(plain).map(both).collect()

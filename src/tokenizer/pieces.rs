@@ -3,15 +3,14 @@
 use super::byte_level;
 use super::vocab::{self, Algorithm, TokenKind, Vocab};
 
-/// The bytes of every token, one after the other.
+/// The bytes of all tokens, concatenated.
 pub struct Pieces {
     bytes: Vec<u8>,
-    /// `[n_vocab + 1]`: where each begins.
+    /// `[n_vocab + 1]`: start of each token.
     starts: Vec<usize>,
 }
 
 impl Pieces {
-    /// Decodes every token of `vocab`.
     pub fn new(vocab: &Vocab) -> Self {
         let mut pieces = Self { bytes: Vec::new(), starts: vec![0] };
         for (token, &kind) in vocab.tokens.iter().zip(&vocab.kinds) {
@@ -21,7 +20,7 @@ impl Pieces {
         pieces
     }
 
-    /// The bytes of token `id`; none for an unknown id.
+    /// Bytes of token `id`; empty for an unknown id.
     pub fn get(&self, id: u32) -> &[u8] {
         match self.starts.get(id as usize..).unwrap_or_default() {
             [start, end, ..] => &self.bytes[*start..*end],
@@ -29,7 +28,6 @@ impl Pieces {
         }
     }
 
-    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }
@@ -54,7 +52,7 @@ fn append(algorithm: Algorithm, token: &str, kind: TokenKind, out: &mut Vec<u8>)
     }
 }
 
-/// `<0x41>` is `A`.
+/// Parses `<0x41>` as `A`.
 fn byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

@@ -1,8 +1,8 @@
-//! Pre-tokenizers: where byte-level BPE may not merge across.
+//! Pre-tokenizers: they split text into pieces that byte-level BPE does not merge across.
 //!
-//! Each is a list of regular expressions, as its model's authors published them, applied one after the
-//! other: matches and the gaps between them become pieces, and the next expression splits those.
-//! `pattern.rs` reads them. They are linear in the text, whatever the text is.
+//! Each is a list of regular expressions, as published by the model's authors, applied in sequence: matches
+//! and the gaps between them become pieces, and the next expression splits those. `pattern.rs` parses them.
+//! Matching takes linear time on any text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,13 +10,13 @@ use std::str::FromStr;
 use super::TokenizerError;
 use super::pattern::Pattern;
 
-/// A pre-tokenizer of byte-level BPE; parse it from its name in `tokenizer.ggml.pre`.
+/// A pre-tokenizer of byte-level BPE, parsed from its name in `tokenizer.ggml.pre`.
 #[derive(Clone, Copy)]
 pub struct PreTokenizer(&'static Kind);
 
 struct Kind {
     name: &'static str,
-    /// Other names that mean the same.
+    /// Other names for the same pre-tokenizer.
     aliases: &'static [&'static str],
     rules: &'static [Rule],
     ignore_merges: bool,
@@ -25,9 +25,9 @@ struct Kind {
 
 struct Rule {
     pattern: &'static str,
-    /// The published pattern has `\s+(?!\S)|\s+` at its end: a run of whitespace leaves its last character
-    /// to the word that follows. `Pattern` has no look-ahead, so the pattern here ends in `\s+` and the last
-    /// character is given back afterwards.
+    /// The published pattern ends in `\s+(?!\S)|\s+`: a run of whitespace leaves its last character to the
+    /// following word. `Pattern` has no look-ahead, so the pattern here ends in `\s+`, and the last character
+    /// is given back afterwards.
     give_back: GiveBack,
 }
 
@@ -35,9 +35,9 @@ struct Rule {
 enum GiveBack {
     Nothing,
     Whitespace,
-    /// An earlier alternative takes whatever ends in a newline.
+    /// As above, but an earlier alternative matches runs that end in a newline.
     WhitespaceButNewlines,
-    /// The published pattern is `\s+$`: all of it, unless it ends the text.
+    /// The published pattern is `\s+$`: the whole match is given back unless it ends the text.
     UnlessAtEnd,
 }
 
@@ -65,14 +65,14 @@ const QWEN2: Rule = rule(
     ),
     GiveBack::WhitespaceButNewlines,
 );
-/// Han, and most of what is between the Indic scripts and the private area.
+/// Han, and most characters between the Indic scripts and the private use area.
 const EAST: Rule = rule("[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+", GiveBack::Nothing);
 const HAN_AND_KANA: Rule = rule("[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+", GiveBack::Nothing);
 const BLOOM: Rule = rule(
     concat!(r" ?[^(\s|.,!?", "\u{2026}\u{3002}\u{ff0c}\u{3001}\u{964}\u{6d4}\u{60c}", r")]+"),
     GiveBack::Nothing,
 );
-/// Letters with upper and lower case, of some years ago.
+/// Letters with upper and lower case, from an older Unicode version.
 const CASED: Rule = rule(
     concat!(
         r"\s?[",
@@ -95,7 +95,7 @@ const CASED: Rule = rule(
     GiveBack::Nothing,
 );
 
-/// Every pre-tokenizer there is.
+/// All pre-tokenizers.
 const REGISTRY: &[Kind] = &[
     Kind {
         name: "llama-bpe",
@@ -343,27 +343,27 @@ const REGISTRY: &[Kind] = &[
 ];
 
 impl PreTokenizer {
-    /// Every pre-tokenizer there is.
+    /// All pre-tokenizers.
     pub fn all() -> impl Iterator<Item = Self> {
         REGISTRY.iter().map(Self)
     }
 
-    /// Name in `tokenizer.ggml.pre`; of several that mean the same, the first.
+    /// Name in `tokenizer.ggml.pre`; the first one if there are aliases.
     pub fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// True if a piece that is a token as it stands is not merged up.
+    /// True if a piece that is itself a token skips merging.
     pub fn ignore_merges(self) -> bool {
         self.0.ignore_merges
     }
 
-    /// True if texts begin with BOS where the file does not say.
+    /// True if texts begin with BOS when the file does not say.
     pub fn add_bos(self) -> bool {
         self.0.add_bos
     }
 
-    /// Regular expressions as they were published, look-ahead included, applied one after the other.
+    /// Regular expressions as published, including look-ahead, to be applied in sequence.
     pub fn published(self) -> impl Iterator<Item = String> {
         self.0.rules.iter().map(|rule| match rule.give_back {
             GiveBack::Nothing => rule.pattern.to_owned(),
@@ -379,10 +379,10 @@ impl PreTokenizer {
 impl FromStr for PreTokenizer {
     type Err = TokenizerError;
 
-    /// Reads a name of `tokenizer.ggml.pre`.
+    /// Parses a name of `tokenizer.ggml.pre`.
     ///
     /// # Errors
-    /// [`TokenizerError::UnknownPre`] with the names there are.
+    /// [`TokenizerError::UnknownPre`], which lists the known names.
     fn from_str(name: &str) -> Result<Self, TokenizerError> {
         let known = || Self::all().map(Self::name).collect::<Vec<_>>().join(", ");
         Self::all()
@@ -403,19 +403,19 @@ impl fmt::Debug for PreTokenizer {
     }
 }
 
-/// Regular expressions of a pre-tokenizer, ready to split text.
+/// The parsed expressions of a pre-tokenizer.
 pub struct Splitter {
     rules: Vec<(Pattern, GiveBack)>,
 }
 
 impl Splitter {
-    /// Reads the expressions of `pre`.
+    /// Parses the expressions of `pre`.
     pub fn new(pre: PreTokenizer) -> Self {
         let read = |rule: &Rule| (Pattern::new(rule.pattern), rule.give_back);
         Self { rules: pre.0.rules.iter().map(read).collect() }
     }
 
-    /// The pieces of `text`, in order; together they are `text`.
+    /// Splits `text` into pieces, in order; concatenated they are `text`.
     pub fn split<'t>(&self, text: &'t str) -> Vec<&'t str> {
         let mut pieces = vec![text];
         for (pattern, give_back) in &self.rules {
@@ -448,7 +448,7 @@ fn split_by<'t>(pattern: &Pattern, give_back: GiveBack, text: &'t str, out: &mut
     }
 }
 
-/// Bytes at the end of a match that belong to the next piece.
+/// Bytes at the end of a match that are left to the next piece.
 fn given_back(rule: GiveBack, found: &str, at_end: bool) -> usize {
     let Some(last) = found.chars().next_back() else { return 0 };
     let taken = match rule {
@@ -513,7 +513,8 @@ mod tests {
         assert_eq!(split("falcon_e", "a` 123"), ["a", "`", " ", "1", "2", "3"]);
     }
 
-    /// Pieces by Hugging Face's `tokenizers` from the published expressions, look-ahead included.
+    /// Expected pieces are from Hugging Face's `tokenizers` with the published expressions, including
+    /// look-ahead.
     #[test]
     fn pieces_are_those_of_the_published_expressions() {
         const RECORDED: &str = include_str!("../../tests/data/golden/tokenizer/pieces.jsonl");

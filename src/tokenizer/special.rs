@@ -1,8 +1,8 @@
 //! Finds special tokens spelled out in text.
 //!
-//! The rule is the reference's: tokens are searched longest first, each over the whole of the text that is
-//! still text, from left to right. It is not "leftmost longest": with tokens `ab` and `bcd`, `abcd` is
-//! `a` and then `bcd`.
+//! As in the reference implementation, tokens are searched longest first, each over all the text that is not
+//! yet a token, from left to right. This is not "leftmost longest": with tokens `ab` and `bcd`, `abcd` is `a`
+//! and then `bcd`.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,35 +11,31 @@ use memchr::memmem;
 
 use super::Special;
 
-/// A token that is searched for in text.
+/// A token to search for in text.
 pub struct SpecialToken {
-    /// Its id.
     pub id: u32,
-    /// Its spelling; not empty.
+    /// Spelling; not empty.
     pub text: String,
-    /// True if it is only found on request ([`Special::Parse`]).
+    /// True if it is only found when requested ([`Special::Parse`]).
     pub on_request: bool,
-    /// True if whitespace after it is swallowed.
+    /// True if the whitespace after it is stripped.
     pub strip_right: bool,
 }
 
-/// A stretch of the text, or a token that was spelled out.
+/// A range of the text, or a token that it spells.
 #[derive(Debug, PartialEq)]
 pub enum Fragment {
-    /// Bytes of the text.
     Text(Range<usize>),
-    /// Token id.
     Token(u32),
 }
 
-/// The special tokens of a vocabulary.
 pub struct SpecialTokens {
-    /// Longest first; of equal lengths the lower id first.
+    /// Longest first; among equal lengths, the lower id first.
     tokens: Vec<SpecialToken>,
 }
 
 impl SpecialTokens {
-    /// Where `text` spells a token that is found on request only, in ascending order.
+    /// Positions, ascending, at which `text` spells tokens that are only found when requested.
     pub fn spelled(&self, text: &str) -> Vec<usize> {
         let present = Bigrams::of(text);
         let on_request =
@@ -56,19 +52,19 @@ impl SpecialTokens {
         found.into_iter().collect()
     }
 
-    /// All of them, in no order.
+    /// Returns all of them, in no particular order.
     pub fn listed(self) -> Vec<SpecialToken> {
         self.tokens
     }
 
-    /// Orders `tokens`, whose ids must ascend.
+    /// Sorts `tokens`, whose ids must be ascending.
     pub fn new(mut tokens: Vec<SpecialToken>) -> Self {
         tokens.sort_by_key(|token| std::cmp::Reverse(token.text.len()));
         Self { tokens }
     }
 
-    /// Cuts `text` into plain stretches and special tokens. Tokens that are found on request only are not
-    /// found over any of `plain`, which are positions of `text` in ascending order.
+    /// Splits `text` into plain ranges and special tokens. Tokens that are only found when requested do not
+    /// match across a position in `plain`, which is sorted.
     pub fn partition(&self, text: &str, special: Special, plain: &[usize]) -> Vec<Fragment> {
         if text.is_empty() {
             return Vec::new();
@@ -109,7 +105,7 @@ fn cut(
         let found = from + at..from + at + token.text.len();
         let next = plain.partition_point(|&position| position < found.start);
         if token.on_request && plain.get(next).is_some_and(|position| *position < found.end) {
-            // The next one may begin within this one, at its next character.
+            // The next occurrence may overlap this one.
             from = found.start + text[found].chars().next().map_or(1, char::len_utf8);
             continue;
         }
@@ -130,8 +126,8 @@ fn cut(
     }
 }
 
-/// Which pairs of neighbouring bytes a text has: one pass spares a search for nearly every token that is
-/// not there, however many thousands a vocabulary lists.
+/// Set of byte pairs in a text. Building it takes one pass and avoids a search for nearly every token that
+/// does not occur in the text, even if a vocabulary has thousands.
 struct Bigrams(Box<[u64; 1024]>);
 
 impl Bigrams {
@@ -194,7 +190,7 @@ mod tests {
         let special = tokens(&["<s>", "<<s>", "user"]);
         let text = "<s>user<<s><s>";
         assert_eq!(special.spelled(text), [0, 7, 8, 11]);
-        // The longer token is refused where it covers the mark, and so is the shorter one behind it.
+        // The longer token is refused because it covers the mark; so is the shorter one after it.
         let found = special.partition(text, Special::Parse, &[0, 7, 8]);
         assert_eq!(
             found,

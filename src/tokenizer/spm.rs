@@ -1,29 +1,30 @@
-//! SentencePiece BPE as the `llama` tokenizer has it: of all neighbours whose join is a token, the pair
-//! with the highest score is joined first, the leftmost among equals.
+//! SentencePiece BPE as in the `llama` tokenizer: of all neighbours that join to a token, the pair with the
+//! highest score is joined first; among equal scores, the leftmost.
 //!
-//! The `tokenizers` crate ranks pairs, and gives two pairs with the same join different ranks; here they are
-//! equal and the position decides. So this merge rule is our own. A text of n characters takes n log n steps.
+//! The `tokenizers` crate ranks pairs, so two pairs that join to the same token have different ranks; here
+//! they are equal and the position decides. Hence our own merge rule. A text of n characters takes n log n
+//! steps.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::vocab::Vocab;
 
-/// Merges characters by the scores of the tokens that they make.
+/// Merges characters by the scores of the resulting tokens.
 pub struct ScoredBpe {
     ids: HashMap<Box<str>, u32>,
     scores: Vec<f32>,
-    /// Longest spelling, in bytes: a longer join need not be looked up.
+    /// Longest token, in bytes: longer joins are not looked up.
     longest: usize,
-    /// Token of each byte, for characters that are no token.
+    /// Token of each byte, for characters that have no token.
     bytes: Box<[Option<u32>; 256]>,
     unk: Option<u32>,
-    /// No token has a space after something else, so no join reaches over the beginning of a word: words
-    /// can be encoded one by one, which is many times faster than a whole text.
+    /// True if no token has a space after another character, so that no join crosses the start of a word.
+    /// Words are then encoded one by one, which is many times faster than encoding the whole text.
     by_words: bool,
 }
 
-/// A stretch of the text; joined ones live on in their left neighbour, with length 0 themselves.
+/// A range of the text. A joined symbol becomes part of its left neighbour and has length 0.
 struct Symbol {
     start: usize,
     len: usize,
@@ -31,15 +32,13 @@ struct Symbol {
     next: usize,
 }
 
-/// No neighbour.
 const NONE: usize = usize::MAX;
 
-/// Two neighbours that could be joined.
 struct Pair {
     score: f32,
     left: usize,
     right: usize,
-    /// Bytes of both when they were found: shows whether one has been joined since.
+    /// Combined length in bytes when queued: if it differs now, one of them has been joined since.
     len: usize,
 }
 
@@ -64,7 +63,7 @@ impl PartialEq for Pair {
 impl Eq for Pair {}
 
 impl ScoredBpe {
-    /// Indexes the vocabulary. Of equal spellings the last one counts.
+    /// Indexes the vocabulary. If several tokens have the same spelling, the last one wins.
     pub fn new(vocab: &Vocab) -> Self {
         let ids: HashMap<Box<str>, u32> =
             (0u32..).zip(&vocab.tokens).map(|(id, token)| (token.as_str().into(), id)).collect();
@@ -77,7 +76,7 @@ impl ScoredBpe {
                 .or_else(|| if byte.is_ascii() { ids.get(plain) } else { None })
                 .copied();
         }
-        // Zero and minus zero are one score; the sum makes them one bit pattern.
+        // Adding zero gives 0 and -0 the same bit pattern.
         let scores = if vocab.scores.is_empty() {
             vec![0.0; vocab.tokens.len()]
         } else {
@@ -93,7 +92,7 @@ impl ScoredBpe {
         self.ids.get(text).copied()
     }
 
-    /// Appends the tokens of `text`, in which spaces are `▁` already.
+    /// Appends the tokens of `text`, whose spaces are already replaced by `▁`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         if !self.by_words {
             return self.encode_stretch(text, out);
@@ -151,7 +150,7 @@ impl ScoredBpe {
     }
 }
 
-/// Where a `▁` follows another character.
+/// Positions of each `▁` that follows another character.
 fn word_starts(text: &str) -> impl Iterator<Item = usize> {
     let before = text.chars();
     text.char_indices()

@@ -1,20 +1,20 @@
-//! Text out of tokens that come one at a time.
+//! Decodes tokens that arrive one at a time.
 
 use std::str;
 
 use super::Tokenizer;
 
-/// Bytes in, whole characters out. Invalid UTF-8 becomes U+FFFD, exactly as
-/// `String::from_utf8_lossy` of all of them would have it.
+/// Assembles characters from bytes. Invalid UTF-8 becomes U+FFFD, exactly as in `String::from_utf8_lossy` of
+/// all bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Utf8Stream {
-    /// The beginning of a character, at most 3 bytes, followed while in `push` by what came next.
+    /// Start of an incomplete character, at most 3 bytes; during `push`, also the new bytes.
     pending: Vec<u8>,
     text: String,
 }
 
 impl Utf8Stream {
-    /// Takes bytes and gives the characters that are complete with them.
+    /// Takes bytes and returns the characters that they complete.
     pub fn push(&mut self, bytes: &[u8]) -> &str {
         self.text.clear();
         self.pending.extend_from_slice(bytes);
@@ -40,12 +40,12 @@ impl Utf8Stream {
         &self.text
     }
 
-    /// True if a character has begun and is not complete.
+    /// True if a character is incomplete.
     pub fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Ends the text: a character that was begun and not finished is U+FFFD.
+    /// Ends the text: returns U+FFFD if a character is incomplete.
     pub fn finish(&mut self) -> &str {
         self.text.clear();
         if !self.pending.is_empty() {
@@ -57,8 +57,8 @@ impl Utf8Stream {
 }
 
 impl Tokenizer {
-    /// A stream for the bytes of what follows `ids`: it holds the character that these begin and do not end,
-    /// of at most 3 bytes, so that the next tokens can complete it. Control tokens write nothing unless
+    /// Returns a stream for the bytes after `ids`. It holds the incomplete character at the end of `ids`, at
+    /// most 3 bytes, so that the next tokens can complete it. Control tokens write nothing unless
     /// `show_special`.
     pub fn utf8_behind(&self, ids: &[u32], show_special: bool) -> Utf8Stream {
         let mut last: Vec<u8> = Vec::new();
@@ -78,7 +78,7 @@ impl Tokenizer {
     }
 }
 
-/// Turns the tokens of a text that goes on into characters, never breaking one.
+/// Decodes the tokens of a running text, always in whole characters.
 pub struct StreamDecoder<'t> {
     tokenizer: &'t Tokenizer,
     show_special: bool,
@@ -86,18 +86,18 @@ pub struct StreamDecoder<'t> {
 }
 
 impl<'t> StreamDecoder<'t> {
-    /// A decoder for what follows some text: nothing is stripped from its beginning. Control tokens are
-    /// written out where `show_special`.
+    /// Creates a decoder for the continuation of a text: nothing is stripped from its start. Control tokens
+    /// are written out if `show_special`.
     pub fn new(tokenizer: &'t Tokenizer, show_special: bool) -> Self {
         Self { tokenizer, show_special, utf8: Utf8Stream::default() }
     }
 
-    /// Takes a token and gives the characters that are complete with it, possibly none.
+    /// Takes a token and returns the characters that it completes, possibly none.
     pub fn push(&mut self, id: u32) -> &str {
         self.utf8.push(self.tokenizer.shown_bytes(id, self.show_special))
     }
 
-    /// Ends the text: gives U+FFFD where a character is incomplete.
+    /// Ends the text: returns U+FFFD if a character is incomplete.
     pub fn finish(&mut self) -> &str {
         self.utf8.finish()
     }

@@ -1,4 +1,4 @@
-//! The vocabulary as a file states it, with the reference implementation's readings of what it leaves open.
+//! The vocabulary of a file. Missing values get the defaults of the reference implementation.
 
 use std::collections::HashSet;
 
@@ -9,17 +9,17 @@ use super::TokenizerError;
 /// Kind of a token: `tokenizer.ggml.token_type`, numbered as in the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// Written out as nothing.
+    /// Decodes to nothing.
     Undefined,
     /// A piece of text.
     Normal,
-    /// Stands for what the vocabulary cannot say.
+    /// Represents text that the vocabulary cannot express.
     Unknown,
-    /// Steers the model; text is read as one only on request.
+    /// Controls the model; matched in text only when requested.
     Control,
-    /// Added by hand; always found in text before anything else.
+    /// Added by hand; always matched in text before anything else.
     UserDefined,
-    /// Written out as nothing.
+    /// Decodes to nothing.
     Unused,
     /// One byte, spelled `<0x41>`.
     Byte,
@@ -39,18 +39,18 @@ impl TokenKind {
     }
 }
 
-/// Which algorithm turns text into tokens: `tokenizer.ggml.model`.
+/// Tokenization algorithm: `tokenizer.ggml.model`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// `gpt2`: byte-level BPE, merges by rank.
     ByteLevelBpe,
-    /// `llama`: SentencePiece BPE, merges by score, bytes where nothing fits.
+    /// `llama`: SentencePiece BPE, merges by score, with byte fallback.
     ScoredBpe,
     /// `bert`: WordPiece, the longest piece first.
     WordPiece,
 }
 
-/// Keys of tokens that end a generation, beside those of EOS and of the end of a turn.
+/// Keys of tokens that end a generation, besides EOS and the end of a turn.
 const ENDS: [&str; 4] = [
     "tokenizer.ggml.eom_token_id",
     "tokenizer.ggml.fim_pad_token_id",
@@ -58,54 +58,48 @@ const ENDS: [&str; 4] = [
     "tokenizer.ggml.fim_sep_token_id",
 ];
 
-/// Before the text of a WordPiece token that begins a word.
+/// Prefix of a WordPiece token that begins a word.
 const BEGINS: char = '▁';
 
-/// Text of a WordPiece token that begins a word. The mark alone is a piece of text itself: no piece is empty.
+/// Text of a WordPiece token that begins a word. The prefix alone is a piece itself, since no piece is empty.
 pub fn begun(token: &str) -> Option<&str> {
     token.strip_prefix(BEGINS).filter(|text| !text.is_empty())
 }
 
-/// A vocabulary before anything is built from it.
+/// A vocabulary as read, before the encoder is built.
 #[derive(Clone, Debug)]
 pub struct Vocab {
-    /// Which algorithm.
     pub algorithm: Algorithm,
-    /// `tokenizer.ggml.pre`, for byte-level BPE alone.
+    /// `tokenizer.ggml.pre`; only for byte-level BPE.
     pub pre: Option<String>,
-    /// `general.name`, lower case: some habits go by it.
+    /// `general.name` in lower case: some quirks depend on it.
     pub model_name: String,
     /// Spelling of each token, `[n_vocab]`. An empty one is replaced by `[EMPTY_id]`.
     pub tokens: Vec<String>,
-    /// One a token, or empty: higher is merged first.
+    /// One per token, or empty; higher scores merge first.
     pub scores: Vec<f32>,
-    /// `[n_vocab]`.
     pub kinds: Vec<TokenKind>,
-    /// Beginning of a text.
     pub bos: Option<u32>,
-    /// End of a text.
     pub eos: Option<u32>,
-    /// End of a turn, where the file names one.
+    /// End of a turn, if the file specifies one.
     pub eot: Option<u32>,
-    /// Other tokens that the file says end a generation: of a message, and of what is filled in the middle.
+    /// Other tokens that end a generation according to the file: end of message and fill-in-the-middle
+    /// tokens.
     pub ends: Vec<u32>,
-    /// Stands for what the vocabulary cannot say.
+    /// Token for text that the vocabulary cannot express.
     pub unk: Option<u32>,
-    /// First of an encoder's texts.
+    /// Token before an encoder's first text.
     pub cls: Option<u32>,
-    /// Behind each of an encoder's texts.
+    /// Token after each of an encoder's texts.
     pub sep: Option<u32>,
     /// True if texts begin with `bos`; `None` if the file does not say.
     pub add_bos: Option<bool>,
-    /// True if texts end with `eos`.
     pub add_eos: bool,
-    /// True if a space is put before a text.
+    /// True if encoding adds a space before a text.
     pub add_space_prefix: bool,
-    /// True if WordPiece makes capitals small.
     pub lowercase: bool,
-    /// True if WordPiece takes accents away.
     pub strip_accents: bool,
-    /// Notes on what had to be guessed or mended, one sentence each.
+    /// Warnings about values that were assumed or repaired, one sentence each.
     pub notices: Vec<String>,
 }
 
@@ -169,7 +163,7 @@ impl Vocab {
             unk: None,
             cls: None,
             sep: None,
-            // Readers of WordPiece files add both ends whatever the file says.
+            // Readers of WordPiece files add both, whatever the file says.
             add_bos: if of_words { Some(true) } else { metadata.bool("tokenizer.ggml.add_bos_token")? },
             add_eos: of_words || metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
             add_space_prefix: metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(scored),
@@ -177,8 +171,8 @@ impl Vocab {
             strip_accents,
             notices: Vec::new(),
         };
-        // A SentencePiece file that names no special token means the first three entries, and a WordPiece
-        // file those of BERT.
+        // If a SentencePiece file specifies no special tokens, they are the first three entries; for
+        // WordPiece, those of BERT.
         let usual = |of_sentencepiece: u32, of_bert: Option<u32>| {
             let id = if scored { Some(of_sentencepiece) } else { of_bert.filter(|_| of_words) };
             id.filter(|id| (*id as usize) < n_vocab)
@@ -188,7 +182,7 @@ impl Vocab {
         vocab.unk = vocab.special_id(metadata, "tokenizer.ggml.unknown_token_id", usual(0, Some(100)))?;
         let (bos, eos) = (vocab.bos.filter(|_| of_words), vocab.eos.filter(|_| of_words));
         vocab.cls = vocab.special_id(metadata, "tokenizer.ggml.cls_token_id", bos)?;
-        // The format spells it so.
+        // The format misspells it.
         vocab.sep = vocab.special_id(metadata, "tokenizer.ggml.seperator_token_id", eos)?;
         if of_words {
             vocab.cls = vocab.cls.or(usual(0, Some(101)));
@@ -204,7 +198,7 @@ impl Vocab {
         Ok(vocab)
     }
 
-    /// Makes control tokens of those that a WordPiece file names: older files have no kinds of tokens.
+    /// Marks the special tokens of a WordPiece file as control tokens: older files have no token types.
     fn mark_special(&mut self, metadata: &Metadata) -> Result<(), TokenizerError> {
         let pad = self.special_id(metadata, "tokenizer.ggml.padding_token_id", None)?;
         let mask = self.special_id(metadata, "tokenizer.ggml.mask_token_id", None)?;
@@ -224,7 +218,7 @@ impl Vocab {
         key: &str,
         usual: Option<u32>,
     ) -> Result<Option<u32>, TokenizerError> {
-        // Writers mark "none" by -1 or by the largest u32.
+        // Writers encode "none" as -1 or as the largest u32.
         let none = [Some(-1), Some(i128::from(u32::MAX))];
         if none.contains(&metadata.get(key).and_then(|value| value.as_int())) {
             return Ok(usual);
@@ -241,13 +235,14 @@ impl Vocab {
         })
     }
 
-    /// Id of the token spelled `text`; the last one where several are.
+    /// Id of the token spelled `text`; the last one if there are several.
     pub fn find(&self, text: &str) -> Option<u32> {
         self.tokens.iter().rposition(|token| token == text).map(|id| id as u32)
     }
 }
 
-/// Left and right side of each merge of a byte-level vocabulary, best first. Of equal ones the first counts.
+/// Left and right side of each merge of a byte-level vocabulary, best first. Of duplicates, the first one is
+/// kept.
 ///
 /// # Errors
 /// [`TokenizerError::Metadata`] if the file has none.
@@ -257,7 +252,7 @@ pub fn merges(metadata: &Metadata) -> Result<Vec<(&str, &str)>, TokenizerError> 
     Ok(merges.filter(|&merge| seen.insert(merge)).filter_map(split_merge).collect())
 }
 
-/// `"Ġ t"` to its two sides. The first character may itself be a space.
+/// Splits `"Ġ t"` into its two sides. The first character may itself be a space.
 fn split_merge(merge: &str) -> Option<(&str, &str)> {
     let first = merge.chars().next()?.len_utf8();
     let space = first + merge[first..].find(' ')?;

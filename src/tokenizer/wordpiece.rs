@@ -1,12 +1,12 @@
-//! WordPiece as BERT has it: text is normalised and split into words, and of each word the longest piece that
-//! the vocabulary knows is taken, then the longest of the rest, to its end. A word with a part that is in no
-//! piece is unknown as a whole.
+//! WordPiece as in BERT: text is normalised and split into words; each word is split into the longest known
+//! piece, then the longest piece of the rest, and so on. A word with a part that matches no piece is unknown
+//! as a whole.
 //!
-//! Files spell a piece that begins a word `▁word` and one that continues it `ing`, where BERT's own
-//! vocabulary has `word` and `##ing`. Ids are those of Hugging Face's `tokenizers`, with which such models
-//! are used. llama.cpp gives most texts the same ids, but keeps invisible characters of format, knows no
-//! longest word, and takes a `▁` of the text for the mark. Characters have their category in today's Unicode;
-//! those that are younger than Unicode 8, which `tokenizers` knows, may differ.
+//! Files spell a piece that begins a word `▁word` and one that continues it `ing`; BERT's own vocabulary has
+//! `word` and `##ing`. Ids match Hugging Face's `tokenizers`, which such models are used with. llama.cpp
+//! gives the same ids for most texts, but it keeps invisible format characters, has no limit on the length of
+//! a word, and reads a `▁` in the text as the prefix. Characters have their category in current Unicode;
+//! those newer than Unicode 8, which `tokenizers` uses, may differ.
 
 use std::collections::HashMap;
 
@@ -14,18 +14,17 @@ use super::bases;
 use super::categories::{self, CF_CO, P};
 use super::vocab::{TokenKind, Vocab, begun};
 
-/// Characters of the longest word that is looked at (`max_input_chars_per_word`); a longer one is unknown.
+/// Longest word in characters (`max_input_chars_per_word`); a longer one is unknown.
 pub const MAX_WORD: usize = 100;
 
-/// Pieces of words, and how text is normalised.
+/// Word pieces, and how text is normalised.
 pub struct WordPiece {
-    /// Text of pieces that begin a word, without the mark.
+    /// Pieces that begin a word, without the prefix.
     first: HashMap<Box<str>, u32>,
-    /// Text of pieces that continue one.
+    /// Pieces that continue a word.
     further: HashMap<Box<str>, u32>,
-    /// Control tokens and others that are not pieces of text, as they are spelled.
+    /// Control tokens and others that are not pieces of text, as spelled.
     others: HashMap<Box<str>, u32>,
-    /// Longest piece, in bytes.
     longest: usize,
     unk: Option<u32>,
     lowercase: bool,
@@ -33,7 +32,7 @@ pub struct WordPiece {
 }
 
 impl WordPiece {
-    /// Indexes the vocabulary. Of equal spellings the last one counts.
+    /// Indexes the vocabulary. If several tokens have the same spelling, the last one wins.
     pub fn new(vocab: &Vocab) -> Self {
         let mut out = Self {
             first: HashMap::new(),
@@ -56,7 +55,7 @@ impl WordPiece {
         out
     }
 
-    /// Id of the token spelled `text`, mark included.
+    /// Id of the token spelled `text`, prefix included.
     pub fn id(&self, text: &str) -> Option<u32> {
         let piece = match begun(text) {
             Some(text) => self.first.get(text),
@@ -65,7 +64,6 @@ impl WordPiece {
         self.others.get(text).or(piece).copied()
     }
 
-    /// Appends the tokens of `text`.
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut word = String::new();
         for char in text.chars() {
@@ -90,7 +88,7 @@ impl WordPiece {
         self.end(&mut word, out);
     }
 
-    /// Appends a character to the word, or ends the word with it.
+    /// Appends a character to the word, or ends the word.
     fn push(&self, char: char, word: &mut String, out: &mut Vec<u32>) {
         if char.is_whitespace() {
             self.end(word, out);
@@ -105,7 +103,7 @@ impl WordPiece {
         }
     }
 
-    /// Appends the pieces of a word, and begins another one.
+    /// Appends the pieces of the word and clears it.
     fn end(&self, word: &mut String, out: &mut Vec<u32>) {
         if word.is_empty() {
             return;
@@ -135,7 +133,7 @@ impl WordPiece {
     }
 }
 
-/// True for the blocks of ideographs that are words of their own. The gap from U+2B820 on is in the code of
+/// True for CJK ideographs, each of which is a word of its own. The gap at U+2B820 is also in the code of
 /// `tokenizers`.
 fn is_chinese(char: char) -> bool {
     matches!(char,

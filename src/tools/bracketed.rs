@@ -1,5 +1,5 @@
-//! One call with its arguments in brackets, `f(a="b", c=[1, None])` or `call:f{a:<escape>b<escape>}`, which
-//! becomes JSON.
+//! Parses a call with bracketed arguments, `f(a="b", c=[1, None])` or `call:f{a:<escape>b<escape>}`, and
+//! converts it to JSON.
 
 use serde_json::{Value, json};
 
@@ -7,31 +7,30 @@ use super::Tool;
 use super::head::is_name;
 use super::scan::{Body, Read, escaped};
 
-/// Longest name of a tool or an argument, in bytes. What is longer is no call.
+/// Longest name of a tool or an argument, in bytes; anything longer is not a call.
 const MOST_NAME_BYTES: usize = 256;
 
-/// Notation of calls.
 #[derive(Debug)]
 pub struct Notation {
     /// Before the name.
     pub call: &'static str,
-    /// Around the name, if the model likes, unless a tool is called so.
+    /// Optional wrappers around the name, ignored unless a tool has that name.
     pub wrappers: &'static [&'static str],
-    /// Around the arguments.
+    /// Brackets around the arguments.
     pub around: [char; 2],
-    /// Between the name of an argument and its value.
+    /// Separator between the name of an argument and its value.
     pub assign: char,
-    /// Between two arguments.
+    /// Separator between arguments.
     pub comma: &'static str,
-    /// Around texts, and whether a backslash in one is an escape.
+    /// Quotes around strings, and whether a backslash in them is an escape.
     pub quotes: &'static [(&'static str, bool)],
-    /// Brackets around lists and dicts, which open and which close.
+    /// Brackets around lists and dicts: opening ones, closing ones.
     pub brackets: [&'static str; 2],
-    /// Characters that end a word beside blanks; a colon ends a key only.
+    /// Characters that end a word, besides whitespace; a colon only ends a key.
     pub word_ends: &'static str,
 }
 
-/// Python's notation.
+/// Python notation.
 pub const PYTHON: Notation = Notation {
     call: "",
     wrappers: &[],
@@ -43,12 +42,13 @@ pub const PYTHON: Notation = Notation {
     word_ends: ",()[]{}\"' \n\t\r",
 };
 
-/// Gemma 3's `tool_code`: Python's, whose result may be printed and whose functions may have a module.
+/// Gemma 3's `tool_code`: Python notation; the call may be wrapped in `print(` and the function may have a
+/// module.
 ///
 /// Source: LiteRT-LM, `runtime/conversation/model_data_processor/gemma3_data_processor_config.h`.
 pub const TOOL_CODE: Notation = Notation { wrappers: &["print(", "default_api."], ..PYTHON };
 
-/// Notation of FunctionGemma.
+/// FunctionGemma notation.
 ///
 /// Source: <https://ai.google.dev/gemma/docs/functiongemma/formatting-and-best-practices>.
 pub const FUNCTION_GEMMA: Notation = Notation {
@@ -62,17 +62,17 @@ pub const FUNCTION_GEMMA: Notation = Notation {
     word_ends: ",[]{}",
 };
 
-/// A call before its name.
+/// Parser of one call, starting before its name.
 #[derive(Debug)]
 pub struct Bracketed {
     notation: &'static Notation,
     state: State,
     has_arguments: bool,
-    /// Brackets of the value that are open.
+    /// Open brackets in the current value.
     open: Vec<char>,
-    /// True if a comma of the value came, which JSON has only between two items.
+    /// True if a comma is pending; JSON allows one only between two items.
     comma: bool,
-    /// True if a key of a dict is next.
+    /// True if the next item is a key of a dict.
     key: bool,
 }
 
@@ -81,11 +81,11 @@ enum State {
     Name,
     Key,
     Value,
-    /// In a text that ends with this mark, and whether a backslash in it is an escape.
+    /// Inside a string that ends with this quote; whether a backslash in it is an escape.
     Text(&'static str, bool),
 }
 
-/// True if a text begins with a list of calls; `None` if it may and is too short.
+/// True if a text starts with a list of calls; `None` if more text is needed to tell.
 pub fn is_list(text: &str) -> Option<bool> {
     let Some(inside) = text.strip_prefix('[') else { return Some(false) };
     let inside = inside.trim_start();
@@ -107,7 +107,6 @@ impl Body for Bracketed {
 }
 
 impl Bracketed {
-    /// A call in a notation.
     pub fn new(notation: &'static Notation) -> Self {
         Self {
             notation,
@@ -158,13 +157,13 @@ impl Bracketed {
                 Read::Arguments(blanks + end + 1, format!("{open}{}: ", json!(word[..end].trim())))
             }
             None if word.len() <= MOST_NAME_BYTES => Read::More,
-            // The call has begun: what is no argument with a name is passed over.
+            // The call has begun, so skip anything that is not a named argument.
             Some(end) if end > 0 => Read::Arguments(blanks + end, String::new()),
             _ => Read::Arguments(blanks + word.chars().next().map_or(0, char::len_utf8), String::new()),
         }
     }
 
-    /// True if a text can be the name of an argument, which a schema may choose as it likes.
+    /// True if a text can be the name of an argument, which a schema may choose freely.
     fn is_key(&self, text: &str) -> bool {
         let Notation { quotes, brackets: [open, close], .. } = self.notation;
         let has_bracket = text.contains(|c| open.contains(c) || close.contains(c));
@@ -174,7 +173,7 @@ impl Bracketed {
             && !quotes.iter().any(|(mark, _)| text.contains(mark))
     }
 
-    /// Reads as much of a value as there is.
+    /// Parses as much of a value as is available.
     fn value(&mut self, rest: &str) -> Read {
         let (mut at, mut out) = (0, String::new());
         while let Some(c) = rest[at..].chars().next() {
@@ -205,7 +204,7 @@ impl Bracketed {
         if at == 0 { Read::More } else { Read::Arguments(at, out) }
     }
 
-    /// Reads what is between texts, and begins them. `None` if more is wanted.
+    /// Parses a token between strings, or the start of a string. `None` if more text is needed.
     fn token(&mut self, c: char, rest: &str, out: &mut String) -> Option<usize> {
         let Notation { quotes, brackets: [opening, closing], .. } = self.notation;
         if let Some((mark, has_escapes)) = quotes.iter().find(|(mark, _)| rest.starts_with(mark)) {
@@ -250,14 +249,13 @@ impl Bracketed {
         Some(c.len_utf8())
     }
 
-    /// The comma before an item.
     fn item(&mut self, out: &mut String) {
         if std::mem::take(&mut self.comma) {
             *out += ", ";
         }
     }
 }
-/// A word as JSON: a key of a dict is a text.
+/// Converts a word to JSON; a key of a dict becomes a string.
 fn literal(word: &str, is_key: bool) -> String {
     let json = match word {
         "True" => "true",
@@ -269,8 +267,8 @@ fn literal(word: &str, is_key: bool) -> String {
     if is_key { json!(json).to_string() } else { json.to_owned() }
 }
 
-/// The first character of what a text of Python goes on with, as a text of JSON has it, and the bytes that it
-/// takes. `None` if more is wanted.
+/// Converts the next character of a Python string to JSON. Returns it with the number of bytes read; `None`
+/// if more text is needed.
 fn character(rest: &str) -> Option<(String, usize)> {
     let mut chars = rest.chars();
     let first = chars.next()?;
@@ -285,7 +283,7 @@ fn character(rest: &str) -> Option<(String, usize)> {
         '\n' => return Some((String::new(), 2)),
         'n' | 't' | 'r' | 'b' | 'f' | '"' | '\\' => return Some((format!("\\{escape}"), 2)),
         '\'' | '/' => return Some((escape.to_string(), 2)),
-        // As in Python, a backslash before any other character is one.
+        // As in Python, a backslash before any other character is literal.
         _ => return Some(("\\\\".to_owned(), 1)),
     };
     let code: String = chars.take(digits).collect();
@@ -294,7 +292,7 @@ fn character(rest: &str) -> Option<(String, usize)> {
     }
     let value = u32::from_str_radix(&code, 16).ok().filter(|_| code.bytes().all(|byte| byte != b'+'));
     let text = match (value, value.and_then(char::from_u32)) {
-        // A half of a pair stays as it is written.
+        // Half of a surrogate pair is copied as written.
         (Some(_), None) if escape == 'u' => format!("\\u{code}"),
         (_, Some(c)) => escaped(c.encode_utf8(&mut [0; 4])),
         _ => return Some(("\\\\".to_owned(), 1)),

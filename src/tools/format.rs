@@ -1,56 +1,56 @@
-//! The formats of calls, and which one a template wants.
+//! Tool call formats, and their detection from a chat template.
 
 use serde_json::{Value, json};
 
 use super::Tool;
 use sterna_tokenizer::chat::Message;
 
-/// Format of a model's calls.
+/// Format of a model's tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
-    /// Llama 3: the message is one `{"name": …, "parameters": {…}}`, possibly behind `<|python_tag|>`.
+    /// Llama 3: the message is one `{"name": …, "parameters": {…}}`, possibly after `<|python_tag|>`.
     Llama3,
     /// Hermes, Qwen2.5, Qwen3: `<tool_call>` and `{"name": …, "arguments": {…}}` and `</tool_call>`.
     Hermes,
     /// Mistral: `[TOOL_CALLS]` and a list of `{"name": …, "arguments": {…}, "id": …}`.
     Mistral,
-    /// Mistral Small 3.2, Devstral: `[TOOL_CALLS]name[ARGS]{…}`, each call so.
+    /// Mistral Small 3.2, Devstral: `[TOOL_CALLS]name[ARGS]{…}` for each call.
     MistralArgs,
-    /// gpt-oss: a message is parts in channels, and a call one of them:
+    /// gpt-oss: a message consists of parts in channels; a call is one of them:
     /// `<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>`.
     Harmony,
-    /// DeepSeek R1 and V3: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, the arguments in a block of code,
-    /// `<｜tool▁call▁end｜>`, all calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`.
+    /// DeepSeek R1 and V3: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>name`, the arguments in a code block,
+    /// `<｜tool▁call▁end｜>`; all calls between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`.
     DeepSeek,
-    /// DeepSeek V3.1: the same with `name<｜tool▁sep｜>{…}`.
+    /// DeepSeek V3.1: likewise with `name<｜tool▁sep｜>{…}`.
     DeepSeek31,
-    /// Kimi K2: `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`, all
+    /// Kimi K2: `<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{…}<|tool_call_end|>`; all
     /// calls between `<|tool_calls_section_begin|>` and `<|tool_calls_section_end|>`.
     KimiK2,
-    /// Llama 4, and Llama 3.2 and Gemma 3 with templates of that kind: `[name(key="value"), …]`.
+    /// Llama 4, and Llama 3.2 and Gemma 3 with such templates: `[name(key="value"), …]`.
     Pythonic,
-    /// Gemma 3 with templates of that kind: `name(key="value")` in a block of code of the language
-    /// `tool_code`, a call on each line.
+    /// Gemma 3 with such templates: `name(key="value")` in a code block of language `tool_code`, one call per
+    /// line.
     ToolCode,
     /// FunctionGemma: `<start_function_call>call:name{key:<escape>value<escape>}<end_function_call>`.
     FunctionGemma,
-    /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` for each argument, as plain text.
+    /// Qwen3-Coder: `<function=name>` with a `<parameter=key>` per argument, as plain text.
     Qwen3Coder,
-    /// Seed-OSS: the same between `<seed:tool_call>` and `</seed:tool_call>`, no text on lines of its own.
+    /// Seed-OSS: likewise between `<seed:tool_call>` and `</seed:tool_call>`, without lines of their own for
+    /// strings.
     SeedOss,
-    /// GLM 4.5 and later: `<tool_call>name` with `<arg_key>` and `<arg_value>` for each argument, as plain
-    /// text.
+    /// GLM 4.5 and later: `<tool_call>name` with `<arg_key>` and `<arg_value>` per argument, as plain text.
     Glm,
-    /// MiniMax M2: `<invoke name="name">` with a `<parameter name="key">` for each argument, as plain text,
-    /// all calls between `<minimax:tool_call>` and `</minimax:tool_call>`.
+    /// MiniMax M2: `<invoke name="name">` with a `<parameter name="key">` per argument, as plain text; all
+    /// calls between `<minimax:tool_call>` and `</minimax:tool_call>`.
     MiniMax,
-    /// For templates that know no tools: the tools stand in a system message, and the message is
+    /// For templates without tool support: the tools are listed in a system message, and the reply is
     /// `{"tool_calls": […]}` or `{"response": …}`.
     Generic,
 }
 
 impl Format {
-    /// All of them, with their names.
+    /// All formats with their names.
     pub const ALL: &[(&'static str, Self)] = &[
         ("llama3", Self::Llama3),
         ("hermes", Self::Hermes),
@@ -70,24 +70,25 @@ impl Format {
         ("generic", Self::Generic),
     ];
 
-    /// The format that is named so.
+    /// Finds a format by name.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
-    /// Its name.
+    /// Name of the format.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
     }
 
-    /// The format of a template, by the words that it writes. One that is never given tools cannot show them.
+    /// Detects the format of a template from the strings in it. A template that does not use `tools` cannot
+    /// show them.
     pub fn of_template(source: &str) -> Self {
         let has = |words: &[&str]| words.iter().all(|word| source.contains(word));
         WORDS.iter().find(|(words, _)| has(words)).map_or(Self::Generic, |(_, format)| *format)
     }
 
-    /// The format of a model: that of its template; or, where that is never given tools, the one in which it
-    /// shows calls, if the vocabulary has the tokens for them.
+    /// Detects the format of a model: that of its template. If the template shows calls but no tools, it is
+    /// the format of those calls, provided the vocabulary has the tokens for it.
     pub fn of_model(source: &str, has_token: impl Fn(&str) -> bool) -> Self {
         let replayed = Self::DeepSeek.section().is_some_and(|section| {
             source.contains(section.separator) && section.marks().into_iter().all(has_token)
@@ -99,7 +100,7 @@ impl Format {
         }
     }
 
-    /// True if a template of this format shows the tools itself. If not, [`messages`](Self::messages) does.
+    /// True if a template of this format shows the tools itself; otherwise [`messages`](Self::messages) does.
     pub(super) fn shows_tools(self, source: &str) -> bool {
         match self {
             Self::Generic => false,
@@ -108,7 +109,7 @@ impl Format {
         }
     }
 
-    /// True if an argument that is a text is written as it is, so that only its choices are enforced.
+    /// True if string arguments are written as plain text, so that only their `enum` can be enforced.
     pub fn has_plain_texts(self) -> bool {
         self.tags().is_some() || self == Self::FunctionGemma
     }
@@ -118,21 +119,21 @@ impl Format {
         !matches!(self, Self::Llama3 | Self::Harmony)
     }
 
-    /// True if calls are written with tokens that steer the model, so that their spelling must be shown
-    /// (`GenerateOptions::show_special`) to a [`Parser`](super::Parser).
+    /// True if calls contain control tokens, so that a [`Parser`](super::Parser) needs their spelling
+    /// (`GenerateOptions::show_special`).
     pub fn needs_special(self) -> bool {
         !matches!(self, Self::Hermes | Self::Qwen3Coder | Self::Pythonic | Self::ToolCode | Self::Generic)
     }
 
-    /// True if every message is written in parts, which a [`Parser`](super::Parser) must read even without
-    /// tools.
+    /// True if messages consist of parts in channels, which a [`Parser`](super::Parser) must parse even
+    /// without tools.
     pub fn has_channels(self) -> bool {
         self == Self::Harmony
     }
 
-    /// The messages as the template can show them, with a system text of the `tools` that it does not show.
-    /// [`Generic`](Self::Generic) makes ordinary messages of calls and answers; [`Harmony`](Self::Harmony)
-    /// has one text beside a call, in the channel of thoughts.
+    /// Returns the messages in a form that the template can show, with a system text for the `tools` that it
+    /// does not show. [`Generic`](Self::Generic) converts calls and answers to ordinary messages;
+    /// [`Harmony`](Self::Harmony) allows one text besides a call, in the analysis channel.
     pub fn messages(self, messages: &[Message], tools: &[Tool]) -> Vec<Message> {
         match self {
             Self::Generic => {}
@@ -142,7 +143,7 @@ impl Format {
         let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
         for message in messages {
             match out.last_mut() {
-                // Answers of several tools are one turn.
+                // Answers of several tools are merged into one turn.
                 Some(last) if message.role == "tool" && is_answer(last) => {
                     last.content += "\n";
                     last.content += &answer(message);
@@ -154,7 +155,7 @@ impl Format {
     }
 }
 
-/// Words of templates, all of an entry, and the format: the first entry that fits.
+/// Strings that a template must all contain, and its format; the first match wins.
 const WORDS: &[(&[&str], Format)] = &[
     (&["<|channel|>", "<|message|>", "<|call|>"], Format::Harmony),
     (&["<｜tool▁sep｜>", "```json", "tools"], Format::DeepSeek),
@@ -175,7 +176,7 @@ const WORDS: &[(&[&str], Format)] = &[
     (&["\"parameters\": dictionary of argument name"], Format::Llama3),
 ];
 
-/// A message whose thoughts are its text, if it calls.
+/// Moves the reasoning of a message with calls into its text.
 fn thought_aloud(message: &Message) -> Message {
     let mut message = message.clone();
     if !message.tool_calls.is_empty()
@@ -217,7 +218,7 @@ const IN_JSON: &str = "Answer in JSON. To call tools: {\"tool_calls\": [{\"name\
 const AS_TRAINED: &str = "To call tools, end the answer with function calls in the form that you know: for \
                           each one the name, and the arguments as a JSON object.";
 
-/// Messages with a system text of the tools, and of how they are called.
+/// Adds a system text with the tools and how to call them.
 fn with_tools(mut messages: Vec<Message>, tools: &[Tool], how: &str) -> Vec<Message> {
     if tools.is_empty() {
         return messages;

@@ -1,19 +1,20 @@
-//! Text before the arguments of a call that are JSON by themselves: marks, and the tool's name.
+//! Text before the arguments of a call whose arguments are a separate JSON object: marks, and the name of the
+//! tool.
 
 use super::format::Format;
 use super::scan::{Found, find};
 
-/// Longest text before arguments, in bytes. What is longer is no call.
+/// Longest text before the arguments, in bytes; anything longer is not a call.
 const MOST_BYTES: usize = 512;
 
-/// Marks of calls whose arguments are JSON by themselves.
+/// Marks of calls whose arguments are a separate JSON object.
 #[derive(Debug)]
 pub struct Section {
-    /// Around all calls.
+    /// Marks around all calls.
     pub all: [&'static str; 2],
-    /// Around each call.
+    /// Marks around each call.
     pub one: [&'static str; 2],
-    /// Between the parts of a call.
+    /// Separator between the parts of a call.
     pub separator: &'static str,
 }
 
@@ -34,7 +35,6 @@ pub const KIMI_K2: Section = Section {
 };
 
 impl Section {
-    /// All of them.
     pub fn marks(&self) -> [&'static str; 5] {
         let Self { all, one, separator } = *self;
         [all[0], one[0], separator, one[1], all[1]]
@@ -42,7 +42,7 @@ impl Section {
 }
 
 impl Format {
-    /// Its marks, if calls are written between such.
+    /// Marks of the format, if it has any.
     pub(super) fn section(self) -> Option<&'static Section> {
         match self {
             Self::DeepSeek | Self::DeepSeek31 => Some(&DEEPSEEK),
@@ -52,18 +52,17 @@ impl Format {
     }
 }
 
-/// Result of reading a head.
+/// Result of parsing a head.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Head {
-    /// So many bytes of it, the tool, and the id that the model gave the call.
+    /// Length of the head in bytes, the name of the tool, and the id assigned by the model.
     Call(usize, String, Option<String>),
-    /// More text is wanted.
+    /// More text is needed.
     More,
-    /// This is no call.
     Wrong,
 }
 
-/// Reads the head of a call, which ends where its arguments open, from behind the mark that begins it.
+/// Parses the head of a call: from after its opening mark to the start of its arguments.
 pub fn head(format: Option<Format>, rest: &str) -> Head {
     let end = match rest.bytes().take(MOST_BYTES).position(|byte| byte == b'{') {
         Some(end) => end,
@@ -76,14 +75,14 @@ pub fn head(format: Option<Format>, rest: &str) -> Head {
             let (name, id) = text.split_once("[CALL_ID]").map_or((text, None), |(name, id)| (name, Some(id)));
             (name, id.map(str::to_owned))
         }),
-        // `name<｜tool▁sep｜>`, or `function<｜tool▁sep｜>name` and the fence of a block of code.
+        // `name<｜tool▁sep｜>`, or `function<｜tool▁sep｜>name` and the fence of a code block.
         Some(Format::DeepSeek | Format::DeepSeek31) => {
             text.split_once(DEEPSEEK.separator).map(|(before, after)| {
                 let name = after.trim_start().lines().next().unwrap_or_default();
                 (if name.is_empty() || name.starts_with("```") { before } else { name }, None)
             })
         }
-        // `functions.name:0`, all of it the id.
+        // `functions.name:0`; the whole string is the id.
         Some(Format::KimiK2) => text.split_once(KIMI_K2.separator).map(|(id, _)| {
             let id = id.trim();
             let name = id.strip_prefix("functions.").unwrap_or(id);
@@ -105,22 +104,19 @@ pub fn is_name(text: &str) -> bool {
 /// Kind of a part of a message in gpt-oss's channels.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Thoughts.
+    /// Reasoning, in the analysis channel.
     Thoughts,
-    /// Text of the answer.
     Text,
-    /// A call of a tool.
     Call(String),
 }
 
-/// Header of a part.
+/// Result of parsing the header of a part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Header {
-    /// So many bytes, and what they announce.
+    /// Length of the header in bytes, and the part that follows.
     Part(usize, Part),
-    /// More text is wanted.
+    /// More text is needed.
     More,
-    /// This is no header.
     None,
 }
 
@@ -131,12 +127,12 @@ pub const BEGINNERS: &[&str] = &["<|start|>", "<|channel|>"];
 
 const MESSAGE: &str = "<|message|>";
 
-/// Reads the header of a part: `<|channel|>analysis<|message|>`, `<|channel|>final<|message|>`, or with `to=`
-/// before or in the channel the tool that is called. `is_tool` knows the tools.
+/// Parses the header of a part: `<|channel|>analysis<|message|>` or `<|channel|>final<|message|>`; for a
+/// call, `to=` before or in the channel names the tool. `is_tool` checks for known tools.
 ///
 /// Source: <https://cookbook.openai.com/articles/openai-harmony>.
 pub fn header(rest: &str, is_tool: impl Fn(&str) -> bool) -> Header {
-    // Marks have no place in a header but for its own, and the channel has one.
+    // A header contains no other marks and has one channel.
     const STOPS: [&str; 6] = [MESSAGE, "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|channel|>"];
     const OPENERS: [&str; 4] = ["<|start|>", "<|channel|>", " to=", MESSAGE];
     let Some(opener) = OPENERS.iter().find(|opener| rest.starts_with(**opener)) else {
@@ -158,7 +154,7 @@ pub fn header(rest: &str, is_tool: impl Fn(&str) -> bool) -> Header {
     let part = match word("to=").map(|to| to.strip_prefix("functions.").ok_or(to)) {
         Some(Ok(name)) => Part::Call(name.to_owned()),
         Some(Err(name)) if is_tool(name) => Part::Call(name.to_owned()),
-        // Tools that the model knows of itself, and that are not offered.
+        // Built-in tools of the model, which are not offered.
         Some(Err(_)) => Part::Thoughts,
         None if word("<|channel|>") == Some("analysis") => Part::Thoughts,
         None => Part::Text,

@@ -1,28 +1,26 @@
-//! One call as a JSON object, read character by character. Its arguments are passed on as they are written.
+//! Parses a call as a JSON object, character by character. Arguments are passed on as written.
 
-/// Keys and values of an object so far.
+/// Keys and values parsed so far.
 #[derive(Debug, Default)]
 pub struct Object {
     state: State,
-    /// The key that was read last.
     key: String,
-    /// Text of a name or an id, in JSON without its quotes.
+    /// Text of a name or an id, as JSON without the quotes.
     text: String,
-    /// All text until the call has begun, in case it is none.
+    /// All text until the call has begun, in case it turns out not to be a call.
     raw: String,
     name: Option<String>,
     id: Option<String>,
     has_begun: bool,
-    /// Name and id as they were known when the call began, until they are taken.
+    /// Name and id when the call began; taken once.
     begun: Option<(String, Option<String>)>,
     has_arguments: bool,
-    /// Arguments that were not taken yet.
+    /// Arguments that have not been taken yet.
     arguments: String,
-    /// True if the arguments are all there is: name and id stood before them.
+    /// True if the object is only the arguments: name and id came before them.
     is_bare: bool,
 }
 
-/// State of reading an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -36,7 +34,7 @@ enum State {
     InText {
         escaped: bool,
     },
-    /// A value that is passed on or over: brackets that are open, and whether in a text in it.
+    /// In a value that is passed on or skipped: number of open brackets, and whether in a string.
     InValue {
         depth: usize,
         in_text: bool,
@@ -48,13 +46,13 @@ enum State {
 }
 
 impl Object {
-    /// A call of `name` whose arguments are an object by themselves.
+    /// Creates a parser for the arguments of a call of `name`.
     pub fn arguments_of(name: String, id: Option<String>) -> Self {
         let (state, key) = (State::Value, "arguments".to_owned());
         Self { state, key, name: Some(name), id, is_bare: true, ..Self::default() }
     }
 
-    /// Takes a character. `false` if it is behind the end of the object, or not as an object is written.
+    /// Takes a character. Returns `false` if the object has ended or is malformed.
     pub fn push(&mut self, c: char) -> bool {
         let next = self.next(c);
         if next == State::Wrong {
@@ -62,7 +60,7 @@ impl Object {
                 self.state = State::Wrong;
                 return false;
             }
-            // Nothing can be taken back: what is between the values of a call that has begun is passed over.
+            // Output cannot be taken back: once the call has begun, skip malformed text between values.
             return true;
         }
         if !self.has_begun {
@@ -131,7 +129,7 @@ impl Object {
 
     fn in_value(&mut self, c: char, depth: usize, in_text: bool, escaped: bool) -> State {
         if depth == 0 && !in_text && (matches!(c, ',' | '}' | ']') || c.is_ascii_whitespace()) {
-            // A number or a word has ended before this character.
+            // A number or literal has ended before this character.
             self.state = State::Comma;
             return self.next(c);
         }
@@ -156,7 +154,7 @@ impl Object {
         matches!(self.key.as_str(), "arguments" | "parameters")
     }
 
-    /// The call begins with its arguments, if the name is known by then, or with its end.
+    /// Begins the call at its arguments if the name is known by then, otherwise at its end.
     fn begin(&mut self) {
         if let Some(name) = self.name.as_ref().filter(|_| !self.has_begun) {
             self.begun = Some((name.clone(), self.id.clone()));
@@ -176,27 +174,25 @@ impl Object {
         State::Done
     }
 
-    /// True if the object has ended.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// True if the text is no call.
     pub fn is_wrong(&self) -> bool {
         self.state == State::Wrong
     }
 
-    /// Name and id, once, when the call has begun.
+    /// Name and id, returned once after the call has begun.
     pub fn take_begun(&mut self) -> Option<(String, Option<String>)> {
         self.begun.take()
     }
 
-    /// The arguments that were read since the last time, if the call has begun.
+    /// Arguments parsed since the last call of this function, if the call has begun.
     pub fn take_arguments(&mut self) -> String {
         if self.has_begun { std::mem::take(&mut self.arguments) } else { String::new() }
     }
 
-    /// The text that was read, if the call has not begun.
+    /// Text read so far, if the call has not begun.
     pub fn take_raw(&mut self) -> String {
         std::mem::take(&mut self.raw)
     }

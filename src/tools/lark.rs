@@ -1,7 +1,7 @@
-//! The grammar of a message with calls, in llguidance's Lark.
+//! Grammar of a message with tool calls, in llguidance's Lark.
 //!
-//! Text before a call is read lazily: it ends with the first mark of a call, and from there on the call is
-//! held to the tool's schema. The room `grammar` checks the schemas in it.
+//! Text before a call is matched lazily: it ends with the first mark of a call, and from there on the call
+//! must match the tool's schema. The crate `grammar` checks the schemas.
 
 use std::fmt::Write;
 
@@ -13,32 +13,33 @@ use super::tagged::{GLM, MINIMAX, QWEN3_CODER, SEED_OSS, Tags};
 use super::thoughts::{Marks, Thoughts};
 use super::{Choice, Format, Tool, is_text};
 
-/// Largest bound on the items of a list that is not in JSON; a larger one is not enforced.
+/// Largest enforced bound on the items of a list that is not written in JSON.
 const MOST_ITEMS: u64 = 256;
 
-/// Messages that are allowed.
+/// Constraints on a message.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
-    /// The tools, at least one.
+    /// Tools, at least one.
     pub tools: &'a [Tool],
-    /// Which must be called.
+    /// Tools that must be called.
     pub choice: &'a Choice,
     /// True if there may be several calls.
     pub parallel: bool,
-    /// The model's thoughts.
+    /// Form of the model's reasoning.
     pub thoughts: Option<Thoughts>,
-    /// True if the template has opened them already.
+    /// True if the template has already opened the reasoning.
     pub thinks: bool,
-    /// Form of a message without a call: JSON by this schema, whose keywords are all enforced if it is
-    /// strict. `None` for any text.
+    /// Constraint on a message without a call: JSON that matches this schema, and whether all keywords are
+    /// enforced (strict). `None` for any text.
     pub answer: Option<(&'a Value, bool)>,
-    /// Id of a token that steers the model, by its spelling; `None` if it is text or not in the vocabulary.
+    /// Returns the id of a control token by its spelling; `None` if it is plain text or not in the
+    /// vocabulary.
     pub token: &'a dyn Fn(&str) -> Option<u32>,
 }
 
 impl Format {
-    /// The grammar that a message follows. `None` if it is free: no tool may be called, no tool is given, or
-    /// none has the name that [`Choice::Named`] says.
+    /// Grammar of the message. `None` if it is unconstrained: no tool may be called, none is given, or none
+    /// has the name in [`Choice::Named`].
     pub fn grammar(self, wanted: &Wanted<'_>) -> Option<String> {
         let tools: Vec<&Tool> = match wanted.choice {
             Choice::None => return None,
@@ -77,8 +78,8 @@ impl Format {
     }
 }
 
-/// The grammar of an answer behind thoughts that the template has opened with `marks`: any text up to their
-/// end, then JSON that fits `schema`. `token` is that of [`Wanted`].
+/// Grammar of an answer after reasoning that the template has opened with `marks`: any text up to their end,
+/// then JSON that matches `schema`. `token` is as in [`Wanted`].
 pub fn json_behind_thoughts(
     marks: &'static Marks,
     schema: &Value,
@@ -97,8 +98,8 @@ pub fn json_behind_thoughts(
     writer.out
 }
 
-/// The grammar of an answer in channels: thoughts as they come, and JSON that fits `schema` in the last one.
-/// `token` is that of [`Wanted`].
+/// Grammar of an answer in channels: free reasoning, then JSON that matches `schema` in the final channel.
+/// `token` is as in [`Wanted`].
 pub fn json_in_channels(schema: &Value, strict: bool, token: &dyn Fn(&str) -> Option<u32>) -> String {
     let answer = Some((schema, strict));
     let (choice, thoughts) = (&Choice::None, Some(Thoughts::Channels));
@@ -117,7 +118,6 @@ struct Writer<'a> {
     wanted: &'a Wanted<'a>,
     is_forced: bool,
     parallel: bool,
-    /// Rules that have a number.
     n_rules: usize,
 }
 
@@ -131,7 +131,7 @@ impl Writer<'_> {
         self.line("TEXT: /(.|\\n)*/\nSPACE: /[ \\n]{1,4}/");
     }
 
-    /// A mark as the vocabulary has it: a token, or text.
+    /// Grammar symbol of a mark: a token if the vocabulary has one, otherwise text.
     fn mark(&self, spelling: &str) -> String {
         match (self.wanted.token)(spelling) {
             Some(id) => format!("<[{id}]>"),
@@ -139,7 +139,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A rule `name` for text up to a mark, the first one that comes.
+    /// Writes a rule `name` for text up to and including the first occurrence of a mark.
     fn up_to(&mut self, name: &str, spelling: &str) {
         match (self.wanted.token)(spelling) {
             Some(id) => self.line(&format!("{name}: TEXT <[{id}]>")),
@@ -147,19 +147,19 @@ impl Writer<'_> {
         }
     }
 
-    /// The rule `answer` for a message without a call, if it is JSON.
+    /// Writes the rule `answer` for a message without a call, if it must be JSON.
     fn answer(&mut self) {
         if let Some((schema, strict)) = self.wanted.answer.filter(|_| !self.is_forced) {
             self.line(&format!("answer: %json {}", marked(schema, json!({ "lenient": !strict }))));
         }
     }
 
-    /// True if a message without a call is JSON.
+    /// True if a message without a call must be JSON.
     fn is_answer(&self) -> bool {
         !self.is_forced && self.wanted.answer.is_some()
     }
 
-    /// The choice of an answer beside calls.
+    /// Alternative for an answer besides calls.
     fn or_answer(&self) -> &'static str {
         if self.is_answer() { " | answer" } else { "" }
     }
@@ -169,16 +169,16 @@ impl Writer<'_> {
         !self.is_forced && self.wanted.answer.is_none()
     }
 
-    /// Rule for the text before the message.
+    /// Writes the rule for reasoning before the message.
     fn thinking(&mut self, format: Format) -> &'static str {
         let marks = self.wanted.thoughts.and_then(Thoughts::marks);
         let Some(marks) = marks.filter(|_| self.wanted.thinks || !self.is_free()) else {
-            // Channels have thoughts of their own, and free text may think as it likes.
+            // Channels have their own reasoning, and free text may contain any.
             return "";
         };
         self.up_to("thoughts", marks.close);
         if self.wanted.thinks {
-            // Text, and what could be taken for text, has blanks of its own.
+            // Free text includes leading whitespace.
             let has_blanks = self.is_free() && format != Format::Generic;
             return if has_blanks { "thoughts " } else { "thoughts SPACE? " };
         }
@@ -187,7 +187,8 @@ impl Writer<'_> {
         "thinking? "
     }
 
-    /// Rules `call_0`… for each tool: `open`, the name, `between`, arguments, `close`; and `call` for any.
+    /// Writes a rule `call_0`… for each tool, built from `open`, the name, `between`, the arguments and
+    /// `close`; and the rule `call` for any tool.
     fn json_calls(&mut self, tools: &[&Tool], open: &str, between: &str, close: &str) {
         for (i, tool) in tools.iter().enumerate() {
             let head = format!("{open}{}{between}", json!(tool.name));
@@ -212,7 +213,7 @@ impl Writer<'_> {
         self.tagged_message(["<tool_call>", "</tool_call>"], "call", self.parallel);
     }
 
-    /// Calls between two marks, `calls` in each pair of them, and any number of pairs if there are `more`.
+    /// Writes `calls` between two marks; if `more`, this pair may repeat.
     fn tagged_message(&mut self, marks: [&str; 2], calls: &str, more: bool) {
         let [open, close] = marks.map(|mark| self.mark(mark));
         if more {
@@ -255,7 +256,8 @@ impl Writer<'_> {
         self.message("[TOOL_CALLS]", &format!("call{more}"));
     }
 
-    /// A message that is calls, behind any text if it may be; `open` is the mark before the first.
+    /// Writes a message that consists of calls, after any text if allowed; `open` is the mark before the
+    /// first call.
     fn message(&mut self, open: &str, calls: &str) {
         if self.is_free() {
             self.up_to("head", open);
@@ -300,7 +302,7 @@ impl Writer<'_> {
         self.message(KIMI_K2.all[0], &format!("call{more} {end}"));
     }
 
-    /// Rules `part` for thoughts and what is said before the end, and `final` for the answer.
+    /// Writes rules `part` for reasoning and commentary, and `final` for the answer.
     fn channels(&mut self) {
         let [start, channel, message] =
             ["<|start|>", "<|channel|>", "<|message|>"].map(|mark| self.mark(mark));
@@ -342,7 +344,7 @@ impl Writer<'_> {
         if self.is_free() {
             let names: Vec<String> = tools.iter().map(|tool| tool.name.replace('.', "\\.")).collect();
             self.line(&format!("message: first{more} \"]\" | FREE"));
-            // A message that begins like a call is one.
+            // A message that begins like a call must be one.
             self.line(&format!("FREE: TEXT & ~/[ \\n]{{0,4}}\\[({})\\((.|\\n)*/", names.join("|")));
         } else {
             let or = self.or_answer();
@@ -350,7 +352,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Rules `call_0`… for each tool in a notation, and `call` for any.
+    /// Writes a rule `call_0`… for each tool in a notation, and `call` for any tool.
     fn bracketed_calls(&mut self, tools: &[&Tool], notation: &Notation) {
         let [open, close] = notation.around;
         for (i, tool) in tools.iter().enumerate() {
@@ -377,7 +379,7 @@ impl Writer<'_> {
         self.message("<start_function_call>", &format!("call {close}{more}"));
     }
 
-    /// Rules for the properties of an object, in order and each with its name, and the one that begins.
+    /// Writes rules for the properties of an object, in order and with their names; returns the start rule.
     fn properties(&mut self, tool: &Tool, at: &str, schema: &Value, notation: &Notation) -> String {
         let id = self.number();
         let required = schema.get("required").and_then(Value::as_array);
@@ -386,7 +388,7 @@ impl Writer<'_> {
         for (k, (name, schema)) in properties.into_iter().flatten().enumerate() {
             let at = format!("{at}/properties/{}", pointer(name));
             let value = self.value_in(tool, &at, schema, notation);
-            // Behind the arguments before it: with a comma if there is one, and left out if it may be.
+            // After a previous argument it needs a comma; an optional one may be omitted.
             let is_required = required.is_some_and(|all| all.iter().any(|one| one == name));
             let argument = format!("{} {value}", quote(&format!("{name}{}", notation.assign)));
             for (rule, comma) in [("none", String::new()), ("some", quote(notation.comma) + " ")] {
@@ -399,7 +401,8 @@ impl Writer<'_> {
         format!("none_{id}_0")
     }
 
-    /// A value in a notation, as a part of a rule. What has no text in it is written as in JSON everywhere.
+    /// Writes a value in a notation as part of a rule. Values that contain no string are JSON in all
+    /// notations.
     fn value_in(&mut self, tool: &Tool, at: &str, schema: &Value, notation: &Notation) -> String {
         let has_escapes = notation.quotes[0].1;
         let kind = schema.get("type").and_then(Value::as_str);
@@ -416,7 +419,7 @@ impl Writer<'_> {
             }
             (Some("array"), Some(items)) if !has_escapes && has_text(items) => {
                 let item = self.value_in(tool, &format!("{at}/items"), items, notation);
-                // A grammar grows with what is counted in it.
+                // The grammar grows with the bound of a repetition.
                 let bound = |key| schema.get(key).and_then(Value::as_u64).filter(|n| *n <= MOST_ITEMS);
                 let least = bound("minItems").unwrap_or(0);
                 let most = bound("maxItems").map(|most| most.max(least));
@@ -436,7 +439,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A rule for a value in JSON, and its name.
+    /// Writes a rule for a JSON value and returns its name.
     fn value(&mut self, tool: &Tool, at: &str, schema: &Value) -> String {
         let schema = referring(schema, &tool.parameters);
         let rule = format!("value_{}", self.number());
@@ -444,7 +447,6 @@ impl Writer<'_> {
         rule
     }
 
-    /// A number for a rule.
     fn number(&mut self) -> usize {
         self.n_rules += 1;
         self.n_rules - 1
@@ -458,7 +460,7 @@ impl Writer<'_> {
         };
         if self.is_free() {
             self.line(&format!("message: {tag}call | FREE"));
-            // A message that begins like a call is one.
+            // A message that begins like a call must be one.
             self.line("FREE: TEXT & ~/[ \\n]{0,4}\\{\"name\": (.|\\n)*/");
         } else {
             let or = self.or_answer();
@@ -481,7 +483,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Texts in a row, those that are a token of the vocabulary as such.
+    /// Concatenates texts; those that are tokens of the vocabulary become tokens.
     fn sequence(&self, texts: &[&str]) -> String {
         let (mut out, mut plain) = (Vec::new(), String::new());
         for text in texts.iter().filter(|text| !text.is_empty()) {
@@ -534,7 +536,7 @@ impl Writer<'_> {
                 (_, true) => ("", self.sequence(&[tags.close, "\n"])),
                 (_, false) => ("\n", self.sequence(&[tags.close, "\n"])),
             };
-            // What ends a name is written with the line end behind it.
+            // The end of a name is written together with the newline after it.
             let [end, line] = if tags.name_ends[0] == "\n" { ["\n", ""] } else { [tags.name_ends[0], "\n"] };
             let head = self.sequence(&[before, tags.call, tool.name.as_str(), end, line]);
             self.line(&format!("call_{i}: {head} {} {close}", parameters.join(" ")));
@@ -548,14 +550,14 @@ impl Writer<'_> {
     }
 }
 
-/// The beginning of a JSON text, each mark and each text in it by itself: the lexer reads as far as anything
-/// matches, and never goes back. So what an answer may begin with, too, must not be part of a longer piece.
+/// Splits the start of a JSON text into single symbols and strings. The lexer is greedy and does not
+/// backtrack, so text that an answer may also begin with must not be part of a longer terminal.
 fn pieces(head: &str) -> String {
     let mut out = Vec::new();
     let mut rest = head;
     while let Some(first) = rest.chars().next() {
         let len = match first {
-            '"' => 2 + rest[1..].find('"').expect("a text has an end"),
+            '"' => 2 + rest[1..].find('"').expect("strings are terminated"),
             _ => 1,
         };
         out.push(if first == ' ' { "SPACE?".to_owned() } else { quote(&rest[..len]) });
@@ -564,12 +566,11 @@ fn pieces(head: &str) -> String {
     out.join(" ")
 }
 
-/// A name as a part of a JSON pointer.
 fn pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// True if a value by a schema is a text, or a list or an object with named properties that may hold one.
+/// True if values of a schema are strings, or lists or objects with named properties that may contain one.
 fn has_text(schema: &Value) -> bool {
     let inner = |key: &str| schema.get(key);
     match schema.get("type").and_then(Value::as_str) {
@@ -582,7 +583,7 @@ fn has_text(schema: &Value) -> bool {
     }
 }
 
-/// The schema of a tool's arguments: an object, whatever it says.
+/// Schema of a tool's arguments, always an object.
 fn arguments(tool: &Tool) -> Value {
     let mut schema = match &tool.parameters {
         Value::Object(schema) => Value::Object(schema.clone()),
@@ -594,7 +595,7 @@ fn arguments(tool: &Tool) -> Value {
     of_tool(&schema, tool, "#")
 }
 
-/// A part of a schema that still finds what it refers to.
+/// Copies definitions into a part of a schema, so that its references resolve.
 fn referring(part: &Value, whole: &Value) -> Value {
     let mut part = part.clone();
     for key in ["$defs", "definitions"] {
@@ -605,13 +606,13 @@ fn referring(part: &Value, whole: &Value) -> Value {
     part
 }
 
-/// A part of a tool's schema, and where it stands in that.
+/// Marks a part of a tool's schema with its position.
 fn of_tool(schema: &Value, tool: &Tool, at: &str) -> Value {
     marked(schema, json!({ "lenient": !tool.strict, "tool": tool.name, "at": at }))
 }
 
-/// A schema with what the room `grammar` reads of it: whose it is, and whether all must be enforced. Null and
-/// an empty list are an empty schema.
+/// Adds the annotation that the crate `grammar` reads: the tool, and whether all keywords must be enforced.
+/// Null and an empty list become an empty schema.
 fn marked(schema: &Value, mark: Value) -> Value {
     let mut schema = match schema {
         Value::Null => json!({}),
@@ -624,7 +625,7 @@ fn marked(schema: &Value, mark: Value) -> Value {
     schema
 }
 
-/// A literal of Lark.
+/// Quotes a Lark literal.
 fn quote(text: &str) -> String {
     json!(text).to_string().replace('\u{7f}', "\\u007f")
 }

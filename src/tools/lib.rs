@@ -1,11 +1,11 @@
-//! Tools: how a model is held to a format of calls, and how its text is read back, piece by piece.
+//! Tool calls: constrains a model to a call format, and parses its output incrementally.
 //!
-//! A model writes calls and thoughts as it was trained to, which its template tells: [`Syntax::of_model`]. A
-//! format of calls gives the grammar that a message with calls follows ([`Format::grammar`], Lark for the
-//! room `grammar`), and the [`Parser`] that turns pieces of text into [`Delta`]s. [`Thoughts`] are split off
-//! on the way.
+//! A model writes calls and reasoning as it was trained to; the template reveals the format:
+//! [`Syntax::of_model`]. A call format provides the grammar of a message with calls ([`Format::grammar`], in
+//! Lark, for the crate `grammar`) and the [`Parser`] that converts pieces of text to [`Delta`]s. The parser
+//! also splits off [`Thoughts`].
 //!
-//! This module knows messages and templates, and must never know HTTP or an engine.
+//! This crate knows messages and templates, but neither HTTP nor the engine.
 #![forbid(unsafe_code)]
 
 mod bracketed;
@@ -37,14 +37,14 @@ pub struct Tool {
     pub description: Option<String>,
     /// JSON schema of its arguments, an object.
     pub parameters: Value,
-    /// Schema that the model is shown, if it is another one: without what the description says.
+    /// Schema that is shown to the model, if it differs from `parameters`.
     pub shown: Option<Value>,
     /// True if every keyword of the schema must be enforced.
     pub strict: bool,
 }
 
 impl Tool {
-    /// The tool as templates and clients write it.
+    /// The tool in the JSON format of templates and clients.
     pub fn to_json(&self) -> Value {
         let mut function = json!({ "name": self.name });
         if let Some(description) = &self.description {
@@ -54,13 +54,14 @@ impl Tool {
         json!({ "type": "function", "function": function })
     }
 
-    /// True if the schema says that an argument is a text.
+    /// True if the schema declares an argument as a string.
     fn takes_text(&self, argument: &str) -> bool {
         self.parameters.pointer("/properties").and_then(|all| all.get(argument)).is_some_and(is_text)
     }
 }
 
-/// A schema without what is null, which is absent; an object of schemas may be written as an empty list.
+/// Removes null values from a schema, where they mean absent; an empty list in place of a map of schemas
+/// becomes an empty object.
 #[must_use]
 pub fn present(schema: Value) -> Value {
     let Value::Object(object) = schema else { return schema };
@@ -89,16 +90,16 @@ fn is_text(schema: &Value) -> bool {
     schema.get("type").and_then(Value::as_str) == Some("string")
 }
 
-/// Which tools a message must, may or must not call.
+/// Tools that a message must, may or must not call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// Text, or calls, as the model likes.
+    /// Text or calls: the model decides.
     #[default]
     Auto,
     /// At least one call.
     Required,
     /// A call of this tool.
     Named(String),
-    /// Text alone.
+    /// Only text.
     None,
 }

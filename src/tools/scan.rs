@@ -1,5 +1,5 @@
-//! Marks in text that comes in pieces: what cannot begin one is passed on at once; and what the readers of
-//! calls that are not written in JSON have in common.
+//! Finds marks in text that arrives in pieces: text that cannot begin a mark is passed on at once. Also
+//! shared code of the parsers of calls that are not JSON.
 
 use std::fmt::Debug;
 
@@ -7,17 +7,17 @@ use serde_json::json;
 
 use super::Tool;
 
-/// Result of looking for marks in a text.
+/// Result of searching for marks in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The first one: where it begins, and which it is.
+    /// Position and index of the first mark.
     Mark(usize, usize),
-    /// None, and none begins before this byte.
+    /// No mark, and none begins before this byte.
     None(usize),
 }
 
-/// Looks for the first of `marks`, of which none begins another. Takes time in proportion to the text, and is
-/// called again with what it held back alone, which is shorter than a mark.
+/// Finds the first of `marks`, none of which is a prefix of another. Takes linear time; the caller passes
+/// only the text held back last time, which is shorter than a mark, and the new text.
 pub fn find(text: &str, marks: &[&str]) -> Found {
     let firsts: Vec<char> = marks.iter().filter_map(|mark| mark.chars().next()).collect();
     for (at, _) in text.match_indices(|c| firsts.contains(&c)) {
@@ -32,18 +32,16 @@ pub fn find(text: &str, marks: &[&str]) -> Found {
     Found::None(text.len())
 }
 
-/// Match of the beginning of a text with these words, with any blanks between them.
+/// Result of matching the start of a text with words, with any whitespace between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefix {
-    /// So many bytes of it do.
+    /// The words match this number of bytes.
     Whole(usize),
-    /// All of it does, and more is to come.
+    /// The whole text matches the start of the words.
     Part,
-    /// It does not.
     No,
 }
 
-/// See [`Prefix`].
 pub fn prefix(text: &str, words: &[&str]) -> Prefix {
     let mut rest = text;
     for word in words {
@@ -57,28 +55,27 @@ pub fn prefix(text: &str, words: &[&str]) -> Prefix {
     Prefix::Whole(text.len() - rest.len())
 }
 
-/// A call whose arguments become JSON as they are read.
+/// Parser of a call that converts its arguments to JSON as they arrive.
 pub trait Body: Debug + Send + Sync {
-    /// Reads on at the beginning of `rest`.
+    /// Continues parsing at the start of `rest`.
     fn read(&mut self, rest: &str, tools: &[Tool]) -> Read;
 }
 
-/// Result of reading on.
+/// Result of a parsing step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
-    /// So many bytes are done with, and this belongs to the arguments.
+    /// Number of bytes consumed, and the JSON to append to the arguments.
     Arguments(usize, String),
-    /// The call begins: its name is known.
+    /// Number of bytes consumed; the call begins with this name.
     Begun(usize, String),
-    /// The call has ended; this belongs to the arguments.
+    /// Number of bytes consumed; the call ends, and this completes its arguments.
     Ended(usize, String),
-    /// More text is wanted.
+    /// More text is needed.
     More,
-    /// This is no call.
     Wrong,
 }
 
-/// A text in JSON, without its quotes.
+/// Text as a JSON string, without the quotes.
 pub fn escaped(text: &str) -> String {
     let quoted = json!(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()

@@ -1,33 +1,31 @@
-//! One call as tags with plain text between them, which becomes JSON.
+//! Parses a call written as tags with plain text between them, and converts it to JSON.
 
 use serde_json::{Value, json};
 
 use super::scan::{Body, Found, Read, escaped, find};
 use super::{Format, Tool};
 
-/// Longest name of a tool or an argument, in bytes. What is longer is no call.
+/// Longest name of a tool or an argument, in bytes; anything longer is not a call.
 const MOST_NAME_BYTES: usize = 256;
 
-/// The tags of a format.
 #[derive(Debug)]
 pub struct Tags {
-    /// Around a call.
+    /// Tags around a call.
     pub outer: [&'static str; 2],
-    /// True if several calls stand between one pair of them.
+    /// True if one pair of them contains several calls.
     pub holds_several: bool,
-    /// Before the name of the tool; empty if that is `outer`.
+    /// Tag before the name of the tool; empty if that is `outer`.
     pub call: &'static str,
-    /// Behind the name. The others end it, too, and are read again.
+    /// Ends of the name. The first one is consumed with it; the others are parsed again.
     pub name_ends: &'static [&'static str],
-    /// Behind the arguments; that of `outer` if there is no other.
+    /// Tag after the arguments; the closing tag of `outer` if there is no other.
     pub close: &'static str,
-    /// Around the name of an argument.
+    /// Tags around the name of an argument.
     pub key: [&'static str; 2],
-    /// Before its value, on a line of its own; empty if the name's end is followed by the value.
+    /// Tag before its value, on its own line; empty if the value directly follows the name.
     pub value: &'static str,
-    /// Behind the value.
     pub close_value: &'static str,
-    /// True if the value stands on lines of its own.
+    /// True if the value is on its own lines.
     pub in_lines: bool,
 }
 
@@ -73,7 +71,7 @@ pub const GLM: Tags = Tags {
 };
 
 impl Format {
-    /// Its tags, if calls are written with tags.
+    /// Tags of the format, if it uses tags.
     pub(super) fn tags(self) -> Option<&'static Tags> {
         match self {
             Self::Qwen3Coder => Some(&QWEN3_CODER),
@@ -85,7 +83,7 @@ impl Format {
     }
 }
 
-/// A call behind the tag before its name.
+/// Parser of a call, starting after the tag before its name.
 #[derive(Debug)]
 pub struct Tagged {
     tags: &'static Tags,
@@ -100,15 +98,15 @@ enum State {
     Name,
     Between,
     Key,
-    /// Behind this key: the tag of its value comes.
+    /// After this key; the tag of its value follows.
     Value {
         key: String,
     },
-    /// A value that is a text is passed on as it comes.
+    /// In a string value, which is passed on as it arrives.
     Text {
         is_first: bool,
     },
-    /// Another one is read to its end.
+    /// In any other value, which is read to its end.
     Other {
         text: String,
     },
@@ -148,7 +146,7 @@ impl Body for Tagged {
                     self.state = State::Value { key: key.to_owned() };
                     Read::Arguments(used, String::new())
                 }
-                // The call has begun: a name that is none is passed over.
+                // The call has begun, so skip an invalid name.
                 Some(Err(())) => {
                     self.state = State::Between;
                     Read::Arguments(rest.chars().next().map_or(0, char::len_utf8), String::new())
@@ -161,7 +159,7 @@ impl Body for Tagged {
                     let opened = self.open_value(&key, tools);
                     Read::Arguments(at + tags.value.len(), opened)
                 }
-                // A key without a value is passed over.
+                // Skip a key without a value.
                 Found::Mark(at, _) => {
                     self.state = State::Between;
                     Read::Arguments(at, String::new())
@@ -179,7 +177,7 @@ impl Body for Tagged {
                         return Read::Arguments(1, String::new());
                     }
                 }
-                // A line end before the mark may be none of the text.
+                // A newline before the closing tag may not belong to the text.
                 let own = |text: &str| match tags.in_lines {
                     true => text.strip_suffix('\n').map_or(text.len(), str::len),
                     false => text.len(),
@@ -216,7 +214,6 @@ impl Body for Tagged {
 }
 
 impl Tagged {
-    /// A call with these tags.
     pub fn new(tags: &'static Tags) -> Self {
         Self { tags, state: State::default(), name: String::new(), has_parameters: false }
     }
@@ -236,8 +233,8 @@ impl Tagged {
     }
 }
 
-/// The name before the first of `ends`, which is read with it, or before another of them; an error if it is
-/// too long, or goes over a line.
+/// Parses a name up to the first of `ends`, which is consumed, or up to another one, which is not. Returns an
+/// error if the name is too long or spans lines.
 fn name<'r>(rest: &'r str, ends: &[&str]) -> Option<Result<(&'r str, usize), ()>> {
     let head = &rest[..rest.floor_char_boundary(MOST_NAME_BYTES)];
     let (at, used) = match find(head, ends) {
@@ -253,7 +250,7 @@ fn name<'r>(rest: &'r str, ends: &[&str]) -> Option<Result<(&'r str, usize), ()>
     Some(if is_none { Err(()) } else { Ok((name.trim(), used)) })
 }
 
-/// A value as it is written if that is JSON, and a text otherwise.
+/// Returns the value as written if it is valid JSON, otherwise as a JSON string.
 fn typed(text: &str) -> String {
     match serde_json::from_str::<Value>(text) {
         Ok(_) => text.to_owned(),

@@ -1,16 +1,16 @@
-//! Messages in each format, cut everywhere.
+//! Messages in each format, cut at every position.
 
 use proptest::prelude::*;
 
 use super::*;
 use sterna_tokenizer::chat::{Message, ToolCall};
 
-/// A message as a client has it in the end.
+/// A message as the client assembles it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Said {
     content: String,
     reasoning: String,
-    /// Name, arguments, whether it is complete.
+    /// Name, arguments, and whether the call is complete.
     calls: Vec<(String, String, bool)>,
     ids: Vec<String>,
 }
@@ -62,7 +62,7 @@ fn read<'p>(options: &ParserOptions, pieces: impl IntoIterator<Item = &'p str>) 
     said
 }
 
-/// Reads `text` whole, in characters, and cut in two at every character: always the same.
+/// Parses `text` whole, by character, and cut in two at every character; the result must be the same.
 fn read_any(options: &ParserOptions, text: &str) -> Said {
     let whole = read(options, [text]);
     let starts: Vec<usize> = text.char_indices().map(|(at, _)| at).chain([text.len()]).collect();
@@ -129,7 +129,7 @@ fn mistral() {
     assert_eq!(said.calls, [call("weather", "{\"city\": \"]\"}"), call("b", "{}")]);
     assert_eq!(said.ids[1], "000000001");
     let is_id = |id: &String| id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    // An id behind the arguments comes too late.
+    // An id after the arguments comes too late.
     assert!(said.ids.iter().all(is_id) && said.ids[0] != "abc123xyz", "{:?}", said.ids);
     assert_eq!(read_any(&options, "a [TOOL_CALLS] b").content, "a [TOOL_CALLS] b");
 }
@@ -191,7 +191,7 @@ fn mistral_args() {
     let first = call("weather", "{\"city\": \"[TOOL_CALLS]\", \"days\": {\"a\": 1}}");
     assert_eq!(said.calls, [first, call("b", "{}")]);
     assert_eq!((said.ids[0].len(), said.ids[1].as_str()), (9, "abc123xyz"));
-    // The older form is read, too.
+    // The older form is supported, too.
     let list = "[TOOL_CALLS][{\"name\": \"b\", \"arguments\": {\"a\": 1}}]";
     assert_eq!(read_any(&options, list).calls, [call("b", "{\"a\": 1}")]);
     let cut = read_any(&options, "[TOOL_CALLS]b[ARGS]{\"a\": \"x");
@@ -216,7 +216,7 @@ fn harmony() {
             assert_eq!(said.calls, [call("weather", "{\"city\": \"<|end|>\"}")], "{head}");
         }
     }
-    // What is said before a call, thoughts behind it, and tools that are not offered.
+    // Commentary before a call, reasoning after it, and tools that are not offered.
     let text = format!(
         "{thought}<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>analysis \
          to=python code<|message|>1 + 1<|call|><|start|>assistant<|channel|>final<|message|> It rains.\n"
@@ -226,12 +226,12 @@ fn harmony() {
     assert_eq!((said.content.as_str(), said.calls.len()), ("I look. It rains.\n", 0));
     let cut = read_any(&options, "<|channel|>commentary to=functions.weather json<|message|>{\"city\": \"Be");
     assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Be".to_owned(), false)]);
-    // A header that is cut off says nothing; text without one is the answer.
+    // A truncated header is dropped; text without one is the answer.
     assert_eq!(read_any(&options, "<|channel|>analysis<|message|>a<|end|><|start|>assist").content, "");
     for plain in ["It rains.", "{\"a\": 1}", " t", " to the <b>", "", "<"] {
         assert_eq!(read_any(&options, plain).content, plain);
     }
-    // Thoughts that are not split off are shown with their marks.
+    // Reasoning that is not split off is shown with its marks.
     let off = ParserOptions { thoughts: None, ..options };
     let text = "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b";
     assert_eq!(read_any(&off, text).content, text);
@@ -258,7 +258,7 @@ fn deepseek() {
             let said = read_any(&options, &text);
             assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("So.", "Yes."));
             assert_eq!(said.calls, [call("weather", city), call("b", "{}")], "{text}");
-            // R1 forgets the mark of the list at times.
+            // R1 sometimes omits the mark of the list.
             assert_eq!(read_any(&options, &calls).calls, said.calls);
         }
         let cut = read_any(&options, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{\"a\": [");
@@ -289,14 +289,14 @@ fn pythonic() {
     for plain in ["[1, 2]", "[weather]", "[a b(c=1)]", "[weath", "Call [weather(city=\"a\")]"] {
         assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
     }
-    // A text comes as it grows.
+    // A string is passed on as it arrives.
     let mut parser = Parser::new(options);
     let begun = parser.push("[weather(city=\"Be");
     assert_eq!(begun[1..], [Delta::Arguments { index: 0, text: "{\"city\": \"Be".into() }]);
     assert_eq!(parser.push("rn"), [Delta::Arguments { index: 0, text: "rn".into() }]);
 }
 
-/// What is a blank in Unicode and none in Python is a part of a word.
+/// Whitespace in Unicode but not in Python is part of a word.
 #[test]
 fn blanks_of_unicode_in_python() {
     let said = read_any(&options(Format::Pythonic), "[f(a=\u{a0}, b=1\u{2003})]");
@@ -323,7 +323,7 @@ fn tool_code() {
     }
     let cut = read_any(&options, "```tool_code\nprint(weather(city=\"Ber");
     assert_eq!(cut.calls, [("weather".to_owned(), "{\"city\": \"Ber".to_owned(), false)]);
-    // A tool may be called as what is left out otherwise.
+    // A tool may have the name of an optional wrapper.
     let print = Tool { name: "print".into(), ..weather() };
     let printing = ParserOptions { tools: vec![print], ..options.clone() };
     let said = read_any(&printing, "```tool_code\nprint(city='a')\n```");
@@ -362,7 +362,7 @@ fn function_gemma() {
     {
         assert_eq!(read_any(&options, plain), Said { content: plain.into(), ..Said::default() });
     }
-    // A text comes as it grows.
+    // A string is passed on as it arrives.
     let mut parser = Parser::new(options);
     let begun = parser.push("<start_function_call>call:weather{city:<escape>Be");
     assert_eq!(begun[1..], [Delta::Arguments { index: 0, text: "{\"city\": \"Be".into() }]);
@@ -384,7 +384,7 @@ fn kimi_k2() {
             (said.content.as_str(), &said.calls[..]),
             ("Yes.", &[call("weather", city), call("b", "{}")][..])
         );
-        // The template shows a call by its id alone.
+        // The template refers to a call only by its id.
         assert_eq!(said.ids, ["functions.weather:0", "functions.b:12"]);
     }
     let cut = "<|tool_call_begin|>functions.b:0<|tool_call_argument_begin|>{\"a\": [";
@@ -470,7 +470,7 @@ fn formats_by_template_and_by_name() {
         ("<|channel|>commentary <|constrain|>json<|message|>{{ x }}<|call|>", Format::Harmony),
         ("{% if tools %}<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json", Format::DeepSeek),
         ("{% if tools %}<｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", Format::DeepSeek31),
-        // DeepSeek's own template shows calls and never tools: they need a text of their own.
+        // DeepSeek's own template shows calls but not tools, which need their own text.
         ("<｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", Format::Generic),
         ("<|python_start|> Use exact format: [func_name1(param1=value1)]", Format::Pythonic),
         ("{{ '<|python_tag|>' }}", Format::Llama3),
@@ -505,7 +505,7 @@ fn an_answer_that_is_given_goes_on_behind_thoughts() {
     for rest in [" and rain.", "{\"a\": 1}", "n"] {
         assert_eq!(read_any(&options(Format::Harmony), rest).content, rest);
     }
-    // Thoughts that the template has opened end, as in templates that are told not to think.
+    // Reasoning that the template has opened is ended as in templates with thinking disabled.
     assert_eq!(opens("<think>", "<|im_start|>assistant\n<think>\n"), "\n</think>\n\n");
     assert_eq!(opens("[THINK]", "[/INST][THINK]"), "[/THINK]");
     assert_eq!(opens("<|START_THINKING|>", "<|START_THINKING|>"), "<|END_THINKING|><|START_RESPONSE|>");
@@ -515,7 +515,7 @@ fn an_answer_that_is_given_goes_on_behind_thoughts() {
     assert_eq!(opens("{{ messages }}", "<think>\n"), "");
 }
 
-/// Every entry of the table is recognised by a template that writes it, and read.
+/// Every entry of the table is detected from a template that writes it, and parsed.
 #[test]
 fn thoughts_by_template() {
     let thoughts = |source: &str| Syntax::of_model(source, |_| false).thoughts;
@@ -533,7 +533,6 @@ fn thoughts_by_template() {
         for said in [read_any(&of(true), &text), read_any(&of(false), &format!("{open}{text}"))] {
             assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("Why <b>?", "Yes. "), "{open}");
         }
-        // An answer without thoughts.
         let said = read_any(&of(false), &format!("{before}Yes.{behind}"));
         assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("", "Yes."), "{open}");
         let begun = &open[..open.floor_char_boundary(open.len() - 1)];
@@ -597,7 +596,7 @@ fn a_grammar_is_only_for_tools_that_may_be_called() {
     assert!(Format::Hermes.grammar(&wanted(&Choice::Auto)).is_some());
 }
 
-/// Pieces that matter to some format, in any order.
+/// Strings that matter to some format, in any order.
 fn message() -> impl Strategy<Value = String> {
     let words = [
         "<think>",
@@ -707,7 +706,7 @@ proptest! {
     }
 }
 
-/// Time grows with the text, not faster: what would take hours otherwise ends.
+/// Time must be linear in the text: otherwise this would take hours.
 #[test]
 fn long_texts_in_small_pieces() {
     for (format, piece) in [

@@ -1,38 +1,38 @@
-//! Thoughts that a model writes before its answer: the marks around them, and the model's syntax as a whole.
+//! Reasoning before an answer: the marks around it, and the syntax of a model as a whole.
 
 use sterna_tokenizer::Tokenizer;
 use sterna_tokenizer::chat::{ChatError, ChatTemplate, Extras, Message, Prompt};
 
 use super::Format;
 
-/// How thoughts are told from the answer.
+/// Form in which reasoning is separated from the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thoughts {
-    /// They stand between marks before the answer.
+    /// Between marks, before the answer.
     Marked(&'static Marks),
-    /// They are parts of a message, in a channel of their own ([`Format::Harmony`]).
+    /// Parts of a message in their own channel ([`Format::Harmony`]).
     Channels,
 }
 
-/// Marks around thoughts.
+/// Marks around reasoning.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Before the thoughts.
+    /// Before the reasoning.
     pub open: &'static str,
-    /// Behind them.
+    /// After the reasoning.
     pub close: &'static str,
-    /// Around the answer, which has none in most models.
+    /// Around the answer; most models have none.
     pub answer: Option<[&'static str; 2]>,
 }
 
 /// Marks of most models.
 pub const THINK: Marks = Marks { open: "<think>", close: "</think>", answer: None };
 
-/// All marks. A template has those of the first entry whose opening it writes.
+/// All marks. A template uses the first entry whose opening mark it contains.
 pub const MARKS: &[Marks] = &[
     // Seed-OSS.
     Marks { open: "<seed:think>", close: "</seed:think>", answer: None },
-    // Magistral, from 2507 on.
+    // Magistral 2507 and later.
     Marks { open: "[THINK]", close: "[/THINK]", answer: None },
     // Command R7B, Command A.
     Marks {
@@ -52,7 +52,7 @@ pub const MARKS: &[Marks] = &[
 ];
 
 impl Thoughts {
-    /// The marks around them, if they are not in channels.
+    /// Marks around the reasoning, unless it is in a channel.
     pub(super) fn marks(self) -> Option<&'static Marks> {
         match self {
             Self::Marked(marks) => Some(marks),
@@ -60,32 +60,32 @@ impl Thoughts {
         }
     }
 
-    /// Marks that must be shown to a [`Parser`](super::Parser) where they are tokens that steer the model.
+    /// Marks whose spelling a [`Parser`](super::Parser) needs if they are control tokens.
     pub fn spellings(self) -> impl Iterator<Item = &'static str> {
         let marks = self.marks().into_iter();
         marks
             .flat_map(|marks| [marks.open, marks.close].into_iter().chain(marks.answer.into_iter().flatten()))
     }
 
-    /// True if a prompt ends with thoughts that the template has opened.
+    /// True if a prompt ends with an opening mark written by the template.
     pub fn are_open(self, prompt: &str) -> bool {
         self.marks().is_some_and(|marks| prompt.trim_end().ends_with(marks.open))
     }
 }
 
-/// Syntax of a model's messages.
+/// Syntax of a model's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Syntax {
-    /// Format of calls.
+    /// Format of tool calls.
     pub calls: Format,
-    /// Marks of thoughts; `None` if the template knows none.
+    /// Form of reasoning; `None` if the template has none.
     pub thoughts: Option<Thoughts>,
-    /// True if the template shows the tools itself. If not, [`Format::messages`] does.
+    /// True if the template shows the tools itself; otherwise [`Format::messages`] does.
     pub shows_tools: bool,
 }
 
 impl Syntax {
-    /// The syntax of a model with this template; `has_token` knows its vocabulary.
+    /// Detects the syntax of a model from its template; `has_token` checks its vocabulary.
     pub fn of_model(source: &str, has_token: impl Fn(&str) -> bool) -> Self {
         let calls = Format::of_model(source, has_token);
         let marks = || MARKS.iter().find(|marks| source.contains(marks.open));
@@ -96,13 +96,13 @@ impl Syntax {
         Self { calls, thoughts, shows_tools: calls.shows_tools(source) }
     }
 
-    /// Opening of an answer that is given, behind a prompt: the channel of answers, or the end of thoughts
-    /// that the template has opened.
+    /// Text to append to a prompt before a given answer: the header of the final channel, or the end of the
+    /// reasoning that the template has opened.
     pub(super) fn opens_answer(self, prompt: &str) -> String {
         match self.thoughts {
             Some(Thoughts::Channels) => "<|channel|>final<|message|>".to_owned(),
             Some(thoughts @ Thoughts::Marked(marks)) if thoughts.are_open(prompt) => {
-                // Empty thoughts as templates write them, on lines of their own or not.
+                // Write empty reasoning as templates do: on its own lines if the mark is.
                 let line = if prompt.ends_with('\n') { "\n" } else { "" };
                 format!("{line}{}{line}{line}{}", marks.close, marks.answer.map_or("", |answer| answer[0]))
             }
@@ -110,8 +110,8 @@ impl Syntax {
         }
     }
 
-    /// A conversation as the model reads it, with messages that its template can show. With an
-    /// `assistant_prefix` the answer begins with it.
+    /// Renders a conversation as the model reads it, in a form that its template can show. With an
+    /// `assistant_prefix`, the answer begins with it.
     ///
     /// # Errors
     /// As [`ChatTemplate::prompt`].

@@ -70,7 +70,7 @@ fn a_conversation_through_a_pipe() {
         chat(&["-n", "8", "-sys", "Be brief.", "-c", "256"], "Hello\n/help\nYou may\\\ncopy\n/exit\nnever\n");
     let stderr = text(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    for word in ["taking `bitnet`", "/clear", "prompt:", "generation: 16 tokens"] {
+    for word in ["using `bitnet`", "/clear", "prompt:", "generation: 16 tokens"] {
         assert!(stderr.contains(word), "`{word}` is not in: {stderr}");
     }
     // Only what is new is fed: the second turn does not feed the first again.

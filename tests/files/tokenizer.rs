@@ -210,7 +210,7 @@ fn a_vocabulary_like_llama_3s_without_a_pre_tokenizer_gets_llama_3s() {
     let published = build(&vocabulary("gpt2", &["<|begin_of_text|>", "<|eot_id|>", "a"], &[])).unwrap();
     assert_eq!(published.pre().unwrap().name(), "llama-bpe");
     assert!(
-        published.notices()[0].contains("taking `llama-bpe`")
+        published.notices()[0].contains("using `llama-bpe`")
             && published.notices()[0].contains("TokenizerOptions::pre")
     );
     let other = build(&vocabulary("gpt2", &["a", "b"], &[])).unwrap();
@@ -296,7 +296,7 @@ fn vocabularies_that_make_no_sense() {
             assert!(message.contains(key) && message.contains(want), "{message}");
         }
     };
-    wrong("tokenizer.ggml.scores", Array::from_f32s([1.0]).into(), "want 3 entries, one a token, found 1");
+    wrong("tokenizer.ggml.scores", Array::from_f32s([1.0]).into(), "want 3 entries, one per token, found 1");
     wrong("tokenizer.ggml.token_type", Array::from_i32s([1, 1]).into(), "want 3 entries");
     wrong("tokenizer.ggml.tokens", Array::from_i32s([1, 1]).into(), "array of strings");
     wrong("tokenizer.ggml.tokens", Array::from_strs([]).into(), "found 0");

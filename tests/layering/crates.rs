@@ -1,4 +1,4 @@
-//! How many crates come with the library: a program that uses it builds nothing of the command line.
+//! Limits the number of dependencies: a program that uses the library must not build the command line.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -24,20 +24,20 @@ const OF_THE_COMMAND_LINE: &[&str] = &[
     "ureq",
 ];
 
-/// Crates of `examples/generate.rs` without default features, proc-macros included, on Linux, besides those
-/// of this workspace. One of them is crossbeam-utils, for cache padding, and one getrandom, for seeds. Eight
-/// are serde_json and what keeps the order of keys: the arguments of tool calls. Two are vectors for the
-/// searches of encoders. Three place threads on NUMA nodes.
+/// Maximum number of crates of `examples/generate.rs` without default features, including proc-macros, on
+/// Linux, besides those of this workspace. They include crossbeam-utils for cache padding and getrandom for
+/// seeds. Eight are serde_json and its preserved key order, for the arguments of tool calls. Two are vectors
+/// for the searches of encoders. Three place threads on NUMA nodes.
 const MOST: usize = 40;
 
-/// The crates that a program builds which depends on the library.
+/// Crates built by a program that depends on the library.
 fn crates(args: &[&str]) -> BTreeSet<String> {
     let tree = ["tree", "--offline", "--locked", "-e", "normal", "--prefix", "none", "--format", "{p}"];
     let mut command = Command::new(env!("CARGO"));
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).args(tree).args(args).output().unwrap();
     assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
     let lines = String::from_utf8(output.stdout).unwrap();
-    // A name and a version; what stands behind them differs between the places of one crate.
+    // Name and version; the rest of the line differs between occurrences of one crate.
     let name = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
     lines.lines().filter(|line| !line.is_empty()).map(name).collect()
 }
@@ -62,7 +62,7 @@ fn the_command_line_has_its_crates() {
     assert!(lacking.is_empty(), "no such crates any more, so the list above is of no use: {lacking:?}");
 }
 
-/// The slowest crate to build: an edit of a stage leaves it as it is.
+/// The slowest crate to build: an edit of a stage must not rebuild it.
 #[test]
 fn the_kernels_of_the_cpu_need_types_alone() {
     let all = crates(&["--package", "sterna-cpu-kernels"]);
@@ -71,7 +71,7 @@ fn the_kernels_of_the_cpu_need_types_alone() {
     assert_eq!(own, ["sterna-cpu-kernels"]);
 }
 
-/// `cargo install` leaves the crates of tests out, and refuses a feature that names one.
+/// `cargo install` does not know the test crates, and refuses a feature that names one.
 #[test]
 fn no_feature_wants_a_crate_of_the_tests() {
     let args = ["metadata", "--offline", "--locked", "--no-deps", "--format-version", "1"];

@@ -1,11 +1,11 @@
-//! What in a crate needs what, read off the text: paths of `use` and of code, followed through re-exports to
-//! the item that they name.
+//! Dependencies within a crate, parsed from its source: paths in `use` and in code, followed through
+//! re-exports to the item that they name.
 //!
-//! A circle is one of two things. Files beside one another that import each other, whatever they use of it: a
-//! reader of the first must have read the second. Or items that need each other, in a file with modules below
-//! it (`mod.rs`) and in these modules: such a file is the front of its folder. It holds what its children
-//! share, and it names them, so that imports in both directions are no circle, unless what a child takes from
-//! its parent needs that child.
+//! There are two kinds of cycles. Sibling files that import each other, whichever items they use: the first
+//! cannot be understood without the second. Or items that depend on each other, between a file with
+//! submodules (`mod.rs`) and these submodules. Such a file is the front of its folder: it holds the shared
+//! code and names the submodules, so imports in both directions are allowed, unless an item that a child
+//! imports from its parent depends on that child.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,35 +16,32 @@ pub struct Node {
     pub item: String,
 }
 
-/// What imports what, with the line of the first mention.
+/// Dependency graph, with the line of the first mention.
 pub struct Graph {
     edges: BTreeMap<(Node, Node), usize>,
-    /// Files with modules below them.
+    /// Files with submodules.
     fronts: BTreeSet<String>,
-    /// Paths into the crate that lead nowhere: `file:line: path`.
+    /// Paths into the crate that cannot be resolved: `file:line: path`.
     pub unresolved: Vec<String>,
-    /// Imports of this workspace's other crates: file, line, path.
+    /// Imports from other crates of this workspace: file, line, path.
     pub foreign: Vec<(String, usize, Vec<String>)>,
 }
 
-/// One file as text and module.
 struct Module {
     file: String,
     /// Code without comments and unit tests, line by line.
     lines: Vec<String>,
-    /// Path from the root of the crate.
     path: Vec<String>,
     items: Vec<Item>,
-    /// True if the build script writes its content.
+    /// True if its content is written by the build script.
     is_written: bool,
-    /// Names that it imports, and the paths behind them, `*` for all of a module.
+    /// Imported names and their paths; `*` for everything in a module.
     imports: Vec<Import>,
 }
 
 struct Item {
-    /// Where it begins, from 1.
+    /// First line, from 1.
     line: usize,
-    /// Of an `impl`, the type's.
     name: String,
     is_impl: bool,
     is_enum: bool,
@@ -57,7 +54,7 @@ struct Import {
 }
 
 impl Graph {
-    /// Of the files of a crate, name and text, whose root lies in `folder`.
+    /// Builds the graph from the files of a crate, name and text, whose root is in `folder`.
     pub fn of(folder: &str, files: &[(String, String)]) -> Self {
         let read = |(file, text): &(String, String)| Module::read(folder, file, text);
         let modules: Vec<Module> = files.iter().filter_map(read).collect();
@@ -86,7 +83,7 @@ impl Graph {
                 let path = import.path.join("::");
                 self.unresolved.push(format!("{}:{}: {path}", module.file, import.line));
             }
-            // No item needs this one, so it closes no circle of items.
+            // No item depends on this one, so it closes no cycle of items.
             let from = Node { file: module.file.clone(), item: "use".to_owned() };
             if let Some(Found::Item(to)) = found {
                 self.edge(from, to, import.line);
@@ -109,20 +106,20 @@ impl Graph {
         }
     }
 
-    /// Which file imports which, with a line.
+    /// Imports between files, each with a line.
     pub fn imports(&self) -> impl Iterator<Item = (&str, &str, usize)> {
         let edges = self.edges.iter().map(|((from, to), line)| (from.file.as_str(), to.file.as_str(), *line));
         edges.filter(|(from, to, _)| from != to)
     }
 
-    /// Circles: their files, and the edges that close them.
+    /// Cycles: their files, and the edges that close them.
     pub fn circles(&self) -> Vec<(BTreeSet<String>, String)> {
         let is_front = |node: &Node| self.fronts.contains(&node.file);
         let whole = |node: &Node| Node { file: node.file.clone(), item: String::new() };
         let beside = self.edges.iter().filter(|((from, to), _)| !is_front(from) && !is_front(to));
         let files = beside.map(|((from, to), line)| ((whole(from), whole(to)), *line)).collect();
         let mut found = circles(&files);
-        // What is known of the files is not said again of their items.
+        // Cycles of files are not reported again for their items.
         let mut of_items = circles(&self.edges);
         of_items.retain(|(files, _)| !found.iter().any(|(known, _)| files.is_subset(known)));
         found.append(&mut of_items);
@@ -130,7 +127,7 @@ impl Graph {
     }
 }
 
-/// Circles of more than one file.
+/// Finds cycles of more than one file.
 fn circles(edges: &BTreeMap<(Node, Node), usize>) -> Vec<(BTreeSet<String>, String)> {
     let nodes: BTreeSet<&Node> = edges.keys().flat_map(|(from, to)| [from, to]).collect();
     let mut next: BTreeMap<&Node, Vec<&Node>> = BTreeMap::new();
@@ -164,22 +161,20 @@ fn circles(edges: &BTreeMap<(Node, Node), usize>) -> Vec<(BTreeSet<String>, Stri
     found.into_iter().collect()
 }
 
-/// What a path leads to.
 enum Found {
     Module,
     Item(Node),
 }
 
-/// All modules of the crate.
 struct House<'a> {
     by_path: BTreeMap<Vec<String>, &'a Module>,
 }
 
 impl House<'_> {
-    /// What `path` means in the module `at`; nothing for what is not of this crate.
+    /// Resolves `path` in the module `at`; `None` if it is not in this crate.
     fn resolve(&self, at: &[String], path: &[String], depth: usize) -> Option<Found> {
         let Some((first, rest)) = path.split_first() else { return Some(Found::Module) };
-        // Re-exports that name one another would be followed for ever.
+        // Re-exports that refer to each other would loop for ever.
         if depth > 16 {
             return None;
         }
@@ -189,7 +184,7 @@ impl House<'_> {
             "super" => return self.resolve(&at[..at.len().checked_sub(1)?], rest, depth + 1),
             _ => {}
         }
-        // Another crate's: cargo holds these.
+        // Another crate: cargo checks these.
         if first.starts_with("sterna_") {
             return Some(Found::Module);
         }
@@ -202,7 +197,7 @@ impl House<'_> {
             return Some(Found::Item(Node { file: module.file.clone(), item: first.clone() }));
         }
         if let Some(import) = module.imports.iter().find(|import| import.name == *first) {
-            // Not by way of itself: `use regex::Regex` and `use crate::regex` both begin with a name.
+            // Avoid a loop: `use regex::Regex` and `use crate::regex` both begin with a name.
             if import.path[0] == *first && import.path.len() == 1 {
                 return None;
             }
@@ -243,7 +238,7 @@ impl Module {
         let item = |(at, line): (usize, &String)| {
             let begins = line.ends_with("! {") && !line.starts_with(' ');
             in_macro = begins || in_macro && line != "}";
-            // An item that a macro makes stands within its braces.
+            // An item defined in a macro call is indented by its braces.
             let line = line.strip_prefix("    ").filter(|_| in_macro).unwrap_or(line);
             Item::read(at + 1, line)
         };
@@ -253,14 +248,13 @@ impl Module {
         Some(Self { file: file.to_owned(), lines, path, items, is_written, imports })
     }
 
-    /// The item that a line belongs to.
     fn item(&self, line: usize) -> Option<&Item> {
         self.items.iter().take_while(|item| item.line <= line).last()
     }
 
     fn node(&self, line: usize) -> Node {
         let name = match self.item(line) {
-            // What is implemented for a type of another file is an item of its own.
+            // An `impl` for a type of another file is its own item.
             Some(item)
                 if item.is_impl && !self.items.iter().any(|it| !it.is_impl && it.name == item.name) =>
             {
@@ -272,14 +266,14 @@ impl Module {
         Node { file: self.file.clone(), item: name }
     }
 
-    /// Every name and path of the code outside `use`, with its line.
+    /// All names and paths in code outside `use`, with their lines.
     fn paths(&self) -> Vec<(usize, Vec<String>)> {
         let mut found = Vec::new();
         let mut in_use = false;
         for (at, line) in self.lines.iter().enumerate() {
             in_use |= is_use(line);
             if !in_use {
-                // A variant of an enum may be called as a type is.
+                // An enum variant may have the name of a type.
                 let is_enum = self.item(at + 1).is_some_and(|item| item.is_enum);
                 let is_variant = is_enum
                     && line.strip_prefix("    ").is_some_and(|rest| rest.starts_with(char::is_uppercase));
@@ -292,7 +286,7 @@ impl Module {
     }
 }
 
-/// The text without comments and without what string and character literals hold; lines stay where they are.
+/// Removes comments and the contents of string and character literals; line numbers do not change.
 pub fn code_of(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -319,7 +313,7 @@ pub fn code_of(text: &str) -> String {
     out
 }
 
-/// Bytes of the literal that begins a text, up to its closing quote.
+/// Length of the literal at the start of a text, including its closing quote.
 fn literal_len(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -333,7 +327,7 @@ fn literal_len(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// Names and paths of a line: `a::b::c` as three segments. What stands behind a dot is a field or a method.
+/// Names and paths in a line: `a::b::c` as three segments. A name after a dot is a field or method.
 fn paths_of(line: &str) -> Vec<Vec<String>> {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let mut found: Vec<Vec<String>> = Vec::new();
@@ -342,13 +336,13 @@ fn paths_of(line: &str) -> Vec<Vec<String>> {
         let end = rest[start..].find(|c| !is_name(c)).map_or(rest.len(), |at| start + at);
         let (between, name) = (&rest[..start], &rest[start..end]);
         rest = &rest[end..];
-        // A function of the same file is called; a variable may have its name.
+        // A function of the same file is called; a variable may have the same name.
         let is_called = ["(", "!", "::"].iter().any(|behind| rest.starts_with(behind));
         let is_variable = name.starts_with(char::is_lowercase) && !is_called;
         let is_field = between.ends_with('.') && !between.ends_with("..");
         match found.last_mut() {
             Some(path) if between == "::" && !is_first && !path.is_empty() => path.push(name.to_owned()),
-            // An empty path stands for what is none, so that nothing is added to it.
+            // An empty path marks anything else, so that no further segment is added to it.
             _ if is_field || is_variable || name.starts_with(char::is_numeric) => found.push(Vec::new()),
             _ => found.push(vec![name.to_owned()]),
         }
@@ -367,7 +361,7 @@ fn is_use(line: &str) -> bool {
     line.starts_with("use ")
 }
 
-/// What is imported, groups taken apart.
+/// Expands imports, including groups.
 fn imports(lines: &[String]) -> Vec<Import> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -409,7 +403,7 @@ fn imports(lines: &[String]) -> Vec<Import> {
     found
 }
 
-/// The paths of a tree of `use`, behind `prefix`.
+/// Expands a tree of `use` paths after `prefix`.
 fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
     let tree = tree.trim();
     let Some(open) = tree.find('{') else {
@@ -437,7 +431,7 @@ fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
 }
 
 impl Item {
-    /// The item that begins on this line, as rustfmt lays it out.
+    /// Parses the item that begins on this line, as formatted by rustfmt.
     fn read(line: usize, text: &str) -> Option<Self> {
         if text.starts_with(|c: char| c.is_whitespace() || "#})]".contains(c)) {
             return None;
@@ -469,7 +463,7 @@ impl Item {
     }
 }
 
-/// What follows `impl` and its generic parameters.
+/// Returns the text after `impl` and its generic parameters.
 fn after_generics(head: &str) -> &str {
     let rest = head.split_once("impl").map_or("", |(_, rest)| rest);
     if !rest.starts_with('<') {
@@ -506,7 +500,7 @@ mod tests {
         let b = ("src/a/b.rs", "use super::c::C;\npub struct B(C);\npub fn free() {}\n");
         let c = ("src/a/c.rs", "use super::b::free;\npub struct C;\nfn f() {\n    free();\n}\n");
         assert_eq!(circles(&[PARENT, b, c]), [["src/a/b.rs", "src/a/c.rs"]]);
-        // By way of what the parent exports, too.
+        // Also by way of the parent's re-exports.
         let b = ("src/a/b.rs", "pub struct B(super::c::C);\n");
         let c = ("src/a/c.rs", "use crate::a::B;\npub struct C;\n");
         assert_eq!(circles(&[PARENT, b, c]), [["src/a/b.rs", "src/a/c.rs"]]);

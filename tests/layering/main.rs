@@ -1,6 +1,5 @@
-//! The rules of the house, read off the source: circles of imports, where `unsafe` and `cfg(feature)` may
-//! stand, how long a line may be, how many crates come with the library, and that a new field of a stage is a
-//! compile error.
+//! Architecture rules, checked on the source: import cycles, where `unsafe` and `cfg(feature)` may be used,
+//! line length, number of dependencies, and that a new field of a stage is a compile error.
 
 mod crates;
 mod graph;
@@ -14,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use graph::Graph;
 
-/// Crates that may name a backend besides the trait: their folders.
+/// Folders of the crates that may name a backend besides the trait.
 const KNOW_DEVICES: &[&str] = &["src/", "src/backend/"];
 
-/// Files that may ask which features are on, with the reason.
+/// Files that may check features, with the reason.
 const FEATURES: &[(&str, &str)] = &[
     ("src/backend/lib.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
@@ -66,7 +65,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("src/backend/wgpu/cache.rs", "hands a driver the kernels that it has compiled before"),
 ];
 
-/// Which crate imports which is cargo's to hold.
+/// Imports between crates are checked by cargo.
 #[test]
 fn backends_are_known_by_their_trait() {
     let mut faults = BTreeSet::new();
@@ -97,7 +96,7 @@ fn no_files_import_each_other_in_a_circle() {
     assert!(text.is_empty(), "circles:\n{text}");
 }
 
-/// What an engine or a backend does for one architecture belongs to `src/model`.
+/// Code for one architecture in an engine or a backend belongs in `src/model`.
 #[test]
 fn only_models_and_files_know_architectures() {
     let rooms = ["program", "backend", "engine", "eval", "host"];
@@ -138,26 +137,25 @@ fn features_are_chosen_in_the_files_that_are_listed() {
         let text = fs::read_to_string(&file).unwrap();
         let listed = FEATURES.iter().any(|(name, _)| relative(&file) == *name);
         let features = |line: &str| line.replace("target_feature", "").contains("feature = ");
-        // Unit tests may ask what is built.
+        // Unit tests may check features.
         let mut code = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
         let asks = code.any(|line| line.contains("cfg") && features(line));
         assert!(listed || !asks, "{}: asks for a feature", file.display());
     }
 }
 
-/// Files below `src/`, and their text.
 fn all_sources() -> Vec<(String, String)> {
     rust_files("src").iter().map(|file| (relative(file), fs::read_to_string(file).unwrap())).collect()
 }
 
-/// The crates of `src/` and `ggml-types`: the folder of each one's root, and what in it imports what.
+/// The crates of `src/` and `ggml-types`: their root folders and dependency graphs.
 fn graphs() -> Vec<(String, Graph)> {
     let mut sources = all_sources();
     let types = rust_files("ggml-types/src");
     sources.extend(types.iter().map(|file| (relative(file), fs::read_to_string(file).unwrap())));
     let mut folders: Vec<String> =
         sources.iter().filter_map(|(file, _)| Some(file.strip_suffix("lib.rs")?.to_owned())).collect();
-    // A file is of the crate whose folder is the innermost.
+    // A file belongs to the crate with the innermost folder.
     folders.sort_by_key(|folder| Reverse(folder.len()));
     let graph = |folder: String| {
         let (own, others) = sources.drain(..).partition(|(file, _)| file.starts_with(&folder));
@@ -168,12 +166,11 @@ fn graphs() -> Vec<(String, Graph)> {
     folders.into_iter().map(graph).collect()
 }
 
-/// The folder or file below `src/` that a file belongs to.
+/// Folder or file below `src/` that a file belongs to.
 fn room_of(file: &str) -> &str {
     file.strip_prefix("src/").unwrap_or(file).split(['/', '.']).next().unwrap_or_default()
 }
 
-/// The backend that a file belongs to, if any.
 fn device_of(file: &str) -> Option<&str> {
     let device = file.strip_prefix("src/backend/")?.split('/').next()?;
     is_device(device).then_some(device)
@@ -190,7 +187,7 @@ fn rust_files(root: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Files and folders whose lines end at 110 columns: code, comments, strings, and documents but for their
+/// Files and folders whose lines end at 110 columns: code, comments, strings, and documents except for their
 /// tables.
 const NARROW: &[&str] = &[
     "ARCHITECTURE.md",
@@ -236,7 +233,7 @@ fn lines_end_at_110_columns() {
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
-/// Every file below a folder of the project; none if there is no such folder yet.
+/// All files below a folder of the project; empty if the folder does not exist yet.
 fn files(root: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(root)];

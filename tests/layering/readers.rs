@@ -1,5 +1,5 @@
-//! A new field of a stage or a declaration is a compile error in everything that reads it: each reader takes
-//! the struct apart once without `..`, and never with it.
+//! Ensures that a new field of a stage or declaration is a compile error in everything that reads it: each
+//! reader destructures the struct once without `..`, and never with it.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::graph::code_of;
 use super::{relative, rust_files};
 
-/// What a program is made of, and the readers that have nothing to do with it, with the reason.
+/// Structs of a program, and the readers that do not use them, with the reason.
 const STRUCTS: &[(&str, &[(&str, &str)])] = &[
     ("Embed", &[]),
     ("AttnIn", &[]),
@@ -44,10 +44,8 @@ const READERS: &[&str] = &[
     "tests/support/oracle/",
 ];
 
-/// A pattern that takes a struct apart.
 #[derive(Debug, PartialEq, Eq)]
 enum Pattern {
-    /// Names every field.
     Whole,
     /// Ends with `..`; with the line, from 1.
     Partial(usize),
@@ -78,7 +76,7 @@ fn readers_of_stages_name_every_field() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The Rust code of a folder or a file, without comments.
+/// Rust code of a folder or file, without comments.
 fn sources(reader: &str) -> Vec<(String, String)> {
     let text = |file: &Path| code_of(&fs::read_to_string(file).unwrap());
     match reader.ends_with('/') {
@@ -89,8 +87,8 @@ fn sources(reader: &str) -> Vec<(String, String)> {
     }
 }
 
-/// The patterns of a struct: `Name { .. }`, followed by what binds it, `=`, `=>`, `in` or a closure's `|`. A
-/// variant of an enum (`Kernel::Name`) is none, nor is an expression.
+/// Finds the patterns of a struct: `Name { .. }`, followed by `=`, `=>`, `in` or a closure's `|`. Enum
+/// variants (`Kernel::Name`) and expressions do not count.
 fn patterns(code: &str, name: &str) -> Vec<Pattern> {
     let head = format!("{name} {{");
     let mut found = Vec::new();
@@ -111,7 +109,7 @@ fn patterns(code: &str, name: &str) -> Vec<Pattern> {
     found
 }
 
-/// The text up to the brace that closes one which is open.
+/// Text up to the closing brace of an open block.
 fn braced(text: &str) -> Option<&str> {
     let mut depth = 1;
     let end = text.find(|c| {

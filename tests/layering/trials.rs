@@ -1,5 +1,5 @@
-//! Kinds of input that public reports say other programs fail on, and the tests that hold what Sterna does
-//! with inputs of each kind. A kind that is tried for the first time gets its test, and its line here.
+//! Kinds of input that other programs are reported to fail on, and the tests of Sterna's behaviour for each.
+//! A new kind needs a test and a line here.
 
 use std::fs;
 use std::path::Path;
@@ -186,7 +186,7 @@ fn every_kind_has_tests_and_all_of_them_exist() {
     assert!(lacking.is_empty(), "no such tests of the quick tier:\n{}", lacking.join("\n"));
 }
 
-/// Whether a source has a test of this name that is not ignored.
+/// True if a source has a test of this name that is not ignored.
 fn is_quick_test(text: &str, name: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let head = format!("fn {name}(");

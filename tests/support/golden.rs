@@ -1,18 +1,18 @@
-//! Where golden data lies, and how to read it.
+//! Finds and reads golden data.
 
 use std::path::{Path, PathBuf};
 
 use crate::say;
 
-/// The repository's root, from the package of whichever test asks.
+/// Root of the repository, from any test package.
 pub fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = package.ancestors().find(|dir| dir.join("ggml-types").is_dir());
     root.expect("the tests lie in the repository").to_path_buf()
 }
 
-/// A golden file: from `tests/data/golden`, or else from `../shared/golden`. Where neither has it, one
-/// line says so, and the test has nothing to do.
+/// A golden file, from `tests/data/golden` or else from `../shared/golden`. If neither has it, prints a line
+/// and returns `None`, and the test is skipped.
 pub fn golden(path: &str) -> Option<PathBuf> {
     let root = root();
     let found = ["tests/data/golden", "../shared/golden"]
@@ -25,7 +25,7 @@ pub fn golden(path: &str) -> Option<PathBuf> {
     found
 }
 
-/// A golden folder, in each of the two places that has it: those in `tests/data` are excerpts.
+/// A golden folder, in each of the two places that has it; `tests/data` contains excerpts.
 pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
     let dirs = ["tests/data/golden", "../shared/golden"].iter().map(|dir| root().join(dir).join(path));
     let (here, missing): (Vec<_>, Vec<_>) = dirs.partition(|dir| dir.is_dir());
@@ -35,17 +35,17 @@ pub fn golden_dirs(path: &str) -> Vec<PathBuf> {
     here
 }
 
-/// A NumPy array, row after row.
+/// A NumPy array, in row-major order.
 pub struct Npy {
     /// Dimensions, contiguous last.
     pub shape: Vec<usize>,
     /// The elements' bytes, little-endian.
     pub bytes: Vec<u8>,
-    /// NumPy's word for the element type: `<f4`, `|u1`.
+    /// NumPy's name of the element type: `<f4`, `|u1`.
     pub dtype: String,
 }
 
-/// Reads a `.npy` file; of two dimensions also in Fortran order.
+/// Reads a `.npy` file; two-dimensional arrays may be in Fortran order.
 pub fn npy(path: &Path) -> Npy {
     let file = std::fs::read(path).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
     assert_eq!(&file[..6], b"\x93NUMPY", "{}", path.display());
@@ -72,7 +72,6 @@ pub fn npy(path: &Path) -> Npy {
 }
 
 impl Npy {
-    /// The elements of an f32 array.
     pub fn f32s(&self) -> Vec<f32> {
         assert_eq!(self.dtype, "<f4");
         self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()

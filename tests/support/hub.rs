@@ -1,9 +1,9 @@
-//! A hub for tests: what huggingface.co answers, on two ports of this machine, with the faults that networks
-//! have.
+//! A fake Hugging Face hub for tests: serves what huggingface.co does, on two local ports, with network
+//! faults.
 //!
-//! One port is the hub: revisions, lists of files in pages of two, and redirects. The other plays the host of
-//! large files, which must never see a token. Faults wait in a queue; each meets the next requests whose
-//! address has a text in it.
+//! One port is the hub: revisions, lists of files in pages of two, and redirects. The other is the host of
+//! large files, which must never receive a token. Faults are queued; each applies to the next request whose
+//! address contains a given text.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-/// The hub. It ends with the process.
+/// The hub. It runs until the process ends.
 pub struct HubServer {
     state: Arc<Mutex<State>>,
     hub: SocketAddr,
@@ -37,20 +37,20 @@ pub struct HubRepo {
     pub name: String,
     /// 40 hexadecimal digits.
     pub commit: String,
-    /// Branch or tag that leads there.
+    /// Branch or tag of the commit.
     pub revision: String,
     /// Path, content, and whether it is a large file.
     pub files: Vec<(String, Vec<u8>, bool)>,
-    /// The token that it wants.
+    /// Token that it requires.
     pub token: Option<String>,
-    /// True if its files want more than that.
+    /// True if its files require more than a token.
     pub gated: bool,
-    /// Where it has gone.
+    /// New name, if the repository has moved.
     pub moved: Option<String>,
 }
 
 impl HubRepo {
-    /// A public one on `main`.
+    /// Creates a public repository on `main`.
     pub fn new(name: &str, commit: &str, files: &[(&str, &[u8])]) -> Self {
         let is_large = |path: &str| path.ends_with(".gguf") || path.ends_with(".safetensors");
         let file = |(path, bytes): &(&str, &[u8])| ((*path).to_owned(), bytes.to_vec(), is_large(path));
@@ -66,45 +66,43 @@ impl HubRepo {
     }
 }
 
-/// Fault of one request.
+/// Fault in one request.
 #[derive(Clone, Debug)]
 pub enum HubFault {
     /// This status with these headers, each with its `\r\n`.
     Status(u16, &'static str),
-    /// So many bytes of the body, and then the end of the connection.
+    /// The connection ends after this number of bytes of the body.
     Cut(usize),
-    /// The whole file, whatever range was asked for.
+    /// The whole file, whatever range was requested.
     NoRange,
-    /// The whole file, whatever range was asked for, and it ends after so many bytes.
+    /// The whole file, whatever range was requested, cut off after this number of bytes.
     NoRangeCut(usize),
-    /// Another range than was asked for, and says so.
+    /// A different range than requested, with matching headers.
     WrongRange,
-    /// One bit of a byte of the file is another one.
+    /// One bit of the byte at this offset is flipped.
     Flip(usize),
-    /// The file ends here, and all lengths say so.
+    /// The file ends at this offset, with matching lengths.
     Short(usize),
-    /// One byte more than the length of the file, and no length is said.
+    /// One byte more than the file's length, without a length header.
     Long,
-    /// Headers, so many bytes, and then nothing.
+    /// Headers, this number of bytes, and then nothing.
     Stall(usize),
-    /// Nothing at all.
+    /// No response at all.
     Silent,
-    /// A body that is said to be gzip.
+    /// A body declared as gzip.
     Gzip,
-    /// So many bytes each 20 ms, to the end.
+    /// This number of bytes every 20 ms, to the end.
     Slow(usize),
-    /// Half of the body, and the rest once this is true.
+    /// Half of the body, and the rest once the flag is true.
     Until(Arc<AtomicBool>),
-    /// Another name of the content than the list has.
+    /// A different etag than in the list.
     OtherEtag,
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub struct HubRequest {
-    /// True if it was the host of large files.
+    /// True if it went to the host of large files.
     pub of_cdn: bool,
-    /// Path and query.
     pub target: String,
     /// Header `Range`.
     pub range: Option<String>,
@@ -112,7 +110,7 @@ pub struct HubRequest {
     pub authorization: Option<String>,
 }
 
-/// The name of a content: the SHA-256 of large ones, git's SHA-1 of others.
+/// Etag of a file: SHA-256 for large files, git's SHA-1 for others.
 pub fn etag(bytes: &[u8], is_large: bool) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     match is_large {
@@ -130,7 +128,6 @@ impl Default for HubServer {
 }
 
 impl HubServer {
-    /// Listens.
     pub fn start() -> Self {
         let state = Arc::new(Mutex::new(State::default()));
         let listen = |of_cdn: bool| {
@@ -154,35 +151,34 @@ impl HubServer {
         Self { state, hub }
     }
 
-    /// For `HF_ENDPOINT`.
+    /// Value for `HF_ENDPOINT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.hub)
     }
 
-    /// Adds a repository. Another commit of one that is there goes before it.
+    /// Adds a repository. It overrides an earlier commit of the same one.
     pub fn add(&self, repo: HubRepo) {
         lock(&self.state).repos.insert(0, repo);
     }
 
-    /// The next request whose address has `at` in it meets this.
+    /// Applies a fault to the next request whose address contains `at`.
     pub fn fault(&self, at: &str, fault: HubFault) {
         lock(&self.state).faults.push_back((at.to_owned(), fault));
     }
 
-    /// Faults that no request has met.
+    /// Number of faults not yet applied.
     pub fn n_faults(&self) -> usize {
         lock(&self.state).faults.len()
     }
 
-    /// All requests so far.
     pub fn requests(&self) -> Vec<HubRequest> {
         lock(&self.state).requests.clone()
     }
 
-    /// Asserts that no request to the host of large files had a token.
+    /// Asserts that no request to the host of large files contained a token.
     ///
     /// # Panics
-    /// Where one had.
+    /// If one did.
     pub fn no_token_leaked(&self) {
         let leaks = |request: &HubRequest| request.of_cdn && request.authorization.is_some();
         let leaked: Vec<_> = self.requests().into_iter().filter(leaks).collect();
@@ -194,7 +190,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One request a connection.
+/// Serves one request per connection.
 fn answer(state: &Mutex<State>, stream: TcpStream, of_cdn: bool) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
@@ -224,12 +220,11 @@ fn answer(state: &Mutex<State>, stream: TcpStream, of_cdn: bool) -> std::io::Res
     send(stream, reply, &request, fault)
 }
 
-/// Reply to send.
 struct Reply {
     status: u16,
     headers: String,
     body: Vec<u8>,
-    /// True if ranges of it can be asked for.
+    /// True if ranges of it can be requested.
     is_file: bool,
 }
 
@@ -406,7 +401,7 @@ fn send(
             headers += &format!("Content-Range: bytes {first}-{last}/{total}\r\n");
         }
     }
-    // Until the client has gone.
+    // Wait until the client has disconnected.
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     if matches!(fault, Some(HubFault::Silent)) {
         let _gone = stream.read(&mut [0]);

@@ -1,6 +1,6 @@
-//! Code that the test binaries share: the f64 oracle, synthetic programs, golden data.
+//! Shared code of the test binaries: the f64 oracle, synthetic programs, golden data.
 //!
-//! A crate, so that it is compiled once. Start reading at [`oracle`].
+//! A crate of its own, so that it is compiled once. Start reading at [`oracle`].
 
 use std::io::Write as _;
 
@@ -24,10 +24,10 @@ pub use tokio_rustls;
 #[cfg(feature = "grpc")]
 pub use {tonic, tonic_health, vllm_proto, zeromq};
 
-/// Whether the helpers know the kernels on the processor.
+/// True if this build can run the CUDA kernels as a CPU build.
 pub const HAS_SIMT: bool = cfg!(feature = "simt");
 
-/// Writes a line that shows although the test passes: the test harness swallows what `eprintln` prints.
+/// Prints a line even if the test passes: the test harness captures what `eprintln` prints.
 pub fn say(line: std::fmt::Arguments<'_>) {
     writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
 }

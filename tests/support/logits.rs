@@ -1,4 +1,4 @@
-//! Logits of token sequences, and how far two sets of them are apart.
+//! Logits of token sequences, and the distance between two sets of them.
 
 use std::path::Path;
 
@@ -7,13 +7,14 @@ use sterna::backend::cpu::simd::Kernels;
 use sterna::engine::{ActType, Engine, EngineOptions};
 use sterna::gguf::Gguf;
 
-/// Sequences of token ids, one a line.
+/// Sequences of token ids, one per line.
 pub fn sequences(path: &Path) -> Vec<Vec<u32>> {
     let text = std::fs::read_to_string(path).unwrap_or_else(|err| panic!("{}: {err}", path.display()));
     text.lines().map(|line| line.split_whitespace().map(|id| id.parse().unwrap()).collect()).collect()
 }
 
-/// An engine on the CPU with these kernels and caches of type `kv`, for the logits of every position.
+/// Creates an engine on the CPU with these kernels and KV caches of type `kv`, for the logits of every
+/// position.
 pub fn engine(
     gguf: Gguf,
     kv: &str,
@@ -29,7 +30,7 @@ pub fn engine(
         ..EngineOptions::default()
     };
     change(&mut options);
-    // One thread: tests run beside each other already, and the number changes no bit of a result.
+    // One thread: tests already run in parallel, and the number of threads does not affect the results.
     let cpu = Cpu::with_kernels(1, kernels).unwrap();
     Engine::on_backend(gguf, &options, Box::new(cpu), |_| ()).unwrap()
 }
@@ -49,18 +50,16 @@ pub fn all_logits(engine: &Engine, sequences: &[Vec<u32>]) -> Vec<f32> {
     all
 }
 
-/// Distance between two sets of logits.
 #[derive(Debug)]
 pub struct Distance {
     /// Largest difference at position 0 of any sequence.
     pub first: f64,
-    /// Mean difference.
     pub mean: f64,
-    /// Mean over the positions of the cosine between the two.
+    /// Mean over the positions of the cosine between them.
     pub mean_cosine: f64,
 }
 
-/// The distance between two sets of logits of `sequences`.
+/// Computes the distance between two sets of logits of `sequences`.
 pub fn distance(got: &[f32], want: &[f32], sequences: &[Vec<u32>]) -> Distance {
     assert_eq!(got.len(), want.len());
     let n_rows: usize = sequences.iter().map(Vec::len).sum();

@@ -1,9 +1,8 @@
-//! The CPU backend's kernels as WebAssembly runs them: every set against the scalar one, and the scalar one
-//! against what it gives on any other processor, as a digest that a test of this crate holds there.
+//! Compares the CPU backend's kernels in WebAssembly: every instruction set with the scalar kernels, and
+//! those with the results of any other processor, by a digest that a test of this crate also checks natively.
 //!
-//! `scripts/wasm-kernels` compiles this for WebAssembly and has Node run it. The module imports nothing that
-//! is called.
-#![allow(unsafe_code)] // Exports have names, which could clash with others.
+//! `scripts/wasm-kernels` compiles this for WebAssembly and runs it in Node. The module calls no imports.
+#![allow(unsafe_code)] // Exported names could clash with others.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -19,21 +18,21 @@ use sterna::gguf::Gguf;
 use sterna::program::{Act, ActQuant};
 use support::case::random_points;
 
-/// What [`Compared::digest`] is of [`kernels`], on every processor.
+/// [`Compared::digest`] of [`kernels`], on every processor.
 pub const KERNELS: u32 = 0x6a45_f046;
-/// What [`Compared::digest`] is of [`texts`], on every processor and with every set of kernels.
+/// [`Compared::digest`] of [`texts`], on every processor and instruction set.
 pub const TEXTS: u32 = 0x30ce_9672;
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Debug, Default)]
 pub struct Compared {
-    /// Sets of kernels.
+    /// Instruction sets.
     pub sets: Vec<&'static str>,
-    /// Comparisons.
+    /// Number of comparisons.
     pub n: usize,
-    /// One line for each that failed.
+    /// One line per failed comparison.
     pub differences: Vec<String>,
-    /// Of all bits that the scalar kernels gave.
+    /// Digest of all bits that the scalar kernels returned.
     pub digest: u32,
 }
 
@@ -93,7 +92,7 @@ fn product(k: &Kernels, w: &CpuWeight, kind: ActQuant, x: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Every kernel of every set.
+/// Compares every kernel of every instruction set.
 pub fn kernels() -> Compared {
     let mut found = Compared::default();
     let sets = simd::all();
@@ -104,12 +103,12 @@ pub fn kernels() -> Compared {
     found
 }
 
-/// Types whose products with int8 activations are of integers.
+/// Types whose products with int8 activations are computed in integers.
 const INT8: [&dyn QuantType; 6] =
     [&types::I2S, &types::Tq1_0, &types::Tq2_0, &types::Iq1Bn, &types::Iq2Bn, &types::Iq2BnR4];
 
-/// Products of all types: those of integers are the same to the bit, and others are within what rounding each
-/// term makes of a sum.
+/// Compares products of all types: integer ones must be bit-identical, and others within the rounding of each
+/// term of the sum.
 fn products(sets: &[&'static Kernels], found: &mut Compared) {
     const COLS: usize = 512;
     let mut noise = Noise(7);
@@ -136,7 +135,7 @@ fn products(sets: &[&'static Kernels], found: &mut Compared) {
                     };
                     let is_same = if exact { bits(&got) == bits(&want) } else { (0..got.len()).all(close) };
                     found.same(what, is_same);
-                    // A row by itself gives the bits that it gives among others.
+                    // A row by itself must give the same bits as in a batch.
                     let last = product(k, &w, kind, &x[(n - 1) * COLS..]);
                     found.same(|| what() + ", alone", bits(&last) == bits(&got[(n - 1) * 20..]));
                 }
@@ -161,8 +160,8 @@ fn rounding(sets: &[&'static Kernels], found: &mut Compared) {
     }
 }
 
-/// Everything but the matrix product is the same in every set; that one too where no product is fused with
-/// its sum.
+/// Everything except the matrix product is the same in every set; the matrix product, too, unless it uses
+/// fused multiply-add.
 fn reals(sets: &[&'static Kernels], found: &mut Compared) {
     let mut noise = Noise(13);
     for n in [1, 15, 16, 33, 250] {
@@ -201,14 +200,15 @@ fn reals(sets: &[&'static Kernels], found: &mut Compared) {
     }
 }
 
-/// Greedy texts of tiny models with every set of kernels: the tokens are the scalar set's.
+/// Compares greedy output of tiny models for every instruction set: the tokens must be those of the scalar
+/// kernels.
 pub fn texts() -> Compared {
     let mut found = Compared::default();
     let codecs: &[&str] = &["f16", "q8_0", "turboquant"];
     let models: [(&str, &'static [u8], &[&str]); 3] = [
         ("bitnet", include_bytes!("../data/golden/bitnet/tiny-i2_s.gguf"), codecs),
         ("qwen3", include_bytes!("../data/golden/qwen3/tiny-f16.gguf"), codecs),
-        // Its heads of 16 are too short for the others.
+        // Its heads of 16 elements are too short for the other types.
         ("gpt-oss", include_bytes!("../data/golden/gpt-oss/tiny-mxfp4.gguf"), &["f16"]),
     ];
     for (name, bytes, codecs) in models {
@@ -248,7 +248,7 @@ pub fn texts() -> Compared {
     found
 }
 
-/// What there is to say: a line for each set, digest and difference; it ends with `ok` if all is well.
+/// The report: a line per set, digest and difference; it ends with `ok` if there are no differences.
 fn report() -> &'static str {
     static REPORT: OnceLock<String> = OnceLock::new();
     REPORT.get_or_init(|| {
@@ -269,34 +269,34 @@ fn report() -> &'static str {
     })
 }
 
-/// What the module said last before it ended.
+/// Message of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
-/// Has panics remembered: a module's end says nothing by itself.
+/// Records panics: a trap in the module has no message.
 #[unsafe(no_mangle)]
 pub extern "C" fn remember_panics() {
     std::panic::set_hook(Box::new(|panic| *PANIC.lock().expect("one thread") = panic.to_string()));
 }
 
-/// Where the words of the panic lie.
+/// Address of the panic message.
 #[unsafe(no_mangle)]
 pub extern "C" fn panic_start() -> *const u8 {
     PANIC.lock().expect("one thread").as_ptr()
 }
 
-/// Bytes of them.
+/// Length of the panic message in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn panic_len() -> usize {
     PANIC.lock().expect("one thread").len()
 }
 
-/// Where the report lies.
+/// Address of the report.
 #[unsafe(no_mangle)]
 pub extern "C" fn report_start() -> *const u8 {
     report().as_ptr()
 }
 
-/// Bytes of the report.
+/// Length of the report in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn report_len() -> usize {
     report().len()
@@ -304,7 +304,7 @@ pub extern "C" fn report_len() -> usize {
 
 #[cfg(test)]
 mod tests {
-    /// On this processor, too.
+    /// Checks the digests natively.
     #[test]
     fn all_is_as_it_is_elsewhere() {
         let report = super::report();

@@ -1,8 +1,8 @@
-// Runs the comparison of kernels that `scripts/wasm-kernels` has compiled, and prints what it says.
+// Runs the kernel comparison that `scripts/wasm-kernels` has compiled, and prints its report.
 import { readFileSync } from "node:fs";
 
 const module = new WebAssembly.Module(readFileSync(process.argv[2]));
-// What a browser's clock and randomness would be: nothing here asks for them.
+// Imports for a browser's clock and random numbers, which must not be called.
 const imports = {};
 for (const { module: from, name, kind } of WebAssembly.Module.imports(module)) {
   if (kind !== "function") throw new Error(`an import that is no function: ${from} ${name}`);

@@ -1,14 +1,14 @@
-//! Writes rules as Lark.
+//! Writes GBNF rules as Lark.
 //!
-//! A rule that does not refer to itself, and names no token, becomes a word (`T3`); the others stay rules
-//! (`r3`). In a rule, what stands side by side and could be a word is made one.
+//! A rule that is not recursive and uses no token becomes a terminal (`T3`); other rules stay rules (`r3`).
+//! In a rule, neighbouring items that could be a terminal are combined into one.
 
 use std::fmt::Write;
 
 use super::super::{at_most, quote};
 use super::{GrammarError, Item, Repeated, Rule};
 
-/// Most words and rules, one inside the other: the parser walks them recursively.
+/// Deepest nesting of terminals and rules: the parser walks them recursively.
 const MOST_LEVELS: usize = 1000;
 
 /// # Errors
@@ -31,7 +31,7 @@ struct Writer<'r> {
     is_word: Vec<bool>,
     out: String,
     n_runs: usize,
-    /// Words made of what stands side by side in a rule.
+    /// Terminals built from neighbouring items of a rule.
     runs: String,
 }
 
@@ -50,7 +50,7 @@ impl Writer<'_> {
         });
         let line = line.collect::<Vec<_>>().join(" | ");
         let name = self.name(index);
-        // The name that the grammar's author gave, for messages of the parser.
+        // The original name, for messages of the parser.
         let note = match rules[index].name.as_str() {
             "" => String::new(),
             name => format!("  // {name}"),
@@ -58,7 +58,7 @@ impl Writer<'_> {
         self.out += &format!("{name}: {line}{note}\n");
     }
 
-    /// A sequence in a word.
+    /// Writes a sequence in a terminal.
     fn word(&self, parts: &[Repeated]) -> String {
         match parts {
             [] => "\"\"".to_owned(),
@@ -66,7 +66,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A sequence in a rule.
+    /// Writes a sequence in a rule.
     fn sequence(&mut self, parts: &[Repeated]) -> String {
         let mut items = Vec::new();
         let both = |a: &Repeated, b: &Repeated| self.is_part_of_word(a) && self.is_part_of_word(b);
@@ -80,7 +80,7 @@ impl Writer<'_> {
             }
             let name = format!("W{}", self.n_runs);
             self.n_runs += 1;
-            writeln!(self.runs, "{name}: {text}").expect("memory takes all");
+            writeln!(self.runs, "{name}: {text}").expect("writing to a string cannot fail");
             items.push(name);
         }
         if items.is_empty() { "\"\"".to_owned() } else { items.join(" ") }
@@ -114,12 +114,12 @@ impl Writer<'_> {
     }
 }
 
-/// A class as a regular expression. By numbers, no character needs an escape.
+/// Writes a class as a regular expression. Characters are numeric, so none needs an escape.
 fn class(ranges: &[(char, char)], negated: bool) -> String {
     let mut out = String::from(if negated { "/[^" } else { "/[" });
     for (first, last) in ranges {
         write!(out, "\\x{{{:X}}}-\\x{{{:X}}}", u32::from(*first), u32::from(*last))
-            .expect("memory takes all");
+            .expect("writing to a string cannot fail");
     }
     out + "]/"
 }
@@ -145,9 +145,9 @@ fn reached(rules: &[Rule], root: usize) -> Vec<usize> {
     order
 }
 
-/// For each rule, whether it can be a word: it names no token, and neither itself nor a rule that cannot.
-///
-/// Rules are taken off from below, level by level: what names only words is one.
+/// For each rule, whether it can be a terminal: it uses no token, and only rules that can be terminals, thus
+/// not itself.
+/// Works level by level, starting from rules that use no others.
 fn words(rules: &[Rule]) -> Result<Vec<bool>, GrammarError> {
     let mut named_by = vec![Vec::new(); rules.len()];
     let mut n_open: Vec<usize> = vec![0; rules.len()];

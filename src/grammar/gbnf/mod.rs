@@ -1,8 +1,8 @@
-//! GBNF, the grammars of llama.cpp: read here (`parse.rs`), and written as Lark for the parser (`lark.rs`).
+//! GBNF, llama.cpp's grammar format: parsed in `parse.rs`, and written as Lark for the parser in `lark.rs`.
 //!
-//! GBNF speaks of characters; llguidance reads words first and then rules of them. So whatever does not refer
-//! to itself becomes one word, which is exact. Between words, where a rule refers to itself, the longest word
-//! is taken: of a grammar that could be read in two ways there, one is left.
+//! GBNF describes characters; llguidance splits text into terminals first and then applies rules. Every rule
+//! that is not recursive becomes one terminal, which is exact. Between terminals of a recursive rule the
+//! lexer is greedy: of two possible readings, only the longest match remains.
 
 mod lark;
 mod parse;
@@ -15,43 +15,41 @@ use super::GrammarError;
 /// Right-hand side of a rule: one of several sequences.
 type Choices = Vec<Vec<Repeated>>;
 
-/// An item of a sequence, and how often it comes.
+/// An item of a sequence and its number of repetitions.
 #[derive(Clone, Debug, PartialEq)]
 struct Repeated {
     item: Item,
     least: u32,
-    /// `None` has no bound.
+    /// `None` is unbounded.
     most: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Item {
     Text(String),
-    /// A character of these ranges, or of none of them.
+    /// A character in these ranges, or, if negated, in none of them.
     Class {
         ranges: Vec<(char, char)>,
         negated: bool,
     },
-    /// Any character.
     Any,
-    /// Index of a rule.
     Rule(usize),
-    /// A token, or any but it.
+    /// A token, or, if negated, any other token.
     Token {
         id: u32,
         negated: bool,
     },
 }
 
-/// A rule.
 #[derive(Debug)]
 struct Rule {
-    /// Empty for a group in brackets.
+    /// Empty for a bracketed group.
     name: String,
     choices: Choices,
 }
 
-/// A GBNF grammar in Lark. `find` gives the id of a token by its spelling, of `n_vocab` there are.
+/// Converts a GBNF grammar to Lark. `find` returns the id of a token by its spelling; there are `n_vocab`
+/// tokens.
 ///
 /// # Errors
 /// [`GrammarError::Gbnf`] with line and column; [`GrammarError::TooLarge`].

@@ -1,28 +1,25 @@
-//! Reads GBNF: rules, literals, classes, groups, repetition, comments, tokens.
+//! Parser of GBNF: rules, literals, classes, groups, repetition, comments, tokens.
 
 use std::collections::HashMap;
 
 use super::super::at_most;
 use super::{Choices, GrammarError, Item, Repeated, Rule};
 
-/// Most rules, groups included. The parser walks from one into the other.
+/// Maximum number of rules, groups included. llguidance walks them recursively.
 const MOST_RULES: usize = 4000;
-/// Deepest nesting of groups.
 const MOST_GROUPS: usize = 64;
-/// Most repetitions that a number may ask for.
+/// Largest repetition count.
 const MOST_TIMES: u32 = 10_000;
 
-/// Reads one grammar.
 pub struct Reader<'t> {
     text: &'t str,
-    /// Byte of the next character.
     at: usize,
     find: &'t dyn Fn(&str) -> Option<u32>,
     n_vocab: usize,
     rules: Vec<Rule>,
-    /// Index of a rule by its name, and where it was first named.
+    /// Index of each rule by name, and the position of its first use.
     names: HashMap<String, (usize, usize)>,
-    /// True for each rule that was defined, in the order of `rules`.
+    /// True for each defined rule, in the order of `rules`.
     defined: Vec<bool>,
     groups: usize,
 }
@@ -33,7 +30,7 @@ impl<'t> Reader<'t> {
         Self { text, at: 0, find, n_vocab, rules, names, defined, groups: 0 }
     }
 
-    /// The rules, and the index of `root`.
+    /// Returns the rules and the index of `root`.
     pub fn read(mut self) -> Result<(Vec<Rule>, usize), GrammarError> {
         self.space(true);
         while self.peek().is_some() {
@@ -47,7 +44,7 @@ impl<'t> Reader<'t> {
         }
         match self.names.get("root") {
             Some(&(root, _)) => Ok((self.rules, root)),
-            None => Err(self.wrong("the rule `root` is missing, where the text begins")),
+            None => Err(self.wrong("the rule `root`, where the grammar starts, is missing")),
         }
     }
 
@@ -94,7 +91,7 @@ impl<'t> Reader<'t> {
     fn choices(&mut self, in_group: bool) -> Result<Choices, GrammarError> {
         let mut choices = vec![self.sequence(in_group)?];
         loop {
-            // A line that begins with `|` goes on with the rule.
+            // A line that begins with `|` continues the rule.
             let line_end = self.at;
             self.space(true);
             if !self.take("|") {
@@ -142,7 +139,7 @@ impl<'t> Reader<'t> {
 
     fn group(&mut self) -> Result<Item, GrammarError> {
         self.groups += 1;
-        at_most("groups one in the other", self.groups, MOST_GROUPS)?;
+        at_most("nested groups", self.groups, MOST_GROUPS)?;
         self.next();
         self.space(true);
         let choices = self.choices(true)?;
@@ -154,7 +151,7 @@ impl<'t> Reader<'t> {
         Ok(Item::Rule(self.add(String::new(), choices)?))
     }
 
-    /// Repetitions of the item before, if they are given.
+    /// Parses the repetition of the previous item, if there is one.
     fn times(&mut self, in_group: bool) -> Result<Option<(u32, Option<u32>)>, GrammarError> {
         let times = match self.peek() {
             Some('*') => (0, None),
@@ -220,7 +217,7 @@ impl<'t> Reader<'t> {
                     return Ok(Item::Text(text));
                 }
                 Some(_) => text.push(self.character()?),
-                None => return Err(self.expected("`\"`, where the text ends")),
+                None => return Err(self.expected("`\"` at the end of the literal")),
             }
         }
     }
@@ -235,12 +232,12 @@ impl<'t> Reader<'t> {
                     self.next();
                     break;
                 }
-                None => return Err(self.expected("`]`, where the class ends")),
+                None => return Err(self.expected("`]` at the end of the class")),
                 Some(_) => {}
             }
             let at = self.at;
             let first = self.character()?;
-            // A `-` at the end is itself.
+            // A `-` at the end is literal.
             let is_range = self.peek() == Some('-') && !self.text[self.at + 1..].starts_with(']');
             let last = if is_range {
                 self.next();
@@ -255,12 +252,12 @@ impl<'t> Reader<'t> {
         }
         match (ranges.is_empty(), negated) {
             (true, true) => Ok(Item::Any),
-            (true, false) => Err(self.wrong("a class of no characters")),
+            (true, false) => Err(self.wrong("the class has no characters")),
             (false, _) => Ok(Item::Class { ranges, negated }),
         }
     }
 
-    /// A character of a literal or a class, which may be escaped.
+    /// Parses a character of a literal or class, possibly escaped.
     fn character(&mut self) -> Result<char, GrammarError> {
         let at = self.at;
         let Some(c) = self.next() else { return Err(self.expected("a character")) };
@@ -295,14 +292,14 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// `<name>`, `<[id]>`, or either behind `!`.
+    /// Parses `<name>` or `<[id]>`, optionally after `!`.
     fn token(&mut self) -> Result<Item, GrammarError> {
         let start = self.at;
         let negated = self.take("!");
         let rest = &self.text[self.at..];
         let end = rest.find('>').filter(|end| !rest[..*end].contains('\n'));
         let Some(end) = end.filter(|_| rest.starts_with('<')) else {
-            return Err(self.expected("a token, as `<name>` or `<[id]>`"));
+            return Err(self.expected("a token: `<name>` or `<[id]>`"));
         };
         let name = &rest[..=end];
         self.at += name.len();
@@ -321,7 +318,7 @@ impl<'t> Reader<'t> {
         self.take_while(is_name)
     }
 
-    /// Passes blanks and comments, and line ends too if `lines`.
+    /// Skips whitespace and comments, and newlines if `lines`.
     fn space(&mut self, lines: bool) {
         while let Some(c) = self.peek() {
             match c {

@@ -1,4 +1,4 @@
-//! Grammars of the kinds that llama.cpp's users write, in words of our own.
+//! Grammars of the kinds that users of llama.cpp write.
 
 use super::super::tests::{allows, gbnf};
 use super::*;

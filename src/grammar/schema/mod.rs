@@ -1,14 +1,13 @@
-//! JSON schemas before they are compiled: in one form, without what asserts nothing, and with the references
-//! that they have into themselves. What cannot be enforced is named, and left out if the schema is not
-//! strict.
+//! Normalises JSON schemas before compilation: drops keywords that assert nothing, and resolves references
+//! within the schema. Unsupported keywords are reported, and ignored if the schema is not strict.
 
 use serde_json::{Map, Value, json};
 
 use super::{GrammarError, Limits, Space, at_most};
 
-/// Most levels of lists and objects in a schema, as in `serde_json`.
+/// Deepest nesting of lists and objects in a schema, as in `serde_json`.
 const MOST_LEVELS: usize = 128;
-/// Most levels of a schema and of all that it refers to, one under the other: each takes stack.
+/// Maximum total depth of a schema and everything it refers to: each level takes stack.
 const MOST_LEVELS_IN_ALL: usize = 2000;
 
 /// Assertions of JSON Schema that the parser cannot enforce.
@@ -31,7 +30,7 @@ const NOT_SUPPORTED: &[&str] = &[
     "uniqueItems",
 ];
 
-/// Assertions that it can enforce. What is in neither list describes, and is left out.
+/// Assertions that the parser can enforce. Keywords in neither list are descriptive and are dropped.
 const SUPPORTED: &[&str] = &[
     "$ref",
     "additionalItems",
@@ -62,7 +61,7 @@ const SUPPORTED: &[&str] = &[
     "type",
 ];
 
-/// Keywords whose value is an object of schemas, so that its keys are names.
+/// Keywords whose value is a map of schemas, so that its keys are names.
 const OF_NAMED_SCHEMAS: &[&str] = &["patternProperties", "properties"];
 /// Keywords whose value is a schema or a list of schemas.
 const OF_SCHEMAS: &[&str] = &[
@@ -77,44 +76,42 @@ const OF_SCHEMAS: &[&str] = &[
     "properties",
 ];
 
-/// The formats that the parser knows. Any other is an annotation.
+/// Formats that the parser supports. Any other is only an annotation.
 const FORMATS: &[&str] =
     &["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 
-/// A bound this far from 0 and farther excludes nothing: numbers are not written with so many digits.
+/// A bound at least this far from 0 excludes nothing: numbers are never that long.
 const FARTHEST_BOUND: i64 = 1_000_000_000_000_000_000;
 
-/// Whose schema it is, and what becomes of what cannot be enforced.
+/// Owner of a schema, and how to treat what cannot be enforced.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// The tool whose arguments it describes.
+    /// Name of the tool whose arguments it describes.
     pub tool: Option<String>,
-    /// Where it stands in a larger schema, as a JSON pointer behind `#`.
+    /// Position in a larger schema, as a JSON pointer with `#`.
     pub at: String,
-    /// True if every keyword must be enforced.
     pub strict: bool,
 }
 
-/// A schema as the parser takes it.
+/// A schema in the parser's form.
 #[derive(Clone, Debug)]
 pub struct Schema {
-    /// Whose it is.
     pub owner: Owner,
-    /// The schema. Its references lead to `defs`, by number.
+    /// The schema. Its references are indices into `defs`.
     pub root: Value,
-    /// Targets of references, each with its place, as a JSON pointer behind `#`.
+    /// Targets of references, each with its position, as a JSON pointer with `#`.
     pub defs: Vec<(String, Value)>,
-    /// Parts that are not enforced, a sentence each.
+    /// Parts that are not enforced, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Owner {
-    /// The owner of a schema that stands alone.
+    /// Owner of a standalone schema.
     pub fn alone(strict: bool) -> Self {
         Self { tool: None, at: "#".to_owned(), strict }
     }
 
-    /// The owner that a schema within Lark names, in its `x-guidance`.
+    /// Owner given in the `x-guidance` of a schema within Lark.
     pub fn of(schema: &Value) -> Self {
         let said = schema.get("x-guidance").unwrap_or(&Value::Null);
         let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -125,7 +122,6 @@ impl Owner {
         }
     }
 
-    /// A sentence about the schema.
     pub fn says(&self, what: &str) -> String {
         match &self.tool {
             Some(tool) => format!("the tool `{tool}`: {what}"),
@@ -133,10 +129,10 @@ impl Owner {
         }
     }
 
-    /// Notes that a keyword is not enforced.
+    /// Records that a keyword is not enforced.
     ///
     /// # Errors
-    /// [`GrammarError::Keyword`] if all must be.
+    /// [`GrammarError::Keyword`] if the schema is strict.
     pub fn leave_out(
         &self,
         keyword: &str,
@@ -154,10 +150,10 @@ impl Owner {
 }
 
 impl Schema {
-    /// Reads a schema. One that is not strict and too large is reduced to its type.
+    /// Reads a schema. If it is too large but not strict, only its type is kept.
     ///
     /// # Errors
-    /// [`GrammarError`] if it is strict.
+    /// [`GrammarError`] if the schema is strict.
     pub fn read(value: &Value, owner: Owner, limits: &Limits) -> Result<Self, GrammarError> {
         match Self::tidied(value, &owner, limits) {
             Err(err) if !owner.strict => {
@@ -172,7 +168,7 @@ impl Schema {
     fn tidied(value: &Value, owner: &Owner, limits: &Limits) -> Result<Self, GrammarError> {
         levels(value, 0)?;
         if !(value.is_object() || value.is_boolean()) {
-            return Err(GrammarError::Invalid("a JSON schema is an object, or true or false".to_owned()));
+            return Err(GrammarError::Invalid("a JSON schema must be an object or a boolean".to_owned()));
         }
         let mut tidy = Tidy { whole: value, owner, targets: Vec::new(), notes: Vec::new() };
         let root = match tidy.schema(value, &owner.at)? {
@@ -188,42 +184,41 @@ impl Schema {
         }
         let parts = || defs.iter().map(|(_, def)| def).chain([&root]);
         let in_all: usize = parts().map(|part| levels(part, 0)).sum::<Result<usize, _>>()?;
-        at_most("levels, references included,", in_all, MOST_LEVELS_IN_ALL)?;
+        at_most("levels including references", in_all, MOST_LEVELS_IN_ALL)?;
         Ok(Self { owner: owner.clone(), root, defs, notes: tidy.notes })
     }
 
-    /// Keeps nothing of the schema but its type.
+    /// Reduces the schema to its type.
     pub fn keep_only_type(&mut self, why: &str) {
         let kind = self.root.get("type").and_then(Value::as_str).filter(|kind| is_type(kind));
         self.root = kind.map_or_else(|| json!({}), |kind| json!({ "type": kind }));
         self.defs.clear();
-        self.notes.push(self.owner.says(&format!("nothing of the schema but its type is enforced: {why}")));
+        self.notes.push(self.owner.says(&format!("only the type of the schema is enforced: {why}")));
     }
 
-    /// Bytes of its text.
     pub fn n_bytes(&self) -> usize {
         let parts = self.defs.iter().map(|(_, def)| def).chain([&self.root]);
         parts.map(|part| part.to_string().len()).sum()
     }
 
-    /// The schema with all that it refers to, for the parser.
+    /// Returns the schema with all reference targets, for the parser.
     pub fn to_value(&self, space: Space) -> Value {
         let defs = self.defs.iter().map(|(_, def)| def.clone());
         with_defs(self.root.clone(), defs, space)
     }
 }
 
-/// A schema with what its references lead to, for the parser.
+/// Adds the targets of references to a schema, for the parser.
 pub fn with_defs(mut root: Value, defs: impl Iterator<Item = Value>, space: Space) -> Value {
     let Value::Object(object) = &mut root else { return root };
     let defs: Map<String, Value> = defs.enumerate().map(|(i, def)| (i.to_string(), def)).collect();
     object.insert("$defs".to_owned(), defs.into());
-    // This key would change what the parser does; only this code may use it.
+    // This key changes the parser's behaviour; only this code may set it.
     object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": space.pattern() }));
     root
 }
 
-/// Reads schemas of one whole.
+/// Reads a schema and the parts that it refers to.
 struct Tidy<'a> {
     whole: &'a Value,
     owner: &'a Owner,
@@ -241,12 +236,12 @@ impl Tidy<'_> {
         let object = match value {
             Value::Object(object) => object,
             Value::Bool(_) => return Ok(value.clone()),
-            // Null is absent, and some languages write an empty object as an empty list.
+            // Null means absent, and some languages write an empty object as an empty list.
             Value::Null => return Ok(json!({})),
             Value::Array(list) if list.is_empty() => return Ok(json!({})),
             _ => {
                 let (above, keyword) = at.rsplit_once('/').unwrap_or(("#", at));
-                self.leave_out(keyword, above, "a schema is an object, or true or false")?;
+                self.leave_out(keyword, above, "a schema must be an object or a boolean")?;
                 return Ok(json!({}));
             }
         };
@@ -259,7 +254,7 @@ impl Tidy<'_> {
         Ok(tidied.into())
     }
 
-    /// The value of a keyword as it is enforced; `None` if it is left out.
+    /// Value of a keyword as it is enforced; `None` if it is dropped.
     fn keyword(
         &mut self,
         key: &str,
@@ -280,22 +275,22 @@ impl Tidy<'_> {
         Ok(Some(match (key, value) {
             (key, _) if OF_SCHEMAS.contains(&key) => return self.schemas(key, value, at),
             ("$ref", _) => {
-                let reference = value.as_str().ok_or_else(|| "a reference is a text".to_owned());
+                let reference = value.as_str().ok_or_else(|| "a reference must be a string".to_owned());
                 match reference.and_then(|reference| self.refer(reference)) {
                     Ok(number) => format!("#/$defs/{number}").into(),
                     Err(why) => return self.leave_out(key, at, &why),
                 }
             }
             ("format", _) if !value.as_str().is_some_and(|format| FORMATS.contains(&format)) => {
-                let note = format!("`format` at {at} is an annotation: {value} is not known");
+                let note = format!("`format` at {at} is an annotation: unknown format {value}");
                 self.notes.push(self.owner.says(&note));
                 return Ok(None);
             }
             ("enum", Value::Array(list)) if !list.is_empty() && !list.iter().any(fits) => {
-                return self.leave_out(key, at, "none of its values has the `type` beside it");
+                return self.leave_out(key, at, "none of its values has the schema's `type`");
             }
             ("const", value) if !fits(value) => {
-                return self.leave_out(key, at, "it does not have the `type` beside it");
+                return self.leave_out(key, at, "it does not have the schema's `type`");
             }
             ("minimum" | "exclusiveMinimum", value) if number(value) <= -(FARTHEST_BOUND as f64) => {
                 json!(-FARTHEST_BOUND)
@@ -308,7 +303,6 @@ impl Tidy<'_> {
         }))
     }
 
-    /// The schemas that a keyword has.
     fn schemas(&mut self, key: &str, value: &Value, at: &str) -> Result<Option<Value>, GrammarError> {
         let at = format!("{at}/{key}");
         Ok(Some(match value {
@@ -322,7 +316,7 @@ impl Tidy<'_> {
                 }
                 tidied.into()
             }
-            // What it is instead is said where it does not compile.
+            // The error appears when it does not compile.
             _ if OF_NAMED_SCHEMAS.contains(&key) => value.clone(),
             Value::Array(list) if !key.starts_with("additional") => {
                 let tidied = list.iter().enumerate();
@@ -337,10 +331,10 @@ impl Tidy<'_> {
         }))
     }
 
-    /// The number of what a reference leads to, or why it leads nowhere.
+    /// Index of a reference's target, or the reason why there is none.
     fn refer(&mut self, reference: &str) -> Result<usize, String> {
-        let within = "only references into the schema itself are followed, as in `#/$defs/name`";
-        // Its own name before the `#` leads nowhere else.
+        let within = "only references within the schema are supported, such as `#/$defs/name`";
+        // Before the `#`, the schema's own id is allowed.
         let name = self.whole.get("$id").and_then(Value::as_str).unwrap_or_default();
         let local = reference.strip_prefix(name).unwrap_or(reference);
         let pointer = local.strip_prefix('#').ok_or_else(|| format!("`{reference}`: {within}"))?;
@@ -351,7 +345,7 @@ impl Tidy<'_> {
             pointer => whole.pointer(pointer).map(|target| (pointer.to_owned(), target)),
         };
         let found = find(&decoded).or_else(|| find(pointer));
-        let (pointer, target) = found.ok_or_else(|| format!("nothing is at `{reference}`"))?;
+        let (pointer, target) = found.ok_or_else(|| format!("there is nothing at `{reference}`"))?;
         let known = self.targets.iter().position(|(one, _)| *one == pointer);
         Ok(known.unwrap_or_else(|| {
             self.targets.push((pointer, target));
@@ -371,7 +365,7 @@ fn levels(value: &Value, above: usize) -> Result<usize, GrammarError> {
     }
 }
 
-/// True if a keyword that cannot be enforced asserts nothing where it stands.
+/// True if an unsupported keyword excludes no value in this position.
 fn excludes_nothing(key: &str, value: &Value, object: &Map<String, Value>) -> bool {
     let has = |key: &str| object.get(key).is_some_and(|value| !value.is_null());
     let is_empty = |value: &Value| match value {
@@ -395,7 +389,7 @@ fn excludes_nothing(key: &str, value: &Value, object: &Map<String, Value>) -> bo
     }
 }
 
-/// True if every value fits a schema, or every one of this type.
+/// True if every value matches a schema, or every value of this type.
 fn says_nothing(schema: &Value, kind: Option<&Value>) -> bool {
     let asserts = |key: &str| SUPPORTED.contains(&key) || NOT_SUPPORTED.contains(&key);
     match schema {
@@ -408,7 +402,7 @@ fn says_nothing(schema: &Value, kind: Option<&Value>) -> bool {
     }
 }
 
-/// True if the `type` of a schema, if it has one, names types. Of another nothing could be enforced.
+/// True if the `type` of a schema, if present, names valid types. Otherwise nothing could be enforced.
 pub fn names_types(schema: &Value) -> bool {
     let is_named = |kind: &Value| kind.as_str().is_some_and(is_type);
     match schema.get("type") {
@@ -422,7 +416,7 @@ fn is_type(name: &str) -> bool {
     ["null", "boolean", "number", "integer", "string", "array", "object"].contains(&name)
 }
 
-/// True if a value has a type of `kinds`, the value of `type`.
+/// True if a value has one of `kinds`, the value of `type`.
 fn fits(kinds: Option<&Value>, value: &Value) -> bool {
     let is = |kind: &str| match kind {
         "null" => value.is_null(),
@@ -441,7 +435,7 @@ fn fits(kinds: Option<&Value>, value: &Value) -> bool {
     }
 }
 
-/// The number that a value is, or else NaN.
+/// Numeric value, or NaN.
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
@@ -450,7 +444,7 @@ fn is_count(key: &str) -> bool {
     ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"].contains(&key)
 }
 
-/// A count that may be written as 3.0.
+/// Converts a count written as 3.0 to an integer.
 fn whole(value: &Value) -> Value {
     let n = number(value);
     match n >= 0.0 && n < 2f64.powi(53) && n.fract() == 0.0 {
@@ -459,12 +453,12 @@ fn whole(value: &Value) -> Value {
     }
 }
 
-/// A name as a part of a JSON pointer.
+/// Escapes a name for a JSON pointer.
 pub fn escaped(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
 
-/// A text whose escapes of URIs, as `%5B`, are read; `None` if they are none.
+/// Decodes percent-encoding such as `%5B`; `None` if it is invalid.
 fn unescaped(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();

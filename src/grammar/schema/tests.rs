@@ -1,4 +1,4 @@
-//! Tests of the changes to schemas before they are compiled.
+//! Tests of schema normalisation.
 
 use super::*;
 

@@ -1,24 +1,24 @@
-//! Abilities of a template, found out by rendering a conversation.
+//! Detects what a template supports by rendering a conversation.
 
 use serde_json::json;
 
 use super::{ChatTemplate, Extras, Message, ToolCall};
 
-/// Parts of a conversation that a template shows to the model.
+/// Parts of a conversation that a template includes in the prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// Texts of the system.
+    /// System messages.
     pub system: bool,
-    /// Tools that may be called.
+    /// Tools that the model may call.
     pub tools: bool,
-    /// Calls that the assistant made.
+    /// Tool calls of the assistant.
     pub calls: bool,
-    /// Several calls of one message.
+    /// Several tool calls in one message.
     pub parallel_calls: bool,
 }
 
 impl Abilities {
-    /// Those of `template`. What it refuses, or leaves out, it does not show.
+    /// Abilities of `template`. Content that it refuses or omits is not supported.
     pub fn of(template: &ChatTemplate) -> Self {
         let user = Message::new("user", "a question");
         let tool = json!({ "type": "function", "function": { "name": "shown_tool", "description": "does it",
@@ -28,7 +28,7 @@ impl Abilities {
             text.is_ok_and(|text| words.iter().all(|word| text.contains(word)))
         };
         let with_tool = Extras { tools: vec![tool], ..Extras::default() };
-        // Ids of nine letters are those that every template takes.
+        // Every template accepts ids of nine letters.
         let names = [("shown_first", "callfirst"), ("shown_other", "callother")];
         let shows_calls = |n: usize| {
             let call = |(name, id): &(&str, &str)| {

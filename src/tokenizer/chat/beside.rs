@@ -1,5 +1,5 @@
-//! Templates of our own in the manner of published ones, beside what Jinja2 makes of them in transformers'
-//! settings. `scripts/templates-beside --write` has rendered the expected texts.
+//! Compares templates in the style of published ones with Jinja2 under the settings of transformers. The
+//! expected texts are written by `scripts/templates-beside --write`.
 
 use std::path::PathBuf;
 
@@ -18,14 +18,14 @@ fn json(path: &str) -> Json {
     serde_json::from_slice(&std::fs::read(data(path)).unwrap()).unwrap()
 }
 
-/// Renders messages as clients send them; nothing of them is put in order before.
+/// Renders messages as clients send them, without normalising them first.
 fn render(source: &str, messages: &Json, tools: &Json, add_generation_prompt: bool) -> Option<String> {
     let variables = serde_json::json!({ "messages": messages, "tools": tools, "documents": null,
         "bos_token": BOS, "eos_token": EOS, "add_generation_prompt": add_generation_prompt });
     rendered(source, &variables)
 }
 
-/// Text that a template renders; `None` if it or Jinja refuses.
+/// Text that a template renders; `None` if rendering fails.
 fn rendered(source: &str, variables: &Json) -> Option<String> {
     let env = environment::with_template(NAME, source).ok()?;
     env.get_template(NAME).ok()?.render(message::value(variables)).ok()
@@ -50,7 +50,7 @@ fn shapes_of_published_templates_render_as_in_jinja2() {
         for (case, want) in expected.iter().enumerate() {
             let (conversation, has_tools) = (case / 2, case % 2 == 1);
             let tools = if has_tools { &shared["tools"] } else { &Json::Null };
-            // The prompt is asked for in every other conversation, and always with tools.
+            // Every other conversation ends in a generation prompt, and so do all with tools.
             let prompt = has_tools || conversation % 2 == 0;
             let got = render(&source, &conversations[conversation], tools, prompt);
             if got.as_deref() != want.as_str() {
@@ -61,7 +61,7 @@ fn shapes_of_published_templates_render_as_in_jinja2() {
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// One construct each: what a value prints as, what a test, filter or method makes of it, what is refused.
+/// One construct each: how values print, results of tests, filters and methods, and what is refused.
 #[test]
 fn constructs_render_as_in_jinja2() {
     let shared = json("templates/expressions.json");

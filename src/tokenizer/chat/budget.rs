@@ -1,25 +1,25 @@
 //! Limits on rendering a template.
 //!
-//! Jinja lets a 100-byte template double a string forty times. Fuel counts instructions, not what they
-//! copy, so every value that goes into something that copies it is charged here, by its size: operands of
-//! operators (`rewrite.rs` puts the charge into the template), arguments of filters, methods and functions,
-//! and what is written out. Whatever is alive was charged, so memory is bounded; so is time.
+//! A 100-byte Jinja template can double a string forty times. Fuel counts instructions, not the bytes they
+//! copy, so every value that an operation copies is charged here by its size: operands of operators
+//! (`rewrite.rs` inserts the charge into the template), arguments of filters, methods and functions, and
+//! output. Every live value has been charged, which bounds memory and time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-/// Bytes that may be charged in one rendering: a hundred times a long conversation.
+/// Bytes that one rendering may be charged: a hundred times a long conversation.
 const BYTES: u64 = 64 << 20;
-/// Bytes of plain text that may be written in one rendering.
+/// Bytes of plain text that one rendering may write.
 const TEXT_BYTES: u64 = 256 << 20;
 /// Cost of any value in addition to its text.
 const VALUE_BYTES: u64 = 32;
-/// Deepest nesting of lists and maps. Dropping a value takes stack for every level.
+/// Deepest nesting of lists and maps. Dropping a value uses stack per level.
 const MAX_DEPTH: usize = 32;
 
-/// Rest of one rendering's allowance.
+/// Remaining allowance of one rendering.
 pub struct Budget {
     left: AtomicU64,
 }
@@ -31,19 +31,19 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Instructions that a template may execute where the longest stretch of plain text in it is
-    /// `longest_text` bytes: an instruction may write that much without being charged.
+    /// Number of instructions a template may execute if its longest run of plain text is `longest_text`
+    /// bytes: an instruction may write that much without being charged.
     pub fn fuel(longest_text: usize) -> u64 {
         (TEXT_BYTES / (longest_text as u64).max(256)).max(1000)
     }
 
-    /// Takes `bytes` off.
+    /// Subtracts `bytes` from the budget.
     ///
     /// # Errors
-    /// Where so much is not left.
+    /// If less than that is left.
     pub fn spend(&self, bytes: u64) -> Result<(), Error> {
         let left = self.left.load(Ordering::Relaxed);
-        // Nothing is left after the first refusal either: a template cannot go on in small steps.
+        // The first refusal empties the budget, so that a template cannot continue in small steps.
         self.left.store(left.saturating_sub(bytes), Ordering::Relaxed);
         if bytes <= left {
             return Ok(());
@@ -51,15 +51,15 @@ impl Budget {
         Err(Error::new(ErrorKind::OutOfFuel, "the template takes more memory or time than a template may"))
     }
 
-    /// Takes off the size of `value` and all that is in it.
+    /// Charges the size of `value` and everything in it.
     ///
     /// # Errors
-    /// Where so much is not left, or lists and maps are nested too deep.
+    /// If the budget is exceeded, or lists and maps are nested too deep.
     pub fn charge(&self, value: &Value) -> Result<(), Error> {
         self.charge_at(value, 0)
     }
 
-    /// For what may make a list of a text: one value a character.
+    /// Charges an operation that may turn text into a list: one value per character.
     ///
     /// # Errors
     /// As [`charge`](Self::charge).
@@ -68,7 +68,7 @@ impl Budget {
         self.charge(value)
     }
 
-    /// For `text.replace(from, to)`.
+    /// Charges `text.replace(from, to)`.
     ///
     /// # Errors
     /// As [`charge`](Self::charge).
@@ -83,7 +83,7 @@ impl Budget {
         self.spend(n_found.saturating_mul(len(to)))
     }
 
-    /// For `separator.join(items)`.
+    /// Charges `separator.join(items)`.
     ///
     /// # Errors
     /// As [`charge`](Self::charge).

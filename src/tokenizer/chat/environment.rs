@@ -1,4 +1,4 @@
-//! The Jinja that templates are written for: Hugging Face's settings, Python's methods, and charges.
+//! The Jinja environment that templates expect: Hugging Face's settings and Python's methods, with charges.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use super::{Extras, filters, macros, message, methods, names, operators, python,
 
 /// Deepest nesting of blocks, loops and macros; minijinja counts a macro as several.
 const MAX_RECURSION: usize = 100;
-/// A namespace can be nested in another without any literal; this bounds how many there are.
+/// A namespace can be nested in another without a literal; this bounds their number.
 const NAMESPACE_BYTES: u64 = 32 << 10;
 
-/// An environment that holds the template `source` under `name`, for one rendering.
+/// Creates an environment for one rendering, with the template `source` under `name`.
 ///
 /// # Errors
-/// Where the source is not valid Jinja, or cannot be bounded.
+/// If the source is not valid Jinja, or its cost cannot be bounded.
 pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'static>, Error> {
     let budget = Arc::new(Budget::default());
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
@@ -44,7 +44,6 @@ pub fn with_template(name: &'static str, source: &str) -> Result<Environment<'st
     Ok(env)
 }
 
-/// Variables of a template.
 pub fn context(
     messages: Vec<Value>,
     extras: &Extras,
@@ -58,15 +57,15 @@ pub fn context(
         ("bos_token", Value::from(bos)),
         ("eos_token", Value::from(eos)),
         ("add_generation_prompt", Value::from(add_generation_prompt)),
-        // Templates ask whether it is none.
+        // Templates check whether it is none.
         ("tools", if tools.is_empty() { Value::from(()) } else { Value::from(tools) }),
         ("documents", Value::from(())),
     ];
-    // The last of equal keys counts.
+    // The last of several equal keys wins.
     Value::from_pairs(variables.chain(given.map(|(key, value)| (key.to_owned(), value))))
 }
 
-/// `{% generation %}` marks what a trainer learns from; a reader passes it by.
+/// Removes `{% generation %}` blocks, which mark text for training and have no effect here.
 fn without_generation_blocks(source: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(source.len()), source);
     while let Some(at) = rest.find("{%") {
@@ -85,8 +84,8 @@ fn without_generation_blocks(source: &str) -> String {
     out + rest
 }
 
-/// For a text that begins with `{% generation %}` or `{% endgeneration %}`: where the word begins, what is
-/// written in its place, and the text behind it.
+/// If `tag` starts with `{% generation %}` or `{% endgeneration %}`: position of the word, its replacement,
+/// and the text after it.
 fn word_of_generation(tag: &str) -> Option<(usize, &'static str, &str)> {
     let inside = without_sign(&tag[2..]).trim_start();
     let (word, behind) = match inside.strip_prefix("end") {
@@ -98,17 +97,16 @@ fn word_of_generation(tag: &str) -> Option<(usize, &'static str, &str)> {
     is_closed.then_some((tag.len() - inside.len(), word, behind))
 }
 
-/// `{%-` and `{%+` say what becomes of whitespace.
+/// Strips the whitespace control sign of `{%-` and `{%+`.
 fn without_sign(text: &str) -> &str {
     text.strip_prefix(['-', '+']).unwrap_or(text)
 }
 
-/// A test of one value.
 type OfOne = fn(&Value) -> bool;
-/// A test of a value by another.
+/// Test that compares a value with another.
 type OfTwo = fn(&Value, &Value) -> bool;
 
-/// Tests that are minijinja's, and those that ask what Python can do with a value.
+/// Adds minijinja's tests, and the tests whose result depends on Python's types.
 fn add_tests(env: &mut Environment<'static>) {
     let of_one: [(&str, OfOne); 15] = [
         ("boolean", tests::is_boolean),
@@ -137,7 +135,7 @@ fn add_tests(env: &mut Environment<'static>) {
     env.add_test("filter", tests::is_filter);
     env.add_test("test", tests::is_test);
     use ValueKind::{Bytes, Iterable, Map, Plain, Seq, String, Undefined};
-    // Python asks for a length and for items by number or key.
+    // Python requires a length and items by index or key.
     let is_sequence = |value: &Value| {
         let has_items = matches!(value.kind(), Undefined | String | Bytes | Seq | Map | Iterable);
         has_items && Object::of(value).is_none()
@@ -161,7 +159,7 @@ fn add_tests(env: &mut Environment<'static>) {
         }
     }
     env.add_test(names::MISSING, macros::is_missing);
-    // Jinja2's undefined can be called, to say that it is undefined.
+    // Jinja2's undefined is callable; calling it raises the error.
     env.add_test("callable", |value: &Value| {
         matches!(value.kind(), Undefined | Plain) || Object::of(value) == Some(Object::Loop)
     });
@@ -185,7 +183,7 @@ fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     env.add_function("dict", move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
         let mut args = args.into_values();
         args.iter().try_for_each(|arg| spent.charge(arg))?;
-        // Pairs, in place of a map.
+        // A list of pairs instead of a map.
         if let Some(pairs) = args.first_mut().filter(|first| first.kind() == ValueKind::Seq) {
             let pair = |pair: Value| Ok((pair.get_item_by_index(0)?, pair.get_item_by_index(1)?));
             *pairs = Value::from_pairs(pairs.try_iter()?.map(pair).collect::<Result<Vec<_>, Error>>()?);
@@ -199,14 +197,14 @@ fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     });
 }
 
-/// Marks the errors that a template raises itself.
+/// Prefix of errors raised by the template itself.
 const RAISED: &str = "raise_exception: ";
 
 fn raise(message: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}"))
 }
 
-/// The message, where the template raised the error itself.
+/// The message, if the template raised the error itself.
 pub fn raised(err: &Error) -> Option<String> {
     err.detail()?.strip_prefix(RAISED).map(str::to_owned)
 }

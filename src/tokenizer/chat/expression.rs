@@ -1,5 +1,5 @@
-//! Reads expressions by Jinja2's grammar and writes them anew: an operator that Python defines otherwise than
-//! minijinja, or that copies what it is given, becomes a filter of `operators.rs`, or charges its operands.
+//! Parses expressions with Jinja2's grammar and rewrites them: an operator that differs between Python and
+//! minijinja, or that copies its operands, becomes a filter of `operators.rs`, or its operands are charged.
 
 use minijinja::machinery::Token;
 use minijinja::{Error, ErrorKind};
@@ -7,18 +7,16 @@ use minijinja::{Error, ErrorKind};
 use super::methods;
 use super::names::{CHARGE, COMPARED, CYCLED, FILLED, METHOD, NEGATIVE, POSITIVE, PRINTED, SLICED, TIMES};
 
-/// Most brackets inside each other. Those that a rewritten expression has in addition are at most as many
-/// again, and minijinja reads 150.
+/// Deepest nesting of brackets. Rewriting at most doubles it, and minijinja allows 150.
 const MAX_DEPTH: usize = 64;
 
-/// Token, and the bytes of the source that it covers.
+/// A token, and the bytes of the source that it covers.
 pub struct At<'s> {
     pub token: Token<'s>,
     pub start: usize,
     pub end: usize,
 }
 
-/// Cursor in the tokens of a template.
 pub struct Reader<'s> {
     source: &'s str,
     tokens: Vec<At<'s>>,
@@ -26,25 +24,23 @@ pub struct Reader<'s> {
     depth: usize,
 }
 
-/// What may stand behind a rewritten expression.
+/// Syntax that may follow a rewritten expression.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Binds {
-    /// Nothing: it has operators.
+    /// Nothing: the expression has operators.
     Loose,
-    /// Filters.
     Filters,
     /// Attributes, subscripts, calls and filters.
     All,
 }
 
-/// A rewritten expression.
 pub struct Text {
     text: String,
     binds: Binds,
 }
 
 impl Text {
-    /// The expression with a filter behind it; in brackets before that, if it has operators.
+    /// Applies a filter to the expression; adds brackets if it has operators.
     pub fn filtered(self, name: &str, args: &str) -> Self {
         let mut text = if self.binds == Binds::Loose { self.enclosed().text } else { self.text };
         text.extend(["|", name]);
@@ -62,13 +58,13 @@ impl Text {
         Self { text, binds: Binds::Loose }
     }
 
-    /// As Jinja.
+    /// The expression as Jinja source.
     pub fn into_text(self) -> String {
         self.text
     }
 }
 
-/// Levels of operators, from those that bind loosest.
+/// Levels of operators, loosest binding first.
 const OR: usize = 0;
 const NOT: usize = 2;
 const COMPARE: usize = 3;
@@ -81,24 +77,23 @@ impl<'s> Reader<'s> {
         Self { source, tokens, at: 0, depth: 0 }
     }
 
-    /// The token `ahead` of the next one.
+    /// Token at `ahead` positions after the next one.
     pub fn token(&self, ahead: usize) -> Option<&Token<'s>> {
         self.tokens.get(self.at + ahead).map(|item| &item.token)
     }
 
-    /// True if the next token is this word.
     pub fn is_word(&self, word: &str) -> bool {
         matches!(self.token(0), Some(Token::Ident(found)) if *found == word)
     }
 
-    /// What stands before the next token, and that token, which is taken. At the end, the rest of the source.
+    /// Takes the next token, and returns it with the text before it; at the end, the rest of the source.
     pub fn take(&mut self) -> &'s str {
         let start = self.end_of_last();
         self.at += 1;
         &self.source[start..self.end_of_last().max(start)]
     }
 
-    /// What stands before the next token, which is passed over.
+    /// Skips the next token, and returns the text before it.
     pub fn skip(&mut self) -> &'s str {
         let start = self.end_of_last();
         let end = self.tokens.get(self.at).map_or(start, |item| item.start);
@@ -113,7 +108,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// All up to a token that is `wanted`, or the end of the block.
+    /// Takes everything up to a `wanted` token or the end of the block.
     pub fn take_until(&mut self, wanted: impl Fn(&Token<'s>) -> bool) -> String {
         let mut text = String::new();
         while let Some(token) = self.token(0) {
@@ -125,7 +120,7 @@ impl<'s> Reader<'s> {
         text
     }
 
-    /// The next token, which has to be `wanted`.
+    /// Takes the next token, which must be `wanted`.
     pub fn expect(&mut self, wanted: impl Fn(&Token<'s>) -> bool) -> Result<&'s str, Error> {
         match self.token(0) {
             Some(token) if wanted(token) => Ok(self.take()),
@@ -133,7 +128,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Error about the next token.
+    /// Error for an unexpected next token.
     pub fn unexpected(&self) -> Error {
         let at = self.tokens.get(self.at);
         let (found, before) = match at {
@@ -144,7 +139,6 @@ impl<'s> Reader<'s> {
         Error::new(ErrorKind::SyntaxError, format!("unexpected `{found}` in line {line}"))
     }
 
-    /// An expression.
     pub fn expression(&mut self) -> Result<Text, Error> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -169,12 +163,12 @@ impl<'s> Reader<'s> {
         Ok(text)
     }
 
-    /// An expression that is not a conditional one.
+    /// Parses an expression without a conditional.
     pub fn condition(&mut self) -> Result<Text, Error> {
         self.operation(OR)
     }
 
-    /// Expressions between commas: a tuple, if there is a comma.
+    /// Parses comma-separated expressions: a tuple, if there is a comma.
     pub fn tuple(&mut self, item: impl Fn(&mut Self) -> Result<Text, Error>) -> Result<Text, Error> {
         let first = item(self)?;
         if !matches!(self.token(0), Some(Token::Comma)) {
@@ -210,7 +204,7 @@ impl<'s> Reader<'s> {
                 left = left.filtered(filter.unwrap_or_default(), &right.text);
                 continue;
             }
-            // What the operators before have made of their operands is no larger than these.
+            // Results of the operators before are no larger than their operands, which were charged.
             if let (Some(filter), true) = (filter, is_first) {
                 left = left.filtered(filter, "");
             }
@@ -311,7 +305,7 @@ impl<'s> Reader<'s> {
         Ok(Text { text, binds: Binds::All })
     }
 
-    /// The attributes, subscripts and calls behind a value.
+    /// Parses the attributes, subscripts and calls after a value.
     fn postfix(&mut self, mut text: Text) -> Result<Text, Error> {
         loop {
             if matches!(self.token(0), Some(Token::Dot | Token::BracketOpen | Token::ParenOpen))
@@ -367,7 +361,7 @@ impl<'s> Reader<'s> {
         Ok(of.filtered(SLICED, &args).enclosed())
     }
 
-    /// Arguments of a call, in their brackets.
+    /// Parses the arguments of a call, including the brackets.
     pub fn arguments(&mut self) -> Result<String, Error> {
         let mut text = self.expect(|token| matches!(token, Token::ParenOpen))?.to_owned();
         while !matches!(self.token(0), Some(Token::ParenClose)) {
@@ -386,7 +380,7 @@ impl<'s> Reader<'s> {
         Ok(text + self.take())
     }
 
-    /// The filters and tests behind a value.
+    /// Parses the filters and tests after a value.
     fn filters(&mut self, mut text: Text) -> Result<Text, Error> {
         loop {
             if matches!(self.token(0), Some(Token::Pipe)) {
@@ -399,7 +393,7 @@ impl<'s> Reader<'s> {
                 }
                 text.text += &self.name()?;
                 text.text += &self.argument_of_test()?;
-                // minijinja would take a sign for an argument.
+                // minijinja would parse a sign as an argument.
                 if matches!(self.token(0), Some(Token::Plus | Token::Minus)) {
                     text = text.enclosed();
                 }
@@ -410,7 +404,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    /// Name of a filter, and its arguments.
+    /// Parses the name of a filter and its arguments.
     pub fn filter(&mut self) -> Result<String, Error> {
         let name = self.name()?;
         Ok(match self.token(0) {
@@ -419,7 +413,7 @@ impl<'s> Reader<'s> {
         })
     }
 
-    /// Name of a filter or a test, in which there may be dots.
+    /// Parses the name of a filter or test, which may contain dots.
     fn name(&mut self) -> Result<String, Error> {
         let mut name = String::new();
         loop {
@@ -454,7 +448,8 @@ impl<'s> Reader<'s> {
     }
 }
 
-/// For an operator of this level, the filter that it becomes (`*` and `%`) or that its operands get.
+/// For an operator of this level: the filter that replaces it (`*` and `%`), or the one applied to its
+/// operands.
 fn operator(token: &Token<'_>, level: usize) -> Option<Option<&'static str>> {
     let (its_level, filter) = match token {
         Token::Ident("or") => (OR, None),

@@ -1,4 +1,4 @@
-//! The filters that chat templates use, as Jinja2 has them, and charges.
+//! The filters that chat templates use, as defined by Jinja2, with charges.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use super::names::{
 use super::python::Object;
 use super::{json, macros, operators, python};
 
-/// Filters that want what can be iterated; none cannot. `map`, `select` and their kin pass over it, as over
-/// whatever is false.
+/// Filters that require an iterable and refuse `none`. `map`, `select` and the like treat `none`, like any
+/// false value, as empty.
 const OF_ITEMS: &[&str] = &["groupby", "join", "list", "max", "min", "sort", "sum", "unique"];
 
-/// Adds the filters, whose results are not much larger than what they are given.
+/// Adds the filters whose results are not much larger than their arguments.
 pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     let plain = [
         ("abs", Value::from_function(filters::abs)),
@@ -75,10 +75,10 @@ pub fn add(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     }
 }
 
-/// What such a filter does with its arguments.
+/// Implementation of a filter that replaces an operator.
 type Operator = fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error>;
 
-/// What `rewrite.rs` puts in place of operators, loops and macros.
+/// Filters that `rewrite.rs` inserts in place of operators, loops and macros.
 const OPERATORS: [(&str, Operator); 11] = [
     (CHARGE, |_, _, args| args.first().cloned().ok_or_else(missing)),
     (PRINTED, |_, _, args| {
@@ -94,7 +94,7 @@ const OPERATORS: [(&str, Operator); 11] = [
         if args.len() == 1 || value.as_str().is_some() {
             return Ok(value.clone());
         }
-        // They are taken apart, as Python does it with a text, too.
+        // The items are unpacked; Python also unpacks strings.
         let item = |item: Value| match item.as_str() {
             Some(text) => budget.charge_many(&item).map(|()| text.chars().map(Value::from).collect()),
             None => Ok(item),
@@ -142,7 +142,7 @@ fn missing() -> Error {
     Error::from(ErrorKind::MissingArgument)
 }
 
-/// Checks that what is sorted has an order, and gives the arguments as minijinja takes them.
+/// Checks that the items to sort have an order, and returns the arguments in the form that minijinja takes.
 fn in_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Vec<Value>, Error> {
     let (Rest(mut by_place), by_name): (Rest<Value>, Kwargs) = from_args(args)?;
     let option = |name| Ok((name, by_name.get::<Value>(name)?));
@@ -163,7 +163,7 @@ fn in_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Vec
             of_map.push((*name, value.clone()));
         }
     }
-    // Several attributes have commas between them.
+    // Several attributes are separated by commas.
     let is_one = |names: &Value| names.as_str().is_some_and(|names| !names.contains(','));
     let keys = match (by_place.first(), of_map.first()) {
         (Some(items), None) => Some(items.clone()),
@@ -177,7 +177,8 @@ fn in_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Vec
     if let Some(keys) = keys {
         let mut keys: Vec<Value> = keys.try_iter()?.collect();
         if name == "sort" {
-            // It compares lists of one key, whose order is asked for only where they differ.
+            // Python compares keys as one-element lists, which only compare the order of elements that
+            // differ.
             keys.dedup();
         }
         check_order(&keys)?;
@@ -189,7 +190,7 @@ fn in_order(state: &mut State<'_, '_>, name: &str, args: &[Value]) -> Result<Vec
 /// Checks that values have an order.
 ///
 /// # Errors
-/// Where a value is neither less nor more than the next.
+/// If a value is neither less nor greater than the next one.
 fn check_order(keys: &[Value]) -> Result<(), Error> {
     keys.windows(2).try_for_each(|pair| operators::holds("<", &pair[0], &pair[1]).map(|_| ()))
 }
@@ -198,10 +199,9 @@ fn wrong(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.to_owned())
 }
 
-/// What a filter does with its arguments.
 type Filter = dyn Fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error> + Send + Sync;
 
-/// Adds a filter that is charged for its arguments.
+/// Adds a filter whose arguments are charged.
 fn add_one<F>(env: &mut Environment<'static>, budget: &Arc<Budget>, name: &'static str, filter: F)
 where
     F: Fn(&Budget, &mut State<'_, '_>, &[Value]) -> Result<Value, Error> + Send + Sync + 'static,
@@ -209,8 +209,7 @@ where
     add_charged(env, budget, name, Budget::charge_many, Box::new(filter));
 }
 
-/// Adds a filter by what each of its arguments is charged. It has no parameter of a type, for the size of the
-/// package for browsers.
+/// Adds a filter with a charge per argument. It is not generic, to keep the WebAssembly package small.
 fn add_charged(
     env: &mut Environment<'static>,
     budget: &Arc<Budget>,
@@ -226,7 +225,7 @@ fn add_charged(
     });
 }
 
-/// Filters of lists, maps and numbers.
+/// Filters for lists, maps and numbers.
 fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     for name in ["length", "count"] {
         add_one(env, budget, name, |_, _, args| {
@@ -243,7 +242,7 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         [("batch", Value::from_function(filters::batch)), ("slice", Value::from_function(filters::slice))]
     {
         add_one(env, budget, name, move |budget, state, args| {
-            // So many lists, or items to fill one up.
+            // `n` lists, or `n` items to pad a list.
             budget.spend(args.get(1).and_then(Value::as_usize).map_or(0, |n| 64 * n as u64))?;
             filter.call(state, args)
         });
@@ -282,7 +281,7 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         ("float", Value::from_function(filters::float), Value::from(0.0)),
     ] {
         add_one(env, budget, name, move |_, state, args| match filter.call(state, args) {
-            // Text that is no number, where no other value was asked for.
+            // Text that is not a number, without a default argument.
             Err(_) if args.len() == 1 && args[0].as_str().is_some() => Ok(zero.clone()),
             _ if args.first().is_some_and(Value::is_undefined) => Err(wrong("undefined is not a number")),
             result => result,
@@ -294,14 +293,13 @@ fn add_of_values(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         let (ascii, indent) = (ensure_ascii.as_ref(), indent.as_ref());
         let style = json::Style::of(ascii, indent, separators.as_ref(), sort_keys.as_ref())?;
         let value = value.unwrap_or_default();
-        // Escapes make a character six, lines are indented, and separators stand between items.
+        // Escapes make a character six bytes, lines are indented, and items have separators between them.
         let spaces = if style.indent.is_some() || separators.is_some() { json::MAX_SPACE } else { 0 };
         (0..6 + 2 * spaces).try_for_each(|_| budget.charge(&value))?;
         json::to_json(&value, &style).map(Value::from)
     });
 }
 
-/// Filters whose result is a text.
 fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     add_one(env, budget, "string", |_, _, args| {
         let [value] = bind(args, ["value"])?;
@@ -311,7 +309,7 @@ fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
         add_one(env, budget, name, |budget, _, args| {
             let [value] = bind(args, ["value"])?;
             let value = value.unwrap_or_default();
-            // `&` becomes five bytes.
+            // `&` grows to five bytes.
             (0..5).try_for_each(|_| budget.charge(&value))?;
             let escaped =
                 python::text(&value).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -355,7 +353,7 @@ fn add_of_texts(env: &mut Environment<'static>, budget: &Arc<Budget>) {
             if is_indented { format!("{space}{line}") } else { (*line).to_owned() }
         });
         let indented = indented.collect::<Vec<_>>().join("\n");
-        // Python joins with the line end that it put behind the text.
+        // Python keeps the newline at the end of the text.
         Ok(Value::from(if text.ends_with(['\n', '\r']) { indented + "\n" } else { indented }))
     });
 }

@@ -1,32 +1,29 @@
-//! `tojson` as transformers gives it to templates: Python's `json.dumps`, which models were trained with.
+//! `tojson` as transformers defines it for templates: Python's `json.dumps`, which models were trained with.
 
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
 use super::python;
 
-/// Deepest nesting of lists and maps.
 const MAX_DEPTH: usize = 32;
-/// Most characters of an indent, and of a separator.
+/// Longest indent and separator, in characters.
 pub const MAX_SPACE: usize = 16;
 
-/// Style of written JSON.
 pub struct Style {
-    /// Characters outside ASCII become escapes.
+    /// Escape characters outside ASCII.
     pub ensure_ascii: bool,
-    /// Indentation of a level, each item on a line of its own.
+    /// Indentation per level; each item is then on its own line.
     pub indent: Option<String>,
-    /// Between two items, and between a key and its value.
+    /// Separators between two items, and between a key and its value.
     pub separators: [String; 2],
-    /// Keys of a map in their order.
     pub sort_keys: bool,
 }
 
 impl Style {
-    /// The style that the arguments of `json.dumps` mean.
+    /// Builds the style from the arguments of `json.dumps`.
     ///
     /// # Errors
-    /// For values that `json.dumps` would not take, and for spaces longer than any template needs.
+    /// If `json.dumps` would refuse a value, or if a separator or indent is longer than any template needs.
     pub fn of(
         ensure_ascii: Option<&Value>,
         indent: Option<&Value>,
@@ -36,7 +33,7 @@ impl Style {
         let is_true = |value: Option<&Value>| value.is_some_and(Value::is_true);
         let bounded = |text: String| match text.chars().count() <= MAX_SPACE {
             true => Ok(text),
-            false => Err(wrong(&format!("more than {MAX_SPACE} characters between two items"))),
+            false => Err(wrong(&format!("indent or separator longer than {MAX_SPACE} characters"))),
         };
         let indent = match indent.filter(|indent| !indent.is_none()) {
             None => None,
@@ -52,7 +49,7 @@ impl Style {
             Some(pair) => {
                 let texts = pair.try_iter()?.map(|text| bounded(python::text(&text)));
                 let texts = texts.collect::<Result<Vec<_>, _>>()?;
-                <[String; 2]>::try_from(texts).map_err(|_| wrong("separators are two texts"))?
+                <[String; 2]>::try_from(texts).map_err(|_| wrong("expected two separators"))?
             }
         };
         Ok(Self { ensure_ascii: is_true(ensure_ascii), indent, separators, sort_keys: is_true(sort_keys) })
@@ -63,10 +60,10 @@ fn wrong(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}"))
 }
 
-/// `value` as JSON.
+/// Writes `value` as JSON.
 ///
 /// # Errors
-/// For what is neither text, number, truth value, none, list nor map, or is nested too deep.
+/// If a value is not text, number, boolean, none, list or map, or is nested too deep.
 pub fn to_json(value: &Value, style: &Style) -> Result<String, Error> {
     let mut out = String::new();
     style.append(value, 0, &mut out)?;
@@ -147,7 +144,7 @@ impl Style {
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
                 char if char < ' ' || (self.ensure_ascii && char > '~') => {
-                    // Beyond 16 bits a pair of surrogates.
+                    // Characters beyond 16 bits become a surrogate pair.
                     let escape = |unit: &u16| format!("\\u{unit:04x}");
                     out.extend(char.encode_utf16(&mut [0; 2]).iter().map(escape));
                 }
@@ -158,7 +155,7 @@ impl Style {
     }
 }
 
-/// A number, a truth value or none, also where it is a key.
+/// Writes a number, boolean or none, also when used as a key.
 fn scalar(value: &Value) -> String {
     match (value.kind(), f64::try_from(value.clone())) {
         (ValueKind::None, _) => "null".to_owned(),

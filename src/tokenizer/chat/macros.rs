@@ -1,5 +1,5 @@
-//! Macros as Jinja2 calls them: what is missing is not what is undefined, and what is left over goes to
-//! `varargs` and `kwargs`.
+//! Macros with Jinja2's calling convention: a missing argument differs from an undefined one, and extra
+//! arguments go to `varargs` and `kwargs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,32 +9,31 @@ use minijinja::{Error, ErrorKind, State};
 
 use super::names::CALLER;
 
-/// What stands in a macro for an argument that it was not given and has a default for: bytes, which no
-/// template can make.
+/// Placeholder for an omitted argument that has a default. It is a bytes value, which templates cannot
+/// create.
 const MISSING: &[u8] = b"missing";
 
-/// True if a macro was not given this argument.
+/// True if a macro was called without this argument.
 pub fn is_missing(value: &Value) -> bool {
     value.kind() == ValueKind::Bytes
 }
 
-/// A macro.
 #[derive(Debug)]
 struct Macro {
-    /// minijinja's macro, without defaults; behind the arguments of the template it takes the special ones.
+    /// minijinja's macro, without defaults; it takes the special arguments after those of the template.
     inner: Value,
     name: String,
     arguments: Vec<String>,
-    /// The arguments before those with defaults.
+    /// Number of arguments without a default.
     n_required: usize,
-    /// `varargs` and `kwargs`, where the macro mentions them.
+    /// `varargs` and `kwargs`, if the macro uses them.
     specials: Vec<String>,
 }
 
-/// Makes a macro of minijinja's `inner`.
+/// Wraps minijinja's macro `inner`.
 ///
 /// # Errors
-/// Where `inner` has no name and arguments.
+/// If `inner` has no name or arguments.
 pub fn of(inner: &Value, n_required: usize, specials: Vec<String>) -> Result<Value, Error> {
     let arguments = inner.get_attr("arguments")?;
     let mut arguments: Vec<String> = arguments.try_iter()?.map(|name| name.to_string()).collect();
@@ -96,7 +95,7 @@ impl Object for Macro {
         }
         let left: Vec<&str> = named.args().filter(|name| !taken.contains(name)).collect();
         if let (Some(name), false) = (left.first(), self.has("kwargs")) {
-            let detail = format!("macro `{}` has no argument `{name}`, or has it already", self.name);
+            let detail = format!("macro `{}` has no argument `{name}`, or it was given twice", self.name);
             return Err(Error::new(ErrorKind::TooManyArguments, detail));
         }
         for special in &self.specials {

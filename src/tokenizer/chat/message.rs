@@ -1,45 +1,45 @@
-//! Messages of a conversation, and their form for a template.
+//! Messages of a conversation, and their representation in templates.
 
 use minijinja::Value;
 use serde_json::Value as Json;
 
-/// One turn of a conversation.
+/// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
     /// Text of the message.
     pub content: String,
-    /// Reasoning of an assistant before the text.
+    /// The assistant's reasoning before the text.
     pub reasoning_content: Option<String>,
-    /// Calls of an assistant.
+    /// Tool calls of the assistant.
     pub tool_calls: Vec<ToolCall>,
-    /// The [`ToolCall::id`] of the call that a tool answers.
+    /// [`ToolCall::id`] of the call that a tool message answers.
     pub tool_call_id: Option<String>,
-    /// The tool of a tool's answer. Otherwise the speaker's name.
+    /// Name of the tool in a tool message; otherwise the speaker's name.
     pub name: Option<String>,
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCall {
     /// Id that the tool's answer refers to.
     pub id: Option<String>,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
-    /// JSON in a text, as clients send it. Templates see what it says, its keys in their order; if it is not
-    /// JSON, the text.
+    /// JSON as a string, as clients send it. Templates see the parsed value with keys in their order, or the
+    /// string if it is not valid JSON.
     pub arguments: String,
 }
 
 impl Message {
-    /// A turn of `role`.
+    /// Creates a message of `role`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), ..Self::default() }
     }
 
-    /// The message as templates see it: keys that say nothing are not there. With `has_null_content` the
-    /// content of a message that only calls tools is none.
+    /// The message as templates see it, without empty keys. With `has_null_content`, the content of a message
+    /// that only calls tools is none.
     pub(super) fn value(&self, has_null_content: bool) -> Value {
         let text = |key: &str, text: &Option<String>| Some((key.to_owned(), Value::from(text.as_deref()?)));
         let calls = (!self.tool_calls.is_empty()).then(|| {
@@ -73,7 +73,7 @@ impl ToolCall {
     }
 }
 
-/// JSON as templates see it, keys in their order.
+/// JSON as templates see it, with keys in their order.
 pub fn value(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),

@@ -1,4 +1,4 @@
-//! Python's methods of texts, lists and maps, where minijinja-contrib lacks them or has others.
+//! Python's methods of strings, lists and maps that minijinja-contrib lacks or implements differently.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use super::budget::Budget;
 use super::python;
 
-/// Python's methods of maps. An attribute of this name is the method, not an item of the map.
+/// Python's methods of maps. An attribute with one of these names is the method, not an item of the map.
 pub const OF_MAPS: &[&str] = &[
     "clear",
     "copy",
@@ -26,7 +26,7 @@ pub const OF_MAPS: &[&str] = &[
     "values",
 ];
 
-/// A method of a value, before it is called.
+/// A method bound to a value.
 #[derive(Debug)]
 struct Method {
     of: Value,
@@ -47,10 +47,10 @@ impl Object for Method {
     }
 }
 
-/// The attribute `name` of a value: its method, where it is a map and `name` one of [`OF_MAPS`].
+/// Attribute `name` of a value: the method, if the value is a map and `name` is in [`OF_MAPS`].
 ///
 /// # Errors
-/// For an attribute of what is undefined.
+/// If the value is undefined.
 pub fn attribute(value: &Value, name: String) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Map if python::Object::of(value).is_none() => {
@@ -61,13 +61,13 @@ pub fn attribute(value: &Value, name: String) -> Result<Value, Error> {
     }
 }
 
-/// Bytes that one place of a format may be wide.
+/// Maximum width of one placeholder of a format, in bytes.
 const MAX_WIDTH: u64 = 1000;
 
-/// Calls `method` of `value`.
+/// Calls `method` on `value`.
 ///
 /// # Errors
-/// Where there is no such method, its arguments are wrong, or the budget is spent.
+/// If the method does not exist, its arguments are wrong, or the budget is spent.
 pub fn call(
     budget: &Budget,
     state: &mut State<'_, '_>,
@@ -87,7 +87,7 @@ pub fn call(
             (ValueKind::Seq, "index") => {
                 let (wanted,): (&Value,) = from_args(args)?;
                 let at = value.try_iter()?.position(|item| item == *wanted);
-                at.map(Value::from).ok_or_else(|| wrong("index: it is not in the list"))
+                at.map(Value::from).ok_or_else(|| wrong("index: not in the list"))
             }
             _ => unknown_method_callback(state, value, method, args),
         },
@@ -142,10 +142,10 @@ fn of_text(
             budget.charge_join(Some(items), Some(value))?;
             let items: Vec<Value> = items.try_iter()?.collect();
             let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-            Value::from(texts.ok_or_else(|| wrong("join: want texts"))?.join(text))
+            Value::from(texts.ok_or_else(|| wrong("join: expected texts"))?.join(text))
         }
         "format" => Value::from(fill_in(budget, FormatStyle::StrFormat, text, args)?),
-        // Widths make text out of numbers.
+        // A width can make long text from a number.
         "center" | "ljust" | "rjust" | "zfill" | "expandtabs" => {
             return Err(Error::from(ErrorKind::UnknownMethod));
         }
@@ -157,10 +157,10 @@ fn wrong(what: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what.to_owned())
 }
 
-/// Arguments by place or by name, as Python takes them. None of them is one that is not there.
+/// Binds arguments by position or name, as Python does. `None` if an argument is missing.
 ///
 /// # Errors
-/// For more arguments than names, names that are not known, and an argument given twice.
+/// Too many arguments, unknown names, or an argument given twice.
 pub fn bind<const N: usize>(args: &[Value], names: [&str; N]) -> Result<[Option<Value>; N], Error> {
     let (by_place, by_name): (Rest<Value>, Kwargs) = from_args(args)?;
     if by_place.len() > N {
@@ -179,7 +179,7 @@ pub fn bind<const N: usize>(args: &[Value], names: [&str; N]) -> Result<[Option<
     Ok(bound)
 }
 
-/// An argument that is not none.
+/// The argument, unless it is none.
 fn given(value: &Option<Value>) -> Option<&Value> {
     value.as_ref().filter(|value| !value.is_none())
 }
@@ -202,7 +202,7 @@ fn split<'t>(text: &'t str, args: &[Value], from_end: bool) -> Result<Value, Err
             Some(separator) => text.splitn(most + 1, separator).collect(),
             None => return Err(wrong("split: the separator is not a string")),
         },
-        // Runs of whitespace; what is left over keeps the whitespace inside it and at its other end.
+        // Split at runs of whitespace; the rest keeps its inner whitespace and that at its far end.
         None => {
             let trim = |rest: &'t str| match from_end {
                 true => rest.trim_end_matches(python::is_space),
@@ -240,7 +240,7 @@ fn parts(
     Ok(Value::from(Tuple::from(parts.map(Value::from).to_vec())))
 }
 
-/// The part of `text` from character `start` to `end` as slices count them, and where it starts.
+/// Part of `text` from character `start` to `end`, with slice semantics, and its start.
 fn part<'t>(
     text: &'t str,
     start: Option<&Value>,
@@ -260,7 +260,7 @@ fn part<'t>(
 
 fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let [wanted, start, end] = bind(args, ["sub", "start", "end"])?;
-    let wanted = wanted.as_ref().and_then(Value::as_str).ok_or_else(|| wrong("want a text to look for"))?;
+    let wanted = wanted.as_ref().and_then(Value::as_str).ok_or_else(|| wrong("expected text to find"))?;
     let part = part(text, given(&start), given(&end))?;
     if method == "count" {
         return Ok(Value::from(part.map_or(0, |(part, _)| part.matches(wanted).count())));
@@ -272,7 +272,7 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     });
     match found {
         Some(at) => Ok(Value::from(at)),
-        None if method.ends_with("index") => Err(wrong("index: it is not in the text")),
+        None if method.ends_with("index") => Err(wrong("index: not in the text")),
         None => Ok(Value::from(-1)),
     }
 }
@@ -286,7 +286,7 @@ fn has_end(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     };
     let part = part(text, given(&start), given(&end))?;
     for wanted in wanted {
-        let wanted = wanted.as_str().ok_or_else(|| wrong("want a text, or a tuple of texts"))?;
+        let wanted = wanted.as_str().ok_or_else(|| wrong("expected text or a tuple of texts"))?;
         let has = |(part, _): (&str, usize)| match method {
             "startswith" => part.starts_with(wanted),
             _ => part.ends_with(wanted),
@@ -301,10 +301,10 @@ fn has_end(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 /// Python's `text.replace(from, to, count)`.
 ///
 /// # Errors
-/// Where what is replaced, or what by, is no text, or the count no number.
+/// If the text to replace or its replacement is not text, or the count is not a number.
 pub fn replace(text: &str, pair: [&Option<Value>; 2], count: Option<&Value>) -> Result<Value, Error> {
     let [Some(from), Some(to)] = pair.map(|value| value.as_ref().and_then(Value::as_str)) else {
-        return Err(wrong("replace: want two texts"));
+        return Err(wrong("replace: expected two texts"));
     };
     let count = count.filter(|count| !count.is_none()).cloned().map_or(Ok(-1), i64::try_from)?;
     Ok(Value::from(match usize::try_from(count) {
@@ -313,7 +313,7 @@ pub fn replace(text: &str, pair: [&Option<Value>; 2], count: Option<&Value>) -> 
     }))
 }
 
-/// Each letter behind none is a capital.
+/// Capitalises each letter that does not follow a letter.
 fn title(text: &str) -> String {
     let (mut out, mut in_word) = (String::with_capacity(text.len()), false);
     for char in text.chars() {
@@ -326,10 +326,10 @@ fn title(text: &str) -> String {
     out
 }
 
-/// `text.format(…)` and `text % …`.
+/// Implements `text.format(…)` and `text % …`.
 ///
 /// # Errors
-/// As Python's, and where a place may be wider than any template needs.
+/// As Python's, and if a placeholder may be wider than any template needs.
 pub fn fill_in(budget: &Budget, style: FormatStyle, text: &str, args: &[Value]) -> Result<String, Error> {
     let mark = if style == FormatStyle::Printf { '%' } else { '{' };
     let plain = format!("{mark}{mark}");
@@ -343,23 +343,23 @@ pub fn fill_in(budget: &Budget, style: FormatStyle, text: &str, args: &[Value]) 
         let digits = place.split(|char: char| !char.is_ascii_digit());
         let is_wide = digits.map(str::len).max().unwrap_or(0) > 3;
         if is_wide || (style == FormatStyle::Printf && place.contains('*')) {
-            return Err(wrong("format: wider than chat templates need"));
+            return Err(wrong("format: width is too large"));
         }
     }
     if style != FormatStyle::Printf && has_nested_place(text) {
-        return Err(wrong("format: a width that is not a number"));
+        return Err(wrong("format: width must be a number"));
     }
     let is_lone = args.len() == 1 && matches!(args[0].kind(), ValueKind::Map | ValueKind::Seq);
     if style == FormatStyle::Printf && n_places < args.len() as u64 && !is_lone {
-        return Err(wrong("format: more values than places for them"));
+        return Err(wrong("format: more values than placeholders"));
     }
-    // A value may be written in every place.
+    // Every placeholder may write a value.
     args.iter().try_for_each(|arg| (0..n_places).try_for_each(|_| budget.charge(arg)))?;
     budget.spend(n_places * MAX_WIDTH + text.len() as u64)?;
     format(style, text, args)
 }
 
-/// True if there is a place inside a place: `{:{}}`.
+/// True if a placeholder is nested in another: `{:{}}`.
 fn has_nested_place(text: &str) -> bool {
     let text = text.replace("{{", "").replace("}}", "");
     text.split('{').skip(1).any(|place| !place.contains('}'))

@@ -1,7 +1,7 @@
-//! Chat templates: a conversation as the one text that a model was trained to continue.
+//! Chat templates: they render a conversation to the text that a model was trained to continue.
 //!
-//! A template is Jinja, read from the file (`tokenizer.chat_template`), given by the user, or one of the
-//! [`BUILT_IN`]. It is foreign code: `budget.rs` bounds what it may take. Start at [`ChatTemplate::choose`].
+//! A template is Jinja: from the file (`tokenizer.chat_template`), from the user, or one of [`BUILT_IN`]. It
+//! is untrusted code: `budget.rs` limits its resources. Start at [`ChatTemplate::choose`].
 
 mod abilities;
 mod budget;
@@ -34,17 +34,16 @@ use plain::Mark;
 pub use abilities::Abilities;
 pub use message::{Message, ToolCall};
 
-/// Variables of a template beside the messages.
+/// Variables of a template besides the messages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extras {
-    /// The tools that may be called, as clients describe them: `{"type": "function", "function": {…}}`.
+    /// Tools that may be called, as clients describe them: `{"type": "function", "function": {…}}`.
     pub tools: Vec<Json>,
-    /// Variables of the template, as `enable_thinking`. None of them replaces what the template is given
-    /// anyway.
+    /// Variables for the template, such as `enable_thinking`. They do not override the standard ones.
     pub variables: Map<String, Json>,
 }
 
-/// Why a conversation cannot be put into a template.
+/// Errors of rendering a conversation with a template.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
     /// The file has no template and none was chosen.
@@ -53,22 +52,22 @@ pub enum ChatError {
         names()
     )]
     Missing,
-    /// A name that is neither built in nor a file.
+    /// The name is neither built in nor a file.
     #[error("chat template `{found}` is neither a file nor a built-in one: {}", names())]
     Unknown {
-        /// The name that was asked for.
+        /// The requested name.
         found: String,
     },
-    /// The template is not Jinja, or takes more memory or time than a template may.
+    /// The template is not valid Jinja, or exceeds its memory or time limit.
     #[error("the chat template cannot be used: {detail}")]
     Template {
-        /// The fault and its line.
+        /// The error and its line.
         detail: String,
     },
     /// The template itself refuses the conversation (`raise_exception`).
     #[error("the chat template refuses the conversation: {message}")]
     Refused {
-        /// Its own words.
+        /// The template's own message.
         message: String,
     },
 }
@@ -94,17 +93,17 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ),
 ];
 
-/// The names of [`BUILT_IN`], for messages.
+/// Names of [`BUILT_IN`], for error messages.
 fn names() -> String {
     BUILT_IN.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// The source of a built-in template.
+/// Source of a built-in template.
 pub fn built_in(name: &str) -> Option<&'static str> {
     BUILT_IN.iter().find(|(known, _)| *known == name).map(|(_, source)| *source)
 }
 
-/// A conversation as a model reads it.
+/// A conversation in the form that the model reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
     /// As text, control tokens spelled out.
@@ -113,15 +112,16 @@ pub struct Prompt {
     pub ids: Vec<u32>,
 }
 
-/// Beginning of an answer: what opens it, in control tokens, behind the rendered conversation; and words.
+/// Start of an answer: a function that returns the control tokens that open it, given the rendered
+/// conversation; and its text.
 pub type Begun<'a> = (&'a dyn Fn(&str) -> String, &'a str);
 
-/// A template with what it needs of the vocabulary.
+/// A template and the vocabulary entries it needs.
 pub struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
-    /// A message that only calls tools has no text: none, not an empty one.
+    /// True if the content of a message that only calls tools is none instead of an empty text.
     has_null_content: bool,
     notices: Vec<String>,
 }
@@ -130,11 +130,11 @@ pub struct ChatTemplate {
 const NAME: &str = "chat template";
 
 impl ChatTemplate {
-    /// The template of a file, unless the user's `chosen` (the name of a built-in one, or Jinja source) goes
-    /// before it. The template that published BitNet files carry is stale and is replaced.
+    /// Returns the template of a file, unless the user's `chosen` (the name of a built-in one, or Jinja
+    /// source) overrides it. The template in published BitNet files is stale and is replaced.
     ///
     /// # Errors
-    /// [`ChatError::Missing`] without one; [`ChatError::Template`] where it is not valid Jinja.
+    /// [`ChatError::Missing`] if there is no template; [`ChatError::Template`] if it is not valid Jinja.
     pub fn choose(
         metadata: &Metadata,
         tokenizer: &Tokenizer,
@@ -149,18 +149,18 @@ impl ChatTemplate {
         let (source, notice) = match text("tokenizer.chat_template") {
             Some(source) if source.contains("BITNETAssistant") => (
                 built_in("bitnet"),
-                Some("the file's chat template is a stale one (BITNETAssistant): taking `bitnet`"),
+                Some("the file's chat template is stale (BITNETAssistant): using `bitnet`"),
             ),
             Some(source) => (Some(source), None),
-            None if bitnet => (built_in("bitnet"), Some("the file has no chat template: taking `bitnet`")),
+            None if bitnet => (built_in("bitnet"), Some("the file has no chat template: using `bitnet`")),
             None => (None, None),
         };
         let mut template = Self::new(source.ok_or(ChatError::Missing)?, tokenizer)?;
-        template.notices.extend(notice.map(|notice| format!("{notice}; ChatTemplate::choose takes another")));
+        template.notices.extend(notice.map(|notice| format!("{notice}; ChatTemplate::choose overrides it")));
         Ok(template)
     }
 
-    /// True if it shows a call of a message that says nothing beside it.
+    /// True if the template shows the tool call of a message without text.
     fn shows_call(&self) -> bool {
         let call = ToolCall {
             id: Some("callfirst".into()),
@@ -172,10 +172,10 @@ impl ChatTemplate {
         text.is_ok_and(|text| text.contains("shown_first"))
     }
 
-    /// A template from its source.
+    /// Creates a template from its source.
     ///
     /// # Errors
-    /// [`ChatError::Template`] where it is not valid Jinja.
+    /// [`ChatError::Template`] if it is not valid Jinja.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, ChatError> {
         let spelling = |id: Option<u32>| {
             let bytes = id.map(|id| tokenizer.token_bytes(id)).unwrap_or_default();
@@ -184,16 +184,16 @@ impl ChatTemplate {
         Self::with_tokens(source, spelling(tokenizer.bos()), spelling(tokenizer.eos()))
     }
 
-    /// A template from its source and the spelling of the two tokens that templates name. CRLF and CR are
-    /// newlines, in literals too: Jinja2 makes them so before it reads anything.
+    /// Creates a template from its source and the spellings of BOS and EOS. CRLF and CR become newlines, also
+    /// in literals, as in Jinja2.
     ///
     /// # Errors
-    /// [`ChatError::Template`] where it is not valid Jinja.
+    /// [`ChatError::Template`] if it is not valid Jinja.
     pub fn with_tokens(source: &str, bos: String, eos: String) -> Result<Self, ChatError> {
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         environment::with_template(NAME, &source).map_err(|err| template_error(&err))?;
         let mut template = Self { source, bos, eos, has_null_content: false, notices: Vec::new() };
-        // Some show calls only where `content is none`, others fail on none.
+        // Some templates show calls only if `content is none`; others fail on none.
         if template.source.contains("tool_calls") && !template.shows_call() {
             template.has_null_content = true;
             template.has_null_content = template.shows_call();
@@ -201,17 +201,18 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The conversation as text, special tokens spelled out (encode with [`super::Special::Parse`]); where
-    /// `add_generation_prompt`, up to where the assistant's next words begin.
+    /// Renders the conversation as text with special tokens spelled out (encode with
+    /// [`super::Special::Parse`]). With `add_generation_prompt`, it ends where the assistant's next message
+    /// begins.
     ///
     /// # Errors
-    /// [`ChatError::Refused`] where the template raises an exception; [`ChatError::Template`] where it fails,
-    /// or takes more than a template may.
+    /// [`ChatError::Refused`] if the template raises an exception; [`ChatError::Template`] if it fails or
+    /// exceeds its limits.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
         self.render_with(messages, &Extras::default(), add_generation_prompt)
     }
 
-    /// As [`render`](Self::render), with tools and variables.
+    /// Like [`render`](Self::render), with tools and variables.
     ///
     /// # Errors
     /// As [`render`](Self::render).
@@ -223,7 +224,7 @@ impl ChatTemplate {
     ) -> Result<String, ChatError> {
         let messages = messages.iter().map(|message| message.value(self.has_null_content)).collect();
         let context = environment::context(messages, extras, [&self.bos, &self.eos], add_generation_prompt);
-        // A new environment has a new budget.
+        // Each rendering has a new environment and thus a new budget.
         let rendered = environment::with_template(NAME, &self.source)
             .and_then(|env| env.get_template(NAME)?.render(context));
         rendered.map_err(|err| match environment::raised(&err) {
@@ -232,7 +233,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The tokens of a rendered conversation. BOS goes before it unless the template spelled it out.
+    /// Encodes a rendered conversation. Adds BOS unless the template spelled it.
     pub fn encode(&self, tokenizer: &Tokenizer, rendered: &str) -> Vec<u32> {
         let spelled = !self.bos.is_empty() && rendered.starts_with(&self.bos);
         let mut ids = Vec::new();
@@ -243,8 +244,8 @@ impl ChatTemplate {
         ids
     }
 
-    /// The conversation as tokens, in which no message can forge a turn: a control token that a message
-    /// spells is text. With `begun` the assistant's next message begins so; its words are text, too.
+    /// Encodes the conversation so that no message can forge a turn: a control token spelled in a message is
+    /// plain text. With `begun`, the assistant's next message starts with it; its text is plain text, too.
     ///
     /// # Errors
     /// As [`render`](Self::render).
@@ -275,12 +276,12 @@ impl ChatTemplate {
         Ok(Prompt { text, ids })
     }
 
-    /// The template as Jinja.
+    /// Jinja source of the template.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Notes on what had to be guessed or replaced, a sentence each: to be shown once.
+    /// Warnings about values that were assumed or replaced, one sentence each, to be shown once.
     pub fn notices(&self) -> &[String] {
         &self.notices
     }

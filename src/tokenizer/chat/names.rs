@@ -1,10 +1,10 @@
-//! Names that a rewritten template has in addition to its own: filters, a test and a macro.
+//! Names that rewriting adds to a template: filters, a test and a macro.
 
-/// Name of the filter that charges what it is given and gives it back.
+/// Name of the filter that charges its input and returns it.
 pub const CHARGE: &str = "charge__";
 /// Name of the filter for the operands of `~`.
 pub const PRINTED: &str = "printed__";
-/// Name of the filter for what a loop goes over.
+/// Name of the filter for the items of a loop.
 pub const ITERATED: &str = "iterated__";
 /// Name of the filter for `a * b`.
 pub const TIMES: &str = "times__";
@@ -14,17 +14,17 @@ pub const NEGATIVE: &str = "negative__";
 pub const POSITIVE: &str = "positive__";
 /// Name of the filter for `a % b`.
 pub const FILLED: &str = "filled__";
-/// Name of the filter for a comparison or several in a chain.
+/// Name of the filter for one or several chained comparisons.
 pub const COMPARED: &str = "compared__";
 /// Name of the filter for `a[b:c:d]`.
 pub const SLICED: &str = "sliced__";
 /// Name of the filter for `loop.cycle(…)`.
 pub const CYCLED: &str = "cycled__";
-/// Name of the filter for `map.items` and the like, where nothing is called.
+/// Name of the filter for `map.items` and the like when they are not called.
 pub const METHOD: &str = "method__";
-/// Name of the filter that makes of minijinja's macro one of Jinja2.
+/// Name of the filter that turns minijinja's macro into one of Jinja2.
 pub const MACRO: &str = "macro__";
-/// Name of the macro that is the content of a call block.
+/// Name of the macro that holds the content of a call block.
 pub const CALLER: &str = "caller__";
-/// Name of the test for an argument that a macro was not given.
+/// Name of the test for an argument that was not passed to a macro.
 pub const MISSING: &str = "missing__";

@@ -1,4 +1,4 @@
-//! Python's operators, where minijinja has others.
+//! Python's operators where minijinja's differ.
 
 use std::cmp::Ordering;
 
@@ -12,10 +12,10 @@ fn wrong(what: &str) -> Error {
 }
 
 fn not_for(operator: &str, a: &Value, b: &Value) -> Error {
-    wrong(&format!("`{operator}` is not for {} and {}", a.kind(), b.kind()))
+    wrong(&format!("`{operator}` is not supported for {} and {}", a.kind(), b.kind()))
 }
 
-/// A number; truth values are numbers in Python.
+/// A number; booleans are numbers in Python.
 #[derive(Clone, Copy)]
 enum Number {
     Int(i128),
@@ -47,7 +47,7 @@ fn int(number: i128) -> Value {
 /// `a * b`.
 ///
 /// # Errors
-/// Where Python has no such product, or it is too large.
+/// If Python does not define the product, or it is too large.
 pub fn times(budget: &Budget, a: &Value, b: &Value) -> Result<Value, Error> {
     match (Number::of(a), Number::of(b)) {
         (Some(Number::Int(a)), Some(Number::Int(b))) => {
@@ -63,18 +63,18 @@ pub fn times(budget: &Budget, a: &Value, b: &Value) -> Result<Value, Error> {
 /// `-value` or `+value`, for a sign of -1 or 1.
 ///
 /// # Errors
-/// For anything but numbers.
+/// If the value is not a number.
 pub fn signed(value: &Value, sign: i8) -> Result<Value, Error> {
     match Number::of(value) {
         Some(Number::Int(number)) => {
             number.checked_mul(sign.into()).map(int).ok_or_else(|| wrong("a number is too large"))
         }
         Some(Number::Float(number)) => Ok(Value::from(number * f64::from(sign))),
-        None => Err(wrong(&format!("a sign before {}", value.kind()))),
+        None => Err(wrong(&format!("no sign allowed before {}", value.kind()))),
     }
 }
 
-/// A text or a list `n` times; `None` for anything else.
+/// Repeats text or a list `n` times; `None` for anything else.
 fn repeated(budget: &Budget, value: &Value, n: i128) -> Option<Result<Value, Error>> {
     let n = usize::try_from(n.max(0)).unwrap_or(usize::MAX);
     let is_list = matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
@@ -92,15 +92,14 @@ fn repeated(budget: &Budget, value: &Value, n: i128) -> Option<Result<Value, Err
     }))
 }
 
-/// A tuple, if `like` is one, and otherwise a list.
 fn listed(like: &Value, items: Vec<Value>) -> Value {
     if like.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) }
 }
 
-/// `a % b` of numbers.
+/// `a % b` for numbers.
 ///
 /// # Errors
-/// For anything else, and zero.
+/// If a value is not a number, or `b` is zero.
 pub fn remainder(a: &Value, b: &Value) -> Result<Value, Error> {
     match (Number::of(a), Number::of(b)) {
         (Some(Number::Int(a)), Some(Number::Int(b))) => {
@@ -120,10 +119,10 @@ pub fn remainder(a: &Value, b: &Value) -> Result<Value, Error> {
     }
 }
 
-/// True if `a operator b`, for an operator that compares or looks for something.
+/// Evaluates `a operator b` for a comparison or membership operator.
 ///
 /// # Errors
-/// Where Python raises one.
+/// If Python raises an error.
 pub fn holds(operator: &str, a: &Value, b: &Value) -> Result<bool, Error> {
     let order = |wanted: fn(Ordering) -> bool| Ok(order(operator, a, b)?.is_some_and(wanted));
     match operator {
@@ -135,11 +134,11 @@ pub fn holds(operator: &str, a: &Value, b: &Value) -> Result<bool, Error> {
         ">=" => order(Ordering::is_ge),
         "in" => contains(b, a),
         "not in" => contains(b, a).map(|is_in| !is_in),
-        _ => Err(wrong("an operator that is not known")),
+        _ => Err(wrong("unknown operator")),
     }
 }
 
-/// The order of two values; `None` beside a NaN.
+/// Order of two values; `None` if one is NaN.
 fn order(operator: &str, a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
     let is_list = |value: &Value| matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable);
     if let (Some(a), Some(b)) = (a.as_str(), b.as_str()) {
@@ -179,10 +178,10 @@ fn contains(container: &Value, value: &Value) -> Result<bool, Error> {
     }
 }
 
-/// `value[start:stop:step]` with these `bounds`, none for one that is not given.
+/// `value[start:stop:step]` with these `bounds`; none for an omitted one.
 ///
 /// # Errors
-/// For what has no slices, bounds that are not integers, and a step of 0.
+/// If the value cannot be sliced, a bound is not an integer, or the step is 0.
 pub fn slice(value: &Value, bounds: &[Value]) -> Result<Value, Error> {
     let mut numbers = [None; 3];
     for (number, bound) in numbers.iter_mut().zip(bounds) {
@@ -192,7 +191,7 @@ pub fn slice(value: &Value, bounds: &[Value]) -> Result<Value, Error> {
                 true => i64::MIN,
                 false => i64::MAX,
             })),
-            _ => return Err(wrong("slices go from an integer to an integer")),
+            _ => return Err(wrong("slice bounds must be integers")),
         };
     }
     if let Some(text) = value.as_str() {
@@ -200,18 +199,18 @@ pub fn slice(value: &Value, bounds: &[Value]) -> Result<Value, Error> {
         return Ok(Value::from(places(chars.len(), numbers)?.map(|at| chars[at]).collect::<String>()));
     }
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
-        return Err(wrong(&format!("{} has no slices", value.kind())));
+        return Err(wrong(&format!("{} cannot be sliced", value.kind())));
     }
     let items: Vec<Value> = value.try_iter()?.collect();
     Ok(listed(value, places(items.len(), numbers)?.map(|at| items[at].clone()).collect()))
 }
 
-/// The places that a slice of `n` items takes, in its order.
+/// Positions in a slice of `n` items, in order.
 fn places(n: usize, [start, stop, step]: [Option<i64>; 3]) -> Result<impl Iterator<Item = usize>, Error> {
     let n = i64::try_from(n).unwrap_or(i64::MAX);
     let step = step.unwrap_or(1);
     if step == 0 {
-        return Err(wrong("slice by a step of 0"));
+        return Err(wrong("slice step must not be 0"));
     }
     let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
     let place = |at: Option<i64>, otherwise: i64| match at {

@@ -1,9 +1,9 @@
-//! The text of messages is text: a control token that a message spells is not that token.
+//! Keeps message text plain: a control token spelled in a message does not become that token.
 //!
-//! A template puts messages and control tokens into one string. So that the two can be told apart in it, a
-//! character that is not in use is put before every control token that a message spells, and taken out of the
-//! rendered text again. Where it stood no control token is recognised; everything else is encoded as if it
-//! had never been there. Messages without control tokens are not touched at all.
+//! A template joins messages and control tokens into one string. To tell them apart, an unused character is
+//! inserted before every control token that a message spells, and removed again from the rendered text. No
+//! control token is recognised at these positions; everything else is encoded as if the mark had never been
+//! there. Messages without control tokens are not changed.
 
 use std::collections::HashSet;
 
@@ -12,18 +12,18 @@ use serde_json::Value as Json;
 use super::{ChatError, Extras, Message};
 use crate::Tokenizer;
 
-/// Characters that may be the mark: some of Unicode's private use that are not in use.
+/// Characters that may serve as the mark: unused ones of Unicode's private use area.
 const MARKS: std::ops::RangeInclusive<char> = '\u{10_ff00}'..='\u{10_fffd}';
 
-/// The mark of one conversation.
+/// Mark character of one conversation.
 pub struct Mark(char);
 
 impl Mark {
-    /// A character that occurs in no message, in nothing that a template is given beside them, and in none of
+    /// Picks a character that occurs neither in the messages, nor in the other inputs of the template, nor in
     /// `texts`.
     ///
     /// # Errors
-    /// [`ChatError::Refused`] if every character that may be one does.
+    /// [`ChatError::Refused`] if all candidate characters are in use.
     pub fn unused(messages: &[Message], extras: &Extras, texts: &[&str]) -> Result<Self, ChatError> {
         let mut used = HashSet::new();
         let mut note = |text: &str| used.extend(text.chars().filter(|c| MARKS.contains(c)));
@@ -35,11 +35,11 @@ impl Mark {
         extras.tools.iter().chain(variables).for_each(|json| note(&json.to_string()));
         let mark = MARKS.into_iter().find(|mark| !used.contains(mark));
         mark.map(Self).ok_or_else(|| ChatError::Refused {
-            message: "messages use too many of Unicode's characters for private use".into(),
+            message: "messages use too many Unicode private-use characters".into(),
         })
     }
 
-    /// `text` with marks before the control tokens that it spells.
+    /// Inserts marks before the control tokens that `text` spells.
     pub fn put(&self, tokenizer: &Tokenizer, text: &str) -> String {
         let mut marked = String::with_capacity(text.len());
         let mut done = 0;
@@ -51,7 +51,6 @@ impl Mark {
         marked + &text[done..]
     }
 
-    /// Messages that are marked.
     pub fn put_all(&self, tokenizer: &Tokenizer, messages: &[Message]) -> Vec<Message> {
         let mut messages = messages.to_vec();
         for message in &mut messages {
@@ -60,7 +59,6 @@ impl Mark {
         messages
     }
 
-    /// Tools and variables that are marked.
     pub fn put_extras(&self, tokenizer: &Tokenizer, extras: &Extras) -> Extras {
         let mut extras = extras.clone();
         let variables = extras.variables.iter_mut().map(|(_, value)| value);
@@ -85,7 +83,7 @@ impl Mark {
         }
     }
 
-    /// The text without marks, and where they stood in what is left.
+    /// Removes the marks, and returns the text and their positions in it.
     pub fn take(&self, marked: &str) -> (String, Vec<usize>) {
         let mut text = String::with_capacity(marked.len());
         let mut plain = Vec::new();
@@ -99,7 +97,7 @@ impl Mark {
     }
 }
 
-/// Hands every text that people or programs wrote into a message to `each`; the role is none of them.
+/// Calls `each` for every text in a message that people or programs wrote; the role is not one.
 fn each_text(message: &mut Message, mut each: impl FnMut(&mut String)) {
     let Message { role: _, content, reasoning_content, tool_calls, tool_call_id, name } = message;
     each(content);

@@ -1,10 +1,10 @@
-//! Values as Python writes them: what `{{ }}` prints, and what lists and maps show of what is in them.
+//! Formats values as Python does: `str` for `{{ }}`, and `repr` inside lists and maps.
 
 use minijinja::value::{Value, ValueKind};
 
 use super::super::categories::{self, L, M, N, P, S, Set};
 
-/// Categories of the characters that `repr` shows as they are.
+/// Categories of the characters that `repr` does not escape.
 const VISIBLE: Set = L | M | N | P | S;
 
 /// `str(value)`.
@@ -16,17 +16,15 @@ pub fn text(value: &Value) -> String {
     }
 }
 
-/// An object that minijinja shows as a map and Python does not.
+/// An object that minijinja represents as a map, but Python does not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Object {
-    /// `loop`.
     Loop,
-    /// What `namespace()` makes.
+    /// Result of `namespace()`.
     Namespace,
 }
 
 impl Object {
-    /// The kind of object that a value is.
     pub fn of(value: &Value) -> Option<Self> {
         let name = value.as_object()?.type_name();
         [("::Loop", Self::Loop), ("::Namespace", Self::Namespace)]
@@ -70,7 +68,7 @@ fn repr(value: &Value) -> String {
     }
 }
 
-/// `repr` of a text.
+/// `repr` of a string.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut out = String::from(quote);
@@ -92,7 +90,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// `repr` of a float: the shortest digits that mean it, with an exponent below 1e-4 and from 1e16 on.
+/// `repr` of a float: the shortest exact digits, with an exponent below 1e-4 and from 1e16 on.
 pub fn float(number: f64) -> String {
     if number.is_nan() {
         return "nan".to_owned();
@@ -108,7 +106,7 @@ pub fn float(number: f64) -> String {
     }
 }
 
-/// Whitespace of Python's `str` methods.
+/// Whitespace according to Python's `str` methods.
 pub fn is_space(char: char) -> bool {
     char.is_whitespace() || ('\x1c'..='\x1f').contains(&char)
 }

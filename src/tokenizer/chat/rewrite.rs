@@ -1,9 +1,10 @@
-//! Rewrites a template so that minijinja does what Jinja2 does with it, within bounds.
+//! Rewrites a template so that minijinja renders it like Jinja2, within bounds.
 //!
-//! minijinja has no hook in its operators, but a filter binds tighter than any operator. So operators that
-//! Python defines otherwise become filters (`expression.rs`), and what copies or walks what it is given is
-//! charged: operands, slices, and list, map and tuple literals (each makes a value deeper). Macros get their
-//! defaults as Jinja2 does (`macros.rs`), and a block is its content. Lines stay as they are.
+//! minijinja has no hook for operators, but a filter binds tighter than any operator. So operators that
+//! Python defines differently become filters (`expression.rs`), and operations that copy or walk their input
+//! are charged: operands, slices, and list, map and tuple literals (each nests a value deeper). Macros get
+//! their defaults as in Jinja2 (`macros.rs`), and a block is replaced by its content. Line numbers do not
+//! change.
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -12,28 +13,26 @@ use minijinja::{Error, ErrorKind};
 use super::expression::{At, Reader};
 use super::names::{CALLER, ITERATED, MACRO, MISSING};
 
-/// A template with its charges.
 pub struct Rewritten {
-    /// Jinja.
     pub source: String,
-    /// Bytes of the longest stretch of plain text.
+    /// Length of the longest run of plain text, in bytes.
     pub longest_text: usize,
 }
 
-/// Most levels of one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and what is chained
-/// between two commas, or nested in brackets there, has no more levels than tokens.
+/// Limit on nesting in one `{{ }}` or `{% %}`. minijinja walks expressions recursively, and the part between
+/// two commas, including nested brackets, has at most as many levels as tokens.
 const MAX_BLOCK_LEVELS: usize = 512;
 
-/// Most `elif` in a template: each is one level deeper.
+/// Maximum number of `elif` in a template: each adds one level.
 const MAX_ELIFS: usize = 128;
 
-/// Most macros one in the other.
+/// Maximum nesting of macros.
 const MAX_MACROS: usize = 16;
 
 /// Rewrites a template.
 ///
 /// # Errors
-/// Where the source is not valid Jinja, or has blocks that chat templates cannot have.
+/// If the source is not valid Jinja, or has blocks that are not supported in chat templates.
 pub fn rewritten(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error> {
     let mut tokens = Vec::new();
     let mut longest_text = 0;
@@ -62,23 +61,23 @@ pub fn rewritten(source: &str, syntax: SyntaxConfig) -> Result<Rewritten, Error>
     Ok(Rewritten { source: template.out, longest_text })
 }
 
-/// A template of which a part has been rewritten.
+/// A partly rewritten template.
 struct Template<'s> {
     reader: Reader<'s>,
     out: String,
-    /// Words of the blocks that are open.
+    /// Keywords of the open blocks.
     open: Vec<&'s str>,
-    /// What is written behind the macros that are open.
+    /// Text to write after the end of each open macro.
     macros: Vec<String>,
-    /// Names of the blocks of the template.
+    /// Names of all blocks of the template.
     blocks: Vec<&'s str>,
-    /// Those of them that are open.
+    /// Names of the open blocks.
     open_blocks: Vec<&'s str>,
     n_elifs: usize,
 }
 
 impl<'s> Template<'s> {
-    /// Rewrites a stretch of text, `{{ }}` or `{% %}`.
+    /// Rewrites one run of text, `{{ }}` or `{% %}`.
     fn next(&mut self) -> Result<(), Error> {
         let is_expression = matches!(self.reader.token(0), Some(Token::VariableStart));
         let is_statement = matches!(self.reader.token(0), Some(Token::BlockStart));
@@ -101,7 +100,7 @@ impl<'s> Template<'s> {
         self.out += &self.reader.take_until(wanted);
     }
 
-    /// Rewrites the block that `start` and `word` begin, up to where it may be copied.
+    /// Rewrites the block that starts with `start` and `word`, up to the part that can be copied.
     fn statement(&mut self, start: &str, word: &'s str) -> Result<(), Error> {
         let reader = &mut self.reader;
         self.out += start;
@@ -115,7 +114,7 @@ impl<'s> Template<'s> {
                 return Err(refused(&format!("`{word}`")));
             }
             "macro" | "call" if self.macros.len() == MAX_MACROS => {
-                return Err(refused("a macro in so many macros"));
+                return Err(refused("macros nested too deep"));
             }
             "for" | "macro" | "call" | "with" => self.open.push(word),
             _ => {}
@@ -172,7 +171,7 @@ impl<'s> Template<'s> {
                     Some(Token::Assign) => {
                         self.out += self.reader.take();
                         let value = self.reader.tuple(Reader::expression)?;
-                        // Python takes a text apart, too.
+                        // Python also unpacks strings.
                         let is_tuple = target.contains(',');
                         let value = if is_tuple { value.filtered("list", "") } else { value };
                         self.out += &value.into_text();
@@ -201,7 +200,7 @@ impl<'s> Template<'s> {
         Ok(())
     }
 
-    /// The variables of a `with` block. The value of one does not see the others.
+    /// Rewrites the variables of a `with` block. Their values do not see each other.
     fn with(&mut self) -> Result<(), Error> {
         let reader = &mut self.reader;
         let (mut targets, mut values) = (Vec::new(), Vec::new());
@@ -221,7 +220,6 @@ impl<'s> Template<'s> {
         Ok(())
     }
 
-    /// Filters with `|` between them.
     fn filters(&mut self) -> Result<(), Error> {
         loop {
             self.out += &self.reader.filter()?;
@@ -232,7 +230,7 @@ impl<'s> Template<'s> {
         }
     }
 
-    /// A block is its content, in a scope of its own: no template extends another one.
+    /// Replaces a block by its content, in its own scope: no template extends another one.
     fn block(&mut self) -> Result<(), Error> {
         let reader = &mut self.reader;
         let gap = reader.skip();
@@ -249,7 +247,7 @@ impl<'s> Template<'s> {
             }
             self.out += reader.skip();
         }
-        // It would not see the variables around it.
+        // The block would not see the surrounding variables.
         if !is_scoped && self.open.iter().any(|open| *open != "block") {
             return Err(refused("a block in a loop, a macro or `with`"));
         }
@@ -262,8 +260,8 @@ impl<'s> Template<'s> {
         Ok(())
     }
 
-    /// The arguments of a macro, in brackets. Defaults go into its body, where they see the arguments before
-    /// them. Gives what makes of minijinja's macro one of Jinja2.
+    /// Rewrites the arguments of a macro, including brackets. Defaults move into its body, where they see the
+    /// arguments before them. Returns the filter that turns minijinja's macro into one of Jinja2.
     fn signature(&mut self, has_arguments: bool) -> Result<String, Error> {
         let mentions = ["varargs", "kwargs"].map(|name| (name, self.is_mentioned(name)));
         let reader = &mut self.reader;
@@ -302,7 +300,7 @@ impl<'s> Template<'s> {
         Ok(made + ")")
     }
 
-    /// A call block is a macro that is called with the content of the block for its `caller`.
+    /// Turns a call block into a macro, which is passed to the call as `caller`.
     fn call(&mut self, gap: &str) -> Result<(), Error> {
         self.out.extend([gap, "macro ", CALLER]);
         let made = self.signature(matches!(self.reader.token(0), Some(Token::ParenOpen)))?;
@@ -314,7 +312,7 @@ impl<'s> Template<'s> {
         Ok(())
     }
 
-    /// True if the macro that begins here names the variable in its body.
+    /// True if the body of the macro that begins here uses the variable.
     fn is_mentioned(&self, name: &str) -> bool {
         let mut n_open = 1;
         let mut before: Option<&Token<'s>> = None;
@@ -347,17 +345,17 @@ fn refuse_long_expressions(tokens: &[At<'_>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Most tokens one inside the other in a block: of what stands between two commas, all tokens at that depth
-/// and the deepest of the brackets among them.
+/// Upper bound for the nesting of tokens in a block: for each part between commas, its number of tokens at
+/// that depth plus the depth of the deepest bracket in it.
 fn levels(block: &[At<'_>]) -> usize {
-    /// An open pair of brackets, or the block.
+    /// An open bracket, or the block.
     #[derive(Default)]
     struct Open {
         /// Tokens since the last comma.
         own: usize,
-        /// The deepest brackets since then.
+        /// Levels of the deepest bracket since then.
         inner: usize,
-        /// The most before it.
+        /// Maximum over the parts before that comma.
         most: usize,
     }
     impl Open {
@@ -383,11 +381,10 @@ fn levels(block: &[At<'_>]) -> usize {
             _ => top.own += 1,
         }
     }
-    // Brackets that are not closed.
+    // Unclosed brackets.
     open.iter().map(Open::levels).sum()
 }
 
-/// Change in depth at a bracket.
 fn step(token: &Token<'_>) -> isize {
     match token {
         Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => 1,
@@ -397,5 +394,5 @@ fn step(token: &Token<'_>) -> isize {
 }
 
 fn refused(what: &str) -> Error {
-    Error::new(ErrorKind::SyntaxError, format!("{what} is not for chat templates"))
+    Error::new(ErrorKind::SyntaxError, format!("not supported in chat templates: {what}"))
 }

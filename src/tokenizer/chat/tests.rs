@@ -1,4 +1,4 @@
-//! Templates in the styles that published models use, and templates that mean harm.
+//! Templates in the styles of published models, and malicious templates.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn built_in_templates() {
     );
 }
 
-/// As in Jinja2 3.1, every end of a line is a newline, in a literal too, and an escape stays.
+/// As in Jinja2 3.1, every line end becomes a newline, also in a literal; an escape is kept.
 #[test]
 fn ends_of_lines_as_jinja2_reads_them() {
     let lf =
@@ -57,7 +57,7 @@ fn no_generation_prompt_unless_asked() {
     assert_eq!(text, "<|im_start|>user\na<|im_end|>\n");
 }
 
-/// Blocks on their own lines, a system turn put into the first user turn, alternation enforced.
+/// Blocks on their own lines, the system message merged into the first user turn, alternation enforced.
 const MISTRAL_LIKE: &str = "{%- if messages[0]['role'] == 'system' %}
     {%- set system_message = messages[0]['content'] %}
     {%- set loop_messages = messages[1:] %}
@@ -165,7 +165,7 @@ fn filters_and_methods_of_published_templates() {
     }
 }
 
-/// A template of the kind that knows tools: its own words are ours.
+/// A template with tool support, written for this test.
 const WITH_TOOLS: &str = "{%- if tools %}{{- 'TOOLS ' }}
     {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
 {%- endif %}
@@ -216,10 +216,10 @@ fn tools_calls_and_answers() {
         tool_calls: vec![ToolCall { arguments: "[".repeat(120) + &"]".repeat(120), ..ToolCall::default() }],
         ..Message::new("assistant", "")
     }];
-    assert!(template.render(&nested, true).is_err(), "nested too deep to be written");
+    assert!(template.render(&nested, true).is_err(), "nested too deep");
 }
 
-/// Templates in DeepSeek's manner show calls where there is no content, others want a text.
+/// Templates in DeepSeek's style show calls only if there is no content; others require a text.
 #[test]
 fn content_of_a_call_is_none_where_only_that_shows_the_call() {
     let call = ToolCall { id: Some("c".into()), name: "f".into(), arguments: "{}".into() };
@@ -322,7 +322,7 @@ fn harm_is_an_error() {
         ]
         .map(str::to_owned),
     );
-    // Deep syntax.
+    // Deeply nested syntax.
     hostile.push("{{ ".to_owned() + &"(".repeat(100_000) + "1" + &")".repeat(100_000) + " }}");
     hostile.push("{% if 1 %}".repeat(50_000));
     hostile.push("{{ ".to_owned() + &"-".repeat(100_000) + "1 }}");

@@ -1,4 +1,4 @@
-//! `strftime_now`: templates ask for today's date.
+//! `strftime_now`: templates ask for the current date.
 
 use sterna_host::clock::SystemTime;
 
@@ -18,13 +18,13 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// Now (UTC) in the form that `format` asks for.
+/// Formats the current time (UTC).
 pub fn strftime_now(format: &str) -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     strftime(format, since.as_secs())
 }
 
-/// The moment `seconds` after 1970-01-01 (UTC), in C's notation. A directive that is not here stays as it is.
+/// Formats the time `seconds` after 1970-01-01 (UTC) in C's notation. Unknown directives are copied.
 fn strftime(format: &str, seconds: u64) -> String {
     let (days, of_day) = (seconds / 86400, seconds % 86400);
     let (year, month, day) = civil(days);
@@ -41,7 +41,7 @@ fn strftime(format: &str, seconds: u64) -> String {
             out.push(char);
             continue;
         }
-        // glibc's flag for a number without padding.
+        // glibc's flag for numbers without padding.
         let is_bare = chars.next_if_eq(&'-').is_some();
         let text = match chars.next() {
             Some('Y') => year.to_string(),
@@ -89,15 +89,15 @@ fn strftime(format: &str, seconds: u64) -> String {
     out
 }
 
-/// Days from 1970-01-01 to the first of January of `year`.
+/// Days from 1970-01-01 to January 1 of `year`.
 fn days_before(year: u64) -> u64 {
     let leaps = |year: u64| year / 4 - year / 100 + year / 400;
     365 * (year - 1970) + leaps(year - 1) - leaps(1969)
 }
 
-/// Year, month and day of the Gregorian calendar, from days since 1970-01-01.
+/// Gregorian year, month and day from days since 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64) {
-    // Counted from 0000-03-01, so that the leap day ends a year, and an era is 400 years of 146097 days.
+    // Count from 0000-03-01, so that the leap day ends a year; an era is 400 years of 146097 days.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -121,7 +121,7 @@ mod tests {
             "Saturday, 21. November 2026, 12:35 PM"
         );
         assert_eq!(strftime("100%% %q %-q %", 0), "100% %q %-q %");
-        // Of glibc's `date -u`.
+        // From glibc's `date -u`.
         assert_eq!(strftime("%-d.%-m. %-I %-H %-M", 951_782_400), "29.2. 12 0 0");
         assert_eq!(
             strftime("%j %U %W %w %u %D %R %c", 951_782_400),

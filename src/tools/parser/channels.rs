@@ -1,4 +1,4 @@
-//! gpt-oss's messages, which are parts in channels: headers, and the marks between parts.
+//! Messages of gpt-oss, which consist of parts in channels: headers, and the marks between parts.
 
 use super::super::head::{BEGINNERS, Header, Part, header};
 use super::super::json::Object;
@@ -9,7 +9,7 @@ impl Parser {
         let is_tool = |name: &str| self.options.tools.iter().any(|tool| tool.name == name);
         let (bytes, part) = match header(self.rest(), is_tool) {
             Header::More if !at_end => return false,
-            // What is cut off in a header says nothing.
+            // Drop a truncated header.
             Header::More if self.rest().starts_with("<|") => (self.rest().len(), None),
             Header::More => (0, None),
             Header::Part(bytes, part) => (bytes, Some(part)),
@@ -42,7 +42,7 @@ impl Parser {
         !self.rest().is_empty()
     }
 
-    /// Ends a part in a channel; a mark that begins the next one belongs to its header.
+    /// Ends a part in a channel; a mark that begins the next part belongs to its header.
     pub(super) fn end_part(&mut self, mark: &str) {
         if !BEGINNERS.contains(&mark) {
             self.pass(mark.len());

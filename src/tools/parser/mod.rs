@@ -1,7 +1,7 @@
-//! From pieces of a model's text to what a client is sent: text, reasoning, calls.
+//! Converts pieces of a model's output to what a client receives: text, reasoning and tool calls.
 //!
-//! Every character is looked at a bounded number of times, and only what may begin a mark is held back. How
-//! the text is cut into pieces changes nothing but where the deltas are cut.
+//! Every character is examined a bounded number of times, and only text that may begin a mark is held back.
+//! The way the text is cut into pieces only changes the boundaries of the deltas.
 
 mod channels;
 mod response;
@@ -14,30 +14,30 @@ use super::tagged::Tagged;
 use super::thoughts::{Marks, Thoughts};
 use super::{Format, Tool};
 
-/// Result of a piece of text.
+/// Part of a parsed message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delta {
     /// Text of the answer.
     Content(String),
-    /// Text of the thoughts before it.
+    /// Reasoning before the answer.
     Reasoning(String),
-    /// A call begins.
+    /// Start of a call.
     CallBegun {
-        /// Counts calls from 0.
+        /// Index of the call, from 0.
         index: usize,
-        /// Made here; or the model's own, if it comes before the arguments.
+        /// Generated here, or the model's own if it comes before the arguments.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
     },
-    /// A piece of a call's arguments: of JSON, as the model writes it.
+    /// Piece of a call's arguments: JSON as the model writes it.
     Arguments {
         /// The call.
         index: usize,
         /// The piece.
         text: String,
     },
-    /// A call is complete. One that is cut off never is.
+    /// End of a call; never sent for one that is cut off.
     CallEnded {
         /// The call.
         index: usize,
@@ -47,29 +47,29 @@ pub enum Delta {
 /// Options of a parser.
 #[derive(Clone, Debug, Default)]
 pub struct ParserOptions {
-    /// Format of calls; `None` looks for none.
+    /// Format of calls; `None` disables parsing of calls.
     pub format: Option<Format>,
-    /// The tools, for arguments that are written without their types.
+    /// Tools, whose schemas give the types of arguments that are written without them.
     pub tools: Vec<Tool>,
-    /// The thoughts that are split off.
+    /// Form of reasoning to split off.
     pub thoughts: Option<Thoughts>,
-    /// True if the template has opened them already.
+    /// True if the template has already opened the reasoning.
     pub thinks: bool,
-    /// Seed of the ids.
+    /// Seed of generated ids.
     pub seed: u64,
 }
 
-/// Reads the text of one message.
+/// Parser of one message.
 #[derive(Debug)]
 pub struct Parser {
     options: ParserOptions,
     stage: Stage,
-    /// Text that came and is not read, from `at` on.
+    /// Text received but not yet parsed, from `at` on.
     held: String,
     at: usize,
-    /// Blanks that are only shown if text follows.
+    /// Whitespace that is only shown if text follows.
     space: String,
-    /// Text before a call that has not begun, which stays text if it never does.
+    /// Text before a call that has not begun; it is content if the call never begins.
     begun_with: String,
     n_calls: usize,
     has_reasoned: bool,
@@ -77,29 +77,29 @@ pub struct Parser {
 
 #[derive(Debug)]
 enum Stage {
-    /// Blanks before anything else, which are dropped behind thoughts and calls.
+    /// Whitespace at the start, which is dropped after reasoning and calls.
     Start {
         may_think: bool,
         drops_space: bool,
     },
     Thoughts,
     Text,
-    /// Behind the mark of a call: its first character comes.
+    /// After the mark of a call, before its first character.
     Open,
-    /// In a list of calls: the next one, or the end.
+    /// In a list of calls, before the next one or the end.
     Item,
     Call(Box<Object>, bool),
     /// In a call that is not written in JSON.
     Body(Box<dyn Body>),
-    /// Before arguments that are JSON by themselves.
+    /// Before the head of arguments that are a separate JSON object.
     Head,
-    /// Before a part of a message in channels.
+    /// Before the header of a part in a channel.
     Header,
-    /// Behind a call: the mark that closes it.
+    /// After a call, before its closing mark.
     Close,
     /// In the text of `{"response": "…"}`.
     Response,
-    /// Nothing more is of interest.
+    /// After the end: further text is ignored.
     Rest,
 }
 
@@ -113,7 +113,7 @@ const OPEN_FUNCTION: &str = "<start_function_call>";
 const CLOSE_FUNCTION: &str = "<end_function_call>";
 
 impl Parser {
-    /// A reader at the beginning of a message.
+    /// Creates a parser at the start of a message.
     pub fn new(options: ParserOptions) -> Self {
         let stage = match options.thoughts {
             _ if options.format == Some(Format::Harmony) => Stage::Header,
@@ -132,7 +132,7 @@ impl Parser {
         }
     }
 
-    /// Calls that have begun.
+    /// Number of calls begun so far.
     pub fn n_calls(&self) -> usize {
         self.n_calls
     }
@@ -147,7 +147,7 @@ impl Parser {
         out
     }
 
-    /// Ends the message: what was held back is what it looks like.
+    /// Ends the message and returns the text that was held back.
     pub fn finish(&mut self) -> Vec<Delta> {
         let mut out = Vec::new();
         while self.step(&mut out, true) {}
@@ -181,7 +181,7 @@ impl Parser {
         out
     }
 
-    /// Marks of the thoughts that are split off.
+    /// Marks of the reasoning to split off.
     fn marks(&self) -> Option<&'static Marks> {
         self.options.thoughts.and_then(Thoughts::marks)
     }
@@ -195,21 +195,21 @@ impl Parser {
         &self.held[self.at..]
     }
 
-    /// Passes `bytes` of the text, and returns them.
+    /// Consumes `bytes` of the text and returns them.
     fn pass(&mut self, bytes: usize) -> String {
         let passed = self.rest()[..bytes].to_owned();
         self.at += bytes;
         passed
     }
 
-    /// Passes blanks. `false` if nothing comes behind them yet.
+    /// Skips whitespace. Returns `false` if nothing follows yet.
     fn pass_blanks(&mut self) -> bool {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start().len();
         !self.rest().is_empty()
     }
 
-    /// Does one thing; `false` if more text is wanted for the next.
+    /// Performs one parsing step; returns `false` if it needs more text.
     fn step(&mut self, out: &mut Vec<Delta>, at_end: bool) -> bool {
         match self.stage {
             Stage::Start { may_think, drops_space } => self.start(out, may_think, drops_space, at_end),
@@ -318,7 +318,7 @@ impl Parser {
         mark.is_some()
     }
 
-    /// Shows thoughts, without the blanks around them.
+    /// Emits reasoning, without whitespace around it.
     fn reason(&mut self, out: &mut Vec<Delta>, text: &str) {
         let text = if self.has_reasoned { text } else { text.trim_start() };
         let end = text.trim_end().len();
@@ -371,7 +371,7 @@ impl Parser {
                     self.end_part(marks[which]);
                     return true;
                 }
-                // The tag of a function is read where calls open.
+                // The tag of a function is parsed in stage `Open`.
                 if tags.is_some_and(|tags| marks[which] == tags.call) {
                     self.begun_with.clear();
                 } else {
@@ -445,7 +445,7 @@ impl Parser {
         true
     }
 
-    /// Turns what looked like a call back into text.
+    /// Emits what looked like a call as text.
     fn no_call(&mut self, out: &mut Vec<Delta>, more: &str) {
         let text = std::mem::take(&mut self.begun_with) + more;
         content(out, &text);
@@ -460,7 +460,7 @@ impl Parser {
         match self.rest().as_bytes().first() {
             Some(b'`') if is_code => return self.end_fence(out, at_end),
             Some(b'{') => self.stage = Stage::Call(Box::default(), true),
-            // Around calls, or around each.
+            // Brackets around calls, or separators.
             Some(b'[' | b']' | b')' | b',' | b';') if is_code => {
                 let passed = self.pass(1);
                 if !self.begun_with.is_empty() {
@@ -480,13 +480,13 @@ impl Parser {
                 self.stage = Stage::Body(Box::new(Bracketed::new(&PYTHON)));
             }
             Some(_) if is_code => self.stage = Stage::Body(Box::new(Bracketed::new(&TOOL_CODE))),
-            // A comma, or what should not be here.
+            // A comma, or an unexpected character.
             _ => self.at += self.rest().chars().next().map_or(0, char::len_utf8),
         }
         true
     }
 
-    /// The end of a block of code with calls, which is text if there were none.
+    /// Ends a code block with calls; if there were none, it is text.
     fn end_fence(&mut self, out: &mut Vec<Delta>, at_end: bool) -> bool {
         if !self.begun_with.is_empty() {
             self.no_call(out, "");
@@ -588,7 +588,7 @@ impl Parser {
         }
     }
 
-    /// Letters and digits: 9 of them, as Mistral's templates want, or behind `call_`.
+    /// Generates an id of letters and digits: 9 as Mistral's templates require, or 16 after `call_`.
     fn id(&self, index: usize) -> String {
         const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         let is_mistral = matches!(self.options.format, Some(Format::Mistral | Format::MistralArgs));

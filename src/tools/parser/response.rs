@@ -3,7 +3,7 @@
 use super::{Delta, Parser, Stage, content};
 
 impl Parser {
-    /// The text of a JSON string.
+    /// Parses the text of a JSON string.
     pub(super) fn response(&mut self, out: &mut Vec<Delta>) -> bool {
         let rest = self.rest();
         let end = rest.find(['"', '\\']).unwrap_or(rest.len());
@@ -27,7 +27,7 @@ impl Parser {
                     }
                     _ => 2,
                 };
-                // The kind of a `\u` shows in its second digit.
+                // The second hex digit of `\u` tells whether it is a surrogate pair.
                 if matches!(escape, [b'u'] | [b'u', _]) || rest.len() < bytes {
                     return false;
                 }
@@ -39,7 +39,7 @@ impl Parser {
                         content(out, &text);
                     }
                     None => {
-                        // Half of a pair, or no escape at all.
+                        // Half of a surrogate pair, or an invalid escape.
                         self.pass(1);
                         content(out, "\u{fffd}");
                     }

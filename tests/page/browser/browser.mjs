@@ -1,5 +1,5 @@
-// A browser for the tests, and what every test holds the page to: no error in the console, no exception, no
-// request to anybody but its own server.
+// A browser for the tests, and checks that apply to every test: no console errors, no exceptions, and no
+// requests except to its own server.
 
 import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
@@ -20,7 +20,7 @@ const FLAGS = [
   "--disable-quic",
 ];
 
-/** Starts Chromium without its sandbox, which a container often lacks; it opens our own pages only. */
+/** Starts Chromium without its sandbox, which containers often lack; it only opens our own pages. */
 export async function launch() {
   const executablePath = PROGRAMS.find((path) => path && existsSync(path));
   assert.ok(executablePath, "Chromium was not found: install it, or set CHROMIUM to its path");
@@ -30,9 +30,9 @@ export async function launch() {
 const READY = "#empty:not([hidden]) #modes:not([hidden])";
 
 /**
- * A fresh profile with one tab, watched, once it shows `until`: by default, that something can be sent.
- * `expected` are patterns of console errors that the test provokes.
- * Call `close` at the end: it fails if anything was seen that may not be.
+ * Opens a monitored tab in a fresh profile and waits until `until` is shown: by default, until a message can
+ * be sent. `expected` are patterns of console errors that the test provokes.
+ * Call `close` at the end: it fails if a forbidden event was seen.
  */
 export async function visit(browser, url, { until = READY, expected = [], ...context } = {}) {
   const profile = await browser.newContext({

@@ -1,4 +1,4 @@
-// What a reader does, in Chromium: against the mock server, or against the program that STERNA names.
+// User flows in Chromium: against the mock server, or against the program in STERNA.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -33,7 +33,7 @@ after(async () => {
   text?.close();
 });
 
-/** A first visit that is to continue a text: the model inside the program chats otherwise. */
+/** A first visit that continues a text: the built-in model would chat otherwise. */
 async function visitText() {
   const { page, ...rest } = await visit(browser, text.url);
   if (STERNA) await page.click("#modes [data-mode=text]");
@@ -48,7 +48,7 @@ async function send(page, words) {
   await finished(page);
 }
 
-/** Waits until nothing is being written. */
+/** Waits until no answer is being written. */
 async function finished(page) {
   await page.waitForSelector("#send:not([aria-label=Stop])");
 }
@@ -79,7 +79,7 @@ test("a first visit to a model without a template opens a text, one key from a s
   assert.ok(continued.trim().length > 10, continued);
   assert.match(await page.innerText("#context-text"), /^\d+ of [24],0\d\d tokens$/);
   assert.match(await page.innerText(".story .tools"), /[\d.]+ tokens\/s/);
-  // An empty field goes on where the text stops.
+  // An empty prompt continues the text.
   await page.press("#prompt", "Enter");
   await finished(page);
   assert.equal(await page.locator(".passage").count(), 3);
@@ -123,7 +123,7 @@ test("a first visit to the demo model shows what one can ask it", async () => {
   await page.press("#prompt", "Enter");
   await finished(page);
   assert.deepEqual(await bodies(page, "user"), [openings[2]]);
-  // It is no first visit any more.
+  // It is no longer the first visit.
   await page.click("#new");
   assert.equal(await page.inputValue("#prompt"), "");
   await close();
@@ -162,7 +162,7 @@ test("there is no empty room below what the reader wrote", async () => {
     return answer.top - mine.bottom;
   });
   assert.ok(gap > 8 && gap < 28, `${gap} pixels`);
-  // Its buttons lie over what follows while one points there, and can be reached with the keyboard.
+  // Its buttons overlay the following content on hover, and are reachable by keyboard.
   const seen = () => page.locator(".turn.user .tools").evaluate((node) => getComputedStyle(node).opacity);
   await page.mouse.move(0, 0);
   assert.equal(await seen(), "0");
@@ -174,8 +174,8 @@ test("there is no empty room below what the reader wrote", async () => {
   await close();
 });
 
-/** Presses Escape as soon as the answer has so many characters: in the page itself, as the program writes a
- * thousand tokens a second. */
+/** Presses Escape once the answer has `characters` characters. Runs in the page, because the program writes a
+ * thousand tokens per second. */
 const stopAfter = (page, characters) =>
   page.evaluate((characters) => {
     const seen = new MutationObserver(() => {
@@ -190,7 +190,7 @@ const stopAfter = (page, characters) =>
 test("stop ends an answer and keeps what has come", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 900);
-  // Any token is as good as any other, so that the demo model does not end before it is stopped.
+  // Any token is equally likely, so that the demo model does not end before it is stopped.
   await set(page, "temperature", 5);
   await set(page, "top_k", 0);
   await set(page, "top_p", 1);
@@ -231,7 +231,7 @@ test("an answer that stops at the length limit says so, and goes on as the same 
   assert.equal(messages.at(-1).role, "assistant");
   assert.equal(messages.at(-1).content.trim(), first.trim());
   await finished(page);
-  // It goes on to the limit once more.
+  // It continues up to the limit again.
   assert.equal(await page.innerText(".turn.assistant .note"), "Stopped at the length limit, after 8 tokens.");
   const [longer, ...others] = await bodies(page, "assistant");
   assert.deepEqual(others, []);
@@ -270,7 +270,7 @@ test("regenerate, edit and branch keep every version", async () => {
   await page.focus(".turn.assistant [aria-label='Previous version']");
   await page.keyboard.press("Enter");
   assert.deepEqual(await bodies(page, "assistant"), [before]);
-  // There is nothing before it, so the focus has gone to the other arrow.
+  // There is no earlier version, so the focus has moved to the other arrow.
   assert.equal(await page.evaluate(() => document.activeElement.ariaLabel), "Next version");
   await page.hover(".turn.user");
   await page.click(".turn.user >> text=Edit");
@@ -297,7 +297,7 @@ test("settings have the server's defaults, send what differs, and are remembered
   assert.match(await placeholder("temperature"), /^0\.[28]$/);
   await page.fill("#parameter-temperature", "0");
   await page.fill("#parameter-n_predict", "5");
-  // What a newcomer wants stands first, and each says what it does.
+  // The settings that a newcomer needs come first, each with an explanation.
   const first = await page.locator("#parameters label").allInnerTexts();
   assert.deepEqual(first, ["Temperature", "Length", "Seed"]);
   assert.equal(await page.locator("#parameter-top_p").isVisible(), false);
@@ -331,7 +331,7 @@ test("settings have the server's defaults, send what differs, and are remembered
   await page.click("#open-settings");
   assert.equal(await page.inputValue("#parameter-temperature"), "0");
   assert.equal(await page.inputValue("#system"), "Be brief.");
-  // A choice under "More" is in sight.
+  // A value that is set under "More" is visible.
   assert.equal(await page.inputValue("#stop"), "END\nSTOP");
   assert.equal(await page.locator("#stop").isVisible(), true);
   await page.click("#reset");
@@ -411,7 +411,7 @@ test("a narrow screen shows everything without scrolling sideways", async () => 
 test("the keyboard alone is enough", async () => {
   const { page, close } = await visit(browser, chat.url);
   await set(page, "n_predict", 8);
-  // On a first visit to the demo model a question stands there.
+  // On a first visit to the demo model, the prompt contains a question.
   await page.fill("#prompt", "");
   await page.focus("#prompt");
   await page.keyboard.type("one");
@@ -502,7 +502,7 @@ test("names and roles that a screen reader needs are there", async () => {
   for (const role of ["main", "navigation"]) assert.equal(await page.getByRole(role).count(), 1);
   assert.equal(await page.getByRole("article").count(), 2);
   assert.equal(await page.getByRole("heading", { level: 1 }).count(), 1);
-  // The answer is read out once, when it is whole.
+  // The answer is announced once, when it is complete.
   const [answer] = await bodies(page, "assistant");
   assert.equal((await page.textContent("#announcer")).trim(), answer.trim());
   await close();

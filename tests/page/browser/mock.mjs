@@ -1,13 +1,13 @@
-// A server with the endpoints that the page asks, in the shapes of llama-server. It writes what the test
-// wants: a prompt that is a key of `replies` gets that reply, or the rest of it if the last message is its
-// beginning; others get their own words back.
+// A server with the endpoints that the page uses, in llama-server's format. It replies what the test
+// specifies: a prompt that is a key of `replies` gets that reply, or the rest of it if the last message is
+// its beginning; any other prompt is echoed.
 
 import { readFile } from "node:fs/promises";
 import http from "node:http";
 
 const PAGE = new URL("../../../src/serve/page/", import.meta.url);
 
-/** What the program serves, read off its own list, so that a file which it lacks is lacking here too. */
+/** Files that the program serves, read from its own list, so that a missing file is missing here, too. */
 async function assets() {
   const source = await readFile(new URL("mod.rs", PAGE), "utf8");
   const types = new Map();
@@ -26,8 +26,8 @@ async function assets() {
 
 /**
  * Listens on a free port of 127.0.0.1. `options`: template (chat), nCtx, pieceMs (between pieces), key,
- * status (of everything but the page, until it is set back to 200), models, loaded (names of those that are;
- * null for all), loadMs (how long another one takes), broken (a model that cannot be loaded), replies.
+ * status (of everything except the page, until it is set back to 200), models, loaded (names of loaded
+ * models; null for all), loadMs (time to load another one), broken (a model that cannot be loaded), replies.
  */
 export async function mock(options = {}) {
   const { files, policy } = await assets();
@@ -175,7 +175,7 @@ export async function mock(options = {}) {
     answer(request, response).catch((error) => response.destroy(error));
   });
   await new Promise((resolve) => http1.listen(0, "127.0.0.1", resolve));
-  // A test that fails does not come to `close`, and must end all the same.
+  // A failing test does not call `close`, but must end anyway.
   http1.unref();
   server.url = `http://127.0.0.1:${http1.address().port}/`;
   server.close = () => {
@@ -185,12 +185,12 @@ export async function mock(options = {}) {
   return server;
 }
 
-/** What is left of a reply, if the last message is the beginning of it. */
+/** The rest of a reply, if the last message is its beginning. */
 function rest(text, last) {
   return last?.role === "assistant" && text.startsWith(last.content) ? text.slice(last.content.length) : text;
 }
 
-/** Pieces as a tokenizer makes them: words with the space before them. */
+/** Splits text like a tokenizer: words with the space before them. */
 const pieces = (text) => text.match(/\s*\S+|\s+$/g) ?? [];
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 

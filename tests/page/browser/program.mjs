@@ -1,4 +1,4 @@
-// The program itself as the server of the tests, with the demo model that is inside it.
+// The program itself as the test server, with its built-in demo model.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";

@@ -1,5 +1,5 @@
-// What goes wrong: hostile answers, keys, servers that are not ready, are busy, or go away. Only the mock
-// server does these at will, so they do not run against the program.
+// Error cases: hostile answers, keys, and servers that are not ready, busy or unreachable. Only the mock
+// server can produce them, so these tests do not run against the program.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -23,14 +23,14 @@ async function ask(page, words) {
 
 const note = (page) => page.locator(".turn.assistant .note").last().innerText();
 
-/** Pixels between what is read and the end of the conversation. */
+/** Pixels between the visible part and the end of the conversation. */
 const fromEnd = (page) =>
   page.evaluate(() => {
     const { scrollHeight, scrollTop, clientHeight } = document.getElementById("scroll");
     return scrollHeight - scrollTop - clientHeight;
   });
 
-/** Answers that would do something on a page that made HTML of them. */
+/** Answers that would have an effect on a page that interprets them as HTML. */
 const HOSTILE = [
   "<script>window.harmed = 1</script>",
   "<img src=x onerror='window.harmed = 1'>",
@@ -111,7 +111,7 @@ test("a server with a key asks for it, says when it is wrong, and keeps it for t
   await page.fill("#lock-key", "wrong");
   await page.press("#lock-key", "Enter");
   await page.waitForSelector("#lock[open] >> .trouble >> text=did not take the last one");
-  // Whoever closes the dialog finds it again.
+  // After closing the dialog, the user can open it again.
   await page.keyboard.press("Escape");
   assert.equal(await page.innerText("#status"), "The server asks for a key.");
   await page.click("#state-way >> text=Enter the key");
@@ -127,7 +127,7 @@ test("a server with a key asks for it, says when it is wrong, and keeps it for t
   const other = await profile.newPage();
   await other.goto(server.url);
   await other.waitForSelector("#lock[open]");
-  // It is changed while the page is open: the next answer fails, and the page asks again.
+  // The key changes while the page is open: the next answer fails, and the page asks again.
   server.key = "changed";
   await ask(page, "And now");
   await page.waitForSelector("#lock[open]");
@@ -142,12 +142,12 @@ test("while the model is loaded the page says so, and is ready when it is", asyn
   const { page, close } = await visit(browser, server.url, { until, expected: [FAILED] });
   assert.equal(await page.innerText("#status"), "The model is being loaded.");
   assert.equal(await page.locator("#send").isDisabled(), true);
-  // Shown, and told to those who do not see it or point at the button.
+  // Shown, and announced to users who cannot see it or hover over the button.
   const why = "You can send when the model is loaded.";
   assert.equal(await page.locator("#why:not(.unseen)").innerText(), why);
   assert.equal(await page.getAttribute("#send", "title"), why);
   assert.equal(await page.getAttribute("#send", "aria-describedby"), "why");
-  // Waiting is no trouble.
+  // Waiting is not an error.
   assert.equal(await page.locator("#state.trouble").count(), 0);
   await page.fill("#prompt", "typed early");
   server.status = 200;
@@ -224,7 +224,7 @@ test("what went wrong can be read in light and dark", async () => {
   server.close();
 });
 
-/** Runs in the page: WCAG's contrast of the last element of each selector with what lies behind it. */
+/** Runs in the page: WCAG contrast of the last element of each selector with its background. */
 function contrasts(selectors) {
   const light = (colour) => {
     const [r, g, b] = colour
@@ -264,7 +264,7 @@ test("a server that goes away is noticed, and found again", async () => {
   const viewport = { width: 320, height: 640 };
   const { page, close } = await visit(browser, server.url, { expected: [FAILED], viewport });
   await ask(page, "much");
-  // It goes away when it is asked: had the page noticed before, nothing could be sent.
+  // The server becomes unreachable during the request: if the page had noticed before, it could not send.
   await page.route("**/v1/**", async (route) => {
     await page.route("**/props", (poll) => poll.abort());
     await route.abort();
@@ -273,7 +273,7 @@ test("a server that goes away is noticed, and found again", async () => {
   assert.equal(await note(page), "The server cannot be reached.");
   await page.waitForSelector("#state.trouble >> #status >> text=cannot be reached");
   assert.equal(await page.locator("#why:not(.unseen)").innerText(), "You can send when the server is back.");
-  // The line about it takes room from the turns, whose end stays in sight.
+  // The status line takes space from the turns, whose end stays visible.
   assert.ok((await fromEnd(page)) < 2);
   await page.unrouteAll();
   await page.click("#state-way >> text=Try now");
@@ -411,7 +411,7 @@ test("a server with several models lets the reader pick, and remembers it", asyn
   await ask(page, "And now");
   assert.equal(server.requests.at(-1).model, "one");
 
-  // A model that is gone is not asked for.
+  // A model that was removed is not requested.
   await page.selectOption("#model", "two");
   await page.waitForFunction(() => document.getElementById("status").textContent === "");
   server.models = ["one", "four"];
@@ -430,7 +430,7 @@ test("a long answer keeps the page quick, and the reader's place", async () => {
   await page.fill("#prompt", "go");
   await page.press("#prompt", "Enter");
   await page.waitForFunction(() => document.getElementById("scroll").scrollHeight > 3000);
-  // While it is written the end is followed, until the reader scrolls away from it.
+  // The page follows the end of a running answer until the user scrolls away.
   await page.evaluate(() => (document.getElementById("scroll").scrollTop = 100));
   await page.waitForSelector("#send:not([aria-label=Stop])", { timeout: 60_000 });
   assert.equal(await page.evaluate(() => document.getElementById("scroll").scrollTop), 100);
@@ -438,7 +438,7 @@ test("a long answer keeps the page quick, and the reader's place", async () => {
   await page.click("#to-end");
   const left = await fromEnd(page);
   assert.ok(left < 2, `${left} pixels from the end`);
-  // As a phone's keyboard does it.
+  // As when a phone's keyboard opens.
   await page.setViewportSize({ width: 1280, height: 400 });
   await page.waitForFunction(() => document.getElementById("scroll").clientHeight < 400);
   await page.waitForTimeout(100);

@@ -5,7 +5,7 @@ import { exported, imported } from "../../../src/serve/page/transfer.mjs";
 
 const texts = (conversation) => tree.pathOf(conversation).map(({ text }) => text);
 
-/** A conversation of turns by the user and the model in turn. */
+/** A conversation that alternates between turns of the user and the model. */
 function conversationOf(mode, ...turns) {
   const conversation = tree.newConversation(mode);
   let parent = null;

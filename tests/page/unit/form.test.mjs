@@ -1,4 +1,4 @@
-// Rules that hold for every file of the page.
+// Rules for all files of the page.
 
 import assert from "node:assert/strict";
 import { readFile, readdir } from "node:fs/promises";

@@ -9,7 +9,7 @@ before(() => (globalThis.document = standIn));
 const html = (text) => render(text).map(markup).join("");
 const link = 'target="_blank" rel="noopener noreferrer nofollow"';
 
-/** Text and what it becomes. */
+/** Texts and the expected markup. */
 const CASES = [
   ["plain", "<p>plain</p>"],
   ["two\nlines", "<p>two<br></br>lines</p>"],
@@ -50,7 +50,7 @@ const CASES = [
       `<a href="https://y.org/" ${link}>https://y.org</a>)</p>`,
   ],
   ["*a [b*](https://x.org)", `<p>*a <a href="https://x.org/" ${link}>b*</a></p>`],
-  // An image is a link: to load it would tell its server who reads.
+  // An image becomes a link: loading it would reveal the reader to its server.
   ["![pic](https://x.org/p.png)", `<p><a href="https://x.org/p.png" ${link}>pic</a></p>`],
   ["it costs $5 and $10", "<p>it costs $5 and $10</p>"],
 ];
@@ -88,7 +88,7 @@ test("tables", () => {
   );
   assert.match(markup(table), /<tr><td class="align-left">only<\/td><\/tr>/);
   assert.equal(markup(after), "<p>after</p>");
-  // Heads and rules that do not agree, or no rule at all.
+  // Mismatched header and delimiter rows, or no delimiter row.
   for (const broken of ["| a | b |\n|---|", "| a |\n| b |", "a | b\n--- | -x-", "|\n|-|-|"]) {
     assert.equal(render(broken).filter(({ name }) => name === "div").length, 0, broken);
   }
@@ -103,7 +103,7 @@ test("formulas", () => {
   );
   assert.match(markup(block), /^<div class="formula"><math display="block"/);
   assert.match(markup(block), /<mtr><mtd><mn>3<\/mn><\/mtd><mtd><mn>4<\/mn><\/mtd><\/mtr>/);
-  // What the tables lack stays as it was written.
+  // Commands that are not in the tables stay as written.
   for (const unknown of [
     "\\unknown{x}",
     "{a",
@@ -184,7 +184,7 @@ test("whatever the text is, only harmless elements and attributes come of it", (
   }
 });
 
-/** Texts of the pieces that mean something, in any order: the same at every run. */
+/** Random combinations of significant pieces, the same in every run. */
 function randomTexts(count) {
   const pieces = [
     "*",
@@ -270,7 +270,7 @@ test("a block that is done is not made again", () => {
   const [first] = root.childNodes;
   growing.show("one\n\ntwo\n\nthree\n\nfour\nfive\n");
   assert.equal(root.childNodes[0], first);
-  // Code keeps its node while it grows.
+  // A code block keeps its node while it grows.
   growing.show("one\n\ntwo\n\nthree\n\nfour\nfive\n\n```js\nlet a = 1;\n");
   const code = root.lastChild;
   growing.show("one\n\ntwo\n\nthree\n\nfour\nfive\n\n```js\nlet a = 1;\nlet b");
@@ -280,7 +280,7 @@ test("a block that is done is not made again", () => {
 
 const MB = 1_000_000;
 const fill = (text, size = MB) => text.repeat(Math.ceil(size / text.length)).slice(0, size);
-/** A megabyte each; a quarter of that where most of the time goes into making elements. */
+/** One megabyte each; a quarter where most of the time is spent creating elements. */
 const LONG = {
   "a word": fill("a"),
   words: fill("word "),
@@ -330,7 +330,7 @@ test("a megabyte of anything takes linear time and a bounded depth", async (cont
       const start = performance.now();
       const nodes = render(text);
       const ms = performance.now() - start;
-      // Linear takes tens to hundreds of milliseconds; quadratic would take hours.
+      // Linear time is tens to hundreds of milliseconds; quadratic would take hours.
       assert.ok(ms < 10_000, `${Math.round(ms)} ms`);
       if (process.env.SHOW_TIMES) console.log(`${name}: ${Math.round(ms)} ms`);
       const deepest = nodes.reduce((most, node) => Math.max(most, depth(node)), 0);

@@ -81,6 +81,6 @@ test("a long line in many pieces takes linear time", () => {
     return performance.now() - start;
   };
   seconds(1000);
-  // Quadratic would be 25 minutes.
+  // Quadratic time would be 25 minutes.
   assert.ok(seconds(1_000_000) < 5000);
 });

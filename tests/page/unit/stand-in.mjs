@@ -1,5 +1,5 @@
-// As much of a DOM as the renderer needs, so that it can be tested without a browser. It has no parser:
-// what is put in as text can only come out as text.
+// A minimal DOM for the renderer, so that it can be tested without a browser. It has no parser: text that is
+// inserted can only be read back as text.
 
 class Node {
   childNodes = [];
@@ -84,8 +84,8 @@ export const standIn = {
 };
 
 /**
- * A node and all elements below it. Not recursive: a hostile text must not end the test instead of the
- * page.
+ * Visits a node and all elements below it. Not recursive: a hostile text must not overflow the stack of the
+ * test instead of the page.
  */
 export function all(root) {
   const found = [];
@@ -97,7 +97,7 @@ export function all(root) {
   return found;
 }
 
-/** The depth of the deepest element. */
+/** Depth of the deepest element. */
 export function depth(node) {
   let deepest = 0;
   const next = [[node, 1]];
@@ -108,7 +108,7 @@ export function depth(node) {
   return deepest;
 }
 
-/** Markup for reading in a test. */
+/** Readable markup for tests. */
 export function markup(node) {
   const escape = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll('"', "&quot;");
   if (!(node instanceof Element)) return escape(node.data);

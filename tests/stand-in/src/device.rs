@@ -1,4 +1,4 @@
-//! Calls about the driver, its cards and their contexts.
+//! Calls for the driver, its cards and their contexts.
 
 use std::ffi::{CString, c_char, c_int, c_uint};
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use crate::driver::{Driver, Result, calls, put};
 /// Handles of contexts: card `i` has `CONTEXT + i`.
 const CONTEXT: usize = 0xc000;
 
-/// The card of a context, none for no context.
+/// Card of a context; `None` for a null context.
 pub fn card_of(driver: &Driver, context: CUcontext) -> Result<Option<usize>> {
     match (context as usize).checked_sub(CONTEXT) {
         None if context.is_null() => Ok(None),
@@ -20,7 +20,7 @@ pub fn card_of(driver: &Driver, context: CUcontext) -> Result<Option<usize>> {
     }
 }
 
-/// The name of an error, which stays where it is.
+/// Name of an error, in memory that is never freed.
 fn name_of(error: CUresult) -> *const c_char {
     static NAMES: Mutex<Vec<(CUresult, CString)>> = Mutex::new(Vec::new());
     let mut names = NAMES.lock().expect("nobody panics with it");
@@ -31,7 +31,7 @@ fn name_of(error: CUresult) -> *const c_char {
     names.last().expect("pushed above").1.as_ptr()
 }
 
-/// How many cores kernels run on.
+/// Number of cores that run kernels.
 fn cores() -> u32 {
     std::thread::available_parallelism().map_or(2, |n| n.get() as u32)
 }
@@ -125,7 +125,7 @@ calls! {
         Ok(())
     }
 
-    /// A card of the table has no link to another of its kind where the settings say so.
+    /// With the setting `apart`, no card can access a peer.
     fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) = |driver| {
         driver.device(device)?;
         driver.device(peer)?;

@@ -1,4 +1,4 @@
-//! What every call shares: the cards, the handles, the current context, and errors that stay.
+//! State shared by all calls: cards, handles, the current context, and sticky errors.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -14,10 +14,9 @@ use crate::settings::Settings;
 use crate::stream::{Event, Graph, Stream};
 use crate::timeline::Timeline;
 
-/// What a call came to.
 pub type Result<T = ()> = std::result::Result<T, CUresult>;
 
-/// The driver of a process.
+/// The driver of this process.
 pub struct Driver {
     pub settings: Settings,
     pub cards: Vec<Card>,
@@ -30,7 +29,7 @@ pub struct Driver {
     pub timeline: Option<Timeline>,
     initialised: bool,
     n_calls: HashMap<&'static str, u32>,
-    /// Whether the cards are gone.
+    /// True if the cards are lost.
     gone: bool,
     n_handles: usize,
 }
@@ -38,27 +37,27 @@ pub struct Driver {
 /// A card, and its primary context.
 pub struct Card {
     pub spec: Spec,
-    /// How often the context is retained. Without one there is nothing below.
+    /// Retain count of the context. At 0, `host` is empty.
     pub retained: u32,
     pub host: Option<Host>,
     pub memory: Allocations,
     /// Cards whose memory its context may access.
     pub peers: Vec<usize>,
-    /// The fault of a kernel. Nothing works after it.
+    /// Fault of a kernel. Every later call returns it.
     pub fault: Option<CUresult>,
 }
 
-/// The objects of a kind, by their handles, and the card of each.
+/// Objects of one kind by handle, each with its card.
 pub struct Table<T>(HashMap<usize, (usize, T)>);
 
 impl<T> Table<T> {
-    /// The object of a handle that belongs to a card.
+    /// Looks up an object that belongs to a card.
     pub fn get<H>(&mut self, handle: *mut H, card: usize) -> Result<&mut T> {
         let found = self.0.get_mut(&(handle as usize)).filter(|(of, _)| *of == card);
         found.map(|(_, object)| object).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// The object of a handle that belongs to any card, and that card.
+    /// Looks up an object of any card, and returns that card, too.
     pub fn find<H>(&mut self, handle: *mut H) -> Result<(usize, &mut T)> {
         let found = self.0.get_mut(&(handle as usize));
         found.map(|(card, object)| (*card, object)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
@@ -73,7 +72,7 @@ impl<T> Table<T> {
         self.0.values_mut().map(|(_, object)| object)
     }
 
-    /// Drops the objects of a card, and says how many there were.
+    /// Drops the objects of a card and returns their number.
     fn drop_card(&mut self, card: usize) -> usize {
         let n = self.0.len();
         self.0.retain(|_, (of, _)| *of != card);
@@ -82,27 +81,26 @@ impl<T> Table<T> {
 }
 
 thread_local! {
-    /// The card whose context is current, counted from 1; 0 for none.
+    /// Card whose context is current, counted from 1; 0 for none.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 
-/// Runs one call of the driver.
 pub fn call(name: &'static str, run: impl FnOnce(&mut Driver) -> Result) -> CUresult {
     let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = driver.get_or_insert_with(Driver::new);
     driver.count(name).and_then(|()| run(driver)).err().unwrap_or(CUresult::CUDA_SUCCESS)
 }
 
-/// Makes functions of the library, each checked against the signature that cudarc calls it with.
+/// Defines exported functions, each checked against the signature that cudarc uses.
 macro_rules! calls {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = |$driver:ident| $body:block)*) => { $(
         $(#[$doc])*
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> cudarc::driver::sys::CUresult {
             const _: unsafe fn($($ty),*) -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$name;
-            // SAFETY: pointers are the caller's, and what the documentation of the call asks for.
+            // SAFETY: pointers come from the caller and satisfy the documentation of the call.
             #[allow(unused_unsafe)]
             $crate::driver::call(stringify!($name), |$driver| unsafe { $body })
         }
@@ -110,20 +108,20 @@ macro_rules! calls {
 }
 pub(crate) use calls;
 
-/// Writes a result where the caller wants it.
+/// Writes a result to the caller's pointer.
 ///
 /// # Safety
-/// The place is null or there to be written.
+/// `to` is null or valid for writes.
 pub unsafe fn put<T>(to: *mut T, value: T) -> Result {
     if to.is_null() {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// Says on the error stream what a code alone does not.
+/// Prints details on stderr that an error code cannot express.
 pub fn say(what: std::fmt::Arguments<'_>) {
     eprintln!("stand-in driver: {what}");
 }
@@ -186,7 +184,7 @@ impl Driver {
         card.ok_or(CUresult::CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// The card whose context is current, in order.
+    /// Index of the card whose context is current.
     pub fn current(&mut self) -> Result<usize> {
         let card = CURRENT.get().checked_sub(1).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
         match &self.cards[card] {
@@ -196,7 +194,7 @@ impl Driver {
         }
     }
 
-    /// The same for a call that no recording of this thread allows; such a recording is lost.
+    /// The same for a call that is forbidden while this thread captures a graph; it invalidates the capture.
     pub fn current_unless_recording(&mut self) -> Result<usize> {
         let card = self.current()?;
         let recordings = self.streams.all().filter_map(|stream| stream.capture.as_mut());
@@ -211,9 +209,9 @@ impl Driver {
         CURRENT.set(card.map_or(0, |card| card + 1));
     }
 
-    /// Drops everything of a card's context, and reports what was not given back.
+    /// Drops everything in a card's context, and reports leaks.
     pub fn destroy_context(&mut self, card: usize) {
-        // Kernels go with their modules.
+        // Kernels are dropped with their modules.
         self.functions.drop_card(card);
         let left = [
             (self.modules.drop_card(card), "modules"),
@@ -231,17 +229,17 @@ impl Driver {
         self.cards[card].host = None;
     }
 
-    /// A handle that no object has or had.
+    /// Returns a new handle; handles are never reused.
     pub fn handle(&mut self) -> usize {
         self.n_handles += 1;
         0x1000 + 16 * self.n_handles
     }
 }
 
-/// Keeps an object under a new handle, which is written where the caller wants it.
+/// Stores an object under a new handle, which is written to the caller's pointer.
 ///
 /// # Safety
-/// As of [`put`].
+/// As for [`put`].
 pub unsafe fn keep<T, H>(
     driver: &mut Driver,
     to: *mut *mut H,
@@ -250,7 +248,7 @@ pub unsafe fn keep<T, H>(
     object: T,
 ) -> Result {
     let handle = driver.handle();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { put(to, handle as *mut H) }?;
     table(driver).0.insert(handle, (card, object));
     Ok(())

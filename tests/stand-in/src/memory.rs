@@ -1,4 +1,4 @@
-//! Calls about memory: that of a card, pinned memory of the host, and copies.
+//! Calls for memory: device memory, pinned host memory, and copies.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uchar, c_uint, c_void};
@@ -10,18 +10,16 @@ use crate::device::card_of;
 use crate::driver::{Card, Driver, Result, calls, put, say};
 use crate::stream::Op;
 
-/// What a card has given out, by where it begins.
+/// Allocations of a card, by address.
 #[derive(Default)]
 pub struct Allocations {
     blocks: BTreeMap<Address, Block>,
-    /// Of the card's own memory.
     used: u64,
-    /// Of the host's.
     pinned: u64,
 }
 
 impl Allocations {
-    /// Those that have to be freed.
+    /// Number of allocations that have to be freed.
     pub fn n_left(&self) -> usize {
         self.blocks.values().filter(|block| block.place != Place::Module).count()
     }
@@ -54,7 +52,7 @@ impl Card {
         }
         let at = self.host.as_ref().and_then(|host| host.alloc(bytes));
         let at = at.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-        // SAFETY: allocated above. No documentation says what is there.
+        // SAFETY: allocated above. The documentation does not define the initial contents.
         unsafe { (at as *mut u8).write_bytes(0xff, bytes as usize) };
         self.memory.blocks.insert(at, Block { bytes, place });
         self.memory.used += on_card;
@@ -75,12 +73,11 @@ impl Card {
         Ok(())
     }
 
-    /// Makes a module's variable known.
     pub fn know(&mut self, at: Address, bytes: u64) {
         self.memory.blocks.insert(at, Block { bytes, place: Place::Module });
     }
 
-    /// Whether some bytes lie in page-locked memory of the host.
+    /// True if a range is in page-locked host memory.
     pub fn is_pinned(&self, at: Address, bytes: u64) -> bool {
         let block = self.memory.blocks.range(..=at).next_back();
         block.is_some_and(|(start, block)| {
@@ -88,7 +85,7 @@ impl Card {
         })
     }
 
-    /// That some bytes lie in one piece of memory that the card may access.
+    /// Checks that a range is in one allocation that the card may access.
     pub fn check(&self, at: Address, bytes: u64) -> Result {
         let block = self.memory.blocks.range(..=at).next_back();
         match block {
@@ -99,7 +96,7 @@ impl Card {
 }
 
 impl Driver {
-    /// Queues a copy in a stream of the current card, between addresses of cards or the host.
+    /// Queues a copy in a stream of the current card, between device or host addresses.
     fn copy(
         &mut self,
         to: (Address, Option<usize>),
@@ -167,7 +164,7 @@ calls! {
         put(total, of_card as usize)
     }
 
-    /// The documentation does not mention 0 bytes, so asking for them is an error.
+    /// The documentation does not mention 0 bytes, so they are an error.
     fn cuMemsetD8Async(at: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream) = |driver| {
         let card = driver.current()?;
         if bytes == 0 {
@@ -192,7 +189,7 @@ calls! {
         driver.copy((to, Some(card)), (from, Some(card)), bytes, stream)
     }
 
-    /// Works with and without access to the other card's memory, as the documentation says.
+    /// Works with and without peer access, as documented.
     fn cuMemcpyPeerAsync(
         to: CUdeviceptr,
         to_context: CUcontext,

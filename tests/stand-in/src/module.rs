@@ -1,4 +1,4 @@
-//! Calls about modules, their kernels and launches.
+//! Calls for modules, their kernels and launches.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, OnceLock};
@@ -13,34 +13,31 @@ use sterna::backend::cuda::driver::simt::host::{self, KernelInfo};
 use crate::driver::{Driver, Result, calls, keep, put, say};
 use crate::stream::Op;
 
-/// Shared memory of a block that has not asked for more.
+/// Limit of shared memory per block without opt-in.
 const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
-/// Most bytes of a kernel's parameters: the first figure is for drivers of CUDA 12.1 on.
+/// Largest size of kernel parameters: from CUDA 12.1 on, and before.
 const PARAMS_BYTES: [usize; 2] = [32764, 4096];
 
-/// A loaded image: the name of its file.
+/// A loaded image, by the name of its file.
 pub struct Module(&'static str);
 
-/// A kernel of a loaded module.
 pub struct Function {
     name: CString,
     kernel: KernelInfo,
-    /// Figures of the machine code, where they are known.
+    /// Resources of the machine code, if known.
     code: Option<Code>,
-    /// Most dynamic shared memory of a launch.
+    /// Limit of dynamic shared memory of a launch.
     shared_bytes: u32,
 }
 
-/// What a kernel takes, as ptxas allotted it.
+/// Resources of a kernel as reported by ptxas.
 #[derive(Clone, Copy)]
 struct Code {
     registers: u32,
-    /// Static.
     shared_bytes: u32,
 }
 
-/// A launch that was accepted.
 pub struct Launch {
     pub name: CString,
     pub grid: [u32; 3],
@@ -49,7 +46,7 @@ pub struct Launch {
     pub params: Vec<u8>,
 }
 
-/// Figures of a kernel on a card from `benches/kernel-budgets.json`: those of the machine code that the card
+/// Resources of a kernel on a card from `benches/kernel-budgets.json`, for the machine code that the card
 /// would run.
 fn code(kernel: &str, (major, minor): (i32, i32)) -> Option<Code> {
     static BUDGETS: OnceLock<serde_json::Value> = OnceLock::new();
@@ -70,13 +67,13 @@ impl Function {
         self.code.map_or(0, |code| code.shared_bytes)
     }
 
-    /// Registers of a block: a warp's are a multiple of 256.
+    /// Registers of a block: a warp's are rounded up to a multiple of 256.
     fn registers(&self, threads: u32) -> u32 {
         let of_warp = self.code.map_or(0, |code| (32 * code.registers).next_multiple_of(256));
         threads.div_ceil(32) * of_warp
     }
 
-    /// Whether a card takes such a launch.
+    /// Checks a launch against the limits of a card.
     fn check(&self, card: &Spec, launch: &Launch, driver: (i32, i32)) -> Result {
         let Launch { grid: [x, y, z], threads, shared_bytes, .. } = *launch;
         let blocks = u64::from(x) * u64::from(y) * u64::from(z);
@@ -96,10 +93,10 @@ impl Function {
     }
 }
 
-/// The launch that a configuration asks for, and whether it may start early.
+/// Reads the launch in a configuration, and whether it may start early.
 ///
 /// # Safety
-/// The configuration and the parameters are there.
+/// The configuration and the parameters are valid.
 unsafe fn read(
     config: &CUlaunchConfig,
     function: &Function,
@@ -112,7 +109,7 @@ unsafe fn read(
     }
     let mut early = false;
     for i in 0..config.numAttrs as usize {
-        // SAFETY: so many attributes, each of the kind that it names.
+        // SAFETY: there are `numAttrs` attributes, each with the value of its kind.
         unsafe {
             let attribute = &*config.attrs.add(i);
             match attribute.id {
@@ -141,7 +138,7 @@ unsafe fn read(
 }
 
 impl Driver {
-    /// The kernel of a name in a module.
+    /// Finds a kernel in a module by name.
     fn find(&mut self, card: usize, module: CUmodule, name: &CStr) -> Result<Function> {
         let Module(file) = self.modules.get(module, card)?;
         let kernel = host::kernel(name).filter(|kernel| kernel.unit == *file);
@@ -156,7 +153,7 @@ calls! {
     fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) = |driver| {
         let card = driver.current_unless_recording()?;
         let image = image.cast::<u8>();
-        // Images say in their first bytes how long they are, so two of them differ before either ends.
+        // The first bytes of an image contain its length, so two images differ before either ends.
         let is_it = |bytes: &[u8]| bytes.iter().enumerate().all(|(i, byte)| *image.add(i) == *byte);
         match FATBINS.iter().find(|(_, bytes)| is_it(bytes)) {
             Some((file, _)) => keep(driver, module, |driver| &mut driver.modules, card, Module(file)),
@@ -198,7 +195,7 @@ calls! {
         let most = driver.cards[card].spec.block_shared_bytes;
         let function = driver.functions.get(function, card)?;
         let dynamic = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // In percent, or as the driver likes it. A hint, which changes no result.
+        // In percent, or -1 for the driver's choice. Only a hint, which changes no result.
         if which == CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT {
             let percent = (-1..=100).contains(&value);
             return if percent { Ok(()) } else { Err(CUresult::CUDA_ERROR_INVALID_VALUE) };

@@ -1,21 +1,21 @@
-//! What can be chosen of the stand-in, in the variable `STAND_IN_CUDA`: words with spaces between them.
+//! Settings of the stand-in driver, from the variable `STAND_IN_CUDA`: words separated by spaces.
 //!
 //! ```text
-//! card=h100            a card of the table; once for each card, `card=none` for none [default: rtx-5080]
+//! card=h100            a card of the table, one word per card; `card=none` for none [default: rtx-5080]
 //! memory=512           MiB of every card [default: the card's own]
-//! optin=1              bytes of shared memory that every card reports for a block [default: the card's own]
-//! driver=12.8          version of CUDA that the driver is for [default: 13.0]
-//! prompt               streams work at once, not when they are waited for
+//! optin=1              shared memory per block in bytes, reported by every card [default: the card's own]
+//! driver=12.8          CUDA version of the driver [default: 13.0]
+//! prompt               streams work at once instead of when waited for
 //! apart                no card can access another one's memory
-//! ordered              no kernel starts before the one ahead of it has ended
+//! ordered              no kernel starts before the preceding one has ended
 //! seed=7               order in which the threads of a block run
 //! wrong=attend__f16    launches of this kernel do nothing; `wrong=attend__f16@graph` only in graphs
-//! fail=cuGraphLaunch@3 the third call fails as if the card had gone, and so does every call after it
-//! refuse=cuMemHostAlloc@3  the third call alone fails
-//! pinned=64            MiB of the host that can be page-locked [default: all of them]
-//! timeline=FILE        when work takes place goes to a file, a line each (`timeline.rs`)
-//! link=25              GB/s of copies from the host, there
-//! kernel=10            microseconds of a kernel, there
+//! fail=cuGraphLaunch@3 the third call fails as if the card were lost, and so does every later call
+//! refuse=cuMemHostAlloc@3  only the third call fails
+//! pinned=64            MiB of the host that can be page-locked [default: all]
+//! timeline=FILE        writes the timeline to a file (`timeline.rs`)
+//! link=25              GB/s of copies from the host in the timeline
+//! kernel=10            microseconds per kernel in the timeline
 //! ```
 
 use std::collections::HashMap;
@@ -24,35 +24,31 @@ use std::path::PathBuf;
 
 use sterna::backend::cuda::driver::cards::Spec;
 
-/// What was chosen.
 pub struct Settings {
     pub cards: Vec<Spec>,
-    /// Bytes of shared memory of a block, as reported.
+    /// Shared memory per block in bytes, as reported.
     pub optin: Option<i32>,
-    /// Major and minor.
     pub driver: (i32, i32),
     pub prompt: bool,
     pub apart: bool,
     pub ordered: bool,
     pub seed: u64,
-    /// A kernel, and whether it is wrong in graphs alone.
+    /// Name of a kernel, and whether it is wrong only in graphs.
     pub wrong: Option<(CString, bool)>,
-    /// Calls after which the card is gone.
+    /// Number of the call at which the card is lost, by function.
     pub fail: HashMap<String, u32>,
-    /// Calls that fail once.
+    /// Number of the call that fails once, by function.
     pub refuse: HashMap<String, u32>,
-    /// Bytes of the host that can be page-locked.
+    /// Bytes of host memory that can be page-locked.
     pub pinned: u64,
-    /// Where the timeline goes, if anywhere.
     pub timeline: Option<PathBuf>,
-    /// Bytes a nanosecond.
     pub link: f64,
     pub kernel_ns: u64,
 }
 
 impl Settings {
     /// # Panics
-    /// Where a word is none of the list.
+    /// If a word is not in the list.
     pub fn read() -> Self {
         let text = std::env::var("STAND_IN_CUDA").unwrap_or_default();
         let mut settings = Self {

@@ -1,4 +1,4 @@
-//! Calls about streams, events, recordings and graphs; and the work of a stream.
+//! Calls for streams, events, captures and graphs; and the work of streams.
 
 use std::collections::VecDeque;
 use std::ffi::{c_uint, c_ulonglong};
@@ -16,10 +16,9 @@ use crate::driver::{Driver, Result, calls, keep, put, say};
 use crate::module::Launch;
 use crate::timeline::{Ns, Timeline, Times, What};
 
-/// Work of a stream.
 #[derive(Clone)]
 pub enum Op {
-    /// Between addresses, each with the card whose it is, if any.
+    /// Copy between addresses, each with its card, if any.
     Copy {
         to: (Address, Option<usize>),
         from: (Address, Option<usize>),
@@ -30,18 +29,16 @@ pub enum Op {
         value: u8,
         bytes: usize,
     },
-    /// The event has happened.
     Record {
         event: usize,
     },
-    /// An event of this stream or another, which may be another card's, and how much of that stream's work
-    /// it stands behind.
+    /// Waits until `after` items of work of a stream are done, possibly of another card.
     Wait {
         card: usize,
         stream: usize,
         after: u64,
     },
-    /// A kernel, and whether it may start before the one ahead of it has ended.
+    /// A kernel launch, and whether it may start before the preceding kernel has ended.
     Launch {
         launch: Arc<Launch>,
         early: bool,
@@ -51,39 +48,38 @@ pub enum Op {
 
 #[derive(Default)]
 pub struct Stream {
-    /// With the time of the host at which it was queued.
+    /// Each item has the host time at which it was queued.
     queue: VecDeque<(Ns, Op)>,
-    /// How much work was queued, and how much of it is done.
+    /// Number of items queued, and number done.
     queued: u64,
     done: u64,
-    /// When that was done.
     pub times: Times,
     pub capture: Option<Capture>,
 }
 
-/// A recording that has begun.
+/// A graph capture in progress.
 pub struct Capture {
     ops: Vec<Op>,
     mode: CUstreamCaptureMode,
     thread: ThreadId,
-    /// Whether a call has spoilt it.
+    /// True if a call has invalidated it.
     pub lost: bool,
 }
 
 #[derive(Default)]
 pub struct Event {
     is_timed: bool,
-    /// The stream that it was recorded in, and the work that it stands behind, itself included.
+    /// Stream that it was recorded in, and number of items up to and including the record.
     recorded: Option<(usize, u64)>,
     at: Option<Instant>,
 }
 
-/// A recording, or what can be launched of one.
+/// A captured graph, or its executable form.
 #[derive(Clone, Default)]
 pub struct Graph(Vec<Op>);
 
 impl Capture {
-    /// Whether calls that may be unsafe are forbidden to this thread.
+    /// True if this thread must not make potentially unsafe calls.
     pub fn forbids_unsafe_calls(&self) -> bool {
         match self.mode {
             CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL => true,
@@ -98,7 +94,7 @@ impl Capture {
 }
 
 impl Driver {
-    /// Queues work, or puts it into the stream's recording.
+    /// Queues work, or adds it to the stream's capture.
     pub fn queue(&mut self, card: usize, handle: CUstream, op: Op) -> Result {
         let stream = self.streams.get(handle, card)?;
         if let Some(capture) = &mut stream.capture {
@@ -110,13 +106,13 @@ impl Driver {
         if self.settings.prompt { self.work_off(card, handle) } else { Ok(()) }
     }
 
-    /// Works until everything that was queued in a stream is done.
+    /// Does all work that is queued in a stream.
     fn work_off(&mut self, card: usize, handle: CUstream) -> Result {
         let queued = self.streams.get(handle, card)?.queued;
         self.work(card, handle as usize, queued)
     }
 
-    /// Works until so much of a stream is done, and tells a fault of a kernel.
+    /// Works until `until` items of a stream are done; reports a kernel fault.
     fn work(&mut self, card: usize, stream: usize, until: u64) -> Result {
         let mut begun = None;
         loop {
@@ -128,7 +124,7 @@ impl Driver {
             of.done += 1;
             let (n, next) = (of.done, of.queue.front().map(|(_, op)| op.clone()));
             if let Err(fault) = self.do_one(card, &op, next.as_ref(), &mut begun) {
-                // What has begun keeps threads, and is of no use any more.
+                // Finish the started kernel, which holds threads and is no longer needed.
                 let _ = begun.map(Begun::finish);
                 self.cards[card].fault = Some(fault);
                 return Err(fault);
@@ -137,7 +133,7 @@ impl Driver {
         }
     }
 
-    /// Time passes on a stream: that of its `n`-th piece of work.
+    /// Advances the timeline of a stream by its `n`-th item of work.
     fn pass(&mut self, card: usize, stream: usize, (n, issued): (u64, Ns), op: &Op) -> Result {
         let Some(timeline) = &mut self.timeline else { return Ok(()) };
         let mut from = issued;
@@ -160,13 +156,13 @@ impl Driver {
         Ok(())
     }
 
-    /// The host has waited until so much of a stream was done.
+    /// Records that the host waited for the first `n` items of a stream.
     fn waited(&mut self, card: usize, stream: usize, n: u64) {
         let at = self.streams.get(stream as CUstream, card).map_or(0, |of| of.times.at(n));
         self.timeline.iter_mut().for_each(|timeline| timeline.wait(at));
     }
 
-    /// One piece of work; `begun` is that of it which has started, and then of the next.
+    /// Does one item of work; `begun` holds a kernel that has already started, and then the next one.
     fn do_one(&mut self, card: usize, op: &Op, next: Option<&Op>, begun: &mut Option<Begun>) -> Result {
         match op {
             Op::Copy { to, from, bytes } => {
@@ -176,7 +172,7 @@ impl Driver {
                         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
                     })?;
                 }
-                // SAFETY: checked above; the host's end is the caller's, who waits before it is gone.
+                // SAFETY: checked above; host memory belongs to the caller, who waits before freeing it.
                 unsafe { std::ptr::copy(from.0 as *const u8, to.0 as *mut u8, *bytes) };
             }
             Op::Fill { at, value, bytes } => {
@@ -190,7 +186,7 @@ impl Driver {
                     event.at = Some(Instant::now());
                 }
             }
-            // A stream that is gone has done its work.
+            // A destroyed stream has finished its work.
             Op::Wait { card, stream, after } => {
                 if self.streams.get(*stream as CUstream, *card).is_ok() {
                     self.work(*card, *stream, *after)?;
@@ -212,7 +208,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Begins a launch; nothing where its kernel is one that does nothing.
+    /// Begins a launch; returns nothing for a kernel that is set to do nothing.
     fn begin(&mut self, card: usize, launch: &Launch, in_graph: bool, early: bool) -> Result<Option<Begun>> {
         let Launch { name, grid, threads, shared_bytes, params } = launch;
         let is_wrong = self
@@ -233,12 +229,12 @@ impl Driver {
             seed: self.settings.seed,
         };
         let host = self.cards[card].host.as_ref().expect("a context");
-        // SAFETY: the parameters are those that the caller launched the kernel with.
+        // SAFETY: the parameters are those of the caller's launch.
         unsafe { host.begin(&config, params) }.map(Some).map_err(|what| fault(&what))
     }
 }
 
-/// The code of what went wrong in a kernel.
+/// Error code of a kernel fault.
 fn fault(what: &str) -> CUresult {
     say(format_args!("{what}"));
     if what.contains("not aligned") {
@@ -253,7 +249,7 @@ fn fault(what: &str) -> CUresult {
 calls! {
     fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) = |driver| {
         let card = driver.current()?;
-        // A stream that waits for the legacy one would have to be told of it.
+        // Streams that synchronise with the legacy stream are not supported.
         if flags != CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
@@ -274,8 +270,8 @@ calls! {
         Ok(())
     }
 
-    /// The one call that takes another card's event. A recording must not depend on what is none of it, and
-    /// there are no recordings of several streams here.
+    /// The only call that takes another card's event. A capture must not depend on work outside it, and
+    /// captures of several streams are not supported here.
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) = |driver| {
         let card = driver.current()?;
         let (of_card, recorded) = driver.events.find(event).map(|(card, event)| (card, event.recorded))?;
@@ -324,7 +320,7 @@ calls! {
         }
     }
 
-    /// Who asks again and again is not to wait for ever: some of the work is done each time.
+    /// Each query does some of the work, so that polling does not wait for ever.
     fn cuEventQuery(event: CUevent) = |driver| {
         let card = driver.current_unless_recording()?;
         let Some((stream, after)) = driver.events.get(event, card)?.recorded else { return Ok(()) };
@@ -385,7 +381,7 @@ calls! {
         let Graph(mut ops) = driver.graphs.get(graph, card)?.clone();
         for (i, op) in ops.iter_mut().enumerate() {
             let Op::Launch { early, in_graph, .. } = op else { continue };
-            // The first has none ahead of it in its graph, and waits for all that is queued.
+            // The first kernel has no predecessor in its graph, and waits for all queued work.
             *early &= i > 0;
             *in_graph = true;
         }

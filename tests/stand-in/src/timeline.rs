@@ -1,9 +1,9 @@
-//! When work would take place, if each copy took its bytes at the link's rate and each kernel the same time:
-//! in a stream one after the other, not before it was queued, and behind the events that it waits for. The
-//! host takes no time but where it waits.
+//! Simulates when work would run if every copy had the link's rate and every kernel took the same time: in
+//! stream order, not before it was queued, and after the events that it waits for. The host takes no time
+//! except when it waits.
 //!
-//! A line of the file is `kernel 4096 120000 130000 0`: what it is (`copy`, or `pageable` for one from memory
-//! that is not page-locked), the stream, nanoseconds of its start and of its end, and bytes.
+//! Each line of the file has the form `kernel 4096 120000 130000 0`: the kind (`copy`, or `pageable` for a
+//! copy from memory that is not page-locked), the stream, start and end in nanoseconds, and bytes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,35 +11,33 @@ use std::io::Write;
 
 use crate::settings::Settings;
 
-/// Nanoseconds since the process began.
+/// Nanoseconds since the start of the process.
 pub type Ns = u64;
 
-/// When the work of a stream was done.
+/// Completion times of a stream's work.
 #[derive(Default)]
 pub struct Times {
     last: Ns,
-    /// By how many pieces of work there were before.
+    /// By the number of completed items.
     done: BTreeMap<u64, Ns>,
 }
 
 impl Times {
-    /// When its first `n` pieces of work were done.
+    /// Time at which its first `n` items were done.
     pub fn at(&self, n: u64) -> Ns {
         self.done.range(..=n).next_back().map_or(0, |(_, at)| *at)
     }
 }
 
-/// A piece of work.
 #[derive(Clone, Copy, PartialEq)]
 pub enum What {
     Kernel,
     Copy,
     Pageable,
-    /// Of no length.
     Nothing,
 }
 
-/// The clock of the host, and where lines go.
+/// The host's clock, and the output file.
 pub struct Timeline {
     out: File,
     link: f64,
@@ -48,7 +46,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The one that was asked for.
+    /// Creates the timeline if the settings request one.
     pub fn of(settings: &Settings) -> Option<Self> {
         let out = File::create(settings.timeline.as_ref()?).expect("a file for the timeline");
         Some(Self { out, link: settings.link, kernel_ns: settings.kernel_ns, now: 0 })
@@ -58,12 +56,12 @@ impl Timeline {
         self.now
     }
 
-    /// The host has waited for that.
+    /// Advances the host's clock to `until`.
     pub fn wait(&mut self, until: Ns) {
         self.now = self.now.max(until);
     }
 
-    /// The `n`-th piece of a stream's work begins when the one before it has ended, and not before `from`.
+    /// Runs the `n`-th item of a stream: it begins when the previous one has ended, but not before `from`.
     pub fn pass(&mut self, stream: usize, times: &mut Times, n: u64, from: Ns, what: What, bytes: usize) {
         let (name, takes) = match what {
             What::Nothing => ("", 0),

@@ -1,4 +1,4 @@
-//! Synthetic programs, and running them on every backend.
+//! Synthetic programs, run on every backend.
 
 pub mod model;
 pub mod window;
@@ -15,8 +15,8 @@ use sterna::program::{
 
 use crate::oracle::Oracle;
 
-/// Every backend of this build on this machine: the CPU with each set of kernels, and 1, 2 or 3 threads by
-/// turns; CUDA kernels on the processor, with their threads shuffled; each kind of wgpu's kernels.
+/// Every backend of this build on this machine: the CPU with each instruction set and 1, 2 or 3 threads in
+/// rotation; the CUDA kernels as a CPU build with shuffled threads; each variant of the wgpu kernels.
 pub fn backends() -> Vec<Box<dyn Backend>> {
     let threads = [3, 1, 2].into_iter().cycle();
     let mut backends: Vec<_> =
@@ -30,8 +30,8 @@ fn cpu(kernels: &'static simd::Kernels, threads: usize) -> Box<dyn Backend> {
     Box::new(Cpu::with_kernels(threads, kernels).expect("threads"))
 }
 
-/// As [`backends`], with one kind of wgpu's kernels: the other one for the next `i`, so that over a table of
-/// cases every kernel runs in either kind, in half the time.
+/// Like [`backends`], with one variant of the wgpu kernels: it alternates with `i`, so that over a table of
+/// cases every kernel runs in both variants in half the time.
 pub fn backends_alternating(i: usize) -> Vec<Box<dyn Backend>> {
     let mut backends = backends();
     let first = backends.iter().position(|backend| backend.name() == "wgpu");
@@ -41,7 +41,7 @@ pub fn backends_alternating(i: usize) -> Vec<Box<dyn Backend>> {
     backends
 }
 
-/// One backend of each kind, for cases that take long.
+/// One backend of each kind, for slow cases.
 pub fn few_backends() -> Vec<Box<dyn Backend>> {
     let mut backends = cpus(&[2]);
     backends.extend(simt(1));
@@ -49,13 +49,14 @@ pub fn few_backends() -> Vec<Box<dyn Backend>> {
     backends
 }
 
-/// The CPU with each set of kernels, and each of some numbers of threads.
+/// The CPU with each instruction set and each of the given numbers of threads.
 pub fn cpus(threads: &[usize]) -> Vec<Box<dyn Backend>> {
     simd::all().into_iter().flat_map(|kernels| threads.iter().map(|n| cpu(kernels, *n))).collect()
 }
 
-/// CUDA kernels on the processor, where this build has them. The seed picks the order in which threads run.
-/// In a process whose driver is the stand-in (`tests/backends/stand_in/mod.rs`), its card takes their place.
+/// The CUDA kernels as a CPU build, if this build has them. The seed determines the order in which threads
+/// run. In a process that uses the stand-in driver (`tests/backends/stand_in/mod.rs`), its card is used
+/// instead.
 #[cfg(feature = "simt")]
 pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
     use sterna::backend::cuda::{Cuda, driver::real::Card, driver::simt::Simt};
@@ -64,8 +65,8 @@ pub fn simt(seed: u64) -> Option<Box<dyn Backend>> {
     Some(Box::new(if has_card { card() } else { Cuda::on(Box::new(Simt::new(2, seed))) }))
 }
 
-/// The same with the geometry of each card of the table but the small one, which [`simt`] has, and of one
-/// whose blocks have 64 KiB of shared memory.
+/// Likewise with the geometry of each card in the table except the small one, which [`simt`] uses, and of one
+/// with 64 KiB of shared memory per block.
 #[cfg(feature = "simt")]
 pub fn simt_of_cards() -> Vec<Box<dyn Backend>> {
     use sterna::backend::cuda::driver::cards::{CARDS, SMALL, Spec};
@@ -74,7 +75,7 @@ pub fn simt_of_cards() -> Vec<Box<dyn Backend>> {
     cards.map(|card| Box::new(Cuda::on(Box::new(Simt::of_card(2, 1, card)))) as Box<dyn Backend>).collect()
 }
 
-/// CUDA kernels on the processor, where this build has them.
+/// The CUDA kernels as a CPU build; not in this build.
 #[cfg(not(feature = "simt"))]
 pub fn simt(_: u64) -> Option<Box<dyn Backend>> {
     None
@@ -86,9 +87,9 @@ pub fn simt_of_cards() -> Vec<Box<dyn Backend>> {
     Vec::new()
 }
 
-/// wgpu on the first adapter of this machine, software or not, with each kind of kernels: as the device wants
-/// them; with threads that meet in workgroup memory, products of floats, and weights in parts of few rows.
-/// If there is no adapter, one line says so.
+/// wgpu on the first adapter of this machine, software or not, with each variant of the kernels: as the
+/// device prefers; and with threads that synchronise in workgroup memory, float products, and weights split
+/// into parts of few rows. Prints a line if there is no adapter.
 #[cfg(feature = "wgpu")]
 pub fn wgpus() -> Vec<Box<dyn Backend>> {
     use std::sync::{Arc, OnceLock};
@@ -96,7 +97,7 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
     use sterna::backend::wgpu::Wgpu;
     use sterna::backend::wgpu::device::{Gpu, Options};
 
-    // Opened once, so that every kernel is made once.
+    // Opened once, so that every kernel is compiled once.
     static GPUS: OnceLock<Vec<Arc<Gpu>>> = OnceLock::new();
     let open = || {
         let other = Options {
@@ -124,9 +125,8 @@ pub fn wgpus() -> Vec<Box<dyn Backend>> {
     Vec::new()
 }
 
-/// A backend by its name, on the device that every case of a program shares, so that its kernels are made
-/// once.
-/// `None` for one that this build does not have, and for wgpu without an adapter, which one line says.
+/// A backend by its name, on the device shared by all cases of a program, so that its kernels are compiled
+/// once. `None` if this build does not have it, or for wgpu without an adapter, which prints a line.
 pub fn backend(name: &str, threads: usize) -> Option<Box<dyn Backend>> {
     match name {
         "wgpu" => wgpus().into_iter().next(),
@@ -135,16 +135,15 @@ pub fn backend(name: &str, threads: usize) -> Option<Box<dyn Backend>> {
     }
 }
 
-/// Kernels that backends lack, a line each. A line goes when its kernel comes; see
+/// Kernels that backends lack, one per line. The line is removed when the kernel is added; see
 /// `tests/backends/conformance.rs`.
 pub const MISSING: &str = include_str!("../../missing.txt");
 
-/// A weight type of the registry.
 pub fn ty(name: &str) -> &'static dyn QuantType {
     by_name(name).unwrap_or_else(|| panic!("no type {name}"))
 }
 
-/// Numbers that are the same in every run.
+/// Deterministic pseudo-random numbers.
 #[derive(Clone)]
 pub struct Numbers(u64);
 
@@ -160,12 +159,11 @@ impl Numbers {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20
     }
 
-    /// Below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
-    /// Bell-shaped, about 1 wide, with an outlier now and then, as activations have them.
+    /// Roughly normal, about 1 wide, with occasional outliers, like activations.
     pub fn value(&mut self) -> f32 {
         let sum: i64 = (0..4).map(|_| (self.next() % 2001) as i64 - 1000).sum();
         let outlier = if self.next().is_multiple_of(50) { 12.0 } else { 1.0 };
@@ -177,17 +175,17 @@ impl Numbers {
     }
 }
 
-/// A tensor of a type without an encoder: any bytes are codes of it, under scales of about a 50th of what a
-/// row's inverse root is.
+/// A tensor of a type without an encoder: random bytes as codes, with scales of about a 50th of the inverse
+/// square root of the row length.
 pub fn random_points(ty: &dyn QuantType, rows: usize, cols: usize, mut byte: impl FnMut() -> u8) -> Vec<u8> {
     let block_bytes = ty.row_bytes(ty.block_elems()).expect("a block");
     let mut bytes: Vec<u8> =
         (0..ty.byte_len(rows, cols).expect("a shape of the type")).map(|_| byte()).collect();
     for block in bytes.chunks_exact_mut(block_bytes) {
-        // An f16 between 2^-11 and 2^-9 of either sign, by the bits that the random ones leave.
+        // An f16 between 2^-11 and 2^-9 of either sign, from the remaining random bits.
         let scale = u16::from_le_bytes([block[0], block[1]]) & 0x87ff | 0x1000;
         match ty.name() {
-            // In the top bits of the last four words.
+            // The scale is in the top bits of the last four words.
             "iq1_m" => {
                 for (i, high) in block[48..].iter_mut().skip(1).step_by(2).enumerate() {
                     *high = *high & 15 | ((scale >> (4 * i) & 15) << 4) as u8;
@@ -199,7 +197,6 @@ pub fn random_points(ty: &dyn QuantType, rows: usize, cols: usize, mut byte: imp
     bytes
 }
 
-/// A program with its weights.
 pub struct Case {
     pub p: Program,
     pub weights: Vec<HostTensor>,
@@ -212,8 +209,8 @@ impl Case {
         Self { p: Program::new(name, limits), weights: Vec::new(), numbers }
     }
 
-    /// A weight of random values, about `1 / sqrt(cols)` large. A large one repeats its rows, of which there
-    /// are a prime number, so that no tile of a kernel looks like another.
+    /// A random weight of magnitude about `1 / sqrt(cols)`. A large one repeats a prime number of rows, so
+    /// that no two tiles of a kernel look alike.
     pub fn weight(&mut self, ty: &'static dyn QuantType, rows: usize, cols: usize) -> Weight {
         const PERIOD: usize = 61;
         if rows * cols > 4 << 20 && rows > PERIOD && ty.rows_together() == 1 {
@@ -282,7 +279,7 @@ impl Case {
         Linear { bias: Some(self.vector(rows, 0.0)), act, scale: 0.75, ..Linear::of(w) }
     }
 
-    /// Experts with biases, whose gates, ups and downs have such types.
+    /// Experts with biases; the types are those of gates, ups and downs.
     pub fn experts(
         &mut self,
         types: [&str; 3],
@@ -302,12 +299,12 @@ impl Case {
         self.p.buf(name, RowsOf::Step, cols)
     }
 
-    /// Runs the turns on the oracle and on every backend, and compares what they read.
+    /// Runs the steps on the oracle and on every backend, and compares the buffers in `read`.
     pub fn check(&self, backends: Vec<Box<dyn Backend>>, pages: &PageTable, turns: &[Turn]) {
         self.compare(backends, turns.iter().map(|turn| (pages, turn)));
     }
 
-    /// The same with a table of pages for each turn.
+    /// Likewise, with a page table per step.
     pub fn check_each(&self, backends: Vec<Box<dyn Backend>>, turns: &[(PageTable, Turn)]) {
         self.compare(backends, turns.iter().map(|(pages, turn)| (pages, turn)));
     }
@@ -362,7 +359,7 @@ impl Case {
         }
     }
 
-    /// True if a backend has the kernels that the case needs; what it may lack is listed in
+    /// True if a backend has the kernels that the case needs; any that it may lack must be listed in
     /// `tests/missing.txt`.
     pub fn has_kernels(&self, backend: &dyn Backend) -> bool {
         let missing = match backend.plan(&self.p) {
@@ -383,7 +380,6 @@ impl Case {
         false
     }
 
-    /// Uploads and compiles.
     pub fn on<'a>(&'a self, backend: &'a mut dyn Backend) -> Running<'a> {
         let ids: Vec<_> = self.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
         let exec = backend.compile(&self.p, &ids).expect("a program that compiles");
@@ -395,9 +391,9 @@ impl Case {
 pub struct Turn {
     pub rows: Vec<Row>,
     pub stages: Range<usize>,
-    /// Written before; everything else in every buffer is poison.
+    /// Written before the run; all other buffer contents are poisoned.
     pub inputs: Vec<(Buf, Vec<f32>)>,
-    /// Compared afterwards.
+    /// Buffers to compare afterwards.
     pub read: Vec<Buf>,
 }
 
@@ -406,7 +402,7 @@ impl Turn {
         Step { rows: &self.rows, pages, sampling, changes: &[] }
     }
 
-    /// Its rows, for messages.
+    /// Describes its rows, for messages.
     fn what(&self) -> String {
         let (first, last) = (self.rows.first(), self.rows.last());
         let [first, last] = [first, last].map(|row| row.map_or(0, |row| row.pos));
@@ -421,7 +417,7 @@ impl Turn {
     }
 }
 
-/// A case on one backend.
+/// A case compiled for one backend.
 pub struct Running<'a> {
     pub p: &'a Program,
     pub backend: &'a mut dyn Backend,
@@ -429,7 +425,7 @@ pub struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Poisons all buffers, writes the inputs, runs.
+    /// Poisons all buffers, writes the inputs, and runs the stages.
     pub fn turn(&mut self, turn: &Turn, pages: &PageTable, sampling: &[Option<Sampling>]) {
         for (i, buf) in self.p.bufs.iter().enumerate() {
             let poison = vec![f32::NAN; self.p.max_rows(buf.rows) * buf.cols];
@@ -460,13 +456,13 @@ impl Running<'_> {
     }
 }
 
-/// Rows of one sequence, none of which asks for logits.
+/// Rows of one sequence, without logits.
 pub fn rows(seq: u32, positions: Range<u32>) -> Vec<Row> {
     positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
 }
 
-/// `n_seqs` sequences of `n_pages` pages each, dealt out backwards and in turn, so that no sequence's pages
-/// are in order or neighbours.
+/// `n_seqs` sequences of `n_pages` pages each, assigned backwards and round robin, so that no sequence's
+/// pages are ordered or adjacent.
 pub fn shuffled_pages(n_seqs: usize, n_pages: usize) -> PageTable {
     let mut pages = PageTable::new(n_seqs, n_pages);
     for (i, page) in (0..(n_seqs * n_pages) as u32).rev().enumerate() {
@@ -488,12 +484,12 @@ pub fn limits(rows: usize, n_seqs: usize, n_pages: usize) -> Limits {
     }
 }
 
-/// The same for windowed codecs: every page of a table of [`windowed_pages`] is exact too.
+/// Likewise for windowed codecs: every page of a table of [`windowed_pages`] is also exact.
 pub fn windowed_limits(rows: usize, n_seqs: usize, n_pages: usize) -> Limits {
     Limits { exact_pages: n_seqs * n_pages, ..limits(rows, n_seqs, n_pages) }
 }
 
-/// [`shuffled_pages`], each with an exact page of another number.
+/// [`shuffled_pages`], each with an exact page of a different number.
 pub fn windowed_pages(n_seqs: usize, n_pages: usize) -> PageTable {
     let mut pages = shuffled_pages(n_seqs, n_pages);
     for seq in 0..n_seqs as u32 {
@@ -503,7 +499,6 @@ pub fn windowed_pages(n_seqs: usize, n_pages: usize) -> PageTable {
     pages
 }
 
-/// Pages that `n` positions take.
 pub fn pages_for(n: usize) -> usize {
     n.div_ceil(PAGE)
 }

@@ -1,4 +1,4 @@
-//! A whole synthetic model of the BitNet form, small enough for every backend.
+//! A complete synthetic BitNet model, small enough for every backend.
 
 use ggml_types::{KvSide, kv_by_name, kv_on};
 use sterna::program::{
@@ -8,7 +8,6 @@ use sterna::program::{
 
 use super::{Case, ty};
 
-/// Shape of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
     pub n_layers: usize,
@@ -20,15 +19,15 @@ pub struct Model {
     pub n_vocab: usize,
     pub weights: &'static str,
     pub kv: &'static str,
-    /// Norms of query and key heads, as Qwen3 has them.
+    /// Norms of query and key heads, as in Qwen3.
     pub head_norms: bool,
-    /// Type of the gate and of values' layer, where it is another.
+    /// Type of the gate and value weights, if different.
     pub other: Option<&'static str>,
-    /// Number of experts in place of a feed-forward network, and number that a row goes through.
+    /// Number of experts instead of a feed-forward network, and number used per row.
     pub experts: Option<(usize, usize)>,
 }
 
-/// Two layers, four query heads to each of two KV heads.
+/// Two layers, two KV heads with four query heads each.
 pub const SMALL: Model = Model {
     n_layers: 2,
     dim: 256,
@@ -44,11 +43,10 @@ pub const SMALL: Model = Model {
     experts: None,
 };
 
-/// The same with experts.
+/// The same model with experts.
 pub const MIXTURE: Model = Model { weights: "f16", experts: Some((6, 2)), ..SMALL };
 
 impl Model {
-    /// The program, and its buffer of logits.
     pub fn case(&self, name: &str, limits: Limits) -> (Case, Buf) {
         let mut case = Case::new(name, limits);
         let Self { n_layers, dim, ffn_dim, n_heads, n_kv_heads, head_dim, n_vocab, .. } = *self;
@@ -62,7 +60,7 @@ impl Model {
         let act = act_of(self.weights);
         let (other, other_act) = self.other.map_or((weights, act), |name| (ty(name), act_of(name)));
         let [x, q, y] = [("x", dim), ("q", q_cols), ("y", q_cols)].map(|(n, c)| case.buf(n, c));
-        // Experts have no use for it.
+        // Experts do not use it.
         let h = self.experts.is_none().then(|| case.buf("h", ffn_dim));
         let logits = case.p.buf("logits", RowsOf::Outputs, n_vocab);
         let inv_freq =

@@ -1,4 +1,4 @@
-//! Attention over windowed and rotated KV caches, and a reference in f64 over the codecs' own definition.
+//! Attention over windowed and rotated KV caches, and an f64 reference built on the codecs' own definition.
 
 use ggml_types::turboquant::{Codebook, Lloyd, Rotation, ScaleRule};
 use ggml_types::{KvCodec, KvSide, kv_by_name};
@@ -10,21 +10,19 @@ use sterna::program::{
 
 use super::{Case, Turn, rows, ty, windowed_limits, windowed_pages};
 
-/// Columns of the residual stream.
 pub const DIM: usize = 96;
 
-/// The heads of an attention.
+/// Head configuration of an attention.
 #[derive(Clone, Copy)]
 pub struct Heads {
     pub n_kv_heads: usize,
-    /// Query heads of one KV head.
+    /// Query heads per KV head.
     pub group: usize,
     pub head_dim: usize,
-    /// Factor of the values.
     pub value_scale: f32,
 }
 
-/// Two query heads for each of two KV heads.
+/// Two KV heads with two query heads each.
 pub const TWO_OF_TWO: Heads = Heads { n_kv_heads: 2, group: 2, head_dim: 64, value_scale: 1.0 };
 
 impl Heads {
@@ -34,7 +32,7 @@ impl Heads {
     }
 }
 
-/// Rules of the reference for a cache, right or wrong.
+/// Rules of the reference for a cache, correct or deliberately wrong.
 #[derive(Clone, Copy)]
 pub struct Rule {
     pub bits: u32,
@@ -44,16 +42,16 @@ pub struct Rule {
     pub rotated: bool,
     /// Pages before its own that a row reads exactly.
     pub window_pages: usize,
-    /// Pages from the first on that every row reads exactly.
+    /// Pages from the first one on that every row reads exactly.
     pub sink_pages: usize,
-    /// Positions that a row sees at most, its own included, if attention has a sliding window.
+    /// Maximum number of positions that a row attends to, its own included, with sliding window attention.
     pub sliding: Option<u32>,
-    /// Positions behind its own that a row sees. If there are any, all rows run in one step.
+    /// Positions after its own that a row attends to. If not 0, all rows run in one step.
     pub ahead: u32,
-    /// The codecs of keys and of values, if there is no window.
+    /// Codecs of keys and of values, if there is no window.
     pub at_once: Option<[&'static dyn KvCodec; 2]>,
-    /// Rounding of the codes of keys and the queries that meet them to bytes, as kernels for cards do, and of
-    /// values to bytes or, if they go to tensor cores, halves.
+    /// Rounding of key codes, and of the queries multiplied with them, to bytes, as in the CUDA kernels;
+    /// values are rounded to bytes or, for tensor cores, to halves.
     pub rounding: Option<Rounded>,
 }
 
@@ -71,7 +69,7 @@ pub const RIGHT: Rule = Rule {
     rounding: None,
 };
 
-/// Rounding of the values of codes.
+/// Rounding of decoded values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Rounded {
     Bytes,
@@ -79,7 +77,7 @@ pub enum Rounded {
 }
 
 impl Rounded {
-    /// Attention's tiling of kernels for cards.
+    /// Rounding in the CUDA kernels' attention for this head size.
     pub fn on_cards(head_dim: usize) -> Self {
         if [64, 128, 256].contains(&head_dim) { Self::Halves } else { Self::Bytes }
     }
@@ -109,8 +107,7 @@ fn rotated(rule: Rule, keys: bool, x: &[f64]) -> Vec<f32> {
     x
 }
 
-/// Magnitudes of a codebook as whole numbers up to 127 of a unit, which is found as `src/backend/cuda/kv.rs`
-/// says.
+/// Magnitudes of a codebook as integers up to 127 in a unit that is chosen as in `src/backend/cuda/kv.rs`.
 fn as_bytes(book: &Codebook) -> Vec<f64> {
     let upper = &book.centroids()[book.centroids().len() / 2..];
     let worst =
@@ -120,20 +117,19 @@ fn as_bytes(book: &Codebook) -> Vec<f64> {
     upper.iter().map(|c| (c / unit).round() * unit).collect()
 }
 
-/// `x`, which a code stands for, with the magnitude of `bytes` that is nearest; `scale` is that of the
-/// vector.
+/// Rounds a decoded `x` to the nearest magnitude in `bytes`; `scale` is the scale of the vector.
 fn to_bytes(bytes: &[f64], scale: f64, x: f64) -> f64 {
     let distance = |c: &f64| (c * scale - x.abs()).abs();
     let nearest = bytes.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
     nearest.unwrap() * scale * x.signum()
 }
 
-/// `x`, which a code stands for, with the half that is nearest to what it is of `scale`.
+/// Rounds a decoded `x`, relative to `scale`, to the nearest half.
 fn to_half(scale: f64, x: f64) -> f64 {
     if scale == 0.0 { 0.0 } else { f16::from_f64(x / scale).to_f64() * scale }
 }
 
-/// Each `piece` elements of `x` in 255 steps of their largest.
+/// Quantises each run of `piece` elements of `x` to 255 steps of its largest.
 fn in_steps(x: &[f32], piece: usize) -> Vec<f32> {
     let of_piece = |x: &[f32]| {
         let most = x.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
@@ -142,7 +138,7 @@ fn in_steps(x: &[f32], piece: usize) -> Vec<f32> {
     x.chunks(piece).flat_map(of_piece).collect()
 }
 
-/// Exact and decoded vectors of one head, and what is to be added to products with decoded ones: the mean.
+/// Exact and decoded vectors of one head, and the mean, which is added to products with decoded ones.
 fn kept(rule: Rule, keys: bool, vectors: &[Vec<f32>]) -> (Vec<[Vec<f64>; 2]>, Vec<f64>) {
     let head_dim = vectors[0].len();
     if let Some(codecs) = rule.at_once {
@@ -197,15 +193,15 @@ impl Reference {
             };
             let ((keys, mean), (values, _)) = (side(true, &self.k), side(false, &self.v));
             for (pos, out) in out.iter_mut().enumerate() {
-                // The whole pages of positions up to this one, less those of the window, are read from their
-                // codes.
+                // Complete pages of the positions up to this one are read from their codes, except those in
+                // the window.
                 let coded_pages = ((pos + 1) / PAGE).saturating_sub(rule.window_pages);
                 let which = |p: usize| usize::from((rule.sink_pages..coded_pages).contains(&(p / PAGE)));
                 for i in 0..group {
                     let q = &self.q[pos][(head * group + i) * head_dim..][..head_dim];
                     let q = rotated(rule, true, q);
-                    // Kernels for cards round a query that meets codes: as a whole, or 16 elements at a time
-                    // where it meets blocks.
+                    // The CUDA kernels quantise a query that is multiplied with codes: as a whole, or in runs
+                    // of 16 elements for block codecs.
                     let met = match rule.at_once {
                         _ if rule.rounding.is_none() => q.clone(),
                         None => in_steps(&q, head_dim),
@@ -242,7 +238,7 @@ impl Reference {
     }
 }
 
-/// Pages of a cache that keeps a sliding window: of up to 200 positions, and the 70 rows of a step.
+/// Pages of a cache that keeps a sliding window of up to 200 positions and the 70 rows of a step.
 const RING: usize = 5;
 
 pub struct Attention {
@@ -264,7 +260,7 @@ impl Attention {
         let (q_cols, kv_cols) = (heads.cols(), n_kv_heads * head_dim);
         let (x, q, y) = (case.buf("x", DIM), case.buf("q", q_cols), case.buf("y", q_cols));
         let norm = case.norm(NormKind::Rms, DIM);
-        // Keys stand far off the origin, so that their mean matters; queries are large, so that scores do.
+        // Keys are far from the origin, so that their mean matters; queries are large, so that scores matter.
         let mut linear = |rows, scale, centre, of_bias: f32| {
             let linear = case.linear(ty("f32"), rows, DIM, ActQuant::None);
             let bias: Vec<f32> = (0..rows).map(|_| centre + of_bias * case.numbers.value()).collect();
@@ -279,13 +275,13 @@ impl Attention {
         Self { case, x, y, attn_in, heads }
     }
 
-    /// Lets rows of attention see what a rule says.
+    /// Applies the window and look-ahead of a rule to attention.
     fn see(&mut self, rule: Rule) {
         let Stage::Attend(s) = &mut self.case.p.stages[1].1 else { unreachable!("the second stage attends") };
         (s.window, s.ahead) = (rule.sliding, rule.ahead);
     }
 
-    /// Makes the cache keep the window alone, in so many pages, or all positions if these are 0.
+    /// Makes the cache keep only the window, in `pages` pages, or all positions if `pages` is 0.
     fn keep(&mut self, pages: usize) {
         let p = &mut self.case.p;
         p.keep_windows(pages);
@@ -317,14 +313,14 @@ impl Attention {
     }
 }
 
-/// Root of the mean square of the differences, as a part of that of `b`.
+/// Root mean square of the differences, relative to that of `b`.
 pub fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
     let pairs = || a.iter().flatten().zip(b.iter().flatten());
     let square: f64 = pairs().map(|(a, b)| (a - b).powi(2)).sum();
     (square / pairs().map(|(_, b)| b * b).sum::<f64>()).sqrt()
 }
 
-/// The distance of heads, less that share of them which are farthest.
+/// Distance without the given share of the farthest heads.
 fn distance_of_most(a: &[Vec<f64>], b: &[Vec<f64>], head_dim: usize, all_but: f64) -> f64 {
     let heads = |x: &[Vec<f64>]| -> Vec<Vec<f64>> {
         x.iter().flat_map(|row| row.chunks_exact(head_dim).map(<[f64]>::to_vec)).collect()
@@ -337,8 +333,8 @@ fn distance_of_most(a: &[Vec<f64>], b: &[Vec<f64>], head_dim: usize, all_but: f6
     distance(&a, &b)
 }
 
-/// Attention with keys and values of such types is what the reference gives by `rule`, and far from what it
-/// gives by the wrong ones, on each of some backends.
+/// Checks on each backend that attention with keys and values of these types matches the reference under
+/// `rule`, and is far from the reference under the wrong rules.
 pub fn attends_as(
     heads: Heads,
     [k, v]: [&str; 2],
@@ -354,7 +350,7 @@ pub fn attends_as(
     let reference = attention.reference(&inputs);
     let on_cards = Rule { rounding: Some(Rounded::on_cards(heads.head_dim)), ..rule };
     let wants = [rule, on_cards].map(|rule| reference.attend(rule));
-    // A cache that keeps a sliding window gets fewer pages than there are, which it uses again and again.
+    // A cache that keeps a sliding window gets fewer pages than positions, and reuses them.
     let rings: &[usize] = if rule.sliding.is_some() && rule.ahead == 0 { &[0, RING] } else { &[0] };
     for mut backend in backends {
         for ring in rings {
@@ -366,7 +362,7 @@ pub fn attends_as(
             let mut running = attention.case.on(&mut *backend);
             let mut got = Vec::new();
             let mut start = 0;
-            // Steps of a single row, of a part of a page, and of more than a page.
+            // Steps of a single row, of part of a page, and of more than a page.
             for n in [70, 1, 1, 50, 70, 3, 1, 60].into_iter().cycle() {
                 let end = n_rows.min(start + n);
                 let inputs = inputs[start as usize * DIM..end as usize * DIM].to_vec();
@@ -387,12 +383,12 @@ pub fn attends_as(
                     break;
                 }
             }
-            // f32 sums, and a few numbers that round to the other f16, or get the other code at a threshold.
+            // f32 sums, and a few values that round to the other f16 or get the other code at a threshold.
             let error = distance(&got, want);
-            // A block is encoded anew for every input that is a rounding away: where two scales fit it as
-            // well, or an element lies on a border, all rows that see the vector move a little. So on a
-            // device whose products are not the CPU's to the bit nine heads in ten are as near as ever, and
-            // all of them near.
+            // A block is encoded differently for inputs that differ by a rounding: if two scales fit equally
+            // well, or an element is on a boundary, all rows that attend to the vector move a little. So on a
+            // device whose products differ from the CPU's in any bit, nine heads in ten must be as close as
+            // ever, and all of them close.
             let all_but = if on_wgpu && rule.at_once.is_some() { 0.1 } else { 0.0 };
             let most = distance_of_most(&got, want, heads.head_dim, all_but);
             let Heads { n_kv_heads, group, head_dim, value_scale } = heads;
@@ -401,7 +397,7 @@ pub fn attends_as(
                  ring of {ring} pages"
             );
             assert!(most < 2e-4 && error < 2e-3, "{what}: {most}, {error} of all");
-            // What a wrong cache would give is far from that, whatever the backend.
+            // The results of a wrong cache are far from that on every backend.
             for (what, rule) in std::mem::take(&mut wrong) {
                 let error = distance(&got, &reference.attend(*rule));
                 assert!(error > 1e-3, "{k}, {v}, {what}: {error}");

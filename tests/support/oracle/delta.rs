@@ -1,17 +1,17 @@
-//! A gated delta net, row by row.
+//! Gated delta net, row by row.
 
 use sterna::program::{Act, Delta, StateDecl, Step};
 
 use super::value::{EPS, SUM};
 use super::{Near, Oracle, activated, sigmoid};
 
-/// What one slot holds of one layer.
+/// State of one layer in one slot.
 #[derive(Clone)]
 pub struct SlotState {
     /// `[n_heads, head_dim, head_dim]`, the last over keys.
     s: Vec<f64>,
-    /// A bound on the length of the error of each row of `s`. A row forgets it as it forgets itself: what a
-    /// row writes takes from the error, too, what it has along the key.
+    /// Bound on the norm of the error of each row of `s`. The error decays with the row, and an update also
+    /// removes the part of the error along the key.
     err: Vec<f64>,
     /// The last `taps - 1` rows of the convolution's inputs, oldest first.
     tail: Vec<Vec<Near>>,
@@ -36,7 +36,7 @@ impl Oracle<'_> {
     }
 
     fn delta_row(&self, s: &Delta, decl: &StateDecl, row: usize, state: &mut SlotState) -> Vec<Near> {
-        // `delta` has the state and the output, `decay` what it is named for.
+        // `delta` also uses the state and the output, and `decay` the parameters of the decay.
         let Delta { u, z, a: _, b, state: _, conv, decay: _, dt: _, eps, ref norm, grouped, out: _ } = *s;
         let StateDecl { n_heads, n_key_heads, head_dim, taps } = *decl;
         let vector = |w: sterna::program::Weight| &self.weights[w.0 as usize];
@@ -71,7 +71,7 @@ impl Oracle<'_> {
                 let len = length(matrix_row.iter().copied());
                 let seen: f64 = matrix_row.iter().zip(&k).map(|(s, k)| s * k.v).sum();
                 let terms: f64 = matrix_row.iter().zip(&k).map(|(s, k)| (s * k.v).abs()).sum();
-                // Of a known state: the error of what it predicts, of what is then written, and of the row.
+                // Errors, given the state: of the prediction, of the update, and of the row.
                 let decay_err = if decay.v > 0.0 { decay.err / decay.v } else { 0.0 };
                 let seen_err = len * (k_err + decay_err * k_len) + SUM * terms;
                 let wrong = Near { v: v.v - seen, err: v.err + seen_err + EPS * (v.v - seen).abs() };
@@ -99,8 +99,8 @@ impl Oracle<'_> {
         out.concat()
     }
 
-    /// `exp(decay * softplus(a + dt))`. An error of the exponent is a relative error; exp is good to 3e-7,
-    /// and the exponent is a few operations.
+    /// `exp(decay * softplus(a + dt))`. An error of the exponent is a relative error of the result; exp is
+    /// accurate to 3e-7, and the exponent takes a few operations.
     fn decay(&self, s: &Delta, row: usize, head: usize) -> Near {
         let vector = |w: sterna::program::Weight| self.weights[w.0 as usize][head];
         let x = self.row(s.a, row)[head].plus(Near::exact(vector(s.dt)));
@@ -126,7 +126,7 @@ impl SlotState {
 /// `x scale / sqrt(sum(x^2) + eps)`.
 fn l2(x: &[Near], eps: f64, scale: f64) -> Vec<Near> {
     let squares = x.iter().map(|x| x.v * x.v).sum::<f64>() + eps;
-    // As of a norm's factor: half the relative error of the sum, and its own roundings.
+    // As for the factor of a norm: half the relative error of the sum, plus its own roundings.
     let relative = x.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / squares + SUM;
     let factor = scale / squares.sqrt();
     x.iter().map(|x| x.times(Near { v: factor, err: factor * relative })).collect()

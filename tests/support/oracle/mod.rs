@@ -1,8 +1,8 @@
-//! Reference of every stage, in plain f64 code that shares nothing with a backend. Weights are decoded by
-//! their type's own `decode_row`, which golden blocks prove.
+//! Reference of every stage, in plain f64 code that shares nothing with any backend. Weights are decoded by
+//! their type's own `decode_row`, which is tested against golden blocks.
 //!
-//! Each value comes with a bound on the error of an f32 implementation that starts from the same inputs:
-//! every operation adds its roundings to the errors that it is given, and says why.
+//! Each value has a bound on the error of an f32 implementation that starts from the same inputs: every
+//! operation adds its own roundings to the errors of its inputs, and gives the reason.
 
 mod delta;
 mod value;
@@ -25,7 +25,7 @@ type Place = (u32, usize);
 /// Keys and values of one position, `[n_kv_heads * head_dim]` each.
 type KeysValues = (Vec<Near>, Vec<Near>);
 
-/// A program with its buffers and caches, in f64.
+/// A program with its buffers and caches in f64.
 pub struct Oracle<'a> {
     p: &'a Program,
     /// Decoded, `[rows, cols]`.
@@ -33,12 +33,11 @@ pub struct Oracle<'a> {
     /// `[max rows, cols]`.
     bufs: Vec<Vec<Near>>,
     kvs: Vec<HashMap<Place, KeysValues>>,
-    /// By state slot.
     states: Vec<HashMap<u32, SlotState>>,
 }
 
 impl<'a> Oracle<'a> {
-    /// `weights[i]` stands for `p.weights[i]`.
+    /// `weights[i]` is the tensor of `p.weights[i]`.
     pub fn new(p: &'a Program, weights: &[HostTensor]) -> Self {
         let decode = |w: &HostTensor| {
             let mut row = vec![0.0; w.cols];
@@ -59,19 +58,17 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Puts exact values into a buffer.
     pub fn write(&mut self, b: Buf, first_row: usize, values: &[f32]) {
         let at = first_row * self.p.buf_decl(b).cols;
         let to = &mut self.bufs[b.0 as usize][at..][..values.len()];
         to.iter_mut().zip(values).for_each(|(to, x)| *to = Near::exact(f64::from(*x)));
     }
 
-    /// The first `n` rows of a buffer.
+    /// First `n` rows of a buffer.
     pub fn read(&self, b: Buf, n: usize) -> &[Near] {
         &self.bufs[b.0 as usize][..n * self.p.buf_decl(b).cols]
     }
 
-    /// Runs some of the stages.
     pub fn run(&mut self, stages: Range<usize>, step: &Step<'_>) {
         for (_, stage) in &self.p.stages[stages] {
             match stage {
@@ -84,7 +81,7 @@ impl<'a> Oracle<'a> {
                 Stage::FfnIn(s) => self.ffn_in(s, step),
                 Stage::Experts(s) => self.experts(s, step),
                 Stage::Logits(s) => self.logits(s, step),
-                // Its definition is `sampling::pick`, which has tests of its own.
+                // Defined by `sampling::pick`, which has its own tests.
                 Stage::Sample(Sample { logits: _ }) => {}
             }
         }
@@ -157,7 +154,8 @@ impl<'a> Oracle<'a> {
 
     fn attend(&mut self, s: &Attend, step: &Step<'_>) {
         let Attend { q, kv, scale, window, ahead, sinks, gate, out: to } = *s;
-        // `attn_in` has the codecs. What a cache keeps, and how exactly, is not what attention means.
+        // `attn_in` uses the codecs. The capacity and precision of a cache do not change the meaning of
+        // attention.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *self.p.kv_decl(kv);
         let q_cols = self.p.buf_decl(q).cols;
         let group = q_cols / head_dim / n_kv_heads;
@@ -233,8 +231,8 @@ impl<'a> Oracle<'a> {
             order.sort_by(|a, b| z[*b].v.total_cmp(&z[*a].v));
             let chosen = &order[..n_used];
             let largest = z[chosen[0]];
-            // As in attention: an error of z is a relative error of its weight, and the sum's is at most the
-            // largest of them.
+            // As in attention: an error of z is a relative error of its weight, and the error of the sum is
+            // at most the largest of them.
             let weights: Vec<f64> = chosen.iter().map(|e| (z[*e].v - largest.v).exp()).collect();
             let total: f64 = weights.iter().sum();
             let worst = chosen.iter().map(|e| (z[*e].err + EPS * z[*e].v.abs()).exp_m1()).fold(0.0, f64::max);
@@ -301,7 +299,7 @@ impl<'a> Oracle<'a> {
         x.iter().zip(signs).map(|(x, sign)| Near { v: x.v * f64::from(*sign), ..*x }).collect()
     }
 
-    /// Runs, multiplied with Hadamard's matrix.
+    /// Multiplies runs with a Hadamard matrix.
     fn mixed(&self, basis: BasisId, x: &[Near]) -> Vec<Near> {
         let block = self.p.bases[basis.0 as usize].block;
         let factor = 1.0 / (block as f64).sqrt();
@@ -330,7 +328,7 @@ impl<'a> Oracle<'a> {
         };
         let centred: Vec<Near> = x.iter().map(|x| x.plus(Near { v: -mean.v, ..mean })).collect();
         let mean_square = centred.iter().map(|x| x.v * x.v).sum::<f64>() / len + eps;
-        // Derivative of 1 / sqrt, relative: half the relative error of the mean square, and its own
+        // Derivative of 1 / sqrt, relative: half the relative error of the mean square, plus its own
         // roundings.
         let relative = centred.iter().map(|x| x.v.abs() * x.err).sum::<f64>() / len / mean_square + SUM;
         let factor = Near { v: mean_square.sqrt().recip(), err: relative / mean_square.sqrt() };
@@ -375,7 +373,7 @@ fn dot(w: &[f64], x: &[Near]) -> Near {
     sum
 }
 
-/// BitNet's rounding to int8: values with an error of 0, or of 1 where either neighbour is right, and `s`.
+/// BitNet's int8 quantisation: values with an error of 0, or of 1 if either neighbour is correct, and `s`.
 fn rounded(x: &[Near]) -> (Vec<Near>, Near) {
     if x.iter().any(|x| !x.v.is_finite()) {
         return (vec![Near::exact(f64::NAN); x.len()], Near::exact(1.0));
@@ -385,10 +383,10 @@ fn rounded(x: &[Near]) -> (Vec<Near>, Near) {
     let s = f64::from(127.0 / absmax);
     let s = Near { v: s, err: s * (largest.err / f64::from(absmax) + EPS) };
     let round = |x: &Near| {
-        // The product is one of f32: BitNet's own arithmetic, and what decides about halves.
+        // The product is computed in f32, as in BitNet itself; this decides ties.
         let scaled = f64::from(x.v as f32 * s.v as f32);
         let q = scaled.round_ties_even().clamp(-128.0, 127.0);
-        // Where the input is exact, so is the rounding. Otherwise it is open near a half.
+        // Exact inputs round exactly. Otherwise the result is ambiguous near a half.
         let open = x.err * s.v + scaled.abs() * (s.err / s.v + EPS);
         let from_half = (scaled - scaled.floor() - 0.5).abs();
         let inputs_are_exact = x.err == 0.0 && largest.err == 0.0;
@@ -397,7 +395,7 @@ fn rounded(x: &[Near]) -> (Vec<Near>, Near) {
     (x.iter().map(round).collect(), s)
 }
 
-/// Inputs that are rounded together, as the numbers that they then stand for.
+/// Dequantised values of inputs that are quantised together.
 fn rounded_block(x: &[Near]) -> Vec<Near> {
     if x.iter().any(|x| !x.v.is_finite()) {
         return vec![Near::exact(f64::NAN); x.len()];
@@ -411,7 +409,7 @@ fn rounded_block(x: &[Near]) -> Vec<Near> {
     let round = |x: &Near| {
         let scaled = f64::from(x.v as f32 * inverse as f32);
         let q = scaled.round_ties_even().clamp(-127.0, 127.0);
-        // Where the inputs are exact, so is the rounding. Otherwise it is open near a half.
+        // Exact inputs round exactly. Otherwise the result is ambiguous near a half.
         let open = x.err * inverse + scaled.abs() * (largest.err / f64::from(absmax) + 2.0 * EPS);
         let from_half = (scaled - scaled.floor() - 0.5).abs();
         let inputs_are_exact = x.err == 0.0 && largest.err == 0.0;
@@ -421,19 +419,20 @@ fn rounded_block(x: &[Near]) -> Vec<Near> {
     x.iter().map(round).collect()
 }
 
-/// `sum(w q) / s`. With one scale a tensor the integer sum is exact, and only what follows it rounds.
+/// `sum(w q) / s`. With one scale per tensor the integer sum is exact, and only the operations after it
+/// round.
 fn int8_dot(w: &[f64], q: &[Near], s: Near, exact_sum: bool) -> Near {
     let mut sum = Near::exact(0.0);
     for (w, q) in w.iter().zip(q) {
         sum.v += w * q.v;
         sum.err += w.abs() * q.err + if exact_sum { 0.0 } else { SUM * (w * q.v).abs() };
     }
-    // Sums beyond 2^24 round once more when they become floats; two factors follow.
+    // Sums beyond 2^24 round once more when converted to float; two factors follow.
     let v = sum.v / s.v;
     Near { v, err: sum.err / s.v + v.abs() * (s.err / s.v + 2.0 * EPS) }
 }
 
-/// One head, turned to its position.
+/// Applies RoPE to one head.
 fn turned(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
     let (pairs, magnitude) = (rope.inv_freq.len(), f64::from(rope.magnitude));
     let mut out = head.to_vec();
@@ -443,8 +442,8 @@ fn turned(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
             RopeStyle::Adjacent => (2 * i, 2 * i + 1),
         };
         let angle = f64::from(pos) * inv_freq;
-        // Angles are computed in f64, so that sine and cosine have the error of one rounding to f32, which is
-        // relative to them; 1e-9 stands for the error of a large angle in f64.
+        // Angles are computed in f64, so sine and cosine have the relative error of one rounding to f32; 1e-9
+        // accounts for the error of a large angle in f64.
         let near = |x: f64| Near { v: x * magnitude, err: (x * magnitude).abs() * EPS + 1e-9 };
         let (sin, cos) = (near(angle.sin()), near(angle.cos()));
         let minus_sin = Near { v: -sin.v, ..sin };
@@ -454,7 +453,8 @@ fn turned(rope: &Rope, pos: u32, head: &[Near]) -> Vec<Near> {
     out
 }
 
-/// One query over all that it sees; a sink is one more score, which is exact and has no value.
+/// Attention of one query over all visible positions; a sink is one more score, which is exact and has no
+/// value.
 fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64, sink: Option<f64>) -> Vec<Near> {
     let score = |key: &&[Near]| {
         let mut sum = Near::exact(0.0);
@@ -469,7 +469,7 @@ fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64, sink:
     let weights: Vec<f64> = scores.iter().map(|s| (s.v - max).exp()).collect();
     let total: f64 = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
     // A score's error is a relative error of its weight, to first order; the total has at most the same; the
-    // difference to the largest score rounds to f32, and exp is good to 3e-7.
+    // difference to the largest score rounds to f32, and exp is accurate to 3e-7.
     let worst = scores.iter().fold(0.0, |worst: f64, s| worst.max(s.err.exp_m1() + EPS * (s.v - max).abs()));
     let relative = 2.0 * worst + 2.0 * 3e-7 + 2.0 * SUM;
     (0..q.len())
@@ -481,31 +481,31 @@ fn attention(q: &[Near], keys: &[&[Near]], values: &[&[Near]], scale: f64, sink:
         .collect()
 }
 
-/// `cap tanh(z / cap)`: its slope is at most 1; tanh comes from exp (3e-7) and a few roundings.
+/// `cap tanh(z / cap)`: its slope is at most 1; tanh is computed from exp (3e-7) with a few roundings.
 fn capped(cap: f64, z: Near) -> Near {
     let v = cap * (z.v / cap).tanh();
     Near { v, err: z.err + z.v.abs() * (3e-7 + 4.0 * EPS) }
 }
 
-/// `1 / (1 + exp(-x))`, whose slope is at most 1 / 4; exp is good to 3e-7.
+/// `1 / (1 + exp(-x))`, whose slope is at most 1 / 4; exp is accurate to 3e-7.
 fn sigmoid(x: Near) -> Near {
     let v = 1.0 / (1.0 + (-x.v).exp());
     Near { v, err: 0.25 * x.err + v * (3e-7 + 3.0 * EPS) }
 }
 
-/// Product of an activated gate and the value beside it.
+/// Product of an activated gate and its up value.
 fn gated(act: Act, gate: Near, up: Near) -> Near {
     if act != Act::ClampedSwiglu {
         return activated(act, gate).times(up);
     }
-    // Clamping moves no error; the rest is SiLU of 1.702 times the gate, over 1.702.
+    // Clamping adds no error; the rest is SiLU of 1.702 times the gate, divided by 1.702.
     let gate = Near { v: gate.v.min(7.0), ..gate };
     let v = gate.v / (1.0 + (-f64::from(1.702_f32) * gate.v).exp());
     let gate = Near { v, err: 1.13 * gate.err + v.abs() * (3e-7 + 4.0 * EPS) };
     gate.times(Near { v: up.v.clamp(-7.0, 7.0), ..up }.plus(Near::exact(1.0)))
 }
 
-/// `1 - erf(z)` for `z` from 0: its series, and from 2 on a continued fraction.
+/// `1 - erf(z)` for `z >= 0`: a series, and a continued fraction from 2 on.
 fn erfc(z: f64) -> f64 {
     let factor = (-z * z).exp() / std::f64::consts::PI.sqrt();
     if z > 2.0 {
@@ -526,11 +526,11 @@ fn activated(act: Act, x: Near) -> Near {
             let positive = if v < 0.0 { 0.0 } else { v };
             Near { v: positive * positive, err: (2.0 * positive + err) * err + EPS * positive * positive }
         }
-        // Both have a slope of at most 1.13, and are x times something below 1 that comes from exp (3e-7), a
-        // sum and a quotient. The argument of exp has a few roundings, relative to it, which count where the
+        // Both have a slope of at most 1.13, and are x times a factor below 1 computed from exp (3e-7), a sum
+        // and a quotient. The argument of exp has a few roundings relative to it, which matter only where the
         // result is not negligible: |u exp(-u)| < 0.4.
         Act::Silu => Near { v: v / (1.0 + (-v).exp()), err: 1.13 * err + v.abs() * (3e-7 + 3.0 * EPS) },
-        // The same with an erf that is good to 3e-7.
+        // Likewise, with an erf accurate to 3e-7.
         Act::Gelu => {
             let half = 0.5 * erfc(v.abs() / std::f64::consts::SQRT_2);
             let share = if v < 0.0 { half } else { 1.0 - half };
