@@ -62,10 +62,9 @@ DEVICE uint32_t larger(const Candidate* all, uint32_t n, Candidate c) {
 // visits this thread's candidates. All threads call it, and all see the result; with k == 1 only thread 0
 // does.
 //
-// A bound is found first. Each of the warps has k / warps lanes whose largest candidate is at least the last
-// of these, so together at least k candidates reach the smallest of the warps' bounds. Only those are
-// collected: few more than k, unless the largest belong to few threads. If they do not fit, the largest are
-// found one by one.
+// A bound is found first: per warp, the (k / warps)-th largest of its lanes' largest candidates. So at least
+// k candidates reach the smallest of these bounds, and only those that do are collected: few more than k,
+// unless the largest belong to few threads. If they do not fit, the largest are found one by one.
 template <class Each>
 DEVICE void find_largest(Draw& draw, uint32_t k, Each each) {
     Candidate own = 0;

@@ -8,8 +8,8 @@
 //   weight(i)                     weight i
 //   around(unit, slot, row, step_row)  loads what finish needs, possibly before y is ready
 //   late(unit, slot, row, step_row)    the same, loaded just before finish
-//   finish(unit, slot, row, y, other, around)  uses y = W n of one batch row; `other` is the y of the slot half
-//                                 the slots away. Called by one lane per slot and batch row that exist;
+//   finish(unit, slot, row, y, other, around)  uses y = W n of one batch row; `other` is the y of the slot
+//                                 half the slots away. Called by one lane per slot and batch row that exist;
 //                                 with several batch rows, by different lanes
 //
 // Blocks are persistent: at most two per multiprocessor, each with the input normalised once. Weight loads

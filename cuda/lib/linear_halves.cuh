@@ -1,5 +1,5 @@
-// Linear layers on tensor cores for many rows of activations, for weights that are multiplied as f16: mma.sync
-// m16n8k16 with float sums.
+// Linear layers on tensor cores for many rows of activations, for weights that are multiplied as f16:
+// mma.sync m16n8k16 with float sums.
 //
 // A block has a tile of up to MMA_ROWS batch rows and a share of the units; a warp owns kSets sets of 16
 // weight rows. Columns are processed kCols at a time: the block normalises and rounds the activations as in
