@@ -6,8 +6,8 @@
 //
 //   128 bytes: the table of 16 int8, and a float factor
 //   indices, 16 bytes per chunk, in order from the low bits up, over all rows
-//   scales, 2 bytes per chunk, over all rows: two int8, one per 16 elements; or an f16; or a bf16; or two 8-bit
-//   floats (4 exponent bits, 3 mantissa bits)
+//   scales, 2 bytes per chunk, over all rows: two int8, one per 16 elements; or an f16; or a bf16; or two
+//   8-bit floats (4 exponent bits, 3 mantissa bits)
 //   with two int8: an f16 per block of 8 chunks, which multiplies them, over all rows
 #pragma once
 
@@ -70,7 +70,7 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
             out[0] = by * static_cast<float>(static_cast<int8_t>(scales));
             out[1] = by * static_cast<float>(static_cast<int8_t>(scales >> 8));
         } else if (kind.scales == kFloats8) {
-            // Read as f16, their exponents are too small by 7.
+            // Read as f16 they are too small by 2^7 (half scales: the table is doubled); `factor` corrects it.
             out[0] = float_of_half((scales & 127u) << 7) * kind.factor;
             out[1] = float_of_half((scales >> 8 & 127u) << 7) * kind.factor;
         } else {

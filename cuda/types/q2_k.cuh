@@ -6,9 +6,10 @@
 // i = 0 .. 3; each of its four groups has one scale. Planes, each over all rows:
 //
 //   low 2 bits, 16 bytes per chunk: i = 0 in the low bits to i = 3 in the high bits
-//   Q3_K: the third bits, two words per chunk: quad q of group i is bit 4 (i % 2) + q of each byte of word i / 2
-//   20 bytes per block of 4 chunks: its groups, 4 bytes per chunk (Q2_K: scale in the low nibble, minimum in the
-//   high one; Q3_K: an int8), then the block's f16 scale of scales and, for Q2_K, of minimums
+//   Q3_K: the third bits, two words per chunk: quad q of group i is bit 4 (i % 2) + q of each byte of word
+//   i / 2
+//   20 bytes per block of 4 chunks: its groups, 4 bytes per chunk (Q2_K: scale in the low nibble, minimum in
+//   the high one; Q3_K: an int8), then the block's f16 scale of scales and, for Q2_K, of minimums
 #pragma once
 
 #include "../lib/lines.cuh"

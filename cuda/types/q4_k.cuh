@@ -5,8 +5,8 @@
 // groups. Planes, each over all rows:
 //
 //   low 4 bits, 16 bytes per chunk: the first group in low nibbles, the second in high nibbles
-//   heads, 16 bytes per block of 8 chunks: the f16 scales of scales and of minimums, then the groups' scales and
-//   minimums, packed as in the file
+//   heads, 16 bytes per block of 8 chunks: the f16 scales of scales and of minimums, then the groups' scales
+//   and minimums, packed as in the file
 //   Q5_K: the fifth bits, a word per chunk: quad i of group g is bit 4 g + i of each byte
 #pragma once
 
