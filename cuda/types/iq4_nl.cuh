@@ -70,7 +70,7 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
             out[0] = by * static_cast<float>(static_cast<int8_t>(scales));
             out[1] = by * static_cast<float>(static_cast<int8_t>(scales >> 8));
         } else if (kind.scales == kFloats8) {
-            // Read as f16 they are too small by 2^7 (half scales: the table is doubled); `factor` corrects it.
+            // Read as f16 these scales are too small by 2^7, which `factor` corrects.
             out[0] = float_of_half((scales & 127u) << 7) * kind.factor;
             out[1] = float_of_half((scales >> 8 & 127u) << 7) * kind.factor;
         } else {
