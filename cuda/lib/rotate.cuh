@@ -1,4 +1,4 @@
-// The rotation of TurboQuant: y = H D x / sqrt(n), random signs and then a Hadamard matrix in natural order.
+// The rotation of TurboQuant: y = H D x / sqrt(n), sign flips and then a Hadamard matrix in natural order.
 //
 // A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane +
 // 32, and so on. The sums have the order of ggml-types/src/turboquant/rotate.rs, so the results match it bit
