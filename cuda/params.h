@@ -12,7 +12,7 @@
 #define POINTER(T) uint64_t
 #endif
 
-/* How the input of a linear layer is quantised to int8: not at all; one scale per row; or one scale per
+/* Quantisation of a linear layer's input to int8: not at all; one scale per row; or one scale per
  * ROUND_COLS columns (a block). A block whose largest magnitude is below 1e-30 (the float with bits
  * ROUND_NOTHING_BITS) becomes zeros. */
 #define ROUND_NONE 0
@@ -163,7 +163,7 @@
 /* The same for the kernel that quantises rows by block, which holds that many columns in registers. */
 #define ROUND_BLOCKS_COLS 14336
 
-/* Columns per block of `turn` at one quad (4 columns) per thread, and at most. */
+/* Columns per block of `turn`: with one quad (4 columns) per thread, and at most. */
 #define TURN_COLS 1024
 #define TURN_MOST_COLS 4096
 
@@ -195,8 +195,8 @@
 #define MMA_CODES_STAGES 3
 #define MMA_CODES_SHARED_BYTES 31488
 
-/* Most batch rows of the kernel for small batches of these, floats from one row of its sums to the next, and
- * its shared memory. */
+/* The same for small batches: most batch rows, floats from one row of the sums to the next, and shared
+ * memory. */
 #define MMA_FEW_ROWS 16
 #define MMA_FEW_PITCH 20
 #define MMA_FEW_SHARED_BYTES 11008
@@ -242,7 +242,7 @@ struct StepRun {
     uint32_t to;
 };
 
-/* How to sample a token from one row of logits. */
+/* Sampling of a token from one row of logits. */
 struct StepSampling {
     float temperature;
     float top_p;
@@ -374,7 +374,7 @@ struct KvParams {
     uint32_t elem_bytes;
 };
 
-/* How rotated vectors are encoded. Part of the parameters, not of a buffer, so that kernels read it from
+/* Encoding of rotated vectors. Part of the parameters, not of a buffer, so that kernels read it from
  * constant memory. */
 struct CodesParams {
     /* Signs of the rotation, one bit per element, 1 for -1; and its factor, 1 / sqrt(head_dim). */
@@ -432,7 +432,7 @@ struct BlockKvParams {
     float shrink;
     uint32_t n_kv_heads;
     uint32_t head_dim;
-    /* Of keys and of values. */
+    /* Forms of keys and of values. */
     uint32_t forms[2];
     uint32_t reserved;
     /* Layout: see cuda/lib/blocks.cuh. */

@@ -68,7 +68,7 @@ struct Arrival {
     }
 };
 
-// What a block has acquired from a counter, and the barrier count of its warp at that time.
+// Arrivals that a block has observed at a counter, and the barrier count of its warp at that time.
 struct Acquired {
     uint32_t block, thread, barriers;
     std::vector<Arrival> arrivals;

@@ -539,7 +539,7 @@ static float truncated_sum_of_any(float c, const float* a, const float* b) {
     // NaN, infinity, or all zeros.
     if (!(std::fabs(plain) < HUGE_VAL) || largest == 0.0) return static_cast<float>(plain);
     // Scales the leading bit of the largest addend to 2^sum_bits, so that integer conversion truncates.
-    // Products of f16 are not subnormal as f64, nor is the scale.
+    // Floats and products of f16 are not subnormal as f64, nor is the scale.
     uint64_t exponent;
     memcpy(&exponent, &largest, 8);
     exponent = (2 * 1023 + sum_bits() - (exponent >> 52)) << 52;

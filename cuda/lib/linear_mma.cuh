@@ -4,9 +4,9 @@
 // kernel has quantised (stage/round.cuh). Its columns are processed in spans of MMA_INTS_COLS: weights are
 // loaded to registers two spans ahead, and activations to one of MMA_INTS_STAGES stages in shared memory. The
 // spans of all tiles are divided evenly among the blocks, one contiguous range each, so blocks differ by at
-// most one span for any shape (stream-K). If several blocks share a tile, all but the last to
-// arrive store their sums, and the last one adds them up. The sums are integers, so the result does not
-// depend on the order. Types with a scale per block of weights have float sums: their tiles are not shared.
+// most one span for any shape (stream-K). If several blocks share a tile, all but the last to arrive store
+// their sums, and the last one adds them up. The sums are integers, so the result does not depend on the
+// order. Types with a scale per block of weights have float sums: their tiles are not shared.
 //
 // The columns of one mma step can be any 32, as long as both operands agree, so weights are used in the
 // file's layout: a lane's 16-byte chunk is 4 words of 4 groups, and each word, shifted and masked for a

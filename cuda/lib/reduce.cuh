@@ -53,7 +53,7 @@ DEVICE V reduce_lanes(V x, int lanes) {
 }
 
 // Reduces M values over `lanes` neighbouring lanes (both powers of two, lanes >= M), each in the order of
-// reduce_lanes: the lanes / M lanes from lane m lanes / M on get the result of x[m].
+// reduce_lanes. Each lanes / M neighbouring lanes get one result, the m-th group that of x[m].
 template <class Op, int M, class V>
 DEVICE V reduce_each(V (&x)[M], int lanes) {
     int mask = lanes / 2;

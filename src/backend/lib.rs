@@ -96,7 +96,7 @@ pub enum KvPage {
     Quantised(u32),
     /// A page of caches that keep a sliding window.
     Sliding(u32),
-    /// A page of exact (f16) copies, which windowed codecs keep in addition, and its metadata.
+    /// A page of exact (f16) copies, which windowed codecs keep in addition, and its means of keys.
     Exact(u32),
     /// A slot of recurrent states.
     State(u32),
@@ -122,8 +122,8 @@ pub trait WeightRows {
     /// [`BackendError::Weight`].
     ///
     /// # Panics
-    /// For rows out of range, and if the range splits rows that are [stored
-    /// together](QuantType::rows_together).
+    /// For rows out of range, and if the range splits rows that are
+    /// [stored together](QuantType::rows_together).
     fn read(&self, rows: std::ops::Range<usize>) -> Result<HostTensor, BackendError>;
 
     /// Reader of its raw bytes, usable at any time; `None` if they are converted when the weight is loaded.
@@ -281,8 +281,8 @@ pub trait Backend: Send {
     /// # Errors
     /// [`BackendError::Device`].
     ///
+    /// # Panics
     /// If there is no such token, or the host had to sample it.
-    /// If there is no such pick, or the host had to make it.
     fn picked(&mut self, e: Exec, seq: u32, back: usize) -> Result<u32, BackendError>;
 
     /// True if the logits that [`picked`](Self::picked) sampled from were

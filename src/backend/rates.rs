@@ -147,12 +147,12 @@ pub struct Matrices {
     pub waits: usize,
 }
 
-/// How layers with weights outside GPU memory are computed.
+/// Device that computes layers with weights outside GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// On the GPU; weights are streamed to it.
+    /// The GPU, to which the weights are streamed.
     Stream,
-    /// On the CPU.
+    /// The CPU.
     Cpu,
 }
 
