@@ -26,7 +26,6 @@
 #define NORM_RMS 1
 #define NORM_LAYER 2
 
-/* Activation functions. */
 #define ACT_RELU2 0
 #define ACT_SILU 1
 #define ACT_GELU_TANH 2
@@ -134,7 +133,6 @@
 #define BLOCKS_Q4_0 2
 #define BLOCK_ELEMS 32
 
-/* Shared memory of a block of `append__blocks`. */
 #define APPEND_BLOCKS_SHARED_BYTES 1280
 
 /* Table entry where a page has no exact (f16) copy. */
@@ -153,7 +151,6 @@
 /* State slot of a sequence that has no state yet. */
 #define NO_STATE 0xffffffff
 
-/* Shared memory of a block of `sample`. */
 #define SAMPLE_SHARED_BYTES 35088
 
 /* Most columns for which a single-row linear kernel prefetches the norm weights into shared memory: 4 bytes

@@ -179,7 +179,6 @@ __attribute__((noinline)) void give_way() {
     sterna_simt_switch(&from->stack_pointer, to ? to->stack_pointer : workspace->scheduler);
 }
 
-// Entry point of every fiber.
 void fiber_main() {
     const Launch* launch = current->block->launch;
     launch->entry->run(launch->params.data());
@@ -212,7 +211,6 @@ void set_error(Launch& launch, const char* message) {
     if (!launch.failed.exchange(true)) snprintf(launch.error, sizeof launch.error, "%s", message);
 }
 
-// Prepares all threads of a block.
 void start_block(Launch& launch, Workspace& ws, Block& block) {
     uint32_t n = launch.threads, n_warps = (n + 31) / 32;
     memset(block.barriers, 0, sizeof block.barriers);

@@ -170,7 +170,6 @@ bool is_global(const void* at);
 // In a launch that started early, waits until simt_finish signals that the previous kernel has ended.
 void wait_for_previous_kernel();
 
-// Nanoseconds of a monotonic clock.
 uint64_t clock_ns();
 
 void cp_async(void* to, const void* from);

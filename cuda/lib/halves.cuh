@@ -46,7 +46,6 @@ DEVICE void floats_of_halves(uint4 bits, float* out) {
     }
 }
 
-// 16 neighbouring f16 as floats.
 DEVICE void floats_of_halves(const uint4 (&bits)[2], float (&out)[16]) {
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) floats_of_halves(bits[i], out + 8 * i);

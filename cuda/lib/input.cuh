@@ -39,7 +39,6 @@ DEVICE uint32_t act_row_bytes(uint32_t chunks) {
     }
 }
 
-// Sums of the chunks of a row.
 template <class T>
 DEVICE const int32_t* chunk_sums(const uint8_t* acts, uint32_t chunks) {
     return reinterpret_cast<const int32_t*>(acts + chunks * T::kElems);

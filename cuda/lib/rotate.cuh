@@ -77,7 +77,6 @@ DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
     return v;
 }
 
-// Stores the elements of a vector.
 DEVICE void store_vector(const Vector& v, float* to) {
 #pragma unroll
     for (uint32_t j = 0; j < kLaneElems; j++) {

@@ -94,7 +94,6 @@ struct CodesAndSigns {
         }
     }
 
-    // Query h of the projected ones.
     DEVICE static Query query(const float* from, uint32_t head_dim, uint32_t h, uint32_t piece) {
         uint32_t n = head_dim / kWarpSize, upper = piece % 2;
         const uint32_t* words = reinterpret_cast<const uint32_t*>(from) + h * 8 * n;

@@ -39,7 +39,6 @@ DEVICE uint32_t last_seen(const AttendCommon& common, uint32_t r, uint32_t pos) 
     return common.ahead == 0 ? pos : last_seen(pos, common.ahead, common.texts[r].end);
 }
 
-// Page of a position.
 DEVICE uint32_t page_of(const StepTables& step, uint32_t seq, uint32_t pos) {
     return step.pages[seq * step.pages_stride + pos / PAGE_POSITIONS];
 }

@@ -17,7 +17,6 @@
 #include "../lib/rotate.cuh"
 #include "../lib/step.cuh"
 
-// Shared memory of a block.
 struct AppendRoom {
     // [PAGE_POSITIONS]: the batch row that writes a position, or kNoRow.
     uint32_t* source;

@@ -23,7 +23,6 @@ struct BlockQuery {
     int32_t start[ATTEND_HEADS];
 };
 
-// A position of a page.
 struct BlockPosition {
     BlockPiece key, value;
     const BlockKvParams* kv;

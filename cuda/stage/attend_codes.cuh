@@ -46,7 +46,6 @@ struct CodedQuery : AttendQuery {
     uint32_t table[2];
 };
 
-// A position of an exact page.
 struct ExactPosition {
     uint4 key[2], value[2];
 
@@ -79,7 +78,6 @@ struct ExactPosition {
     DEVICE void values(float (&out)[CODES_PIECE]) const { floats_of_halves(value, out); }
 };
 
-// A position of a page of codes.
 template <class C>
 struct CodedPosition {
     using K = typename C::Keys;

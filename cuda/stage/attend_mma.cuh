@@ -450,7 +450,6 @@ DEVICE void attend_tiles(const Params& p) {
     task.splits = (n_spans + spans - 1) / spans;
     task.split = blockIdx.y % most_splits;
     if (task.split >= task.splits) return;
-    // Positions of this split.
     uint32_t begin = (before + task.split * spans) * kSpan, end = begin + spans * kSpan;
     if (end > n_positions) end = n_positions;
 

@@ -389,7 +389,6 @@ DEVICE void bring_row(
         __syncthreads();
     }
     bring_mean();
-    // Queries, then a key and a value.
     for (uint32_t i = warp; i < task.heads + 2 * newest; i += kRowWarps<D>) {
         bool of_query = i < task.heads;
         Appended it = appended(i - task.heads);
