@@ -231,7 +231,7 @@ fn layers_that_stay_are_chosen_and_said() {
     let (passed, said) = run("cuda", &["-ngl", "0", "--op-offload-min-batch", "0"]);
     assert!(!passed && said.contains("want auto, off or a number of rows from 1 on"), "{said}");
     for (backend, layers, want) in [
-        ("cpu", "1", "--gpu-layers: an option of cuda and cuda-simt only"),
+        ("cpu", "1", "--gpu-layers: supported only by cuda and cuda-simt"),
         ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
     ] {
         let (passed, said) = run(backend, &["-ngl", layers]);

@@ -307,15 +307,15 @@ mod tests {
             (
                 c"broken_barrier",
                 64,
-                "waits for ever at a barrier or warp exchange: 1 of 64 threads have ended",
+                "waits forever at a barrier or warp exchange: 1 of 64 threads have ended",
             ),
             (
                 c"broken_exchange",
                 32,
-                "waits for ever at a barrier or warp exchange: 1 of 32 threads have ended",
+                "waits forever at a barrier or warp exchange: 1 of 32 threads have ended",
             ),
-            (c"broken_copy_end", 32, "the thread ends with copies that it never waited for"),
-            (c"broken_static_shared", 32, "65536 bytes of static shared memory, there are 49152"),
+            (c"broken_copy_end", 32, "the thread ends with asynchronous copies in flight"),
+            (c"broken_static_shared", 32, "65536 bytes of static shared memory: at most 49152 are available"),
         ] {
             for seed in [0, 1, 2] {
                 let said = run(kernel, threads, seed).expect_err("a broken kernel");
