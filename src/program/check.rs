@@ -456,11 +456,7 @@ impl Program {
         }
         for (codec, side) in [(k, KvSide::Keys), (v, KvSide::Values)] {
             if let Some(instead) = codec.instead(side) {
-                return Err(format!(
-                    "KV codec {}: not for {side:?}, use {}",
-                    codec.name(),
-                    instead.name()
-                ));
+                return Err(format!("KV codec {}: not for {side:?}, use {}", codec.name(), instead.name()));
             }
             codec.vec_bytes(head_dim).map_err(|err| format!("KV codec {}: {err}", codec.name()))?;
         }
