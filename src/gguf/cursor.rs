@@ -21,7 +21,7 @@ impl<'a> Cursor<'a> {
         self.pos
     }
 
-    /// Bytes after the position.
+    /// Number of bytes after the position.
     pub fn left(&self) -> usize {
         self.file.len() - self.pos
     }
