@@ -27,8 +27,8 @@ fn cost(p: &Program, positions: Range<usize>) -> Cost {
 }
 
 impl Bound {
-    /// Bound for contexts of `n_ctx` positions. `None` if the rates of the device are unknown, or if the CPU
-    /// computes layers in some steps.
+    /// Bound for contexts of `n_ctx` positions. `None` if the rates of the device are unknown, or if it
+    /// computes no steps without the CPU.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory) -> Option<Self> {
         let rates = device.rates.filter(|_| device.shared_bytes == 0 || device.host_bytes > 0)?;
         let of = |first: usize, n: usize| {

@@ -1,4 +1,4 @@
-//! Detects matrices that are all zeros: training never produces them, so a file that has some is damaged.
+//! Detects matrices that are all zeros: training never produces them, so a file that has some is wrong.
 
 use ggml_types::HostTensor;
 

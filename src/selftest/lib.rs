@@ -28,8 +28,7 @@ const STEPS: &[usize] = &[1, 1, 7, 70, 1, 70, 33, 70, 1, 33, 1];
 /// Rows per step for a model's own layers: one kernel each. They fill less than a page.
 pub const LAYER_STEPS: [usize; 3] = [1, 4, 32];
 
-/// Number of large steps before the others in a short test: a windowed cache needs three to encode a page and
-/// read it.
+/// Number of large steps before the others: a windowed cache needs three to encode a page and read it.
 fn n_large(program: &Program) -> usize {
     if program.limits.exact_pages > 0 { 3 } else { 1 }
 }

@@ -53,7 +53,7 @@ struct Tensor {
 /// Distribution of the values of a tensor.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
-    /// Normally distributed around 0 with this standard deviation.
+    /// Roughly normally distributed around 0 with this standard deviation.
     Dense(f32),
     /// Minus this, 0 (every second one) or plus this.
     Ternary(f32),

@@ -61,7 +61,7 @@ pub struct BatchStats {
     pub waiting: usize,
     /// Pages of the pool.
     pub pages: usize,
-    /// Pages that no sequence uses, including those of the prefix cache.
+    /// Pages that neither a sequence nor the prefix cache uses.
     pub free_pages: usize,
     /// Slots for recurrent states; 0 if the model has none.
     pub states: usize,

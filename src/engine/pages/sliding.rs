@@ -36,7 +36,7 @@ impl Sliding {
         self.first(positions.saturating_sub(Self::CUT) / PAGE * PAGE)
     }
 
-    /// Number of full pages before a row at the start of a page that it reads.
+    /// Number of preceding pages that a row at the start of a page reads.
     pub fn behind(self) -> usize {
         (self.window - 1).div_ceil(PAGE)
     }

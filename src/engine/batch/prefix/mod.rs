@@ -85,8 +85,8 @@ struct Node {
 }
 
 impl Node {
-    /// True if its page of a kind can be evicted before any other node; a quantised page goes with the node
-    /// itself.
+    /// True if its page of a kind can be evicted without another node; a quantised page is evicted with the
+    /// node itself.
     fn can_lose(&self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => self.children == 0,
@@ -502,7 +502,7 @@ mod tests {
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2, 3, 4]), 3);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2, 4]), 2);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[2, 3]), 0, "the same pages after another prefix");
-        assert_eq!(find(&mut cache, &pages, "somebody else", &[1, 2, 3]), 0);
+        assert_eq!(find(&mut cache, &pages, "another salt", &[1, 2, 3]), 0);
         // The last token is always computed.
         let tokens: Vec<u32> = [1, 2, 3].iter().flat_map(|&seed| block(seed)).collect();
         assert_eq!(cache.find(&pages, &NO_SALT.into(), &tokens).len(), 2);
