@@ -87,7 +87,7 @@ mod tests {
         // Head 0 has means of 0; head 1 has 8.4 with a deviation of 10.8 in its first channel, and 4/3 of
         // both in its second.
         assert!((spread.channel_mean.mean() - 8.4 / 10.8 / 2.0).abs() < 1e-12, "{spread:?}");
-        // Norms: sqrt(2) four times with median sqrt(2); 50, 5, 5, 5, 5 with median 5.
+        // Norms: sqrt(2) four times with median sqrt(2); 50, 5, 5, 5 with median 5.
         assert!((spread.sink_norm.mean() - (1.0 + 65.0 / 20.0) / 2.0).abs() < 1e-12);
     }
 }
