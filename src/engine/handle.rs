@@ -189,7 +189,6 @@ impl Engine {
         &self.shared.runner_slot
     }
 
-    /// Takes the runner, for one step.
     pub(super) fn runner(&self) -> Result<RunnerLease<&RunnerSlot>, Error> {
         RunnerSlot::take(&self.shared.runner_slot)
     }

@@ -56,7 +56,6 @@ impl FromStr for HeadType {
     }
 }
 
-/// Rows encoded per task.
 const TASK_ROWS: usize = 64;
 
 /// Declares the head of a model as another type. The file tensor is not changed: [`encoded`] creates the

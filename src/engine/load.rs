@@ -359,7 +359,6 @@ impl WeightRows for Checked<'_> {
 /// Reads a weight's bytes from its file again.
 struct Again {
     source: Arc<dyn Source>,
-    /// Offset of the first byte.
     start: u64,
 }
 

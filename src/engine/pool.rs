@@ -11,7 +11,6 @@ use sterna_program::NormKind;
 /// The pooling and the layers after it, with their weights.
 pub(super) struct Pooler {
     kind: Pooling,
-    /// Width of the residual stream.
     dim: usize,
     norm: RowNorm,
     dense: Vec<Layer>,
@@ -33,7 +32,6 @@ struct Rank {
     output: Layer,
 }
 
-/// A matrix-vector product.
 struct Layer {
     /// `[outputs, inputs]`.
     weight: Vec<f32>,
@@ -178,7 +176,6 @@ impl Layer {
     }
 
     fn apply(&self, x: &[f32]) -> Vec<f32> {
-        /// Number of parallel sums.
         const LANES: usize = 16;
         let dot = |row: &[f32]| {
             let mut lanes = [0.0_f32; LANES];
@@ -192,7 +189,6 @@ impl Layer {
     }
 }
 
-/// The elements of a tensor.
 fn floats(tensor: &FileTensor) -> Result<Vec<f32>, Error> {
     let whole = tensor.read()?;
     let mut values = vec![0.0; whole.rows * whole.cols];

@@ -16,7 +16,6 @@ pub(super) struct Sequence {
     pub cached: usize,
     /// Its slot in the page table; `None` while it holds no pages.
     pub slot: Option<u32>,
-    /// Sampler of its tokens.
     pub sampler: Sampler,
     /// Sampling parameters of queued tokens that the host has not read yet, oldest first; at most two.
     pub queued: Vec<Sampling>,

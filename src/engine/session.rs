@@ -52,7 +52,6 @@ impl Session {
         self
     }
 
-    /// Its slot.
     pub(super) fn slot(&self) -> u32 {
         self.seq.slot.expect("a session has a slot until it is dropped")
     }

@@ -776,7 +776,6 @@ fn wrong(tensor: &str, want: impl Into<String>, got: String) -> ModelError {
     ModelError::Tensor { tensor: tensor.to_owned(), want: want.into(), got }
 }
 
-/// All elements, row by row.
 fn decode(tensor: &HostTensor) -> Result<Vec<f32>, ModelError> {
     let HostTensor { name, ty, rows, cols, bytes } = tensor;
     let mut values = vec![0.0; rows * cols];

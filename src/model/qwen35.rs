@@ -90,7 +90,6 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     m.end(x, norm, 1.0, None)
 }
 
-/// Buffers of layers with attention, and their rotary embedding.
 struct HeadBufs {
     x: Buf,
     rope: RopeId,
@@ -99,7 +98,6 @@ struct HeadBufs {
     y: Buf,
 }
 
-/// Buffers of layers with a delta net.
 struct DeltaBufs {
     x: Buf,
     u: Buf,
@@ -219,7 +217,6 @@ impl Recurrent {
     }
 }
 
-/// The delta net's heads and convolution.
 fn state(m: &Builder<'_>) -> Result<StateDecl, ModelError> {
     const HEADS: &str = "ssm.time_step_rank";
     const KEY_HEADS: &str = "ssm.group_count";

@@ -9,7 +9,6 @@ use super::{
     ProjAdd, Row, Sample, Stage, Step, Weight,
 };
 
-/// Bytes of one element in an exact page.
 const F16_BYTES: u64 = 2;
 
 /// Bytes and operations of one stage in one step, independent of the backend: each weight is read once per

@@ -361,7 +361,6 @@ impl Program {
         self.attends().any(|s| s.ahead > 0)
     }
 
-    /// The attention stages.
     fn attends(&self) -> impl Iterator<Item = &Attend> {
         self.stages.iter().filter_map(|(_, stage)| if let Stage::Attend(s) = stage { Some(s) } else { None })
     }

@@ -229,7 +229,6 @@ fn max_logit(kept: &[Candidate]) -> f32 {
     kept.iter().fold(f32::NEG_INFINITY, |max, c| max.max(c.logit))
 }
 
-/// Computes the probability of every candidate.
 fn softmax(kept: &mut [Candidate]) {
     let max = max_logit(kept);
     let mut total = 0.0f64;

@@ -33,7 +33,6 @@ fn n_large(program: &Program) -> usize {
     if program.limits.exact_pages > 0 { 3 } else { 1 }
 }
 
-/// The steps of a short test.
 fn few_steps(program: &Program) -> Vec<usize> {
     [&[1, 7][..], &vec![70; n_large(program)], &[1]].concat()
 }
@@ -134,7 +133,6 @@ impl Subject {
     }
 }
 
-/// Largest allowed difference of a stage.
 fn tolerance(program: &Program, stage: &str) -> f32 {
     let of_codes = program.kvs.iter().any(|kv| kv.k.rotates() || kv.v.rotates());
     if stage == "attend" && of_codes { TOLERANCE_OF_CODES } else { TOLERANCE }

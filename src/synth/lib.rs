@@ -138,7 +138,6 @@ impl Synth {
 }
 
 impl Tensor {
-    /// Rows and columns.
     fn shape(&self) -> (usize, usize) {
         let cols = self.dims.last().copied().unwrap_or(1);
         (self.dims.iter().rev().skip(1).product(), cols)

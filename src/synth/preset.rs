@@ -656,7 +656,6 @@ impl Spec {
     /// More layers would have more tensors than the reader accepts.
     const MAX_LAYERS: usize = 1 << 12;
 
-    /// Checks that the specification is valid.
     pub(super) fn check(&self) -> Result<(), SynthError> {
         if !(1..=Self::MAX_LAYERS).contains(&self.n_layers) {
             let detail = format!("want 1 to {}, found {}", Self::MAX_LAYERS, self.n_layers);

@@ -11,7 +11,6 @@ const MAX_PART_BYTES: usize = 6;
 /// Letters for merges, the most frequent first.
 const LETTERS: &str = "etaoinshrdlcumwfgypbvkxjqz";
 
-/// Tokens by id.
 pub(super) struct Vocab {
     /// Spelling in the byte-level alphabet.
     pub tokens: Vec<String>,

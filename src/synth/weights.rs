@@ -12,7 +12,6 @@ const UNIT_ELEMS: usize = 64;
 /// Minimum size of a piece in bytes, except for the last.
 const PIECE_BYTES: usize = 1 << 18;
 
-/// Iterates over a tensor's bytes in pieces.
 pub(super) struct Pieces {
     /// Encoded units, each `unit_bytes` long.
     pool: Vec<u8>,

@@ -22,7 +22,6 @@ enum Grown {
     Alone,
 }
 
-/// A step that is being planned.
 struct StepPlan {
     /// Rows that are left.
     rows: usize,

@@ -32,7 +32,6 @@ pub struct Batch {
     next_id: u64,
     pub(super) prefix: PrefixCache,
     pub(super) budget: Budget,
-    /// Cost of a drafted row.
     pub(super) row_cost: RowCost,
     pub(super) stats: BatchStats,
     /// Counter of sequence runs, for round-robin scheduling.
@@ -45,7 +44,6 @@ pub struct Batch {
     events: Vec<(SeqId, Event)>,
 }
 
-/// Results of a sequence that ended.
 struct Ended {
     stats: Stats,
     /// The slot that it had, if any.
@@ -55,7 +53,6 @@ struct Ended {
     vector: Vec<f32>,
 }
 
-/// A queued run.
 #[derive(Default)]
 struct Run {
     outputs: Vec<Output>,
@@ -68,7 +65,6 @@ struct Run {
     picks: Vec<(u32, PickedFrom)>,
 }
 
-/// An output row of a run.
 struct Output {
     id: SeqId,
     row: usize,
@@ -637,7 +633,6 @@ impl Batch {
         read
     }
 
-    /// Appends a sampled token to a sequence.
     fn take(&mut self, at: usize, token: u32, logprobs: Option<LogProbs>) -> Result<Event, Error> {
         let task = &mut self.tasks[at];
         task.seq.tokens.push(token);
@@ -700,7 +695,6 @@ impl Batch {
         Ok(())
     }
 
-    /// Removes a sequence, and frees its pages.
     pub(super) fn end(&mut self, at: usize) {
         self.keep_pages(at, true);
         let mut task = self.tasks.remove(at);

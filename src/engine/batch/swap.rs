@@ -42,7 +42,6 @@ impl Batch {
         self.stats.swapped_out += 1;
     }
 
-    /// Bytes of host memory used by swapped-out sequences.
     fn swapped_out_bytes(&self) -> usize {
         self.tasks.iter().filter_map(|task| task.swapped_out.as_ref()).map(|out| out.bytes.len()).sum()
     }

@@ -394,7 +394,6 @@ impl Pages {
         if self.goes_on(seq, remain) { remain } else { 0 }
     }
 
-    /// True if page `i` of `seq` is shared.
     fn is_shared(&self, seq: u32, i: usize) -> bool {
         let pages = self.at(seq, i);
         [PageKind::Quantised, PageKind::Sliding]

@@ -21,7 +21,6 @@ use sterna_program::PAGE;
 /// Tokens of one page.
 pub(super) type Block = [u32; PAGE];
 
-/// Index of a node.
 pub(super) type NodeId = u32;
 
 /// Counters of the prefix cache, in tokens and pages.
@@ -472,7 +471,6 @@ mod tests {
         std::array::from_fn(|i| seed * 1000 + i as u32)
     }
 
-    /// Puts `blocks` into slot `slot` and into the cache.
     fn insert(
         cache: &mut PrefixCache,
         pages: &mut Pages,

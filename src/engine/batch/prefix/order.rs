@@ -60,7 +60,6 @@ mod tests {
         pages: Pages,
         cache: PrefixCache,
         salt: Arc<str>,
-        /// Evicted pages per kind.
         evicted: [usize; PageKind::ALL.len()],
     }
 
