@@ -228,7 +228,7 @@ fn layouts_under_one_id_are_told_from_sizes() {
         assert_eq!(file.tensor("w").unwrap().ty.name(), name);
     }
     // 42 bytes for each 256 weights: neither.
-    refused(file(672).tensor("w").map_err(|err| err.to_string()), "cannot tell whose type ids the file uses");
+    refused(file(672).tensor("w").map_err(|err| err.to_string()), "cannot tell which type ids the file uses");
     // PrismML's own numbers.
     let own =
         Raw::default().tensor("a", &[128], 142, 0).tensor("b", &[128], 143, 64).data(96).open().unwrap();

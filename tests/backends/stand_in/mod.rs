@@ -343,7 +343,7 @@ fn a_card_that_computes_something_else_is_not_used() {
     }
     for (wrong, says) in [
         ("card=small wrong=attend__f16", "self-test: stage attend over 1 rows of this model differs by "),
-        ("card=small wrong=ffn_in__i2_s@graph", " after steps as a whole: "),
+        ("card=small wrong=ffn_in__i2_s@graph", " after whole steps: "),
     ] {
         let run = |backend| sterna(wrong, &[&RUN[..], &["--backend", backend]].concat());
         let refused = run("cuda");
