@@ -47,8 +47,7 @@ pub fn add(to: &mut Endpoints) {
     to.get(&["/api/ps"], ps, &operation("The models that are loaded"));
     let operation = Operation::new("Shows a model").body::<OllamaShowRequest>().answer::<Shown>();
     to.post(&["/api/show"], show, &operation);
-    let operation =
-        Operation::new("Creates a chat message (ollama)").body::<OllamaChatRequest>();
+    let operation = Operation::new("Creates a chat message (ollama)").body::<OllamaChatRequest>();
     let operation = operation.answer::<Line<ChatSays>>().lines::<Line<ChatSays>>();
     to.post(&["/api/chat"], chat, &operation);
     let operation = Operation::new("Continues a prompt (ollama)").body::<OllamaGenerateRequest>();

@@ -29,8 +29,7 @@ use sterna_engine::{GenerateOptions, Stats};
 use sterna_tools::ParserOptions;
 
 pub fn add(to: &mut Endpoints) {
-    let operation =
-        Operation::new("Creates a message (Anthropic)").body::<MessagesRequest>();
+    let operation = Operation::new("Creates a message (Anthropic)").body::<MessagesRequest>();
     to.post(&["/v1/messages"], messages, &operation.answer::<Message>().events::<MessagesEvent>());
     let operation = Operation::new("Counts the tokens of a conversation").body::<CountRequest>();
     to.post(&["/v1/messages/count_tokens"], count_tokens, &operation.answer::<TokenCount>());
