@@ -15,10 +15,10 @@ function reworded() {
     const [text] = hint.childNodes;
     if (!(text instanceof Text)) continue;
     text.data = text.data
-      .replace("takes the server's value", "takes the model's value")
+      .replace("use the server's default", "use the model's default")
       .replace(
-        "They are kept in this browser, and nowhere on the server.",
-        "They are kept in this browser alone.",
+        "They are stored in this browser, and not on the server.",
+        "They are only stored in this browser.",
       );
   }
 }
