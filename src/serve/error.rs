@@ -107,7 +107,7 @@ impl ApiError {
     pub fn text_too_long(name: String, n_tokens: usize, n_ctx: usize) -> Self {
         let message = format!(
             "`{name}` is too long: {n_tokens} tokens; context_length_exceeded: this model's maximum context \
-             length is {n_ctx} tokens. `truncate_prompt_tokens`: -1 cuts what is longer"
+             length is {n_ctx} tokens. `truncate_prompt_tokens`: -1 truncates it"
         );
         let (code, lengths) = (Some("context_length_exceeded"), Some((n_tokens, n_ctx)));
         Self { code, lengths, param: Some(name), ..Self::bad(message) }

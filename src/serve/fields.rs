@@ -370,7 +370,8 @@ mod tests {
     const SPARE: &[&str] = &["spare", "other"];
 
     request! {
-        /// An object with a field of each kind.
+        /// An object with a field
+        /// of each kind.
         struct Sample {
             ..Part,
             ..Spare,

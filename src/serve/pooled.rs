@@ -96,7 +96,7 @@ pub fn check_pools(served: &Served) -> Result<(), ApiError> {
     check_embeds(served)?;
     match served.engine.pooling() {
         Pooling::None => Err(ApiError::bad(
-            "this model is served with the pooling `none`, a vector per token: ask /embedding for these. For \
+            "this model is served with the pooling `none`, a vector per token: use /embedding for these. For \
              a vector per text, start the server with the pooling mean, cls or last",
         )),
         _ => Ok(()),

@@ -56,10 +56,10 @@ pub struct Done {
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
     /// The slot has nothing to save.
-    #[error("slot {0} holds no text of a full page of 64 tokens")]
+    #[error("slot {0} has no text of at least one page (64 tokens)")]
     Empty(u32),
     /// The file does not exist.
-    #[error("there is no file of that name")]
+    #[error("no such file")]
     NoFile,
     /// The file could not be written.
     #[error("the file could not be written: {0}")]

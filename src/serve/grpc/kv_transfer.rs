@@ -278,8 +278,8 @@ pub fn wanted(params: Option<&Struct>) -> Result<Option<Wanted>, ApiError> {
     match address.zip(key) {
         Some((address, key)) => Ok(Some(Wanted::Fetch(Source { address, key }))),
         None => Err(ApiError::bad(
-            "`kv_transfer_params`: want `remote_host`, an IP address, `remote_port` and `remote_key` as this \
-             server's `finish_info` has them",
+            "`kv_transfer_params`: want `remote_host`, an IP address, `remote_port` and `remote_key` from \
+             this server's `finish_info`",
         )),
     }
 }

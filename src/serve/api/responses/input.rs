@@ -18,7 +18,7 @@ use sterna_tokenizer::chat::{self, ToolCall};
 /// Maximum items of an input.
 const ITEMS: usize = 4096;
 
-/// How the model sees an item of a tool that it cannot call itself.
+/// Representation for the model of an item of a tool that it cannot call itself.
 #[derive(Clone, Copy, Debug)]
 enum Shown {
     /// A call of the tool with these fields as its arguments.
@@ -84,7 +84,7 @@ request! {
 }
 
 request! {
-    /// How much the model thinks.
+    /// Amount of thinking.
     pub struct Reasoning {
         effort: Text,
     }
