@@ -174,7 +174,6 @@ impl Drop for Answer {
     }
 }
 
-/// Waker that unparks a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {

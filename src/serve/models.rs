@@ -43,7 +43,6 @@ impl Status {
 /// before its requests have reached it.
 type LoadResult = Result<Arc<Instance>, String>;
 
-/// State of a model.
 enum ModelState {
     Empty,
     /// Requests that wait for the model.

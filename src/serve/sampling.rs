@@ -157,7 +157,6 @@ pub fn n(fields: &Fields<'_, Choices>, served: &Served) -> Result<usize, ApiErro
     Ok(count(fields.n()?, served.n_slots())?.unwrap_or(1))
 }
 
-/// A count of at most `most`.
 fn count(value: Option<Unread<'_>>, most: usize) -> Result<Option<usize>, ApiError> {
     Ok(value.map(|value| value.up_to(most)).transpose()?.map(|count| count as usize))
 }

@@ -127,7 +127,6 @@ impl Life {
 /// Status of an engine, published by its thread.
 #[derive(Debug)]
 pub struct EngineStatus {
-    /// Time limit of a step.
     step_time: Duration,
     /// Start of the running step.
     step: Mutex<Option<Instant>>,

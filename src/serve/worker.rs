@@ -37,7 +37,6 @@ struct Seq {
 
 /// A job with sequences in the batch, or with unread updates.
 struct ActiveJob {
-    /// The job as it was queued.
     queued: QueuedJob,
     /// Number of prompts added to the batch.
     n_handed: usize,
@@ -220,7 +219,6 @@ impl Worker {
         }
     }
 
-    /// Ends every job with the error `why`.
     fn end_all(&mut self, why: &JobError) {
         for queued in std::mem::take(&mut self.queue) {
             self.status.leave_queue();
@@ -268,7 +266,6 @@ impl Worker {
         self.jobs.insert(id, ActiveJob { queued, n_handed: 0, seqs, held, rests: false, begun });
     }
 
-    /// Adds the next prompt of a job to the batch.
     fn add_prompt(&mut self, id: JobId) {
         let active = self.jobs.get_mut(&id).expect("a job that has begun");
         let job = &active.queued.job;

@@ -58,7 +58,6 @@ request! {
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     stream: bool,

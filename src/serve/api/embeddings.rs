@@ -61,7 +61,6 @@ enum Encoding {
     Base64,
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     form: VectorForm,

@@ -60,7 +60,6 @@ request! {
     }
 }
 
-/// A parsed request.
 #[derive(Clone)]
 struct ParsedRequest {
     job: Job,

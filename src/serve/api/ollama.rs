@@ -69,7 +69,6 @@ struct Version {
     version: &'static str,
 }
 
-/// Models.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "OllamaModels")]
 struct Models {
@@ -257,7 +256,6 @@ request! {
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     /// `None` only loads or unloads the model.
     job: Option<Job>,
@@ -491,7 +489,6 @@ struct Counts {
 
 /// The text field of a line.
 trait Says: Serialize + JsonSchema + From<Message> + Send + 'static {
-    /// Type of the request.
     type Request: Includes<OllamaRequest> + Includes<OfModel> + Includes<Running> + 'static;
     /// True if the last line repeats all tokens.
     const HAS_CONTEXT: bool;

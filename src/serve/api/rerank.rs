@@ -52,7 +52,6 @@ request! {
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     /// The documents, if the answer repeats them.

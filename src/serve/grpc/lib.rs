@@ -138,7 +138,6 @@ async fn model(app: &Arc<App>) -> Result<Arc<Instance>, Status> {
     companion::model(app, None).await.map_err(|err| status(&err))
 }
 
-/// An error as a gRPC status.
 fn status(err: &ApiError) -> Status {
     let code = match err.status.as_u16() {
         400 | 413 => Code::InvalidArgument,

@@ -57,7 +57,6 @@ request! {
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
@@ -235,7 +234,6 @@ fn content(block: &Block) -> Option<Content> {
     })
 }
 
-/// Converts a change of a block to events.
 fn tell(events: &mut Vec<MessagesEvent>, index: usize, block: &Block, change: Change<'_>) {
     let delta = |delta| MessagesEvent::ContentBlockDelta { index, delta };
     let event = match (change, &block.kind) {

@@ -61,7 +61,6 @@ request! {
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,

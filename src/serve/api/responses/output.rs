@@ -258,7 +258,6 @@ impl Head {
         }
     }
 
-    /// Id of an item.
     fn item_id(&self, at: usize, kind: &Kind) -> String {
         let head = match kind {
             Kind::Thoughts => "rs",
@@ -390,7 +389,6 @@ impl Teller {
         self.event(kind, Told::Response { response: Box::new(response) })
     }
 
-    /// Adds the events of a block.
     fn tell(&mut self, events: &mut Vec<Event>, head: &Head, at: usize, block: &Block, change: Change<'_>) {
         let item = |status| Told::Item { output_index: at, item: head.item(at, block, status) };
         let of_item = |news| {

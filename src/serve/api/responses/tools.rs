@@ -188,7 +188,6 @@ struct Offered {
 }
 
 impl Offered {
-    /// Adds the entries of `tools`.
     fn add_all(&mut self, holder: &Fields<'_, ItemTools>, namespace: Option<&str>) -> Result<(), ApiError> {
         for tool in holder.tools()?.unwrap_or_default().iter() {
             self.add(&tool?, namespace)?;
