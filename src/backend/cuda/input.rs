@@ -1,4 +1,4 @@
-//! The input of linear layers, and the norm in front of it.
+//! The input of linear layers, and the norm before it.
 
 use super::Cx;
 use super::driver::Address;
@@ -8,11 +8,11 @@ use sterna_program::{Buf, Norm, NormKind, RowsOf, Weight};
 /// The input of a stage's layers.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    /// Where it comes from.
+    /// The source buffer.
     pub x: Buf,
-    /// The operation on it.
+    /// The norm applied to it, if any.
     pub norm: Option<&'a Norm>,
-    /// Which rows it has.
+    /// The rows used: those of the step, or those that request logits.
     pub rows: RowsOf,
 }
 
