@@ -288,8 +288,7 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
             (words(&params), merged)
         }
     };
-    // The merge's own values come before the parts (cuda/lib/parts.cuh); the splits' weights reuse their
-    // memory.
+    // The merge's result comes before the parts (cuda/lib/parts.cuh); the splits' weights reuse their memory.
     let found = 2 * heads + 4;
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
     Launch {

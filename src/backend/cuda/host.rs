@@ -296,7 +296,7 @@ impl Host {
         if self.keys == 0 { stream.first_slot().unwrap_or(0) } else { self.keys }
     }
 
-    /// The number of rows from which weights are copied, and the measurement behind it.
+    /// The number of rows from which weights are copied, and the measurement for it.
     pub fn chosen(&self) -> (usize, &str) {
         (self.min_batch, &self.why)
     }

@@ -30,10 +30,8 @@ pub const OVERRIDE_TENSOR: DeviceOption = DeviceOption {
 };
 
 /// The number of streamed layers that the GPU holds at a time.
-pub const STREAM_SLOTS: DeviceOption = DeviceOption {
-    name: "stream_slots",
-    about: "streamed layers that the GPU holds at a time, 1 to 8",
-};
+pub const STREAM_SLOTS: DeviceOption =
+    DeviceOption { name: "stream_slots", about: "streamed layers that the GPU holds at a time, 1 to 8" };
 
 /// The smallest step for which streamed weights are copied to the GPU.
 pub const MIN_BATCH: DeviceOption = DeviceOption {
@@ -99,10 +97,7 @@ impl Open for Options {
     fn open(&self, threads: usize) -> Opened {
         let Self { cards: chosen, is_split, proportions, profiling, streaming } = self;
         if *is_split && streaming.is_some() {
-            return Err(refused(
-                &GPU_LAYERS,
-                "layers can be streamed to one GPU only (split mode none)",
-            ));
+            return Err(refused(&GPU_LAYERS, "layers can be streamed to one GPU only (split mode none)"));
         }
         let one = |ordinal| -> Opened {
             let card = Cuda::on(Box::new(Card::open(ordinal)?));
