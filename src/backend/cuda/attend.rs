@@ -22,7 +22,6 @@ use super::{Cx, combine, words};
 use crate::device::tiles::{Tiling, tiles};
 use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
 
-/// Threads of a warp.
 const WARP: usize = 32;
 
 /// A kernel on tensor cores for tiles of rows.
@@ -41,7 +40,7 @@ const TILES: [ByTiles; 3] = [
     ByTiles { elems: 256, vectors: ATTEND_MMA_VECTORS_256, threads: ATTEND_MMA_THREADS_256 },
 ];
 
-/// Shared memory of a block of each of [`TILES`].
+/// Shared memory per block for each of [`TILES`].
 const ELEMENTS_SHARED: [u32; 3] =
     [ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128, ATTEND_MMA_SHARED_BYTES_256];
 const CODES_SHARED: [u32; 3] =

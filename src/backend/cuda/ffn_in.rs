@@ -1,5 +1,5 @@
 //! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
-//! warp. If no kernel computes both, they are multiplied separately. So they are for GELU with erf, which
+//! warp. If no kernel computes both, they are multiplied separately. The same goes for GELU with erf, which
 //! only `combine` implements: in the kernels of the stage it would cost registers and time for all other
 //! activations.
 

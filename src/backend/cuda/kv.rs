@@ -194,7 +194,7 @@ pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), B
 }
 
 impl KvLayout {
-    /// Allocates a cache. Kernels count the vectors that had to be clamped at address `clamped`.
+    /// Allocates a cache. At address `clamped`, kernels count the vectors that had to be clamped.
     pub fn new<A: Allocator + ?Sized>(
         on: &mut A,
         decl: &KvDecl,

@@ -135,7 +135,7 @@ pub struct Cuda {
     note: Option<String>,
 }
 
-/// Opens a backend on the processor.
+/// Opens a CPU backend.
 type OpenProcessor = Box<dyn Fn() -> Opened + Send>;
 
 /// A weight uploaded by the caller.
@@ -273,7 +273,7 @@ impl Backend for Cuda {
         self.driver.device()
     }
 
-    /// By block if kernels multiply codes, as the CPU backend does and llama.cpp does on both.
+    /// Quantised by block if kernels multiply codes, as the CPU backend does and llama.cpp does on both.
     fn default_act_quant(&self, weights: &dyn QuantType) -> ActQuant {
         let mma = WeightFormat::of(weights).and_then(|format| format.mma);
         if mma == Some(Mma::Codes) { ActQuant::I8PerBlock } else { ActQuant::None }
@@ -442,7 +442,7 @@ struct Cx<'a> {
     weights: &'a [DeviceWeight],
     memory: &'a Memory,
     shape: Shape,
-    /// The number of the stage.
+    /// Index of the stage.
     stage: usize,
     /// Weights of the next stage.
     next: NextWeights,
@@ -471,7 +471,6 @@ impl Cx<'_> {
 /// Maximum size of the steps that a list of launches serves. Smaller steps run on it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
-    /// Rows.
     rows: usize,
     /// Rows that request logits.
     outputs: usize,

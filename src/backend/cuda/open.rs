@@ -66,7 +66,7 @@ pub fn streaming(chosen: &Chosen<'_>) -> Result<Option<Streaming>, BackendError>
 }
 
 impl Options {
-    /// Options from values by their names.
+    /// Parses options from named values.
     ///
     /// # Errors
     /// [`BackendError::Option`] for invalid values.

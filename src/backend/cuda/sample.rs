@@ -10,7 +10,6 @@ use super::{Cx, words};
 use crate::device::sampling;
 use sterna_program::{Sample, Sampling};
 
-/// Name of the kernel.
 pub const KERNEL: &str = "sample";
 
 /// Maximum number of tokens per row whose logits can be changed.

@@ -35,7 +35,7 @@ impl Kernels {
     pub fn load(&mut self, about: &About) -> Result<(), BackendError> {
         let code = about.code().map_err(|lacking| fail("open", lacking))?;
         for (file, image) in FATBINS {
-            // SAFETY: the image is one that nvcc made.
+            // SAFETY: nvcc built the image.
             let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
             let module = module.map_err(|err| fail("cuModuleLoadData", format!("{file}: {err} ({code})")))?;
             self.modules.push(module);
@@ -162,7 +162,7 @@ pub fn launch(
         numAttrs: u32::from(starts_early),
     };
     let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
-    // SAFETY: the kernel takes one struct, whose bytes these are; its addresses are the backend's.
+    // SAFETY: the kernel takes one struct, and these are its bytes; its addresses are the backend's.
     unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }
         .result()
         .called("cuLaunchKernelEx")

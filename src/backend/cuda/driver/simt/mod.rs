@@ -30,7 +30,7 @@ pub struct Simt {
     recordings: Vec<Vec<Launch>>,
     n_mailboxes: u32,
     rings: Vec<Copies>,
-    /// By kernel, if accesses are counted.
+    /// Counts per kernel, if accesses are counted.
     counts: Option<Arc<Mutex<BTreeMap<String, Counts>>>>,
 }
 
@@ -159,7 +159,7 @@ impl Driver for Simt {
             counted: self.counts.is_some(),
             seed: self.seed,
         };
-        // SAFETY: the parameters name what the backend allocated, for this kernel.
+        // SAFETY: the parameters are for this kernel, and refer to memory that the backend allocated.
         let begun = unsafe { self.host.begin(&config, bytemuck::cast_slice(&launch.params)) };
         let taken = begun.and_then(host::Begun::finish).map_err(|err| Self::fail("launch", err))?;
         if let Some(counts) = &self.counts {
