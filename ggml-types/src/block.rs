@@ -82,7 +82,6 @@ impl Weighing {
     }
 }
 
-/// The mean square.
 fn mean_square(values: &[f32]) -> f32 {
     values.iter().map(|value| value * value).sum::<f32>() / values.len().max(1) as f32
 }

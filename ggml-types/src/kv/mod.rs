@@ -41,7 +41,7 @@ pub trait KvCodec: fmt::Debug + Sync {
         None
     }
 
-    /// The codec that its name stands for on a side of the cache that it does not support itself; it opens no
+    /// The codec that its name selects on a side of the cache that it does not support itself; it opens no
     /// vectors there.
     fn instead(&self, _: KvSide) -> Option<&'static dyn KvCodec> {
         None

@@ -68,7 +68,6 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
     }
 }
 
-/// Kernels on tensor cores.
 pub fn mma_kernels() -> impl Iterator<Item = String> {
     let of_rows = registry::REGISTRY
         .iter()
@@ -174,7 +173,6 @@ fn most_seen(window: Option<u32>) -> u32 {
     window.unwrap_or(u32::MAX)
 }
 
-/// The parameters that all attention kernels share.
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     // The cache is in the parameters of each kernel; the gate is a separate launch.
     let Attend { q, kv: _, scale, window, ahead, sinks, gate: _, out } = *s;

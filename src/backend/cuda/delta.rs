@@ -11,7 +11,6 @@ use sterna_program::{Delta, Limits, Program, StateDecl};
 /// Head lengths for which there are kernels.
 const HEAD_DIMS: [usize; 2] = [64, 128];
 
-/// Addresses of one layer's states.
 #[derive(Clone, Copy)]
 pub struct States {
     /// `[slots, n_heads, head_dim, head_dim]`, transposed.
@@ -41,7 +40,6 @@ impl States {
     }
 }
 
-/// The names of all kernels.
 pub fn kernel_names() -> impl Iterator<Item = String> {
     HEAD_DIMS.into_iter().flat_map(of_heads)
 }

@@ -66,7 +66,6 @@ fn entries(s: &Experts) -> usize {
     LAYERS.len() * s.experts.len() + 1
 }
 
-/// Bytes of a stage's table.
 fn table_bytes(s: &Experts) -> u64 {
     (entries(s) * size_of::<LinearParams>()) as u64
 }
@@ -269,7 +268,6 @@ fn slot_geometry(p: &Program, s: &Experts, limits: Limits, layer: usize, rows: u
     (shared, shares(limits, shared, rows * s.n_used, units.div_ceil(LINEAR_THREADS as usize / 32)))
 }
 
-/// A launch of a layer.
 struct Layer<'a> {
     linear: &'a Linear,
     /// Index in the table.
@@ -294,7 +292,6 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Distributes a layer over slots.
     fn by_slot(cx: &Cx<'_>, s: &Experts, layer: usize) -> Self {
         let rows = cx.shape.rows;
         let (shared_bytes, shares) = slot_geometry(cx.p, s, cx.limits, layer, rows);
@@ -306,7 +303,6 @@ impl Blocks {
         Self { kind, shared_bytes, shares, others, lanes_log2, part_chunks }
     }
 
-    /// Distributes a layer over tiles of rows.
     fn by_tile(cx: &Cx<'_>, linear: &Linear, tiles: usize, work: Work, lanes_log2: u32) -> Self {
         let products = products(cx.p, linear).expect("it was uploaded");
         let cols = cx.p.weight_decl(linear.w).cols;

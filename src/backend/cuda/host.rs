@@ -316,12 +316,10 @@ impl Host {
         self.stages.of[stage].is_some()
     }
 
-    /// Addresses of the keys and values from the CPU.
     pub fn keys_and_values(&self, kv_cols: usize) -> [Address; 2] {
         [self.keys, self.keys + 4 * (self.most_rows * kv_cols) as u64]
     }
 
-    /// The pieces of a step, in order.
     pub fn pieces(&self, p: &Program) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         for i in 0..p.stages.len() {

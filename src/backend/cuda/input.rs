@@ -5,12 +5,9 @@ use super::driver::Address;
 use super::params::{NORM_LAYER, NORM_NONE, NORM_RMS, NormParams};
 use sterna_program::{Buf, Norm, NormKind, RowsOf, Weight};
 
-/// The input of a stage's layers.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    /// The source buffer.
     pub x: Buf,
-    /// The norm applied to it, if any.
     pub norm: Option<&'a Norm>,
     /// The rows used: those of the step, or those that request logits.
     pub rows: RowsOf,
@@ -20,7 +17,6 @@ fn vector(cx: &Cx<'_>, w: Weight) -> Address {
     cx.weights[w.0 as usize].data
 }
 
-/// A norm's parameters.
 pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
     let Some(norm) = norm else { return NormParams { weight: 0, bias: 0, eps: 0.0, kind: NORM_NONE } };
     let Norm { kind, weight, bias, eps } = *norm;

@@ -33,7 +33,6 @@ pub enum VectorForm {
 /// Kernel name for all codecs that can be combined in one cache (`cuda/kv/blocks.cu`).
 const BLOCKS_NAME: &str = "blocks";
 
-/// Maximum elements per head.
 const MAX_HEAD_DIM: usize = 256;
 
 /// A cache as kernels see it.

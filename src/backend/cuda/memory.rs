@@ -25,7 +25,6 @@ pub struct Memory {
     pub kvs: Vec<KvLayout>,
     /// One per recurrent state of the program.
     pub states: Vec<States>,
-    /// Scratch memory of delta nets.
     pub delta: delta::Scratch,
     /// Counter of the keys and values that had to be clamped.
     pub clamped: Address,
@@ -37,7 +36,6 @@ pub struct Memory {
     pub rounded: RoundedParams,
     /// Rotated bases, and rows in them.
     pub bases: Bases,
-    /// Buffers of a mixture of experts.
     pub mixture: Mixture,
     /// One per rotary embedding.
     pub ropes: Vec<RopeParams>,
@@ -47,11 +45,9 @@ pub struct Memory {
     pub partial: Address,
     /// Counters of finished attention splits.
     pub attend_arrived: Address,
-    /// Candidates of sampling.
     pub candidates: Address,
     /// Counters of finished sampling blocks.
     pub sample_arrived: Address,
-    /// Sampled tokens.
     pub tokens: Address,
     /// The last picked token of each sequence slot.
     pub picks: Picks,

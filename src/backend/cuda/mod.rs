@@ -148,7 +148,6 @@ struct UploadedWeight {
     on_processor: Option<WeightId>,
 }
 
-/// The weights of a program.
 struct Placed {
     /// The address of each when its stage runs.
     weights: Vec<DeviceWeight>,
@@ -402,7 +401,6 @@ fn kernels(p: &Program, stage: &Stage, limits: Limits) -> Result<Vec<String>, St
     }
 }
 
-/// The launches of a stage.
 fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
     match stage {
         Stage::Embed(s) => embed::launches(cx, s),

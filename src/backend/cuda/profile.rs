@@ -12,7 +12,7 @@ pub const KERNEL: &str = "stamp";
 /// The way in which stages are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profiling {
-    /// In the recording that is replayed without profiling too.
+    /// Within the recordings, which are otherwise those used without profiling.
     Stamps,
     /// One by one, each alone on the GPU; includes the time the host needs to queue a stage, if that is
     /// longer.

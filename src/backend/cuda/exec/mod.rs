@@ -48,7 +48,6 @@ pub struct Compiled {
 /// The launches for steps up to a shape.
 struct Variant {
     shape: Shape,
-    /// All stages, in order.
     segments: Vec<Segment>,
     /// The launches of each stage on its own.
     launches: Vec<Vec<Launch>>,
@@ -260,7 +259,7 @@ impl Compiled {
         }
         let pieces = host.as_ref().map_or_else(Vec::new, |host| host.pieces(p));
         let mut variants = Vec::new();
-        // The rows of the shape for the largest step that the CPU takes.
+        // Shapes of up to this many rows also get launches for steps in which the CPU takes part.
         let most = host.as_ref().map_or(0, Host::most_taken);
         let most = all.iter().map(|shape| shape.rows).find(|rows| most > 0 && *rows >= most).unwrap_or(0);
         for shape in all {
