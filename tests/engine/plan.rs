@@ -251,5 +251,5 @@ fn a_card_on_paper_plans_and_does_nothing_else() {
     let unknown =
         on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
     let said = unknown.unwrap_err().to_string();
-    assert!(said.contains("no card `voodoo 2`") && said.contains("RTX 4090"), "{said}");
+    assert!(said.contains("unknown GPU `voodoo 2`") && said.contains("RTX 4090"), "{said}");
 }

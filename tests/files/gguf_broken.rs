@@ -364,7 +364,7 @@ fn rows_with_a_scale_are_counted_whole() {
     for (id, dims, want) in [
         (135, [100, 3], "iq2_bn: want columns in blocks of 64, found 100"),
         (134, [32, 4], "iq1_bn: want columns in blocks of 64, found 32"),
-        (335, [64, 6], "iq2_bn_r4: want rows in fours, found 6"),
+        (335, [64, 6], "iq2_bn_r4: want rows in multiples of 4, found 6"),
     ] {
         let said = Raw::default().tensor("a", &dims, id, 0).data(4096).open().unwrap_err();
         assert!(said.contains(want), "{said}");
