@@ -233,7 +233,7 @@ fn the_cache_can_be_listed_checked_and_cleared() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[1]["size"], case.model.len());
     let (verified, _) = succeeded(&case.sterna(&["verify"]));
-    assert_eq!(verified.matches(": whole").count(), 2, "{verified}");
+    assert_eq!(verified.matches(": ok").count(), 2, "{verified}");
     let mut broken = case.model.clone();
     broken[1000] ^= 1;
     std::fs::write(case.snapshot(), broken).unwrap();
