@@ -131,7 +131,7 @@ fn what_was_killed_goes_on_where_it_was() {
     child.wait().unwrap();
     assert!(!case.snapshot().exists());
     let (_, stderr) = succeeded(&case.sterna(&["pull", NAME]));
-    assert!(stderr.contains("continues after"), "{stderr}");
+    assert!(stderr.contains("resuming at"), "{stderr}");
     case.is_whole();
     let last = case.server.requests().pop().unwrap();
     assert_eq!(last.range.as_deref(), Some("bytes=5000-"));
@@ -193,7 +193,7 @@ fn each_failure_is_one_message_with_the_way_out() {
         (&["pull", NAME, "--offline"], &["not in the cache", "--offline (HF_HUB_OFFLINE)"]),
         (&["run", "-hf", NAME, "--offline", "-p", "x"], &["not in the cache"]),
         (&["run", "-hf", NAME, "-m", "x.gguf", "-p", "x"], &["--hf-repo"]),
-        (&["run", "-hff", "x.gguf", "-p", "x"], &["--hf-file wants --hf-repo"]),
+        (&["run", "-hff", "x.gguf", "-p", "x"], &["--hf-file needs --hf-repo"]),
         (&["rm", NAME], &["a/b is not in the cache", "sterna list"]),
     ] {
         let stderr = refused(&case.sterna(args), words);
@@ -365,7 +365,7 @@ fn a_checkpoint_of_the_hub_is_converted_as_its_folder_is() {
         assert_eq!((&a.name, &a.dims, a.type_id), (&b.name, &b.dims, b.type_id));
         assert!(far.host_tensor(a).unwrap().bytes == near.host_tensor(b).unwrap().bytes, "{}", a.name);
     }
-    refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no folder here", "no/where"]);
+    refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no such folder", "no/where"]);
 }
 
 #[cfg(feature = "serve")]

@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn numbers_below_their_range_are_said_to_be_so() {
         let lines = [
-            ("sterna run -c -1", "'-1' for '--ctx-size <N>': want a whole number from 0 on"),
+            ("sterna run -c -1", "'-1' for '--ctx-size <N>': want a whole number, 0 or more"),
             ("sterna run -t -2", "'-2' for '--threads <N>': want 1 to 1024, or -1"),
             ("sterna run -b -1", "'-1' for '--batch-size <N>'"),
             ("sterna serve -np -3", "'-3' for '--parallel <N>': -3 is not in 1..=1024"),
