@@ -25,7 +25,7 @@ use crate::tokenizer::{Tokenizer, TokenizerOptions};
 /// The text is cut into chunks of C tokens (--ctx-size). Each starts with an empty context, with BOS in place
 /// of the first token if the model expects one. For each matrix in the blocks, the file has the sum of
 /// squares of its inputs per column and the number of rows, in llama.cpp's GGUF layout, which llama-quantize
-/// reads too. The output head has no entry. Runs on the CPU; mixture-of-experts models are not supported.
+/// reads too. Each expert has its own sums. The output head has no entry. Runs on the CPU.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna imatrix -m model-f16.gguf -f calibration.txt -o imatrix.gguf
