@@ -186,7 +186,7 @@ fn each_failure_is_one_message_with_the_way_out() {
         (&["pull", "a/gated"], &["gated: accept its terms on http", "a/gated"]),
         (&["pull", "a/gated", "-hft", "hf_other"], &["the token that was sent has no access"]),
         (&["pull", "a/none"], &["no GGUF file", "--checkpoint", "sterna convert"]),
-        (&["pull", "a/b:Q9_9"], &["no GGUF file that is called Q9_9", "tiny-Q4_0.gguf", "tiny-i2_s.gguf"]),
+        (&["pull", "a/b:Q9_9"], &["no GGUF file with the tag Q9_9", "tiny-Q4_0.gguf", "tiny-i2_s.gguf"]),
         (&["pull", "a/b/x.gguf"], &["no file x.gguf", "tiny-i2_s.gguf"]),
         (&["pull", NAME, "--revision", "v9"], &["no revision `v9`"]),
         (&["pull", "nonsense"], &["USER/REPOSITORY"]),
@@ -202,7 +202,7 @@ fn each_failure_is_one_message_with_the_way_out() {
     }
     // A file that is broken on the way.
     case.server.fault("/cdn/", HubFault::Flip(77));
-    refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "it was not kept"]);
+    refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "the file was discarded"]);
     assert!(!case.snapshot().exists());
 }
 
@@ -276,7 +276,7 @@ fn a_full_disk_is_an_error_and_the_rest_comes_when_there_is_room() {
         return support::say(format_args!("a full disk: not tried, as this account may not mount one"));
     }
     let unmounted = Unmounted(hub.clone());
-    let said = refused(&case.sterna(&["pull", NAME]), &["bytes are free", "HF_HUB_CACHE"]);
+    let said = refused(&case.sterna(&["pull", NAME]), &["are free; free some space", "HF_HUB_CACHE"]);
     assert!(!case.snapshot().exists(), "{said}");
     assert!(mount("size=64m,remount"));
     // Room when it was asked for, and none when the bytes come.
