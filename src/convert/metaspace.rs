@@ -34,7 +34,7 @@ pub fn is_metaspace(tokenizer: &Json) -> bool {
 impl Spaces {
     /// Reads the normaliser and the pre-tokenizer.
     ///
-    /// Properties that a `llama` vocabulary does not support.
+    /// # Errors
     /// Properties that a `llama` vocabulary cannot express.
     pub fn of(tokenizer: &Json) -> Result<Self, String> {
         let (normalizers, steps) = both(tokenizer);
