@@ -114,7 +114,7 @@ fn nothing_is_left_behind_where_it_fails() {
     ended_with(
         &quantize(&["there.gguf", "out.gguf"]),
         1,
-        &["there.gguf", "is q8_0 already", "--allow-requantize"],
+        &["there.gguf", "is already q8_0", "--allow-requantize"],
     );
 
     // A weight in the last matrix that is not a number: most of the file is written by then.
