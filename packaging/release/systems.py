@@ -57,7 +57,7 @@ def tools():
 
 
 def environment(system):
-    """Variables of a system's build. It has its own target folder: its flags would invalidate other builds."""
+    """Variables of a system's build, which has its own target folder: its flags would rebuild others."""
     target_dir = TARGET / "release-build"
     cargo_home = os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo")
     env = dict(os.environ, CARGO_TARGET_DIR=str(target_dir), SOURCE_DATE_EPOCH=str(epoch()))
