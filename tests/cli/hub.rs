@@ -131,7 +131,7 @@ fn what_was_killed_goes_on_where_it_was() {
     child.wait().unwrap();
     assert!(!case.snapshot().exists());
     let (_, stderr) = succeeded(&case.sterna(&["pull", NAME]));
-    assert!(stderr.contains("continues after"), "{stderr}");
+    assert!(stderr.contains("resuming at"), "{stderr}");
     case.is_whole();
     let last = case.server.requests().pop().unwrap();
     assert_eq!(last.range.as_deref(), Some("bytes=5000-"));
@@ -186,14 +186,14 @@ fn each_failure_is_one_message_with_the_way_out() {
         (&["pull", "a/gated"], &["gated: accept its terms on http", "a/gated"]),
         (&["pull", "a/gated", "-hft", "hf_other"], &["the token that was sent has no access"]),
         (&["pull", "a/none"], &["no GGUF file", "--checkpoint", "sterna convert"]),
-        (&["pull", "a/b:Q9_9"], &["no GGUF file that is called Q9_9", "tiny-Q4_0.gguf", "tiny-i2_s.gguf"]),
+        (&["pull", "a/b:Q9_9"], &["no GGUF file with the tag Q9_9", "tiny-Q4_0.gguf", "tiny-i2_s.gguf"]),
         (&["pull", "a/b/x.gguf"], &["no file x.gguf", "tiny-i2_s.gguf"]),
         (&["pull", NAME, "--revision", "v9"], &["no revision `v9`"]),
         (&["pull", "nonsense"], &["USER/REPOSITORY"]),
         (&["pull", NAME, "--offline"], &["not in the cache", "--offline (HF_HUB_OFFLINE)"]),
         (&["run", "-hf", NAME, "--offline", "-p", "x"], &["not in the cache"]),
         (&["run", "-hf", NAME, "-m", "x.gguf", "-p", "x"], &["--hf-repo"]),
-        (&["run", "-hff", "x.gguf", "-p", "x"], &["--hf-file wants --hf-repo"]),
+        (&["run", "-hff", "x.gguf", "-p", "x"], &["--hf-file needs --hf-repo"]),
         (&["rm", NAME], &["a/b is not in the cache", "sterna list"]),
     ] {
         let stderr = refused(&case.sterna(args), words);
@@ -202,7 +202,7 @@ fn each_failure_is_one_message_with_the_way_out() {
     }
     // A file that is broken on the way.
     case.server.fault("/cdn/", HubFault::Flip(77));
-    refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "it was not kept"]);
+    refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "the file was discarded"]);
     assert!(!case.snapshot().exists());
 }
 
@@ -233,7 +233,7 @@ fn the_cache_can_be_listed_checked_and_cleared() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[1]["size"], case.model.len());
     let (verified, _) = succeeded(&case.sterna(&["verify"]));
-    assert_eq!(verified.matches(": whole").count(), 2, "{verified}");
+    assert_eq!(verified.matches(": ok").count(), 2, "{verified}");
     let mut broken = case.model.clone();
     broken[1000] ^= 1;
     std::fs::write(case.snapshot(), broken).unwrap();
@@ -276,7 +276,7 @@ fn a_full_disk_is_an_error_and_the_rest_comes_when_there_is_room() {
         return support::say(format_args!("a full disk: not tried, as this account may not mount one"));
     }
     let unmounted = Unmounted(hub.clone());
-    let said = refused(&case.sterna(&["pull", NAME]), &["bytes are free", "HF_HUB_CACHE"]);
+    let said = refused(&case.sterna(&["pull", NAME]), &["are free; free some space", "HF_HUB_CACHE"]);
     assert!(!case.snapshot().exists(), "{said}");
     assert!(mount("size=64m,remount"));
     // Room when it was asked for, and none when the bytes come.
@@ -365,7 +365,7 @@ fn a_checkpoint_of_the_hub_is_converted_as_its_folder_is() {
         assert_eq!((&a.name, &a.dims, a.type_id), (&b.name, &b.dims, b.type_id));
         assert!(far.host_tensor(a).unwrap().bytes == near.host_tensor(b).unwrap().bytes, "{}", a.name);
     }
-    refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no folder here", "no/where"]);
+    refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no such folder", "no/where"]);
 }
 
 #[cfg(feature = "serve")]

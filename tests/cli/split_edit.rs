@@ -81,7 +81,7 @@ fn splitting_and_merging_refuse_what_cannot_be() {
     succeeded(&sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]));
     refused(
         &sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]),
-        &["exists already", "--force"],
+        &["already exists", "--force"],
     );
     refused(&sterna(dir.path(), &["merge", "in.gguf", "out.gguf"]), &["whole model"]);
     refused(

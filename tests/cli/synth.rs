@@ -86,7 +86,7 @@ fn synth_leaves_nothing_behind_where_it_fails() {
     let before = fs::read(dir.path().join("tiny.gguf")).unwrap();
     refused(
         &sterna(dir.path(), &["synth", "--seed", "2", "tiny.gguf"]),
-        &["tiny.gguf exists already", "--force"],
+        &["tiny.gguf already exists", "--force"],
     );
     let vast = [
         "synth",

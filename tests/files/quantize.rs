@@ -355,7 +355,7 @@ fn what_is_quantised_already_is_copied_or_refused() {
         assert!(error.contains("blk.0.attn_q.weight, row 2, column 7: NaN"), "{error}");
     }
     let error = quantize(&gguf, &options("i2_s")).unwrap_err().to_string();
-    assert!(error.contains("blk.0.attn_q.weight is q8_0 already") && error.contains("i2_s"), "{error}");
+    assert!(error.contains("blk.0.attn_q.weight is already q8_0") && error.contains("i2_s"), "{error}");
 }
 
 /// Where that is allowed, the same comes out of quantised weights as of the numbers that they stand for.

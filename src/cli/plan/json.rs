@@ -1,4 +1,4 @@
-//! A plan as JSON; docs/plan.md lists the fields, which stay as they are.
+//! A plan as JSON. docs/plan.md documents the fields, which are stable.
 
 use serde_json::{Value as Json, json};
 

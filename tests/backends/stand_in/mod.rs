@@ -409,8 +409,8 @@ fn what_does_not_fit_a_card_is_chosen_smaller() {
     assert!(said.contains("keys q8_0, values q8_0"), "{said}");
     // What the user chose stays, whatever it takes; so does everything with `off`.
     let (_, said) = run(165, &["-c", "1024", "--kv-cache-type", "f16"]);
-    assert!(said.contains("--fit: no KV cache of 1024 positions fits this device"), "{said}");
-    assert!(said.contains("what is to stay free; -c "), "{said}");
+    assert!(said.contains("--fit: a KV cache of 1024 positions does not fit on this device"), "{said}");
+    assert!(said.contains("with its memory reserve; -c "), "{said}");
     let (_, said) = run(130, &["--fit", "off"]);
     assert!(!said.contains("--fit") && said.contains("keys f16"), "{said}");
 }
