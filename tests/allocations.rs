@@ -29,7 +29,7 @@ static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The most of them so far.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-/// What a program's description, its weights' handles and a thread's first steps may take.
+/// Limit for a program's description, its weights' handles and a thread's first steps.
 const SMALL_CHANGE: usize = 64 << 10;
 
 // SAFETY: the system's allocator does the work.

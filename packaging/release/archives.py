@@ -12,7 +12,7 @@ from project import ROOT, epoch, put, run
 # Maximum size of an archive.
 MOST_BYTES = 60 << 20
 # Files next to the program, and one that is only for Linux.
-BESIDE = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]
+INCLUDED = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]
 SERVICE = "packaging/sterna.service"
 
 
@@ -40,9 +40,9 @@ def zipped(folder, files):
 
 def of_program(name, system, program, pages):
     """Writes the archive of a system's program to dist/."""
-    beside = BESIDE if system.is_windows else [*BESIDE, SERVICE]
+    included = INCLUDED if system.is_windows else [*INCLUDED, SERVICE]
     files = {system.program: (0o755, program.read_bytes())}
-    files |= {path.rpartition("/")[2]: (0o644, (ROOT / path).read_bytes()) for path in beside}
+    files |= {path.rpartition("/")[2]: (0o644, (ROOT / path).read_bytes()) for path in included}
     # Each system gets the completions that its shells read.
     is_ours = {path: path.endswith(".ps1") == system.is_windows for path in pages}
     files |= {path: (0o644, data) for path, data in pages.items() if is_ours[path]}

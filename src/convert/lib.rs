@@ -291,8 +291,8 @@ impl Model {
         }
         // The embedding and the head are never ternary.
         let is_ternary = matches!(recipe, Recipe::Type(ty) if ternary::is_for_ternary(ty));
-        let beside = is_ternary.then_some(&types::F16 as &'static dyn QuantType);
-        let (token_embd, output) = (beside, beside);
+        let exact = is_ternary.then_some(&types::F16 as &'static dyn QuantType);
+        let (token_embd, output) = (exact, exact);
         Ok(QuantizeOptions {
             overrides,
             token_embd,

@@ -103,8 +103,8 @@ pub fn write(
                 set("rope.scaling.original_context_length", Value::U32(original));
                 if let Some(attention) = attention {
                     // Readers also multiply by YaRN's own factor.
-                    let beside = attention / (1.0 + 0.1 * factor.ln());
-                    set("rope.scaling.attn_factor", Value::F32(beside as f32));
+                    let attn_factor = attention / (1.0 + 0.1 * factor.ln());
+                    set("rope.scaling.attn_factor", Value::F32(attn_factor as f32));
                 }
             }
         }

@@ -283,8 +283,8 @@ mod tests {
             let Components { name, organization, basename, finetune, version, size_label } = &found;
             let got = [organization, basename, finetune, version, size_label].map(Option::as_deref);
             assert_eq!(got, want, "{id}");
-            let behind = id.strip_prefix("tiiuae/").or(id.strip_prefix("./")).unwrap_or(id);
-            assert_eq!(name.as_deref(), Some(behind));
+            let rest = id.strip_prefix("tiiuae/").or(id.strip_prefix("./")).unwrap_or(id);
+            assert_eq!(name.as_deref(), Some(rest));
         }
         assert_eq!(Components::of("", 1), Components::default());
     }

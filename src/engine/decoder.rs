@@ -91,7 +91,7 @@ impl Decoder {
             false => options.stop.iter().filter_map(hidden).collect(),
         };
         Self {
-            utf8: tokenizer.utf8_behind(prompt, options.show_special),
+            utf8: tokenizer.utf8_after(prompt, options.show_special),
             stops: StopStrings::new(&options.stop, options.show_stop),
             hidden_stops,
             control_stops: ControlStops::new(control_stops),
@@ -140,7 +140,7 @@ impl Decoder {
             false => match self.control_stops.push(piece) {
                 Ok(piece) => piece,
                 Err(_) if self.n_tokens < self.min_tokens => self.control_stops.flush(),
-                Err(met) => return self.stopped_behind_control(tokenizer, token, &met),
+                Err(met) => return self.stopped_after_control(tokenizer, token, &met),
             },
         };
         let (text, stopped) = match self.n_tokens < self.min_tokens {
@@ -161,7 +161,7 @@ impl Decoder {
     }
 
     /// Ends the sequence at a stop string that consists of a control token and the text `met`.
-    fn stopped_behind_control(
+    fn stopped_after_control(
         &mut self,
         tokenizer: &Tokenizer,
         token: Option<PickedToken>,

@@ -1,5 +1,5 @@
 //! Pools the rows of a text into its embedding or score, including the layers after pooling, on the host.
-//! That is a few million operations per text at most, on rows that have to be copied to the host anyway.
+//! Takes a few million operations per text at most, on rows that have to be copied to the host anyway.
 
 use std::ops::Range;
 

@@ -66,11 +66,11 @@ impl ControlStops {
     pub fn push(&mut self, piece: &str) -> Result<String, String> {
         let Some(begun) = self.begun else { return Ok(piece.to_owned()) };
         self.held.push_str(piece);
-        let mut behind = self.stops.iter().filter(|(token, _)| *token == begun).map(|(_, text)| text);
-        if let Some(met) = behind.clone().filter(|text| self.held.starts_with(text.as_str())).min() {
+        let mut texts = self.stops.iter().filter(|(token, _)| *token == begun).map(|(_, text)| text);
+        if let Some(met) = texts.clone().filter(|text| self.held.starts_with(text.as_str())).min() {
             return Err(met.clone());
         }
-        if behind.any(|text| text.starts_with(&self.held)) {
+        if texts.any(|text| text.starts_with(&self.held)) {
             return Ok(String::new());
         }
         Ok(self.flush())
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn text_behind_a_control_token_is_held_back_until_it_is_one() {
+    fn text_after_a_control_token_is_held_back_until_it_is_a_stop() {
         let watch = || ControlStops::new(vec![(7, "\nUser".into()), (7, "\n\n".into()), (8, "x".into())]);
         let mut plain = watch();
         assert_eq!(plain.push("\nUser"), Ok("\nUser".into()));

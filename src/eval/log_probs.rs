@@ -2,7 +2,7 @@
 //!
 //! All little-endian: the eight bytes `STERNAKL`; u32 version (1), n_ctx, n_vocab, n_chunks; the text as u32
 //! ids `[n_chunks, n_ctx]`; then for each scored position f32 `top`, f32 `step`, and u16 codes `[n_vocab]`,
-//! where a code stands for the log-probability `top - step * code`. `step` is the range of the row over
+//! where a code is the log-probability `top - step * code`. `step` is the range of the row over
 //! 65535, so nothing is clipped and the error is at most half a step.
 
 use std::fs::File;

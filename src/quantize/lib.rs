@@ -394,15 +394,15 @@ fn wanted(
         }
         Recipe::Type(ty) => ty,
     };
-    let beside = if ty.ternary().is_some() && !options.pure { &types::F16 } else { ty };
+    let embd_type = if ty.ternary().is_some() && !options.pure { &types::F16 } else { ty };
     let of = |info: &TensorInfo| {
         let said = options.overrides.iter().find(|rule| rule.pattern.is_match(&info.name));
         let said = said.map(|rule| rule.ty);
         match Role::of(info) {
             Role::Kept => Some(&types::F32 as &'static dyn QuantType),
             Role::Output if options.leave_output => None,
-            Role::TokenEmbd => options.token_embd.or(said).or(Some(beside)),
-            Role::Output => options.output.or(said).or(Some(beside)),
+            Role::TokenEmbd => options.token_embd.or(said).or(Some(embd_type)),
+            Role::Output => options.output.or(said).or(Some(embd_type)),
             _ => said.or(Some(ty)),
         }
     };

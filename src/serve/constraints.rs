@@ -15,7 +15,7 @@ use sterna_engine::GenerateOptions;
 use sterna_grammar::{GrammarError, Source, Space, names_types};
 use sterna_tokenizer::chat::Prompt;
 use sterna_tools::{
-    Choice, Format, ParserOptions, Syntax, Thoughts, Tool, Wanted, json_behind_thoughts, json_in_channels,
+    Choice, Format, ParserOptions, Syntax, Thoughts, Tool, Wanted, json_after_thoughts, json_in_channels,
 };
 
 /// Constraints on the form of an answer.
@@ -312,7 +312,7 @@ impl Constraints {
                     (Some((schema, strict)), Some(Thoughts::Marked(marks)))
                         if self.splits && self.thinks(prompt) =>
                     {
-                        Source::Lark(json_behind_thoughts(marks, &schema, strict, &token))
+                        Source::Lark(json_after_thoughts(marks, &schema, strict, &token))
                     }
                     _ => source.clone(),
                 };

@@ -22,7 +22,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/lib.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
-    ("src/backend/cuda/mod.rs", "whether the processor stands in for a card"),
+    ("src/backend/cuda/mod.rs", "whether the CPU replaces a GPU"),
     ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),

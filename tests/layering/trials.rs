@@ -29,8 +29,8 @@ const TRIALS: &[(&str, &[&str])] = &[
     (
         "what templates ask of Jinja2",
         &[
-            "src/tokenizer/chat/beside.rs::shapes_of_published_templates_render_as_in_jinja2",
-            "src/tokenizer/chat/beside.rs::constructs_render_as_in_jinja2",
+            "src/tokenizer/chat/jinja_golden.rs::shapes_of_published_templates_render_as_in_jinja2",
+            "src/tokenizer/chat/jinja_golden.rs::constructs_render_as_in_jinja2",
         ],
     ),
     (

@@ -33,9 +33,9 @@ impl PagesAt {
     /// Tables from word `at` on.
     pub fn new(at: usize, limits: &Limits) -> Self {
         let (n_seqs, stride) = (limits.seqs, limits.pages);
-        let behind = |before: usize, pages: usize| (pages > 0).then_some(before + n_seqs * stride);
-        let exact = behind(at, limits.exact_pages);
-        let sliding = behind(exact.unwrap_or(at), limits.sliding_pages);
+        let append = |before: usize, pages: usize| (pages > 0).then_some(before + n_seqs * stride);
+        let exact = append(at, limits.exact_pages);
+        let sliding = append(exact.unwrap_or(at), limits.sliding_pages);
         Self { pages: at, exact, sliding, n_seqs, stride }
     }
 

@@ -54,8 +54,8 @@ impl Budget {
         match (rows, decoded) {
             (0, _) => self.fixed = newer(self.fixed, seconds),
             (_, true) => {
-                let beside = (seconds - self.fixed.unwrap_or(0.0)).max(0.0);
-                self.a_row = newer(self.a_row, beside / rows as f64);
+                let variable = (seconds - self.fixed.unwrap_or(0.0)).max(0.0);
+                self.a_row = newer(self.a_row, variable / rows as f64);
                 self.last = rows;
             }
             // Steps without decoding predict little about the next mixed step.

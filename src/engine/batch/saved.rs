@@ -146,7 +146,7 @@ impl Batch {
             }
         }
         while !pages.hold(slot, tokens.len(), kinds) {
-            if !self.prefix.evict_beside(pages) {
+            if !self.prefix.evict_secondary(pages) {
                 return Err(no_such_pages());
             }
         }

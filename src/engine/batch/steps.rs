@@ -79,7 +79,7 @@ struct Output {
     /// it is the one that was sampled for its position.
     fed: Option<u32>,
     /// Number of draft rows after it.
-    n_behind: usize,
+    n_later: usize,
 }
 
 /// The runner slot of an engine; keeps the engine alive.
@@ -384,13 +384,13 @@ impl Batch {
                     Ask::All => run.outputs.extend((0..part.n).map(|i| {
                         let (row, position) = (row + 1 + i - part.n, first + i);
                         let (is_read, scores) = (true, true);
-                        let (picked_by, fed, n_behind) = (PickedBy::Host, None, 0);
-                        Output { id, row, picked_by, is_read, position, scores, fed, n_behind }
+                        let (picked_by, fed, n_later) = (PickedBy::Host, None, 0);
+                        Output { id, row, picked_by, is_read, position, scores, fed, n_later }
                     })),
-                    _ => run.outputs.extend((0..=n_drafted).rev().map(|n_behind| {
-                        let (row, position) = (row - n_behind, first + part.n - 1 - n_behind);
+                    _ => run.outputs.extend((0..=n_drafted).rev().map(|n_later| {
+                        let (row, position) = (row - n_later, first + part.n - 1 - n_later);
                         let fed = task.seq.token(position).filter(|_| part.ask == Ask::Verify);
-                        Output { id, row, picked_by, is_read, position, scores: false, fed, n_behind }
+                        Output { id, row, picked_by, is_read, position, scores: false, fed, n_later }
                     })),
                 }
             }
@@ -565,7 +565,7 @@ impl Batch {
                     continue;
                 }
                 if output.position >= task.seq.cached {
-                    self.runner.row_holds(&mut task.seq, output.n_behind == 0);
+                    self.runner.row_holds(&mut task.seq, output.n_later == 0);
                     task.stats.accepted_tokens += 1;
                     self.stats.accepted_tokens += 1;
                 }

@@ -62,7 +62,7 @@ impl Batch {
         let pages = &mut self.runner.pages;
         while pages.n_free() < kinds.len() && self.prefix.evict(pages, PageKind::Quantised) {}
         let mut holds = pages.hold(slot, *positions, kinds);
-        while !holds && self.prefix.evict_beside(pages) {
+        while !holds && self.prefix.evict_secondary(pages) {
             holds = pages.hold(slot, *positions, kinds);
         }
         if !holds {

@@ -364,13 +364,13 @@ impl Pages {
     /// recurrent states, cuts to the end of a page whose state was kept. Returns the number of positions that
     /// remain.
     pub fn cut_back(&mut self, seq: u32, positions: usize) -> usize {
-        let mut remain = self.state_behind(seq, positions);
+        let mut remain = self.newest_state(seq, positions);
         loop {
             let written_on = self.written_on(seq, remain);
             if written_on == remain {
                 break;
             }
-            remain = self.state_behind(seq, written_on);
+            remain = self.newest_state(seq, written_on);
         }
         while self.table.seq(seq).len() > pages_for(remain) {
             let last = self.at(seq, self.table.seq(seq).len() - 1);
@@ -488,9 +488,9 @@ impl Pages {
         };
         let states = count(PageKind::State) == 0 || self.has_states();
         let full = positions / PAGE;
-        let behind_full = kinds.iter().skip(full).all(|kinds| !kinds.state);
+        let after_full = kinds.iter().skip(full).all(|kinds| !kinds.state);
         let there = PageKind::ALL.into_iter().all(|kind| count(kind) <= self.pool(kind).n_free());
-        if !(exactly && seen && states && behind_full && there) || n != pages_for(positions) {
+        if !(exactly && seen && states && after_full && there) || n != pages_for(positions) {
             return false;
         }
         kinds.iter().for_each(|kinds| self.push_new(seq, *kinds));

@@ -171,7 +171,7 @@ impl Pages {
     }
 
     /// The maximum number of positions, up to `positions`, whose state exists.
-    pub(super) fn state_behind(&self, seq: u32, positions: usize) -> usize {
+    pub(super) fn newest_state(&self, seq: u32, positions: usize) -> usize {
         let Some(own) = self.recurrent.get(seq as usize) else { return positions };
         let newest = own.newest(positions).map_or(0, |(at, _)| at);
         if own.at == positions { positions } else { newest }

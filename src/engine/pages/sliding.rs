@@ -37,13 +37,13 @@ impl Sliding {
     }
 
     /// Number of preceding pages that a row at the start of a page reads.
-    pub fn behind(self) -> usize {
+    pub fn n_before(self) -> usize {
         (self.window - 1).div_ceil(PAGE)
     }
 
     /// Maximum number of pages of a sequence between two steps, and in a step of one row.
     pub fn held(self) -> usize {
-        self.behind() + 2
+        self.n_before() + 2
     }
 
     /// Pages for `seqs` sequences of `pages_a_seq` pages each, which grow by `rows` rows in total in one
@@ -51,7 +51,7 @@ impl Sliding {
     pub fn pages_for(self, seqs: usize, pages_a_seq: usize, rows: usize, checkpoints: usize) -> usize {
         let held = pages_a_seq.min(self.held());
         let in_step = seqs * held + grown(seqs, rows).min(seqs * (pages_a_seq - held));
-        in_step.saturating_add(checkpoints.saturating_mul((self.behind() + 1).min(pages_a_seq)))
+        in_step.saturating_add(checkpoints.saturating_mul((self.n_before() + 1).min(pages_a_seq)))
     }
 }
 

@@ -73,7 +73,7 @@ impl Speculator {
         if self.row_cost.is_none() && !cost.is_known() {
             return 0;
         }
-        let cost = cost.beside(self.row_cost, n_seqs);
+        let cost = cost.with_others(self.row_cost, n_seqs);
         let (mut n, mut tokens, mut time, mut holds) = (0, 1.0, 1.0, self.hits);
         while holds * time > cost * tokens && n < 1 << 10 {
             (n, tokens, time, holds) = (n + 1, tokens + holds, time + cost, holds * self.hits);
@@ -150,7 +150,7 @@ impl RowCost {
 
     /// The cost in a step of `n_seqs` sequences, only one of which gains from its drafts. `known` is relative
     /// to a step of one row; the measured cost is relative to the current step.
-    fn beside(&self, known: Option<f64>, n_seqs: usize) -> f64 {
+    fn with_others(&self, known: Option<f64>, n_seqs: usize) -> f64 {
         let n = n_seqs.max(1) as f64;
         match known.or_else(|| (!self.is_measured).then_some(self.share)) {
             Some(share) => n * share / (1.0 + share * (n - 1.0)),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_many_sequences_less_is_drafted() {
+    fn draft_is_shorter_with_many_sequences() {
         let (mut own, cost) = (speculator(), RowCost::new(true));
         own.verified(30, 30);
         let most = [1, 4, 64].map(|n_seqs| own.most(&cost, n_seqs));
@@ -251,12 +251,14 @@ mod tests {
             cost.add(0, Duration::from_millis(10));
             cost.add(4, Duration::from_millis(14));
         }
-        assert!((cost.beside(None, 1) - 0.1).abs() < 0.01 && (cost.beside(None, 3) - 0.3).abs() < 0.03);
+        assert!(
+            (cost.with_others(None, 1) - 0.1).abs() < 0.01 && (cost.with_others(None, 3) - 0.3).abs() < 0.03
+        );
         // One slow step changes little; many do. Occasionally a step runs without drafts.
         cost.add(1, Duration::from_secs(1));
-        assert!(cost.beside(None, 1) < 0.2);
+        assert!(cost.with_others(None, 1) < 0.2);
         (0..RowCost::MOST_DRAFTING).for_each(|_| cost.add(1, Duration::from_millis(30)));
-        assert!(cost.beside(None, 1) > 1.9 && !cost.is_known());
+        assert!(cost.with_others(None, 1) > 1.9 && !cost.is_known());
         cost.add(0, Duration::from_millis(10));
         assert!(cost.is_known());
     }

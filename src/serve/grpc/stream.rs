@@ -45,7 +45,7 @@ impl Messages {
             utf8: model
                 .served
                 .tokenizer()
-                .utf8_behind(&parsed.job.prompts[0], parsed.job.options.show_special),
+                .utf8_after(&parsed.job.prompts[0], parsed.job.options.show_special),
             written: String::new(),
             shown: 0,
             waiting: SequenceOutput { index, ..SequenceOutput::default() },

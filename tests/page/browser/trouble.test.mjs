@@ -235,9 +235,9 @@ function contrasts(selectors) {
   };
   return selectors.map((selector) => {
     const node = [...document.querySelectorAll(selector)].at(-1);
-    let behind = node;
-    const paper = () => getComputedStyle(behind).backgroundColor;
-    while (paper() === "rgba(0, 0, 0, 0)") behind = behind.parentElement;
+    let backdrop = node;
+    const paper = () => getComputedStyle(backdrop).backgroundColor;
+    while (paper() === "rgba(0, 0, 0, 0)") backdrop = backdrop.parentElement;
     const [dark, bright] = [light(getComputedStyle(node).color), light(paper())].sort((a, b) => a - b);
     return (bright + 0.05) / (dark + 0.05);
   });

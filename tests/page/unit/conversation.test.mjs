@@ -15,7 +15,7 @@ function conversationOf(mode, ...turns) {
   return conversation;
 }
 
-test("an edit is a version beside the turn, and the old one comes back with what followed it", () => {
+test("an edit is a version next to the turn, and the old one comes back with what followed it", () => {
   const conversation = conversationOf("chat", "a", "b", "c", "d");
   const third = tree.pathOf(conversation)[2];
   const edited = tree.addTurn(conversation, third.parent, "user", "C");

@@ -6,7 +6,7 @@
 const TICK_MS = 10;
 
 /** Runs a timer here during `action`; returns its result, and the timer's longest gap. */
-async function beside(action) {
+async function withTimer(action) {
   let [longest, before] = [0, performance.now()];
   const tick = () => {
     const now = performance.now();
@@ -50,6 +50,6 @@ export async function stopped(page, words) {
     button.click();
     return { page: longest, label, chars };
   };
-  const [told, here] = await beside(() => page.evaluate(written, words, TICK_MS));
+  const [told, here] = await withTimer(() => page.evaluate(written, words, TICK_MS));
   return { ...told, here };
 }

@@ -167,7 +167,7 @@ impl PrefixCache {
         if pages.has_states() && !chain.last().is_none_or(has_state) {
             return false;
         }
-        let seen = pages.sliding().map_or(0, Sliding::behind).min(chain.len());
+        let seen = pages.sliding().map_or(0, Sliding::n_before).min(chain.len());
         let seen = &chain[chain.len() - seen..];
         if !seen.iter().all(|&node| self.node(node).pages.get(PageKind::Sliding).is_some()) {
             return false;
@@ -184,7 +184,7 @@ impl PrefixCache {
     pub fn share(&self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
         let window = pages.window();
         let first = chain.len().saturating_sub(window.newest_pages);
-        let first_seen = chain.len().saturating_sub(pages.sliding().map_or(0, Sliding::behind));
+        let first_seen = chain.len().saturating_sub(pages.sliding().map_or(0, Sliding::n_before));
         for (i, &node) in chain.iter().enumerate() {
             let is_read = |kind| match kind {
                 PageKind::Quantised => true,
@@ -257,7 +257,7 @@ impl PrefixCache {
         // One page more than is read: an equal prompt recomputes its last token, which may be in the page
         // before.
         let before = |n_read: usize| chain.len().saturating_sub(n_read + 1);
-        let seen = pages.sliding().map_or(chain.len(), |sliding| before(sliding.behind()));
+        let seen = pages.sliding().map_or(chain.len(), |sliding| before(sliding.n_before()));
         for (i, &id) in chain.iter().enumerate().skip(seen) {
             self.keep(pages, slot, i, id, PageKind::Sliding);
         }
@@ -347,7 +347,7 @@ impl PrefixCache {
 
     /// Evicts an exact page, or else a sliding-window page, or a recurrent state. `false` if no page
     /// qualifies.
-    pub fn evict_beside(&mut self, pages: &mut Pages) -> bool {
+    pub fn evict_secondary(&mut self, pages: &mut Pages) -> bool {
         [PageKind::Exact, PageKind::Sliding, PageKind::State].into_iter().any(|kind| self.evict(pages, kind))
     }
 
