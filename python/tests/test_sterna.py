@@ -201,7 +201,7 @@ def idle(engine):
     return False
 
 
-def test_what_nobody_reads_ends(engine):
+def test_dropped_stream_ends_generation(engine):
     long = {"max_tokens": 100000, "ignore_eos": True}
     with engine.generate(PROMPT, **long) as generation:
         assert next(generation)

@@ -192,11 +192,11 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
         }
     }
     let id = batch.add(&Request::new(tokens(pl, n), greedy(1)))?[0];
-    let (mut beside, mut gaps, mut last) = (Vec::new(), Vec::new(), Instant::now());
+    let (mut during, mut gaps, mut last) = (Vec::new(), Vec::new(), Instant::now());
     loop {
         let begun = Instant::now();
         let events = step(&mut batch)?;
-        beside.push(begun.elapsed());
+        during.push(begun.elapsed());
         if events.iter().any(|(of, _)| *of != id) {
             gaps.push(last.elapsed());
             last = Instant::now();
@@ -210,12 +210,12 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
         times.get(times.len() / 2).map_or(0.0, |time| 1e3 * time.as_secs_f64())
     };
     let longest = gaps.iter().max().map_or(0.0, |gap| 1e3 * gap.as_secs_f64());
-    let (n_steps, beside) = (beside.len(), median(&mut beside));
+    let (n_steps, during) = (during.len(), median(&mut during));
     Ok(format!(
         "arriving: {n} tokens in {n_steps} steps along with {pl} sequences: longest gap between two tokens \
          {longest:.1} ms, a step \
-         {beside:.1} ms, {:.2} times; a step before {:.1} ms",
-        longest / beside,
+         {during:.1} ms, {:.2} times; a step before {:.1} ms",
+        longest / during,
         median(&mut alone)
     ))
 }

@@ -141,7 +141,7 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
 
 /// True if statistics appear directly after the text: on a terminal, or if stdout and stderr are the same
 /// file. The text then needs a final newline.
-pub fn stands_behind_text() -> bool {
+pub fn needs_final_newline() -> bool {
     std::io::stdout().is_terminal() || is_one_file()
 }
 

@@ -133,7 +133,7 @@ impl RunArgs {
             stdout.write_all(piece?.as_bytes())?;
             stdout.flush()?;
         }
-        if report::stands_behind_text() {
+        if report::needs_final_newline() {
             writeln!(stdout)?;
         }
         let (stats, reason, seed) = (generation.stats(), generation.stop_reason(), generation.seed());

@@ -72,7 +72,7 @@ struct Shown {
     /// Upper bound of the speed, if one GPU has all layers and its rates are known.
     bound: Option<Bound>,
     /// The same together with this CPU, if some layers are offloaded.
-    beside: Option<SpeedWithHost>,
+    with_cpu: Option<SpeedWithHost>,
     /// The same plan with layers offloaded, if not all of them fit.
     streamed: Option<Streamed>,
     /// Cache types of keys and values, one pair per column.
@@ -91,7 +91,7 @@ struct Streamed {
     device: DeviceMemory,
     room: Room,
     bound: Option<Bound>,
-    beside: Option<SpeedWithHost>,
+    with_cpu: Option<SpeedWithHost>,
 }
 
 /// Memory of one context with one pair of cache types.
@@ -251,8 +251,8 @@ impl PlanArgs {
             return Ok(None);
         }
         let bound = bound(gguf, options, &device)?;
-        let beside = beside(gguf, options, &device)?;
-        Ok(Some(Streamed { device, room, bound, beside }))
+        let with_cpu = with_cpu(gguf, options, &device)?;
+        Ok(Some(Streamed { device, room, bound, with_cpu }))
     }
 
     /// Columns of the table: the user's choice, and all compared cache types except f32.
@@ -283,8 +283,8 @@ impl PlanArgs {
         let with_room = |device: DeviceMemory| (device.clone(), Room::on(&device, margin_bytes));
         let devices: Vec<_> = engine::memory(gguf, &at, backend)?.into_iter().map(with_room).collect();
 
-        let (bound, beside) = match &devices[..] {
-            [(device, _)] => (bound(gguf, &at, device)?, beside(gguf, &at, device)?),
+        let (bound, with_cpu) = match &devices[..] {
+            [(device, _)] => (bound(gguf, &at, device)?, with_cpu(gguf, &at, device)?),
             _ => (None, None),
         };
         let most_ctx = trained.max(n_ctx);
@@ -326,7 +326,7 @@ impl PlanArgs {
             backend: backend.name(),
             devices,
             bound,
-            beside,
+            with_cpu,
             streamed: None,
             codecs,
             rows,
@@ -367,7 +367,7 @@ fn bound(gguf: &Gguf, options: &EngineOptions, device: &DeviceMemory) -> Result<
 }
 
 /// The same if this CPU, which is measured, computes the layers that do not fit on the GPU.
-fn beside(
+fn with_cpu(
     gguf: &Gguf,
     options: &EngineOptions,
     device: &DeviceMemory,

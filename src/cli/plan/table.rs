@@ -99,10 +99,10 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\nspeed     upper bound, computed: {}", tokens(bound))?;
         writeln!(out, "          {:.1} GB/s of {of}, without launch overhead", bytes as f64 / 1e9)?;
     }
-    if let (Some(beside), [(device, _)]) = (&shown.beside, &shown.devices[..]) {
-        write_ways(shown, device, shown.bound.as_ref(), beside, out)?;
+    if let (Some(with_cpu), [(device, _)]) = (&shown.with_cpu, &shown.devices[..]) {
+        write_ways(shown, device, shown.bound.as_ref(), with_cpu, out)?;
     }
-    let Some(Streamed { device, room, bound, beside }) = &shown.streamed else { return Ok(()) };
+    let Some(Streamed { device, room, bound, with_cpu }) = &shown.streamed else { return Ok(()) };
     let stay = shown.hyper.n_layers.saturating_sub(device.streamed_layers);
     if device.file_bytes > 0 {
         return writeln!(
@@ -136,8 +136,8 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
         let link = rates.link_bytes as f64 / 1e9;
         writeln!(out, "          upper bound, computed: {}, over a link of {link:.1} GB/s", tokens(bound))?;
     }
-    match beside {
-        Some(beside) => write_ways(shown, device, bound.as_ref(), beside, out),
+    match with_cpu {
+        Some(with_cpu) => write_ways(shown, device, bound.as_ref(), with_cpu, out),
         None => Ok(()),
     }
 }
@@ -151,10 +151,10 @@ fn write_ways(
     shown: &Shown,
     device: &DeviceMemory,
     bound: Option<&Bound>,
-    beside: &SpeedWithHost,
+    with_cpu: &SpeedWithHost,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let SpeedWithHost { host, decode, min_batch } = beside;
+    let SpeedWithHost { host, decode, min_batch } = with_cpu;
     let computed = figure(*decode);
     let from = shown.min_batch.or(*min_batch).filter(|n| *n <= shown.options.batch);
     match bound.zip(from) {
