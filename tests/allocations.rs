@@ -150,7 +150,8 @@ fn read_in_every_step() {
     let mut cpu = Cpu::new(2).expect("threads").streamed(streaming);
     cpu.prepare(&case.p).expect("a plan");
     let weights = case.weights.iter().zip(&case.p.weights);
-    let ids: Vec<_> = weights.map(|(w, decl)| cpu.upload_rows(&Loaded(w, decl)).expect("an upload")).collect();
+    let ids: Vec<_> =
+        weights.map(|(w, decl)| cpu.upload_rows(&Loaded(w, decl)).expect("an upload")).collect();
     let exec = cpu.compile(&case.p, &ids).expect("a program that compiles");
     let mut run = |pos| {
         let rows = [Row { token: pos % 300, pos, seq: 0, logits: true }];
