@@ -1,4 +1,4 @@
-//! Compiles `cuda/`: with nvcc to code for cards (feature `cuda`), and for the processor (feature `simt`).
+//! Compiles `cuda/`: for GPUs with nvcc (feature `cuda`), and for the CPU (feature `simt`).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,27 +11,26 @@ use std::{env, fs, thread};
 #[path = "cuda/params.rs"]
 mod params;
 
-/// Machine code that a release carries. `STERNA_CUDA_ARCHS=90,120` is another list, `STERNA_CUDA_ARCHS=none`
-/// leaves nvcc out.
-/// What nvcc makes for sm_89 is the machine code of sm_86, to the byte in every kernel, and cards of 89 run
-/// that of 86.
+/// Architectures with machine code in a release. `STERNA_CUDA_ARCHS=90,120` sets another list,
+/// `STERNA_CUDA_ARCHS=none` disables nvcc. There is no sm_89: nvcc generates the same machine code as for
+/// sm_86, byte for byte in every kernel, and GPUs of 8.9 run code for 8.6.
 const ARCHS: &str = "75,80,86,90,120";
 
-/// Machine code and PTX of a debug build, which every card runs or compiles: all of a release take nvcc four
-/// times as long.
+/// Architecture of the machine code and PTX of a debug build, which all supported GPUs can run or compile.
+/// All architectures of a release would take nvcc four times as long.
 const DEBUG_ARCH: &str = "80";
 
-/// Cards that no machine code of a release serves compile it from this one's PTX.
+/// Architecture of the PTX that GPUs without machine code in a release compile.
 const PTX: &str = "90";
 
-/// Turing's: kernels use tensor cores for integers, which came with it.
+/// Oldest supported architecture, Turing: the first with integer tensor cores, which kernels use.
 const LEAST_ARCH: u32 = 75;
 
-/// Products and sums are rounded one by one unless a kernel says `fmaf`, as on the host.
+/// Products and sums are not fused unless a kernel calls `fmaf`, as on the host.
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O3", "-fmad=false", "-Xfatbin=-compress-all", "-fatbin"];
 
 fn main() {
-    // It is src/backend that wants them.
+    // The build script belongs to src/backend.
     env::set_current_dir("../..").expect("the root of the project");
     println!("cargo::rerun-if-changed=../../build.rs");
     println!("cargo::rerun-if-changed=../../cuda");
@@ -46,14 +45,14 @@ fn main() {
     host::build();
 }
 
-/// Rust of the kernels' parameters, for `src/backend/cuda/params.rs`.
+/// Writes the kernels' parameters in Rust, for `src/backend/cuda/params.rs`.
 fn write_params() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let rust = params::rust(&params::header(Path::new("cuda")));
     fs::write(out.join("params.rs"), rust).expect("OUT_DIR can be written");
 }
 
-/// The files with kernels: each is a module of its own on a card.
+/// Kernel source files; each is a separate CUDA module.
 fn sources() -> Vec<PathBuf> {
     let mut sources: Vec<PathBuf> = ["cuda/stage", "cuda/types", "cuda/kv"]
         .iter()
@@ -97,23 +96,23 @@ fn for_each_source<T: Send>(sources: &[PathBuf], task: impl Fn(&Path) -> T + Syn
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A file of a folder beside the profiles' own, so that what is compiled once serves every profile and set of
-/// features, and lints too. `made_of` is what its content depends on, besides the text of `source` and of the
-/// headers that it includes; `make` writes it, if it is not there.
+/// A file in a folder shared by all profiles, so that everything is compiled once for all profiles, feature
+/// sets and lints. Its name is a hash of `made_of`, of `source`, and of the headers that it includes; `make`
+/// writes it if it does not exist.
 fn cached(folder: &str, source: &Path, ext: &str, made_of: &impl Hash, make: impl FnOnce(&Path)) -> PathBuf {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let folder = out.ancestors().nth(4).expect("OUT_DIR lies in the target folder").join(folder);
+    let folder = out.ancestors().nth(4).expect("OUT_DIR is in the target folder").join(folder);
     fs::create_dir_all(&folder).expect("the target folder can be written");
     let mut hasher = DefaultHasher::new();
     made_of.hash(&mut hasher);
-    // What only the other compiler reads.
+    // Header that only the other compiler reads.
     let other = if ext == "fatbin" { "host/simt_host.h" } else { "simt_device.h" };
     for file in with_headers(source, other) {
         fs::read(&file).unwrap_or_else(|err| panic!("{}: {err}", file.display())).hash(&mut hasher);
     }
     let file = folder.join(format!("{}-{:016x}.{ext}", unit(source), hasher.finish()));
     if !file.exists() {
-        // Two builds at a time may want the same file: each writes its own and moves it there whole.
+        // Concurrent builds may need the same file: each writes its own and renames it.
         let own = file.with_extension(format!("{}.part", std::process::id()));
         make(&own);
         fs::rename(own, &file).expect("the target folder can be written");
@@ -121,7 +120,7 @@ fn cached(folder: &str, source: &Path, ext: &str, made_of: &impl Hash, make: imp
     file
 }
 
-/// A source and every header that it includes, directly or not, but for one.
+/// A source and every header that it includes, directly or not, except `other`.
 fn with_headers(source: &Path, other: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut open = vec![source.to_owned()];
@@ -154,8 +153,8 @@ mod device {
         }
         if let Some(wrong) = archs.split(',').find(|arch| !is_arch(arch)) {
             panic!(
-                "STERNA_CUDA_ARCHS={archs}: `{wrong}` is not an architecture of at least {LEAST_ARCH}; want \
-                 a list as in STERNA_CUDA_ARCHS=90,120, or STERNA_CUDA_ARCHS=none"
+                "STERNA_CUDA_ARCHS={archs}: `{wrong}` is not an architecture of at least {LEAST_ARCH}; use \
+                 a list such as STERNA_CUDA_ARCHS=90,120, or STERNA_CUDA_ARCHS=none"
             );
         }
         let Some(nvcc) = find_nvcc() else {
@@ -186,14 +185,14 @@ mod device {
         write_list(&list, &text);
     }
 
-    /// Writes the images as an expression, aligned as strictly as a header of machine code may want.
+    /// Writes the images as a Rust expression, aligned as machine code headers may require.
     fn write_list(list: &Path, images: &str) {
         let aligned = if images.is_empty() { "" } else { "#[repr(C, align(64))]\nstruct Aligned<T>(T);\n" };
         fs::write(list, format!("{{\n{aligned}&[\n{images}]\n}}\n")).expect("OUT_DIR can be written");
     }
 
-    /// No machine code. With the host form of the kernels, images that no card takes and that the driver of
-    /// the tests (tests/stand-in) knows: the names of the files.
+    /// Build without machine code. With feature `simt`, images that only the CUDA driver of the tests
+    /// (tests/stand-in) accepts: the names of the files.
     fn without_nvcc(list: &Path, archs: &str) {
         let simt = env::var_os("CARGO_FEATURE_SIMT").is_some();
         let mut text = String::new();
@@ -205,7 +204,7 @@ mod device {
         println!("cargo::rustc-env=STERNA_CUDA_TOOLKIT=");
     }
 
-    /// Whether the kernels can be compiled for it, as far as numbers tell.
+    /// True if kernels can be compiled for it, judging by its number.
     fn is_arch(arch: &str) -> bool {
         arch.trim().parse().is_ok_and(|arch: u32| arch >= LEAST_ARCH)
     }
@@ -227,8 +226,9 @@ mod device {
         let mut flags: Vec<String> = NVCC_FLAGS.iter().map(|&flag| flag.to_owned()).collect();
         let mut archs: Vec<u32> = archs.split(',').filter_map(|arch| arch.trim().parse().ok()).collect();
         archs.sort_unstable();
-        // No kernel tells the architectures of one generation apart (`__CUDA_ARCH__`): PTX of the oldest
-        // gives the others the machine code that PTX of their own would, and making PTX is half of the work.
+        // No kernel distinguishes the architectures of one generation by `__CUDA_ARCH__`, so PTX of the
+        // oldest gives the others the same machine code as their own PTX would, and generating PTX is half of
+        // the work.
         for generation in archs.chunk_by(|a, b| a / 10 == b / 10) {
             let codes: Vec<String> = generation.iter().map(|arch| format!("sm_{arch}")).collect();
             flags.push(format!("-gencode=arch=compute_{},code=[{}]", generation[0], codes.join(",")));
@@ -249,7 +249,7 @@ mod device {
 mod host {
     use super::*;
 
-    /// What the compiler may use of this processor, if it is the one that the program is for.
+    /// Compiler flags for features of this CPU, if the program is built for this machine.
     fn processor() -> &'static [&'static str] {
         #[cfg(target_arch = "x86_64")]
         if env::var_os("HOST") == env::var_os("TARGET")
@@ -266,7 +266,8 @@ mod host {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
         let mut sources = sources();
         sources.push("cuda/host/broken.cu".into());
-        // An archive's member is linked where something names a symbol of it, and nothing names a kernel.
+        // The linker only keeps members of an archive that something references, and nothing references the
+        // kernels.
         let units: Vec<String> = sources.iter().map(|source| unit(source)).collect();
         let mut text = String::new();
         for unit in &units {
@@ -284,11 +285,12 @@ mod host {
             let mut build = cc::Build::new();
             build.cpp(true).std("c++17").opt_level(2).cargo_metadata(false).flag("-xc++");
             build.flag("-ffp-contract=off").flag_if_supported("-Wno-unknown-pragmas");
-            // A chunk of weights is loaded and multiplied under one condition, which gcc does not follow.
+            // Chunks of weights are loaded and used under the same condition, which gcc cannot see.
             build.flag_if_supported("-Wno-maybe-uninitialized");
-            // In the shared library of tests/stand-in every access to the running fiber would be a call.
+            // In the shared library of tests/stand-in, every access to the current fiber would otherwise be a
+            // call.
             build.flag_if_supported("-ftls-model=initial-exec");
-            // Halves and `fmaf` by instructions: the same numbers, sooner.
+            // Hardware f16 conversion and `fmaf`: same results, faster.
             for flag in processor() {
                 build.flag_if_supported(flag);
             }

@@ -1,77 +1,75 @@
-/* Parameters of every kernel: read by nvcc and by the host's compiler, and by the build script, which makes
- * Rust of it (params.rs). Every struct is free of padding. */
+/* Parameters of every kernel. Compiled by nvcc and by the host compiler; the build script translates this
+ * file to Rust (params.rs). No struct has padding. */
 #ifndef STERNA_PARAMS_H
 #define STERNA_PARAMS_H
 
 #include <stdint.h>
 
-/* An address on the device. */
+/* A device address. */
 #ifdef __cplusplus
 #define POINTER(T) T*
 #else
 #define POINTER(T) uint64_t
 #endif
 
-/* How a linear layer's input is rounded to int8: not at all; a row under one scale; or, of each ROUND_COLS
- * columns under one scale, those whose largest magnitude is not below 1e-30, whose bits these are. */
+/* Quantisation of a linear layer's input to int8: not at all; one scale per row; or one scale per
+ * ROUND_COLS columns (a block). A block whose largest magnitude is below 1e-30 (the float with bits
+ * ROUND_NOTHING_BITS) becomes zeros. */
 #define ROUND_NONE 0
 #define ROUND_ROWS 1
 #define ROUND_BLOCKS 2
 #define ROUND_COLS 32
 #define ROUND_NOTHING_BITS 0x0da24260
 
-/* Kinds of NormParams. */
+/* Values of NormParams::kind. */
 #define NORM_NONE 0
 #define NORM_RMS 1
 #define NORM_LAYER 2
 
-/* Activation functions. */
 #define ACT_RELU2 0
 #define ACT_SILU 1
 #define ACT_GELU_TANH 2
-/* Of a gate and what it multiplies, which it changes too. */
+/* Changes the gate and the operand it is multiplied with. */
 #define ACT_CLAMPED_SWIGLU 3
 
-/* None, in CombineParams and ExpertsParams. */
+/* No activation; for CombineParams and ExpertsParams. */
 #define ACT_NONE 4
 
-/* Of CombineParams alone, what is multiplied with 1 / (1 + exp(-gate)): a gate of each element, or one of a
- * row. */
+/* Only for CombineParams: multiplies by 1 / (1 + exp(-gate)), with one gate per element or one per row. */
 #define ACT_GATE 5
 #define ACT_SHARE 6
 
-/* Of CombineParams alone, another activation function: GELU with erf. */
+/* Only for CombineParams: GELU with erf. */
 #define ACT_GELU 7
 
-/* Row index of a row that asks for no logits. */
+/* StepRow::output of a row that needs no logits. */
 #define NO_OUTPUT 0xffffffff
 
-/* Token of a row that is fed with what was picked last for its sequence. */
+/* StepRow::token of a row whose token is the one last sampled for its sequence. */
 #define TOKEN_PICKED 0xffffffff
 
-/* Mailbox of a pick that no later step is fed with. */
+/* StepSampling::mailbox of a token that no later step needs. */
 #define NO_MAILBOX 0xffffffff
 
-/* Mailboxes: words of the host that each sequence slot's picks go to in turn, so that the host may read one
- * while the next is made. */
+/* Mailboxes per sequence slot: words of host memory that receive sampled tokens alternately, so that the host
+ * can read one while the next is written. */
 #define MAILBOXES 2
 
-/* Positions of one KV page. */
+/* Positions per KV page. */
 #define PAGE_POSITIONS 64
 
-/* Positions that a split of a row has at least: what a wide block of `attend` takes in one round. */
+/* Smallest number of positions in a split of a row (split K): one round of a wide block of `attend`. */
 #define ATTEND_LEAST 48
 
-/* Parts of a row's positions that are merged at most: splits, or a block's warps or groups of lanes. */
+/* Most partial results merged per row: splits, or the warps or lane groups of a block. */
 #define MAX_PARTS 112
 
-/* Query heads that one block of `attend` serves. */
+/* Query heads per block of `attend`. */
 #define ATTEND_HEADS 4
 
-/* `attend` on tensor cores: query heads that one block serves at most; blocks that a multiprocessor has
- * registers for, over caches of halves, and over codes or blocks of elements; then, by the elements that
- * heads have at most, query vectors (rows times heads) of a block, its threads, and its shared memory by
- * cache. */
+/* `attend` on tensor cores: most query heads per block; resident blocks per multiprocessor that registers
+ * allow, for f16 caches and for quantised ones; then, by largest head_dim: query vectors (rows x heads) per
+ * block, threads per block, and shared memory by kind of cache. */
 #define ATTEND_MMA_HEADS 16
 #define ATTEND_MMA_RESIDENT 2
 #define ATTEND_MMA_CODES_RESIDENT 1
@@ -90,12 +88,12 @@
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_128 81456
 #define ATTEND_MMA_BLOCKS_SHARED_BYTES_256 91248
 
-/* Query heads that one block of `attend` over codes serves where it has tensor cores; its threads for heads
- * of 256 elements, and for others ATTEND_WIDE_THREADS. */
+/* Query heads per block of `attend` over codes on tensor cores, and its threads for a head_dim of 256; others
+ * have ATTEND_WIDE_THREADS. */
 #define ATTEND_ROW_HEADS 8
 #define ATTEND_ROW_THREADS_256 256
 
-/* Threads of a block of the kernels named so. */
+/* Threads per block, by kernel. */
 #define LINEAR_THREADS 256
 #define EMBED_THREADS 256
 #define ATTEND_THREADS 128
@@ -108,136 +106,132 @@
 #define ROUTE_THREADS 256
 #define MIX_THREADS 256
 
-/* Experts that a router may have, and that a row may go through. */
+/* Most experts of a router, and most experts per row. */
 #define EXPERTS_MOST 512
 #define EXPERTS_MOST_USED 32
 
-/* `sample` draws from at most so many logits of a row, no more than it has threads; and a block of it goes
- * through so many. */
+/* Most candidates that `sample` draws from, at most its number of threads; and logits per block. */
 #define SAMPLE_MOST 256
 #define SAMPLE_STRETCH 4096
 
-/* Tokens of a row whose logits `sample` changes at most, no more than it has threads. */
+/* Most tokens per row whose logits `sample` changes, at most its number of threads. */
 #define SAMPLE_CHANGES 256
 
-/* Longest vector of a cache of codes, and the shortest. */
+/* Largest and smallest head_dim of a cache of codes. */
 #define CODES_MAX_DIM 256
 #define CODES_MIN_DIM 32
 
-/* Lengths that such a vector may have: powers of two. */
+/* Number of supported head_dims: powers of two. */
 #define CODES_DIMS 4
 
-/* Elements that lie together in a vector of codes. */
+/* Elements of a piece: the unit in which a vector of codes is stored. */
 #define CODES_PIECE 16
 
-/* Forms of BlockKvParams, and elements of a block. */
+/* Values of BlockKvParams::forms, and elements per block. */
 #define BLOCKS_HALVES 0
 #define BLOCKS_Q8_0 1
 #define BLOCKS_Q4_0 2
 #define BLOCK_ELEMS 32
 
-/* Shared memory of a block of `append__blocks`. */
 #define APPEND_BLOCKS_SHARED_BYTES 1280
 
-/* Entry of a page that has no exact page. */
+/* Table entry where a page has no exact (f16) copy. */
 #define NO_PAGE 0xffffffff
 
-/* Rows that the convolution of `delta` sees. */
+/* Rows that the convolution of `delta` reads. */
 #define DELTA_TAPS 4
 
-/* Threads of the kernels of a delta net's prompts, and of the one that goes row by row; rows that this one
- * brings to shared memory at a time, and columns of a head that a warp of it has. */
+/* Threads of the delta net kernels for prefill and of the row-by-row (scan) kernel; rows that the scan kernel
+ * loads into shared memory at a time, and columns of a head per warp. */
 #define DELTA_THREADS 128
 #define DELTA_SCAN_THREADS 128
 #define DELTA_ROWS 8
 #define DELTA_COLS 8
 
-/* In place of the slot of a state, where a sequence begins. */
+/* State slot of a sequence that has no state yet. */
 #define NO_STATE 0xffffffff
 
-/* Shared memory of a block of `sample`. */
 #define SAMPLE_SHARED_BYTES 35088
 
-/* Columns up to which a linear kernel for single rows brings the weights of its norm to shared memory, where
- * they take 4 bytes each behind the header; activations take their place. */
+/* Most columns for which a single-row linear kernel prefetches the norm weights into shared memory: 4 bytes
+ * each after the header, later overwritten by the activations. */
 #define NORM_SHARED_COLS 7168
 
-/* The same of the kernel that rounds rows by block, which has as many columns in registers. */
+/* The same for the kernel that quantises rows by block, which holds that many columns in registers. */
 #define ROUND_BLOCKS_COLS 14336
 
-/* Columns that a block of `turn` has a quad a thread of, and how many it can have. */
+/* Columns per block of `turn`: with one quad (4 columns) per thread, and at most. */
 #define TURN_COLS 1024
 #define TURN_MOST_COLS 4096
 
-/* Bytes before the activations in a linear kernel's shared memory, and how many rows the kernel for several
- * rows takes at a time, and the kernel on tensor cores. */
+/* Bytes before the activations in a linear kernel's shared memory, and rows at a time of the kernels for
+ * several rows and of those on tensor cores. */
 #define LINEAR_HEADER_BYTES 768
 #define LINEAR_ROWS 8
 #define MMA_ROWS 32
 
-/* Where a row of floats is in shared memory part by part: columns that a part is a multiple of, and sets of
- * rows of weights of a warp at most, whose sums so far lie behind the part. */
+/* Activations that are loaded into shared memory in parts: a part is a multiple of PART_COLS columns, and a
+ * warp has at most PART_UNITS sets of weight rows, whose partial sums are stored after the part. */
 #define PART_COLS 256
 #define PART_UNITS 4
 
-/* Of a linear kernel on tensor cores for integers: how many columns of its rows are in shared memory at a
- * time, bytes that a row of these takes there, how many such stages there are, and all of its shared memory.
- * */
+/* Integer linear kernels on tensor cores: columns in shared memory per stage, bytes per row there, pipeline
+ * stages, and total shared memory. */
 #define MMA_INTS_COLS 256
 #define MMA_INTS_PITCH 320
 #define MMA_INTS_STAGES 4
 #define MMA_INTS_SHARED_BYTES 44800
 
-/* Shared memory of a linear kernel on tensor cores for weights that are no integers throughout. */
+/* Shared memory of a linear kernel that multiplies f16 on tensor cores. */
 #define MMA_HALVES_SHARED_BYTES 38400
 
-/* Of a linear kernel on tensor cores for inputs that are rounded by block: rows of the step and columns that
- * are in shared memory at a time, how many such stages there are, and all of its shared memory. */
+/* Linear kernels on tensor cores for inputs quantised by block: batch rows and columns in shared memory per
+ * stage, pipeline stages, and total shared memory. */
 #define MMA_CODES_ROWS 64
 #define MMA_CODES_COLS 128
 #define MMA_CODES_STAGES 3
 #define MMA_CODES_SHARED_BYTES 31488
 
-/* Rows of a step up to which another kernel multiplies them, floats from one row of its sums to the next, and
- * its shared memory. */
+/* The same for small batches: most batch rows, floats from one row of the sums to the next, and shared
+ * memory. */
 #define MMA_FEW_ROWS 16
 #define MMA_FEW_PITCH 20
 #define MMA_FEW_SHARED_BYTES 11008
 
-/* One row of a step. */
+/* One row of a batch. */
 struct StepRow {
-    /* An id, or TOKEN_PICKED. */
+    /* Token id, or TOKEN_PICKED. */
     uint32_t token;
     uint32_t pos;
     uint32_t seq;
-    /* Which row of the logits it asks for, or NO_OUTPUT. */
+    /* Row of the logits buffer that this row writes, or NO_OUTPUT. */
     uint32_t output;
 };
 
-/* The same row in a program whose rows see positions behind their own, or have types. */
+/* Further fields per row, for programs whose rows attend to later positions or have token types. */
 struct StepText {
-    /* Position of the last row of its sequence in the step. */
+    /* Position of the sequence's last row in the batch. */
     uint32_t end;
     uint32_t token_type;
 };
 
-/* How many entries the tables of a step have. */
+/* Lengths of the step's tables. */
 struct StepCounts {
     uint32_t rows;
     uint32_t outputs;
     uint32_t sampled;
-    /* Of StepTile; 0 where no kernel of the step asks for them. */
+    /* Entries of StepTile; 0 if no kernel of the step uses them. */
     uint32_t tiles;
 };
 
-/* Rows of a step that follow each other, at positions of one sequence that do so too. */
+/* Neighbouring rows of a batch at consecutive positions of one sequence. */
 struct StepTile {
     uint32_t first;
     uint32_t rows;
 };
 
-/* Rows of a step of one sequence, which follow each other, and the slots of its recurrent states: what it
- * goes on from, or NO_STATE, and where what is behind the last row goes. Without rows there is none. */
+/* Consecutive rows of one sequence, and the slots of its recurrent states: `from` is read (NO_STATE for a new
+ * sequence), `to` is written after the last row. Unused if `rows` is 0. */
 struct StepRun {
     uint32_t first;
     uint32_t rows;
@@ -245,55 +239,52 @@ struct StepRun {
     uint32_t to;
 };
 
-/* How to pick a token from one row of logits. */
+/* Sampling of a token from one row of logits. */
 struct StepSampling {
     float temperature;
     float top_p;
     float min_p;
-    /* How many of the largest logits a token is drawn from; 1 takes the largest. At most SAMPLE_MOST and
-     * n_vocab. */
+    /* Number of largest logits to draw from; 1 is greedy. At most SAMPLE_MOST and n_vocab. */
     uint32_t top_k;
     uint64_t seed;
     uint64_t counter;
-    /* MAILBOXES times the slot of the row's sequence, plus which of the slot's words is next; or NO_MAILBOX.
-     * */
+    /* MAILBOXES * (slot of the row's sequence) + the word to write next; or NO_MAILBOX. */
     uint32_t mailbox;
-    /* Entries of TokenChange. */
+    /* Number of TokenChange entries. */
     uint32_t changes;
-    /* Of tokens that occurred, as of program::Sampling; 1, 0 and 0 leave their logits as they are. */
+    /* Penalties for tokens that occurred, as in program::Sampling; 1, 0 and 0 have no effect. */
     float repeat_penalty;
     float presence_penalty;
     float frequency_penalty;
     uint32_t reserved;
 };
 
-/* What changes the logit of a token before one is picked. */
+/* A change of a token's logit before sampling. */
 struct TokenChange {
     uint32_t token;
-    /* How often it occurred. */
+    /* Number of times the token occurred. */
     uint32_t count;
-    /* Added to its logit. */
+    /* Added to the logit. */
     float bias;
     uint32_t reserved;
 };
 
-/* The beginning of the weights of the stage that follows, as far as they are worth bringing to the cache of
- * the card before it starts. */
+/* Beginning of the next stage's weights: the part worth prefetching into the L2 cache. */
 struct NextWeights {
     POINTER(const uint8_t) data;
     uint64_t bytes;
 };
 
-/* Where kernels find what changes between two steps. The addresses never change. */
+/* Tables that change from step to step. Their addresses never change. */
 struct StepTables {
     POINTER(const struct StepCounts) counts;
     POINTER(const struct StepRow) rows;
-    /* [outputs]: the row of the step that each row of logits belongs to. */
+    /* [outputs]: batch row of each row of logits. */
     POINTER(const uint32_t) outputs;
     /* [seqs, pages_stride] */
     POINTER(const uint32_t) pages;
-    /* [seqs, pages_stride]: exact pages of windowed codecs, NO_PAGE where only the codes are left; or null.
-     * */
+    /* [seqs, pages_stride]: exact (f16) pages of windowed codecs, NO_PAGE where only codes are left; or
+     * null. */
     POINTER(const uint32_t) exact;
     uint32_t pages_stride;
     uint32_t reserved;
@@ -310,169 +301,167 @@ struct NormParams {
 
 /* y = factor * tensor_scale * (W x) + bias */
 struct LinearParams {
-    /* As the type's file in cuda/types says. */
+    /* Layout: see the type's file in cuda/types. */
     POINTER(const uint8_t) data;
     /* [rows], or null. */
     POINTER(const float) bias;
     float tensor_scale;
     float factor;
     uint32_t rows;
-    /* Chunks of a row. */
+    /* Chunks per row. */
     uint32_t chunks;
 };
 
-/* What makes int8 of a row: q = x scale, rounded; and the sum of q. */
+/* Quantisation of a row: q = round(x * scale), and the sum of q. */
 struct RowQuant {
     float scale;
     int32_t sum;
 };
 
-/* What ROUND_COLS columns of int8 stand for: x = q scale; and their sum, scaled. */
+/* Dequantisation of ROUND_COLS columns of int8: x = q * scale; and their sum, scaled. */
 struct BlockQuant {
     float scale;
     float sum;
 };
 
-/* Rows of int8 that `round` leaves to the products on tensor cores, and where blocks of these meet that share
- * a tile's columns. */
+/* Quantised rows, written by `round` for products on tensor cores, and the workspace in which blocks merge
+ * the sums of a tile whose columns they share. */
 struct RoundedParams {
-    /* [rows, row_bytes] as cuda/lib/input.cuh has them in shared memory, and a RowQuant each; both end with
-     * the room of a tile. Of rows that are rounded by block, as cuda/lib/linear_codes.cuh has them, and
-     * [blocks of columns, rows], the rows in whole tiles. */
+    /* [rows, row_bytes] in the shared memory layout of cuda/lib/input.cuh, and one RowQuant per row; both
+     * padded to whole tiles. Quantised by block: the layout of cuda/lib/linear_codes.cuh, and [blocks of
+     * columns, rows], the rows in whole tiles. */
     POINTER(uint8_t) rows;
     POINTER(struct RowQuant) quants;
     POINTER(struct BlockQuant) blocks;
-    /* [blocks, 2], the sums of a tile's warps each; and [tiles]: blocks that have come, 0 between two
-     * launches. */
+    /* [blocks, 2] partial sums of one tile each; and [tiles] arrived blocks, 0 between launches. */
     POINTER(int32_t) sums;
     POINTER(uint32_t) arrived;
 };
 
-/* The input of a linear layer: rows of a buffer, normed and rounded on the way, or beforehand. */
+/* Input of a linear layer: rows of a buffer, normalised and quantised by the kernel or beforehand. */
 struct InputParams {
     /* [rows, cols] */
     POINTER(const float) x;
     struct NormParams norm;
     struct RoundedParams rounded;
     uint32_t cols;
-    /* How it is rounded: ROUND_NONE and so on. */
+    /* ROUND_NONE, ROUND_ROWS or ROUND_BLOCKS. */
     uint32_t rounding;
-    /* Whether row i is row outputs[i] of the step. */
+    /* True if row i is batch row outputs[i]. */
     uint32_t of_outputs;
-    /* log2 of the lanes that share one row of weights: 3, 4 or 5; 1 on tensor cores, where a set has 16 rows.
-     * */
+    /* log2 of the lanes per weight row: 3, 4 or 5; 1 on tensor cores, where a set has 16 rows. */
     uint32_t lanes_log2;
     /* Bytes from one row of int8 to the next. */
     uint32_t row_bytes;
-    /* Chunks of a row that are in shared memory at a time, where activations are floats: all of them, or such
-     * a part of PART_COLS columns each. */
+    /* Chunks of a row in shared memory at a time, for float activations: all of them, or a part of a multiple
+     * of PART_COLS columns. */
     uint32_t part_chunks;
 };
 
-/* One layer's cache. A page holds, for each KV head, PAGE_POSITIONS keys of `stride` elements, and then as
- * many values: [2, n_kv_heads, PAGE_POSITIONS, stride]. */
+/* KV cache of one layer. Per KV head, a page holds PAGE_POSITIONS keys of `stride` elements, then as many
+ * values: [2, n_kv_heads, PAGE_POSITIONS, stride]. */
 struct KvParams {
     POINTER(uint8_t) pages;
     uint64_t page_bytes;
     uint32_t n_kv_heads;
     uint32_t head_dim;
-    /* head_dim rounded up to a multiple of 8; the elements beyond it are 0. */
+    /* head_dim rounded up to a multiple of 8; the padding is 0. */
     uint32_t stride;
-    /* 2 for half, 4 for float. */
+    /* 2 for f16, 4 for f32. */
     uint32_t elem_bytes;
 };
 
-/* How rotated vectors are kept as codes, here and not in memory because parameters are constants to a kernel.
- * */
+/* Encoding of rotated vectors. Part of the parameters, not of a buffer, so that kernels read it from
+ * constant memory. */
 struct CodesParams {
-    /* Signs of the rotation, a bit an element, 1 for -1; and its factor, 1 / sqrt(head_dim). */
+    /* Signs of the rotation, one bit per element, 1 for -1; and its factor, 1 / sqrt(head_dim). */
     uint32_t signs[8];
     float shrink;
-    /* What a step of `table` is. */
+    /* Step size of `table`. */
     float unit;
     /* For unit vectors: borders between magnitudes in rising order, the first 0, and the magnitudes. */
     float borders[8];
     float magnitudes[8];
-    /* What codes stand for, as bytes with a sign: of 3 bits all 8 codes, of 4 bits the upper 8 of 16. */
+    /* Dequantised codes as signed bytes: all 8 codes of 3 bits, or the upper 8 of 16 codes of 4 bits. */
     uint32_t table[2];
-    /* The same as halves, not in steps of `unit`: their low bytes, then their high bytes. */
+    /* The same as f16, without the division by `unit`: low bytes, then high bytes. */
     uint32_t halves[4];
 };
 
-/* How keys of two bits and signs are kept, beside CodesParams: in constant memory, one for each length from
- * CODES_MIN_DIM on. */
+/* Encoding of keys in 2-bit codes and signs, in addition to CodesParams: in constant memory, one for each
+ * head_dim from CODES_MIN_DIM on. */
 struct SignsParams {
     /* Signs of the projection of residuals, as in CodesParams. */
     uint32_t signs[8];
-    /* What a sign counts. */
+    /* Value of a sign. */
     float factor;
-    /* The codebook of two bits, as in CodesParams; all 4 codes are in the first word of `table`. */
+    /* 2-bit codebook, as in CodesParams; the first word of `table` has all 4 codes. */
     float unit;
     float borders[2];
     float magnitudes[2];
     uint32_t table[2];
 };
 
-/* One layer's cache of codes. */
+/* KV cache of one layer, as codes. */
 struct CodedKvParams {
     struct CodesParams codes;
-    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS scales as halves, one or two of each vector, then as many
-     * vectors of codes. */
+    /* [pages, 2, n_kv_heads]: PAGE_POSITIONS f16 scales, one or two per vector, then PAGE_POSITIONS vectors
+     * of codes. */
     POINTER(uint8_t) pages;
-    /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of halves. */
+    /* [exact pages, 2, n_kv_heads, PAGE_POSITIONS, head_dim] of f16. */
     POINTER(uint16_t) exact;
-    /* [exact pages, n_kv_heads, head_dim]: of a sequence's first page, the mean of its keys. */
+    /* [exact pages, n_kv_heads, head_dim]: mean of the keys of a sequence's first page. */
     POINTER(float) means;
-    /* Counts vectors that could not be kept as they were. */
+    /* Counts vectors with elements that were clamped. */
     POINTER(uint64_t) clamped;
     uint64_t page_bytes;
     uint32_t n_kv_heads;
     uint32_t head_dim;
-    /* What is read from exact pages: the first pages of a sequence, and the newest full ones. */
+    /* Pages read from exact copies: the first pages of a sequence, and the newest full ones. */
     uint32_t sink_pages;
     uint32_t newest_pages;
 };
 
-/* One layer's cache in blocks of BLOCK_ELEMS elements under one scale; one of its sides may be halves
- * instead. Blocks are of transformed vectors: signs and factor of the rotation are as in CodesParams. */
+/* KV cache of one layer, in blocks of BLOCK_ELEMS elements under one scale; keys or values may be f16
+ * instead. Blocks hold rotated vectors: signs and factor of the rotation as in CodesParams. */
 struct BlockKvParams {
     uint32_t signs[8];
     float shrink;
     uint32_t n_kv_heads;
     uint32_t head_dim;
-    /* Of keys and of values. */
+    /* Forms of keys and of values. */
     uint32_t forms[2];
     uint32_t reserved;
-    /* As cuda/lib/blocks.cuh says. */
+    /* Layout: see cuda/lib/blocks.cuh. */
     POINTER(uint8_t) pages;
-    /* Counts vectors that could not be kept as they were. */
+    /* Counts vectors with elements that were clamped. */
     POINTER(uint64_t) clamped;
     uint64_t page_bytes;
 };
 
 struct RopeParams {
-    /* [positions, 2, pairs]: cosines, then sines, times the magnitude. */
+    /* [positions, 2, pairs]: cosines, then sines, multiplied by the attention magnitude factor. */
     POINTER(const float) cos_sin;
-    /* 0 where there is none. */
+    /* 0 without RoPE. */
     uint32_t pairs;
-    /* Whether pairs are neighbours instead of halves. */
+    /* True if pairs are adjacent elements (GPT-J); false if element i is paired with i + pairs (NeoX). */
     uint32_t adjacent;
 };
 
 struct EmbedParams {
     struct StepTables step;
     struct LinearParams table;
-    /* [n_ctx, cols] and [n_types, cols] of f32; without data where there is none. */
+    /* [n_ctx, cols] and [n_types, cols] of f32; `data` is null if the model has none. */
     struct LinearParams positions;
     struct LinearParams types;
-    /* [rows], where there are types. */
+    /* [rows], if there are token types. */
     POINTER(const struct StepText) texts;
-    /* [seqs]: the tokens that were picked last. */
+    /* [seqs]: last sampled token of each. */
     POINTER(const uint32_t) picked;
     /* [rows, cols] */
     POINTER(float) x;
     uint32_t cols;
-    /* Factor on a token's row. */
+    /* Factor on a token's embedding. */
     float scale;
 };
 
@@ -486,25 +475,25 @@ struct AttnInParams {
     struct KvParams kv;
     /* [rows, wq.rows] */
     POINTER(float) q;
-    /* [rows, 2, n_kv_heads, head_dim]: where keys and values go instead, for `append` to take them; or null.
-     * */
+    /* [rows, 2, n_kv_heads, head_dim]: keys and values go here for `append`, not to the cache; or null. */
     POINTER(float) raw;
 };
 
 struct HeadsParams {
     struct StepTables step;
     struct RopeParams rope;
-    /* Over each head, or of no kind. */
+    /* Norms over each head; their kind may be NORM_NONE. */
     struct NormParams q_norm;
     struct NormParams k_norm;
     struct KvParams kv;
-    /* [rows, n_heads, head_dim]: where queries go. */
+    /* [rows, n_heads, head_dim]: output queries. */
     POINTER(float) q;
-    /* [rows, n_heads, head_dim] of queries, which may be `q`; or, where there is a gate, [rows, n_heads, 2,
-     * head_dim]: each head's query, and behind it its part of the gate, which goes to `gate`, or null. */
+    /* Input queries: [rows, n_heads, head_dim], which may be `q`; or, with a gate, [rows, n_heads, 2,
+     * head_dim]: per head the query, then its part of the gate. The gate is copied to `gate`, which is null
+     * without one. */
     POINTER(const float) queries;
     POINTER(float) gate;
-    /* [n_kv_heads, head_dim] each, of rows that lie `pitch` elements apart. */
+    /* [n_kv_heads, head_dim] each, in rows `pitch` elements apart. */
     POINTER(const float) keys;
     POINTER(const float) values;
     /* As in AttnInParams. */
@@ -515,11 +504,11 @@ struct HeadsParams {
 
 #include "params_attend.h"
 
-/* Rows of a step that are normed and rounded once, for products on tensor cores. */
+/* Batch rows that are normalised and quantised once, for products on tensor cores. */
 struct RoundParams {
     struct StepTables step;
     struct InputParams in;
-    /* Chunks of a row. */
+    /* Chunks per row. */
     uint32_t chunks;
     uint32_t reserved;
 };
@@ -535,7 +524,7 @@ struct ProjAddParams {
 struct FfnInParams {
     struct StepTables step;
     struct InputParams in;
-    /* Without data where there is none. */
+    /* `data` is null without a gate. */
     struct LinearParams gate;
     struct LinearParams up;
     /* [rows, up.rows] */
@@ -544,12 +533,12 @@ struct FfnInParams {
     uint32_t reserved;
 };
 
-/* The recurrent part of a gated delta net. */
+/* Recurrent part of a gated delta net. */
 struct DeltaParams {
     struct StepTables step;
     /* [seqs] */
     POINTER(const struct StepRun) runs;
-    /* [rows, channels], the channels being n_key_heads queries, as many keys, and n_heads values. */
+    /* [rows, channels], the channels being n_key_heads queries, n_key_heads keys, and n_heads values. */
     POINTER(const float) u;
     /* [rows, n_heads, head_dim] */
     POINTER(const float) z;
@@ -561,53 +550,53 @@ struct DeltaParams {
     /* [n_heads] each. */
     POINTER(const float) decay;
     POINTER(const float) dt;
-    /* Over each head: RMS. */
+    /* RMS norm over each head. */
     struct NormParams norm;
     /* [rows, n_heads, head_dim] */
     POINTER(float) out;
-    /* [slots, n_heads, elements of keys, elements of values] */
+    /* [slots, n_heads, key elements, value elements] */
     POINTER(float) matrices;
     /* [slots, DELTA_TAPS - 1, channels] */
     POINTER(float) tails;
-    /* [seqs, n_key_heads]: heads of a key that have come, 0 between two launches. */
+    /* [seqs, n_key_heads]: value heads of a key that have arrived, 0 between launches. */
     POINTER(uint32_t) arrived;
-    /* Of prompts: u convolved, queries and keys of length 1 (queries then by 1 / sqrt(head_dim)), [rows,
-     * channels]; decay and strength, [rows, n_heads, 2]. */
+    /* Workspace of prefill: u after the convolution, with queries and keys normalised to length 1 (queries
+     * then times 1 / sqrt(head_dim)), [rows, channels]; decay and strength, [rows, n_heads, 2]. */
     POINTER(float) convolved;
     POINTER(float) gates;
     /* Added to the sums of squares of queries and of keys. */
     float eps;
     uint32_t n_heads;
     uint32_t n_key_heads;
-    /* Whether heads of `out` with one key lie together. */
+    /* True if the heads of `out` that share a key are adjacent. */
     uint32_t grouped;
 };
 
-/* A time of the card's. */
+/* A GPU timestamp. */
 struct StampParams {
     POINTER(uint64_t) at;
 };
 
-/* Rows of products that become what a stage writes. */
+/* Combines rows of products into the output of a stage. */
 struct CombineParams {
     struct StepTables step;
-    /* [rows, cols] each, or [rows] of an ACT_SHARE; the gate may be null, and `y` be `out`. */
+    /* [rows, cols] each, or [rows] for the gate of ACT_SHARE; `gate` may be null, and `y` may be `out`. */
     POINTER(const float) gate;
     POINTER(const float) y;
     POINTER(float) out;
     uint32_t cols;
     uint32_t act;
-    /* Whether it is added to what is there. */
+    /* True if the result is added to `out`. */
     uint32_t add;
-    /* Rows of products for each row of the step. */
+    /* Rows of products per batch row. */
     uint32_t each;
 };
 
-/* Rows that are normed and brought into a rotated basis, or out of one, in runs of `block` columns. */
+/* Rows that are normalised and rotated (Hadamard), or rotated back, in blocks of `block` columns. */
 struct TurnParams {
     struct StepTables step;
     struct NormParams norm;
-    /* [rows, cols] each; the same if there is no norm. */
+    /* [rows, cols] each; may be the same buffer if there is no norm. */
     POINTER(const float) x;
     POINTER(float) to;
     /* [cols] */
@@ -616,16 +605,16 @@ struct TurnParams {
     uint32_t block;
     /* 1 / sqrt(block) */
     float factor;
-    /* Whether row i is row outputs[i] of the step, and whether the rows are brought out of the basis. */
+    /* True if row i is batch row outputs[i]; true if the rows are rotated back. */
     uint32_t of_outputs;
     uint32_t back;
     uint32_t reserved;
 };
 
-/* Rows of products that are added, either side being normed or not. */
+/* Adds rows of products to the residual, with an optional norm on either. */
 struct PostNormParams {
     struct StepTables step;
-    /* Of the product, and of what it is added to. */
+    /* Norms of the product, and of the residual that it is added to. */
     struct NormParams norm;
     struct NormParams residual;
     /* [rows, cols] */
@@ -635,12 +624,13 @@ struct PostNormParams {
     uint32_t reserved;
 };
 
-/* That a row goes through an expert: one of the row's slots. */
+/* One slot of a row: an expert that the row is routed to. */
 struct ExpertChoice {
     uint32_t expert;
-    /* What the expert's output counts. */
+    /* Weight of the expert's output. */
     float weight;
-    /* Which row of the experts' products is the slot's: the slot, or in the order of experts. */
+    /* Row of the experts' products that belongs to the slot: the slot's number, or its place in expert
+     * order. */
     uint32_t place;
     uint32_t reserved;
 };
@@ -653,25 +643,25 @@ struct ExpertTile {
     uint32_t reserved;
 };
 
-/* A step's rows sorted by expert. */
+/* A batch's rows sorted by expert. */
 struct RoutesParams {
     /* [rows, used] */
     POINTER(struct ExpertChoice) choices;
-    /* [n_tiles[0]]; the latter may be null, for tiles of neighbouring rows of the step and expert 0. */
+    /* [n_tiles[0]]; n_tiles may be null: tiles are then neighbouring batch rows and expert 0. */
     POINTER(struct ExpertTile) tiles;
     POINTER(uint32_t) n_tiles;
-    /* [places]: rows of the step. */
+    /* [places]: batch row of each place. */
     POINTER(uint32_t) rows;
-    /* [experts]: rows that have chosen each; 0 between two launches. */
+    /* [experts]: rows routed to each; 0 between launches. */
     POINTER(uint32_t) counts;
-    /* Blocks that have come: for `route`, and behind it [rows, blocks of a slot] for `experts`; 0 between two
+    /* Counters of arrived blocks: one for `route`, then [rows, blocks of a slot] for `experts`; 0 between
      * launches. */
     POINTER(uint32_t) arrived;
     uint32_t n_experts;
     uint32_t n_used;
 };
 
-/* The choice of every row, and tiles of rows that share an expert. */
+/* Routes every row, and makes tiles of rows that share an expert. */
 struct RouteParams {
     struct StepTables step;
     struct RoutesParams routes;
@@ -679,32 +669,33 @@ struct RouteParams {
     POINTER(const float) logits;
 };
 
-/* A layer of the experts that rows have chosen, or a gate and what it multiplies. */
+/* One layer of the chosen experts, or their gate and up projections. */
 struct ExpertsParams {
     struct StepTables step;
-    /* Rows of the step, or of places. */
+    /* Batch rows, or rows in order of places. */
     struct InputParams in;
     struct RoutesParams routes;
-    /* [experts, 3]: gate, up and down; and behind them the router. */
+    /* [experts, 3]: gate, up and down; then the router. */
     POINTER(const struct LinearParams) table;
-    /* As in RouteParams, where this launch finds the choices of its rows itself; or null. */
+    /* As in RouteParams, if this launch routes its rows itself; or null. */
     POINTER(const float) logits;
     /* [places, outputs] */
     POINTER(float) out;
-    /* [rows, outputs]: where the sums of places are added, by a launch that takes slots; or null. */
+    /* [rows, outputs]: the residual to which the sums over slots are added, in a launch by slots; or null. */
     POINTER(float) x;
-    /* Which layer; with an activation function, the gate and the one behind it. */
+    /* Index of the layer; with an activation function, of the gate, which is followed by its up
+     * projection. */
     uint32_t layer;
     uint32_t act;
-    /* Of each expert. */
+    /* Per expert. */
     uint32_t outputs;
     uint32_t chunks;
-    /* Whether inputs are the step's rows. */
+    /* True if the inputs are batch rows. */
     uint32_t of_step;
     uint32_t reserved;
 };
 
-/* x[r] += sum of weight x product of the row's slots. */
+/* x[r] += sum of weight x product over the row's slots. */
 struct MixParams {
     struct StepTables step;
     struct RoutesParams routes;
@@ -720,13 +711,13 @@ struct LogitsParams {
     struct StepTables step;
     struct InputParams in;
     struct LinearParams w;
-    /* Another layer of the same input, without rows where there is none. */
+    /* Another layer of the same input; it has 0 rows if there is none. */
     struct LinearParams other;
-    /* [outputs, w.rows]; or [rows, w.rows], where the input is that of the step's rows. */
+    /* [outputs, w.rows]; or [rows, w.rows] if the input is all batch rows. */
     POINTER(float) logits;
-    /* The same of the other layer. */
+    /* The same for the other layer. */
     POINTER(float) other_logits;
-    /* A bound on their magnitude, or 0. */
+    /* Bound on the magnitude of logits, or 0. */
     float soft_cap;
     uint32_t reserved;
 };
@@ -741,13 +732,13 @@ struct SampleParams {
     POINTER(const float) logits;
     /* [outputs] */
     POINTER(uint32_t) tokens;
-    /* [seqs], for the steps that follow. */
+    /* [seqs]: last sampled token, for later steps. */
     POINTER(uint32_t) picked;
-    /* [seqs, MAILBOXES], memory of the host. */
+    /* [seqs, MAILBOXES], in host memory. */
     POINTER(uint32_t) mailboxes;
     /* [outputs, SAMPLE_MOST, stretches of a row]: the largest candidates of each stretch, in order. */
     POINTER(unsigned long long) largest;
-    /* [outputs]: blocks that have come; 0 between two launches. */
+    /* [outputs]: blocks that have arrived; 0 between launches. */
     POINTER(uint32_t) arrived;
     uint32_t n_vocab;
     uint32_t reserved;

@@ -1,17 +1,17 @@
-//! Rust of `params.h`: its constants, and its structs as a C compiler lays them out. The build script writes
-//! it for `src/backend/cuda/params.rs`; `scripts/twins` holds it against what bindgen makes of the header.
+//! Translates `params.h` to Rust: its constants, and its structs with the C layout. The build script writes
+//! the result for `src/backend/cuda/params.rs`; `scripts/twins` compares it with bindgen's.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// The header, with the part that it includes in its place.
+/// Text of the header, with its include expanded.
 pub fn header(cuda: &Path) -> String {
     let read = |name| fs::read_to_string(cuda.join(name)).expect(name);
     read("params.h").replace("#include \"params_attend.h\"", &read("params_attend.h"))
 }
 
-/// The declarations of a header. `bytemuck::Pod` asserts that structs have no padding.
+/// Rust declarations of a header. `bytemuck::Pod` asserts that structs have no padding.
 ///
 /// # Panics
 /// On a line that is neither a constant nor part of a struct of integers, floats, pointers and such structs.
@@ -45,10 +45,10 @@ fn without_comments(text: &str) -> String {
 
 fn number(text: &str) -> u32 {
     let hex = text.strip_prefix("0x").map(|digits| u32::from_str_radix(digits, 16));
-    hex.unwrap_or_else(|| text.parse()).unwrap_or_else(|_| panic!("params.h: {text} is no u32"))
+    hex.unwrap_or_else(|| text.parse()).unwrap_or_else(|_| panic!("params.h: {text} is not a u32"))
 }
 
-/// `name: type` of `type name;` or `type name[n];`.
+/// Translates `type name;` or `type name[n];` to `name: type`.
 fn field(line: &str) -> Option<String> {
     let (ty, name) = line.strip_suffix(';')?.rsplit_once(' ')?;
     let ty = match ty {
@@ -56,11 +56,11 @@ fn field(line: &str) -> Option<String> {
         "int32_t" => "i32",
         "uint32_t" => "u32",
         "uint64_t" => "u64",
-        // An address on the device.
+        // A device address.
         _ if ty.starts_with("POINTER(") && ty.ends_with(')') => "u64",
         _ => ty.strip_prefix("struct ")?,
     };
-    // A word of Rust's.
+    // A Rust keyword.
     let name = if name == "in" { "in_" } else { name };
     Some(match name.strip_suffix(']').and_then(|name| name.split_once('[')) {
         Some((name, n)) => format!("{name}: [{ty}; {n}usize]"),

@@ -1,5 +1,5 @@
-/* Parameters of attention and of what goes before it over caches of codes: a part of params.h, which includes
- * it behind the structs that these are made of. */
+/* Parameters of attention, and of the `append` kernels that run before it over quantised caches. params.h
+ * includes this file after the structs that it needs. */
 #ifndef STERNA_PARAMS_ATTEND_H
 #define STERNA_PARAMS_ATTEND_H
 
@@ -24,35 +24,35 @@ struct AppendBlocksParams {
     uint32_t reserved;
 };
 
-/* Parameters of every attention, besides the cache that it reads. */
+/* Parameters of every attention kernel, apart from the cache. */
 struct AttendCommon {
     /* [rows, n_kv_heads, group, head_dim] */
     POINTER(const float) q;
     POINTER(float) out;
-    /* Parts, as the kernel's own parameters say. */
+    /* Partial results; the kernel's own parameters have their layout. */
     POINTER(float) partial;
-    /* [rows, or tiles of these; n_kv_heads; head_tiles]: splits that have come; 0 between two launches. */
+    /* [rows or tiles of rows; n_kv_heads; head_tiles]: splits that have arrived; 0 between launches. */
     POINTER(uint32_t) arrived;
-    /* [n_kv_heads, group]: logits of no position, of which each softmax has one more term; or null. */
+    /* [n_kv_heads, group]: attention sinks, one more logit per softmax without a position; or null. */
     POINTER(const float) sinks;
-    /* [rows], where rows see ahead. */
+    /* [rows], if rows attend to later positions. */
     POINTER(const struct StepText) texts;
     float scale;
-    /* Query heads of one KV head. */
+    /* Query heads per KV head. */
     uint32_t group;
-    /* Positions that a row sees up to its own, the last ones; all bits set where it sees every one. And how
-     * many it sees behind its own, as far as the sequence has rows in the step. */
+    /* Number of latest positions that a row attends to, its own included (all bits set: no limit); and number
+     * of later positions, as far as the sequence has rows in the batch. */
     uint32_t window;
     uint32_t ahead;
 };
 
-/* Rows one by one. Parts are [rows, n_kv_heads, head_tiles], each as cuda/lib/parts.cuh says, of up to
- * `splits` splits. */
+/* Attention row by row. Partial results are [rows, n_kv_heads, head_tiles] of up to `splits` splits, in the
+ * layout of cuda/lib/parts.cuh. */
 struct AttendParams {
     struct StepTables step;
     struct KvParams kv;
     struct AttendCommon common;
-    /* Blocks that the query heads of one KV head take. */
+    /* Blocks per KV head that share its query heads. */
     uint32_t head_tiles;
     uint32_t splits;
 };
@@ -61,8 +61,8 @@ struct AttendParams {
 struct AttendCodesParams {
     struct StepTables step;
     struct CodedKvParams kv;
-    /* [2, n_kv_heads, head_dim], where the kernel itself does for a step of one row what `append` does for
-     * others; or null. Then a KV head's query heads are one tile. */
+    /* [2, n_kv_heads, head_dim] if the kernel itself does the work of `append`, in a step of one row; or
+     * null. Then the query heads of a KV head are one tile. */
     POINTER(const float) raw;
     struct AttendCommon common;
     uint32_t head_tiles;
@@ -78,18 +78,18 @@ struct AttendBlocksParams {
     uint32_t splits;
 };
 
-/* Tiles of rows. Parts are [blocks, ATTEND_MMA_VECTORS or ATTEND_MMA_VECTORS_256, 2 + head_dim]: largest
- * score, sum of weights, weighted values. */
+/* Attention by tiles of rows. Partial results are [blocks, ATTEND_MMA_VECTORS or ATTEND_MMA_VECTORS_256, 2 +
+ * head_dim]: largest score, sum of weights, weighted values. */
 struct AttendMmaParams {
     struct StepTables step;
     struct KvParams kv;
-    /* [counts.tiles], of at most so many vectors / heads rows. */
+    /* [counts.tiles], each of at most (vectors / heads) rows. */
     POINTER(const struct StepTile) tiles;
     struct AttendCommon common;
-    /* How many query heads a block takes, and blocks that those of one KV head take. */
+    /* Query heads per block, and blocks per KV head that share its query heads. */
     uint32_t heads;
     uint32_t head_tiles;
-    /* How many blocks a step of few tiles is to have, by splits of its positions. */
+    /* Number of blocks that a step of few tiles is split into by positions. */
     uint32_t blocks;
     uint32_t reserved;
 };

@@ -1,4 +1,4 @@
-// The device form of simt.h.
+// simt.h for the GPU.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -71,15 +71,15 @@ DEVICE int32_t dp4a_unsigned(uint32_t a, int32_t b, int32_t c) {
     return sum;
 }
 
-// To two units in the last place.
+// Accurate to two units in the last place.
 DEVICE float rsqrt_near(float x) {
     float y;
     asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Turing (compute capability 7.5) has smaller products on tensor cores, no asynchronous copies and no
-// reductions of a warp's integers: what the others do in one instruction is put together here.
+// Turing (compute capability 7.5) has smaller tensor core products, no asynchronous copies and no integer
+// warp reductions: the functions below build them from what it has.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 // c += a b over int8: a is 8 x 16, b 16 x 8.
 DEVICE void mma_s8_8x8x16(int32_t& c0, int32_t& c1, uint32_t a, uint32_t b) {
@@ -119,7 +119,7 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
     }
 }
 
-// These are copies that come at once.
+// Copies synchronously.
 DEVICE void cp_async16(void* to_shared, const void* from_global) {
     *static_cast<uint4*>(to_shared) = *static_cast<const uint4*>(from_global);
 }
@@ -150,7 +150,7 @@ DEVICE void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most `Left` of this thread's groups are on their way.
+// Waits until at most `Left` of this thread's copy groups are in flight.
 template <int Left>
 DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory");
@@ -174,7 +174,7 @@ DEVICE void mma_s8_16x8x32(
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(from));
 }
 
-// The same of half as many columns: a is 16 x 16, b 16 x 8.
+// The same for half as many columns: a is 16 x 16, b 16 x 8.
 DEVICE void mma_s8_16x8x16(int32_t (&c)[4], const uint32_t (&a)[2], uint32_t b, int32_t from) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
         "{%7, %7, %7, %7};"
@@ -191,8 +191,8 @@ DEVICE void mma_f16_16x8x16(float (&c)[4], const uint32_t (&a)[4], const uint32_
 }
 #endif
 
-// Four 8 x 8 matrices of halves from shared memory: lanes 8 i to 8 i + 7 name the 16-byte rows of matrix i.
-// Lane 4 r + c gets elements 2 c and 2 c + 1 of row r of each, or of column r where they are transposed.
+// Four 8 x 8 matrices of f16 from shared memory: lanes 8 i to 8 i + 7 pass the 16-byte rows of matrix i. Lane
+// 4 r + c gets elements 2 c and 2 c + 1 of row r of each, or of column r if transposed.
 template <bool Transposed>
 DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
     uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
@@ -209,8 +209,8 @@ DEVICE void load_matrices(uint32_t (&to)[4], const void* row) {
     }
 }
 
-// An 8 x 8 matrix of halves, transposed: lane 4 r + c has elements 2 c and 2 c + 1 of row r, and gets those
-// of column r.
+// Transposes an 8 x 8 matrix of f16: lane 4 r + c passes elements 2 c and 2 c + 1 of row r, and gets those of
+// column r.
 DEVICE uint32_t transpose_matrix(uint32_t two) {
     uint32_t to;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(two));
@@ -226,8 +226,8 @@ DEVICE void prefetch_l2(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
 }
 
-// Adds 1, and gives what was there before. What the block wrote before its last barrier is seen by the blocks
-// that arrive later, behind their next one.
+// Adds 1 and returns the previous value. Writes of the block before its last barrier are visible to the
+// blocks that arrive later, after their next barrier.
 DEVICE uint32_t arrive(uint32_t* at) {
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");

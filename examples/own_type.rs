@@ -1,5 +1,5 @@
-//! A weight type of one's own, without a change to Sterna: registered when the program runs, it is quantised
-//! to, read from a file and run on the CPU; other backends refuse it by name.
+//! A custom weight type without changes to Sterna: registered at run time, quantised to, read from a file and
+//! run on the CPU; other backends reject it with an error that names it.
 //!
 //! `cargo run --release --example own_type -- MODEL-f16.gguf 'Once upon'`
 
@@ -13,8 +13,8 @@ use sterna::gguf::Gguf;
 use sterna::quantize::{QuantizeOptions, Quantizer, Recipe};
 use sterna::tokenizer::Special;
 
-/// 36 bytes for 32 weights: f32 scale, then a signed byte each; value = scale x (byte / 127)^3, so that small
-/// weights are nearer to each other than large ones.
+/// 36 bytes for 32 weights: f32 scale, then one signed byte each; value = scale x (byte / 127)^3, so that
+/// small weights have finer steps than large ones.
 #[derive(Debug)]
 pub struct Cube8;
 
@@ -33,7 +33,7 @@ impl QuantType for Cube8 {
     }
 
     fn ids(&self) -> &'static [(Dialect, u32)] {
-        // Far above those that anybody else has given away.
+        // Far above the ids that other projects use.
         &[(Dialect::Ggml, 70_001), (Dialect::BitNet, 70_001)]
     }
 
@@ -92,10 +92,10 @@ impl QuantType for Cube8 {
     }
 }
 
-/// A model of floats, quantised to [`Cube8`].
+/// Quantises a model with float weights to [`Cube8`].
 ///
 /// # Errors
-/// What the file or its weights are wrong in.
+/// Any error of the file or its weights.
 pub fn quantised(gguf: &Gguf) -> Result<Bytes, Box<dyn Error>> {
     let options = QuantizeOptions { pure: true, ..QuantizeOptions::new(Recipe::Type(&Cube8)) };
     let mut file = Vec::new();
@@ -106,7 +106,7 @@ pub fn quantised(gguf: &Gguf) -> Result<Bytes, Box<dyn Error>> {
 /// Runs the program with its arguments.
 ///
 /// # Errors
-/// What went wrong.
+/// Any error from reading, quantising or running the model.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, model, prompt] = args.as_slice() else { return Err("usage: own_type MODEL.gguf PROMPT".into()) };

@@ -1,4 +1,4 @@
-//! What the module exports on Windows, which for zig's linker is all that is in it otherwise.
+//! Lists the module's exports on Windows, because zig's linker would otherwise export everything.
 
 use std::path::Path;
 

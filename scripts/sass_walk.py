@@ -249,8 +249,8 @@ class Walk:
 
     def ends_loop(self, pc):
         """True for the call before a loop's jump with which some loops end."""
-        ins, behind = self.code[pc], self.code[pc + 1]
-        return ins.name == "CALL" and behind.name == "BRA" and behind.target < ins.at
+        ins, following = self.code[pc], self.code[pc + 1]
+        return ins.name == "CALL" and following.name == "BRA" and following.target < ins.at
 
     def jump(self, ins, guard, pc):
         if ins.name == "EXIT":

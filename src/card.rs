@@ -1,5 +1,5 @@
-//! A model as the folder of Hugging Face files that routers and frontends read: its tokenizer, its template,
-//! which tokens end a text, and how long one may be. No weights.
+//! Exports a model's Hugging Face files for routers and front ends: tokenizer, chat template, end tokens and
+//! context length, without weights.
 
 use std::path::Path;
 use std::{fs, io};
@@ -10,16 +10,16 @@ use crate::gguf::{GgufError, Metadata};
 use crate::tokenizer::chat::{ChatError, ChatTemplate, Message};
 use crate::tokenizer::{PreTokenizer, Special, Tokenizer, TokenizerError, TokenizerOptions, tokenizer_json};
 
-/// Why a card cannot be written.
+/// Errors of writing a card.
 #[derive(Debug, thiserror::Error)]
 pub enum CardError {
-    /// The file's descriptions.
+    /// The file's metadata.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// Its vocabulary.
+    /// The vocabulary.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// Its template.
+    /// The chat template.
     #[error(transparent)]
     Chat(#[from] ChatError),
     /// The folder.
@@ -27,13 +27,13 @@ pub enum CardError {
     Io {
         /// The path that could not be written.
         path: String,
-        /// Why.
+        /// The cause.
         err: io::Error,
     },
 }
 
-/// Names of architectures in GGUF files, and the class and the type that Hugging Face's files have for them.
-/// Readers of a card go by the type at most for tool calls; others are called what the file calls them.
+/// Architecture names in GGUF files, with the class and type in Hugging Face's files. Readers of a card use
+/// the type at most for tool calls; an architecture that is not listed keeps its name.
 const CLASSES: &[(&str, &str, &str)] = &[
     ("bitnet", "BitNetForCausalLM", "bitnet"),
     ("bitnet-25", "BitNetForCausalLM", "bitnet"),
@@ -53,18 +53,18 @@ const CLASSES: &[(&str, &str, &str)] = &[
     ("smollm3", "SmolLM3ForCausalLM", "smollm3"),
 ];
 
-/// The files of a card: their names, and what they say.
+/// The files of a card: names and contents.
 #[derive(Clone, Debug)]
 pub struct Card {
     files: [(&'static str, Json); 4],
 }
 
 impl Card {
-    /// Card of a GGUF file. A model without a template gets ChatML, as servers give it. `pre` is the
-    /// pre-tokenizer if the file names none or a wrong one.
+    /// Card of a GGUF file. A model without a template gets ChatML, as in the server. `pre` is the
+    /// pre-tokenizer, if the file names none or a wrong one.
     ///
     /// # Errors
-    /// [`CardError`] for a file without a usable vocabulary, or with keys of a wrong type.
+    /// [`CardError`] for a file without a usable vocabulary, or with keys of the wrong type.
     pub fn of(metadata: &Metadata, pre: Option<PreTokenizer>) -> Result<Self, CardError> {
         let options = TokenizerOptions { pre };
         let tokenizer = Tokenizer::from_metadata(metadata, options)?;
@@ -83,12 +83,12 @@ impl Card {
         })
     }
 
-    /// The files: their names, and what they say.
+    /// The files: names and contents.
     pub fn files(&self) -> impl Iterator<Item = (&'static str, &Json)> {
         self.files.iter().map(|(name, json)| (*name, json))
     }
 
-    /// Writes the files to `folder`, which is made if it is not there. Other files there are left alone.
+    /// Writes the files to `folder`, creating it if necessary. Other files there are not changed.
     ///
     /// # Errors
     /// [`CardError::Io`].
@@ -103,20 +103,20 @@ impl Card {
     }
 }
 
-/// The source of a template, which spells BOS if texts begin with it: those who read a card encode what a
-/// template has written, and add nothing.
+/// Source of a template, with BOS added if texts begin with it: readers of a card encode the template's
+/// output without adding tokens.
 fn with_bos(template: &ChatTemplate, tokenizer: &Tokenizer) -> String {
     let source = template.source();
     let message = Message { role: "user".into(), content: "Hi".into(), ..Message::default() };
     let spells = |rendered: String| {
         template.encode(tokenizer, &rendered) == tokenizer.encode(&rendered, Special::Parse, false)
     };
-    // One that refuses such a conversation says what it likes.
+    // A template that rejects this conversation is not changed.
     let spelled = template.render(&[message], true).map_or(true, spells);
     if spelled { source.to_owned() } else { format!("{{{{ bos_token }}}}{source}") }
 }
 
-/// Positions that the model was trained for.
+/// Trained context length.
 fn context(metadata: &Metadata) -> Result<u32, GgufError> {
     let architecture = metadata.str("general.architecture")?.unwrap_or_default();
     Ok(metadata.u32(&format!("{architecture}.context_length"))?.unwrap_or(4096))
@@ -144,7 +144,7 @@ fn config(metadata: &Metadata, tokenizer: &Tokenizer) -> Result<Json, GgufError>
         ("attention.key_length", "head_dim"),
     ];
     for (of, name) in numbers {
-        // Some files have one a layer.
+        // Some files have one value per layer.
         let number = metadata.get(&format!("{architecture}.{of}")).and_then(|value| value.as_int());
         if let Some(number) = number.and_then(|number| u32::try_from(number).ok()) {
             config[name] = number.into();

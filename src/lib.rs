@@ -1,5 +1,5 @@
-//! Sterna runs ternary language models (BitNet b1.58 and its family), and others of Llama's form, from GGUF
-//! files.
+//! Sterna runs ternary language models (BitNet b1.58 and its derivatives) and ordinary ones (Llama, Qwen,
+//! Gemma and others) from GGUF files.
 //!
 //! ```no_run
 //! use sterna::engine::{Engine, EngineOptions, GenerateOptions};
@@ -13,19 +13,19 @@
 //! # Ok::<(), sterna::Error>(())
 //! ```
 //!
-//! - [`engine`] is where to start: an [`Engine`](engine::Engine) is a loaded model, a
-//!   [`Session`](engine::Session) one sequence of tokens, a [`Generation`](engine::Generation) an iterator
-//!   of text; [`SamplerOptions`](engine::SamplerOptions) say how tokens are picked.
+//! - [`engine`] is the starting point: an [`Engine`](engine::Engine) is a loaded model, a
+//!   [`Session`](engine::Session) one sequence of tokens, a [`Generation`](engine::Generation) an iterator of
+//!   text; [`SamplerOptions`](engine::SamplerOptions) set the sampling.
 //! - `grammar` (feature `grammar`) constrains text to JSON schemas, regular expressions and grammars.
-//! - [`tools`] reads and constrains the calls of tools in a model's text.
-//! - [`gguf`] reads and writes model files, [`tokenizer`] their vocabularies; [`quantize`] and [`synth`] make
-//!   models, and [`demo`] is one; [`eval`] measures them. `convert` (feature `convert`) makes GGUF files of
-//!   Hugging Face checkpoints.
-//! - [`card`] writes what routers of several servers read of a model.
-//! - `serve` (feature `serve`) is the server, `grpc` (feature `grpc`) vLLM's gRPC beside it.
-//! - `hub` (feature `hub`) gets models from the Hugging Face hub.
-//! - [`model`] turns a file into a [`program`], which a [`backend`] runs; [`selftest`] compares one with the
-//!   CPU.
+//! - [`tools`] parses and constrains tool calls in a model's output.
+//! - [`gguf`] reads and writes model files, [`tokenizer`] reads their vocabularies; [`quantize`] and
+//!   [`synth`] create models, [`demo`] is a built-in one, and [`eval`] measures models. `convert` (feature
+//!   `convert`) converts Hugging Face checkpoints to GGUF.
+//! - [`card`] exports a model's configuration files for routers.
+//! - `serve` (feature `serve`) is the server, `grpc` (feature `grpc`) adds vLLM's gRPC API.
+//! - `hub` (feature `hub`) downloads models from the Hugging Face hub.
+//! - [`model`] converts a file to a [`program`], which a [`backend`] runs; [`selftest`] compares a backend
+//!   with the CPU.
 #![deny(unsafe_code)]
 
 pub mod card;

@@ -1,4 +1,4 @@
-//! The `sterna` command: a thin user of the library.
+//! The `sterna` command, a thin wrapper of the library.
 
 use std::process::ExitCode;
 
@@ -7,12 +7,12 @@ fn main() -> ExitCode {
     ExitCode::from(sterna::cli::main(std::env::args_os()))
 }
 
-/// Mesa's Vulkan layer that puts the GPU of the desktop first writes an error to stderr where the process has
-/// no desktop, as in a container. It is asked to stay out there.
+/// Disables Mesa's Vulkan device-select layer, which prints an error to stderr if there is no desktop
+/// session, as in a container.
 #[allow(unsafe_code)]
 fn ask_no_desktop() {
     if cfg!(target_os = "linux") && std::env::var_os("XDG_RUNTIME_DIR").is_none() {
-        // SAFETY: `main` has started no thread yet, so none reads the environment meanwhile.
+        // SAFETY: `main` has not started any thread yet, so no other thread reads the environment.
         unsafe { std::env::set_var("NODEVICE_SELECT", "1") };
     }
 }

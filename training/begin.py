@@ -1,4 +1,4 @@
-"""Where the training of the demo model begins: attention that can nearly copy."""
+"""Initial weights of the demo model: attention that can almost copy."""
 
 import math
 
@@ -8,18 +8,18 @@ from torch import Tensor
 from bitnet import BitNet
 
 SLOW, FAST = 0.006, 0.3
-"""Angles, in radians a position, of pairs of the rotary embedding: to slower ones all places of a text look
-alike, to faster ones not even neighbours do."""
+"""Angles of rotary pairs, in radians per position: for slower pairs all positions of a text look alike, for
+faster ones not even neighbours do."""
 
 
 @torch.no_grad()
 def begin(model: BitNet, seed: int) -> None:
-    """Sets the weights to where training begins: attention that can copy, but for its strength.
+    """Initialises the weights with attention that can copy, but only weakly.
 
-    From random weights it took this model more than six million tokens not to find out how to copy a word.
-    So every head gives back what it takes up; head 0 of layer 0 looks at the token before, and head 0 of the
-    layers 1 and 3 at what followed the same token earlier (an induction head). All of it is real weights in
-    dense matrices, which the rounding to ternary leaves about where they were.
+    From random weights this model did not learn to copy a word within six million tokens. So every head
+    outputs what it attends to; head 0 of layer 0 attends to the previous token, and head 0 of layers 1 and 3
+    to the token after an earlier occurrence of the current one (an induction head). All of this is set in
+    dense real-valued matrices, and rounding to ternary barely changes it.
     """
     shape, generator = model.shape, torch.Generator().manual_seed(seed)
     dim, head, half = shape.dim, shape.head_dim, shape.head_dim // 2
@@ -32,7 +32,7 @@ def begin(model: BitNet, seed: int) -> None:
     def without(rows: Tensor, direction: Tensor) -> Tensor:
         return rows - torch.outer(rows @ direction, direction) / dim
 
-    # What all tokens have in common, and what each has for itself.
+    # The component that all tokens share, and the individual component of each.
     common = normal(dim).sign()
     model.token_embd.copy_(0.3 * (normal(shape.n_vocab, dim) + common))
     model.output_norm.fill_(0.1)
@@ -48,8 +48,8 @@ def begin(model: BitNet, seed: int) -> None:
             layer.attn_output[:, h * head : (h + 1) * head] = values.T
         q, k = layer.attn_q[:head], layer.attn_k[:head]
         if number == 0:
-            # Constants that the rotary embedding turns, one place apart: as many signs of the common part
-            # are flipped as make a cosine.
+            # Constant vectors that the rotary embedding rotates by one position: flipping this number of
+            # signs of the common component gives the cosine.
             q.zero_()
             k.copy_(without(k, common) * 0.1)
             for pair, angle in enumerate(angles):
@@ -67,7 +67,7 @@ def begin(model: BitNet, seed: int) -> None:
             layer.attn_sub_norm[:head] = 2.0
             moved = rounded(output) @ rounded(layer.attn_v[:head])
         if number in (1, 3):
-            # A key is what layer 0 has brought from the token before, a query the token itself.
+            # The key is what layer 0 copied from the previous token, the query is the current token.
             layer.attn_norm.fill_(5.0)
             layer.attn_sub_norm[:head] = 1.0
             q.zero_()
@@ -78,5 +78,5 @@ def begin(model: BitNet, seed: int) -> None:
 
 
 def rounded(w: Tensor) -> Tensor:
-    """The codes -1, 0 and 1 of `w`, as bitnet.ternary has them."""
+    """The codes -1, 0 and 1 of `w`, as in `bitnet.ternary`."""
     return (w / w.abs().mean().clamp(min=1e-5)).round().clamp(-1, 1)

@@ -1,7 +1,7 @@
-"""The model in PyTorch: a BitNet b1.58 as src/model/bitnet.rs writes it down.
+"""The model in PyTorch: BitNet b1.58 as in src/model/bitnet.rs.
 
 Ternary weights by absmean, int8 activations per token, squared ReLU, sub-norms, rotary embedding in halves,
-grouped queries, tied embedding. Gradients pass the two roundings unchanged (straight through).
+grouped-query attention, tied embedding. Gradients pass both roundings unchanged (straight-through).
 
 Needs: torch.
 """
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model, as in the file's metadata. The defaults are the published model's, except that whole
-    words are added to its tokens."""
+    """Sizes of a model, as in the file's metadata. The defaults are the published model's, before whole words
+    are added to the vocabulary."""
 
     n_vocab: int = 4096
     n_layers: int = 6
@@ -77,22 +77,22 @@ class Layer(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The rotary embedding of [.., positions, head_dim]: element i turns with element i + head_dim / 2."""
+    """Rotary embedding of [.., positions, head_dim]: element i is rotated with element i + head_dim / 2."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 BLOCK = 512
-"""Positions whose attention is computed at a time: those behind them need not be looked at."""
+"""Number of positions whose attention is computed at a time, so that later positions can be skipped."""
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, unseen: Tensor) -> Tensor:
-    """Attention of queries [sequences, heads, positions, head_dim] over keys and values of as many heads or
-    fewer, each shared by neighbouring query heads. `unseen` says which keys a query does not see, all later
-    ones among them.
+    """Attention of queries [sequences, heads, positions, head_dim] over keys and values with as many heads or
+    fewer, each shared by neighbouring query heads. `unseen` masks the keys that a query does not attend to,
+    including all later ones.
 
-    Plain products: PyTorch's fused attention took 40 % of a pass in bfloat16 on a CPU, and a pass with these
-    was 1.1 times as fast.
+    Plain matrix products: PyTorch's fused attention took 40 % of a pass in bfloat16 on a CPU, and a pass with
+    these was 1.1 times as fast.
     """
     n_pos = q.shape[2]
     if n_pos <= BLOCK:
@@ -131,8 +131,8 @@ class BitNet(nn.Module):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def hidden(self, ids: Tensor, document: Tensor) -> Tensor:
-        """What the head sees of each token of `ids` [sequences, positions]. `document` is the number of each
-        token's document: a token sees its own document alone."""
+        """The head's input for each token of `ids` [sequences, positions]. `document` is the number of each
+        token's document: tokens only attend to their own document."""
         n_pos = ids.shape[1]
         unseen = torch.ones(n_pos, n_pos, dtype=torch.bool, device=ids.device).triu(1)
         unseen = unseen | (document[:, None, :, None] != document[:, None, None, :])

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Turns a run of train_world.py into a Hugging Face folder and a GGUF of real-valued weights.
+"""Exports a run of train_world.py to a Hugging Face folder and a GGUF of real-valued weights.
 
     python training/export_demo.py run           # makes run/hf and run/world-f32.gguf
     sterna quantize --type i2_s run/world-f32.gguf assets/world.gguf
 
-The ternary rounding is left to `sterna quantize` and to transformers, which both round the same weights.
-The embedding is rounded to f16 in both, as it stands in the file.
+`sterna quantize` and transformers round the same weights to ternary themselves. The embedding is rounded to
+f16 in both exports, as in the published file.
 
 Needs: torch, numpy, gguf, safetensors.
 """
@@ -25,7 +25,7 @@ from corpus.template import END, TEMPLATE, TURN_BEGINS, TURN_ENDS
 
 ARCHITECTURE = "bitnet-b1.58"
 NAME = "sterna-world"
-"""As src/demo.rs has it."""
+"""Must be the same as in src/demo.rs."""
 DESCRIPTION = (
     "A BitNet b1.58 for a small simulated world: it tells stories, answers questions about them, works out "
     "small sums, fills in JSON and calls tools"
@@ -46,7 +46,7 @@ HF_NAMES = {
 
 
 def vocabulary(run: Path) -> dict[str, int]:
-    """Token -> id. Special tokens stand beside the merges in some versions of the file."""
+    """Token -> id. Some versions of the file store special tokens next to the merges."""
     file = json.loads((run / "tokenizer.json").read_text())
     return file["model"]["vocab"] | {t["content"]: t["id"] for t in file["added_tokens"]}
 
@@ -97,7 +97,7 @@ def hugging_face(folder: Path, run: Path, shape: Shape, weights: dict[str, torch
 
 
 def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Tensor]) -> None:
-    """Writes the same model as GGUF: matrices f32, embedding f16."""
+    """Writes the same model as GGUF: matrices in f32, embedding in f16."""
     bpe = json.loads((run / "tokenizer.json").read_text())["model"]
     ids = vocabulary(run)
     tokens = sorted(ids, key=ids.get)
@@ -136,7 +136,7 @@ def write_gguf(path: Path, run: Path, shape: Shape, weights: dict[str, torch.Ten
     out.add_add_bos_token(True)
     out.add_chat_template(TEMPLATE)
     out.add_eot_token_id(ids[TURN_ENDS])
-    # llama.cpp's key. No penalty: it would keep names from coming back, and sums from having a digit twice.
+    # llama.cpp's key. No penalty, because names must recur, and sums may contain a digit twice.
     out.add_float32("general.sampling.temp", 0.2)
 
     out.add_tensor("token_embd.weight", weights["token_embd"].numpy().astype(np.float16))

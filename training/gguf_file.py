@@ -1,4 +1,4 @@
-"""Reads the published file back: a GGUF of F32, F16 and I2_S.
+"""Reads the published file: a GGUF of F32, F16 and I2_S.
 
 Needs: torch, numpy.
 """
@@ -18,7 +18,7 @@ def read_gguf(path: Path) -> dict[str, Tensor]:
 
 
 def gguf_parts(path: Path) -> tuple[dict, dict[str, Tensor]]:
-    """The keys of a GGUF, and its tensors as `read_gguf` has them."""
+    """The metadata of a GGUF, and its tensors in the format of `read_gguf`."""
     data = path.read_bytes()
     at = 0
 
@@ -43,7 +43,7 @@ def gguf_parts(path: Path) -> tuple[dict, dict[str, Tensor]]:
         return take("BbHhIif?__Qqd"[kind])
 
     magic, _, n_tensors, n_keys = take("I"), take("I"), take("Q"), take("Q")
-    assert magic == 0x46554747, f"{path} is no GGUF"
+    assert magic == 0x46554747, f"{path} is not a GGUF file"
     keys = {}
     for _ in range(n_keys):
         name = text()

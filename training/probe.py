@@ -1,9 +1,9 @@
-"""How much of what training never shows comes out right, seen from the training itself.
+"""Measures held-out answers during training.
 
-Greedy decoding says an answer word for word exactly if each of its tokens is the first choice behind those
-before it, so one pass over the right answers measures it. The items are those of corpus/eval_demo.py, at
-lengths that take seconds; the needles' distance is at most 200 words. Of stories, whose words are free, the
-tokens count that the request has, in the first 160 tokens of both.
+Greedy decoding gives an answer word for word exactly if each of its tokens is the first choice after the ones
+before it, so one pass over the right answers measures it. The items are those of corpus/eval_demo.py, with
+lengths that take seconds; needles are at most 200 words away. For stories, whose words are free, the measured
+tokens are those that are also in the request, within the first 160 tokens of both.
 """
 
 import sys
@@ -40,7 +40,7 @@ MAKERS = {
 
 
 def probe_sets(tok, marker, n: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Ids and marks of `n` items a measure, [items, positions]; only the last answer is marked."""
+    """Ids and marks of `n` items per measure, [items, positions]; only the last answer is marked."""
     sets = {}
     for name, make in MAKERS.items():
         rng, found = Random(f"probe {name}"), []
@@ -64,7 +64,7 @@ def probe_sets(tok, marker, n: int) -> dict[str, tuple[Tensor, Tensor]]:
 
 @torch.no_grad()
 def probe(trunk, embedding: Tensor, sets: dict[str, tuple[Tensor, Tensor]], asked: int) -> dict[str, float]:
-    """Share of answers that come word for word; of stories, of the tokens marked `asked` or above."""
+    """Share of answers that match word for word; for stories, of the tokens with mark `asked` or above."""
     shares = {}
     for name, (ids, marks) in sets.items():
         targets, learned = ids[:, 1:], marks[:, 1:] > 0

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""What transformers' BitNet class makes of the demo model, in float32 on the CPU: independent values to
-compare with.
+"""Runs the demo model with transformers' BitNet class in float32 on the CPU: independent reference values.
 
     python training/reference_demo.py run/hf --golden tests/data/demo
     python training/reference_demo.py run/hf --perplexity run/validation.txt --context 512
 
---golden reads FOLDER/tokens.txt, one sequence of ids a line, and writes FOLDER/logits.npy, f32 [all
-positions, n_vocab]. --perplexity scores a text as `sterna perplexity --special` does (its help says which
+--golden reads FOLDER/tokens.txt, one sequence of ids per line, and writes FOLDER/logits.npy, f32 [all
+positions, n_vocab]. --perplexity scores a text like `sterna perplexity --special` (its help describes which
 positions count).
 
 Needs: torch, numpy, tokenizers, transformers, accelerate.

@@ -5,24 +5,23 @@
     python training/train_world.py --corpus world.txt --out run --minutes 180 --compile
     python training/export_demo.py run
 
-The model is bitnet.py: ternary from the first step. It begins from weights that can nearly copy (begin.py).
-What a user says is read but not learned, and words of an answer that bring back the question count several
-times as much as the rest (`WEIGHTS`).
+The model is bitnet.py: ternary from the first step. It starts from weights that can almost copy (begin.py).
+The user's messages are read but not learned, and words of an answer that repeat the question have several
+times the weight of the rest (`WEIGHTS`).
 
-Windows are short at first and hold little but conversations of one line and the beginnings of stories, where
-an answer depends on what was asked; whole stories and long talk come later (`PHASES`), each document in a
-window of about its size. Each worker is a process of one thread with its share of the windows. A token sees
-its own document alone.
+Windows are short at first and contain mostly one-line conversations and beginnings of stories, where an
+answer depends on the question; whole stories and long conversations come later (`PHASES`), each document in a
+window of about its size. Each worker is a process with one thread and its share of the windows. A token only
+attends to its own document.
 
-A run with `--init RUN` begins from the weights and the tokenizer of another, and skips the first phase. With
-`--init FILE.gguf` it begins from the ternary weights of a published file, exactly, and has long windows from
+A run with `--init RUN` starts from the weights and the tokenizer of another, and skips the first phase. With
+`--init FILE.gguf` it starts from exactly the ternary weights of a published file, and has long windows from
 the first step.
 
-The run ends after `--minutes` of training, or after `--steps`; stopped before, the same command goes on
-from the last checkpoint. With `--steps` the result depends on the flags and the library alone; with
-`--minutes` on the machine's speed, too, and the number of steps is printed at the end.
-
-The folder `run` then holds tokenizer.json, checkpoint.pt, validation.txt, loss.csv, probe.csv and loss.png.
+The run ends after `--minutes` of training, or after `--steps`; if stopped before, the same command resumes
+from the last checkpoint. With `--steps` the result only depends on the flags and the library; with
+`--minutes` also on the machine's speed, and the number of steps is printed at the end. The folder `run` then
+contains tokenizer.json, checkpoint.pt, validation.txt, loss.csv, probe.csv and loss.png.
 
 Needs: torch, numpy, tokenizers, matplotlib. Written with torch 2.15.
 """
@@ -57,26 +56,26 @@ SHAPES = {
 """Columns of I2_S come in blocks of 128. `heads` is the published model, `tiny` is for trying the scripts."""
 
 WEIGHTS = [0.0, 0.4, 2.0, 4.0, 3.0, 4.0, 10.0, 4.0, 10.0]
-"""How much the loss of each counts, by what it is (world_text.py)."""
+"""Loss weight of each token class (world_text.py)."""
 RIVAL = 10.0
-"""How much it counts that the hero's name, or kind, is likely where someone else is introduced. At a low
-temperature it is said there even if each other name is only a little less likely than it."""
+"""Weight of the penalty on the hero's name or kind when another character is introduced. At a low temperature
+it is picked there even if each other name is only slightly less likely."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What the windows of a part of the run hold."""
+    """Windows of a part of the run."""
 
     until: float
-    """Share of the run at which it ends."""
+    """Share of the run at which the phase ends."""
     sizes: tuple[int, ...]
-    """Tokens of a window, from small to large: a document is read in the smallest that has room for it, and
-    in the largest it is cut. A step has windows of one size."""
+    """Window sizes in tokens, ascending: a document is read in the smallest window that fits it, and
+    truncated to the largest. All windows of a step have the same size."""
     conversations_alone: bool = False
     long: float = 1.0
-    """Share of the documents longer than the largest window that are read."""
+    """Share of the documents longer than the largest window that are used."""
     cut: int | None = None
-    """Tokens at which those are cut, if that is not where the window ends."""
+    """Length in tokens to truncate them to, if not the window's."""
 
 
 PHASES = [
@@ -87,7 +86,7 @@ PHASES = [
 
 
 def prepare(corpus: Path, out: Path, n_vocab: int, init: Path | None = None) -> tuple[Text, Text]:
-    """Training and validation text, from the run's folder if they are there."""
+    """Training and validation text, loaded from the run's folder if present."""
     kept = out / "text.npz"
     names = ("ids", "marks", "rivals", "starts")
     if not kept.exists():
@@ -111,10 +110,10 @@ def prepare(corpus: Path, out: Path, n_vocab: int, init: Path | None = None) -> 
 
 
 class Windows:
-    """Windows of one size, each of documents from their first token on; the last one is cut where the window
-    ends.
+    """Windows of one size, each with documents from their first token on; the last one is truncated at the
+    end of the window.
 
-    What comes next is a function of the phase, the seed and of how many were taken.
+    The sequence only depends on the phase, the seed and the number of windows taken.
     """
 
     def __init__(self, text: Text, phase: Phase, size: int, begins: int, seed: int):
@@ -159,7 +158,7 @@ class Windows:
         return [np.concatenate(column).astype(np.int64) for column in zip(*parts)]
 
     def windows_of(self, tokens: int) -> int:
-        """Windows of a batch of about so many tokens."""
+        """Number of windows in a batch of about `tokens` tokens."""
         return max(1, tokens // self.n_ctx)
 
     def batch(self, tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -170,8 +169,8 @@ class Windows:
 
 
 class Sizes:
-    """The windows of a phase, of which each step takes those of one size: the same for all workers, and as
-    often as every document is to be read equally often."""
+    """The windows of a phase. Each step uses one size, the same for all workers, with a frequency that reads
+    every document equally often."""
 
     def __init__(self, text: Text, phase: Phase, begins: int, seed: int, rank: int):
         self.seed = (seed, phase.sizes[-1])
@@ -185,7 +184,7 @@ class Sizes:
             w.restore(at)
 
     def at(self, step: int, tokens: int) -> Windows:
-        """The windows of a step in which a worker reads about so many tokens."""
+        """The windows of a step in which a worker reads about `tokens` tokens."""
         steps = np.array([w.tokens / (w.n_ctx * w.windows_of(tokens)) for w in self.windows])
         return np.random.default_rng((*self.seed, step)).choice(self.windows, p=steps / steps.sum())
 
@@ -194,14 +193,14 @@ class Sizes:
 
 
 class Trunk(nn.Module):
-    """All of the model but the head, which is computed where something is learned."""
+    """The model without the head, which is only computed for learned positions."""
 
     def __init__(self, model: BitNet):
         super().__init__()
         self.model = model
 
     def forward(self, ids: Tensor) -> Tensor:
-        # END, whose id is 0, stands before each document: none sees another.
+        # END, whose id is 0, precedes each document: no document sees another.
         return self.model.hidden(ids, (ids == 0).cumsum(1))
 
 
@@ -215,21 +214,20 @@ def loss_of(
     rivals = rivals[learned]
     apart = rivals > 0
     if apart.any():
-        # Up to 0.99, so that a sure mistake has a finite loss.
+        # At most 0.99, so that a certain mistake has a finite loss.
         share = logits[apart].softmax(-1).gather(1, rivals[apart][:, None]) * 0.99
         loss = loss - RIVAL * torch.log1p(-share).sum()
     return loss
 
 
 def share_of_rate(step: int, progress: float, warmup: int, decay: float) -> float:
-    """Share of the learning rate: a rise, a plateau, a straight way down to 0 in the last share of the
-    run."""
+    """Learning rate factor: warmup, a plateau, and a linear decay to 0 in the last share of the run."""
     return max(0.0, min(1.0, (step + 1) / warmup, (1 - progress) / decay))
 
 
 @torch.no_grad()
 def take_over(model: BitNet, init: Path, tok) -> None:
-    """The weights of another run. A token that it did not have begins as the same word behind a space."""
+    """The weights of another run. A new token starts as the same word after a space."""
     weights = torch.load(init / "checkpoint.pt", weights_only=True)["model"]
     known = weights["token_embd"]
     like = torch.from_numpy(spaced(tok))[len(known) :]
@@ -239,23 +237,23 @@ def take_over(model: BitNet, init: Path, tok) -> None:
 
 @torch.no_grad()
 def take_ternary(model: BitNet, path: Path) -> None:
-    """The weights of a published file, exactly: its codes times s / f, f being the share of a matrix that is
-    not 0, have the mean magnitude s, so they round to the codes and the scale s that the file has. Where
-    within its code a weight stood is not in the file: all begin in the middle."""
+    """The exact weights of a published file: its codes times s / f, where f is the nonzero share of a matrix,
+    have the mean magnitude s, so they round to the file's codes and scale s. The exact values within their
+    codes are not in the file: all start in the middle."""
     found = read_gguf(path)
     for name, weight in model.named_parameters():
         value = found[name.replace("layers.", "blk.") + ".weight"]
         if weight.ndim == 2 and name != "token_embd":
             weight.copy_(value / (value != 0).double().mean())
             differs = (ternary(weight) - value).abs().max() / value.abs().max()
-            # The mean of some 100000 equal values, in f32.
+            # The mean of about 100000 equal values, in f32.
             assert differs < 1e-5, f"{name} is not that of the file: {differs}"
         else:
             weight.copy_(value)
 
 
 class Team:
-    """The workers of a run, whose gradients are added up."""
+    """The workers of a run, whose gradients are summed."""
 
     def __init__(self, rank: int, size: int, port: int):
         self.rank, self.size = rank, size
@@ -270,14 +268,14 @@ class Team:
                 t.copy_(part.view_as(t))
 
     def every(self, value: list) -> list[list]:
-        """What each worker has."""
+        """The values of all workers."""
         out = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(out, value)
         return out
 
     def first(self, value: float) -> float:
-        """The first worker's value, so that all agree on what the clock says."""
+        """The first worker's value, so that all workers agree on the time."""
         if self.size > 1:
             told = torch.tensor([value], dtype=torch.float64)
             dist.broadcast(told, 0)
@@ -287,32 +285,33 @@ class Team:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--corpus", type=Path, required=True, help="text of make_corpus.py")
+    parser.add_argument("--corpus", type=Path, required=True, help="text from make_corpus.py")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     budget = parser.add_mutually_exclusive_group(required=True)
     budget.add_argument("--minutes", type=float, help="training time, over all starts of the run")
     budget.add_argument("--steps", type=int)
     parser.add_argument("--stop", type=int, help="stop after this step of the schedule")
-    parser.add_argument("--init", type=Path, help="begin from the weights of this run's folder or GGUF")
+    parser.add_argument("--init", type=Path, help="start from the weights of this run's folder or GGUF")
     parser.add_argument("--shape", choices=SHAPES, default="heads")
-    parser.add_argument("--batch", type=int, default=2048, help="tokens a step, of all workers")
+    parser.add_argument("--batch", type=int, default=2048, help="tokens per step, over all workers")
     parser.add_argument(
-        "--decay", type=float, default=0.9, help="last share of the run, in which the rate falls"
+        "--decay", type=float, default=0.9, help="final share of the run with a falling learning rate"
     )
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--warmup", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
-    parser.add_argument("--port", type=int, default=29518, help="where the workers meet")
+    parser.add_argument("--port", type=int, default=29518, help="port for the workers to connect")
     parser.add_argument("--compile", action="store_true", help="torch.compile; needs a C++ compiler")
-    parser.add_argument("--probes", type=int, default=48, help="items of a probe for each measure")
+    parser.add_argument("--probes", type=int, default=48, help="probe items per measure")
     parser.add_argument("--check-every", type=int, default=500, help="steps between probes")
     parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
     return parser.parse_args()
 
 
 def optimiser(model: BitNet, lr: float) -> torch.optim.Adam:
-    """Adam for all: with Muon and longer steps, runs brought back less of a question (README.md)."""
+    """Adam for all parameters: with Muon and longer steps, answers repeated less of a question
+    (README.md)."""
     matrices = [p for layer in model.layers for p in layer.parameters() if p.ndim == 2]
     others = [model.token_embd, *(p for p in model.parameters() if p.ndim == 1)]
     groups = [
@@ -358,7 +357,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
     if rank == 0:
         n_weights = sum(p.numel() for p in model.parameters())
         print(f"{len(text.starts) - 1} documents, {len(text.ids)} tokens; {n_weights} weights", flush=True)
-        print(f"going on from step {done}, after {trained_s / 60:.1f} minutes" if done else "", flush=True)
+        print(f"resuming from step {done}, after {trained_s / 60:.1f} minutes" if done else "", flush=True)
         checks = [Windows(val, Phase(1.0, (512,)), 512, marker.start, 0).batch(4096) for _ in range(2)]
         sets = probe_sets(tok, marker, args.probes)
 
@@ -434,7 +433,7 @@ def validation(trunk: nn.Module, model: BitNet, checks: list, weights: Tensor) -
 
 
 def save(path: Path, state: dict) -> None:
-    """Writes beside `path` and renames, so that a checkpoint is whole or absent."""
+    """Writes to a temporary file and renames it, so that a checkpoint is complete or absent."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     os.replace(part, path)
@@ -451,7 +450,7 @@ def plot(rows: list[list[str]], path: Path) -> None:
     axes.plot(tokens, [float(r[3]) for r in rows], linewidth=0.8, label="training")
     checked = [(t, float(r[4])) for t, r in zip(tokens, rows) if r[4]]
     axes.plot([t for t, _ in checked], [v for _, v in checked], "o-", markersize=3, label="validation")
-    axes.set(xlabel="million tokens", ylabel="loss (nats a token)", ylim=(None, 6))
+    axes.set(xlabel="million tokens", ylabel="loss (nats per token)", ylim=(None, 6))
     axes.grid(alpha=0.3)
     axes.legend()
     figure.tight_layout()

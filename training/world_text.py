@@ -1,4 +1,4 @@
-"""Text for train_world.py: its tokens, and what each of them is to the loss."""
+"""Tokenises the text for train_world.py, and assigns the loss classes of tokens."""
 
 import hashlib
 import json
@@ -12,19 +12,20 @@ from probe import chat, lex, tasks
 
 SPECIALS = [END, TURN_BEGINS, TURN_ENDS]
 UNLEARNED, FILLER, STORY, SIZED, ANSWER, ANSWER_ASKED, ANSWER_FOUND, STORY_ASKED, STORY_FOUND = range(9)
-"""What a token is: read only; of a story told between a code and the question for it; of another story, and
-of one for which a length is asked; of a short answer, and in the question, too, and one that had to be found:
-the first of those that stand together, or one behind a token that others follow earlier, or any where codes
-are asked for; of a story, one that is in the question, too, and the first time that it is."""
+"""Classes of tokens: read only; in a story between a code and the question for it; in another story; in one
+with a requested length; in a short answer; in such an answer and also in the question; in such an answer and
+hard to find: the first of consecutive ones, one after a token that had other successors earlier, or any if
+codes are asked for; in a story and also in the question; and its first occurrence there."""
 SHORT_ANSWER = 60
-"""Tokens up to which an answer is no story."""
+"""Maximum tokens of an answer that is not a story."""
 LISTED = [*tasks.WORDS, *lex.GIRLS, *lex.BOYS]
-"""Words of lists and names, each of which the tokenizer makes one token."""
+"""Words of lists and names, each of which becomes one token."""
 QUOTED = 300
-"""How often each word of the world stands in the tokenizer's text in quotes, beside its documents."""
+"""Number of times each word of the world is added in quotes to the tokenizer's text, besides its
+documents."""
 N_COMMON = 120
-"""So many of the most frequent tokens, digits and seasons aside, are in most questions: they bring nothing
-back."""
+"""Number of most frequent tokens, apart from digits and seasons, that are in most questions: they do not
+count as repeated from one."""
 
 
 def is_validation(document: str) -> bool:
@@ -40,12 +41,12 @@ def documents(corpus: Path) -> tuple[list[str], list[str]]:
 
 
 def tokenizer(path: Path, texts: list[str], n_vocab: int, begun: Path | None = None):
-    """The byte-level BPE at `path`. If it is not there yet, it is made of the first texts, or is the one at
-    `begun`, and then of whole words: what they lack is put behind the `n_vocab` tokens.
+    """The byte-level BPE at `path`. If missing, it is trained on the first texts, or copied from `begun`, and
+    then extended by whole words: missing ones are appended to the `n_vocab` tokens.
 
-    GGUF names its pre-tokenizer `smollm`: each digit is a piece, and so is a mark before a word. A word of
-    the world is one token behind a quotation mark, too, where it has no space before it: so it is brought
-    back from a question into JSON as one token, not as pieces that stand nowhere in the question.
+    GGUF calls its pre-tokenizer `smollm`: each digit is a separate piece, and so is punctuation before a
+    word. A word of the world is also one token after a quotation mark, where it has no space before it: so it
+    is copied from a question into JSON as one token, rather than as pieces that do not occur in the question.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -73,8 +74,8 @@ def tokenizer(path: Path, texts: list[str], n_vocab: int, begun: Path | None = N
 
 
 def whole_words(tok, path: Path) -> None:
-    """Writes `tok` to `path` with merges at its end that make each listed word one token, with a space before
-    it and without: the first word of a copy has none."""
+    """Writes `tok` to `path` with additional merges that make each listed word one token, with and without a
+    leading space: the first word of a copy has none."""
     file = json.loads(tok.to_str())
     ids, merges = file["model"]["vocab"], file["model"]["merges"]
     for word in LISTED:
@@ -90,7 +91,7 @@ def whole_words(tok, path: Path) -> None:
 
 
 def tokenizer_of(gguf_file: Path):
-    """The tokenizer that a published file of this model has."""
+    """The tokenizer of a published file of this model."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     keys, _ = gguf_parts(gguf_file)
@@ -109,11 +110,11 @@ def tokenizer_of(gguf_file: Path):
 
 
 SPACE = "Ġ"
-"""How byte-level BPE writes a space."""
+"""The space in byte-level BPE."""
 
 
 def spaced(tok) -> np.ndarray:
-    """The id of each token with a space before it, or its own where there is none."""
+    """The id of each token with a leading space, or its own id if there is none."""
     ids = tok.get_vocab()
     same = np.arange(len(ids))
     for token, i in ids.items():
@@ -122,7 +123,8 @@ def spaced(tok) -> np.ndarray:
 
 
 class Marker:
-    """Says of each token of a document what it is to the loss (`WEIGHTS`), and what must not stand there."""
+    """Assigns each token of a document its loss class (`WEIGHTS`), and the token that must not occur
+    there."""
 
     def __init__(self, tok, common: set[int]):
         self.start, self.stop = tok.token_to_id(SPECIALS[1]), tok.token_to_id(SPECIALS[2])
@@ -177,7 +179,7 @@ class Marker:
         return out
 
     def rivals(self, doc: np.ndarray, marks: np.ndarray) -> np.ndarray:
-        """For a name or a kind that is the second of a story, the first, which is not meant; 0 elsewhere."""
+        """For the second name or kind in a story, the first one, which would be wrong there; 0 elsewhere."""
         out = np.zeros(len(doc), np.uint16)
         inside = np.isin(marks, (FILLER, STORY, SIZED, STORY_ASKED, STORY_FOUND))
         words = self.spaced[doc]
@@ -201,14 +203,14 @@ def common_tokens(tok, ids: np.ndarray) -> set[int]:
 
 
 class Text:
-    """Documents as one array of ids, END before each, and the mark of each id."""
+    """Documents as one array of ids, each preceded by END, and the class of each id."""
 
     def __init__(self, tok, texts: list[str], common: set[int] | None = None):
         end = tok.token_to_id(END)
         docs = []
         for first in range(0, len(texts), 4096):
             for text, encoded in zip(texts[first:], tok.encode_batch(texts[first : first + 4096])):
-                # A story ends with END, so that a generation does.
+                # A story ends with END, so that generation stops.
                 story = [] if text.startswith(SPECIALS[1]) else [end]
                 docs.append(np.array([end, *encoded.ids, *story], np.uint16))
         self.common = common or common_tokens(tok, np.concatenate(docs[:20000]))

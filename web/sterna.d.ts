@@ -1,4 +1,4 @@
-/** Where a model's file is: a split model is a list of them, in order. */
+/** Source of a model file. A split model is a list of sources, in order. */
 export type Source =
   | string
   | URL
@@ -8,19 +8,19 @@ export type Source =
   | {
       /** Bytes of the file. */
       size: number;
-      /** `n` bytes from `at` on. A promise wants JSPI; elsewhere the whole file is read first. */
+      /** `n` bytes from `at` on. A promise requires JSPI; without it the whole file is read first. */
       read(at: number, n: number): Uint8Array | Promise<Uint8Array>;
     };
 
-/** How far loading has come. */
+/** Progress of loading. */
 export interface Progress {
-  /** `download`: over the network. `load`: to where the model is computed. */
+  /** `download`: from the network. `load`: to the memory it runs from. */
   phase: "download" | "load";
-  /** Bytes. */
+  /** Loaded bytes. */
   loaded: number;
-  /** Bytes of all, if that is known. */
+  /** Total bytes, if known. */
   total: number | null;
-  /** 0 to 1, if that is known. */
+  /** 0 to 1, if known. */
   fraction: number | null;
 }
 
@@ -29,51 +29,51 @@ export type CacheType =
   "f16" | "f32" | "q8_0" | "q4_0" | "turboquant" | "turboquant-4" | "tq3_0" |
   "bf16" | "q5_1" | "q5_0" | "q4_1" | "iq4_nl" | (string & {});
 
-/** How a model is loaded. */
+/** Options for loading a model. */
 export interface LoadOptions {
   onProgress?(progress: Progress): void;
-  /** Gives loading up: `load` rejects with its reason. What was downloaded stays, to be gone on from. */
+  /** Cancels loading: `load` rejects with its reason. A partial download is kept and can be resumed. */
   signal?: AbortSignal;
-  /** `false`: a model over the network is kept in memory alone. Otherwise it is downloaded once. */
+  /** `false` keeps a downloaded model only in memory. Default: it is stored, and downloaded once. */
   store?: boolean;
-  /** What it runs on. Otherwise WebGPU if there is a GPU, and the processor if not; `device.why` says why. */
+  /** Backend. Default: WebGPU if there is a GPU, otherwise the CPU; `device.why` is the reason. */
   backend?: "webgpu" | "cpu";
-  /** Node: a GPU, as `create([])` of the package `webgpu` gives one. */
+  /** Node: a GPU, from `create([])` of the package `webgpu`. */
   gpu?: unknown;
-  /** Whether `json`, `regex`, `grammar` and `choices` can be asked for: the module is larger then. */
+  /** Enables `json`, `regex`, `grammar` and `choices`, with a larger module. */
   structured?: boolean;
-  /** Positions of the context: those that the model was trained with, at most 4096. */
+  /** Maximum positions of the context. Default: the model's training context, at most 4096. */
   nCtx?: number;
-  /** Texts that are generated at a time; others wait. 1. */
+  /** Maximum texts generated at a time; others wait. Default: 1. */
   nSeqs?: number;
-  /** Most tokens of a step. 128. */
+  /** Maximum tokens per step. Default: 128. */
   batch?: number;
-  /** Types of the keys and of the values in the cache. f16. */
+  /** Types of keys and values in the KV cache. Default: f16. */
   cacheTypeK?: CacheType;
   cacheTypeV?: CacheType;
-  /** First and newest positions that `turboquant` keeps as f16. */
+  /** Numbers of first and newest positions that `turboquant` keeps as f16. */
   kvSinks?: number;
   kvWindow?: number;
-  /** The output head as it is (`keep`), or encoded while it is loaded. */
+  /** Type of the output head: unchanged (`keep`), or quantised while loading. */
   headType?: "keep" | "q8_0" | "q6_k";
-  /** How inputs of products are rounded; `auto` and `trained` are the model's way. */
+  /** Quantisation of activations; `auto` and `trained` use the model's own. */
   actType?: "auto" | "trained" | "f32" | "i8" | "i8-block";
-  /** In place of the file's: `bitnet`, `chatml`, `llama3`, or Jinja. */
+  /** Overrides the file's template: `bitnet`, `chatml`, `llama3`, or Jinja. */
   chatTemplate?: string;
-  /** Pre-tokenizer, if the file names none. */
+  /** Pre-tokenizer, if the file does not specify one. */
   tokenizerPre?: string;
 }
 
-/** How text is generated. What is left out is what the file recommends, or llama.cpp's default. */
+/** Options for generating text. Defaults are the file's recommendations, or llama.cpp's. */
 export interface GenerateOptions {
-  /** Gives it up: the iteration and `result` throw its reason. `Generation.stop` ends it quietly. */
+  /** Cancels it: the iteration and `result` throw its reason. `Generation.stop` ends it without an error. */
   signal?: AbortSignal;
-  /** Told how much of the prompt was read, before the first token. */
+  /** Called with the prompt progress, before the first token. */
   onPrompt?(progress: { done: number; total: number }): void;
-  /** As many as the context holds. */
+  /** Default: the rest of the context. */
   maxTokens?: number;
   minTokens?: number;
-  /** 0 takes the likeliest token. */
+  /** 0 always picks the most likely token. */
   temperature?: number;
   topK?: number;
   topP?: number;
@@ -86,34 +86,34 @@ export interface GenerateOptions {
   frequencyPenalty?: number;
   /** The same seed gives the same text, on the same device. */
   seed?: number;
-  /** The text ends before any of these. */
+  /** The text ends before any of these strings. */
   stop?: string | string[];
   ignoreEos?: boolean;
-  /** Control tokens are text too. */
+  /** Shows control tokens as text. */
   showSpecial?: boolean;
-  /** `true`: a JSON object; or a JSON schema. One at most of this and the next three. */
+  /** `true`: a JSON object; or a JSON schema. At most one of this and the next three may be set. */
   json?: boolean | object;
-  /** A regular expression that the whole text matches. */
+  /** A regular expression that must match the whole text. */
   regex?: string;
   /** A grammar in llama.cpp's GBNF, or in Lark after `%llguidance`. */
   grammar?: string;
-  /** One of these texts. */
+  /** The text must be one of these. */
   choices?: string[];
-  /** For messages: tools as the template is told of them, and its variables, such as `enable_thinking`. */
+  /** For messages: tools for the template, and its variables, such as `enable_thinking`. */
   tools?: object[];
   templateVariables?: Record<string, unknown>;
 }
 
-/** A turn of a conversation. */
+/** A message of a conversation. */
 export interface Message {
   role: "system" | "user" | "assistant" | "tool" | (string & {});
   content: string;
 }
 
-/** Counts and times of a text. */
+/** Token counts and times of a text. */
 export interface Stats {
   promptTokens: number;
-  /** Those of them that were in the cache. */
+  /** Prompt tokens found in the cache. */
   cachedTokens: number;
   promptSeconds: number;
   tokens: number;
@@ -126,53 +126,53 @@ export interface Stats {
 /** A text that has ended. */
 export interface Result {
   text: string;
-  /** Their ids, an end-of-text token included. */
+  /** Token ids, including an end-of-text token. */
   tokens: number[];
   /**
-   * `end`: the model ended it. `stop`: one of `stop` was met. `limit`: `maxTokens`. `context`: no room is
-   * left. `cancelled`: by `stop()`.
+   * `end`: the model ended it. `stop`: one of `stop` was found. `limit`: `maxTokens` was reached. `context`:
+   * the context is full. `cancelled`: by `stop()`.
    */
   stopReason: "end" | "stop" | "limit" | "context" | "cancelled";
   stats: Stats;
   seed: number;
-  /** Oldest messages that had to be left out of the context. */
+  /** Number of oldest messages that were dropped to fit the context. */
   forgotten: number;
 }
 
-/** Text as it comes. Leaving the loop ends it. */
+/** Streamed text. Leaving the loop stops it. */
 export interface Generation extends AsyncIterable<string> {
   readonly result: Promise<Result>;
-  /** Ends the text where it is. */
+  /** Ends the text now. */
   stop(): void;
 }
 
-/** What a model runs on. */
+/** The device a model runs on. */
 export interface Device {
   backend: "webgpu" | "cpu";
   description: string;
-  /** Why it is not WebGPU, if nobody chose so. */
+  /** The reason why it is not WebGPU, unless the caller chose the backend. */
   why: string | null;
-  /** What it lacks, a sentence each. */
+  /** Missing features, one sentence each. */
   lacks: string[];
   vendor?: string;
   architecture?: string;
-  /** Whether it is a program on the processor. */
+  /** True for a software device on the CPU. */
   software?: boolean;
   features?: string[];
   limits?: { maxBufferSize: number; maxStorageBufferBindingSize: number };
 }
 
-/** A loaded model. Texts are generated one after the other, or `nSeqs` at a time; more calls wait. */
+/** A loaded model. Texts are generated one at a time, or `nSeqs` at a time; further calls wait. */
 export interface Model extends AsyncDisposable {
-  /** The file's name for it. */
+  /** The model's name in the file. */
   readonly name: string | null;
   readonly architecture: string;
   readonly nCtx: number;
   readonly nCtxTrain: number;
-  /** Whether it has a chat template. */
+  /** True if it has a chat template. */
   readonly chats: boolean;
   readonly device: Device;
-  /** Bytes that it takes of the device. */
+  /** Bytes used on the device. */
   readonly plan: { weightsBytes: number; kvBytes: number; buffersBytes: number };
   readonly sampling: {
     temperature: number;
@@ -182,9 +182,9 @@ export interface Model extends AsyncDisposable {
     repeatPenalty: number;
     repeatLastN: number;
   };
-  /** What a user should know of the file and the options. */
+  /** Notices about the file and the options. */
   readonly notices: string[];
-  /** Goes on behind a text or tokens, or answers messages. */
+  /** Continues a text or tokens, or answers messages. */
   generate(input: string | number[] | Uint32Array | Message[], options?: GenerateOptions): Generation;
   chat(options?: { system?: string; messages?: Message[] }): Chat;
   tokenize(text: string): Promise<number[]>;
@@ -192,34 +192,34 @@ export interface Model extends AsyncDisposable {
   dispose(): Promise<void>;
 }
 
-/** A conversation by the model's template. If the context is full, the oldest turns are forgotten. */
+/** A conversation with the model's template. If the context is full, the oldest turns are dropped. */
 export interface Chat {
-  /** May be changed between two turns. */
+  /** May be changed between turns. */
   messages: Message[];
-  /** Positions of the context that the last turn took. */
+  /** Context positions used by the last turn. */
   readonly used: number;
   send(text: string, options?: GenerateOptions): Generation;
-  /** Forgets all but the system message. */
+  /** Drops all messages except the system message. */
   clear(): void;
 }
 
 /** Loads a model. */
 export function load(source: Source | Source[], options?: LoadOptions): Promise<Model>;
 
-/** The small model that comes with the package: sterna-world, 3.7 MB. */
+/** The small model that is part of the package: sterna-world, 3.7 MB. */
 export const demoModel: URL;
 
-/** Models that were downloaded. */
+/** Downloaded models. */
 export const models: {
   list(): Promise<{ url: string; bytes: number; complete: boolean; used: Date }[]>;
-  /** Says whether there was something. */
+  /** Returns true if there was one. */
   remove(url: string | URL): Promise<boolean>;
-  /** Asks the browser to keep them until they are removed; says whether it does. */
+  /** Asks the browser not to evict them; returns true if it agrees. */
   persist(): Promise<boolean>;
 };
 
-/** Says what was expected, what was found, and the way out. */
+/** The message contains what was expected, what was found, and a way out. */
 export class SternaError extends Error {}
 
-/** The engine has ended, by its own fault: load the model again. */
+/** The engine has crashed: load the model again. */
 export class SternaCrash extends SternaError {}

@@ -1,22 +1,22 @@
-// Kernels with the mistakes that the host runtime is there to find, and some that are right and do what no
-// kernel of a stage does; the driver's tests launch them. No card has them.
+// Kernels with errors that the host runtime must detect, and some correct ones with patterns that no stage
+// kernel has; launched by the driver's tests. Not compiled for GPUs.
 #include "../simt.h"
 
 struct BrokenParams {
     uint32_t* out;
 };
 
-// Reads 16 bytes from an address that is no multiple of 16.
+// Reads 16 bytes from an address that is not a multiple of 16.
 KERNEL(broken_alignment, BrokenParams, 32) {
     if (threadIdx.x == 7) p.out[0] = load16(reinterpret_cast<const uint8_t*>(p.out) + 4).x;
 }
 
-// Reads the 16 bytes behind an allocation of 64.
+// Reads the 16 bytes after an allocation of 64.
 KERNEL(broken_bounds, BrokenParams, 32) {
     if (threadIdx.x == 3) p.out[0] = load16(p.out + 16).x;
 }
 
-// One thread never comes to the barrier.
+// One thread never reaches the barrier.
 KERNEL(broken_barrier, BrokenParams, 64) {
     if (threadIdx.x == 5) return;
     p.out[threadIdx.x % 16] = 0;
@@ -29,14 +29,14 @@ KERNEL(broken_exchange, BrokenParams, 32) {
     p.out[0] = __shfl_xor_sync(0xffffffffu, threadIdx.x, 1);
 }
 
-// The last thread's value is read without a barrier after it was written.
+// Reads the last thread's value without a barrier after the write.
 KERNEL(broken_race, BrokenParams, 64) {
     uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
     shared[threadIdx.x] = threadIdx.x;
     if (threadIdx.x == 0) p.out[0] = shared[blockDim.x - 1];
 }
 
-// Lanes exchange a value, which puts no order between what they store and load.
+// Exchanging a value does not order the lanes' stores and loads.
 KERNEL(broken_exchange_race, BrokenParams, 32) {
     uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
     shared[threadIdx.x] = threadIdx.x;
@@ -44,7 +44,7 @@ KERNEL(broken_exchange_race, BrokenParams, 32) {
     if (threadIdx.x < 16) p.out[threadIdx.x] = shared[other];
 }
 
-// In the second round a value is overwritten that another warp may not have read yet.
+// The second round overwrites values that another warp may not have read yet.
 KERNEL(broken_overwrite_race, BrokenParams, 64) {
     uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
     for (uint32_t round = 0; round < 2; round++) {
@@ -54,7 +54,7 @@ KERNEL(broken_overwrite_race, BrokenParams, 64) {
     }
 }
 
-// An asynchronous copy arrives where another thread reads, behind no barrier.
+// An asynchronous copy writes where another thread reads, without a barrier.
 KERNEL(broken_copy_race, BrokenParams, 64) {
     const uint32_t* shared = reinterpret_cast<const uint32_t*>(shared_memory());
     if (threadIdx.x == 0) cp_async16(shared_memory(), p.out);
@@ -63,7 +63,7 @@ KERNEL(broken_copy_race, BrokenParams, 64) {
     if (threadIdx.x == 33) p.out[4] = shared[1];
 }
 
-// An asynchronous copy may arrive while another thread still reads what was there.
+// An asynchronous copy may overwrite data that another thread still reads.
 KERNEL(broken_copy_overwrite, BrokenParams, 64) {
     uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
     shared[threadIdx.x] = threadIdx.x;
@@ -75,13 +75,13 @@ KERNEL(broken_copy_overwrite, BrokenParams, 64) {
     cp_async_wait<0>();
 }
 
-// Blocks add to one word, without atomics.
+// Blocks add to one word without atomics.
 KERNEL(broken_blocks_race, BrokenParams, 32) {
     if (threadIdx.x == 0) p.out[0] += 1;
 }
 
-// The block that comes last reads what all have written. Where `kBarriers` is false, warps that have not
-// written yet are not waited for.
+// The last block to arrive reads what all blocks have written. Without `kBarriers` it does not wait for all
+// warps to write.
 template <bool kBarriers>
 DEVICE void sum_of_blocks(const BrokenParams& p) {
     SHARED(uint32_t, last, 1);
@@ -95,10 +95,10 @@ DEVICE void sum_of_blocks(const BrokenParams& p) {
 }
 KERNEL(broken_arrival_race, BrokenParams, 64) { sum_of_blocks<false>(p); }
 
-// Not broken.
+// Correct.
 KERNEL(arrivals_without_races, BrokenParams, 64) { sum_of_blocks<true>(p); }
 
-// Not broken: rounds behind barriers of the block, of a warp, and of a half of the block.
+// Correct: rounds separated by barriers of the block, of a warp, and of half a block.
 KERNEL(rounds_without_races, BrokenParams, 128) {
     uint32_t* shared = reinterpret_cast<uint32_t*>(shared_memory());
     uint32_t half = threadIdx.x / 64, neighbour = half * 64 + (threadIdx.x + 1) % 64;
@@ -116,7 +116,7 @@ KERNEL(rounds_without_races, BrokenParams, 128) {
     if (threadIdx.x < 16) p.out[threadIdx.x] = sum;
 }
 
-// An asynchronous copy is read before it is waited for.
+// Reads the target of an asynchronous copy before waiting for it.
 KERNEL(broken_copy_read, BrokenParams, 32) {
     if (threadIdx.x != 0) return;
     cp_async16(shared_memory(), p.out + 4);
@@ -126,14 +126,14 @@ KERNEL(broken_copy_read, BrokenParams, 32) {
     p.out[0] = seen;
 }
 
-// An asynchronous copy is never waited for.
+// Never waits for an asynchronous copy.
 KERNEL(broken_copy_end, BrokenParams, 32) {
     cp_async16(shared_memory() + 16 * threadIdx.x, p.out);
     cp_async_commit();
 }
 
-// Not broken: two halves of a block meet at barriers of their own, and one of them more often. In a round,
-// each value takes its neighbour's in, from static shared memory.
+// Correct: the two halves of a block use separate barriers, one half more often. In a round, each value adds
+// its neighbour's, in static shared memory.
 KERNEL(halves_of_a_block, BrokenParams, 128) {
     SHARED(uint32_t, values, 128);
     uint32_t half = threadIdx.x / 64, neighbour = half * 64 + (threadIdx.x + 1) % 64;
@@ -147,7 +147,7 @@ KERNEL(halves_of_a_block, BrokenParams, 128) {
     if (threadIdx.x % 64 == 63) p.out[half] = values[threadIdx.x];
 }
 
-// Reads a word before it waits for the kernel before, and again behind the wait.
+// Reads a word before waiting for the previous kernel, and again after the wait.
 KERNEL(broken_wait, BrokenParams, 32) {
     uint32_t early = p.out[0];
     wait_for_previous_kernel();
@@ -164,13 +164,13 @@ KERNEL(broken_static_shared, BrokenParams, 32) {
     p.out[0] = first[0] + second[0];
 }
 
-// Writes behind an allocation of 64 bytes, and so that the address sanitizer alone sees it.
+// Writes past an allocation of 64 bytes, in a way that only the address sanitizer sees.
 KERNEL(broken_plain_bounds, BrokenParams, 32) {
     if (threadIdx.x == 3) p.out[16] = 1;
 }
 
-// Writes to an address that is no multiple of 4, and so that the sanitizer of undefined behaviour alone sees
-// it.
+// Writes to an address that is not a multiple of 4, in a way that only the undefined behaviour sanitizer
+// sees.
 KERNEL(broken_plain_alignment, BrokenParams, 32) {
     if (threadIdx.x == 3) *reinterpret_cast<uint32_t*>(reinterpret_cast<uint8_t*>(p.out) + 2) = 1;
 }

@@ -1,9 +1,9 @@
-// How a block's accesses to memory group into what a card does, for simt_finish's counts.
+// Counts the memory transactions that a block's accesses would cause on a GPU, for simt_finish.
 //
-// An access is one of those that check_access sees: 16, 8 or 4 bytes at a time. The n-th time that the
-// threads of a warp come to a place in the kernel's text is one request. A request to global memory moves
-// whole sectors of 32 bytes. One to shared memory is served as many threads at a time as ask for 128 bytes,
-// and takes as many passes as the fullest of the 32 banks of 4 bytes has different words of these threads.
+// Accesses are those seen by check_access: 16, 8 or 4 bytes. The n-th time that the threads of a warp reach
+// an instruction is one request. A request to global memory moves whole sectors of 32 bytes. A request to
+// shared memory is served 128 bytes at a time, and takes as many passes as the most used of the 32 banks (4
+// bytes each) has different words.
 #include <algorithm>
 #include <map>
 #include <utility>

@@ -1,15 +1,15 @@
-// Finds races of kernels that were compiled with -fsanitize=thread (build.rs): what the compiler calls at
-// each load and store comes here, not to that sanitizer's own library.
+// Race detector for kernels compiled with -fsanitize=thread (build.rs): the compiler's hooks for loads and
+// stores call this file instead of the sanitizer's own library.
 //
-// Two accesses to a byte of a block's shared memory race if at least one of them is a store, they are of
-// different threads, and nothing orders them: a barrier that both warps have come to in between, directly or
-// by way of other warps, or, in one warp, __syncwarp. Shuffles and products of a warp order nothing, as on a
-// card. Which thread comes first in a run makes no difference: a race is found in any order.
+// Two accesses to a byte of a block's shared memory race if at least one is a store, they come from different
+// threads, and nothing orders them: a barrier that both warps reached in between, directly or through other
+// warps, or, within a warp, __syncwarp. As on a GPU, shuffles and warp-level products order nothing. The
+// order in which threads run makes no difference: a race is found in any order.
 //
-// Of global memory, stores of a launch are kept, so a store races with a load or store behind it; the other
-// order of blocks, which half of the seeds have, has it the other way round. Between blocks arrive() orders:
-// what a block did before its last barrier, for those that arrive at the same counter later, behind their
-// next one. Atomic accesses race with nothing.
+// For global memory only the stores of a launch are recorded, so a store races with a later load or store; a
+// load followed by a store is found in the opposite block order, which half of the seeds use. Between blocks
+// arrive() orders accesses: what a block did before its last barrier comes before what later blocks at the
+// same counter do after their next barrier. Atomic accesses never race.
 #ifdef STERNA_SIMT_RACES
 
 #include <dlfcn.h>
@@ -27,9 +27,9 @@ namespace simt {
 
 namespace {
 
-// An access to a byte: the thread, with the counts of its warp, and the place in the kernel's text. Of
-// several loads that nothing orders, it is the first one, with the last barrier that any of their warps had
-// come to; `alone` is false then, and all their warps are in `warps`.
+// An access to a byte: the thread, the counts of its warp, and the code address. Several unordered loads are
+// merged: the first thread, the latest barrier of any of their warps, `alone` = false, and a bit mask of the
+// warps.
 struct Seen {
     uint16_t thread;
     bool alone;
@@ -56,7 +56,7 @@ struct Store {
     Seen seen;
 };
 
-// A block at a counter: what the thread that came there knew of the block's warps.
+// A block's arrival at a counter, with what the arriving thread knew about the block's warps.
 struct Arrival {
     uint32_t block, thread, syncs, known[kMaxWarps];
 
@@ -68,7 +68,7 @@ struct Arrival {
     }
 };
 
-// What a block has seen at counters, and how many barriers its warp had come to then.
+// Arrivals that a block has observed at a counter, and the barrier count of its warp at that time.
 struct Acquired {
     uint32_t block, thread, barriers;
     std::vector<Arrival> arrivals;
@@ -94,8 +94,8 @@ bool ordered(const Seen& before, const Fiber& now) {
     return true;
 }
 
-// A place in the program as a name and a line, where addr2line knows it: of what was inlined there, the part
-// of a kernel.
+// Formats a code address as function and line, if addr2line knows it; for inlined code the part in the
+// kernel.
 void describe(const void* site, char* to, size_t bytes) {
     Dl_info of = {};
     dladdr(site, &of);
@@ -107,10 +107,10 @@ void describe(const void* site, char* to, size_t bytes) {
         line[strcspn(line, "\n")] = 0;
         pclose(said);
     }
-    snprintf(to, bytes, "%s", line[0] && line[0] != '?' ? line : "an unknown place");
+    snprintf(to, bytes, "%s", line[0] && line[0] != '?' ? line : "an unknown location");
 }
 
-// A store of another block is ordered by counters, and in the own block as shared memory is.
+// A store of another block is ordered by counters, a store of the own block as in shared memory.
 bool ordered(const GlobalRaces& globals, const Store& store, const Fiber& now) {
     uint32_t block = number_of(*now.block);
     if (!store.seen.site || store.block == block) return ordered(store.seen, now);
@@ -195,7 +195,7 @@ void race_access(const void* at, size_t bytes, bool store, const void* site) {
         return;
     }
     auto global = static_cast<const uint8_t*>(at);
-    // Most others are of the thread's own stack.
+    // Most other accesses are to the thread's own stack.
     auto here = reinterpret_cast<const uint8_t*>(&offset);
     if (global < here + (64 << 10) && here < global + (64 << 10)) return;
     if (is_global(at)) access_global(*block.globals, global, bytes, store, site);
@@ -245,7 +245,7 @@ void __tsan_func_exit() {}
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 
-// Atomics order nothing within a block that its kernels rely on.
+// Kernels do not rely on atomics for ordering within a block.
 int32_t __tsan_atomic32_fetch_add(volatile int32_t* at, int32_t by, int) {
     return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST);
 }

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-// switch.cpp has it.
-// Stores the callee-saved registers and the stack pointer of the running fiber, and takes those of another.
+// Stores the callee-saved registers and the stack pointer of the running fiber, and loads those of another
+// (switch.cpp).
 extern "C" void sterna_simt_switch(void** save, void* load);
 
 namespace simt {
@@ -30,7 +30,7 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr size_t kStackBytes = 64 << 10;
 #endif
 constexpr uint32_t kMaxThreads = 1024;
-// Blocks of a launch that start before the one before it has ended. Each keeps its stacks meanwhile.
+// Blocks of a launch that start before the previous launch has ended. Each keeps its stacks meanwhile.
 constexpr uint64_t kEarlyBlocks = 4;
 
 const Entry* entries = nullptr;
@@ -41,25 +41,25 @@ struct Allocation {
     size_t bytes;
 };
 
-// What one worker needs to run a block.
+// State of one worker thread, with which it runs a block.
 struct Workspace {
     uint8_t* stacks = nullptr;
     std::vector<Fiber> fibers{kMaxThreads};
     std::vector<Copies> copies{kMaxThreads};
     std::vector<Warp> warps{kMaxThreads / 32};
-    // Of a block whose accesses are counted.
+    // Used if the block's accesses are counted.
     std::vector<Log> logs{kMaxThreads};
-    // Of the block that it runs: in which order, how many of its threads have not ended, and the state of
-    // the random numbers.
+    // The block's threads in execution order, the number of them that have not ended, and the state of the
+    // random numbers.
     std::vector<uint32_t> order;
     uint32_t left = 0;
     uint64_t random = 0;
     bool shuffled = false;
-    // Of a round, in which every thread that can goes on once: with whom it began, how many have had their
-    // turn, and whether any went on.
+    // A round resumes every thread that can run once: the thread that it began with, the number of threads
+    // visited, and true if any of them ran.
     uint32_t first = 0, turns = 0;
     bool progress = false;
-    // Where run_block waits.
+    // Stack pointer of run_block while fibers run.
     void* scheduler = nullptr;
 
     Workspace() {
@@ -67,7 +67,7 @@ struct Workspace {
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == MAP_FAILED) return;
         stacks = static_cast<uint8_t*>(at);
-        // Stacks grow downwards, so the lowest page of each is the one that must not be touched.
+        // Stacks grow downwards, so the lowest page of each is the guard page.
         size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
         for (uint32_t i = 0; i < kMaxThreads; i++) mprotect(stacks + i * kStackBytes, page, PROT_NONE);
     }
@@ -79,7 +79,7 @@ struct Workspace {
 
 thread_local Workspace* workspace = nullptr;
 
-// Workspaces that no launch uses now. Making one costs a thousand calls of the system, so they are kept.
+// Unused workspaces. They are kept, because creating one takes a thousand system calls.
 std::mutex idle_mutex;
 std::vector<Workspace*> idle;
 
@@ -108,7 +108,7 @@ struct Launch {
     uint32_t cores = 1;
     const std::vector<Allocation>* allocations;
     const Entry* entry;
-    // In words, so that they are aligned.
+    // In 64-bit words, for alignment.
     std::vector<uint64_t> params;
     Index grid;
     uint32_t threads;
@@ -119,7 +119,7 @@ struct Launch {
     bool counted = false;
     SimtCounts counts = {};
     GlobalRaces* globals = nullptr;
-    // Whether the kernel before may still run; and what changes when it has ended.
+    // `early`: the previous kernel may still run; `previous_ended` changes when it has ended.
     bool early = false;
     uint32_t previous_ended = 0;
     std::vector<Started> started;
@@ -146,14 +146,14 @@ uint64_t mix(uint64_t z) {
 void begin_round(Workspace& ws) {
     ws.turns = 0;
     ws.progress = false;
-    // Who comes first differs from round to round.
+    // Each round begins with another thread.
     if (ws.shuffled) {
         ws.random = mix(ws.random);
         ws.first = static_cast<uint32_t>(ws.random % ws.order.size());
     }
 }
 
-// The thread whose turn it is, in this round or the next one; null if none can go on.
+// Next thread of this round or the next one; null if no thread can run.
 Fiber* next_fiber(Workspace& ws) {
     auto n = static_cast<uint32_t>(ws.order.size());
     for (;;) {
@@ -170,8 +170,8 @@ Fiber* next_fiber(Workspace& ws) {
     }
 }
 
-// To the next thread that can go on, and back to run_block where there is none or the launch has failed. From
-// thread to thread every switch comes from the same place, and the processor foresees where it returns to.
+// Switches to the next thread that can run, or to run_block if there is none or the launch has failed. All
+// switches between threads come from one place, which helps the return predictor.
 __attribute__((noinline)) void give_way() {
     Fiber* from = current;
     Fiber* to = from->block->launch->failed ? nullptr : next_fiber(*workspace);
@@ -179,11 +179,10 @@ __attribute__((noinline)) void give_way() {
     sterna_simt_switch(&from->stack_pointer, to ? to->stack_pointer : workspace->scheduler);
 }
 
-// Where every fiber starts.
 void fiber_main() {
     const Launch* launch = current->block->launch;
     launch->entry->run(launch->params.data());
-    if (current->async->n_copies > 0) fail("the thread ends with copies that it never waited for");
+    if (current->async->n_copies > 0) fail("the thread ends with asynchronous copies in flight");
     current->done = true;
     workspace->left--;
     give_way();
@@ -191,10 +190,10 @@ void fiber_main() {
 }
 
 void* first_stack_pointer(uint8_t* stack, uint32_t thread) {
-    // Ends of stacks that lie a power of two apart would share a few lines of the processor's caches.
+    // Stack tops at power-of-two distances would compete for a few cache lines.
     void** top = reinterpret_cast<void**>(stack + kStackBytes - thread % 16 * (17 * 64));
 #if defined(__x86_64__)
-    // Six registers and the return address; a function starts 8 bytes below a multiple of 16.
+    // Six registers and the return address; on function entry the stack pointer is 8 below a multiple of 16.
     top -= 2;
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(&fiber_main);
@@ -212,7 +211,6 @@ void set_error(Launch& launch, const char* message) {
     if (!launch.failed.exchange(true)) snprintf(launch.error, sizeof launch.error, "%s", message);
 }
 
-// Gets all threads of a block ready to run.
 void start_block(Launch& launch, Workspace& ws, Block& block) {
     uint32_t n = launch.threads, n_warps = (n + 31) / 32;
     memset(block.barriers, 0, sizeof block.barriers);
@@ -226,7 +224,7 @@ void start_block(Launch& launch, Workspace& ws, Block& block) {
         race_forget(block.cells, block.shared_bytes);
         race_forget(block.fixed_cells, kStaticBytes);
     }
-    // NaN as floats and -1 as integers: what nobody wrote must not look like anything.
+    // NaN as floats and -1 as integers, so that uninitialised memory shows.
     memset(block.shared, 0xff, block.shared_bytes);
     block.fixed.used = 0;
     block.fixed.n = 0;
@@ -257,7 +255,7 @@ void start_block(Launch& launch, Workspace& ws, Block& block) {
     }
 }
 
-// Runs them until all have ended, or the launch is early and they wait for the kernel before.
+// Runs the block until all threads have ended, or, in an early launch, wait for the previous kernel.
 void run_block(Launch& launch, Workspace& ws) {
     workspace = &ws;
     begin_round(ws);
@@ -271,7 +269,7 @@ void run_block(Launch& launch, Workspace& ws) {
     while (ws.fibers[waiting].done) waiting++;
     char message[256];
     snprintf(message, sizeof message,
-             "%s: thread %u of block (%u, %u, %u) waits for ever at a barrier or warp exchange: "
+             "%s: thread %u of block (%u, %u, %u) waits forever at a barrier or warp exchange: "
              "%u of %u threads have ended",
              launch.entry->name, waiting, at.x, at.y, at.z, launch.threads - ws.left, launch.threads);
     set_error(launch, message);
@@ -303,7 +301,7 @@ void free_block(Block& block) {
     current = nullptr;
 }
 
-// Which block is the next; false after the last one.
+// Takes the next block; false after the last one.
 bool take_block(Launch& launch, Block& block) {
     uint64_t total = launch.blocks(), at = launch.next_block++;
     if (at >= (launch.counted ? 1 : total) || launch.failed) return false;
@@ -359,7 +357,7 @@ void wait_for(const uint32_t* generation) {
     give_way();
 }
 
-// Takes note that the warps of a mask have come to a barrier: each knows now what any of them did.
+// Records that the warps of a mask have met at a barrier: each now knows what the others did before.
 static void meet(Block& block, uint32_t mask) {
     uint32_t known[kMaxWarps] = {}, number = ++block.met;
     for (int w = 0; w < kMaxWarps; w++) {
@@ -379,7 +377,7 @@ static void meet(Block& block, uint32_t mask) {
 }
 
 void barrier(int id, uint32_t threads) {
-    if (id < 0 || id >= kBarriers) fail("barrier %d, there are %d", id, kBarriers);
+    if (id < 0 || id >= kBarriers) fail("no barrier %d: there are %d", id, kBarriers);
     Barrier& barrier = current->block->barriers[id];
     barrier.warps |= 1u << current->index.x / 32;
     if (++barrier.arrived >= threads) {
@@ -400,9 +398,9 @@ void* static_shared(const void* place, size_t bytes) {
     size_t at = (fixed.used + 15) / 16 * 16;
     if (fixed.n == kStaticArrays) fail("more than %d arrays of static shared memory", kStaticArrays);
     if (at + bytes > kStaticBytes)
-        fail("%zu bytes of static shared memory, there are %zu", at + bytes, kStaticBytes);
+        fail("%zu bytes of static shared memory: at most %zu are available", at + bytes, kStaticBytes);
     uint8_t* array = fixed.memory + at;
-    // As dynamic shared memory.
+    // Like dynamic shared memory.
     memset(array, 0xff, bytes);
     fixed.used = at + bytes;
     fixed.places[fixed.n] = place;
@@ -410,7 +408,7 @@ void* static_shared(const void* place, size_t bytes) {
     return array;
 }
 
-// The last allocation that begins at an address or before it.
+// Last allocation that begins at or before an address.
 static const Allocation* allocation_before(const uint8_t* at) {
     const std::vector<Allocation>& all = *current->block->launch->allocations;
     auto after = std::upper_bound(all.begin(), all.end(), at,
@@ -423,17 +421,17 @@ bool is_global(const void* at) {
     return before && at < before->begin + before->bytes;
 }
 
-// Not inlined, so that where it returns to is a place in the kernel's text.
+// Not inlined, so that its return address is in the kernel's code.
 __attribute__((noinline)) void check_access(const void* at, size_t bytes) {
     const uint8_t* begin = static_cast<const uint8_t*>(at);
     if (reinterpret_cast<uintptr_t>(at) % bytes != 0)
-        fail("%zu bytes at %p, which is not aligned to them", bytes, at);
+        fail("%zu bytes at %p, not aligned to the access size", bytes, at);
     const Block& block = *current->block;
     auto is_in = [&](const uint8_t* memory, size_t size) {
         return begin >= memory && begin + bytes <= memory + size;
     };
     bool shared = is_in(block.shared, block.shared_bytes) || is_in(block.fixed.memory, block.fixed.used);
-    // What is prefetched is a line, whatever is asked for.
+    // Prefetches (1 byte) always load whole lines, so they are not counted.
     if (current->log && bytes > 1) {
         auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(at));
         current->log->push_back({__builtin_return_address(0), address, static_cast<uint32_t>(bytes), shared});
@@ -460,11 +458,12 @@ uint64_t clock_ns() {
     return uint64_t(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
 }
 
-// A copy takes place when it is waited for, so that reading too early shows; or, in other orders, some at
-// once, so that writing over what others still read does. To races it is a store at both times.
+// A copy is done when it is waited for, so that reading too early shows; with shuffled orders some copies are
+// also done at once, so that overwriting data that others still read shows. For the race detector it is a
+// store at both times.
 void cp_async(void* to, const void* from) {
     Copies& async = *current->async;
-    if (async.n_copies == 64) fail("more than 64 copies on their way");
+    if (async.n_copies == 64) fail("more than 64 asynchronous copies in flight");
     if (kFindsRaces) race_access(to, 16, true, __builtin_return_address(0));
     Workspace& ws = *workspace;
     if (ws.shuffled) {
@@ -477,7 +476,7 @@ void cp_async(void* to, const void* from) {
 
 void cp_async_commit() {
     Copies& async = *current->async;
-    if (async.n_groups == 16) fail("more than 16 groups of copies on their way");
+    if (async.n_groups == 16) fail("more than 16 groups of asynchronous copies in flight");
     async.groups[async.n_groups++] = async.n_open;
     async.n_open = 0;
 }
@@ -505,7 +504,7 @@ uint16_t half_of_float(float x) {
     if (bits > 0x7f800000u) return 0x7fffu;
     if (bits >= 0x477ff000u) return sign | 0x7c00u;
     if (bits < 0x38800000u) {
-        // Below the normal halves: adding 0.5 leaves their last place at the float's last place, and rounds.
+        // Subnormal f16: adding 0.5 aligns their last place with the float's last place, and rounds.
         float magnitude;
         memcpy(&magnitude, &bits, 4);
         magnitude += 0.5f;
@@ -516,8 +515,8 @@ uint16_t half_of_float(float x) {
     return static_cast<uint16_t>(sign | bits >> 13);
 }
 
-// Bits of a sum on tensor cores, from the largest addend's first on: 25 unless STERNA_SIMT_SUM_BITS says how
-// many another card has.
+// Bits that a tensor core sum keeps, from the leading bit of the largest addend on: 25, or
+// STERNA_SIMT_SUM_BITS to simulate other GPUs.
 static int sum_bits() {
     static const int bits = [] {
         const char* set = getenv("STERNA_SIMT_SUM_BITS");
@@ -526,7 +525,7 @@ static int sum_bits() {
     return bits;
 }
 
-// In doubles and 64-bit integers, which hold any addends and any number of bits.
+// With f64 and 64-bit integers, which hold all addends and any number of bits.
 static float truncated_sum_of_any(float c, const float* a, const float* b) {
     double addends[17], largest = std::fabs(double(c)), plain = c;
     addends[16] = c;
@@ -535,10 +534,10 @@ static float truncated_sum_of_any(float c, const float* a, const float* b) {
         plain += addends[k];
         largest = std::max(largest, std::fabs(addends[k]));
     }
-    // NaN, an infinity, or nothing at all.
+    // NaN, infinity, or all zeros.
     if (!(std::fabs(plain) < HUGE_VAL) || largest == 0.0) return static_cast<float>(plain);
-    // The largest has its first bit at 2^sum_bits then, and integers take what fits. Products of floats and
-    // halves are no subnormal doubles, and so far from the largest that the scale is none either.
+    // Scales the leading bit of the largest addend to 2^sum_bits, so that integer conversion truncates.
+    // Floats and products of f16 are not subnormal as f64, nor is the scale.
     uint64_t exponent;
     memcpy(&exponent, &largest, 8);
     exponent = (2 * 1023 + sum_bits() - (exponent >> 52)) << 52;
@@ -549,7 +548,7 @@ static float truncated_sum_of_any(float c, const float* a, const float* b) {
     double whole = static_cast<double>(sum);
     uint64_t bits;
     memcpy(&bits, &whole, 8);
-    // A double has 29 bits more than a float.
+    // f64 has 29 more mantissa bits than f32.
     bits &= ~((uint64_t(1) << 29) - 1);
     memcpy(&whole, &bits, 8);
     return static_cast<float>(whole / scale);
@@ -558,8 +557,8 @@ static float truncated_sum_of_any(float c, const float* a, const float* b) {
 typedef float Floats __attribute__((vector_size(32)));
 typedef int32_t Ints __attribute__((vector_size(32)));
 
-// The same in floats and 32-bit integers, eight at a time: a product of two halves is a float, and 17 numbers
-// of 26 bits fit.
+// The same with floats and 32-bit integers, eight at a time: the product of two f16 is exact in f32, and the
+// sum of 17 26-bit numbers fits in 32 bits.
 float truncated_sum(float c, const float* a, const float* b) {
     constexpr int kBits = 25;
     Floats products[2];
@@ -588,7 +587,7 @@ float truncated_sum(float c, const float* a, const float* b) {
     double whole = sum;
     uint64_t bits;
     memcpy(&bits, &whole, 8);
-    // A double has 29 bits more than a float.
+    // f64 has 29 more mantissa bits than f32.
     bits &= ~((uint64_t(1) << 29) - 1);
     memcpy(&whole, &bits, 8);
     return static_cast<float>(whole / scale);
@@ -607,7 +606,7 @@ struct SimtLaunch {
     Launch launch;
 };
 
-// Made by build.rs: names every file of kernels.
+// Generated by build.rs: references every kernel file.
 extern "C" void sterna_simt_units();
 
 SimtDevice* simt_open(uint32_t cores) {
@@ -623,7 +622,8 @@ void simt_close(SimtDevice* device) {
 
 void* simt_alloc(SimtDevice* device, size_t bytes) {
     size_t whole = (std::max<size_t>(bytes, 1) + 255) / 256 * 256;
-    // The end of an allocation is where the sanitizer, and check_access, look for a kernel's mistakes.
+    // Allocations end exactly at their size, so that the sanitizer and check_access find out-of-bounds
+    // accesses.
     void* at = nullptr;
     if (whole < bytes || posix_memalign(&at, 256, std::max<size_t>(bytes, 1)) != 0) return nullptr;
     memset(at, 0, bytes);
@@ -673,16 +673,16 @@ SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void*
     const Entry* entry = find(config->name);
     const uint32_t* grid = config->grid;
     uint64_t blocks = uint64_t(grid[0]) * grid[1] * grid[2];
-    // What a card refuses, too.
+    // Launches that a GPU refuses, too.
     if (!entry || blocks == 0 || grid[1] > 65535 || grid[2] > 65535 || config->threads == 0 ||
         config->threads % 32 != 0 || config->threads > entry->max_threads || config->shared_bytes % 16 != 0) {
-        snprintf(error, error_bytes, "%s: no launch of %u x %u x %u blocks of %u threads with %zu bytes",
+        snprintf(error, error_bytes, "%s: invalid launch: %u x %u x %u blocks, %u threads, %zu bytes",
                  config->name, grid[0], grid[1], grid[2], config->threads, config->shared_bytes);
         return nullptr;
     }
     SimtLaunch* begun = new SimtLaunch;
     Launch& launch = begun->launch;
-    // Where races are looked for, one block after the other.
+    // The race detector runs one block after the other.
     launch.cores = kFindsRaces ? 1 : device->cores;
     if (kFindsRaces) launch.globals = race_globals();
     launch.allocations = &device->allocations;

@@ -1,8 +1,8 @@
-// Runs kernels on the host: each thread of a block is a fiber with a stack of its own that gives way at
-// barriers and warp exchanges; blocks are spread over threads of the system.
+// Runs kernels on the host: each thread of a block is a fiber with its own stack, which yields at barriers
+// and warp exchanges; blocks are distributed over OS threads.
 //
-// What goes wrong in a kernel (an access outside every allocation, a barrier that not everybody reaches) ends
-// the launch with a message; it never ends the process.
+// Errors in a kernel (an access outside every allocation, a barrier that not all threads reach) end the
+// launch with a message; they never end the process.
 #pragma once
 
 #include <stddef.h>
@@ -11,15 +11,15 @@
 
 #include <vector>
 
-// What the accesses of a launch's first block take (count.cpp): sectors of global memory and passes of shared
-// memory, and how few would do.
+// Memory transactions of a launch's first block (count.cpp): sectors of global memory and passes of shared
+// memory, and the smallest possible numbers.
 struct SimtCounts {
     uint64_t sectors, least_sectors, passes, least_passes;
 };
 
 namespace simt {
 
-// Bytes that one lane puts into a warp exchange at most.
+// Most bytes that a lane contributes to a warp exchange.
 constexpr int kSlotBytes = 48;
 constexpr int kBarriers = 16;
 
@@ -27,19 +27,20 @@ struct Index { uint32_t x, y, z; };
 
 struct Barrier {
     uint32_t arrived, generation;
-    // Those of the warps that have come.
+    // Bit mask of the warps that have arrived.
     uint32_t warps;
 };
 
-// Warps of a block at most.
+// Most warps per block.
 constexpr int kMaxWarps = 32;
 
 struct Warp {
-    // Two buffers in turn: a lane may be one exchange ahead of the slowest one, never two.
+    // Double-buffered: a lane may be one exchange ahead of the slowest, never two.
     alignas(16) uint8_t slots[2][32][kSlotBytes];
     uint32_t arrived, generation;
-    // The number in its block of the last barrier that it has come to, and how many of these and of its own
-    // exchanges there were; and of other warps, the number of theirs when it last met them (races.cpp).
+    // For races.cpp: the number of the last barrier of the block that it met at; the count of its barriers
+    // and warp-level synchronisations; and for each other warp the latter's barrier number when they last
+    // met.
     uint32_t barriers, syncs, known[kMaxWarps];
 };
 
@@ -47,7 +48,7 @@ struct Launch;
 struct RaceCell;
 struct GlobalRaces;
 
-// Static shared memory of a block: arrays that its kernel has asked for, each known by an address of its own.
+// Static shared memory of a block: arrays requested by its kernel, each identified by a unique address.
 constexpr size_t kStaticBytes = 48 << 10;
 constexpr int kStaticArrays = 8;
 
@@ -66,12 +67,12 @@ struct Block {
     size_t shared_bytes;
     StaticShared fixed;
     Barrier barriers[kBarriers];
-    // Barriers that warps have met at so far.
+    // Number of barriers that warps have met at so far.
     uint32_t met;
     Warp* warps;
-    // What races.cpp knows of each byte of shared memory, dynamic and static.
+    // State of races.cpp for each byte of dynamic and static shared memory.
     RaceCell *cells, *fixed_cells;
-    // And of the launch's stores to global memory.
+    // State of races.cpp for the launch's stores to global memory.
     GlobalRaces* globals;
 };
 
@@ -80,13 +81,13 @@ struct Copy {
     const void* from;
 };
 
-// Asynchronous copies that a thread has not waited for, oldest first, and how many each group holds.
+// Asynchronous copies that a thread has not waited for, oldest first, and the number of copies per group.
 struct Copies {
     Copy copies[64];
     int n_copies, groups[16], n_groups, n_open;
 };
 
-// An access of a thread: the place in the kernel's text, and what of shared or global memory.
+// A memory access of a thread: code address, memory address, size, and kind of memory.
 struct Access {
     const void* site;
     uint64_t at;
@@ -95,7 +96,7 @@ struct Access {
 };
 using Log = std::vector<Access>;
 
-// Adds up what the accesses of a block's threads take.
+// Adds the memory transactions of a block's threads to `counts`.
 void count_accesses(const std::vector<Log>& logs, uint32_t threads, SimtCounts& counts);
 
 struct Fiber {
@@ -105,30 +106,30 @@ struct Fiber {
     Warp* warp;
     int lane;
     bool done;
-    // Where it waits: until *generation is no longer `seen`. Null where it can run.
+    // The fiber waits until *generation differs from `seen`; null if it can run.
     const uint32_t* generation;
     uint32_t seen;
-    // Not in here: a round of a block goes through all its fibers, and they should be near one another.
+    // Not stored here, to keep fibers compact: a round visits all fibers of a block.
     Copies* async;
-    // Of the thread's accesses, where they are counted.
+    // Accesses of the thread, if they are counted.
     Log* log;
 };
 
-// Not `thread_local`, whose every access from another file asks first whether it has been initialised.
+// Not `thread_local`: every access from another file would first check for initialisation.
 extern __thread Fiber* current;
 
-// Waits until `threads` threads of the block have come.
+// Waits until `threads` threads of the block have arrived.
 void barrier(int id, uint32_t threads);
-// Ends the launch where [at, at + bytes) is not aligned to `bytes` or lies outside every allocation and the
+// Ends the launch if [at, at + bytes) is not aligned to `bytes`, or is outside every allocation and the
 // block's shared memory.
 void check_access(const void* at, size_t bytes);
 // Ends the launch with a message about the current thread.
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Gives way until *generation is another one.
+// Yields until *generation changes.
 void wait_for(const uint32_t* generation);
 
-// Puts `bytes` into this lane's slot, waits for the warp, and returns the 32 slots.
+// Writes `bytes` to this lane's slot, waits for the warp, and returns the 32 slots.
 inline const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
     if (mask != 0xffffffffu) fail("a warp exchange of the lanes %08x; kernels use whole warps", mask);
     if (bytes > kSlotBytes) fail("a warp exchange of %d bytes", bytes);
@@ -138,7 +139,7 @@ inline const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
     if (++warp.arrived == 32) {
         warp.arrived = 0;
         warp.generation++;
-        // Values that lanes exchange put no order between what they load and store.
+        // Exchanging values does not order loads and stores of the lanes.
         if (bytes == 0) warp.syncs++;
     } else {
         wait_for(&warp.generation);
@@ -146,7 +147,7 @@ inline const uint8_t* exchange(uint32_t mask, const void* value, int bytes) {
     return slots[0];
 }
 
-// The array of static shared memory that belongs to a place in the kernel's text.
+// The array of static shared memory for a place in the kernel's code.
 void* static_shared(const void* place, size_t bytes);
 
 #ifdef STERNA_SIMT_RACES
@@ -161,15 +162,14 @@ void race_forget(RaceCell* cells, size_t bytes);
 void race_free(RaceCell* cells);
 GlobalRaces* race_globals();
 void race_free(GlobalRaces* globals);
-// The current thread arrives at a counter of several blocks.
+// Records that the current thread arrives at a counter shared by blocks.
 void race_arrive(const void* counter);
-// Whether an address lies in an allocation.
+// True if an address is in an allocation.
 bool is_global(const void* at);
 
-// Waits, in a launch that simt_begin started early, until simt_finish says that what it waits for is done.
+// In a launch that started early, waits until simt_finish signals that the previous kernel has ended.
 void wait_for_previous_kernel();
 
-// Nanoseconds of a clock that only goes on.
 uint64_t clock_ns();
 
 void cp_async(void* to, const void* from);
@@ -177,11 +177,11 @@ void cp_async_commit();
 void cp_async_wait(int left);
 
 inline float float_of_half(uint16_t bits) {
-    // Where the fraction of a float is, so that an exponent is too small by 112.
+    // Moved to the position of a float's mantissa; the exponent is too small by 112.
     uint32_t magnitude = uint32_t(bits & 0x7fffu) << 13, sign = uint32_t(bits & 0x8000u) << 16, out;
     float x;
     if (magnitude < 0x00800000u) {
-        // Subnormal: 2^-14 is added as the exponent and taken off again.
+        // Subnormal: adds and subtracts 2^-14.
         magnitude += 0x38800000u;
         memcpy(&x, &magnitude, 4);
         x -= 0x1p-14f;
@@ -196,13 +196,12 @@ inline float float_of_half(uint16_t bits) {
 
 uint16_t half_of_float(float x);
 
-// c plus the products of 16 halves, as tensor cores add them up (Fasi, Higham, Mikaitis and Pranesh,
-// "Numerical behavior of NVIDIA tensor cores", 2021): all addends are aligned to the largest one, and what
-// does not fit below it is cut off; so is what the sum has beyond a float. Two more bits are kept there than
-// a float has, as on an H100.
+// c plus the products of 16 f16, as tensor cores sum them (Fasi, Higham, Mikaitis and Pranesh, "Numerical
+// behavior of NVIDIA tensor cores", 2021): all addends are aligned to the largest one and truncated, and so
+// is the sum when it is rounded to f32. As on an H100, two more bits are kept than f32 has.
 float truncated_sum(float c, const float* a, const float* b);
 
-// A kernel of the table, and the file that it comes from, by its STERNA_UNIT.
+// A registered kernel, and its file, identified by STERNA_UNIT.
 struct Entry {
     const char *name, *unit;
     size_t params_bytes;
@@ -213,7 +212,7 @@ struct Entry {
           void (*run)(const void*));
 };
 
-// An array in constant memory, and the file that it belongs to.
+// An array in constant memory, and its file.
 struct Constant {
     const char *name, *unit;
     void* at;
@@ -224,48 +223,47 @@ struct Constant {
 
 }  // namespace simt
 
-// What the Rust side calls. A device owns allocations; one launch runs at a time.
+// Interface to Rust. A device owns allocations; one launch runs at a time.
 extern "C" {
 struct SimtDevice;
 struct SimtLaunch;
 SimtDevice* simt_open(uint32_t cores);
 void simt_close(SimtDevice* device);
-// Zeroed memory; null where there is none left.
+// Zeroed memory; null if out of memory.
 void* simt_alloc(SimtDevice* device, size_t bytes);
-// From here on kernels must not access the allocation that begins there. Its bytes are overwritten, and stay
-// where they are until the device is closed. False where none begins there.
+// Frees the allocation that begins at `at`: kernels must not access it any more. Its bytes are overwritten,
+// and remain mapped until the device is closed. False if no allocation begins there.
 bool simt_free(SimtDevice* device, void* at);
 
 struct SimtKernel {
-    // The STERNA_UNIT of its file.
+    // STERNA_UNIT of its file.
     const char* unit;
     uint32_t max_threads;
     size_t params_bytes;
 };
-// False where there is no kernel of that name.
+// False if there is no kernel of that name.
 bool simt_find(const char* name, SimtKernel* kernel);
-// Where an array in constant memory lies, of the file of a STERNA_UNIT, or of any where `unit` is null; false
-// where there is none of that name. Every device has the same.
+// Address of an array in constant memory of the file `unit`, or of any file if it is null; false if there is
+// none of that name. All devices share it.
 bool simt_constant(const char* name, const char* unit, void** at, size_t* bytes);
 
-// One run of a kernel.
+// Configuration of a launch.
 struct SimtConfig {
     const char* name;
     uint32_t grid[3];
     uint32_t threads;
     size_t shared_bytes;
-    // The first blocks run at once up to where they wait for the kernel before. All others start when the
-    // launch is finished.
+    // Runs the first blocks in simt_begin, until they wait for the previous kernel. All others start in
+    // simt_finish.
     bool early;
-    // The first block runs alone, and its accesses are counted.
+    // Runs only the first block, and counts its accesses.
     bool counted;
-    // Picks the order in which threads run.
+    // Selects the order in which threads run.
     uint64_t seed;
 };
-// Starts a run. Null, with what is wrong with it in `error`, where a card would refuse it.
+// Starts a launch. Null, with a message in `error`, if a GPU would refuse it.
 SimtLaunch* simt_begin(SimtDevice* device, const SimtConfig* config, const void* params, char* error,
                        size_t error_bytes);
-// Finishes it, by the same thread; 0, or not 0 with what went wrong in `error`. What was counted is added to
-// `counts`.
+// Finishes it, on the same thread. Returns 0, or nonzero with a message in `error`. Adds to `counts`.
 int simt_finish(SimtLaunch* launch, SimtCounts* counts, char* error, size_t error_bytes);
 }

@@ -1,4 +1,4 @@
-// The host form of simt.h: plain functions over the fibers of runtime.cpp.
+// simt.h for the host: plain functions on the fibers of runtime.cpp.
 #pragma once
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 #define DEVICE inline
 
-// build.rs names each file of kernels, and the driver names them all, so that the linker keeps them.
+// build.rs defines one symbol per kernel file, and the driver references all of them, so that the linker
+// keeps them.
 #ifdef STERNA_UNIT
 extern "C" void STERNA_UNIT();
 void STERNA_UNIT() {}
@@ -21,7 +22,7 @@ void STERNA_UNIT() {}
 #define STERNA_TEXT_OF(name) #name
 #define STERNA_TEXT(name) STERNA_TEXT_OF(name)
 
-// A kernel enters the table of its translation unit, which simt_find searches.
+// A kernel registers itself in the table that simt_find searches.
 #define KERNEL(name, Params, threads)                                                     \
     static void name##_body(const Params& p);                                             \
     static const simt::Entry name##_entry(                                                \
@@ -167,8 +168,8 @@ DEVICE float2 floats_of_half2(uint32_t bits) {
     return {simt::float_of_half(uint16_t(bits)), simt::float_of_half(uint16_t(bits >> 16))};
 }
 DEVICE uint32_t half2_bits(float low, float high) { return half_bits(low) | uint32_t(half_bits(high)) << 16; }
-// Cards are right to two units in the last place, and say no more: off by some of them, always by as many for
-// the same input. Numbers below the normal ones are 0.
+// GPUs guarantee an error of two units in the last place, so this adds a pseudo-random error in that range
+// that depends only on the input. Subnormal results become 0.
 DEVICE float disturbed(float y, float x) {
     uint32_t bits = __float_as_uint(y), magnitude = bits & 0x7fffffffu;
     if (magnitude < 0x00800000u) return 0.0f;
@@ -187,9 +188,9 @@ DEVICE void cp_async16(void* to_shared, const void* from_global) {
 DEVICE void cp_async_commit() { simt::cp_async_commit(); }
 template <int Left> DEVICE void cp_async_wait() { simt::cp_async_wait(Left); }
 
-// Operand layouts are those of the PTX manual: lane = 4 group + member. A lane brings words of two rows of A
-// and of one column of B, two parts of each, and needs two whole rows and columns for its four values. It
-// unpacks its own words before the exchange: N elements a word, of type `Elem`.
+// Operand layouts are those of the PTX manual: lane = 4 group + member. A lane contributes words of two rows
+// of A and of one column of B, in two parts each, and needs two whole rows and columns for its four results.
+// It unpacks its own words before the exchange: N elements of type `Elem` per word.
 template <class Elem, int N>
 struct Operands {
     Elem row[2][8 * N], col[2][8 * N];
@@ -236,7 +237,7 @@ DEVICE void mma_s8_16x8x32(
 }
 
 DEVICE void mma_s8_16x8x16(int32_t (&c)[4], const uint32_t (&a)[2], uint32_t b, int32_t from) {
-    // The other half of 32 columns is 0.
+    // The other half of the 32 columns is 0.
     uint32_t rows[4] = {a[0], a[1], 0, 0}, cols[2] = {b, 0};
     mma_s8_16x8x32(c, rows, cols, from);
 }

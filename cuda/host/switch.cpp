@@ -1,4 +1,4 @@
-// From one fiber to another: what runtime.cpp declares as sterna_simt_switch, for each processor.
+// Fiber switch: sterna_simt_switch (declared in runtime.cpp) for each architecture.
 
 #if defined(__APPLE__)
 #define SYMBOL "_sterna_simt_switch"

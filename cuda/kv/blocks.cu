@@ -1,5 +1,5 @@
-// q8_0 and q4_0, blocks of 32 elements of transformed vectors: keys and values in any mix of them, and either
-// beside f16.
+// KV cache in blocks of 32 elements of rotated vectors: q8_0 and q4_0 for keys and values in any combination,
+// also with f16 for one of them.
 #include "../stage/append_blocks.cuh"
 #include "../stage/attend_blocks.cuh"
 #include "../stage/attend_mma_blocks.cuh"

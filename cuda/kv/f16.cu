@@ -1,4 +1,4 @@
-// Halves: [PAGE_POSITIONS, stride] a head and part of a page.
+// f16 KV cache: [PAGE_POSITIONS, stride] per head for keys, and for values.
 #include "../stage/attend_mma.cuh"
 
 RESIDENT_KERNEL(attend__f16, AttendParams, ATTEND_WIDE_THREADS, 1) { attend<uint16_t>(p); }

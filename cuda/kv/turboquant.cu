@@ -1,4 +1,5 @@
-// turboquant: 3 bits an element and one scale, of transformed vectors; keys less their mean.
+// turboquant KV cache: rotated vectors as 3-bit codes with one scale; the mean of the keys is subtracted
+// first.
 #include "../stage/append.cuh"
 #include "../stage/attend_mma_codes.cuh"
 

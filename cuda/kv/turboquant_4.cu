@@ -1,4 +1,4 @@
-// turboquant-4: as turboquant, with 4 bits an element.
+// turboquant-4 KV cache: like turboquant, with 4-bit codes.
 #include "../stage/append.cuh"
 #include "../stage/attend_mma_codes.cuh"
 

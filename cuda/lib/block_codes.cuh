@@ -1,19 +1,20 @@
-// Weights as tensor cores want them where blocks of columns have scales: a lane's part of ROUND_COLS columns
-// of a row is 4 neighbouring codes of the first 16 columns, and 4 of the others, as int8. Weight types have
+// Weights as tensor core operands, for types whose blocks of columns have scales. Of ROUND_COLS columns of a
+// row, a lane holds 4 neighbouring codes of the first 16 columns and 4 of the last 16, as int8. A weight type
+// has
 //
-//   Part, part(row, block, member, kind)   what is read of memory; with kPartOfTwo, of blocks 2 i and 2 i + 1
-//   Codes, codes(part, block, member, kind)  words[t] has the codes of each half; the weights are
-//                                          code x scale(t) and, where there are offsets, + offset(t); with
-//                                          kTwoScales an offset is of_mins times a byte of mins[t]
+//   Part, part(row, block, member, kind)     what is read from memory; kPartOfTwo: for blocks 2 i and 2 i + 1
+//   Codes, codes(part, block, member, kind)  words[t] holds the codes of half t of the block; a weight is
+//                                            code * scale(t), + offset(t) with kOffsets; with kTwoScales, an
+//                                            offset is of_mins * (a byte of mins[t])
 #pragma once
 
 #include "input.cuh"
 
-// Whether the halves of a block have scales of their own.
+// True if the halves of a block have separate scales.
 template <class T>
 constexpr bool kTwoScales = false;
 
-// Whether blocks 2 i and 2 i + 1 have one Part.
+// True if blocks 2 i and 2 i + 1 share one Part.
 template <class T>
 constexpr bool kPartOfTwo = false;
 
@@ -23,14 +24,14 @@ struct ScaledCodes {
     DEVICE float scale(int t) const { return scales[t]; }
 };
 
-// Four bytes below 128, less something, as signed bytes.
+// Subtracts Less from four bytes below 128, giving signed bytes.
 template <uint32_t Less>
 DEVICE uint32_t bytes_less(uint32_t bytes) {
     return (bytes + (128u - Less) * 0x01010101u) ^ 0x80808080u;
 }
 
-// Sums of integers begin at the bits of 1.5 x 2^23, so that their bits are those of 1.5 x 2^23 + sum as a
-// float.
+// Integer accumulators start at the bits of 1.5 x 2^23, so their final bits, read as a float, are 1.5 x 2^23
+// + sum. This saves the conversion from int.
 constexpr int32_t kSumBits = 0x4b400000;
 DEVICE float sum_of_bits(int32_t bits) {
     return __int_as_float(bits) - __int_as_float(kSumBits);

@@ -1,18 +1,18 @@
-// Cached vectors in blocks of BLOCK_ELEMS elements under one scale each, and halves for the side of a cache
-// that has no blocks.
+// Pages of a KV cache in blocks: BLOCK_ELEMS elements under one f16 scale (q8_0, q4_0), or plain f16 for the
+// side (keys or values) that is not quantised.
 //
-// Of a page, the keys of each KV head and then the values of each: PAGE_POSITIONS x head_dim / BLOCK_ELEMS
-// scales as halves, then as many vectors as positions; halves have no scales. Which form a side has is read
-// from the parameters, and is the same for all threads. In a vector of q8_0, element e is byte e. In one of
-// q4_0, a piece of 16 elements is two words: element 4 g + n is in byte n of word g / 2, in the high half
-// where g is odd; it stands for the number less 8.
+// A page holds the keys of every KV head, then the values of every KV head. Each head has PAGE_POSITIONS x
+// head_dim / BLOCK_ELEMS scales, then PAGE_POSITIONS vectors; f16 has no scales. The form of a side comes
+// from the parameters, so it is the same for all threads. In a q8_0 vector, element e is byte e. In a q4_0
+// vector, a piece of 16 elements is two words: element 4 g + n is in byte n of word g / 2, in the high nibble
+// if g is odd; its value is the nibble minus 8.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
 #include "halves.cuh"
 
-// Where the vectors of one head lie: part 0 are keys, 1 values.
+// Addresses of the vectors of one head in a page: part 0 is keys, 1 values.
 struct BlockPage {
     uint8_t* scales;
     uint8_t* vectors;
@@ -43,7 +43,7 @@ struct BlockPage {
 
 // A piece of CODES_PIECE elements of a vector.
 struct BlockPiece {
-    // Halves take all of it, q8_0 the first four words, q4_0 two of these.
+    // f16 uses all of it, q8_0 the first four words, q4_0 the first two.
     uint4 bits[2];
     uint16_t scale;
 
@@ -64,7 +64,7 @@ struct BlockPiece {
         }
     }
 
-    // As bytes: with a sign in q8_0, from 0 to 15 in q4_0. Element 4 i + b is in byte b of word i.
+    // The elements as bytes: signed for q8_0, 0 to 15 for q4_0. Element 4 i + b is in byte b of word i.
     DEVICE void bytes(uint32_t form, uint32_t (&out)[4]) const {
         if (form == BLOCKS_Q8_0) {
             out[0] = bits[0].x;
@@ -79,13 +79,13 @@ struct BlockPiece {
         out[3] = bits[0].y >> 4 & 0x0f0f0f0fu;
     }
 
-    // As numbers, without the scale.
+    // The elements as floats, without the scale.
     DEVICE void floats(uint32_t form, float (&out)[CODES_PIECE]) const {
         if (form == BLOCKS_HALVES) {
             floats_of_halves(bits, out);
             return;
         }
-        // 2^23 + byte has the byte in its last place; bytes with a sign come 128 higher.
+        // 2^23 + byte has the byte in its lowest bits; signed bytes are offset by 128.
         uint32_t words[4], high = form == BLOCKS_Q8_0 ? 0x80808080u : 0u;
         float less = form == BLOCKS_Q8_0 ? 8388736.0f : 8388616.0f;
         bytes(form, words);

@@ -1,29 +1,30 @@
-// Products of a type with codes and one row that is rounded by block: dp4a of int8, whose sums are whole.
+// Products of quantised weights and one activation row quantised by block: dp4a over int8, exact sums per
+// run.
 //
-//   y = sum over runs of scale (line.scale sum(code q) + line.offset sum(q))
+//   y = sum over runs of scale * (line.scale * sum(code q) + line.offset * sum(q))
 //
-// A run is columns of a chunk that share a block of ROUND_COLS columns and a line of weights: 16 of them, or
-// the whole block. In shared memory the int8 of a row lie in planes as those of every type (lib/input.cuh).
-// Behind them lie RowBlocks, of the 16 columns that chunks have of a block (kHalves), or of whole blocks: two
-// of a chunk in 16 bytes, in planes like the others, or the one that it has, 8 bytes. So 32 columns take 48
-// bytes, or 40.
+// A run is the columns of a chunk that share a block of ROUND_COLS columns and a line of weights: 16 columns
+// or the whole block. In shared memory the int8 of the row are stored in planes, as for every type
+// (lib/input.cuh). They are followed by the RowBlocks of each chunk: one per 16 columns if kHalves, one per
+// block otherwise. If a chunk has several, pairs of them fill 16 bytes, in planes like the codes; a single
+// one takes 8 bytes. So 32 columns take 48 or 40 bytes.
 //
-// Weight types have
+// A weight type has
 //
 //   line(chunk, at, kind, group)  as in lib/lines.cuh
-//   bytes(chunk, quad, kind)      as there, too
-//   kHalves                       whether a chunk has 16 columns of each of as many blocks, its first or its
-//                                 last ones; if not, its columns are neighbours
+//   bytes(chunk, quad, kind)      as in lib/lines.cuh
+//   kHalves                       true if a chunk has 16 columns (the first or last) of each of several
+//                                 blocks; false if its columns are adjacent
 #pragma once
 
 #include "lines.cuh"
 
-// The scale of a block of a row, and the sum of its int8, or of half of them.
+// The scale of a block of the activation row, and the sum of its int8 (of 16 of them if kHalves).
 struct RowBlock {
     float scale, sum;
 };
 
-// Whether a chunk has a member `high` of further bits of its codes, which only some kinds have:
+// True if a chunk has a member `high` with further bits of its codes; only some kinds use it:
 // T::has_high(kind).
 template <class T, class = void>
 constexpr bool kHighBits = false;
@@ -36,11 +37,11 @@ struct ByBlock : T {
     static constexpr uint32_t kRun = T::kHalves || T::kGroup < ROUND_COLS ? 16 : ROUND_COLS;
     static_assert(kRun == ROUND_COLS || T::kHalves || (T::kLess == 0 && !kOffsets<T>), "sums are of runs");
 
-    // RowBlocks of a chunk.
+    // RowBlocks per chunk.
     static constexpr uint32_t kBlockCols = T::kHalves ? 16 : ROUND_COLS;
     static constexpr uint32_t kBlocks = (T::kElems + kBlockCols - 1) / kBlockCols;
 
-    // Where number i of a chunk is, in bytes.
+    // Offset of RowBlock i of a chunk, in bytes.
     DEVICE static uint32_t block_at(uint32_t chunk, uint32_t i, uint32_t chunks) {
         if constexpr (kBlocks > 1) return (i / 2 * chunks + chunk) * 16 + i % 2 * 8;
         return chunk / (kBlockCols > T::kElems ? 2 : 1) * 8;
@@ -62,7 +63,7 @@ struct ByBlock : T {
         });
     }
 
-    // `sub` is `at` modulo 8, and the same for all chunks of a lane.
+    // `sub` is `at` modulo 8; it is the same for all chunks of a lane.
     template <class Chunk, class Kind>
     DEVICE static void dot(
         float& sum, const Chunk& chunk, const uint8_t* acts, uint32_t at, uint32_t sub, uint32_t chunks,

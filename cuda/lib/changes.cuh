@@ -1,5 +1,4 @@
-// Logits of a stretch of a row that are changed before a token is picked: what program::Sampling::changed
-// defines.
+// Changes the logits of a stretch of a row before sampling, as program::Sampling::changed defines.
 #pragma once
 
 #include "../params.h"
@@ -7,7 +6,7 @@
 
 constexpr uint32_t NO_TOKEN = 0xffffffffu;
 
-// Whether logits of tokens that occurred are lowered.
+// True if logits of tokens that occurred are lowered.
 DEVICE bool penalises(const StepSampling& how) {
     return how.repeat_penalty != 1.0f || how.presence_penalty != 0.0f || how.frequency_penalty != 0.0f;
 }
@@ -19,20 +18,20 @@ DEVICE float changed(float logit, const TokenChange& by, const StepSampling& how
     return logit - (static_cast<float>(by.count) * how.frequency_penalty + how.presence_penalty);
 }
 
-// Shared memory of a block for it, from its beginning.
+// Shared memory of a block, at offset 0.
 struct Changes {
     TokenChange of_stretch[SAMPLE_CHANGES + 1];
     uint32_t n;
-    // Whether the newest token is one of those that have a change.
+    // True if the newest token is in the list of changes.
     uint32_t has_newest;
 };
 static_assert(sizeof(Changes) <= SAMPLE_SHARED_BYTES, "the host asks for less");
 static_assert(SAMPLE_CHANGES <= SAMPLE_THREADS, "a thread brings a change");
 
-// Changes logits of the stretch that begins at id `first`, of which a thread has the ids threadIdx.x,
-// threadIdx.x + SAMPLE_THREADS, ... behind it. `changes` are those of the row, `how.changes` of them, no
-// token twice. `newest` occurred once more than they say, where it is a token. All threads call it; shared
-// memory is free again behind the next barrier.
+// Changes the logits of the stretch that starts at id `first`; a thread holds the ids first + threadIdx.x,
+// first + threadIdx.x + SAMPLE_THREADS, ... `changes` is the row's list of `how.changes` entries without
+// duplicate tokens. If `newest` is a token, it occurred once more than the list counts. All threads call it;
+// shared memory is free again after the next barrier.
 template <uint32_t kOwn>
 DEVICE void change_logits(
     float (&own)[kOwn], uint32_t first, const StepSampling& how, const TokenChange* changes, uint32_t newest

@@ -1,21 +1,30 @@
-// Vectors of Lloyd-Max codes: how 16 neighbouring elements lie, and how they become bytes.
+// Vectors of Lloyd-Max codes: layout of a piece (16 neighbouring elements), and its conversion to bytes or
+// f16.
 //
-// A code plugin has the bits of a code, those that a vector has an element, the scales of a vector, and three
-// functions: `load`, which reads a piece of 16 elements, `pack`, which stores 16 codes of a vector of
-// n_pieces pieces, and `bytes`, which makes four words of them, element 4 i + b in byte b of word i, by
-// look-ups with __byte_perm. Query is what it wants of a query besides its bytes. What tensor cores take has
-// four more: `Row`, N neighbouring pieces as they are read, from N row on, `halves`, which makes eight words
-// of a piece's elements as halves, `mix`, which joins two positions' pieces, and `pairs`, which makes words
-// of elements 8 eight to 8 eight + 7 of these, halves of an element each, that of the first position low. A
-// codec's plugin names two of these: Keys and Values. A code is how many of the quantiser's borders lie at or
-// below the element, so the upper half of the codes is positive.
+// A code plugin has kBits (of a code), kVectorBits (per element of a stored vector), kScales (per vector),
+// and
+//
+//   load    reads a piece
+//   pack    stores 16 codes of a vector of n_pieces pieces
+//   bytes   converts a piece to four words by look-ups with __byte_perm: element 4 i + b in byte b of word i
+//   Query   further data of a query that its products need, besides its bytes
+//
+// Plugins for tensor cores also have
+//
+//   Row     N neighbouring pieces as loaded, from row N on
+//   halves  converts a piece to eight words of f16
+//   mix     interleaves the pieces of two positions
+//   pairs   converts elements 8 eight .. 8 eight + 7 of a mix to words of two f16, the first position low
+//
+// The plugin of a codec names two code plugins: Keys and Values. A code is the number of quantiser borders at
+// or below the element, so the upper half of the codes is positive.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
 
-// The low two bits of 16 codes: of element 4 g + n they lie at 16 (g / 2) + 4 n + 2 (g % 2), so that a shift
-// and a mask make a selector of four elements.
+// Packs the low two bits of 16 codes: those of element 4 g + n start at bit 16 (g / 2) + 4 n + 2 (g % 2), so
+// that a shift and a mask give a __byte_perm selector of four elements.
 DEVICE uint32_t pack_low(const uint8_t* codes) {
     uint32_t low = 0;
     for (uint32_t g = 0; g < 4; g++) {
@@ -29,21 +38,21 @@ DEVICE uint32_t select_low(uint32_t low, uint32_t g) {
     return low >> (16 * (g / 2) + 2 * (g % 2)) & 0x3333u;
 }
 
-// Bits of `a` where `mask` has ones, and of `b` elsewhere; written so that it is one instruction.
+// Bits of `a` where `mask` is 1, of `b` elsewhere; written so that it compiles to one LOP3.
 DEVICE uint32_t choose_bits(uint32_t mask, uint32_t a, uint32_t b) { return ((a ^ b) & mask) ^ b; }
 
-// Nibbles of two words in turn, those of `a` low: the even ones of each (`odd` = 0), or the odd ones.
+// Interleaves nibbles of two words, those of `a` low: the even nibbles of each, or the odd ones.
 DEVICE uint32_t mix_nibbles(uint32_t a, uint32_t b, uint32_t odd) {
     return choose_bits(0x0f0f0f0fu, odd ? a >> 4 : a, odd ? b : b << 4);
 }
 
-// Two words of halves from four low and four high bytes.
+// Two words of f16 from four low and four high bytes.
 DEVICE void join_bytes(uint32_t low, uint32_t high, uint32_t& first, uint32_t& second) {
     first = __byte_perm(low, high, 0x5140u);
     second = __byte_perm(low, high, 0x7362u);
 }
 
-// N neighbouring words, at a multiple of their size.
+// Loads N neighbouring words, aligned to their size.
 template <int N>
 DEVICE void load_words(const void* at, uint32_t (&to)[N]) {
     static_assert(N == 1 || N == 2 || N % 4 == 0, "sizes that one load has");
@@ -65,8 +74,8 @@ DEVICE void load_words(const void* at, uint32_t (&to)[N]) {
     }
 }
 
-// A codebook: borders between magnitudes, the first of which is 0, the magnitudes, and what codes stand for
-// as bytes, in steps of unit.
+// A codebook: borders between magnitudes (the first is 0), magnitudes, and the dequantised codes as bytes, in
+// steps of `unit`.
 struct Book {
     const float *borders, *magnitudes;
     const uint32_t* table;
@@ -77,9 +86,9 @@ DEVICE Book value_book(const CodedKvParams& kv) {
     return {kv.codes.borders, kv.codes.magnitudes, kv.codes.table, kv.codes.unit};
 }
 
-// Of 3 bits: a vector is n_pieces words with the low two bits, then as many half words with the top bits. Of
-// element 4 g + n of a piece the low bits lie at 16 (g / 2) + 4 n + 2 (g % 2) of the word and the top bit at
-// 4 n + g of the half word: so a shift and a mask make a selector of four elements.
+// 3-bit codes: a vector is n_pieces words with the low two bits (as pack_low), then n_pieces half words with
+// the top bits: that of element 4 g + n of a piece is bit 4 n + g. A shift and a mask give a selector of four
+// elements.
 struct Codes3 {
     static constexpr uint32_t kBits = 3, kVectorBits = 3, kScales = 1;
     struct Query {};
@@ -120,10 +129,10 @@ struct Codes3 {
         reinterpret_cast<uint16_t*>(vector + 4 * n_pieces)[piece] = uint16_t(top);
     }
 
-    // Of a piece's two words: selectors of elements 4 g + n in the lower half of word g, and of elements
-    // 4 (g + 2) + n in the upper one.
+    // Selectors for a piece: elements 4 g + n in the lower half of word g, elements 4 (g + 2) + n in the
+    // upper half.
     DEVICE static void selectors(uint32_t low, uint32_t top, uint32_t (&out)[2]) {
-        // The bits of n = 3 that both have a place for are no part of a selector.
+        // Both shifts write the bits of n = 3, which no selector uses.
         uint32_t tops = top << 2 | top << 16;
 #pragma unroll
         for (uint32_t g = 0; g < 2; g++) out[g] = (low >> (2 * g) & 0x33333333u) | (tops >> g & 0x44444444u);
@@ -145,7 +154,7 @@ struct Codes3 {
         for (uint32_t g = 0; g < 4; g++) join_bytes(low[g], high[g], out[2 * g], out[2 * g + 1]);
     }
 
-    // Selectors of even and of odd elements.
+    // Selectors of the even and of the odd elements.
     struct Mixed {
         uint32_t select[2][2];
     };
@@ -175,7 +184,7 @@ struct Codes3 {
     }
 };
 
-// Of 4 bits: a vector is n_pieces double words, element 4 g + n of a piece at bit 16 g + 4 n.
+// 4-bit codes: a vector is n_pieces pairs of words, element 4 g + n of a piece at bit 16 g + 4 n.
 struct Codes4 {
     static constexpr uint32_t kBits = 4, kVectorBits = 4, kScales = 1;
     struct Query {};
@@ -201,7 +210,7 @@ struct Codes4 {
         reinterpret_cast<uint2*>(vector)[piece] = {words[0], words[1]};
     }
 
-    // The table has the upper half; the lower is its mirror image with the other sign.
+    // The table has the upper half; the lower half is its mirror image with opposite sign.
     DEVICE static void bytes(const Piece& piece, const uint32_t (&table)[2], uint32_t (&out)[4]) {
         uint32_t words[2] = {piece.x, piece.y};
 #pragma unroll
@@ -224,7 +233,7 @@ struct Codes4 {
         }
     }
 
-    // Even and odd elements, of each eight.
+    // Even and odd elements of each eight.
     struct Mixed {
         uint32_t codes[2][2];
     };
@@ -259,7 +268,7 @@ struct Codes4 {
     }
 };
 
-// Where the vectors of one head lie in a page of codes, those of all keys before those of values.
+// Addresses of the vectors of one head in a page of codes; all keys come before the values.
 template <class C>
 struct CodedPage {
     uint8_t* scales;
@@ -295,28 +304,28 @@ struct Alike {
     DEVICE static Book key_book(const CodedKvParams& kv) { return value_book(kv); }
 };
 
-// The halves of one head in an exact page, [PAGE_POSITIONS, head_dim].
+// f16 vectors of one head in an exact page, [PAGE_POSITIONS, head_dim].
 DEVICE uint16_t* exact_head(const CodedKvParams& kv, uint32_t exact, uint32_t part, uint32_t head) {
     return kv.exact + ((uint64_t(exact) * 2 + part) * kv.n_kv_heads + head) * PAGE_POSITIONS * kv.head_dim;
 }
 
-// The mean of the keys of a sequence whose first page is `exact`.
+// Mean of the keys of a sequence whose first page has the exact page `exact`.
 DEVICE float* mean_of(const CodedKvParams& kv, uint32_t exact, uint32_t head) {
     return kv.means + (uint64_t(exact) * kv.n_kv_heads + head) * kv.head_dim;
 }
 
-// The exact page of page i of a sequence, or NO_PAGE.
+// Exact page of page i of a sequence, or NO_PAGE.
 DEVICE uint32_t exact_page(const StepTables& step, uint32_t seq, uint32_t i) {
     return step.exact[seq * step.pages_stride + i];
 }
 
-// The first page of which a row with so many positions reads an exact one because it is new, if there is one.
+// First page that a row with n_positions reads from an exact page because it is recent, if there is one.
 DEVICE uint32_t window_page(const CodedKvParams& kv, uint32_t n_positions) {
     uint32_t newest = n_positions / PAGE_POSITIONS;
     return newest > kv.newest_pages ? newest - kv.newest_pages : 0;
 }
 
-// The exact page that a row with so many positions reads instead of the codes of page i, or NO_PAGE.
+// Exact page that a row with n_positions reads instead of the codes of page i, or NO_PAGE.
 DEVICE uint32_t exact_page_for(
     const CodedKvParams& kv, const StepTables& step, uint32_t seq, uint32_t n_positions, uint32_t i
 ) {

@@ -1,36 +1,36 @@
-// A draw from the largest logits of a row: what program/sampling.rs defines, for one block.
+// Draws from the largest logits of a row, as program/sampling.rs defines, in one block.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
 #include "reduce.cuh"
 
-// A logit and its id as one number: larger for larger logits, and for lower ids among equals. NaN is below
-// all others.
+// A logit and its id as one sortable number: larger for larger logits, and for lower ids among equal logits.
+// NaN sorts below everything.
 using Candidate = unsigned long long;
 
 constexpr Candidate kAboveAll = ~0ull;
 
-// Candidates that a thread has on their way at a time.
+// Candidates that a thread loads at a time.
 constexpr uint32_t kDrawBatch = 8;
 
-// Shared memory of a block that draws.
+// Shared memory of the block.
 struct Draw {
     // Candidates that may be among the largest.
     Candidate kept[SAMPLE_STRETCH];
-    // The largest of each thread; afterwards the largest of all, in order.
+    // The largest of each thread; later the largest of all, in order.
     Candidate largest[SAMPLE_THREADS];
     Candidate scratch[kWarpSize];
-    // Candidates that want a place in `kept`.
+    // Number of candidates for `kept`.
     uint32_t n;
-    // Whether the block is the row's last.
+    // True if this is the last block of the row.
     uint32_t last;
 };
 static_assert(sizeof(Draw) <= SAMPLE_SHARED_BYTES, "the host asks for less");
 static_assert(SAMPLE_MOST <= SAMPLE_THREADS, "a thread writes one of the largest");
 
 DEVICE Candidate candidate(float logit, uint32_t id) {
-    // Both zeros are one value.
+    // -0 and +0 are equal.
     uint32_t bits = __float_as_uint(logit + 0.0f);
     uint32_t flipped = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u;
     uint32_t key = logit != logit ? 0 : bits ^ flipped;
@@ -45,7 +45,7 @@ DEVICE float logit_of(Candidate c) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-// How many of n candidates are larger; behind the last are so many that are 0 that they make whole batches.
+// Number of the n candidates that are larger than c; `all` is padded with zeros to whole batches.
 DEVICE uint32_t larger(const Candidate* all, uint32_t n, Candidate c) {
     uint32_t count = 0;
     for (uint32_t first = 0; first < n; first += kDrawBatch) {
@@ -58,13 +58,13 @@ DEVICE uint32_t larger(const Candidate* all, uint32_t n, Candidate c) {
     return count;
 }
 
-// Leaves the k largest candidates in draw.largest, in order; 0, which is none, where there are fewer.
-// `each(visit)` visits those that are this thread's. All threads call it, and all see the result; the first
-// alone, where k is 1.
+// Writes the k largest candidates to draw.largest, in order, padded with 0 (no candidate). `each(visit)`
+// visits this thread's candidates. All threads call it, and all see the result; with k == 1 only thread 0
+// does.
 //
-// A warp has its share of k candidates that are no smaller than the last of as many of its lanes' largest, so
-// none of the largest k is below the smallest of these. Only what reaches it is collected: few more than k,
-// unless the largest belong to few threads. Where they do not fit they are found one by one.
+// A bound is found first: per warp, the (k / warps)-th largest of its lanes' largest candidates. So at least
+// k candidates reach the smallest of these bounds, and only those that do are collected: few more than k,
+// unless the largest belong to few threads. If they do not fit, the largest are found one by one.
 template <class Each>
 DEVICE void find_largest(Draw& draw, uint32_t k, Each each) {
     Candidate own = 0;
@@ -81,13 +81,13 @@ DEVICE void find_largest(Draw& draw, uint32_t k, Each each) {
     if (threadIdx.x == 0) draw.n = 0;
     __syncwarp();
     uint32_t before = larger(draw.largest + warp * kWarpSize, kWarpSize, own);
-    // No two of them are equal but those that are 0.
+    // Only zeros can be equal.
     if (own != 0 && before == (k + kWarps - 1) / kWarps - 1) draw.scratch[warp] = own;
     __syncthreads();
     Candidate least = draw.scratch[0];
 #pragma unroll
     for (uint32_t i = 1; i < kWarps; i++) least = draw.scratch[i] < least ? draw.scratch[i] : least;
-    // None is not collected.
+    // 0 is no candidate.
     least = least > 0 ? least : 1;
     each([&](Candidate c) {
         if (c < least) return;
@@ -119,7 +119,7 @@ DEVICE void find_largest(Draw& draw, uint32_t k, Each each) {
     __syncthreads();
 }
 
-// The `counter`-th number of a seeded generator, in [0, 1): two rounds of the finaliser of splitmix64.
+// Number `counter` of a seeded generator, in [0, 1): two rounds of the splitmix64 finaliser.
 DEVICE unsigned long long mix(unsigned long long z) {
     z += 0x9e3779b97f4a7c15ull;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -127,15 +127,15 @@ DEVICE unsigned long long mix(unsigned long long z) {
     return z ^ (z >> 31);
 }
 
-// The weights of the first n candidates, of which a lane of a warp has kOwnWeights neighbouring ones:
+// Weights of the first n candidates; a lane of the warp has kOwnWeights neighbouring ones:
 //
-//   w_i = exp((logit i - the largest) / temperature)
+//   w_i = exp((logit_i - largest) / temperature)
 //
-// Sums are integers, in units of 2^-40, and so the same in any order.
+// Sums are integers in units of 2^-40, so they do not depend on the order.
 constexpr uint32_t kOwnWeights = SAMPLE_MOST / kWarpSize;
 
 struct Weights {
-    // Of candidate i of this lane and all before it, and of all.
+    // Sum of the weights up to and including candidate i of this lane; and the total.
     unsigned long long up_to[kOwnWeights], total;
     uint32_t n;
 
@@ -145,7 +145,7 @@ struct Weights {
 #pragma unroll
         for (uint32_t i = 0; i < kOwnWeights; i++) {
             float weight = expf((logits[i] - largest) / temperature);
-            // NaN is none.
+            // NaN has no weight.
             if (has(i) && weight > 0.0f) sum += static_cast<unsigned long long>(weight * 0x1p40f);
             up_to[i] = sum;
         }
@@ -160,10 +160,10 @@ struct Weights {
         total = __shfl_sync(kWarp, sum, kWarpSize - 1);
     }
 
-    // Whether candidate i of this lane is one of them.
+    // True if candidate i of this lane is one of the n.
     DEVICE bool has(uint32_t i) const { return threadIdx.x % kWarpSize * kOwnWeights + i < n; }
 
-    // How many candidates it takes to come to `bound`, without the one that does.
+    // Number of candidates whose cumulative weight is below `bound`.
     DEVICE uint32_t before(unsigned long long bound) const {
         int32_t count = 0;
 #pragma unroll
@@ -172,10 +172,10 @@ struct Weights {
     }
 };
 
-// Picks one of the `top_k` candidates that draw.largest has: top-p, min-p, temperature, draw. For one warp.
+// Samples one of the `top_k` candidates in draw.largest: top-p, min-p, temperature, draw. Called by one warp.
 DEVICE uint32_t pick(const Draw& draw, const StepSampling& how) {
     float largest = logit_of(draw.largest[0]);
-    // No distribution to draw from.
+    // There is no distribution to draw from.
     if (isinf(largest)) return id_of(draw.largest[0]);
     uint32_t n = how.top_k, first = threadIdx.x % kWarpSize * kOwnWeights;
     float logits[kOwnWeights];
@@ -194,7 +194,8 @@ DEVICE uint32_t pick(const Draw& draw, const StepSampling& how) {
         n = reduce_warp<Sum>(count);
     }
     Weights weights(logits, n, largest, how.temperature);
-    // The candidate at which the sum passes that share of the total: 53 bits of a number in [0, 1).
+    // Samples the candidate at which the cumulative weight passes that share of the total: 53 bits of a
+    // number in [0, 1).
     unsigned long long share = mix(mix(how.seed) ^ how.counter) >> 11 << 11;
     return id_of(draw.largest[weights.before(__umul64hi(share, weights.total) + 1)]);
 }

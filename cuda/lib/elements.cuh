@@ -1,5 +1,5 @@
-// What types have in common whose elements become floats one by one: a chunk is 16 bytes of them, and rows
-// are padded with zeros to whole chunks. `Type` has floats(chunk, out), which makes floats of a chunk.
+// Base of the types that convert elements to float one by one: a chunk is 16 bytes of elements, and rows are
+// padded with zeros to whole chunks. `Type` has floats(chunk, out), which converts a chunk.
 #pragma once
 
 #include "input.cuh"

@@ -1,8 +1,8 @@
-// Ternary weights and inputs that are not rounded: products of floats, for programs that ask for them.
+// Ternary weights with float activations: float products, for programs that do not quantise inputs.
 //
-// Slower than products of integers, and `logits` and `experts` alone have them: what other stages make of
-// products, stage/combine.cu and stage/heads.cu do. An I2_S tensor's scale is part of LinearParams::factor
-// here. Code 3, which no quantiser writes, counts as 2, as in products of integers.
+// Slower than integer products. Only `logits` and `experts` have such kernels; other stages are finished by
+// stage/combine.cu and stage/heads.cu. The scale of an I2_S tensor is part of LinearParams::factor here. Code
+// 3, which no quantiser writes, has the value 2, as in integer products.
 #pragma once
 
 #include "kernels.cuh"
@@ -45,7 +45,7 @@ struct Floats {
             for (int i = 0; i < 4; i++) {
                 uint32_t four = T::codes(words[i], group);
                 float w[4];
-                // 2^23 + code has the code in its last place.
+                // 2^23 + code has the code in its lowest bits.
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     w[e] = __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7540u + e)) - 8388609.0f;
@@ -69,7 +69,8 @@ struct Floats {
 template <class T>
 constexpr bool kRowScales<Floats<T>> = kRowScales<T>;
 
-// STERNA_FLOATS_KERNELS(I2S, i2_s) makes logits__i2_s__floats, and logits__i2_s__floats__rows.
+// STERNA_FLOATS_KERNELS(I2S, i2_s) defines logits__i2_s__floats and logits__i2_s__floats__rows, and those of
+// experts.
 #define STERNA_FLOATS_KERNELS(Type, type)                                  \
     STERNA_EXPERTS_KERNELS(Floats<Type>, type##__floats)                   \
     STERNA_ROW_KERNEL(logits, LogitsParams, Floats<Type>, type##__floats)  \

@@ -1,29 +1,29 @@
-// The input of a linear layer: rows of a buffer into shared memory, normed and rounded as the layer says.
+// Input of a linear layer: rows of a buffer, normalised and quantised into shared memory.
 //
 //   n = (x - mean) * factor * weight + bias
 //   s = 127 / max(absmax(n), 1e-5), q = round_half_even(n s)
 //
-// Shared memory, LINEAR_HEADER_BYTES first: scratch of reductions, then RowQuant of each row. Behind it, for
-// each row, the activations in the order in which the type T multiplies them: chunk c of T::kElems elements
-// lies in planes of 16 bytes, plane p of chunk c at 16 (p chunks + c), so that neighbouring lanes read
-// neighbouring 16 bytes. Elements beyond the columns are 0. For types with integer products the elements are
-// int8; for all others they are floats, even where the layer rounds to int8: then they are q / s. Behind the
-// int8 of a row lies, for types with T::kChunkSums, the sum of each chunk. Of floats there may be a part of
-// the chunks, which begins with a block of weights. Where the layer rounds by block, blocks of ROUND_COLS
-// columns have a scale each, and their int8 lie as lib/by_block.cuh says; types without codes have floats.
+// Shared memory: LINEAR_HEADER_BYTES come first, with scratch for reductions, then one RowQuant per row. The
+// activations of each row follow, in the order in which type T multiplies them: a chunk of T::kElems elements
+// is spread over planes of 16 bytes, plane p of chunk c at offset 16 (p chunks + c), so that neighbouring
+// lanes read neighbouring 16 bytes. Elements past the last column are 0. The elements are int8 for types with
+// integer products (kInts), otherwise floats, even if the layer rounds to int8: then they are q / s. For
+// types with T::kChunkSums the int8 of a row are followed by the sum of each chunk. Floats may be loaded in
+// parts, each starting at a block of weights. If the layer rounds by block, each ROUND_COLS columns have one
+// scale, in the layout of lib/by_block.cuh; types without codes use floats.
 //
-// Steps of more rows are normed and rounded so by a kernel of its own, where products are of integers on
-// tensor cores (stage/round.cuh). With M = 1 the whole block works on the row; with more, each warp takes
-// rows of its own. The row is read once, a part at a time, into registers: one round trip to memory where one
-// part has all of it. A block's weights of the norm are on their way to shared memory before it waits for the
-// previous kernel; they lie where the activations will.
+// For larger batches with integer products on tensor cores, a separate kernel does this (stage/round.cuh).
+// With M = 1 the whole block works on one row; otherwise each warp works on its own rows. A row is read into
+// registers, in parts if it is long; with one part it is read from memory only once. A block starts to copy
+// the norm weights to shared memory before it waits for the previous kernel; the activations overwrite them
+// later.
 #pragma once
 
 #include "quad.cuh"
 #include "reduce.cuh"
 #include "step.cuh"
 
-// Above it a row counts as broken: every product with it is NaN.
+// Rows with a larger magnitude are invalid: every product with them is NaN.
 constexpr float kMaxAct = 1e30f;
 
 DEVICE RowQuant* row_quants() {
@@ -39,27 +39,26 @@ DEVICE uint32_t act_row_bytes(uint32_t chunks) {
     }
 }
 
-// Sums of the chunks of a row.
 template <class T>
 DEVICE const int32_t* chunk_sums(const uint8_t* acts, uint32_t chunks) {
     return reinterpret_cast<const int32_t*>(acts + chunks * T::kElems);
 }
 
-// Whether types of files share kernels and differ in a T::Kind, which T::kind(w) reads of a weight and every
-// weight of a launch has (lib/lines.cuh); and whether values have offsets, which tensor cores multiply with
-// sums of activations.
+// kOfKinds: several file types share kernels and differ in a T::Kind, read from a weight by T::kind(w) and
+// equal for all weights of a launch (lib/lines.cuh). kOffsets: values have offsets, which tensor cores
+// multiply by sums of activations.
 template <class T>
 constexpr bool kOfKinds = false;
 struct NoKind {};
 template <class T>
 constexpr bool kOffsets = false;
-// Whether products are of integers that are rounded by block (lib/by_block.cuh).
+// True if products are of int8 quantised by block (lib/by_block.cuh).
 template <class T>
 constexpr bool kByBlock = false;
-// Whether a row of weights has a scale, which T::scale(w, row) reads and its products want at the end.
+// True if each row of weights has a scale, read by T::scale(w, row) and multiplied into the finished product.
 template <class T>
 constexpr bool kRowScales = false;
-// Sets of rows of weights that a warp has at a time on tensor cores; fewer where registers are short.
+// Sets of weight rows per warp at a time on tensor cores; fewer for types that need more registers.
 template <class T>
 constexpr int kMmaSets = 2;
 
@@ -68,25 +67,25 @@ struct Exists {
     using Type = void;
 };
 
-// Whether a type has codes for products of integers (block_codes.cuh, by_block.cuh). Rows that are rounded by
-// block go there, so its other kernels need not round so.
+// True if a type has codes for integer products (block_codes.cuh, by_block.cuh). Inputs quantised by block
+// are always multiplied that way, so the type's other kernels need not support them.
 template <class T, class = void>
 constexpr bool kCodes = false;
 template <class T>
 constexpr bool kCodes<T, typename Exists<typename T::Codes>::Type> = true;
 
-// What rounds the columns of a block: q = round_half_even(x by), which stands for q scale.
+// Quantisation of a block of columns: q = round_half_even(x * by), and x is about q * scale.
 struct BlockRounding {
     float scale, by;
 
-    // By the bits of the block's largest magnitude. One that is broken makes all of it NaN.
+    // From the bits of the block's largest magnitude. An invalid block becomes NaN.
     DEVICE static BlockRounding of(uint32_t largest) {
         if (largest >= 0x7f800000u) return {__uint_as_float(0x7fc00000u), 0.0f};
         if (largest < ROUND_NOTHING_BITS) return {0.0f, 0.0f};
         float absmax = __uint_as_float(largest);
         return {absmax / 127.0f, 127.0f / absmax};
     }
-    // Of neighbouring threads' shares of a block, `kThreads` of them.
+    // For a block shared by kThreads neighbouring threads.
     template <uint32_t kThreads>
     DEVICE static BlockRounding of_threads(uint32_t largest) {
 #pragma unroll
@@ -94,7 +93,7 @@ struct BlockRounding {
             largest = Max::of(largest, __shfl_xor_sync(kWarp, largest, mask));
         return of(largest);
     }
-    // Four codes, as bytes: 1.5 x 2^23 + q has q in its low byte. Of a block that is broken they are any.
+    // Four codes as bytes: 1.5 x 2^23 + q has q in its low byte. For an invalid block they are arbitrary.
     DEVICE uint32_t codes(const float (&x)[4]) const {
         uint32_t bits[4];
 #pragma unroll
@@ -105,7 +104,7 @@ struct BlockRounding {
     DEVICE float rounded(float x) const { return by > 0.0f ? rintf(x * by) * scale : scale; }
 };
 
-// The row's mean and factor as the norm has them.
+// Mean and factor of a row's norm.
 struct RowNorm {
     float mean, factor;
 
@@ -116,8 +115,9 @@ struct RowNorm {
     }
 };
 
-// A part of a row in the registers of a block, or of a warp: neighbouring threads have neighbouring quads of
-// columns, Quads each. Elements beyond the row are 0. Rows of integer products are Whole quads.
+// A part of a row in the registers of a block or a warp: neighbouring threads hold neighbouring quads (4
+// columns), Quads each. Elements past the end are 0. Whole: the number of columns is a multiple of 4, as for
+// integer products.
 template <bool Block, bool Whole, uint32_t Quads>
 struct RowPart {
     static constexpr uint32_t kThreads = Block ? LINEAR_THREADS : kWarpSize;
@@ -127,14 +127,14 @@ struct RowPart {
 
     DEVICE static uint32_t parts(uint32_t cols) { return (cols + kCols - 1) / kCols; }
 
-    // Calls take(quad, column) for this thread's quads of a part, of which some thread's begin before column
-    // `cols`.
+    // Calls take(quad, column) for this thread's quads of a part; stops where a quad starts at or after
+    // `cols` for all threads.
     template <class Take>
     DEVICE static void each(uint32_t part, uint32_t cols, Take take) {
         uint32_t first = part * kCols;
 #pragma unroll
         for (uint32_t quad = 0; quad < Quads; quad++) {
-            // The same for all threads.
+            // Uniform across threads.
             if (first + 4 * quad * kThreads >= cols) break;
             take(quad, first + 4 * (quad * kThreads + (Block ? threadIdx.x : threadIdx.x % kWarpSize)));
         }
@@ -148,7 +148,7 @@ struct RowPart {
         });
     }
 
-    // Norms what has been loaded, with the norm's weights at `weight`.
+    // Normalises the loaded part, with the norm weights at `weight`.
     DEVICE void apply(
         const RowNorm& row, const NormParams& norm, const float* weight, uint32_t cols, uint32_t part
     ) {
@@ -160,7 +160,7 @@ struct RowPart {
         });
     }
 
-    // The same with weights that have been loaded, of a row that is one part.
+    // The same with loaded weights, for a row that is one part.
     DEVICE void apply(const RowNorm& row, const NormParams& norm, const RowPart& weight, uint32_t cols) {
         if (norm.kind == NORM_NONE) return;
         each(0, cols, [&](uint32_t quad, uint32_t col) {
@@ -168,7 +168,7 @@ struct RowPart {
         });
     }
 
-    // The same of a quad.
+    // The same for one quad.
     DEVICE void apply(
         const RowNorm& row, const NormParams& norm, const float (&w)[4], uint32_t cols, uint32_t quad,
         uint32_t col
@@ -192,7 +192,7 @@ struct RowPart {
         }
     }
 
-    // The bits of the largest magnitude: as integers they have the order of floats, with NaN above all.
+    // Bits of the largest magnitude: as integers they sort like floats, with NaN above all.
     DEVICE uint32_t largest(uint32_t so_far) const {
 #pragma unroll
         for (uint32_t quad = 0; quad < Quads; quad++) so_far = Max::of(so_far, largest_of(quad));
@@ -207,15 +207,14 @@ struct RowPart {
     }
 };
 
-// Quads that threads hold where warps work on rows: with several rows, on tensor cores, and for types with
-// float products there are fewer registers to spare. And of a head. Where a block works on a row, they hold
-// T::kBlockQuads.
+// Quads per thread when warps work on rows (several rows, tensor cores, or float products, which need more
+// registers), and for one head. When a block works on a row, they are T::kBlockQuads.
 template <class T>
 constexpr uint32_t kRowsQuads = T::kInts ? 1 : 2;
 constexpr uint32_t kMmaQuads = 1, kHeadQuads = 2;
 static_assert(RowPart<true, true, 7>::kCols == NORM_SHARED_COLS, "the host asks for less");
 
-// The mean and the factor of a row. Leaves the first part of the row loaded, as it is.
+// Mean and factor of a row. Leaves the first part of the row loaded, unnormalised.
 template <bool Block, bool Whole, uint32_t Quads>
 DEVICE RowNorm row_norm(const InputParams& in, const float* row, RowPart<Block, Whole, Quads>& held) {
     held.load(row, in.cols, 0);
@@ -236,7 +235,7 @@ DEVICE RowNorm row_norm(const InputParams& in, const float* row, RowPart<Block, 
         mean = divide(reduce<Block, Sum>(sum, scratch + 8), len, one_over);
         if (parts > 1) held.load(row, in.cols, 0);
     }
-    // Four sums, which do not wait for each other.
+    // Four independent accumulators.
     Wide squares[4] = {};
     for (uint32_t part = 0; part < parts; part++) {
         if (part > 0) held.load(row, in.cols, part);
@@ -253,7 +252,7 @@ DEVICE RowNorm row_norm(const InputParams& in, const float* row, RowPart<Block, 
                 if (col + i >= in.cols) continue;
                 Wide centred = two_sum(held.x[quad][i], -mean.hi);
                 squares[i] = add_square(squares[i], centred.hi);
-                // Twice the product with what the difference lost; its square is below the last place.
+                // Adds twice the product with the rounding error; the square of the error is negligible.
                 squares[i].lo += 2.0f * centred.hi * (centred.lo - mean.lo);
             }
         });
@@ -264,14 +263,14 @@ DEVICE RowNorm row_norm(const InputParams& in, const float* row, RowPart<Block, 
     return {mean.hi, reciprocal_root(add(mean_square, Wide{in.norm.eps, 0.0f}))};
 }
 
-// Whether the norm's weights come to shared memory, for a block that takes a row at a time: where it has the
-// row in one part, because activations take their place.
+// True if the norm weights are prefetched into shared memory, for a block that works on one row: only if the
+// row is one part, because the activations overwrite them.
 template <uint32_t Quads>
 DEVICE bool shares_norm(const InputParams& in) {
     return in.norm.kind != NORM_NONE && in.cols % 4 == 0 && in.cols <= RowPart<true, true, Quads>::kCols;
 }
 
-// Starts to bring them; each thread brings what it will read.
+// Starts the copies; each thread copies what it will read.
 template <uint32_t Quads>
 DEVICE void prefetch_norm(const InputParams& in) {
     if (!shares_norm<Quads>(in)) return;
@@ -283,9 +282,10 @@ DEVICE void prefetch_norm(const InputParams& in) {
     cp_async_commit();
 }
 
-// A row, normed and rounded by block by a block of threads that has called prefetch_norm: put(column, codes,
-// sum, rounding) takes four columns below `cols`, which may lie beyond the row, and the sum of the 16 that
-// they are of, from each thread of a warp at a time. What it writes may lie where the norm's weights were.
+// Normalises a row and quantises it by block, in a block of threads that has called prefetch_norm. All
+// threads of a warp call put(column, codes, sum, rounding) together, for four columns below `cols` (which may
+// be past the row's end) and with the sum of the 16 columns they belong to. put may overwrite the norm
+// weights.
 template <uint32_t Quads, class Put>
 DEVICE void round_by_block(const InputParams& in, const float* x, uint32_t cols, Put put) {
     RowPart<true, true, Quads> held;
@@ -312,8 +312,8 @@ DEVICE void round_by_block(const InputParams& in, const float* x, uint32_t cols,
     }
 }
 
-// Chunks begin .. end of one row, by the block or by a warp; all of them where they are integers. There is
-// room for `chunks`.
+// Loads chunks begin .. end of one row (all of them for integers), by the block or by one warp. There is room
+// for `chunks`.
 template <class T, bool Block, uint32_t Quads>
 DEVICE void load_row(
     const InputParams& in, const float* x, uint32_t begin, uint32_t end, uint32_t chunks, uint8_t* acts,
@@ -344,13 +344,13 @@ DEVICE void load_row(
         broken = largest > __float_as_uint(kMaxAct);
         scale = broken ? 0.0f : 127.0f / fmaxf(__uint_as_float(largest), 1e-5f);
     } else if (shared_norm) {
-        // Activations come to where other threads may still read the norm.
+        // The activations overwrite norm weights that other threads may still be reading.
         __syncthreads();
     }
     int32_t sum = 0;
     uint32_t cols = T::kInts ? in.cols : end * T::kElems, from = T::kInts ? 0 : begin * T::kElems;
     for (uint32_t part = from / held.kCols; part < held.parts(cols); part++) {
-        // There is no norm in shared memory if there are several parts.
+        // A row of several parts has no norm weights in shared memory.
         if (parts > 1 || part > 0) {
             held.load(x, in.cols, part);
             held.apply(norm, in.norm, in.norm.weight, in.cols, part);
@@ -414,8 +414,8 @@ DEVICE void load_row(
     }
 }
 
-// Chunks begin .. end, of room for `chunks`, of rows first .. first + n of the step, or of those that asked
-// for logits. Ends with a barrier. A block that takes a row at a time has called prefetch_norm.
+// Loads chunks begin .. end (with room for `chunks`) of batch rows first .. first + n, or of rows that need
+// logits. Ends with a barrier. A block that works on one row at a time has called prefetch_norm.
 template <class T, int M, uint32_t Quads>
 DEVICE void load_rows(
     const StepTables& step, const InputParams& in, uint32_t begin, uint32_t end, uint32_t chunks,

@@ -1,8 +1,9 @@
-// The kernels of one weight type. STERNA_KERNELS(F16, f16) makes embed__f16, attn_in__f16 for single rows,
-// attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(F16, f16) attn_in__f16__mma for many;
-// STERNA_CODES_KERNELS(Q8_0, q8_0) these, and for rows that are rounded by block attn_in__q8_0__dp4a (one),
-// attn_in__q8_0__few and attn_in__q8_0__codes. Types of integers have STERNA_ROUND_KERNEL besides, and go
-// without those for several rows where tensor cores have the same sums.
+// Instantiates the kernels of one weight type. STERNA_KERNELS(F16, f16) defines embed__f16, attn_in__f16 for
+// single rows, attn_in__f16__rows for several, and so on; STERNA_MMA_KERNELS(F16, f16) defines
+// attn_in__f16__mma for many. STERNA_CODES_KERNELS(Q8_0, q8_0) defines the latter and, for inputs quantised
+// by block, attn_in__q8_0__dp4a (one row), attn_in__q8_0__few and attn_in__q8_0__codes. Types with integer
+// products also have STERNA_ROUND_KERNEL; they have no `rows` kernels where tensor cores compute the same
+// sums.
 #pragma once
 
 #include "../stage/attn_in.cuh"

@@ -1,10 +1,10 @@
-// Blocks that share a piece of work, of which the last one to come finishes it.
+// Blocks that share one piece of work: the last one to arrive finishes it.
 #pragma once
 
 #include "../simt.h"
 
-// Whether this block is the last of `blocks` to come here, each with what it has written. The last one finds
-// what all have written, and `arrived` at 0 again. `word` is in shared memory.
+// True if this block is the last of `blocks` to arrive. Writes of all blocks before their call are then
+// visible to it, and `arrived` is 0 again. `word` is in shared memory.
 DEVICE bool comes_last(uint32_t* arrived, uint32_t blocks, uint32_t* word) {
     __syncthreads();
     if (threadIdx.x == 0) {

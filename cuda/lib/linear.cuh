@@ -1,38 +1,37 @@
-// The products of a linear kernel: rows of weights against up to M rows of activations in shared memory.
+// Main loop of a linear kernel: rows of weights times up to M rows of activations in shared memory.
 //
-// 2^lanes_log2 lanes share a row of weights, so a warp has 4, 2 or 1 rows at a time, its slots; the lanes of
-// a row read neighbouring chunks. What the rows are, and what becomes of the products, is the stage's: a Task
-// says
+// 2^lanes_log2 lanes share a row of weights, so a warp has 4, 2 or 1 rows at a time (slots); the lanes of a
+// row read neighbouring chunks. The stage defines the rows and uses the products, through a Task:
 //
-//   units()                    how many sets of rows there are, one a warp at a time
-//   row(unit, slot)            a WeightRow: which row of which weight the slot has, if any
-//   weight(i)                  weight i
-//   around(unit, slot, row, step_row)  what finish reads of memory, which may be on its way before y is there
-//   late(unit, slot, row, step_row)  the same, read when finish wants it
-//   finish(unit, slot, row, y, other, around) takes y = W n for a row of the step; `other` is that of the
-//   slot that lies half of the slots away. One lane calls it for a slot that has a row and a row of the
-//   step, each lane for another row where there are several
+//   units()                       number of sets of rows; a warp takes one set at a time
+//   row(unit, slot)               the slot's WeightRow: index of the weight and of its row, or none
+//   weight(i)                     weight i
+//   around(unit, slot, row, step_row)  loads what finish needs, possibly before y is ready
+//   late(unit, slot, row, step_row)    the same, loaded just before finish
+//   finish(unit, slot, row, y, other, around)  uses y = W n of one batch row; `other` is the y of the slot
+//                                 half the slots away. Called by one lane per slot and batch row that exist;
+//                                 with several batch rows, by different lanes
 //
-// Blocks are persistent: at most two a multiprocessor, each with the input normed once. Loads run one batch
-// of kUnroll chunks ahead of the products, across rows, and the first batch is on its way before the previous
-// kernel's results are waited for.
+// Blocks are persistent: at most two per multiprocessor, each with the input normalised once. Weight loads
+// run one batch of kUnroll chunks ahead of the products, across rows, and the first batch is issued before
+// the kernel waits for its predecessor.
 //
-// Activations that are floats and too long for shared memory are there part by part. A warp then has at most
-// PART_UNITS units, and each thread keeps its sums of them behind the activations, from one part to the next.
-// Kernels without `Parts` are launched where there is room for a row.
+// Float activations that do not fit in shared memory are loaded in parts. A warp then has at most PART_UNITS
+// units, and each thread keeps its partial sums after the activations, from one part to the next. Kernels
+// without `Parts` are only launched if a whole row fits.
 #pragma once
 
 #include "input.cuh"
 
-// A row of one of a task's weights, if the slot has one.
+// A row of one of a task's weights, or none.
 struct WeightRow {
     static constexpr uint32_t kNone = 0xffffffffu;
     uint32_t weight = 0, row = kNone;
     DEVICE bool exists() const { return row != kNone; }
 };
 
-// One of two weights of the same columns. It is a copy: reading parameters through an address that depends on
-// the thread would be a round trip to memory.
+// Returns one of two weights with the same columns, as a copy: indexing the parameters by thread would cost a
+// round trip to local memory.
 DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams& b) {
     return {first ? a.data : b.data,
             first ? a.bias : b.bias,
@@ -42,8 +41,8 @@ DEVICE LinearParams select(bool first, const LinearParams& a, const LinearParams
             b.chunks};
 }
 
-// The scale of a slot's row of weights, of types that have one. Read before the products, it is there when
-// they are.
+// Scale of a slot's row of weights, for types that have one. Loaded before the products, so that its latency
+// is hidden.
 template <class T, class Task>
 DEVICE float row_scale(const Task& task, const WeightRow& at) {
     if constexpr (kRowScales<T>) {
@@ -52,7 +51,7 @@ DEVICE float row_scale(const Task& task, const WeightRow& at) {
     return 1.0f;
 }
 
-// y of a slot, from the sum of its products with a row of activations.
+// y of a slot, from the sum of its products with one row of activations.
 template <class T, class Task>
 DEVICE float finished(
     const Task& task, const WeightRow& at, typename T::Acc sum, const RowQuant& quant, float row_scale
@@ -74,7 +73,7 @@ DEVICE float finished(
     return w.bias ? y + w.bias[at.row] : y;
 }
 
-// The kind of a launch's weights, where there are such.
+// Kind of a launch's weights, for types with kinds.
 template <class T>
 DEVICE auto kind_of(const LinearParams& w) {
     if constexpr (kOfKinds<T>) {
@@ -84,7 +83,7 @@ DEVICE auto kind_of(const LinearParams& w) {
     }
 }
 
-// `sub` is the first chunk of the lane, whose others come lanes, 8 or more, one after the other.
+// `sub` is the lane's first chunk; its others follow at a distance of `lanes` chunks (8 or more).
 template <class T, int M, class Kind>
 DEVICE void multiply(
     typename T::Acc (&sums)[M], const typename T::Chunk& chunk, const uint8_t* acts, uint32_t at,
@@ -101,20 +100,21 @@ DEVICE void multiply(
 
 template <class T, int M, bool Parts = true, class Task>
 DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t chunks, const Task& task) {
-    // Several rows keep the multipliers busy; a single one is all loads.
+    // Several rows keep the ALUs busy; a single row is bound by loads.
     constexpr int kUnroll = M == 1 ? T::kUnroll : T::kRowsUnroll;
     uint32_t lanes = 1u << in.lanes_log2, lane = threadIdx.x % kWarpSize;
     uint32_t slot = lane >> in.lanes_log2, sub = lane & (lanes - 1);
     uint32_t warps = blockDim.x / kWarpSize, stride = gridDim.x * warps;
-    // Blocks first, so that every block has as many as any other, or one less a warp.
+    // Block index varies fastest, so that blocks differ by at most one unit per warp.
     uint32_t first_unit = threadIdx.x / kWarpSize * gridDim.x + blockIdx.x, units = task.units();
 
-    // The chunks of the part that is in shared memory.
+    // Chunks of the part in shared memory.
     constexpr bool kParts = Parts && !T::kInts;
     uint32_t part_chunks = kParts ? in.part_chunks : chunks;
     uint32_t begin = 0, end = part_chunks;
     typename T::Chunk now[kUnroll], next[kUnroll];
-    // The lane's row of a unit is found again for each batch, or kept where products leave registers.
+    // The lane's row of a unit is looked up again for each batch, or kept where the products leave registers
+    // free.
     [[maybe_unused]] typename T::Row kept = {};
     [[maybe_unused]] bool has_row = false;
     auto load = [&](typename T::Chunk(&to)[kUnroll], uint32_t unit, uint32_t chunk, bool is_new) {
@@ -154,7 +154,7 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
         uint32_t n = n_rows - first < M ? n_rows - first : M;
         constexpr uint32_t kQuads = M == 1 ? T::kBlockQuads : kRowsQuads<T>;
         load_rows<T, M, kQuads>(step, in, begin, end, part_chunks, first, n);
-        // That there is a unit is compared again, not remembered in a register meanwhile.
+        // Hides the value, so that the comparison is repeated and its result not kept in a register.
         first_unit = recomputed(first_unit);
         if (first + begin > 0) load(now, first_unit, begin + sub, true);
         for (uint32_t unit = first_unit; unit < units; unit += stride) {
@@ -174,8 +174,8 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
 #pragma unroll
                 for (int u = 0; u < kUnroll; u++) now[u] = next[u];
             }
-            // Lanes of a slot have the rows of the step in turn. What that takes is not held in registers
-            // while there are products.
+            // The lanes of a slot take batch rows in order. Recomputed, so that these values are not in
+            // registers during the products.
             uint32_t width = M == 1 ? lanes : recomputed(lanes), member = M == 1 ? sub : recomputed(sub);
             typename T::Acc sum = reduce_each<Sum>(sums, static_cast<int>(width));
             if constexpr (kParts) {
@@ -211,6 +211,6 @@ DEVICE void run_linear(const StepTables& step, const InputParams& in, uint32_t c
             end = part_chunks;
         }
     }
-    // More rows have more work for a byte, and no registers to spare.
+    // Kernels for several rows do more work per byte and have no spare registers, so they do not prefetch.
     if constexpr (M == 1) prefetch_next(step);
 }

@@ -1,40 +1,40 @@
-// The products of a linear kernel for several rows of activations that are rounded by block, on tensor cores:
-// int8 mma.sync over the codes of weights.
+// Linear layers on tensor cores for several rows of activations quantised by block: int8 mma.sync over the
+// codes of weights.
 //
-// A tile is the rows of weights of a block's warps, 16 each, times up to MMA_CODES_ROWS rows of the step,
-// which a kernel of its own has rounded (stage/round_blocks.cu). Columns come MMA_CODES_COLS at a time:
-// activations to one of MMA_CODES_STAGES places in shared memory, and each warp's weights from their layout
-// to registers, two blocks of ROUND_COLS ahead. A block is one product of integers, or two where its halves
-// have scales of their own. Scales of weights and activations multiply its sum, which comes to the row's as a
-// float, from the first block to the last: a row's bits depend on nothing but itself. Offsets multiply the
-// block's sum of activations; where the halves of a block have one each, they are integers under a scale, and
-// their product with the activations is one more.
+// A tile is the weight rows of a block's warps, 16 each, times up to MMA_CODES_ROWS batch rows, which an
+// earlier kernel has quantised (stage/round_blocks.cu). Columns are processed MMA_CODES_COLS at a time:
+// activations are copied to one of MMA_CODES_STAGES stages in shared memory, and each warp's weights from
+// their layout to registers, two blocks of ROUND_COLS ahead. A block is one integer product, or two if its
+// halves have separate scales. The scales of weights and activations multiply its sum, which is added to the
+// row's float sum in block order, so the bits of a row do not depend on the rest of the batch. Offsets are
+// multiplied by the block's sum of activations; if its halves have separate offsets, these are integers under
+// a scale, and one more product multiplies them with the activations.
 //
-// Rounded rows, in memory and in shared memory alike, have the int8 of a block in the order in which lanes
-// want them: member m of 4 has columns 4 m .. 4 m + 3 and then 16 + 4 m .. 16 + 4 m + 3. In shared memory the
-// 16-byte pieces of rows are swapped so that what 16 lanes read of four rows is in different banks.
+// In memory and in shared memory, the int8 of a block of a quantised row are permuted for the lanes: member m
+// of 4 has columns 4 m .. 4 m + 3, then 16 + 4 m .. 16 + 4 m + 3. In shared memory the 16-byte pieces of a
+// row are swizzled, so that reads by 16 lanes of four rows hit different banks.
 //
-// x = share of the tiles. Reads W once for each MMA_CODES_ROWS rows of the step. Tasks are those of
-// lib/linear.cuh, with 16 slots. A block has LINEAR_THREADS or half of them: its warps have a unit each.
+// Grid: x = share of the tiles. Reads W once per MMA_CODES_ROWS batch rows. Tasks are those of
+// lib/linear.cuh, with 16 slots. A block has LINEAR_THREADS or half as many; each warp has one unit.
 #pragma once
 
 #include "block_codes.cuh"
 #include "linear.cuh"
 
 constexpr uint32_t kCodesBlocks = MMA_CODES_COLS / ROUND_COLS, kCodesTiles = MMA_CODES_ROWS / 8;
-// Tiles whose rows are there or not together: between two that are, nothing waits for a branch. Types with
-// two scales in a block have no registers for it.
+// Number of 8-row tiles that share one bounds check, so that one tile does not wait for a branch before the
+// next. Types with two scales per block do not have the registers for two.
 template <class T>
 constexpr uint32_t kCodesAtOnce = kTwoScales<T> ? 1 : 2;
 
 struct SpanOfCodes {
     uint8_t rows[MMA_CODES_ROWS * MMA_CODES_COLS];
     BlockQuant blocks[kCodesBlocks][MMA_CODES_ROWS];
-    // Of a 16-byte piece of a row.
+    // Offset of a 16-byte piece of a row.
     DEVICE static uint32_t place(uint32_t row, uint32_t piece) {
         return row * MMA_CODES_COLS + (piece ^ (row % 4 * 2)) * 16;
     }
-    // Of what a lane has of row `quartet`, in a block.
+    // Offset of a lane's 8 bytes of row `quartet`, in a block.
     DEVICE static uint32_t of_lane(uint32_t quartet, uint32_t member, uint32_t block) {
         return (place(quartet, member / 2) + member % 2 * 8) ^ (block * ROUND_COLS);
     }
@@ -42,8 +42,8 @@ struct SpanOfCodes {
 static_assert(LINEAR_HEADER_BYTES + MMA_CODES_STAGES * sizeof(SpanOfCodes) == MMA_CODES_SHARED_BYTES,
     "the host asks for as much");
 
-// Adds the products of a block of columns to what a lane has of 16 rows of weights by 8 of the step. `quants`
-// are the BlockQuant of rows 2 member and 2 member + 1.
+// Adds the products of a block of columns to a lane's sums of 16 weight rows by 8 batch rows. `quants` holds
+// the BlockQuant of rows 2 member and 2 member + 1.
 template <class T>
 DEVICE void add_block(
     float (&to)[4], const typename T::Codes& upper, const typename T::Codes& lower, const uint32_t (&b)[2],
@@ -93,7 +93,7 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
     uint32_t blocks = in.cols / ROUND_COLS, spans = (in.cols + MMA_CODES_COLS - 1) / MMA_CODES_COLS;
     const auto kind = kind_of<T>(task.weight(0));
     for (uint32_t tile = blockIdx.x;; tile += gridDim.x) {
-        // Read again for each tile, so that it is in no registers meanwhile.
+        // Reloaded for each tile, so that it stays in no register.
         uint32_t n_rows = in.of_outputs ? step.counts->outputs : step.counts->rows;
         uint32_t tiles_of_rows = (n_rows + MMA_CODES_ROWS - 1) / MMA_CODES_ROWS;
         uint32_t all_rows = tiles_of_rows * MMA_CODES_ROWS;
@@ -110,11 +110,11 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             WeightRow at = row_of(half);
-            // In place of one that is missing any will do.
+            // A missing row reads row 0; its result is not used.
             rows[half] = T::row(task.weight(at.weight), at.exists() ? at.row : 0);
         }
-        // Beyond the last block activations are 0: weights are those of the last, and where there are no
-        // registers for its number, 0 too.
+        // Past the last block the activations are 0: weights are those of the last block, or 0 where there
+        // are no registers for its index.
         auto load = [&](typename T::Part(&to)[2], uint32_t block) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -129,7 +129,7 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
         auto bring = [&](uint32_t span) {
             if (span < spans) {
                 SpanOfCodes& to = stages[span % MMA_CODES_STAGES];
-                // 8 threads a row, and 32 for the scales of a block.
+                // 8 threads per row, and 32 for the scales of a block.
                 for (uint32_t i = threadIdx.x; i < MMA_CODES_ROWS * 8; i += blockDim.x) {
                     uint32_t m = i / 8;
                     if (m < n)
@@ -157,13 +157,13 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
                 uint2 q = load8(acts.rows + SpanOfCodes::of_lane(quartet, member, in_span) +
                     8 * of_rows * MMA_CODES_COLS);
                 uint32_t b[2] = {q.x, q.y};
-                // Of rows 2 member and 2 member + 1: a scale and a scaled sum each.
+                // Scale and scaled sum of rows 2 member and 2 member + 1.
                 uint4 quants = load16(acts.blocks[in_span] + 8 * of_rows + 2 * member);
                 add_block<T>(sums[of_rows], upper, lower, b, quants);
             }
         };
 
-        // Everybody has left the tile before.
+        // All warps are done with the previous tile.
         __syncthreads();
 #pragma unroll 1
         for (uint32_t span = 0; span + 1 < MMA_CODES_STAGES; span++) bring(span);
@@ -181,7 +181,7 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
         for (uint32_t span = 0; span < spans; span++) {
             cp_async_wait<MMA_CODES_STAGES - 2>();
             __syncthreads();
-            // Everybody has left the place before this one.
+            // All warps are done with the stage that is refilled here.
             bring(span + MMA_CODES_STAGES - 1);
             const SpanOfCodes& acts = stages[span % MMA_CODES_STAGES];
 #pragma unroll 1
@@ -211,19 +211,19 @@ DEVICE void run_linear_codes(const StepTables& step, const InputParams& in, cons
     }
 }
 
-// The weights of a tile of 16 rows, of which the warps of a block share the columns, two blocks at a time.
+// Weights of a tile of 16 rows, whose columns are divided among a block's warps, two blocks at a time.
 template <class T, class Kind>
 struct FewWeights {
     Kind kind;
     typename T::Row rows[2];
     typename T::Part even[2], odd[2];
-    // What lies beyond the last block is loaded in its place, without a branch, and not multiplied.
+    // Past the end, loads the last block again, without a branch; it is not multiplied.
     DEVICE void load(typename T::Part (&to)[2], uint32_t block, uint32_t last) const {
 #pragma unroll
         for (int half = 0; half < 2; half++)
             to[half] = part_of<T>(rows[half], block < last ? block : last, threadIdx.x % 4, kind);
     }
-    // The first ones of a unit, where there is one.
+    // Loads the first weights of a unit, if it exists.
     template <class Task>
     DEVICE void begin(const Task& task, uint32_t unit, uint32_t last) {
         if (unit >= task.units()) return;
@@ -231,7 +231,7 @@ struct FewWeights {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             WeightRow at = task.row(unit, threadIdx.x % kWarpSize / 4 + 8 * half);
-            // In place of one that is missing any will do.
+            // A missing row reads row 0; its result is not used.
             rows[half] = T::row(task.weight(at.weight), at.exists() ? at.row : 0);
         }
         load(even, block, last);
@@ -239,20 +239,20 @@ struct FewWeights {
     }
 };
 
-// The products of 8 kTiles rows of the step. What warps have is added up in shared memory, in their order.
+// Products of 8 kTiles batch rows. The warps' sums are added in shared memory, in warp order.
 template <class T, uint32_t kTiles, class Task, class Kind>
 DEVICE void multiply_few(
     const StepTables& step, const InputParams& in, const Task& task, uint32_t n, FewWeights<T, Kind>& weights
 ) {
     constexpr uint32_t kWarps = LINEAR_THREADS / kWarpSize;
-    // Of [warps][rows of the step][slots].
+    // Layout: [warps][batch rows][slots].
     static_assert(LINEAR_HEADER_BYTES + kWarps * MMA_FEW_ROWS * MMA_FEW_PITCH * 4 == MMA_FEW_SHARED_BYTES,
         "the host asks for as much");
     float* shared = reinterpret_cast<float*>(shared_memory() + LINEAR_HEADER_BYTES);
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t warp = threadIdx.x / kWarpSize, units = task.units();
     uint32_t blocks = in.cols / ROUND_COLS, last = blocks - 1;
-    // Activations are two blocks ahead, too, or of more rows one.
+    // Activations are loaded two blocks ahead, or one block ahead with more rows.
     constexpr bool kAhead = kTiles == 1;
     struct Acts {
         uint2 q[kTiles];
@@ -320,8 +320,8 @@ DEVICE void multiply_few(
     }
 }
 
-// The same for up to MMA_FEW_ROWS rows of the step. A tile is 16 rows of weights; the warps of a block share
-// its columns, and activations come from memory straight to registers. x = share of the tiles.
+// The same for up to MMA_FEW_ROWS batch rows. A tile is 16 weight rows; the warps of a block divide its
+// columns, and load activations from global memory to registers. Grid: x = share of the tiles.
 template <class T, class Task>
 DEVICE void run_linear_few(const StepTables& step, const InputParams& in, const Task& task) {
     const auto kind = kind_of<T>(task.weight(0));

@@ -1,33 +1,32 @@
-// The products of a linear kernel for many rows of activations, on tensor cores, of weights that are no
-// integers throughout: mma.sync m16n8k16 of halves with float sums.
+// Linear layers on tensor cores for many rows of activations, for weights that are multiplied as f16:
+// mma.sync m16n8k16 with float sums.
 //
-// A block has a tile of up to MMA_ROWS rows of the step and a share of the units; a warp owns kSets sets of
-// 16 rows of weights. Columns come kCols at a time: the block norms and rounds the rows' activations, as
-// lib/input.cuh says, and leaves each as two halves in shared memory, so that products are as exact as those
-// of floats; the row's largest is brought to 2^10 first. Weights come from their layout into registers, as
-// halves, which have all their bits: of 32 columns of a row a lane has 4 of the first 16 and 4 of the others,
-// as codes (lib/block_codes.cuh) or, of F16, as T::halves. A group of 16 columns is one product, whose sum
-// its scale multiplies where the type has scales. It is added to the row's sum as a float: tensor cores cut
-// off what an accumulator has no place for, always towards zero, and over thousands of columns that would add
-// up. Where a type has offsets (T with kOffsets), one more product, of ones, is the sum of the activations,
-// which the offset multiplies.
+// A block has a tile of up to MMA_ROWS batch rows and a share of the units; a warp owns kSets sets of 16
+// weight rows. Columns are processed kCols at a time: the block normalises and rounds the activations as in
+// lib/input.cuh, and writes each to shared memory as two f16 (high and low), so that products are as precise
+// as float products; each row is first scaled so that its largest magnitude is about 2^10. Weights are
+// converted exactly to f16 in registers: of 32 columns of a row, a lane has 4 of the first 16 and 4 of the
+// last 16, as codes (lib/block_codes.cuh) or, for F16, through T::halves. 16 columns are one product, which
+// the group's scale multiplies if the type has scales, and which is added to the row's float sum outside the
+// tensor core: its accumulators truncate towards zero, and over thousands of columns that error would add up.
+// With kOffsets, one more product, with a matrix of ones, gives the sum of the activations, which the offset
+// multiplies.
 //
-// x = share of the units, y = tile of the step's rows. Reads W once for each tile, and the tile's activations
-// once for each round of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
+// Grid: x = share of the units, y = tile of batch rows. Reads W once per tile, and the tile's activations
+// once per round of units. Tasks are those of lib/linear.cuh, with 16 slots, as in lib/linear_mma.cuh.
 #pragma once
 
 #include "block_codes.cuh"
 #include "halves.cuh"
 #include "linear.cuh"
 
-// Columns in shared memory at a time, and halves from one row to the next there: half a warp reads different
-// banks.
+// Columns in shared memory at a time, and the pitch of a row there in f16: half a warp reads different banks.
 constexpr uint32_t kCols = 128;
 constexpr uint32_t kColsPitch = kCols + 16;
 
 struct HalvesShared {
     uint16_t high[MMA_ROWS * kColsPitch], low[MMA_ROWS * kColsPitch];
-    // What makes activations of a row's numbers; all of them are NaN where it is broken.
+    // Per row: the data needed to compute its activations; an invalid row is all NaN.
     struct Row {
         RowNorm norm;
         float scale;
@@ -38,7 +37,7 @@ struct HalvesShared {
 static_assert(LINEAR_HEADER_BYTES + sizeof(HalvesShared) <= MMA_HALVES_SHARED_BYTES,
     "the host asks for less");
 
-// A row's activation of a column, before it becomes two halves. Neighbouring threads have neighbouring
+// Activation of a row and column, before the split into two f16. Neighbouring threads have neighbouring
 // columns.
 DEVICE float activation(const InputParams& in, const HalvesShared::Row& row, float x, uint32_t col) {
     float n = row.norm.of(in.norm, x, col);
@@ -46,7 +45,7 @@ DEVICE float activation(const InputParams& in, const HalvesShared::Row& row, flo
     return n;
 }
 
-// Weights of a lane as halves, two of a group's words.
+// A lane's weights as f16, two words per group.
 template <class T, bool = kCodes<T>>
 struct OnHalves {
     using Weights = typename T::Codes;
@@ -59,7 +58,7 @@ struct OnHalves {
     DEVICE static void words(const Weights& w, int group, uint32_t (&out)[2]) {
         uint32_t bytes = w.words[group] ^ 0x80808080u;
         float x[4];
-        // 2^23 + (byte + 128) has the byte in its last place.
+        // 2^23 + (byte + 128) has the byte in its lowest bits.
 #pragma unroll
         for (int i = 0; i < 4; i++)
             x[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
@@ -81,7 +80,7 @@ struct OnHalves<T, false> {
     }
 };
 
-// Finds what a row's activations are made with. A warp calls it.
+// Computes the norm and scales of a row. Called by a whole warp.
 DEVICE void prepare_row(const InputParams& in, const float* x, HalvesShared::Row& row) {
     uint32_t lane = threadIdx.x % kWarpSize;
     RowPart<false, false, kMmaQuads> held;
@@ -121,11 +120,11 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
     uint32_t lane = threadIdx.x % kWarpSize, quartet = lane / 4, member = lane % 4;
     uint32_t units = task.units(), stride = gridDim.x * warps * kSets;
     const auto kind = kind_of<T>(task.weight(0));
-    // All warps make the same rounds, because they share the activations.
+    // All warps run the same number of rounds, because they share the activations.
     for (uint32_t round = blockIdx.x * warps * kSets; round < units; round += stride) {
         uint32_t unit = round + warp * kSets;
         float sums[kSets][kTiles][4] = {};
-        // Each set's rows `quartet` and `quartet + 8`; null if the row is missing.
+        // Rows `quartet` and `quartet + 8` of each set.
         WeightRow rows[kSets][2];
 #pragma unroll
         for (int set = 0; set < kSets; set++) {
@@ -141,7 +140,7 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                 uint32_t m = at / kCols, col = base + at % kCols;
                 const HalvesShared::Row& row = shared.rows[m];
                 float x = m < n && col < in.cols ? activation(in, row, input(m)[col], col) : 0.0f;
-                // A warp has a block of columns.
+                // A warp has one block of columns.
                 if (in.rounding == ROUND_BLOCKS)
                     x = BlockRounding::of_threads<ROUND_COLS>(__float_as_uint(x) & 0x7fffffffu).rounded(x);
                 TwoHalves two = {0, 0};
@@ -209,7 +208,7 @@ DEVICE void run_linear_halves(const StepTables& step, const InputParams& in, uin
                                 }
                                 if constexpr (kOffsets<T>) {
                                     float offset = i < 2 ? upper.offset(group) : lower.offset(group);
-                                    // It is the same in every row of weights.
+                                    // The same for every weight row.
                                     sum = fmaf(offset, of_acts[i % 2], sum);
                                 }
                             }

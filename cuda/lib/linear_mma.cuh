@@ -1,24 +1,24 @@
-// The products of a linear kernel for several rows of activations, on tensor cores: int8 mma.sync m16n8k32.
+// Linear layers on tensor cores for several rows of activations: int8 mma.sync m16n8k32.
 //
-// A tile is the rows of weights of a block's warps, 16 each, times up to MMA_ROWS rows of the step, which a
-// kernel of its own has rounded (stage/round.cuh). Its columns come a span of MMA_INTS_COLS at a time:
-// weights to registers, two spans ahead, and activations to one of MMA_INTS_STAGES places in shared memory.
-// Spans of all tiles are handed to blocks in equal shares, one stretch each, so that no block has more than
-// one span more than another, whatever the shape. Where a tile's spans belong to several blocks, each but the
-// last to come leaves its sums; the last one adds them up. They are integers, so nothing depends on who that
-// is. Types with a scale a block have sums of floats: their tiles belong to one block as a whole.
+// A tile is the weight rows of a block's warps, 16 each, times up to MMA_ROWS batch rows, which an earlier
+// kernel has quantised (stage/round.cuh). Its columns are processed in spans of MMA_INTS_COLS: weights are
+// loaded to registers two spans ahead, and activations to one of MMA_INTS_STAGES stages in shared memory. The
+// spans of all tiles are divided evenly among the blocks, one contiguous range each, so blocks differ by at
+// most one span for any shape (stream-K). If several blocks share a tile, all but the last to arrive store
+// their sums, and the last one adds them up. The sums are integers, so the result does not depend on the
+// order. Types with a scale per block of weights have float sums: their tiles are not shared.
 //
-// Which columns a step of 32 multiplies is free as long as both operands agree, so that weights come straight
-// from the file's layout: a lane's 16-byte chunk is 4 words of 4 groups, and each word, shifted and masked
-// for one group, is an operand as it stands; the activations of that group and word are one word of a plane
-// (lib/input.cuh). 4 neighbouring lanes take 4 neighbouring chunks, which are a span, and 8 such quartets
-// take 8 rows. A scale a block of 256 is one of four chunks: the sums of integers become floats there.
+// The columns of one mma step can be any 32, as long as both operands agree, so weights are used in the
+// file's layout: a lane's 16-byte chunk is 4 words of 4 groups, and each word, shifted and masked for a
+// group, is an operand; the activations of that group and word are one word of a plane (lib/input.cuh). 4
+// neighbouring lanes take 4 neighbouring chunks, which are a span, and 8 such quartets take 8 rows. A scale
+// per block of 256 covers these four chunks: the integer sums are converted to float there.
 //
-// Rows of activations lie an odd number of 64 bytes apart, so that what 8 lanes read of two of them is in
+// The pitch of activation rows is an odd number of 64 bytes, so that reads by 8 lanes of two rows hit
 // different banks.
 //
-// x = share of the spans. Reads W once for each MMA_ROWS rows of the step. Tasks are those of lib/linear.cuh,
-// with 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the other. `arrived` is 0.
+// Grid: x = share of the spans. Reads W once per MMA_ROWS batch rows. Tasks are those of lib/linear.cuh, with
+// 16 slots: rows 0 to 7 of a set are the first half, rows 8 to 15 the second. `arrived` must be 0.
 #pragma once
 
 #include "linear_halves.cuh"
@@ -26,8 +26,8 @@
 
 constexpr uint32_t kMmaWarps = LINEAR_THREADS / kWarpSize, kMmaTiles = MMA_ROWS / 8;
 
-// What a block has in shared memory of a span: activations in planes as in lib/input.cuh, of four chunks,
-// behind each row's the sums of these chunks, and what its rows are and were rounded with.
+// A span in shared memory: activations of four chunks in planes as in lib/input.cuh, after each row the sums
+// of its chunks, then the quantisation and the StepRow of each row.
 struct SpanOfActs {
     uint8_t rows[MMA_ROWS * MMA_INTS_PITCH];
     RowQuant quants[MMA_ROWS];
@@ -36,7 +36,7 @@ struct SpanOfActs {
 static_assert(LINEAR_HEADER_BYTES + MMA_INTS_STAGES * sizeof(SpanOfActs) == MMA_INTS_SHARED_BYTES,
     "the host asks for as much");
 
-// Spans in order: columns of a tile first, then rows of the step, then rows of weights.
+// Order of spans: columns of a tile first, then batch rows, then weight rows.
 struct SpanAt {
     uint32_t tile, span;
 
@@ -49,7 +49,7 @@ struct SpanAt {
     }
 };
 
-// How spans are handed to blocks, `whole` of them at a time.
+// Distribution of spans to blocks, in units of `whole` spans.
 struct Shares {
     uint32_t each, more, whole;
 
@@ -58,7 +58,7 @@ struct Shares {
     DEVICE uint32_t begin(uint32_t block) const {
         return (block * each + (block < more ? block : more)) * whole;
     }
-    // Whose a span is.
+    // Block that owns a span.
     DEVICE uint32_t owner(uint32_t at) const {
         uint32_t longer = more * (each + 1);
         at /= whole;
@@ -66,11 +66,11 @@ struct Shares {
     }
 };
 
-// Sums of a warp's 16 rows of weights with a tile's rows of the step.
+// Sums of a warp's 16 weight rows with a tile's batch rows.
 template <class T>
 struct TileSums {
     int32_t ints[kMmaTiles][4];
-    // With the scales of blocks, where there are such.
+    // Sums multiplied by block scales, for types that have them.
     float scaled[kMmaTiles][4];
 
     DEVICE void clear() {
@@ -88,7 +88,7 @@ struct TileSums {
         }
     }
 
-    // Adds the products with a lane's chunks of the upper and the lower eight rows of weights.
+    // Adds the products with a lane's chunks of the upper and the lower eight weight rows.
     DEVICE void add(const uint4 (&words)[2], const SpanOfActs& acts, uint32_t n) {
         uint32_t quartet = threadIdx.x % kWarpSize / 4, member = threadIdx.x % 4;
         uint32_t upper[4] = {words[0].x, words[0].y, words[0].z, words[0].w};
@@ -115,7 +115,7 @@ struct TileSums {
         }
     }
 
-    // Makes floats of the sums of a block of 256, with its scales.
+    // Converts the sums of a block of 256 to float, with its scales.
     DEVICE void scale(const float (&scales)[2], const SpanOfActs& acts, uint32_t n) {
 #pragma unroll
         for (uint32_t tile = 0; tile < kMmaTiles; tile++) {
@@ -136,7 +136,8 @@ struct TileSums {
         }
     }
 
-    // Where the sums of n rows of the step are left: each thread where it will look for its own.
+    // Address of the stored sums of n batch rows: each thread reads back what the same thread of another
+    // block wrote.
     DEVICE static int4* place(int32_t* sums, uint32_t place, uint32_t tile) {
         return reinterpret_cast<int4*>(sums) + (place * kMmaTiles + tile) * LINEAR_THREADS + threadIdx.x;
     }
@@ -149,8 +150,8 @@ struct TileSums {
         }
     }
 
-    // Adds what the blocks from `first` to `last` have left, but for this one, which has it: several of them
-    // at a time. place_of(block) is which place.
+    // Adds the sums stored by blocks `first` to `last` except this one, several loads at a time.
+    // place_of(block) is the index of a block's storage.
     template <class PlaceOf>
     DEVICE void take(int32_t* sums, uint32_t first, uint32_t last, uint32_t n, PlaceOf place_of) {
         constexpr uint32_t kAtOnce = 5;
@@ -196,7 +197,7 @@ DEVICE void run_linear_ints(
         return left < MMA_ROWS ? left : MMA_ROWS;
     };
 
-    // A lane's chunks of a span, with their scales where there are such: of rows `quartet` and `quartet + 8`
+    // A lane's chunks of a span, and their scales if the type has them: of rows `quartet` and `quartet + 8`
     // of the warp's set.
     struct Weights {
         uint4 words[2];
@@ -220,7 +221,7 @@ DEVICE void run_linear_ints(
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             bool exists = rows[half] && chunk < chunks;
-            // Weights that are not there are 0, so any activations will do.
+            // Missing weights are 0, so their activations do not matter.
             to.words[half] = exists ? T::load_codes(rows[half], chunk) : make_uint4(0, 0, 0, 0);
             if constexpr (T::kChunkSums) to.scales[half] = exists ? T::scale(rows[half], chunk) : 0.0f;
         }
@@ -232,7 +233,7 @@ DEVICE void run_linear_ints(
             uint32_t first = of_acts.tile % tiles_of_rows * MMA_ROWS, base = 4 * of_acts.span;
             const uint8_t* from = in.rounded.rows + uint64_t(first) * in.row_bytes;
             uint32_t n = rows_of(of_acts.tile);
-            // 16 threads a row: a chunk of a plane each.
+            // 16 threads per row: one chunk of a plane each.
             uint32_t plane = threadIdx.x / 4 % 4, chunk = base + threadIdx.x % 4;
 #pragma unroll
             for (uint32_t half = 0; half < MMA_ROWS * 16 / LINEAR_THREADS; half++) {
@@ -241,7 +242,7 @@ DEVICE void run_linear_ints(
                     cp_async16(to.rows + m * MMA_INTS_PITCH + threadIdx.x % 16 * 16,
                         from + uint64_t(m) * in.row_bytes + (plane * chunks + chunk) * 16);
             }
-            // What the tile's rows are, and were rounded with, two at a time; and the sums of chunks.
+            // StepRow and RowQuant (two at a time) of the tile's rows; and the sums of chunks.
             if (threadIdx.x < n) {
                 cp_async16(to.step_rows + threadIdx.x, step.rows + first + threadIdx.x);
             } else if (threadIdx.x >= LINEAR_THREADS - MMA_ROWS / 2) {
@@ -260,13 +261,13 @@ DEVICE void run_linear_ints(
 
     TileSums<T> sums;
     sums.clear();
-    // What the block has of a tile: says whether it is to finish it, with all sums.
+    // Merges the block's sums of a tile. True if this block has the total and finishes the tile.
     auto complete = [&](uint32_t tile) {
         if constexpr (T::kChunkSums) return true;
         uint32_t first = tile * spans;
         uint32_t first_block = shares.owner(first), last_block = shares.owner(first + spans - 1);
         if (first_block == last_block) return true;
-        // A block may have the end of one tile and the beginning of another.
+        // A block can hold the end of one tile and the beginning of another.
         auto place_of = [&](uint32_t block) { return 2 * block + (block == first_block); };
         uint32_t n = rows_of(tile);
         sums.leave(in.rounded.sums, place_of(blockIdx.x), n);
@@ -285,8 +286,7 @@ DEVICE void run_linear_ints(
 #pragma unroll
         for (uint32_t of_rows = 0; of_rows < kMmaTiles; of_rows++) {
             if (8 * of_rows >= n) break;
-            // What is read of memory is on its way before the first value is written, because nobody knows
-            // that these are not the same.
+            // Loads are issued before the first store, because the compiler must assume that they alias.
             typename Task::Around around[2][2] = {};
             uint32_t rows[2];
 #pragma unroll
@@ -324,7 +324,7 @@ DEVICE void run_linear_ints(
     auto take = [&](Weights& weights) {
         cp_async_wait<MMA_INTS_STAGES - 2>();
         __syncthreads();
-        // Everybody has left the place before this one.
+        // All warps are done with the stage that is refilled here.
         bring((stage + MMA_INTS_STAGES - 1) % MMA_INTS_STAGES);
         const SpanOfActs& acts = stages[stage];
         uint32_t n = rows_of(now.tile);

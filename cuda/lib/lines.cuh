@@ -1,12 +1,11 @@
-// What types have in common whose weights are codes on a line, a line a group of columns: value = scale x
-// (code - kLess) + offset. `Type` has
+// Base of the types whose weights are codes with a scale and an offset per group of columns (a line): value =
+// scale * (code - kLess) + offset. `Type` has
 //
-//   line(chunk, at, kind, group)  the line of a group of a chunk, which is number `at` of the row
-//   bytes(chunk, quad, kind)      four neighbouring codes of a chunk, bytes below 128, or with a sign
-//                                 (kSigned)
+//   line(chunk, at, kind, group)  scale and offset of a group of a chunk, which has index `at` in the row
+//   bytes(chunk, quad, kind)      four neighbouring codes of a chunk, as bytes below 128, or signed (kSigned)
 //
-// and what a Kind of its weights is, which all weights of a launch share: types differ in it that have the
-// same planes. A value is rounded once, and products and sums as those of floats are.
+// and optionally a Kind, which all weights of a launch share: it distinguishes types with the same planes.
+// Values are rounded once; products and sums are those of floats.
 #pragma once
 
 #include "block_codes.cuh"
@@ -15,7 +14,8 @@ struct Line {
     float scale, offset;
 };
 
-// Four codes below 128, less something, as floats: 128 + code has the code in the upper part of its mantissa.
+// Converts four codes below 128 to float and subtracts Less: 128 + code has the code in its upper mantissa
+// bits.
 template <int Less = 0>
 DEVICE void floats_of_codes(uint32_t bytes, float (&out)[4]) {
 #pragma unroll
@@ -23,7 +23,7 @@ DEVICE void floats_of_codes(uint32_t bytes, float (&out)[4]) {
         out[i] = __uint_as_float(__byte_perm(bytes, 0x43000000u, 0x7044u + (i << 8))) - (128.0f + Less);
 }
 
-// Four signed bytes as floats: 2^23 + (byte + 128) has the byte in its last place.
+// Converts four signed bytes to float: 2^23 + (byte + 128) has the byte in its lowest bits.
 DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
     bytes ^= 0x80808080u;
 #pragma unroll
@@ -31,8 +31,8 @@ DEVICE void floats_of_bytes(uint32_t bytes, float (&out)[4]) {
         out[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
 }
 
-// Bits of quad i (of 8) in a word that has bit i of byte e for element e of the quad, brought to `bit` of
-// each byte.
+// Bits of quad i (of 8), shifted to `bit` of each byte; bit i of byte e of the word belongs to element e of
+// the quad.
 DEVICE uint32_t bits_of_quad(uint32_t word, uint32_t i, uint32_t bit) {
     return (i < bit ? word << (bit - i) : word >> (i - bit)) & 0x01010101u << bit;
 }
@@ -53,7 +53,7 @@ struct Lines {
     // lib/by_block.cuh
     static constexpr bool kHalves = false;
     static constexpr int kRowsUnroll = 1;
-    // Groups of a chunk at a time, and quads of a group for several rows.
+    // Unrolled groups of a chunk, and unrolled quads of a group with several rows.
     static constexpr int kGroupsUnroll = ELEMS / GROUP, kRowsQuadsUnroll = GROUP / 4;
     // lib/input.cuh
     static constexpr uint32_t kBlockQuads = 4;
@@ -67,7 +67,7 @@ struct Lines {
 #pragma unroll(Type::kGroupsUnroll)
         for (uint32_t group = 0; group < ELEMS / GROUP; group++) {
             Line line = Type::line(chunk, at, kind, group);
-            // What a scale multiplies afterwards; or the sums as they are.
+            // Sum that the scale multiplies at the end; unused with offsets.
             float part[M] = {};
 #pragma unroll(M > 1 ? Type::kRowsQuadsUnroll : GROUP / 4)
             for (uint32_t i = 0; i < GROUP / 4; i++) {

@@ -1,16 +1,17 @@
-// Attention in parts: groups of lanes, warps and whole blocks see some positions each, and what they found is
-// merged.
+// Merges partial attention results (split K): lane groups, warps and whole blocks each attend to some
+// positions.
 //
 //   m = max m_i, w_i = 2^(m_i - m), out = sum w_i v_i / (sum w_i s_i + sink)
 //
-// for parts of largest score m_i (in units of log2), sum of weights s_i and weighted values v_i; heads with
-// sinks have the weight of one more position there, which has no value. Parts lie as [n, kHeads] of Softmax,
-// then [n, kHeads, dim] of values, in shared memory and in `partial` alike. A warp owns a head and a lane
-// some parts of it while weights are made of their softmaxes; then a thread owns four neighbouring elements,
-// and has several parts of them on their way at a time. `dim` is a multiple of 4.
+// for parts with largest score m_i (in log2 units), sum of weights s_i, and weighted values v_i. A head with
+// an attention sink adds the sink's weight, as one more position without a value. Parts are [n, kHeads] of
+// Softmax, then [n, kHeads, dim] of values, both in shared memory and in `partial`. `dim` is a multiple of 4.
 //
-// Shared memory from its beginning: [kHeads] of Softmax for what a merge finds, a word that says which block
-// is the last, and 16 bytes further on the parts of the groups.
+// First, a warp owns a head and each lane some of its parts, to turn the softmaxes into weights. Then a
+// thread owns four neighbouring elements, with loads of several parts in flight.
+//
+// Shared memory from offset 0: [kHeads] of Softmax for the merged result, a word that flags the last block,
+// and 16 bytes after that word the parts of the lane groups.
 #pragma once
 
 #include "../params.h"
@@ -18,23 +19,23 @@
 #include "last_block.cuh"
 #include "reduce.cuh"
 
-// A softmax under way: the largest score in units of log2, and the sum of weights relative to it.
+// A running softmax: the largest score in log2 units, and the sum of weights relative to it.
 struct alignas(8) Softmax {
     float largest, sum;
 };
 
-// What weights relative to `from` are multiplied with to be relative to `to`, which is at least as large.
+// Factor that converts weights relative to `from` into weights relative to `to`, where to >= from.
 DEVICE float rescale(float from, float to) {
     return from == to ? 1.0f : exp2_fast(from - to);
 }
 
-// The weight of a head's sink, relative to `base`.
+// Weight of a head's sink, relative to `base`.
 DEVICE float sink_weight(float sink, float base) {
     return exp2_fast(sink * 1.4426950408889634f - base);
 }
 
-// Joins what the groups of `lanes` neighbouring lanes of a warp have found, of which a lane has kElems values
-// of every head: afterwards the first group has it all.
+// Merges the results of a warp's groups of `lanes` neighbouring lanes. Each lane holds kElems values of every
+// head; afterwards the first group has the total.
 template <uint32_t kHeads, uint32_t kElems>
 DEVICE void join_groups(Softmax (&softs)[kHeads], float (&values)[kHeads][kElems], uint32_t lanes) {
     for (uint32_t mask = lanes; mask < kWarpSize; mask *= 2) {
@@ -55,14 +56,14 @@ DEVICE void join_groups(Softmax (&softs)[kHeads], float (&values)[kHeads][kElems
     }
 }
 
-// Positions of each split of a row but the last, a multiple of `unit`, where there may be `most` splits.
+// Positions per split of a row (the last may have fewer): a multiple of `unit`, for at most `most` splits.
 DEVICE uint32_t positions_of_split(uint32_t n_positions, uint32_t most, uint32_t unit) {
     uint32_t split = (n_positions + most - 1) / most;
     if (split < ATTEND_LEAST) split = ATTEND_LEAST;
     return (split + unit - 1) / unit * unit;
 }
 
-// Where n parts of up to kHeads query heads lie.
+// Addresses of n parts of up to kHeads query heads.
 template <uint32_t kHeads>
 struct PartsAt {
     Softmax* softs;
@@ -77,26 +78,25 @@ struct PartsAt {
     }
 };
 
-// Those of a block's warps, or of its groups of lanes, in shared memory. One that saw no position leaves a
-// sum and values of 0.
+// Parts of a block's warps or lane groups, in shared memory. A part without positions has sum and values 0.
 template <uint32_t kHeads>
 DEVICE PartsAt<kHeads> parts_of_groups(uint32_t groups, uint32_t dim) {
     return {reinterpret_cast<float*>(shared_memory()) + 2 * kHeads + 4, groups, dim};
 }
 
-// The parts of the blocks that share one row and up to kHeads query heads.
+// Parts of the blocks that share one row and up to kHeads query heads.
 template <uint32_t kHeads>
 struct Parts {
-    // [.., kHeads, max_splits, 2 + dim], a block of parts each.
+    // [.., kHeads, max_splits, 2 + dim]: the parts of each group of blocks.
     float* partial;
-    // Blocks that have come; 0 between two launches.
+    // Counter of arrived blocks; 0 between launches.
     uint32_t* arrived;
-    // Which blocks these are.
+    // Index of this group of blocks.
     uint64_t at;
-    // How many they are, and how many there is room for.
+    // Number of splits, and number that there is room for.
     uint32_t splits, max_splits;
     uint32_t dim;
-    // Of the query heads, or null.
+    // One per query head, or null.
     const float* sinks;
 
     DEVICE PartsAt<kHeads> of_splits() const {
@@ -104,9 +104,9 @@ struct Parts {
     }
 };
 
-// Merges n parts, N of a thread's four elements on their way at a time. Calls write(head, element, four
-// values, softmax) for every fourth element of each head. `weights` has room for n parts, rounded up to N; it
-// may be where the softmaxes are. Begins behind a barrier.
+// Merges n parts, with the loads of N of them in flight per thread. Calls write(head, element, four values,
+// softmax) for every fourth element of each head. `weights` has room for n parts, rounded up to N; it may
+// overlap the softmaxes. The caller has synchronised the block.
 template <uint32_t N, uint32_t kHeads, class Write>
 DEVICE void merge(
     const PartsAt<kHeads>& from, uint32_t n, uint32_t heads, Softmax* weights, Write write
@@ -115,7 +115,7 @@ DEVICE void merge(
     Softmax* merged = reinterpret_cast<Softmax*>(shared_memory());
     uint32_t dim = from.dim, quads = heads * dim / 4, rounded = (n + N - 1) / N * N;
     float4 values[N];
-    // Past the end, the last part once more, without a weight.
+    // Past the end, loads the last part again, with weight 0.
     auto load = [&](uint32_t at, uint32_t first) {
 #pragma unroll
         for (uint32_t i = 0; i < N; i++) {
@@ -123,7 +123,7 @@ DEVICE void merge(
             values[i] = *reinterpret_cast<const float4*>(from.of(part, 0) + 4 * at);
         }
     };
-    // The first values are on their way while weights are made.
+    // Starts the first loads before the weights are computed.
     if (threadIdx.x < quads) load(threadIdx.x, 0);
     for (uint32_t h = threadIdx.x / kWarpSize; h < heads; h += blockDim.x / kWarpSize) {
         constexpr uint32_t kOwn = (MAX_PARTS + kWarpSize - 1) / kWarpSize;
@@ -134,7 +134,7 @@ DEVICE void merge(
         for (uint32_t i = 0; i < kOwn; i++) {
             uint32_t part = i * kWarpSize + lane;
             mine[i] = {-INFINITY, 0.0f};
-            // Most rows have few parts: the rest costs no more than a branch of the whole warp.
+            // Most rows have few parts; the others cost one warp-uniform branch.
             if (i * kWarpSize >= rounded) continue;
             if (part < n) mine[i] = from.soft(part, h);
             largest = fmaxf(largest, mine[i].largest);
@@ -144,7 +144,7 @@ DEVICE void merge(
         for (uint32_t i = 0; i < kOwn; i++) {
             if (i * kWarpSize >= rounded) continue;
             uint32_t part = i * kWarpSize + lane;
-            // A part without positions has no weight.
+            // A part without positions has weight 0.
             float by = mine[i].sum == 0.0f ? 0.0f : rescale(mine[i].largest, largest);
             sum = fmaf(mine[i].sum, by, sum);
             if (part < rounded) weights[part * kHeads + h].largest = by;
@@ -171,13 +171,13 @@ DEVICE void merge(
     }
 }
 
-// Parts of a block's warps or groups, and of splits, that are on their way at a time: of more than a few
-// splits, as many as an H100 has of a row with 5 KV heads, so that one round trip brings all of them.
+// Parts whose loads are in flight at a time, for a block's groups and for splits. Beyond a few splits: the
+// number that an H100 uses for a row with 5 KV heads, so that one round trip loads all of them.
 constexpr uint32_t kGroupsAtOnce = 4, kFewSplits = 8, kSplitsAtOnce = 28;
 
-// Merges the parts of a block's groups. One split is the result; of more, each block leaves its own, and the
-// last to come merges these. Calls write(head, element, value) for the result, and says whether this block
-// had it.
+// Merges the parts of a block's groups. With one split that is the result; otherwise each block stores its
+// part, and the last to arrive merges them. Calls write(head, element, value) for the result; returns true in
+// the block that wrote it.
 template <uint32_t kHeads, class Write>
 DEVICE bool merge_parts(
     const Parts<kHeads>& p, uint32_t split, uint32_t groups, uint32_t heads, Write write
@@ -202,7 +202,7 @@ DEVICE bool merge_parts(
     merge<kGroupsAtOnce>(of_groups, groups, heads, of_groups.softs, leave);
     uint32_t* word = reinterpret_cast<uint32_t*>(shared_memory()) + 2 * kHeads;
     if (!comes_last(p.arrived + p.at, p.splits, word)) return false;
-    // The groups' parts are not needed any more.
+    // The groups' parts are no longer needed.
     if (p.splits <= kFewSplits) {
         merge<kFewSplits>(of_splits, p.splits, heads, of_groups.softs, result);
     } else {

@@ -1,9 +1,9 @@
-// Four neighbouring floats at a time.
+// Loads of four neighbouring floats.
 #pragma once
 
 #include "../simt.h"
 
-// Columns `col` to `col + 3` of a vector, which may be Whole quads; those beyond its end are 0.
+// Columns `col` to `col + 3` of a vector; columns past its end are 0. Whole: cols is a multiple of 4.
 template <bool Whole>
 DEVICE void load_quad(const float* from, uint32_t col, uint32_t cols, float (&to)[4]) {
     if (Whole || cols % 4 == 0) {

@@ -1,7 +1,7 @@
 // Reductions over a warp or a whole block.
 //
-// A block's reduction passes through `scratch`, 32 values of shared memory that no other reduction may use
-// before the next __syncthreads().
+// A block reduction uses `scratch`, 32 values of shared memory that no other reduction may use before the
+// next __syncthreads().
 #pragma once
 
 #include "../params.h"
@@ -25,14 +25,14 @@ struct Sum {
     }
 };
 
-// Of numbers of one sign.
+// For numbers of the same sign.
 struct SumAlike {
     static constexpr bool kIdempotent = false;
     DEVICE static Wide of(Wide a, Wide b) { return add_alike(a, b); }
 };
 
 struct Max {
-    // Whether a value may come twice.
+    // True if a value may be counted more than once.
     static constexpr bool kIdempotent = true;
     template <class V>
     DEVICE static V of(V a, V b) {
@@ -40,20 +40,20 @@ struct Max {
     }
 };
 
-// Of floats, without NaN.
+// For floats, ignoring NaN.
 struct Largest {
     DEVICE static float of(float a, float b) { return fmaxf(a, b); }
 };
 
-// Over neighbouring `lanes` lanes, a power of two: each of them has the result.
+// Over `lanes` neighbouring lanes, a power of two: all of them get the result.
 template <class Op, class V>
 DEVICE V reduce_lanes(V x, int lanes) {
     for (int mask = lanes / 2; mask > 0; mask /= 2) x = Op::of(x, shuffle_xor(x, mask));
     return x;
 }
 
-// M of them over neighbouring `lanes` lanes, powers of two and no less lanes than M, each in the order of
-// reduce_lanes: lane m lanes / M, and those up to the next one's, has that of x[m].
+// Reduces M values over `lanes` neighbouring lanes (both powers of two, lanes >= M), each in the order of
+// reduce_lanes. Each lanes / M neighbouring lanes get one result, the m-th group that of x[m].
 template <class Op, int M, class V>
 DEVICE V reduce_each(V (&x)[M], int lanes) {
     int mask = lanes / 2;
@@ -71,7 +71,7 @@ DEVICE V reduce_each(V (&x)[M], int lanes) {
     return x[0];
 }
 
-// Over a warp, by the instructions that cards have for integers.
+// Over a warp, with the hardware's integer reductions where it has them.
 template <class Op, class V>
 DEVICE V reduce_warp(V x) {
     return reduce_lanes<Op>(x, kWarpSize);
@@ -85,19 +85,19 @@ DEVICE int32_t reduce_warp<Sum>(int32_t x) {
     return __reduce_add_sync(kWarp, x);
 }
 
-// Over the values that a block's warps have left, lane i that of warp i % kWarps; each lane has the result.
+// Over the results of a block's warps, where lane i holds that of warp i % kWarps; all lanes get the result.
 template <class Op, uint32_t kWarps, class V>
 DEVICE V reduce_warps(V x) {
     if constexpr (Op::kIdempotent && sizeof(V) == 4) {
-        // Some several times, at the price of one instruction.
+        // Some values are counted several times, in one instruction.
         return reduce_warp<Op>(x);
     } else {
         return reduce_lanes<Op>(x, static_cast<int>(kWarps));
     }
 }
 
-// Over a block of so many threads, whose warps are a power of two: every thread has the result. Every warp
-// merges what the warps have left, because that takes no longer than one doing it for all.
+// Over a block of kThreads, with a power of two of warps: every thread gets the result. Every warp reduces
+// the warps' results, which takes no longer than one warp doing it for all.
 template <class Op, uint32_t kThreads, class V>
 DEVICE V reduce_block(V x, V* scratch) {
     constexpr uint32_t kWarps = kThreads / kWarpSize;
@@ -107,7 +107,7 @@ DEVICE V reduce_block(V x, V* scratch) {
     return reduce_warps<Op, kWarps>(scratch[threadIdx.x % kWarps]);
 }
 
-// Over a block of LINEAR_THREADS, or over the warp alone.
+// Over a block of LINEAR_THREADS, or over one warp.
 template <bool Block, class Op, class V>
 DEVICE V reduce(V x, V* scratch) {
     if constexpr (Block) {

@@ -1,8 +1,8 @@
-// The rotation of TurboQuant: y = H D x / sqrt(n), signs and then Hadamard's matrix in its natural order.
+// The rotation of TurboQuant: y = H D x / sqrt(n), sign flips and then a Hadamard matrix in natural order.
 //
 // A warp owns a vector of 32 to CODES_MAX_DIM elements, a power of two: a lane has the elements lane, lane +
-// 32, and so on. The sums are those of ggml-types/src/turboquant/rotate.rs, in its order, so the results are
-// the same to the bit. A rotation is what has its `signs` and `shrink`, as params.h describes them.
+// 32, and so on. The sums have the order of ggml-types/src/turboquant/rotate.rs, so the results match it bit
+// for bit. A Rotation is any struct with the `signs` and `shrink` of params.h.
 #pragma once
 
 #include "../params.h"
@@ -12,7 +12,7 @@ constexpr uint32_t kLaneElems = CODES_MAX_DIM / kWarpSize;
 
 struct Vector {
     float x[kLaneElems];
-    // Elements of a lane.
+    // Elements per lane.
     uint32_t n;
 
     DEVICE static uint32_t elem(uint32_t j) { return threadIdx.x % kWarpSize + kWarpSize * j; }
@@ -68,7 +68,7 @@ DEVICE void transform_back(Vector& v, const Rotation& rotation) {
     flip(v, rotation);
 }
 
-// The elements of `from`, [head_dim]; what a lane has beyond them is 0.
+// Loads [head_dim] elements; a lane's elements past the end are 0.
 DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
     Vector v;
     v.n = head_dim / kWarpSize;
@@ -77,7 +77,6 @@ DEVICE Vector load_vector(const float* from, uint32_t head_dim) {
     return v;
 }
 
-// The reverse.
 DEVICE void store_vector(const Vector& v, float* to) {
 #pragma unroll
     for (uint32_t j = 0; j < kLaneElems; j++) {
@@ -87,8 +86,7 @@ DEVICE void store_vector(const Vector& v, float* to) {
 
 constexpr float kLargestHalf = 65504.0f;
 
-// Makes what is no finite number 0, and what is beyond `most` that. Says whether there was any in the lane's
-// part.
+// Replaces NaN and infinity by 0, and clamps magnitudes to `most`. True if any element of the lane changed.
 DEVICE bool keep_within(Vector& v, float most) {
     bool clamped = false;
 #pragma unroll
@@ -102,7 +100,7 @@ DEVICE bool keep_within(Vector& v, float most) {
     return clamped;
 }
 
-// Counts a vector, for a warp whose lanes have all come here.
+// Counts a clamped vector; all lanes of the warp call it.
 DEVICE void count_clamped(uint64_t* count, bool clamped) {
     bool any = __ballot_sync(kWarp, clamped) != 0;
     if (any && threadIdx.x % kWarpSize == 0) atomicAdd(reinterpret_cast<unsigned long long*>(count), 1ull);

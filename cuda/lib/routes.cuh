@@ -1,21 +1,21 @@
-// Which experts a row goes through: the `n_used` with the largest logits, the earlier of equal ones, and the
-// softmax of these. A warp chooses for a row, in registers: lane l has the logits of experts l, l + 32, ...
+// Routing of a row to experts: the `n_used` with the largest logits (lower indices win ties), weighted by the
+// softmax of those. A warp routes one row in registers: lane l has the logits of experts l, l + 32, ...
 //
-//   p_j = exp(z_j - z_0) / sum of exp(z_i - z_0), for the chosen ones from the largest logit z_0 on
+//   p_j = exp(z_j - z_0) / sum of exp(z_i - z_0), over the chosen experts, z_0 being the largest logit
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
 #include "reduce.cuh"
 
-// The order of floats as integers, above 0. Any NaN is the largest, so that it shows in the weights.
+// Maps floats to integers > 0 of the same order. NaN is the largest, so that it shows in the weights.
 DEVICE uint32_t rank_of(float z) {
     uint32_t bits = __float_as_uint(z);
     if (z != z) return 0xffffffffu;
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// A row's logits, of which a lane has some.
+// A row's logits, distributed over the lanes.
 struct RouterLogits {
     static constexpr uint32_t kOwn = EXPERTS_MOST / kWarpSize;
     uint32_t ranks[kOwn];
@@ -24,14 +24,14 @@ struct RouterLogits {
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
             uint32_t expert = threadIdx.x % kWarpSize + i * kWarpSize;
-            // Of what was chosen already, and of experts that are not there.
+            // 0 for experts that do not exist or are chosen already.
             ranks[i] = 0;
-            // The same for all lanes.
+            // Uniform across lanes.
             if (i * kWarpSize < n && expert < n) ranks[i] = rank_of(z[expert]);
         }
     }
 
-    // The best expert, which is not found again, and its rank. All lanes have it.
+    // Returns the best remaining expert and its rank, and removes it. All lanes get the result.
     DEVICE uint32_t take(uint32_t& rank) {
         uint32_t mine = 0, at = 0;
 #pragma unroll
@@ -43,7 +43,7 @@ struct RouterLogits {
         }
         rank = reduce_warp<Max>(mine);
         uint32_t expert = threadIdx.x % kWarpSize + at * kWarpSize;
-        // The smallest number of equal ones.
+        // The lowest index of equal ones.
         expert = ~reduce_warp<Max>(mine == rank ? ~expert : 0u);
 #pragma unroll
         for (uint32_t i = 0; i < kOwn; i++) {
@@ -53,7 +53,8 @@ struct RouterLogits {
     }
 };
 
-// Lane j has the choice of slot j of a row, whose place is that of the slot. All lanes of a warp call it.
+// Lane j returns the choice of slot j of a row, with the slot's number as its place. All lanes of a warp call
+// it.
 DEVICE ExpertChoice choose(const float* z, uint32_t n_experts, uint32_t n_used, uint32_t first_slot) {
     RouterLogits logits(z, n_experts);
     uint32_t lane = threadIdx.x % kWarpSize;
@@ -73,7 +74,7 @@ DEVICE ExpertChoice choose(const float* z, uint32_t n_experts, uint32_t n_used, 
     return mine;
 }
 
-// What the slots of row r add to column `col` of it, rows of `cols` columns.
+// Sum over the slots of row r of their contribution to column `col`, of `cols`.
 DEVICE float mixed(
     const RoutesParams& routes, uint32_t r, const float* products, uint32_t cols, uint32_t col
 ) {

@@ -1,13 +1,13 @@
-// Vectors of two bits and the signs of a residual: r = y - norm c is projected by signs and Hadamard's
-// matrix, S = H D, and the signs of S r are kept with its length. So <q, y> = norm <q, c> + factor length <S
-// q, sign(S r)>, without bias.
+// Keys as 2-bit codes and the signs of a residual: r = y - norm c is projected by signs and a Hadamard
+// matrix, S = H D, and the signs of S r are stored with its length. So <q, y> = norm <q, c> + factor length
+// <S q, sign(S r)>, which is unbiased.
 //
-// The second product counts bits: S q is rounded to 255 steps of its largest element and taken apart into
-// eight bit-planes Q_b, and sum_b w_b (2 popc(Q_b & signs) - popc(Q_b)) with w_b = 2^b, but w_7 = -128, is
-// the product of its bytes with the signs, exactly.
+// The second product counts bits: S q is rounded to 255 steps of its largest element and split into eight
+// bit-planes Q_b, and sum_b w_b (2 popc(Q_b & signs) - popc(Q_b)), with w_b = 2^b but w_7 = -128, is exactly
+// the product of its bytes with the signs.
 //
-// The first product is dp4a's: from planes it would take 31 instructions more a head and position (SASS of
-// sm_90, nvcc 13). Signs as bytes for dp4a would take 8 less than counting does.
+// The first product uses dp4a: by bit-planes it would take 31 instructions more per head and position (SASS
+// of sm_90, nvcc 13). Signs as bytes for dp4a would take 8 fewer than counting.
 #pragma once
 
 #include "codes.cuh"
@@ -19,19 +19,19 @@ DEVICE const SignsParams& signs_of(uint32_t head_dim) {
     return signs_params[__popc(head_dim / CODES_MIN_DIM - 1)];
 }
 
-// The projection of a query as a lane sees it.
+// A lane's share of the projection of a query.
 struct ProjectedQuery {
-    // Half of the planes of the word of signs that the lane's piece names, and what is taken off twice what
-    // they count.
+    // Half of the planes of the word of signs for the lane's piece, and the value to subtract from twice
+    // their count.
     uint32_t planes[4];
     int32_t ones;
-    // What the first of these planes is worth.
+    // Weight of the first of these planes.
     float step;
 };
 
-// A vector is n_pieces words with the codes, and n_pieces / 2 words with signs, an element a bit, 1 for what
-// is not negative. Its scales are norm, and length of the residual. Two lanes share a word of signs: each
-// counts half of the planes.
+// A vector is n_pieces words of codes, then n_pieces / 2 words of signs: one bit per element, 1 if it is not
+// negative. Its two scales are the norm, and the length of the residual. Two lanes share a word of signs;
+// each counts half of the planes.
 struct CodesAndSigns {
     static constexpr uint32_t kBits = 2, kVectorBits = 3, kScales = 2;
     using Query = ProjectedQuery;
@@ -53,7 +53,7 @@ struct CodesAndSigns {
         for (uint32_t g = 0; g < 4; g++) out[g] = __byte_perm(table[0], 0, select_low(piece.low, g));
     }
 
-    // Projects a residual, and stores its signs. All lanes of a warp take part.
+    // Projects a residual and stores its signs. All lanes of a warp call it.
     DEVICE static void pack_signs(uint8_t* vector, uint32_t head_dim, Vector& residual) {
         flip(residual, signs_of(head_dim));
         hadamard(residual);
@@ -66,8 +66,8 @@ struct CodesAndSigns {
         }
     }
 
-    // Takes the projections of queries, [ATTEND_HEADS, head_dim], apart: to `to`, [ATTEND_HEADS, 8, head_dim
-    // / 32] words, and then a step each. A warp owns a query.
+    // Projects queries, [ATTEND_HEADS, head_dim], and splits them into bit-planes: `to` gets [ATTEND_HEADS,
+    // 8, head_dim / 32] words, then one step size per query. A warp owns a query.
     DEVICE static void project(const float* queries, uint32_t head_dim, float* to) {
         const SignsParams& params = signs_of(head_dim);
         uint32_t* words = reinterpret_cast<uint32_t*>(to);
@@ -94,7 +94,6 @@ struct CodesAndSigns {
         }
     }
 
-    // Query h of these.
     DEVICE static Query query(const float* from, uint32_t head_dim, uint32_t h, uint32_t piece) {
         uint32_t n = head_dim / kWarpSize, upper = piece % 2;
         const uint32_t* words = reinterpret_cast<const uint32_t*>(from) + h * 8 * n;
@@ -106,8 +105,7 @@ struct CodesAndSigns {
         return q;
     }
 
-    // The ones of the lane's planes among the signs, each times what its plane is worth relative to the
-    // first.
+    // Number of ones of the lane's planes among the signs, each weighted relative to the first plane.
     DEVICE static int32_t count(const Query& q, uint32_t signs, uint32_t piece) {
         int32_t top = piece % 2 ? -8 : 8;
         return int32_t(__popc(q.planes[0] & signs)) + 2 * int32_t(__popc(q.planes[1] & signs)) +
@@ -115,7 +113,7 @@ struct CodesAndSigns {
     }
 };
 
-// Keys of codes and signs, values of 3 bits.
+// Keys in codes and signs, values in 3-bit codes.
 struct KeysWithSigns {
     using Keys = CodesAndSigns;
     using Values = Codes3;

@@ -1,18 +1,18 @@
-// What kernels read of the step.
+// Access to the tables of the step.
 #pragma once
 
 #include "../params.h"
 #include "../simt.h"
 
-// Address of the vectors of one head in a page: keys (part 0) or values (part 1), [PAGE_POSITIONS, stride].
+// Address of one head's vectors in a page: keys (part 0) or values (part 1), [PAGE_POSITIONS, stride].
 DEVICE uint8_t* kv_head(const KvParams& kv, uint32_t page, uint32_t part, uint32_t head) {
     uint64_t head_bytes = uint64_t(PAGE_POSITIONS) * kv.stride * kv.elem_bytes;
     return kv.pages + page * kv.page_bytes + (uint64_t(part) * kv.n_kv_heads + head) * head_bytes;
 }
 
-// Brings the beginning of the next stage's weights to the card's cache; each thread of the grid takes its
-// share of the lines. For the end of a kernel, where its own loads are under way and the memory would soon
-// rest.
+// Prefetches the beginning of the next stage's weights into the L2 cache; the lines are divided among all
+// threads of the grid. Called at the end of a kernel, when its own loads are issued and memory would become
+// idle.
 DEVICE void prefetch_next(const StepTables& step) {
     constexpr uint64_t kLineBytes = 128;
     uint64_t block = (uint64_t(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
@@ -23,23 +23,22 @@ DEVICE void prefetch_next(const StepTables& step) {
     }
 }
 
-// The first position that a row at `pos` sees, which may see the last `window` up to its own.
+// First position that a row at `pos` attends to, for a window of the last `window` positions.
 DEVICE uint32_t first_seen(uint32_t pos, uint32_t window) {
     return pos < window ? 0 : pos + 1 - window;
 }
 
-// The last position that a row at `pos` sees, which may see `ahead` behind it, of a sequence whose last row
-// in the step is at `end`.
+// Last position that a row at `pos` attends to: up to `ahead` later ones, for a sequence whose last row in
+// the batch is at `end`.
 DEVICE uint32_t last_seen(uint32_t pos, uint32_t ahead, uint32_t end) {
     return end - pos > ahead ? pos + ahead : end;
 }
 
-// The same of row r of the step.
+// The same for batch row r.
 DEVICE uint32_t last_seen(const AttendCommon& common, uint32_t r, uint32_t pos) {
     return common.ahead == 0 ? pos : last_seen(pos, common.ahead, common.texts[r].end);
 }
 
-// The page of a position.
 DEVICE uint32_t page_of(const StepTables& step, uint32_t seq, uint32_t pos) {
     return step.pages[seq * step.pages_stride + pos / PAGE_POSITIONS];
 }

@@ -1,10 +1,9 @@
-// Ternary weights of 2 bits, value = code - 1, whose products with a row are one integer: a scale comes at
-// the end, of the tensor or, with kRowScales<T>, of the row.
+// Ternary weights of 2 bits, value = code - 1. The product of two rows is one integer, multiplied at the end
+// by the scale of the tensor or, with kRowScales<T>, of the row.
 //
-// A chunk is 16 bytes, 64 weights, 16 of each of 4 groups; a group lies T::shift(group) bits up in every
-// byte. So one u32 shifted so and masked with 0x03030303 is four neighbouring codes: exactly one operand of
-// dp4a. sum((code - 1) q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q
-// comes off once.
+// A chunk is 16 bytes: 64 weights, 16 in each of 4 groups; group g is at bit T::shift(g) of every byte. So a
+// u32 shifted by that and masked with 0x03030303 is four neighbouring codes: one dp4a operand. sum((code - 1)
+// q) = sum(code q) - sum(q): codes are multiplied as they are, and the row's sum of q is subtracted once.
 #pragma once
 
 #include "input.cuh"
@@ -36,7 +35,8 @@ struct Ternary {
     DEVICE static void dot(Acc (&sums)[M], Chunk chunk, const uint8_t* acts, uint32_t at, uint32_t chunks) {
         uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
         if constexpr (M == 1) {
-            // Codes stay where they are in their bytes, and each group's sum is shifted instead: it is whole.
+            // Codes stay in place within their bytes, and each group's sum is shifted instead, which is
+            // exact.
             int32_t of_groups[4] = {};
 #pragma unroll
             for (int group = 0; group < 4; group++) {

@@ -1,6 +1,7 @@
-// Sums as unevaluated pairs of floats, which keep 48 bits: what the CPU's f64 sums round to, at the price of
-// a few float operations, while consumer cards run f64 at 1/64 of the speed. An int8 rounding follows most
-// norms, and one unit in the last place can flip it.
+// Double-float arithmetic: a number is the unevaluated sum of two floats, with 48 bits of precision. The
+// results round to those of the CPU's f64 sums at the cost of a few float operations; consumer GPUs run f64
+// at 1/64 of the f32 rate. Most norms are followed by int8 quantisation, which one unit in the last place can
+// change.
 #pragma once
 
 #include "../simt.h"
@@ -9,7 +10,7 @@ struct Wide {
     float hi, lo;
 };
 
-// a + b, exactly (Knuth).
+// a + b, exact (Knuth's two-sum).
 DEVICE Wide two_sum(float a, float b) {
     float sum = a + b;
     float of_b = sum - a;
@@ -27,19 +28,20 @@ DEVICE Wide add_square(Wide sum, float x) {
     return {high.hi, sum.lo + (high.lo + fmaf(x, x, -square))};
 }
 
-// a + b where both have one sign: what the larger parts lose goes to the smaller ones, which stay small.
+// a + b for operands of the same sign: the rounding error of the high parts is added to the low parts, which
+// stay small.
 DEVICE Wide add_alike(Wide a, Wide b) {
     Wide sum = two_sum(a.hi, b.hi);
     return {sum.hi, sum.lo + (a.lo + b.lo)};
 }
 
-// a / by, with 1 / by known: a quotient next to the right one, and what it leaves over.
+// a / by, given 1 / by: an approximate quotient, and the remainder.
 DEVICE Wide divide(Wide a, float by, float one_over) {
     float quotient = a.hi * one_over;
     return two_sum(quotient, (fmaf(-quotient, by, a.hi) + a.lo) * one_over);
 }
 
-// 1 / sqrt(a), rounded once: a float next to it, and one Newton step on what it lacks.
+// 1 / sqrt(a), rounded once: the GPU's approximation, then one Newton step on its error.
 DEVICE float reciprocal_root(Wide a) {
     float near = rsqrt_near(a.hi);
     float square = near * near;

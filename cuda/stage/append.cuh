@@ -1,14 +1,14 @@
-// Append: transforms the queries, keys and values of a step, keeps keys and values in exact pages, and
-// encodes the pages that the step has filled.
+// Append for caches of codes: rotates the queries, keys and values of a batch, writes keys and values to
+// exact (f16) pages, and encodes the pages that the batch has filled.
 //
-// A block owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A
-// warp owns a vector at a time. Steps of one row have no launch of it where attention is on tensor cores: the
-// blocks of attend_row.cuh do it, with what is here. The block of the row that fills a page encodes it: it
-// transforms what the step brought of the page itself, because other blocks store it at the same time, and
-// reads what was there before. Of a sequence's first page it takes the mean of the keys instead, in double
-// precision and in the order of positions, as src/backend/cpu/kv/mod.rs does.
+// A block owns one batch row, one KV head, and its keys or its values: x = 2 KV head + part, z = row. A warp
+// owns a vector at a time. Steps of one row do not launch it if attention runs on tensor cores: the blocks of
+// attend_row.cuh call this code. The block of the row that fills a page encodes it. It rotates the batch's
+// other vectors of that page again, because other blocks are storing them at the same time, and reads earlier
+// ones from the page. From a sequence's first page it computes the mean of the keys, in f64 and in the order
+// of positions, as src/backend/cpu/kv/mod.rs does.
 //
-// Codes are those of ggml-types/src/turboquant/lloyd.rs and prod.rs, but where an element is within float's
+// Codes match ggml-types/src/turboquant/lloyd.rs and prod.rs, except where an element is within float
 // rounding of a border.
 #pragma once
 
@@ -17,13 +17,12 @@
 #include "../lib/rotate.cuh"
 #include "../lib/step.cuh"
 
-// Shared memory of a block.
 struct AppendRoom {
-    // [PAGE_POSITIONS]: the row of the step that brings a position, or kNoRow.
+    // [PAGE_POSITIONS]: the batch row that writes a position, or kNoRow.
     uint32_t* source;
     // [head_dim]
     float* mean;
-    // [PAGE_POSITIONS, head_dim] of halves.
+    // [PAGE_POSITIONS, head_dim] of f16.
     uint16_t* page;
     // [warps, head_dim]
     uint8_t* codes;
@@ -50,24 +49,24 @@ struct Appended {
     DEVICE uint32_t warp() const { return threadIdx.x / kWarpSize; }
     DEVICE uint32_t warps() const { return blockDim.x / kWarpSize; }
 
-    // The key or value that a row brings, as it is.
+    // Key or value of a batch row, not rotated.
     DEVICE const float* brought_raw(uint32_t by) const {
         return raw + ((uint64_t(by) * 2 + part) * kv.n_kv_heads + head) * head_dim();
     }
 
-    // The same, transformed.
+    // Key or value of a batch row, rotated.
     DEVICE Vector brought(uint32_t by) const {
         Vector v = load_vector(brought_raw(by), head_dim());
         rotate(v, kv.codes);
         return v;
     }
 
-    // The halves of page i of the row's sequence.
+    // f16 vectors of page i of the row's sequence.
     DEVICE uint16_t* exact(uint32_t i) const {
         return exact_head(kv, exact_page(step, row.seq, i), part, head);
     }
 
-    // Finds which positions of page i the step brings, up to this row.
+    // Finds the positions of page i that the batch writes, up to this row.
     DEVICE void find(uint32_t i) const {
         __syncthreads();
         for (uint32_t at = threadIdx.x; at < PAGE_POSITIONS; at += blockDim.x) room.source[at] = kNoRow;
@@ -80,7 +79,7 @@ struct Appended {
         __syncthreads();
     }
 
-    // Brings page i, whose positions have been found, to `room.page`.
+    // Loads page i into `room.page`, after find(i).
     DEVICE void load(uint32_t i) const {
         for (uint32_t pos = warp(); pos < PAGE_POSITIONS; pos += warps()) {
             uint16_t* to = room.page + pos * head_dim();
@@ -94,7 +93,7 @@ struct Appended {
         __syncthreads();
     }
 
-    // Says whether something of the lane's part had to be clamped.
+    // Stores a vector as f16. True if an element of the lane was clamped.
     DEVICE static bool store_halves(Vector v, uint16_t* to) {
         bool clamped = keep_within(v, kLargestHalf);
 #pragma unroll
@@ -104,7 +103,7 @@ struct Appended {
         return clamped;
     }
 
-    // The mean of the keys in `room.page`, to `room.mean`.
+    // Writes the mean of the keys in `room.page` to `room.mean`.
     DEVICE void take_mean() const {
         for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) {
             double sum = 0.0;
@@ -116,7 +115,7 @@ struct Appended {
         __syncthreads();
     }
 
-    // The mean that is taken off the sequence's keys, to `room.mean`; 0 for values.
+    // Writes the mean to subtract from the sequence's keys to `room.mean`; 0 for values.
     DEVICE void find_mean() const {
         if (part == 1) {
             for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) room.mean[e] = 0.0f;
@@ -132,7 +131,8 @@ struct Appended {
         }
     }
 
-    // Codes of kBits of a vector that 1 / unit is the length of, to `codes`; what they stand for, to `c`.
+    // Quantises a vector of length 1 / unit: writes its codes of kBits to `codes`, and the dequantised
+    // elements to `c`.
     template <uint32_t kBits>
     DEVICE static void quantise(const Vector& y, float unit, const Book& book, uint8_t* codes, Vector& c) {
         constexpr uint32_t kHalf = 1u << (kBits - 1);
@@ -143,7 +143,7 @@ struct Appended {
             if (j >= y.n) continue;
             float size = fabsf(y.x[j]) * unit;
             bool negative = y.x[j] < 0.0f;
-            // Borders belong to the cell above them: of negative elements, to the one nearer to 0.
+            // Borders belong to the cell above; for negative elements, to the cell nearer to 0.
             uint32_t cell = 0;
 #pragma unroll
             for (uint32_t b = 1; b < kHalf; b++) {
@@ -155,14 +155,14 @@ struct Appended {
         }
     }
 
-    // What a vector y has besides its codes, which stand for c.
+    // Stores the scales (and signs) of a vector y whose codes dequantise to c.
     template <class C>
     DEVICE void finish(
         const CodedPage<C>& to, uint32_t pos, const Vector& y, const Vector& c, float squares
     ) const {
         bool first_lane = threadIdx.x % kWarpSize == 0;
         if constexpr (C::kScales == 1) {
-            // Keys have the scale without bias in inner products, values that with the smallest error.
+            // Keys use the scale that makes inner products unbiased, values the one with the smallest error.
             float along = 0.0f, code_squares = 0.0f;
 #pragma unroll
             for (uint32_t j = 0; j < kLaneElems; j++) {
@@ -175,7 +175,7 @@ struct Appended {
             count_clamped(kv.clamped, scale > kLargestHalf);
             if (first_lane) *to.scale(pos) = scale_bits(scale);
         } else {
-            // The norm, and what it leaves over as a reader will see it.
+            // The norm, and the residual relative to the norm as stored.
             uint16_t norm_bits = scale_bits(sqrtf(squares));
             float norm = float_of_half(norm_bits), left = 0.0f;
             Vector residual;
@@ -195,7 +195,7 @@ struct Appended {
         }
     }
 
-    // Encodes the page in `room.page` as a page of codes.
+    // Encodes the page in `room.page` as codes.
     template <class C>
     DEVICE void encode(const CodedPage<C>& to, const Book& book) const {
         uint32_t n_pieces = head_dim() / CODES_PIECE;
@@ -236,7 +236,7 @@ struct Appended {
         }
     }
 
-    // Keeps what the row brings, transformed; a warp calls it.
+    // Stores the row's rotated vector in its exact page; a warp calls it.
     DEVICE void keep(const Vector& v) const {
         uint16_t* to = exact(row.pos / PAGE_POSITIONS) + row.pos % PAGE_POSITIONS * head_dim();
         count_clamped(kv.clamped, store_halves(v, to));
@@ -244,7 +244,7 @@ struct Appended {
 
     DEVICE bool fills_page() const { return row.pos % PAGE_POSITIONS == PAGE_POSITIONS - 1; }
 
-    // Encodes the page that the row fills, and takes the mean of a sequence's first page.
+    // Encodes the page that the row fills; for the first page of a sequence also stores the mean of the keys.
     template <class C>
     DEVICE void fill() const {
         uint32_t page = row.pos / PAGE_POSITIONS;
@@ -255,7 +255,7 @@ struct Appended {
             float* to = mean_of(kv, exact_page(step, row.seq, 0), head);
             for (uint32_t e = threadIdx.x; e < head_dim(); e += blockDim.x) to[e] = room.mean[e];
         }
-        // The first pages are never read from codes.
+        // The first pages are always read exactly, never from codes.
         if (page < kv.sink_pages) return;
         find_mean();
         find(page);
@@ -263,7 +263,7 @@ struct Appended {
         encode<C>(page);
     }
 
-    // What is beyond halves becomes their largest.
+    // Clamps to the largest f16.
     DEVICE static uint16_t scale_bits(float scale) { return half_bits(fminf(scale, kLargestHalf)); }
 };
 

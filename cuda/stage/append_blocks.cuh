@@ -1,11 +1,11 @@
-// Append for caches in blocks: transforms the queries, keys and values of a step where their side of the
-// cache has blocks, and keeps each key and value in its page at once.
+// Append for KV caches in blocks: rotates the queries, keys and values of a batch where their side of the
+// cache is quantised, and writes each key and value to its page.
 //
-// A block of threads owns one row of the step, one KV head, and its keys or its values: x = 2 KV head + part,
-// z = row. Its first warp owns the vector; all warps transform queries. A block of a vector is what a warp
-// has of it in one register.
+// A block of threads owns one batch row, one KV head, and its keys or its values: x = 2 KV head + part, z =
+// row. Its first warp owns the vector; all warps rotate queries. A block of a vector is one register across
+// the lanes of a warp.
 //
-// Codes and scales are those of ggml-types/src/types/{q8_0,q4_0}.rs, to the bit.
+// Codes and scales match ggml-types/src/types/{q8_0,q4_0}.rs bit for bit.
 #pragma once
 
 #include "../lib/blocks.cuh"
@@ -13,21 +13,21 @@
 #include "../lib/rotate.cuh"
 #include "../lib/step.cuh"
 
-// Shared memory of the warp that encodes.
+// Shared memory of the encoding warp.
 struct BlockRoom {
     float vector[CODES_MAX_DIM];
     float sum_xq[kWarpSize], sum_qq[kWarpSize];
 };
 static_assert(sizeof(BlockRoom) <= APPEND_BLOCKS_SHARED_BYTES, "the host asks for less");
 
-// The nearest whole number (as `rounded` has it) within -limit and limit - 1; 0 for what is no number.
+// Clamps a rounded value to -limit .. limit - 1; NaN becomes 0.
 DEVICE float within(float rounded, float limit) {
     return rounded != rounded ? 0.0f : fminf(fmaxf(rounded, -limit), limit - 1.0f);
 }
 
 DEVICE float reciprocal(float x) { return x == 0.0f ? 0.0f : 1.0f / x; }
 
-// q8_0: the largest magnitude becomes 127.
+// q8_0: scales the largest magnitude to 127.
 DEVICE void store_q8_0(const Vector& v, const BlockPage& page, uint32_t place) {
     uint32_t lane = threadIdx.x % kWarpSize;
 #pragma unroll
@@ -41,7 +41,7 @@ DEVICE void store_q8_0(const Vector& v, const BlockPage& page, uint32_t place) {
     }
 }
 
-// Sums of x q and q q over a block, where its element `extreme` would become -8.
+// Sums of x q and q q over a block, quantised with 1 / scale = `inverse`.
 DEVICE void try_scale(const float* x, float inverse, float& sum_xq, float& sum_qq) {
     sum_xq = sum_qq = 0.0f;
     for (uint32_t e = 0; e < BLOCK_ELEMS; e++) {
@@ -51,7 +51,7 @@ DEVICE void try_scale(const float* x, float inverse, float& sum_xq, float& sum_q
     }
 }
 
-// q4_0: of 19 scales, one a lane, the one that leaves the smallest error.
+// q4_0: of 19 candidate scales, one per lane, the one with the smallest error.
 DEVICE float best_scale(const float* x, BlockRoom& room) {
     constexpr uint32_t kTries = 19;
     uint32_t lane = threadIdx.x % kWarpSize;
@@ -59,7 +59,7 @@ DEVICE float best_scale(const float* x, BlockRoom& room) {
     for (uint32_t e = 0; e < BLOCK_ELEMS; e++) extreme = fabsf(x[e]) > fabsf(extreme) ? x[e] : extreme;
     __syncwarp();
     if (lane < kTries) {
-        // 0 first, then -9 to -1 and 1 to 9.
+        // Steps of 0.1: 0 first, then -9 to -1 and 1 to 9.
         float by = lane == 0 ? 0.0f : lane < 10 ? float(lane) - 10.0f : float(lane) - 9.0f;
         try_scale(x, -(8.0f + 0.1f * by) / extreme, room.sum_xq[lane], room.sum_qq[lane]);
     }
@@ -110,7 +110,7 @@ DEVICE void append_blocks(const AppendBlocksParams& p) {
         uint32_t place = row.pos % PAGE_POSITIONS;
         if (page.form != BLOCKS_HALVES) {
             rotate(v, p.kv);
-            // What a block's scale can be of: ggml-types/src/kv/q8_0.rs.
+            // Range that a block's scale can represent: ggml-types/src/kv/q8_0.rs.
             count_clamped(p.kv.clamped, keep_within(v, 4.0f * kLargestHalf));
         }
         if (page.form == BLOCKS_Q8_0) {

@@ -1,22 +1,21 @@
-// Attend: out[r] = softmax(scale q[r] . K[first ..= last]) V, over the row's own sequence; `first` is 0, or
-// what a sliding window leaves, and `last` the row's own position, or what it sees ahead. What lies before or
-// behind these is not read. A head's sink is one more term of the softmax's sum.
+// Attend: out[r] = softmax(scale q[r] . K[first ..= last]) V over the row's own sequence, row by row. `first`
+// is 0 or the start of the sliding window; `last` is the row's own position, or later if rows attend ahead.
+// Positions outside are not read. A head's attention sink is one more term in the sum of the softmax.
 //
-// Split-K flash decode. A block owns one row of the step, one KV head with up to ATTEND_HEADS of its query
-// heads, and one split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key
-// and value is read once for all query heads of a tile. The splits are whole strides of kStride positions, as
-// many as are worth it: how many follows from the positions that the row sees, which the device finds.
+// Split-K flash decoding. A block owns one batch row, one KV head with up to ATTEND_HEADS of its query heads,
+// and one split of the positions: x = KV head and tile of query heads, y = split, z = row. So each key and
+// value is read once for all query heads of a tile. Splits are multiples of kStride positions; their number
+// is computed on the device from the positions of the row.
 //
-// Each group of lanes, as many as 16-byte pieces (of halves) a vector has, rounded up to a power of two,
-// walks over positions of its own, kAtOnce at a time, with a softmax of its own: largest score, sum of
-// weights, weighted values, of which each lane keeps 8 elements for every query head. Keys and values of a
-// round are on their way while the round before it is multiplied, and so are the page numbers of the next
-// one. A warp joins its groups by shuffles, and a block its warps through shared memory. Where there is one
-// split it writes the result; else it leaves its part in `partial`, and the block that comes last merges the
-// parts.
+// A group of lanes has one lane per 16-byte piece of an f16 vector, rounded up to a power of two. Each group
+// processes its own positions, kAtOnce at a time, with its own softmax: largest score, sum of weights, and
+// weighted values, of which each lane keeps 8 elements per query head. While a round is multiplied, the keys
+// and values of the next round are loaded, and the page numbers of the one after. Groups are merged by
+// shuffles within a warp, and through shared memory across warps. With one split the block writes the result;
+// otherwise it stores its part in `partial`, and the last block to arrive merges the parts.
 //
-// Reads 2 x head_dim elements of each position and KV head. Needs head_dim <= 256, pages of PAGE_POSITIONS,
-// zeros behind each vector, `arrived` 0.
+// Reads 2 x head_dim elements per position and KV head. Requires head_dim <= 256, pages of PAGE_POSITIONS,
+// zeros after each vector up to the stride, and `arrived` = 0.
 #pragma once
 
 #include "../lib/parts.cuh"
@@ -61,24 +60,24 @@ struct Piece<float> {
     }
 };
 
-// Positions that splits are whole multiples of.
+// Splits are multiples of this number of positions.
 constexpr int kStride = 16;
 
-// Positions that a group of lanes takes at a time.
+// Positions per group of lanes and round.
 constexpr uint32_t kAtOnce = 2;
 
-// What a group has of a round.
+// A group's keys and values of a round.
 template <class E>
 struct Round {
     Piece<E> keys[kAtOnce], values[kAtOnce];
 };
 
-// What a group has found so far, of which a lane has 8 elements for every query head.
+// Running result of a group: a lane has 8 elements per query head.
 struct GroupState {
     float values[ATTEND_HEADS][8];
     Softmax soft[ATTEND_HEADS];
 
-    // Takes in a round's positions, of which those `there` count. All lanes of a warp call it together.
+    // Adds a round's positions; those with `there` false are ignored. All lanes of a warp call it together.
     template <class E>
     DEVICE void take(
         const float (&query)[ATTEND_HEADS][8], const Round<E>& round, const bool (&there)[kAtOnce],
@@ -136,7 +135,7 @@ struct GroupState {
 template <class E>
 DEVICE void attend(const AttendParams& p) {
     const uint32_t head_dim = p.kv.head_dim, stride = p.kv.stride;
-    // The step's tables are there before its first kernel starts.
+    // The step's tables are uploaded before its first kernel starts.
     uint32_t r = blockIdx.z, n_rows = p.step.counts->rows;
     StepRow row = p.step.rows[r];
     uint32_t seen = first_seen(row.pos, p.common.window), all = last_seen(p.common, r, row.pos) + 1;
@@ -182,14 +181,14 @@ DEVICE void attend(const AttendParams& p) {
     if (exists) find(first);
     let_next_kernel_start();
     wait_for_previous_kernel();
-    // Few of the card's multiprocessors may have positions to read.
+    // Multiprocessors without positions to read would be idle.
     prefetch_next(p.step);
     if (!exists) return;
 
     Round<E> even, odd;
     load(even, first);
     find(first + positions);
-    // Scores come in units of log2, so that weights are powers of two.
+    // Scores are in log2 units, so that weights are powers of two.
     const float factor = p.common.scale * 1.4426950408889634f;
     float query[ATTEND_HEADS][8] = {};
 #pragma unroll
@@ -211,7 +210,7 @@ DEVICE void attend(const AttendParams& p) {
         for (uint32_t i = 0; i < 8; i++) query[h][i] *= factor;
     }
 
-    // All lanes of a warp make the same number of rounds, because they exchange scores.
+    // All lanes of a warp run the same number of rounds, because they exchange scores.
     auto round = [&](const Round<E>& now, Round<E>& next, uint32_t base) {
         load(next, base + positions);
         find(base + 2 * positions);

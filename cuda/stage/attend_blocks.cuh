@@ -1,30 +1,28 @@
 // Attend over blocks: out[r] = softmax(scale q[r] . K[first ..= last]) V, for caches whose keys, values or
-// both are blocks of transformed vectors (lib/blocks.cuh). Split-K flash decode, page by page, as in
-// attend_codes.cuh, but no page is exact and no mean is taken off.
+// both are blocks of rotated vectors (lib/blocks.cuh). Split-K flash decoding, page by page, as in
+// attend_codes.cuh, but without exact pages and without a mean.
 //
-// Scores of blocks are products of bytes: a lane rounds its piece of a query to 255 steps of the piece's
-// largest element, dp4a adds up its products with the piece of a key exactly, and the product of both scales
-// makes a float of it. Scores of halves are products of floats. Values are whole numbers, times weight and
-// scale as floats, or halves.
+// Scores of blocks are int8 products: a lane rounds its piece of a query to 255 steps of the piece's largest
+// element, dp4a sums its products with the piece of a key exactly, and both scales multiply the sum. Scores
+// of f16 keys are float products. Values are integers multiplied by weight and scale as floats, or f16.
 //
-// Reads head_dim elements of keys and of values of each position and KV head, and their scales. Queries come
-// transformed where keys are (append_blocks.cuh), and the output is transformed back here where values are.
+// Reads head_dim elements of keys and of values per position and KV head, and their scales. Queries are
+// rotated beforehand if keys are (append_blocks.cuh); the output is rotated back here if values are.
 #pragma once
 
 #include "../lib/blocks.cuh"
 #include "attend_codes.cuh"
 
-// The queries of a block of threads as a lane sees them.
+// The queries of a block of threads, as used by one lane.
 struct BlockQuery {
     // As in AttendQuery.
     const float* floats;
     uint32_t bytes[ATTEND_HEADS][4];
     float step[ATTEND_HEADS];
-    // What sums of products begin with: the bytes of q4_0 are 8 higher than the numbers.
+    // Initial value of the sums: compensates for the offset of 8 in the bytes of q4_0.
     int32_t start[ATTEND_HEADS];
 };
 
-// A position of a page.
 struct BlockPosition {
     BlockPiece key, value;
     const BlockKvParams* kv;
@@ -74,7 +72,7 @@ struct BlockPosition {
 };
 
 DEVICE void attend_blocks(const AttendBlocksParams& p) {
-    // The step's tables are there before its first kernel starts.
+    // The step's tables are uploaded before its first kernel starts.
     PagesTask<ATTEND_HEADS> task(p);
     let_next_kernel_start();
     wait_for_previous_kernel();
@@ -87,7 +85,7 @@ DEVICE void attend_blocks(const AttendBlocksParams& p) {
 #pragma unroll
     for (uint32_t h = 0; h < ATTEND_HEADS; h++) {
         const float* query = q.floats + h * head_dim + of_thread.piece * CODES_PIECE;
-        // As integers, the bits of magnitudes have their order, with NaN above everything: it stays.
+        // As integers, the bits of magnitudes sort like floats, with NaN above everything, so NaN is kept.
         uint32_t largest = 0;
         for (uint32_t e = 0; e < CODES_PIECE; e++)
             largest = Max::of(largest, __float_as_uint(query[e]) & 0x7fffffffu);

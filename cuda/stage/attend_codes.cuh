@@ -1,19 +1,18 @@
-// Attend over codes: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for caches whose older pages are
-// codes of transformed vectors. Rows do not see ahead there.
+// Attend over codes: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for caches whose older pages hold
+// codes of rotated vectors. Rows do not attend ahead.
 //
-// Split-K flash decode as in attend.cuh, and merged as there; but a block goes page by page, because a page
-// is read as a whole from its codes or from its exact page: which of the two follows from the position of the
-// row (src/program/step.rs). A lane owns pieces of CODES_PIECE elements, so head_dim / CODES_PIECE
-// neighbouring lanes share a position.
+// Split-K flash decoding and merging as in attend.cuh, but page by page: a page is read either from its codes
+// or from its exact (f16) page, depending on the row's position (src/program/step.rs). A lane owns pieces of
+// CODES_PIECE elements, so head_dim / CODES_PIECE neighbouring lanes share a position.
 //
-// Scores of codes are products of bytes: the query is rounded to 255 steps of its largest element, codes
-// become bytes by a table, and dp4a adds up to head_dim products exactly. What signs of a residual add is
-// counted from bit-planes (lib/signs.cuh). What the mean of the keys adds is the same for all positions.
-// Values are bytes too, times weight and scale as floats. No page is decoded into memory.
+// Scores of codes are int8 products: the query is rounded to 255 steps of its largest element, codes are
+// converted to bytes by table look-up, and dp4a sums up to head_dim products exactly. The signs of a residual
+// contribute a popcount of bit-planes (lib/signs.cuh); the subtracted mean of the keys contributes the same
+// term at all positions. Values are bytes too, multiplied by weight and scale as floats. No page is
+// dequantised into memory.
 //
-// Reads 2 x (2 + bits x head_dim / 8) bytes of each position and KV head, 2 more with signs, and 4 x head_dim
-// of an exact position. Queries come transformed (append.cuh), and the output is transformed back
-// here.
+// Reads 2 x (2 + bits x head_dim / 8) bytes per position and KV head, 2 more with signs, and 4 x head_dim per
+// exact position. Queries are rotated beforehand (append.cuh); the output is rotated back here.
 #pragma once
 
 #include "../lib/codes.cuh"
@@ -23,31 +22,30 @@
 #include "../lib/rotate.cuh"
 #include "../lib/step.cuh"
 
-// What a group of lanes has found so far, for its pieces.
+// Running result of a group of lanes, for its pieces.
 struct AttendState {
     Softmax soft[ATTEND_HEADS];
     float values[ATTEND_HEADS][CODES_PIECE];
 };
 
-// The queries of a block as a lane sees them.
+// The queries of a block, as used by one lane.
 struct AttendQuery {
-    // [ATTEND_HEADS, head_dim] in shared memory, times the factor of scores.
+    // [ATTEND_HEADS, head_dim] in shared memory, multiplied by the scale of scores.
     const float* floats;
-    // The lane's piece as bytes, and what a product of bytes is worth.
+    // The lane's piece as bytes, and the value of one unit of a byte product.
     uint32_t bytes[ATTEND_HEADS][4];
     float step[ATTEND_HEADS];
-    // The product with the mean of the keys.
+    // Dot product with the mean of the keys.
     float mean[ATTEND_HEADS];
 };
 
-// The same with what the codes of keys want beside bytes, and with their table.
+// With the further data that the codes of keys need, and their table.
 template <class K>
 struct CodedQuery : AttendQuery {
     typename K::Query more[ATTEND_HEADS];
     uint32_t table[2];
 };
 
-// A position of an exact page.
 struct ExactPosition {
     uint4 key[2], value[2];
 
@@ -80,7 +78,6 @@ struct ExactPosition {
     DEVICE void values(float (&out)[CODES_PIECE]) const { floats_of_halves(value, out); }
 };
 
-// A position of a page of codes.
 template <class C>
 struct CodedPosition {
     using K = typename C::Keys;
@@ -133,9 +130,8 @@ struct CodedPosition {
     }
 };
 
-// Takes in positions `first` to n of a page, N for each group of lanes at a time. All lanes of a warp make
-// the same number of rounds, because they exchange scores; `empty` is what has been loaded of a position that
-// is not there.
+// Adds positions `first` to n of a page, N per group of lanes at a time. All lanes of a warp run the same
+// number of rounds, because they exchange scores. `empty` is the initial value of a position.
 template <int N, class Position, class Query, class Keys, class Values>
 DEVICE void take_page(
     AttendState& state, const Query& q, const Keys& keys, const Values& values, const Position& empty,
@@ -149,7 +145,7 @@ DEVICE void take_page(
 #pragma unroll
         for (int i = 0; i < N; i++) {
             uint32_t place = base + i * groups + group;
-            // Past the end, the last position once more: it is not counted.
+            // Past the end, loads the last position again; its score becomes -inf.
             at[i].load(keys, values, place < n ? place : n - 1, head_dim, piece);
         }
         float scores[N][ATTEND_HEADS];
@@ -189,16 +185,15 @@ DEVICE void take_page(
     }
 }
 
-// Positions of codes that a group of lanes has under way at a time.
+// Positions of codes per group of lanes and round.
 constexpr int kCodesAtOnce = 2;
 
-// What a block that goes page by page has to do: which row, KV head and up to kHeads query heads, and which
-// pages.
+// Work of a block that goes page by page: its row, KV head, up to kHeads query heads, and pages.
 template <uint32_t kHeads>
 struct PagesTask {
     StepRow row = {};
     uint32_t r, n_positions = 0, first_page = 0, end_page = 0, split = 0, splits = 0;
-    // The first position that the row sees.
+    // First position that the row attends to.
     uint32_t seen = 0;
     uint32_t kv_head = 0, tile = 0, heads = 0;
     uint64_t first_head = 0;
@@ -227,7 +222,7 @@ struct PagesTask {
         first_head = (uint64_t(r) * p.kv.n_kv_heads + kv_head) * p.common.group + tile * kHeads;
     }
 
-    // Of page i, the position behind the last one that the row sees, and the first one that it sees.
+    // End of the positions of page i that the row attends to, and the first of them.
     DEVICE uint32_t positions(uint32_t i) const {
         uint32_t left = n_positions - i * PAGE_POSITIONS;
         return left < PAGE_POSITIONS ? left : PAGE_POSITIONS;
@@ -236,8 +231,8 @@ struct PagesTask {
         return i == seen / PAGE_POSITIONS ? seen % PAGE_POSITIONS : 0;
     }
 
-    // Brings the queries to shared memory, [kHeads, head_dim]. Scores come in units of log2, so that weights
-    // are powers of two.
+    // Loads the queries into shared memory, [kHeads, head_dim]. Scores are in log2 units, so that weights are
+    // powers of two.
     template <class Params>
     DEVICE const float* load_queries(const Params& p) const {
         float* floats = reinterpret_cast<float*>(shared_memory());
@@ -251,8 +246,8 @@ struct PagesTask {
         return floats;
     }
 
-    // Merges what `groups` groups of the block have left in shared memory with other blocks' parts where
-    // there are some, and writes the result, transformed back by `rotation` where it was transformed.
+    // Merges the parts of the block's `groups` in shared memory, then the parts of other blocks, if any, and
+    // writes the result; if `transformed`, it is rotated back by `rotation`.
     template <class Params, class Rotation>
     DEVICE void finish(
         const Params& p, uint32_t groups, uint32_t head_dim, const Rotation& rotation, bool transformed
@@ -273,7 +268,7 @@ struct PagesTask {
     }
 };
 
-// A thread's piece of vectors, and its group of lanes, which have the pieces of one.
+// A thread's piece of a vector, and its group of lanes, which together hold one vector.
 struct PieceLanes {
     uint32_t lanes, piece, group, groups;
 
@@ -284,7 +279,7 @@ struct PieceLanes {
         groups = blockDim.x / lanes;
     }
 
-    // Leaves what the group has found for PagesTask::finish, where the queries were.
+    // Stores the group's result for PagesTask::finish, over the queries.
     DEVICE void leave(const AttendState& state, uint32_t head_dim) const {
         __syncthreads();
         PartsAt<ATTEND_HEADS> parts = parts_of_groups<ATTEND_HEADS>(groups, head_dim);
@@ -300,7 +295,7 @@ struct PieceLanes {
     }
 };
 
-// A softmax that has seen nothing.
+// An empty softmax.
 DEVICE AttendState no_state() {
     AttendState state = {};
 #pragma unroll
@@ -308,7 +303,7 @@ DEVICE AttendState no_state() {
     return state;
 }
 
-// Four neighbouring elements times `by` as bytes, rounded.
+// Four neighbouring elements multiplied by `by` and rounded to bytes.
 DEVICE uint32_t bytes_of_floats(const float* x, float by) {
     uint32_t word = 0;
     for (uint32_t b = 0; b < 4; b++) word |= (uint32_t(int32_t(rintf(x[b] * by))) & 255u) << (8 * b);
@@ -317,7 +312,7 @@ DEVICE uint32_t bytes_of_floats(const float* x, float by) {
 
 template <class C>
 DEVICE void attend_codes(const AttendCodesParams& p) {
-    // The step's tables are there before its first kernel starts.
+    // The step's tables are uploaded before its first kernel starts.
     PagesTask<ATTEND_HEADS> task(p);
     let_next_kernel_start();
     wait_for_previous_kernel();
@@ -332,7 +327,7 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
     q.table[0] = book.table[0];
     q.table[1] = book.table[1];
     uint32_t first_exact = exact_page(p.step, task.row.seq, 0);
-    // A sequence whose first page is not full has no mean, and no codes that would want one.
+    // A sequence whose first page is not full has no mean yet, and no codes that need one.
     const float* mean = mean_of(p.kv, first_exact, task.kv_head);
     bool has_mean = task.n_positions > PAGE_POSITIONS;
 #pragma unroll
@@ -353,7 +348,7 @@ DEVICE void attend_codes(const AttendCodesParams& p) {
         for (uint32_t i = 0; i < 4; i++) q.bytes[h][i] = bytes_of_floats(query + 4 * i, to_bytes);
     }
     if constexpr (C::Keys::kScales == 2) {
-        // Behind the queries; parts of results take more.
+        // After the queries; the parts of the results need more room than this.
         float* projected = reinterpret_cast<float*>(shared_memory()) + ATTEND_HEADS * head_dim;
         C::Keys::project(q.floats, head_dim, projected);
         __syncthreads();

@@ -1,67 +1,65 @@
-// Attend for many rows of one sequence: out[r] = softmax(scale q[r] . K[first ..= last]) V, on tensor
-// cores.
+// Attend for many rows of one sequence, on tensor cores: out[r] = softmax(scale q[r] . K[first ..= last]) V.
 //
-// Flash attention over a cache of halves. A block owns a tile of the step, up to kVectors / heads
-// neighbouring rows at neighbouring positions of one sequence, and one KV head with up to `heads` of its
-// query heads: x = KV head and tile of query heads, y = tile of rows, the last (and longest) first, and split
-// of its positions: where tiles are few, several blocks take some spans each, and the one that comes last
-// merges what they leave in `partial`. These query vectors, row by row, are the rows of the products. Each 16
-// of them have a warp, or two, each of which multiplies half of the elements; products with keys are added up
-// through shared memory. So keys and values are read once for all of them, kSpan positions at a time, through
-// shared memory: keys of the next span are on their way while this one's values are multiplied, and the other
-// way round.
+// Flash attention over an f16 cache. A block owns a tile of the batch, up to kVectors / heads neighbouring
+// rows at consecutive positions of one sequence, and one KV head with up to `heads` of its query heads: x =
+// KV head and tile of query heads, y = tile of rows (the last and longest first) and split of its positions.
+// If there are few tiles, several blocks share the spans of a tile, and the last one to arrive merges their
+// results in `partial`. The query vectors of the block, row by row, are the rows of the products. One warp
+// owns 16 of them, or two warps, each for half of the elements, which add their scores through shared memory.
+// So keys and values are read once for all query vectors, kSpan positions at a time, through shared memory:
+// keys of the next span are loaded while values of the current one are multiplied, and vice versa.
 //
-// The products are of halves with float sums (mma m16n8k16), and no worse than float products: a query vector
-// times a power of two, and a weight times 2^14, are each two halves, which keep 22 bits, and are multiplied
-// one after the other. The rescaling is exact. Weighted values are summed by tensor cores over one span, and
-// spans as floats: tensor cores cut off what an accumulator has no place for, always towards zero, and over
-// thousands of positions that would add up.
+// Products are f16 with float sums (mma m16n8k16), and as precise as float products: a query vector times a
+// power of two, and a weight times 2^14, are each split into two f16 (22 bits), which are multiplied one
+// after the other. The scaling by powers of two is exact. Tensor cores sum weighted values over one span
+// only, and spans are added as floats, because tensor core accumulators truncate towards zero, which would
+// add up over thousands of positions.
 //
-// Spans before the windows of all rows of a tile are not read, and positions behind what its last row sees
-// are zeros in shared memory. Where rows see different parts of a span, a weight of 0 must not meet a value
-// that is no finite number: such values become 0 there, and rows that do see them add them one by one.
+// Spans before the windows of all rows of a tile are not read, and positions after the last visible one are
+// zeros in shared memory. In spans that rows see partly, a weight of 0 must not be multiplied by an infinite
+// or NaN value: such values are replaced by 0, and rows that do see them add them one by one.
 //
-// The frame is a template over a source, which has keys and values brought to shared memory and makes scores
-// of them: here of a cache of halves, in attend_mma_codes.cuh of one of codes, in attend_mma_blocks.cuh of
-// one of blocks.
+// The kernel is a template over a source, which loads keys and values into shared memory and computes scores:
+// an f16 cache here, codes in attend_mma_codes.cuh, blocks in attend_mma_blocks.cuh.
 //
-// Reads 2 head_dim halves of each position, KV head and tile. Needs head_dim <= D, zeros behind each vector,
-// `arrived` 0.
+// Reads 2 head_dim f16 per position, KV head and tile. Requires head_dim <= D, zeros after each vector up to
+// the stride, and `arrived` = 0.
 #pragma once
 
 #include "../lib/halves.cuh"
 #include "../lib/rotate.cuh"
 #include "attend.cuh"
 
-// How a block is cut, by the elements of a vector.
+// Tile sizes by head_dim.
 template <int D>
 struct TileShape {
-    // Query vectors, and warps that share 16 of them.
+    // Query vectors per block, and warps that share 16 of them.
     static constexpr int kVectors = D > 128 ? ATTEND_MMA_VECTORS_256 : ATTEND_MMA_VECTORS;
     static constexpr int kSharers = D < 128 ? 1 : 2;
     static constexpr int kWarps = kVectors / 16 * kSharers;
-    // Elements that a warp multiplies.
+    // Elements per warp.
     static constexpr int kElems = D / kSharers;
-    // Positions of a page that are multiplied at a time, and products of these.
+    // Positions per span, and 8-column products per span.
     static constexpr int kSpan = D > 128 ? 16 : 32;
     static constexpr int kTiles = kSpan / 8;
 };
 
-// Positions that a split has at least: fewer would cost less than the merging of their parts.
+// Smallest number of positions per split: shorter splits cost more to merge than they save.
 constexpr uint32_t kLeastPositions = 128;
 
-// What a block does.
+// Work of a block.
 struct alignas(16) TileTask {
-    // The tile, and the split and splits of its positions.
+    // Tile, split of its positions, and number of splits.
     uint32_t tile, split, splits;
-    // The first position that all rows see, and the one behind the last.
+    // First position that all rows see, and the end of those.
     uint32_t all_from, all_end;
-    // Where rows see ahead, the last position of the sequence in the step.
+    // If rows attend ahead, the last position of the sequence in the batch.
     uint32_t text_end;
-    // Rows and query heads of the tile, the position of the first row, and query vectors: rows times heads.
+    // First row and head of the tile, number of heads, position of the first row, and number of query vectors
+    // (rows x heads).
     uint32_t first_row, first_head, heads, pos, n;
 
-    // Where the parts of a split's vectors lie, [kVectors, 2 + head_dim].
+    // Address of the parts of a split's vectors, [kVectors, 2 + head_dim].
     template <int D, class Params>
     DEVICE float* part(const Params& p, uint32_t of_split) const {
         uint64_t block = (uint64_t(tile) * gridDim.x + blockIdx.x) * most_splits(p) + of_split;
@@ -74,31 +72,30 @@ struct alignas(16) TileTask {
     }
 };
 
-// A kernel of tiles, for vectors of up to D elements.
+// A kernel of tiles, for a head_dim of at most D.
 #define MMA_KERNEL(name, D, Params, resident) \
     RESIDENT_KERNEL(name##__mma##D, Params, ATTEND_MMA_THREADS_##D, resident)
 
 template <int D>
 struct AttendShared {
     using Shape = TileShape<D>;
-    // Of query vectors times a power of two: halves, and the halves nearest to what these lack. In the end,
-    // a part as in `partial`.
+    // Query vectors, multiplied by a power of two and split into two f16. At the end, a part as in `partial`.
     uint16_t high[Shape::kVectors * kPitch<D>], low[Shape::kVectors * kPitch<D>];
     uint16_t keys[Shape::kSpan * kPitch<D>], values[Shape::kSpan * kPitch<D>];
-    // Scores of half of the elements, for the warp with the others.
+    // Partial scores, for the warp with the other half of the elements.
     float others[Shape::kSharers > 1 ? Shape::kWarps * 4 * Shape::kTiles * kWarpSize : 4];
-    // One over that power of two.
+    // Inverse of that power of two.
     float unscale[Shape::kVectors];
-    // How many pairs of elements of a position's value are no finite numbers.
+    // Number of pairs of elements with infinity or NaN, per position of the values.
     uint32_t broken[Shape::kSpan];
-    // Not kept in registers while spans are multiplied.
+    // In shared memory to free registers while spans are multiplied.
     TileTask task;
 };
 
-// What a warp of a block multiplies.
+// A warp's share of the products.
 template <int D>
 struct WarpTask {
-    // The first of its 16 query vectors, and of its elements.
+    // First of its 16 query vectors, and first of its elements.
     uint32_t first_vector, first_elem;
 
     DEVICE explicit WarpTask(uint32_t thread) {
@@ -108,12 +105,12 @@ struct WarpTask {
     }
 };
 
-// Query vectors that a warp has on their way at a time.
+// Query vectors per warp whose loads are in flight at a time.
 constexpr uint32_t kQueriesAtOnce = 4;
 
-// Brings the query vectors to shared memory, each by a warp; vectors that the tile lacks are 0. Calls keep(i,
-// vector, largest) for each as well: its number, what a lane has of it, elements lane + 32 j, and the bits of
-// its largest magnitude.
+// Loads the query vectors into shared memory, one warp per vector; missing vectors are 0. Also calls keep(i,
+// vector, largest) for each: its index, the lane's elements lane + 32 j, and the bits of its largest
+// magnitude.
 template <int D, class Params, class Keep>
 DEVICE void load_queries(
     const Params& p, AttendShared<D>& shared, const TileTask& task, Keep keep
@@ -161,7 +158,7 @@ DEVICE void load_queries(
     }
 }
 
-// Starts to copy the vectors of a span's first n positions, `stride` halves each; the others become 0.
+// Starts to copy the vectors of a span's first n positions, `stride` f16 each; the others become 0.
 template <int D>
 DEVICE void start_copy(const uint16_t* from, uint32_t stride, uint32_t n, uint16_t* to) {
     uint32_t pieces = stride / 8;
@@ -176,21 +173,21 @@ DEVICE void start_copy(const uint16_t* from, uint32_t stride, uint32_t n, uint16
     }
 }
 
-// Which 16 bytes of a 16 x 16 block of halves a lane names to load_matrices, of rows that are so many halves
-// apart: of row lane % 16, its first or second half.
+// Offset of the 16 bytes that a lane passes to load_matrices for a 16 x 16 block of f16, with rows `pitch`
+// elements apart: row lane % 16, first or second half.
 DEVICE uint32_t block_at(uint32_t pitch) {
     uint32_t lane = threadIdx.x % kWarpSize;
     return lane % 16 * pitch + lane / 16 * 8;
 }
 
-// The same of a block whose columns are vectors: rows 0 to 7 twice, then rows 8 to 15 twice.
+// The same for a block whose columns are vectors: rows 0 to 7 twice, then rows 8 to 15 twice.
 DEVICE uint32_t column_at(uint32_t pitch) {
     uint32_t lane = threadIdx.x % kWarpSize;
     return (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8;
 }
 
-// Products of a warp's query vectors, each times its power of two, with keys that are halves in shared
-// memory, over the warp's elements: a lane's as in attend_tiles.
+// Products of a warp's query vectors (each times its power of two) with f16 keys in shared memory, over the
+// warp's elements; the accumulator layout is that of attend_tiles.
 template <int D>
 DEVICE void products_of_halves(
     const AttendShared<D>& shared, const WarpTask<D>& warp, float (&out)[TileShape<D>::kTiles][4]
@@ -216,7 +213,7 @@ DEVICE void products_of_halves(
     }
 }
 
-// Scores of the sums of such products.
+// Converts sums of such products to scores.
 template <int D>
 DEVICE void scores_of_halves(
     const AttendShared<D>& shared, const WarpTask<D>& warp, float (&scores)[TileShape<D>::kTiles][4]
@@ -231,7 +228,7 @@ DEVICE void scores_of_halves(
     }
 }
 
-// Leaves a warp's products for the one that shares its query vectors, and adds what that one has left.
+// Stores a warp's products for the warp that shares its query vectors; add_products adds those of the other.
 template <int D>
 DEVICE void leave_products(AttendShared<D>& shared, const float (&products)[TileShape<D>::kTiles][4]) {
     if (TileShape<D>::kSharers == 1) return;
@@ -249,7 +246,7 @@ DEVICE void add_products(const AttendShared<D>& shared, float (&products)[TileSh
         products[i / 4][i % 4] += shared.others[(other * 4 * TileShape<D>::kTiles + i) * kWarpSize + lane];
 }
 
-// Finds values that are no finite numbers, and makes them 0.
+// Finds infinite and NaN values, and replaces them by 0.
 template <int D>
 DEVICE void find_broken(AttendShared<D>& shared) {
     for (uint32_t at = threadIdx.x; at < TileShape<D>::kSpan * (D / 2); at += blockDim.x) {
@@ -264,9 +261,9 @@ DEVICE void find_broken(AttendShared<D>& shared) {
     }
 }
 
-// Adds elements of a value, from `first_elem` on and below `end_elem`, that are no finite numbers, which the
-// products took for 0. It is the one of position `at` of a span; `scores` and `out` are a lane's as in
-// attend_tiles, `base` what scores are relative to.
+// Adds the infinite and NaN elements of a value from `first_elem` to `end_elem`, for which the products used
+// 0. The value is that of position `at` of a span; `scores` and `out` are laid out as in attend_tiles, and
+// `base` is what scores are relative to.
 template <int kTiles, int kOut>
 DEVICE void add_broken(
     const uint16_t* value, uint32_t first_elem, uint32_t end_elem, uint32_t at,
@@ -285,7 +282,7 @@ DEVICE void add_broken(
         float weight = exp2_fast(score - base[half] + 14.0f);
 #pragma unroll
         for (uint32_t t = 0; t < kOut; t++) {
-            // Behind an odd number of elements is a zero.
+            // An odd number of elements is followed by a zero.
             uint32_t elem = first_elem + 8 * t + 2 * member,
                 two = elem < end_elem ? *reinterpret_cast<const uint32_t*>(value + elem) : 0u;
             float2 numbers = floats_of_half2(two);
@@ -295,12 +292,12 @@ DEVICE void add_broken(
     }
 }
 
-// The weight of a head's sink, times 2^14 as others are.
+// Weight of a head's sink, times 2^14 like the others.
 DEVICE float tile_sink(float sink, float largest) {
     return sink_weight(sink, largest - 14.0f);
 }
 
-// Merges the parts of a tile's splits, which of(split) has, and writes the result. A warp owns a vector.
+// Merges the parts of a tile's splits, given by of(split), and writes the result. A warp owns a vector.
 template <class Source, class Params, class Of>
 DEVICE void merge_splits(const Source& source, const Params& p, const TileTask& task, Of of) {
     uint32_t head_dim = p.kv.head_dim;
@@ -312,7 +309,7 @@ DEVICE void merge_splits(const Source& source, const Params& p, const TileTask& 
         values.n = head_dim / kWarpSize;
         for (uint32_t split = 0; split < task.splits; split++) {
             const float* part = of(split) + vector * (2 + head_dim);
-            // A row that saw none of these positions.
+            // The row sees no position of this split.
             if (part[1] == 0.0f) continue;
             float by = rescale(part[0], largest);
             sum = fmaf(part[1], by, sum);
@@ -336,11 +333,12 @@ DEVICE void merge_splits(const Source& source, const Params& p, const TileTask& 
     }
 }
 
-// A cache of halves, of which a tile reads one sequence and KV head, up to position `end`.
+// An f16 cache: one sequence and KV head, up to position `end`.
 template <int D>
 struct HalvesSource {
     struct Shared : AttendShared<D> {};
-    // Whether values count what `step` says, so many elements the same, and may be no finite numbers.
+    // True if values have scales (`step`, for kStepElems elements each), and true if they may be infinite or
+    // NaN.
     static constexpr bool kSteps = false, kMayBreak = true;
     static constexpr int kStepElems = D;
 
@@ -351,7 +349,7 @@ struct HalvesSource {
         : p(p), seq(row.seq), end(end) {}
 
     DEVICE const uint16_t* vectors(uint32_t part, uint32_t first) const {
-        // The number of the head takes registers wherever it is kept.
+        // Recomputed: keeping the head's index costs registers.
         const uint8_t* of_head =
             kv_head(p.kv, page_of(p.step, seq, first), part, blockIdx.x / p.head_tiles);
         return reinterpret_cast<const uint16_t*>(of_head) + first % PAGE_POSITIONS * p.kv.stride;
@@ -359,17 +357,16 @@ struct HalvesSource {
     DEVICE void load_queries(Shared& shared, const TileTask& task) const {
         ::load_queries<D>(p, shared, task, [](uint32_t, const auto&, uint32_t) {});
     }
-    // Starts to bring keys (part 0) or values (part 1) of the span that begins at `first`, where there is
-    // one.
+    // Starts to load keys (part 0) or values (part 1) of the span that starts at `first`, if it exists.
     DEVICE void start(Shared& shared, uint32_t part, uint32_t first) {
         if (first < end)
             start_copy<D>(vectors(part, first), p.kv.stride, end - first,
                 part == 0 ? shared.keys : shared.values);
         cp_async_commit();
     }
-    // What has been brought but for copies goes to shared memory.
+    // Writes what was loaded into registers to shared memory.
     DEVICE void arrive(Shared&, uint32_t) {}
-    // Sums over the warp's elements, of which those of all elements become scores.
+    // Sums over the warp's elements; sums over all elements are then converted to scores.
     template <class Sums>
     DEVICE void products(const Shared& shared, const WarpTask<D>& warp, Sums& sums) const {
         products_of_halves<D>(shared, warp, sums);
@@ -378,13 +375,13 @@ struct HalvesSource {
     DEVICE void scores(const Shared& shared, const WarpTask<D>& warp, Sums& sums) const {
         scores_of_halves<D>(shared, warp, sums);
     }
-    // The value of position `at` as it is in the cache.
+    // Value of position `at` in the cache.
     DEVICE const uint16_t* value(uint32_t at) const { return vectors(1, at); }
-    // What elements of the value of position `at` of the span count, from `elem` on, and the exponent of the
-    // largest of that.
+    // Scale of the elements from `elem` on of the value at position `at` of the span, and the exponent of the
+    // largest scale.
     DEVICE float step(const Shared&, uint32_t, uint32_t) const { return 1.0f; }
     DEVICE float exponent(const Shared&, uint32_t) const { return 0.0f; }
-    // Undoes the transform of vectors.
+    // Rotates a vector back.
     DEVICE void transform_back(Vector&) const {}
 };
 
@@ -392,8 +389,8 @@ static_assert(sizeof(HalvesSource<64>::Shared) <= ATTEND_MMA_SHARED_BYTES_64, "t
 static_assert(sizeof(HalvesSource<128>::Shared) <= ATTEND_MMA_SHARED_BYTES_128, "the host asks for less");
 static_assert(sizeof(HalvesSource<256>::Shared) <= ATTEND_MMA_SHARED_BYTES_256, "the host asks for less");
 
-// A span's weights as products with values take them, times what elements of the values count from `elem` on:
-// rows `quartet` and `quartet + 8` of 8 columns, then of the next 8.
+// A span's weights as operands of the value products, times the values' scale from `elem` on: rows `quartet`
+// and `quartet + 8` of 8 columns, then of the next 8.
 template <class Source, int kTiles>
 DEVICE void weights_as_halves(
     const Source& source, const typename Source::Shared& shared, uint32_t elem,
@@ -439,7 +436,8 @@ DEVICE void attend_tiles(const Params& p) {
     task.first_head = kv_head_at * p.common.group + before_head;
     task.heads = p.common.group - before_head < p.heads ? p.common.group - before_head : p.heads;
     task.n = tile.rows * task.heads;
-    // Of the tile's rows, the first one sees most before it and least ahead, and the last one the reverse.
+    // Of the tile's rows, the first sees the most earlier and the fewest later positions, the last the
+    // reverse.
     uint32_t before = first_seen(row.pos, p.common.window) / kSpan, last_pos = row.pos + tile.rows - 1;
     task.text_end = p.common.ahead == 0 ? last_pos : p.common.texts[tile.first].end;
     task.all_from = first_seen(last_pos, p.common.window);
@@ -452,7 +450,6 @@ DEVICE void attend_tiles(const Params& p) {
     task.splits = (n_spans + spans - 1) / spans;
     task.split = blockIdx.y % most_splits;
     if (task.split >= task.splits) return;
-    // Positions of this split.
     uint32_t begin = (before + task.split * spans) * kSpan, end = begin + spans * kSpan;
     if (end > n_positions) end = n_positions;
 
@@ -460,7 +457,7 @@ DEVICE void attend_tiles(const Params& p) {
     static_assert(Shape::kVectors * (2 + D) * 4 <= 2 * sizeof(Shared::high), "a part does not fit");
     Shared& shared = *reinterpret_cast<Shared*>(shared_memory());
     Source source(p, row, end);
-    // Behind the vectors, and the keys and values of positions that nobody asks for.
+    // Zeros after the vectors, and for positions that are not loaded.
     for (uint32_t at = threadIdx.x; at < kSpan * kPitch<D>; at += blockDim.x)
         shared.keys[at] = shared.values[at] = 0;
     if (threadIdx.x < kSpan) shared.broken[threadIdx.x] = 0;
@@ -471,8 +468,8 @@ DEVICE void attend_tiles(const Params& p) {
     source.load_queries(shared, task);
     __syncthreads();
 
-    // Of products, this lane has rows `lane / 4` and `lane / 4 + 8` of its warp's, and of each span columns 2
-    // member + {0, 1}.
+    // Accumulator layout: this lane has rows `lane / 4` and `lane / 4 + 8` of its warp's vectors, and of each
+    // span columns 2 member + {0, 1}.
     WarpTask<D> warp(threadIdx.x);
     float sum[2] = {}, largest[2] = {-INFINITY, -INFINITY}, out[kOut][4] = {};
 
@@ -489,7 +486,7 @@ DEVICE void attend_tiles(const Params& p) {
         add_products<D>(shared, scores);
         source.scores(shared, warp, scores);
         source.start(shared, 0, first + kSpan);
-        // Among 128 elements there is no register for it.
+        // With D = 128 there is no register left for it.
         uint32_t seen_end = D == 128 ? shared.task.all_end : all_end;
         bool cut = first + kSpan > seen_end || first < shared.task.all_from;
         if (Source::kMayBreak && cut) {
@@ -497,7 +494,7 @@ DEVICE void attend_tiles(const Params& p) {
             __syncthreads();
         }
         if (cut) {
-            // Positions of rows are not kept in registers meanwhile.
+            // Row positions are recomputed, so that they are not in registers meanwhile.
             uint32_t thread = recomputed(threadIdx.x),
                 vector = WarpTask<D>(thread).first_vector + thread % kWarpSize / 4;
 #pragma unroll
@@ -536,9 +533,9 @@ DEVICE void attend_tiles(const Params& p) {
                 out[t][2 * half + 1] *= by;
             }
         }
-        // Weights come times 2^14, so that even small ones are normal halves, and where values count
-        // something relative to the largest product with its power of two, as in attend_row.cuh. A row that
-        // has seen nothing yet has weights of 0.
+        // Weights are multiplied by 2^14, so that even small ones are normal f16; if values have scales, they
+        // are relative to the largest product with their power of two, as in attend_row.cuh. A row that has
+        // seen no position yet has weights of 0.
         float base[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) base[half] = largest[half] == -INFINITY ? 0.0f : largest[half];
@@ -589,7 +586,7 @@ DEVICE void attend_tiles(const Params& p) {
         source.start(shared, 1, first + kSpan);
     }
 
-    // Of a tile without splits the part stays here, where the queries were.
+    // Without splits the part stays in shared memory, over the queries.
     float* of_block = reinterpret_cast<float*>(shared.high);
     const TileTask& done = shared.task;
     float* part = done.splits > 1 ? done.part<D>(p, done.split) : of_block;
@@ -597,7 +594,7 @@ DEVICE void attend_tiles(const Params& p) {
     for (int half = 0; half < 2; half++) sum[half] = reduce_lanes<Sum>(sum[half], 4);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        // Not kept in registers meanwhile.
+        // Recomputed, so that it is in no register until here.
         uint32_t thread = recomputed(threadIdx.x);
         WarpTask<D> own(thread);
         uint32_t vector = own.first_vector + thread % kWarpSize / 4 + 8 * half;

@@ -1,24 +1,24 @@
-// Attend over blocks for many rows of one sequence, on tensor cores: the frame of attend_mma.cuh, over the
-// caches of attend_blocks.cuh.
+// Attend over blocks for many rows of one sequence, on tensor cores: attend_mma.cuh with the caches of
+// attend_blocks.cuh.
 //
 // A span of blocks is unpacked once for all query vectors of a block of threads, keys to bytes and values to
-// halves, on its way from registers, which have the next span meanwhile, to shared memory. A side of the
-// cache that is halves is copied.
+// f16: registers hold the next span until it is unpacked to shared memory. An f16 side of the cache is
+// copied.
 //
-// Scores of blocks are products of bytes with queries in 255 steps of each piece of 16 elements, added as
-// floats, as in attend_blocks.cuh. Values are whole numbers, which halves hold, and weights come times the
-// scales of their blocks: for each BLOCK_ELEMS elements anew, relative to the largest product with a vector's
-// largest scale. So a prompt's rows see what single rows see.
+// Scores of blocks are byte products with queries in 255 steps per piece of 16 elements, added as floats, as
+// in attend_blocks.cuh. Values are integers, which f16 represents exactly, and weights are multiplied by the
+// scales of their blocks: separately for each BLOCK_ELEMS elements, relative to the largest product with a
+// vector's largest scale. So prefill and decode use the same values.
 //
-// Reads head_dim elements of keys and of values of each position, KV head and tile, and their scales. Queries
-// come transformed where keys are (append_blocks.cuh), and the output is transformed back here where values
-// are. Needs head_dim = D, `arrived` 0.
+// Reads head_dim elements of keys and of values per position, KV head and tile, and their scales. Queries are
+// rotated beforehand if keys are (append_blocks.cuh); the output is rotated back here if values are. Requires
+// head_dim = D, `arrived` = 0.
 #pragma once
 
 #include "../lib/blocks.cuh"
 #include "attend_mma.cuh"
 
-// Pages of one sequence, of which a tile reads one KV head, up to position `end`.
+// Pages of one sequence and KV head, up to position `end`.
 template <int D>
 struct BlocksSource {
     using Shape = TileShape<D>;
@@ -27,24 +27,24 @@ struct BlocksSource {
     static constexpr int kStepElems = BLOCK_ELEMS;
     static constexpr uint32_t kSpan = Shape::kSpan, kTiles = Shape::kTiles;
     static constexpr uint32_t kPieces = D / CODES_PIECE, kBlocks = D / BLOCK_ELEMS;
-    // Threads, and pieces of a span that one unpacks.
+    // Threads per block, and pieces of a span per thread.
     static constexpr uint32_t kThreads = Shape::kWarps * kWarpSize;
     static constexpr uint32_t kOwn = (kSpan * kPieces + kThreads - 1) / kThreads;
-    // Halves from one vector of bytes to the next.
+    // Pitch of a vector of bytes, in f16 units.
     static constexpr uint32_t kBytesPitch = kPitch<D / 2>;
 
     struct Shared : AttendShared<D> {
-        // Of query vectors, in 255 steps; keys lie alike in `keys`.
+        // Query vectors in 255 steps; `keys` has the same layout.
         uint16_t bytes[Shape::kVectors * kBytesPitch];
-        // What a step of a piece of them is.
+        // Step size per piece.
         float query_steps[Shape::kVectors][kPieces];
-        // Scales of the blocks of the span's keys and values, and exponents of the largest of a value.
+        // Scales of the blocks of the span's keys and values, and exponents of each value's largest scale.
         float key_scales[kSpan][kBlocks], scales[kSpan][kBlocks], exponents[kSpan];
     };
 
     const AttendBlocksMmaParams& p;
     uint32_t seq, end;
-    // What the thread has of the span that is under way, of keys and of values.
+    // The thread's share of the span being loaded, of keys and of values.
     BlockPiece pieces[2][kOwn];
 
     DEVICE BlocksSource(const AttendBlocksMmaParams& p, const StepRow& row, uint32_t end)
@@ -58,7 +58,8 @@ struct BlocksSource {
             uint8_t* to = reinterpret_cast<uint8_t*>(shared.bytes + i * kBytesPitch);
 #pragma unroll
             for (uint32_t j = 0; j < kBlocks; j++) {
-                // As integers, the bits of magnitudes have their order, with NaN above everything: it stays.
+                // As integers, the bits of magnitudes sort like floats, with NaN above everything, so NaN is
+                // kept.
                 uint32_t largest =
                     reduce_lanes<Max>(__float_as_uint(vector[j]) & 0x7fffffffu, CODES_PIECE);
                 float most = __uint_as_float(largest),
@@ -89,7 +90,7 @@ struct BlocksSource {
 #pragma unroll
                 for (uint32_t i = 0; i < kOwn; i++) {
                     uint32_t at = threadIdx.x + i * kThreads, pos = at / kPieces;
-                    // Behind the last position are zeros.
+                    // Positions past the end are zeros.
                     pieces[part][i] = {};
                     if (pos < kSpan && pos < n) pieces[part][i].load(from, place + pos, at % kPieces);
                 }
@@ -115,7 +116,7 @@ struct BlocksSource {
             const BlockPiece& own = pieces[part][i];
             float scale = float_of_half(own.scale);
             if (part == 1) {
-                // A value's pieces lie in neighbouring lanes, and no warp has a part of one.
+                // The pieces of a value are in neighbouring lanes of one warp.
                 uint32_t largest = reduce_lanes<Max>(__float_as_uint(scale) & 0x7fffffffu, kPieces);
                 if (piece == 0 && pos < kSpan)
                     shared.exponents[pos] = exponent_of(__uint_as_float(largest));
@@ -127,7 +128,7 @@ struct BlocksSource {
                 own.bytes(form, words);
 #pragma unroll
                 for (uint32_t w = 0; w < 4; w++) {
-                    // Less 8, which borrows from no other byte.
+                    // Subtracts 8 per byte, without borrows between bytes.
                     if (form == BLOCKS_Q4_0)
                         words[w] = ((words[w] | 0x80808080u) - 0x08080808u) ^ 0x80808080u;
                 }

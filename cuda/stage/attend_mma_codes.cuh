@@ -1,24 +1,23 @@
-// Attend over codes for many rows of one sequence, on tensor cores: the frame of attend_mma.cuh, over the
-// codecs of attend_row.cuh.
+// Attend over codes for many rows of one sequence, on tensor cores: attend_mma.cuh with the codecs of
+// attend_row.cuh.
 //
-// A page is read as codes or exactly, as single rows of the tile would: all of them read the same pages so,
-// because a tile ends where the window moves (src/backend/cuda/attend.rs). A span of codes is unpacked once
-// for all query vectors of a block, keys to bytes and values to halves, on its way from registers, which have
-// the codes of the next span meanwhile, to shared memory. Spans of exact pages are copied.
+// A page is read from its codes or its exact page, as single rows would: all rows of a tile make the same
+// choice, because a tile ends where the window moves (src/backend/cuda/attend.rs). A span of codes is
+// unpacked once for all query vectors of a block, keys to bytes and values to f16: registers hold the codes
+// of the next span until they are unpacked to shared memory. Spans of exact pages are copied.
 //
-// Scores of codes are products of bytes with queries in 255 steps, weights come relative to the largest
-// product with a value's scale, and values are halves nearest to the codebook, all as in attend_row.cuh, so a
-// prompt's rows see what single rows see.
+// Scores of codes are byte products with queries in 255 steps, weights are relative to the largest product
+// with a value's scale, and values are the f16 nearest to the codebook, all as in attend_row.cuh, so prefill
+// and decode use the same values.
 //
-// Reads 2 x (2 + bits x D / 8) bytes of each position, KV head and tile, and 4 x D of an exact position.
-// Queries come transformed (append.cuh), and the output is transformed back here. Needs head_dim = D,
-// `arrived` 0.
+// Reads 2 x (2 + bits x D / 8) bytes per position, KV head and tile, and 4 x D per exact position. Queries
+// are rotated beforehand (append.cuh); the output is rotated back here. Requires head_dim = D, `arrived` = 0.
 #pragma once
 
 #include "attend_mma.cuh"
 #include "attend_row.cuh"
 
-// Pages of one sequence, of which a tile reads one KV head, up to position `end`.
+// Pages of one sequence and KV head, up to position `end`.
 template <class C, int D>
 struct CodesSource {
     using K = typename C::Keys;
@@ -29,25 +28,25 @@ struct CodesSource {
     static constexpr bool kSteps = true, kMayBreak = false;
     static constexpr int kStepElems = D;
     static constexpr uint32_t kSpan = Shape::kSpan, kTiles = Shape::kTiles, kPieces = D / CODES_PIECE;
-    // Threads, and pieces of a span that one unpacks.
+    // Threads per block, and pieces of a span per thread.
     static constexpr uint32_t kThreads = Shape::kWarps * kWarpSize;
     static constexpr uint32_t kOwn = (kSpan * kPieces + kThreads - 1) / kThreads;
-    // Halves from one vector of bytes to the next.
+    // Pitch of a vector of bytes, in f16 units.
     static constexpr uint32_t kBytesPitch = kPitch<D / 2>;
 
     struct Shared : AttendShared<D> {
-        // Of query vectors, in 255 steps; keys lie alike in `keys`.
+        // Query vectors in 255 steps; `keys` has the same layout.
         uint16_t bytes[Shape::kVectors * kBytesPitch];
-        // What a product of bytes is worth, and the product with the mean of the keys.
+        // Value of one unit of a byte product, and dot product with the mean of the keys.
         float of_bytes[Shape::kVectors], of_mean[Shape::kVectors];
-        // Scales of the span's keys, what its values count, and the exponents of that.
+        // Scales of the span's keys and of its values, and exponents of the latter.
         float key_scales[kSpan], steps[kSpan], exponents[kSpan];
     };
 
     const AttendCodesMmaParams& p;
     uint32_t seq, n_positions, kv_head_at, end;
-    // Of the span that is under way: whether it is one of codes, for keys and for values, and what the thread
-    // has of it.
+    // State of the span being loaded: true if it is codes, for keys and for values, and the thread's share of
+    // it.
     bool coded[2];
     typename K::Piece keys[kOwn];
     typename V::Piece values[kOwn];
@@ -57,7 +56,7 @@ struct CodesSource {
         : p(p), seq(row.seq), n_positions(row.pos + 1), kv_head_at(blockIdx.x / p.head_tiles), end(end) {}
 
     DEVICE void load_queries(Shared& shared, const TileTask& task) const {
-        // A sequence whose first page is not full has no mean, and no codes that would want one.
+        // A sequence whose first page is not full has no mean yet, and no codes that need one.
         bool has_mean = n_positions >= PAGE_POSITIONS;
         const float* mean = mean_of(p.kv, exact_page(p.step, seq, 0), kv_head_at);
         uint32_t lane = threadIdx.x % kWarpSize;
@@ -86,7 +85,7 @@ struct CodesSource {
         });
     }
 
-    // This thread's pieces of a span whose first position is `place` of a page.
+    // Loads this thread's pieces of a span that starts at `place` of a page.
     template <class Codes>
     DEVICE static void fetch(
         const CodedPage<Codes>& page, uint32_t place, typename Codes::Piece (&to)[kOwn], uint16_t& scale
@@ -145,7 +144,7 @@ struct CodesSource {
         }
     }
 
-    // Sums of products of bytes are whole numbers, as floats too.
+    // Sums of byte products are exact, also as floats.
     template <class Sums>
     DEVICE void products(const Shared& shared, const WarpTask<D>& warp, Sums& out) const {
         if (!coded[0]) {

@@ -1,54 +1,54 @@
-// Attend over codes on tensor cores: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for the codecs of
-// attend_codes.cuh whose keys have one scale, and heads of D elements.
+// Attend over codes on tensor cores, row by row: out[r] = softmax(scale q[r] . K[first ..= pos]) V, for those
+// codecs of attend_codes.cuh whose keys have one scale, and a head_dim of D.
 //
-// Split-K flash decode, page by page and merged as there: a block owns one row, one KV head with up to
-// ATTEND_ROW_HEADS of its query heads, and some pages, of which a warp takes 16 positions at a time. Query
-// heads are the columns of the products, positions or elements their rows, and no code passes through shared
-// memory: a lane loads what its registers of an operand are made of. It is free which elements a lane names
-// k, as long as keys and queries agree, and which rows of a tile its values are:
+// Split-K flash decoding, page by page, merged as in attend_codes.cuh: a block owns one row, one KV head with
+// up to ATTEND_ROW_HEADS of its query heads, and some pages; each warp processes 16 positions at a time.
+// Query heads are the columns of the products, positions or elements their rows. Codes do not pass through
+// shared memory: a lane loads what its operand registers need. This works because the k index of an operand
+// may be any element as long as keys and queries agree, and the rows of the value tile may be in any order:
 //
 //   scores: a lane has D / 4 neighbouring elements of the keys of two positions as bytes, from D / 64 pieces,
-//   and as many of one query.
-//   weights: positions x heads as they come, transposed within the warp (transpose_matrix) to be an operand.
-//   values: a lane has D / 8 neighbouring elements of four positions, and makes words of two positions'
-//   halves by look-ups.
+//   and D / 4 of one query.
+//   weights: positions x heads as computed, transposed within the warp (transpose_matrix) to be an operand.
+//   values: a lane has D / 8 neighbouring elements of four positions, and looks up words of two f16, one for
+//   each of two positions.
 //
-// Queries are rounded to 255 steps of their largest element, and products of bytes are summed exactly: scores
-// are those of dp4a. Values are halves nearest to the codebook. A weight times its value's scale is two
-// halves, which keep 22 bits, and so is a query that meets keys of an exact page; so sums are about as exact
-// as float products.
+// Queries are rounded to 255 steps of their largest element, and byte products are summed exactly: scores
+// equal those of dp4a. Values are the f16 nearest to the codebook. A weight times its value's scale is split
+// into two f16 (22 bits), and so is a query for exact pages; so sums are about as precise as float products.
 //
-// Weights come relative to the largest product of a weight with the power of two in its value's scale, not to
-// the largest weight, so that what is multiplied is below 2^15, and large where it matters, whatever the
-// scales are. Of 40 powers of two that scales span, a weight itself loses nothing as a float.
+// Weights are relative to the largest product of a weight and the power of two in its value's scale, not to
+// the largest weight. So the products are below 2^15, and large where it matters, for any scales. Scales span
+// 40 powers of two; a weight kept as a float loses no precision over that range.
 //
-// For a step of one row a block transforms its queries itself, and the one with the newest page appends the
-// row's key and value to it (append.cuh); of steps of more rows queries come transformed. The output is
-// transformed back here. Reads 2 x (2 + bits x D / 8) bytes of each position and KV head, and 4 x D of an
-// exact one. Needs head_dim = D, `arrived` 0.
+// In a step of one row a block rotates its queries itself, and the block with the newest page appends the
+// row's key and value (append.cuh); in larger steps queries are rotated beforehand. The output is rotated
+// back here. Reads 2 x (2 + bits x D / 8) bytes per position and KV head, and 4 x D per exact one. Requires
+// head_dim = D, `arrived` = 0.
 #pragma once
 
 #include "append.cuh"
 #include "attend_codes.cuh"
 
-// Positions that a warp takes at a time.
+// Positions that a warp processes at a time.
 constexpr uint32_t kTilePositions = 16;
 
-// Warps of a block: as many as there is shared memory for what each leaves.
+// Warps per block, limited by the shared memory for their results.
 template <int D>
 constexpr uint32_t kRowWarps = (D > 128 ? ATTEND_ROW_THREADS_256 : ATTEND_WIDE_THREADS) / kWarpSize;
 
-// What weights are multiplied with, so that even small ones are normal halves.
+// Scale of the weights, so that even small ones are normal f16.
 constexpr float kWeightSteps = 16384.0f;
 
-// The queries of a block, as operands are made of them; in shared memory.
+// The queries of a block as tensor core operands, in shared memory.
 template <int D>
 struct RowQueries {
-    // Times a power of two: halves, and the halves nearest to what these lack.
+    // Multiplied by a power of two and split into two f16.
     uint16_t high[ATTEND_ROW_HEADS * kPitch<D>], low[ATTEND_ROW_HEADS * kPitch<D>];
-    // In 255 steps; the words of eight neighbouring heads lie in different banks.
+    // In 255 steps; words of eight neighbouring heads are in different banks.
     uint32_t bytes[ATTEND_ROW_HEADS * (D / 4 + 4)];
-    // One over the power of two, what a product of bytes is worth, and the product with the mean of the keys.
+    // Inverse of the power of two, value of one unit of a byte product, and dot product with the mean of the
+    // keys.
     float unscale[ATTEND_ROW_HEADS], step[ATTEND_ROW_HEADS], mean[ATTEND_ROW_HEADS];
 
     // Neighbouring lanes share a head; each takes whole words of four elements.
@@ -73,7 +73,7 @@ struct RowQueries {
                     float& to = x[4 * w + i];
                     to = four[0][i] * factor;
                     along = fmaf(to, four[1][i], along);
-                    // As integers, the bits of magnitudes have their order, with NaN above everything.
+                    // As integers, the bits of magnitudes sort like floats, with NaN above everything.
                     largest = Max::of(largest, __float_as_uint(to) & 0x7fffffffu);
                 }
             }
@@ -98,7 +98,7 @@ struct RowQueries {
                 }
             }
             if (lane == 0) {
-                // A query that is no number gives no number.
+                // A NaN or infinite query gives NaN.
                 unscale[h] = broken ? NAN : power.back;
                 step[h] = broken ? NAN : most / 127.0f * p.kv.codes.unit;
                 mean[h] = along;
@@ -107,7 +107,7 @@ struct RowQueries {
     }
 };
 
-// A lane's place in the operands of its warp: rows `quartet` and `quartet + 8` of what is summed, columns 2
+// A lane's place in the operands of its warp: rows `quartet` and `quartet + 8` of the accumulator, columns 2
 // member + {0, 1}.
 struct Place {
     uint32_t quartet, member;
@@ -115,19 +115,19 @@ struct Place {
     DEVICE Place() : Place(threadIdx.x) {}
 };
 
-// What a warp has found so far for its heads, of which a lane has two: 2 member + {0, 1}.
+// Running result of a warp for its heads; a lane has two of them: 2 member + {0, 1}.
 template <int D>
 struct RowState {
-    // What weights are relative to, in units of log2, the sum of weights of the lane's positions, and what
-    // the values so far are multiplied with when the next ones are added.
+    // Exponent that weights are relative to (log2 units), sum of the weights of the lane's positions, and
+    // factor on the accumulated values when the next ones are added.
     float base[2], sum[2], by[2];
     // For elements quartet D / 8 + 2 i + e of head h, weighted values times kWeightSteps: [i][2 e + h].
     float values[D / 16][4];
 
     DEVICE RowState() : base{-INFINITY, -INFINITY}, sum{}, by{1.0f, 1.0f}, values{} {}
 
-    // Takes in the scores of positions quartet + {0, 8}, whose values count `steps`: [2 position + head].
-    // Makes operands of the weights times the steps: their halves, and the halves nearest to what these lack.
+    // Adds the scores of positions quartet + {0, 8}, whose values have scales `steps`: [2 position + head].
+    // Makes operands of weight times step, split into two f16.
     DEVICE void take(
         const float (&scores)[4], const float (&steps)[2], uint32_t (&high)[2], uint32_t (&low)[2]
     ) {
@@ -167,8 +167,7 @@ struct RowState {
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t a[4] = {first[2 * i], first[2 * i + 1], second[2 * i], second[2 * i + 1]};
-            // Not into the sum: tensor cores cut off what an accumulator has no place for, always towards
-            // zero.
+            // Not accumulated on the tensor core, whose accumulators truncate towards zero.
             float part[4] = {};
             mma_f16_16x8x16(part, a, low);
             mma_f16_16x8x16(part, a, high);
@@ -178,9 +177,9 @@ struct RowState {
         }
     }
 
-    // Leaves all of it for PagesTask::finish.
+    // Stores the warp's result for PagesTask::finish.
     DEVICE void leave() {
-        // Not kept in registers meanwhile.
+        // Recomputed, so that it is in no register until here.
         Place at(recomputed(threadIdx.x));
         uint32_t warp = threadIdx.x / kWarpSize;
         auto parts = parts_of_groups<ATTEND_ROW_HEADS>(kRowWarps<D>, D);
@@ -200,9 +199,8 @@ DEVICE uint32_t word_of(const uint4& words, int i) {
     return i == 0 ? words.x : i == 1 ? words.y : i == 2 ? words.z : words.w;
 }
 
-// Takes in 16 positions of an exact page, of which the row sees those from `hidden` to n, at least one of
-// these: for others, the nearest that it sees stands in, because nobody knows what lies there, and is not
-// counted.
+// Adds 16 positions of an exact page, of which the row attends to those from `hidden` to n, at least one.
+// Masked positions read the nearest visible one instead of uninitialised memory, with a score of -inf.
 template <int D>
 DEVICE void take_exact(
     RowState<D>& state, const RowQueries<D>& queries, const uint16_t* keys, const uint16_t* values,
@@ -255,8 +253,7 @@ DEVICE void take_exact(
     }
 }
 
-// What scores of codes want of the queries: the bytes of head `quartet`, and of heads 2 member + {0, 1} the
-// rest.
+// Operands of scores of codes: the bytes of head `quartet`, and step and mean of heads 2 member + {0, 1}.
 template <int D>
 struct ByteOperands {
     uint32_t bytes[D / 16];
@@ -273,7 +270,7 @@ struct ByteOperands {
     }
 };
 
-// What a lane has of 16 positions of a page of codes.
+// A lane's share of 16 positions of a page of codes.
 template <class C, int D>
 struct CodesTile {
     using K = typename C::Keys;
@@ -302,7 +299,7 @@ struct CodesTile {
             value[i].load(vector, kPieces, at.quartet * D / 8 / CODES_PIECE / kOfValue);
         }
     }
-    // Products of the keys with queries: two sums, which do not wait for each other.
+    // Products of the keys with queries, in two independent sums.
     DEVICE void multiply(const ByteOperands<D>& q, const CodesParams& codes, int32_t (&sums)[2][4]) const {
 #pragma unroll
         for (uint32_t piece = 0; piece < kOfKey; piece++) {
@@ -319,9 +316,8 @@ struct CodesTile {
     }
 };
 
-// Takes in 16 positions of a page of codes, which has all of them. Calls load_next() as soon as nothing is
-// left in `tile` that is wanted, and hide(scores), which makes those of positions -inf that the row does not
-// see: all but one at most.
+// Adds 16 positions of a full page of codes. Calls load_next() as soon as `tile` is no longer needed, and
+// hide(scores), which sets the scores of masked positions to -inf (at least one position is visible).
 template <class C, int D, class LoadNext, class Hide>
 DEVICE void take_codes(
     RowState<D>& state, const ByteOperands<D>& q, const CodesParams& codes, const CodesTile<C, D>& tile,
@@ -349,7 +345,7 @@ DEVICE void take_codes(
     hide(scores);
     uint32_t high[2], low[2];
     state.take(scores, steps, high, low);
-    // Of heads that are too short for whole pieces, a lane has half of one.
+    // With D < 128 a lane has only half a piece.
     constexpr uint32_t kEights = D < 128 ? 1 : 2;
 #pragma unroll
     for (uint32_t at = 0; at < kPieces * kEights; at++) {
@@ -360,10 +356,10 @@ DEVICE void take_codes(
     }
 }
 
-// Brings the block's queries to shared memory at `to`, [heads, head_dim], and the mean of the keys, or zeros,
-// to `to_mean`. For a step of one row they are
-// transformed on the way, and the block with the newest page keeps the row's key and value there, and encodes
-// the page if it is full: what `append` does for steps of more rows. Ends behind a barrier.
+// Loads the block's queries into shared memory at `to`, [heads, head_dim], and the mean of the keys (or
+// zeros) to `to_mean`. In a step of one row the queries are rotated on the way, and the block with the newest
+// page stores the row's key and value there and encodes the page if it is full, as `append` does in larger
+// steps. Ends with a barrier.
 template <class C, int D>
 DEVICE void bring_row(
     const AttendCodesParams& p, const PagesTask<ATTEND_ROW_HEADS>& task, const float* mean, float* to,
@@ -371,7 +367,7 @@ DEVICE void bring_row(
 ) {
     uint32_t warp = threadIdx.x / kWarpSize;
     const float* q = p.common.q + task.first_head * D;
-    // By the warp that has least else to wait for.
+    // Loaded by the warp that has the least other work.
     auto bring_mean = [&] {
         if (warp != kRowWarps<D> - 1) return;
         for (uint32_t at = threadIdx.x % kWarpSize; at < D; at += kWarpSize)
@@ -393,7 +389,6 @@ DEVICE void bring_row(
         __syncthreads();
     }
     bring_mean();
-    // Queries, and a key and a value.
     for (uint32_t i = warp; i < task.heads + 2 * newest; i += kRowWarps<D>) {
         bool of_query = i < task.heads;
         Appended it = appended(i - task.heads);
@@ -410,16 +405,16 @@ DEVICE void bring_row(
 
 template <class C, int D>
 DEVICE void attend_row(const AttendCodesParams& p) {
-    // The step's tables are there before its first kernel starts.
+    // The step's tables are uploaded before its first kernel starts.
     PagesTask<ATTEND_ROW_HEADS> task(p);
     uint32_t warp = threadIdx.x / kWarpSize;
     constexpr uint32_t kWarpsOfPage = PAGE_POSITIONS / kTilePositions, kStride = kRowWarps<D> / kWarpsOfPage;
     uint32_t begin = task.first_page + warp / kWarpsOfPage, first = warp % kWarpsOfPage * kTilePositions;
-    // Of a warp's pages: the exact one, and the one of codes where there is no exact one.
+    // Exact page of the warp's page i; then the page of codes if there is no exact one.
     auto exact = [&](uint32_t i) {
         return exact_page_for(p.kv, p.step, task.row.seq, task.n_positions, i);
     };
-    // Pages that are codes and are seen whole, as most are: from `inner` on, so many.
+    // Pages that are codes and fully visible, as most are: n_inner pages from `inner` on.
     uint32_t window = window_page(p.kv, task.n_positions),
         behind = window < task.end_page ? window : task.end_page;
     uint32_t seen = (task.seen + PAGE_POSITIONS - 1) / PAGE_POSITIONS;
@@ -432,7 +427,7 @@ DEVICE void attend_row(const AttendCodesParams& p) {
         }
         return page_of(p.step, task.row.seq, i * PAGE_POSITIONS);
     };
-    // The first of the warp's pages from i on that can be exact.
+    // First of the warp's pages from i on that can be exact.
     auto next_exact = [&](uint32_t i) {
         if (i < p.kv.sink_pages || i >= window) return i;
         return i + (window - i + kStride - 1) / kStride * kStride;
@@ -440,11 +435,11 @@ DEVICE void attend_row(const AttendCodesParams& p) {
     uint32_t begin_exact = next_exact(begin);
     uint32_t page = NO_PAGE, page_of_next = NO_PAGE, first_exact = NO_PAGE, exact_of_mean = NO_PAGE;
     if (task.exists) {
-        // A sequence whose first page is not full has no mean, and no codes that would want one.
+        // A sequence whose first page is not full has no mean yet, and no codes that need one.
         if (task.n_positions > PAGE_POSITIONS) exact_of_mean = exact_page(p.step, task.row.seq, 0);
         if (begin_exact < task.end_page) first_exact = exact(begin_exact);
         page = coded(begin);
-        // One of codes is on its way while an exact one is multiplied.
+        // A page of codes is loaded while an exact one is multiplied.
         if (page == NO_PAGE) {
             begin += kStride;
             page = coded(begin);
@@ -478,8 +473,8 @@ DEVICE void attend_row(const AttendCodesParams& p) {
         const uint16_t* keys = exact_head(p.kv, at, 0, task.kv_head);
         take_exact<D>(state, queries, keys, exact_head(p.kv, at, 1, task.kv_head), first, hidden, n);
     }
-    // The codes of a warp's next page are on their way while weights and values of one are computed, and so
-    // is the number of the page behind it.
+    // While a page is multiplied, the codes of the warp's next page are loaded, and the page number of the
+    // one after.
     ByteOperands<D> q(queries);
 #pragma unroll 1
     for (uint32_t i = begin; i < task.end_page; i += kStride) {

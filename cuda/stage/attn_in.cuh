@@ -1,10 +1,10 @@
 // AttnIn: n = norm(x[r]); q[r] = rope(Wq n); kv[seq, pos] = (rope(Wk n), Wv n).
 //
-// The rows of Wq, Wk and Wv are taken in pairs that a rotary embedding rotates together (any two neighbours
-// where it rotates nothing); the first half of a warp's slots own the first rows of some pairs and the other
-// half the second ones, so that a pair meets in a warp. Needs an even head_dim and at least two slots a warp.
-// Writes halves or floats to the page of the row's position, or floats for `append`; reads the cosines and
-// sines of that position.
+// The rows of Wq, Wk and Wv are processed in pairs that RoPE rotates together (or neighbours, where it
+// rotates nothing). The first half of a warp's slots own the first rows of some pairs and the second half the
+// second rows, so that a pair meets in a warp. Requires an even head_dim and at least two slots per warp.
+// Writes f16 or f32 to the page of the row's position, or f32 for `append`; reads the cosines and sines of
+// that position.
 #pragma once
 
 #include "../lib/linear_codes.cuh"
@@ -17,7 +17,7 @@ struct AttnInTask {
     DEVICE uint32_t pairs() const { return (p.wq.rows + p.wk.rows + p.wv.rows) / 2; }
     DEVICE uint32_t units() const { return (pairs() + half_slots() - 1) / half_slots(); }
 
-    // A pair of one of the three weights: which weight (0 to 2), its head, and its number in the head.
+    // A pair of rows of one weight: weight index (0 to 2), head, and index of the pair in the head.
     struct Pair {
         uint32_t weight, head, number;
         bool exists, rotates;
@@ -33,10 +33,10 @@ struct AttnInTask {
         return {weight, at / in_head, number, exists, weight < 2 && number < p.rope.pairs};
     }
 
-    // Element of the head that the first (second = 0) or second row of a pair is.
+    // Element of the head that corresponds to the first (second = 0) or second row of a pair.
     DEVICE uint32_t elem(const Pair& pair, uint32_t second) const {
         if (pair.rotates && !p.rope.adjacent) return pair.number + second * p.rope.pairs;
-        // Behind the rotated ones, or neighbours all the same.
+        // Elements after the rotated ones, or adjacent pairs.
         uint32_t behind = pair.weight < 2 && !p.rope.adjacent ? p.rope.pairs : 0;
         return 2 * behind + 2 * (pair.number - behind) + second;
     }
@@ -64,7 +64,7 @@ struct AttnInTask {
         return out;
     }
 
-    // The same, read only when it is wanted: kernels that have few registers left spill otherwise.
+    // The same, loaded only when used: kernels with few spare registers would spill.
     struct Late {
         StepRow row;
     };

@@ -1,12 +1,12 @@
-// Products become what a stage writes: out[r] = act(gate[r]) * y[r], act(y[r]) where there is no gate, or
-// out[r] += y[r]. Or what is there is gated: out[r] = y[r] / (1 + exp(-gate[r])).
+// Combine: makes the output of a stage from its products: out[r] = act(gate[r]) * y[r]; act(y[r]) without a
+// gate; or out[r] += y[r]. Or applies a gate: out[r] = y[r] / (1 + exp(-gate[r])).
 //
-// For stages whose layers have no kernel in common: `logits` of each layer's type makes the products, of the
-// step's rows, or `experts` of their slots. A thread owns some columns of a row: x = share of the columns,
-// z = row.
+// For stages whose layers have no common fused kernel: `logits` of each layer's type computes the products of
+// the batch rows, or `experts` those of their slots. A thread owns some columns of a row: x = share of the
+// columns, z = row.
 #include "ffn_in.cuh"
 
-// x / 2 erfc(-x / sqrt(2)). Abramowitz and Stegun 7.1.26 has erfc within 1.5e-7.
+// x / 2 erfc(-x / sqrt(2)), with erfc by Abramowitz and Stegun 7.1.26, whose error is at most 1.5e-7.
 DEVICE float gelu(float x) {
     float z = fabsf(x) * 0.70710678118654752f, t = 1.0f / (1.0f + 0.3275911f * z);
     float series = 1.0614054f;
@@ -25,7 +25,7 @@ KERNEL(combine, CombineParams, COMBINE_THREADS) {
     if (r >= p.step.counts->rows * p.each) return;
     for (uint32_t col = blockIdx.x * blockDim.x + threadIdx.x; col < p.cols; col += gridDim.x * blockDim.x) {
         uint64_t at = uint64_t(r) * p.cols + col;
-        // All of it is on its way before any of it is waited for.
+        // All loads are issued before the first is waited for.
         float y = p.y[at], gate = p.gate ? p.gate[p.act == ACT_SHARE ? r : at] : 0.0f;
         float there = p.add ? p.out[at] : 0.0f;
         if (p.act == ACT_GATE || p.act == ACT_SHARE) {

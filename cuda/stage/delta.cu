@@ -1,24 +1,24 @@
-// Delta: the convolution, the recurrence and the gated norm of a delta net, as Stage::Delta says.
+// Delta: convolution, recurrence and gated norm of a gated delta net, as defined by Stage::Delta.
 //
-// What must be true: slots that a run writes are no other run's; `arrived` is 0.
+// Requires: no two runs write the same slot; `arrived` = 0.
 //
-// delta__N, for a few rows of each sequence: a block owns a head of a run of rows, which are of one sequence;
-// x = head, y = run. Its threads hold the head's matrix S in registers, from the first row to the last:
-// thread t has column t % N of the values, and of the keys' elements a quarter, t / N. The first three
-// quarters of the threads are the convolution's, too: each has one channel of the head's query, key or value,
-// and the rows of it that the convolution sees. Heads that share a key share its channels, whose last rows
-// the last of their blocks to come writes, when all have read what was there.
+// delta__N, for a few rows per sequence: a block owns a head of a run (consecutive rows of one sequence); x =
+// head, y = run. Its threads hold the head's state matrix S in registers over all rows: thread t has column t
+// % N of the values and quarter t / N of the key elements. Three quarters of the threads also compute the
+// convolution: each has one channel of the head's query, key or value, and the input rows that the
+// convolution sees. Heads that share a key share its channels; the last of their blocks to arrive, when all
+// have read the old state, writes the channels' last rows.
 //
-// For prompts three kernels, so that only the recurrence goes row by row. delta_convolve__N: a warp owns
+// Prefill uses three kernels, so that only the recurrence goes row by row. delta_convolve__N: a warp owns
 // DELTA_ROWS rows of N neighbouring channels, x = channels / N, y = share of the rows. delta_scan__N: a warp
-// owns DELTA_COLS columns of a head's S, four lanes a column, and waits for others only where rows come to
-// shared memory; x = (head, share of its columns), y = run. delta_gate__N: a warp owns a head of a row, x =
-// share of the heads, y = row.
+// owns DELTA_COLS columns of a head's S, four lanes per column, and synchronises only when rows are loaded
+// into shared memory; x = (head, share of its columns), y = run. delta_gate__N: a warp owns a head of a row,
+// x = share of the heads, y = row.
 //
-// Rows in chunks of C would be products of matrices, 4 C N^2 + 4 C^2 N multiplications of a head instead of
-// the 4 C N^2 of C rows here. With C = 64 and N = 128 that is half as much again, and by what their maker
-// states tensor cores of GeForce cards multiply floats (tf32) no faster than their other cores; as halves
-// they are twice as fast, and lose bits of S. The two forms have not been timed against each other.
+// The chunked form, with matrix products over C rows, needs 4 C N^2 + 4 C^2 N multiplications per head
+// instead of the 4 C N^2 of C rows here. With C = 64 and N = 128 that is 50% more. According to NVIDIA,
+// tensor cores of GeForce GPUs multiply tf32 no faster than the other cores multiply floats; f16 is twice as
+// fast, but loses bits of S. The two forms have not been timed against each other.
 #include "../lib/input.cuh"
 #include "../lib/last_block.cuh"
 
@@ -26,7 +26,7 @@ constexpr uint32_t kTaps = DELTA_TAPS;
 
 DEVICE float delta_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// Products of this thread's part of a vector in shared memory, of kPart elements from `from` on.
+// Calls each(i, element) for the kPart elements from `from` on, in shared memory.
 template <uint32_t kPart, class Each>
 DEVICE void each_quad(const float* from, Each each) {
 #pragma unroll
@@ -41,11 +41,11 @@ DEVICE void each_quad(const float* from, Each each) {
 
 template <uint32_t N>
 struct DeltaShared {
-    // Not yet scaled.
+    // Not yet normalised.
     float q[N], k[N], v[N];
-    // What each part of the threads has of a sum over keys' elements.
+    // Partial sums over key elements, per quarter of the threads.
     float seen[4][N], out[4][N];
-    // Sums of squares that warps leave: of queries and keys, and of the output.
+    // Sums of squares per warp: of queries and keys, and of the output.
     float squares[2][N / kWarpSize], of_out[N / kWarpSize];
     float decay, strength;
     uint32_t word;
@@ -67,7 +67,7 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
                                  : values + head * N + col;
     if (run.rows == 0) return;
 
-    // [slots, n_heads, keys' elements, values' elements]
+    // [slots, n_heads, key elements, value elements]
     uint64_t of_head = uint64_t(N) * N;
     float s[kPart];
     const float* from = p.matrices + (uint64_t(run.from) * p.n_heads + head) * of_head;
@@ -142,7 +142,7 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
         float y = o * (1.0f / sqrtf(mean / float(N) + p.norm.eps)) * norm;
         float z = p.z[(row * p.n_heads + head) * N + col];
         p.out[(row * p.n_heads + of_out) * N + col] = y * (z * delta_sigmoid(z));
-        // Before the next row's sums of squares come.
+        // Read before the next row's sums of squares are written.
         named_barrier(1, N);
     }
 
@@ -159,7 +159,7 @@ DEVICE void delta(const DeltaParams& p, DeltaShared<N>& shared) {
     prefetch_next(p.step);
 }
 
-// u of a run at a row that counts from its first; of a negative one, what the sequence had before.
+// u at row `row` of a run; a negative row is one of the sequence's earlier rows (from the tail).
 DEVICE float before_or_in(
     const DeltaParams& p, const StepRun& run, int32_t row, uint32_t channels, uint32_t channel
 ) {
@@ -183,7 +183,7 @@ DEVICE void delta_convolve(const DeltaParams& p) {
         uint32_t channel = in_group + c * kWarpSize;
 #pragma unroll
         for (uint32_t j = 0; j < kTaps; j++) taps[c][j] = p.conv[uint64_t(channel) * kTaps + j];
-        // As if all rows were of one sequence; u has at least one row.
+        // Assumes that all rows belong to one sequence; u has at least one row.
 #pragma unroll
         for (uint32_t j = 0; j < kSeen; j++) {
             uint32_t row = first + j < kTaps - 1 ? 0 : first + j - (kTaps - 1);
@@ -229,15 +229,15 @@ DEVICE void delta_convolve(const DeltaParams& p) {
     }
 }
 
-// Columns of a block of delta_scan, and lanes that share a column.
+// Lanes per column of delta_scan, and columns per block.
 constexpr uint32_t kScanLanes = kWarpSize / DELTA_COLS;
 constexpr uint32_t kScanCols = DELTA_SCAN_THREADS / kScanLanes;
 
 template <uint32_t N>
 struct ScanShared {
-    // Of DELTA_ROWS rows: queries, keys, and the block's columns of values.
+    // Queries, keys, and the block's columns of values, for DELTA_ROWS rows.
     float q[DELTA_ROWS][N], k[DELTA_ROWS][N], v[DELTA_ROWS][kScanCols];
-    // A decay and a strength each.
+    // Decay and strength per row.
     float gates[DELTA_ROWS][2];
 };
 
@@ -255,7 +255,7 @@ DEVICE void delta_scan(const DeltaParams& p, ScanShared<N>* stages) {
     uint32_t in_block = threadIdx.x / kScanLanes, col = share * kScanCols + in_block;
     uint32_t values = 2 * p.n_key_heads * N, channels = values + p.n_heads * N;
 
-    // Rows of the run from `at` on, to a stage.
+    // Loads rows of the run from `at` on into a stage.
     auto bring = [&](uint32_t at, ScanShared<N>& to) {
         uint32_t n = run.rows - at < DELTA_ROWS ? run.rows - at : DELTA_ROWS;
         for (uint32_t i = threadIdx.x; i < n * (N / 4); i += blockDim.x) {
@@ -277,8 +277,8 @@ DEVICE void delta_scan(const DeltaParams& p, ScanShared<N>* stages) {
     };
     bring(0, stages[0]);
 
-    // [slots, n_heads, keys' elements, values' elements]; a lane has quads part, part + kScanLanes, ... of
-    // keys' elements.
+    // [slots, n_heads, key elements, value elements]; a lane has quads part, part + kScanLanes, ... of the
+    // key elements.
     uint64_t of_head = uint64_t(N) * N;
     auto elem = [&](uint32_t i) { return (i / 4 * kScanLanes + part) * 4 + i % 4; };
     float s[kPart];
@@ -298,7 +298,7 @@ DEVICE void delta_scan(const DeltaParams& p, ScanShared<N>* stages) {
         __syncthreads();
         if (at + DELTA_ROWS < run.rows) bring(at + DELTA_ROWS, stages[(at / DELTA_ROWS + 1) % 2]);
         uint32_t n = run.rows - at < DELTA_ROWS ? run.rows - at : DELTA_ROWS;
-        // A row's keys are loaded before the row before it is done, so that nothing waits for them.
+        // A row's keys are loaded before the previous row is finished, to hide the latency.
         float k[kPart], q[kPart];
         auto load = [&](float(&to)[kPart], const float* of_row) {
 #pragma unroll
@@ -334,8 +334,8 @@ DEVICE void delta_scan(const DeltaParams& p, ScanShared<N>* stages) {
     float* to = p.matrices + (uint64_t(run.to) * p.n_heads + head) * of_head;
 #pragma unroll
     for (uint32_t i = 0; i < kPart; i++) to[elem(i) * N + col] = s[i];
-    // What the convolution will see: of the values' channels the block's own, and of queries' and keys' those
-    // of its head's number.
+    // Stores the rows that the next convolution needs: the block's own value channels, and the query and key
+    // channels of the key head with the head's index.
     static_assert(3 * kScanCols <= DELTA_SCAN_THREADS, "a thread has one channel of three kinds");
     uint32_t kind = threadIdx.x / kScanCols;
     if (kind > 2 || (kind > 0 && head >= p.n_key_heads)) return;

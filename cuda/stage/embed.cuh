@@ -1,8 +1,8 @@
 // Embed: x[r] = scale table[token[r]] (+ positions[pos[r]]) (+ types[type[r]]). The token may be the one that
 // `sample` picked last for the sequence.
 //
-// A thread owns a column of a row of the step: x = row, y = share of the columns. Reads one row of the table.
-// Blocks beyond the step's rows do nothing.
+// A thread owns a column of a batch row: x = row, y = share of the columns. Reads one row of the table.
+// Blocks past the last row do nothing.
 #pragma once
 
 #include "../lib/step.cuh"
@@ -10,7 +10,7 @@
 
 template <class T>
 DEVICE void embed(const EmbedParams& p) {
-    // The step's tables are there already.
+    // The step's tables are uploaded before its first kernel starts.
     bool of_step = blockIdx.x < p.step.counts->rows;
     StepRow row = of_step ? p.step.rows[blockIdx.x] : StepRow{};
     let_next_kernel_start();

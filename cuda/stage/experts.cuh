@@ -1,30 +1,29 @@
-// Experts: the layers of the experts that rows have chosen; y = W_e n, or h = act(Gate_e n) * (Up_e n).
+// Experts: a layer of the experts that rows are routed to: y = W_e n, or h = act(Gate_e n) * (Up_e n).
 //
-// Two kernels, over the products of lib/linear.cuh. `experts` takes slots one by one, for steps of so few
-// rows that they hardly share an expert: z = slot, x = share of the outputs. Of a step's rows, whose
-// router's logits the launch before has left, each warp finds the choice again: that costs less than a
-// launch, and its weights are on their way one round trip to memory later than those of other stages. For
-// the last layer, the block that comes last of a row's, for one share of the outputs, adds up the row's
-// products in the order of its slots. `experts__tiles` takes tiles of rows that share an expert, which
-// `route` has made: z = tile, x = share of the outputs; types that have kernels of halves go to tensor
-// cores.
+// There are two kernels, built on lib/linear.cuh. `experts` processes slots (row, expert) one by one, for
+// batches so small that rows rarely share an expert: z = slot, x = share of the outputs. The router's logits
+// come from the previous launch, and every warp selects the row's experts again: that is cheaper than another
+// launch, although its weight loads start one memory round trip later than those of other stages. For the
+// last layer, the last block of a row to arrive adds up the row's products for its share of the outputs, in
+// slot order. `experts__tiles` processes tiles of rows that share an expert, made by `route`: z = tile, x =
+// share of the outputs; types with f16 kernels use tensor cores.
 //
-// Which expert it is, nobody knows but the device: its LinearParams come from a table. A slot of a warp
-// owns an output; a gate and what it multiplies meet in a warp as in ffn_in.cuh. Reads W_e once for each
-// slot, or tile. `arrived` is 0. The router itself is one more expert, of all tiles of the step's rows in
-// order, where no tiles are there yet.
+// Only the device knows which expert it is: its LinearParams come from a table. A slot of a warp owns an
+// output; gate and up projections meet in a warp as in ffn_in.cuh. Reads W_e once per slot or tile. Requires
+// `arrived` = 0. The router itself is one more expert, applied to tiles of neighbouring batch rows before
+// `route` has made any tiles.
 #pragma once
 
 #include "../lib/parts.cuh"
 #include "../lib/routes.cuh"
 #include "ffn_in.cuh"
 
-// The layers of one expert, or of one tile of rows.
+// Layers of one expert, for a slot or a tile of rows.
 template <class Weights>
 struct ExpertsTask {
     const ExpertsParams& p;
     const Weights& weights;
-    // Of the first row of products.
+    // First row of products.
     float* out;
 
     DEVICE ExpertsTask(const ExpertsParams& p, const Weights& weights, uint32_t place)
@@ -32,7 +31,7 @@ struct ExpertsTask {
 
     DEVICE bool paired() const { return p.act != ACT_NONE; }
     DEVICE uint32_t slots() const { return kWarpSize >> p.in.lanes_log2; }
-    // Outputs of one unit.
+    // Outputs per unit.
     DEVICE uint32_t width() const { return paired() ? slots() / 2 : slots(); }
     DEVICE uint32_t units() const { return (p.outputs + width() - 1) / width(); }
 
@@ -58,13 +57,13 @@ struct ExpertsTask {
     }
 };
 
-// A layer, and what may be a gate before it, in registers.
+// A layer, and its gate if it has one, in registers.
 struct InRegisters {
     LinearParams gate, w;
     DEVICE LinearParams of(uint32_t of_gate) const { return select(of_gate, gate, w); }
 };
 
-// In shared memory, the layer first, for kernels that have no registers to spare: read whenever wanted.
+// In shared memory, the layer first, for kernels without spare registers: reloaded at each use.
 struct InShared {
     const LinearParams* weights;
     DEVICE LinearParams of(uint32_t of_gate) const { return weights[recomputed(of_gate)]; }
@@ -82,7 +81,7 @@ DEVICE void experts(const ExpertsParams& p) {
         const float* z = p.logits + uint64_t(r) * routes.n_experts;
         uint32_t j = slot % routes.n_used, first = slot - j;
         ExpertChoice choice = choose(z, routes.n_experts, routes.n_used, first);
-        // For the launches that follow.
+        // For later launches.
         if (blockIdx.x == 0 && threadIdx.x == j) routes.choices[slot] = choice;
         expert = __shfl_sync(kWarp, choice.expert, static_cast<int>(j));
     } else {
@@ -103,7 +102,7 @@ DEVICE void experts(const ExpertsParams& p) {
     if (!p.x) return;
     uint32_t* word = reinterpret_cast<uint32_t*>(shared_memory());
     if (!comes_last(routes.arrived + 1 + r * gridDim.x + blockIdx.x, routes.n_used, word)) return;
-    // The outputs of the block's units.
+    // Outputs of the block's units.
     uint32_t width = task.width(), units = (task.units() - blockIdx.x + gridDim.x - 1) / gridDim.x;
     for (uint32_t at = threadIdx.x; at < units * width; at += blockDim.x) {
         uint32_t col = (at / width * gridDim.x + blockIdx.x) * width + at % width;
@@ -113,7 +112,7 @@ DEVICE void experts(const ExpertsParams& p) {
     }
 }
 
-// Whether a type has products of halves: of its codes, or those that say what its halves are.
+// True if a type has f16 products: from its codes, or from T::Halves.
 template <class T, class = void>
 constexpr bool kOnHalves = kCodes<T>;
 template <class T>
@@ -146,7 +145,7 @@ DEVICE void experts_tiles(const ExpertsParams& p) {
     step.counts = &counts;
     step.outputs = routes.rows + tile.first;
     InputParams in = p.in;
-    // Neighbouring rows are read where they are.
+    // Neighbouring rows are read in place.
     in.of_outputs = p.of_step && routes.n_tiles;
     if (!in.of_outputs) in.x += uint64_t(tile.first) * in.cols;
     if constexpr (kOnHalves<T>) {

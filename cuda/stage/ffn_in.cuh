@@ -1,9 +1,9 @@
-// FfnIn: n = norm(x[r]); h[r] = act(Wg n) * (Wu n), or act(Wu n) where there is no gate. A clamped SwiGLU of
-// a gate g and u = Wu n is m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1) with m = min(g, 7).
+// FfnIn: n = norm(x[r]); h[r] = act(Wg n) * (Wu n), or act(Wu n) without a gate. Clamped SwiGLU of a gate g
+// and u = Wu n is m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1) with m = min(g, 7).
 //
-// With a gate, the first half of a warp's slots own rows of the gate and the other half the same rows of up,
-// so that the two products meet in a warp; without one, a slot owns a row of up. Needs at least two slots a
-// warp.
+// With a gate, the first half of a warp's slots own rows of the gate and the second half the same rows of up,
+// so that the two products meet in a warp; without one, a slot owns a row of up. Requires at least two slots
+// per warp.
 #pragma once
 
 #include "../lib/linear_codes.cuh"
@@ -12,11 +12,11 @@
 DEVICE float activated(uint32_t act, float x) {
     if (act == ACT_RELU2) {
         float positive = fmaxf(x, 0.0f);
-        // fmaxf drops NaN, which must stay.
+        // fmaxf drops NaN, which must be kept.
         return x != x ? x : positive * positive;
     }
-    // All others are x times a logistic function, which stands here once for all of them: kernels have many
-    // copies of it.
+    // The others are x times a logistic function, computed in one place because kernels contain many copies
+    // of it.
     float by = -x;
     if (act == ACT_CLAMPED_SWIGLU) by = -1.702f * x;
     // 0.5 (1 + tanh u) is the logistic function of 2 u.
@@ -24,7 +24,7 @@ DEVICE float activated(uint32_t act, float x) {
     return x / (1.0f + expf(by));
 }
 
-// What a gate makes of what it multiplies. A clamp leaves NaN.
+// Applies a gate to the up projection. Clamping keeps NaN.
 DEVICE float gated(uint32_t act, float gate, float up) {
     if (act == ACT_CLAMPED_SWIGLU) {
         gate = gate > 7.0f ? 7.0f : gate;
@@ -37,7 +37,7 @@ struct FfnInTask {
     const FfnInParams& p;
 
     DEVICE uint32_t slots() const { return kWarpSize >> p.in.lanes_log2; }
-    // Outputs of one unit.
+    // Outputs per unit.
     DEVICE uint32_t width() const { return p.gate.data ? slots() / 2 : slots(); }
     DEVICE uint32_t units() const { return (p.up.rows + width() - 1) / width(); }
 
@@ -48,7 +48,7 @@ struct FfnInTask {
     }
     DEVICE LinearParams weight(uint32_t of_gate) const {
         LinearParams w = select(of_gate, p.gate, p.up);
-        // A gate has as many.
+        // The gate has the same number of rows.
         w.rows = p.up.rows;
         return w;
     }

@@ -1,13 +1,13 @@
-// The heads of AttnIn, behind its products: q[r] = rope(norm(q[r])); kv[seq, pos] = (rope(norm(k[r])), v[r]);
-// and a query's part of a gate goes where gates lie.
+// Heads: finishes AttnIn after its products: q[r] = rope(norm(q[r])); kv[seq, pos] = (rope(norm(k[r])),
+// v[r]); copies the gate part of each query to `gate`.
 //
-// For heads with norms of their own, whose elements many blocks of `attn_in` own; and for Q, K and V that
-// have no kernel in common. A warp owns one head of queries, keys or values of one row of the step: x = share
-// of the heads, z = row. Shared memory: a head a warp. What must be true: earlier launches have written the
-// products, without RoPE. Writes keys and values as attn_in.cuh says.
+// For models with per-head norms, since many blocks of `attn_in` share a head; and for Q, K and V without a
+// common fused kernel. A warp owns one head of queries, keys or values of one batch row: x = share of the
+// heads, z = row. Shared memory: one head per warp. Requires: earlier launches have written the products,
+// without RoPE. Writes keys and values as attn_in.cuh does.
 #include "../lib/input.cuh"
 
-// Elements of a head that a lane writes at most: lane, lane + 32, and so on.
+// Most elements of a head per lane: lane, lane + 32, and so on.
 constexpr uint32_t kElems = 4 * kHeadQuads;
 
 KERNEL(heads, HeadsParams, HEADS_THREADS) {
@@ -16,7 +16,7 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
         n_kv_heads = p.kv.n_kv_heads, head_dim = p.kv.head_dim;
     bool exists = r < p.step.counts->rows && at < p.n_heads + 2 * n_kv_heads;
     bool of_queries = at < p.n_heads;
-    // Of keys (0) or values (1).
+    // 0 for keys, 1 for values.
     uint32_t part = !of_queries && at >= p.n_heads + n_kv_heads;
     uint32_t head = of_queries ? at : at - p.n_heads - part * n_kv_heads;
     InputParams in = {};
@@ -24,7 +24,7 @@ KERNEL(heads, HeadsParams, HEADS_THREADS) {
     in.norm = of_queries ? p.q_norm : p.k_norm;
     if (part == 1) in.norm.kind = NORM_NONE;
 
-    // What does not depend on the products: the row's place, weights of the norm, cosines and sines.
+    // Independent of the products: the row's position, norm weights, cosines and sines.
     StepRow row = exists ? p.step.rows[r] : StepRow{};
     uint32_t page = exists && !of_queries && !p.raw ? page_of(p.step, row.seq, row.pos) : 0;
     RowPart<false, false, kHeadQuads> held, weight;

@@ -1,7 +1,8 @@
-// Logits: logits[o] = cap(W norm(x[outputs[o]])), with cap(z) = c tanh(z / c) where there is a soft cap c.
+// Logits: logits[o] = cap(W norm(x[outputs[o]])), with cap(z) = c tanh(z / c) if there is a soft cap c.
 //
-// A slot of a warp owns one output. Reads W once for every M rows that asked; nothing where none did. Layers
-// of other stages that have no kernel in common with all of theirs come here too, one or two of an input.
+// A slot of a warp owns one output. Reads W once per M rows that need logits, and not at all without such
+// rows. Also multiplies the layers of other stages that have no common fused kernel, one or two layers per
+// input.
 #pragma once
 
 #include "../lib/linear_codes.cuh"

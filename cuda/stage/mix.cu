@@ -1,5 +1,5 @@
-// x[r] += sum of p_j y_j, of the products y of the experts that a row has gone through, for steps whose rows
-// are sorted by expert. A thread owns some columns of a row: x = share of the columns, z = row.
+// Mix: x[r] += sum of p_j y_j over the experts of a row, y being their products; for batches whose rows are
+// sorted by expert. A thread owns some columns of a row: x = share of the columns, z = row.
 #include "../lib/routes.cuh"
 #include "../lib/step.cuh"
 

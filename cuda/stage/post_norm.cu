@@ -1,10 +1,10 @@
-// PostNorm: x[r] += norm(product[r]), behind the layer of a ProjAdd whose product is normed; or x[r] =
-// residual(x[r]) + norm(product[r]), behind one that norms what it adds to.
+// PostNorm: x[r] += norm(product[r]), after the layer of a ProjAdd with a norm on its product; or x[r] =
+// residual(x[r]) + norm(product[r]), if the residual is normalised too.
 //
-// A block owns a row: x = row. The weights of the product's norm come to shared memory before the product is
-// there, and x is on its way while the product is normed, so one round trip to memory waits for the previous
-// kernel where a row has at most NORM_SHARED_COLS columns and the residual stream is not normed. Reads and
-// writes a row of x.
+// A block owns a row: x = row. Weights of the product's norm are prefetched into shared memory before the
+// product is ready, and x is loaded while the product is normalised. So only one round trip to memory comes
+// after the previous kernel, if a row has at most NORM_SHARED_COLS columns and the residual is not
+// normalised. Reads and writes a row of x.
 #include "../lib/input.cuh"
 
 constexpr uint32_t kPostQuads = 7;
@@ -29,7 +29,7 @@ DEVICE void add_normed(const PostNormParams& p) {
     if constexpr (Residual) {
         InputParams of_stream = in;
         of_stream.norm = p.residual;
-        // The product's sums have been read before others take their place.
+        // All reads of the product's sums come before the next sums overwrite them.
         __syncthreads();
         residual = row_norm(of_stream, x, stream);
     }

@@ -1,7 +1,7 @@
 // ProjAdd: x[r] += W norm(y[r]).
 //
-// A slot of a warp owns one output: one row of W. Reads W once for every M rows of the step, and each block
-// the rows of y. What must be true: y was written by an earlier launch; x is no part of y.
+// A slot of a warp owns one output, which is one row of W. Reads W once per M batch rows; every block reads
+// the rows of y. Requires: y was written by an earlier launch; x and y do not overlap.
 #pragma once
 
 #include "../lib/linear_codes.cuh"

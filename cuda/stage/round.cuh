@@ -1,9 +1,9 @@
-// Round: rows of a buffer, normed and rounded to int8 once for all blocks of the products on tensor cores
-// that follow (lib/linear_mma.cuh): the same values as a kernel for single rows makes of them
-// (lib/input.cuh).
+// Round: normalises batch rows and quantises them to int8, once for all blocks of the tensor core products
+// that follow (lib/linear_mma.cuh). The values are the same as in a kernel for single rows (lib/input.cuh).
 //
-// A block owns a row. Leaves it in the order in which the type T multiplies it, with its sums of chunks where
-// the type has them, and its scale and sum. Meanwhile the weights of the products come to the card's cache.
+// A block owns a row. Writes it in the order in which type T multiplies it, followed by the sums of its
+// chunks if the type uses them, and its RowQuant. Meanwhile the weights of the products are prefetched into
+// the L2 cache.
 #pragma once
 
 #include "../lib/input.cuh"

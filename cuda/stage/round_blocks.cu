@@ -1,7 +1,7 @@
-// RoundBlocks: rows of a buffer, normed and rounded to int8 by block once for all blocks of the products on
-// tensor cores that follow, which say in what order they want them (lib/linear_codes.cuh).
+// RoundBlocks: normalises batch rows and quantises them to int8 by block, once for all blocks of the tensor
+// core products that follow, in the layout of lib/linear_codes.cuh.
 //
-// A block owns a row. Columns beyond the row are 0, up to a multiple of MMA_CODES_COLS.
+// A block owns a row. Columns past its end are 0, up to a multiple of MMA_CODES_COLS.
 #include "../lib/input.cuh"
 
 KERNEL(round__blocks, RoundParams, LINEAR_THREADS) {

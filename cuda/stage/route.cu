@@ -1,16 +1,16 @@
-// Which rows of a step go through which experts, for steps of many rows: a warp chooses for a row
-// (lib/routes.cuh) and counts it among its experts' rows; the block that comes last gives each expert as many
-// neighbouring places as it has rows, and cuts them into tiles.
+// Route: sorts the rows of a large batch by expert. A warp selects the experts of a row (lib/routes.cuh) and
+// counts the row for each of them; the last block to arrive gives each expert as many consecutive places as
+// it has rows, and splits them into tiles.
 //
-// x = eight rows. Reads the router's logits. Which place of an expert a row gets depends on who comes first,
-// and nothing of the results does. `counts` and `arrived` are 0.
+// Grid: x = eight rows. Reads the router's logits. The order of rows within an expert depends on timing, but
+// no result does. Requires `counts` and `arrived` = 0.
 #include "../lib/last_block.cuh"
 #include "../lib/routes.cuh"
 #include "../lib/step.cuh"
 
 KERNEL(route, RouteParams, ROUTE_THREADS) {
     SHARED(uint32_t, word, 1);
-    // Of each expert, and all before it: rows, and tiles.
+    // Inclusive prefix sums over experts: rows, and tiles.
     SHARED(uint32_t, rows_before, EXPERTS_MOST);
     SHARED(uint32_t, tiles_before, EXPERTS_MOST);
     let_next_kernel_start();

@@ -1,18 +1,17 @@
-// Sample: tokens[o] = a token of logits[o], drawn from its `top_k` largest (the lowest id first among
-// equals); NaN counts as minus infinity.
+// Sample: tokens[o] = a token of logits[o], drawn from its `top_k` largest (lower ids win ties); NaN is
+// treated as minus infinity.
 //
-// Before that, logits of tokens that have a bias or occurred are changed, on the way: `logits` stay as they
-// are.
+// Biases and penalties are applied to the loaded logits; the buffer is not changed.
 //
-// x = stretch of a row, y = row of logits. A block finds the largest candidates of its stretch, and leaves
-// them in order. The last block of a row finds the largest of those, and one of its warps draws. Reads the
-// logits once.
+// Grid: x = stretch of a row, y = row of logits. A block finds the largest candidates of its stretch and
+// stores them in order. The last block of a row to arrive finds the largest of those, and one of its warps
+// draws. Reads the logits once.
 #include "../lib/changes.cuh"
 #include "../lib/draw.cuh"
 #include "../lib/last_block.cuh"
 #include "../lib/step.cuh"
 
-// Where the host finds the token of a row, and where the next step does.
+// Stores the token of a row for the host and for the next step.
 DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t mailbox, uint32_t token) {
     p.tokens[row] = token;
     if (mailbox == NO_MAILBOX) return;
@@ -20,7 +19,7 @@ DEVICE void keep(const SampleParams& p, uint32_t row, uint32_t mailbox, uint32_t
     p.mailboxes[mailbox] = token;
 }
 
-// The pick that a row was fed with, or NO_TOKEN.
+// The sampled token that the row was fed with, if its id is only known on the device; or NO_TOKEN.
 DEVICE uint32_t newest(const SampleParams& p, uint32_t row) {
     const StepRow& fed = p.step.rows[p.step.outputs[row]];
     return fed.token == TOKEN_PICKED ? p.picked[fed.seq] : NO_TOKEN;
@@ -29,7 +28,7 @@ DEVICE uint32_t newest(const SampleParams& p, uint32_t row) {
 KERNEL(sample, SampleParams, SAMPLE_THREADS) {
     Draw& draw = *reinterpret_cast<Draw*>(shared_memory());
     uint32_t row = blockIdx.y, stretches = gridDim.x;
-    // The step's tables are there already.
+    // The step's tables are uploaded before its first kernel starts.
     bool sampled = row < p.step.counts->sampled;
     const StepSampling how = sampled ? p.sampling[row] : StepSampling{};
     let_next_kernel_start();
@@ -43,7 +42,7 @@ KERNEL(sample, SampleParams, SAMPLE_THREADS) {
 #pragma unroll
     for (uint32_t i = 0; i < kOwn; i++) {
         uint32_t id = first + i * SAMPLE_THREADS;
-        // Past the end the smallest of all.
+        // Past the end: NaN, which sorts below everything.
         own[i] = id < p.n_vocab ? logits[id] : NAN;
     }
     if (how.changes != 0 || penalises(how)) {
@@ -67,8 +66,8 @@ KERNEL(sample, SampleParams, SAMPLE_THREADS) {
         if (threadIdx.x == 0) keep(p, row, how.mailbox, id_of(best));
         return;
     }
-    // Neighbours are the same in rank, and a warp has all ranks of some stretches: so threads have about as
-    // many of the largest, and so have warps.
+    // Neighbours have the same rank in different stretches, so this order gives each thread and each warp
+    // about the same number of the largest candidates.
     constexpr uint32_t kWarps = SAMPLE_THREADS / kWarpSize;
     uint32_t place = threadIdx.x % kWarpSize * kWarps + threadIdx.x / kWarpSize;
     find_largest(draw, how.top_k, [&](auto visit) {

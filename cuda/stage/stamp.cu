@@ -1,7 +1,7 @@
-// at[0] = nanoseconds of the card's clock, when everything ahead of it has been done.
+// Stamp: at[0] = GPU clock in nanoseconds, once all earlier work is done.
 //
-// For profiles: in a recording that is timed, one stands before each stage and one behind the last. A stage's
-// own kernels follow each other as in other recordings, but none starts before its stage does.
+// For profiling: a timed graph has a stamp before each stage and after the last one. The kernels within a
+// stage overlap as usual, but none starts before its stage does.
 #include "../params.h"
 #include "../simt.h"
 

@@ -1,18 +1,18 @@
-// Turn: rows of a buffer, normed and brought into a rotated basis, or brought back out of one, as
-// sterna_program::Basis says. Where there are no signs and runs are of one element, rows are merely normed.
+// Turn: normalises rows and rotates them (signs and a Hadamard transform), or rotates them back, as defined
+// by sterna_program::Basis. Without signs and with blocks of one element, rows are only normalised.
 //
-// A block owns a span of a row, which is TURN_COLS columns or one longer run: x = row, y = span. Of each
-// TURN_COLS columns a thread has four neighbouring ones. Columns that are 1 or 2 apart meet in a thread,
-// those 4 to 64 apart in a warp, those 128 to 512 apart in shared memory, and those further apart in a thread
-// again. Each block norms the row by itself. Reads and writes no other columns where there is no norm, so
-// `to` may then be `x`.
+// A block owns a span of a row: TURN_COLS columns, or one longer Hadamard block: x = row, y = span. Of each
+// TURN_COLS columns a thread has four neighbouring ones. Butterflies of columns 1 or 2 apart are within a
+// thread, 4 to 64 apart within a warp, 128 to 512 apart through shared memory, and larger distances within a
+// thread again. Each thread block normalises the row by itself. Without a norm it reads and writes only its
+// own columns, so `to` may be `x`.
 #include "../lib/input.cuh"
 
 constexpr uint32_t kTurnQuads = TURN_MOST_COLS / TURN_COLS;
 using Turned = RowPart<true, true, kTurnQuads>;
 static_assert(4 * LINEAR_THREADS == TURN_COLS && Turned::kCols == TURN_MOST_COLS, "a run is a block's");
 
-// Of two columns that meet, the first becomes their sum and the second their difference.
+// Hadamard butterfly: the first column becomes the sum, the second the difference.
 DEVICE void meet(float& first, float& second) {
     float sum = first + second;
     second = first - second;
@@ -20,7 +20,7 @@ DEVICE void meet(float& first, float& second) {
 }
 DEVICE float met(bool is_second, float own, float other) { return is_second ? other - own : own + other; }
 
-// Sums and differences of the columns of runs of `block`, without their factor.
+// Unnormalised Hadamard transform of each `block` columns.
 DEVICE void mix_runs(Turned& held, float* exchanged, uint32_t block, uint32_t cols) {
     uint32_t lane = threadIdx.x % kWarpSize;
     held.each(0, cols, [&](uint32_t quad, uint32_t) {

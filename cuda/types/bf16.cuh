@@ -1,4 +1,4 @@
-// BF16: the upper halves of floats.
+// BF16: the upper 16 bits of f32.
 #pragma once
 
 #include "../lib/elements.cuh"

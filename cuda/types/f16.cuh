@@ -1,4 +1,4 @@
-// F16: halves.
+// F16: half precision floats.
 #pragma once
 
 #include "../lib/elements.cuh"
@@ -7,8 +7,8 @@
 struct F16 : Elements<F16, 8> {
     DEVICE static void floats(Chunk chunk, float (&out)[8]) { floats_of_halves(chunk, out); }
 
-    // What a lane has of 32 columns from `col` on, for tensor cores: 4 of the first 16 and 4 of the others,
-    // as halves.
+    // A lane's share of 32 columns from `col` on, for tensor cores: 4 of the first 16 and 4 of the last 16,
+    // as f16.
     struct Halves {
         uint32_t words[4];
     };

@@ -1,4 +1,4 @@
-// F32: floats.
+// F32: single precision floats.
 #pragma once
 
 #include "../lib/elements.cuh"

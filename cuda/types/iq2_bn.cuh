@@ -1,9 +1,8 @@
-// IQ2_BN, IQ1_BN and IQ2_BN_R4: ternary weights, 2 bits each, value = (code - 1) x scale, one float scale a
+// IQ2_BN, IQ1_BN and IQ2_BN_R4: ternary weights, 2 bits each, value = (code - 1) * scale, one f32 scale per
 // row.
 //
-// The upload brings all three to these planes: codes, 16 bytes for 64 weights, byte b having weights b, b +
-// 16, b + 32 and b + 48 from the low bits up; and behind all rows' codes a scale a row. A chunk is 64
-// weights.
+// The upload converts all three to these planes: codes, 16 bytes per 64 weights, byte b having weights b, b +
+// 16, b + 32 and b + 48 from the low bits up; then one scale per row. A chunk is 64 weights.
 #pragma once
 
 #include "../lib/ternary.cuh"

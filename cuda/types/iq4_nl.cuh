@@ -1,13 +1,14 @@
-// Types whose weights are one of 16 integers under a scale: IQ4_NL, IQ4_XS, MXFP4, NVFP4, and those of
-// codebooks, whose points have few coordinates: IQ1_*, IQ2_* and IQ3_*. value = table[index] x scale of 16.
+// Types whose weights are one of 16 integers with a scale: IQ4_NL, IQ4_XS, MXFP4, NVFP4, and the codebook
+// types IQ1_*, IQ2_* and IQ3_*, whose points have few distinct coordinates. value = table[index] * scale of
+// 16 weights.
 //
-// The upload makes one form of them all. A chunk is 32 elements, in their order.
+// The upload converts all of them to one format. A chunk is 32 elements in order.
 //
-//   128 bytes: the table, 16 int8, and a float factor
-//   indices, 16 bytes a chunk, in their order from the low bits up, over all rows
-//   scales, 2 bytes a chunk, over all rows: two int8, each of 16 elements; or a half; or a bfloat16; or two
-//   8-bit floats of 4 and 3 bits
-//   for two int8 a half a block of 8 chunks, which multiplies them, over all rows
+//   128 bytes: the table of 16 int8, and a float factor
+//   indices, 16 bytes per chunk, in order from the low bits up, over all rows
+//   scales, 2 bytes per chunk, over all rows: two int8, one per 16 elements; or an f16; or a bf16; or two
+//   8-bit floats (4 exponent bits, 3 mantissa bits)
+//   with two int8: an f16 per block of 8 chunks, which multiplies them, over all rows
 #pragma once
 
 #include "../lib/lines.cuh"
@@ -69,7 +70,7 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
             out[0] = by * static_cast<float>(static_cast<int8_t>(scales));
             out[1] = by * static_cast<float>(static_cast<int8_t>(scales >> 8));
         } else if (kind.scales == kFloats8) {
-            // As halves their exponents are too small by 7.
+            // Read as f16 these scales are too small by 2^7, which `factor` corrects.
             out[0] = float_of_half((scales & 127u) << 7) * kind.factor;
             out[1] = float_of_half((scales >> 8 & 127u) << 7) * kind.factor;
         } else {
@@ -82,7 +83,7 @@ struct IQ4NL : Lines<IQ4NL, 32, 16> {
         return {group ? scales[1] : scales[0], 0.0f};
     }
 
-    // What the low four indices of a word stand for, a byte each.
+    // Looks up the low four indices of a word; one byte each.
     DEVICE static uint32_t looked_up(const Kind& kind, uint32_t indices) {
         uint32_t in_half = indices & 0x7777u;
         uint32_t lower = __byte_perm(kind.table[0], kind.table[1], in_half);

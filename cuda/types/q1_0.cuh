@@ -1,12 +1,12 @@
-// Q1_0: 128 signs under one half scale; value = scale where the bit is 1, else -scale.
+// Q1_0: 128 signs with one f16 scale; value = scale if the bit is 1, else -scale.
 //
-// The upload takes blocks apart. A chunk is a block. Two planes, each over all rows: the signs in their
-// order, 16 bytes a chunk; the scales, a half a chunk.
+// The upload splits blocks into planes. A chunk is a block. Two planes, each over all rows: the signs in
+// order, 16 bytes per chunk; the scales, one f16 per chunk.
 #pragma once
 
 #include "../lib/lines.cuh"
 
-// Products of floats are its own.
+// It has its own float product.
 struct Q1_0 : Lines<Q1_0, 128, 128> {
     static constexpr int kUnroll = 4;
     // Codes are 0 and 2.
@@ -44,7 +44,7 @@ struct Q1_0 : Lines<Q1_0, 128, 128> {
         return (words[quad / 8] >> (quad % 8 * 4) & 15u) * 0x00408102u & 0x02020202u;
     }
 
-    // A value with the sign of bit `elem`, and the other one where that is 0.
+    // `value` if bit `elem` is 1, -value if it is 0.
     DEVICE static float signed_by(uint32_t word, uint32_t elem, uint32_t value) {
         return __uint_as_float(value ^ (~word << (31 - elem) & 0x80000000u));
     }
@@ -55,7 +55,7 @@ struct Q1_0 : Lines<Q1_0, 128, 128> {
 #pragma unroll 1
         for (int word = 0; word < 4; word++) {
             uint32_t signs = chunk.signs.x;
-            // The next one comes first.
+            // Shifts the next word to the front.
             chunk.signs = {chunk.signs.y, chunk.signs.z, chunk.signs.w, 0};
 #pragma unroll
             for (int quad = 0; quad < 8; quad++) {
@@ -88,7 +88,7 @@ struct Q1_0 : Lines<Q1_0, 128, 128> {
         out.scales[0] = out.scales[1] = float_of_half(part.scale);
 #pragma unroll
         for (uint32_t t = 0; t < 2; t++) {
-            // A bit a byte: 1 for 1, and 0 for -1.
+            // One bit per byte: 1 for 1, and 0 for -1.
             uint32_t bits = (part.signs >> (4 * member + 16 * t) & 15u) * 0x00204081u & 0x01010101u;
             out.words[t] = (bits ^ 0x01010101u) * 254u | 0x01010101u;
         }

@@ -1,10 +1,10 @@
-// Q2_0, PQ2_0 and PTQ1_0: integers of 2 bits, value = (q - 1) x scale, one half scale for 64 or 128 of them.
+// Q2_0, PQ2_0 and PTQ1_0: 2-bit integers, value = (q - 1) * scale, one f16 scale per 64 or 128 of them.
 //
-// The upload takes blocks apart, and unpacks the trits of PTQ1_0. A chunk is 64 elements. Planes, each over
-// all rows:
+// The upload splits blocks into planes, and unpacks the trits of PTQ1_0. A chunk is 64 elements. Planes, each
+// over all rows:
 //
-//   codes, 16 bytes a chunk: byte b has elements b, b + 16, b + 32 and b + 48 from the low bits up
-//   scales, a half for each chunk, or for two
+//   codes, 16 bytes per chunk: byte b has elements b, b + 16, b + 32 and b + 48 from the low bits up
+//   scales, one f16 per chunk, or per two chunks
 #pragma once
 
 #include "../lib/lines.cuh"
@@ -16,7 +16,7 @@ constexpr bool kOfKinds<Q2_0> = true;
 struct Q2_0 : Lines<Q2_0, 64, 64> {
     static constexpr int kUnroll = 3;
     static constexpr int kLess = 1;
-    // log2 of the chunks that share a scale.
+    // log2 of the number of chunks per scale.
     using Kind = uint32_t;
     struct Row {
         const uint8_t* codes;

@@ -1,15 +1,15 @@
-// Q2_K and Q3_K: 256 integers of 2 or 3 bits in 16 groups. Q2_K: 4-bit scale and 4-bit minimum a group, value
-// = q x group scale x scale - group minimum x scale of the minimums. Q3_K: a signed scale a group, value = (q
-// - 4) x group scale x scale.
+// Q2_K and Q3_K: 256 integers of 2 or 3 bits in 16 groups. Q2_K: a 4-bit scale and a 4-bit minimum per group,
+// value = q * group scale * scale - group minimum * scale of the minimums. Q3_K: a signed scale per group,
+// value = (q - 4) * group scale * scale.
 //
-// The upload takes blocks apart. A chunk is 64 elements, as in Q6_K: 128 h + 32 i + 16 t + (0 .. 15), i = 0
-// .. 3; its four groups are one scale each. Planes, each over all rows:
+// The upload splits blocks into planes. A chunk is 64 elements, as in Q6_K: 128 h + 32 i + 16 t + (0 .. 15),
+// i = 0 .. 3; each of its four groups has one scale. Planes, each over all rows:
 //
-//   low 2 bits, 16 bytes a chunk: i = 0 in the low bits to i = 3 in the high bits
-//   of Q3_K the third bits, two words a chunk: of quad q of group i bit 4 (i % 2) + q of each byte of word
+//   low 2 bits, 16 bytes per chunk: i = 0 in the low bits to i = 3 in the high bits
+//   Q3_K: the third bits, two words per chunk: quad q of group i is bit 4 (i % 2) + q of each byte of word
 //   i / 2
-//   20 bytes a block of 4 chunks: its groups, 4 bytes a chunk, of Q2_K the scale in the low and the minimum
-//   in the high half, of Q3_K an int8; then the block's half scale of scales and, of Q2_K, of minimums
+//   20 bytes per block of 4 chunks: its groups, 4 bytes per chunk (Q2_K: scale in the low nibble, minimum in
+//   the high one; Q3_K: an int8), then the block's f16 scale of scales and, for Q2_K, of minimums
 #pragma once
 
 #include "../lib/lines.cuh"
@@ -29,7 +29,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
     static constexpr int kGroupsUnroll = 1, kRowsQuadsUnroll = 1;
     // lib/by_block.cuh
     static constexpr bool kHalves = true;
-    // Whether it is Q3_K, as an integer.
+    // Nonzero for Q3_K.
     using Kind = uint32_t;
     struct Row {
         const uint8_t* low;
@@ -82,7 +82,7 @@ struct Q2K : Lines<Q2K, 64, 16> {
     }
 
     DEVICE static uint32_t bytes(const Chunk& chunk, uint32_t quad, Kind) {
-        // Not an array, which an index that is no constant would bring to memory.
+        // Not an array: indexing it with a variable would move it to local memory.
         bool first = quad % 4 < 2;
         uint32_t even = first ? chunk.low.x : chunk.low.z, odd = first ? chunk.low.y : chunk.low.w;
         uint32_t high = quad < 8 ? chunk.high.x : chunk.high.y;

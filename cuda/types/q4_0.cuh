@@ -1,8 +1,8 @@
-// Q4_0: 32 4-bit integers under one half scale, value = (q - 8) x scale.
+// Q4_0: 32 4-bit integers with one f16 scale, value = (q - 8) * scale.
 //
-// Blocks of 18 bytes have no place for 16-byte loads, so the upload takes them apart: all integers, [rows,
-// cols / 2] bytes, and behind them all scales, [rows, cols / 32]. A chunk is a block: byte b holds element b
-// in its low half and element b + 16 in its high one.
+// Blocks of 18 bytes do not allow 16-byte loads, so the upload splits them: all integers, [rows, cols / 2]
+// bytes, then all scales, [rows, cols / 32]. A chunk is a block: byte b has element b in its low nibble and
+// element b + 16 in its high nibble.
 #pragma once
 
 #include "../lib/lines.cuh"

@@ -1,13 +1,13 @@
 // Q4_K and Q5_K: 256 integers of 4 or 5 bits in 8 groups of 32, each with a 6-bit scale and a 6-bit minimum;
-// value = q x group scale x scale - group minimum x scale of the minimums.
+// value = q * group scale * scale - group minimum * scale of the minimums.
 //
-// The upload takes blocks apart. A chunk is 32 elements: of two neighbouring groups the first or the last 16.
-// Planes, each over all rows:
+// The upload splits blocks into planes. A chunk is 32 elements: the first or the last 16 of two neighbouring
+// groups. Planes, each over all rows:
 //
-//   low 4 bits, 16 bytes a chunk: the first group in low nibbles, the second in high ones
-//   heads, 16 bytes a block of 8 chunks: the half scales of scales and of minimums, then the groups', packed
-//   as in the file
-//   of Q5_K the fifth bits, a word a chunk: of quad i of group g bit 4 g + i of each byte
+//   low 4 bits, 16 bytes per chunk: the first group in low nibbles, the second in high nibbles
+//   heads, 16 bytes per block of 8 chunks: the f16 scales of scales and of minimums, then the groups' scales
+//   and minimums, packed as in the file
+//   Q5_K: the fifth bits, a word per chunk: quad i of group g is bit 4 g + i of each byte
 #pragma once
 
 #include "../lib/lines.cuh"
@@ -24,7 +24,7 @@ struct Q4K : Lines<Q4K, 32, 16> {
     static constexpr int kUnroll = 2;
     // lib/by_block.cuh
     static constexpr bool kHalves = true;
-    // Whether there are fifth bits, as an integer.
+    // Nonzero if there are fifth bits (Q5_K).
     using Kind = uint32_t;
     struct Row {
         const uint8_t* low;
@@ -56,7 +56,7 @@ struct Q4K : Lines<Q4K, 32, 16> {
                 row.high ? load4(row.high + chunk * 4) : 0};
     }
 
-    // The lines of a chunk's groups.
+    // Scale and offset of each group of a chunk.
     DEVICE static void lines_of(uint4 head, uint32_t chunk, Line (&out)[2]) {
         uint32_t shift = chunk / 2 % 2 * 16, y = head.y >> shift, z = head.z >> shift, w = head.w >> shift;
         bool last = chunk % 8 >= 4;

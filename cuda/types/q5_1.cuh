@@ -1,11 +1,11 @@
-// Q4_1, Q5_0 and Q5_1: 32 integers of 4 or 5 bits under one half scale, and an offset: a half of their own
-// or, of Q5_0, -16 scales; value = q x scale + offset.
+// Q4_1, Q5_0 and Q5_1: 32 integers of 4 or 5 bits with one f16 scale and an offset (an f16, or -16 * scale
+// for Q5_0); value = q * scale + offset.
 //
-// The upload takes blocks apart. A chunk is a block. Planes, each over all rows:
+// The upload splits blocks into planes. A chunk is a block. Planes, each over all rows:
 //
-//   low 4 bits, 16 bytes a chunk: element b in the low half of byte b, b + 16 in its high half
-//   fifth bits, a word a chunk, where there are some: element 4 i + e is bit i of byte e
-//   scales, a half a chunk, or two where there are offsets
+//   low 4 bits, 16 bytes per chunk: element b in the low nibble of byte b, b + 16 in the high nibble
+//   fifth bits if the type has them, a word per chunk: element 4 i + e is bit i of byte e
+//   scales, one f16 per chunk, or two with offsets
 #pragma once
 
 #include "../lib/lines.cuh"
@@ -22,7 +22,7 @@ struct Q5_1 : Lines<Q5_1, 32, 32> {
     static constexpr int kUnroll = 4;
     // lib/lines.cuh
     static constexpr int kRowsQuadsUnroll = 4;
-    // Bit 0: there are fifth bits. Bit 1: there are offsets.
+    // Bit 0: has fifth bits. Bit 1: has offsets.
     using Kind = uint32_t;
     struct Row {
         const uint8_t* low;

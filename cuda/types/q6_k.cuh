@@ -1,15 +1,15 @@
-// Q6_K: 256 6-bit integers in 16 groups under int8 group scales and one half; value = (q - 32) x group scale
-// x scale.
+// Q6_K: 256 6-bit integers in 16 groups, with int8 group scales and one f16 scale; value = (q - 32) * group
+// scale * scale.
 //
-// Blocks of 210 bytes have no place for 16-byte loads, so the upload takes them apart. A chunk is 64
-// elements: those of one half block h (of 128) whose number modulo 32 is below 16 (t = 0) or not (t = 1): 128
-// h + 32 i + 16 t + (0 .. 15), i = 0 .. 3. Its four groups are one group scale each. Four planes, each over
-// all rows:
+// Blocks of 210 bytes do not allow 16-byte loads, so the upload splits them into planes. A chunk is 64
+// elements: those of one half block h (of 128) whose index modulo 32 is below 16 (t = 0) or not (t = 1): 128
+// h + 32 i + 16 t + (0 .. 15), i = 0 .. 3. Each of its four groups has one group scale. Four planes, each
+// over all rows:
 //
-//   low 4 bits, 32 bytes a chunk: 16 bytes of i = 0 (low nibble) and 2 (high), then 16 of i = 1 and 3
-//   high 2 bits, 16 bytes a chunk: i = 0 in the low bits to i = 3 in the high bits
-//   group scales, 4 bytes a chunk: i = 0 .. 3
-//   block scales, a half a block: chunks 4 b .. 4 b + 3
+//   low 4 bits, 32 bytes per chunk: 16 bytes of i = 0 (low nibble) and 2 (high), then 16 of i = 1 and 3
+//   high 2 bits, 16 bytes per chunk: i = 0 in the low bits to i = 3 in the high bits
+//   group scales, 4 bytes per chunk: i = 0 .. 3
+//   block scales, one f16 per block: chunks 4 b .. 4 b + 3
 #pragma once
 
 #include "../lib/lines.cuh"
@@ -18,7 +18,7 @@ struct Q6K;
 template <>
 constexpr bool kTwoScales<Q6K> = true;
 
-// Products of floats are its own, which take fewer registers.
+// It has its own float product, which needs fewer registers.
 struct Q6K : Lines<Q6K, 64, 16> {
     static constexpr int kUnroll = 2;
     // lib/lines.cuh

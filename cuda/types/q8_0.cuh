@@ -1,7 +1,7 @@
-// Q8_0: 32 int8 under one half scale, value = q x scale.
+// Q8_0: 32 int8 with one f16 scale, value = q * scale.
 //
-// Blocks of 34 bytes have no place for 16-byte loads, so the upload takes them apart: all integers, [rows,
-// cols], and behind them all scales, [rows, cols / 32]. A chunk is 16 integers and their scale.
+// Blocks of 34 bytes do not allow 16-byte loads, so the upload splits them: all integers, [rows, cols], then
+// all scales, [rows, cols / 32]. A chunk is 16 integers and their scale.
 #pragma once
 
 #include "../lib/lines.cuh"

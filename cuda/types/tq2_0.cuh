@@ -1,10 +1,10 @@
-// TQ2_0: ternary weights, 2 bits each, value = (code - 1) x scale, one half scale a block of 256.
+// TQ2_0: ternary weights, 2 bits each, value = (code - 1) * scale, one f16 scale per block of 256.
 //
-// Blocks of 66 bytes have no place for 16-byte loads, so the upload takes them apart: all codes, [rows, cols
-// / 4] bytes, and behind them all scales, [rows, cols / 256]. TQ1_0, whose five trits a byte would take more
-// arithmetic than its bytes are worth, is unpacked to the same planes when it goes up. Codes lie as in I2_S,
-// but with group 0 in the low bits: a chunk is 16 bytes, 64 weights, 16 of each group; four chunks are a
-// block. sum((code - 1) q) = sum(code q) - sum(q), the sums of q of a chunk being known (lib/input.cuh).
+// Blocks of 66 bytes do not allow 16-byte loads, so the upload splits them: all codes, [rows, cols / 4]
+// bytes, then all scales, [rows, cols / 256]. TQ1_0 packs five trits per byte, which saves less bandwidth
+// than its arithmetic costs, so the upload unpacks it to the same planes. Codes are stored as in I2_S, but
+// with group 0 in the low bits: a chunk is 16 bytes, 64 weights, 16 of each group; four chunks are a block.
+// sum((code - 1) q) = sum(code q) - sum(q), where the sums of q per chunk are precomputed (lib/input.cuh).
 #pragma once
 
 #include "../lib/input.cuh"

@@ -1,24 +1,25 @@
-//! Numerics of a linear layer that are the model's own: how its input is rounded, and the activation function
-//! of what it computes. Kernels and programs share them, so they are part of the vocabulary of types.
+//! Numerics of a linear layer that belong to the model: the quantisation of its input, and the activation
+//! function of its output. Kernels and programs share them, so they are part of the vocabulary of types.
 
-/// Rounding of a linear layer's input.
+/// Quantisation of a linear layer's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActQuant {
     /// None: the product is of real numbers, accumulated in f32 or better.
     None,
-    /// BitNet's: `s = f32(127 / max(absmax, 1e-5))`, `q = clamp(round_half_even(x s), -128, 127)` for
-    /// each row, and the product is `sum(w q) / s`. The sum over ternary codes is an exact integer.
+    /// BitNet's: per row, `s = f32(127 / max(absmax, 1e-5))`, `q = clamp(round_half_even(x s), -128, 127)`,
+    /// and the product is `sum(w q) / s`. The sum over ternary codes is an exact integer.
     I8PerToken,
-    /// For each [`BLOCK`](Self::BLOCK) inputs `q = round_half_even(x 127 / absmax)` and `s = absmax / 127`,
-    /// both in f32, and 0 where `absmax` is below [`NOTHING`](Self::NOTHING): the product is of real numbers,
-    /// with `q s` for `x`. This is near what llama.cpp does before it multiplies quantised weights.
+    /// Per [`BLOCK`](Self::BLOCK) inputs, `q = round_half_even(x 127 / absmax)` and `s = absmax / 127`, both
+    /// in f32, and 0 if `absmax` is below [`NOTHING`](Self::NOTHING). The product is of real numbers, with
+    /// `q s` in place of `x`. This is close to what llama.cpp does before it multiplies quantised weights.
     I8PerBlock,
 }
 
 impl ActQuant {
-    /// Inputs that [`I8PerBlock`](Self::I8PerBlock) rounds together, or those that are left of a row.
+    /// Inputs that [`I8PerBlock`](Self::I8PerBlock) quantises together. The last block of a row may be
+    /// shorter.
     pub const BLOCK: usize = 32;
-    /// Below this magnitude [`I8PerBlock`](Self::I8PerBlock) keeps nothing.
+    /// [`I8PerBlock`](Self::I8PerBlock) quantises blocks with a largest magnitude below this to 0.
     pub const NOTHING: f32 = 1e-30;
 }
 
@@ -33,8 +34,8 @@ pub enum Act {
     Gelu,
     /// GPT-2's tanh approximation of GELU.
     GeluTanh,
-    /// GPT-OSS's, of a gate `g` and what it multiplies, `u`, which it changes too: with `m = min(g, 7)`,
-    /// `m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1)`. There is no such network without a gate.
+    /// GPT-OSS's, of a gate `g` and its factor `u`, which is modified too: with `m = min(g, 7)`,
+    /// `m / (1 + exp(-1.702 m)) * (clamp(u, -7, 7) + 1)`. It requires a gate.
     ClampedSwiglu,
 }
 

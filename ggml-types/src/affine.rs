@@ -1,4 +1,4 @@
-//! Scales and minimums that fit values best: value = scale x code - minimum.
+//! Search for the scales and minimums that fit values best: value = scale x code - minimum.
 
 use half::f16;
 
@@ -19,7 +19,7 @@ pub(crate) struct Fit<const N: usize> {
 }
 
 impl<const N: usize> Fit<N> {
-    /// With codes of 0 to `levels`, and scales and minimums of 0 to `most`.
+    /// Fits codes of 0 to `levels`, and scales and minimums of 0 to `most`.
     pub fn of(values: &[f32], weights: &[f32], levels: u8, most: f32) -> Self {
         let group_elems = BLOCK / N;
         let mut found = [(0.0, 0.0); N];
@@ -41,7 +41,7 @@ impl<const N: usize> Fit<N> {
                 .filter(move |near| (0.0..=most).contains(near))
         };
         for (group, ((values, weights), (scale, min))) in groups().zip(found).enumerate() {
-            // Rounded together they may be better than each by itself.
+            // Rounded together they may fit better than each rounded on its own.
             let (mut best, mut least) = ((0.0, 0.0), f32::INFINITY);
             for scale in near(scale, of_scales) {
                 for min in near(min, of_mins) {
@@ -61,7 +61,7 @@ impl<const N: usize> Fit<N> {
     }
 }
 
-/// One group under an f16 scale and an f16 offset, of either sign: both, and the codes. The better of the
+/// One group with an f16 scale and an f16 offset of either sign: both, and the codes. The better of the
 /// least-squares fit and the plain range.
 pub(crate) fn fit_group<const N: usize>(values: &[f32], weights: &[f32], levels: u8) -> (f16, f16, [u8; N]) {
     let low = values.iter().copied().fold(f32::INFINITY, f32::min);
@@ -81,20 +81,20 @@ pub(crate) fn fit_group<const N: usize>(values: &[f32], weights: &[f32], levels:
 
 /// Bound on the error of [`fit_group`].
 pub(crate) fn group_error_bound(absmax: f32, levels: u8) -> f32 {
-    // The plain range, whose values are all within half a step of theirs, has no smaller sum of squares: so
-    // one value of 32 may be the root of 32 halves off, 5.7 of them. An f16 is rounded for each step, and
-    // once for the offset.
+    // The plain range puts all 32 values within half a step, and the fit's sum of squares is no larger. So
+    // one value may be off by at most sqrt(32) = 5.7 half steps. An f16 is rounded for each step, and once
+    // for the offset.
     let levels = f32::from(levels);
     let step = 2.0 * absmax / levels;
     3.0 * step + 6.0 * (levels * f16_rounding(2.0 * step) + f16_rounding(absmax))
 }
 
-/// The nearest code to a value above the minimum.
+/// The nearest code, for a value `above` the minimum.
 pub(crate) fn code_of(above: f32, inverse: f32, levels: u8) -> u8 {
     nearest_one_within(above * inverse, 0.0, f32::from(levels)) as u8
 }
 
-/// Values under a scale and a minimum: sums over their codes, each with its weight.
+/// Weighted sums over the codes of values, for a given scale and minimum.
 struct Look {
     q: f32,
     qq: f32,
@@ -115,8 +115,8 @@ impl Look {
         Self { q, qq, xq, off }
     }
 
-    /// The least-squares fit to these codes, where there is one; `n` is the sum of the weights, and `x` that
-    /// of the values.
+    /// The least-squares fit to these codes, if there is one; `n` is the sum of the weights, and `x` the
+    /// weighted sum of the values.
     fn fit(&self, n: f32, x: f32) -> Option<(f32, f32)> {
         let determinant = n * self.qq - self.q * self.q;
         if determinant <= 0.0 {
@@ -129,14 +129,13 @@ impl Look {
     }
 }
 
-/// The weighted sum of squared errors of values that are kept with a scale and a minimum.
+/// The weighted sum of squared errors of values that are stored with a scale and a minimum.
 pub(crate) fn error(values: &[f32], weights: &[f32], levels: u8, scale: f32, min: f32) -> f32 {
     Look::at(values, weights, levels, (scale, min)).off
 }
 
-/// A scale and a minimum, none below 0, so that `scale x code - minimum` is near the values in the mean
-/// square, each with its weight: of some first guesses at the scale, and the least-squares fits to the codes
-/// that each gives.
+/// A scale and a minimum, both at least 0, for which the weighted squared error of `scale x code - minimum`
+/// is small: the best of some initial scales and of the least-squares fits to the codes that each gives.
 fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, f32) {
     let low = values.iter().fold(0f32, |low, value| low.min(*value));
     let high = values.iter().fold(0f32, |high, value| high.max(*value));
@@ -150,7 +149,7 @@ fn best_affine(values: &[f32], weights: &[f32], levels: u8) -> (f32, f32) {
     for step in -10..=20 {
         let start = (range / (f32::from(levels) + 0.1 * step as f32), -low);
         let mut look = Look::at(values, weights, levels, start);
-        // Each fit gives other codes, and these another fit.
+        // Each fit changes the codes, and these give another fit.
         for _ in 0..2 {
             let Some(fit) = look.fit(n, x) else { break };
             look = Look::at(values, weights, levels, fit);

@@ -1,23 +1,23 @@
-//! Code that is common to all types whose rows are blocks of a fixed size, perhaps with a scale before them.
+//! Code shared by all types whose rows are blocks of a fixed size, optionally with a scale before them.
 
 use std::fmt;
 
 use crate::{Dialect, QuantError, QuantType, Ternary};
 
-/// A type whose rows are blocks, one after the other. Implementing it makes a [`QuantType`].
+/// A type whose rows are consecutive blocks. Implementing it gives a [`QuantType`].
 pub(crate) trait Block: fmt::Debug + Sync {
     const NAME: &'static str;
     const IDS: &'static [(Dialect, u32)];
     /// Elements and bytes of one block.
     const ELEMS: usize;
     const BYTES: usize;
-    /// Bytes of a row before its blocks: what they share.
+    /// Bytes of a row before its blocks, for data that they share.
     const HEAD_BYTES: usize = 0;
     /// True if values are -scale, 0 and scale.
     const TERNARY: bool = false;
     /// True if there is an encoder.
     const ENCODES: bool = true;
-    /// True if there is one in every build: output heads become such a type when a model is loaded.
+    /// True if every build has the encoder: output heads are converted to such a type when a model is loaded.
     const FOR_HEADS: bool = false;
     /// Weighting of errors if columns have an importance; `None` if the encoding has no choice.
     const WEIGHING: Option<Weighing> = None;
@@ -25,19 +25,19 @@ pub(crate) trait Block: fmt::Debug + Sync {
     /// `block` is `BYTES` long, `out` is `ELEMS` long.
     fn decode(block: &[u8], out: &mut [f32]);
 
-    /// Applies what a row's blocks share to the decoded row; `head` is `HEAD_BYTES` long.
+    /// Applies the shared data of a row's blocks to the decoded row; `head` is `HEAD_BYTES` long.
     fn apply_head(_head: &[u8], _out: &mut [f32]) {}
 
-    /// Writes what a row's blocks share, `head`, which is zero, and gives the number that they are to be
-    /// encoded as multiples of.
+    /// Writes the shared data of a row's blocks to `head`, which is zero, and returns the unit: the blocks
+    /// are encoded as multiples of it.
     fn encode_head(_values: &[f32], _head: &mut [u8]) -> f32 {
         1.0
     }
 
-    /// `values` is `ELEMS` long, and so are `weights`, by which squared errors are multiplied; `block` is
-    /// `BYTES` long and zero.
+    /// `values` and `weights`, the factors of squared errors, are `ELEMS` long; `block` is `BYTES` long and
+    /// zero.
     fn encode(_values: &[f32], _weights: &[f32], _block: &mut [u8]) {
-        unreachable!("{} says that it has no encoder", Self::NAME)
+        unreachable!("{} has no encoder", Self::NAME)
     }
 
     /// See [`QuantType::error_bound`].
@@ -46,19 +46,19 @@ pub(crate) trait Block: fmt::Debug + Sync {
     }
 }
 
-/// Weight of an element's squared error, beside the importance of its column: upstream's choices, which have
-/// large weights count more.
+/// Weight of an element's squared error, in addition to the importance of its column: upstream's choices,
+/// which favour large weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Weighing {
-    /// No more than that.
+    /// The importance only.
     Plain,
-    /// Times the root of the square added to the row's mean square.
+    /// Times the root of the square plus the row's mean square.
     Row,
-    /// Likewise with so many times the block's mean square.
+    /// Times the root of the square plus this many times the block's mean square.
     Block(f32),
 }
 
-/// The largest block there is, of elements that count the same.
+/// Equal weights for the elements of a block, as long as the largest block.
 pub(crate) const ONES: [f32; 256] = [1.0; 256];
 
 impl Weighing {
@@ -71,8 +71,8 @@ impl Weighing {
         for ((out, value), importance) in out.iter_mut().zip(values).zip(importance) {
             *out = importance * square.map_or(1.0, |square| (square + value * value).sqrt());
         }
-        // Sums of products must not overflow, and where no column matters all of them do a little: an element
-        // without a weight could become anything.
+        // Sums of products must not overflow. Every element needs a small weight, even if its column has
+        // none: an element without a weight could become anything.
         let largest = absmax(out);
         if largest > 0.0 && largest.is_finite() {
             out.iter_mut().for_each(|weight| *weight = (*weight / largest).max(1e-6));
@@ -82,7 +82,6 @@ impl Weighing {
     }
 }
 
-/// The mean of the squares.
 fn mean_square(values: &[f32]) -> f32 {
     values.iter().map(|value| value * value).sum::<f32>() / values.len().max(1) as f32
 }
@@ -95,7 +94,7 @@ macro_rules! same_id {
 }
 pub(crate) use same_id;
 
-/// An id of upstream's above those that both dialects share.
+/// An id of upstream above those that both dialects share.
 macro_rules! upstream_id {
     ($id:expr) => {
         &[($crate::Dialect::Ggml, $id)]
@@ -195,7 +194,7 @@ const fn encodes<B: Block>() -> bool {
     B::ENCODES && (B::FOR_HEADS || cfg!(feature = "encode"))
 }
 
-/// Encodes a row of blocks that share something.
+/// Encodes a row of blocks that share data.
 fn encode_row<B: Block>(values: &[f32], row: &mut [u8]) {
     let (head, blocks) = row.split_at_mut(B::HEAD_BYTES);
     let unit = B::encode_head(values, head);
@@ -214,7 +213,7 @@ pub(crate) fn n_blocks(ty: &'static str, cols: usize, block_elems: usize) -> Res
     Err(QuantError::Shape { ty, detail: format!("want columns in blocks of {block_elems}, found {cols}") })
 }
 
-/// Checks that `bytes` holds the tensor and the tensor the row.
+/// Checks that `bytes` holds the tensor, and that the tensor has the row.
 pub(crate) fn check_tensor(
     ty: &dyn QuantType,
     bytes: &[u8],
@@ -248,14 +247,14 @@ pub(crate) fn check_values(
     Err(QuantError::Shape { ty, detail: format!("want {rows} x {cols} values, found {}", values.len()) })
 }
 
-/// Error that rounding to f16 adds: half a step of numbers up to `value`; infinite beyond f16's range.
+/// Error of rounding to f16: half a step for numbers up to `value`; infinite beyond f16's range.
 pub(crate) fn f16_rounding(value: f32) -> f32 {
-    // 65520 is where rounding to nearest leaves the finite numbers; 2^-25 is half a subnormal step.
+    // 65520 is the first number that rounds to infinity; 2^-25 is half a subnormal step.
     if value >= 65520.0 { f32::INFINITY } else { (value * 2f32.powi(-11)).max(2f32.powi(-25)) }
 }
 
-/// A fitted scale as an f16. Of values whose `plain` scale an f16 holds, the fitted one may lie a little
-/// beyond its range, and becomes the largest there is.
+/// A fitted scale as an f16. If f16 can hold the `plain` scale of the values, a fitted one slightly beyond
+/// its range becomes the largest f16.
 pub(crate) fn fitted_f16(scale: f32, plain: f32) -> half::f16 {
     let limit = if f16_rounding(plain).is_finite() { half::f16::MAX.to_f32() } else { f32::INFINITY };
     half::f16::from_f32(scale.clamp(-limit, limit))

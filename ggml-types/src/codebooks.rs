@@ -1,8 +1,8 @@
-//! The codebooks of the types that keep an index for several weights at once, and what those types share.
+//! The codebooks of the types that store one index for several weights, and the code that those types share.
 //!
-//! The tables are data of the format: which 256 to 2048 points of a lattice stand for weights was searched
-//! for once, by the authors of llama.cpp. A file of `codebooks/` holds 16 bits a point, a code for each
-//! weight from the low bits up, and is unpacked when the crate is compiled.
+//! The tables are part of the format: the 256 to 2048 lattice points that represent weights were found by a
+//! search by the authors of llama.cpp. A file of `codebooks/` holds 16 bits per point, one code per weight
+//! from the low bits up, and is unpacked at compile time.
 
 /// 256 points of 8 weights.
 pub static IQ2_XXS: [u64; 256] = of_eight(packed::IQ2_XXS, THREE);
@@ -17,8 +17,8 @@ pub static IQ3_XXS: [u32; 256] = of_four(packed::IQ3_XXS, [4, 12, 20, 28, 36, 44
 /// 512 points of 4 weights.
 pub static IQ3_S: [u32; 512] = of_four(packed::IQ3_S, [1, 3, 5, 7, 9, 11, 13, 15]);
 
-/// The same as the files have them: 16 bits a point, little-endian, a code for each weight from the low bits
-/// up.
+/// The codebooks as stored in the files: 16 bits per point, little-endian, one code per weight from the low
+/// bits up.
 pub mod packed {
     /// Codebook of [`super::IQ2_XXS`].
     pub const IQ2_XXS: &[u8] = include_bytes!("codebooks/iq2_xxs.bin");
@@ -34,10 +34,10 @@ pub mod packed {
     pub const IQ3_S: &[u8] = include_bytes!("codebooks/iq3_s.bin");
 }
 
-/// Magnitudes of the types of 2 bits.
+/// Magnitudes of the 2-bit types.
 const THREE: [i8; 3] = [8, 25, 43];
 
-/// Points of 8 weights, a byte each, the first in the low one.
+/// Points of 8 weights, one byte each, the first in the low byte.
 const fn of_eight<const N: usize>(packed: &[u8], values: [i8; 3]) -> [u64; N] {
     let (mut points, mut at) = ([0; N], 0);
     while at < N {
@@ -69,12 +69,12 @@ const fn of_four<const N: usize>(packed: &[u8], values: [i8; 8]) -> [u32; N] {
     points
 }
 
-/// Elements of a block of any of these types, and of a group.
+/// Elements of a block of any of these types.
 pub const BLOCK: usize = 256;
-/// See above.
+/// Elements of a group.
 pub const GROUP: usize = 32;
 
-/// A type whose weights are points of a codebook under one f16 scale a block.
+/// A type whose weights are codebook points with one f16 scale per block.
 ///
 /// A weight is `scale x factor x integer`, and that product is exact in f32: a scale has 11 bits, a factor 5
 /// and an integer 6. So it may be multiplied in any order.
@@ -87,8 +87,8 @@ pub trait Coded {
         u16::from_le_bytes([block[0], block[1]])
     }
 
-    /// A group of [`GROUP`] weights of a block, `group` below 8: their integers, 8 signed bytes a word, the
-    /// first in the low byte; and the factors of the first 16 and of the last.
+    /// A group of [`GROUP`] weights of a block, with `group` below 8: their integers, 8 signed bytes per
+    /// word, the first in the low byte; and the factors of the first 16 and of the last 16.
     fn group(block: &[u8], group: usize) -> ([u64; 4], [f32; 2]);
 }
 
@@ -104,23 +104,23 @@ pub(crate) fn decode<T: Coded>(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// 8 magnitudes, none of them 0, with a minus where a bit is set.
+/// 8 magnitudes, none of them 0, negated where a bit is set.
 pub(crate) fn signed(magnitudes: u64, minuses: u8) -> u64 {
     const LOW: u64 = 0x0101_0101_0101_0101;
-    // The bit of each byte that stands for it, brought down: 0 or 1.
+    // The bit of each byte's own element, moved to the lowest position: 0 or 1.
     let own = (u64::from(minuses) * LOW) & 0x8040_2010_0804_0201;
     let ones = ((own + 0x7f * LOW) & (0x80 * LOW)) >> 7;
-    // Two's complement byte by byte. Nothing is carried over, because no byte is 0.
+    // Two's complement per byte. There is no carry, because no byte is 0.
     (magnitudes ^ (ones * 0xff)) + ones
 }
 
-/// Eight signs of seven: the last one makes the number of minuses even.
+/// Eight signs from seven: the last one makes the number of minuses even.
 pub(crate) fn even(seven: u32) -> u8 {
     let seven = (seven & 127) as u8;
     seven | (seven.count_ones() as u8 & 1) << 7
 }
 
-/// Eight integers of -1, 0 and 1 moved by an eighth up, or down where it is `less`: eight times that.
+/// Eight integers of -1, 0 and 1, moved up by an eighth, or down if `less`, and multiplied by eight.
 pub(crate) fn eighths(integers: u64, less: bool) -> u64 {
     let by = if less { -1_i8 } else { 1 };
     u64::from_le_bytes(integers.to_le_bytes().map(|byte| (8 * byte.cast_signed() + by).cast_unsigned()))
@@ -141,7 +141,7 @@ pub(crate) fn u32_at(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-/// One half of byte `at`, the high one where `half` is 1.
+/// One half of byte `at`: the high one if `half` is 1.
 pub(crate) fn nibble(block: &[u8], at: usize, half: usize) -> f32 {
     f32::from(block[at] >> (4 * half) & 15)
 }

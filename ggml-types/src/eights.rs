@@ -1,14 +1,14 @@
-//! Arithmetic with eight elements at a time, which compilers turn into vector instructions, for searches that
-//! go over a block many times.
+//! Arithmetic on eight elements at a time, which compilers turn into vector instructions, for searches that
+//! pass over a block many times.
 
 use wide::f32x8;
 
-/// Adding and taking away 1.5 x 2^23 leaves no bits behind the point, ties to even. The first processors of
-/// x86-64 have no instruction that rounds.
+/// Adding and subtracting 1.5 x 2^23 rounds to an integer, ties to even. The first x86-64 processors have no
+/// rounding instruction.
 const ROUNDING: f32 = 12_582_912.0;
 
-/// Sums over elements, a multiple of eight, of what `terms` makes of values and their weights. They are added
-/// one after the other, as kernels that encode a KV cache on a device do.
+/// Sums of `terms` over values and their weights, a multiple of eight elements. They are added one after the
+/// other, as in the kernels that encode a KV cache on a device.
 pub(crate) fn sums<const N: usize>(
     values: &[f32],
     weights: &[f32],
@@ -33,7 +33,7 @@ pub(crate) fn nearest_within(values: f32x8, low: f32, high: f32) -> f32x8 {
     values.fast_max(f32x8::splat(low)).fast_min(f32x8::splat(high)) + ROUNDING - ROUNDING
 }
 
-/// The same of one number.
+/// The same for one number.
 pub(crate) fn nearest_one_within(value: f32, low: f32, high: f32) -> f32 {
     value.max(low).min(high) + ROUNDING - ROUNDING
 }

@@ -1,13 +1,13 @@
-//! Every type id that files carry, with what is known of it: the one list. The constants are made of it, and
-//! the table of `known.rs`.
+//! Every type id that occurs in files, with its name and block: the only such list. The constants and the
+//! table of `known.rs` are generated from it.
 //!
 //! `GGML_TYPE_*` is upstream llama.cpp's `enum ggml_type` (ggml 0.25), where ids 4, 5, 31 to 33 and 36 to 38
-//! were removed. `BITNET_TYPE_*` is of the llama.cpp forks that microsoft/BitNet ships; below 36 they agree
-//! with upstream. TL2 has 39 in the old fork and 42 in the new one. `IK_TYPE_*` is ik_llama.cpp's own; below
-//! 36 it agrees with upstream as well.
+//! were removed. `BITNET_TYPE_*` is from the llama.cpp forks that microsoft/BitNet ships; below 36 they agree
+//! with upstream. TL2 is 39 in the old fork and 42 in the new one. `IK_TYPE_*` is from ik_llama.cpp; below 36
+//! it agrees with upstream as well.
 
-/// Calls a macro with every row: a constant, its number, and the function of `known.rs` that makes an entry
-/// of name and block.
+/// Calls a macro with all rows: a constant, its number, and the function of `known.rs` that builds an entry
+/// from name and block.
 macro_rules! rows {
     ($table:ident) => {
         $table! {
@@ -46,7 +46,7 @@ macro_rules! rows {
             GGML_TYPE_NVFP4 = 40: ggml("nvfp4", 64, 36),
             GGML_TYPE_Q1_0 = 41: ggml("q1_0", 128, 18),
             GGML_TYPE_Q2_0 = 42: ggml("q2_0", 64, 18),
-            // PrismML's own, in files of upstream's numbering.
+            // PrismML's own, in files with upstream's numbering.
             GGML_TYPE_PQ2_0 = 142: ggml("pq2_0", 128, 34),
             GGML_TYPE_PTQ1_0 = 143: ggml("ptq1_0", 128, 28),
             BITNET_TYPE_I2_S = 36: bitnet("i2_s"),

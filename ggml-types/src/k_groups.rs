@@ -1,5 +1,5 @@
-//! Layout that Q4_K and Q5_K share: eight groups of 32 elements, whose 6-bit scales and minimums lie packed
-//! in 12 bytes, under an f16 scale of the scales and one of the minimums.
+//! Layout that Q4_K and Q5_K share: eight groups of 32 elements, whose 6-bit scales and minimums are packed
+//! in 12 bytes, with an f16 scale of the scales and one of the minimums.
 
 use crate::affine::Fit;
 use crate::block::{f16_rounding, read_f16};
@@ -7,7 +7,7 @@ use crate::block::{f16_rounding, read_f16};
 /// Elements of a group, and groups of a block.
 pub(crate) const GROUP: usize = 32;
 const GROUPS: usize = 8;
-/// Where the packed scales begin and end.
+/// Range of the packed scales.
 const SCALES: std::ops::Range<usize> = 4..16;
 /// Largest scale and minimum.
 const MOST: f32 = 63.0;
@@ -34,7 +34,8 @@ fn put_scale_and_min(block: &mut [u8], group: usize, scale: u8, min: u8) {
     }
 }
 
-/// Finds scales and minimums of a block's groups, writes them, and gives each element's code, 0 to `levels`.
+/// Finds and writes the scales and minimums of a block's groups, and returns each element's code, 0 to
+/// `levels`.
 pub(crate) fn encode(values: &[f32], weights: &[f32], levels: u8, block: &mut [u8]) -> [u8; GROUP * GROUPS] {
     let fit = Fit::<GROUPS>::of(values, weights, levels, MOST);
     block[..2].copy_from_slice(&fit.of_scales.to_le_bytes());
@@ -47,9 +48,9 @@ pub(crate) fn encode(values: &[f32], weights: &[f32], levels: u8, block: &mut [u
 
 /// Bound on the error of a block whose largest magnitude is `absmax`.
 pub(crate) fn error_bound(absmax: f32, levels: u8) -> f32 {
-    // A group's range is at most two of the largest value. The fit may leave the ends three steps off, the
-    // 6-bit scale half a 63rd of the largest scale for each step, the minimum half a 63rd of the largest. An
-    // f16 is rounded 63 times a step, and once for the minimum.
+    // A group's range is at most twice the largest value. The fit may be off by three steps at the ends, the
+    // 6-bit scale by half a 63rd of the largest scale per step, the minimum by half a 63rd of the largest.
+    // The f16 rounding is multiplied by 63 for each step, and once for the minimum.
     let levels = f32::from(levels);
     let step = 2.0 * absmax / (levels - 1.0);
     3.5 * step

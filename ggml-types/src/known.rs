@@ -1,4 +1,4 @@
-//! Name and block size of every type id that occurs in files, implemented here or not: so a file can be
+//! Name and block size of every type id that occurs in files, implemented here or not, so that a file can be
 //! described even if it cannot be run.
 
 use crate::{Dialect, ids};
@@ -9,10 +9,10 @@ pub(crate) const FIRST_CLASH: u32 = 36;
 /// An id without an implementation.
 pub(crate) struct Known {
     pub name: &'static str,
-    /// `None` for an id of ik_llama.cpp's own, which means the same in files of either.
+    /// `None` for an id of ik_llama.cpp, which means the same in files of either dialect.
     pub dialect: Option<Dialect>,
     pub id: u32,
-    /// Elements and bytes of a block, where the type has blocks of one size.
+    /// Elements and bytes of a block, if the type has blocks of one size.
     pub block: Option<(usize, usize)>,
 }
 

@@ -1,5 +1,5 @@
-//! GGML tensor types: ids in each dialect, its name, its byte arithmetic, and plain reference code that
-//! encodes and decodes it. No I/O, no GPU, no `unsafe`.
+//! GGML tensor types: ids in each dialect, names, byte arithmetic, and plain reference code that encodes and
+//! decodes them. No I/O, no GPU, no `unsafe`.
 //!
 //! Start at [`QuantType`] and read one file of `types/`; `types/mod.rs` lists them all.
 #![forbid(unsafe_code)]

@@ -1,16 +1,16 @@
-//! Blocks taken apart into planes, for devices whose loads want 16 bytes at multiples of 16: all integers of
-//! a run of blocks, then what else they have, plane after plane. As many bytes come out as went in, but of
-//! TQ1_0 and PTQ1_0 and where [`split`] fills a plane up.
+//! Blocks separated into planes, for devices whose loads need 16 bytes at multiples of 16: all integers of a
+//! run of blocks, then their other parts, plane after plane. The output is as long as the input, except for
+//! TQ1_0 and PTQ1_0, and where [`split`] pads a plane.
 
 use std::ops::Range;
 
 use crate::{HostTensor, QuantType, types};
 
-/// Any blocks: a plane for each of `of_block`, the bytes of a block that it has; together they are the block.
-/// A plane begins at a multiple of 16 bytes.
+/// Splits blocks of any type into one plane for each of `of_block`, the byte ranges of a block, which
+/// together cover it. A plane begins at a multiple of 16 bytes.
 ///
 /// # Panics
-/// Where `bytes` are no whole blocks: a bug of the caller.
+/// If `bytes` are not whole blocks: a bug of the caller.
 pub fn split(bytes: &[u8], of_block: &[Range<usize>]) -> Vec<u8> {
     let block_bytes = of_block.iter().map(Range::len).sum();
     whole_blocks(bytes, block_bytes);
@@ -24,10 +24,10 @@ pub fn split(bytes: &[u8], of_block: &[Range<usize>]) -> Vec<u8> {
     out
 }
 
-/// IQ2_BN, some rows: their codes, 16 bytes a block; then an f32 scale a row.
+/// IQ2_BN, some rows: their codes, 16 bytes per block; then an f32 scale per row.
 ///
 /// # Panics
-/// Where the tensor is of another type, or has no such rows: a bug of the caller.
+/// If the tensor is of another type, or has no such rows: a bug of the caller.
 pub fn iq2_bn(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
     rows_of(w, rows, |bytes, _, row| row.copy_from_slice(bytes))
 }
@@ -35,7 +35,7 @@ pub fn iq2_bn(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
 /// IQ2_BN_R4, some rows, as the planes of [`iq2_bn`].
 ///
 /// # Panics
-/// As there.
+/// As for [`iq2_bn`].
 pub fn iq2_bn_r4(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
     rows_of(w, rows, types::iq2_bn_r4::row_of)
 }
@@ -43,12 +43,13 @@ pub fn iq2_bn_r4(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
 /// IQ1_BN, some rows, as the planes of [`iq2_bn`].
 ///
 /// # Panics
-/// As there.
+/// As for [`iq2_bn`].
 pub fn iq1_bn(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
     rows_of(w, rows, |bytes, _, row| types::iq1_bn::to_iq2_bn(bytes, row))
 }
 
-/// Some rows; `write` makes a row of IQ2_BN of the rows that lie together and the number of one among them.
+/// Planes of some rows; `write` converts one of the rows that are stored together, given by its index, to
+/// IQ2_BN.
 fn rows_of(w: &HostTensor, rows: Range<usize>, write: impl Fn(&[u8], usize, &mut [u8])) -> Vec<u8> {
     let bytes_of = |ty: &dyn QuantType| ty.row_bytes(w.cols).expect("a shape that the type can hold");
     let (together, row_bytes) = (w.ty.rows_together(), bytes_of(w.ty));
@@ -64,10 +65,10 @@ fn rows_of(w: &HostTensor, rows: Range<usize>, write: impl Fn(&[u8], usize, &mut
     codes
 }
 
-/// Q8_0: integers, 32 bytes a block; then scales.
+/// Q8_0: integers, 32 bytes per block; then scales.
 ///
 /// # Panics
-/// Where `bytes` are no whole blocks: a bug of the caller.
+/// If `bytes` are not whole blocks: a bug of the caller.
 pub fn q8_0(bytes: &[u8]) -> Vec<u8> {
     let (mut out, blocks) = (vec![0; bytes.len()], whole_blocks(bytes, 34));
     let (ints, scales) = out.split_at_mut(blocks * 32);
@@ -78,11 +79,12 @@ pub fn q8_0(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Q6_K: a chunk is 64 elements, those of one half block whose number modulo 32 is below 16, or not. Low
-/// bits, 32 bytes a chunk; high bits, 16 bytes; group scales, 4 bytes; then block scales, one for 4 chunks.
+/// Q6_K: a chunk is 64 elements of one half block, those whose index modulo 32 is below 16, or the others.
+/// Low bits, 32 bytes per chunk; high bits, 16 bytes; group scales, 4 bytes; then block scales, one per 4
+/// chunks.
 ///
 /// # Panics
-/// Where `bytes` are no whole blocks: a bug of the caller.
+/// If `bytes` are not whole blocks: a bug of the caller.
 pub fn q6_k(bytes: &[u8]) -> Vec<u8> {
     /// Chunks of a block.
     const CHUNKS: usize = 4;
@@ -107,10 +109,10 @@ pub fn q6_k(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Q4_0: integers, 16 bytes a block; then scales.
+/// Q4_0: integers, 16 bytes per block; then scales.
 ///
 /// # Panics
-/// Where `bytes` are no whole blocks: a bug of the caller.
+/// If `bytes` are not whole blocks: a bug of the caller.
 pub fn q4_0(bytes: &[u8]) -> Vec<u8> {
     let (mut out, blocks) = (vec![0; bytes.len()], whole_blocks(bytes, 18));
     let (ints, scales) = out.split_at_mut(blocks * 16);
@@ -121,10 +123,10 @@ pub fn q4_0(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// TQ2_0: codes, 64 bytes a block; then scales.
+/// TQ2_0: codes, 64 bytes per block; then scales.
 ///
 /// # Panics
-/// Where `bytes` are no whole blocks: a bug of the caller.
+/// If `bytes` are not whole blocks: a bug of the caller.
 pub fn tq2_0(bytes: &[u8]) -> Vec<u8> {
     let (mut out, blocks) = (vec![0; bytes.len()], whole_blocks(bytes, TQ2_0_BYTES));
     let (codes, scales) = out.split_at_mut(blocks * 64);
@@ -135,10 +137,10 @@ pub fn tq2_0(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// TQ1_0, unpacked to the planes of [`tq2_0`]: 66 bytes for 54.
+/// TQ1_0, unpacked to the planes of [`tq2_0`]: 66 bytes from 54.
 ///
 /// # Panics
-/// Where `bytes` are no whole blocks: a bug of the caller.
+/// If `bytes` are not whole blocks: a bug of the caller.
 pub fn tq1_0(bytes: &[u8]) -> Vec<u8> {
     let mut unpacked = vec![0; whole_blocks(bytes, 54) * TQ2_0_BYTES];
     for (from, to) in bytes.chunks_exact(54).zip(unpacked.chunks_exact_mut(TQ2_0_BYTES)) {
@@ -147,10 +149,10 @@ pub fn tq1_0(bytes: &[u8]) -> Vec<u8> {
     tq2_0(&unpacked)
 }
 
-/// PTQ1_0, unpacked to the codes of PQ2_0, 32 bytes a block, and then its scales: 34 bytes for 28.
+/// PTQ1_0, unpacked to the codes of PQ2_0, 32 bytes per block, and then its scales: 34 bytes from 28.
 ///
 /// # Panics
-/// Where `bytes` are no whole blocks: a bug of the caller.
+/// If `bytes` are not whole blocks: a bug of the caller.
 pub fn ptq1_0(bytes: &[u8]) -> Vec<u8> {
     let mut unpacked = vec![0; whole_blocks(bytes, 28) * 34];
     for (from, to) in bytes.chunks_exact(28).zip(unpacked.chunks_exact_mut(34)) {
@@ -181,7 +183,7 @@ mod tests {
 
         let (from, out) = (bytes(2 * 210), q6_k(&bytes(2 * 210)));
         let second = &from[210..];
-        // Of the second block's chunk 3: the second half, elements from 16 on.
+        // The second block's chunk 3: the second half, elements from 16 on.
         assert_eq!((&out[32 * 7..][..16], &out[32 * 7 + 16..][..16]), (&second[80..96], &second[112..128]));
         assert_eq!(&out[256 + 16 * 7..][..16], &second[176..192]);
         assert_eq!(out[384 + 4 * 7..][..4], [1, 3, 5, 7].map(|group| second[192 + 8 + group]));
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(out[64..], [from[0], from[1], from[22], from[23], from[44], from[45]]);
     }
 
-    /// The three types of ik_llama.cpp have the same planes of the same ternary rows.
+    /// The three types of ik_llama.cpp have the same planes for the same ternary rows.
     #[test]
     fn ternary_rows_have_their_codes_and_their_scales() {
         let (rows, cols) = (8, 192);
@@ -222,7 +224,7 @@ mod tests {
             scales.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect::<Vec<_>>(),
             [4.0, 5.0, 6.0, 7.0, 8.0]
         );
-        // Of the second row, elements 64 + 5 and those 16, 32 and 48 further.
+        // In the second row, elements 64 + 5 and those 16, 32 and 48 after it.
         let code = |elem: usize| (values[4 * cols + elem] / 5.0 + 1.0) as u8;
         assert_eq!(codes[48 + 16 + 5], code(69) | code(85) << 2 | code(101) << 4 | code(117) << 6);
         assert_eq!(planes_of("iq2_bn_r4", iq2_bn_r4), planes);

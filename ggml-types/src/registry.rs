@@ -1,4 +1,4 @@
-//! Finds types by id and name: those of this crate, and those that a program registers when it runs.
+//! Lookup of types by id and name: those of this crate, and those that a program registers at run time.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, PoisonError, RwLock};
@@ -7,20 +7,20 @@ use crate::known::{FIRST_CLASH, KNOWN, Known};
 use crate::types::REGISTRY;
 use crate::{Dialect, QuantType};
 
-/// The types of this crate by number: opening a file asks for each of its tensors.
+/// The types of this crate by id: opening a file looks one up for each of its tensors.
 static BY_ID: LazyLock<HashMap<(Dialect, u32), &'static dyn QuantType>> =
     LazyLock::new(|| REGISTRY.iter().flat_map(|ty| ty.ids().iter().map(|id| (*id, *ty))).collect());
 
-/// The one piece of state of this crate. It only grows, and only while a program starts.
+/// The only state of this crate. It only grows, and only while a program starts.
 static OWN: RwLock<Vec<&'static dyn QuantType>> = RwLock::new(Vec::new());
 
-/// Why a type cannot be registered.
+/// Error of [`register`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// Another type has the name.
     #[error("a type {0} exists already")]
     Name(String),
-    /// A name that no command line or file name could have.
+    /// A name that is not valid on a command line or in a file name.
     #[error("want a name of a to z, 0 to 9 and _, found {0:?}")]
     Spelling(String),
     /// Another type has the id.
@@ -28,14 +28,14 @@ pub enum RegisterError {
     Id {
         /// Name of the type.
         name: String,
-        /// Whose numbering.
+        /// Its numbering.
         dialect: Dialect,
         /// The number.
         id: u32,
-        /// Whose it is.
+        /// The type that has it.
         of: String,
     },
-    /// A block, or rows that lie together, of nothing; or a row that has no size.
+    /// A block, or a group of rows, of size 0; or a row without a size.
     #[error("type {name}: {detail}")]
     Shape {
         /// Name of the type.
@@ -45,13 +45,13 @@ pub enum RegisterError {
     },
 }
 
-/// Makes a type known to this process: files that carry one of its ids can be read, and the CPU runs it row
-/// by row as it decodes itself. Other backends refuse it by name, because they have no kernels for it.
+/// Registers a type for this process: files that contain one of its ids can be read, and the CPU runs it row
+/// by row through its own decoder. Other backends reject it by name, because they have no kernels for it.
 ///
-/// A program does so once, before it opens files.
+/// Call this once, before files are opened.
 ///
 /// # Errors
-/// [`RegisterError`], by what is wrong.
+/// [`RegisterError`], depending on the problem.
 pub fn register(ty: &'static dyn QuantType) -> Result<(), RegisterError> {
     let name = ty.name().to_owned();
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -72,7 +72,7 @@ pub fn register(ty: &'static dyn QuantType) -> Result<(), RegisterError> {
     }
     for &(dialect, id) in ty.ids() {
         let theirs = own.iter().find(|own| own.ids().contains(&(dialect, id))).map(|own| own.name());
-        // Of an id that has a name here no type need be here.
+        // A named id is taken even if its type is not implemented here.
         if let Some(of) = theirs.or_else(|| known(dialect, id).map(|known| known.name)) {
             return Err(RegisterError::Id { name, dialect, id, of: of.to_owned() });
         }
@@ -86,13 +86,13 @@ fn registered(is: impl Fn(&dyn QuantType) -> bool) -> Option<&'static dyn QuantT
     OWN.read().unwrap_or_else(PoisonError::into_inner).iter().copied().find(|ty| is(*ty))
 }
 
-/// The type that `dialect` numbers `id`, of this crate or [registered](register) by the program.
+/// The type with this id in `dialect`, from this crate or [registered](register) by the program.
 pub fn by_id(dialect: Dialect, id: u32) -> Option<&'static dyn QuantType> {
     let own = || registered(|ty| ty.ids().contains(&(dialect, id)));
     BY_ID.get(&(dialect, id)).copied().or_else(own)
 }
 
-/// The type called `name`, likewise.
+/// The type with this name, from this crate or registered by the program.
 pub fn by_name(name: &str) -> Option<&'static dyn QuantType> {
     let is = |ty: &dyn QuantType| ty.name() == name;
     REGISTRY.iter().copied().find(|ty| is(*ty)).or_else(|| registered(is))
@@ -104,14 +104,14 @@ fn known(dialect: Dialect, id: u32) -> Option<&'static Known> {
     KNOWN.iter().find(same)
 }
 
-/// The name of a type id, for people: also of types that have no implementation here.
+/// The name of a type id for display, also of types that are not implemented here.
 pub fn id_name(dialect: Dialect, id: u32) -> Option<&'static str> {
     by_id(dialect, id).map(|ty| ty.name()).or_else(|| known(dialect, id).map(|known| known.name))
 }
 
-/// Bytes of a tensor of `rows` x `cols` by type id, also of types that have no implementation here.
+/// Bytes of a tensor of `rows` x `cols` by type id, also of types that are not implemented here.
 ///
-/// `None` where the size does not follow from the id, or no such tensor can be.
+/// `None` if the size does not follow from the id, or if no such tensor can exist.
 pub fn byte_len_of(dialect: Dialect, id: u32, rows: usize, cols: usize) -> Option<usize> {
     if let Some(ty) = by_id(dialect, id) {
         return ty.byte_len(rows, cols).ok();

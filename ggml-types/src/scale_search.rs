@@ -1,24 +1,24 @@
-//! The scale that makes small signed integers fit a block best.
+//! Search for the scale with which small signed integers fit a block best.
 
 use crate::eights::{nearest_one_within, nearest_within, sums};
 
-/// Searches `scale` so that `scale * q[i]` with `q[i]` in `-limit..limit` is near `values[i]` in the mean
-/// square, each with its weight. Starts where the value of largest magnitude becomes `-limit`, and tries 18
-/// neighbours of that. 0 where all values are (next to) nothing.
+/// Searches a `scale` for which `scale * q[i]`, with `q[i]` in `-limit..limit`, has a small weighted squared
+/// error against `values[i]`. Starts where the value of largest magnitude becomes `-limit`, and tries 18
+/// neighbours of that. 0 if all values are (nearly) 0.
 pub(crate) fn best_scale(values: &[f32], weights: &[f32], limit: i32) -> f32 {
     let extreme = values.iter().fold(0f32, |max, &value| if value.abs() > max.abs() { value } else { max });
     if extreme.abs() < 1e-15 {
         return 0.0;
     }
     let (mut scale, mut best) = (0.0, 0.0);
-    // Zero first: the plain choice wins among equals.
+    // Zero first: the plain choice wins a tie.
     for step in [0].into_iter().chain(-9..0).chain(1..10) {
         let inverse = -(limit as f32 + 0.1 * step as f32) / extreme;
         let [sum_xq, sum_qq] = sums(values, weights, |value, weight| {
             let q = nearest_within(value * inverse, -limit as f32, (limit - 1) as f32);
             [weight * (value * q), weight * (q * q)]
         });
-        // What the fit explains of the sum of squares is sum_xq^2 / sum_qq.
+        // The fit explains sum_xq^2 / sum_qq of the sum of squares.
         if sum_qq > 0.0 && sum_xq * sum_xq > best * sum_qq {
             scale = sum_xq / sum_qq;
             best = scale * sum_xq;

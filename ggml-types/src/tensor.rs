@@ -1,4 +1,4 @@
-//! A tensor on the host: name, type, shape, and the bytes as the file has them.
+//! A tensor on the host: name, type, shape, and the bytes as stored in the file.
 
 use bytes::Bytes;
 

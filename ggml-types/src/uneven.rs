@@ -11,7 +11,7 @@ pub(crate) const VALUES: [i8; 16] =
 
 /// The index of the nearest value.
 pub(crate) fn nearest(value: f32) -> u8 {
-    // Twice the middle between two neighbours is a whole number.
+    // Twice the midpoint between two neighbours is an integer.
     VALUES.windows(2).take_while(|pair| f32::from(pair[0]) + f32::from(pair[1]) < 2.0 * value).count() as u8
 }
 
@@ -21,9 +21,9 @@ fn nearest_values(values: f32x8) -> f32x8 {
     pairs.fold(f32x8::splat(VALUES[0].into()), |sum, (a, b)| sum + where_above(values, (a + b) / 2.0, b - a))
 }
 
-/// The scale so that `scale * VALUES[i]` with some index each is near `values` in the mean square, each
-/// with its weight: of some first guesses, where the value of largest magnitude is near either end, the best
-/// least-squares fit.
+/// The scale for which `scale * VALUES[i]`, with the best index for each of `values`, has a small weighted
+/// squared error: the best least-squares fit from some initial scales that put the value of largest magnitude
+/// near either end.
 pub(crate) fn best_scale(values: &[f32], weights: &[f32]) -> f32 {
     let extreme = values.iter().fold(0f32, |max, &value| if value.abs() > max.abs() { value } else { max });
     let (mut scale, mut best) = (0.0, 0.0);
@@ -34,7 +34,7 @@ pub(crate) fn best_scale(values: &[f32], weights: &[f32]) -> f32 {
                 let q = nearest_values(value * inverse);
                 [weight * (value * q), weight * (q * q)]
             });
-            // What the fit explains of the sum of squares is sum_xq^2 / sum_qq.
+            // The fit explains sum_xq^2 / sum_qq of the sum of squares.
             if sum_xq * sum_xq > best * sum_qq {
                 scale = sum_xq / sum_qq;
                 best = scale * sum_xq;

@@ -1,4 +1,4 @@
-# Sterna for Homebrew: an archive with the program on Linux, built from the source on macOS.
+# Sterna for Homebrew: a prebuilt program on Linux, built from source on macOS.
 class Sterna < Formula
   desc "Language models from GGUF files: command line, chat and server"
   homepage "@URL@"

@@ -1,4 +1,4 @@
-"""Archives: the program with its pages, and the source. The same files give the same bytes."""
+"""Archives of the program with its documentation, and of the source. The same files give the same bytes."""
 
 import gzip
 import io
@@ -9,10 +9,10 @@ import zipfile
 
 from project import ROOT, epoch, put, run
 
-# An archive is to be at most so large.
+# Maximum size of an archive.
 MOST_BYTES = 60 << 20
-# What lies beside the program, and on Linux alone.
-BESIDE = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]
+# Files next to the program, and one that is only for Linux.
+INCLUDED = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]
 SERVICE = "packaging/sterna.service"
 
 
@@ -39,21 +39,21 @@ def zipped(folder, files):
 
 
 def of_program(name, system, program, pages):
-    """The archive of a system's program in dist/."""
-    beside = BESIDE if system.is_windows else [*BESIDE, SERVICE]
+    """Writes the archive of a system's program to dist/."""
+    included = INCLUDED if system.is_windows else [*INCLUDED, SERVICE]
     files = {system.program: (0o755, program.read_bytes())}
-    files |= {path.rpartition("/")[2]: (0o644, (ROOT / path).read_bytes()) for path in beside}
-    # Each system has the pages that its shells read.
+    files |= {path.rpartition("/")[2]: (0o644, (ROOT / path).read_bytes()) for path in included}
+    # Each system gets the completions that its shells read.
     is_ours = {path: path.endswith(".ps1") == system.is_windows for path in pages}
     files |= {path: (0o644, data) for path, data in pages.items() if is_ours[path]}
     file, pack = (f"{name}.zip", zipped) if system.is_windows else (f"{name}.tar.gz", tar_gz)
     packed = pack(name, files)
     if len(packed) > MOST_BYTES:
-        sys.exit(f"release: {file} has {len(packed)} bytes, at most {MOST_BYTES} are wanted")
+        sys.exit(f"release: {file} has {len(packed)} bytes, more than {MOST_BYTES}")
     return put(file, packed)
 
 
 def of_source(name):
-    """The archive of the commit's files in dist/."""
+    """Writes the archive of the commit's files to dist/."""
     tar = run("git", "archive", "--format=tar", f"--prefix={name}/", "HEAD", text=False)
     return put(f"{name}.tar.gz", gzip.compress(tar, mtime=0))

@@ -1,5 +1,5 @@
-// The one function of Windows' bcryptprimitives.dll that Rust's standard library calls, for Wine 8, which has
-// no such file. It is only for the trial, and in no archive.
+// The only function of Windows' bcryptprimitives.dll that Rust's standard library calls, for Wine 8, which
+// lacks this file. Used only for tests, and not part of an archive.
 #include <windows.h>
 #include <ntsecapi.h>
 

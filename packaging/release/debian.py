@@ -1,4 +1,4 @@
-"""Debian packages, by dpkg-deb. packaging/debian has their texts."""
+"""Debian packages, built by dpkg-deb. packaging/debian has their texts."""
 
 import gzip
 import hashlib
@@ -15,7 +15,7 @@ SCRIPTS = ["postinst", "prerm", "postrm"]
 
 
 def files(program, pages):
-    """What a package installs: `{path: (mode, bytes)}`."""
+    """Files that a package installs: `{path: (mode, bytes)}`."""
     doc = "usr/share/doc/sterna"
     unit = (ROOT / "packaging" / "sterna.service").read_bytes()
     found = {
@@ -33,14 +33,14 @@ def files(program, pages):
 
 
 def values():
-    # By the variables that Debian's own tools read.
+    # The variables that Debian's own tools read.
     name = os.environ.get("DEBFULLNAME", "The Sterna developers")
     address = os.environ.get("DEBEMAIL", "sterna@example.invalid")
     return {"VERSION": version(), "MAINTAINER": f"{name} <{address}>", "DATE": formatdate(epoch())}
 
 
 def unit_of_package(unit):
-    """The unit with the program where Debian puts it, and without the advice on copying it by hand."""
+    """The unit with Debian's path of the program, and without the instructions for manual installation."""
     head, _, rest = unit.partition(b"[Unit]\n")
     assert head.startswith(b"#") and rest.count(b"/usr/local/bin/") == 1
     return b"[Unit]\n" + rest.replace(b"/usr/local/bin/", b"/usr/bin/")
@@ -57,7 +57,7 @@ def packed(data):
 
 
 def package(system, program, pages):
-    """sterna_VERSION_PROCESSOR.deb in dist/."""
+    """Writes sterna_VERSION_ARCHITECTURE.deb to dist/."""
     installed = files(program, pages)
     n_bytes = sum(len(data) for _, data in installed.values())
     control = values() | {"ARCHITECTURE": system.debian, "KIB": -(-n_bytes // 1024), "GLIBC": GLIBC}
@@ -76,7 +76,7 @@ def package(system, program, pages):
         for parent in [root, *(path for path in root.rglob("*") if path.is_dir())]:
             parent.chmod(0o755)
         deb = pathlib.Path(folder) / f"sterna_{version()}_{system.debian}.deb"
-        # Not zstd, which dpkg of Debian 11 cannot read.
+        # Not zstd, which Debian 11's dpkg cannot read.
         command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", root, deb]
         run(*command, env=dict(os.environ, SOURCE_DATE_EPOCH=str(epoch())))
         return put(deb.name, deb.read_bytes())

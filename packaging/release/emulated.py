@@ -1,7 +1,7 @@
-"""Pythons of other systems, run by emulators: where the wheels for those systems are tried.
+"""Emulated Pythons of other systems, in which their wheels are tested.
 
-That for aarch64 is of an older Debian, under qemu. That for Windows is CPython of python.org, under Wine: a
-package on PyPI brings it for programs that are made with it.
+The Python for aarch64 is that of an older Debian, under qemu. The one for Windows is python.org's CPython,
+under Wine: a package on PyPI contains it for programs that bundle Python.
 """
 
 import pathlib
@@ -18,8 +18,9 @@ import systems
 from project import TOOLS
 from trials import RUN, TESTS, build_for_wine, compare, not_run, of_wine, qemu, quiet
 
-# It has what of CPython is compiled, but for python.exe and python3.dll, which has the stable ABI and is of
-# forwards alone. The rest is the same on all systems, and of this machine's Python.
+# Contains the compiled files of CPython, except for python.exe and python3.dll; the latter has the stable ABI
+# and consists only of forwards. The other files are the same on all systems, and are copied from this
+# machine's Python.
 HAS_PYTHON = "panda3d==1.10.16"
 VERSION = "{}.{}".format(*sys.version_info)
 DLL = f"python{VERSION.replace('.', '')}"
@@ -31,13 +32,13 @@ int wmain(int argc, unsigned short **argv) { return Py_Main(argc, argv); }
 
 
 def download(folder, platform, python, *packages):
-    """By this machine's pip, which has the network's settings."""
+    """Downloads packages with this machine's pip, which has the network's settings."""
     options = ["--quiet", "--only-binary=:all:", "--platform", platform, "--python-version", python]
     quiet(sys.executable, "-m", "pip", "download", *options, "--dest", folder, *packages)
 
 
 def aarch64(path, story):
-    """Tries a wheel with Debian's Python for aarch64. What starts processes is skipped there."""
+    """Tests a wheel with Debian's Python for aarch64. Tests that start processes are skipped there."""
     emulator = qemu()
     if not emulator:
         return not_run(path.name, "Debian's qemu-user")
@@ -45,11 +46,11 @@ def aarch64(path, story):
     if not home:
         return
     if not (home / "usr/bin/python3").exists():
-        # Only the packages that all others need are unpacked by programs of this machine.
+        # Only essential packages are unpacked by programs of this machine.
         for package in (home / "var/cache/apt/archives").glob("*.deb"):
             quiet("dpkg-deb", "--extract", package, home)
     with tempfile.TemporaryDirectory() as folder:
-        # What pytest wants of Pythons older than this machine's, whose pip does not see it.
+        # Includes pytest's dependencies on older Pythons, which this machine's pip does not resolve.
         download(folder, "manylinux_2_28_aarch64", "3.9", path, "pytest", "exceptiongroup", "tomli")
         for packed in pathlib.Path(folder).glob("*.whl"):
             zipfile.ZipFile(packed).extractall(folder)
@@ -62,7 +63,7 @@ def aarch64(path, story):
 
 
 def windows(path, story):
-    """Installs a wheel into CPython for Windows, and tries it there."""
+    """Installs a wheel into CPython for Windows, and tests it there."""
     wine = shutil.which("wine")
     if not wine:
         return not_run(path.name, "Debian's wine and wine64")
@@ -72,7 +73,7 @@ def windows(path, story):
         env = {"HOME": name, "PATH": "/usr/bin:/bin"} | of_wine(name)
 
         def inside(*command):
-            # Wine has no handle for a terminal that is none.
+            # Without a terminal, Wine has no valid handle for standard input.
             return quiet(wine, *command, env=env, cwd=folder, stdin=subprocess.DEVNULL)
 
         wheels = folder / "wheels"
@@ -87,7 +88,7 @@ def windows(path, story):
 
 
 def make_python(folder):
-    """CPython for Windows in a folder."""
+    """Assembles CPython for Windows in a folder."""
     packed = TOOLS / f"{HAS_PYTHON}-{DLL}"
     if not packed.exists():
         download(packed, "win_amd64", VERSION, "--no-deps", HAS_PYTHON)

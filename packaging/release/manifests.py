@@ -1,6 +1,6 @@
-"""What package managers read: Homebrew's formula and winget's manifest, from templates beside this folder.
+"""Files for package managers: Homebrew's formula and winget's manifest, from templates in packaging/.
 
-They name the addresses and the checksums of files in dist/.
+They contain the addresses and checksums of files in dist/.
 """
 
 import datetime
@@ -10,12 +10,12 @@ import re
 from project import DIST, FEATURES, ROOT, epoch, filled, put, version
 
 MANAGERS = ["homebrew", "winget"]
-# `SHA256(FILE)` stands for the sum of a file.
+# `SHA256(FILE)` is replaced by the checksum of a file.
 SUM = re.compile(r"SHA256\((.+?)\)")
 
 
 def make(url):
-    """Fills the templates. `url` is the folder that the files of dist/ will lie in."""
+    """Fills the templates. `url` is the address of the folder to which the files of dist/ are uploaded."""
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in DIST.iterdir()}
     date = datetime.datetime.fromtimestamp(epoch(), datetime.UTC).date()
     values = {"URL": url.rstrip("/"), "VERSION": version(), "DATE": date, "FEATURES": FEATURES}
@@ -24,7 +24,7 @@ def make(url):
         texts = {path.name: filled(path.read_text(), values) for path in templates}
         missing = set(SUM.findall("".join(texts.values()))) - set(sums)
         if missing:
-            print(f"{manager}: not made, without {', '.join(sorted(missing))}")
+            print(f"{manager}: skipped, missing {', '.join(sorted(missing))}")
             continue
         for name, text in texts.items():
             put(name, SUM.sub(lambda found: sums[found[1]], text).encode())

@@ -1,4 +1,4 @@
-"""The npm package, which web/build makes."""
+"""The npm package, built by web/build."""
 
 from project import ROOT, put, run, version
 

@@ -1,6 +1,6 @@
-"""An older Debian in a folder, made by debootstrap: what is in dist/ is installed there, and removed.
+"""An older Debian in a folder, made by debootstrap, in which the files of dist/ are installed and removed.
 
-It has the oldest glibc and the oldest Python that can be had from Debian's mirrors.
+It has the oldest glibc and the oldest Python available from Debian's mirrors.
 """
 
 import os
@@ -11,24 +11,24 @@ from project import ROOT, TOOLS
 from trials import RUN, check_version, compare, not_run, quiet, unpack, verify_unit
 
 RELEASE, MIRROR = "bullseye", "http://deb.debian.org/debian"
-# What minbase lacks: for the manual page, and Python 3.9.
+# Packages that minbase lacks: for the manual page, and Python 3.9.
 INCLUDED = "man-db,python3-venv"
-# Not to be compared: what dpkg and man-db write about every package.
+# Not compared: files that dpkg and man-db write for every package.
 KEPT_BY_DEBIAN = ("var/lib/dpkg", "var/cache", "var/log", "proc", "sys", "dev")
 
 
 def folder_of(packages, *options):
-    """Where a Debian with some packages lies."""
+    """Folder of a Debian with some packages."""
     return TOOLS / "-".join([RELEASE, *packages.split(","), *options])
 
 
 HOME = folder_of(INCLUDED)
-# Where what is tried lies.
+# Folder for the files under test.
 SCRATCH = HOME / "srv"
 
 
 def made(name, packages, *options):
-    """The folder of a Debian with some packages. A line says what it takes where there cannot be one."""
+    """The folder of a Debian with some packages. Prints the requirements if it cannot be made."""
     if not shutil.which("debootstrap") or os.geteuid() != 0:
         return not_run(f"{RELEASE}: {name}", "root and Debian's debootstrap")
     home = folder_of(packages, *options)
@@ -40,17 +40,17 @@ def made(name, packages, *options):
 
 
 def is_there(name):
-    """Whether there is such a folder now."""
+    """True if the folder exists now."""
     if not made(name, INCLUDED):
         return False
-    # An earlier run may have ended in the middle.
+    # An earlier run may have been interrupted.
     inside("dpkg", "--purge", "sterna")
     empty()
     return True
 
 
 def inside(*command):
-    """What a command writes there."""
+    """Output of a command that is run there."""
     env = {"HOME": "/srv", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
     return quiet("chroot", HOME, *command, env=env)
 
@@ -89,8 +89,8 @@ def deb(path, story):
     inside("dpkg", "--purge", "sterna")
     empty()
     if left := files() - before:
-        raise SystemExit(f"release: {name} leaves {sorted(left)}")
-    print(f"{name}: has its manual page, and leaves nothing when it is removed", flush=True)
+        raise SystemExit(f"release: {name} does not remove {sorted(left)}")
+    print(f"{name}: has its manual page, and is removed completely", flush=True)
 
 
 def wheel(path, story):
@@ -98,7 +98,8 @@ def wheel(path, story):
     if not is_there(path.name):
         return
     python = inside("python3", "-c", "import sys; print(*sys.version_info[:2], sep='.')").strip()
-    # By this machine's pip, which has the network's settings, and does not see what only older Pythons want.
+    # With this machine's pip, which has the network's settings, but does not resolve dependencies of older
+    # Pythons.
     fetch = ["download", "--quiet", "--only-binary=:all:", "--python-version", python, "--dest", SCRATCH]
     quiet(sys.executable, "-m", "pip", *fetch, "pytest", "exceptiongroup", "tomli")
     shutil.copy(path, SCRATCH)

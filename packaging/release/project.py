@@ -1,4 +1,4 @@
-"""Facts that every part of a release asks for: folders, version, time, features."""
+"""Common facts of a release: folders, version, time, features."""
 
 import os
 import pathlib
@@ -7,15 +7,15 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
-# Tools and the folder of an older Debian: what is fetched once.
+# Downloaded tools, and the folder of an older Debian.
 TOOLS = ROOT / ".release"
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
-# Features of the program beside the usual ones.
+# Features of the program in addition to the default ones.
 FEATURES = "grpc,tls"
 
 
 def run(*command, **options):
-    """What a command writes to stdout. One that fails ends the release."""
+    """Output of a command. If it fails, the release ends."""
     options = {"stdout": subprocess.PIPE, "cwd": ROOT, "text": True} | options
     return subprocess.run(command, check=True, **options).stdout
 
@@ -26,17 +26,17 @@ def version():
 
 
 def epoch():
-    """Seconds since 1970 that everything in dist/ carries: SOURCE_DATE_EPOCH, or the time of the commit."""
+    """Timestamp of all files in dist/, seconds since 1970: SOURCE_DATE_EPOCH, or the time of the commit."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "log", "-1", "--format=%ct"))
 
 
 def filled(template, values):
-    """A text in which `@NAME@` stands for a value."""
+    """A text in which `@NAME@` is replaced by a value."""
     return re.sub(r"@([A-Z0-9_]+)@", lambda found: str(values[found[1]]), template)
 
 
 def put(name, data):
-    """Writes a file of dist/, and says so."""
+    """Writes a file to dist/, and prints its size."""
     (DIST / name).write_bytes(data)
     print(f"{name}: {len(data):,} bytes", flush=True)
     return DIST / name

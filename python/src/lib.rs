@@ -1,5 +1,5 @@
-//! The module `sterna._sterna`: the engine's server without a listener, and the command line. What Python's
-//! users see is the package around it, `python/sterna`.
+//! The module `sterna._sterna`: the engine's server without a listener, and the command line. Users import
+//! the Python package around it, `python/sterna`.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -11,10 +11,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use sterna::serve::{InProcess, Refusal};
 
-/// Time after which a thread that waits looks for signals.
+/// Interval in which a waiting thread checks for signals.
 const SIGNALS: Duration = Duration::from_millis(50);
 
-/// The native half of the package.
+/// The native part of the package.
 #[pymodule]
 mod _sterna {
     #[pymodule_export]
@@ -31,11 +31,11 @@ fn main(py: Python<'_>, args: Vec<OsString>) -> u8 {
     py.detach(|| sterna::cli::main(args))
 }
 
-/// Loads the model that flags of `sterna serve` name.
+/// Loads the model selected by flags of `sterna serve`.
 #[pyfunction]
 fn open(py: Python<'_>, flags: Vec<OsString>) -> PyResult<Engine> {
     let (sender, loaded) = std::sync::mpsc::channel();
-    // Python's signals wait for this thread.
+    // Python handles signals in this thread.
     std::thread::spawn(move || sender.send(sterna::cli::in_process(flags)));
     let loaded = Mutex::new(loaded);
     loop {
@@ -59,7 +59,7 @@ struct Engine(RwLock<Option<InProcess>>);
 
 #[pymethods]
 impl Engine {
-    /// Asks an endpoint with a JSON object, or without a body.
+    /// Sends a request to an endpoint, with a JSON object or without a body.
     #[pyo3(signature = (path, body=None))]
     fn request(&self, py: Python<'_>, path: &str, body: Option<String>) -> PyResult<Answer> {
         let ask = || {
@@ -70,7 +70,7 @@ impl Engine {
         Ok(Answer(Mutex::new(answer)))
     }
 
-    /// Ends what runs, and frees the model.
+    /// Ends running requests, and frees the model.
     fn close(&self, py: Python<'_>) {
         py.detach(|| drop(self.0.write().unwrap_or_else(PoisonError::into_inner).take()));
     }
@@ -82,11 +82,11 @@ impl Drop for Engine {
     }
 }
 
-/// An answer that comes in pieces.
+/// A streamed answer.
 #[pyclass(frozen)]
 struct Answer(Mutex<sterna::serve::Answer>);
 
-/// A piece, or the status and body of an error, as Python gets it.
+/// A piece for Python, or the status and body of an error.
 type Piece<'py> = (u16, Bound<'py, PyBytes>);
 
 impl Answer {
@@ -104,7 +104,7 @@ fn piece(py: Python<'_>, next: Option<Result<impl AsRef<[u8]>, Refusal>>) -> Opt
 
 #[pymethods]
 impl Answer {
-    /// Waits for the next piece: its status and its bytes; `None` behind the last.
+    /// Waits for the next piece: its status and its bytes; `None` after the last.
     fn read<'py>(&self, py: Python<'py>) -> PyResult<Option<Piece<'py>>> {
         loop {
             if let Poll::Ready(next) = py.detach(|| self.lock().next_within(SIGNALS)) {
@@ -114,8 +114,8 @@ impl Answer {
         }
     }
 
-    /// The next piece if it has come. Otherwise `False`: then `wake` is called, from any thread, once that
-    /// may have changed.
+    /// Returns the next piece if it is available. Otherwise returns `False`, and later calls `wake`, from any
+    /// thread, when it may be.
     fn poll(&self, py: Python<'_>, wake: Py<PyAny>) -> PyResult<Py<PyAny>> {
         let waker = Waker::from(Arc::new(Call(wake)));
         let polled = py.detach(|| self.lock().poll(&mut Context::from_waker(&waker)));
@@ -125,18 +125,18 @@ impl Answer {
         }
     }
 
-    /// Ends it.
+    /// Cancels the request.
     fn cancel(&self, py: Python<'_>) {
         py.detach(|| self.lock().cancel());
     }
 }
 
-/// Waker that calls something of Python's.
+/// Waker that calls a Python function.
 struct Call(Py<PyAny>);
 
 impl Wake for Call {
     fn wake(self: Arc<Self>) {
-        // An interpreter that is ending has nobody who waits.
+        // Nothing waits if the interpreter is shutting down.
         Python::try_attach(|py| {
             if let Err(err) = self.0.call0(py) {
                 err.write_unraisable(py, None);

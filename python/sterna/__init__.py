@@ -2,7 +2,7 @@
 
     import sterna
 
-    engine = sterna.Engine()                      # the demo model; or a file, or a repository of the hub
+    engine = sterna.Engine()                      # the demo model; or a file, or a hub repository
     for piece in engine.generate("Once upon a time", max_tokens=60):
         print(piece, end="", flush=True)
 

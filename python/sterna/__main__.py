@@ -9,9 +9,9 @@ from . import _sterna
 
 def main() -> int:
     """Runs the command line with this process's arguments."""
-    # Python would only note it, and nothing here looks at its notes.
+    # Python would only set a flag, which nothing here checks.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # As the program does: without a desktop, a layer of Vulkan complains.
+    # Like the program: without a desktop, a Vulkan layer prints warnings.
     if sys.platform == "linux" and "XDG_RUNTIME_DIR" not in os.environ:
         os.environ["NODEVICE_SELECT"] = "1"
     return _sterna.main(["sterna", *sys.argv[1:]])

@@ -13,26 +13,25 @@ from ._generation import Chat, Generation, next_piece
 
 #: A text, or its tokens.
 Prompt = Union[str, "list[int]"]
-#: A schema of JSON, or a class that has one, as those of pydantic do.
+#: A JSON schema, or a class that has one, such as pydantic's.
 Schema = Union["dict[str, Any]", Any]
 
-#: Flags by the names that parameters have.
+#: Flags by parameter name.
 FLAGS = {"n_ctx": "ctx-size", "n_threads": "threads", "n_batch": "batch-size"}
-#: Parameters of requests that this sets itself.
+#: Request parameters that this package sets itself.
 OWN = {"model", "prompt", "messages", "input", "stream", "stream_options", "n"}
 
 
 class Engine:
-    """A loaded model, which any number of threads and tasks may ask at a time: their texts are generated
-    together, and those that begin alike share what was computed.
+    """A loaded model, shared by any number of threads and tasks: their texts are generated in one batch, and
+    texts with the same beginning share its KV cache.
 
-    `model` is a GGUF file, or a repository of the Hugging Face hub such as `user/repo` or `user/repo:Q4_K_M`,
-    which is downloaded once; without it this is the demo model. Further parameters are the flags of
-    `sterna serve` by their names: `kv_cache_type="turboquant"`, `backend="cpu"`, `gpu_layers="auto"`,
-    `parallel=16` texts at a time, `pooling="mean"`, `chat_template="chatml"`. `True` sets a flag that has no
-    value.
+    `model` is a GGUF file, or a Hugging Face repository such as `user/repo` or `user/repo:Q4_K_M`, which is
+    downloaded once; the default is the demo model. Further parameters are flags of `sterna serve`:
+    `kv_cache_type="turboquant"`, `backend="cpu"`, `gpu_layers="auto"`, `parallel=16` texts at a time,
+    `pooling="mean"`, `chat_template="chatml"`. `True` sets a flag without a value.
 
-    Raises `LoadError`. A `with` block, or `close()`, frees the model at its end.
+    Raises `LoadError`. The end of a `with` block, or `close()`, frees the model.
     """
 
     def __init__(
@@ -81,18 +80,18 @@ class Engine:
         schema: Optional[Schema] = None,
         **parameters: Any,
     ) -> Generation:
-        """Begins to generate a text behind a prompt, and returns it while it comes.
+        """Starts to generate the text after a prompt, and returns it as a stream.
 
-        `schema` is a JSON schema that the text follows. What is left out is as the model recommends it.
-        Further parameters are those of the server's `/v1/completions`, such as `repeat_penalty`,
-        `logit_bias`, `logprobs`, `grammar` (GBNF), `guided_regex`, `ignore_eos` and `cache_prompt`.
+        `schema` is a JSON schema for the text. Defaults are those recommended by the model. Further
+        parameters are those of the server's `/v1/completions`, such as `repeat_penalty`, `logit_bias`,
+        `logprobs`, `grammar` (GBNF), `guided_regex`, `ignore_eos` and `cache_prompt`.
 
-        Iterating over it raises `RequestError` for a parameter or a prompt that is wrong.
+        Iterating over the result raises `RequestError` for an invalid parameter or prompt.
         """
         sampling: dict[str, Any] = dict(max_tokens=max_tokens, temperature=temperature, top_p=top_p)
         sampling |= dict(top_k=top_k, min_p=min_p, seed=seed, stop=stop)
         if not isinstance(prompt, str) and not all(isinstance(token, int) for token in prompt):
-            raise TypeError("prompt: want a text, or the tokens of one; each of several is asked for alone")
+            raise TypeError("prompt: want a text, or the tokens of one; call it once per prompt")
         answer = self._stream("/v1/completions", {"prompt": prompt}, sampling, schema, parameters)
         return Generation(self._inner, answer)
 
@@ -111,12 +110,12 @@ class Engine:
         stop: Union[str, Sequence[str], None] = None,
         **parameters: Any,
     ) -> Chat:
-        """Begins to answer in a conversation, and returns the answer while it comes.
+        """Starts to answer in a conversation, and returns the answer as a stream.
 
-        `messages` are those of OpenAI's chat, or a text that the user says. `tools` are its tools: the
-        answer's `tool_calls` has the calls. `schema` is a JSON schema that the answer follows. Further
-        parameters are those of the server's `/v1/chat/completions`, such as `tool_choice`,
-        `chat_template_kwargs`, `reasoning_effort`, `logprobs` and `top_logprobs`.
+        `messages` are those of OpenAI's chat API, or the text of a user's message. `tools` are its tools;
+        calls are in the answer's `tool_calls`. `schema` is a JSON schema for the answer. Further parameters
+        are those of the server's `/v1/chat/completions`, such as `tool_choice`, `chat_template_kwargs`,
+        `reasoning_effort`, `logprobs` and `top_logprobs`.
         """
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
@@ -128,7 +127,7 @@ class Engine:
         return Chat(self._inner, answer)
 
     def embed(self, texts: Union[Prompt, Sequence[Prompt]], **parameters: Any) -> list[list[float]]:
-        """The vectors of texts, in their order; of one text, a list of one.
+        """Returns the embeddings of texts, in order; for a single text, a list of one.
 
         Parameters are those of the server's `/v1/embeddings`, such as `dimensions`, `normalize` and
         `truncate_prompt_tokens`.
@@ -136,42 +135,42 @@ class Engine:
         return self._vectors(self._whole(self._embedding(texts, parameters)))
 
     async def aembed(self, texts: Union[Prompt, Sequence[Prompt]], **parameters: Any) -> list[list[float]]:
-        """The same, for tasks."""
+        """The async version of `embed`."""
         return self._vectors(await self._awhole(self._embedding(texts, parameters)))
 
     def rerank(self, query: str, documents: Sequence[str], **parameters: Any) -> list[dict[str, Any]]:
-        """Scores documents by what they say of a query, best first: each with its `index` and its
-        `relevance_score`. The model has to be one that ranks."""
+        """Scores documents by relevance to a query, best first: each with its `index` and its
+        `relevance_score`. Requires a reranking model."""
         asked = {"query": query, "documents": list(documents)}
         answer = self._whole(self._ask("/v1/rerank", asked, parameters))
         return answer["results"]
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """The tokens of a text: with those that begin and end texts of this model, and with control tokens
-        where they are spelled in it."""
+        """Returns the tokens of a text, with the model's begin and end tokens, and with control tokens where
+        the text contains their names."""
         asked = {"content": text, "add_special": add_special, "parse_special": parse_special}
         return self._whole(self._ask("/tokenize", asked, {}))["tokens"]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Returns the text of tokens."""
         return self._whole(self._ask("/detokenize", {"tokens": list(tokens)}, {}))["content"]
 
     def apply_template(self, messages: Iterable[dict[str, Any]], **parameters: Any) -> str:
-        """A conversation as the chat template writes it."""
+        """Renders a conversation with the chat template."""
         return self._whole(self._ask("/apply-template", {"messages": list(messages)}, parameters))["prompt"]
 
     @property
     def n_ctx(self) -> int:
-        """Positions that one text may have."""
+        """Maximum positions of a text."""
         return self.properties["default_generation_settings"]["n_ctx"]
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The model and its defaults, as llama-server's `/props` tells them."""
+        """The model and its defaults, in the format of llama-server's `/props`."""
         return self._whole(self._request("/props"))
 
     def close(self) -> None:
-        """Ends the texts that are being generated, and frees the model."""
+        """Ends running texts, and frees the model."""
         self._inner.close()
 
     def __enter__(self) -> Engine:
@@ -187,7 +186,7 @@ class Engine:
             raise EngineError(str(err)) from None
 
     def _ask(self, path: str, asked: dict[str, Any], parameters: dict[str, Any]) -> _sterna.Answer:
-        """Asks an endpoint that is here, with parameters that it has."""
+        """Sends a request to an endpoint, after checking the names of its parameters."""
         if unknown := parameters.keys() - (self._parameters(path) - OWN if parameters else set()):
             raise TypeError(f"{path} has no parameter {', '.join(sorted(unknown))}")
         given = {name: value for name, value in parameters.items() if value is not None}
@@ -218,7 +217,7 @@ class Engine:
         return [entry["embedding"] for entry in answer["data"]]
 
     def _parameters(self, path: str) -> set[str]:
-        """The parameters that an endpoint has, as the engine describes them."""
+        """The names of an endpoint's parameters, from the engine's OpenAPI document."""
         if path not in self._known:
             document = self._whole(self._request("/openapi.json"))
             body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -254,7 +253,7 @@ def _parsed(data: bytes) -> Any:
 
 
 def _properties(schema: dict[str, Any], schemas: dict[str, Any]) -> Iterator[str]:
-    """The properties of an object, with those of the objects that it includes."""
+    """The properties of an object's schema, including those of schemas that it refers to."""
     if "$ref" in schema:
         yield from _properties(schemas[schema["$ref"].rpartition("/")[2]], schemas)
     yield from schema.get("properties", ())

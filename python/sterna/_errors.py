@@ -1,4 +1,4 @@
-"""What goes wrong, in the engine's words."""
+"""Errors, with the engine's messages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Error(Exception):
 
 
 class LoadError(Error):
-    """A model that could not be loaded: a file that is missing or broken, an option, no memory."""
+    """A model could not be loaded: a missing or invalid file, an invalid option, too little memory."""
 
 
 class RequestError(Error, ValueError):
-    """A request that is wrong: a parameter, a prompt that is too long, a schema that is none."""
+    """An invalid request: a parameter, a prompt that is too long, an invalid schema."""
 
-    #: The parameter that is meant, if it is one.
+    #: The invalid parameter, if it is one.
     param: Optional[str] = None
-    #: Word for programs, such as `context_length_exceeded`.
+    #: Error code, such as `context_length_exceeded`.
     code: Optional[str] = None
 
 
@@ -28,7 +28,7 @@ class EngineError(Error, RuntimeError):
 
 
 def of_status(status: int, body: bytes) -> Error:
-    """The error of an answer that was refused."""
+    """The error of a request that was refused."""
     try:
         error = json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
@@ -37,7 +37,7 @@ def of_status(status: int, body: bytes) -> Error:
 
 
 def of_object(error: dict[str, Any], status: int = 500) -> Error:
-    """The same of the object that says it."""
+    """The error from an error object."""
     message = str(error.get("message"))
     if status >= 500:
         return EngineError(message)

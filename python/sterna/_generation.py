@@ -1,4 +1,4 @@
-"""Texts while they come, to be read with `for` or with `async for`."""
+"""Streamed texts, to be read with `for` or `async for`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from . import _sterna
 
-#: A piece as the native half has it: a status of HTTP, and bytes.
+#: A piece from the native part: an HTTP status, and bytes.
 Piece = Optional["tuple[int, bytes]"]
 
 
 async def next_piece(answer: _sterna.Answer) -> Piece:
-    """The next piece of an answer, while the event loop does other things."""
+    """Waits for the next piece of an answer without blocking the event loop."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -32,7 +32,7 @@ async def next_piece(answer: _sterna.Answer) -> Piece:
                 came.set_result(None)
 
         def wake(settle: Callable[[], None] = settle) -> None:
-            # Where the loop is closed, nothing waits.
+            # A closed loop has no waiting task.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle)
 
@@ -43,25 +43,25 @@ async def next_piece(answer: _sterna.Answer) -> Piece:
 
 
 class Generation:
-    """A text that is being generated. It has begun already.
+    """A text that is being generated. Generation has already started.
 
-    Iterating over it, with `for` or `async for`, gives the pieces of its text as they come. Other threads and
-    tasks go on meanwhile. `read()`, or `await`, waits for the whole text. Leaving it unread for long lets it
-    rest; deleting it, or `cancel()`, ends it.
+    Iterating over it, with `for` or `async for`, yields pieces of its text as they arrive, while other
+    threads and tasks continue. `read()`, or `await`, waits for the whole text. If it is not read for long,
+    generation pauses; deleting it, or `cancel()`, stops it.
     """
 
     def __init__(self, engine: _sterna.Engine, answer: _sterna.Answer) -> None:
-        # An engine that nothing else refers to stays until the end of its texts.
+        # Keeps the engine alive until the end of its texts.
         self._engine, self._answer = engine, answer
         self._events: collections.deque[dict[str, Any]] = collections.deque()
         self._pieces: list[str] = []
         self._has_ended = self._is_cancelled = False
         self._waiting: Optional[asyncio.Lock] = None
-        #: Why it ended: `stop` at its own end or a stop string, `length`; `None` until then.
+        #: Reason of the end: `stop` (by the model or a stop string) or `length`; `None` until then.
         self.finish_reason: Optional[str] = None
-        #: Tokens, as OpenAI's APIs count them: `prompt_tokens`, `completion_tokens`; once it has ended.
+        #: Token counts in OpenAI's format: `prompt_tokens`, `completion_tokens`; set at the end.
         self.usage: Optional[dict[str, Any]] = None
-        #: Speeds, as llama-server's `timings`: `predicted_per_second` and others; once it has ended.
+        #: Speeds in llama-server's format: `predicted_per_second` and others; set at the end.
         self.timings: Optional[dict[str, Any]] = None
 
     @property
@@ -70,7 +70,7 @@ class Generation:
         return "".join(self._pieces)
 
     def cancel(self) -> None:
-        """Ends it: what has come stays, and nothing more comes."""
+        """Stops it: the text so far is kept."""
         self._is_cancelled = True
         self._answer.cancel()
 
@@ -81,13 +81,13 @@ class Generation:
         return self.text
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The stream as OpenAI's APIs have it: an object per token or so, with `choices` and what was asked
-        for beside them, such as log-probabilities. For what has not been read as text yet."""
+        """The stream in OpenAI's format: about one object per token, with `choices` and additional data such
+        as log-probabilities. Skips what has already been read as text."""
         while (event := self._next_event()) is not None:
             yield event
 
     async def aevents(self) -> AsyncIterator[dict[str, Any]]:
-        """The same, for tasks."""
+        """The async version of `events`."""
         while (event := await self._anext_event()) is not None:
             yield event
 
@@ -128,7 +128,7 @@ class Generation:
             while not self._events and not self._has_ended:
                 self._take(self._answer.read())
         except BaseException:
-            # Ctrl-C, too: whoever does not wait for it does not want it.
+            # Also for Ctrl-C: a caller that stops waiting no longer needs the text.
             self.cancel()
             raise
         return self._fold()
@@ -136,7 +136,7 @@ class Generation:
     async def _anext_event(self) -> Optional[dict[str, Any]]:
         import asyncio
 
-        # One task at a time waits for a piece.
+        # Only one task at a time waits for a piece.
         self._waiting = self._waiting or asyncio.Lock()
         try:
             async with self._waiting:
@@ -148,7 +148,7 @@ class Generation:
         return self._fold()
 
     def _take(self, piece: Piece) -> None:
-        """Reads a piece of the stream: whole events."""
+        """Parses a piece of the stream: whole events."""
         if piece is None:
             self._has_ended = True
             if self.usage is None and not self._is_cancelled:
@@ -165,7 +165,7 @@ class Generation:
                 self._events.append(told)
 
     def _fold(self) -> Optional[dict[str, Any]]:
-        """Takes the next event, and notes what it says."""
+        """Takes the next event, and records its data."""
         if not self._events:
             return None
         event = self._events.popleft()
@@ -180,7 +180,7 @@ class Generation:
         return event
 
     def _note(self, choice: dict[str, Any]) -> None:
-        """Notes more of a choice than its text."""
+        """Records the data of a choice besides its text."""
 
     def _piece(self, event: dict[str, Any]) -> str:
         """The text of an event."""
@@ -188,9 +188,9 @@ class Generation:
 
 
 class Chat(Generation):
-    """An answer in a conversation that is being generated; its pieces are those of its content.
+    """An answer that is being generated in a conversation; its pieces are those of its content.
 
-    `message` has all of it, thoughts and calls of tools included, to be put behind the messages before it.
+    `message` is the whole message, including thoughts and tool calls, to be appended to the conversation.
     """
 
     def __init__(self, engine: _sterna.Engine, answer: _sterna.Answer) -> None:
@@ -200,7 +200,7 @@ class Chat(Generation):
 
     @property
     def message(self) -> dict[str, Any]:
-        """The answer so far, as a message: `role`, `content`, and if there are any `reasoning_content` and
+        """The answer so far as a message: `role`, `content`, and if present `reasoning_content` and
         `tool_calls`."""
         message: dict[str, Any] = {"role": "assistant", "content": self.text}
         if self._thoughts:
@@ -211,7 +211,7 @@ class Chat(Generation):
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """Calls of tools so far, whose `function` has a `name` and `arguments`, which are JSON in a text."""
+        """Tool calls so far. Their `function` has a `name` and `arguments`, which are JSON in a text."""
         return self.message.get("tool_calls", [])
 
     def _note(self, choice: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The native half of the package. Its words are those of the server, in bytes."""
+"""The native part of the package. Its messages are the server's, in bytes."""
 
 from collections.abc import Callable
 from typing import Literal, Optional, Union

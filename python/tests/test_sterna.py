@@ -1,4 +1,4 @@
-"""The package as people install it: with the demo model, beside the command line of the same wheel."""
+"""Tests of the installed package, with the demo model, compared to the command line of the same wheel."""
 
 import asyncio
 import http.server
@@ -32,15 +32,15 @@ STATM = pathlib.Path("/proc/self/statm")
 
 
 def starts_processes():
-    """Whether this Python starts others. Under an emulator of another processor it cannot."""
+    """True if this Python can start processes. Under an emulator of another CPU it cannot."""
     try:
         return subprocess.run([sys.executable, "-c", ""]).returncode == 0
     except OSError:
         return False
 
 
-processes = pytest.mark.skipif(not starts_processes(), reason="an emulator that starts no processes")
-posix = pytest.mark.skipif(os.name != "posix", reason="signals, and /proc, are of POSIX")
+processes = pytest.mark.skipif(not starts_processes(), reason="an emulator that cannot start processes")
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and /proc need POSIX")
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_chat_answers_calls_tools_and_follows_schemas(engine):
     assert answer.read() and answer.message == {"role": "assistant", "content": answer.text}
     assert engine.chat("Tell me a story.", max_tokens=30, **GREEDY).read() == answer.text
     assert "Tell me a story." in engine.apply_template(question)
-    # Whoever must call a tool may think first, and this model would not come to an end of that.
+    # Before a required call a model may think, and this model would not stop thinking.
     no_thoughts = {"logit_bias": {str(engine.tokenize("<", add_special=False)[0]): -100}}
     asked = {"tools": [LOOK], "tool_choice": "required", "parallel_tool_calls": False, "seed": 1}
     calling = engine.chat(question, max_tokens=200, **asked, **no_thoughts)
@@ -134,7 +134,7 @@ def test_tokens_and_vectors_equal_those_of_the_command_line(engine):
 
 
 def long_prompt(number):
-    """A prompt that nothing has been computed of, whose one step takes a while."""
+    """A prompt that is not in the cache, and whose single step takes a while."""
     return f"{number}: " + PROMPT * 200
 
 
@@ -191,7 +191,7 @@ def test_threads_share_the_engine_without_the_gil(engine):
 
 
 def idle(engine):
-    """That nothing runs any more, within a while."""
+    """True if all sequences end within a while."""
     until = time.monotonic() + 10
     while time.monotonic() < until:
         slots = engine._whole(engine._request("/slots"))
@@ -201,12 +201,12 @@ def idle(engine):
     return False
 
 
-def test_unread_generations_end(engine):
+def test_dropped_stream_ends_generation(engine):
     long = {"max_tokens": 100000, "ignore_eos": True}
     with engine.generate(PROMPT, **long) as generation:
         assert next(generation)
     assert idle(engine) and generation.finish_reason is None
-    # What had come by then is still there, without an end.
+    # What had arrived by then can still be read, without a finish reason.
     list(generation)
     assert generation.finish_reason is None and generation.text
     for piece in engine.generate(PROMPT, **long):
@@ -259,7 +259,7 @@ with sterna.Engine(backend="cpu") as engine:
 
 
 class SlowHub(http.server.BaseHTTPRequestHandler):
-    """A hub with one file, whose content never ends: it comes a byte at a time."""
+    """A hub with one file, whose content never ends: one byte at a time."""
 
     COMMIT = "c" * 40
     ended = threading.Event()
@@ -313,7 +313,7 @@ except KeyboardInterrupt:
         time.sleep(0.5)
         child.send_signal(signal.SIGINT)
         assert child.stdout.readline() == "interrupted\n"
-        # The download has ended, too, and the process goes on.
+        # The download has ended, too, and the process continues.
         assert SlowHub.ended.wait(10)
         said, errors = child.communicate("\n", timeout=20)
         assert (said, child.returncode) == ("True\n", 0), errors
@@ -369,8 +369,8 @@ def test_closed_engine_raises():
 
 @processes
 def test_unclosed_engine_ends_with_the_process():
-    program = "import sterna; e = sterna.Engine(backend='cpu'); g = e.generate('Once', ignore_eos=True); next(g)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True).returncode == 0
+    code = "import sterna; e = sterna.Engine(backend='cpu'); g = e.generate('Once', ignore_eos=True); next(g)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True).returncode == 0
 
 
 def resident_bytes():

@@ -1,4 +1,4 @@
-//! The memory that a program takes, part by part: what a plan adds up.
+//! The memory that a program needs, part by part.
 
 use super::Plan;
 use sterna_program::{BufDecl, KvDecl, Program, RowsOf, Stage, Weight, WeightDecl};
@@ -15,10 +15,10 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// All of them, in the order in which they are shown.
+    /// All kinds, in the order in which they are shown.
     pub const ALL: [Self; 3] = [Self::Weights, Self::Kv, Self::Buffers];
 
-    /// Its word.
+    /// Name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Weights => "weights",
@@ -28,72 +28,72 @@ impl MemoryKind {
     }
 }
 
-/// The part of recurrent states.
+/// Name of the part for recurrent states.
 pub(super) const STATES_PART: &str = "recurrent states";
 
-/// A part of the memory that a program takes.
+/// A part of the memory that a program needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPart {
     /// Its purpose.
     pub kind: MemoryKind,
     /// Its name for users: `layers (i2_s)`.
     pub name: String,
-    /// Bytes that are asked of the device.
+    /// Bytes that are allocated on the device.
     pub bytes: u64,
 }
 
-/// Memory that a driver takes besides: an estimate, because drivers do not report it in advance.
+/// Memory that a driver needs in addition: an estimate, because drivers do not report it in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overhead {
     /// Its name for users.
     pub name: String,
-    /// About so many bytes.
+    /// Estimated bytes.
     pub bytes: u64,
-    /// Where the estimate comes from.
+    /// Source of the estimate.
     pub source: &'static str,
 }
 
-/// Peak rates of a card, by its maker; no kernel reaches them.
+/// Peak rates per second of a card, by its vendor; kernels stay below them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardRates {
-    /// Bytes of its own memory.
+    /// Bytes from its own memory.
     pub memory_bytes: u64,
-    /// Bytes from page-locked memory of the host, in a slot with all its lanes. This one was measured.
+    /// Bytes from page-locked host memory, in a slot with all lanes. Measured, not a vendor value.
     pub link_bytes: u64,
-    /// Multiplications and additions of int8, by its tensor cores and without sparsity.
+    /// int8 operations (multiplications and additions) of its tensor cores, without sparsity.
     pub int8_ops: u64,
-    /// The same of halves that are added as floats.
+    /// The same for f16 with f32 accumulation.
     pub half_ops: u64,
-    /// The same of floats, without tensor cores.
+    /// The same for f32, without tensor cores.
     pub float_ops: u64,
 }
 
-/// Multiply-accumulates with weights of one row among many, by what a device's kernels compute them with.
+/// Multiply-accumulates with weights per row of a large batch, by the unit that a device's kernels use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Macs {
     /// int8 on tensor cores.
     pub int8: u64,
-    /// The same where each block's sum is a float of its own, which scales multiply.
+    /// The same with a float sum per block, which scales multiply.
     pub int8_blocks: u64,
-    /// Halves on tensor cores, an activation being two of them.
+    /// f16 on tensor cores, with each activation split into two f16.
     pub two_halves: u64,
-    /// Floats.
+    /// f32.
     pub float: u64,
 }
 
 impl Macs {
-    /// All of them.
+    /// Sum of all kinds.
     pub fn sum(&self) -> u64 {
         self.int8 + self.int8_blocks + self.two_halves + self.float
     }
 }
 
-/// Operations of floats for a multiply-accumulate of a block of int8: a difference, a product and a
-/// multiply-accumulate for each sum of 32.
+/// Float operations per multiply-accumulate of int8 blocks: a subtraction, a multiplication and a
+/// multiply-add per sum of 32.
 const FLOAT_OPS_OF_BLOCKS: f64 = 6.0 / 32.0;
 
 impl CardRates {
-    /// Seconds of such products, as kernels cannot be faster: scales are multiplied beside the products.
+    /// Lower bound on the seconds of such products; scales are multiplied in parallel with the products.
     pub fn seconds(&self, macs: &Macs) -> f64 {
         let of = |macs: u64, ops: u64| 2.0 * macs as f64 / ops as f64;
         let scales = FLOAT_OPS_OF_BLOCKS * macs.int8_blocks as f64 / self.float_ops as f64;
@@ -103,48 +103,48 @@ impl CardRates {
             + of(macs.float, self.float_ops)
     }
 
-    /// Their operations in a second.
+    /// Operations per second for such products.
     pub fn ops(&self, macs: &Macs) -> f64 {
         2.0 * macs.sum() as f64 / self.seconds(macs)
     }
 }
 
-/// The memory of one device that a program takes.
+/// Memory that a program needs on one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceMemory {
-    /// The device, for people.
+    /// Description of the device for the user.
     pub device: String,
-    /// Parts that are allocated on it; none is 0 bytes.
+    /// Parts that are allocated on it; none has 0 bytes.
     pub parts: Vec<MemoryPart>,
-    /// Memory that its driver will take on top, if it has not done so yet.
+    /// Memory that its driver will allocate in addition, if it has not yet.
     pub overhead: Vec<Overhead>,
-    /// Page-locked memory of the host, for weights that it has no room for. All of it is copied to the
-    /// device in every step, but for [chosen experts](Self::chosen_share).
+    /// Page-locked host memory, for weights that do not fit. All of it is copied to the device in every step,
+    /// except [chosen experts](Self::chosen_share).
     pub host_bytes: u64,
-    /// Bytes of weights that are read from their file in every step, for want of memory of any kind.
+    /// Bytes of weights that are read from their file in every step, for lack of memory.
     pub file_bytes: u64,
-    /// Bytes of weights in their file that the processor reads in some steps instead of copies: those of
-    /// streamed layers, in memory a second time.
+    /// Bytes of weights in their file that the CPU reads in some steps instead of copying them: those of
+    /// streamed layers, which are in memory twice.
     pub shared_bytes: u64,
-    /// The share of those that a row reads, where they are experts alone: in steps of few rows the device
-    /// reads chosen ones where they lie.
+    /// Share of `host_bytes` that a row reads, if only experts are streamed: in steps of few rows the device
+    /// reads the chosen ones from host memory.
     pub chosen_share: Option<f64>,
     /// Rows of the largest steps that do so.
     pub in_place_rows: usize,
-    /// Layers whose weights those are, on the host or in the file.
+    /// Layers whose weights are streamed, from the host or from the file.
     pub streamed_layers: usize,
-    /// Peak rates of the device, if they are known.
+    /// Peak rates of the device, if known.
     pub rates: Option<CardRates>,
-    /// Products of a row in steps of many.
+    /// Products per row of a large batch.
     pub macs: Macs,
-    /// Bytes that are free for both, if that is known.
+    /// Free bytes for parts and overhead, if known.
     pub free_bytes: Option<u64>,
-    /// Bytes that should stay free besides: for what the driver and others take later.
+    /// Bytes to keep free for later allocations of the driver and others.
     pub margin_bytes: u64,
 }
 
 impl DeviceMemory {
-    /// Parts of a device of which nothing else is known.
+    /// Parts of a device about which nothing else is known.
     pub fn of(device: String, parts: Vec<MemoryPart>) -> Self {
         Self {
             device,
@@ -163,23 +163,23 @@ impl DeviceMemory {
         }
     }
 
-    /// Bytes that are asked of the device for one thing.
+    /// Bytes that are allocated on the device for one kind.
     pub fn bytes_of(&self, kind: MemoryKind) -> u64 {
         let of_kind = self.parts.iter().filter(|part| part.kind == kind);
         of_kind.fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// Bytes that are asked of the device.
+    /// Bytes that are allocated on the device.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// About as many as its driver takes on top.
+    /// Estimated bytes that its driver allocates in addition.
     pub fn overhead_bytes(&self) -> u64 {
         self.overhead.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// The sums alone.
+    /// Sums without the details.
     pub fn plan(&self) -> Plan {
         Plan {
             weights_bytes: self.bytes_of(MemoryKind::Weights),
@@ -191,7 +191,7 @@ impl DeviceMemory {
     }
 }
 
-/// Parts under construction: equal names are one part, in the order of the first.
+/// Parts under construction: equal names are merged, in the order of their first use.
 #[derive(Default)]
 pub(super) struct Parts(Vec<MemoryPart>);
 
@@ -203,20 +203,20 @@ impl Parts {
         }
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all parts.
     pub fn bytes(&self) -> u64 {
         self.0.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// Those that take something, kind by kind.
+    /// Non-empty parts, kind by kind.
     pub fn finish(self) -> Vec<MemoryPart> {
         let of_kind = |kind| self.0.iter().filter(move |part| part.kind == kind && part.bytes > 0);
         MemoryKind::ALL.into_iter().flat_map(of_kind).cloned().collect()
     }
 }
 
-/// The part that each weight of a program belongs to: embedding and head apart, norms and biases, and all
-/// others by type. `lies_as` says what type a declaration has on the device, if that is another one.
+/// The part that each weight of a program belongs to: embedding and head separately, norms and biases, and
+/// all others by type. `lies_as` returns the type of a declaration on the device, if it differs.
 pub(super) fn weight_parts(
     p: &Program,
     lies_as: impl Fn(&WeightDecl) -> Option<&'static str>,
@@ -252,7 +252,7 @@ pub(super) fn buffer_part(decl: &BufDecl) -> &'static str {
     }
 }
 
-/// The part that the pages of a cache belong to, with what it keeps keys and values as.
+/// The part that the pages of a cache belong to, named by the types of keys and values.
 pub(super) fn cache_part(decl: &KvDecl) -> String {
     let of = if decl.sliding.is_some() { " of sliding windows" } else { "" };
     match (decl.k.name(), decl.v.name()) {
@@ -261,5 +261,5 @@ pub(super) fn cache_part(decl: &KvDecl) -> String {
     }
 }
 
-/// The part that exact pages belong to, with the means of keys.
+/// The part for exact pages, including the means of keys.
 pub(super) const EXACT_PART: &str = "exact pages of the KV cache (f16)";

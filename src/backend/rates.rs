@@ -1,10 +1,10 @@
-//! Speed of a model whose weights are not all on a card: where the others are streamed to it in every step,
-//! and where the processor computes their layers. By formula from a machine's rates; what attention and the
-//! head take is not in it.
+//! Estimates the speed of a model with some weights outside GPU memory: either these are streamed to the GPU
+//! in every step, or the CPU computes their layers. Computed from a machine's rates; attention and the output
+//! head are not included.
 //!
-//! A step of `n` rows reads each weight once, but of experts those that its rows have chosen. What is copied
-//! is copied while kernels run, so the longer of the two counts. Chosen experts may be read where they lie
-//! instead: their kernels wait for that, and others do not run meanwhile.
+//! A step of `n` rows reads each weight once, or of experts those that its rows have chosen. Copies overlap
+//! with kernels, so the longer of the two is used. Chosen experts may instead be read from host memory by
+//! their kernels, which does not overlap with other kernels.
 
 use std::ops::Range;
 
@@ -15,30 +15,31 @@ use super::{Backend, BackendError, Exec};
 use sterna_host::clock::Instant;
 use sterna_program::{Linear, PageTable, Program, ProjAdd, Row, RowsOf, Step, Weight};
 
-/// Measured rates of a processor that multiplies by weights in its memory.
+/// Measured rates of a CPU that multiplies by weights in its memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HostRates {
-    /// Bytes of weights, in steps of a single row.
+    /// Bytes of weights per second, in steps of a single row.
     pub memory_bytes: f64,
-    /// Multiplications and additions, in steps of [`ROWS`](Self::ROWS) rows.
+    /// Multiplications and additions per second, in steps of [`ROWS`](Self::ROWS) rows.
     pub ops: f64,
 }
 
 impl HostRates {
-    /// Rows of the larger of the two steps that are measured.
+    /// Rows of the larger of the two measured steps.
     pub const ROWS: usize = 8;
-    /// Bytes of weights that are measured with: more than caches hold.
+    /// Bytes of weights to measure with: more than the caches hold.
     const BYTES: usize = 64 << 20;
 
-    /// Rates by a step over this many bytes and weights, from the seconds of a single row and of more rows.
+    /// Rates from the time of one step over the given bytes and weights, with a single row and with more
+    /// rows.
     pub fn of(bytes: f64, weights: f64, one: f64, (rows, many): (usize, f64)) -> Self {
         Self { memory_bytes: bytes / one, ops: 2.0 * weights * rows as f64 / many }
     }
 
-    /// Measures a backend with matrices in the shapes of a program's first layers, whose values are made up.
+    /// Measures a backend with made-up matrices in the shapes of a program's first layers.
     ///
     /// # Errors
-    /// The backend's answer.
+    /// Errors of the backend.
     pub fn measure(backend: &mut dyn Backend, p: &Program) -> Result<Self, BackendError> {
         let mut trial = Program::new("rates", p.limits);
         (trial.limits.rows, trial.limits.outputs) = (Self::ROWS, Self::ROWS);
@@ -53,7 +54,7 @@ impl HostRates {
             if !ids.is_empty() && bytes + of_matrix > Self::BYTES {
                 break;
             }
-            // Scales of finite size, and codes that every type has.
+            // Finite scales, and codes that are valid in every type.
             let (name, ty, values) = (decl.name.clone(), decl.ty, Bytes::from(vec![0x15; of_matrix]));
             let (rows, cols) = (decl.rows, decl.cols);
             let w = trial.weight(name.clone(), ty, rows, cols);
@@ -73,26 +74,26 @@ impl HostRates {
     }
 }
 
-/// Rows of no sequence, for programs that neither embed tokens nor have caches. All of them ask for logits.
+/// Rows without a sequence, for programs without token embedding and caches. All of them ask for logits.
 pub struct NoTokens {
     rows: Vec<Row>,
     pages: PageTable,
 }
 
 impl NoTokens {
-    /// Steps of up to so many rows.
+    /// Steps of up to `most` rows.
     pub fn new(most: usize) -> Self {
         let mut pages = PageTable::new(1, 1);
         pages.seq_mut(0).push(0);
         Self { rows: vec![Row { token: 0, pos: 0, seq: 0, logits: true }; most], pages }
     }
 
-    /// A step of so many.
+    /// A step of `n` rows.
     pub fn step(&self, n: usize) -> Step<'_> {
         Step { rows: &self.rows[..n], pages: &self.pages, sampling: &[], changes: &[] }
     }
 
-    /// Best time of some stages for this many rows, after a first run for one-time work.
+    /// Best time of some stages for `n` rows, after a warm-up run.
     pub fn seconds(
         &self,
         backend: &mut dyn Backend,
@@ -104,7 +105,7 @@ impl NoTokens {
         for i in 0..3 {
             let start = Instant::now();
             backend.run_stages(exec, stages.clone(), &self.step(n))?;
-            // A clock may have coarse ticks.
+            // The clock may have coarse ticks.
             let taken = start.elapsed().as_secs_f64().max(1e-9);
             least = if i > 0 { least.min(taken) } else { least };
         }
@@ -112,57 +113,56 @@ impl NoTokens {
     }
 }
 
-/// Bytes and operations that a machine moves and does in a second.
+/// Bytes and operations per second of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Bytes from page-locked memory of the host to the card: 24.7e9 over PCIe 4.0 x16, 56.3e9 over 5.0.
+    /// Bytes from page-locked host memory to the GPU: 24.7e9 over PCIe 4.0 x16, 56.3e9 over 5.0.
     pub link: f64,
-    /// Bytes that the card reads of its own memory.
+    /// Bytes that the GPU reads from its own memory.
     pub card_memory: f64,
-    /// Bytes that the processor reads of the host's.
+    /// Bytes that the CPU reads from host memory.
     pub host_memory: f64,
-    /// Multiplications and additions of the card, at the precision of the model's products.
+    /// Multiplications and additions of the GPU, at the precision of the model's products.
     pub card_ops: f64,
-    /// The same of the processor.
+    /// The same for the CPU.
     pub host_ops: f64,
-    /// Seconds until a few bytes of the card's are at the processor, or the reverse.
+    /// Seconds to pass a few bytes from the GPU to the CPU, or back.
     pub wait: f64,
 }
 
-/// The matrices that steps multiply by, besides the head.
+/// The matrices that steps multiply by, except the head.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Matrices {
-    /// Bytes of those that every step reads.
+    /// Bytes that every step reads.
     pub bytes: f64,
-    /// Number of the weights of a row; each is a multiplication and an addition.
+    /// Number of weights per row; each is a multiplication and an addition.
     pub weights: f64,
-    /// The share of these bytes that is on the card, 0 to 1.
+    /// Share of `bytes` that is in GPU memory, 0 to 1.
     pub resident: f64,
-    /// Bytes of experts that are not on the card, where those alone are not.
+    /// Bytes of experts outside GPU memory, if only experts are.
     pub experts: f64,
-    /// The share of them that a row chooses.
+    /// Share of these experts that a row chooses.
     pub chosen: f64,
-    /// Number of times that a step passes between the card and the processor, if the processor computes the
-    /// others.
+    /// Number of times that a step passes between the GPU and the CPU, if the CPU computes the other layers.
     pub waits: usize,
 }
 
-/// Who computes the layers whose weights are not on the card.
+/// Device that computes layers with weights outside GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The card, to which they are streamed.
+    /// The GPU, to which the weights are streamed.
     Stream,
-    /// The processor.
+    /// The CPU.
     Cpu,
 }
 
 impl Rates {
-    /// Seconds of a step of so many rows.
+    /// Seconds of a step of `rows` rows.
     pub fn seconds(&self, way: Way, m: &Matrices, rows: usize) -> f64 {
         let ops = 2.0 * m.weights * rows as f64;
         let on_card = m.bytes / self.card_memory + ops / self.card_ops;
         let elsewhere = 1.0 - m.resident;
-        // Rows that choose more experts than there are sort themselves by expert, and want all of them.
+        // Steps that choose more experts than there are sort rows by expert, and read all experts.
         let chosen = (m.chosen * rows as f64).min(1.0) * m.experts;
         match way {
             Way::Stream if m.chosen * rows as f64 <= 1.0 => {
@@ -177,21 +177,21 @@ impl Rates {
         }
     }
 
-    /// The faster way for steps of so many rows, and their rows a second: single rows, or one for each of the
-    /// sequences that decode together, and the chunks of a prompt.
+    /// The faster way for steps of `rows` rows, and its rows per second. Decoding has one row per sequence,
+    /// prefill the rows of a chunk.
     pub fn best(&self, m: &Matrices, rows: usize) -> (Way, f64) {
         let [stream, cpu] = [Way::Stream, Way::Cpu].map(|way| rows as f64 / self.seconds(way, m, rows));
         if stream >= cpu { (Way::Stream, stream) } else { (Way::Cpu, cpu) }
     }
 
-    /// The fewest rows for which streaming is at least as fast, if there are such steps of up to `most` rows.
+    /// Smallest number of rows up to `most` for which streaming is at least as fast, if any.
     pub fn break_even(&self, m: &Matrices, most: usize) -> Option<usize> {
         let holds = |rows| self.seconds(Way::Stream, m, rows) <= self.seconds(Way::Cpu, m, rows);
         if holds(1) { Some(1) } else { first(most, holds) }
     }
 
-    /// The fewest rows behind whose products the copies are hidden, if there are such steps of up to `most`
-    /// rows: longer chunks of a prompt gain nothing.
+    /// Smallest number of rows up to `most` whose products hide the copies, if any: longer prefill chunks
+    /// gain nothing.
     pub fn hidden(&self, m: &Matrices, most: usize) -> Option<usize> {
         let resident = Matrices { resident: 1.0, ..*m };
         let whole = |rows| self.seconds(Way::Stream, &resident, rows);
@@ -199,7 +199,7 @@ impl Rates {
     }
 }
 
-/// The least of `1..=most` for which something holds that holds for all larger ones.
+/// Smallest value of `1..=most` for which `holds` is true, if it is true for all larger ones.
 fn first(most: usize, holds: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut low, mut high) = (1, most + 1);
     while low < high {
@@ -216,22 +216,22 @@ mod tests {
     const PCIE_4: f64 = 24.7e9;
     const PCIE_5: f64 = 56.3e9;
 
-    /// An RTX 5080 with 200 tera-operations a second of int8, beside a processor with 1.
+    /// An RTX 5080 with 200 int8 TOPS, next to a CPU with 1 TOPS.
     fn rates(link: f64, host_memory: f64) -> Rates {
         Rates { link, card_memory: 960e9, host_memory, card_ops: 200e12, host_ops: 1e12, wait: 0.0 }
     }
 
-    /// Four weights a byte.
+    /// Four weights per byte.
     fn ternary(bytes: f64, resident: f64) -> Matrices {
         Matrices { bytes, weights: 4.0 * bytes, resident, experts: 0.0, chosen: 0.0, waits: 0 }
     }
 
     fn near(got: f64, want: f64) -> bool {
-        // The table rounds to two figures, from rates that it rounds too.
+        // The table rounds to two figures, and its rates are rounded too.
         (got / want - 1.0).abs() < 0.04
     }
 
-    /// Llama 3 70B of 17.1 GB on a card of 16 GB, where 5.9 GB have no room.
+    /// Llama 3 70B of 17.1 GB on a 16 GB card, with 5.9 GB that do not fit.
     #[test]
     fn single_rows_are_bound_by_what_is_not_on_the_card() {
         let m = ternary(17.1e9, 1.0 - 5.9 / 17.1);
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// From a few rows on at 2 bits, and 8 times as many at 16.
+    /// From a few rows on at 2 bits per weight, and 8 times as many at 16.
     #[test]
     fn more_rows_than_a_few_are_streamed() {
         let m = ternary(17.1e9, 0.0);
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(of(1e18, PCIE_4, &m), None, "a processor that is faster than the link is never passed");
     }
 
-    /// 80 layers whose queries and sums pass between the two: at 20 microseconds each 3 ms of a token.
+    /// 80 layers that pass queries and sums between the two: at 20 microseconds each, 3 ms per token.
     #[test]
     fn what_passes_between_card_and_processor_takes_time() {
         let m = Matrices { waits: 160, ..ternary(17.1e9, 0.5) };
@@ -286,25 +286,25 @@ mod tests {
         assert_eq!(seconds(&slow, Way::Stream), seconds(&quick, Way::Stream));
     }
 
-    /// The shape of Qwen3-30B-A3B at 4.5 bits a weight: 48 layers with 128 experts of 3 x 768 x 2048, 8 of
-    /// them a row, 16.3 GB; what every row reads is 0.5 GB.
+    /// The shape of Qwen3-30B-A3B at 4.5 bits per weight: 48 layers with 128 experts of 3 x 768 x 2048, 8 per
+    /// row, 16.3 GB; every row reads the other 0.5 GB.
     #[test]
     fn chosen_experts_are_read_where_they_lie() {
         let experts = 48.0 * 128.0 * 3.0 * 768.0 * 2048.0 * 4.5 / 8.0;
         let weights = 0.9e9 + 48.0 * 8.0 * 3.0 * 768.0 * 2048.0;
         let m = Matrices { bytes: 0.5e9, weights, resident: 1.0, experts, chosen: 8.0 / 128.0, waits: 96 };
-        // 1.02 GB over the link, and 0.5 GB of the card's own memory.
+        // 1.02 GB over the link, and 0.5 GB from the GPU's own memory.
         for (link, want) in
             [(PCIE_4, 1.0 / (1.019 / 24.7 + 0.5 / 960.0)), (PCIE_5, 1.0 / (1.019 / 56.3 + 0.5 / 960.0))]
         {
             let got = 1.0 / rates(link, 60e9).seconds(Way::Stream, &m, 1);
             assert!(near(got, want), "{link:e}: {got}, want {want}");
         }
-        // All of them are copied for the rows of a prompt.
+        // Prefill copies all of them.
         let prompt = rates(PCIE_4, 60e9).seconds(Way::Stream, &m, 512);
         assert!(near(prompt, experts / PCIE_4), "{prompt}");
-        // Beside a processor with half of the link's bandwidth, in all steps; with more, from those on that
-        // copy.
+        // With a CPU that has half of the link's bandwidth, in all steps; with a faster CPU, only in steps
+        // that copy.
         assert_eq!(rates(PCIE_5, 28e9).break_even(&m, 512), Some(1));
         assert!(rates(PCIE_4, 60e9).break_even(&m, 512).is_none_or(|rows| rows > 16));
     }
@@ -319,7 +319,7 @@ mod tests {
         ] {
             let rates = Rates { card_ops, ..rates(link, 60e9) };
             let got = rates.hidden(&ternary(1.62e9, 0.0), 1 << 16).expect("some") as f64;
-            // The card also reads its own memory, which the table leaves out.
+            // The GPU also reads its own memory, which the table does not include.
             assert!((0.92..1.03).contains(&(got / want)), "{card_ops:e} {link:e}: {got}, want {want}");
         }
     }

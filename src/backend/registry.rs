@@ -1,11 +1,11 @@
-//! The backends of this build, and how one is opened.
+//! The backends of this build, and functions that open them.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{BackendError, CardOnPaper, Chosen, Entry, Open, Opened, cpu};
 
-/// Every backend of this build, in the order in which they are listed.
+/// All backends of this build, in the order in which they are listed.
 pub static REGISTRY: &[Entry] = &[
     cpu::ENTRY,
     #[cfg(feature = "cuda")]
@@ -16,7 +16,7 @@ pub static REGISTRY: &[Entry] = &[
     super::wgpu::ENTRY,
 ];
 
-/// The names of all backends of this build; [`open`] takes `auto` besides.
+/// Names of all backends of this build; [`open`] also takes `auto`.
 pub const NAMES: &[&str] = &{
     let mut names = [""; REGISTRY.len()];
     let mut i = 0;
@@ -27,8 +27,8 @@ pub const NAMES: &[&str] = &{
     names
 };
 
-/// Backends and devices of this machine: the name of a backend, and a device, or why it has none. `threads`
-/// is for backends that run on the processor.
+/// Backends and devices of this machine: for each the name of the backend, and a device or the reason why
+/// there is none. `threads` is for backends that run on the CPU.
 pub fn devices(threads: usize) -> Vec<(&'static str, Result<String, BackendError>)> {
     let of = |entry: &'static Entry| (entry.devices)(threads).into_iter().map(|device| (entry.name, device));
     REGISTRY.iter().flat_map(of).collect()
@@ -43,15 +43,15 @@ pub struct DeviceOptions(Option<Named>);
 struct Named {
     entry: &'static Entry,
     options: Arc<dyn Open>,
-    /// True if everything is left to the backend.
+    /// True if no option was chosen.
     is_default: bool,
 }
 
 impl DeviceOptions {
-    /// A backend by its name, or `auto`, with [options](Entry::options) by their names.
+    /// Parses the name of a backend, or `auto`, and [options](Entry::options) by name.
     ///
     /// # Errors
-    /// [`BackendError::Unknown`]; [`BackendError::Option`] where the backend has no such option or no such
+    /// [`BackendError::Unknown`]; [`BackendError::Option`] if the backend does not have the option or the
     /// value.
     pub fn parse(name: &str, chosen: &[(&str, impl AsRef<str>)]) -> Result<Self, BackendError> {
         let (name, known, entry) = match REGISTRY.iter().find(|entry| entry.name == name) {
@@ -77,13 +77,13 @@ impl DeviceOptions {
         self.0.as_ref().map_or("auto", |named| named.entry.name)
     }
 
-    /// True if everything but the backend is left to it.
+    /// True if no option was chosen.
     pub fn is_default(&self) -> bool {
         self.0.as_ref().is_none_or(|named| named.is_default)
     }
 
-    /// The backends that these options stand for: the one that is named, or those of [`auto`]. `threads` is
-    /// for backends that run on the processor.
+    /// Opens the candidates: the named backend, or those of [`auto`]. `threads` is for backends that run on
+    /// the CPU.
     pub fn candidates(&self, threads: usize) -> Vec<Opened> {
         self.0.as_ref().map_or_else(|| auto(threads), |named| vec![named.options.open(threads)])
     }
@@ -91,28 +91,28 @@ impl DeviceOptions {
     /// Opens the backend; `auto` opens the fastest that starts.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where it does not start.
+    /// [`BackendError::Device`] if it does not start.
     pub fn open(&self, threads: usize) -> Opened {
         let mut candidates = self.candidates(threads);
         let first = candidates.iter().position(Result::is_ok).unwrap_or(candidates.len() - 1);
         candidates.swap_remove(first)
     }
 
-    /// The backend on a card that is not here: it plans by the code that plans on one, needs neither a
-    /// driver nor compiled kernels, and runs nothing.
+    /// Opens the backend for a card that is not present, to plan with the same code as for a real one: it
+    /// needs no driver or compiled kernels, and runs nothing.
     ///
     /// # Errors
-    /// [`BackendError::Option`] with all cards that are known, for another one; [`BackendError::Unknown`] for
-    /// a backend without cards.
+    /// [`BackendError::Option`] with all known cards, for an unknown one; [`BackendError::Unknown`] for a
+    /// backend without cards.
     pub fn on_paper(&self, card: &CardOnPaper) -> Opened {
         self.0.as_ref().and_then(|named| named.options.on_paper(card)).unwrap_or_else(|| {
-            let detail = "it plans for no card that is not here".to_owned();
+            let detail = "it cannot plan for a card that is not present".to_owned();
             Err(BackendError::Unknown { name: self.name().to_owned(), detail })
         })
     }
 }
 
-/// A name of [`REGISTRY`], or `auto`.
+/// Parses a name of [`REGISTRY`], or `auto`.
 impl FromStr for DeviceOptions {
     type Err = BackendError;
 
@@ -121,8 +121,8 @@ impl FromStr for DeviceOptions {
     }
 }
 
-/// The backends that `auto` stands for, the fastest first: those whose device is there, and the CPU. An error
-/// is a device that is there and cannot be used.
+/// Opens the backends that `auto` tries, the fastest first: those whose device is present, and the CPU. An
+/// error is a device that is present but cannot be used.
 pub fn auto(threads: usize) -> Vec<Opened> {
     let rank = |entry: &&Entry| entry.auto.as_ref().map(|auto| auto.rank);
     let is_there = |entry: &&Entry| entry.auto.as_ref().is_some_and(|auto| (auto.is_there)());
@@ -131,16 +131,16 @@ pub fn auto(threads: usize) -> Vec<Opened> {
     entries.into_iter().map(|entry| open(entry.name, threads)).collect()
 }
 
-/// Opens a backend by its name, on the device that it would choose; `auto` takes the fastest that opens.
-/// `threads` is for backends that run on the processor.
+/// Opens a backend by its name on its default device; `auto` opens the fastest that starts. `threads` is for
+/// backends that run on the CPU.
 ///
 /// # Errors
-/// [`BackendError::Unknown`], and [`BackendError::Device`] where it does not start.
+/// [`BackendError::Unknown`], and [`BackendError::Device`] if it does not start.
 pub fn open(name: &str, threads: usize) -> Opened {
     name.parse::<DeviceOptions>()?.open(threads)
 }
 
-/// As [`open`], with options by their names.
+/// As [`open`], with options by name.
 ///
 /// # Errors
 /// As [`open`] and [`DeviceOptions::parse`].
@@ -148,13 +148,13 @@ pub fn open_on(name: &str, threads: usize, chosen: &[(&str, impl AsRef<str>)]) -
     DeviceOptions::parse(name, chosen)?.open(threads)
 }
 
-/// Who has an option that a backend has not.
+/// Message for an option that a backend does not have: lists those that do.
 fn no_such_option(option: &str) -> String {
     let has = |entry: &&Entry| entry.options.iter().any(|known| known.name == option);
     let those: Vec<_> = REGISTRY.iter().filter(has).map(|entry| entry.name).collect();
     match those.as_slice() {
-        [] => "no backend of this build has such an option".to_owned(),
-        those => format!("an option of {} only", those.join(" and ")),
+        [] => "no backend in this build has this option".to_owned(),
+        those => format!("supported only by {}", those.join(" and ")),
     }
 }
 
@@ -167,15 +167,15 @@ mod tests {
     #[test]
     fn every_entry_is_what_it_says() {
         let names: BTreeSet<_> = NAMES.iter().collect();
-        assert_eq!(names.len(), REGISTRY.len(), "a name is used twice");
+        assert_eq!(names.len(), REGISTRY.len(), "duplicate name");
         assert!(!NAMES.contains(&"auto"));
         for entry in REGISTRY {
             let name = entry.name;
             assert!(!entry.about.is_empty(), "{name}");
             let options: BTreeSet<_> = entry.options.iter().map(|option| option.name).collect();
-            assert_eq!(options.len(), entry.options.len(), "{name}: an option is named twice");
+            assert_eq!(options.len(), entry.options.len(), "{name}: duplicate option");
             assert!(entry.options.iter().all(|option| !option.about.is_empty()), "{name}");
-            assert!(!(entry.devices)(1).is_empty(), "{name}: neither a device nor a reason");
+            assert!(!(entry.devices)(1).is_empty(), "{name}: no device and no error");
             let opened = open(name, 1);
             if (entry.devices)(1).iter().all(Result::is_err) {
                 assert!(opened.is_err(), "{name} opens without a device");

@@ -1,10 +1,10 @@
-//! Arguments as typed to arguments as they are meant: llama.cpp's single-dash words, and escapes in text.
+//! Rewrites command-line arguments: llama.cpp's single-dash words to long flags, and escapes in text.
 
 use std::ffi::OsString;
 
 use super::names::Names;
 
-/// Rewrites `-pg X` and `-pg=X` to the long flag. What follows `--` is left alone.
+/// Rewrites `-pg X` and `-pg=X` to the long flag. Arguments after `--` are unchanged.
 pub fn normalise(args: impl IntoIterator<Item = OsString>, names: &Names) -> Vec<OsString> {
     let mut literal = false;
     args.into_iter()
@@ -38,7 +38,7 @@ pub fn unescape(text: &str) -> String {
     out + rest
 }
 
-/// The character that an escape stands for, and its length in bytes without the backslash.
+/// The character that an escape represents, and its length in bytes without the backslash.
 fn escape(rest: &str) -> (char, usize) {
     match rest.as_bytes() {
         [b'n', ..] => ('\n', 1),

@@ -43,8 +43,8 @@ pub struct BatchedBenchArgs {
     #[arg(long)]
     #[arg(alias = "-pps")]
     prompt_shared: bool,
-    /// Also add a prompt of N tokens while the sequences decode, and print to stderr how long they waited for
-    /// a token
+    /// Also add a prompt of N tokens while the sequences decode, and print to stderr how long the sequences
+    /// waited for their next token
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     arriving: Option<usize>,
     /// Output format
@@ -52,16 +52,16 @@ pub struct BatchedBenchArgs {
     output_format: Format,
 }
 
-/// How results are written.
+/// Output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// llama-batched-bench's Markdown table
     Md,
-    /// An object a line
+    /// One JSON object per line
     Jsonl,
 }
 
-/// One row, with llama-batched-bench's names.
+/// One table row; the fields are named as in llama-batched-bench's JSON.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Measured {
     is_pp_shared: bool,
@@ -114,7 +114,7 @@ impl BatchedBenchArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever loading, running or writing returns.
+    /// Any error from loading, running or writing.
     pub fn run(self) -> Result<(), CliError> {
         let most = |list: &[usize]| list.iter().copied().max().unwrap_or(1);
         let (pp, tg, pl) = (most(&self.n_prompt), most(&self.n_gen), most(&self.n_parallel));
@@ -126,7 +126,7 @@ impl BatchedBenchArgs {
         if self.output_format == Format::Md {
             writeln!(out, "{HEAD}")?;
         }
-        // The first steps bring the weights into memory.
+        // The first steps load the weights into memory.
         measure(&engine, 8, 2, 1, false)?;
         for &pp in &self.n_prompt {
             for &tg in &self.n_gen {
@@ -148,7 +148,7 @@ impl BatchedBenchArgs {
     }
 }
 
-/// How long the prompts took, each with the token behind it, and `tg` more tokens of each sequence.
+/// Time of the prefills, each with its first generated token, and time of `tg` further tokens per sequence.
 fn measure(
     engine: &Engine,
     pp: usize,
@@ -170,7 +170,7 @@ fn measure(
     Ok([prompts, begun.elapsed() - prompts])
 }
 
-/// The events of a step; a sequence that fails would be one that takes no time.
+/// The events of one step. Returns the error of a sequence that failed: it would distort the measurement.
 fn step(batch: &mut Batch) -> Result<Vec<(SeqId, Event)>, CliError> {
     let mut events = batch.step()?;
     match events.iter_mut().find_map(|(_, event)| event.fault.take()) {
@@ -179,7 +179,7 @@ fn step(batch: &mut Batch) -> Result<Vec<(SeqId, Event)>, CliError> {
     }
 }
 
-/// Lets a prompt of `n` tokens arrive while `pl` sequences decode.
+/// Adds a prompt of `n` tokens while `pl` sequences decode.
 fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, CliError> {
     let mut batch = engine.batch(BatchOptions { prefix_cache: false, ..BatchOptions::default() })?;
     let room = engine.n_ctx() - pp;
@@ -192,11 +192,11 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
         }
     }
     let id = batch.add(&Request::new(tokens(pl, n), greedy(1)))?[0];
-    let (mut beside, mut gaps, mut last) = (Vec::new(), Vec::new(), Instant::now());
+    let (mut during, mut gaps, mut last) = (Vec::new(), Vec::new(), Instant::now());
     loop {
         let begun = Instant::now();
         let events = step(&mut batch)?;
-        beside.push(begun.elapsed());
+        during.push(begun.elapsed());
         if events.iter().any(|(of, _)| *of != id) {
             gaps.push(last.elapsed());
             last = Instant::now();
@@ -210,12 +210,12 @@ fn arrive(engine: &Engine, pp: usize, pl: usize, n: usize) -> Result<String, Cli
         times.get(times.len() / 2).map_or(0.0, |time| 1e3 * time.as_secs_f64())
     };
     let longest = gaps.iter().max().map_or(0.0, |gap| 1e3 * gap.as_secs_f64());
-    let (n_steps, beside) = (beside.len(), median(&mut beside));
+    let (n_steps, during) = (during.len(), median(&mut during));
     Ok(format!(
-        "arriving: {n} tokens in {n_steps} steps beside {pl} sequences: longest gap between two tokens \
+        "arriving: {n} tokens in {n_steps} steps along with {pl} sequences: longest gap between two tokens \
          {longest:.1} ms, a step \
-         {beside:.1} ms, {:.2} times; a step before {:.1} ms",
-        longest / beside,
+         {during:.1} ms, {:.2} times; a step before {:.1} ms",
+        longest / during,
         median(&mut alone)
     ))
 }
@@ -236,7 +236,7 @@ fn greedy(max_tokens: usize) -> GenerateOptions {
     GenerateOptions { sampler, max_tokens, past_eos: true, ..GenerateOptions::default() }
 }
 
-/// `n` tokens of prompt `i`, drawn from the first 256 ids, which every vocabulary has.
+/// `n` tokens of prompt `i`, drawn from the first 256 ids, which exist in every vocabulary.
 fn tokens(i: usize, n: usize) -> Vec<u32> {
     (0..n).map(|at| (uniform(i as u64, at as u64) * 256.0) as u32).collect()
 }

@@ -1,4 +1,4 @@
-//! `sterna list`, `rm` and `verify`: models of the hub that are in the cache.
+//! `sterna list`, `rm` and `verify`: models of the Hugging Face hub in the local cache.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -14,8 +14,8 @@ use crate::hub::{Cached, CachedFile, Choice, Hub, HubError, HubOptions, Name, is
 
 /// Lists the models of the hub that are in the cache.
 ///
-/// Each line begins with a name that -hf takes. Repositories without a GGUF file are listed, too: other
-/// programs share the cache.
+/// Each line begins with a name that -hf accepts. Repositories without a GGUF file are listed too, because
+/// other programs share the cache.
 #[derive(Args, Debug)]
 pub struct ListArgs {
     /// Write JSON
@@ -25,8 +25,8 @@ pub struct ListArgs {
 
 /// Removes models of the hub from the cache.
 ///
-/// user/repo is the whole repository; with a tag, a file or a revision it is that alone. Data that another
-/// revision uses too is kept.
+/// user/repo removes the whole repository; with a tag, a file or a revision, only that is removed. Data that
+/// another revision also uses is kept.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna rm user/repo:Q4_K_M
@@ -40,7 +40,7 @@ pub struct RmArgs {
     dry_run: bool,
 }
 
-/// Reads models of the hub that are in the cache, and compares them with the hashes that they had there.
+/// Checks models of the hub in the cache against the hashes that were stored when they were downloaded.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
     /// The models [default: all]
@@ -48,33 +48,33 @@ pub struct VerifyArgs {
     names: Vec<String>,
 }
 
-/// The hub by the environment, which none of these commands asks.
+/// The hub as the environment configures it, offline: these commands only read the cache.
 fn hub() -> Result<Hub, CliError> {
     let options = HubOptions::from_env(|name| std::env::var_os(name))?;
     Ok(Hub::new(HubOptions { offline: true, ..options })?)
 }
 
-/// The files of all commits.
+/// Files of all cached commits.
 fn files(cached: &Cached) -> Result<Vec<CachedFile>, HubError> {
     let commits = cached.commits()?;
     let files: Result<Vec<_>, _> = commits.iter().map(|commit| cached.files(commit)).collect();
     Ok(files?.into_iter().flatten().collect())
 }
 
-/// Links of all commits that lead nowhere.
+/// Dangling links of all cached commits.
 fn dangling(cached: &Cached) -> Result<Vec<CachedFile>, HubError> {
     let links: Result<Vec<_>, _> = cached.commits()?.iter().map(|commit| cached.dangling(commit)).collect();
     Ok(links?.into_iter().flatten().collect())
 }
 
-/// How `-hf` names a file: by the revision that leads to its commit.
+/// Name of a file as `-hf` accepts it, with the revision that points to its commit.
 fn name_of(cached: &Cached, revisions: &BTreeMap<String, String>, file: &CachedFile) -> String {
     let revision = revisions.get(&file.commit).unwrap_or(&file.commit);
     let at = if revision == "main" { String::new() } else { format!("@{revision}") };
     format!("{}{at}/{}", cached.repo, file.path.escape_debug())
 }
 
-/// Commits that a branch or tag leads to; `main` goes before others.
+/// Cached commits with the branch or tag that points to each; `main` takes precedence.
 fn revisions(cached: &Cached) -> Result<BTreeMap<String, String>, HubError> {
     let mut of = BTreeMap::new();
     for (revision, commit) in cached.revisions()? {
@@ -115,7 +115,7 @@ impl ListArgs {
                 lines.push((cached.repo.to_string(), bytes, note));
             }
             for (_, bytes) in cached.parts()? {
-                halves.push(format!("{}: {} of an incomplete download", cached.repo, BinaryBytes(bytes)));
+                halves.push(format!("{}: {} of an unfinished download", cached.repo, BinaryBytes(bytes)));
             }
         }
         if self.json {
@@ -129,9 +129,9 @@ impl ListArgs {
             writeln!(out, "{}", line.trim_end())?;
         }
         out.flush()?;
-        halves.iter().for_each(|half| eprintln!("note: {half}; sterna pull continues it"));
+        halves.iter().for_each(|half| eprintln!("note: {half}; `sterna pull` resumes it"));
         if lines.is_empty() {
-            eprintln!("no models in {}; sterna pull user/repo downloads one", hub.cache().display());
+            eprintln!("no models in {}; `sterna pull user/repo` downloads one", hub.cache().display());
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl RmArgs {
     }
 }
 
-/// The files that a name means: of its revision, or else of every commit.
+/// Files that a name selects: of its revision, or of every commit if it has none.
 fn meant(hub: &Hub, cached: &Cached, name: &Name) -> Result<Vec<CachedFile>, CliError> {
     let commits = match &name.revision {
         Some(revision) => cached.commit(revision).into_iter().collect(),
@@ -186,7 +186,7 @@ fn meant(hub: &Hub, cached: &Cached, name: &Name) -> Result<Vec<CachedFile>, Cli
 }
 
 fn not_there(name: &Name, cache: &Path) -> CliError {
-    format!("{name} is not in the cache {}; sterna list shows what is", cache.display()).into()
+    format!("{name} is not in the cache {}; `sterna list` shows its models", cache.display()).into()
 }
 
 impl VerifyArgs {
@@ -237,9 +237,9 @@ impl VerifyArgs {
                     verified => verified?,
                 };
                 let said = match verified {
-                    Some(true) => "whole",
+                    Some(true) => "ok",
                     Some(false) => "BROKEN",
-                    None => "unknown: its hash was not kept",
+                    None => "unknown: no hash was stored",
                 };
                 n_broken += usize::from(verified == Some(false));
                 writeln!(out, "{name}: {said}")?;
@@ -249,8 +249,8 @@ impl VerifyArgs {
         match n_broken {
             0 => Ok(()),
             n => Err(format!(
-                "{n} file(s) are broken or missing: sterna rm removes them, and sterna pull downloads them \
-                 again"
+                "{n} file(s) are broken or missing: `sterna rm` removes them, and `sterna pull` downloads \
+                 them again"
             )
             .into()),
         }

@@ -21,14 +21,14 @@ use crate::tokenizer::chat::{ChatTemplate, built_in};
 const HELP: &str = "\
 /clear   forget the conversation (the system prompt stays)
 /exit    end; so does ctrl-D
-/help    this
-Ctrl-C stops an answer. A line that ends in \\ goes on in the next one.";
+/help    this text
+Ctrl-C stops an answer. A line that ends in \\ continues on the next line.";
 
 /// Chats with a model.
 ///
-/// Answers go to stdout, everything else to stderr; without a terminal each line of stdin is a message. The
+/// Answers go to stdout, everything else to stderr; without a terminal, each line of stdin is a message. The
 /// conversation stays in the KV cache, so each turn computes only the new tokens. When the context is full,
-/// the oldest turns are dropped. Exits with an error if messages came from a pipe and none was answered.
+/// the oldest turns are dropped. Exits with an error if messages were piped in and none was answered.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna chat
@@ -66,7 +66,7 @@ impl ChatArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever loading returns; a chat template that is missing or wrong; stdout that cannot be written.
+    /// Any error from loading; a chat template that is missing or invalid; stdout that cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let chosen = self.chat_template.as_deref().map(template_source).transpose()?;
@@ -96,7 +96,7 @@ impl ChatArgs {
     }
 }
 
-/// A built-in template's name as it is, a file's content otherwise.
+/// The name of a built-in template, or the content of a file.
 pub(super) fn template_source(name: &str) -> Result<String, CliError> {
     if built_in(name).is_some() {
         return Ok(name.to_owned());
@@ -117,10 +117,10 @@ enum Next {
 struct Chat {
     conversation: Conversation,
     options: GenerateOptions,
-    /// Of all answers together.
+    /// Sum over all answers.
     stats: Stats,
     n_answers: u32,
-    /// Messages that got none.
+    /// Messages without an answer.
     n_failed: u32,
     is_demo: bool,
 }
@@ -138,11 +138,11 @@ impl Chat {
             eprintln!("It knows a small world. Ask it, for example:");
             demo::QUESTIONS.iter().for_each(|question| eprintln!("  {question}"));
         }
-        eprintln!("/help says what else there is; ctrl-D ends.");
+        eprintln!("/help lists the commands; ctrl-D ends the chat.");
         let mut editor = DefaultEditor::new()?;
         let history = history_file();
         if let Some(path) = &history {
-            // There is none the first time.
+            // The file does not exist the first time.
             let _ = editor.load_history(path);
         }
         let result = self.read_lines(&mut editor);
@@ -186,7 +186,9 @@ impl Chat {
                         return Ok(());
                     }
                 }
-                Err(ReadlineError::Interrupted) if message.is_empty() => eprintln!("(ctrl-D or /exit ends)"),
+                Err(ReadlineError::Interrupted) if message.is_empty() => {
+                    eprintln!("(ctrl-D or /exit ends the chat)")
+                }
                 Err(ReadlineError::Interrupted) => message.clear(),
                 Err(ReadlineError::Eof) => return Ok(()),
                 Err(err) => return Err(err.into()),
@@ -194,7 +196,7 @@ impl Chat {
         }
     }
 
-    /// Does what a whole line says.
+    /// Handles one complete message or command.
     fn line(&mut self, line: &str) -> Result<Next, CliError> {
         match line.trim() {
             "" => {}
@@ -224,7 +226,7 @@ impl Chat {
         writeln!(stdout)?;
         let answer = match answered {
             Ok(answer) => answer,
-            // What stdout refuses ends the conversation; what the model or the template refuses does not.
+            // An error of stdout ends the conversation; an error of the model or the template does not.
             Err(err) if err.is::<io::Error>() => return Err(err),
             Err(err) => {
                 names::note("error", &err);
@@ -242,7 +244,7 @@ impl Chat {
                 eprintln!("(the context is full; the next message forgets the oldest turns)")
             }
             StopReason::Cancelled => eprintln!("(stopped)"),
-            StopReason::Limit => eprintln!("(--n-predict tokens)"),
+            StopReason::Limit => eprintln!("(stopped after --n-predict tokens)"),
             StopReason::EndOfText
             | StopReason::StopString
             | StopReason::Constraint
@@ -252,7 +254,7 @@ impl Chat {
     }
 }
 
-/// Appends a line to the message; a backslash at its end says that there is more to come.
+/// Appends a line to the message. Returns false if it ends in a backslash: the message continues.
 fn is_whole(message: &mut String, line: &str) -> bool {
     match line.strip_suffix('\\') {
         Some(begun) => {
@@ -267,7 +269,7 @@ fn is_whole(message: &mut String, line: &str) -> bool {
     }
 }
 
-/// Where the lines that were typed are kept: the place that the system has for a user's data.
+/// Path of the input history, in the system's folder for user data.
 fn history_file() -> Option<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = if cfg!(windows) {

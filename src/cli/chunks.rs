@@ -1,4 +1,4 @@
-//! Flags of a text that is cut into chunks of tokens.
+//! Flags for a text that is split into chunks of tokens.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::eval::Chunks;
 use crate::tokenizer::{Special, Tokenizer};
 
-/// Which text, and how it is cut.
+/// A text and its chunking.
 #[derive(Args, Debug)]
 pub struct TextArgs {
     /// The text
@@ -33,33 +33,33 @@ impl TextArgs {
         self.ctx_size as usize
     }
 
-    /// The text as it is.
+    /// Reads the text unchanged.
     ///
     /// # Errors
-    /// Where it cannot be read, or is not UTF-8.
+    /// If it cannot be read or is not UTF-8.
     pub fn read(&self) -> Result<String, CliError> {
         input::verbatim(Some(&self.file), "")
     }
 
-    /// Its name.
+    /// Path of the text as messages show it.
     pub fn name(&self) -> String {
         self.file.display().to_string()
     }
 
-    /// The text as whole chunks of tokens; says what the tokenizer has to say.
+    /// Tokenizes the text into at least two whole chunks, and prints the tokenizer's notices.
     ///
     /// # Errors
-    /// Where the model has no tokenizer, or the text is shorter than two chunks.
+    /// If the model has no tokenizer or the text is shorter than two chunks.
     pub fn chunked(&self, text: &str, engine: &Engine) -> Result<Chunks, CliError> {
         let tokenizer = engine.tokenizer()?;
         tokenizer.notices().iter().for_each(|notice| names::note("note", notice));
         self.cut(text, tokenizer, engine.hyper().n_vocab, 2)
     }
 
-    /// The text as at least so many whole chunks of tokens, for a model of `n_vocab` tokens.
+    /// Tokenizes the text into at least `least` whole chunks, for a model with a vocabulary of `n_vocab`.
     ///
     /// # Errors
-    /// Where the text is shorter.
+    /// If the text is shorter.
     pub fn cut(
         &self,
         text: &str,
@@ -72,8 +72,8 @@ impl TextArgs {
         if tokens.len() < least * n_ctx {
             let wanted = if least == 1 { "one chunk" } else { "two chunks" };
             return Err(format!(
-                "the text has {} tokens, less than {wanted} of {n_ctx}; a smaller --ctx-size makes chunks \
-                 shorter",
+                "the text has {} tokens, less than {wanted} of {n_ctx}; use a smaller --ctx-size for shorter \
+                 chunks",
                 tokens.len()
             )
             .into());

@@ -1,4 +1,4 @@
-//! `sterna convert`: a checkpoint of Hugging Face's form in, a GGUF file out.
+//! `sterna convert`: converts a Hugging Face checkpoint to a GGUF file.
 
 use std::path::PathBuf;
 
@@ -19,15 +19,15 @@ use crate::tokenizer::PreTokenizer;
 
 /// Converts a Hugging Face checkpoint to GGUF.
 ///
-/// DIR holds config.json, safetensors and the tokenizer's files, as a repository or a snapshot in the hub's
-/// cache does. Supported are BitNet b1.58 (packed and master weights), Llama, Mistral, Falcon3 and Falcon-E,
-/// Qwen 2, 3 and 3.5 with their mixtures, Gemma 3 and GPT-2; of models that embed or rank, BERT, NomicBert,
-/// EmbeddingGemma and decoders with the files of sentence-transformers. Everything is checked before a byte
-/// is written, and memory holds one tensor at a time.
+/// DIR contains config.json, safetensors and the tokenizer's files, like a repository or a snapshot in the
+/// hub's cache. Supported are BitNet b1.58 (packed and master weights), Llama, Mistral, Falcon3 and Falcon-E,
+/// Qwen 2, 3 and 3.5 including their MoE variants, Gemma 3 and GPT-2; of embedding and reranking models,
+/// BERT, NomicBert, EmbeddingGemma and decoders with sentence-transformers files. Everything is checked
+/// before a byte is written, and only one tensor is in memory at a time.
 ///
-/// --outtype auto packs ternary weights as i2_s where each matrix has one scale, or else as tq2_0, q2_0 or
-/// f16, and says which and why; any other checkpoint keeps its type. A ternary type is refused for weights
-/// that are not ternary, unless --ternary absmean says that they are master weights.
+/// --outtype auto packs ternary weights as i2_s if each matrix has one scale, otherwise as tq2_0, q2_0 or
+/// f16, and prints which and why; any other checkpoint keeps its type. Ternary types are refused for weights
+/// that are not ternary, unless --ternary absmean declares them to be master weights.
 ///
 /// Prints one line per tensor to stdout, as sterna quantize does.
 #[derive(Args, Debug)]
@@ -102,9 +102,9 @@ impl ConvertArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A folder that is no checkpoint, or one that cannot be converted; an output that is there already, does
-    /// not fit the disk, or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is
-    /// left behind then.
+    /// A folder that is not a checkpoint, or cannot be converted; an output that already exists, does not fit
+    /// on the disk, or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. No partial output
+    /// is left then.
     pub fn run(self) -> Result<(), CliError> {
         let options = ConvertOptions {
             outtype: self.outtype,
@@ -138,7 +138,10 @@ impl ConvertArgs {
             reports.iter().filter(|report| report.n_changed > 0 && report.to.0 == "f16").collect();
         if !changed.is_empty() {
             let n: u64 = changed.iter().map(|report| report.n_changed).sum();
-            eprintln!("note: {n} weights of {} tensors are not exact in f16 and were rounded", changed.len());
+            eprintln!(
+                "note: {n} weights of {} tensors cannot be represented exactly in f16 and were rounded",
+                changed.len()
+            );
         }
         print(&reports, true, in_bytes, bytes)?;
         zeros(&reports);

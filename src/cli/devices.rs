@@ -1,4 +1,4 @@
-//! `sterna devices`: what models can run on here. And the greeting of `sterna` alone.
+//! `sterna devices`: the devices of this machine. Also the text that `sterna` prints without arguments.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ impl DevicesArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Where stdout cannot be written.
+    /// If stdout cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
         for (name, device) in backend::devices(backend::physical_cores()) {
@@ -32,27 +32,27 @@ impl DevicesArgs {
     }
 }
 
-/// What `sterna` says to a person who has typed nothing else: what to try, and what it would run on.
+/// Prints the text of `sterna` without arguments: commands to try, and the available devices.
 ///
 /// # Errors
-/// Where stdout cannot be written.
+/// If stdout cannot be written.
 pub fn greet(sterna: &clap::Command) -> Result<(), CliError> {
     let chat = match demo::model() {
-        Some(_) => ("chat", "chats with the small model that is inside"),
-        None => ("chat -m model.gguf", "chats with a model"),
+        Some(_) => ("chat", "chat with the small built-in model"),
+        None => ("chat -m model.gguf", "chat with a model"),
     };
-    let serve = ("serve -m model.gguf", "serves the APIs of OpenAI and others, and a page, on port 8080");
-    let tries = [Some(chat), Some(("run -m model.gguf -p 'Once'", "goes on with a text"))];
+    let serve = ("serve -m model.gguf", "serve OpenAI's and other APIs, and a web page, on port 8080");
+    let tries = [Some(chat), Some(("run -m model.gguf -p 'Once'", "continue a text"))];
     let serve = sterna.find_subcommand("serve").map(|_| serve);
     let tries = tries.into_iter().chain([serve]).flatten();
     let mut out = io::stdout().lock();
     writeln!(out, "sterna {} runs language models from GGUF files. Try:\n", env!("CARGO_PKG_VERSION"))?;
     tries.into_iter().try_for_each(|(args, what)| writeln!(out, "  sterna {args:<28}{what}"))?;
-    writeln!(out, "\nModels run on the first of these that has room:\n")?;
+    writeln!(out, "\nModels run on the first of these with enough memory:\n")?;
     for opened in backend::auto(backend::physical_cores()) {
         match opened {
             Ok(backend) => writeln!(out, "  {}: {}", backend.name(), backend.device())?,
-            Err(err) => writeln!(out, "  cannot be used: {}", with_flags(&err))?,
+            Err(err) => writeln!(out, "  unavailable: {}", with_flags(&err))?,
         }
     }
     writeln!(out, "\n`sterna help` lists all commands.")?;

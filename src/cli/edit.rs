@@ -1,4 +1,4 @@
-//! `sterna edit`: a model with other metadata.
+//! `sterna edit`: changes a model's metadata.
 
 use std::path::PathBuf;
 
@@ -48,9 +48,9 @@ impl EditArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Files that cannot be read, keys that are not there, values that do not fit their type; an output that
-    /// is there already, does not fit the disk, or cannot be written;
-    /// [`Interrupted`](super::Interrupted) after ctrl-C.
+    /// Files that cannot be read, missing keys, values that do not fit their type; an output that already
+    /// exists, does not fit on the disk, or cannot be written; [`Interrupted`](super::Interrupted) after
+    /// ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
         let gguf = Gguf::open(&self.input)?;
         let mut metadata = gguf.metadata().clone();
@@ -78,18 +78,18 @@ impl EditArgs {
     }
 }
 
-/// Sets a key and says what it was.
+/// Sets a key, and prints its old and new value.
 fn set(metadata: &mut Metadata, key: &str, value: Value) {
     let was = metadata.get(key).map_or("new".to_owned(), |old| format!("was {}", old.describe()));
     eprintln!("note: {} is now {}, {was}", key.escape_debug(), value.describe());
     metadata.set(key, value);
 }
 
-/// A value from text: of the type before a colon, of the type that the key has, or else a text.
+/// Parses a value: with the type before a colon, or the type of the existing key, or as a string.
 fn value(old: Option<&Value>, text: &str) -> Result<Value, String> {
     let named = text.split_once(':').and_then(|(name, rest)| Some((scalar_named(name)?, rest)));
     let (ty, text) = match (named, old.map(Value::value_type)) {
-        // A text may begin like that, and stays whole where the key is one.
+        // A string value may itself begin with a type name: it is kept whole if the key is a string.
         (_, Some(ValueType::Str)) | (None, None) => {
             (ValueType::Str, text.strip_prefix("string:").unwrap_or(text))
         }

@@ -1,4 +1,4 @@
-//! `sterna embed`: texts in, a vector of each out.
+//! `sterna embed`: computes an embedding vector for each text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -19,19 +19,19 @@ use super::{CliError, input, names, report};
 use crate::engine::{Batch, BatchOptions, Engine, Error, Pooled, Pooling, Request, SeqId, cut, normalise};
 use crate::tokenizer::Special;
 
-/// Most texts that share a step.
+/// Maximum texts per step.
 const TEXTS: usize = 64;
-/// The same of a model that also generates, whose slots may hold a large state.
+/// The same for models that also generate, whose slots may hold a large recurrent state.
 const TEXTS_OF_DECODERS: usize = 16;
-/// Most texts whose similarities are shown.
+/// Maximum texts whose similarities are shown.
 const SHOWN: usize = 16;
 
 /// Computes embeddings of texts.
 ///
-/// Each -p is a text, and each line of -f. Control tokens that a text spells are parsed, BOS and EOS are
-/// added where the file asks for them. Without --output-format, a line per text is written, and cosine
-/// similarities of 2 to 16 texts go to stderr. With --pooling rank a text is a query and a document, with a
-/// tab between them, and its vector has the scores.
+/// Each -p is a text, and so is each line of -f. Control tokens spelled out in a text are parsed, and BOS and
+/// EOS are added if the model's file asks for them. Without --output-format, one line per text is written,
+/// and for 2 to 16 texts their cosine similarities go to stderr. With --pooling rank, a text is a query and a
+/// document separated by a tab, and its vector contains the scores.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna embed -m bge-small.gguf -p 'a small owl' -p 'a large tree'
@@ -44,20 +44,20 @@ pub struct EmbedArgs {
     context: ContextArgs,
     #[command(flatten)]
     pooling: PoolingArgs,
-    /// A text; may be given several times
+    /// A text (repeatable)
     #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
     prompt: Vec<String>,
     /// File with a text per line; - is stdin
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// First numbers of each vector that are kept, and scaled again
+    /// Keep the first N numbers of each vector, and normalise again
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     dimensions: Option<u32>,
-    /// Cut texts that are longer than the context, in place of an error
+    /// Cut texts that are longer than the context instead of failing
     #[arg(long)]
     truncate: bool,
-    /// json (OpenAI's form), jsonl (an object per line), array (a list of vectors), or npy (NumPy's, [texts,
-    /// numbers], with -o) [default: jsonl, or npy if -o ends so]
+    /// json (as OpenAI's API), jsonl (one object per line), array (a list of vectors), or npy (NumPy array
+    /// [texts, numbers], needs -o) [default: jsonl, or npy if -o ends in .npy]
     #[arg(long, value_name = "FORMAT", value_enum, alias = "embd-output-format")]
     output_format: Option<Format>,
     /// Output file [default: stdout]
@@ -73,7 +73,7 @@ enum Format {
     Npy,
 }
 
-/// A text as the model reads it.
+/// A tokenized text.
 struct Text {
     tokens: Vec<u32>,
     pooled: Pooled,
@@ -83,14 +83,14 @@ impl EmbedArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever reading, loading, running or writing returns; a text that is empty or too long;
+    /// Any error from reading, loading, running or writing; a text that is empty or too long;
     /// [`Interrupted`](super::Interrupted) after ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
         let is_npy = |path: &PathBuf| path.extension().is_some_and(|end| end.eq_ignore_ascii_case("npy"));
         let default = if self.output.as_ref().is_some_and(is_npy) { Format::Npy } else { Format::Jsonl };
         let format = self.output_format.unwrap_or(default);
         if format == Format::Npy && self.output.is_none() {
-            return Err("--output-format npy: -o FILE names the file".into());
+            return Err("--output-format npy needs -o FILE".into());
         }
         let texts = self.texts()?;
         let engine = self.load(texts.len())?;
@@ -129,12 +129,12 @@ impl EmbedArgs {
         Ok(())
     }
 
-    /// The texts, and how messages name each.
+    /// The texts, each with its name in messages.
     fn texts(&self) -> Result<Vec<(String, String)>, CliError> {
         let texts: Vec<(String, String)> = match &self.file {
             None if self.prompt.is_empty() => {
                 return Err(
-                    "no text was given. Give it as -p TEXT, or several in -f FILE, one per line".into()
+                    "no text was given. Pass it as -p TEXT, or several in -f FILE, one per line".into()
                 );
             }
             None => {
@@ -169,7 +169,7 @@ impl EmbedArgs {
         Ok(engine)
     }
 
-    /// The texts as the model reads them.
+    /// Tokenizes the texts.
     fn tokenized(&self, texts: &[(String, String)], engine: &Engine) -> Result<Vec<Text>, CliError> {
         let (tokenizer, pairs, n_ctx) = (engine.tokenizer()?, engine.pairs()?, engine.n_ctx());
         let most = self.truncate.then_some(n_ctx);
@@ -188,7 +188,7 @@ impl EmbedArgs {
             let n = tokens.len();
             if n > n_ctx {
                 let way_out = "--truncate cuts it, --ctx-size sets the context";
-                return Err(format!("{name}: has {n} tokens, and the context {n_ctx}; {way_out}").into());
+                return Err(format!("{name}: {n} tokens do not fit the context of {n_ctx}; {way_out}").into());
             }
             match n {
                 0 => Err(format!("{name}: has no tokens").into()),
@@ -198,18 +198,18 @@ impl EmbedArgs {
         each.collect()
     }
 
-    /// Numbers of a vector that are kept.
+    /// Length of the vectors that are written.
     fn n_numbers(&self, engine: &Engine) -> Result<usize, CliError> {
         let all = engine.vector_len();
         match self.dimensions.map(|n| n as usize) {
-            Some(n) if n > all => Err(format!("--dimensions {n}: the model makes vectors of {all}").into()),
+            Some(n) if n > all => Err(format!("--dimensions {n}: the model's vectors have {all}").into()),
             Some(n) => Ok(n),
             None => Ok(all),
         }
     }
 }
 
-/// Computes the vectors of all texts, and hands them over in order.
+/// Computes the vectors of all texts and passes them to `take` in order.
 fn each_vector(
     engine: &Engine,
     texts: &[Text],
@@ -219,7 +219,7 @@ fn each_vector(
     let mut batch = engine.batch(BatchOptions { prefix_cache: false, ..BatchOptions::default() })?;
     let (bar, begun) = (progress_bar(texts.len() as u64), Instant::now());
     let mut running = HashMap::new();
-    // Vectors of texts before which one is not done yet.
+    // Vectors of texts that finished before an earlier text.
     let mut early: BTreeMap<usize, Vec<f32>> = BTreeMap::new();
     let (mut n_added, mut n_taken) = (0, 0);
     while n_taken < texts.len() {
@@ -246,7 +246,7 @@ fn each_vector(
     Ok(())
 }
 
-/// The texts that a step has ended, with their vectors.
+/// Runs one step. Returns the texts that it finished, with their vectors.
 fn step(batch: &mut Batch, running: &mut HashMap<SeqId, usize>) -> Result<Vec<(usize, Vec<f32>)>, CliError> {
     let mut ended = Vec::new();
     for (id, mut event) in batch.step()? {
@@ -267,7 +267,7 @@ fn step(batch: &mut Batch, running: &mut HashMap<SeqId, usize>) -> Result<Vec<(u
 struct Writer {
     form: Form,
     n: usize,
-    /// Whether a text has a vector per token.
+    /// True if there is a vector per token instead of one per text.
     is_per_token: bool,
 }
 
@@ -328,7 +328,7 @@ impl Writer {
         }
     }
 
-    /// Writes the end.
+    /// Writes the closing brackets and flushes.
     fn finish(self) -> io::Result<()> {
         match self.form {
             Form::Npy(npy) => npy.finish(),
@@ -344,13 +344,13 @@ impl Writer {
     }
 }
 
-/// A vector as JSON, each number with as many digits as an f32 has.
+/// A vector as JSON, each number with the precision of an f32.
 fn numbers(vector: Vec<f32>) -> Value {
     let number = |x: f32| x.to_string().parse::<serde_json::Number>().map_or(Value::Null, Value::Number);
     vector.into_iter().map(number).collect()
 }
 
-/// Cosine similarities of a few texts, as llama-embedding shows them.
+/// Cosine similarities of a few texts, printed as llama-embedding does.
 struct Similarities(Option<Vec<Vec<f32>>>);
 
 impl Similarities {

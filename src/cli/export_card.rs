@@ -1,4 +1,4 @@
-//! `sterna export-card`: the files that routers read of a model.
+//! `sterna export-card`: writes a model's configuration files for routers.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use crate::tokenizer::{Tokenizer, TokenizerOptions};
   sterna export-card model.gguf card
   sterna serve -m model.gguf --grpc 127.0.0.1:50051 --model-card card")]
 pub struct ExportCardArgs {
-    /// GGUF file of the model or of its vocabulary alone; `demo` is the built-in model
+    /// GGUF file of the model, or one with only its vocabulary; `demo` is the built-in model
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Folder to write to

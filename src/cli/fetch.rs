@@ -1,4 +1,4 @@
-//! Getting a model of the hub: progress on stderr, ctrl-C, and what to do about what is in the way.
+//! Downloading models of the hub: progress on stderr, ctrl-C, and hints on errors.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, PoisonError};
@@ -12,22 +12,22 @@ use super::{CliError, Interrupted};
 use crate::gguf::{Header, Source, part_names};
 use crate::hub::{Event, Hub, HubError, HubOptions, Listing, Local, Name, RemoteFile, WebFile};
 
-/// How often a line says how far it is, where stderr is no terminal.
+/// Interval of the progress lines if stderr is not a terminal.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Substitute for a hub that cannot be reached.
+/// Fallback if the hub cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The cached files, with a line that says so.
+    /// Use the cached files, with a note.
     Cached,
-    /// Nothing.
+    /// Fail.
     Error,
 }
 
-/// The files of a model, which are got first unless they are in the cache.
+/// Returns the files of a model, after downloading those that are not in the cache.
 ///
 /// # Errors
-/// Whatever is in the way, with the way out; [`Interrupted`] after ctrl-C.
+/// Any error of the download, with a hint; [`Interrupted`] after ctrl-C.
 pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, CliError> {
     let hub = Hub::new(options)?;
     if hub.is_offline() {
@@ -40,18 +40,18 @@ pub fn get(name: &Name, options: HubOptions, missing: Missing) -> Result<Local, 
                 eprintln!("note: {err}; using {name} from the cache");
                 Ok(local)
             }
-            (Ok(_), Missing::Error) => Err(format!("{err}. The cache still has {name} as it was").into()),
+            (Ok(_), Missing::Error) => Err(format!("{err}. The cache still has an earlier {name}").into()),
             (Err(_), _) => Err(format!("{err}. {name} is not in the cache {}", hub.cache().display()).into()),
         },
         Err(err) => Err(explained(err)),
     }
 }
 
-/// The headers of a model's files where they lie, and what the first file is called; `None` if the model is
-/// in the cache, or the hub may not be asked.
+/// Reads the headers of a model's files from the hub without downloading the rest, and returns them with the
+/// name of the first file; `None` if the model is in the cache or the hub is offline.
 ///
 /// # Errors
-/// Whatever is in the way; a file that is no GGUF.
+/// Any error of the request; a file that is not GGUF.
 pub fn headers(name: &Name, options: HubOptions) -> Result<Option<(String, Vec<Header>)>, CliError> {
     let hub = Hub::new(options)?;
     if hub.is_offline() || hub.cached(name).is_ok() {
@@ -67,7 +67,7 @@ pub fn headers(name: &Name, options: HubOptions) -> Result<Option<(String, Vec<H
     Ok(Some((format!("{}/{path}", found.name.repo), headers)))
 }
 
-/// The headers of a model's files at an address of the web: of a split model, the address of any part.
+/// Reads the headers of a model's files at a URL. For a split model, the URL of any part.
 ///
 /// # Errors
 /// As [`headers`].
@@ -82,7 +82,7 @@ pub fn headers_at(url: &str, options: &HubOptions) -> Result<Vec<Header>, CliErr
     parts.iter().map(header).collect()
 }
 
-/// A file of the web as one that is read in pieces.
+/// A file on the web as a [`Source`].
 struct Remote(WebFile);
 
 impl Source for Remote {
@@ -96,7 +96,7 @@ impl Source for Remote {
     }
 }
 
-/// An error with the commands that lead out of it.
+/// An error with a hint on which commands help.
 pub fn explained(err: HubError) -> CliError {
     match &err {
         HubError::NoGguf { repo, has_checkpoint: true } => format!(
@@ -108,7 +108,7 @@ pub fn explained(err: HubError) -> CliError {
     }
 }
 
-/// Gets what of `found` is not in the cache.
+/// Downloads the files of `found` that are not in the cache.
 ///
 /// # Errors
 /// As [`get`].
@@ -133,7 +133,7 @@ pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     let progress = Progress::new(found);
     let fetched = hub.fetch(found, &|event| progress.tell(&event));
     progress.clear();
-    // What comes next may want to be told, too; until then it ends the process.
+    // Until the next part of the command sets its own action, ctrl-C ends the process.
     on_ctrl_c(ctrl_c::exit)?;
     match fetched {
         Err(HubError::Stopped) => {
@@ -144,7 +144,7 @@ pub fn fetch(hub: &Hub, found: &Listing) -> Result<Local, CliError> {
     }
 }
 
-/// How far each file is.
+/// Progress of each file.
 struct Progress {
     bars: Option<MultiProgress>,
     state: Mutex<State>,
@@ -152,9 +152,9 @@ struct Progress {
 }
 
 struct State {
-    /// Path, bytes that are there, and the bar.
+    /// Path, bytes downloaded so far, and the bar.
     files: Vec<(String, u64, Option<ProgressBar>)>,
-    /// When the last line was written, and the bytes that were there then.
+    /// Time of the last line, and the bytes downloaded by then.
     last: (Instant, u64),
 }
 
@@ -170,7 +170,7 @@ impl Progress {
 
     fn say(&self, line: &str) {
         match &self.bars {
-            // A line that cannot be written is one that is not read.
+            // A progress line that cannot be written may be lost.
             Some(bars) => drop(bars.println(line)),
             None => eprintln!("{line}"),
         }
@@ -199,7 +199,7 @@ impl Progress {
                 if *done > 0 {
                     let (path, done, size) =
                         (file.path.escape_debug(), BinaryBytes(*done), BinaryBytes(file.size));
-                    self.say(&format!("{path}: continues after {done} of {size}"));
+                    self.say(&format!("{path}: resuming at {done} of {size}"));
                 }
                 if let Some(entry) = state.files.iter_mut().find(|(path, ..)| *path == file.path) {
                     (entry.1, entry.2) = (*done, bar);
@@ -223,11 +223,11 @@ impl Progress {
             }
             Event::Waiting { file } => {
                 let path = file.path.escape_debug();
-                self.say(&format!("{path}: waiting for another process that downloads it"));
+                self.say(&format!("{path}: waiting for another process that is downloading it"));
             }
             Event::Again { file, error, pause } => {
                 let (path, seconds) = (file.path.escape_debug(), pause.as_secs_f64());
-                self.say(&format!("{path}: {error}; trying again in {seconds:.1} s"));
+                self.say(&format!("{path}: {error}; retrying in {seconds:.1} s"));
             }
             Event::Finished { file } => {
                 if let Some(entry) = state.files.iter_mut().find(|(path, ..)| *path == file.path) {

@@ -1,4 +1,5 @@
-//! Flags that let a model fit its device: which context and which KV cache are taken where no flag says.
+//! Flags that fit a model to its device: they choose the context and the KV cache type if those are not
+//! given.
 
 use clap::{Args, ValueEnum};
 use ggml_types::{KvCodec, kv, kv_by_name};
@@ -12,15 +13,15 @@ use crate::gguf::Gguf;
 use crate::model;
 use crate::program::PAGE;
 
-/// Choices that let a model fit, for flags that are left out.
+/// Flags that choose what is not given, so that the model fits.
 #[derive(Args, Clone, Debug)]
 pub struct FitArgs {
-    /// Choose context and KV cache type, where not given, so that the model fits. on: as near to the defaults
-    /// as fits; max: the longest context that fits; off [default: on; off on the CPU]
+    /// Choose context and KV cache type, where not given, so that the model fits. on: as close to the
+    /// defaults as possible; max: the longest context that fits; off [default: on; off on the CPU]
     #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "on", value_enum)]
     #[arg(aliases = ["-fit", "LLAMA_ARG_FIT"])]
     fit: Option<How>,
-    /// MiB that --fit leaves free on each device [default: the larger of 512 and 3 % of what is free]
+    /// MiB that --fit leaves free on each device [default: 3 % of the free memory, at least 512]
     #[arg(long, value_name = "MIB")]
     #[arg(aliases = ["-fitt", "LLAMA_ARG_FIT_TARGET"])]
     fit_target: Option<u32>,
@@ -28,7 +29,7 @@ pub struct FitArgs {
     #[arg(long, value_name = "N", default_value_t = EngineOptions::DEFAULT_CTX, value_parser = positions)]
     #[arg(aliases = ["-fitc", "LLAMA_ARG_FIT_CTX"])]
     fit_ctx: usize,
-    /// KV cache types that --fit may choose, in order of preference; a single one is never changed
+    /// KV cache types that --fit may choose, in order of preference; a single type is always used
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = codec)]
     #[arg(default_values = CODECS.map(|codec| codec.name()))]
     fit_codecs: Vec<&'static dyn KvCodec>,
@@ -41,7 +42,7 @@ enum How {
     Off,
 }
 
-/// Reads the name of a codec of the KV cache.
+/// Reads the name of a KV cache codec.
 fn codec(name: &str) -> Result<&'static dyn KvCodec, String> {
     kv_by_name(name).ok_or_else(|| format!("want some of {}", kv::names_with_notes()))
 }
@@ -50,7 +51,7 @@ fn positions(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "want a number above 0".to_owned())
 }
 
-/// The search for a model on a card: between its trained context and as few positions as `least_ctx`.
+/// The search for a GPU: contexts from the trained length `most_ctx` down to `least_ctx`.
 pub(super) fn wish(options: &EngineOptions, most_ctx: usize, least_ctx: usize, codecs: Vec<Codecs>) -> Fit {
     let (most_ctx, least_ctx) = match options.n_ctx {
         Some(n_ctx) => (n_ctx, n_ctx),
@@ -60,22 +61,22 @@ pub(super) fn wish(options: &EngineOptions, most_ctx: usize, least_ctx: usize, c
 }
 
 impl FitArgs {
-    /// The types that may be chosen, for keys and values alike.
+    /// Cache types to try, the same for keys and values.
     fn codecs(&self) -> Vec<Codecs> {
         self.fit_codecs.iter().map(|codec| [*codec; 2]).collect()
     }
 
-    /// Bytes that are to stay free.
+    /// Bytes to leave free on each device.
     fn margin_bytes(&self) -> Option<u64> {
         self.fit_target.map(|mib| u64::from(mib) << 20)
     }
 
-    /// The options with what is chosen for a model on a backend, which one line on stderr says. They stay as
-    /// they are where they fit, and where the free memory is unknown. `None` where nothing fits, which
-    /// [`streamed`](Self::streamed) may mend.
+    /// Returns the options with the context and cache type chosen for a model on a backend, and prints a note
+    /// on stderr if they changed. Options that fit, and options on devices whose free memory is unknown, are
+    /// unchanged. `None` if nothing fits; [`streamed`](Self::streamed) may then help.
     ///
     /// # Errors
-    /// Whatever reading the model returns.
+    /// Any error from reading the model.
     pub fn fitted(
         &self,
         gguf: &Gguf,
@@ -103,12 +104,12 @@ impl FitArgs {
         Ok(Some(options.with_choice(&choice)))
     }
 
-    /// The options for a model whose layers are streamed to a card as far as they have no room there, which
-    /// one line on stderr says: the fewest positions that may be chosen, and the KV cache as it was. `None`
-    /// where that does not fit either.
+    /// Options for a model that does not fit on the GPU, with as many layers offloaded to host memory as
+    /// necessary; prints a note on stderr. The context is the shortest that may be chosen, and the KV cache
+    /// type is unchanged. `None` if that does not fit either.
     ///
     /// # Errors
-    /// Whatever reading the model returns.
+    /// Any error from reading the model.
     pub fn streamed(
         &self,
         gguf: &Gguf,
@@ -121,13 +122,13 @@ impl FitArgs {
         if engine::plan(gguf, &options, backend).is_err() {
             return Ok(None);
         }
-        let why = "the model has no room on this device, so some layers stay in memory of the host";
+        let why = "the model does not fit on this device, so some layers stay in host memory";
         let chose = format!("--fit chose -ngl auto and a context of {n_ctx} positions");
         names::note("note", &format!("{chose}: {why}; --fit off keeps the defaults"));
         Ok(Some(options))
     }
 
-    /// The choice and its reason.
+    /// Prints the choice and its reason.
     fn say(&self, choice: &Choice, options: &EngineOptions, usual: usize, short: u64) {
         let mut changes = Vec::new();
         if choice.n_ctx != usual {
@@ -135,13 +136,11 @@ impl FitArgs {
         }
         if choice.codecs != [options.cache_type_k, options.cache_type_v] {
             let [k, own] = [choice.codecs[0], options.cache_type_k].map(KvCodec::name);
-            changes.push(format!(
-                "a KV cache of {k} instead of {own}, which changes what the model says a little"
-            ));
+            changes.push(format!("a KV cache of {k} instead of {own}, which changes the output slightly"));
         }
         let why = match short {
-            0 => "so much fits".to_owned(),
-            short => format!("{} are missing otherwise, with what is to stay free", binary(short)),
+            0 => "that is what fits".to_owned(),
+            short => format!("it would need {} more than is free, reserve included", binary(short)),
         };
         names::note(
             "note",
@@ -149,7 +148,7 @@ impl FitArgs {
         );
     }
 
-    /// Says what would fit, where nothing that may be chosen does.
+    /// Prints which smaller options would fit, if none of the allowed ones do.
     ///
     /// # Errors
     /// As [`fitted`](Self::fitted).
@@ -166,17 +165,17 @@ impl FitArgs {
             Some(Choice { n_ctx, codecs: [codec, _], .. }) => {
                 format!("-c {n_ctx} with --kv-cache-type {} would", codec.name())
             }
-            None => "no context does: `sterna plan` says what takes how much".to_owned(),
+            None => "no context does: `sterna plan` shows what takes how much memory".to_owned(),
         };
         let wanted = options.n_ctx.unwrap_or(wanted);
-        let leaves = "and leaves free what is to stay free";
-        let no = format!("--fit: no KV cache of {wanted} positions fits this device {leaves}");
+        let leaves = "with its memory reserve";
+        let no = format!("--fit: a KV cache of {wanted} positions does not fit on this device {leaves}");
         names::note("note", &format!("{no}; {smaller}"));
         Ok(())
     }
 }
 
-/// Memory of each device for a model; nothing where it cannot run there, which loading says.
+/// Memory of each device for a model; empty if the model cannot run there, which loading reports.
 fn rooms(
     gguf: &Gguf,
     options: &EngineOptions,

@@ -1,4 +1,4 @@
-//! Flags that hold a text to a grammar, spelled as llama.cpp's users type them.
+//! Flags that constrain the output to a grammar, with llama.cpp's names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use clap::Args;
 use super::{CliError, input};
 use crate::engine::{Engine, Grammar};
 
-/// Constraints on the text.
+/// Constraints on the output.
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 #[command(next_help_heading = "Grammar")]
@@ -35,7 +35,7 @@ enum Given {
 }
 
 impl GrammarArgs {
-    /// The grammar, compiled for the model's vocabulary; `None` if none is asked for.
+    /// Compiles the grammar for the model's vocabulary; `None` if none was given.
     ///
     /// # Errors
     /// A file that cannot be read; a grammar or schema that cannot be used.
@@ -73,5 +73,5 @@ fn compile(given: Given, engine: &Engine) -> Result<Arc<dyn Grammar>, CliError> 
 #[cfg(not(feature = "grammar"))]
 fn compile(given: Given, _: &Engine) -> Result<Arc<dyn Grammar>, CliError> {
     let (Given::Gbnf(_unread) | Given::Schema(_unread)) = given;
-    Err("this build follows no grammars: it was built without the feature `grammar`".into())
+    Err("this build has no grammar support: it was built without the feature `grammar`".into())
 }

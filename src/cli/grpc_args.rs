@@ -1,4 +1,4 @@
-//! Flags of the services beside HTTP: gRPC, the transfer of computed prompts, events of the KV cache.
+//! Flags of the services besides HTTP: gRPC, KV cache transfer, KV cache events.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -8,24 +8,25 @@ use clap::Args;
 use super::CliError;
 use crate::serve::Companion;
 
-/// Flags of the services beside HTTP.
+/// Flags of the services besides HTTP.
 #[derive(Args, Debug)]
 pub struct GrpcArgs {
-    /// Also serve vLLM's gRPC API here, for routers such as Dynamo (builds with the feature `grpc`)
+    /// Also serve vLLM's gRPC API at this address, for routers such as Dynamo (builds with the feature
+    /// `grpc`)
     #[arg(long, value_name = "HOST:PORT")]
     grpc: Option<String>,
-    /// Folder of `sterna export-card`, from which routers of --grpc read tokenizer and chat template
+    /// Folder written by `sterna export-card`, from which routers of --grpc read tokenizer and chat template
     #[arg(long, value_name = "DIR", requires = "grpc")]
     model_card: Option<PathBuf>,
-    /// Exchange computed prompts with other servers here, unencrypted, for disaggregated prefill and decode
-    /// (builds with the feature `grpc`)
+    /// Exchange computed prompts with other servers at this address, unencrypted, for disaggregated prefill
+    /// and decode (builds with the feature `grpc`)
     #[arg(long, value_name = "HOST:PORT", requires = "grpc")]
     #[arg(alias = "GrpcOptions::kv_transfer")]
     kv_transfer: Option<String>,
-    /// Addresses of servers whose computed prompts are accepted, besides this machine's, comma-separated
+    /// IP addresses of servers whose computed prompts are accepted, besides this machine's, comma-separated
     #[arg(long, value_name = "LIST", requires = "kv_transfer")]
     kv_transfer_peers: Option<String>,
-    /// Maximum MiB of computed prompts kept for other servers, and again as much for theirs
+    /// Maximum MiB of computed prompts kept for other servers, and the same again for prompts received
     #[arg(long, value_name = "MIB", requires = "kv_transfer", default_value_t = 2048)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     kv_transfer_memory: u32,
@@ -34,21 +35,22 @@ pub struct GrpcArgs {
     kv_events: Option<String>,
 }
 
-/// Address of the transfer of computed prompts, its peers, and the most bytes that are kept.
+/// Address of the KV cache transfer, its peers, and the maximum bytes kept.
 type Transfer = (SocketAddr, Vec<IpAddr>, usize);
 
 impl GrpcArgs {
-    /// The services that are asked for.
+    /// Starts the requested services.
     ///
     /// # Errors
-    /// An address that is none; a card without its files; a build without the services.
+    /// An invalid address; a card without its files; a build without the services.
     pub fn companions(&self) -> Result<Vec<Box<dyn Companion>>, CliError> {
         let mut companions = Vec::new();
         if let Some(card) = self.model_card.as_deref().filter(|card| !card.join("config.json").is_file()) {
             let card = card.display();
-            return Err(
-                format!("--model-card {card}: no config.json there; `sterna export-card` writes it").into()
-            );
+            return Err(format!(
+                "--model-card {card}: config.json is missing; `sterna export-card` writes it"
+            )
+            .into());
         }
         if let Some(address) = &self.grpc {
             let address = socket_address("--grpc", address)?;
@@ -102,15 +104,15 @@ fn kv_events(endpoint: &str) -> Result<Box<dyn Companion>, CliError> {
 
 #[cfg(not(feature = "grpc"))]
 fn grpc(_: SocketAddr, _: Option<PathBuf>, _: Option<Transfer>) -> Result<Box<dyn Companion>, CliError> {
-    Err("this build has no gRPC: the cargo feature `grpc` adds it".into())
+    Err("this build has no gRPC support: it was built without the feature `grpc`".into())
 }
 
 #[cfg(not(feature = "grpc"))]
 fn kv_events(_: &str) -> Result<Box<dyn Companion>, CliError> {
-    Err("this build publishes no events of the KV cache: the cargo feature `grpc` adds it".into())
+    Err("this build has no KV cache events: it was built without the feature `grpc`".into())
 }
 
-/// The entries of a list with commas.
+/// Entries of a comma-separated list.
 pub fn list(list: &Option<String>) -> Vec<String> {
     let entries = list.iter().flat_map(|list| list.split(','));
     entries.map(|entry| entry.trim().to_owned()).filter(|entry| !entry.is_empty()).collect()

@@ -1,4 +1,4 @@
-//! Flags that name a model of the Hugging Face hub, spelled as llama.cpp's users type them.
+//! Flags that name a model of the Hugging Face hub, with llama.cpp's names.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::gguf::Header;
 #[cfg(feature = "hub")]
 use crate::hub::{Choice, HubOptions, Name, Token, is_prefixed};
 
-/// A model of the hub, in place of a file.
+/// A model of the hub instead of a file.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Models of the Hugging Face hub")]
 pub struct HubArgs {
@@ -22,12 +22,12 @@ pub struct HubArgs {
     #[arg(long, value_name = "NAME")]
     #[arg(aliases = ["-hf", "-hfr"])]
     hf_repo: Option<String>,
-    /// Which file of it, in place of a tag, and how it is got.
+    /// File in the repository, and access to the hub.
     #[command(flatten)]
     pub access: AccessArgs,
 }
 
-/// How the hub is asked.
+/// Access to the hub.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Models of the Hugging Face hub")]
 pub struct AccessArgs {
@@ -35,11 +35,11 @@ pub struct AccessArgs {
     #[arg(long, value_name = "FILE")]
     #[arg(alias = "-hff")]
     hf_file: Option<String>,
-    /// Access token for gated and private repositories; HF_TOKEN keeps it out of `ps` (also -hft)
+    /// Access token for gated and private repositories; set HF_TOKEN instead to hide it from `ps` (also -hft)
     #[arg(long, value_name = "TOKEN")]
     #[arg(aliases = ["-hft", "HubOptions::token"])]
     hf_token: Option<String>,
-    /// Use the cache only; a model that is not in it is an error
+    /// Use only the cache; fail if the model is not in it
     #[arg(long)]
     #[arg(alias = "HubOptions::offline")]
     offline: bool,
@@ -49,30 +49,31 @@ pub struct AccessArgs {
 enum Named {
     File(PathBuf),
     OfHub(String, AccessArgs),
-    /// At an address that is not the hub's.
+    /// At a URL outside the hub.
     At(String),
 }
 
-/// That a model at an address is no file.
+/// The error for a model at a URL.
 fn not_here(url: &str) -> CliError {
     format!(
-        "{url}: a model is run from a file: download it, and name that. `sterna inspect` and `sterna plan` \
-         read descriptions where they are"
+        "{url}: cannot run a model from a URL: download it and pass the file. `sterna inspect` and \
+         `sterna plan` can read its header from there"
     )
     .into()
 }
 
-/// Whether a text is an address of the web.
+/// True if a text is a web address.
 fn is_address(text: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 impl HubArgs {
-    /// The model's file: `file` itself, or what the hub calls so, which is got first if it is not in the
-    /// cache; `None` if no model was named. A file that is there goes before a name of the hub like it.
+    /// Returns the model's file: `file` itself, or the hub's file of that name, downloaded first if it is not
+    /// in the cache; `None` if no model was named. An existing file takes precedence over a hub name that
+    /// looks the same.
     ///
     /// # Errors
-    /// Two models; a name that cannot be one; whatever is in the way of getting it.
+    /// Two models; an invalid name; any error of the download.
     pub fn local(&self, file: Option<&Path>) -> Result<Option<PathBuf>, CliError> {
         Ok(match self.named(file)? {
             Some(Named::File(path)) => Some(path),
@@ -82,12 +83,12 @@ impl HubArgs {
         })
     }
 
-    /// The headers of the files of a model that is not here, and what the model is called: one of the hub
-    /// that is not in the cache, or one at any address of the web. Nothing else of it is got.
-    /// `None` for a file, a model in the cache, and where nothing was named.
+    /// Reads the headers of a model that is not stored locally, and returns them with its name: a model of
+    /// the hub that is not in the cache, or one at any URL. Nothing else is downloaded. `None` for a file, a
+    /// model in the cache, or if no model was named.
     ///
     /// # Errors
-    /// As [`local`](Self::local); a file that is no GGUF.
+    /// Same as [`local`](Self::local); a file that is not GGUF.
     #[cfg(feature = "hub")]
     pub fn headers(&self, file: Option<&Path>) -> Result<Option<(String, Vec<Header>)>, CliError> {
         match self.named(file)? {
@@ -100,7 +101,7 @@ impl HubArgs {
         }
     }
 
-    /// None: this build reads nothing of the hub.
+    /// Always `None`: this build has no hub support.
     ///
     /// # Errors
     /// Two models.
@@ -109,11 +110,11 @@ impl HubArgs {
         self.named(file).map(|_| None)
     }
 
-    /// The model that flags or the environment name.
+    /// The model that the flags or the environment name.
     fn named(&self, file: Option<&Path>) -> Result<Option<Named>, CliError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         match (file, &self.hf_repo) {
-            (Some(_), Some(_)) => Err("a file and --hf-repo name a model each; leave one of them out".into()),
+            (Some(_), Some(_)) => Err("both a file and --hf-repo name a model; pass only one of them".into()),
             (Some(file), None) => self.access.named(file).map(Some),
             (None, Some(name)) => Ok(Some(Named::OfHub(name.clone(), self.access.clone()))),
             (None, None) => match variable("LLAMA_ARG_HF_REPO") {
@@ -121,7 +122,7 @@ impl HubArgs {
                     let hf_file = self.access.hf_file.clone().or_else(|| variable("LLAMA_ARG_HF_FILE"));
                     Ok(Some(Named::OfHub(name, AccessArgs { hf_file, ..self.access.clone() })))
                 }
-                None if self.access.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
+                None if self.access.hf_file.is_some() => Err("--hf-file needs --hf-repo".into()),
                 None => Ok(None),
             },
         }
@@ -129,10 +130,10 @@ impl HubArgs {
 }
 
 impl AccessArgs {
-    /// A file, or what the hub calls so, which is got first.
+    /// Returns a file: `file` itself, or the hub's file of that name, downloaded first.
     ///
     /// # Errors
-    /// As [`HubArgs::local`].
+    /// Same as [`HubArgs::local`].
     pub fn local(&self, file: &Path) -> Result<PathBuf, CliError> {
         match self.named(file)? {
             Named::File(path) => Ok(path),
@@ -141,11 +142,11 @@ impl AccessArgs {
         }
     }
 
-    /// The folder of a checkpoint: `dir` itself, or that of the repository of the hub that it names, whose
-    /// checkpoint is got first.
+    /// Returns the folder of a checkpoint: `dir` itself, or the cached checkpoint of the hub repository that
+    /// it names, downloaded first.
     ///
     /// # Errors
-    /// A name that is neither; any error of downloading it.
+    /// A name that is neither; any error of the download.
     pub fn checkpoint(&self, dir: &Path) -> Result<PathBuf, CliError> {
         match dir.to_str().filter(|_| !dir.exists()) {
             Some(name) => self.get_checkpoint(name),
@@ -156,7 +157,7 @@ impl AccessArgs {
     fn named(&self, file: &Path) -> Result<Named, CliError> {
         match file.to_str().filter(|_| !file.exists()) {
             Some(name) if is_name(name) => Ok(Named::OfHub(name.to_owned(), self.clone())),
-            _ if self.hf_file.is_some() => Err("--hf-file wants --hf-repo".into()),
+            _ if self.hf_file.is_some() => Err("--hf-file needs --hf-repo".into()),
             Some(url) if is_address(url) => Ok(Named::At(url.to_owned())),
             _ => Ok(Named::File(file.to_path_buf())),
         }
@@ -165,10 +166,10 @@ impl AccessArgs {
 
 #[cfg(feature = "hub")]
 impl AccessArgs {
-    /// Reads a name, with the file of `--hf-file`.
+    /// Parses a name and adds the file of `--hf-file`.
     ///
     /// # Errors
-    /// Text that is no name.
+    /// Text that is not a valid name.
     pub fn name(&self, text: &str) -> Result<Name, CliError> {
         let name = Name::parse(text)?;
         Ok(match &self.hf_file {
@@ -177,10 +178,10 @@ impl AccessArgs {
         })
     }
 
-    /// How the hub is asked: by the environment, and then by the flags.
+    /// Hub options from the environment, overridden by the flags.
     ///
     /// # Errors
-    /// A variable or a token that cannot be used.
+    /// An invalid variable or token.
     pub fn options(&self) -> Result<HubOptions, CliError> {
         let mut options = HubOptions::from_env(|name| std::env::var_os(name))?;
         if let Some(token) = &self.hf_token {
@@ -191,7 +192,7 @@ impl AccessArgs {
         Ok(options)
     }
 
-    /// The first file of a model of the hub.
+    /// Downloads a model of the hub and returns its first file.
     fn get(&self, name: &str) -> Result<PathBuf, CliError> {
         let local = fetch::get(&self.name(name)?, self.options()?, Missing::Cached)?;
         Ok(local.files.into_iter().next().ok_or("no file")?)
@@ -201,10 +202,9 @@ impl AccessArgs {
 #[cfg(feature = "hub")]
 impl AccessArgs {
     fn get_checkpoint(&self, text: &str) -> Result<PathBuf, CliError> {
-        let neither =
-            |err: CliError| format!("{text}: no folder here has this name, and as a model of the hub: {err}");
+        let neither = |err: CliError| format!("{text}: no such folder, and not a model of the hub: {err}");
         if self.hf_file.is_some() {
-            return Err("--hf-file names a GGUF file, and a checkpoint is a whole repository".into());
+            return Err("--hf-file names a GGUF file, but a checkpoint is a whole repository".into());
         }
         let mut name = self.name(text).map_err(neither)?;
         name.choice = Choice::Checkpoint;
@@ -215,13 +215,13 @@ impl AccessArgs {
     }
 }
 
-/// Whether a text is a name of the hub and no path.
+/// True if a text is a name of the hub and not a path.
 #[cfg(feature = "hub")]
 pub fn is_name(text: &str) -> bool {
     is_prefixed(text)
 }
 
-/// Whether a text is a name of the hub and no path.
+/// True if a text is a name of the hub and not a path.
 #[cfg(not(feature = "hub"))]
 pub fn is_name(_: &str) -> bool {
     false
@@ -231,12 +231,12 @@ pub fn is_name(_: &str) -> bool {
 impl AccessArgs {
     fn get(&self, _: &str) -> Result<PathBuf, CliError> {
         let (_unread, _unsaid) = (self.offline, &self.hf_token);
-        let lacks = "this build gets nothing from the hub: it was built without the feature `hub`";
-        Err(format!("{lacks}. Download the file, and name it with -m").into())
+        let lacks = "this build has no Hugging Face support: it was built without the feature `hub`";
+        Err(format!("{lacks}. Download the file and pass it with -m").into())
     }
 
     fn get_checkpoint(&self, dir: &str) -> Result<PathBuf, CliError> {
-        let lacks = "this build gets nothing from the hub: it was built without the feature `hub`";
-        Err(format!("{dir}: no folder here has this name, and {lacks}").into())
+        let lacks = "this build has no Hugging Face support: it was built without the feature `hub`";
+        Err(format!("{dir}: no such folder, and {lacks}").into())
     }
 }

@@ -1,4 +1,4 @@
-//! `sterna imatrix`: which columns of a model's weights matter on a text.
+//! `sterna imatrix`: computes an importance matrix from a text.
 
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
@@ -23,9 +23,9 @@ use crate::tokenizer::{Tokenizer, TokenizerOptions};
 /// Computes an importance matrix for sterna quantize --imatrix, as llama-imatrix does.
 ///
 /// The text is cut into chunks of C tokens (--ctx-size). Each starts with an empty context, with BOS in place
-/// of the first token where the model wants one. For each matrix in the blocks, the file has the sums of
-/// squares of its inputs per column, and the number of rows: llama.cpp's GGUF layout, which llama-quantize
-/// reads too. The output head has no entry. Runs on the CPU; mixture-of-experts models are refused.
+/// of the first token if the model expects one. For each matrix in the blocks, the file has the sum of
+/// squares of its inputs per column and the number of rows, in llama.cpp's GGUF layout, which llama-quantize
+/// reads too. Each expert has its own sums. The output head has no entry. Runs on the CPU.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna imatrix -m model-f16.gguf -f calibration.txt -o imatrix.gguf
@@ -55,8 +55,8 @@ impl ImatrixArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever reading, loading or running returns; a text that is too short; a file that is there already
-    /// or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
+    /// Any error from reading, loading or running; a text that is too short; a file that already exists or
+    /// cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C. No partial output is left then.
     pub fn run(self) -> Result<(), CliError> {
         is_free(&self.output, self.force)?;
         let text = self.text.read()?;

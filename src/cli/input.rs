@@ -1,28 +1,28 @@
-//! Text that a user gives in a file or on stdin.
+//! Text input from a file or stdin.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
 use super::CliError;
 
-/// The byte order mark that Windows puts before UTF-8 text. It is no part of the text.
+/// The byte order mark that Windows editors put before UTF-8 text. It is not part of the text.
 pub const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The text of `file`, or of stdin if no file is given, without a byte order mark, its lines ended by `\n`.
+/// The text of `file`, or of stdin without a file: a byte order mark is removed, and lines end in `\n`.
 ///
 /// # Errors
-/// As [`verbatim`].
+/// Same as [`verbatim`].
 pub fn text(file: Option<&Path>, nothing_given: &'static str) -> Result<String, CliError> {
     let (bytes, name) = read(file, nothing_given)?;
     Ok(lines(&utf8(bytes, &name)?))
 }
 
-/// The text of `file`, or of stdin if no file is given, as it is: for what counts or scores its tokens. Says
-/// so where Windows wrote it.
+/// The text of `file`, or of stdin without a file, unchanged, for counting or scoring its tokens. Prints a
+/// note if it has a byte order mark or CRLF.
 ///
 /// # Errors
-/// A file that cannot be read; text that is not UTF-8, with the place; `nothing_given` if there is no
-/// file and stdin is a terminal.
+/// A file that cannot be read; text that is not UTF-8, with the position; `nothing_given` if there is no file
+/// and stdin is a terminal.
 pub fn verbatim(file: Option<&Path>, nothing_given: &'static str) -> Result<String, CliError> {
     let (bytes, name) = read(file, nothing_given)?;
     let text = utf8(bytes, &name)?;
@@ -36,20 +36,20 @@ pub fn verbatim(file: Option<&Path>, nothing_given: &'static str) -> Result<Stri
     Ok(text)
 }
 
-/// The text of a file, as [`text`].
+/// Text of a file, read as by [`text`].
 ///
 /// # Errors
-/// A file that cannot be read, or is not UTF-8.
+/// A file that cannot be read or is not UTF-8.
 pub fn of_file(path: &Path) -> Result<String, CliError> {
     text(Some(path), "")
 }
 
-/// Text without a byte order mark, its lines ended by `\n`.
+/// Removes a byte order mark and converts CRLF to `\n`.
 fn lines(text: &str) -> String {
     text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).replace("\r\n", "\n")
 }
 
-/// Contents of a file or of stdin, and its name.
+/// Content of a file or of stdin, and its name.
 fn read(file: Option<&Path>, nothing_given: &'static str) -> Result<(Vec<u8>, String), CliError> {
     match file {
         Some(path) => {

@@ -1,4 +1,4 @@
-//! `sterna inspect`: what is in a file, and what can run it.
+//! `sterna inspect`: shows the content of a file, and which backends can run it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::engine::{self, EngineOptions};
 use crate::gguf::{Array, Gguf, OpenOptions, TensorInfo, Value, zero_matrices};
 use crate::quantize;
 
-/// Elements of an array, and characters of a string, that are shown unless --full asks for all.
+/// Elements of an array and characters of a string that are shown without --full.
 const SHOWN_ELEMS: usize = 6;
 const SHOWN_CHARS: usize = 200;
 
@@ -49,7 +49,7 @@ pub struct InspectArgs {
     /// Show arrays and strings in full
     #[arg(long)]
     full: bool,
-    /// Whose type ids the file uses if that is ambiguous: ggml, bitnet
+    /// Origin of the file's type ids if ambiguous: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
     dialect: Option<Dialect>,
 }
@@ -58,8 +58,8 @@ impl InspectArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A file that is not GGUF, or is broken; with --program, one that holds no known model; stdout that
-    /// cannot be written.
+    /// A file that is not GGUF or is corrupt; with --program, one without a known model; stdout that cannot
+    /// be written.
     pub fn run(self) -> Result<(), CliError> {
         let (name, gguf) = self.model()?;
         let mut out = io::stdout().lock();
@@ -74,7 +74,7 @@ impl InspectArgs {
         Ok(out.flush()?)
     }
 
-    /// Name of the model and the model. Of a remote one only the header is read.
+    /// Name of the model, and the model. For a remote model, only the header is read.
     fn model(&self) -> Result<(String, Gguf), CliError> {
         let options = OpenOptions { dialect: self.dialect, ..OpenOptions::default() };
         let file = self.file.as_deref().or(self.model.as_deref());
@@ -215,7 +215,7 @@ impl InspectArgs {
         }
     }
 
-    /// Quoted, so that control characters cannot reach the terminal.
+    /// Quoted, so that control characters do not reach the terminal.
     fn str_text(&self, text: &str) -> String {
         match text.char_indices().nth(SHOWN_CHARS) {
             Some((end, _)) if !self.full => format!("{:?}... ({} bytes)", &text[..end], text.len()),
@@ -276,7 +276,7 @@ fn totals(gguf: &Gguf) -> BTreeMap<String, Total> {
     totals
 }
 
-/// Matrices of nothing but zeros; none of a model of which only the descriptions are there.
+/// All-zero matrices; empty for a model of which only the header was read.
 fn zeros(gguf: &Gguf) -> Vec<(&TensorInfo, usize)> {
     if gguf.is_header() { Vec::new() } else { zero_matrices(gguf) }
 }
@@ -293,7 +293,7 @@ fn tensor_json(info: &TensorInfo) -> Json {
     })
 }
 
-/// Answer of each backend of this build to the model.
+/// Memory plan of the model on each backend of this build, or the reason why it cannot run there.
 fn backends(gguf: &Gguf) -> Vec<(&'static str, Result<backend::Plan, String>)> {
     let answer = |name: &'static str| {
         // One thread: nothing is computed here.
@@ -303,7 +303,7 @@ fn backends(gguf: &Gguf) -> Vec<(&'static str, Result<backend::Plan, String>)> {
     backend::NAMES.iter().map(|name| (*name, answer(name))).collect()
 }
 
-/// Text from a file, without what could steer a terminal.
+/// Text from a file, with control characters escaped.
 fn printable(text: &str) -> String {
     text.escape_debug().to_string()
 }

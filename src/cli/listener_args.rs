@@ -1,4 +1,4 @@
-//! Flags of a server's listener: its address, its clients, and what it tells of itself.
+//! Flags of the HTTP listener: address, clients, endpoints and log.
 
 use std::net::{TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct ListenerArgs {
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     #[arg(alias = "LLAMA_ARG_PORT")]
     port: u16,
-    /// API key that requests must carry, or several, comma-separated; --api-key-file keeps it out of `ps`
+    /// API key that requests must send, or several, comma-separated; --api-key-file hides it from `ps`
     #[arg(long, value_name = "KEY")]
     #[arg(alias = "LLAMA_API_KEY")]
     api_key: Option<String>,
@@ -48,10 +48,10 @@ pub struct ListenerArgs {
     /// Do not serve /slots
     #[arg(long)]
     no_slots: bool,
-    /// Serve this folder, which web/build writes, at /local/: the page that runs models in the browser
+    /// Serve this folder, written by web/build, at /local/: the page that runs models in the browser
     #[arg(long, value_name = "DIR")]
     local_page: Option<PathBuf>,
-    /// Maximum number of waiting requests; more are refused
+    /// Maximum number of waiting requests; further ones are rejected
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
     /// Maximum number of connections; further ones wait
@@ -80,20 +80,20 @@ pub struct ListenerArgs {
     verbose: bool,
 }
 
-/// How a log is written.
+/// Log formats.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// For people
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line
     Json,
 }
 
 impl ListenerArgs {
-    /// Listens.
+    /// Binds the listening socket.
     ///
     /// # Errors
-    /// An address that is none, or that cannot be listened on.
+    /// An invalid address, or one that cannot be listened on.
     pub fn bind(&self) -> Result<TcpListener, CliError> {
         let address = (self.host.as_str(), self.port).to_socket_addrs();
         let address = address.map_err(|err| format!("--host {}: {err}", self.host))?.next();
@@ -101,7 +101,7 @@ impl ListenerArgs {
         Ok(TcpListener::bind(address).map_err(|err| format!("cannot listen on {address}: {err}"))?)
     }
 
-    /// Begins the log.
+    /// Starts logging to stderr.
     pub fn log(&self) {
         let level = if self.verbose { tracing::Level::DEBUG } else { tracing::Level::INFO };
         let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
@@ -111,10 +111,10 @@ impl ListenerArgs {
         }
     }
 
-    /// Options of a server with what these flags say.
+    /// Server options from these flags.
     ///
     /// # Errors
-    /// A file of keys or a page that cannot be read; a key that is too long.
+    /// A key file or page that cannot be read; a key that is too long.
     pub fn options(&self) -> Result<ServeOptions, CliError> {
         let tls = self.ssl_key_file.clone().zip(self.ssl_cert_file.clone());
         Ok(ServeOptions {
@@ -140,18 +140,18 @@ impl ListenerArgs {
             let of_file = text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned);
             keys.extend(of_file);
             if keys.is_empty() {
-                return Err(format!("{}: want keys, one per line, found none", path.display()).into());
+                return Err(format!("{}: no keys found: want one per line", path.display()).into());
             }
         }
         let most = ServeOptions::KEY_BYTES;
         match keys.iter().find(|key| key.len() > most) {
-            Some(key) => Err(format!("want keys of at most {most} bytes, found one of {}", key.len()).into()),
+            Some(key) => Err(format!("want keys of at most {most} bytes, found {}", key.len()).into()),
             None => Ok(keys),
         }
     }
 }
 
-/// The page in a folder.
+/// Reads the page from a folder.
 fn local_page(folder: &Path) -> Result<LocalPage, CliError> {
     LocalPage::read(folder).map_err(|err| format!("--local-page: {err}").into())
 }

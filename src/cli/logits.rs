@@ -1,4 +1,4 @@
-//! `sterna logits`: token ids in, the logits of every position out.
+//! `sterna logits`: writes the logits of every position of token sequences.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::out_file::{Partial, go_on};
 use super::{CliError, input, report};
 use crate::engine::{EngineOptions, Session};
 
-/// Rows whose logits are held at a time.
+/// Positions whose logits are in memory at a time.
 const OUTPUTS: usize = 64;
 
 /// Writes the logits of every position of given token sequences.
 ///
-/// FILE holds one sequence of token ids per line, separated by blanks or commas. No token is added, and each
-/// line starts with an empty context. OUT is a NumPy file, float32 [all positions, n_vocab]; it appears once
-/// it is complete.
+/// FILE has one sequence of token ids per line, separated by blanks or commas. No token is added, and each
+/// line starts with an empty context. OUT is a NumPy file, float32 [all positions, n_vocab]; it is created
+/// only when complete.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna logits -m model.gguf --tokens prompts.txt -o logits.npy
@@ -42,7 +42,7 @@ impl LogitsArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever reading, loading, running or writing returns.
+    /// Any error from reading, loading, running or writing.
     pub fn run(self) -> Result<(), CliError> {
         let sequences = read_sequences(&self.tokens)?;
         let n_positions = sequences.iter().map(Vec::len).sum();
@@ -88,7 +88,7 @@ fn read_sequences(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
         let words = line.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty());
         let tokens = words.map(|word| {
             let place = format!("{}, line {}", path.display(), index + 1);
-            word.parse().map_err(|_| format!("{place}: want token ids, got `{word}`"))
+            word.parse().map_err(|_| format!("{place}: want token ids, found `{word}`"))
         });
         let tokens: Vec<u32> = tokens.collect::<Result<_, _>>()?;
         if !tokens.is_empty() {
@@ -96,7 +96,7 @@ fn read_sequences(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
         }
     }
     match sequences.is_empty() {
-        true => Err(format!("{}: holds no token ids", path.display()).into()),
+        true => Err(format!("{}: contains no token ids", path.display()).into()),
         false => Ok(sequences),
     }
 }

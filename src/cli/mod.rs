@@ -1,6 +1,6 @@
-//! The command line: one file a subcommand, each a clap `Args` and a `run`.
+//! The command line: one file per subcommand, each with a clap `Args` struct and a `run` method.
 //!
-//! Text for people goes to stderr, results to stdout. Start at `Command`.
+//! Messages go to stderr, results to stdout. Start reading at `Command`.
 
 pub mod args;
 mod batched_bench;
@@ -67,7 +67,7 @@ use clap::{Arg, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcom
 use llama_flags::Environment;
 use names::Names;
 
-/// Runs language models from GGUF files: ternary ones (BitNet b1.58 and its kind) and ordinary ones.
+/// Runs language models from GGUF files, ternary ones (BitNet b1.58 and its derivatives) and ordinary ones.
 #[derive(Parser)]
 #[command(name = "sterna", version, about, max_term_width = 100, args_override_self = true)]
 #[command(after_help = "Examples:
@@ -122,10 +122,10 @@ enum Command {
     Man(completions::ManArgs),
 }
 
-/// Why a subcommand failed, as the user reads it.
+/// Error of a subcommand, with a message for the user.
 pub type CliError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The end of a subcommand that ctrl-C stopped: the message is already printed.
+/// A subcommand was stopped with ctrl-C; the message has already been printed.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
@@ -135,7 +135,8 @@ impl Interrupted {
     pub const EXIT_CODE: u8 = 130;
 }
 
-/// The command line: our flags and llama.cpp's. A value below zero is one, so that a flag can say its range.
+/// The command line with our flags and llama.cpp's. Negative numbers are parsed as values, so that the error
+/// can name the valid range.
 pub fn command() -> clap::Command {
     let may_be_negative = |arg: Arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),
@@ -150,30 +151,29 @@ fn names() -> Names {
     Names::of(&llama_flags::added(Cli::command()))
 }
 
-/// Arguments as they are meant: llama.cpp's words of one dash become long flags.
+/// Rewrites llama.cpp's single-dash words to long flags.
 pub fn normalise(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     args::normalise(args, names::known(names))
 }
 
-/// Reads command lines: all flags of all subcommands, which are built once.
+/// Parses command lines. The flags of all subcommands are built only once.
 pub struct LineParser {
     command: clap::Command,
-    /// Without llama.cpp's.
+    /// Without llama.cpp's flags.
     ours: clap::Command,
 }
 
 impl LineParser {
-    /// Builds it.
+    /// Builds the flags of all subcommands.
     #[allow(clippy::new_without_default)] // It takes a while.
     pub fn new() -> Self {
         Self { command: command(), ours: Cli::command() }
     }
 
-    /// Reads arguments that [`normalise`] has been over.
+    /// Parses arguments after [`normalise`].
     ///
     /// # Errors
-    /// The error in them, as clap says it, or what there is instead of a flag of llama.cpp's; help that was
-    /// asked for.
+    /// An invalid command line; an unsupported flag of llama.cpp's, with a hint; requested help.
     pub fn parse(&mut self, args: Vec<OsString>) -> Result<Cli, clap::Error> {
         Cli::from_arg_matches(&self.matches(args)?)
     }
@@ -185,18 +185,18 @@ impl LineParser {
     }
 }
 
-/// Reads one command line, as [`LineParser::parse`].
+/// Parses one command line, see [`LineParser::parse`].
 ///
 /// # Errors
-/// As there.
+/// Same as [`LineParser::parse`].
 pub fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
     LineParser::new().parse(args)
 }
 
-/// Parses the command line, whose first word is the program's name, runs the subcommand, and turns an error
-/// into one message. Returns the exit code: 1 for an error, 2 for a wrong command line.
+/// Parses the command line, whose first word is the program's name, runs the subcommand, and prints an error
+/// as one message. Returns the exit code: 1 for an error, 2 for an invalid command line.
 ///
-/// A reader that closed our stdout (`head`) has read enough: that is not an error.
+/// A closed stdout (`| head`) is not an error.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let names = names::known(names);
     let args = args::normalise(args, names);
@@ -206,11 +206,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     let ended = match parse(env.args) {
         Err(_) if is_alone => devices::greet(&Cli::command()),
         Ok(cli) => run(cli.command),
-        // Help, too, which may meet a full disk.
+        // Printing help can fail too, for example on a full disk.
         Err(told) => match told.print() {
             Ok(()) => {
                 if told.exit_code() != 0 && !env.counted.is_empty() {
-                    eprintln!("note: the environment counts, too: {}", env.counted.join(", "));
+                    eprintln!("note: also set by the environment: {}", env.counted.join(", "));
                 }
                 return told.exit_code() as u8;
             }
@@ -221,7 +221,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     if err.is::<Interrupted>() {
         return Interrupted::EXIT_CODE;
     }
-    // Errors of files carry the file's name, so a bare one is of stdout.
+    // Errors of files include the file's name, so a bare I/O error is from stdout.
     match err.downcast_ref::<io::Error>() {
         Some(err) if err.kind() == io::ErrorKind::BrokenPipe => return 0,
         Some(err) => eprintln!("error: stdout: {err}"),
@@ -235,11 +235,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> u8 {
     1
 }
 
-/// Loads the model that flags of `sterna serve` name, and asks it inside this process, whose signals stay its
-/// own: [`interrupt`] stops a download.
+/// Loads the model that the flags of `sterna serve` name, for use in this process, whose signal handlers are
+/// not changed: [`interrupt`] stops a download.
 ///
 /// # Errors
-/// What is wrong with the flags, or in the way of loading the model, in words that name flags.
+/// Invalid flags, or an error from loading the model, in terms of the flags.
 #[cfg(feature = "serve")]
 pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::serve::InProcess, String> {
     ctrl_c::be_guest();
@@ -257,7 +257,7 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     let is_given =
         |id: &&clap::Id| given.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine);
     if let Some(id) = groups.flat_map(|group| group.get_args()).find(is_given) {
-        return Err(format!("--{}: there is no listener, and one model", id.as_str().replace('_', "-")));
+        return Err(format!("--{}: there is no listener, and only one model", id.as_str().replace('_', "-")));
     }
     let args = serve::ServeArgs::from_arg_matches(given).map_err(said)?;
     args.in_process().map_err(|err| {
@@ -266,7 +266,7 @@ pub fn in_process(flags: impl IntoIterator<Item = OsString>) -> Result<crate::se
     })
 }
 
-/// What ctrl-C does to the command line, for [`in_process`].
+/// Does what ctrl-C does on the command line, for [`in_process`].
 pub fn interrupt() {
     ctrl_c::press();
 }

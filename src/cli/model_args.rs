@@ -1,4 +1,4 @@
-//! Flags that every subcommand with a model takes, and loading it with them.
+//! Flags shared by all subcommands that load a model, and the loading itself.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::model;
 use crate::program::{KvWindow, PAGE};
 use crate::tokenizer::PreTokenizer;
 
-/// Which model, and how it is run.
+/// Model and runtime options.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
     #[command(flatten)]
@@ -44,13 +44,13 @@ pub struct LoadArgs {
     /// Backend: auto, or one that `sterna devices` lists
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub backend: String,
-    /// Which device of it.
+    /// Device of the backend.
     #[command(flatten)]
     pub device: DeviceArgs,
-    /// Skip the self-test that the first run on a device begins with
+    /// Skip the self-test before the first run on a device
     #[arg(long)]
     pub no_self_test: bool,
-    /// Maximum tokens of a prefill step
+    /// Maximum tokens per prefill step
     #[arg(short, long, value_name = "N", default_value_t = 512, value_parser = count)]
     #[arg(visible_alias = "ubatch-size")]
     #[arg(aliases = ["-ub", "LLAMA_ARG_BATCH", "LLAMA_ARG_UBATCH", "EngineOptions::batch"])]
@@ -59,18 +59,18 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TYPE", default_value = HEAD_TYPES[0], help = head_types())]
     #[arg(alias = "EngineOptions::head_type")]
     pub head_type: HeadType,
-    /// How inputs of linear layers are rounded
+    /// Quantisation of the inputs of linear layers
     #[arg(long, value_name = "HOW", default_value = ACT_TYPES[0], help = act_types())]
     pub act_type: ActType,
     /// KV cache.
     #[command(flatten)]
     pub cache: CacheArgs,
-    /// Facts that the file does not state.
+    /// Overrides for facts that are missing in the file.
     #[command(flatten)]
     pub file: FileArgs,
 }
 
-/// Choices of a backend.
+/// Options of a backend.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// Device of the backend: its number in `sterna devices` or a part of its name; for cuda also several
@@ -78,8 +78,8 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "N|NAME")]
     #[arg(aliases = ["-dev", "LLAMA_ARG_DEVICE", "DeviceOptions::device"])]
     device: Option<String>,
-    /// How cuda uses several GPUs: none uses one, layer divides the layers among them (also -sm)
-    /// [default: none, or layer with --tensor-split]
+    /// How cuda uses several GPUs: none uses one, layer divides the layers among them (also -sm) [default:
+    /// none, or layer with --tensor-split]
     #[arg(long, value_name = "MODE")]
     #[arg(aliases = ["-sm", "LLAMA_ARG_SPLIT_MODE", "DeviceOptions::split_mode"])]
     split_mode: Option<String>,
@@ -96,8 +96,8 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "N", alias = "n-gpu-layers", allow_negative_numbers = true)]
     #[arg(aliases = ["-ngl", "LLAMA_ARG_N_GPU_LAYERS", "DeviceOptions::gpu_layers"])]
     gpu_layers: Option<String>,
-    /// Matrices that cuda keeps in host memory: PATTERN=CPU, or in VRAM: PATTERN=CUDA0; several are
-    /// comma-separated, and the first that matches a name counts (also -ot)
+    /// Matrices that cuda keeps in host memory: PATTERN=CPU, or in VRAM: PATTERN=CUDA0; a comma-separated
+    /// list, of which the first match applies (also -ot)
     #[arg(long, value_name = "LIST")]
     #[arg(aliases = ["-ot", "LLAMA_ARG_OVERRIDE_TENSOR", "DeviceOptions::override_tensor"])]
     override_tensor: Vec<String>,
@@ -109,14 +109,13 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16))]
     #[arg(aliases = ["-ncmoe", "LLAMA_ARG_N_CPU_MOE"])]
     n_cpu_moe: Option<u16>,
-    /// Streamed layers in VRAM at a time, 1 to 8 [default: 2]; on the CPU, blocks of 8 MiB that are read
+    /// Offloaded layers in VRAM at a time, 1 to 8 [default: 2]; on the CPU, blocks of 8 MiB that are read
     /// ahead, 1 to 64 [default: 4]
     #[arg(long, value_name = "N")]
     #[arg(alias = "DeviceOptions::stream_slots")]
     stream_slots: Option<String>,
-    /// Rows of a step from which cuda copies streamed weights to the GPU; in smaller steps the CPU computes
-    /// with them: auto (the faster way, as measured), a number (1 copies in every step), or off (the CPU in
-    /// every step) [default: auto]
+    /// Smallest batch for which offloaded weights are copied to the GPU; for smaller ones the CPU computes
+    /// their layers: auto (measured), a number of rows (1: always copy), or off (never copy) [default: auto]
     #[arg(long, value_name = "N", value_parser = min_batch)]
     #[arg(alias = "DeviceOptions::op_offload_min_batch")]
     op_offload_min_batch: Option<String>,
@@ -125,14 +124,14 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "N", value_parser = resident_layers)]
     #[arg(alias = "DeviceOptions::resident_layers")]
     resident_layers: Option<String>,
-    /// Where the threads of the CPU run on a machine with NUMA nodes: distribute (evenly over them), isolate
-    /// (on the node that starts), numactl (where numactl allows)
+    /// Placement of the CPU threads on a machine with NUMA nodes: distribute (evenly over the nodes), isolate
+    /// (on the node of the main thread), numactl (as numactl allows)
     #[arg(long, value_name = "HOW")]
     #[arg(aliases = ["LLAMA_ARG_NUMA", "DeviceOptions::numa"])]
     numa: Option<String>,
 }
 
-/// The backend that `auto` takes if its device can be used.
+/// Fastest backend that `auto` would choose and whose device is available.
 fn fastest() -> &'static str {
     let there = REGISTRY.iter().filter_map(|entry| Some((entry.auto.as_ref()?, entry.name)));
     let there = there.filter(|(auto, _)| (auto.is_there)());
@@ -143,7 +142,7 @@ fn fastest() -> &'static str {
 fn min_batch(value: &str) -> Result<String, String> {
     match ["auto", "off"].contains(&value) || value.parse::<usize>().is_ok_and(|n| n > 0) {
         true => Ok(value.to_owned()),
-        false => Err("want auto, off or a number of rows from 1 on".into()),
+        false => Err("want auto, off or a number of rows, at least 1".into()),
     }
 }
 
@@ -155,11 +154,11 @@ fn resident_layers(value: &str) -> Result<String, String> {
     }
 }
 
-/// Names of experts' matrices, as llama.cpp has the pattern.
+/// llama.cpp's pattern for the names of expert matrices.
 const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
 
 impl DeviceArgs {
-    /// Which matrices are to be elsewhere than their layer, if any, as cuda takes it.
+    /// Placement overrides of matrices in the syntax of the cuda backend, if there are any.
     fn overrides(&self) -> Option<String> {
         let of_layers = (0..self.n_cpu_moe.unwrap_or(0)).map(|layer| format!(r"blk\.{layer}{EXPERTS}=CPU"));
         let all = self.cpu_moe.then(|| format!("{EXPERTS}=CPU"));
@@ -167,18 +166,19 @@ impl DeviceArgs {
         (!list.is_empty()).then(|| list.join(","))
     }
 
-    /// Options of a backend by their names. `--int8 auto` is no choice, so every backend takes it; nor is
-    /// `-ngl 99`, which llama.cpp's users type for all layers, to one that has all of them in one place.
+    /// Options of a backend by name. Values that ask for the default are left out, so that every backend
+    /// accepts them: `--int8 auto`, and `-ngl 99`, with which llama.cpp's users ask for all layers, on
+    /// backends that always have all layers in one place.
     pub(super) fn chosen(&self, backend: &str) -> Vec<(&'static str, String)> {
         let entry = REGISTRY.iter().find(|entry| entry.name == backend);
         let streams = entry.is_some_and(|entry| entry.options.iter().any(|o| o.name == "gpu_layers"));
         let is_choice = |n: &&str| match n.parse() {
-            // All layers are where the processor has them.
+            // The CPU backend always has all layers in host memory.
             Ok(0) => streams || backend != "cpu",
             Ok(-1 | 99..) => streams,
             _ => streams || !["all", "auto"].contains(n),
         };
-        // All matrices are where the processor has them.
+        // The CPU backend always has all matrices in host memory.
         let is_there = |list: &&str| backend == "cpu" && list.split(',').all(|part| part.ends_with("=CPU"));
         let overrides = self.overrides();
         let set = [
@@ -191,14 +191,14 @@ impl DeviceArgs {
             ("stream_slots", self.stream_slots.as_deref()),
             ("op_offload_min_batch", self.op_offload_min_batch.as_deref()),
             ("resident_layers", self.resident_layers.as_deref()),
-            // Other backends have no threads of their own.
+            // Other backends have no CPU threads.
             ("numa", self.numa.as_deref().filter(|_| backend == "cpu")),
         ];
         set.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
     }
 
-    /// A backend that streams layers as far as it has no room for them, where it can do that and the user
-    /// chose nothing else.
+    /// Options of a backend that offloads the layers that do not fit, if it can do that and the user did not
+    /// set related options.
     fn streaming(&self, backend: &str) -> Option<DeviceOptions> {
         const OPTION: &str = "gpu_layers";
         let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
@@ -209,42 +209,42 @@ impl DeviceArgs {
         DeviceOptions::parse(backend, &chosen).ok().filter(|_| can && is_open)
     }
 
-    /// Rows of a step from which on streamed weights are copied, where that is a number.
+    /// Value of --op-offload-min-batch, if it is a number.
     pub(super) fn min_batch(&self) -> Option<usize> {
         self.op_offload_min_batch.as_deref().and_then(|n| n.parse().ok())
     }
 }
 
-/// How long a sequence may become.
+/// Context length.
 #[derive(Args, Clone, Debug)]
 pub struct ContextArgs {
     /// Context length; 0 is the trained one, at most 4096
     #[arg(short, long, value_name = "N", default_value_t = 0, value_parser = count)]
     #[arg(aliases = ["LLAMA_ARG_CTX_SIZE", "EngineOptions::n_ctx"])]
     pub ctx_size: usize,
-    /// Choices for flags that are left out.
+    /// Choices for flags that are not given.
     #[command(flatten)]
     pub fit: FitArgs,
 }
 
 impl ContextArgs {
-    /// The context as the engine takes it.
+    /// The context length as the engine's option.
     pub fn n_ctx(&self) -> Option<usize> {
         (self.ctx_size > 0).then_some(self.ctx_size)
     }
 }
 
-/// How keys and values are kept.
+/// KV cache types.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CacheArgs {
-    /// Codec of keys and of values
+    /// Type of keys and values
     #[arg(long, value_name = "TYPE", help = cache_types())]
     pub kv_cache_type: Option<&'static dyn KvCodec>,
-    /// The same for keys alone (also -ctk)
+    /// The same for the keys only (also -ctk)
     #[arg(long, value_name = "TYPE")]
     #[arg(aliases = ["-ctk", "LLAMA_ARG_CACHE_TYPE_K", "EngineOptions::cache_type_k"])]
     pub cache_type_k: Option<&'static dyn KvCodec>,
-    /// The same for values alone (also -ctv)
+    /// The same for the values only (also -ctv)
     #[arg(long, value_name = "TYPE")]
     #[arg(aliases = ["-ctv", "LLAMA_ARG_CACHE_TYPE_V", "EngineOptions::cache_type_v"])]
     pub cache_type_v: Option<&'static dyn KvCodec>,
@@ -253,13 +253,13 @@ pub struct CacheArgs {
     #[arg(help = window("First", KvWindow::DEFAULT_SINKS))]
     #[arg(alias = "EngineOptions::kv_sinks")]
     pub kv_sinks: Option<usize>,
-    /// Newest positions that are kept as f16
+    /// Latest positions that are kept as f16
     #[arg(long, value_name = "N", value_parser = count)]
-    #[arg(help = window("Newest", KvWindow::DEFAULT_NEWEST))]
+    #[arg(help = window("Latest", KvWindow::DEFAULT_NEWEST))]
     #[arg(alias = "EngineOptions::kv_window")]
     pub kv_window: Option<usize>,
-    /// Keep all positions in sliding-window layers too: takes more memory, but a truncation computes nothing
-    /// again
+    /// Keep all positions in sliding-window layers too: uses more memory, but truncating a sequence needs no
+    /// recomputation
     #[arg(long)]
     #[arg(alias = "LLAMA_ARG_SWA_FULL")]
     pub swa_full: bool,
@@ -271,13 +271,13 @@ fn cache_types() -> String {
 }
 
 impl CacheArgs {
-    /// Codecs of keys and values.
+    /// Cache types of keys and values.
     pub fn codecs(&self) -> Codecs {
         let default = EngineOptions::default().cache_type_k;
         [self.cache_type_k, self.cache_type_v].map(|own| own.or(self.kv_cache_type).unwrap_or(default))
     }
 
-    /// Whether one of them was chosen.
+    /// True if one of them was given.
     pub fn is_given(&self) -> bool {
         [self.kv_cache_type, self.cache_type_k, self.cache_type_v].iter().any(Option::is_some)
     }
@@ -288,8 +288,8 @@ fn head_types() -> String {
     let [keep, types @ ..] = HEAD_TYPES;
     let types = types.join(" or ");
     format!(
-        "Type of the output head, which is most of what a token reads: {keep}, or {types}, which it is \
-         encoded in"
+        "Type of the output head, which is most of what is read per token: {keep}, or {types}, to which it \
+         is converted"
     )
 }
 
@@ -297,23 +297,23 @@ fn head_types() -> String {
 fn act_types() -> String {
     let [auto, trained, f32, token, block] = ACT_TYPES;
     format!(
-        "How inputs of linear layers are rounded: {trained} (as the model was), {auto} (likewise, and on the \
-         CPU and CUDA as {block} where that says nothing), {f32} (not), {token} (each token), {block} (each \
-         32 inputs, CPU and CUDA: near what llama.cpp does)"
+        "Quantisation of the inputs of linear layers: {auto} (as trained; if the model does not say, {block} \
+         on CPU and CUDA), {trained} (as trained), {f32} (none), {token} (per token), {block} (per 32 \
+         inputs, CPU and CUDA: close to llama.cpp)"
     )
 }
 
-/// The help of `--kv-sinks` and `--kv-window`: the codecs that have a window, from the registry.
+/// The help of `--kv-sinks` and `--kv-window`, with the windowed codecs from the registry.
 fn window(which: &str, default: usize) -> String {
     let windowed = kv::REGISTRY.iter().filter(|codec| codec.windowed()).map(|codec| codec.name());
     let windowed = windowed.collect::<Vec<_>>().join(", ");
     format!("{which} positions that {windowed} keep as f16, in pages of {PAGE} [default: {default}]")
 }
 
-/// Facts about a file that the file does not state.
+/// Facts about a file that are missing in it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct FileArgs {
-    /// Whose type ids the file uses if that is ambiguous: ggml, bitnet
+    /// Origin of the file's type ids if ambiguous: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
     #[arg(alias = "OpenOptions::dialect")]
     pub dialect: Option<Dialect>,
@@ -329,7 +329,7 @@ pub struct FileArgs {
     #[arg(long, conflicts_with = "no_mmap")]
     #[arg(aliases = ["LLAMA_ARG_MLOCK", "OpenOptions::access"])]
     mlock: bool,
-    /// As llama-bench has it: 0 reads the file
+    /// llama-bench's flag: 0 reads the file
     #[arg(long, value_name = "0|1", hide = true, num_args = 0..=1, conflicts_with = "no_mmap")]
     #[arg(default_missing_value = "1", value_parser = clap::value_parser!(u8).range(..=1))]
     #[arg(alias = "-mmp")]
@@ -342,7 +342,7 @@ pub struct FileArgs {
     load_mode: Option<LoadMode>,
 }
 
-/// How weights come into memory, in llama.cpp's words.
+/// Ways to load weights, with llama.cpp's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum LoadMode {
     Auto,
@@ -354,7 +354,7 @@ enum LoadMode {
 }
 
 impl FileArgs {
-    /// How the file is opened.
+    /// Options for opening the file.
     pub fn open_options(&self) -> OpenOptions {
         let is_read = self.no_mmap || self.mmap == Some(0) || self.load_mode == Some(LoadMode::Read);
         let access = match (self.mlock || self.load_mode == Some(LoadMode::Mlock), is_read) {
@@ -365,7 +365,7 @@ impl FileArgs {
         OpenOptions { dialect: self.dialect, access }
     }
 
-    /// Whether the file is mapped even where memory has no room for all of it.
+    /// True if the file is mapped even if it does not fit in memory.
     fn is_always_mapped(&self) -> bool {
         self.load_mode == Some(LoadMode::Mmap)
     }
@@ -380,10 +380,10 @@ pub(super) fn dialect(name: &str) -> Result<Dialect, String> {
     }
 }
 
-/// Reads `--tokenizer-pre`.
+/// Reads the value of `--tokenizer-pre`.
 ///
 /// # Errors
-/// The names there are.
+/// The known names.
 pub(super) fn pre_tokenizer(name: &str) -> Result<PreTokenizer, String> {
     name.parse().map_err(|_| {
         let known: Vec<_> = PreTokenizer::all().map(PreTokenizer::name).collect();
@@ -392,47 +392,47 @@ pub(super) fn pre_tokenizer(name: &str) -> Result<PreTokenizer, String> {
 }
 
 impl ModelArgs {
-    /// The model.
+    /// Chooses the model.
     ///
     /// # Errors
-    /// As [`Source::choose`].
+    /// Same as [`Source::choose`].
     pub fn source(&self) -> Result<Source, CliError> {
         self.load.source()
     }
 
-    /// The options as the engine takes them, for sessions of `n_ctx` positions.
+    /// Engine options for sessions of `n_ctx` positions.
     ///
     /// # Errors
-    /// As [`LoadArgs::device`].
+    /// Same as [`LoadArgs::device`].
     pub fn options(&self, n_ctx: Option<usize>) -> Result<EngineOptions, CliError> {
         self.load.options(n_ctx, self.threads.and_then(|n| n.0))
     }
 
-    /// Loads the model, with a progress bar where stderr is a terminal, and says what it warns of.
+    /// Loads the model, with a progress bar on a terminal, and prints its warnings.
     ///
     /// # Errors
-    /// Whatever [`Engine::open`] returns.
+    /// Any error of [`Engine::open`].
     pub fn load(&self, source: &Source, options: &EngineOptions) -> Result<Engine, CliError> {
         self.load.load(source, options)
     }
 
-    /// Opens the model's file, and the backends that it may be loaded onto.
+    /// Opens the model's file and the candidate backends.
     ///
     /// # Errors
-    /// As [`Source::open`].
+    /// Same as [`Source::open`].
     pub fn open(&self, source: &Source, options: &EngineOptions) -> Result<OpenModel, CliError> {
         self.load.open(source, options)
     }
 
-    /// The file that was named, or that of the model of the hub, which is got first; `None` for neither.
+    /// The named file, or the file of the hub model, which is downloaded first; `None` if neither was named.
     ///
     /// # Errors
-    /// As [`HubArgs::local`].
+    /// Same as [`HubArgs::local`].
     pub fn file(&self) -> Result<Option<PathBuf>, CliError> {
         self.load.hub.local(self.load.model.as_deref())
     }
 
-    /// The same for a draft model, whose keys and values are kept as they are.
+    /// The same arguments for a draft model, whose KV cache type is the default.
     pub fn of_draft(&self, gpu_layers: Option<String>) -> Self {
         let mut args = self.clone();
         args.load.device.gpu_layers = gpu_layers;
@@ -448,18 +448,18 @@ impl ModelArgs {
 }
 
 impl LoadArgs {
-    /// The model.
+    /// Chooses the model.
     ///
     /// # Errors
-    /// As [`Source::choose`].
+    /// Same as [`Source::choose`].
     pub fn source(&self) -> Result<Source, CliError> {
         Source::choose(self.model.as_deref(), &self.hub, "-m FILE")
     }
 
-    /// The backend, where other flags say what --backend leaves open: no layers on a card are all of them on
-    /// the processor, and some of them want a card that layers can be streamed to; what stays in memory is
-    /// the processor's. Matrices of the host, slots of streams, and a file that is always mapped, are so on
-    /// the fastest device that there is, and mean nothing to some.
+    /// The backend, where other flags decide what `--backend auto` leaves open: `-ngl 0` means the CPU, a
+    /// smaller number than all layers needs CUDA, which can offload layers, and resident layers are an option
+    /// of the CPU. Matrices in host memory, stream slots, NUMA and a file that is always mapped mean the
+    /// fastest device of this machine, since not every backend has these options.
     pub(super) fn backend(&self) -> &str {
         let n_layers = self.device.gpu_layers.as_deref().and_then(|n| n.parse().ok());
         match (self.backend.as_str(), n_layers) {
@@ -478,7 +478,7 @@ impl LoadArgs {
         }
     }
 
-    /// What is chosen of a backend, by the names of its options.
+    /// Options of a backend that were given, by name.
     pub(super) fn chosen(&self, backend: &str) -> Vec<(&'static str, String)> {
         let mut chosen = self.device.chosen(backend);
         if self.file.is_always_mapped() && backend == "cpu" && self.device.resident_layers.is_none() {
@@ -487,10 +487,10 @@ impl LoadArgs {
         chosen
     }
 
-    /// The backend with what is chosen of it, and `more`.
+    /// The backend with the given options, and `more`.
     ///
     /// # Errors
-    /// Where there is no such backend, or it has no such option or no such value.
+    /// If there is no such backend, or it does not have the option or the value.
     pub fn device(&self, more: Option<(&'static str, &str)>) -> Result<DeviceOptions, CliError> {
         let backend = match self.backend() {
             "auto" if more.is_some() => fastest(),
@@ -502,22 +502,22 @@ impl LoadArgs {
         opened.map_err(|err| self.way_out(&err).map_or_else(|| err.into(), Into::into))
     }
 
-    /// An error of the backend with a way out, where `-ngl` chose that backend.
+    /// A backend error with a hint, if `-ngl` chose that backend.
     fn way_out(&self, err: &BackendError) -> Option<String> {
         let n = self.device.gpu_layers.as_ref().filter(|_| self.backend() != self.backend)?;
-        let way_out = "-ngl 0 takes the processor, and without -ngl the fastest device is taken";
-        Some(format!("-ngl {n} wants a CUDA card: {err}; {way_out}"))
+        let way_out = "-ngl 0 runs on the CPU, and without -ngl the fastest device is used";
+        Some(format!("-ngl {n} needs an NVIDIA GPU: {err}; {way_out}"))
     }
 
-    /// The options as the engine takes them, for sessions of `n_ctx` positions.
+    /// Engine options for sessions of `n_ctx` positions.
     ///
     /// # Errors
-    /// As [`device`](Self::device).
+    /// Same as [`device`](Self::device).
     pub fn options(&self, n_ctx: Option<usize>, threads: Option<usize>) -> Result<EngineOptions, CliError> {
         Ok(self.options_on(self.device(None)?, n_ctx, threads))
     }
 
-    /// The same on a backend.
+    /// The same on a given backend.
     pub fn options_on(
         &self,
         device: DeviceOptions,
@@ -545,18 +545,18 @@ impl LoadArgs {
         }
     }
 
-    /// Loads the model, with a progress bar where stderr is a terminal, and says what it warns of.
+    /// Loads the model, with a progress bar on a terminal, and prints its warnings.
     ///
     /// # Errors
-    /// Whatever [`Engine::open`] returns.
+    /// Any error of [`Engine::open`].
     pub fn load(&self, source: &Source, options: &EngineOptions) -> Result<Engine, CliError> {
         self.open(source, options)?.load(options)
     }
 
-    /// Opens the model's file, and the backends that it may be loaded onto.
+    /// Opens the model's file and the candidate backends.
     ///
     /// # Errors
-    /// As [`Source::open`].
+    /// Same as [`Source::open`].
     pub fn open(&self, source: &Source, options: &EngineOptions) -> Result<OpenModel, CliError> {
         let gguf = source.open(options.open_options())?;
         let self_test = !self.no_self_test;
@@ -576,21 +576,21 @@ impl LoadArgs {
     }
 }
 
-/// A model's file, and the backends that it may be loaded onto.
+/// A model's file and the candidate backends.
 pub struct OpenModel {
     gguf: Gguf,
     backends: Vec<Opened>,
-    /// What the user chose of them.
+    /// Backend options that the user gave.
     device: DeviceArgs,
-    /// Whether the user chose how keys and values are kept.
+    /// True if the user chose KV cache types.
     has_codecs: bool,
-    /// Whether a card passes a self-test before it runs its first model.
+    /// True if a device must pass a self-test before its first model.
     self_test: bool,
 }
 
 impl OpenModel {
-    /// Memory that the model will take: weights, KV cache and buffers, whatever is free now. 0 if no backend
-    /// can run it, which loading says.
+    /// Memory that the model needs: weights, KV cache and buffers, regardless of the free memory. 0 if no
+    /// backend can run the model, which loading reports.
     pub fn bytes(&self, options: &EngineOptions) -> u64 {
         let plan = |backend: &dyn Backend| match engine::plan(&self.gguf, options, backend) {
             Ok(Plan { weights_bytes, kv_bytes, bufs_bytes, .. })
@@ -602,16 +602,16 @@ impl OpenModel {
         self.backends.iter().flatten().find_map(|backend| plan(&**backend)).unwrap_or(0)
     }
 
-    /// True if the model makes vectors of texts alone.
+    /// True if the model only makes embeddings.
     pub fn is_encoder(&self, options: &EngineOptions) -> bool {
         engine::program(&self.gguf, options).is_ok_and(|program| program.logits().is_none())
     }
 
-    /// The options for `n_seqs` texts that become vectors. Unless the user chose the positions of the KV
-    /// cache, it has as many as a step has rows, and as pages that are not full take.
+    /// The options for embedding `n_seqs` texts. Unless the user set the size of the KV cache, it holds one
+    /// step's rows and a partly filled page per text.
     ///
     /// # Errors
-    /// Whatever reading the model returns.
+    /// Any error from reading the model.
     pub fn for_texts(&self, options: EngineOptions, n_seqs: usize) -> Result<EngineOptions, CliError> {
         let trained = model::hyper(&self.gguf)?.n_ctx_train;
         let n_ctx = options.n_ctx.unwrap_or(EngineOptions::DEFAULT_CTX.min(trained));
@@ -621,11 +621,11 @@ impl OpenModel {
         Ok(EngineOptions { n_seqs, kv_positions, ..options })
     }
 
-    /// The model, and the options with what is chosen so that it fits the backend that it goes onto.
-    /// A card passes its self-test with the codecs that were chosen, too.
+    /// Fits the options to the backend that the model will run on. If that changes the cache types, the
+    /// backends are opened again, so that the self-test covers them.
     ///
     /// # Errors
-    /// Whatever planning the model returns.
+    /// Any error from planning the model.
     pub fn fitted(self, options: EngineOptions, fit: &FitArgs) -> Result<(Self, EngineOptions), CliError> {
         let runs = |backend: &dyn Backend| {
             let planned = engine::memory(&self.gguf, &options, backend);
@@ -654,7 +654,7 @@ impl OpenModel {
         }
     }
 
-    /// [`fitted`](Self::fitted) for a model that a card has no room for.
+    /// [`fitted`](Self::fitted) for a model that does not fit on the GPU.
     fn streamed(
         self,
         options: EngineOptions,
@@ -662,7 +662,7 @@ impl OpenModel {
         fit: &FitArgs,
     ) -> Result<(Self, EngineOptions), CliError> {
         let streamed = self.reopened(&streaming);
-        // One that does not open so, such as several cards, stays as it was.
+        // If it does not open with these options, for example on several GPUs, it stays as it was.
         if let Some(Ok(backend)) = streamed.backends.first()
             && let Some(fitted) = fit.streamed(&streamed.gguf, &**backend, &streaming)?
         {
@@ -675,17 +675,17 @@ impl OpenModel {
         Ok((whole, options))
     }
 
-    /// The same with the backends that other options stand for.
+    /// The same model with the backends for other options.
     fn reopened(self, options: &EngineOptions) -> Self {
-        // A card has no room for both.
+        // A GPU may not have enough memory for both.
         drop(self.backends);
         Self { backends: trust::backends(&self.gguf, options, self.self_test), ..self }
     }
 
-    /// Loads it, with a progress bar where stderr is a terminal, and says what it warns of.
+    /// Loads the model, with a progress bar on a terminal, and prints its warnings.
     ///
     /// # Errors
-    /// Whatever [`Engine::open`] returns.
+    /// Any error of [`Engine::open`].
     pub fn load(self, options: &EngineOptions) -> Result<Engine, CliError> {
         let bar = progress_bar();
         let loaded = Engine::on_first(self.gguf, options, self.backends, |progress| {

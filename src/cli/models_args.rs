@@ -1,4 +1,4 @@
-//! Flags of a server with several models: which files there are, and how many are loaded at a time.
+//! Flags of a server with several models: their files, and how many are loaded at a time.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,40 +8,40 @@ use clap::Args;
 use super::CliError;
 use super::hub_args::{AccessArgs, is_name};
 
-/// Several models, which requests choose by name.
+/// Several models, selected by name in requests.
 #[derive(Args, Clone, Debug)]
 pub struct ModelsArgs {
-    /// Folder of GGUF files, searched with its subfolders; each file is a model of its name
-    #[arg(long, value_name = "DIR", help_heading = "Several models, each loaded when it is asked for")]
+    /// Folder of GGUF files, including subfolders; each file is a model of its name
+    #[arg(long, value_name = "DIR", help_heading = "Several models, each loaded on its first request")]
     #[arg(alias = "LLAMA_ARG_MODELS_DIR")]
     models_dir: Option<PathBuf>,
-    /// More models, comma-separated or repeated; a request that names none gets -m's or else the first one
+    /// More models, comma-separated or repeated; a request without a model gets -m's or else the first one
     #[arg(long, value_name = "[NAME=]FILE|hf.co/...", value_delimiter = ',', value_parser = named)]
-    #[arg(help_heading = "Several models, each loaded when it is asked for")]
+    #[arg(help_heading = "Several models, each loaded on its first request")]
     models: Vec<ModelFile>,
     /// Maximum number of loaded models; 0 sets no limit
     #[arg(long, value_name = "N", default_value_t = 4)]
-    #[arg(help_heading = "Several models, each loaded when it is asked for")]
+    #[arg(help_heading = "Several models, each loaded on its first request")]
     #[arg(alias = "LLAMA_ARG_MODELS_MAX")]
     models_max: usize,
-    /// Maximum memory of all loaded models in MiB; 0 is what the machine has
+    /// Maximum memory of all loaded models in MiB; 0 is all memory of the machine
     #[arg(long, value_name = "MIB", default_value_t = 0)]
-    #[arg(help_heading = "Several models, each loaded when it is asked for")]
+    #[arg(help_heading = "Several models, each loaded on its first request")]
     models_memory: u64,
 }
 
-/// A model by its name.
+/// A model and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFile {
-    /// Name of it in requests.
+    /// Name in requests.
     pub name: String,
-    /// Its file.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
 impl ModelFile {
-    /// A file under its own name, without what says that it is the first of several parts. `None` for other
-    /// files, and for the other parts.
+    /// A model named after its file, without the suffix of a first part. `None` for files that are not GGUF
+    /// and for further parts.
     fn of(path: PathBuf) -> Option<Self> {
         let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
         let is_number = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -59,27 +59,26 @@ impl ModelFile {
     }
 }
 
-/// Reads `NAME=FILE`, or `FILE`. A name has no slash, so that a path with `=` in a folder's name is a path.
+/// Reads `NAME=FILE` or `FILE`. A name has no slash, so `=` in the name of a folder belongs to a path.
 fn named(text: &str) -> Result<ModelFile, String> {
     match text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains(['/', '\\'])) {
         Some((name, path)) => Ok(ModelFile { name: name.to_owned(), path: path.into() }),
-        // Of the hub, by the name without what says so.
+        // A model of the hub, named without the prefix that marks it as such.
         None if is_name(text) => {
             let name = text.splitn(2, "://").last().unwrap_or(text);
             let name = name.strip_prefix("hf.co/").or(name.strip_prefix("huggingface.co/")).unwrap_or(name);
             Ok(ModelFile { name: name.to_owned(), path: text.into() })
         }
         None => ModelFile::of(text.into())
-            .ok_or_else(|| format!("want NAME=FILE, or a file that ends in .gguf; got `{text}`")),
+            .ok_or_else(|| format!("want NAME=FILE, or a file that ends in .gguf; found `{text}`")),
     }
 }
 
 impl ModelsArgs {
-    /// The models, `single` first; none if there is no list. Those of the hub are got first, by `access`.
+    /// The models, `single` first; empty if there is no list. Hub models are downloaded first.
     ///
     /// # Errors
-    /// A folder that cannot be read or has no models; two models of one name; whatever is in the way of
-    /// getting a model of the hub.
+    /// A folder that cannot be read or has no models; two models with the same name; any error of a download.
     pub fn files(&self, single: Option<&Path>, access: &AccessArgs) -> Result<Vec<ModelFile>, CliError> {
         if self.models_dir.is_none() && self.models.is_empty() {
             return Ok(Vec::new());
@@ -111,7 +110,7 @@ impl ModelsArgs {
             Some(ModelFile { name, path }) => {
                 let path = path.display();
                 Err(format!(
-                    "two models are called `{name}`, one of them {path}: --models NAME=FILE names it"
+                    "two models are called `{name}`, one of them {path}: rename it with --models NAME=FILE"
                 )
                 .into())
             }
@@ -119,18 +118,18 @@ impl ModelsArgs {
         }
     }
 
-    /// Most models at a time.
+    /// Maximum number of models that are loaded at a time.
     pub fn max(&self) -> usize {
         if self.models_max == 0 { usize::MAX } else { self.models_max }
     }
 
-    /// Most bytes of all.
+    /// Maximum bytes of all loaded models.
     pub fn bytes(&self) -> u64 {
         if self.models_memory == 0 { u64::MAX } else { self.models_memory.saturating_mul(1 << 20) }
     }
 }
 
-/// Models of a folder and of the folders in it, by name.
+/// Models of a folder and its direct subfolders, sorted by name.
 fn in_folder(folder: &Path) -> Result<Vec<ModelFile>, CliError> {
     let list = |folder: &Path| -> Result<Vec<PathBuf>, CliError> {
         let fail = |err: std::io::Error| format!("{}: {err}", folder.display());

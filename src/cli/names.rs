@@ -1,9 +1,9 @@
-//! Other names of flags. A flag is one row: its `#[arg]`, or its line in `llama_flags`. Those of the
-//! row's aliases that are no long names are these: `-ngl`, llama.cpp's word of one dash;
-//! `LLAMA_ARG_N_GPU_LAYERS`, its variable; `DeviceOptions::gpu_layers`, the option of the library that the
-//! flag sets, which messages name.
+//! Other names of flags. Each flag is defined once, by its `#[arg]` or its line in `llama_flags`. Its aliases
+//! include names that are not long flags: `-ngl`, llama.cpp's single-dash word; `LLAMA_ARG_N_GPU_LAYERS`, its
+//! environment variable; `DeviceOptions::gpu_layers`, the library option that the flag sets, which messages
+//! of the library name.
 //!
-//! They stand at one row, and count in every subcommand with a flag of that long name.
+//! They are given at one definition, and apply to every subcommand with a flag of that long name.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,12 +11,12 @@ use std::sync::OnceLock;
 
 use clap::{Arg, Command};
 
-/// The other names of all flags, and the long name of each flag without dashes.
+/// Other names of all flags, each with the long name of its flag without dashes.
 #[derive(Debug, Default)]
 pub struct Names(BTreeMap<String, String>);
 
 impl Names {
-    /// Those of all subcommands.
+    /// The other names in all subcommands.
     pub fn of(command: &Command) -> Self {
         let flags = command.get_subcommands().flat_map(Command::get_arguments);
         let flags = flags.filter_map(|arg| Some((arg, arg.get_long()?)));
@@ -26,18 +26,18 @@ impl Names {
         Self(named.collect())
     }
 
-    /// The flag that a name stands for.
+    /// The flag of another name.
     pub fn flag(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    /// The variables of the environment, and the flags that they stand for.
+    /// Environment variables with the flags that they set.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = self.0.iter().map(|(name, flag)| (name.as_str(), flag.as_str()));
         all.filter(|(name, _)| name.starts_with("LLAMA_"))
     }
 
-    /// A message of the library, with flags in place of its options.
+    /// Replaces library options in a message by flags.
     fn put_into(&self, said: &str) -> String {
         let mut out = String::with_capacity(said.len());
         let mut rest = said;
@@ -50,7 +50,7 @@ impl Names {
         out + rest
     }
 
-    /// The text up to the next option that has a flag, the flag, and the text after the option.
+    /// Splits a text at the next option that has a flag: the text before, the flag, and the text after.
     fn next_option<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str, &'a str)> {
         text.match_indices("::").find_map(|(middle, _)| {
             let start = text[..middle].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
@@ -68,7 +68,7 @@ fn aliases(arg: &Arg) -> impl Iterator<Item = &str> {
     arg.get_all_aliases().unwrap_or_default().into_iter()
 }
 
-/// True if an alias is a long name of its flag, to be typed behind two dashes.
+/// True if an alias is a long name of its flag, typed after two dashes.
 fn is_long(alias: &str) -> bool {
     alias.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
 }
@@ -84,21 +84,21 @@ pub fn as_typed(arg: Arg) -> Arg {
     arg.alias(None::<&'static str>).aliases(hidden).visible_aliases(visible)
 }
 
-/// The names in this program: made from its rows when it starts, and the same from then on.
+/// The names in this program, built once at its start.
 static KNOWN: OnceLock<Names> = OnceLock::new();
 
-/// The names in this program, which messages are put into words with.
+/// The names in this program, initialised on first use.
 pub fn known(names: impl FnOnce() -> Names) -> &'static Names {
     KNOWN.get_or_init(names)
 }
 
-/// A message of the library, with flags in place of its options.
+/// Formats a message of the library, with flags in place of its options.
 pub fn with_flags(said: &impl Display) -> String {
     let said = said.to_string();
     KNOWN.get().map_or(said.clone(), |names| names.put_into(&said))
 }
 
-/// Prints a message of the library about a file or an option to stderr.
+/// Prints a message of the library to stderr, with flags in place of its options.
 pub fn note(kind: &str, said: &impl Display) {
     eprintln!("{kind}: {}", with_flags(said));
 }
@@ -147,7 +147,7 @@ mod tests {
         assert!(aliases(layers).any(|name| name == "n-gpu-layers"));
     }
 
-    /// The library's code: file by file, without comments, unit tests and the command line.
+    /// Code of the library per file, without comments, unit tests and the command line.
     fn library() -> Vec<(PathBuf, String)> {
         let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let mut files = Vec::new();
@@ -168,7 +168,7 @@ mod tests {
         let names = names();
         let mut n_named = 0;
         for (file, code) in library() {
-            // In code, the path of a field would not compile: these are words of messages.
+            // A path of a field does not compile as code, so these are parts of messages.
             for (middle, _) in code.match_indices("Options::").map(|(at, word)| (at + word.len(), word)) {
                 let start = code[..middle - 2].rfind(|c| !is_word(c)).map_or(0, |at| at + 1);
                 let end = code[middle..].find(|c| !is_word(c)).map_or(code.len(), |at| middle + at);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 
-/// A file in the making (NumPy format 1.0, little-endian, C order).
+/// Writer of one array (NumPy format 1.0, little-endian, C order).
 #[derive(Debug)]
 pub struct NpyWriter {
     out: BufWriter<File>,
@@ -12,10 +12,10 @@ pub struct NpyWriter {
 }
 
 impl NpyWriter {
-    /// Writes the header of an empty file.
+    /// Writes the header for an array of `[rows, cols]`.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// Any I/O error.
     pub fn new(file: File, rows: usize, cols: usize) -> io::Result<Self> {
         let mut out = BufWriter::new(file);
         out.write_all(&header(rows, cols))?;
@@ -25,10 +25,10 @@ impl NpyWriter {
     /// Appends one row of `cols` values.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// Any I/O error.
     ///
     /// # Panics
-    /// If there is no row left, or the row has another length.
+    /// If all rows have been written, or the row has a different length.
     pub fn row(&mut self, values: &[f32]) -> io::Result<()> {
         assert_eq!(values.len(), self.cols);
         self.rows_left = self.rows_left.checked_sub(1).expect("a row beyond the shape");
@@ -38,13 +38,13 @@ impl NpyWriter {
         Ok(())
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered rows.
     ///
     /// # Errors
-    /// Whatever the system says: a full disk shows here at the latest.
+    /// Any I/O error, such as a full disk.
     ///
     /// # Panics
-    /// Where rows are missing.
+    /// If rows are missing.
     pub fn finish(mut self) -> io::Result<()> {
         assert_eq!(self.rows_left, 0, "rows are missing");
         self.out.flush()

@@ -1,4 +1,4 @@
-//! A large file that a subcommand makes: whole under its name, or not there at all.
+//! Output files of subcommands, which appear under their name only when complete.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -11,23 +11,23 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{CliError, Interrupted, report};
 
-/// The file to be.
+/// An output file.
 pub struct OutFile<'a> {
-    /// Where it will be.
+    /// Path of the file.
     pub path: &'a Path,
-    /// How large it will be.
+    /// Size of the finished file.
     pub bytes: u64,
-    /// Whether it may replace another one.
+    /// True if an existing file may be replaced.
     pub force: bool,
 }
 
 impl OutFile<'_> {
-    /// Makes the file from what `write` writes, with a progress bar where stderr is a terminal. `write` tells
-    /// how many bytes it has written, and is told whether to stop.
+    /// Creates the file from the output of `write`, with a progress bar on a terminal. `write` reports the
+    /// bytes written so far through its second argument, whose result tells it whether to stop.
     ///
     /// # Errors
-    /// A file that is there already, does not fit the disk, or cannot be written; what `write` returns;
-    /// [`Interrupted`] after ctrl-C. Nothing is left behind then.
+    /// A file that already exists, does not fit on the disk, or cannot be written; any error of `write`;
+    /// [`Interrupted`] after ctrl-C. No partial file is left then.
     pub fn write<T>(
         &self,
         write: impl FnOnce(&mut dyn Write, &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<T, String>,
@@ -64,47 +64,47 @@ impl OutFile<'_> {
     }
 }
 
-/// That no file has this name yet, unless `force` lets it be replaced.
+/// Checks that the file does not exist, unless `force` allows replacing it.
 ///
 /// # Errors
-/// As it says.
+/// If it exists.
 pub fn is_free(path: &Path, force: bool) -> Result<(), CliError> {
     if !force && path.is_file() { Err(is_there(path)) } else { Ok(()) }
 }
 
-/// [`Interrupted`], and a line about it, after ctrl-C.
+/// Returns [`Interrupted`] after ctrl-C, and prints a line about it.
 ///
 /// # Errors
-/// As it says.
+/// If ctrl-C was pressed.
 pub fn go_on(cancel: &AtomicBool) -> Result<(), CliError> {
     if cancel.load(Ordering::Relaxed) {
-        eprintln!("interrupted; nothing was kept");
+        eprintln!("interrupted; no output was written");
         return Err(Interrupted.into());
     }
     Ok(())
 }
 
-/// Whether there is such a path, and it is neither a file nor a folder: a pipe or a device.
+/// True if the path exists and is neither a file nor a folder: a pipe or a device.
 fn is_special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
 }
 
 fn is_there(path: &Path) -> CliError {
-    format!("{} exists already; --force overwrites it", path.display()).into()
+    format!("{} already exists; --force overwrites it", path.display()).into()
 }
 
-/// A file under another name beside the one it will have, gone again unless it gets there. A pipe or a device
-/// is written as it stands.
+/// A temporary file next to its final path, removed unless it is renamed. A pipe or a device is written
+/// directly.
 pub struct Partial {
     path: PathBuf,
     special: bool,
 }
 
 impl Partial {
-    /// The temporary file that becomes `out`, still empty.
+    /// Creates the empty temporary file for `out`.
     ///
     /// # Errors
-    /// Where `out` is a folder, or its own folder cannot be written to.
+    /// If `out` is a folder, or its parent folder is not writable.
     pub fn create(out: &Path) -> Result<Self, CliError> {
         if is_special(out) {
             return Ok(Self { path: out.to_owned(), special: true });
@@ -120,19 +120,19 @@ impl Partial {
         Ok(Self { path, special: false })
     }
 
-    /// Opens it.
+    /// Opens the temporary file.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// Any I/O error.
     pub fn file(&self) -> Result<File, CliError> {
         let opened = File::options().write(true).open(&self.path);
         Ok(opened.map_err(|err| format!("{}: {err}", self.path.display()))?)
     }
 
-    /// Gives it its name, in place of another file where `force` says so.
+    /// Renames the file to its final path, replacing an existing file if `force` is set.
     ///
     /// # Errors
-    /// Whatever the system says; without `force`, a file of that name.
+    /// Any I/O error; without `force`, an existing file.
     pub fn rename(self, out: &Path, force: bool) -> Result<(), CliError> {
         if self.special {
             return Ok(());
@@ -141,12 +141,12 @@ impl Partial {
         if force {
             rename()?;
         } else {
-            // A link fails where another process made the file meanwhile; a rename would replace it.
+            // A hard link fails if another process has created the file meanwhile; a rename would replace it.
             match fs::hard_link(&self.path, out) {
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {
                     return Err(is_there(out));
                 }
-                // Not every file system has links.
+                // Not every file system supports links.
                 Err(_) => rename()?,
                 Ok(()) => {}
             }
@@ -158,7 +158,7 @@ impl Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         if !self.special {
-            // Renamed already, or of no use to anybody; an error would say no more than that.
+            // The file has been renamed already, or is not needed any more: errors do not matter.
             let _ = fs::remove_file(&self.path);
         }
     }

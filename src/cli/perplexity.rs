@@ -1,4 +1,4 @@
-//! `sterna perplexity`: how well the model predicts a text, and how far it is from saved logits.
+//! `sterna perplexity`: scores a text, and compares with saved logits.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -19,16 +19,16 @@ use crate::eval::{Chunks, OUTPUTS};
 
 /// Computes the perplexity of a text as llama-perplexity does.
 ///
-/// The text is tokenized as a whole, with BOS in front where the model wants one, and cut into chunks of C
+/// The text is tokenized as a whole, starting with BOS if the model expects one, and cut into chunks of C
 /// tokens (--ctx-size); an incomplete last chunk is ignored. Each chunk starts with an empty context, and its
-/// first token is replaced by BOS where the model wants one. Tokens C/2 + 1 to C - 1 of each chunk, counted
-/// from 0, are scored, each by the logits of the one before it: 255 of 512. PPL is the exponential of the
+/// first token is replaced by BOS if the model expects one. Tokens C/2 + 1 to C - 1 of each chunk, counted
+/// from 0, are scored, each by the logits of the token before it: 255 of 512. PPL is the exponential of the
 /// mean of -ln p over all of them.
 ///
 /// Special tokens that are spelled out in the text, such as `<|endoftext|>` between documents, are plain text
 /// unless --special is given.
 ///
-/// The text is scored as it is; a byte order mark and CRLF in it are tokens, and a note says so.
+/// The text is scored unchanged; a byte order mark and CRLF are part of it, and a note is printed.
 ///
 /// --save-logits saves the log-probabilities, and --kl-base compares with saved ones.
 #[derive(Args, Debug)]
@@ -60,8 +60,8 @@ impl PerplexityArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever reading, loading or running returns; where the text is too short, or the base is of
-    /// another text or vocabulary.
+    /// Any error from reading, loading or running; a text that is too short; a base of another text or
+    /// vocabulary.
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
         let n_ctx = self.text.n_ctx();
@@ -104,18 +104,18 @@ impl PerplexityArgs {
     }
 }
 
-/// An error of saved log-probabilities, with the flags that they came from.
+/// Formats an error of saved log-probabilities in terms of flags.
 fn as_flags(err: &LogProbsError) -> String {
     match err {
-        LogProbsError::Unknown => "not a file that --save-logits wrote".to_owned(),
+        LogProbsError::Unknown => "not a file written by --save-logits".to_owned(),
         LogProbsError::Other { what: "n_ctx", got, want } => {
-            format!("has --ctx-size {got}, this run has {want}")
+            format!("has --ctx-size {got}, but this run {want}")
         }
         err => err.to_string(),
     }
 }
 
-/// Scores a chunk, and saves its log-probabilities or compares them.
+/// Scores a chunk, and saves or compares its log-probabilities.
 fn score(
     session: &mut Session,
     chunk: &[u32],

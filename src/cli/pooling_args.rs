@@ -1,19 +1,18 @@
-//! Flags of vectors of texts: how they are made, and how they are scaled.
+//! Flags of embeddings: pooling and normalisation.
 
 use clap::Args;
 
 use crate::engine::Pooling;
 
-/// How vectors of texts are made and scaled.
+/// Pooling and normalisation of embeddings.
 #[derive(Args, Clone, Debug)]
 pub struct PoolingArgs {
-    /// How a text's vector is made of its tokens': none (a vector per token), mean, cls (the first one),
-    /// last, or rank (a score) [default: what the file says; else mean for encoders and last for other
-    /// models]
+    /// How token vectors are pooled into one: none (a vector per token), mean, cls (the first one), last, or
+    /// rank (a score) [default: as in the file; else mean for encoders and last for other models]
     #[arg(long, value_name = "HOW", value_parser = pooling)]
     #[arg(aliases = ["LLAMA_ARG_POOLING", "EngineOptions::pooling"])]
     pub pooling: Option<Pooling>,
-    /// Norm that vectors are scaled by: -1 none, 0 largest magnitude (to 32760), 1 sum of magnitudes, 2
+    /// Norm by which vectors are scaled: -1 none, 0 largest magnitude (to 32760), 1 sum of magnitudes, 2
     /// Euclidean, otherwise the p-norm
     #[arg(long, value_name = "P", default_value_t = 2, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(i32).range(-1..=64))]

@@ -1,5 +1,5 @@
-//! `--prompt-cache`: a file that keeps what a prompt's computation left, so that the next run need not repeat
-//! it.
+//! `--prompt-cache`: saves the KV cache of a prompt to a file, so that the next run need not compute it
+//! again.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, ErrorKind, Write};
@@ -11,13 +11,13 @@ use super::CliError;
 use super::out_file::Partial;
 use crate::engine::{Engine, Session};
 
-/// Where a session is kept between runs, as in llama.cpp.
+/// Prompt cache file, as in llama.cpp.
 #[derive(Args, Clone, Debug, Default)]
 pub struct PromptCacheArgs {
-    /// File of a computed prompt; the prefix that this prompt shares with it is not computed again
+    /// File with the KV cache of a prompt; the prefix that this prompt shares with it is not computed again
     #[arg(long, value_name = "FILE")]
     pub prompt_cache: Option<PathBuf>,
-    /// Save the generated tokens in it too
+    /// Also save the generated tokens in it
     #[arg(long, requires = "prompt_cache")]
     pub prompt_cache_all: bool,
     /// Use it without changing it
@@ -26,12 +26,12 @@ pub struct PromptCacheArgs {
 }
 
 impl PromptCacheArgs {
-    /// A session that has seen the first tokens of `prompt` as far as the file agrees with it, the last
-    /// token never. It says so on stderr.
+    /// A session that starts with the cached tokens that `prompt` begins with, but never its last token.
+    /// Prints their number to stderr.
     ///
     /// # Errors
-    /// A file that cannot be read, or is of another model, backend or KV cache; with --prompt-cache-ro, one
-    /// that is not there.
+    /// A file that cannot be read, or is from another model, backend or KV cache type; with
+    /// --prompt-cache-ro, a missing file.
     pub fn session(&self, engine: &Engine, prompt: &[u32]) -> Result<Session, CliError> {
         let Some(path) = &self.prompt_cache else { return Ok(engine.session()?) };
         let file = match File::open(path) {
@@ -43,23 +43,23 @@ impl PromptCacheArgs {
         let restored = engine.restore(&mut BufReader::with_capacity(1 << 20, file));
         let mut session = restored.map_err(|err| {
             format!(
-                "{}: {err}; without the file, or with another name, the prompt is computed from the start",
+                "{}: {err}; remove the file or use another name to compute the prompt from the start",
                 path.display()
             )
         })?;
         let same = session.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
         session.cut_back(same.min(prompt.len().saturating_sub(1)));
-        eprintln!("prompt cache: {} of {} prompt tokens are reused", session.n_cached(), prompt.len());
+        eprintln!("prompt cache: reused {} of {} prompt tokens", session.n_cached(), prompt.len());
         Ok(session)
     }
 
-    /// The file, where a session that had `known` tokens of a prompt of `n` is to be kept when it has seen
-    /// the prompt.
+    /// The file to save to after prefill, if a prompt of `n` tokens had more than one token besides the
+    /// `known` ones.
     pub fn after_prompt(&self, known: usize, n: usize) -> Option<&Path> {
         self.path().filter(|_| known + 1 < n)
     }
 
-    /// The file, where a session is to be kept when everything was generated.
+    /// The file to save to after generation, if generated tokens are saved.
     pub fn at_end(&self) -> Option<&Path> {
         self.path().filter(|_| self.prompt_cache_all)
     }
@@ -69,10 +69,10 @@ impl PromptCacheArgs {
     }
 }
 
-/// Keeps a session in a file, in place of what it had.
+/// Saves a session to a file, replacing its content.
 ///
 /// # Errors
-/// Where the file cannot be written; what it had is still there then.
+/// If the file cannot be written; its old content is kept then.
 pub fn keep(session: &mut Session, path: &Path) -> Result<(), CliError> {
     let partial = Partial::create(path)?;
     let mut file = BufWriter::with_capacity(1 << 20, partial.file()?);

@@ -1,4 +1,4 @@
-//! `sterna pull`: a model from the hub into the cache.
+//! `sterna pull`: downloads a model from the hub into the cache.
 
 use std::io::{self, Write};
 
@@ -13,12 +13,12 @@ use crate::hub::{Choice, Hub, Listing, Name};
 /// Downloads a model from the Hugging Face hub, and prints its path.
 ///
 /// NAME is user/repo, user/repo:TAG, user/repo/file.gguf or user/repo@revision..., also as
-/// hf.co/user/repo:TAG, hf://user/repo@revision/file.gguf or the address of a page. Without a tag, it is the
-/// file of the first of I2_S, TQ2_0, TQ1_0, Q2_0, Q4_K_M and Q8_0 that exists, or else the first file. All
-/// parts of a split model are downloaded.
+/// hf.co/user/repo:TAG, hf://user/repo@revision/file.gguf or the URL of a page. Without a tag, the first of
+/// I2_S, TQ2_0, TQ1_0, Q2_0, Q4_K_M and Q8_0 that exists is chosen, or else the first file. All parts of a
+/// split model are downloaded.
 ///
-/// An interrupted download is resumed, and the size and hash of every file are checked. The cache is that of
-/// huggingface_hub: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE have the same meaning.
+/// An interrupted download is resumed, and the size and hash of every file are checked. The cache is
+/// huggingface_hub's: HF_HUB_CACHE, HF_HOME, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE have the same meaning.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna pull microsoft/bitnet-b1.58-2B-4T-gguf
@@ -32,7 +32,7 @@ pub struct PullArgs {
     /// Branch, tag or commit [default: main]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
-    /// List the files, their sizes and what is in the cache, without downloading
+    /// List the files, their sizes and what is already in the cache, without downloading
     #[arg(long)]
     dry_run: bool,
     /// Download safetensors, configuration and vocabulary instead of a GGUF file, for sterna convert
@@ -46,7 +46,7 @@ impl PullArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever is in the way of getting the model; [`Interrupted`](super::Interrupted) after ctrl-C.
+    /// Any error of the download; [`Interrupted`](super::Interrupted) after ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
         let (name, options) = (self.name()?, self.access.options()?);
         let mut out = io::stdout().lock();
@@ -77,7 +77,7 @@ impl PullArgs {
         let mut name = self.access.name(&self.name)?;
         if let Some(revision) = &self.revision {
             if name.revision.is_some() {
-                return Err("the name gives a revision, and so does --revision; leave one of them out".into());
+                return Err("both the name and --revision give a revision; pass only one of them".into());
             }
             name = name.at(revision)?;
         }

@@ -1,4 +1,4 @@
-//! `sterna quantize`: a model of real-valued weights in, one of another type out.
+//! `sterna quantize`: converts a model to another weight type.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,23 +19,23 @@ use crate::quantize::{Imatrix, Override, QuantizeError, QuantizeOptions, Quantiz
 
 /// Quantizes a model, as llama-quantize does.
 ///
-/// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is quantized already is
-/// refused unless it has the wanted type or --allow-requantize is given. TYPE is a mix such as Q4_K_M, or a
-/// weight type.
+/// IN.gguf (or any part of a split model) has f32, f16 or bf16 weights; a tensor that is already quantized is
+/// refused unless it has the requested type or --allow-requantize is given. TYPE is a mix such as Q4_K_M, or
+/// a weight type.
 ///
 /// A mix chooses the type of every tensor by llama.cpp's rules; --tensor-type, --token-embedding-type and
-/// --output-tensor-type override it for some tensors, --pure gives the mix's main type to all. With a weight
-/// type, linear weights, embedding and output head get it, and vectors such as norms are f32; embedding and
-/// head of a ternary type are f16, as in bitnet.cpp's files. A tensor whose rows do not fit the type's blocks
-/// gets another type, and a note says so.
+/// --output-tensor-type override it for some tensors, --pure uses the mix's main type for all. A weight type
+/// is used for linear weights, embedding and output head, and vectors such as norms are f32; with a ternary
+/// type, embedding and head are f16, as in bitnet.cpp's files. A tensor whose rows do not fit the type's
+/// blocks gets another type, with a note.
 ///
 /// i2_s has one scale per tensor, and weights that are not ternary yet are rounded by BitNet's rule: scale =
 /// mean |w|, in double precision, and code = clamp(round(w / scale), -1, 1), halves to even. Weights that are
-/// -s, 0 and s already keep their exact values. tq1_0 and tq2_0 take the largest magnitude of each block as
-/// its scale, as llama.cpp does; with --absmean weights are rounded by BitNet's rule first.
+/// -s, 0 and s already keep their exact values. tq1_0 and tq2_0 use the largest magnitude of each block as
+/// its scale, as llama.cpp does; with --absmean, weights are rounded by BitNet's rule first.
 ///
-/// Prints one line per tensor to stdout; its error is the root of the sum of squared differences over that of
-/// squares.
+/// Prints one line per tensor to stdout. The error is the root of the sum of squared differences divided by
+/// the sum of squares.
 #[derive(Args, Debug)]
 #[command(override_usage = "sterna quantize [OPTIONS] <IN.gguf> <OUT.gguf> <TYPE> [THREADS]
        sterna quantize [OPTIONS] --type <TYPE> <IN.gguf> <OUT.gguf>
@@ -55,25 +55,25 @@ pub struct QuantizeArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     ty: TypeArgs,
-    /// Threads, as llama-quantize has them
+    /// Number of threads, as the last argument of llama-quantize
     #[arg(value_name = "THREADS", value_parser = threads, hide = true, conflicts_with = "threads")]
     n_threads: Option<Threads>,
     /// Type of the embedding and the output head
     #[arg(long, value_name = "TYPE", value_parser = type_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
     head_type: Option<&'static dyn QuantType>,
-    /// Type of the embedding alone
+    /// Type of the embedding only
     #[arg(long, value_name = "TYPE", value_parser = type_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
     token_embedding_type: Option<&'static dyn QuantType>,
-    /// Type of the output head alone
+    /// Type of the output head only
     #[arg(long, value_name = "TYPE", value_parser = type_parser())]
     #[arg(ignore_case = true, hide_possible_values = true)]
     output_tensor_type: Option<&'static dyn QuantType>,
     /// Keep the type of the output head (output.weight)
     #[arg(long, conflicts_with_all = ["output_tensor_type", "head_type"])]
     leave_output_tensor: bool,
-    /// Type of tensors whose name matches a regular expression (repeatable; the first match counts)
+    /// Type of tensors whose name matches a regular expression (repeatable; the first match applies)
     #[arg(long, value_name = "REGEX=TYPE", value_parser = tensor_type)]
     tensor_type: Vec<Override>,
     /// Use one type for all matrices, including the embedding and the output head
@@ -87,10 +87,10 @@ pub struct QuantizeArgs {
     /// Show the type of every tensor without writing a file
     #[arg(long)]
     dry_run: bool,
-    /// Round linear weights to ternary by BitNet's rule before they are encoded (i2_s always does)
+    /// Round linear weights to ternary by BitNet's rule before encoding them (i2_s always does)
     #[arg(long)]
     absmean: bool,
-    /// Also quantize tensors that are quantized already, which loses precision twice
+    /// Also quantize tensors that are already quantized, which loses precision twice
     #[arg(long)]
     #[arg(alias = "QuantizeOptions::requantize")]
     allow_requantize: bool,
@@ -100,12 +100,12 @@ pub struct QuantizeArgs {
     /// Overwrite the output file if it exists
     #[arg(long)]
     force: bool,
-    /// Whose type ids the file uses if that is ambiguous: ggml, bitnet
+    /// Origin of the file's type ids if ambiguous: ggml, bitnet
     #[arg(long, value_name = "NAME", value_parser = dialect)]
     dialect: Option<Dialect>,
 }
 
-/// The type, said either way.
+/// The type, as an argument or a flag.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct TypeArgs {
@@ -122,9 +122,9 @@ impl QuantizeArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// An input that cannot be read or quantised; an importance matrix that cannot be read, or is of another
-    /// model; an output that is the input, is there already, does not fit the disk, or cannot be written;
-    /// [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
+    /// An input that cannot be read or quantised; an importance matrix that cannot be read or is from another
+    /// model; an output that is the input, already exists, does not fit on the disk, or cannot be written;
+    /// [`Interrupted`](super::Interrupted) after ctrl-C. No partial output is left then.
     pub fn run(mut self) -> Result<(), CliError> {
         self.input = AccessArgs::default().local(&self.input)?;
         let gguf =
@@ -139,7 +139,7 @@ impl QuantizeArgs {
         };
         if let Some(path) = gguf.paths().iter().find(|path| is_same_file(path, out_path)) {
             let (out, input) = (out_path.display(), path.display());
-            return Err(format!("{out} is the input {input}; name another output").into());
+            return Err(format!("{out} is the input {input}; choose another output").into());
         }
         let file = OutFile { path: out_path, bytes, force: self.force };
         let reports = file.write(|out, progress| {
@@ -159,7 +159,7 @@ impl QuantizeArgs {
             .ty
             .flag
             .or(self.ty.positional)
-            .ok_or("no type was given: name one, such as Q4_K_M, after the files or with --type")?;
+            .ok_or("no type was given: pass one, such as Q4_K_M, after the files or with --type")?;
         let read = |path: &PathBuf| Imatrix::open(path).map_err(|err| format!("{}: {err}", path.display()));
         Ok(QuantizeOptions {
             pure: self.pure,
@@ -176,7 +176,7 @@ impl QuantizeArgs {
     }
 }
 
-/// Reads the name of a mix, or of a type that files can carry.
+/// Reads the name of a mix, or of a type that GGUF files can contain.
 fn recipe_parser() -> impl TypedValueParser<Value = Recipe> {
     let read_only = REGISTRY.iter().filter(|ty| !ty.encodes()).map(|ty| hidden(ty.name()));
     PossibleValuesParser::new(Recipe::names().into_iter().map(PossibleValue::new).chain(read_only))
@@ -192,7 +192,7 @@ fn tensor_type(text: &str) -> Result<Override, String> {
     Override::new(pattern, ty).map_err(|err| err.to_string())
 }
 
-/// Reads the name of a type that files can carry.
+/// Reads the name of a type that GGUF files can contain.
 fn type_parser() -> impl TypedValueParser<Value = &'static dyn QuantType> {
     let name = |ty: &&dyn QuantType| match ty.encodes() {
         true => PossibleValue::new(ty.name()),
@@ -202,12 +202,13 @@ fn type_parser() -> impl TypedValueParser<Value = &'static dyn QuantType> {
     PossibleValuesParser::new(names).try_map(|name| type_named(&name))
 }
 
-/// A type that can only be read is none to choose, but who does gets to know why.
+/// A read-only type: hidden from the help, but accepted by the parser, so that the error explains why it is
+/// refused.
 fn hidden(name: &'static str) -> PossibleValue {
     PossibleValue::new(name).hide(true)
 }
 
-/// Whether both are there and lead to one file, links followed.
+/// True if both paths exist and resolve to the same file.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     match (a.canonicalize(), b.canonicalize()) {
         (Ok(a), Ok(b)) => a == b,
@@ -215,7 +216,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Prints notes on tensors whose type a user may not expect.
+/// Prints the notes on tensors, for example on an unexpected type.
 pub fn notes(reports: &[TensorReport]) {
     for report in reports {
         for note in &report.notes {
@@ -224,16 +225,16 @@ pub fn notes(reports: &[TensorReport]) {
     }
 }
 
-/// Says loudly which matrices are nothing but zeros.
+/// Warns about all-zero matrices.
 pub fn zeros(reports: &[TensorReport]) {
     let zero = reports.iter().filter(|report| report.n_zero > 0);
     super::report::zeros(zero.map(|report| (report.name.as_str(), report.n_zero)));
 }
 
-/// A line a tensor, with its error once it is written, and the sums.
+/// Prints one line per tensor, with its error once it has been written, and the totals.
 ///
 /// # Errors
-/// Where stdout cannot be written.
+/// If stdout cannot be written.
 pub fn print(reports: &[TensorReport], errors: bool, in_bytes: u64, out_bytes: u64) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let line = |name: &str, shape: &str, [from, to]: [&str; 2], bytes: &str, error: String| {

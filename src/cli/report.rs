@@ -1,4 +1,4 @@
-//! What subcommands that generate say on stderr, and how ctrl-C ends them.
+//! Messages of subcommands that generate text, and their handling of ctrl-C.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{CliError, names};
 use crate::engine::{Engine, EngineOptions, Speculation, Stats, StopReason};
 use crate::program::{KvDecl, PAGE};
 
-/// Sets `cancel` at ctrl-C; a second ctrl-C ends the process at once.
+/// Sets `cancel` on ctrl-C; a second ctrl-C ends the process at once.
 ///
 /// # Errors
-/// Where the system refuses the handler.
+/// If the system refuses the handler.
 pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     let cancel = Arc::clone(cancel);
     on_ctrl_c(move || {
@@ -25,7 +25,7 @@ pub fn cancel_on_ctrl_c(cancel: &Arc<AtomicBool>) -> Result<(), CliError> {
     })
 }
 
-/// Says loudly which matrices are nothing but zeros: their tensors' names, and how many each has.
+/// Warns about all-zero matrices, given the tensors' names and the number of such matrices in each.
 pub fn zeros<'a>(found: impl Iterator<Item = (&'a str, usize)>) {
     let found: Vec<(&str, usize)> = found.collect();
     let n: usize = found.iter().map(|(_, n)| n).sum();
@@ -38,27 +38,25 @@ pub fn zeros<'a>(found: impl Iterator<Item = (&'a str, usize)>) {
         names.push(format!("{} more", found.len() - names.len()));
     }
     eprintln!(
-        "WARNING: {n} matrices are all zeros ({}): the file that they come from is broken; use another \
-         revision",
+        "WARNING: {n} matrices are all zeros ({}): the original file is broken; use another revision",
         names.join(", ")
     );
 }
 
-/// A model that generates.
+/// A loaded model for text generation.
 pub struct Generator {
-    /// The model, loaded.
+    /// The engine.
     pub engine: Engine,
     /// Set by ctrl-C.
     pub cancel: Arc<AtomicBool>,
-    /// How tokens are drafted, if they are.
+    /// Speculative decoding, if enabled.
     pub speculation: Option<Arc<dyn Speculation>>,
 }
 
-/// Loads the model of a command that generates from `source`; `verbose` says what was loaded.
+/// Loads the model for a command that generates text; `verbose` prints what was loaded.
 ///
 /// # Errors
-/// Where the system refuses the handler of ctrl-C; whatever loading returns, the
-/// tokenizer included.
+/// If the system refuses the handler of ctrl-C; any error from loading, including the tokenizer.
 pub fn load(
     model: &ModelArgs,
     source: &Source,
@@ -83,11 +81,11 @@ pub fn load(
     Ok(Generator { engine, cancel, speculation })
 }
 
-/// Says what was loaded, on what, and the memory it takes.
+/// Prints the model, the device and the memory in use.
 fn loaded(engine: &Engine) {
     let (hyper, plan) = (engine.hyper(), engine.plan());
-    // A file's text may hold anything, terminal escapes included.
-    let name = hyper.name.as_deref().unwrap_or("without a name").escape_debug();
+    // Strings from a file may contain anything, including terminal escapes.
+    let name = hyper.name.as_deref().unwrap_or("unnamed").escape_debug();
     eprintln!(
         "model:      {name} ({}), {} layers, head {}",
         hyper.architecture,
@@ -103,16 +101,16 @@ fn loaded(engine: &Engine) {
         plan.bufs_bytes / 1_000_000,
         match plan.host_bytes {
             0 => String::new(),
-            bytes => format!(", {} MB of the host for streamed weights", bytes / 1_000_000),
+            bytes => format!(", {} MB of host memory for offloaded weights", bytes / 1_000_000),
         }
     );
 }
 
-/// Line at the end about the KV cache of one session of `positions` positions: its size where
-/// `verbose`, and whether it had to put anything right.
+/// Final lines about the KV cache of one session with `positions` positions: its size if `verbose`, and a
+/// warning if values had to be replaced.
 ///
 /// # Errors
-/// [`BackendError`](crate::backend::BackendError), where the device does not answer.
+/// [`BackendError`](crate::backend::BackendError), if the device does not respond.
 pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<String>, CliError> {
     let mut lines = Vec::new();
     let program = engine.program();
@@ -122,8 +120,8 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
         let halves: u64 = program.kvs.iter().map(|decl| 2 * 2 * heads(decl)).sum();
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         lines.push(format!(
-            "KV cache:   keys {}, values {}: {:.1} MB for {} positions, {positions} of them used; f16 takes \
-             {:.1} MB",
+            "KV cache:   keys {}, values {}: {:.1} MB for {} positions, {positions} of them used; f16 would \
+             take {:.1} MB",
             decl.k.name(),
             decl.v.name(),
             megabytes(engine.plan().kv_bytes),
@@ -134,16 +132,16 @@ pub fn cache(engine: &Engine, positions: usize, verbose: bool) -> Result<Vec<Str
     let clamped = engine.clamped()?.unwrap_or(0);
     if clamped > 0 {
         lines.push(format!(
-            "warning: {clamped} keys and values were not finite or beyond f16's range; the cache has other \
-             numbers in their place"
+            "warning: {clamped} keys and values were NaN, infinite or beyond f16's range; they were \
+             replaced in the KV cache"
         ));
     }
     Ok(lines)
 }
 
-/// Whether a reader sees statistics right behind the text: on a terminal, or in one file that both stdout and
-/// stderr go to. The text then ends with a newline of ours.
-pub fn stands_behind_text() -> bool {
+/// True if statistics appear directly after the text: on a terminal, or if stdout and stderr are the same
+/// file. The text then needs a final newline.
+pub fn needs_final_newline() -> bool {
     std::io::stdout().is_terminal() || is_one_file()
 }
 
@@ -165,14 +163,14 @@ fn is_one_file() -> bool {
     false
 }
 
-/// Says what a generation took, why it ended, and its seed.
+/// Prints the statistics of a generation, why it ended, and its seed.
 pub fn finished(stats: &Stats, reason: Option<StopReason>, seed: u64) {
     took(stats, 1);
     eprintln!("ended:      {}, seed {seed}", reason.map_or("by an error", words));
 }
 
-/// Says what sequences that went on from one prompt took together: `stats` counts their tokens, and times the
-/// whole.
+/// Prints the joint statistics of sequences that continued one prompt: `stats` counts their tokens and the
+/// total time.
 pub fn continued(stats: &Stats, n: usize, seed: u64) {
     eprintln!(
         "prompt:     {} tokens, {:.2} tokens/s, computed once",
@@ -180,13 +178,13 @@ pub fn continued(stats: &Stats, n: usize, seed: u64) {
         stats.prompt_rate()
     );
     eprintln!(
-        "generation: {} tokens of {n} sequences, {:.2} tokens/s, seeds {seed} and on",
+        "generation: {} tokens of {n} sequences, {:.2} tokens/s, seeds from {seed}",
         stats.generated_tokens,
         stats.generated_tokens.saturating_sub(n) as f64 / stats.generate_time.as_secs_f64().max(1e-9)
     );
 }
 
-/// Says what `n` generations took together.
+/// Prints the joint statistics of `n` generations.
 pub fn took(stats: &Stats, n: u32) {
     eprintln!(
         "prompt:     {} tokens, {:.2} tokens/s, first token after {:.0} ms",

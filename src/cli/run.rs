@@ -1,4 +1,4 @@
-//! `sterna run`: a prompt in, text out.
+//! `sterna run`: generates text from a prompt.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ use crate::tokenizer::Special;
 /// Generates text from a prompt.
 ///
 /// Only the text goes to stdout; timings go to stderr. The prompt is -p, -f or stdin, and special tokens that
-/// are spelled out in it are parsed. In a file or on stdin CRLF is a newline, and a byte order mark and one
-/// newline at the end are dropped. The demo model needs no prompt: it tells a story by itself.
+/// are spelled out in it are parsed. In a file or on stdin, CRLF is a newline, and a byte order mark and one
+/// newline at the end are dropped. The demo model needs no prompt: without one, it tells a story.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna run
@@ -59,8 +59,8 @@ pub struct RunArgs {
     #[arg(allow_negative_numbers = true, visible_alias = "predict")]
     #[arg(alias = "LLAMA_ARG_N_PREDICT")]
     n_predict: i64,
-    /// Number of continuations of the prompt, which is computed once; a line with its number precedes each,
-    /// and their seeds count up from --seed (also -np)
+    /// Number of continuations of the prompt, which is computed once; each is preceded by a line with its
+    /// number, and their seeds count up from --seed (also -np)
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "prompt_cache")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     #[arg(aliases = ["-np", "LLAMA_ARG_N_PARALLEL", "EngineOptions::n_seqs", "Request::n"])]
@@ -87,7 +87,7 @@ impl RunArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever loading, generating or writing returns; [`Interrupted`] after ctrl-C.
+    /// Any error from loading, generating or writing; [`Interrupted`] after ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
         let source = self.model.source()?;
         let prompt = self.read_prompt(&source)?;
@@ -133,7 +133,7 @@ impl RunArgs {
             stdout.write_all(piece?.as_bytes())?;
             stdout.flush()?;
         }
-        if report::stands_behind_text() {
+        if report::needs_final_newline() {
             writeln!(stdout)?;
         }
         let (stats, reason, seed) = (generation.stats(), generation.stop_reason(), generation.seed());
@@ -161,14 +161,14 @@ impl RunArgs {
         }
         let text = input::text(
             self.file.as_deref(),
-            "no prompt was given. Give it with -p TEXT or -f FILE, or pipe it in",
+            "no prompt was given. Pass it with -p TEXT or -f FILE, or pipe it in",
         )?;
         Ok(text.strip_suffix('\n').unwrap_or(&text).to_owned())
     }
 }
 
-/// Writes `n` continuations of a prompt, each behind a line with its number: the first as it comes, the
-/// others after it.
+/// Writes `n` continuations of a prompt, each after a line with its number: the first one as it is generated,
+/// the others after it.
 fn continue_in_parallel(
     engine: &Engine,
     prompt: Vec<u32>,

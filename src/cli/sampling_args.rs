@@ -1,11 +1,11 @@
-//! Sampling flags, spelled as llama.cpp's users type them.
+//! Sampling flags, with llama.cpp's names.
 
 use clap::Args;
 
 use super::CliError;
 use crate::engine::{Engine, SamplerOptions, recommended};
 
-/// How each token is picked.
+/// Sampling options.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Sampling (a model file may recommend other defaults: general.sampling.*)")]
 pub struct SamplingArgs {
@@ -55,19 +55,19 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The options as `engine` takes them: flags, then what the model's file recommends, then the defaults.
-    /// Names what the file recommends and this program does not support.
+    /// Sampler options: flags, then the recommendations in the model's file, then the defaults. Prints a note
+    /// for each recommendation that is not supported.
     ///
     /// # Errors
-    /// As [`Engine::sampler_options`]; a token beyond the vocabulary.
+    /// Same as [`Engine::sampler_options`]; a token id beyond the vocabulary.
     pub fn options(&self, engine: &Engine) -> Result<SamplerOptions, CliError> {
         for key in SamplerOptions::not_followed(engine.gguf().metadata()) {
-            eprintln!("note: the file recommends a sampler that is not supported here ({key})");
+            eprintln!("note: the file recommends a sampler that is not supported ({key})");
         }
         let file = engine.sampler_options()?;
         let n_vocab = engine.hyper().n_vocab;
         if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| *token as usize >= n_vocab) {
-            return Err(format!("--logit-bias: token {token} is none of the model's {n_vocab}").into());
+            return Err(format!("--logit-bias: token {token} is not among the model's {n_vocab}").into());
         }
         Ok(SamplerOptions {
             temperature: self.temp.unwrap_or(file.temperature),
@@ -89,7 +89,7 @@ impl SamplingArgs {
 
 /// Reads `TOKEN+BIAS` or `TOKEN-BIAS`.
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
-    let want = || format!("want a token id, + or -, and a number, as in 15043+1.5; got `{text}`");
+    let want = || format!("want a token id, + or -, and a number, as in 15043+1.5; found `{text}`");
     let sign = text.find(['+', '-']).ok_or_else(want)?;
     let token = text[..sign].parse().map_err(|_| want())?;
     let bias = text[sign..].parse().map_err(|_| want())?;

@@ -1,4 +1,4 @@
-//! `sterna selftest`: whether a backend computes on this machine what the CPU does.
+//! `sterna selftest`: compares a backend with the CPU backend on this machine.
 
 use std::io::{self, Write};
 
@@ -12,11 +12,11 @@ use crate::selftest::{self, Line, Subject};
 
 /// Tests a backend against the CPU on models of random weights, stage by stage.
 ///
-/// Every buffer is compared after every stage, then whole steps, each queued before the previous one has
-/// ended, are compared with the same stages one by one. Both backends start every stage from the same values,
-/// so the first stage that fails is the one that is named. A row of the table is one stage over steps of so
-/// many rows: the largest difference of its outputs from the CPU's, relative to the largest output, and the
-/// allowed one. Every KV cache type of the backend is tested.
+/// Every buffer is compared after every stage. Then whole steps, each queued before the previous one has
+/// ended, are compared with the same stages run one by one. Both backends start every stage from the same
+/// values, so the first stage that fails is the one that is reported. A row of the table is one stage over
+/// steps of n rows: the largest difference of its outputs from the CPU's, relative to the largest output, and
+/// the allowed difference. Every KV cache type of the backend is tested.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna selftest --backend cuda")]
@@ -26,19 +26,19 @@ pub struct SelftestArgs {
     backend: String,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Leave out the layer of real size, which takes longest
+    /// Leave out the layer of a real model's size, which takes longest
     #[arg(long)]
     small: bool,
-    /// Only the tests that a device passes before its first model, with this KV cache type
+    /// Run only the tests that a device must pass before its first model, with this KV cache type
     #[arg(long, value_name = "TYPE", num_args = 0..=1, default_missing_value = "f16")]
     #[arg(conflicts_with = "small")]
     quick: Option<&'static dyn KvCodec>,
 }
 
-/// How often steps are run as a whole.
+/// Number of repetitions of whole steps.
 const REPLAYS: usize = 8;
 
-/// Every type of a cache, a few of a head, experts; one layer of real size.
+/// All cache types, a few output heads, experts, and one layer of a real model's size.
 fn subjects(small: bool) -> Vec<Subject> {
     let of_codec = |codec: &&'static dyn KvCodec| Subject::of_codec("f16", *codec);
     let mut subjects: Vec<Subject> = kv::REGISTRY.iter().map(of_codec).collect();
@@ -56,7 +56,7 @@ impl SelftestArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Where the backend does not start, or differs from the CPU.
+    /// If the backend does not start, or differs from the CPU.
     pub fn run(self) -> Result<(), CliError> {
         let mut out = io::stdout().lock();
         let device = DeviceOptions::parse(&self.backend, &self.device.chosen(&self.backend))?;
@@ -88,7 +88,7 @@ impl SelftestArgs {
     }
 }
 
-/// The rows of the table that belong to a model, and how many of them are wrong.
+/// Writes the rows of one model, and returns how many of them are wrong.
 fn table(out: &mut impl Write, subject: &Subject, tested: &mut dyn Backend) -> Result<usize, CliError> {
     let Subject { preset, head, k, .. } = subject;
     let name = format!("{preset}, head {head}, KV {}", k.name());
@@ -107,6 +107,6 @@ fn table(out: &mut impl Write, subject: &Subject, tested: &mut dyn Backend) -> R
     let differs = selftest::replay(&model, tested, REPLAYS)?;
     wrong += usize::from(differs.is_some());
     let verdict = differs.map_or("ok".into(), |what| format!("WRONG: {what}"));
-    writeln!(out, "| {name} | steps as a whole, {REPLAYS} times | | | 0 | {verdict} |")?;
+    writeln!(out, "| {name} | whole steps, {REPLAYS} times | | | 0 | {verdict} |")?;
     Ok(wrong)
 }

@@ -1,4 +1,4 @@
-//! `sterna serve`: a model behind HTTP.
+//! `sterna serve`: serves a model over HTTP.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ use crate::serve::{InProcess, Loaded, ModelSource, Opened, ServeError, ServeOpti
 
 /// Serves the APIs of OpenAI, llama-server, Anthropic and ollama over HTTP.
 ///
-/// A chat page is at /. On ctrl-C or SIGTERM the server finishes the running answers and exits; a second one
-/// ends it at once. llama-server's environment variables (`LLAMA_ARG_PORT`, ...) set flags that are not
-/// given.
+/// A chat page is at /. On ctrl-C or SIGTERM the server finishes the running answers and exits; a second
+/// signal ends it at once. llama-server's environment variables (`LLAMA_ARG_PORT`, ...) set flags that are
+/// not given.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna serve
@@ -50,8 +50,8 @@ pub struct ServeArgs {
     listener: ListenerArgs,
     #[command(flatten)]
     grpc: GrpcArgs,
-    /// Seconds after which a step of the engine counts as hung and the process exits [default: by the model's
-    /// size, at least 30]
+    /// Seconds after which a step of the engine is considered hung and the process exits [default: by the
+    /// model's size, at least 30]
     #[arg(long, value_name = "S")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     step_timeout: Option<u64>,
@@ -81,7 +81,7 @@ pub struct ServeArgs {
     /// Chat template in place of the model's: bitnet, chatml, llama3, or a Jinja file
     #[arg(long, value_name = "NAME|FILE", visible_alias = "chat-template-file")]
     chat_template: Option<String>,
-    /// Folder for the KV cache that /slots/N?action=save saves
+    /// Folder for KV caches saved by /slots/N?action=save
     #[arg(long, value_name = "DIR")]
     #[arg(alias = "LLAMA_ARG_SLOT_SAVE_PATH")]
     slot_save_path: Option<PathBuf>,
@@ -89,33 +89,33 @@ pub struct ServeArgs {
     #[arg(long)]
     no_cache_prompt: bool,
     /// MiB of host memory for KV pages of preempted sequences, which are copied back later; pages that do not
-    /// fit are computed again
+    /// fit are recomputed
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     swap_space: u32,
 }
 
-/// Sequences that run at a time.
+/// Default number of sequences that run at a time.
 const SLOTS: usize = 4;
-/// The same of a model that makes vectors of texts alone, which share a step.
+/// The same for a model that only makes embeddings, whose texts share steps.
 const TEXTS: usize = 32;
-/// Rows of a step whose logits are kept at least.
+/// Minimum rows per step whose logits are kept.
 const SCORED_ROWS: usize = 32;
 
-/// Groups of flags that mean nothing inside a process: of listeners, their clients, and several models.
+/// Groups of flags without a meaning inside a process: of listeners, their clients, and several models.
 pub const OF_LISTENERS: [&str; 3] = ["ListenerArgs", "GrpcArgs", "ModelsArgs"];
 
 impl ServeArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// An address that cannot be listened on, whatever loading returns, an engine that failed.
+    /// An address that cannot be listened on, any error from loading, a failed engine.
     pub fn run(self) -> Result<(), CliError> {
         let single = self.model.file()?;
         let files = self.models.files(single.as_deref(), &self.model.hub().access)?;
         // Without a list there is one model, which may be the demo model.
         let source = files.is_empty().then(|| Source::or_demo(single, "-m FILE")).transpose()?;
         if !files.is_empty() && self.alias.is_some() {
-            return Err("--alias names a single model; of several, --models NAME=FILE names each".into());
+            return Err("--alias names a single model; use --models NAME=FILE to name several".into());
         }
         self.listener.log();
         let (options, companions) = (self.options()?, self.grpc.companions()?);
@@ -159,10 +159,10 @@ impl ServeArgs {
         Ok(server.wait()?)
     }
 
-    /// Loads the model, to be asked inside this process.
+    /// Loads the model for use inside this process.
     ///
     /// # Errors
-    /// Whatever loading returns.
+    /// Any error from loading.
     pub fn in_process(self) -> Result<InProcess, CliError> {
         let source = match self.model.file()? {
             Some(path) => Source::File(path),
@@ -177,7 +177,7 @@ impl ServeArgs {
         }
     }
 
-    /// The name of a server's only model if its file has none, and function that loads it.
+    /// The name of a server's only model if its file has none, and a function that loads it.
     fn only(
         &self,
         source: Source,
@@ -191,8 +191,8 @@ impl ServeArgs {
         (name.unwrap_or_else(|| "model".to_owned()), move || (load()?.load)())
     }
 
-    /// Function that opens a model, and then loads it. Of several, none is fitted to what the others leave:
-    /// those go when it needs room.
+    /// A function that opens a model and then loads it. Several models are not fitted to the free memory:
+    /// others are unloaded when one needs room.
     fn loader(
         &self,
         source: Source,
@@ -205,7 +205,7 @@ impl ServeArgs {
         let n_seqs = parallel.unwrap_or(SLOTS);
         let options = EngineOptions {
             n_seqs,
-            // A prompt is scored in steps of as many rows: /v1/completions with echo and logprobs.
+            // Prompts are scored in steps of that many rows: /v1/completions with echo and logprobs.
             outputs: n_seqs.max(SCORED_ROWS),
             pooling: if self.reranking { Some(Pooling::Rank) } else { self.pooling.pooling },
             kv_positions: self.kv_positions,
@@ -243,7 +243,7 @@ impl ServeArgs {
         Ok(ServeOptions {
             alias: self.alias.clone(),
             step_time: self.step_timeout.map(Duration::from_secs),
-            // What hangs on a device may hang an orderly end as well.
+            // A hung device may also block an orderly exit.
             on_hang: Some(|| std::process::abort()),
             slot_folder: self.slot_save_path.clone(),
             template: self.chat_template.as_deref().map(template_source).transpose()?,

@@ -1,4 +1,4 @@
-//! Which model a subcommand works on: a file, or the one inside the program.
+//! The model of a subcommand: a file, or the built-in demo model.
 
 use std::path::{Path, PathBuf};
 
@@ -9,63 +9,62 @@ use super::{CliError, names};
 use crate::demo;
 use crate::gguf::{Gguf, GgufError, OpenOptions};
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A GGUF file, or one part of a split one.
+    /// A GGUF file, or any part of a split one.
     File(PathBuf),
     /// The demo model.
     Demo(Bytes),
 }
 
 impl Source {
-    /// The file or the model of the hub that was named, which is got first, or else the demo model; then one
-    /// line on stderr says so, and that `flag` is how to name one.
+    /// The named file, or the named hub model, which is downloaded first, or else the demo model, with a note
+    /// on stderr that `flag` selects another one.
     ///
     /// # Errors
-    /// Where nothing was named and this build has no demo model: what to give. Whatever is in the way of
-    /// getting a model of the hub.
+    /// If no model was named and this build has no demo model; any error of a download.
     pub fn choose(file: Option<&Path>, hub: &HubArgs, flag: &str) -> Result<Self, CliError> {
         Self::or_demo(hub.local(file)?, flag)
     }
 
-    /// A file, or else the demo model, as [`Source::choose`].
+    /// A file, or else the demo model, as in [`Source::choose`].
     ///
     /// # Errors
-    /// Where there is no file and this build has no demo model.
+    /// If no file was named and this build has no demo model.
     pub fn or_demo(file: Option<PathBuf>, flag: &str) -> Result<Self, CliError> {
         if let Some(path) = file {
             return Ok(Self::File(path));
         }
         let demo = Self::demo(flag)?;
-        eprintln!("note: this is {}, the demo model inside sterna; {flag} takes another one", demo::NAME);
+        eprintln!("note: using {}, the built-in demo model; {flag} selects another one", demo::NAME);
         Ok(demo)
     }
 
-    /// The demo model, without a word.
+    /// The demo model, without a note.
     ///
     /// # Errors
-    /// This build has none: `flag` names a file.
+    /// If this build has none; the message says how to name a file with `flag`.
     pub fn demo(flag: &str) -> Result<Self, CliError> {
         let none = || {
             format!(
-                "no model was given. Name a GGUF file with {flag}, or a model of the Hugging Face hub with \
-                 -hf, for example microsoft/bitnet-b1.58-2B-4T-gguf, or make one of random weights to try \
-                 things out: sterna synth --preset tiny --type i2_s tiny.gguf"
+                "no model was given. Pass a GGUF file with {flag}, or a model of the Hugging Face hub with \
+                 -hf, for example microsoft/bitnet-b1.58-2B-4T-gguf, or create one with random weights for \
+                 a first try: sterna synth --preset tiny --type i2_s tiny.gguf"
             )
         };
         Ok(Self::Demo(demo::model().ok_or_else(none)?))
     }
 
-    /// Whether this is the demo model.
+    /// True if this is the demo model.
     pub fn is_demo(&self) -> bool {
         matches!(self, Self::Demo(_))
     }
 
-    /// Reads the descriptions.
+    /// Opens the model with its weights.
     ///
     /// # Errors
-    /// As [`Gguf::open_with`].
+    /// Same as [`Gguf::open_with`].
     pub fn open(&self, options: OpenOptions) -> Result<Gguf, GgufError> {
         match self {
             Self::File(path) => Gguf::open_with(path, options),
@@ -73,10 +72,10 @@ impl Source {
         }
     }
 
-    /// Reads the descriptions, of a file that ends early too: then a warning says so.
+    /// Opens the model's header. A truncated file is accepted with a warning.
     ///
     /// # Errors
-    /// As [`Gguf::open_header`].
+    /// Same as [`Gguf::open_header`].
     pub fn open_header(&self, options: OpenOptions) -> Result<Gguf, GgufError> {
         let gguf = match self {
             Self::File(path) => Gguf::open_header(path, options)?,

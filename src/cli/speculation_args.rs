@@ -1,4 +1,4 @@
-//! Flags of speculative decoding, spelled as llama.cpp's users type them.
+//! Flags of speculative decoding, with llama.cpp's names.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::source::Source;
 use super::units::count;
 use crate::engine::{DraftModel, Engine, EngineOptions, NgramLookup, Speculation};
 
-/// How tokens are drafted.
+/// Speculative decoding options.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Speculative decoding (the text is the same; several tokens a step)")]
+#[command(next_help_heading = "Speculative decoding (same text, several tokens per step)")]
 pub struct SpeculationArgs {
-    /// How tokens are drafted: none, ngram-simple (what followed the last tokens in the prompt or the text),
+    /// Source of drafts: none, ngram-simple (what followed the last tokens in the prompt or the text),
     /// draft-simple (a draft model) [default: none, or draft-simple with --model-draft]
     #[arg(long, value_name = "TYPE", value_parser = spec_type)]
     #[arg(alias = "LLAMA_ARG_SPEC_TYPE")]
@@ -24,17 +24,17 @@ pub struct SpeculationArgs {
     #[arg(long, value_name = "FILE", alias = "spec-draft-model")]
     #[arg(aliases = ["-md", "LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT"])]
     model_draft: Option<PathBuf>,
-    /// Maximum tokens of a draft; fewer are drafted where they do not pay [default: 3 of a draft model, 48
-    /// of n-grams]
+    /// Maximum tokens of a draft; drafts become shorter when they do not pay off [default: 3 with a draft
+    /// model, 48 with n-grams]
     #[arg(long, value_name = "N", value_parser = count, visible_alias = "spec-draft-n-max")]
     #[arg(aliases = ["draft", "draft-n", "spec-ngram-simple-size-m", "spec-ngram-size-m"])]
     #[arg(aliases = ["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX", "EngineOptions::drafts"])]
     draft_max: Option<usize>,
-    /// Minimum tokens of a draft of a draft model; shorter ones are not used
+    /// Minimum tokens of a draft model's draft; shorter ones are discarded
     #[arg(long, value_name = "N", default_value_t = 0, visible_alias = "spec-draft-n-min")]
     #[arg(aliases = ["draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN", "LLAMA_ARG_DRAFT_MIN"])]
     draft_min: usize,
-    /// Smallest probability of a token of a draft model; a draft ends before one below it
+    /// Minimum probability of a token of the draft model; a draft ends before a less likely one
     #[arg(long, value_name = "P", default_value_t = 0.0, visible_alias = "spec-draft-p-min")]
     #[arg(alias = "LLAMA_ARG_SPEC_DRAFT_P_MIN")]
     draft_p_min: f32,
@@ -43,7 +43,7 @@ pub struct SpeculationArgs {
     #[arg(long, value_name = "N", aliases = ["spec-draft-ngl", "n-gpu-layers-draft"])]
     #[arg(aliases = ["-ngld", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"])]
     gpu_layers_draft: Option<String>,
-    /// Tokens that ngram-simple looks for
+    /// Number of tokens that ngram-simple looks up
     #[arg(long, value_name = "N", default_value_t = NgramLookup::default().size, value_parser = count)]
     #[arg(visible_alias = "spec-ngram-simple-size-n", alias = "NgramLookup::size")]
     spec_ngram_size_n: usize,
@@ -68,7 +68,7 @@ fn spec_type(name: &str) -> Result<SpecType, String> {
     }
 }
 
-/// What drafts, once the model is there.
+/// Drafting options, with the draft model if there is one.
 #[derive(Clone, Debug)]
 pub struct Drafting {
     args: SpeculationArgs,
@@ -81,7 +81,7 @@ impl SpeculationArgs {
         self.spec_type.unwrap_or(by_model)
     }
 
-    /// Most tokens of a draft.
+    /// Maximum tokens of a draft.
     fn max(&self) -> usize {
         self.draft_max.unwrap_or(match self.spec_type() {
             SpecType::None => 0,
@@ -90,17 +90,17 @@ impl SpeculationArgs {
         })
     }
 
-    /// Options with room for the drafts, of which a step of many sequences has no more than 64 tokens.
+    /// Adds room for drafts to the options; a step of many sequences has at most 64 draft tokens.
     pub fn with_drafts(&self, options: EngineOptions) -> EngineOptions {
         let max = if self.spec_type() == SpecType::None { 0 } else { self.max() };
         EngineOptions { drafts: max.saturating_mul(options.n_seqs).min(max.max(64)), ..options }
     }
 
-    /// Loads the draft model, if there is one, before the model takes what memory is left: on the same
-    /// backend, for sequences as `options` has them.
+    /// Loads the draft model, if there is one, before the main model uses the remaining memory: on the same
+    /// backend, with the sequences of `options`.
     ///
     /// # Errors
-    /// Whatever loading returns; a draft model that is missing, or not asked for.
+    /// Any error from loading; a draft model that is missing, or given without being used.
     pub fn load(&self, model: &ModelArgs, options: &EngineOptions) -> Result<Drafting, CliError> {
         let draft = match (&self.model_draft, self.spec_type()) {
             (Some(path), SpecType::DraftSimple) => {
@@ -109,9 +109,9 @@ impl SpeculationArgs {
                 Some(model.load(&Source::File(path.clone()), &options)?)
             }
             (None, SpecType::DraftSimple) => {
-                return Err("--spec-type draft-simple needs a draft model: -md FILE names it".into());
+                return Err("--spec-type draft-simple needs a draft model: pass it with -md FILE".into());
             }
-            (Some(_), _) => return Err("--model-draft needs --spec-type draft-simple, or no type".into()),
+            (Some(_), _) => return Err("--model-draft works only with --spec-type draft-simple".into()),
             (None, _) => None,
         };
         Ok(Drafting { args: self.clone(), draft })
@@ -119,16 +119,16 @@ impl SpeculationArgs {
 }
 
 impl Drafting {
-    /// Bytes that the draft model has taken.
+    /// Bytes that the draft model uses.
     pub fn bytes(&self) -> u64 {
         let plan = self.draft.as_ref().map(Engine::plan);
         plan.map_or(0, |plan| plan.weights_bytes + plan.kv_bytes + plan.bufs_bytes)
     }
 
-    /// How tokens are drafted for the model; `None` if they are not.
+    /// Speculative decoding for the model; `None` if it is off.
     ///
     /// # Errors
-    /// As [`DraftModel::new`].
+    /// Same as [`DraftModel::new`].
     pub fn of(&self, engine: &Engine) -> Result<Option<Arc<dyn Speculation>>, CliError> {
         let (args, max) = (&self.args, self.args.max());
         Ok(match (&self.draft, args.spec_type()) {

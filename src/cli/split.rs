@@ -1,4 +1,4 @@
-//! `sterna split` and `sterna merge`: a model in several files, and in one again.
+//! `sterna split` and `sterna merge`: split a model into several files, and merge them again.
 
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
@@ -14,8 +14,8 @@ use crate::gguf::{Gguf, PartLimit, Rewrite, part_name};
 
 /// Splits a model into several files, as llama-gguf-split does.
 ///
-/// The parts are named OUT-00001-of-0000N.gguf and so on, by which readers of GGUF find the others; OUT may
-/// end in .gguf. Tensors are copied unchanged. All metadata is in the first part.
+/// The parts are named OUT-00001-of-0000N.gguf and so on, which is how readers of GGUF find the others; OUT
+/// may end in .gguf. Tensors are copied unchanged. All metadata is in the first part.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna split --split-max-size 4G model.gguf model
@@ -41,7 +41,7 @@ pub struct SplitArgs {
     force: bool,
 }
 
-/// Limit of a part.
+/// Size limit of a part.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 struct LimitArgs {
@@ -73,8 +73,8 @@ impl SplitArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A file that cannot be read; parts that are there already, do not fit the disk, or cannot be written;
-    /// [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
+    /// A file that cannot be read; parts that already exist, do not fit on the disk, or cannot be written;
+    /// [`Interrupted`](super::Interrupted) after ctrl-C. No partial output is left then.
     pub fn run(self) -> Result<(), CliError> {
         let gguf = Gguf::open(&self.input)?;
         let limit = match self.limit {
@@ -86,7 +86,7 @@ impl SplitArgs {
         let parts = Rewrite::parts(&gguf, limit, self.no_tensor_first_split)?;
         let name = self.out.file_name().and_then(|name| name.to_str());
         let name = name.ok_or_else(|| format!("{}: not the beginning of a file name", self.out.display()))?;
-        // OUT.gguf is a name to write, and the parts have that end themselves.
+        // OUT.gguf is accepted, but the parts' names get their own suffix.
         let name = name.strip_suffix(".gguf").unwrap_or(name);
         let path = |at: usize| self.out.with_file_name(part_name(name, at + 1, parts.len()));
         let paths: Vec<PathBuf> = (0..parts.len()).map(path).collect();
@@ -99,7 +99,7 @@ impl SplitArgs {
         for path in &paths {
             is_free(path, self.force)?;
             if gguf.paths().iter().any(|input| same(input, path)) {
-                return Err(format!("{} is the input; name another output", path.display()).into());
+                return Err(format!("{} is the input; choose another output", path.display()).into());
             }
         }
         let need: u64 = parts.iter().map(Rewrite::file_bytes).sum();
@@ -111,7 +111,7 @@ impl SplitArgs {
         }
         let cancel = Arc::new(AtomicBool::new(false));
         report::cancel_on_ctrl_c(&cancel)?;
-        // None has its name before all are whole.
+        // No part gets its final name before all are complete.
         let mut partials = Vec::new();
         for (path, part) in paths.iter().zip(parts) {
             let partial = Partial::create(path)?;
@@ -137,7 +137,7 @@ impl MergeArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Parts that are missing or do not fit each other; an output that is there already, does not fit the
+    /// Parts that are missing or do not belong together; an output that already exists, does not fit on the
     /// disk, or cannot be written; [`Interrupted`](super::Interrupted) after ctrl-C.
     pub fn run(self) -> Result<(), CliError> {
         let gguf = Gguf::open(&self.input)?;
@@ -149,10 +149,10 @@ impl MergeArgs {
     }
 }
 
-/// Writes one file from a model's tensors.
+/// Writes a model's tensors to one file.
 ///
 /// # Errors
-/// As [`MergeArgs::run`], and where the file is one that is read.
+/// Same as [`MergeArgs::run`], or if the output is one of the inputs.
 pub fn write_whole(
     gguf: &Gguf,
     whole: Rewrite<'_>,
@@ -160,7 +160,7 @@ pub fn write_whole(
     force: bool,
 ) -> Result<(), CliError> {
     if gguf.paths().iter().any(|input| same(input, out)) {
-        return Err(format!("{} is the input; name another output", out.display()).into());
+        return Err(format!("{} is the input; choose another output", out.display()).into());
     }
     let (n_tensors, bytes) = (whole.tensors().len(), whole.file_bytes());
     let file = OutFile { path: out, bytes, force };
@@ -173,7 +173,7 @@ pub fn write_whole(
     Ok(())
 }
 
-/// Whether both are there and lead to one file.
+/// True if both paths exist and resolve to the same file.
 fn same(a: &std::path::Path, b: &std::path::Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

@@ -1,4 +1,4 @@
-//! `sterna synth`: a model of random weights.
+//! `sterna synth`: creates a model with random weights.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -9,12 +9,12 @@ use super::CliError;
 use super::out_file::OutFile;
 use crate::synth::{PRESETS, Preset, Spec, Synth};
 
-/// Makes a model of random weights, with the shape of a known model and a vocabulary of all bytes.
+/// Creates a model with random weights, with the shape of a known model and a vocabulary of all bytes.
 ///
-/// It generates noise, but is as large and as fast as the model whose shape it has. The same flags give the
-/// same file on every machine.
+/// It generates noise, but is as large and as fast as a model of that shape. The same flags give the same
+/// file on every machine.
 #[derive(Args, Debug)]
-#[command(after_help = "Other flags change one number of a preset.
+#[command(after_help = "The other flags override single numbers of the preset.
 
 Examples:
   sterna synth --preset tiny tiny.gguf
@@ -71,8 +71,8 @@ pub struct SynthArgs {
     /// Seed of the random weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Write only the header, and a hole in place of the weights, which takes no space on most disks; enough
-    /// for `sterna plan`
+    /// Write only the header, with a sparse hole instead of the weights, which takes no space on most file
+    /// systems; enough for `sterna plan`
     #[arg(long)]
     no_weights: bool,
     /// Overwrite the output file if it exists
@@ -93,8 +93,8 @@ impl SynthArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A shape that cannot be; a file that is there already, does not fit the disk, or cannot be written;
-    /// [`Interrupted`](super::Interrupted) after ctrl-C. Nothing is left behind then.
+    /// An invalid shape; a file that already exists, does not fit on the disk, or cannot be written;
+    /// [`Interrupted`](super::Interrupted) after ctrl-C. No partial output is left then.
     pub fn run(self) -> Result<(), CliError> {
         let synth = Synth::new(&self.spec()?)?;
         let (bytes, n_tensors) = (synth.file_bytes(), synth.n_tensors());
@@ -109,7 +109,7 @@ impl SynthArgs {
         Ok(())
     }
 
-    /// Writes the file without its weights.
+    /// Writes the header, and extends the file to its full size without weights.
     fn write_descriptions(&self, synth: Synth) -> Result<(), CliError> {
         let (bytes, n_tensors) = (synth.file_bytes(), synth.n_tensors());
         let said = |err: &dyn std::fmt::Display| format!("{}: {err}", self.out.display());

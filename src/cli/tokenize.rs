@@ -1,4 +1,4 @@
-//! `sterna tokenize`: text in, token ids out.
+//! `sterna tokenize`: shows the token ids of a text.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
 
 /// Shows the tokens of a text. A vocabulary-only file is enough.
 ///
-/// The text is TEXT, -f or stdin, taken as it is: no newline is dropped and no escape processed; or -p, as
+/// The text is TEXT, -f or stdin, unchanged: no newline is dropped and no escape processed; or -p, as
 /// llama-tokenize reads it. It must be UTF-8. Each line of output is the id of a token and, in quotes, its
-/// bytes. BOS and EOS are added where the file asks for them.
+/// bytes. BOS and EOS are added if the file asks for them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna tokenize -m model.gguf 'Hello, world'
@@ -24,7 +24,7 @@ use crate::tokenizer::{Special, Tokenizer, TokenizerOptions};
   sterna tokenize -m model.gguf --ids --special '<|begin_of_text|>Hi<|eot_id|>'
   sterna tokenize -m model.gguf --ids --no-bos < book.txt > book.ids")]
 pub struct TokenizeArgs {
-    /// GGUF file of the model or of its vocabulary alone [default: the built-in demo model]
+    /// GGUF file of the model, or one with only its vocabulary [default: the built-in demo model]
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     #[command(flatten)]
@@ -34,15 +34,15 @@ pub struct TokenizeArgs {
     /// The text
     #[arg(value_name = "TEXT", conflicts_with_all = ["file", "prompt", "stdin"])]
     text: Option<String>,
-    /// The text as llama-tokenize takes it: escapes are processed unless --no-escape is given, special tokens
-    /// parsed unless --no-parse-special is
+    /// The text as llama-tokenize reads it: escapes are processed unless --no-escape is given, special tokens
+    /// are parsed unless --no-parse-special is given
     #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["file", "stdin"])]
     prompt: Option<String>,
     /// File with the text
     #[arg(short, long, value_name = "FILE", conflicts_with = "stdin")]
     file: Option<PathBuf>,
-    /// Read the text from stdin, as if no text is given
+    /// Read the text from stdin, which is also the default
     #[arg(long)]
     stdin: bool,
     /// Print only the ids, as one list: [1, 2, 3]
@@ -52,7 +52,7 @@ pub struct TokenizeArgs {
     #[arg(long)]
     #[arg(alias = "-sp")]
     special: bool,
-    /// Treat special tokens as plain text: those of -p, and all without --special
+    /// Treat special tokens as plain text, also in -p; the default for other texts
     #[arg(long, conflicts_with = "special")]
     no_parse_special: bool,
     /// Do not process escapes in -p
@@ -61,7 +61,7 @@ pub struct TokenizeArgs {
     /// Also process escapes in TEXT, -f and stdin
     #[arg(short, long, conflicts_with = "no_escape")]
     escape: bool,
-    /// Also print the number of tokens, in a line at the end
+    /// Also print the number of tokens, on a line at the end
     #[arg(long)]
     show_count: bool,
     /// Do not add BOS and EOS
@@ -88,7 +88,7 @@ impl TokenizeArgs {
             Some(text) => text,
             None => input::verbatim(
                 self.file.as_deref(),
-                "no text was given. Give it as TEXT, -p TEXT or -f FILE, or pipe it in",
+                "no text was given. Pass it as TEXT, -p TEXT or -f FILE, or pipe it in",
             )?,
         };
         let text = if reads_escapes { unescape(&text) } else { text };

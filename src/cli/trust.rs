@@ -1,6 +1,6 @@
-//! Backends that have proven themselves: a device that says so ([`Backend::self_test_key`]) passes a short
-//! self-test before it runs a model whose kinds of layers it has not been tried with, and again when its
-//! driver or the kernels are others.
+//! Self-tests of devices. A device that asks for it ([`Backend::self_test_key`]) must pass a short self-test
+//! before it runs a model with kinds of layers that it has not been tested with, and again after a change of
+//! the driver or the kernels.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use crate::engine::{EngineOptions, FewLayers};
 use crate::gguf::Gguf;
 use crate::selftest::{self, Passes};
 
-/// The backends that options stand for, in the order in which they are tried. One that computes something
-/// wrong is among them as the error that says what.
+/// Candidate backends for the options, in the order in which they are tried. A backend that fails its
+/// self-test is replaced by the error.
 pub fn backends(gguf: &Gguf, options: &EngineOptions, self_test: bool) -> Vec<Opened> {
     let opened = options.device.candidates(options.n_threads());
     match self_test {
@@ -20,12 +20,12 @@ pub fn backends(gguf: &Gguf, options: &EngineOptions, self_test: bool) -> Vec<Op
     }
 }
 
-/// A backend, once it has passed with what this model has: kinds of layers, with types of weights, heads and
-/// caches.
+/// A backend that has passed the self-test for this model's kinds of layers, weight types, heads and cache
+/// types.
 fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) -> Opened {
     let Some(device) = backend.self_test_key() else { return Ok(backend) };
     let rows = selftest::LAYER_STEPS.into_iter().max().unwrap_or(1);
-    // Whatever is wrong with a model is said where it is loaded, and so is what a backend lacks for it.
+    // Errors in the model and missing kernels are reported when it is loaded.
     let Ok(layers) = FewLayers::of(gguf, options, &*backend, rows) else { return Ok(backend) };
     let what = format!("{device}, {}", selftest::kinds(&layers.program));
     let passes = Passes::in_folder(cache_dir());
@@ -49,10 +49,10 @@ fn trusted(mut backend: Box<dyn Backend>, gguf: &Gguf, options: &EngineOptions) 
     }
     passes.keep(&what);
     let seconds = start.elapsed().as_secs_f64();
-    let passed = "passed a self-test with layers of this model, which is not repeated until these, the \
+    let passed = "passed a self-test for this model's layers, which is repeated only when these, the \
                   driver or the kernels change";
     names::note("note", &format!("{name}: {} {passed} ({seconds:.1} s)", backend.device()));
-    // The models of the test go with the backend that ran them.
+    // Dropping the backend frees the models of the test.
     drop(backend);
     match options.device.name() {
         "auto" => backend::open(name, options.n_threads()),

@@ -1,17 +1,16 @@
-//! Sizes of memory as people write them.
+//! Parsing of memory sizes and counts on the command line.
 
 use crate::engine::error::binary_units;
 
-/// Units, and the bytes of each. Without a B, or with iB, they are powers of 1024, as makers of memory have
-/// them.
+/// Units, and the bytes of each. Without a B, or with iB, they are powers of 1024, as is usual for memory.
 const UNITS: [(&str, u64); 4] = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
 
-/// Reads a size of memory such as `16G`, `16GiB`, `15.5G` or `16GB`, which is 16 000 000 000 bytes.
+/// Reads a memory size such as `16G`, `16GiB`, `15.5G` or `16GB`, which is 16 000 000 000 bytes.
 ///
 /// # Errors
-/// The error in it. A missing unit is one: no card has 16 bytes.
+/// Invalid text. A missing unit is an error, since a plain 16 is never meant as bytes.
 pub fn memory_size(text: &str) -> Result<u64, String> {
-    /// Least and most memory of a card; anything else is a typing error.
+    /// Smallest and largest memory of a device; anything else is taken for a typing error.
     const RANGE: std::ops::RangeInclusive<u64> = 64 << 20..=16 << 40;
     let want = "want a size with a unit, such as 16G, 15.5GiB or 8192M";
     let at = text.find(|c: char| c.is_ascii_alphabetic()).ok_or(format!("{want}; `{text}` has none"))?;
@@ -31,7 +30,7 @@ pub fn memory_size(text: &str) -> Result<u64, String> {
     let bytes = (number * scale as f64) as u64;
     if !RANGE.contains(&bytes) {
         return Err(format!(
-            "no device has {text} of memory: want {} to {}",
+            "{text} is out of range for a memory size: want {} to {}",
             binary_units(*RANGE.start()),
             binary_units(*RANGE.end())
         ));
@@ -39,14 +38,14 @@ pub fn memory_size(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// A number of threads; `None` leaves it open, as llama.cpp's -1 does.
+/// A number of threads; `None`, given as -1 like in llama.cpp, is the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads(pub Option<usize>);
 
 /// Reads a number of threads.
 ///
 /// # Errors
-/// The range.
+/// The valid range.
 pub fn threads(text: &str) -> Result<Threads, String> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(Threads(None)),
@@ -55,12 +54,12 @@ pub fn threads(text: &str) -> Result<Threads, String> {
     }
 }
 
-/// Reads a number from 0 on.
+/// Reads a number that is 0 or more.
 ///
 /// # Errors
-/// The range.
+/// The valid range.
 pub fn count(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "want a whole number from 0 on".to_owned())
+    text.parse().map_err(|_| "want a whole number, 0 or more".to_owned())
 }
 
 #[cfg(test)]

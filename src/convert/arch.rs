@@ -1,5 +1,5 @@
-//! Tables of the architectures, one for each: tensors, their names and shapes, and the changes on the way, in
-//! Hugging Face's order.
+//! Tables of the supported architectures: tensors with their names, shapes and conversions, in Hugging Face's
+//! order.
 
 use serde_json::Value as Json;
 
@@ -11,33 +11,33 @@ use super::config::Config;
 pub enum Change {
     /// Nothing.
     None,
-    /// Rows of each query head reordered, from RoPE's halves to neighbours: new row `2i + j` is row
+    /// Reorders the rows of each query head, from RoPE's halves to adjacent pairs: new row `2i + j` is row
     /// `j d / 2 + i`.
     PermuteQ,
-    /// Likewise of each key head.
+    /// The same for each key head.
     PermuteK,
     /// `[in, out]` becomes `[out, in]`.
     Transpose,
-    /// 1 is added: Gemma's norms multiply by 1 + w, and GGUF holds that sum.
+    /// Adds 1: Gemma's norms multiply by 1 + w, and GGUF stores that sum.
     AddOne,
-    /// One matrix an expert becomes one tensor.
+    /// Joins one matrix per expert into one tensor.
     Stack,
-    /// Rows beyond the vocabulary are left out.
+    /// Drops the rows beyond the vocabulary.
     CutVocab,
-    /// The first half of each expert's rows, which are its gate's; the others are of another tensor.
+    /// The first half of each expert's rows, which are the gate's; the other rows become another tensor.
     FirstHalf,
     /// The second half of each expert's rows.
     SecondHalf,
-    /// Rows of a delta net's value heads reordered: from all heads of a key head together, as Hugging Face
-    /// has them, to one of each key head in turn.
+    /// Reorders the rows of a delta net's value heads: from grouped by key head, as in Hugging Face's files,
+    /// to alternating between key heads.
     TileRows,
-    /// Likewise, columns.
+    /// The same for columns.
     TileCols,
-    /// Likewise, rows `a`, which become `-exp(a)`.
+    /// The same for rows `a`, which become `-exp(a)`.
     TileDecay,
 }
 
-/// A dimension, by what it is.
+/// A dimension by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dim {
     /// Rows of the embedding.
@@ -60,31 +60,31 @@ pub enum Dim {
     ExpertFfn,
     /// Gate and up of an expert together.
     ExpertGateUp,
-    /// Width of the expert that all tokens go through.
+    /// Width of the shared expert.
     SharedFfn,
     /// Queries and their gates together.
     QGate,
     /// Value heads of a delta net.
     DeltaHeads,
-    /// Length of one.
+    /// Length of a value head.
     DeltaHead,
     /// Value heads x their length.
     DeltaValues,
-    /// Queries, keys and values of a delta net together, which its convolution smooths.
+    /// Queries, keys and values of a delta net together, the channels of its convolution.
     DeltaChannels,
-    /// Positions that the convolution sees.
+    /// Kernel size of the convolution.
     Taps,
     /// 1.
     One,
     /// Learned positions.
     Positions,
-    /// Kinds of texts in one input.
+    /// Token types of one input.
     TokenTypes,
-    /// Results of a classifier.
+    /// Classes of a classifier.
     Labels,
 }
 
-/// Which checkpoints have a tensor.
+/// Presence of a tensor in checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Every checkpoint has it.
@@ -96,28 +96,28 @@ pub enum Need {
 /// One tensor of a checkpoint and of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Its name, or others that mean the same, behind the layer's prefix.
+    /// Name after the layer's prefix, with alternatives.
     pub from: &'static [&'static str],
-    /// GGUF name behind `blk.N.`.
+    /// GGUF name after `blk.N.`.
     pub to: &'static str,
-    /// As the checkpoint has it.
+    /// Shape in the checkpoint.
     pub shape: &'static [Dim],
-    /// The change to it.
+    /// Conversion.
     pub change: Change,
-    /// Which checkpoints have it.
+    /// Presence in checkpoints.
     pub need: Need,
-    /// True if it is a linear layer's weight, which ternary models round.
+    /// True for a linear layer's weight, which ternary models round.
     pub linear: bool,
 }
 
-/// An architecture of transformers that can be converted.
+/// A transformers architecture that can be converted.
 #[derive(Debug)]
 pub struct Architecture {
-    /// Names of its classes in `config.json`.
+    /// Class names in `config.json`.
     pub classes: &'static [&'static str],
-    /// Its name in GGUF.
+    /// Name in GGUF.
     pub name: fn(&Config) -> Result<&'static str, ConvertError>,
-    /// Prefix of layer N is this, N and a dot.
+    /// Prefix of layers, followed by the number and a dot.
     pub layers: &'static str,
     /// Tensors outside of layers.
     pub globals: &'static [Rule],
@@ -125,39 +125,38 @@ pub struct Architecture {
     pub layer: &'static [&'static [Rule]],
     /// Tensors of a layer with a delta net; empty if the architecture has no such layers.
     pub delta: &'static [&'static [Rule]],
-    /// Rules in place of those with [`Change::Stack`], where all experts of a layer are one tensor already.
+    /// Rules that replace those with [`Change::Stack`] if all experts of a layer are already one tensor.
     pub fused: &'static [Rule],
-    /// Prefixes of tensors that predict further tokens (MTP), which are left out.
+    /// Prefixes of multi-token prediction (MTP) tensors, which are left out.
     pub mtp: &'static [&'static str],
-    /// Prefixes of tensors that no file of this architecture holds.
+    /// Prefixes of tensors that are not converted.
     pub unused: &'static [&'static str],
-    /// The output head: its name, which a tied model lacks; empty for an encoder.
+    /// Name of the output head, which a tied model lacks; empty for an encoder.
     pub head: &'static str,
-    /// True if the head is the embedding where a configuration does not say.
+    /// True if the head is the embedding unless the configuration says otherwise.
     pub tied: bool,
-    /// Values that a configuration may leave out, by transformers' classes.
+    /// Values that a configuration may omit, from transformers' classes.
     pub defaults: &'static [(&'static str, f64)],
-    /// RoPE, and keys for its length and the vocabulary.
+    /// RoPE keys, and keys for head length and vocabulary.
     pub rope: Rope,
-    /// True if its norms are LayerNorms, which have a bias.
+    /// True if the norms are LayerNorms, which have a bias.
     pub layer_norm: bool,
-    /// True if a row sees the rows behind it as well.
+    /// True if attention is bidirectional.
     pub encoder: bool,
-    /// True if files hold the matrices behind the pooling.
+    /// True if files contain the dense layers after the pooling.
     pub dense: bool,
-    /// Master weights that nothing in the configuration speaks of: the class alone says that they are
-    /// rounded.
+    /// True if the linear weights are always master weights, although the configuration does not say so.
     pub masters: bool,
 }
 
-/// Keys of RoPE that are written into a file.
+/// RoPE keys that are written to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rope {
-    /// The model has none.
+    /// None: the model has no RoPE.
     None,
-    /// Its base.
+    /// Only the base.
     Base,
-    /// Base, rotated elements, head lengths and the size of the vocabulary.
+    /// Base, rotated elements, head lengths and vocabulary size.
     Whole,
 }
 
@@ -204,7 +203,7 @@ const NORMS: &[Rule] = &[
     plain(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
     plain(&["post_attention_layernorm.weight"], "ffn_norm.weight", &[Hidden]),
 ];
-/// Queries and keys with their rows permuted, as files of architecture `llama` hold them.
+/// Query and key weights with permuted rows, as in files of architecture `llama`.
 const ATTN_PERMUTED: &[Rule] = &[
     matrix(&["self_attn.q_proj.weight"], "attn_q.weight", &[Q, Hidden], Change::PermuteQ),
     matrix(&["self_attn.k_proj.weight"], "attn_k.weight", &[Kv, Hidden], Change::PermuteK),
@@ -242,7 +241,7 @@ const MLP_BIASES: &[Rule] = &[
     maybe(&["mlp.up_proj.bias"], "ffn_up.bias", &[Ffn], Change::None),
     maybe(&["mlp.down_proj.bias"], "ffn_down.bias", &[Hidden], Change::None),
 ];
-/// BitNet's sub-norms, under the names of transformers and of 1bitLLM.
+/// BitNet's sub-norms, with the names of transformers and of 1bitLLM.
 const SUB_NORMS: &[Rule] = &[
     plain(
         &["self_attn.attn_sub_norm.weight", "self_attn.inner_attn_ln.weight"],
@@ -251,7 +250,7 @@ const SUB_NORMS: &[Rule] = &[
     ),
     plain(&["mlp.ffn_sub_norm.weight", "mlp.ffn_layernorm.weight"], "ffn_sub_norm.weight", &[Ffn]),
 ];
-/// Of the inputs of projections, each before its own: BitNet-embedding's.
+/// Norms of the inputs of projections, one each, in BitNet-embedding.
 const INPUT_NORMS: &[Rule] = &[
     maybe(&["self_attn.q_proj.norm.weight"], "attn_q_norm_in.weight", &[Hidden], Change::None),
     maybe(&["self_attn.k_proj.norm.weight"], "attn_k_norm_in.weight", &[Hidden], Change::None),
@@ -322,14 +321,14 @@ const QWEN35_NORMS: &[Rule] = &[
     plus_one(&["input_layernorm.weight"], "attn_norm.weight", &[Hidden]),
     plus_one(&["post_attention_layernorm.weight"], "post_attention_norm.weight", &[Hidden]),
 ];
-/// Of each query head the query's rows and then its gate's, in both formats.
+/// The rows of each query head are followed by its gate's, in both formats.
 const GATED_ATTENTION: &[Rule] = &[
     matrix(&["self_attn.q_proj.weight"], "attn_q.weight", &[QGate, Hidden], Change::None),
     matrix(&["self_attn.k_proj.weight"], "attn_k.weight", &[Kv, Hidden], Change::None),
     plus_one(&["self_attn.q_norm.weight"], "attn_q_norm.weight", &[Head]),
     plus_one(&["self_attn.k_norm.weight"], "attn_k_norm.weight", &[Head]),
 ];
-/// The norm alone is held as it is multiplied.
+/// Only this norm is stored without subtracting 1.
 const DELTA_NET: &[Rule] = &[
     delta(&["linear_attn.in_proj_qkv.weight"], "attn_qkv.weight", &[DeltaChannels, Hidden]),
     delta(&["linear_attn.in_proj_z.weight"], "attn_gate.weight", &[DeltaValues, Hidden]),
@@ -350,7 +349,7 @@ const GPT2_GLOBALS: &[Rule] = &[
     plain(&["ln_f.weight"], "output_norm.weight", &[Hidden]),
     plain(&["ln_f.bias"], "output_norm.bias", &[Hidden]),
 ];
-/// GPT-2 multiplies from the other side: its matrices are `[in, out]`.
+/// GPT-2's matrices are transposed: `[in, out]`.
 const GPT2_LAYER: &[Rule] = &[
     plain(&["ln_1.weight"], "attn_norm.weight", &[Hidden]),
     plain(&["ln_1.bias"], "attn_norm.bias", &[Hidden]),
@@ -366,7 +365,7 @@ const GPT2_LAYER: &[Rule] = &[
     plain(&["mlp.c_proj.bias"], "ffn_down.bias", &[Hidden]),
 ];
 
-/// Checkpoints of older versions call a LayerNorm's weight and bias gamma and beta.
+/// Older checkpoints call a LayerNorm's weight and bias gamma and beta.
 const BERT_EMBEDDING: &[Rule] = &[
     plain(&["embeddings.word_embeddings.weight"], "token_embd.weight", &[Vocab, Hidden]),
     plain(&["embeddings.token_type_embeddings.weight"], "token_types.weight", &[TokenTypes, Hidden]),
@@ -421,7 +420,7 @@ const NOMIC_EMBEDDING: &[Rule] = &[
     plain(&["emb_ln.weight"], "token_embd_norm.weight", &[Hidden]),
     plain(&["emb_ln.bias"], "token_embd_norm.bias", &[Hidden]),
 ];
-/// The activation function is on the second half of what goes in, `fc12`.
+/// The activation function is applied to `fc12`, the second half of the input projections.
 const NOMIC_LAYER: &[Rule] = &[
     matrix(&["attn.Wqkv.weight"], "attn_qkv.weight", &[Qkv, Hidden], Change::None),
     matrix(&["attn.out_proj.weight"], "attn_output.weight", &[Hidden, Hidden], Change::None),
@@ -472,7 +471,7 @@ const QWEN35: Architecture = Architecture {
     delta: &[QWEN35_NORMS, DELTA_NET, MLP],
     mtp: &["mtp.", "model.mtp."],
     rope: Rope::Base,
-    // Qwen3_5TextConfig's own.
+    // Defaults of Qwen3_5TextConfig.
     defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 256.0)],
     ..LLAMA
 };
@@ -483,7 +482,7 @@ const GEMMA3: Architecture = Architecture {
     globals: GEMMA_GLOBALS,
     layer: &[GEMMA_NORMS, ATTN_HALVES, ATTN_OTHERS, MLP, INPUT_NORMS],
     tied: true,
-    // Gemma3TextConfig's own: the published configurations of 4B and up leave out what equals them.
+    // Defaults of Gemma3TextConfig: the published configurations of 4B and up omit values equal to these.
     defaults: &[
         ("rms_norm_eps", 1e-6),
         ("num_attention_heads", 8.0),
@@ -504,10 +503,10 @@ const BERT: Architecture = Architecture {
     layers: "encoder.layer.",
     globals: BERT_EMBEDDING,
     layer: &[BERT_LAYER],
-    // What predicts masked tokens and next sentences, and a pooler that embeddings are taken without.
+    // The heads for masked tokens and next sentences, and the pooler, which embeddings do not use.
     unused: &["embeddings.position_ids", "pooler.", "cls."],
     head: "",
-    // BertConfig's own.
+    // Defaults of BertConfig.
     defaults: &[("layer_norm_eps", 1e-12), ("type_vocab_size", 2.0)],
     rope: Rope::None,
     layer_norm: true,
@@ -519,7 +518,7 @@ const BERT: Architecture = Architecture {
 pub static ARCHITECTURES: &[Architecture] = &[
     LLAMA,
     BITNET,
-    // 1bitLLM's own class, whose weights are masters always.
+    // 1bitLLM's class, whose weights are always masters.
     Architecture { classes: &["BitnetForCausalLM"], masters: true, ..BITNET },
     Architecture {
         classes: &["Qwen2ForCausalLM"],
@@ -533,7 +532,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         name: |config| gated(config, &["silu"], "qwen3"),
         layer: &[NORMS, ATTN_HALVES, ATTN_OTHERS, HEAD_NORMS, MLP, INPUT_NORMS],
         rope: Rope::Base,
-        // Qwen3Config's own.
+        // Defaults of Qwen3Config.
         defaults: &[("rms_norm_eps", 1e-6), ("head_dim", 128.0)],
         ..LLAMA
     },
@@ -548,7 +547,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
         classes: &["SmolLM3ForCausalLM"],
         name: smollm3,
         tied: true,
-        // SmolLM3Config's own.
+        // Defaults of SmolLM3Config.
         defaults: &[("rms_norm_eps", 1e-6), ("rope_theta", 2e6)],
         ..LLAMA
     },
@@ -603,7 +602,7 @@ pub static ARCHITECTURES: &[Architecture] = &[
 /// The architecture of a class.
 ///
 /// # Errors
-/// [`ConvertError::Unsupported`], with those there are.
+/// [`ConvertError::Unsupported`], with the supported classes.
 pub fn by_class(class: &str) -> Result<&'static Architecture, ConvertError> {
     let found = ARCHITECTURES.iter().find(|arch| arch.classes.contains(&class));
     found.ok_or_else(|| {
@@ -613,18 +612,18 @@ pub fn by_class(class: &str) -> Result<&'static Architecture, ConvertError> {
     })
 }
 
-/// `name`, for a network whose activation function is one of these.
+/// Returns `name` if the activation function is one of `acts`.
 fn gated(config: &Config, acts: &[&str], name: &'static str) -> Result<&'static str, ConvertError> {
     const KEYS: &[&str] = &["hidden_act", "hidden_activation", "activation_function"];
     match config.str(KEYS) {
-        // The first is what the class of transformers takes.
+        // The first is the default of transformers' class.
         None => Ok(name),
         Some(act) if acts.contains(&act) => Ok(name),
         Some(_) => Err(config.wrong(KEYS[0], &acts.join(" or "), config.get(KEYS))),
     }
 }
 
-/// No GGUF key says which layers have no RoPE: readers take every fourth.
+/// GGUF has no key for the layers without RoPE: readers assume every fourth.
 fn smollm3(config: &Config) -> Result<&'static str, ConvertError> {
     const LAYERS: &str = "no_rope_layers";
     const INTERVAL: &str = "no_rope_layer_interval";
@@ -689,14 +688,14 @@ fn nomic_bert(config: &Config) -> Result<&'static str, ConvertError> {
         }
     }
     config.require(&["n_inner", "intermediate_size"])?;
-    // The second is transformers' own name for it, whose class has this activation function alone gated.
+    // The second is transformers' own name for it; only this class has this activation function gated.
     gated(config, &["swiglu", "silu"], "nomic-bert")
 }
 
 fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
     let head_dim = config.count(&["head_dim"])?.unwrap_or(256);
     let (dim, heads) = (config.require(&["hidden_size"])?, config.require(&["num_attention_heads"])?);
-    // The engines of GGUF know no key for it: the 27B model alone, by its 62 layers, divides by dim / heads.
+    // GGUF has no key for it: only the 27B model, recognised by its 62 layers, divides by dim / heads.
     let layers = config.require(&["num_hidden_layers", "n_layer"])?;
     let want = if layers == 62 { dim as f64 / heads as f64 } else { head_dim as f64 };
     const SCALAR: &str = "query_pre_attn_scalar";
@@ -710,7 +709,7 @@ fn gemma3(config: &Config) -> Result<&'static str, ConvertError> {
     gated(config, &["gelu_pytorch_tanh"], "gemma3")
 }
 
-/// EmbeddingGemma, whose rows see all others within their window, or a decoder that embeds.
+/// EmbeddingGemma, whose attention is bidirectional within its window, or a decoder for embeddings.
 fn gemma_embedding(config: &Config) -> Result<&'static str, ConvertError> {
     let sees_ahead = config.bool(&["use_bidirectional_attention"]) == Some(true);
     gemma3(config).map(|name| if sees_ahead { "gemma-embedding" } else { name })
@@ -726,7 +725,7 @@ fn qwen3moe(config: &Config) -> Result<&'static str, ConvertError> {
         let found = config.get(&["decoder_sparse_step"]);
         return Err(config.wrong("decoder_sparse_step", "1: experts in every layer", found));
     }
-    // transformers' default is false, and the published models say true.
+    // The default of transformers is false, but the published models set true.
     if config.bool(&["norm_topk_prob"]) != Some(true) {
         let want = "true: readers of GGUF divide by the sum over the chosen experts";
         return Err(config.wrong("norm_topk_prob", want, config.get(&["norm_topk_prob"])));

@@ -1,7 +1,7 @@
 //! The front matter of a model card (`README.md`): names, licence, tags, languages, base models, data sets.
 //!
-//! It reads the YAML that model cards use: keys at the margin with a value, a list in brackets or a list of
-//! lines. Anything deeper is left out.
+//! Reads the subset of YAML that model cards use: unindented keys with a value, a list in brackets or a list
+//! of lines. Nested values are left out.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use std::path::Path;
 use super::names::{self, Components};
 use sterna_gguf::{Array, Metadata};
 
-/// Keys at the margin, each with its values.
+/// Unindented keys with their values.
 pub type Front = BTreeMap<String, Vec<String>>;
 
-/// Keys of a folder's model card; empty without one.
+/// Reads the front matter of a folder's model card; empty without one.
 pub fn read(folder: &Path) -> Front {
     std::fs::read_to_string(folder.join("README.md")).map_or_else(|_| Front::new(), |text| front(&text))
 }
@@ -22,7 +22,7 @@ pub fn first(front: &Front, key: &str) -> Option<String> {
     front.get(key).and_then(|values| values.first()).cloned()
 }
 
-/// Writes what a model card says of the model, whose names stand elsewhere, for one of so many weights.
+/// Writes a model card's keys, except names, for a model of `n_weights` weights.
 pub fn write(front: &Front, n_weights: u64, metadata: &mut Metadata) {
     let first = |key: &str| first(front, key);
     for (key, name) in [
@@ -57,7 +57,7 @@ pub fn write(front: &Front, n_weights: u64, metadata: &mut Metadata) {
     }
 }
 
-/// Keys of a model or data set that a card names.
+/// Writes the keys of a model or data set that a card names.
 fn source_of(named: &str, n_weights: u64, mut set: impl FnMut(&str, String)) {
     let address = ["http://", "https://", "ssh://"].iter().find_map(|scheme| named.strip_prefix(scheme));
     let id = match address {
@@ -82,7 +82,7 @@ fn source_of(named: &str, n_weights: u64, mut set: impl FnMut(&str, String)) {
     parts.into_iter().for_each(|(key, value)| value.into_iter().for_each(|value| set(key, value)));
 }
 
-/// Text between the first line `---` and the next one.
+/// Parses the text between the first line `---` and the next one.
 fn front(text: &str) -> Front {
     let mut out = Front::new();
     let mut lines = text.trim_start_matches('\u{feff}').lines();
@@ -115,11 +115,11 @@ fn front(text: &str) -> Front {
             _ => {}
         }
     }
-    // No end: not front matter at all.
+    // Without an end it is not front matter.
     Front::new()
 }
 
-/// A plain or quoted value; nothing for an empty one, and for one that goes on in a way not read here.
+/// A plain or quoted value; `None` for an empty one, or one with unsupported syntax.
 fn scalar(text: &str) -> Option<String> {
     let text = text.trim();
     for quote in ['"', '\''] {

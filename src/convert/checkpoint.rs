@@ -1,5 +1,5 @@
-//! A checkpoint's tensors: the safetensors files of a folder, with every name and size checked. What is read
-//! of them is a tensor at a time: mapped pages would gather to a whole checkpoint in memory.
+//! Tensors of a checkpoint: the safetensors files of a folder, with every name and size checked. Tensors are
+//! read one at a time: a memory-mapped checkpoint would gradually fill the memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,22 +15,22 @@ use serde_json::Value as Json;
 use super::ConvertError;
 use sterna_gguf::{FileSource, Source};
 
-/// The file that says which tensor is in which shard.
+/// The file that maps tensors to shards.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The tensors of a folder, by name. Their bytes stay in the files.
+/// The tensors of a folder by name. Their data stays in the files.
 #[derive(Debug)]
 pub struct Checkpoint {
     tensors: BTreeMap<String, Tensor>,
     files: Vec<(PathBuf, FileSource)>,
 }
 
-/// One tensor as its file describes it.
+/// One tensor as described by its file.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     /// Type of its elements.
     pub elem: Elem,
-    /// Contiguous last.
+    /// Contiguous dimension last.
     pub shape: Vec<usize>,
     file: usize,
     bytes: Range<u64>,
@@ -49,12 +49,12 @@ pub enum Elem {
     F64,
     /// Packed ternary codes.
     U8,
-    /// Anything else: nothing here reads it, but a tensor that is dropped may have it.
+    /// Any other type, which is allowed only for tensors that are left out.
     Other(Dtype),
 }
 
 impl Elem {
-    /// The weight type of the same bytes.
+    /// The weight type with the same encoding.
     pub fn ty(self) -> Option<&'static dyn QuantType> {
         match self {
             Self::F32 => Some(&types::F32),
@@ -64,12 +64,12 @@ impl Elem {
         }
     }
 
-    /// True if elements are real numbers that are read here.
+    /// True if elements are real numbers of a supported type.
     pub fn is_real(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::F64)
     }
 
-    /// Its name, as the format spells it.
+    /// Name as the format spells it.
     pub fn name(self) -> String {
         match self {
             Self::F32 => "F32".to_owned(),
@@ -94,12 +94,12 @@ impl Elem {
 }
 
 impl Checkpoint {
-    /// Opens the safetensors files of a folder: those that the index names, or without one
-    /// `model*.safetensors`, or else the only one there is. Files may be links, as in the hub's cache.
+    /// Opens the safetensors files of a folder: those in the index, or without an index `model*.safetensors`,
+    /// or else the only safetensors file. Files may be links, as in the hub's cache.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for an index and files that do not agree in both directions, for a file that is
-    /// missing, cut short or broken, and if no file is found.
+    /// [`ConvertError::File`] if index and files do not match in both directions, for a file that is missing,
+    /// truncated or corrupt, and if no file is found.
     pub fn open(folder: &Path) -> Result<Self, ConvertError> {
         let index = folder.join(INDEX);
         let (names, map) = if index.is_file() {
@@ -119,7 +119,7 @@ impl Checkpoint {
                 return Err(ConvertError::file(&at, "a dangling link: download the file again"));
             }
             let (n, all) = (missing.len(), names.len());
-            let detail = format!("{n} of the {all} files that it names are missing, the first is {first}");
+            let detail = format!("{n} of the {all} files in it are missing, the first is {first}");
             return Err(ConvertError::file(&index, detail));
         }
         let mut out = Self { tensors: BTreeMap::new(), files: Vec::new() };
@@ -142,10 +142,10 @@ impl Checkpoint {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor's bytes, read from its file.
+    /// Reads a tensor's bytes from its file.
     ///
     /// # Errors
-    /// What is in the way: a file that has become shorter, memory that is not there.
+    /// A file that has become shorter, or not enough memory.
     pub fn bytes(&self, tensor: &Tensor) -> Result<Bytes, String> {
         let (path, source) = &self.files[tensor.file];
         let n_bytes = (tensor.bytes.end - tensor.bytes.start) as usize;
@@ -174,7 +174,7 @@ impl Checkpoint {
             let tensor = Tensor { elem: Elem::of(info.dtype), shape, file, bytes };
             if let Some(other) = self.tensors.insert(name.clone(), tensor) {
                 let other = self.files[other.file].0.display().to_string();
-                let detail = format!("has tensor {}, which {other} has too", name.escape_debug());
+                let detail = format!("has tensor {}, which is also in {other}", name.escape_debug());
                 return Err(ConvertError::file(path, detail));
             }
         }
@@ -182,7 +182,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks that every tensor of the index is in its file, and every tensor of a file in the index.
+    /// Checks that every tensor of the index is in its file, and every tensor of a file is in the index.
     fn check_index(
         &self,
         index: &Path,
@@ -194,7 +194,7 @@ impl Checkpoint {
             if there != Some(&folder.join(file)) {
                 let found = there.map_or("in no file".to_owned(), |path| format!("in {}", path.display()));
                 let name = name.escape_debug();
-                let detail = format!("puts tensor {name} into {}, it is {found}", file.escape_debug());
+                let detail = format!("lists tensor {name} in {}, but it is {found}", file.escape_debug());
                 return Err(ConvertError::file(index, detail));
             }
         }
@@ -202,14 +202,14 @@ impl Checkpoint {
             None => Ok(()),
             Some(name) => {
                 let path = self.files[self.tensors[name].file].0.display().to_string();
-                let detail = format!("does not name tensor {}, which {path} has", name.escape_debug());
+                let detail = format!("does not list tensor {}, which is in {path}", name.escape_debug());
                 Err(ConvertError::file(index, detail))
             }
         }
     }
 }
 
-/// Where the data starts, and what is in it: tensors that tile it without gaps or overlaps.
+/// Offset of the data, and the header: the tensors cover the data without gaps or overlaps.
 fn header(source: &FileSource) -> Result<(u64, Metadata), String> {
     const MAX_HEADER: u64 = 100_000_000;
     let all = source.file_bytes();
@@ -235,16 +235,16 @@ fn header(source: &FileSource) -> Result<(u64, Metadata), String> {
     }
 }
 
-/// Bytes of a file from `at` on.
+/// Reads `n_bytes` bytes of a file at `at`.
 fn read(source: &FileSource, at: u64, n_bytes: usize) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(n_bytes).map_err(|_| format!("no memory for {n_bytes} bytes"))?;
     bytes.resize(n_bytes, 0);
-    source.read_at(at, &mut bytes).map_err(|err| format!("{n_bytes} bytes from {at} on: {err}"))?;
+    source.read_at(at, &mut bytes).map_err(|err| format!("{n_bytes} bytes at offset {at}: {err}"))?;
     Ok(bytes)
 }
 
-/// Tensor to file name, which is of the folder itself.
+/// Reads the map from tensors to file names, all in the folder itself.
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
     let json = super::read_json(path)?;
     let map = json.get("weight_map").and_then(Json::as_object);
@@ -255,18 +255,18 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, String>, ConvertError> {
             let name = name.escape_debug();
             ConvertError::file(
                 path,
-                format!("tensor {name}: want the name of a file beside it, found {file}"),
+                format!("tensor {name}: want the name of a file in the same folder, found {file}"),
             )
         })?;
         out.insert(name.clone(), file.to_owned());
     }
     match out.is_empty() {
-        true => Err(ConvertError::file(path, "names no tensor")),
+        true => Err(ConvertError::file(path, "lists no tensor")),
         false => Ok(out),
     }
 }
 
-/// True if a name leads to a file of the folder itself, on any system.
+/// True for the name of a file in the folder itself, on any system.
 fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
@@ -288,7 +288,8 @@ fn files_without_index(folder: &Path) -> Result<Vec<String>, ConvertError> {
     found.sort();
     let of_model: Vec<String> = found.iter().filter(|name| name.starts_with("model")).cloned().collect();
     if !of_model.is_empty() {
-        // Some repositories hold a second copy of the model under another name; parts of one say how many.
+        // Some repositories have a second copy of the model under another name; parts of one model contain
+        // their number.
         let parts = of_model.iter().filter(|name| name.contains("-of-")).count();
         if parts != 0 && parts != of_model.len() {
             let detail = format!("want one model, found {}", of_model.join(", "));
@@ -307,9 +308,9 @@ fn files_without_index(folder: &Path) -> Result<Vec<String>, ConvertError> {
     }
     others.sort();
     let detail = match others.first() {
-        Some(name) if name.ends_with(".gguf") => format!("holds {name}, which is GGUF already"),
+        Some(name) if name.ends_with(".gguf") => format!("contains {name}, which is already GGUF"),
         Some(name) => format!(
-            "holds {name} and no safetensors: a pickle can run code when it is read, and is not read here; \
+            "contains {name} but no safetensors: pickles can run code when read, and are not supported; \
              save the model with transformers' save_pretrained, which writes safetensors"
         ),
         None => "has no safetensors file".to_owned(),
@@ -317,7 +318,7 @@ fn files_without_index(folder: &Path) -> Result<Vec<String>, ConvertError> {
     Err(ConvertError::file(folder, detail))
 }
 
-/// Checks that all parts of `model-00001-of-00003.safetensors` are there.
+/// Checks that all parts of `model-00001-of-00003.safetensors` exist.
 fn all_parts(folder: &Path, names: Vec<String>) -> Result<Vec<String>, ConvertError> {
     let count = |name: &str| -> Option<usize> {
         let (_, rest) = name.split_once("-of-")?;

@@ -1,4 +1,4 @@
-//! `config.json`, in the spellings of transformers 4 and 5.
+//! `config.json`, with the keys of transformers 4 and 5.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use serde_json::Value as Json;
 
 use super::ConvertError;
 
-/// Above this no count of a real model lies.
+/// No count of a real model is larger.
 const MAX_COUNT: u64 = 1 << 30;
 
-/// The configuration of a language model: of a multimodal one, its text part.
+/// Configuration of a language model; of a multimodal model, its text part.
 #[derive(Clone, Debug)]
 pub struct Config {
     path: PathBuf,
-    /// The file whole.
+    /// The whole file.
     whole: Json,
-    /// `text_config` where there is one, or else all of it.
+    /// `text_config` if it exists, or else the whole file.
     text: Json,
-    /// Values of keys that a configuration of this architecture may leave out.
+    /// Defaults for keys that a configuration of this architecture may omit.
     defaults: &'static [(&'static str, f64)],
 }
 
@@ -26,11 +26,11 @@ pub struct Config {
 pub struct Quantization {
     /// `quant_method`.
     pub method: String,
-    /// `linear_class` of BitNet; `bitlinear` where it is not named.
+    /// `linear_class` of BitNet; `bitlinear` if not given.
     pub linear_class: String,
-    /// True if weights are masters that are rounded when the model is loaded.
+    /// True if the weights are masters that are rounded when the model is loaded.
     pub online: Option<bool>,
-    /// Modules whose weights are as they are, by parts of their names.
+    /// Modules whose weights are not quantised, by parts of their names.
     pub spared: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct Quantization {
 pub struct Rope {
     /// Base of the frequencies.
     pub base: f64,
-    /// Base in the layers with a sliding window, where those have their own.
+    /// Base in the layers with a sliding window, if they have their own.
     pub local_base: Option<f64>,
     /// Scaling of frequencies.
     pub scaling: RopeScaling,
@@ -48,28 +48,28 @@ pub struct Rope {
 /// Scaling of rotary frequencies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
     /// Positions divided by a factor.
     Linear(f64),
     /// YaRN.
     Yarn {
-        /// Factor by which the context became longer.
+        /// Factor by which the context was extended.
         factor: f64,
-        /// Positions before that.
+        /// Context before the extension.
         original: u32,
-        /// Factor on queries and keys, in place of YaRN's own.
+        /// Scale of queries and keys, replacing YaRN's default.
         attention: Option<f64>,
     },
     /// Llama 3.1: divisors of the frequencies, by wavelength.
     Llama3 {
-        /// Factor of the longest waves.
+        /// Divisor for the longest waves.
         factor: f64,
         /// Wavelengths above `original / low` are long.
         low: f64,
         /// Wavelengths below `original / high` are short.
         high: f64,
-        /// Positions before stretching.
+        /// Context before the extension.
         original: f64,
     },
 }
@@ -78,7 +78,7 @@ impl Config {
     /// Reads `config.json` of a folder.
     ///
     /// # Errors
-    /// [`ConvertError::File`] where it is missing or no JSON object.
+    /// [`ConvertError::File`] if it is missing or not a JSON object.
     pub fn read(folder: &Path) -> Result<Self, ConvertError> {
         let path = folder.join("config.json");
         let whole = super::read_json(&path)?;
@@ -89,21 +89,21 @@ impl Config {
         Ok(Self { path, whole, text, defaults: &[] })
     }
 
-    /// The class that `architectures` names first.
+    /// The first class in `architectures`.
     ///
     /// # Errors
-    /// [`ConvertError::File`] if it names none.
+    /// [`ConvertError::File`] if there is none.
     pub fn class(&self) -> Result<&str, ConvertError> {
         let class = self.whole.get("architectures").and_then(|list| list.get(0)).and_then(Json::as_str);
         class.ok_or_else(|| self.wrong("architectures", "a list with the model's class", None))
     }
 
-    /// Values for keys that are left out, from here on.
+    /// Sets the defaults for omitted keys.
     pub fn set_defaults(&mut self, defaults: &'static [(&'static str, f64)]) {
         self.defaults = defaults;
     }
 
-    /// The value of the first of these keys that has one.
+    /// Value of the first of these keys that has one.
     pub fn get(&self, keys: &[&str]) -> Option<&Json> {
         let of = |json: &'_ Json, key: &&str| json.get(*key).is_some_and(|value| !value.is_null());
         let found = keys.iter().find(|key| of(&self.text, key));
@@ -123,10 +123,10 @@ impl Config {
         }
     }
 
-    /// A count from 1 under the first of these keys.
+    /// A count of at least 1 from the first of these keys.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for anything else.
+    /// [`ConvertError::File`] for any other value.
     pub fn count(&self, keys: &[&str]) -> Result<Option<usize>, ConvertError> {
         let is_count = |number: f64| number.fract() == 0.0 && (1.0..=MAX_COUNT as f64).contains(&number);
         match self.number(keys)? {
@@ -136,7 +136,7 @@ impl Config {
         }
     }
 
-    /// A count that must be there.
+    /// A required count.
     ///
     /// # Errors
     /// [`ConvertError::File`].
@@ -147,7 +147,7 @@ impl Config {
     /// A number above 0.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for anything else.
+    /// [`ConvertError::File`] for any other value.
     pub fn positive(&self, keys: &[&str]) -> Result<Option<f64>, ConvertError> {
         match self.number(keys)? {
             Some(number) if number <= 0.0 => Err(self.wrong(keys[0], "a number above 0", self.get(keys))),
@@ -155,19 +155,19 @@ impl Config {
         }
     }
 
-    /// True if the head is the embedding. In a multimodal model the head is outside the text part, so what
-    /// the whole says counts first.
+    /// True if the head is the embedding. In a multimodal model the head is outside the text part, so the
+    /// value of the whole file takes precedence.
     pub fn is_tied(&self) -> Option<bool> {
         const TIED: &str = "tie_word_embeddings";
         self.whole.get(TIED).and_then(Json::as_bool).or_else(|| self.bool(&[TIED]))
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn bool(&self, keys: &[&str]) -> Option<bool> {
         self.get(keys).and_then(Json::as_bool)
     }
 
-    /// A text.
+    /// A string.
     pub fn str(&self, keys: &[&str]) -> Option<&str> {
         self.get(keys).and_then(Json::as_str)
     }
@@ -178,10 +178,10 @@ impl Config {
         ConvertError::file(&self.path, format!("`{key}`: want {want}, found {found}"))
     }
 
-    /// Contents of `quantization_config`, if there is one.
+    /// Content of `quantization_config`, if there is one.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for one without a method.
+    /// [`ConvertError::File`] for a configuration without a method.
     pub fn quantization(&self) -> Result<Option<Quantization>, ConvertError> {
         let Some(json) = self.get(&["quantization_config"]) else { return Ok(None) };
         let text = |key: &str| json.get(key).and_then(Json::as_str);
@@ -209,7 +209,7 @@ impl Config {
     /// The rotary embedding, from `rope_theta` and `rope_scaling` or from `rope_parameters`.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for values that make no sense, and a scaling that no GGUF reader knows.
+    /// [`ConvertError::File`] for invalid values, and for a scaling that no GGUF reader supports.
     pub fn rope(&self) -> Result<Rope, ConvertError> {
         let of_kinds = self.get(&["rope_parameters"]);
         let new = of_kinds.map(|json| json.get("full_attention").unwrap_or(json));
@@ -257,7 +257,7 @@ impl Config {
             Some("yarn") => {
                 for (key, usual) in [("beta_fast", 32.0), ("beta_slow", 1.0)] {
                     if number(key)?.is_some_and(|found| found != usual) {
-                        let want = format!("{usual}, the only value that programs that read GGUF files use");
+                        let want = format!("{usual}, the only value that readers of GGUF support");
                         return Err(self.wrong(&format!("rope: {key}"), &want, json.get(key)));
                     }
                 }

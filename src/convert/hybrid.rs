@@ -1,5 +1,5 @@
-//! The numbers of hybrids: which layers have a gated delta net, its heads, and the part of attention's heads
-//! that rotates.
+//! Configuration of hybrids: the layers with a gated delta net, its heads, and the rotated part of attention
+//! heads.
 
 use serde_json::Value as Json;
 
@@ -7,15 +7,15 @@ use super::ConvertError;
 use super::config::Config;
 use sterna_gguf::{Array, Value, ValueType};
 
-/// Positions that the convolution of every known model sees.
+/// Kernel size of the convolution in every known model.
 pub const TAPS: usize = 4;
-/// Layers from one of attention to the next, where a configuration does not say.
+/// Interval of attention layers, if the configuration does not give it.
 const PERIOD: usize = 4;
-/// Share of a head that rotates, and the pairs that turn with time, height and width, by transformers' class.
+/// Rotated share of a head, and the pairs for time, height and width, from transformers' class.
 const ROTATED: f64 = 0.25;
 const SECTIONS: [usize; 3] = [11, 11, 10];
 
-/// Delta nets of a model: their heads, and the layers that have one.
+/// Heads of a model's delta nets, and the layers that have one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hybrid {
     /// Heads of queries and of keys.
@@ -24,22 +24,22 @@ pub struct Hybrid {
     pub n_heads: usize,
     /// Length of each head.
     pub head_dim: usize,
-    /// Width of the expert that all tokens go through.
+    /// Width of the shared expert.
     pub shared_ffn: Option<usize>,
-    /// True for layers with a delta net, where a configuration lists them.
+    /// True for layers with a delta net, if the configuration lists them.
     listed: Option<Vec<bool>>,
-    /// Layers from one of attention to the next, where it does not.
+    /// Interval of attention layers, if it does not.
     period: usize,
-    /// Elements of a head that rotate.
+    /// Rotated elements of a head.
     rotated: usize,
     sections: [usize; 3],
 }
 
 impl Hybrid {
-    /// `head_dim` is attention's.
+    /// Reads the configuration. `head_dim` is that of attention.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for a key that is missing, makes no sense, or has a value that GGUF cannot say.
+    /// [`ConvertError::File`] for a key that is missing or invalid, or has a value that GGUF cannot express.
     pub fn read(
         config: &Config,
         n_layers: usize,
@@ -89,7 +89,7 @@ impl Hybrid {
         2 * self.n_key_heads * self.head_dim
     }
 
-    /// Writes the keys under the architecture's name.
+    /// Writes the keys with the architecture's prefix.
     pub fn write(&self, mut set: impl FnMut(&str, Value)) {
         let count = |n: usize| Value::U32(n as u32);
         set("ssm.conv_kernel", count(TAPS));
@@ -113,7 +113,7 @@ impl Hybrid {
     }
 }
 
-/// Layers with a delta net, if there is a list.
+/// Layers with a delta net, if they are listed.
 fn listed(config: &Config, n_layers: usize) -> Result<Option<Vec<bool>>, ConvertError> {
     const KEY: &str = "layer_types";
     let Some(list) = config.get(&[KEY]) else { return Ok(None) };
@@ -129,7 +129,7 @@ fn listed(config: &Config, n_layers: usize) -> Result<Option<Vec<bool>>, Convert
     kinds.iter().map(has_delta).collect::<Result<_, _>>().map(Some)
 }
 
-/// Elements of a head that rotate, and the pairs of each section.
+/// Rotated elements of a head, and the pairs of each section.
 fn rope(config: &Config, head_dim: usize) -> Result<(usize, [usize; 3]), ConvertError> {
     const SHARE: &str = "partial_rotary_factor";
     const PAIRS: &str = "mrope_section";
@@ -160,11 +160,11 @@ fn rope(config: &Config, head_dim: usize) -> Result<(usize, [usize; 3]), Convert
             sections.ok_or_else(|| config.wrong(PAIRS, "three numbers of pairs", Some(found)))?
         }
     };
-    // Pair `i` turns with section `i % 3`; readers of GGUF let a pair that no section has stand still.
+    // Pair `i` belongs to section `i % 3`; readers of GGUF do not rotate a pair that is in no section.
     match (0..rotated / 2).find(|pair| *pair >= 3 * sections[pair % 3]) {
         None => Ok((rotated, sections)),
         Some(pair) => {
-            let want = format!("sections that have all {} pairs, pair {pair} too", rotated / 2);
+            let want = format!("sections that cover all {} pairs, including pair {pair}", rotated / 2);
             Err(config.wrong(PAIRS, &want, of(PAIRS)))
         }
     }

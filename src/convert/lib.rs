@@ -1,10 +1,10 @@
-//! From a checkpoint of Hugging Face's form to a GGUF file: a folder of safetensors in, one file out.
+//! Converts a Hugging Face checkpoint, a folder of safetensors, to a GGUF file.
 //!
-//! It must never know a program, a backend or a network: a folder is what it takes, the snapshot of a pulled
-//! repository for one. Start at [`Converter`]: it plans every tensor and every key before a byte is written;
-//! the [`Quantizer`] then asks for one tensor after the other and writes it in the wanted type. `arch.rs` has
-//! a table an architecture, `tensors.rs` what is done to a tensor, `hybrid.rs` where delta nets are,
-//! `ternary/` what packed weights mean.
+//! This crate must never know a program, a backend or a network: its input is a folder, for example the
+//! snapshot of a downloaded repository. Start at [`Converter`]: it plans every tensor and every key before a
+//! byte is written; the [`Quantizer`] then requests one tensor after the other and writes it in its type.
+//! `arch.rs` has one table per architecture, `tensors.rs` the conversion of tensors, `hybrid.rs` the layers
+//! of hybrids, `ternary/` the meaning of packed weights.
 #![forbid(unsafe_code)]
 
 mod arch;
@@ -42,29 +42,29 @@ use sterna_tokenizer::PreTokenizer;
 use tensors::{NamedTensors, OutputTensor, Reading, Values};
 use ternary::{Matrix, ScaleMeaning, ScaleSpan};
 
-/// Why a checkpoint cannot be converted.
+/// Errors of a conversion.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
-    /// A file or folder that is missing, broken, or says what makes no sense.
+    /// A file or folder that is missing, corrupt, or has invalid content.
     #[error("{}: {detail}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
         /// Expected and found.
         detail: String,
     },
-    /// A tensor that is missing, unknown, or not what it must be.
+    /// A tensor that is missing, unknown, or invalid.
     #[error("tensor {}: {detail}", name.escape_debug())]
     Tensor {
-        /// Its name in the checkpoint.
+        /// Name in the checkpoint.
         name: String,
         /// Expected and found.
         detail: String,
     },
-    /// A checkpoint of a kind that is not read here, with the way out.
+    /// An unsupported kind of checkpoint, with a hint.
     #[error("{0}")]
     Unsupported(String),
-    /// From the wanted type on.
+    /// An error of the quantiser.
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
 }
@@ -79,19 +79,19 @@ impl ConvertError {
     }
 }
 
-/// Which types the tensors of the file get.
+/// Types of the tensors in the output file.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Outtype {
-    /// Ternary weights are packed by the rule of [`ternary::packing`]; any others keep the checkpoint's type.
+    /// Ternary weights are packed by the rule of [`ternary::packing`]; other checkpoints keep their type.
     #[default]
     Auto,
-    /// As `quantize` does.
+    /// Same as in `quantize`.
     Recipe(Recipe),
 }
 
 impl Outtype {
-    /// `auto`, a type or a mix, in capitals or not. A type of plain numbers or of ternary ones, and `q8_0`,
-    /// is one type for all matrices, as llama.cpp's converter has it; of any other name the mix comes first.
+    /// Parses `auto`, a type or a mix, ignoring case. Float types, ternary types and `q8_0` are one type for
+    /// all matrices, as in llama.cpp's converter; for any other name a mix takes precedence.
     pub fn named(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case("auto") {
             return Some(Self::Auto);
@@ -104,31 +104,31 @@ impl Outtype {
     }
 }
 
-/// Rounding of master weights to ternary ones.
+/// Rounding of master weights to ternary weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// By BitNet's rule, see [`ternary::absmean`].
+    /// BitNet's rule, see [`ternary::absmean`].
     Absmean,
 }
 
 /// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Types of the file's tensors.
+    /// Types of the tensors.
     pub outtype: Outtype,
-    /// Meaning of scales beside packed codes, instead of the configuration's.
+    /// Meaning of the scales of packed codes, overriding the configuration.
     pub scale: Option<ScaleMeaning>,
     /// Rounding of linear weights that are masters of a ternary model; `None` if they are not.
     pub ternary: Option<Rounding>,
-    /// Name of the pre-tokenizer, where tokenizer.json is not to decide.
+    /// Name of the pre-tokenizer, overriding tokenizer.json.
     pub tokenizer_pre: Option<PreTokenizer>,
     /// Leave out the parts of a multimodal model that are not text.
     pub text_only: bool,
-    /// Threads that encode; the result does not depend on it.
+    /// Number of encoder threads; the result does not depend on it.
     pub threads: usize,
 }
 
-/// A checkpoint, planned: what the file will hold, before a byte of it is written.
+/// A planned conversion, with the content of the file decided before a byte is written.
 #[derive(Debug)]
 pub struct Converter {
     model: Model,
@@ -136,7 +136,7 @@ pub struct Converter {
     notes: Vec<String>,
 }
 
-/// The tensors of the file to be, made when they are asked for.
+/// The tensors of the output file, computed on request.
 #[derive(Debug)]
 struct Model {
     checkpoint: Checkpoint,
@@ -146,10 +146,11 @@ struct Model {
 }
 
 impl Converter {
-    /// Reads the descriptions of a checkpoint's folder, checks every tensor, and decides what it becomes.
+    /// Reads the configuration and headers of a checkpoint's folder, checks every tensor, and plans its
+    /// conversion.
     ///
     /// # Errors
-    /// [`ConvertError`]: what was expected, what was found, where, and the way out.
+    /// [`ConvertError`], with what was expected, what was found, where, and a hint.
     pub fn open(folder: &Path, options: &ConvertOptions) -> Result<Self, ConvertError> {
         if !folder.is_dir() {
             let detail = "want a folder with config.json and safetensors";
@@ -157,7 +158,7 @@ impl Converter {
         }
         let folder = &snapshot(folder).unwrap_or_else(|| folder.to_owned());
         if folder.join("adapter_config.json").is_file() && !folder.join("config.json").is_file() {
-            let detail = "an adapter (LoRA), not a model: merge it into its model first, as peft's \
+            let detail = "an adapter (LoRA), not a model: merge it into its base model first, as peft's \
                           merge_and_unload does, and convert that";
             return Err(ConvertError::file(folder, detail));
         }
@@ -179,7 +180,7 @@ impl Converter {
         };
         let shape = Shape::read(&config, arch, rows)?;
         let mut notes = Vec::new();
-        // Models with such norms are rounded by BitNet's rule, and their configurations do not say so.
+        // Models with such norms are rounded by BitNet's rule, although their configurations do not say so.
         let has_input_norms = named.get(&format!("{}0.mlp.up_proj.norm.weight", arch.layers)).is_some();
         let reading = reading(&config, arch, options, has_input_norms)?;
         let tied = tied(&config, arch, &named, &mut notes)?;
@@ -193,7 +194,7 @@ impl Converter {
         made.append(&mut dense?);
         if !arch.dense && pooling::has_dense(folder)? {
             notes.push(
-                "modules of type Dense behind the pooling are left out: files of this architecture have none"
+                "modules of type Dense after the pooling are left out: files of this architecture have none"
                     .to_owned(),
             );
         }
@@ -210,7 +211,7 @@ impl Converter {
         let n_tokens = tokenizer::write(&request, &mut metadata, &mut notes)?;
         made.iter_mut().for_each(|made| made.cut_rows(n_tokens));
         if cut && n_tokens < rows {
-            notes.push(format!("{} rows of the embedding have no token: left out", rows - n_tokens));
+            notes.push(format!("{} rows of the embedding have no token and are left out", rows - n_tokens));
         }
         let infos: Vec<TensorInfo> = made.iter().map(|made| made.info.clone()).collect();
         let n_experts = shape.experts.map(|(n, _, _)| n);
@@ -223,17 +224,17 @@ impl Converter {
         Ok(Self { model, options, notes })
     }
 
-    /// Notes on this conversion, a sentence each.
+    /// Notes on this conversion, one sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// The file's keys and values, but for those that the types decide.
+    /// Metadata of the file, except for keys that depend on the types.
     pub fn metadata(&self) -> &Metadata {
         &self.model.metadata
     }
 
-    /// Writer of the file: its plan, its size, and the file itself, one tensor at a time.
+    /// The quantiser that writes the file: its plan, its size, and the file itself, one tensor at a time.
     ///
     /// # Errors
     /// [`ConvertError::Quantize`] for types that do not fit the tensors.
@@ -257,7 +258,7 @@ impl TensorSource for Model {
 }
 
 impl Model {
-    /// The types of all tensors, as options of the quantiser.
+    /// Types of all tensors, as options of the quantiser.
     fn options(
         &self,
         options: &ConvertOptions,
@@ -283,15 +284,15 @@ impl Model {
         if self.was_rounded() && !is_bitnet && !keeps_int8 {
             notes.push(
                 "the model was trained with int8 activations, and for its architecture only a file of type \
-                 i2_s says so: with another type the engine keeps activations at full precision unless an \
-                 option says otherwise"
+                 i2_s implies that: with another type the engine keeps activations at full precision \
+                 unless an option says otherwise"
                     .to_owned(),
             );
         }
-        // The embedding and the head are no ternary matrices, whatever the others are.
+        // The embedding and the head are never ternary.
         let is_ternary = matches!(recipe, Recipe::Type(ty) if ternary::is_for_ternary(ty));
-        let beside = is_ternary.then_some(&types::F16 as &'static dyn QuantType);
-        let (token_embd, output) = (beside, beside);
+        let exact = is_ternary.then_some(&types::F16 as &'static dyn QuantType);
+        let (token_embd, output) = (exact, exact);
         Ok(QuantizeOptions {
             overrides,
             token_embd,
@@ -306,8 +307,8 @@ impl Model {
         self.made.iter().any(|made| matches!(made.values, Values::Packed { .. } | Values::Masters))
     }
 
-    /// The matrices that are ternary: packed ones, masters, and real ones that turn out to be, which are
-    /// looked for where the wanted type asks. None where any of those is not.
+    /// The ternary matrices: packed ones, masters, and real ones that happen to be ternary, which are
+    /// searched for if the output type needs it. Empty if any of the latter is not ternary.
     fn matrices(
         &self,
         options: &ConvertOptions,
@@ -320,7 +321,7 @@ impl Model {
         };
         let known = |made: &OutputTensor| match &made.values {
             Values::Packed { scales } => Some(matrix(made, ScaleSpan::of_scales(scales))),
-            // Each expert is rounded by itself.
+            // Each expert is rounded separately.
             Values::Masters if made.info.dims.len() > 2 => Some(matrix(made, ScaleSpan::Row)),
             Values::Masters => Some(matrix(made, ScaleSpan::Tensor)),
             _ => None,
@@ -346,7 +347,7 @@ impl Model {
                 form => out.push(matrix(made, form)),
             }
         }
-        notes.push(format!("all {} linear weights are -s, 0 and s already: a ternary model", out.len()));
+        notes.push(format!("all {} linear weights are already -s, 0 and s: a ternary model", out.len()));
         notes.push(
             "with i2_s files the engine rounds activations to int8; if the model was not trained that way, \
              use tq2_0, which keeps them at full precision"
@@ -355,7 +356,7 @@ impl Model {
         Ok(out)
     }
 
-    /// Least and largest effective scale of packed weights.
+    /// Smallest and largest effective scale of packed weights.
     fn scale_range(&self) -> Option<(f32, f32)> {
         let scales = self.made.iter().filter_map(|made| match &made.values {
             Values::Packed { scales } => Some(scales),
@@ -366,7 +367,7 @@ impl Model {
         Some(scales.fold((first, first), |(least, most), scale| (least.min(scale), most.max(scale))))
     }
 
-    /// The rule's types: the most frequent one as the recipe, and the others by name.
+    /// Types by the rule: the most frequent one as the recipe, and the others as overrides by name.
     fn packed(&self, matrices: &[Matrix], notes: &mut Vec<String>) -> (Recipe, Vec<Override>) {
         let types = ternary::packing(matrices);
         let count = |ty: &'static dyn QuantType| types.iter().filter(|(other, _)| other.is(ty)).count();
@@ -389,14 +390,14 @@ impl Model {
         (Recipe::Type(body), overrides)
     }
 
-    /// Linear weights that are not ternary beside others that are: f16, as the head.
+    /// Linear weights that are not ternary in a ternary model become f16, like the head.
     fn spared(&self, matrices: &[Matrix]) -> Vec<Override> {
         let is_ternary = |made: &&OutputTensor| matrices.iter().any(|matrix| matrix.name == made.info.name);
         let spared = self.made.iter().filter(|made| made.linear && !is_ternary(made));
         spared.map(|made| exactly(&made.info.name, &types::F16)).collect()
     }
 
-    /// The type of most bytes of the checkpoint, which loses nothing.
+    /// The type of most of the checkpoint's elements, which loses no precision.
     fn own_type(&self) -> &'static dyn QuantType {
         let choices: [&'static dyn QuantType; 3] = [&types::Bf16, &types::F16, &types::F32];
         let elems = |ty: &'static dyn QuantType| -> usize {
@@ -407,23 +408,23 @@ impl Model {
     }
 }
 
-/// A type for the tensor of exactly this name.
+/// An override for the tensor with exactly this name.
 fn exactly(name: &str, ty: &'static dyn QuantType) -> Override {
     let pattern = Regex::new(&format!("^{}$", regex::escape(name))).expect("an escaped name is a pattern");
     Override { pattern, ty }
 }
 
-/// Checks that a ternary type holds these matrices as they are.
+/// Checks that a ternary type can store these matrices without loss.
 fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertError> {
     if matrices.is_empty() {
         return Err(ConvertError::Unsupported(format!(
             "{} is for ternary weights, and these are not ternary: use another type; if they are the master \
-             weights of a ternary model, ConvertOptions::ternary absmean rounds them",
+             weights of a ternary model, use ConvertOptions::ternary absmean to round them",
             ty.name()
         )));
     }
     let finest = match ty.ternary() {
-        // The encoder gives types of a scale a row the tensor's.
+        // The encoder uses the tensor's scale in types with one scale per row.
         Some(Ternary::PerTensor | Ternary::PerRow) => ScaleSpan::Tensor,
         _ if ty.block_elems() <= 64 => ScaleSpan::Block64,
         _ => ScaleSpan::Block256,
@@ -432,7 +433,7 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
         None => Ok(()),
         Some(matrix) => {
             let detail = format!(
-                "has one scale per {}, which {} cannot hold: use `auto`, which picks a type that can",
+                "has one scale per {}, which {} cannot store: use `auto`, which picks a type that can",
                 match matrix.form {
                     ScaleSpan::Row => "row",
                     ScaleSpan::Block256 => "256 columns",
@@ -445,7 +446,7 @@ fn fits(ty: &'static dyn QuantType, matrices: &[Matrix]) -> Result<(), ConvertEr
     }
 }
 
-/// Interpretation of linear weights, by the configuration and the caller.
+/// Interpretation of linear weights, from the configuration and the options.
 fn reading(
     config: &Config,
     arch: &Architecture,
@@ -466,19 +467,19 @@ fn reading(
         (Some(meaning), _) => Ok(meaning),
         (None, Some(_)) if online == Some(true) => {
             Err("is packed, but quantization_mode says online, which is for real weights; \
-                 ConvertOptions::scale says what weight_scale means: multiply or divide"
+                 ConvertOptions::scale sets the meaning of weight_scale: multiply or divide"
                 .to_owned())
         }
         (None, Some(found)) if found.linear_class == "autobitlinear" => Ok(ScaleMeaning::Multiply),
         (None, Some(found)) if found.linear_class == "bitlinear" => Ok(ScaleMeaning::Divide),
         (None, Some(found)) => Err(format!(
             "is packed, and its scale depends on linear_class, which is {}, want autobitlinear or bitlinear; \
-             ConvertOptions::scale says what weight_scale means: multiply or divide",
+             ConvertOptions::scale sets the meaning of weight_scale: multiply or divide",
             found.linear_class.escape_debug()
         )),
         (None, None) => {
-            Err("is packed, and config.json has no quantization_config; ConvertOptions::scale says \
-                             what weight_scale means: multiply or divide"
+            Err("is packed, but config.json has no quantization_config; ConvertOptions::scale sets the \
+                 meaning of weight_scale: multiply or divide"
                 .to_owned())
         }
     };
@@ -487,7 +488,7 @@ fn reading(
             Ok(true)
         }
         () if is_bitnet || quantization.is_some() => {
-            Err("is neither packed nor said to be a master weight (quantization_mode online); \
+            Err("is neither packed nor declared a master weight (quantization_mode online); \
                  ConvertOptions::ternary absmean rounds such weights by BitNet's rule"
                 .to_owned())
         }
@@ -511,10 +512,10 @@ fn tied(
     match config.is_tied() {
         Some(true) => Ok(true),
         Some(false) if has_head => Ok(false),
-        Some(false) => Err(ConvertError::tensor(arch.head, "is missing, and tie_word_embeddings is false")),
+        Some(false) => Err(ConvertError::tensor(arch.head, "is missing, but tie_word_embeddings is false")),
         None if arch.tied || !has_head => {
             if !arch.tied {
-                notes.push(format!("there is no {}: the embedding is the head", arch.head));
+                notes.push(format!("{} is missing: the embedding is used as the head", arch.head));
             }
             Ok(true)
         }
@@ -532,7 +533,7 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
     is_commit.then(|| folder.join("snapshots").join(commit)).filter(|path| path.is_dir())
 }
 
-/// A JSON file whole.
+/// Reads a JSON file.
 fn read_json(path: &Path) -> Result<Json, ConvertError> {
     let bytes = std::fs::read(path).map_err(|err| ConvertError::file(path, err))?;
     serde_json::from_slice(&bytes)

@@ -1,4 +1,4 @@
-//! The keys of a converted file that are not about its vocabulary.
+//! Metadata of a converted file, except for its vocabulary.
 
 use std::path::Path;
 
@@ -13,10 +13,11 @@ use super::shape::Shape;
 use super::{ConvertError, card, names};
 use sterna_gguf::{Array, Metadata, TensorInfo, Value, ValueType};
 
-/// Writes `general.*` and the keys under the architecture's name; notes say what a file cannot hold.
+/// Writes `general.*` and the keys with the architecture's prefix; notes list properties that GGUF cannot
+/// express.
 ///
 /// # Errors
-/// [`ConvertError::File`] for values of the configuration that make no sense.
+/// [`ConvertError::File`] for invalid values in the configuration.
 pub fn write(
     folder: &Path,
     config: &Config,
@@ -52,7 +53,7 @@ pub fn write(
         false => "attention.layer_norm_rms_epsilon",
     };
     set(epsilon, Value::F32(shape.eps as f32));
-    // Of one class some models see ahead, and others not.
+    // Some models of a class are bidirectional, others are not.
     let sees_ahead = arch.encoder && name != "gemma3";
     if sees_ahead {
         set("attention.causal", Value::Bool(false));
@@ -62,9 +63,7 @@ pub fn write(
     if let Some(pooling) = pooling {
         set("pooling_type", Value::U32(pooling as u32));
     } else if sees_ahead {
-        notes.push(
-            "no modules.json says how rows become one embedding: the file has no pooling_type".to_owned(),
-        );
+        notes.push("there is no modules.json with a pooling mode: the file has no pooling_type".to_owned());
     }
     let is_named = shape.labels.iter().enumerate().any(|(at, name)| *name != format!("LABEL_{at}"));
     if ranks && is_named && shape.labels.iter().all(|name| !name.is_empty()) {
@@ -92,7 +91,7 @@ pub fn write(
         let rope = config.rope()?;
         set("rope.freq_base", Value::F32(rope.base as f32));
         match rope.scaling {
-            // Llama 3's is a tensor of its own.
+            // Llama 3's scaling is a separate tensor.
             RopeScaling::None | RopeScaling::Llama3 { .. } => {}
             RopeScaling::Linear(factor) => {
                 set("rope.scaling.type", Value::from("linear"));
@@ -103,9 +102,9 @@ pub fn write(
                 set("rope.scaling.factor", Value::F32(factor as f32));
                 set("rope.scaling.original_context_length", Value::U32(original));
                 if let Some(attention) = attention {
-                    // Readers multiply by YaRN's own factor as well.
-                    let beside = attention / (1.0 + 0.1 * factor.ln());
-                    set("rope.scaling.attn_factor", Value::F32(beside as f32));
+                    // Readers also multiply by YaRN's own factor.
+                    let attn_factor = attention / (1.0 + 0.1 * factor.ln());
+                    set("rope.scaling.attn_factor", Value::F32(attn_factor as f32));
                 }
             }
         }
@@ -122,18 +121,18 @@ pub fn write(
         && let Some(window) = config.count(&["sliding_window"])?.filter(|window| *window < shape.n_ctx)
     {
         notes.push(format!(
-            "the model has a sliding window of {window} positions, and GGUF has no key for that with \
+            "the model has a sliding window of {window} positions, but GGUF has no key for it with \
              architecture {name}: attention sees the whole context, as in llama.cpp"
         ));
     }
     Ok(())
 }
 
-/// Keys of the model's name: by its card, then by the name in its configuration, then by its folder, each as
-/// far as it gives something.
+/// Writes the keys of the model's name: from its card, then from the name in its configuration, then from its
+/// folder, as far as each provides them.
 fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metadata: &mut Metadata) {
     let of_card = |keys: &[&str]| keys.iter().find_map(|key| card::first(front, key));
-    // Not a path on the computer where it was made.
+    // Not a path on the computer where the checkpoint was created.
     let kept = config.str(&["_name_or_path"]).filter(|name| name.matches('/').count() <= 1);
     let of_folder = names::id_of_folder(folder);
     let ids = kept.into_iter().chain([of_folder.as_str()]);
@@ -157,7 +156,8 @@ fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metad
         ("finetune", finetune),
         ("basename", or_found(basename, |found| &found.basename)),
         ("description", of_card(&["description", "model_description"])),
-        // Its place among the first keys; without a name that says it the tensors are counted later.
+        // Reserves its place among the first keys; without a name that contains it, the tensors are counted
+        // later.
         ("size_label", Some(size.unwrap_or_default())),
     ] {
         if let Some(value) = value {
@@ -166,7 +166,7 @@ fn identity(folder: &Path, config: &Config, front: &Front, n_weights: u64, metad
     }
 }
 
-/// Gemma 3's windows: six layers are a period unless a configuration says otherwise.
+/// Gemma 3's windows: a period has six layers unless the configuration says otherwise.
 fn windows(arch: &str, config: &Config, shape: &Shape, metadata: &mut Metadata) -> Result<(), ConvertError> {
     let key = |name: &str| format!("{arch}.{name}");
     metadata.set(key("attention.sliding_window"), config.require(&["sliding_window"])? as u32);
@@ -197,7 +197,7 @@ fn windows(arch: &str, config: &Config, shape: &Shape, metadata: &mut Metadata) 
     Ok(())
 }
 
-/// Recommended sampling parameters, unless the model is not to be sampled.
+/// Writes recommended sampling parameters, unless the model is not to be sampled.
 fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>) {
     let floats = [
         ("top_p", "top_p"),
@@ -209,7 +209,7 @@ fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>)
     if generation.get("do_sample").and_then(Json::as_bool) == Some(false) {
         if floats.iter().any(|(key, _)| number(key).is_some()) || number("top_k").is_some() {
             notes.push(
-                "generation_config.json says do_sample false, for which GGUF has no key: its sampling \
+                "generation_config.json has do_sample false, for which GGUF has no key: its sampling \
                  parameters are left out"
                     .to_owned(),
             );
@@ -226,8 +226,8 @@ fn sampling(generation: &Json, metadata: &mut Metadata, notes: &mut Vec<String>)
     }
 }
 
-/// The number of weights in few letters, as llama.cpp's converter writes it: `2.4B`, and `128x1.5B` with
-/// experts, of which one counts.
+/// Formats the number of weights as llama.cpp's converter does: `2.4B`, or `128x1.5B` for a mixture, where
+/// the weights of one expert are counted.
 pub fn size_label(tensors: &[TensorInfo], n_experts: Option<usize>) -> String {
     let n: usize = tensors.iter().map(TensorInfo::n_elems).sum();
     let Some(n_experts) = n_experts else { return rounded(n) };

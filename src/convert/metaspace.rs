@@ -1,25 +1,25 @@
-//! A vocabulary of SentencePiece's kind that is in `tokenizer.json` alone: spaces are U+2581, characters that
-//! are no token are bytes, and pairs merge by rank where GGUF's `llama` vocabulary has a score per token.
+//! A SentencePiece-like vocabulary that is only in `tokenizer.json`: spaces are U+2581, characters without a
+//! token are bytes, and pairs merge by rank where GGUF's `llama` vocabulary has a score per token.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value as Json;
 
-/// Character in place of a space.
+/// Replacement of a space.
 pub const SPACE: char = '\u{2581}';
 
-/// Changes to texts before pairs merge.
+/// Changes to texts before pairs are merged.
 #[derive(Debug, Default)]
 pub struct Spaces {
-    /// True if a space is put before a text.
+    /// True if a space is prepended to a text.
     pub prefix: bool,
     /// True if a text is split before each space.
     pub splits: bool,
-    /// Notes on properties that GGUF has no key for.
+    /// Notes on properties for which GGUF has no key.
     pub notes: Vec<String>,
 }
 
-/// True if a tokenizer has spaces as U+2581 or falls back to bytes, and is not byte-level.
+/// True if a tokenizer replaces spaces by U+2581 or falls back to bytes, and is not byte-level.
 pub fn is_metaspace(tokenizer: &Json) -> bool {
     let (normalizers, steps) = both(tokenizer);
     if normalizers.iter().chain(&steps).any(|step| kind(step) == "ByteLevel") {
@@ -35,7 +35,7 @@ impl Spaces {
     /// Reads the normaliser and the pre-tokenizer.
     ///
     /// # Errors
-    /// What a `llama` vocabulary cannot do.
+    /// Properties that a `llama` vocabulary cannot express.
     pub fn of(tokenizer: &Json) -> Result<Self, String> {
         let (normalizers, steps) = both(tokenizer);
         let (mut spaces, mut replaced) = (Self::default(), false);
@@ -56,12 +56,12 @@ impl Spaces {
                         let once = if scheme == "first" { " and none after a special token" } else { "" };
                         spaces.notes.push(format!(
                             "the tokenizer's Metaspace adds no space before a text that begins with \
-                             one{once}, and GGUF has no key for that: Sterna adds the space"
+                             one{once}, but GGUF has no key for that: Sterna adds the space"
                         ));
                     }
                     spaces.splits = step["split"].as_bool().unwrap_or(true);
                 }
-                // No space is left for it to split at.
+                // After the replacement no space is left to split at.
                 "Split" if replaced && step["pattern"]["String"] == " " => {}
                 other => {
                     return Err(format!(
@@ -73,7 +73,7 @@ impl Spaces {
         }
         if !replaced {
             return Err(
-                "its spaces are not U+2581, and GGUF needs that for a SentencePiece vocabulary".into()
+                "its spaces are not U+2581, which GGUF requires for a SentencePiece vocabulary".into()
             );
         }
         Ok(spaces)
@@ -105,7 +105,7 @@ fn replaces(step: &Json) -> bool {
     kind(step) == "Replace" && step["pattern"]["String"] == " " && is_space(&step["content"])
 }
 
-/// The two sides of a merge, from `"a b"` or from `["a", "b"]`.
+/// Both sides of a merge, from `"a b"` or `["a", "b"]`.
 pub fn pair(json: &Json) -> Option<(String, String)> {
     match json {
         Json::String(text) => text.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
@@ -117,15 +117,15 @@ pub fn pair(json: &Json) -> Option<(String, String)> {
     }
 }
 
-/// Pairs in the order in which they merge, and what they make.
+/// Pairs in merge order, and the tokens that they produce.
 pub struct Merges<'m> {
     ranks: HashMap<(&'m str, &'m str), usize>,
-    /// Lowest rank of the pairs that make each token.
+    /// Lowest rank of the pairs that produce each token.
     best: HashMap<String, usize>,
 }
 
 impl<'m> Merges<'m> {
-    /// The last of equal pairs counts, as in `tokenizers`.
+    /// The last one of equal pairs is used, as in `tokenizers`.
     pub fn new(pairs: &'m [(String, String)]) -> Self {
         let both = |(left, right): &'m (String, String)| (left.as_str(), right.as_str());
         let ranks = pairs.iter().map(both).zip(0..).collect();
@@ -136,19 +136,19 @@ impl<'m> Merges<'m> {
         Self { ranks, best }
     }
 
-    /// The score by which a scored vocabulary joins a token when its pair would merge: minus the rank.
+    /// Score with which a scored vocabulary merges a token's pair in the same order: minus the rank.
     ///
-    /// If merging the token's own spelling ends in the token, then that last pair is the only one of which it
-    /// is ever made, in any text: neighbours that spell the token have become what they are by the merges of
-    /// that spelling alone, in the same order. So the order of scores is then the order of ranks, exactly.
-    /// Of others the best pair counts.
+    /// If merging the token's own spelling ends in the token, its last pair is the only one that ever
+    /// produces it, in any text: neighbours that spell the token were produced by the merges of that spelling
+    /// alone, in the same order. So the order of scores is exactly the order of ranks. For other tokens the
+    /// best pair is used.
     pub fn score(&self, token: &str) -> f32 {
         let rank = self.last(token).or_else(|| self.best.get(token).copied());
         -(rank.unwrap_or(self.ranks.len()) as f32)
     }
 
-    /// True if scores can join a token where ranks do not: its own spelling merges to something else, though
-    /// it has halves that are no pair.
+    /// True if scores can produce a token where ranks do not: its own spelling merges to something else,
+    /// although it has halves in the vocabulary that are not a pair.
     pub fn is_doubtful(&self, token: &str, vocabulary: &HashSet<&str>) -> bool {
         let is_joined = |at: usize| {
             let (left, right) = token.split_at(at);
@@ -158,7 +158,7 @@ impl<'m> Merges<'m> {
         self.last(token).is_none() && token.char_indices().skip(1).any(|(at, _)| is_joined(at))
     }
 
-    /// True if a pair makes the token.
+    /// True if a pair produces the token.
     pub fn is_made(&self, token: &str) -> bool {
         self.best.contains_key(token)
     }
@@ -198,7 +198,7 @@ mod tests {
             [of("bc"), of("abc"), of("ab"), of("de"), of("a"), of("<x>")],
             [0.0, -1.0, -2.0, -4.0, -5.0, -5.0]
         );
-        // `b c` comes first, so `ab c` never makes the token.
+        // `b c` comes first, so `ab c` never produces the token.
         let pairs = &pairs[..1].iter().chain(&pairs[2..4]).cloned().collect::<Vec<_>>();
         let merges = Merges::new(pairs);
         assert_eq!(merges.score("abc"), -2.0);

@@ -1,4 +1,4 @@
-//! Names for people, from the names of folders and repositories, and what such a name says of a model.
+//! Human-readable names from the names of folders and repositories, and the components of such names.
 
 use std::path::Path;
 
@@ -41,20 +41,20 @@ impl NamePart {
     }
 }
 
-/// True if a part has a form, in capitals or not.
+/// True if a part matches a pattern, ignoring case.
 fn has_form(text: &str, form: &str) -> bool {
     Regex::new(&format!("^(?i:{form})$")).expect("a form of ours").is_match(text)
 }
 
 impl Components {
-    /// Components of `name` or `organization/name`, for a model of this many weights.
+    /// Components of `name` or `organization/name`, for a model of `n_weights` weights.
     pub fn of(id: &str, n_weights: u64) -> Self {
         if id.contains(' ') {
-            // A sentence.
+            // A sentence, not an id.
             return Self { name: Some(id.to_owned()), ..Self::default() };
         }
         let (organization, name) = match id.split_once('/') {
-            // Of a path, that is no organization.
+            // In a relative path, the first part is not an organization.
             Some((organization, name)) => {
                 (Some(organization).filter(|organization| !organization.starts_with('.')), name)
             }
@@ -63,7 +63,7 @@ impl Components {
         let parts = name.split('-').filter(|part| !part.is_empty());
         let mut parts: Vec<NamePart> =
             parts.enumerate().map(|(i, part)| annotated(i, part, n_weights)).collect();
-        // A size in words says less than one in digits.
+        // A size in digits is more precise than one in words.
         let is_size =
             |part: &NamePart, of: fn(char) -> bool| part.is(Kind::SizeLabel) && part.text.chars().any(of);
         if parts.iter().any(|part| is_size(part, |c| c.is_ascii_digit())) {
@@ -96,7 +96,7 @@ impl Components {
             }
         }
         let size_label = joined(sizes);
-        // Without any of them it is unknown where the family's name ends.
+        // Without any of them, the end of the family's name is unknown.
         let is_clear = size_label.is_some() || finetune.is_some() || version.is_some();
         let basename = joined(those(&|part| part.is(Kind::Basename)));
         Self {
@@ -110,7 +110,7 @@ impl Components {
     }
 }
 
-/// Part `i` of a name, and what it may be.
+/// Part `i` of a name, with its possible kinds.
 fn annotated(i: usize, text: &str, n_weights: u64) -> NamePart {
     let part = |text: String, kind| NamePart { text, kinds: vec![kind] };
     if has_form(text, r"(v|iter)?\d+([.]\d+)*") {
@@ -128,13 +128,13 @@ fn annotated(i: usize, text: &str, n_weights: u64) -> NamePart {
     }
 }
 
-/// A size, or a number of other things if the model has not nearly as many weights.
+/// A size, or another number if the model has a very different number of weights.
 fn sized(text: &str, n_weights: u64) -> NamePart {
     let mut chars: Vec<char> = text.replace('_', ".").chars().collect();
     if let [before @ .., letter, digit] = &chars[..]
         && digit.is_ascii_digit()
     {
-        // 7b1, as BLOOM has it.
+        // 7b1, as in BLOOM's name.
         chars = before.iter().chain(&['.', *digit, *letter]).copied().collect();
     }
     if let [.., before, letter] = &mut chars[..]
@@ -156,7 +156,7 @@ fn sized(text: &str, n_weights: u64) -> NamePart {
     NamePart { text: chars.into_iter().collect(), kinds: vec![Kind::SizeLabel] }
 }
 
-/// The name of a folder, or `organization/name` of the repository whose snapshot in the hub's cache it is.
+/// Name of a folder, or `organization/name` if it is a repository's snapshot in the hub's cache.
 pub fn id_of_folder(folder: &Path) -> String {
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let text = |path: Option<&Path>| path?.file_name()?.to_str().map(str::to_owned);
@@ -168,8 +168,8 @@ pub fn id_of_folder(folder: &Path) -> String {
     of_repository.or(text(Some(&folder))).unwrap_or_else(|| "model".to_owned())
 }
 
-/// A name with spaces for hyphens and a capital at each word that is all small, as llama.cpp's converter has
-/// it; versions and numbers stay.
+/// A name with spaces instead of hyphens, with lower-case words capitalised, as in llama.cpp's converter;
+/// versions and numbers are unchanged.
 pub fn title(name: &str) -> String {
     let word = |word: &str| {
         let is_small = word.chars().any(char::is_alphabetic) && !word.chars().any(char::is_uppercase);
@@ -177,7 +177,7 @@ pub fn title(name: &str) -> String {
         if !is_small || is_version {
             return word.to_owned();
         }
-        // Python's title(): a capital wherever a letter follows none.
+        // As Python's title(): capitalises each letter that does not follow another one.
         let mut after_letter = false;
         let capital = |c: char| {
             let first = !std::mem::replace(&mut after_letter, c.is_alphabetic());
@@ -283,8 +283,8 @@ mod tests {
             let Components { name, organization, basename, finetune, version, size_label } = &found;
             let got = [organization, basename, finetune, version, size_label].map(Option::as_deref);
             assert_eq!(got, want, "{id}");
-            let behind = id.strip_prefix("tiiuae/").or(id.strip_prefix("./")).unwrap_or(id);
-            assert_eq!(name.as_deref(), Some(behind));
+            let rest = id.strip_prefix("tiiuae/").or(id.strip_prefix("./")).unwrap_or(id);
+            assert_eq!(name.as_deref(), Some(rest));
         }
         assert_eq!(Components::of("", 1), Components::default());
     }

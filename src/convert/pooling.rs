@@ -1,5 +1,5 @@
-//! How rows become one embedding: sentence-transformers' `modules.json` beside a checkpoint, and the modules
-//! that it lists.
+//! Pooling of embeddings: sentence-transformers' `modules.json` of a checkpoint, and the modules that it
+//! lists.
 
 use std::path::{Path, PathBuf};
 
@@ -22,30 +22,30 @@ pub enum Pooling {
     Rank = 4,
 }
 
-/// Modes in `config.json` of a pooling module: in the flags of older versions, and by their newer names.
+/// Modes in `config.json` of a pooling module: flags of older versions, and the newer names.
 const MODES: [(&str, &str, Pooling); 3] = [
     ("pooling_mode_mean_tokens", "mean", Pooling::Mean),
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
     ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
 ];
 
-/// A matrix behind the pooling, `2_Dense` or `3_Dense`.
+/// A dense layer after the pooling, `2_Dense` or `3_Dense`.
 #[derive(Debug)]
 pub struct Dense {
-    /// Its name in a file: `dense_2`, `dense_3`.
+    /// Name in GGUF: `dense_2`, `dense_3`.
     pub name: &'static str,
-    /// Tensors of its folder.
+    /// Tensors of the module's folder.
     pub checkpoint: Checkpoint,
-    /// Width of what it multiplies.
+    /// Input width.
     pub n_in: usize,
-    /// Width of what it gives.
+    /// Output width.
     pub n_out: usize,
 }
 
-/// Pooling that `modules.json` of a folder asks for, if there is one.
+/// Pooling mode in the `modules.json` of a folder, if there is one.
 ///
 /// # Errors
-/// [`ConvertError::File`] for a module that is missing or broken, and for modes that GGUF has no value for.
+/// [`ConvertError::File`] for a module that is missing or corrupt, and for modes without a GGUF value.
 pub fn of_folder(folder: &Path) -> Result<Option<Pooling>, ConvertError> {
     let Some(module) = modules(folder)?.into_iter().find(|module| module.kind == "Pooling") else {
         return Ok(None);
@@ -69,7 +69,7 @@ pub fn of_folder(folder: &Path) -> Result<Option<Pooling>, ConvertError> {
         None => {
             let found = if flags.is_empty() { named.unwrap_or("none").to_owned() } else { flags.join(", ") };
             let detail = format!(
-                "pooling: want one of mean, cls and lasttoken, for which GGUF has values, found {}",
+                "pooling: want mean, cls or lasttoken, the modes that GGUF has values for, found {}",
                 found.escape_debug()
             );
             Err(ConvertError::file(&path, detail))
@@ -77,19 +77,19 @@ pub fn of_folder(folder: &Path) -> Result<Option<Pooling>, ConvertError> {
     }
 }
 
-/// True if there are matrices behind the pooling.
+/// True if there are dense layers after the pooling.
 ///
 /// # Errors
-/// [`ConvertError::File`] for a `modules.json` that makes no sense.
+/// [`ConvertError::File`] for an invalid `modules.json`.
 pub fn has_dense(folder: &Path) -> Result<bool, ConvertError> {
     Ok(modules(folder)?.iter().any(|module| module.kind == "Dense"))
 }
 
-/// The matrices behind the pooling, in their order.
+/// The dense layers after the pooling, in order.
 ///
 /// # Errors
-/// [`ConvertError`] for ones that are missing or broken, and for what GGUF cannot say: more than two, a bias,
-/// an activation function.
+/// [`ConvertError`] for layers that are missing or corrupt, and for properties that GGUF cannot express: more
+/// than two layers, a bias, an activation function.
 pub fn dense(folder: &Path) -> Result<Vec<Dense>, ConvertError> {
     const NAMES: [&str; 2] = ["dense_2", "dense_3"];
     let found: Vec<Module> = modules(folder)?.into_iter().filter(|module| module.kind == "Dense").collect();
@@ -108,7 +108,7 @@ pub fn dense(folder: &Path) -> Result<Vec<Dense>, ConvertError> {
             })
         };
         if json.get("bias").and_then(Json::as_bool) == Some(true) {
-            return Err(ConvertError::file(&path, "`bias` is true, and GGUF has no bias of this module"));
+            return Err(ConvertError::file(&path, "`bias` is true, but GGUF has no bias for this module"));
         }
         let act = json.get("activation_function").and_then(Json::as_str);
         if let Some(act) = act.filter(|act| !act.ends_with(".Identity")) {
@@ -124,7 +124,7 @@ pub fn dense(folder: &Path) -> Result<Vec<Dense>, ConvertError> {
 const MODULES: &str = "modules.json";
 
 struct Module {
-    /// Last part of its class's name.
+    /// Last part of the class name.
     kind: String,
     folder: PathBuf,
 }
@@ -136,14 +136,14 @@ fn modules(folder: &Path) -> Result<Vec<Module>, ConvertError> {
     for json in json.as_array().into_iter().flatten() {
         let text = |key: &str| json.get(key).and_then(Json::as_str);
         let (Some(kind), Some(name)) = (text("type"), text("path")) else {
-            return Err(ConvertError::file(&path, "want a `type` and a `path` of each module"));
+            return Err(ConvertError::file(&path, "want a `type` and a `path` for each module"));
         };
-        // A folder within this one, on any system.
+        // Must be a folder within this one, on any system.
         if name.starts_with('/')
             || name.contains(['\\', ':', '\0'])
             || name.split('/').any(|part| part == "..")
         {
-            let detail = format!("`path`: want a folder beside it, found {}", name.escape_debug());
+            let detail = format!("`path`: want a subfolder, found {}", name.escape_debug());
             return Err(ConvertError::file(&path, detail));
         }
         let kind = kind.rsplit('.').next().unwrap_or(kind).to_owned();

@@ -1,30 +1,30 @@
-//! Which pre-tokenizer a `tokenizer.json` describes: by what it does, not by a hash of what comes out.
+//! Recognises the pre-tokenizer of a `tokenizer.json` by its structure, not by a hash of its output.
 
 use serde_json::Value as Json;
 
 use sterna_tokenizer::PreTokenizer;
 
-/// GPT-2's expression, which `ByteLevel` applies unless it is told not to.
+/// GPT-2's expression, which `ByteLevel` applies unless told otherwise.
 const BYTE_LEVEL: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+";
 /// Characters that `Punctuation` splits off.
 const PUNCTUATION: &str = r"[\p{P}$+<=>^~|`]+";
 
-/// Pre-tokenizer that a `tokenizer.json` describes.
+/// The pre-tokenizer that a `tokenizer.json` describes.
 ///
 /// # Errors
-/// What it is instead: steps that no file can say, or expressions that no known one has.
+/// Unsupported steps, or expressions that no known pre-tokenizer has.
 pub fn pre_tokenizer(tokenizer: &Json) -> Result<PreTokenizer, String> {
     let steps = steps(tokenizer.get("pre_tokenizer").unwrap_or(&Json::Null))?;
     let steps: Vec<String> = steps.iter().map(|step| canonical(step)).collect();
     let is_it = |patterns: &[String]| {
         let same = |(pattern, step): (&String, &String)| {
             let (pattern, one_by_one) = (canonical(pattern), r"\p{N}");
-            // Falcon-E's digits are written either way.
+            // Falcon-E's digits are spelled in two ways.
             pattern == *step || (pattern == "[0-9]" && step == one_by_one)
         };
         patterns.len() == steps.len() && patterns.iter().zip(&steps).all(same)
     };
-    // Some differ in this alone, which older files do not say.
+    // Some pre-tokenizers differ only in this, which older files do not contain.
     let ignores = tokenizer["model"]["ignore_merges"].as_bool();
     let alike = || PreTokenizer::all().filter(|pre| is_it(&pre.published().collect::<Vec<_>>()));
     let found = alike().find(|pre| ignores == Some(pre.ignore_merges())).or(alike().next());
@@ -35,12 +35,12 @@ pub fn pre_tokenizer(tokenizer: &Json) -> Result<PreTokenizer, String> {
     })
 }
 
-/// Says that a normaliser is left out.
+/// Note on a normaliser that is left out.
 pub fn lost_normalizer(kind: &str) -> String {
-    format!("GGUF has no key for the tokenizer's {kind} normaliser: some texts get other ids")
+    format!("GGUF has no key for the tokenizer's {kind} normaliser: some texts get other token ids")
 }
 
-/// The expressions by which a pre-tokenizer splits, one after the other.
+/// The expressions by which a pre-tokenizer splits, in order.
 fn steps(json: &Json) -> Result<Vec<String>, String> {
     let flag = |key: &str| json.get(key).and_then(Json::as_bool);
     let text = |key: &str| json.get(key).and_then(Json::as_str);
@@ -64,7 +64,7 @@ fn steps(json: &Json) -> Result<Vec<String>, String> {
             _ => Ok(vec![PUNCTUATION.trim_end_matches('+').to_owned()]),
         },
         Some("Split") => {
-            // The second keeps the matches and drops what is between them, of which there is nothing.
+            // The second keeps the matches and drops the text between them, which is empty here.
             match (text("behavior"), flag("invert").unwrap_or(false)) {
                 (Some("Isolated"), _) | (Some("Removed"), true) => {}
                 (behavior, invert) => {
@@ -87,15 +87,15 @@ fn steps(json: &Json) -> Result<Vec<String>, String> {
     }
 }
 
-/// An expression in one spelling of several that mean the same.
+/// Normalises an expression, so that equivalent spellings are equal.
 fn canonical(pattern: &str) -> String {
     const ANY_CASE: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
     const SPELLED: &str = "'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]";
     let pattern = pattern.replace(&format!("{ANY_CASE}|"), &format!("{SPELLED}|"));
     let pattern = pattern.replace(&format!("{ANY_CASE}?"), &format!("(?:{SPELLED})?"));
-    // Possessive quantifiers, which change nothing where alternatives exclude each other.
+    // Possessive quantifiers have no effect if the alternatives exclude each other.
     let pattern = pattern.replace("++", "+").replace("]?+", "]?").replace("}?+", "}?");
-    // Newlines as they are, one character where the number says so, and a set within a set.
+    // Escapes literal newlines, and simplifies redundant counts and nested sets.
     let pattern = pattern.replace('\r', r"\r").replace('\n', r"\n").replace(r"\p{N}{1}", r"\p{N}");
     let pattern = match pattern.strip_prefix(r" ?[^(\s|[").and_then(|rest| rest.strip_suffix("])]+")) {
         Some(set) => format!(r" ?[^(\s|{set})]+"),
@@ -121,7 +121,7 @@ mod tests {
             {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})
     }
 
-    /// The spellings are those of the published files.
+    /// The spellings are those of published files.
     #[test]
     fn published_structures_have_names() {
         let llama = concat!(
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(of(&falcon), Ok("falcon"));
         let falcon_e = json!({"type": "Sequence", "pretokenizers": [punctuation, byte_level, digits]});
         assert_eq!(of(&falcon_e), Ok("falcon_e"));
-        // Llama 3's expression without its habit of leaving whole tokens alone.
+        // Llama 3's expression without `ignore_merges`.
         let with =
             |ignores: bool| json!({"pre_tokenizer": split(llama), "model": {"ignore_merges": ignores}});
         let name = |ignores| pre_tokenizer(&with(ignores)).map(PreTokenizer::name);
@@ -192,7 +192,7 @@ mod tests {
             r"\s*[\r\n]+|\s+(?!\S)|\s+"
         );
         assert_eq!(of(&split(seed)), Ok("seed-coder"));
-        // An expression that ends a text is not one that is anywhere.
+        // An expression for the end of a text is not one for any place.
         assert!(of(&split(r"\s+")).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! `tokenizer.model`: SentencePiece's protocol buffer, as far as a GGUF file needs it.
+//! `tokenizer.model`: the parts of SentencePiece's protocol buffer that a GGUF file needs.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::ConvertError;
 
-/// The pieces of a model of merged pairs.
+/// The pieces of a BPE model.
 #[derive(Clone, PartialEq, Message)]
 pub struct Model {
     /// In the order of their ids.
@@ -21,20 +21,20 @@ pub struct Model {
 /// One token.
 #[derive(Clone, PartialEq, Message)]
 pub struct Piece {
-    /// Its text, with U+2581 for a space.
+    /// Text, with U+2581 for a space.
     #[prost(string, optional, tag = "1")]
     pub piece: Option<String>,
-    /// Higher is merged first.
+    /// Higher scores merge first.
     #[prost(float, optional, tag = "2")]
     pub score: Option<f32>,
-    /// 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte: the numbers of GGUF.
+    /// 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte: the same numbers as in GGUF.
     #[prost(int32, optional, tag = "3")]
     pub kind: Option<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct Trainer {
-    /// 1 unigram, 2 merged pairs, 3 words, 4 characters.
+    /// 1 unigram, 2 BPE, 3 words, 4 characters.
     #[prost(int32, optional, tag = "3")]
     model_type: Option<i32>,
 }
@@ -49,8 +49,8 @@ impl Model {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for a file that is none, for one without pieces, and for a model of another
-    /// kind than merged pairs.
+    /// [`ConvertError::File`] for a file that is not a SentencePiece model, has no pieces, or is not a BPE
+    /// model.
     pub fn read(path: &Path) -> Result<Self, ConvertError> {
         let bytes = std::fs::read(path).map_err(|err| ConvertError::file(path, err))?;
         let model = Self::decode(&bytes[..])
@@ -60,12 +60,12 @@ impl Model {
         }
         match model.trainer.as_ref().and_then(|trainer| trainer.model_type).unwrap_or(1) {
             2 => Ok(model),
-            1 => Err(ConvertError::file(path, "is a unigram model, want one of merged pairs (BPE)")),
+            1 => Err(ConvertError::file(path, "is a unigram model, want BPE")),
             other => Err(ConvertError::file(path, format!("is a model of kind {other}, want 2 (BPE)"))),
         }
     }
 
-    /// True if a space is put before each text.
+    /// True if a space is prepended to each text.
     pub fn adds_prefix(&self) -> bool {
         self.normalizer.as_ref().and_then(|normalizer| normalizer.add_dummy_prefix).unwrap_or(true)
     }

@@ -1,4 +1,4 @@
-//! The numbers of a checkpoint: from its configuration, and from its tensors where those know better.
+//! Dimensions of a checkpoint, from its configuration and its tensors.
 
 use super::ConvertError;
 use super::arch::{Architecture, Dim};
@@ -12,7 +12,7 @@ pub struct Shape {
     pub n_layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
-    /// Width of the feed-forward network; `None` where experts take its place and no key gives it.
+    /// Width of the feed-forward network; `None` if experts replace it and no key gives it.
     pub ffn: Option<usize>,
     /// Query heads.
     pub n_heads: usize,
@@ -20,29 +20,29 @@ pub struct Shape {
     pub n_kv_heads: usize,
     /// Length of a head.
     pub head_dim: usize,
-    /// True if the configuration gives it.
+    /// True if the configuration contains the head length.
     pub has_head_dim: bool,
     /// Rows of the embedding.
     pub vocab: usize,
-    /// Positions it was trained with.
+    /// Trained context length.
     pub n_ctx: usize,
-    /// Epsilon of its norms.
+    /// Epsilon of the norms.
     pub eps: f64,
-    /// Experts, how many of them are used, and their width.
+    /// Number of experts, number of active experts, and their width.
     pub experts: Option<(usize, usize, usize)>,
-    /// Layers with a delta net, of architectures that have such.
+    /// Layers with a delta net, for architectures that have them.
     pub hybrid: Option<Hybrid>,
-    /// Kinds of texts that an encoder distinguishes in one input.
+    /// Token types of an encoder.
     pub token_types: usize,
-    /// Names of a classifier's results; empty names where a configuration gives none.
+    /// Class names of a classifier; empty names if the configuration has none.
     pub labels: Vec<String>,
 }
 
 impl Shape {
-    /// `vocab` is the rows of the embedding.
+    /// Reads the dimensions. `vocab` is the number of rows of the embedding.
     ///
     /// # Errors
-    /// [`ConvertError::File`] for a key that is missing or makes no sense.
+    /// [`ConvertError::File`] for a key that is missing or invalid.
     pub fn read(config: &Config, arch: &Architecture, vocab: usize) -> Result<Self, ConvertError> {
         let hidden = config.require(&["hidden_size", "n_embd"])?;
         let n_heads = config.require(&["num_attention_heads", "n_head"])?;
@@ -57,7 +57,7 @@ impl Shape {
             return Err(config.wrong("num_attention_heads", &format!("a divisor of {hidden}"), found));
         }
         let is_gpt2 = arch.layer_norm;
-        // Experts are in every layer then, and no key gives the width of a network without.
+        // Then all layers have experts, and no key gives the width of a dense network.
         let has_experts_alone = !arch.fused.is_empty();
         let ffn = match config.count(&["intermediate_size", "n_inner"])? {
             Some(ffn) => Some(ffn),
@@ -92,7 +92,7 @@ impl Shape {
             true => None,
             false => Some(Hybrid::read(config, n_layers, head_dim, has_experts_alone)?),
         };
-        // Of NomicBert, the positions that it has seen.
+        // NomicBert gives the positions that it was trained with.
         let most = config.count(&["max_trained_positions"])?.unwrap_or(usize::MAX);
         let n_ctx = config.require(&["max_position_embeddings", "n_positions", "n_ctx"])?.min(most);
         Ok(Self {
@@ -113,7 +113,7 @@ impl Shape {
         })
     }
 
-    /// The length of a dimension.
+    /// Length of a dimension.
     pub fn of(&self, dim: Dim) -> usize {
         let of_delta = |of: fn(&Hybrid) -> usize| self.hybrid.as_ref().map_or(0, of);
         match dim {
@@ -142,7 +142,7 @@ impl Shape {
     }
 }
 
-/// Names of a classifier's results, in order. Without any there are two, as transformers has it.
+/// Class names of a classifier, in order. The default is two classes, as in transformers.
 fn labels(config: &Config) -> Vec<String> {
     let Some(named) = config.get(&["id2label"]).and_then(|json| json.as_object()) else {
         return vec![String::new(); 2];

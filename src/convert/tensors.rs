@@ -1,5 +1,4 @@
-//! From a checkpoint's tensors to those of a file: which becomes which, and how each is made when it is
-//! wanted.
+//! Maps a checkpoint's tensors to those of a file and computes each on request.
 
 use std::collections::BTreeMap;
 
@@ -18,47 +17,47 @@ use sterna_gguf::TensorInfo;
 /// Source of the values of a tensor.
 #[derive(Clone, Debug)]
 pub enum Values {
-    /// As the checkpoint has them.
+    /// Values of the checkpoint.
     Real,
-    /// Packed ternary codes, and their scales: one, or one a row.
+    /// Packed ternary codes and their scales: one scale, or one per row.
     Packed {
         /// Factors of the codes.
         scales: Vec<f32>,
     },
     /// Master weights of a ternary model.
     Masters,
-    /// Worked out, f32.
+    /// Computed in f32.
     Computed(Bytes),
 }
 
-/// A tensor of the file to be.
+/// A planned tensor of the output file.
 #[derive(Clone, Debug)]
 pub struct OutputTensor {
-    /// Name, dimensions, and the type that it is made in.
+    /// Name, dimensions, and the type in which it is computed.
     pub info: TensorInfo,
     /// True if it is a linear layer's weight.
     pub linear: bool,
     /// Source of its values.
     pub values: Values,
-    /// The tensors that it is made of: several for experts.
+    /// The tensors it is built from: several for experts.
     parts: Vec<(String, Tensor)>,
     change: Change,
-    /// Heads, where rows are reordered in each.
+    /// Heads, if rows are reordered within each head.
     n_heads: usize,
-    /// Order of value heads, where it changes.
+    /// Order of value heads, if it changes.
     tiles: Option<Tiles>,
 }
 
-/// Value heads of a delta net on their way from groups, one per key head, to one of each group in turn.
+/// Reorders value heads of a delta net: from groups, one per key head, to interleaved groups.
 #[derive(Clone, Copy, Debug)]
 struct Tiles {
     /// Rows or columns before the first value head.
     lead: usize,
     /// Key heads.
     n_groups: usize,
-    /// Value heads of each.
+    /// Value heads per key head.
     per_group: usize,
-    /// Rows or columns of a value head.
+    /// Rows or columns per value head.
     unit: usize,
 }
 
@@ -78,20 +77,20 @@ const NOT_TEXT: [&str; 12] = [
     "vision_",
 ];
 
-/// Prefixes of names, and the ones in a text model.
+/// Prefixes of names, with their counterparts in a text model.
 const PREFIXES: [(&str, &str); 8] = [
     ("language_model.model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("transformer.", ""),
     ("bert.", ""),
-    // A model without its head, as one that embeds.
+    // A model without its head, such as an embedding model.
     ("embed_tokens.", "model.embed_tokens."),
     ("layers.", "model.layers."),
     ("norm.", "model.norm."),
 ];
 
-/// The checkpoint's tensors by the names that rules have.
+/// The checkpoint's tensors by the names used in the rules.
 pub struct NamedTensors<'a> {
     checkpoint: &'a Checkpoint,
     by_name: BTreeMap<String, &'a str>,
@@ -100,11 +99,11 @@ pub struct NamedTensors<'a> {
 }
 
 impl<'a> NamedTensors<'a> {
-    /// Sorts out what no file holds.
+    /// Drops tensors that are not stored in GGUF files.
     ///
     /// # Errors
     /// [`ConvertError::Unsupported`] for parts that are not text, unless they are to be left out;
-    /// [`ConvertError::Tensor`] where two names mean one tensor.
+    /// [`ConvertError::Tensor`] if two names refer to the same tensor.
     pub fn new(
         checkpoint: &'a Checkpoint,
         arch: &Architecture,
@@ -132,7 +131,7 @@ impl<'a> NamedTensors<'a> {
                 Some((prefix, instead)) => format!("{instead}{}", &name[prefix.len()..]),
                 None => name.to_owned(),
             };
-            // Frequencies and masks that transformers works out again.
+            // Frequencies and masks, which transformers recomputes.
             let is_mask = arch.layers == "h."
                 && [".attn.bias", ".attn.masked_bias"].iter().any(|end| short.ends_with(end));
             let is_unused = arch.unused.iter().any(|prefix| short.starts_with(prefix));
@@ -140,7 +139,7 @@ impl<'a> NamedTensors<'a> {
                 continue;
             }
             if let Some(other) = by_name.insert(short, name) {
-                let detail = format!("is also there as {}", other.escape_debug());
+                let detail = format!("is also stored as {}", other.escape_debug());
                 return Err(ConvertError::tensor(name, detail));
             }
         }
@@ -150,19 +149,19 @@ impl<'a> NamedTensors<'a> {
         }
         if n_mtp > 0 {
             notes.push(format!(
-                "{n_mtp} tensors of the block that predicts further tokens (MTP) are left out: no GGUF block \
-                 is made of them"
+                "{n_mtp} tensors of the block for multi-token prediction (MTP) are left out: they are not \
+                 converted to a GGUF block"
             ));
         }
         Ok(Self { checkpoint, by_name, notes })
     }
 
-    /// The tensor that a rule calls so, without taking it.
+    /// Returns the tensor with this name in the rules, without taking it.
     pub fn get(&self, name: &str) -> Option<&'a Tensor> {
         self.by_name.get(name).and_then(|name| self.checkpoint.get(name))
     }
 
-    /// The tensor of this name, which another rule takes as well.
+    /// Returns the tensor with this name, which another rule also takes.
     fn share(&self, name: &str) -> Option<(String, Tensor)> {
         let name = *self.by_name.get(name)?;
         Some((name.to_owned(), self.checkpoint.get(name)?.clone()))
@@ -173,7 +172,7 @@ impl<'a> NamedTensors<'a> {
         Some((name.to_owned(), self.checkpoint.get(name)?.clone()))
     }
 
-    /// The first tensor that no rule wanted.
+    /// The first tensor that no rule has taken, and the number of such tensors.
     fn left(&self) -> Option<(&'a str, usize)> {
         self.by_name.values().next().map(|name| (*name, self.by_name.len()))
     }
@@ -182,19 +181,19 @@ impl<'a> NamedTensors<'a> {
 /// Properties that decide how linear weights are read.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// Meaning of scales beside packed codes; the reason if packed codes are an error.
+    /// Meaning of the scales stored with packed codes; the reason if packed codes are an error.
     pub scale: Result<ScaleMeaning, String>,
     /// True if real linear weights are masters, or the reason why that is unknown.
     pub masters: Result<bool, String>,
-    /// Parts of names of linear layers that are as they are.
+    /// Parts of names of linear layers that are not quantised.
     pub spared: Vec<String>,
 }
 
-/// Every tensor of the file, in its order.
+/// Plans all tensors of the file, in order.
 ///
 /// # Errors
-/// [`ConvertError::Tensor`] for one that is missing, unknown, of another shape or type, or whose scales make
-/// no sense.
+/// [`ConvertError::Tensor`] for a tensor that is missing or unknown, has a different shape or type, or has
+/// invalid scales.
 pub fn plan(
     named: &mut NamedTensors<'_>,
     arch: &Architecture,
@@ -245,11 +244,7 @@ pub fn plan(
             let more = if n > 1 { format!(", and {} more tensors", n - 1) } else { String::new() };
             let is_embedding = name.ends_with("_proj.norm.weight") || name.ends_with("rms_norm.weight");
             let detail = match is_embedding {
-                true => {
-                    "is a norm of a projection's input, which of all architectures Qwen3 and Gemma 3 alone \
-                         may have"
-                        .to_owned()
-                }
+                true => "is a norm of a projection's input: supported only for Qwen3 and Gemma 3".to_owned(),
                 false => format!("does not belong to {}{more}", arch.classes[0]),
             };
             Err(ConvertError::tensor(name, detail))
@@ -264,7 +259,7 @@ struct Planner<'a, 'b> {
 }
 
 impl Planner<'_, '_> {
-    /// The tensor of a rule, where there is one.
+    /// Plans the tensor of a rule, if there is one.
     fn one(&mut self, from: &str, to: &str, rule: &Rule) -> Result<Option<OutputTensor>, ConvertError> {
         let name = format!("{to}{}", rule.to);
         if rule.change == Change::Stack {
@@ -299,7 +294,7 @@ impl Planner<'_, '_> {
         let mut want = dims.clone();
         if is_packed {
             if !dims[0].is_multiple_of(4) {
-                let detail = format!("want rows in quarters, found {} rows", dims[0]);
+                let detail = format!("want a multiple of 4 rows, found {}", dims[0]);
                 return Err(ConvertError::tensor(&parts[0].0, detail));
             }
             want[0] /= 4;
@@ -355,7 +350,7 @@ impl Planner<'_, '_> {
         Ok(OutputTensor { info, linear, values, parts, change, n_heads, tiles })
     }
 
-    /// Order of value heads by a rule.
+    /// Order of value heads for a rule.
     fn tiles(&self, rule: &Rule) -> Option<Tiles> {
         let hybrid = self.shape.hybrid.as_ref()?;
         let dim = match rule.change {
@@ -387,7 +382,7 @@ impl Planner<'_, '_> {
             return Ok(if masters { Values::Masters } else { Values::Real });
         }
         if parts.len() > 1 {
-            return Err(ConvertError::tensor(name, "want real numbers of experts, found packed codes"));
+            return Err(ConvertError::tensor(name, "want real-valued experts, found packed codes"));
         }
         let meaning = self.reading.scale.clone().map_err(|detail| ConvertError::tensor(name, detail))?;
         let short = self.short(name);
@@ -403,7 +398,7 @@ impl Planner<'_, '_> {
         Ok(Values::Packed { scales })
     }
 
-    /// A checkpoint's name as rules have it.
+    /// A checkpoint's name as used in the rules.
     fn short(&self, name: &str) -> String {
         match PREFIXES.iter().find(|(prefix, _)| name.starts_with(prefix)) {
             Some((prefix, instead)) => format!("{instead}{}", &name[prefix.len()..]),
@@ -416,26 +411,26 @@ fn missing(name: &str) -> ConvertError {
     ConvertError::tensor(name, "is missing")
 }
 
-/// The type in which a tensor is made, before it gets the file's.
+/// The type in which a tensor is computed, before conversion to the file's type.
 fn made_in(rule: &Rule, values: &Values, elem: Elem) -> &'static dyn QuantType {
     match (values, rule.change) {
         (Values::Real, Change::AddOne | Change::TileDecay)
         | (Values::Packed { .. } | Values::Masters | Values::Computed(_), _) => &types::F32,
-        // The embedding, the head and linear weights keep their type until the file's is known. Norms,
+        // The embedding, the head and linear weights keep their type until the file's type is known. Norms,
         // biases, routers and positions are f32 in every file.
         (Values::Real, _) if rule.linear || rule.shape[0] == Dim::Vocab => elem.ty().unwrap_or(&types::F32),
         (Values::Real, _) => &types::F32,
     }
 }
 
-/// `rope_freqs.weight`: Llama 3.1's divisors of the frequencies, in f32 as llama.cpp's converter works them
-/// out.
+/// `rope_freqs.weight`: Llama 3.1's divisors of the frequencies, computed in f32 like in llama.cpp's
+/// converter.
 fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
     let RopeScaling::Llama3 { factor, low, high, original } = rope.scaling else { return None };
     let of = |pair: usize| {
         let exponent = (2 * pair) as f32 / head_dim as f32;
         let freq = 1.0 / (rope.base.powf(f64::from(exponent)) as f32);
-        // PyTorch divides a number by a tensor as the number times a reciprocal.
+        // PyTorch computes number / tensor as number x reciprocal.
         let wavelength = (1.0 / freq) * std::f32::consts::TAU;
         if wavelength < (original / high) as f32 {
             return 1.0;
@@ -450,10 +445,10 @@ fn rope_factors(rope: &Rope, head_dim: usize) -> Option<OutputTensor> {
     Some(computed("rope_freqs.weight".to_owned(), vec![head_dim / 2], bytes.into()))
 }
 
-/// A matrix behind the pooling.
+/// A matrix applied after the pooling.
 ///
 /// # Errors
-/// [`ConvertError::Tensor`] where it is missing or of another shape or type, or has a bias.
+/// [`ConvertError::Tensor`] if it is missing, has a different shape or type, or has a bias.
 pub fn dense(module: &Dense) -> Result<OutputTensor, ConvertError> {
     const NAME: &str = "linear.weight";
     let tensor = module.checkpoint.get(NAME).ok_or_else(|| missing(NAME))?;
@@ -470,7 +465,7 @@ pub fn dense(module: &Dense) -> Result<OutputTensor, ConvertError> {
     Ok(computed(format!("{}.weight", module.name), dims, f32s(&reals)))
 }
 
-/// A tensor that is worked out, f32.
+/// A tensor computed in f32.
 fn computed(name: String, dims: Vec<usize>, bytes: Bytes) -> OutputTensor {
     let info = TensorInfo {
         name,
@@ -488,18 +483,18 @@ fn computed(name: String, dims: Vec<usize>, bytes: Bytes) -> OutputTensor {
 }
 
 impl OutputTensor {
-    /// Rows that the file has of it: the others are left out.
+    /// Leaves out all rows after the first `n`.
     pub fn cut_rows(&mut self, n: usize) {
         if self.change == Change::CutVocab {
             self.info.dims[0] = self.info.dims[0].min(n);
         }
     }
 
-    /// The tensor, whole.
+    /// Computes the whole tensor.
     ///
     /// # Errors
-    /// Name of a tensor of the checkpoint, and what is in the way of reading it or where a code of it means
-    /// nothing.
+    /// Name of a tensor of the checkpoint, with the reason why it cannot be read or the position of an
+    /// invalid code.
     pub fn make(&self, checkpoint: &Checkpoint) -> Result<HostTensor, (String, String)> {
         let bytes = match (&self.values, &self.parts[..]) {
             (Values::Computed(bytes), _) => bytes.clone(),
@@ -534,7 +529,7 @@ impl OutputTensor {
                 })?;
                 let scale = |row: usize| scales[if scales.len() == 1 { 0 } else { row }];
                 let rows = codes.chunks_exact(cols.max(1)).enumerate();
-                // Adding 0 makes a plain zero of a negative one.
+                // Adding 0 turns -0 into 0.
                 let value = |row: usize, code: &i8| (f32::from(*code) * scale(row) + 0.0).to_le_bytes();
                 let mut out = Vec::with_capacity(4 * codes.len());
                 rows.for_each(|(row, codes)| codes.iter().for_each(|code| out.extend(value(row, code))));
@@ -542,7 +537,7 @@ impl OutputTensor {
             }
             Values::Masters => {
                 let mut values = reals();
-                // Each expert is rounded by itself.
+                // Each expert is rounded separately.
                 let n_matrices = if part.shape.len() > 2 { part.shape[0] } else { 1 };
                 let matrix_elems = (values.len() / n_matrices).max(1);
                 values.chunks_exact_mut(matrix_elems).for_each(ternary::absmean);
@@ -585,7 +580,7 @@ fn f32s(values: &[f32]) -> Bytes {
     values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
-/// One half of each matrix.
+/// Returns one half of each matrix.
 fn half(bytes: &[u8], n_matrices: usize, which: usize) -> Bytes {
     let half_bytes = bytes.len() / n_matrices / 2;
     let halves = bytes.chunks_exact(half_bytes.max(1));
@@ -594,7 +589,7 @@ fn half(bytes: &[u8], n_matrices: usize, which: usize) -> Bytes {
 
 impl Tiles {
     /// Appends units of `bytes` in their new order: head `g p + i` of group `g` becomes head `i n + g`, with
-    /// `p` heads a group and `n` groups.
+    /// `p` heads per group and `n` groups.
     fn extend(self, out: &mut Vec<u8>, bytes: &[u8]) {
         let n_units = self.lead + self.n_groups * self.per_group * self.unit;
         let unit_bytes = bytes.len() / n_units;
@@ -610,7 +605,7 @@ impl Tiles {
     }
 }
 
-/// Rows of each head from halves to neighbours: new row `2i + j` is row `j d / 2 + i`.
+/// Moves rows of each head from halves to pairs: new row `2i + j` is row `j d / 2 + i`.
 fn permuted(bytes: &[u8], n_heads: usize, row_bytes: usize) -> Bytes {
     let head_bytes = bytes.len() / n_heads;
     let half = head_bytes / row_bytes / 2;
@@ -625,7 +620,7 @@ fn permuted(bytes: &[u8], n_heads: usize, row_bytes: usize) -> Bytes {
     out.into()
 }
 
-/// `[rows, cols]` to `[cols, rows]`.
+/// Transposes `[rows, cols]` to `[cols, rows]`.
 fn transposed(bytes: &[u8], cols: usize, elem_bytes: usize) -> Bytes {
     let rows = bytes.len() / elem_bytes / cols.max(1);
     let mut out = Vec::with_capacity(bytes.len());
@@ -643,7 +638,7 @@ mod tests {
 
     #[test]
     fn rows_of_heads_and_columns_move() {
-        // Two heads of four rows of two bytes: 0, 2, 1, 3 of each.
+        // Two heads of four rows of two bytes: 0, 2, 1, 3 in each.
         let bytes: Vec<u8> = (0..8).flat_map(|row| [row, row]).collect();
         let want: Vec<u8> = [0, 2, 1, 3, 4, 6, 5, 7].iter().flat_map(|row| [*row, *row]).collect();
         assert_eq!(permuted(&bytes, 2, 2), want);

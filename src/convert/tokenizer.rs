@@ -28,7 +28,7 @@ const WORDPIECE: &str = "bert";
 const TURN_ENDS: [&str; 6] =
     ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>", "<|return|>"];
 
-/// Words of `*_token` in a configuration, and GGUF's for the same.
+/// Prefixes of `*_token` keys in a configuration, and GGUF's names for them.
 const SPECIALS: [(&str, &str); 7] = [
     ("bos", "bos"),
     ("eos", "eos"),
@@ -39,7 +39,7 @@ const SPECIALS: [(&str, &str); 7] = [
     ("mask", "mask"),
 ];
 
-/// Where the vocabulary comes from, and what else is known of it.
+/// Source of the vocabulary and further facts about it.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The checkpoint's folder.
@@ -48,13 +48,13 @@ pub struct Request<'a> {
     pub config: &'a Config,
     /// Rows of the embedding.
     pub rows: usize,
-    /// True if rows beyond the vocabulary are left out instead of named.
+    /// True if rows beyond the vocabulary are left out instead of padded.
     pub cut: bool,
-    /// Name of the pre-tokenizer, where the caller knows it.
+    /// Name of the pre-tokenizer, if the caller sets it.
     pub pre: Option<PreTokenizer>,
 }
 
-/// A vocabulary on its way into metadata.
+/// A vocabulary that is being converted to metadata.
 #[derive(Debug, Default)]
 struct Vocabulary {
     tokens: Vec<String>,
@@ -63,7 +63,7 @@ struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Sets a token, with unused ones up to it.
+    /// Sets a token, padding with unused tokens up to it.
     fn set(&mut self, id: usize, text: String, kind: i32, score: f32) {
         self.pad(id + 1);
         (self.tokens[id], self.kinds[id], self.scores[id]) = (text, kind, score);
@@ -77,7 +77,8 @@ impl Vocabulary {
         }
     }
 
-    /// Pads it to the rows of the embedding, and writes it; only SentencePiece's kind has scores.
+    /// Pads to the rows of the embedding and writes the vocabulary; only SentencePiece vocabularies have
+    /// scores.
     fn write(&mut self, request: &Request<'_>, metadata: &mut Metadata, model: &str, pre: &str) {
         if !request.cut {
             self.pad(request.rows);
@@ -92,11 +93,11 @@ impl Vocabulary {
     }
 }
 
-/// Writes the vocabulary's keys; gives the number of tokens.
+/// Writes the vocabulary's keys; returns the number of tokens.
 ///
 /// # Errors
-/// [`ConvertError::File`] for what is missing, broken, or beyond the rows of the embedding, and for a
-/// pre-tokenizer that is not known.
+/// [`ConvertError::File`] for a missing or corrupt file, for tokens beyond the rows of the embedding, and for
+/// an unknown pre-tokenizer.
 pub fn write(
     request: &Request<'_>,
     metadata: &mut Metadata,
@@ -154,7 +155,7 @@ pub fn optional(path: &Path) -> Result<Json, ConvertError> {
     if path.is_file() { read_json(path) } else { Ok(Json::Null) }
 }
 
-/// A vocabulary of SentencePiece.
+/// Converts a SentencePiece vocabulary.
 fn scored(
     request: &Request<'_>,
     path: &Path,
@@ -178,7 +179,7 @@ fn scored(
     }
     for (id, text, special) in added_tokens(settings, &Json::Null) {
         if id >= request.rows {
-            // The list of a shared tokenizer may go on where a model's vocabulary has ended.
+            // The list of a shared tokenizer may contain more tokens than a model's vocabulary.
             continue;
         }
         if special || looks_special(&text) {
@@ -195,7 +196,7 @@ fn scored(
     Ok(out)
 }
 
-/// A vocabulary of byte-level BPE.
+/// Converts a byte-level BPE vocabulary.
 fn byte_level(
     request: &Request<'_>,
     path: &Path,
@@ -207,7 +208,7 @@ fn byte_level(
     let pre = match request.pre {
         Some(pre) => pre,
         None => pre::pre_tokenizer(tokenizer).map_err(|detail| {
-            wrong(format!("{detail}; ConvertOptions::tokenizer_pre names one to use instead"))
+            wrong(format!("{detail}; set another one with ConvertOptions::tokenizer_pre"))
         })?,
     };
     let mut out = listed(request, path, tokenizer, "BPE")?;
@@ -223,7 +224,7 @@ fn byte_level(
     Ok(out)
 }
 
-/// A vocabulary of SentencePiece's kind whose merges have ranks: scores that join the same pairs.
+/// Converts a SentencePiece vocabulary whose merges have ranks: its scores join the same pairs.
 fn ranked(
     request: &Request<'_>,
     path: &Path,
@@ -232,13 +233,12 @@ fn ranked(
     notes: &mut Vec<String>,
 ) -> Result<Vocabulary, ConvertError> {
     let wrong = |detail: String| ConvertError::file(path, detail);
-    let spaces = metaspace::Spaces::of(tokenizer).map_err(|detail| {
-        wrong(format!("{detail}; if tokenizer.model is beside it, that is read instead"))
-    })?;
+    let spaces = metaspace::Spaces::of(tokenizer)
+        .map_err(|detail| wrong(format!("{detail}; a tokenizer.model in the same folder is read instead")))?;
     let mut out = listed(request, path, tokenizer, "BPE")?;
     let model = &tokenizer["model"];
     if model["byte_fallback"] != true {
-        let detail = "model.byte_fallback is not true, and GGUF needs that for a SentencePiece vocabulary";
+        let detail = "model.byte_fallback is not true, which GGUF requires for a SentencePiece vocabulary";
         return Err(wrong(detail.to_owned()));
     }
     for key in ["continuing_subword_prefix", "end_of_word_suffix"] {
@@ -291,13 +291,14 @@ fn ranked(
     }
     out.write(request, metadata, SENTENCEPIECE, "default");
     metadata.set("tokenizer.ggml.add_space_prefix", spaces.prefix);
-    // Without a template or a word in tokenizer_config.json nothing is added, where readers add BOS.
+    // Without a template or a setting in tokenizer_config.json nothing is added, but by default readers add
+    // BOS.
     metadata.set("tokenizer.ggml.add_bos_token", false);
     metadata.set("tokenizer.ggml.add_eos_token", false);
     Ok(out)
 }
 
-/// A vocabulary of WordPiece.
+/// Converts a WordPiece vocabulary.
 fn word_pieces(
     request: &Request<'_>,
     path: &Path,
@@ -324,10 +325,10 @@ fn word_pieces(
     out.write(request, metadata, WORDPIECE, "default");
     let [unk, sep, pad, cls, mask] = ids;
     let (Some(_), Some(_)) = (cls, sep) else {
-        let detail = format!("want tokens {} and {}, which go around each text", names[3], names[1]);
+        let detail = format!("want tokens {} and {}, which enclose each text", names[3], names[1]);
         return Err(ConvertError::file(path, detail));
     };
-    // Readers take the beginning and the end of a text by either name.
+    // Readers take the beginning and end of a text from either name.
     for (word, id) in [
         ("bos", cls),
         ("eos", sep),
@@ -344,7 +345,7 @@ fn word_pieces(
     Ok(out)
 }
 
-/// The tokens of `model.vocab`; those of `added_tokens` are within the embedding as well.
+/// Reads the tokens of `model.vocab` and checks that `added_tokens` are also within the embedding.
 fn listed(
     request: &Request<'_>,
     path: &Path,
@@ -376,7 +377,7 @@ fn listed(
     Ok(out)
 }
 
-/// `model.merges`, each read by `of`.
+/// Reads `model.merges`, each with `of`.
 fn merges<T>(path: &Path, tokenizer: &Json, of: impl Fn(&Json) -> Option<T>) -> Result<Vec<T>, ConvertError> {
     let merges = tokenizer["model"]["merges"].as_array();
     let merges = merges.ok_or_else(|| ConvertError::file(path, "want model.merges, a list"))?;
@@ -384,7 +385,7 @@ fn merges<T>(path: &Path, tokenizer: &Json, of: impl Fn(&Json) -> Option<T>) -> 
     merges.ok_or_else(|| ConvertError::file(path, "want merges of two texts each"))
 }
 
-/// `<0x41>`, in upper case as SentencePiece writes it.
+/// True for `<0x41>` and the like, in upper case as written by SentencePiece.
 fn is_byte(text: &str) -> bool {
     let digits = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     digits.is_some_and(|digits| {
@@ -396,7 +397,7 @@ fn beyond(id: usize, rows: usize) -> String {
     format!("token {id} is beyond the {rows} rows of the embedding")
 }
 
-/// `"a b"`, from that or from `["a", "b"]`, in which a space is spelled as byte-level BPE does.
+/// Formats a merge as `"a b"`, from that or from `["a", "b"]`, with spaces spelled as in byte-level BPE.
 fn merge(json: &Json) -> Option<String> {
     match json {
         Json::String(text) => Some(text.clone()),
@@ -410,7 +411,7 @@ fn merge(json: &Json) -> Option<String> {
     }
 }
 
-/// Id, text and whether it is special, of `added_tokens_decoder` and of `added_tokens`.
+/// Id, text and special flag of the tokens in `added_tokens_decoder` and `added_tokens`.
 fn added_tokens(settings: &Json, tokenizer: &Json) -> Vec<(usize, String, bool)> {
     let one = |id: Option<usize>, json: &Json| {
         let special = json.get("special").and_then(Json::as_bool).unwrap_or(false);
@@ -424,7 +425,7 @@ fn added_tokens(settings: &Json, tokenizer: &Json) -> Vec<(usize, String, bool)>
     of_settings.chain(listed).collect()
 }
 
-/// True if a token that is not marked special is one by its spelling.
+/// True if the spelling of a token is that of a special one, although it is not marked so.
 fn looks_special(text: &str) -> bool {
     let between = |open: &str, close: &str| text.starts_with(open) && text.ends_with(close);
     ["<pad>", "<mask>", "<2mass>", "[@BOS@]"].contains(&text)
@@ -433,7 +434,7 @@ fn looks_special(text: &str) -> bool {
         || text.starts_with("<unused")
 }
 
-/// Ids of special tokens, and which of them are added to texts.
+/// Writes the ids of special tokens, and which of them are added to texts.
 fn specials(
     request: &Request<'_>,
     vocabulary: &Vocabulary,
@@ -461,7 +462,7 @@ fn specials(
             metadata.set(format!("tokenizer.ggml.{key}_token_id"), id as u32);
         }
     }
-    // GGUF has one end of a text and one of a turn, a list may have both.
+    // GGUF has one end of text and one end of turn; a list may contain both.
     let lists = [request.config.get(&["eos_token_id"]), generation.get("eos_token_id")];
     let ids = lists.into_iter().flatten().filter_map(Json::as_array).flatten().filter_map(Json::as_u64);
     let turn_ends = ids.filter(|id| {
@@ -469,7 +470,8 @@ fn specials(
         text.is_some_and(|text| TURN_ENDS.contains(&text.as_str()))
     });
     let mut turn_end = turn_ends.map(|id| id as u32).find(|id| set.get("eos") != Some(id));
-    // Readers know one end of a text: that of the template, as Qwen3-Embedding's, before that of a turn.
+    // Readers use one end of text: the template's, for example in Qwen3-Embedding, has priority over that of
+    // a turn.
     let end = around(tokenizer).and_then(|[_, end]| find(end?.get("id")?.as_str()?));
     if let Some(id) = end.map(|id| id as u32) {
         metadata.set("tokenizer.ggml.eos_token_id", id);
@@ -492,7 +494,7 @@ fn processors(tokenizer: &Json) -> impl Iterator<Item = (&str, &Json)> {
     parts.iter().map(|json| (json.get("type").and_then(Json::as_str).unwrap_or_default(), json))
 }
 
-/// The special tokens that the template of tokenizer.json puts right before and behind a text.
+/// The special tokens that the template of tokenizer.json puts right before and after a text.
 fn around(tokenizer: &Json) -> Option<[Option<&Json>; 2]> {
     let (_, template) = processors(tokenizer).find(|(kind, _)| *kind == "TemplateProcessing")?;
     let single = template.get("single")?.as_array()?;
@@ -500,7 +502,7 @@ fn around(tokenizer: &Json) -> Option<[Option<&Json>; 2]> {
     Some([text.wrapping_sub(1), text + 1].map(|at| single.get(at)?.get("SpecialToken")))
 }
 
-/// Which special tokens go around a text: by the template of tokenizer.json, or else by
+/// Special tokens that are added around a text: from the template of tokenizer.json, or else from
 /// tokenizer_config.json.
 fn added(tokenizer: &Json, settings: &Json) -> Vec<(&'static str, bool)> {
     if let Some(around) = around(tokenizer) {
@@ -516,7 +518,7 @@ fn added(tokenizer: &Json, settings: &Json) -> Vec<(&'static str, bool)> {
     ["bos", "eos"].into_iter().filter_map(of).collect()
 }
 
-/// The chat template, wherever it is kept; of several the default one.
+/// Returns the chat template from any of its possible files; with several, the default one.
 fn chat_template(
     folder: &Path,
     settings: &Json,
@@ -529,7 +531,7 @@ fn chat_template(
             let default = named.iter().find(|json| text(json, "name").as_deref() == Some("default"));
             let chosen = default.or(named.first()).and_then(|json| text(json, "template"));
             if named.len() > 1 {
-                notes.push(format!("of {} chat templates the default one is kept", named.len()));
+                notes.push(format!("the default one of {} chat templates is kept", named.len()));
             }
             return Ok(chosen);
         }

@@ -1,5 +1,5 @@
-//! The vocabulary of checkpoints from before `tokenizer.json`: `vocab.json` with the ids of tokens, and
-//! `merges.txt` with the pairs that byte-level BPE merges, one a line.
+//! Vocabularies of checkpoints from before `tokenizer.json`: `vocab.json` contains the ids of tokens, and
+//! `merges.txt` the pairs that byte-level BPE merges, one per line.
 
 use std::path::Path;
 
@@ -10,16 +10,15 @@ use super::{ConvertError, read_json};
 /// Default of every special token in such tokenizers.
 const END_OF_TEXT: &str = "<|endoftext|>";
 
-/// The same as `tokenizer.json` would say it, which splits texts as GPT-2 does. `is_known` says that this one
-/// does, or that the caller names another way.
+/// Builds the equivalent `tokenizer.json`, which splits texts like GPT-2. `is_known` is true if this model
+/// does so or the caller sets another pre-tokenizer.
 ///
 /// # Errors
-/// [`ConvertError::File`] where one of the files is missing or broken, and where nothing says how texts are
-/// split.
+/// [`ConvertError::File`] if one of the files is missing or corrupt, and if the pre-tokenizer is unknown.
 pub fn tokenizer(folder: &Path, settings: &Json, is_known: bool) -> Result<Json, ConvertError> {
     let vocab = &folder.join("vocab.json");
     if !is_known {
-        let detail = "comes without tokenizer.json, so nothing says how texts are split: name it with \
+        let detail = "comes without tokenizer.json, so the pre-tokenizer is unknown: set it with \
                       ConvertOptions::tokenizer_pre";
         return Err(ConvertError::file(vocab, detail));
     }
@@ -54,7 +53,7 @@ pub fn tokenizer(folder: &Path, settings: &Json, is_known: bool) -> Result<Json,
     }))
 }
 
-/// The special tokens that the other files name.
+/// The special tokens named in the other files.
 fn special(folder: &Path, settings: &Json) -> Result<Vec<String>, ConvertError> {
     let map = folder.join("special_tokens_map.json");
     let map = if map.is_file() { read_json(&map)? } else { Json::Null };

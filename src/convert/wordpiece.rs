@@ -1,5 +1,5 @@
-//! BERT's vocabulary: pieces of words, of which those that continue one begin with `##`. In a file a piece
-//! that begins a word has a mark instead, U+2581, and one that continues it none.
+//! BERT's vocabulary of word pieces, in which pieces that continue a word begin with `##`. In a GGUF file,
+//! pieces that begin a word have the prefix U+2581 instead, and the others have none.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::ConvertError;
 use sterna_gguf::Metadata;
 
-/// Before a piece that continues a word.
+/// Prefix of a piece that continues a word.
 pub const CONTINUES: &str = "##";
 
 /// Keys of special tokens in `tokenizer_config.json`, and their usual spellings.
@@ -25,7 +25,7 @@ pub fn is_wordpiece(tokenizer: &Json) -> bool {
     tokenizer["model"]["type"] == "WordPiece"
 }
 
-/// The same as `tokenizer.json` would say it, of `vocab.txt`, a token a line.
+/// Builds the equivalent `tokenizer.json` from `vocab.txt`, which has one token per line.
 ///
 /// # Errors
 /// [`ConvertError::File`] if it cannot be read.
@@ -67,10 +67,10 @@ pub fn special(settings: &Json) -> [String; 5] {
     })
 }
 
-/// Writes how texts are normalised.
+/// Writes the normalisation of texts.
 ///
 /// # Errors
-/// What the tokenizer does that GGUF cannot say.
+/// Behaviour of the tokenizer that GGUF cannot express.
 pub fn normalizer(tokenizer: &Json, metadata: &mut Metadata) -> Result<(), String> {
     let model = &tokenizer["model"];
     for (json, key, want) in [
@@ -83,7 +83,7 @@ pub fn normalizer(tokenizer: &Json, metadata: &mut Metadata) -> Result<(), Strin
     ] {
         if json[key] != want {
             return Err(format!(
-                "a WordPiece tokenizer whose `{key}` is {}, and GGUF can only say {want}",
+                "a WordPiece tokenizer whose `{key}` is {}, but GGUF supports only {want}",
                 json[key]
             ));
         }
@@ -96,7 +96,7 @@ pub fn normalizer(tokenizer: &Json, metadata: &mut Metadata) -> Result<(), Strin
     Ok(())
 }
 
-/// A token that is no control token, as a file spells it.
+/// Spelling in a GGUF file of a token that is not a control token.
 pub fn spelled(token: &str) -> String {
     match token.strip_prefix(CONTINUES) {
         Some(text) if !text.is_empty() => text.to_owned(),

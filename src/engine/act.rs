@@ -1,4 +1,4 @@
-//! Rounding of the inputs of linear layers, if it is not the model's own.
+//! Quantisation of the inputs of linear layers, if it differs from the model's own.
 
 use std::str::FromStr;
 
@@ -8,20 +8,20 @@ use super::error::UnknownWord;
 use sterna_model::Model;
 use sterna_program::ActQuant;
 
-/// Rounding of the inputs of a model's linear layers.
+/// Quantisation of the inputs of a model's linear layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ActType {
-    /// As the model was trained; where that says nothing, as the backend does it
+    /// As the model was trained; if the model does not specify it, the backend's default
     /// ([`Backend::default_act_quant`](sterna_backend::Backend::default_act_quant)).
     #[default]
     Auto,
     /// As the model was trained.
     Trained,
-    /// As asked for.
+    /// As requested.
     Asked(ActQuant),
 }
 
-/// Each rounding with its word.
+/// Each variant and its name.
 const ACTS: [(&str, ActType); 5] = [
     ("auto", ActType::Auto),
     ("trained", ActType::Trained),
@@ -30,8 +30,8 @@ const ACTS: [(&str, ActType); 5] = [
     ("i8-block", ActType::Asked(ActQuant::I8PerBlock)),
 ];
 
-/// Words that [`ActType`] is parsed from; the first is the default. `f32` is no rounding, `i8` rounds each
-/// token, and `i8-block` each 32 inputs.
+/// Names that [`ActType`] is parsed from; the first is the default. `f32` does not quantise, `i8` quantises
+/// per token, and `i8-block` per block of 32 inputs.
 pub const ACT_TYPES: [&str; 5] = [ACTS[0].0, ACTS[1].0, ACTS[2].0, ACTS[3].0, ACTS[4].0];
 
 impl FromStr for ActType {
@@ -43,9 +43,9 @@ impl FromStr for ActType {
     }
 }
 
-/// Changes how the layers of a model round their inputs. Weights of floats never get rounded inputs, and a
-/// layer that rounds each token stays so when blocks are asked for. `rounding` is what the backend does with
-/// weights of a type by default.
+/// Sets how the layers of a model quantise their inputs. Layers with float weights never get quantised
+/// inputs, and a layer that is trained with one scale per token keeps it when blocks are requested.
+/// `rounding` returns the backend's default for a weight type.
 pub fn round(model: &mut Model, how: ActType, rounding: impl Fn(&dyn QuantType) -> ActQuant) {
     let program = &mut model.program;
     let floats: [&dyn QuantType; 3] = [&types::F32, &types::F16, &types::Bf16];

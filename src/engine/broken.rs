@@ -1,4 +1,4 @@
-//! Logits that are no numbers, and where they come from: the step is run again, stage by stage.
+//! Finds the origin of logits that are NaN or infinite: runs the step again, stage by stage.
 
 use super::Error;
 use super::fault::{BrokenLogits, BrokenStage};
@@ -8,8 +8,8 @@ use sterna_program::sampling::is_broken;
 use sterna_program::{Program, Row, RowsOf, Step};
 
 impl Runner {
-    /// True if the row at `at` of `seq`, run once more, has logits that are no numbers. Overwrites the logits
-    /// of the last run.
+    /// True if the logits of the row at `at` of `seq`, computed once more, contain NaN or infinity.
+    /// Overwrites the logits of the last run.
     ///
     /// # Errors
     /// [`Error::Backend`].
@@ -22,7 +22,7 @@ impl Runner {
         Ok(is_broken(&logits))
     }
 
-    /// Origin of the broken logits behind position `at` of `seq`. Overwrites all buffers.
+    /// Origin of the broken logits after position `at` of `seq`. Overwrites all buffers.
     pub fn broken(&mut self, program: &Program, seq: &Sequence, at: usize) -> BrokenLogits {
         BrokenLogits {
             position: at,
@@ -30,7 +30,8 @@ impl Runner {
         }
     }
 
-    /// The last rows up to `at` that one step can run again, which writes the keys and values that are there.
+    /// The last rows up to `at` that one step can run again; it rewrites the cached keys and values
+    /// unchanged.
     fn rows_again(&self, program: &Program, seq: &Sequence, at: usize) -> Vec<Row> {
         let Some(slot) = seq.slot.filter(|_| at < seq.cached.min(seq.tokens.len())) else {
             return Vec::new();

@@ -1,20 +1,19 @@
-//! Constraints on a sequence: a set of tokens for every position, decided outside the engine.
+//! Constraints on a sequence: a set of allowed tokens per position, decided outside the engine.
 //!
-//! The engine knows no grammar. It asks a [`Constraint`] for the tokens that may come next when it picks one
-//! on the host, and tells it which one was picked. What is not constrained is not slowed: the row of a
-//! sequence without a constraint is picked as before.
+//! The engine has no grammar code. It asks a [`Constraint`] for the allowed tokens when it samples on the
+//! host, and tells it which token was sampled. Sequences without a constraint are not slowed down.
 
 use std::fmt::Debug;
 
 /// A set of token ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenMask {
-    /// Bit `id % 32` of word `id / 32` is set if the token may come.
+    /// Bit `id % 32` of word `id / 32` is set if the token is allowed.
     words: Vec<u32>,
 }
 
 impl TokenMask {
-    /// A set whose token `id` is bit `id % 32` of word `id / 32`; tokens beyond the words are not in it.
+    /// A set in which token `id` is bit `id % 32` of word `id / 32`; tokens beyond the words are not in it.
     pub fn from_words(words: Vec<u32>) -> Self {
         Self { words }
     }
@@ -24,7 +23,7 @@ impl TokenMask {
         self.words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
     }
 
-    /// Makes the logits, `[n_vocab]`, of all tokens that are not in the set minus infinity.
+    /// Sets the logits, `[n_vocab]`, of all tokens that are not in the set to minus infinity.
     pub fn apply(&self, logits: &mut [f32]) {
         let mut words = self.words.iter().copied();
         for logits in logits.chunks_mut(32) {
@@ -55,38 +54,37 @@ impl FromIterator<u32> for TokenMask {
     }
 }
 
-/// The texts that are allowed. Sequences share it; each [starts](Self::start) at its own beginning.
+/// A set of allowed texts. Sequences share it; each [starts](Self::start) at its own beginning.
 pub trait Grammar: Debug + Send + Sync {
-    /// The state of a sequence that has said nothing.
+    /// The state at the beginning of a text.
     fn start(&self) -> Box<dyn Constraint>;
 }
 
-/// The tokens that one sequence may say next, after those that it has said.
+/// State of one sequence in a grammar: the tokens that may follow its tokens so far.
 pub trait Constraint: Debug + Send {
-    /// The tokens that may come next, never none. Tokens that end a text are among them where the text may
-    /// end.
+    /// The tokens that may come next, at least one. Includes end-of-text tokens where the text may end.
     ///
     /// # Errors
     /// [`ConstraintError::Failed`].
     fn mask(&mut self) -> Result<&TokenMask, ConstraintError>;
 
-    /// Goes on behind a token. The next mask can be begun here, so that it is made while the model runs.
+    /// Advances by a token. The next mask can be computed from here on, while the model runs.
     ///
     /// # Errors
-    /// [`ConstraintError::Failed`], for a token that is not in the mask too.
+    /// [`ConstraintError::Failed`], also for a token that is not in the mask.
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError>;
 
     /// True if the text is complete and nothing can follow: the sequence ends here.
     fn is_done(&self) -> bool;
 }
 
-/// Reason why a constrained sequence cannot go on.
+/// Reason why a constrained sequence cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
-    /// The constraint cannot say what may come next.
+    /// The constraint cannot compute the next mask.
     #[error("the grammar cannot be followed: {0}")]
     Failed(String),
-    /// No token that may come next can be picked.
+    /// None of the allowed tokens can be sampled.
     #[error(
         "the sampler can pick none of the tokens that the grammar allows: SamplerOptions::logit_bias or \
          ignoring the end of the text excludes all of them, or their logits are minus infinity"

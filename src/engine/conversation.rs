@@ -1,35 +1,35 @@
-//! A conversation with a model: turns put into its template, and only what is new fed to it.
+//! A conversation with a model: applies the chat template, and feeds only the new tokens.
 
 use super::{Engine, GenerateOptions, Session, Stats, StopReason};
 use crate::Error;
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::{ChatTemplate, Message};
 
-/// Most positions that are kept free for an answer when old turns are forgotten.
+/// Most positions kept free for an answer when old turns are dropped.
 const ANSWER_TOKENS: usize = 256;
 
 /// A session and the turns that it has seen.
 pub struct Conversation {
     session: Session,
     template: ChatTemplate,
-    /// The system message, if any, and then messages of `user` and `assistant` alternately.
+    /// The system message, if any, then `user` and `assistant` messages in turn.
     messages: Vec<Message>,
-    /// Text that the session has seen, and `unfed` behind it. Empty if that is not known exactly.
+    /// Text of the session's tokens and of `unfed` after them. Empty if it is not known exactly.
     seen: String,
-    /// Tokens of the last answer that the session has not seen yet.
+    /// Tokens of the last answer that the session has not been fed yet.
     unfed: Vec<u32>,
 }
 
-/// End of an answer, beside its text.
+/// The end of an answer, without its text.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// Reason of its end.
+    /// Reason why it ended.
     pub reason: StopReason,
-    /// Counts and times.
+    /// Counters and times.
     pub stats: Stats,
     /// The seed of its sampling.
     pub seed: u64,
-    /// Old messages that had to be forgotten to make room.
+    /// Number of old messages dropped to make room.
     pub forgotten: usize,
 }
 
@@ -50,25 +50,25 @@ impl Conversation {
         &self.messages
     }
 
-    /// Positions of the context that are used.
+    /// Used positions of the context.
     pub fn used(&self) -> usize {
         self.session.position()
     }
 
-    /// Forgets all but the system message.
+    /// Drops all but the system message.
     pub fn clear(&mut self) {
         self.messages.truncate(self.first_turn());
         self.session.cut_back(0);
         self.forget_text();
     }
 
-    /// Says `text` to the model and hands the pieces of its answer to `each`. If the context is too small
-    /// for the whole conversation, the oldest turns are forgotten. After an error, or an answer of nothing,
-    /// the conversation is as if nothing had been said.
+    /// Sends `text` to the model and passes the pieces of the answer to `each`. If the context is too small
+    /// for the whole conversation, the oldest turns are dropped. After an error, or an empty answer, the
+    /// conversation is as before the call.
     ///
     /// # Errors
-    /// [`Error::Chat`] if the template refuses; [`Error::ContextFull`] if even this turn alone does not
-    /// fit; as [`Session::generate`]; and whatever `each` returns.
+    /// [`Error::Chat`] if the template fails; [`Error::ContextFull`] if even this turn alone does not fit; as
+    /// [`Session::generate`]; and any error of `each`.
     pub fn answer<E: From<Error>>(
         &mut self,
         text: &str,
@@ -119,7 +119,7 @@ impl Conversation {
             | StopReason::ContextFull
             | StopReason::Constraint
             | StopReason::BrokenLogits => true,
-            // The tokens go on where the text was cut.
+            // The tokens continue where the text was cut.
             StopReason::StopString => false,
         };
         match self.session.position().checked_sub(fed_after_prompt) {
@@ -132,7 +132,7 @@ impl Conversation {
         Ok((Answer { reason, stats, seed, forgotten }, answer))
     }
 
-    /// The tokens to feed, the text up to the answer, and how many messages were forgotten for it.
+    /// The tokens to feed, the text up to the answer, and the number of messages dropped for it.
     fn prompt(&mut self, options: &GenerateOptions) -> Result<(Vec<u32>, String, usize), Error> {
         let n_ctx = self.session.engine().n_ctx();
         let answer = options.max_tokens.unwrap_or(usize::MAX).min(ANSWER_TOKENS).min(n_ctx / 4);
@@ -163,8 +163,8 @@ impl Conversation {
         }
     }
 
-    /// Text that follows the tokens of the session, if the text only goes on. A special token must come
-    /// first: text might have become one token with what is there.
+    /// Tokens of the text that follows the session's text, if `rendered` extends it. The first must be a
+    /// special token: ordinary text might have merged with the last token of the session.
     fn new_tokens(&self, rendered: &str) -> Result<Option<Vec<u32>>, Error> {
         let more = match rendered.strip_prefix(self.seen.as_str()) {
             Some(more) if !self.seen.is_empty() => more,
@@ -176,7 +176,7 @@ impl Conversation {
         Ok(goes_on.then(|| [self.unfed.as_slice(), &tokens].concat()))
     }
 
-    /// Drops the oldest message after the system message and what answers it, but never the last message.
+    /// Drops the oldest message after the system message and its answers, but never the last message.
     fn forget_oldest_turn(&mut self) -> usize {
         let first = self.first_turn();
         let later = self.messages.iter().skip(first + 1);

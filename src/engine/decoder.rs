@@ -1,5 +1,5 @@
-//! From picked tokens to events: ids, bytes, whole characters of text, log-probabilities, and why a sequence
-//! ended.
+//! Turns sampled tokens into events: ids, bytes, whole characters of text, log-probabilities, and the stop
+//! reason.
 
 use super::GenerateOptions;
 use super::fault::Fault;
@@ -10,40 +10,40 @@ use sterna_tokenizer::{Tokenizer, Utf8Stream};
 /// Reason why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model said that its text or turn ends, or nothing can follow by the grammar.
+    /// The model ended its text or turn, or the grammar allows nothing further.
     EndOfText,
-    /// A stop string was met.
+    /// A stop string was found.
     StopString,
-    /// [`GenerateOptions::max_tokens`] were picked.
+    /// [`GenerateOptions::max_tokens`] tokens were sampled.
     Limit,
     /// No position is left in the context.
     ContextFull,
     /// It was cancelled.
     Cancelled,
-    /// Its grammar failed, as [`Event::fault`] says.
+    /// Its grammar failed; see [`Event::fault`].
     Constraint,
-    /// The model's logits are no numbers, as [`Event::fault`] says.
+    /// The model's logits are NaN or infinite; see [`Event::fault`].
     BrokenLogits,
 }
 
-/// A token that was picked.
+/// A sampled token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PickedToken {
     /// Its id.
     pub id: u32,
-    /// Its bytes, of a control token too. They may be a part of a character.
+    /// Its bytes, also for a control token. They may be a part of a character.
     pub bytes: Vec<u8>,
-    /// Log-probabilities, if [`GenerateOptions::logprobs`] asks for them.
+    /// Log-probabilities, if [`GenerateOptions::logprobs`] requests them.
     pub logprobs: Option<LogProbs>,
 }
 
 /// Result of a step for one sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The token that was picked; `None` if the sequence ended without one.
+    /// The sampled token; `None` if the sequence ended without one.
     pub token: Option<PickedToken>,
-    /// Text that may be shown now: whole characters, possibly none. It can come later than its tokens,
-    /// because the bytes of a character and what may become a stop string are held back.
+    /// Text to show now: whole characters, may be empty. Text can come later than its tokens, because
+    /// incomplete characters and possible beginnings of stop strings are held back.
     pub text: String,
     /// Reason why the sequence ended, if it did.
     pub end: Option<StopReason>,
@@ -53,14 +53,15 @@ pub struct Event {
     pub fault: Option<Fault>,
 }
 
-/// Makes events of the tokens of one sequence.
+/// Turns the tokens of one sequence into events.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     utf8: Utf8Stream,
     stops: StopStrings,
-    /// Control tokens that stop strings spell, where control tokens are not shown: the text never has them.
+    /// Stop strings that are a single control token, if control tokens are not shown and so never in the
+    /// text.
     hidden_stops: Vec<u32>,
-    /// Those that begin with one, and go on with text.
+    /// Stop strings that begin with a control token and continue with text.
     control_stops: ControlStops,
     show_stop: bool,
     show_special: bool,
@@ -72,8 +73,8 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder of what follows `prompt`. A character that the prompt begins and does not end is told with
-    /// the tokens that end it: so a text goes on behind any of its own tokens.
+    /// A decoder for the tokens after `prompt`. If the prompt ends within a character, that character is
+    /// shown together with the tokens that complete it, so a text can be continued after any of its tokens.
     pub fn new(tokenizer: &Tokenizer, prompt: &[u32], options: &GenerateOptions) -> Self {
         let control = |text: &str| tokenizer.token_id(text).filter(|&id| tokenizer.is_special(id));
         let hidden = |stop: &String| control(stop);
@@ -90,7 +91,7 @@ impl Decoder {
             false => options.stop.iter().filter_map(hidden).collect(),
         };
         Self {
-            utf8: tokenizer.utf8_behind(prompt, options.show_special),
+            utf8: tokenizer.utf8_after(prompt, options.show_special),
             stops: StopStrings::new(&options.stop, options.show_stop),
             hidden_stops,
             control_stops: ControlStops::new(control_stops),
@@ -104,22 +105,22 @@ impl Decoder {
         }
     }
 
-    /// Tokens that it has taken.
+    /// Number of tokens taken so far.
     pub fn n_tokens(&self) -> usize {
         self.n_tokens
     }
 
-    /// Tokens that it takes before the sequence ends.
+    /// Number of further tokens before the sequence ends.
     pub fn remaining(&self) -> usize {
         self.max_tokens - self.n_tokens
     }
 
-    /// Takes a picked token.
+    /// Takes a sampled token.
     ///
     /// # Panics
     /// If [`remaining`](Self::remaining) is 0.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, logprobs: Option<LogProbs>) -> Event {
-        assert!(self.remaining() > 0, "a token behind the last");
+        assert!(self.remaining() > 0, "a token after the last");
         self.n_tokens += 1;
         let bytes = tokenizer.shown_bytes(id, true).to_vec();
         let token = Some(PickedToken { id, bytes, logprobs });
@@ -139,7 +140,7 @@ impl Decoder {
             false => match self.control_stops.push(piece) {
                 Ok(piece) => piece,
                 Err(_) if self.n_tokens < self.min_tokens => self.control_stops.flush(),
-                Err(met) => return self.stopped_behind_control(tokenizer, token, &met),
+                Err(met) => return self.stopped_after_control(tokenizer, token, &met),
             },
         };
         let (text, stopped) = match self.n_tokens < self.min_tokens {
@@ -159,8 +160,8 @@ impl Decoder {
         }
     }
 
-    /// Ends the sequence at a stop string that is a control token and `met`.
-    fn stopped_behind_control(
+    /// Ends the sequence at a stop string that consists of a control token and the text `met`.
+    fn stopped_after_control(
         &mut self,
         tokenizer: &Tokenizer,
         token: Option<PickedToken>,
@@ -176,7 +177,7 @@ impl Decoder {
         Event { token, text, end: Some(StopReason::StopString), ends_text: false, fault: None }
     }
 
-    /// Ends the sequence without a token, and shows all text that was held back.
+    /// Ends the sequence without a token, and returns all text that was held back.
     pub fn finish(&mut self, reason: StopReason) -> Event {
         let rest = self.control_stops.flush() + self.utf8.finish();
         let (mut text, stopped) = self.stops.push(&rest);
@@ -196,8 +197,8 @@ impl Decoder {
         Event { end: Some(reason), fault: Some(fault), ..self.finish(reason) }
     }
 
-    /// Ends the sequence with the token of `event`, behind which nothing can follow. Being complete goes
-    /// before having reached the limit.
+    /// Ends the sequence with the token of `event`, because nothing can follow it. `EndOfText` takes
+    /// precedence over `Limit`.
     pub(super) fn complete(&mut self, event: &mut Event) {
         match event.end {
             None => {

@@ -1,49 +1,49 @@
-//! Drafts by a second, smaller model of the same vocabulary.
+//! Drafts from a second, smaller model with the same vocabulary.
 
 use super::speculate::{Drafter, Speculation};
 use super::{Engine, Error, LogProbs, Session};
 
-/// A draft model: it picks the most likely tokens, one after the other. Each sequence has a session of its
-/// engine, as far as there are any, and drafts nothing without one.
+/// A draft model: samples greedily, token by token. Each sequence uses a session of the draft engine; if no
+/// session is free, it drafts nothing.
 #[derive(Clone, Debug)]
 pub struct DraftModel {
     engine: Engine,
-    /// Tokens below this are of both vocabularies.
+    /// Tokens below this are in both vocabularies.
     n_vocab: usize,
     row_cost: Option<f64>,
-    /// Most tokens of a draft.
+    /// Maximum number of tokens per draft.
     pub max: usize,
-    /// Fewest tokens of a draft; shorter ones are not used.
+    /// Minimum number of tokens per draft; shorter drafts are discarded.
     pub min: usize,
-    /// Smallest probability of a drafted token; a draft ends before a token below it.
+    /// Minimum probability of a drafted token; the draft ends before a less likely one.
     pub p_min: f32,
 }
 
 impl DraftModel {
-    /// Tokens of a draft if nothing else is asked for, as llama.cpp has it.
+    /// Default of [`max`](Self::max), the same as in llama.cpp.
     pub const MAX: usize = 3;
-    /// Tokens that one vocabulary may have more than the other, behind those in common: paddings differ.
+    /// Allowed difference in vocabulary size, since padding differs. Only the common tokens are compared.
     const MORE: usize = 128;
 
-    /// Drafts of `engine` for `target`.
+    /// A draft model `engine` for the model `target`.
     ///
     /// # Errors
-    /// [`Error::DraftVocabulary`] if their vocabularies differ; [`Error::Tokenizer`] if one of them has none;
-    /// [`Error::InBatch`].
+    /// [`Error::DraftVocabulary`] if their vocabularies differ; [`Error::Tokenizer`] if one has no
+    /// vocabulary; [`Error::InBatch`].
     pub fn new(target: &Engine, engine: Engine) -> Result<Self, Error> {
         let (own, wanted) = (engine.tokenizer()?, target.tokenizer()?);
         let (n_draft, n_target) = (engine.hyper().n_vocab, target.hyper().n_vocab);
         let differs = |what| Err(Error::DraftVocabulary { what });
         if n_draft.abs_diff(n_target) > Self::MORE {
-            return differs(format!("{n_draft} tokens, and the model has {n_target}"));
+            return differs(format!("{n_draft} tokens in the draft model, {n_target} in the model"));
         }
         let n_vocab = own.n_vocab().min(wanted.n_vocab()).min(n_draft).min(n_target);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).escape_debug().to_string();
         if let Some(id) = (0..n_vocab as u32).find(|&id| own.token_bytes(id) != wanted.token_bytes(id)) {
             let (draft, target) = (text(own.token_bytes(id)), text(wanted.token_bytes(id)));
-            return differs(format!("token {id} is `{draft}`, and the model's is `{target}`"));
+            return differs(format!("token {id} is `{draft}` in the draft model, `{target}` in the model"));
         }
-        // What a device reads for a token is the time that it takes.
+        // On a device, decoding is memory-bound: time is proportional to the bytes read per token.
         let ratio = engine.decode_cost(0).bytes() as f64 / target.decode_cost(0).bytes().max(1) as f64;
         let row_cost = target.runner()?.is_device().then_some(ratio + 0.05);
         Ok(Self { engine, n_vocab, row_cost, max: Self::MAX, min: 0, p_min: 0.0 })
@@ -63,7 +63,7 @@ impl Speculation for DraftModel {
 #[derive(Debug)]
 struct ModelDrafter {
     model: DraftModel,
-    /// From the first draft on.
+    /// Created for the first draft.
     session: Option<Session>,
 }
 

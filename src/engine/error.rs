@@ -1,4 +1,4 @@
-//! Everything that can go wrong when a model is loaded and run, as one type.
+//! Errors of loading and running a model, as one type.
 
 use std::io;
 
@@ -10,20 +10,20 @@ use sterna_tokenizer::chat::ChatError;
 
 use super::{BrokenLogits, ConstraintError, Fault, SamplerError};
 
-/// Error of the engine. Each message says what was expected, what was found, and
-/// where; an option is named by its path, as in `EngineOptions::n_ctx`.
+/// Error of the engine. Each message states what was expected, what was found, and where; options are named
+/// by path, such as `EngineOptions::n_ctx`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file is no GGUF file, or a broken one.
+    /// The file is not a GGUF file, or is damaged.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// The file holds no model that can be run.
+    /// The file contains no model that can be run.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The vocabulary cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The conversation cannot be put into a template.
+    /// The chat template cannot render the conversation.
     #[error(transparent)]
     Chat(#[from] ChatError),
     /// The backend cannot run the model.
@@ -32,18 +32,18 @@ pub enum Error {
     /// A sampling option is outside its range.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
-    /// The constraint of a sequence fails, or leaves no token.
+    /// The constraint of a sequence fails, or allows no token.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
-    /// The model's logits are no numbers.
+    /// The model's logits are NaN or infinite.
     #[error(transparent)]
     BrokenLogits(#[from] BrokenLogits),
-    /// A saved session cannot be taken up, or not be saved.
+    /// A session cannot be saved or restored.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The model makes vectors of texts and picks no tokens.
+    /// The model only makes embeddings and generates no text.
     #[error(
-        "a model of architecture `{architecture}` makes vectors of texts (embeddings) and no text; see \
+        "a model of architecture `{architecture}` only makes embeddings and generates no text; see \
          `sterna embed`"
     )]
     NoHead {
@@ -53,7 +53,7 @@ pub enum Error {
     /// An engine option is outside its range.
     #[error("{option}: want {want}, got {got}")]
     Option {
-        /// Its path: `EngineOptions::n_ctx`.
+        /// Its path, such as `EngineOptions::n_ctx`.
         option: &'static str,
         /// The range.
         want: String,
@@ -77,12 +77,12 @@ pub enum Error {
         kv_bytes: u64,
         /// Activation buffers.
         bufs_bytes: u64,
-        /// Bytes that the backend has left.
+        /// Free memory of the backend, in bytes.
         free_bytes: u64,
-        /// Positions of each session.
+        /// Positions per session.
         n_ctx: usize,
     },
-    /// More tokens than a session's context holds.
+    /// More tokens than the context of a session has positions.
     #[error(
         "the context is full: {used} of {n_ctx} positions are used and {more} more are needed; \
          EngineOptions::n_ctx sets it"
@@ -90,9 +90,9 @@ pub enum Error {
     ContextFull {
         /// Positions of the session.
         n_ctx: usize,
-        /// Positions that hold a token.
+        /// Used positions.
         used: usize,
-        /// Tokens that were to be added.
+        /// Tokens to be added.
         more: usize,
     },
     /// All sequence slots are taken.
@@ -101,34 +101,34 @@ pub enum Error {
         /// Slots of the engine.
         n_seqs: usize,
     },
-    /// Sessions are refused while a batch has the engine.
+    /// A session was requested while a batch uses the engine.
     #[error("a batch is using this engine: it runs one batch, or sessions, at a time")]
     InBatch,
-    /// A batch wants the engine for itself.
+    /// A batch was requested while sessions use the engine.
     #[error("{live} sessions of this engine are in use; a batch needs the engine for itself")]
     Sessions {
-        /// Sessions that live.
+        /// Number of live sessions.
         live: usize,
     },
-    /// The pool has no page for a session's step.
+    /// The pool has no free page for a session's step.
     #[error("the KV cache is full: a sequence needs {need} pages of 64 positions, and {free} pages are free")]
     OutOfPages {
-        /// Pages that the sequence would hold.
+        /// Pages that the sequence needs.
         need: usize,
-        /// Pages without a holder.
+        /// Free pages.
         free: usize,
     },
-    /// A prompt that the pool could not hold if it had it for itself.
+    /// The prompt needs more pages than the pool has.
     #[error("{tokens} tokens need {need} pages of 64 positions, and the whole KV cache has {pages}")]
     NeverFits {
-        /// Tokens of the prompt.
+        /// Number of prompt tokens.
         tokens: usize,
-        /// Pages that they take.
+        /// Pages that it needs.
         need: usize,
         /// Pages of the pool.
         pages: usize,
     },
-    /// A token id that the model does not have.
+    /// The model does not have this token id.
     #[error("token {token} is not in the vocabulary of {n_vocab} tokens")]
     Token {
         /// The id.
@@ -136,13 +136,13 @@ pub enum Error {
         /// Rows of the embedding table.
         n_vocab: usize,
     },
-    /// A draft model of another vocabulary.
-    #[error("a draft model needs the vocabulary of its model: it has {what}")]
+    /// The vocabulary of the draft model differs.
+    #[error("a draft model needs the vocabulary of its model: {what}")]
     DraftVocabulary {
         /// The first difference.
         what: String,
     },
-    /// Nothing to feed: a prompt of no tokens.
+    /// The prompt has no tokens.
     #[error("the prompt has no tokens")]
     EmptyPrompt,
 }
@@ -156,26 +156,26 @@ impl From<Fault> for Error {
     }
 }
 
-/// A word that an option does not take.
+/// An unknown value of an option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("want one of {}, got {got}", .want.join(", "))]
 pub struct UnknownWord {
-    /// The words that it takes.
+    /// The known values.
     pub want: &'static [&'static str],
-    /// The word.
+    /// The given value.
     pub got: String,
 }
 
-/// Reason why a session could not be saved or taken up.
+/// Reason why a session could not be saved or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is not a saved session.
     #[error("not a saved session: it does not begin with `{STATE_TITLE}`")]
     Unknown,
-    /// It was saved by an engine that is different.
+    /// The session was saved by a different engine.
     #[error("the session was saved with {what} {saved}, and this engine has {here}")]
     Other {
         /// The property that differs.
@@ -185,7 +185,7 @@ pub enum StateError {
         /// Its value in the engine.
         here: String,
     },
-    /// It ends early, or its parts contradict each other.
+    /// The file is truncated or inconsistent.
     #[error("the saved session is damaged: {0}")]
     Damaged(&'static str),
 }
@@ -193,7 +193,7 @@ pub enum StateError {
 /// The first line of a saved session.
 pub(super) const STATE_TITLE: &str = concat!("sterna ", env!("CARGO_PKG_VERSION"), " session");
 
-/// Bytes for people, in binary units.
+/// Formats a number of bytes in binary units.
 pub fn binary_units(bytes: u64) -> String {
     match bytes {
         0..0x400 => format!("{bytes} B"),

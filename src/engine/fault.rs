@@ -1,41 +1,41 @@
-//! Why a sequence fails while others go on.
+//! Faults: one sequence fails while the others continue.
 
 use std::fmt;
 
 use super::constraint::ConstraintError;
 
-/// Reason why a sequence failed, while others go on.
+/// Reason why one sequence failed while the others continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Its grammar.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
-    /// The model, or what runs it.
+    /// The logits are NaN or infinite: a fault of the model, or of the backend.
     #[error(transparent)]
     BrokenLogits(#[from] BrokenLogits),
 }
 
-/// Weights that a message names.
+/// Maximum number of weight names in a message.
 const MOST_NAMES: usize = 8;
 
-/// No token can be picked: a logit is NaN or infinite, or all are minus infinity.
+/// No token can be sampled: a logit is NaN or infinite, or all are minus infinity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenLogits {
-    /// The position that they stand behind.
+    /// The position whose logits are broken.
     pub position: usize,
-    /// The first stage of its step with a result that is no finite number; `None` where the step could not
-    /// be run again, or had finite results then.
+    /// The first stage with a result that is NaN or infinite; `None` if the step could not be run again, or
+    /// gave finite results then.
     pub origin: Option<Box<BrokenStage>>,
 }
 
-/// A stage with a result that is no finite number.
+/// A stage with a result that is NaN or infinite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokenStage {
-    /// Its label in the program: `3.ffn_in`.
+    /// Its label in the program, such as `3.ffn_in`.
     pub label: String,
-    /// The first position that has such a result.
+    /// The first position with such a result.
     pub position: usize,
-    /// The weights that it reads. Attention reads the keys and values of earlier positions too.
+    /// The weights that it reads. Attention also reads the keys and values of earlier positions.
     pub weights: Vec<String>,
 }
 

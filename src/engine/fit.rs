@@ -1,5 +1,5 @@
-//! Chooses the context and the codecs of the KV cache so that a model fits: a search over plans, which
-//! allocates nothing.
+//! Chooses the context size and KV cache codecs so that a model fits: a search over plans that allocates
+//! nothing.
 
 use ggml_types::{KvCodec, kv};
 
@@ -11,46 +11,45 @@ use sterna_gguf::Gguf;
 /// Codecs of keys and of values.
 pub type Codecs = [&'static dyn KvCodec; 2];
 
-/// Choices of context and codecs, and their limits.
+/// Candidate contexts and codecs for the search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// Positions of a sequence that are wanted: no choice has more.
+    /// Requested context in positions; upper bound of the search.
     pub most_ctx: usize,
-    /// Positions that a choice has at least; those that are wanted, where they are fewer.
+    /// Lower bound of the context in positions, capped at `most_ctx`.
     pub least_ctx: usize,
-    /// Distance of the contexts between the two, in positions.
+    /// Distance between candidate contexts, in positions.
     pub step: usize,
-    /// The first of them that leaves room for the least context is chosen.
+    /// The first of these codecs that fits with the minimum context is chosen.
     pub codecs: Vec<Codecs>,
-    /// Bytes that are to stay free on each device; `None` is what its backend asks for
-    /// ([`DeviceMemory::margin_bytes`]).
+    /// Bytes to keep free on each device; `None` is the backend's default ([`DeviceMemory::margin_bytes`]).
     pub margin_bytes: Option<u64>,
 }
 
 /// Chosen context, codecs and layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Positions of a sequence.
+    /// Context in positions.
     pub n_ctx: usize,
     /// Codecs of the KV cache.
     pub codecs: Codecs,
-    /// Layers whose weights lie on the device; `None` is all of them.
+    /// Number of layers whose weights are on the device; `None` is all of them.
     pub resident_layers: Option<usize>,
 }
 
-/// Memory that a device has, and that is wanted of it.
+/// Available and required memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes of the program and, about, of the driver.
+    /// Bytes of the program and, roughly, of the driver.
     pub need_bytes: u64,
-    /// Bytes that are to stay free.
+    /// Bytes to keep free.
     pub margin_bytes: u64,
-    /// Bytes that are free, where they are known.
+    /// Free bytes, if known.
     pub free_bytes: Option<u64>,
 }
 
 impl Room {
-    /// Memory of a device, with a margin of its backend's or another one.
+    /// Memory of a device, with the given margin or its backend's.
     pub fn on(device: &DeviceMemory, margin_bytes: Option<u64>) -> Self {
         Self {
             need_bytes: device.bytes().saturating_add(device.overhead_bytes()),
@@ -59,13 +58,13 @@ impl Room {
         }
     }
 
-    /// Bytes that are missing; 0 if it fits, or if it is not known what is free.
+    /// Missing bytes; 0 if it fits, or if the free memory is unknown.
     pub fn short_bytes(&self) -> u64 {
         let want = self.need_bytes.saturating_add(self.margin_bytes);
         self.free_bytes.map_or(0, |free| want.saturating_sub(free))
     }
 
-    /// Bytes that are left above the margin, where it is known.
+    /// Bytes left above the margin, if known.
     pub fn left_bytes(&self) -> Option<u64> {
         Some(self.free_bytes?.saturating_sub(self.need_bytes.saturating_add(self.margin_bytes)))
     }
@@ -76,12 +75,13 @@ impl Room {
     }
 }
 
-/// The codecs that are tried if none was asked for, in this order: each takes less than the one before it,
-/// and changes what a model says more.
+/// Codecs to try by default, in this order: each needs less memory than the one before it, and changes the
+/// output of a model more.
 pub static CODECS: [&dyn KvCodec; 3] = [kv::F16, kv::Q8_0, kv::TURBOQUANT];
 
-/// The longest context of the first codecs that leave room for the least one. `fits` says whether a context
-/// and two codecs fit; whatever takes more than something that does not fit must not fit either.
+/// Returns the longest context with the first codecs that fit with the minimum context. `fits` returns true
+/// if a context with two codecs fits; it must be monotonic: nothing larger than a choice that does not fit
+/// may fit.
 ///
 /// # Errors
 /// Any error of `fits`.
@@ -97,7 +97,7 @@ pub fn choose<E>(
         if !fits(least, codecs)? {
             continue;
         }
-        // All up to `low` fit, and none above `high` does.
+        // All contexts up to `low` fit, and none above `high` does.
         let (mut low, mut high) = (0, n_steps);
         while low < high {
             let middle = high - (high - low) / 2;
@@ -112,18 +112,18 @@ pub fn choose<E>(
 }
 
 impl EngineOptions {
-    /// The same with what was chosen.
+    /// These options with the context and codecs of a choice.
     pub fn with_choice(&self, choice: &Choice) -> Self {
         Self { n_ctx: Some(choice.n_ctx), ..self.with_cache(choice.codecs) }
     }
 }
 
-/// True if a model fits a backend with these options, with a margin of its own or another one; not if the
-/// backend lacks kernels for it, and not if it fits only because weights are streamed without a request
-/// for that.
+/// True if a model fits on a backend with these options and the given margin, or the backend's default one.
+/// False if the backend lacks kernels for it, or if it fits only with weight streaming that the options do not
+/// request.
 ///
 /// # Errors
-/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] but for missing kernels.
+/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`], except for missing kernels.
 pub fn fits(
     gguf: &Gguf,
     options: &EngineOptions,
@@ -139,7 +139,7 @@ pub fn fits(
     }
 }
 
-/// [`choose`] for a model on a backend; nothing if nothing fits.
+/// Runs [`choose`] for a model on a backend; `None` if nothing fits.
 ///
 /// # Errors
 /// As [`fits`].
@@ -167,7 +167,7 @@ mod tests {
         Fit { most_ctx, least_ctx, step: 256, codecs, margin_bytes: None }
     }
 
-    /// Bytes of a position by codec, and of what does not depend on it.
+    /// Bytes of a context: a fixed part, and bytes per position that depend on the codec.
     fn need(n_ctx: usize, codecs: Codecs) -> u64 {
         let of_position = match codecs[0].name() {
             "f16" => 100,

@@ -1,29 +1,30 @@
-//! Text from a session, piece by piece.
+//! Streaming text generation in a session.
 
 use super::logprobs::LogProbs;
 use super::speculate::OwnDrafts;
 use super::{Decoder, Error, Event, GenerateOptions, Session, Stats, StopReason};
 use sterna_host::clock::Instant;
 
-/// An iterator of pieces of text, each whole characters and none empty; [`next_event`](Self::next_event)
-/// gives the tokens too. After `None`, [`stop_reason`](Self::stop_reason) says why it ended.
+/// An iterator over pieces of text, each of whole characters and never empty;
+/// [`next_event`](Self::next_event) also returns the tokens. After `None`, [`stop_reason`](Self::stop_reason)
+/// gives the reason of the end.
 #[derive(Debug)]
 pub struct Generation<'s> {
     session: &'s mut Session,
     options: GenerateOptions,
     decoder: Decoder,
-    /// Tokens that the model has still to see.
+    /// Tokens to be fed to the model.
     pending: Vec<u32>,
     picked: Vec<u32>,
     drafts: Option<OwnDrafts>,
-    /// When the first token was picked.
+    /// Time at which the first token was sampled.
     start: Instant,
     stats: Stats,
     end: Option<StopReason>,
 }
 
 impl Session {
-    /// Shows the model `prompt` and streams what it says: an iterator of pieces of text.
+    /// Feeds `prompt` to the model and streams the generated text: an iterator over pieces of text.
     ///
     /// # Errors
     /// [`Error::ContextFull`], [`Error::Token`] and [`Error::EmptyPrompt`] before anything runs;
@@ -62,24 +63,24 @@ impl<'s> Generation<'s> {
         })
     }
 
-    /// Reason of its end; `None` while it goes on.
+    /// Reason of its end; `None` while it is running.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.end
     }
 
-    /// Tokens picked so far, an end-of-text token included.
+    /// Tokens sampled so far, including an end-of-text token.
     pub fn tokens(&self) -> &[u32] {
         &self.picked
     }
 
-    /// Counts and times so far.
+    /// Counters and times so far.
     pub fn stats(&self) -> Stats {
         let mut stats = self.stats;
         self.drafts.iter().for_each(|drafts| stats.add(&drafts.stats));
         stats
     }
 
-    /// The seed: the given one, or the random one that was taken.
+    /// The sampling seed: the given one, or else the random one that was drawn.
     pub fn seed(&self) -> u64 {
         self.session.sampler().seed()
     }
@@ -89,8 +90,8 @@ impl<'s> Generation<'s> {
         self.session
     }
 
-    /// Shows the model all of the prompt but its last token, which the first piece of text would do
-    /// otherwise. `false` if it was cancelled meanwhile.
+    /// Prefills all of the prompt but its last token. Otherwise the first piece of text does so. `false` if
+    /// it was cancelled meanwhile.
     ///
     /// # Errors
     /// As [`Session::prefill`].
@@ -101,7 +102,7 @@ impl<'s> Generation<'s> {
         Ok(done)
     }
 
-    /// Picks one token, and says what that does; `None` after the end.
+    /// Samples one token and returns its event; `None` after the end.
     pub fn next_event(&mut self) -> Option<Result<Event, Error>> {
         if self.end.is_some() {
             return None;
@@ -134,7 +135,7 @@ impl<'s> Generation<'s> {
         Ok(event)
     }
 
-    /// Reason why it must end before another token is picked.
+    /// Reason to end before another token is sampled, if any.
     fn due(&self) -> Option<StopReason> {
         if self.options.is_cancelled() {
             Some(StopReason::Cancelled)
@@ -147,8 +148,8 @@ impl<'s> Generation<'s> {
         }
     }
 
-    /// Shows the model what is pending, step by step, but for the last `rest` tokens; `false` if it was
-    /// cancelled meanwhile.
+    /// Feeds the pending tokens to the model, step by step, except for the last `rest` tokens; `false` if it
+    /// was cancelled meanwhile.
     fn feed_all_but(&mut self, rest: usize) -> Result<bool, Error> {
         let most = self.session.engine().max_rows();
         while self.pending.len() > rest {
@@ -162,14 +163,14 @@ impl<'s> Generation<'s> {
         Ok(true)
     }
 
-    /// Shows the model what is pending and picks the next token; `None` if it was cancelled meanwhile.
+    /// Feeds the pending tokens and samples the next token; `None` if it was cancelled meanwhile.
     fn pick(&mut self) -> Result<Option<u32>, Error> {
         let (first, begun) = (self.picked.is_empty(), Instant::now());
         if !first && !self.session.is_ahead() {
             self.stats.generate_bytes += self.session.engine().decode_cost(self.session.position()).bytes();
         }
         let most = self.session.engine().max_rows();
-        // The last step picks, of up to `most` tokens.
+        // The last step has up to `most` tokens and samples.
         let last = (self.pending.len() - 1) % most + 1;
         if !self.feed_all_but(last)? || self.options.is_cancelled() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The handle of a loaded model: what it is, on what it runs, what it takes.
+//! The handle of a loaded model: its properties, its device and its memory use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,8 +11,8 @@ use sterna_model::{Hyper, Pooling};
 use sterna_program::{Cost, PageTable, Program, Row, Step};
 use sterna_tokenizer::{PreTokenizer, Tokenizer, TokenizerOptions};
 
-/// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session
-/// are gone.
+/// A loaded model on a backend. Clones share it; it is freed when the last clone and the last session are
+/// gone.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) shared: Arc<Shared>,
@@ -24,7 +24,7 @@ pub(super) struct Shared {
     pub program: Program,
     pub plan: Plan,
     pub n_ctx: usize,
-    /// Most drafted tokens of one step.
+    /// Maximum number of drafted tokens per step.
     pub drafts: usize,
     pub backend_name: &'static str,
     pub device: String,
@@ -40,7 +40,7 @@ impl Engine {
     /// The file's tokenizer; built at the first call.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`] if the file has none that can be used.
+    /// [`Error::Tokenizer`] if the file has no usable tokenizer.
     pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
         let shared = &*self.shared;
         if let Some(tokenizer) = shared.tokenizer.get() {
@@ -50,7 +50,7 @@ impl Engine {
         Ok(shared.tokenizer.get_or_init(|| tokenizer))
     }
 
-    /// The model's numbers.
+    /// The model's hyperparameters.
     pub fn hyper(&self) -> &Hyper {
         &self.shared.hyper
     }
@@ -65,7 +65,7 @@ impl Engine {
         &self.shared.gguf
     }
 
-    /// Positions that one sequence may have.
+    /// Context of one sequence, in positions.
     pub fn n_ctx(&self) -> usize {
         self.shared.n_ctx
     }
@@ -75,30 +75,30 @@ impl Engine {
         self.shared.backend_name
     }
 
-    /// Device that runs the model, for people.
+    /// Name of the device that runs the model, for display.
     pub fn device(&self) -> &str {
         &self.shared.device
     }
 
-    /// Threads that the options asked for, or one a physical core.
+    /// Threads from the options, or one per physical core.
     pub fn threads(&self) -> usize {
         self.shared.threads
     }
 
-    /// Memory that the model takes on the backend.
+    /// Memory use of the model on the backend.
     pub fn plan(&self) -> Plan {
         self.shared.plan
     }
 
-    /// Options of sampling if the user says nothing: what the file recommends, and the defaults.
+    /// Default sampling options: the file's recommendations, and the defaults for the rest.
     ///
     /// # Errors
-    /// [`Error::Gguf`] if a recommendation is of another type than it should be.
+    /// [`Error::Gguf`] if a recommendation has the wrong type.
     pub fn sampler_options(&self) -> Result<SamplerOptions, Error> {
         Ok(SamplerOptions::recommended(self.gguf().metadata(), self.n_ctx())?)
     }
 
-    /// Notes that a user should know about this file and these options, one sentence each.
+    /// Warnings about this file and these options for the user, one sentence each.
     pub fn warnings(&self) -> &[String] {
         &self.shared.warnings
     }
@@ -108,7 +108,7 @@ impl Engine {
         self.decode_costs(position).into_iter().sum()
     }
 
-    /// The same of each stage of the program.
+    /// Like [`decode_cost`](Self::decode_cost), per stage of the program.
     pub fn decode_costs(&self, position: usize) -> Vec<Cost> {
         let row = Row { token: 0, pos: position as u32, seq: 0, logits: true };
         let (program, pages) = (&self.shared.program, PageTable::new(0, 0));
@@ -116,7 +116,7 @@ impl Engine {
         program.stages.iter().map(|(_, stage)| program.stage_cost(stage, &step)).collect()
     }
 
-    /// Bytes and operations of the largest step: all rows that a step may have, at the end of the context.
+    /// Bytes and operations of the largest step: the maximum number of rows, at the end of the context.
     pub fn most_cost(&self) -> Cost {
         let (n_rows, n_ctx) = (self.shared.program.limits.rows, self.n_ctx());
         let row = |at: usize| Row {
@@ -130,8 +130,7 @@ impl Engine {
         self.shared.program.cost(&Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] })
     }
 
-    /// Times of the stages of the program; `None` unless the backend was opened with the
-    /// option `profile`.
+    /// Times of the stages of the program; `None` unless the backend was opened with the option `profile`.
     ///
     /// # Errors
     /// [`Error::InBatch`].
@@ -140,9 +139,9 @@ impl Engine {
         Ok(runner.backend.stage_times(runner.exec))
     }
 
-    /// Keys and values that the KV cache could not keep as they were, because they were no finite numbers or
-    /// beyond f16. A model that makes such is broken, or not meant for f16. `None` if the backend does not
-    /// count them.
+    /// Number of keys and values that the KV cache had to clamp, because they were NaN, infinite or beyond
+    /// the f16 range. A model that produces such values is broken, or not meant for f16. `None` if the
+    /// backend does not count them.
     ///
     /// # Errors
     /// [`Error::Backend`], [`Error::InBatch`].
@@ -152,27 +151,27 @@ impl Engine {
         Ok(runner.backend.clamped(exec)?)
     }
 
-    /// True if the model picks tokens. An encoder only makes vectors of texts.
+    /// True if the model generates tokens. An encoder only makes embeddings.
     pub fn generates(&self) -> bool {
         self.shared.program.logits().is_some()
     }
 
-    /// How the model makes a vector of a text, or a score ([`Request::pooled`](super::Request::pooled)).
+    /// Pooling of token vectors to an embedding or a score ([`Request::pooled`](super::Request::pooled)).
     pub fn pooling(&self) -> Pooling {
         self.shared.pooler.kind()
     }
 
-    /// Numbers of the vector of a text, or of a token where nothing is pooled; of scores, one for each label.
+    /// Length of an embedding, per text or (without pooling) per token; for scores, the number of labels.
     pub fn vector_len(&self) -> usize {
         self.shared.pooler.len()
     }
 
-    /// True if scores are probabilities, as those of a decoder with several labels are. Others are logits.
+    /// True if scores are probabilities, as for a decoder with several labels. Otherwise they are logits.
     pub fn scores_are_probabilities(&self) -> bool {
         self.shared.pooler.has_probabilities()
     }
 
-    /// Refuses to pick tokens with an encoder.
+    /// Returns an error if the model is an encoder, which cannot generate.
     pub(super) fn check_generates(&self) -> Result<(), Error> {
         match self.generates() {
             true => Ok(()),
@@ -190,7 +189,6 @@ impl Engine {
         &self.shared.runner_slot
     }
 
-    /// The runner, for one step.
     pub(super) fn runner(&self) -> Result<RunnerLease<&RunnerSlot>, Error> {
         RunnerSlot::take(&self.shared.runner_slot)
     }

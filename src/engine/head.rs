@@ -1,4 +1,4 @@
-//! The output head in another type than the file's: it is most of what a token reads of a ternary model.
+//! Re-encodes the output head in another type: for ternary models it is most of the bytes read per token.
 
 use std::str::FromStr;
 
@@ -13,7 +13,7 @@ use sterna_program::{Stage, Weight};
 /// Type of the output head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadType {
-    /// As the file has it.
+    /// Same type as in the file.
     #[default]
     Keep,
     /// Encoded as Q8_0 when it is loaded.
@@ -24,11 +24,11 @@ pub enum HeadType {
 
 const HEADS: [HeadType; 3] = [HeadType::Keep, HeadType::Q8_0, HeadType::Q6K];
 
-/// Words that [`HeadType`] is parsed from; the first is the default.
+/// Names that [`HeadType`] is parsed from; the first is the default.
 pub const HEAD_TYPES: [&str; 3] = [HEADS[0].name(), HEADS[1].name(), HEADS[2].name()];
 
 impl HeadType {
-    /// The word for it.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Keep => "keep",
@@ -37,7 +37,7 @@ impl HeadType {
         }
     }
 
-    /// The type that it is encoded in, if it is.
+    /// The type to encode the head in; `None` to keep it.
     fn encoded(self) -> Option<&'static dyn QuantType> {
         match self {
             Self::Keep => None,
@@ -56,11 +56,10 @@ impl FromStr for HeadType {
     }
 }
 
-/// Rows that one task encodes.
 const TASK_ROWS: usize = 64;
 
-/// Declares the head of a model as another type. Its tensor stays as it is: [`encoded`] makes the
-/// bytes. An embedding that serves as the head too is kept beside it.
+/// Declares the head of a model as another type. The file tensor is not changed: [`encoded`] creates the
+/// bytes. If the embedding table also serves as the head, the head becomes a separate weight.
 ///
 /// # Errors
 /// [`Error::Option`] if the type cannot hold the head's rows.
@@ -93,7 +92,7 @@ pub fn retype(model: &mut Model, head_type: HeadType) -> Result<(), Error> {
     Ok(())
 }
 
-/// A tensor in another type.
+/// Returns a tensor re-encoded in another type.
 ///
 /// # Panics
 /// If the type cannot hold its rows: see [`retype`].

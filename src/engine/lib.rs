@@ -1,7 +1,7 @@
-//! Runs a model: many sequences in a batch or one in a session, prefill and decode, sampling, stop rules.
+//! Runs a model: many sequences in a batch or one in a session; prefill and decode, sampling, stop rules.
 //!
-//! It knows the model as a program and the device as a backend, and must never know an architecture or
-//! a kernel. Start at [`Engine`], then [`Session`] and [`Generation`], then [`Batch`].
+//! The engine sees the model as a program and the device as a backend, and must never depend on an
+//! architecture or a kernel. Start at [`Engine`], then [`Session`] and [`Generation`], then [`Batch`].
 #![forbid(unsafe_code)]
 
 mod act;

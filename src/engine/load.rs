@@ -1,4 +1,4 @@
-//! From a file to an engine: options, the check that it fits, and the upload.
+//! Loads a file into an engine: options, the check that it fits, and the upload.
 
 use std::io;
 use std::ops::Range;
@@ -28,7 +28,7 @@ use sterna_tokenizer::PreTokenizer;
 /// Progress of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of weights that the backend has.
+    /// Bytes of weights that are on the backend.
     pub done_bytes: u64,
     /// Bytes of all weights.
     pub total_bytes: u64,
@@ -37,64 +37,64 @@ pub struct Progress {
 /// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Backend with its options: one of [`backend::REGISTRY`] as in `"cpu".parse()?`, or the fastest. Options
-    /// ([`Entry::options`](sterna_backend::Entry::options)) come in by [`DeviceOptions::parse`].
+    /// Backend and its options: one of [`backend::REGISTRY`] as in `"cpu".parse()?`, or the fastest. Set
+    /// options ([`Entry::options`](sterna_backend::Entry::options)) with [`DeviceOptions::parse`].
     pub device: DeviceOptions,
     /// Threads of the CPU backend; `None` is one per physical core.
     pub threads: Option<usize>,
-    /// Positions of each sequence; `None` is the trained context, at most [`EngineOptions::DEFAULT_CTX`].
+    /// Context per sequence; `None` is the trained context, at most [`EngineOptions::DEFAULT_CTX`].
     pub n_ctx: Option<usize>,
-    /// Most tokens of one step.
+    /// Maximum number of tokens per step.
     pub batch: usize,
-    /// Most tokens of one step whose logits are wanted, for
+    /// Maximum number of tokens per step with logits, for
     /// [`Session::logits_each`](super::Session::logits_each); at least one per sequence.
     pub outputs: usize,
-    /// Most drafted tokens ([`Speculation`](super::Speculation)) that one step verifies, of all its sequences
-    /// together; without any, nothing is drafted. Each takes a row of logits, and of models with recurrent
-    /// states each sequence takes one slot more.
+    /// Maximum number of drafted tokens ([`Speculation`](super::Speculation)) that one step verifies, summed
+    /// over its sequences; 0 disables drafting. Each takes a row of logits, and in models with recurrent
+    /// states each sequence takes one more slot.
     pub drafts: usize,
-    /// Sequences that hold pages at a time: sessions, or running sequences of a [`Batch`](super::Batch).
+    /// Maximum number of sequences with pages: sessions, or running sequences of a [`Batch`](super::Batch).
     pub n_seqs: usize,
-    /// Positions that the KV cache holds for all sequences together; `None` is `n_ctx` for each of `n_seqs`.
-    /// With fewer, a session's step may find no page, and a batch makes sequences wait.
+    /// Positions in the KV cache for all sequences together; `None` is `n_ctx` for each of `n_seqs`. With
+    /// fewer, a session's step may find no free page, and sequences of a batch may have to wait.
     pub kv_positions: Option<usize>,
-    /// Places in texts, besides those where sequences stand, that the prefix cache of a
-    /// [`Batch`](super::Batch) can go on from if the KV cache is windowed (`turboquant`), or layers keep a
-    /// sliding window; `None` is one a sequence, or none if there is one sequence. Each takes exact pages, or
-    /// pages of a window.
+    /// Additional positions that the prefix cache of a [`Batch`](super::Batch) can resume from, if the KV
+    /// cache is windowed (`turboquant`) or layers keep a sliding window; the current positions of sequences
+    /// are not included. `None` is one per sequence, or 0 if there is one sequence. Each takes exact pages or
+    /// sliding-window pages.
     pub checkpoints: Option<usize>,
     /// Codec of keys in the cache: one of [`kv::REGISTRY`], as in `"turboquant".parse()?`.
     pub cache_type_k: &'static dyn KvCodec,
     /// Codec of values in the cache.
     pub cache_type_v: &'static dyn KvCodec,
-    /// First positions that are always kept as f16, by codecs with a window (`turboquant`,
-    /// `turboquant-4`), in pages of 64; `None` is [`KvWindow::DEFAULT_SINKS`].
+    /// Number of first positions that codecs with a window (`turboquant`, `turboquant-4`) keep as f16, in
+    /// pages of 64; `None` is [`KvWindow::DEFAULT_SINKS`].
     pub kv_sinks: Option<usize>,
-    /// Newest positions that are kept as f16, likewise; `None` is [`KvWindow::DEFAULT_NEWEST`].
+    /// Number of newest positions that these codecs keep as f16; `None` is [`KvWindow::DEFAULT_NEWEST`].
     pub kv_window: Option<usize>,
-    /// True if layers that see a sliding window keep keys and values of all positions nevertheless: a cut of
-    /// any length and any common prefix then go on from where they are.
+    /// True if sliding-window layers keep keys and values of all positions: a sequence can then be cut back
+    /// by any length, or share any common prefix, without recomputing.
     pub swa_full: bool,
-    /// How vectors of texts are made; `None` is as the file says, or the last row of a decoder and the mean
-    /// of an encoder.
+    /// Pooling of token vectors; `None` is the file's, or else the last row for a decoder and the mean for an
+    /// encoder.
     pub pooling: Option<Pooling>,
     /// Type of the output head.
     pub head_type: HeadType,
-    /// Rounding of the inputs of linear layers.
+    /// Quantisation of the inputs of linear layers.
     pub act_type: ActType,
-    /// Whose type ids the file uses, if it leaves doubt.
+    /// Dialect that defines the type ids of the file, if they are ambiguous.
     pub dialect: Option<Dialect>,
-    /// Access to the bytes of a file.
+    /// Access mode for the bytes of a file.
     pub access: Access,
-    /// Pre-tokenizer, if the file names none or a wrong one.
+    /// Pre-tokenizer, if the file specifies none or a wrong one.
     pub tokenizer_pre: Option<PreTokenizer>,
 }
 
 impl EngineOptions {
-    /// Positions of a sequence if nothing else is asked for.
+    /// Default context, in positions.
     pub const DEFAULT_CTX: usize = 4096;
 
-    /// The same with other codecs. Sinks and window are left out if neither codec is windowed.
+    /// These options with other codecs. Sinks and window are removed if neither codec is windowed.
     pub fn with_cache(&self, [k, v]: [&'static dyn KvCodec; 2]) -> Self {
         let windowed = k.windowed() || v.windowed();
         Self {
@@ -112,12 +112,12 @@ impl EngineOptions {
         KvWindow::of_positions(sinks, self.kv_window.unwrap_or(KvWindow::DEFAULT_NEWEST))
     }
 
-    /// Those of the options that concern the file.
+    /// The options that concern the file.
     pub fn open_options(&self) -> OpenOptions {
         OpenOptions { dialect: self.dialect, access: self.access }
     }
 
-    /// Threads of the CPU backend: those asked for, or one a physical core.
+    /// Threads of the CPU backend: the requested number, or one per physical core.
     pub fn n_threads(&self) -> usize {
         self.threads.unwrap_or_else(backend::physical_cores)
     }
@@ -154,13 +154,13 @@ impl Engine {
     /// Loads a model file.
     ///
     /// # Errors
-    /// [`Error::Gguf`], [`Error::Model`] for a file that is broken or unknown; [`Error::Option`];
+    /// [`Error::Gguf`], [`Error::Model`] for a file that is damaged or unknown; [`Error::Option`];
     /// [`Error::DoesNotFit`] before anything is allocated; [`Error::Backend`].
     pub fn open(path: impl AsRef<Path>, options: &EngineOptions) -> Result<Self, Error> {
         Self::open_with_progress(path, options, |_| ())
     }
 
-    /// [`open`](Self::open) that tells how far it has come.
+    /// Like [`open`](Self::open), and reports progress.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// Loads a model whose bytes come from a reader: each tensor is read, checked, uploaded and dropped. A
-    /// backend with memory of its own holds a few MB of them at a time; the CPU backend keeps them.
+    /// backend with its own memory needs a few MB at a time; the CPU backend keeps the bytes.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -205,11 +205,11 @@ impl Engine {
         Self::on_first(gguf, options, options.device.candidates(options.n_threads()), progress)
     }
 
-    /// Loads a model onto the first of some backends that opened and has all kernels that the model needs;
-    /// what was passed over stands in [`warnings`](Self::warnings).
+    /// Loads a model onto the first of the given backends that could be opened and has all kernels that the
+    /// model needs; skipped backends are listed in [`warnings`](Self::warnings).
     ///
     /// # Errors
-    /// As [`open`](Self::open); the last backend's error if none does.
+    /// As [`open`](Self::open); the last backend's error if no backend qualifies.
     ///
     /// # Panics
     /// If `backends` is empty.
@@ -236,7 +236,7 @@ impl Engine {
         unreachable!("the last backend was returned")
     }
 
-    /// Loads a model onto a backend of the caller's; `options.device` is not looked at.
+    /// Loads a model onto a backend of the caller; `options.device` is ignored.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -249,7 +249,7 @@ impl Engine {
         Self::load(gguf, options, backend, Vec::new(), progress)
     }
 
-    /// `notes` stand before the warnings.
+    /// Loads the model; `notes` come before the other warnings.
     fn load(
         gguf: Gguf,
         options: &EngineOptions,
@@ -297,8 +297,8 @@ impl Engine {
     }
 }
 
-/// Brings the weights of a program to a backend: each is read, checked, handed over and dropped before the
-/// next is.
+/// Uploads the weights of a program to a backend: each is read, checked, uploaded and dropped before the next
+/// one.
 pub fn upload(
     backend: &mut dyn Backend,
     weights: Vec<FileTensor>,
@@ -320,7 +320,7 @@ pub fn upload(
     Ok(ids)
 }
 
-/// A weight as a backend reads it: rows are checked and, for a head of another type, encoded as they come.
+/// A weight as a backend reads it: rows are checked and, for a re-encoded head, encoded as they are read.
 struct Checked<'a> {
     tensor: FileTensor,
     decl: &'a WeightDecl,
@@ -334,7 +334,7 @@ impl WeightRows for Checked<'_> {
 
     fn read(&self, rows: Range<usize>) -> Result<HostTensor, BackendError> {
         let weight = |error: ModelError| BackendError::Weight(error.into());
-        // The file's type may have rows that lie together, and the declared one none.
+        // The file's type may store rows in groups, while the declared type does not.
         let together = self.tensor.ty.rows_together();
         let first = rows.start / together * together;
         let end = rows.end.next_multiple_of(together).min(self.tensor.rows);
@@ -356,10 +356,9 @@ impl WeightRows for Checked<'_> {
     }
 }
 
-/// A weight's bytes where its file has them.
+/// Reads a weight's bytes from its file again.
 struct Again {
     source: Arc<dyn Source>,
-    /// Place of the first of them.
     start: u64,
 }
 
@@ -369,7 +368,7 @@ impl WeightBytes for Again {
     }
 }
 
-/// The model's error for a wrong weight.
+/// Unwraps the model's error for an invalid weight.
 fn of_weight(error: BackendError) -> Error {
     match error {
         BackendError::Weight(error) => match error.downcast::<ModelError>() {
@@ -380,11 +379,10 @@ fn of_weight(error: BackendError) -> Error {
     }
 }
 
-/// The plan of a backend for a model, without loading it: the memory it would take there.
+/// The plan of a backend for a model, without loading it: the memory that it would need.
 ///
 /// # Errors
-/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing;
-/// [`Error::DoesNotFit`].
+/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every missing kernel; [`Error::DoesNotFit`].
 pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Result<Plan, Error> {
     let (model, n_ctx) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
     let plan = backend.plan(&model.program)?;
@@ -392,10 +390,10 @@ pub fn plan(gguf: &Gguf, options: &EngineOptions, backend: &dyn Backend) -> Resu
     Ok(plan)
 }
 
-/// The memory that a model would take on a backend, part by part, whether or not it is free.
+/// The memory that a model would need on a backend, part by part, even if that much is not free.
 ///
 /// # Errors
-/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every kernel that is missing.
+/// [`Error::Model`], [`Error::Option`]; [`Error::Backend`] with every missing kernel.
 pub fn memory(
     gguf: &Gguf,
     options: &EngineOptions,
@@ -417,20 +415,20 @@ pub fn model(gguf: &Gguf, options: &EngineOptions) -> Result<Model, Error> {
     Ok(build(gguf, options, |_| ActQuant::None)?.0)
 }
 
-/// A few of a model's layers as a backend has them, for its self-test: one of each kind, and as many as the
+/// A few of a model's layers for the self-test of a backend: one of each kind, and at least as many as the
 /// backend has devices.
 #[derive(Debug)]
 pub struct FewLayers {
-    /// Of steps that fill one page.
+    /// Program of these layers, limited to one page.
     pub program: Program,
-    /// The weight of the whole for each of its weights.
+    /// Index in `whole` of each of its weights.
     weights: Vec<Weight>,
     whole: Model,
     threads: usize,
 }
 
 impl FewLayers {
-    /// Steps have up to `rows` rows. A head has its first rows.
+    /// Selects the layers. Steps have up to `rows` rows. An output head is cut to its first rows.
     ///
     /// # Errors
     /// [`Error::Model`], [`Error::Option`].
@@ -440,7 +438,7 @@ impl FewLayers {
         backend: &dyn Backend,
         rows: usize,
     ) -> Result<Self, Error> {
-        /// Tokens of a vocabulary.
+        /// Maximum rows of the output head.
         const TOKENS: usize = 4096;
         let (whole, _) = build(gguf, options, |ty| backend.default_act_quant(ty))?;
         let Part { mut program, weights, .. } = whole.program.layers_of_each_kind(backend.n_devices());
@@ -459,10 +457,10 @@ impl FewLayers {
         Ok(Self { program, weights, whole, threads: options.n_threads() })
     }
 
-    /// The layers with their weights.
+    /// Reads the weights of the layers.
     ///
     /// # Errors
-    /// [`Error::Backend`] where the file cannot be read.
+    /// [`Error::Backend`] if the file cannot be read.
     pub fn read(self) -> Result<Model, Error> {
         let Self { program, weights, whole, threads } = self;
         let read = |(decl, w): (&WeightDecl, &Weight)| {
@@ -474,7 +472,8 @@ impl FewLayers {
     }
 }
 
-/// The model as a program for these options, and the positions of a session. `rounding` is the backend's.
+/// Builds the program of a model for these options, and returns the context size. `rounding` is the
+/// backend's.
 fn build(
     gguf: &Gguf,
     options: &EngineOptions,
@@ -508,7 +507,7 @@ fn build(
     if let Some(learned) = model.program.learned_positions() {
         in_range("EngineOptions::n_ctx", n_ctx, learned)?;
     }
-    // A pool of their own that is no smaller would gain nothing, and lose long cuts and prefixes.
+    // A separate pool that is no smaller would gain nothing, and would lose long cuts and prefixes.
     if let Some(window) = model.program.attend_window().filter(|_| !options.swa_full) {
         let sliding = Sliding::new(window as usize);
         let pages = sliding.pages_for(limits.seqs, pages_a_seq, limits.rows, checkpoints);
@@ -525,7 +524,7 @@ fn build(
     Ok((model, n_ctx))
 }
 
-/// Checks that first and newest positions are asked for only if a codec has them.
+/// Checks that sinks and window are set only if a codec is windowed.
 fn check_window(options: &EngineOptions, k: &dyn KvCodec, v: &dyn KvCodec) -> Result<(), Error> {
     let asked =
         [("EngineOptions::kv_sinks", options.kv_sinks), ("EngineOptions::kv_window", options.kv_window)];
@@ -555,7 +554,7 @@ fn in_range(option: &'static str, got: usize, max: usize) -> Result<usize, Error
     }
 }
 
-/// A step beyond this gains nothing and would only ask for buffers.
+/// Larger steps gain nothing, and would only need larger buffers.
 const MAX_ROWS: usize = 1 << 16;
 
 fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
@@ -572,7 +571,7 @@ fn limits(options: &EngineOptions, n_ctx: usize) -> Result<Limits, Error> {
     Ok(Limits { rows, outputs, seqs, pages, exact_pages: 0, sliding_pages: 0, states: 0 })
 }
 
-/// Refuses a plan whose memory is not there, with what would fit.
+/// Returns an error if a plan needs more memory than is free.
 pub fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     let Plan { weights_bytes, kv_bytes, bufs_bytes, free_bytes, .. } = *plan;
     let need = weights_bytes.saturating_add(kv_bytes).saturating_add(bufs_bytes);
@@ -584,10 +583,10 @@ pub fn fits(plan: &Plan, n_ctx: usize) -> Result<(), Error> {
     }
 }
 
-/// Checks that the tensor, which begins with row `first`, has no codes without a meaning: kernels would each
-/// give them their own.
+/// Checks that the tensor, which begins with row `first`, contains no undefined codes: each kernel would
+/// decode them differently.
 fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), ModelError> {
-    /// Large enough that starting a thread pays, small enough that all threads end together.
+    /// Large enough that starting a thread pays off, small enough that all threads finish together.
     const PIECE_BYTES: usize = 1 << 20;
     let fail = |got: String| {
         let want = format!("valid {} codes", weight.ty.name());
@@ -604,7 +603,7 @@ fn check_codes(weight: &HostTensor, first: usize, threads: usize) -> Result<(), 
     Err(fail(format!("an invalid code in row {}", first + row.unwrap_or(0))))
 }
 
-/// A note that the context is longer than those that the model has seen.
+/// A warning if the context is longer than the trained one.
 fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
     let trained = hyper.n_ctx_train;
     (n_ctx > trained).then(|| {
@@ -612,7 +611,7 @@ fn long_context(hyper: &Hyper, n_ctx: usize) -> Option<String> {
     })
 }
 
-/// A note that values are kept otherwise than their option says.
+/// A warning if values are stored with another codec than requested.
 fn other_codec(p: &Program, options: &EngineOptions) -> Option<String> {
     let (asked, have) = (options.cache_type_v.name(), p.kvs.first()?.v.name());
     (asked != have).then(|| {

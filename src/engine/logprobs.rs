@@ -1,19 +1,19 @@
 //! Log-probabilities of a row of logits.
 
-/// Natural logarithms of probabilities that the model gave, before bias, penalties, temperature and filters.
+/// Natural log-probabilities of the model, before bias, penalties, temperature and filters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbs {
-    /// Log-probability of the picked token.
+    /// Log-probability of the sampled token.
     pub picked: f32,
-    /// Place of the picked token among all by likelihood: 1 is the most likely, and equals share a place.
+    /// Rank of the sampled token by likelihood: 1 is the most likely, and equal ones share a rank.
     pub rank: usize,
-    /// The most likely tokens and theirs, the most likely first, the lowest id first among equals.
+    /// The most likely tokens and their log-probabilities, in descending order; ties by lowest id.
     pub top: Vec<(u32, f32)>,
 }
 
 impl LogProbs {
-    /// Log-probabilities of `token`, and of the `n_top` most likely, out of `logits`, `[n_vocab]`. A NaN
-    /// counts as minus infinity.
+    /// Log-probabilities of `token`, and of the `n_top` most likely tokens, from `logits`, `[n_vocab]`. A NaN
+    /// is treated as minus infinity.
     ///
     /// # Panics
     /// If `token` is not in the vocabulary.

@@ -11,38 +11,39 @@ use sterna_tokenizer::Tokenizer;
 pub struct GenerateOptions {
     /// Options of sampling.
     pub sampler: SamplerOptions,
-    /// Most tokens to pick; `None` is as many as the context holds.
+    /// Maximum number of tokens to generate; `None` is as many as the context holds.
     pub max_tokens: Option<usize>,
-    /// Generation ends before any of these; they may span tokens and are not shown. One that spells a control
-    /// token ends it at that token too.
+    /// Generation ends before any of these strings; they may span tokens and are not shown. A stop string
+    /// that is the text of a control token also ends it at that token.
     pub stop: Vec<String>,
-    /// True if the stop string that was met is shown as well.
+    /// True if the stop string that was found is shown, too.
     pub show_stop: bool,
-    /// Tokens that end the text as the model's own end-of-text tokens do.
+    /// Additional tokens that end the text, like the model's end-of-text tokens.
     pub stop_tokens: Vec<u32>,
-    /// Fewest tokens: before that no token ends the text, and stop strings are not looked for.
+    /// Minimum number of tokens: before that, neither tokens nor stop strings end the text.
     pub min_tokens: usize,
-    /// Forbid the end-of-text and end-of-turn tokens.
+    /// Forbids end-of-text and end-of-turn tokens.
     pub ignore_eos: bool,
-    /// Go on after an end-of-text token instead of ending there: for measurements.
+    /// Continues after an end-of-text token instead of ending there: for measurements.
     pub past_eos: bool,
-    /// Also show control tokens as text.
+    /// Also shows control tokens as text.
     pub show_special: bool,
-    /// Log-probabilities of each picked token and of this many of the most likely ones; `None` is no
-    /// log-probabilities, which spares reading a row of logits a token.
+    /// Number of most likely tokens whose log-probabilities are returned besides the sampled token's; `None`
+    /// returns no log-probabilities, which saves reading a row of logits per token.
     pub logprobs: Option<usize>,
-    /// The texts that are allowed; `None` is any. The host then picks the tokens, each of those that may come
-    /// next, and the sequence ends where nothing can follow.
+    /// Grammar of the allowed texts; `None` allows all. The host then samples the tokens from the allowed
+    /// ones, and the sequence ends where nothing can follow.
     pub grammar: Option<Arc<dyn Grammar>>,
-    /// How tokens are drafted, of which a step of the model verifies several; `None` is not at all. The text
-    /// is the same. [`EngineOptions::drafts`](super::EngineOptions::drafts) bounds them.
+    /// Source of drafts for speculative decoding; a step of the model verifies several drafted tokens. `None`
+    /// disables it. The text is the same. [`EngineOptions::drafts`](super::EngineOptions::drafts) limits the
+    /// drafts.
     pub speculation: Option<Arc<dyn Speculation>>,
-    /// Looked at between steps; `true` ends the generation.
+    /// Checked between steps; `true` ends the generation.
     pub cancel: Option<Arc<AtomicBool>>,
 }
 
 impl GenerateOptions {
-    /// The sampler that these options want behind `n_before` tokens.
+    /// The sampler for these options, for tokens after the first `n_before`.
     pub(super) fn sampler(&self, tokenizer: &Tokenizer, n_before: usize) -> Result<Sampler, Error> {
         let mut options = self.sampler.clone();
         if self.ignore_eos {

@@ -1,5 +1,5 @@
-//! From the rows of a text to its vector, or to its score: pooling, and the layers behind it, on the host.
-//! They are a few million operations a text at most, of rows that have to come to the host anyway.
+//! Pools the rows of a text into its embedding or score, including the layers after pooling, on the host.
+//! Takes a few million operations per text at most, on rows that have to be copied to the host anyway.
 
 use std::ops::Range;
 
@@ -8,10 +8,9 @@ use sterna_gguf::FileTensor;
 use sterna_model::{Dense, ModelError, Pooling, PoolingHead};
 use sterna_program::NormKind;
 
-/// What stands behind the layers of a model, at hand.
+/// The pooling and the layers after it, with their weights.
 pub(super) struct Pooler {
     kind: Pooling,
-    /// Width of the residual stream.
     dim: usize,
     norm: RowNorm,
     dense: Vec<Layer>,
@@ -33,7 +32,6 @@ struct Rank {
     output: Layer,
 }
 
-/// A product with a vector.
 struct Layer {
     /// `[outputs, inputs]`.
     weight: Vec<f32>,
@@ -42,17 +40,17 @@ struct Layer {
     bias: Option<Vec<f32>>,
 }
 
-/// The rows of a text that have been seen.
+/// Pooled rows of a text so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
-    /// Sum of normed rows, or the one that counts, or all.
+    /// Sum of the normalised rows, the selected row, or all rows.
     values: Vec<f64>,
-    /// Rows that are in it.
+    /// Number of rows added.
     n: usize,
 }
 
 impl Pooler {
-    /// Reads the weights; `asked` goes before what the file says.
+    /// Reads the weights; `asked` takes precedence over the file.
     ///
     /// # Errors
     /// [`Error::Gguf`], [`Error::Model`] for weights that cannot be read; [`Error::Option`] for a pooling
@@ -92,7 +90,7 @@ impl Pooler {
         self.sees_ahead
     }
 
-    /// Numbers of a vector, or labels that are scored.
+    /// Length of an embedding, or number of scored labels.
     pub fn len(&self) -> usize {
         match &self.rank {
             Some(rank) => rank.output.outputs(),
@@ -100,12 +98,12 @@ impl Pooler {
         }
     }
 
-    /// True if scores are probabilities: a decoder's, of the tokens "yes" and "no" that would come next.
+    /// True if scores are probabilities: those of a decoder, of "yes" and "no" as the next token.
     pub fn has_probabilities(&self) -> bool {
         !self.sees_ahead && self.rank.is_some() && self.len() > 1
     }
 
-    /// Those of some positions of a text whose rows count.
+    /// The subset of `positions` of a text whose rows are pooled.
     pub fn wanted(&self, positions: Range<usize>, n_tokens: usize) -> Range<usize> {
         let only = |at: usize| if positions.contains(&at) { at..at + 1 } else { at..at };
         match self.kind {
@@ -116,7 +114,7 @@ impl Pooler {
         }
     }
 
-    /// Takes rows of the residual stream, `[n, dim]`.
+    /// Adds rows of the residual stream, `[n, dim]`.
     pub fn add(&self, pool: &mut Pool, rows: &[f32]) {
         for row in rows.chunks_exact(self.dim) {
             let row = self.norm.apply(row);
@@ -128,7 +126,7 @@ impl Pooler {
         }
     }
 
-    /// The vector of a text, or its scores; without pooling one vector behind the other.
+    /// The embedding of a text, or its scores; without pooling, all token vectors concatenated.
     pub fn finish(&self, pool: Pool) -> Vec<f32> {
         let n = if self.kind == Pooling::Mean { pool.n.max(1) as f64 } else { 1.0 };
         let mut vector: Vec<f32> = pool.values.iter().map(|sum| (sum / n) as f32).collect();
@@ -178,7 +176,6 @@ impl Layer {
     }
 
     fn apply(&self, x: &[f32]) -> Vec<f32> {
-        /// Sums that go on side by side.
         const LANES: usize = 16;
         let dot = |row: &[f32]| {
             let mut lanes = [0.0_f32; LANES];
@@ -192,7 +189,6 @@ impl Layer {
     }
 }
 
-/// The elements of a tensor.
 fn floats(tensor: &FileTensor) -> Result<Vec<f32>, Error> {
     let whole = tensor.read()?;
     let mut values = vec![0.0; whole.rows * whole.cols];
@@ -203,9 +199,9 @@ fn floats(tensor: &FileTensor) -> Result<Vec<f32>, Error> {
     Ok(values)
 }
 
-/// Scales a vector, as llama.cpp's `--embd-normalize` counts: not at all for -1, to a largest magnitude of
-/// 32760 for 0, to a sum of magnitudes of 1 for 1, to a length of 1 for 2, and so on with `p`-norms. A vector
-/// of zeros stays.
+/// Normalises a vector with the modes of llama.cpp's `--embd-normalize`: -1 does nothing, 0 scales to a
+/// maximum magnitude of 32760, 1 to a sum of magnitudes of 1, 2 to a length of 1, and larger `p` to a
+/// `p`-norm of 1. A zero vector is not changed.
 pub fn normalise(vector: &mut [f32], p: i32) {
     let magnitudes = || vector.iter().map(|x| f64::from(x.abs()));
     let norm = match p {

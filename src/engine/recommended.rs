@@ -1,10 +1,10 @@
-//! Sampling that a model's file recommends: `general.sampling.*`, as llama.cpp writes and reads it.
+//! Sampling options recommended by a model's file: `general.sampling.*`, compatible with llama.cpp.
 
 use super::SamplerOptions;
 use super::sampler::{SamplerError, check};
 use sterna_gguf::{GgufError, Metadata};
 
-/// Keys of samplers that a file may ask for and that are not supported; 0 switches one off.
+/// Keys of samplers that a file may recommend but that are not supported; 0 disables a sampler.
 const UNKNOWN: [&str; 3] =
     ["general.sampling.sequence", "general.sampling.xtc_probability", "general.sampling.mirostat"];
 
@@ -17,10 +17,10 @@ const KEYS: [(&str, &str); 4] = [
 ];
 
 impl SamplerOptions {
-    /// The defaults, and in their place what a file recommends, for a context of `n_ctx` positions.
+    /// The file's recommendations, and defaults for the rest, for a context of `n_ctx` positions.
     ///
     /// # Errors
-    /// [`GgufError::WrongType`], also for a number out of its range.
+    /// [`GgufError::WrongType`], also for a number out of range.
     pub fn recommended(metadata: &Metadata, n_ctx: usize) -> Result<Self, GgufError> {
         let default = Self::default();
         let float = |name: &str, default: f32| -> Result<f32, GgufError> {
@@ -46,7 +46,7 @@ impl SamplerOptions {
         }
     }
 
-    /// Keys of what a file recommends and no sampler here does.
+    /// Keys of the file's recommendations that are not supported.
     pub fn not_followed(metadata: &Metadata) -> impl Iterator<Item = &'static str> {
         let asks = |key: &&str| {
             metadata.get(key).is_some_and(|value| value.as_f32().is_none_or(|number| number != 0.0))
@@ -55,12 +55,12 @@ impl SamplerOptions {
     }
 }
 
-/// Number of the largest logits that stay: `k`, or all if it is not positive.
+/// Number of largest logits to keep: `k`, or 0 for all if it is not positive.
 pub fn top_k(k: i64) -> u32 {
     k.clamp(0, u32::MAX.into()) as u32
 }
 
-/// Number of recent tokens, of a context of `n_ctx`: `n`, or all if it is negative.
+/// Number of recent tokens, in a context of `n_ctx`: `n`, or all if it is negative.
 pub fn last_n(n: i64, n_ctx: usize) -> usize {
     usize::try_from(n).map_or(n_ctx, |n| n.min(n_ctx))
 }

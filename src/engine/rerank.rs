@@ -1,17 +1,16 @@
-//! Texts as models that embed and rank read them: a query and a document as one sequence, and texts that are
-//! cut to the context.
+//! Input texts of embedding and reranking models: a query and a document as one sequence, and truncation to
+//! the context.
 
 use super::{Engine, Error, Pooled};
 use sterna_tokenizer::{Special, Tokenizer};
 
-/// Key of the template that a decoder ranks with, which has `{query}` and `{document}` (Qwen3-Reranker).
+/// Key of the template that a decoder reranks with; it contains `{query}` and `{document}` (Qwen3-Reranker).
 const TEMPLATE: &str = "tokenizer.chat_template.rerank";
 
-/// Key that asks for a separator of its own between query and document, behind the end of the query
-/// (XLM-RoBERTa).
+/// Key for an additional separator between query and document, after the end of the query (XLM-RoBERTa).
 const ADD_SEP: &str = "tokenizer.ggml.add_sep_token";
 
-/// The form in which a model reads a query and a document.
+/// The format of a query and a document for a model.
 pub struct Pairs<'e> {
     tokenizer: &'e Tokenizer,
     template: Option<&'e str>,
@@ -19,13 +18,13 @@ pub struct Pairs<'e> {
 }
 
 impl Engine {
-    /// How the model reads a query and a document.
+    /// The model's format of a query and a document.
     ///
     /// # Errors
-    /// [`Error::Tokenizer`]; [`Error::Gguf`] for a template that is no text.
+    /// [`Error::Tokenizer`]; [`Error::Gguf`] for a template that is not a string.
     pub fn pairs(&self) -> Result<Pairs<'_>, Error> {
         let metadata = self.gguf().metadata();
-        // The end of a WordPiece text is its separator.
+        // In WordPiece, the end token is the separator.
         let is_wordpiece = metadata.str("tokenizer.ggml.model")? == Some("bert");
         Ok(Pairs {
             tokenizer: self.tokenizer()?,
@@ -37,8 +36,8 @@ impl Engine {
 
 impl Pairs<'_> {
     /// The tokens of a query and a document: `[CLS] query [SEP] document [SEP]`, with the vocabulary's BOS
-    /// and EOS in their places, or the file's template. With `most`, the document is cut so that the pair has
-    /// at most as many tokens; a query that is longer stays. Control tokens that the texts spell are text.
+    /// and EOS tokens, or the file's template. With `most`, the document is truncated so that the pair has at
+    /// most `most` tokens; a longer query is kept. Control tokens in the texts are treated as text.
     pub fn encode(&self, query: &str, document: &str, most: Option<usize>) -> (Vec<u32>, Pooled) {
         match self.template {
             Some(template) => (self.filled(template, query, document, most), Pooled::default()),
@@ -72,7 +71,7 @@ impl Pairs<'_> {
         let mut tokens = fill(document);
         let Some(most) = most.filter(|most| tokens.len() > *most) else { return tokens };
         let mut left = self.tokenizer.encode(document, Special::AsText, false);
-        // The text that is left may have other tokens at its end than it had before.
+        // The truncated text may have different tokens at its end than before.
         while tokens.len() > most && !left.is_empty() {
             left.truncate(left.len().saturating_sub(tokens.len() - most));
             let text = self.tokenizer.decode(&left, true);
@@ -83,7 +82,7 @@ impl Pairs<'_> {
     }
 }
 
-/// Cuts a text to `most` tokens, at least one, from its end. EOS behind it stays.
+/// Truncates a text to `most` tokens, at least one. Keeps EOS at its end.
 pub fn cut(tokens: &mut Vec<u32>, most: usize, tokenizer: &Tokenizer) {
     let most = most.max(1);
     if tokens.len() > most {

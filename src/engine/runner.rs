@@ -1,7 +1,7 @@
-//! The one place that makes steps: rows of sequences go in, tokens and logits come out.
+//! The only place that creates steps: rows of sequences go in, tokens and logits come out.
 //!
-//! It knows no order in which sequences should run: [`Batch`](super::Batch) and [`Session`](super::Session)
-//! decide that.
+//! It does not decide the order in which sequences run: [`Batch`](super::Batch) and
+//! [`Session`](super::Session) do.
 
 use std::ops::Deref;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,54 +18,54 @@ pub(super) struct Runner {
     pub exec: Exec,
     pub pages: Pages,
     pub free_slots: Vec<u32>,
-    /// `None` in a model without a head.
+    /// `None` for a model without an output head.
     logits: Option<Buf>,
     /// The residual stream.
     x: Buf,
-    /// True if runs are queued on a device while the host goes on.
+    /// True if runs are queued on a device while the host continues.
     is_device: bool,
     rows: Vec<Row>,
     /// Sampling per output row; `None` if the host reads the logits.
     sampling: Vec<Option<Sampling>>,
-    /// What changes the logits of output rows.
+    /// Changes to the logits of output rows.
     changes: Vec<TokenChange>,
-    /// Space for a page that is copied.
+    /// Buffer for copying a page.
     page: Vec<u8>,
 }
 
-/// Output that is wanted of a sequence's rows in a step.
+/// Requested output of a sequence's rows in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Keys and values alone.
+    /// Only keys and values.
     Nothing,
     /// The residual stream of the rows, which stays on the backend until it is read.
     Rows,
-    /// The token behind the last row.
+    /// The token after the last row.
     Pick,
-    /// The token behind the last row, and the logits that it is picked from.
+    /// The token after the last row, and the logits that it is sampled from.
     PickAndLogits,
-    /// Logits behind the last row.
+    /// Logits of the last row.
     Logits,
-    /// Logits behind every row.
+    /// Logits of every row.
     All,
-    /// The token behind the last row whose token is known, and those behind the rows of the draft.
+    /// The tokens after the last row of the known tokens and after each draft row.
     Verify,
 }
 
-/// Side that picks the token behind a row.
+/// The side that samples the token after a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PickedBy {
     Device,
     Host,
 }
 
-/// Logits that a token was picked from.
+/// Validity of the logits that a token was sampled from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PickedFrom {
     Numbers,
-    /// Logits that are no numbers.
+    /// NaN or infinite logits.
     Broken,
-    /// Logits that the backend has not looked at, and that may all be no numbers.
+    /// Logits that the backend has not checked, which may all be NaN.
     Unseen,
 }
 
@@ -80,7 +80,7 @@ impl PickedFrom {
 }
 
 impl Ask {
-    /// True if a token is picked.
+    /// True if a token is sampled.
     fn picks(self) -> bool {
         matches!(self, Self::Pick | Self::PickAndLogits | Self::Verify)
     }
@@ -96,22 +96,22 @@ impl Runner {
         Self { backend, exec, pages, free_slots, logits, x, is_device, rows, sampling, changes, page }
     }
 
-    /// True if runs are queued on a device while the host goes on.
+    /// True if runs are queued on a device while the host continues.
     pub fn is_device(&self) -> bool {
         self.is_device
     }
 
-    /// Side that picks the next token of a sequence.
+    /// The side that samples the next token of a sequence.
     pub fn picked_by(&self, seq: &Sequence) -> PickedBy {
-        // What a row's draft adds to the recent tokens is known to the host alone.
+        // Only the host knows which draft tokens count as recent tokens for a row.
         let by_host = seq.sampler.most_changes() > self.backend.most_changes()
             || !seq.draft.is_empty() && seq.sampler.penalises()
             || self.is_device && !self.backend.runs_ahead(self.exec, &seq.sampling());
         if by_host { PickedBy::Host } else { PickedBy::Device }
     }
 
-    /// True if a step may be queued behind one of about so many rows whose pick for `seq` the host has not
-    /// read. There is no gain where such steps take the host as long as they last.
+    /// True if a step may be queued after one of about `rows` rows whose token for `seq` the host has not
+    /// read yet. Running ahead gains nothing if the host is blocked for as long as such steps take.
     pub fn runs_ahead(&self, seq: &Sequence, rows: usize) -> bool {
         self.is_device
             && self.backend.returns_early(self.exec, rows)
@@ -125,8 +125,8 @@ impl Runner {
         self.changes.clear();
     }
 
-    /// Appends the next `n` rows of a sequence to the step; their pages must be there. Returns the output row
-    /// of the last, if anything is asked of it.
+    /// Appends the next `n` rows of a sequence to the step; their pages must be allocated. Returns the output
+    /// row of the last one, if output is requested.
     pub fn push(&mut self, seq: &Sequence, n: usize, ask: Ask) -> Option<usize> {
         let slot = seq.slot.expect("a sequence that runs has a slot");
         self.pages.set_second(slot, seq.second);
@@ -155,7 +155,7 @@ impl Runner {
     /// Queues the step.
     ///
     /// # Errors
-    /// [`Error::Backend`]: nothing of the step counts then, and [`undo`](Self::undo) takes its pages back.
+    /// [`Error::Backend`]: the step has no effect then, and [`undo`](Self::undo) releases its pages.
     pub fn run(&mut self) -> Result<(), Error> {
         if self.sampling.iter().all(Option::is_none) {
             self.sampling.clear();
@@ -173,10 +173,10 @@ impl Runner {
         Ok(ran?)
     }
 
-    /// After a run that has `n` rows of `seq`: they are in the cache.
+    /// Called after a run with `n` rows of `seq`, which are in the cache now.
     pub fn ran(&mut self, seq: &mut Sequence, n: usize, ask: Ask) {
         if ask == Ask::Verify {
-            // The rows of the draft come to these as they hold.
+            // Draft rows are added as they are accepted.
             seq.cached = seq.tokens.len();
             return;
         }
@@ -191,8 +191,8 @@ impl Runner {
         }
     }
 
-    /// Number of drafted tokens, up to `most`, that can run behind those of `seq`: there are pages for them
-    /// without taking any from others, and a recurrent state is kept behind each full page.
+    /// Number of drafted tokens, up to `most`, that can run after those of `seq`: with free pages only, and
+    /// so that a recurrent state can be kept at the end of each full page.
     pub fn draft_room(&self, seq: &Sequence, most: usize) -> usize {
         let Some(slot) = seq.slot else { return 0 };
         let len = seq.tokens.len();
@@ -201,9 +201,8 @@ impl Runner {
         end.saturating_sub(len)
     }
 
-    /// Waits for the last run that was queued, and returns the tokens that it picked for its first `n` output
-    /// rows, with what is known of the logits that each was picked from. Entries of rows that the host picks
-    /// for mean nothing.
+    /// Waits for the last queued run, and returns the tokens sampled for its first `n` output rows, with the
+    /// validity of the logits of each. Entries of rows that are sampled on the host are meaningless.
     ///
     /// # Errors
     /// [`Error::Backend`].
@@ -214,8 +213,8 @@ impl Runner {
         Ok(tokens.into_iter().enumerate().map(of).collect())
     }
 
-    /// A row of the draft of `seq` holds, the one behind what is in the cache. Behind the `last` the step
-    /// counts as any other.
+    /// Accepts the next draft row of `seq`, which extends the cached positions. After the `last` one, the
+    /// step counts like any other.
     pub fn row_holds(&mut self, seq: &mut Sequence, last: bool) {
         seq.cached += 1;
         if let Some(slot) = seq.slot.filter(|_| last) {
@@ -224,7 +223,7 @@ impl Runner {
         }
     }
 
-    /// After the draft of `seq` was verified: gives back what its rows have taken that do not hold.
+    /// Called after the draft of `seq` was verified: releases the pages of rejected rows.
     pub fn settle(&mut self, seq: &mut Sequence) {
         seq.draft.clear();
         let Some(slot) = seq.slot else { return };
@@ -234,14 +233,13 @@ impl Runner {
         self.trim(seq);
     }
 
-    /// Waits for the oldest token that is queued for `seq`, and says what is known of the logits that it was
-    /// picked from.
+    /// Waits for the oldest queued token of `seq`, and returns it with the validity of its logits.
     ///
     /// # Errors
     /// [`Error::Backend`].
     ///
     /// # Panics
-    /// If nothing is queued.
+    /// If no token is queued.
     pub fn collect(&mut self, seq: &mut Sequence) -> Result<(u32, PickedFrom), Error> {
         let back = seq.queued.len().checked_sub(1).expect("a pick is queued");
         let slot = seq.slot.expect("a sequence that runs has a slot");
@@ -251,16 +249,16 @@ impl Runner {
         Ok((token, PickedFrom::of(self.backend.picked_from_broken(self.exec, slot, back), token)))
     }
 
-    /// Waits for the last run that was queued, and copies rows of its logits from output row `first` on.
+    /// Waits for the last queued run, and copies rows of its logits, starting at output row `first`.
     ///
     /// # Errors
     /// [`Error::Backend`].
     pub fn logits(&mut self, first: usize, out: &mut [f32]) -> Result<(), Error> {
-        let logits = self.logits.expect("who asks for logits has checked that there are any");
+        let logits = self.logits.expect("the caller has checked that the model has logits");
         Ok(self.backend.read(self.exec, logits, first, out)?)
     }
 
-    /// Waits for the last run that was queued, and copies rows of its residual stream from row `first` on.
+    /// Waits for the last queued run, and copies rows of its residual stream, starting at row `first`.
     ///
     /// # Errors
     /// [`Error::Backend`].
@@ -268,35 +266,35 @@ impl Runner {
         Ok(self.backend.read(self.exec, self.x, first, out)?)
     }
 
-    /// Gives the pages of `seq` back that lie behind what is in the cache, and counts what of a page cannot
-    /// be written on as not in the cache.
+    /// Releases the pages of `seq` after its cached positions. If the last page cannot be appended to, its
+    /// positions no longer count as cached.
     pub fn trim(&mut self, seq: &mut Sequence) {
         if let Some(slot) = seq.slot {
             seq.cached = self.pages.cut_back(slot, seq.cached);
         }
     }
 
-    /// After a run that failed: nothing is queued for `seq`, and its pages are those of what is in the cache.
+    /// Called after a failed run: drops the queued tokens of `seq` and the pages after its cached positions.
     pub fn undo(&mut self, seq: &mut Sequence) {
         seq.discard_queued();
         self.trim(seq);
     }
 
-    /// Gives the slot and the pages of `seq` back; its tokens stay.
+    /// Releases the slot and the pages of `seq`; keeps its tokens.
     pub fn release(&mut self, seq: &mut Sequence) {
         seq.discard_queued();
         seq.cached = 0;
         seq.slot.take().into_iter().for_each(|slot| self.release_slot(slot));
     }
 
-    /// Gives a slot and its pages back.
+    /// Releases a slot and its pages.
     pub fn release_slot(&mut self, slot: u32) {
         self.pages.cut_back(slot, 0);
         self.free_slots.push(slot);
     }
 
     /// Makes `to`, which has a slot and no pages, a copy of the first `positions` positions of `from`. Full
-    /// pages are shared; the rest is copied if a page for it is free, and computed again otherwise.
+    /// pages are shared; the rest is copied if a page is free, and recomputed otherwise.
     ///
     /// # Errors
     /// [`Error::Backend`].
@@ -312,8 +310,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Copies the page `i` of `from`, which is not full, as that of `to`, so that `to` holds `cached`
-    /// positions. `false` if no page is free, or the exact positions or those of a window are gone.
+    /// Copies the partial page `i` of `from` to `to`, so that `to` has `cached` positions. `false` if no page
+    /// is free, or if exact or sliding-window pages have been released.
     fn copy_page(&mut self, from: u32, to: u32, i: usize, cached: usize) -> Result<bool, Error> {
         if !self.pages.has_all(from, i) || !self.pages.grow(to, cached) {
             return Ok(false);
@@ -327,7 +325,7 @@ impl Runner {
     }
 }
 
-/// The place of the runner between steps. A step takes it out, so no lock is held while a device works.
+/// Holds the runner between steps. A step takes it out, so no lock is held while a device works.
 pub(super) struct RunnerSlot {
     state: Mutex<SlotState>,
     returned: Condvar,
@@ -335,16 +333,16 @@ pub(super) struct RunnerSlot {
 
 struct SlotState {
     runner: Option<Box<Runner>>,
-    /// True if a [`Batch`](super::Batch) has it, which keeps it.
+    /// True if a [`Batch`](super::Batch) keeps the runner.
     is_kept: bool,
-    /// Slots of sessions that ended while the runner was away.
+    /// Slots of sessions that ended while the runner was taken.
     ended: Vec<u32>,
 }
 
-/// The runner, taken out of its slot. It goes back when this is dropped.
+/// The runner, taken out of its slot. It is put back on drop.
 pub(super) struct RunnerLease<D: Deref<Target = RunnerSlot>> {
     runner_slot: D,
-    /// `None` in `drop` alone.
+    /// `None` only in `drop`.
     pub runner: Option<Box<Runner>>,
 }
 
@@ -361,7 +359,7 @@ impl RunnerSlot {
     /// Takes the runner; waits while another session runs a step.
     ///
     /// # Errors
-    /// [`Error::InBatch`] while a batch has it.
+    /// [`Error::InBatch`] while a batch keeps it.
     pub fn take<D: Deref<Target = Self>>(runner_slot: D) -> Result<RunnerLease<D>, Error> {
         let runner = {
             let mut state = runner_slot.state();
@@ -378,7 +376,7 @@ impl RunnerSlot {
         Ok(RunnerLease { runner_slot, runner: Some(runner) })
     }
 
-    /// Takes a session's slot back, at once or when the runner is there again.
+    /// Releases a session's slot, at once or when the runner is put back.
     pub fn end_session(&self, slot: u32) {
         let mut state = self.state();
         match &mut state.runner {
@@ -389,7 +387,7 @@ impl RunnerSlot {
 }
 
 impl<D: Deref<Target = RunnerSlot>> RunnerLease<D> {
-    /// Keeps the runner: sessions that wait for it or ask for it are refused.
+    /// Keeps the runner: sessions that wait for it or ask for it get an error.
     pub fn keep(self) -> Self {
         self.runner_slot.state().is_kept = true;
         self.runner_slot.returned.notify_all();

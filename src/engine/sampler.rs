@@ -1,5 +1,5 @@
-//! Choice of the next token: what changes the logits first (bias, penalties), then
-//! [`program::sampling`](sterna_program::sampling), on the backend where it can do both.
+//! Sampling of the next token: logit changes (bias, penalties) first, then
+//! [`program::sampling`](sterna_program::sampling); on the backend if it supports both.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,7 +7,7 @@ use super::constraint::{Constraint, ConstraintError};
 use sterna_program::sampling::{Scratch, pick};
 use sterna_program::{Sampling, TokenChange};
 
-/// Options of sampling. The defaults are llama.cpp's.
+/// Options of sampling. The defaults are the same as in llama.cpp.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplerOptions {
     /// Divides the logits; 0 or below always picks the largest.
@@ -22,13 +22,13 @@ pub struct SamplerOptions {
     pub min_p: f32,
     /// Divides positive and multiplies negative logits of recent tokens; 1 does nothing.
     pub repeat_penalty: f32,
-    /// Taken from the logit of every recent token; 0 does nothing.
+    /// Subtracted from the logit of every recent token; 0 does nothing.
     pub presence_penalty: f32,
-    /// Taken from the logit of a recent token as often as it occurred; 0 does nothing.
+    /// Subtracted from the logit of a recent token once per occurrence; 0 does nothing.
     pub frequency_penalty: f32,
-    /// Number of recent tokens, prompt included; 0 is none.
+    /// Number of recent tokens, including the prompt; 0 disables penalties.
     pub repeat_last_n: usize,
-    /// Token id and what is added to its logit.
+    /// Token ids and the values added to their logits.
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed; `None` draws a random one.
     pub seed: Option<u64>,
@@ -53,7 +53,7 @@ impl Default for SamplerOptions {
 }
 
 impl SamplerOptions {
-    /// Always the most likely token.
+    /// Options that always pick the most likely token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, seed: Some(0), ..Self::default() }
     }
@@ -63,7 +63,7 @@ impl SamplerOptions {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{option}: want {want}, got {got}")]
 pub struct SamplerError {
-    /// Its path: `SamplerOptions::top_p`.
+    /// Its path, such as `SamplerOptions::top_p`.
     pub option: &'static str,
     /// The range.
     pub want: &'static str,
@@ -71,7 +71,7 @@ pub struct SamplerError {
     pub got: f32,
 }
 
-/// Picks tokens for one sequence: remembers which tokens are recent.
+/// Samples the tokens of one sequence, and tracks its recent tokens.
 #[derive(Debug)]
 pub struct Sampler {
     options: SamplerOptions,
@@ -80,7 +80,7 @@ pub struct Sampler {
     counts: HashMap<u32, u32>,
     scratch: Scratch,
     constraint: Option<Box<dyn Constraint>>,
-    /// Tokens that are not picked at positions before this one.
+    /// Tokens that are forbidden at positions before the given one.
     forbidden: Option<(Vec<u32>, usize)>,
 }
 
@@ -96,24 +96,24 @@ impl Sampler {
         Ok(Self { options, seed, recent, counts, scratch, constraint: None, forbidden: None })
     }
 
-    /// The same sampler, picking only tokens that `constraint` allows.
+    /// Restricts the sampler to tokens that `constraint` allows.
     pub fn constrained(mut self, constraint: Box<dyn Constraint>) -> Self {
         self.constraint = Some(constraint);
         self
     }
 
-    /// The same sampler, picking none of `tokens` at positions before `position`.
+    /// Forbids `tokens` at positions before `position`.
     pub fn forbidding(mut self, tokens: Vec<u32>, position: usize) -> Self {
         self.forbidden = Some((tokens, position));
         self
     }
 
-    /// The seed: the given one, or the random one that was taken.
+    /// The seed: the given one, or else the random one that was drawn.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Most logits of a row that bias and penalties change; all of them where there is a constraint.
+    /// Maximum number of logits per row that bias and penalties change; unlimited if there is a constraint.
     pub fn most_changes(&self) -> usize {
         if self.constraint.is_some() {
             return usize::MAX;
@@ -123,11 +123,11 @@ impl Sampler {
         recent.saturating_add(forbidden + self.options.logit_bias.len())
     }
 
-    /// Appends what changes the logits behind the token at `position - 1`, which are those of an output row:
-    /// each token once. If the row `is_ahead`, that token is not known yet and not counted.
+    /// Appends the changes to the logits of output row `output`, which follow the token at `position - 1`;
+    /// each token occurs once. If the row `is_ahead`, that token is not known yet and is not counted.
     pub(super) fn changes(&self, position: usize, is_ahead: bool, output: u32, to: &mut Vec<TokenChange>) {
         let change = |token, count, bias| TokenChange { output, token, count, bias };
-        // It will take the place of the oldest one.
+        // It will replace the oldest one.
         let is_full = is_ahead && self.recent.len() == self.options.repeat_last_n;
         let oldest = self.recent.front().filter(|_| is_full);
         let first = to.len();
@@ -151,25 +151,25 @@ impl Sampler {
         to.truncate(kept);
     }
 
-    /// Tokens that are not picked at a position.
+    /// Tokens that are forbidden at a position.
     fn forbidden_at(&self, position: usize) -> impl Iterator<Item = u32> {
         let forbidden = self.forbidden.iter().filter(move |(_, from)| position < *from);
         forbidden.flat_map(|(tokens, _)| tokens).copied()
     }
 
-    /// True if a constraint says that the text is complete and nothing can follow.
+    /// True if the constraint has ended: the text is complete and nothing can follow.
     pub fn is_done(&self) -> bool {
         self.constraint.as_ref().is_some_and(|constraint| constraint.is_done())
     }
 
-    /// True if what it picks depends on recent tokens.
+    /// True if the result depends on recent tokens.
     pub(super) fn penalises(&self) -> bool {
         let o = &self.options;
         o.repeat_last_n > 0
             && (o.repeat_penalty != 1.0 || o.presence_penalty != 0.0 || o.frequency_penalty != 0.0)
     }
 
-    /// Remembers a token of the sequence, of the prompt or picked.
+    /// Adds a token of the sequence to the recent ones: a prompt token or a sampled one.
     pub fn accept(&mut self, token: u32) {
         if !self.penalises() {
             return;
@@ -187,8 +187,8 @@ impl Sampler {
         *self.counts.entry(token).or_default() += 1;
     }
 
-    /// Parameters by which the backend's `Sample` stage picks the token at `position`, from logits that
-    /// [change](Self::most_changes) as [`pick`](Self::pick) changes them.
+    /// Parameters for the backend's `Sample` stage to sample the token at `position`, from logits
+    /// [changed](Self::most_changes) in the same way as in [`pick`](Self::pick).
     pub fn sampling(&self, position: usize) -> Sampling {
         let o = &self.options;
         let penalties = match self.penalises() {
@@ -210,11 +210,11 @@ impl Sampler {
         }
     }
 
-    /// Picks the token at `position` from `logits`, `[n_vocab]`, which the constraint, bias and penalties
-    /// change in place. The constraint goes on behind the token.
+    /// Samples the token at `position` from `logits`, `[n_vocab]`. The constraint, bias and penalties change
+    /// the logits in place. Advances the constraint by the token.
     ///
     /// # Errors
-    /// [`ConstraintError`], where there is a constraint.
+    /// [`ConstraintError`], only with a constraint.
     ///
     /// # Panics
     /// If `logits` is empty.
@@ -234,7 +234,7 @@ impl Sampler {
         let mask = constraint.mask()?;
         mask.apply(logits);
         let token = self.pick_any(logits, position);
-        // Where every logit is minus infinity or no number, any token comes out.
+        // If every logit is minus infinity or NaN, the result is arbitrary.
         if !mask.allows(token) || logits[token as usize] == f32::NEG_INFINITY {
             return Err(ConstraintError::NoToken);
         }
@@ -256,10 +256,10 @@ impl Sampler {
     }
 }
 
-/// Checks that all numbers are in their ranges.
+/// Checks that all options are in range.
 ///
 /// # Errors
-/// The first option that is not.
+/// The first option out of range.
 pub(super) fn check(o: &SamplerOptions) -> Result<(), SamplerError> {
     let finite = |option, got: f32| match got.is_finite() {
         true => Ok(()),
@@ -290,7 +290,7 @@ pub(super) fn check(o: &SamplerOptions) -> Result<(), SamplerError> {
     }
 }
 
-/// 32 bits, short enough to type again, from the platform's source of randomness.
+/// Draws 32 bits, short enough to type again, from the platform's source of randomness.
 fn random_seed() -> u64 {
     let mut bytes = [0; 4];
     getrandom::fill(&mut bytes).expect("a platform with a source of randomness");

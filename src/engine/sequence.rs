@@ -1,43 +1,40 @@
-//! One sequence as plain data: its tokens, what of them is in the KV cache, and what runs ahead of the host.
+//! The data of one sequence: its tokens, its cached positions, and queued work that runs ahead of the host.
 
 use std::collections::VecDeque;
 
 use super::{Sampler, SamplerError, SamplerOptions};
 use sterna_program::Sampling;
 
-/// One sequence. It knows no backend: [`Runner`](super::runner::Runner) runs it.
+/// One sequence. Independent of any backend: [`Runner`](super::runner::Runner) runs it.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// Tokens that the model has seen or is to see, in order.
+    /// Tokens fed or to be fed to the model, in order.
     pub tokens: Vec<u32>,
-    /// Positions whose keys and values are in the cache, or come there by a run that is queued. One more than
-    /// there are tokens if the sequence runs ahead: the last of them belongs to the token that the queued run
-    /// before it picks.
+    /// Number of positions whose keys and values are in the cache, or are written by a queued run. One more
+    /// than the number of tokens if the sequence runs ahead: the last position belongs to the token that the
+    /// previous queued run samples.
     pub cached: usize,
     /// Its slot in the page table; `None` while it holds no pages.
     pub slot: Option<u32>,
-    /// Sampler that picks its tokens.
     pub sampler: Sampler,
-    /// Sampling of the picks that are queued and whose tokens the host has not read, oldest first; at most
-    /// two.
+    /// Sampling parameters of queued tokens that the host has not read yet, oldest first; at most two.
     pub queued: Vec<Sampling>,
-    /// The last token that was read of a pick, if [`tokens`](Self::tokens) lacks it. `queued` goes on from
-    /// there.
+    /// The last sampled token that was read, if it is not in [`tokens`](Self::tokens) yet. `queued` continues
+    /// after it.
     pub picked: Option<u32>,
-    /// Drafted tokens behind [`tokens`](Self::tokens), which a step verifies.
+    /// Drafted tokens after [`tokens`](Self::tokens), to be verified by a step.
     pub draft: Vec<u32>,
-    /// Tokens that were picked behind `picked` by the step that picked that one, oldest first, each with the
-    /// logits that it was picked from if these are kept.
+    /// Tokens sampled after `picked` in the same step, oldest first, each with its logits if these are kept.
     pub ahead: VecDeque<(u32, Vec<f32>)>,
-    /// Tokens behind [`cached`](Self::cached) that have run and run again with the next step, because a
-    /// recurrent state cannot be cut back.
+    /// Number of tokens after [`cached`](Self::cached) that have run but must run again in the next step,
+    /// because a recurrent state cannot be cut back.
     pub again: usize,
     /// Position of the second of two texts, for models with token types.
     pub second: Option<u32>,
 }
 
 impl Sequence {
-    /// A sequence of no tokens.
+    /// A sequence without tokens.
     pub fn new(sampler: Sampler) -> Self {
         Self {
             tokens: Vec::new(),
@@ -53,28 +50,28 @@ impl Sequence {
         }
     }
 
-    /// A sequence of no tokens that always picks the most likely one.
+    /// A sequence without tokens, with greedy sampling.
     pub fn greedy() -> Result<Self, SamplerError> {
         Ok(Self::new(Sampler::new(SamplerOptions::greedy())?))
     }
 
-    /// Tokens whose keys and values are to be computed.
+    /// Number of tokens whose keys and values are missing.
     pub fn missing(&self) -> usize {
         self.tokens.len().saturating_sub(self.cached)
     }
 
-    /// The token at a position, of the draft behind the others.
+    /// The token at a position, including drafted tokens.
     pub fn token(&self, at: usize) -> Option<u32> {
         self.tokens.get(at).or_else(|| self.draft.get(at - self.tokens.len())).copied()
     }
 
-    /// Sampling of the token behind the last position in the cache.
+    /// Sampling parameters of the token after the last cached position.
     pub fn sampling(&self) -> Sampling {
         self.sampler.sampling(self.cached)
     }
 
-    /// Appends `tokens` if the run that computes them, and picks the next one as the sampler says, is queued
-    /// already. `false`, and nothing is changed, if it is not.
+    /// Appends `tokens` if the run that computes them, and samples the next one with the current sampler, is
+    /// already queued. Otherwise returns `false` and changes nothing.
     pub fn try_advance(&mut self, tokens: &[u32]) -> bool {
         let next = self.tokens.len() + 1;
         let is_queued = self.picked.is_some_and(|picked| *tokens == [picked])
@@ -86,8 +83,8 @@ impl Sequence {
         is_queued
     }
 
-    /// Appends `tokens` if they are the token that was picked last, and returns the one that the same step
-    /// picked behind it, with its logits. `None`, and nothing is changed, if it picked no more.
+    /// Appends `tokens` if they are the last sampled token, and returns the next token that the same step
+    /// sampled, with its logits. Returns `None` and changes nothing if there is no such token.
     pub fn take_ahead(&mut self, tokens: &[u32]) -> Option<(u32, Vec<f32>)> {
         let picked = self.picked.filter(|picked| *tokens == [*picked])?;
         let next = self.ahead.pop_front()?;
@@ -96,8 +93,8 @@ impl Sequence {
         Some(next)
     }
 
-    /// Forgets what runs ahead. What it has written lies behind the last token, where the next run overwrites
-    /// it.
+    /// Drops queued work and drafts. Their keys and values are after the last token, where the next run
+    /// overwrites them.
     pub fn discard_queued(&mut self) {
         self.queued.clear();
         self.picked = None;

@@ -1,4 +1,4 @@
-//! One sequence that its owner runs step by step: what it has seen, how it grows and is cut back.
+//! One sequence that its owner runs step by step: feed tokens, sample, cut back, branch.
 
 use super::pages::pages_for;
 use super::runner::{Ask, PickedBy, PickedFrom, Runner};
@@ -8,12 +8,12 @@ use super::{Engine, Error, Sampler};
 use sterna_host::clock::Instant;
 use sterna_program::sampling::is_broken;
 
-/// One sequence of an engine. Dropping it gives its slot and pages back.
+/// One sequence of an engine. Dropping it releases its slot and pages.
 ///
-/// A session holds the tokens that the model has seen; [`tokens`](Self::tokens) are those whose keys and
-/// values are in the cache, but for the last few after a cut or in a branch, which the next step computes.
+/// A session stores the tokens that were fed to the model. The keys and values of [`tokens`](Self::tokens)
+/// are in the cache, except for the last few after a cut or in a branch, which the next step computes.
 ///
-/// Sessions of one engine may run on several threads: they take turns, a step each. A [`Batch`](super::Batch)
+/// Sessions of one engine may run on several threads: they alternate step by step. A [`Batch`](super::Batch)
 /// runs many sequences in the same step.
 #[derive(Debug)]
 pub struct Session {
@@ -27,8 +27,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NoSession`] if all [`EngineOptions::n_seqs`](super::EngineOptions::n_seqs) are in use;
-    /// [`Error::InBatch`] while a [`Batch`](super::Batch)
-    /// has the engine.
+    /// [`Error::InBatch`] while a [`Batch`](super::Batch) uses the engine.
     pub fn session(&self) -> Result<Session, Error> {
         self.check_generates()?;
         let n_seqs = self.shared.program.limits.seqs;
@@ -46,14 +45,13 @@ impl Session {
         Ok(Self { engine: engine.clone(), seq, logits })
     }
 
-    /// A session whose first `cached` positions lie in the pages of its slot.
+    /// A session whose first `cached` positions are in the pages of its slot.
     pub(super) fn of_pages(mut self, tokens: &[u32], cached: usize) -> Self {
         self.seq.tokens.extend_from_slice(tokens);
         self.seq.cached = cached;
         self
     }
 
-    /// Its slot.
     pub(super) fn slot(&self) -> u32 {
         self.seq.slot.expect("a session has a slot until it is dropped")
     }
@@ -63,60 +61,60 @@ impl Session {
         &self.engine
     }
 
-    /// The tokens the model has seen, in order.
+    /// The tokens fed to the model, in order.
     pub fn tokens(&self) -> &[u32] {
         &self.seq.tokens
     }
 
-    /// Position of the next token: the number of tokens seen.
+    /// Position of the next token: the number of tokens fed.
     pub fn position(&self) -> usize {
         self.seq.tokens.len()
     }
 
-    /// Positions whose keys and values are in the cache. After a cut these may be fewer than
+    /// Number of positions whose keys and values are in the cache. After a cut it may be less than
     /// [`position`](Self::position): the next step computes the others.
     pub fn n_cached(&self) -> usize {
         self.seq.cached.min(self.position())
     }
 
-    /// Positions that are left.
+    /// Number of positions left.
     pub fn remaining(&self) -> usize {
         self.engine.n_ctx() - self.position()
     }
 
-    /// Sets the sampler by which [`decode`](Self::decode) picks tokens from now on; a new session picks the
-    /// most likely one.
+    /// Sets the sampler that [`decode`](Self::decode) uses from now on; a new session samples greedily.
     pub fn set_sampler(&mut self, sampler: Sampler) {
         self.seq.discard_queued();
         self.seq.sampler = sampler;
     }
 
-    /// True if its constraint says that nothing can follow the token that was picked last.
+    /// True if its constraint allows nothing after the last sampled token.
     pub(super) fn is_done(&self) -> bool {
         self.seq.ahead.is_empty() && self.seq.sampler.is_done()
     }
 
-    /// True if the token that is picked next has been picked with the last one.
+    /// True if the next token has already been sampled, together with the last one.
     pub(super) fn is_ahead(&self) -> bool {
         !self.seq.ahead.is_empty()
     }
 
-    /// The sampler that picks its tokens.
+    /// The sampler of its tokens.
     pub fn sampler(&self) -> &Sampler {
         &self.seq.sampler
     }
 
-    /// Shows the model `tokens`, in steps of at most [`EngineOptions::batch`](super::EngineOptions::batch).
+    /// Feeds `tokens` to the model, in steps of at most
+    /// [`EngineOptions::batch`](super::EngineOptions::batch).
     ///
     /// # Errors
     /// [`Error::ContextFull`] and [`Error::Token`] before anything runs; [`Error::OutOfPages`];
-    /// [`Error::InBatch`]; [`Error::Backend`]. After these last the session keeps the steps that ran.
+    /// [`Error::InBatch`]; [`Error::Backend`]. After these last ones the session keeps the steps that ran.
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.check(tokens)?;
         self.feed(tokens, Ask::Nothing)
     }
 
-    /// Shows the model `tokens` and returns the logits behind the last, `[n_vocab]`.
+    /// Feeds `tokens` to the model and returns the logits after the last one, `[n_vocab]`.
     ///
     /// # Errors
     /// As [`prefill`](Self::prefill); [`Error::EmptyPrompt`] for no tokens; [`Error::BrokenLogits`].
@@ -127,11 +125,11 @@ impl Session {
         Ok(&self.logits)
     }
 
-    /// Shows the model `tokens` and hands the logits behind each to `each`: its index in `tokens`, and
-    /// `[n_vocab]`. Steps are of at most [`EngineOptions::outputs`](super::EngineOptions::outputs) tokens.
+    /// Feeds `tokens` to the model and passes the logits after each to `each`: its index in `tokens`, and
+    /// `[n_vocab]`. Steps have at most [`EngineOptions::outputs`](super::EngineOptions::outputs) tokens.
     ///
     /// # Errors
-    /// As [`prefill`](Self::prefill), and whatever `each` returns, at once; [`Error::BrokenLogits`].
+    /// As [`prefill`](Self::prefill), and any error of `each`, at once; [`Error::BrokenLogits`].
     pub fn logits_each<E: From<Error>>(
         &mut self,
         tokens: &[u32],
@@ -159,8 +157,8 @@ impl Session {
         Ok(())
     }
 
-    /// Shows the model `tokens` and picks the token behind them, which the model has not seen yet. The
-    /// backend picks where it can do what the sampler asks for; the result is the same.
+    /// Feeds `tokens` to the model and samples the next token, which is not fed yet. The backend samples if
+    /// it supports the sampler's options; the result is the same.
     ///
     /// # Errors
     /// As [`logits`](Self::logits); [`Error::Constraint`].
@@ -168,16 +166,16 @@ impl Session {
         self.pick(tokens, 0, false, None)
     }
 
-    /// Shows the model `tokens`, picks the token behind them, shows it that one, and so on until `n` are
-    /// picked, whatever they are; returns the last. A backend that can runs ahead of the host.
+    /// Feeds `tokens` to the model, samples the next token, feeds that one, and so on until `n` tokens are
+    /// sampled, ignoring stop rules; returns the last. If the backend supports it, it runs ahead of the host.
     ///
     /// # Errors
-    /// As [`decode`](Self::decode); [`Error::ContextFull`] comes when the context is full.
+    /// As [`decode`](Self::decode); [`Error::ContextFull`] when the context is full.
     ///
     /// # Panics
     /// If `n` is 0.
     pub fn decode_many(&mut self, tokens: &[u32], n: usize) -> Result<u32, Error> {
-        assert!(n > 0, "at least one token is picked");
+        assert!(n > 0, "at least one token is sampled");
         let mut token = self.pick(tokens, n - 1, false, None)?;
         for left in (0..n - 1).rev() {
             token = self.pick(&[token], left, false, None)?;
@@ -185,10 +183,9 @@ impl Session {
         Ok(token)
     }
 
-    /// As [`decode`](Self::decode). If up to `more` tokens may be picked behind it the same way, each shown
-    /// to the model unless something ends the text, a backend that runs ahead gets the next step before this
-    /// one's token is read, or the step verifies what is drafted. What that picks behind the token comes with
-    /// the next calls.
+    /// As [`decode`](Self::decode). If up to `more` tokens may follow in the same way, each fed to the model
+    /// unless something ends the text, then a backend that runs ahead gets the next step before this one's
+    /// token is read, or the step verifies drafted tokens. Later calls return the additional tokens.
     ///
     /// If it `keeps_logits`, for [`last_logits`](Self::last_logits), nothing runs ahead: the next step would
     /// overwrite them.
@@ -255,7 +252,7 @@ impl Session {
         if is_broken { Err(self.broken(position - 1)?) } else { Ok(token) }
     }
 
-    /// Drafts what may follow the tokens, up to `most`. Returns how many it has drafted.
+    /// Drafts up to `most` tokens after the session's tokens. Returns the number of drafted tokens.
     fn draft(&mut self, most: usize, drafts: &mut OwnDrafts) -> Result<usize, Error> {
         let missing = self.seq.missing();
         if missing != 1 + self.seq.again {
@@ -275,7 +272,8 @@ impl Session {
         Ok(self.seq.draft.len())
     }
 
-    /// Picks tokens behind the step that ran, as far as its draft holds and one more. Returns the first.
+    /// Samples tokens from the rows of the last step: the accepted draft tokens and one more. Returns the
+    /// first.
     fn verify(&mut self, keeps_logits: bool) -> Result<u32, Error> {
         let (engine, first) = (self.engine.clone(), self.position());
         let (tokenizer, n_vocab) = (engine.tokenizer()?, engine.hyper().n_vocab);
@@ -307,7 +305,7 @@ impl Session {
             };
             let token = match picked {
                 Ok(token) => token,
-                // It is picked again as the first of the next step, and what fails then fails there.
+                // It is sampled again as the first of the next step, which then reports the failure.
                 Err(_) if i > 0 => break,
                 Err(Some(fault)) => return Err(fault.into()),
                 Err(None) => {
@@ -333,16 +331,16 @@ impl Session {
             seq.sampler.accept(token);
         }
         runner.settle(seq);
-        Ok(seq.picked.expect("the first row picks"))
+        Ok(seq.picked.expect("the first row samples a token"))
     }
 
-    /// Checks that the logits which the host has read are numbers.
+    /// Checks that the logits that the host has read are neither NaN nor infinite.
     fn check_logits(&mut self) -> Result<(), Error> {
         if is_broken(&self.logits) { Err(self.broken(self.position() - 1)?) } else { Ok(()) }
     }
 
-    /// Finds out where the broken logits behind position `at` come from. What the cache holds is no use: the
-    /// next step computes all tokens again.
+    /// Finds the origin of the broken logits after position `at`. Discards the cache: the next step
+    /// recomputes all tokens.
     fn broken(&mut self, at: usize) -> Result<Error, Error> {
         let mut runner = self.engine.runner()?;
         self.seq.discard_queued();
@@ -352,37 +350,36 @@ impl Session {
         Ok(broken.into())
     }
 
-    /// Forgets every token from `position` on. Later tokens are then as if the session had never gone
-    /// further; with a windowed KV codec (`turboquant`) that holds for cuts by up to
-    /// [`KvWindow::newest`](sterna_program::KvWindow::newest) positions, and beyond these, older positions
-    /// stay as coarse as they were.
+    /// Drops every token from `position` on. Later tokens are then as if the session had never gone further.
+    /// With a windowed KV codec (`turboquant`) that holds for cuts by up to
+    /// [`KvWindow::newest`](sterna_program::KvWindow::newest) positions; after a longer cut, older positions
+    /// stay quantised as they were.
     ///
-    /// Where layers keep a sliding window alone, a cut by more than 64 positions may need what has left it:
-    /// the next step then computes all tokens again, from the first on. With
+    /// If layers keep only a sliding window, a cut by more than 64 positions may need positions before the
+    /// window: the next step then recomputes all tokens from the first. With
     /// [`EngineOptions::swa_full`](super::EngineOptions::swa_full) it never has to.
     ///
     /// # Panics
-    /// If `position` lies beyond the session's own.
+    /// If `position` is beyond the session's own.
     pub fn cut_back(&mut self, position: usize) {
         assert!(position <= self.position(), "cut back to {position} of {}", self.position());
         self.seq.discard_queued();
         self.seq.tokens.truncate(position);
         self.seq.cached = self.seq.cached.min(position);
-        // While a batch has the pages, the next step of the session gives them back.
+        // While a batch uses the pages, the next step of the session releases them.
         if let Ok(mut runner) = self.engine.runner() {
             runner.trim(&mut self.seq);
         }
     }
 
-    /// A second session that has seen the first `position` tokens of this one. The two share the pages that
-    /// are full, and go on apart, each as if it had been alone, within the bounds of
-    /// [`cut_back`](Self::cut_back).
+    /// A second session that has seen the first `position` tokens of this one. The two share full pages and
+    /// then diverge, each as if it were alone, within the limits of [`cut_back`](Self::cut_back).
     ///
     /// # Errors
     /// As [`Engine::session`]; [`Error::Backend`].
     ///
     /// # Panics
-    /// If `position` lies beyond the session's own.
+    /// If `position` is beyond the session's own.
     pub fn branch(&self, position: usize) -> Result<Self, Error> {
         assert!(position <= self.position(), "a branch at {position} of {}", self.position());
         let mut branch = self.engine.session()?;
@@ -390,18 +387,18 @@ impl Session {
         Ok(branch)
     }
 
-    /// Counts a token that was shown to the model as recent.
+    /// Adds a token that was fed to the model to the recent ones.
     pub(super) fn accept(&mut self, token: u32) {
         self.seq.sampler.accept(token);
     }
 
-    /// The logits of the last pick that was to keep them, `[n_vocab]`, as the model gave them.
+    /// The logits of the last sampled token if they were kept, `[n_vocab]`, unchanged from the model.
     pub(super) fn last_logits(&self) -> &[f32] {
         &self.logits
     }
 
-    /// Runs the steps that `tokens` want, the last of them with `ask`. After an error the session has seen,
-    /// of these tokens, those of the steps that ran.
+    /// Runs the steps for `tokens`, the last of them with `ask`. After an error the session keeps those of
+    /// the tokens whose steps ran.
     fn feed(&mut self, tokens: &[u32], ask: Ask) -> Result<(), Error> {
         let known = self.append(tokens);
         let ran = self.steps(ask);
@@ -429,7 +426,7 @@ impl Session {
         }
     }
 
-    /// A step whose logits the host keeps if it is the host that needs them.
+    /// Runs a step, and reads its logits if the host needs them.
     fn last_step(&mut self, n: usize, ask: Ask) -> Result<(), Error> {
         let mut logits = std::mem::take(&mut self.logits);
         let ran = self.step(n, ask, |runner, seq| {
@@ -444,12 +441,12 @@ impl Session {
         ran
     }
 
-    /// Computes the keys and values that a cut or a branch left out.
+    /// Computes keys and values that are missing after a cut or in a branch.
     pub(super) fn complete(&mut self) -> Result<(), Error> {
         self.feed(&[], Ask::Nothing)
     }
 
-    /// Returns how many tokens there were before.
+    /// Returns the number of tokens before.
     fn append(&mut self, tokens: &[u32]) -> usize {
         self.seq.discard_queued();
         let known = self.position();
@@ -457,13 +454,13 @@ impl Session {
         known
     }
 
-    /// Forgets the tokens from `known` on that are not in the cache.
+    /// Drops the tokens from `known` on that are not in the cache.
     fn forget(&mut self, known: usize) {
         self.seq.discard_queued();
         self.seq.tokens.truncate(known.max(self.seq.cached));
     }
 
-    /// Runs one step and reads what it left, before another session's step overwrites it.
+    /// Runs one step and reads its results before another session's step overwrites them.
     fn step(
         &mut self,
         n: usize,
@@ -491,7 +488,7 @@ impl Session {
     }
 }
 
-/// A step of one sequence: its next `n` rows.
+/// Runs a step of one sequence: its next `n` rows.
 fn step(runner: &mut Runner, seq: &mut Sequence, n: usize, ask: Ask) -> Result<(), Error> {
     let slot = seq.slot.expect("a session has a slot until it is dropped");
     runner.trim(seq);

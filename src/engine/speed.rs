@@ -1,5 +1,5 @@
-//! Upper bound on the speed of a model on a card, by formula: its memory, its tensor cores, the link to it
-//! where not all layers are there, and a processor beside it. What launches take is not in it.
+//! Upper bound on the speed of a model on a GPU, by formula: memory bandwidth, tensor cores, the link for
+//! offloaded layers, and CPU offload. Does not include launch overhead.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ pub use sterna_backend::rates::HostRates;
 use sterna_backend::rates::{Matrices, Rates, Way};
 use sterna_program::{Cost, PageTable, Program, Row, Step};
 
-/// Tokens a second of a model on one card, all of whose layers it computes: as many as its memory, its tensor
-/// cores and the link allow, by formula. Launches are not in it, so it is a bound.
+/// Upper bound on the tokens per second of a model on one GPU that computes all of its layers: by memory
+/// bandwidth, tensor cores and the link. Does not include launch overhead.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
-    /// Tokens a second of one sequence at the end of its context.
+    /// Tokens per second of one sequence at the end of its context.
     pub decode: f64,
-    /// Tokens a second of a prompt in steps that are as long as they may be.
+    /// Tokens per second of a prompt in steps of maximum size.
     pub prompt: f64,
 }
 
@@ -27,22 +27,22 @@ fn cost(p: &Program, positions: Range<usize>) -> Cost {
 }
 
 impl Bound {
-    /// Bound for contexts of so many positions, on a device whose rates are known, and that computes some
-    /// steps alone.
+    /// Bound for contexts of `n_ctx` positions. `None` if the rates of the device are unknown, or if it
+    /// computes no steps without the CPU.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory) -> Option<Self> {
         let rates = device.rates.filter(|_| device.shared_bytes == 0 || device.host_bytes > 0)?;
         let of = |first: usize, n: usize| {
             let step = cost(p, first..first + n);
-            // The rows of a prompt may share what they read of the cache, and the last one sees all of it.
+            // The rows of a prompt may share their cache reads; the last row reads all positions.
             let bytes = step.weight_bytes + cost(p, first + n - 1..first + n).kv_bytes;
-            // Kernels wait for what they read over the link; copies run beside them.
+            // Kernels wait for data that they read over the link; copies overlap with them.
             let chosen = device.chosen_share.filter(|_| n <= device.in_place_rows);
             let chosen = chosen.map(|share| (share * n as f64).min(1.0));
             let host_bytes = device.host_bytes as f64;
             let (in_place, copied) = chosen.map_or((0.0, host_bytes), |share| (share * host_bytes, 0.0));
             let [waited, copied] = [in_place, copied].map(|bytes| bytes / rates.link_bytes as f64);
             let read = (bytes as f64 - in_place).max(0.0) / rates.memory_bytes as f64;
-            // Attention, and the head of the last row, multiply halves.
+            // Attention and the head of the last row multiply in f16.
             let others = step.macs.saturating_sub(n as u64 * device.macs.sum());
             let others = 2.0 * others as f64 / rates.half_ops as f64;
             let computed = n as f64 * rates.seconds(&device.macs) + others;
@@ -52,20 +52,21 @@ impl Bound {
     }
 }
 
-/// The same beside a processor that computes the layers that are not on the card, in steps of few rows.
+/// Speed if the CPU computes the layers that are not on the GPU, in steps of few rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeedWithHost {
-    /// Rates of the processor.
+    /// Rates of the CPU.
     pub host: HostRates,
-    /// Tokens a second of one sequence behind so many positions as its context has.
+    /// Tokens per second of one sequence at the end of its context.
     pub decode: f64,
-    /// Rows of the smallest steps in which copying these layers takes no longer; none if that is no step.
+    /// Rows of the smallest step in which copying these layers to the GPU is no slower; `None` if there is
+    /// none.
     pub min_batch: Option<usize>,
 }
 
 impl SpeedWithHost {
-    /// Rates for contexts of so many positions, on a device whose rates are known, which lacks some layers
-    /// that a processor may compute.
+    /// Speed for contexts of `n_ctx` positions. `None` if the rates of the device are unknown, or if it has
+    /// all layers.
     pub fn of(p: &Program, n_ctx: usize, device: &DeviceMemory, host: HostRates) -> Option<Self> {
         let rates = device.rates.filter(|_| device.shared_bytes > 0)?;
         let last = n_ctx.max(1) - 1;

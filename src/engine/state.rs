@@ -1,12 +1,12 @@
-//! A session outside the process: its tokens and what the KV cache holds of them, so that a long prompt is
-//! computed once.
+//! Saves a session outside the process: its tokens and their part of the KV cache, so that a long prompt is
+//! computed only once.
 //!
-//! First come lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for each thing
-//! that the engine must have in common with the one that saved. Then, little-endian: the number of tokens
-//! (u64), the tokens (u32 each), a byte a page (1 if its exact page is there too, 2 more if the page of
-//! layers that keep a sliding window is, and 4 more if the recurrent state behind it is), each page as the
-//! backend has it, and behind it that of sliding windows, the exact one and the state, and the CRC-32 of all
-//! that (u32). Changes of any of it, a backend's pages among them, come with another version.
+//! The file begins with lines of text, up to an empty one: `sterna VERSION session`, and `name: value` for
+//! each property that the restoring engine must share with the saving one. Then follow, little-endian: the
+//! number of tokens (u64); the tokens (u32 each); one byte per page (1 if its exact page is saved, plus 2 for
+//! the page of sliding-window layers, plus 4 for the recurrent state after it); per page the backend's bytes,
+//! followed by those of the sliding-window page, the exact page and the state; and the CRC-32 of all that
+//! (u32). Changes to the format, including a backend's pages, require a new version.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -18,16 +18,16 @@ use super::runner::Runner;
 use super::{Engine, Session};
 use sterna_backend::KvPage;
 
-/// More than all lines have.
+/// Upper limit of the size of all lines.
 const HEADER_BYTES: u64 = 4096;
-/// More than they have with the number of tokens and the checksum.
+/// Upper limit of that size with the number of tokens and the checksum.
 pub(super) const HEAD_BYTES: usize = HEADER_BYTES as usize + 16;
-/// Bytes at either end of a tensor that tell a model from another of the same shape.
+/// Bytes at either end of a tensor that distinguish models of the same shape.
 const SAMPLE_BYTES: u64 = 256;
 
 impl Session {
-    /// Writes the session so that [`Engine::restore`] makes one that goes on as this one does. What was cut
-    /// off is computed first. A writer with a buffer serves best.
+    /// Writes the session so that [`Engine::restore`] can create an equivalent one. Computes missing
+    /// positions first. Use a buffered writer.
     ///
     /// # Errors
     /// [`StateError::Io`]; [`Error::Backend`].
@@ -47,20 +47,20 @@ impl Session {
         out.end()
     }
 
-    /// The pages of page `i`, at most one per kind.
+    /// The pages at index `i`, at most one per kind.
     fn pages_at(&self, i: usize) -> Result<impl Iterator<Item = KvPage>, Error> {
         Ok(self.engine().runner()?.pages.kv_pages(self.slot(), i).collect::<Vec<_>>().into_iter())
     }
 }
 
 impl Engine {
-    /// A session as [`Session::save`] wrote one, by this engine or by one with the same model, backend and KV
-    /// cache, whatever its context and threads. Nothing that is read can do harm but make the model talk
+    /// Restores a session written by [`Session::save`], by this engine or by one with the same model, backend
+    /// and KV cache; context and threads may differ. Bad input can do no harm except make the model generate
     /// nonsense: it is meant for one's own files.
     ///
     /// # Errors
     /// [`Error::State`]; [`Error::NoSession`]; [`Error::ContextFull`] if it is longer than a context here;
-    /// [`Error::Token`] if a damaged one names a token that the vocabulary does not have; [`Error::Backend`].
+    /// [`Error::Token`] if a damaged file has a token that the vocabulary does not have; [`Error::Backend`].
     /// No slot is taken then.
     pub fn restore(&self, from: &mut impl BufRead) -> Result<Session, Error> {
         let mut from = Summed::new(from);
@@ -80,7 +80,7 @@ impl Engine {
         Ok(session.of_pages(&tokens, cached))
     }
 
-    /// The tokens of a saved session, and the kinds of its pages.
+    /// Reads the tokens of a saved session, and the kinds of its pages.
     pub(super) fn read_head<R: BufRead>(
         &self,
         from: &mut Summed<&mut R>,
@@ -145,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// Properties that two engines must have in common for one to take up what the other saved.
+    /// Properties that two engines must share so that one can restore the sessions of the other.
     pub(super) fn form(&self) -> Result<Vec<(&'static str, String)>, Error> {
         let shared = &*self.shared;
         let mut form = vec![("model", self.fingerprint()?), ("backend", shared.backend_name.to_owned())];
@@ -163,11 +163,11 @@ impl Engine {
         Ok(form)
     }
 
-    /// The model's shape and a little of each tensor, as a number.
+    /// A checksum of the model's shape and a sample of each tensor.
     fn fingerprint(&self) -> Result<String, Error> {
         let shared = &*self.shared;
         let mut sum = Hasher::new();
-        // Of how it is run, what stands in the first line and in those of caches.
+        // Skips the first line and the cache lines, which depend on the options and not on the model.
         let text = shared.program.to_string();
         let of_model = text.lines().skip(1).filter(|line| !line.starts_with("kv "));
         of_model.for_each(|line| sum.update(line.as_bytes()));
@@ -180,7 +180,7 @@ impl Engine {
     }
 }
 
-/// The bytes before the pages: lines of text, tokens, and the kinds of page of each 64 positions.
+/// The bytes before the pages: lines of text, tokens, and the page kinds per 64 positions.
 pub(super) fn head(engine: &Engine, tokens: &[u32], kinds: &[PageKinds]) -> Result<Vec<u8>, Error> {
     let mut head = format!("{TITLE}\n");
     engine.form()?.iter().for_each(|(name, value)| head += &format!("{name}: {value}\n"));
@@ -199,7 +199,7 @@ pub(super) fn read_page(runner: &mut Runner, page: KvPage, bytes: &mut Vec<u8>) 
     Ok(runner.backend.read_page(runner.exec, page, bytes)?)
 }
 
-/// Fills a page from a file, by way of `bytes`.
+/// Reads a page from a file, with `bytes` as the buffer.
 pub(super) fn write_page(
     runner: &mut Runner,
     page: KvPage,
@@ -211,12 +211,12 @@ pub(super) fn write_page(
     Ok(runner.backend.write_page(runner.exec, page, bytes)?)
 }
 
-/// The error for pages that contradict each other.
+/// The error for an impossible set of pages.
 pub(super) fn no_such_pages() -> Error {
     StateError::Damaged("no session has such pages").into()
 }
 
-/// Adds up what passes.
+/// Computes the checksum of all bytes read or written.
 pub(super) struct Summed<T> {
     inner: T,
     sum: Hasher,
@@ -229,7 +229,7 @@ impl<T> Summed<T> {
 }
 
 impl<T: Write> Summed<T> {
-    /// Writes the checksum, which comes last.
+    /// Writes the checksum at the end.
     pub fn end(mut self) -> Result<(), Error> {
         let sum = self.sum.finalize();
         Ok(self.inner.write_all(&sum.to_le_bytes()).map_err(StateError::Io)?)

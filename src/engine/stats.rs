@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
-/// Counts and times of one generation.
+/// Counters and times of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Tokens of the prompt.
+    /// Number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Tokens of the prompt that the prefix cache had, or another sequence with the same prompt.
+    /// Prompt tokens found in the prefix cache or shared with another sequence of the same request.
     pub cached_tokens: usize,
-    /// From the start until the first token was picked.
+    /// Time from the start until the first token was sampled.
     pub prompt_time: Duration,
-    /// Tokens that were picked, the first included.
+    /// Sampled tokens, including the first.
     pub generated_tokens: usize,
     /// Steps that verified drafted tokens.
     pub drafts: usize,
-    /// Tokens that were drafted.
+    /// Drafted tokens.
     pub drafted_tokens: usize,
-    /// Tokens of these that held: each is a generated token that took no step of its own.
+    /// Accepted draft tokens: each is a generated token that needed no step of its own.
     pub accepted_tokens: usize,
-    /// From the first token until the last.
+    /// Time from the first token until the last.
     pub generate_time: Duration,
-    /// Bytes that the steps after the prompt read: weights and KV cache. In a batch every sequence counts the
-    /// weights, which a step reads once.
+    /// Bytes read by the steps after the prompt: weights and KV cache. In a batch every sequence counts the
+    /// weights, although a step reads them once.
     pub generate_bytes: u64,
 }
 
 impl Stats {
-    /// Adds what another generation took.
+    /// Adds the statistics of another generation.
     pub fn add(&mut self, other: &Self) {
         self.prompt_tokens += other.prompt_tokens;
         self.cached_tokens += other.cached_tokens;
@@ -40,22 +40,22 @@ impl Stats {
         self.generate_bytes += other.generate_bytes;
     }
 
-    /// Tokens a second through the prompt.
+    /// Tokens per second of the prompt.
     pub fn prompt_rate(&self) -> f64 {
         rate(self.prompt_tokens as f64, self.prompt_time)
     }
 
-    /// Tokens a second after the prompt. The first token comes out of the prompt and does not count.
+    /// Tokens per second after the prompt. The first token results from the prompt and is not counted.
     pub fn generate_rate(&self) -> f64 {
         rate(self.generated_tokens.saturating_sub(1) as f64, self.generate_time)
     }
 
-    /// Bytes a second that the steps after the prompt read.
+    /// Bytes per second read by the steps after the prompt.
     pub fn generate_bandwidth(&self) -> f64 {
         rate(self.generate_bytes as f64, self.generate_time)
     }
 
-    /// From the start until the first token was picked.
+    /// Time from the start until the first token was sampled.
     pub fn time_to_first_token(&self) -> Duration {
         self.prompt_time
     }

@@ -1,27 +1,28 @@
-//! Stop strings in a stream of text: they may span pieces, and no part of one is shown.
+//! Stop strings in streamed text: they may span pieces, and no part of one is shown.
 
-/// Holds back the end of a stream for as long as it may still become a stop string.
+/// Holds back the end of a stream while it may still become a stop string.
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     stops: Vec<String>,
-    /// True if the one that was met is shown.
+    /// True if the stop string that was found is shown.
     shown: bool,
     held: String,
 }
 
 impl StopStrings {
-    /// Watches for `stops`, of which the one that is met is `shown` or not; empty strings are ignored.
+    /// Watches for `stops`; a stop string that is found is part of the text if `shown`. Ignores empty
+    /// strings.
     pub fn new(stops: &[String], shown: bool) -> Self {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
         Self { stops, shown, held: String::new() }
     }
 
-    /// Takes the next piece; returns the text that may be shown now, and whether a stop string was met.
-    /// Text behind a stop string is dropped with it.
+    /// Takes the next piece; returns the text to show now, and true if a stop string was found. Text after a
+    /// stop string is dropped with it.
     pub fn push(&mut self, piece: &str) -> (String, bool) {
         self.held.push_str(piece);
         let met = |stop: &String| Some((self.held.find(stop.as_str())?, stop.len()));
-        // Of two that begin together the shorter was met first.
+        // Of two that begin at the same place, the shorter one is found first.
         if let Some((at, len)) = self.stops.iter().filter_map(met).min() {
             self.held.truncate(if self.shown { at + len } else { at });
             return (std::mem::take(&mut self.held), true);
@@ -31,63 +32,63 @@ impl StopStrings {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// The text that is still held back, once no more comes.
+    /// Returns the text that is still held back, at the end of the stream.
     pub fn flush(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Stop strings that begin with a control token, where control tokens are not shown, and go on with text:
-/// holds back what follows such a token for as long as it may become one.
+/// Stop strings that begin with a control token and continue with text, if control tokens are not shown:
+/// holds back the text after such a token while it may still become a stop string.
 #[derive(Clone, Debug, Default)]
 pub struct ControlStops {
-    /// Control tokens, and the text behind each.
+    /// Control tokens, and the text after each.
     stops: Vec<(u32, String)>,
-    /// The last token, if it was one of these and all behind it may still become a stop string.
+    /// The last token, if it is one of these and all text after it may still become a stop string.
     begun: Option<u32>,
     held: String,
 }
 
 impl ControlStops {
-    /// Watches for texts behind control tokens.
+    /// Watches for texts after control tokens.
     pub fn new(stops: Vec<(u32, String)>) -> Self {
         Self { stops, begun: None, held: String::new() }
     }
 
-    /// Takes a control token that is not shown; returns what was held back.
+    /// Takes a control token that is not shown; returns the text that was held back.
     pub fn control(&mut self, id: u32) -> String {
         self.begun = self.stops.iter().any(|(token, _)| *token == id).then_some(id);
         std::mem::take(&mut self.held)
     }
 
-    /// Takes a piece of text; returns the text that may be shown now, or the stop string's text behind its
-    /// token if one was met, which is dropped with what follows it.
+    /// Takes a piece of text; returns the text to show now. If a stop string was found, returns its text
+    /// after the control token as `Err`, and drops it with everything that follows.
     pub fn push(&mut self, piece: &str) -> Result<String, String> {
         let Some(begun) = self.begun else { return Ok(piece.to_owned()) };
         self.held.push_str(piece);
-        let mut behind = self.stops.iter().filter(|(token, _)| *token == begun).map(|(_, text)| text);
-        if let Some(met) = behind.clone().filter(|text| self.held.starts_with(text.as_str())).min() {
+        let mut texts = self.stops.iter().filter(|(token, _)| *token == begun).map(|(_, text)| text);
+        if let Some(met) = texts.clone().filter(|text| self.held.starts_with(text.as_str())).min() {
             return Err(met.clone());
         }
-        if behind.any(|text| text.starts_with(&self.held)) {
+        if texts.any(|text| text.starts_with(&self.held)) {
             return Ok(String::new());
         }
         Ok(self.flush())
     }
 
-    /// The control token that a stop string which was met begins with.
+    /// The control token at the beginning of the stop string that was found.
     pub fn begun(&self) -> Option<u32> {
         self.begun
     }
 
-    /// The text that is still held back, once no more comes.
+    /// Returns the text that is still held back, at the end of the stream.
     pub fn flush(&mut self) -> String {
         self.begun = None;
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes of the longest end of `text` that begins `stop` without being all of it.
+/// Length in bytes of the longest end of `text` that is a proper prefix of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len() - 1);
     (1..=longest)
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn text_behind_a_control_token_is_held_back_until_it_is_one() {
+    fn text_after_a_control_token_is_held_back_until_it_is_a_stop() {
         let watch = || ControlStops::new(vec![(7, "\nUser".into()), (7, "\n\n".into()), (8, "x".into())]);
         let mut plain = watch();
         assert_eq!(plain.push("\nUser"), Ok("\nUser".into()));

@@ -1,5 +1,5 @@
-//! Effect of a KV cache on a model: two caches side by side on a text, and attention with what caches make of
-//! the model's own keys.
+//! Effect of a KV cache on a model: compares two caches on a text, and attention with the model's own keys
+//! before and after encoding.
 
 use ggml_types::{KvCodec, QuantError};
 
@@ -13,13 +13,13 @@ use sterna_engine::{Engine, EngineOptions, Session};
 /// Rows of a chunk whose attention is measured.
 const ROWS: usize = 16;
 
-/// Positions of a chunk, from its first, whose attention is measured: they go through the model in one step.
+/// Number of first positions of a chunk whose attention is measured: they run in one step.
 const PROBED: usize = 16_384;
 
-/// Scores a text with two engines, side by side. `go_on` is asked before each step.
+/// Scores a text with two engines in parallel. Calls `go_on` before each step.
 ///
 /// # Errors
-/// As [`Session::logits_each`]; whatever `go_on` returns.
+/// As [`Session::logits_each`]; any error of `go_on`.
 pub fn compare<E: From<Error>>(
     base: &Engine,
     other: &Engine,
@@ -62,18 +62,17 @@ fn feed(session: &mut Session, tokens: &[u32], mut row: impl FnMut(usize, &[f32]
 /// Effect of caches on a model's attention.
 #[derive(Debug)]
 pub struct Attention {
-    /// For each codec, the divergence of what heads attend to with its keys from what they do with the
-    /// base's.
+    /// Per codec, the KL divergence of attention with its keys from attention with the base's keys.
     pub kl: Vec<Mean>,
-    /// For each layer, what its keys and its values look like.
+    /// Per layer, the distribution of its keys and values.
     pub layers: Vec<(Spread, Spread)>,
 }
 
-/// Attention with keys as each of `codecs` keeps them, compared with `base`. `options` are those of the
-/// engine, and `go_on` is asked before each chunk.
+/// Compares attention with keys in each of `codecs` to attention with `base`. `options` are those of the
+/// engine. Calls `go_on` before each chunk.
 ///
 /// # Errors
-/// As [`Probe::new`], [`Probe::run`] and [`AttentionKl::add`]; whatever `go_on` returns.
+/// As [`Probe::new`], [`Probe::run`] and [`AttentionKl::add`]; any error of `go_on`.
 pub fn attention<E: From<Error> + From<QuantError>>(
     engine: &Engine,
     options: &EngineOptions,

@@ -1,11 +1,11 @@
-//! A text in chunks of tokens, as llama-perplexity cuts it.
+//! A text in chunks of tokens, split as in llama-perplexity.
 
 use sterna_tokenizer::Tokenizer;
 
 /// A text as whole chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunks {
-    /// Tokens of a chunk.
+    /// Tokens per chunk.
     pub n_ctx: usize,
     /// Tokens of the vocabulary.
     pub n_vocab: usize,
@@ -14,7 +14,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Positions of one chunk that are scored: those of its second half that have a next token.
+    /// Number of scored positions per chunk: those of the second half that have a next token.
     pub fn scored(&self) -> usize {
         self.n_ctx - 1 - self.n_ctx / 2
     }
@@ -30,7 +30,7 @@ impl Chunks {
     }
 }
 
-/// A chunk as it is fed: with BOS in place of its first token, if the model wants one.
+/// A chunk as fed to the model: BOS replaces its first token if the model requires one.
 pub fn as_fed(tokenizer: &Tokenizer, chunk: &[u32]) -> Vec<u32> {
     let mut fed = chunk.to_vec();
     if tokenizer.add_bos() {

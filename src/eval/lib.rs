@@ -1,8 +1,9 @@
-//! Measures a model: how well it predicts a text, and how far a KV cache or another build moves it.
+//! Measures a model: how well it predicts a text, and how much a KV cache or another build changes its
+//! output.
 //!
 //! It runs models through [`engine`](sterna_engine) and knows the backend as a trait; it must never know a
-//! flag, a file format of reports, or a terminal. [`Chunks`] is the text that is measured on. Start at
-//! [`perplexity`], then [`cache`], which compares two KV caches.
+//! flag, a file format of reports, or a terminal. [`Chunks`] is the evaluated text. Start at [`perplexity`],
+//! then [`cache`], which compares two KV caches.
 #![forbid(unsafe_code)]
 
 pub mod cache;
@@ -19,12 +20,12 @@ pub use chunks::{Chunks, as_fed};
 use ggml_types::kv;
 use sterna_engine::{EngineOptions, HeadType};
 
-/// Rows whose logits are held at a time: [`EngineOptions::outputs`](sterna_engine::EngineOptions::outputs) of
-/// engines that are measured.
+/// Number of rows per step with logits: [`EngineOptions::outputs`](sterna_engine::EngineOptions::outputs) of
+/// evaluated engines.
 pub const OUTPUTS: usize = 64;
 
-/// The options of an engine that takes one text of up to `n` tokens at once, with an exact cache and the head
-/// of the file. Of the given ones count threads and the rounding of activations.
+/// Options of an engine that runs one text of up to `n` tokens in one step, with an exact cache and the
+/// file's head. Of the given options, only threads and the quantisation of activations are used.
 fn one_text(options: &EngineOptions, n: usize) -> EngineOptions {
     EngineOptions {
         n_ctx: Some(n),

@@ -1,9 +1,9 @@
-//! Saved log-probabilities, with which a later run is compared.
+//! Saved log-probabilities, as the base of a later comparison.
 //!
-//! All little-endian: the eight bytes `STERNAKL`; u32 version (1), n_ctx, n_vocab, n_chunks; the text as
-//! u32 ids `[n_chunks, n_ctx]`; then for each scored position f32 `top`, f32 `step`, and u16 codes
-//! `[n_vocab]`, where a code means the log-probability `top - step * code`. `step` is the range of the row
-//! over 65535, so nothing is cut off and the error is at most half a step.
+//! All little-endian: the eight bytes `STERNAKL`; u32 version (1), n_ctx, n_vocab, n_chunks; the text as u32
+//! ids `[n_chunks, n_ctx]`; then for each scored position f32 `top`, f32 `step`, and u16 codes `[n_vocab]`,
+//! where a code is the log-probability `top - step * code`. `step` is the range of the row over
+//! 65535, so nothing is clipped and the error is at most half a step.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -15,41 +15,41 @@ const MAGIC: &[u8; 8] = b"STERNAKL";
 const VERSION: u32 = 1;
 const MAX_CODE: f32 = 65535.0;
 
-/// Why saved log-probabilities cannot be compared with.
+/// Reason why saved log-probabilities cannot be used for a comparison.
 #[derive(Debug, thiserror::Error)]
 pub enum LogProbsError {
     /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file has another format.
     #[error("not a file of saved log-probabilities; --save-logits writes one")]
     Unknown,
-    /// They are of another run.
+    /// The file is from another run.
     #[error("has {what} {got}, this run has {want}")]
     Other {
         /// The property that differs: `version`, `n_ctx`, `vocabulary` or `number of chunks`.
         what: &'static str,
-        /// The file's number.
+        /// The value in the file.
         got: u32,
-        /// This run's.
+        /// The value of this run.
         want: u32,
     },
-    /// The file is cut short, or something was appended to it.
+    /// The file is truncated, or something was appended to it.
     #[error("want {want} bytes, file has {got}")]
     Size {
-        /// Bytes that its header asks for.
+        /// Size that its header implies, in bytes.
         want: u128,
-        /// Bytes that it has.
+        /// Actual size in bytes.
         got: u64,
     },
-    /// They are of another text.
-    #[error("belongs to another text: token {position} is {got} there and {want} here")]
+    /// The file is from another text.
+    #[error("belongs to another text: token {position} is {got} in the file and {want} in this text")]
     Text {
-        /// The first token that differs, from 0.
+        /// Index of the first token that differs, from 0.
         position: usize,
-        /// The file's id.
+        /// The id in the file.
         got: u32,
-        /// This run's.
+        /// The id in this text.
         want: u32,
     },
 }
@@ -59,10 +59,10 @@ pub enum LogProbsError {
 pub struct LogProbsWriter(BufWriter<File>);
 
 impl LogProbsWriter {
-    /// Writes into an empty file what it is of.
+    /// Writes the header into an empty file.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// I/O errors.
     pub fn new(file: File, text: &Chunks) -> io::Result<Self> {
         let mut out = BufWriter::new(file);
         out.write_all(MAGIC)?;
@@ -76,7 +76,7 @@ impl LogProbsWriter {
     /// Appends the log-probabilities of one position.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// I/O errors.
     pub fn row(&mut self, log_probs: &[f32]) -> io::Result<()> {
         let top = log_probs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let low = log_probs.iter().copied().fold(f32::INFINITY, f32::min);
@@ -90,10 +90,10 @@ impl LogProbsWriter {
         Ok(())
     }
 
-    /// Writes what is buffered.
+    /// Flushes the buffer.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// I/O errors.
     pub fn finish(mut self) -> io::Result<()> {
         self.0.flush()
     }
@@ -107,10 +107,10 @@ pub struct LogProbsReader {
 }
 
 impl LogProbsReader {
-    /// Opens a file that must be of `text`.
+    /// Opens a file that must be from `text`.
     ///
     /// # Errors
-    /// [`LogProbsError`]: the first thing that is wrong.
+    /// [`LogProbsError`] for the first mismatch.
     pub fn open(path: &Path, text: &Chunks) -> Result<Self, LogProbsError> {
         let file = File::open(path)?;
         let got = file.metadata()?.len();
@@ -150,7 +150,7 @@ impl LogProbsReader {
     /// Reads the log-probabilities of the next position into `out`, `[n_vocab]`.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// I/O errors.
     pub fn row(&mut self, out: &mut [f32]) -> io::Result<()> {
         self.input.read_exact(&mut self.row)?;
         let f32_at = |at: usize| f32::from_le_bytes(self.row[at..at + 4].try_into().expect("four bytes"));

@@ -1,10 +1,9 @@
-//! Needles in a haystack, for models of any size: random tokens, once somewhere in a text, and whether the
-//! model goes on with them when it sees their first half again.
+//! Needles in a haystack, for models of any size: random tokens are inserted into a text, and the model
+//! should continue them when their first half is repeated.
 //!
-//! A model that answers no questions still copies what followed the same words before, if attention
-//! brings it back. So a needle is eight tokens that have nothing to do with each other. At the end of the
-//! text come its first four, the cue, and scored is what the model then gives each of the last four, the
-//! answer.
+//! Even a model that cannot answer questions copies what followed the same words before, if attention
+//! retrieves it. So a needle is eight unrelated tokens. The first four, the cue, are repeated at the end of
+//! the text. The score is the probability that the model then gives to each of the last four, the answer.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +16,9 @@ use sterna_engine::{Engine, Session};
 use sterna_program::sampling::argmax;
 use sterna_tokenizer::Tokenizer;
 
-/// Tokens that are shown again.
+/// Number of tokens that are repeated.
 const CUE: usize = 4;
-/// Tokens that are to follow.
+/// Number of tokens that should follow.
 const ANSWER: usize = 4;
 
 /// A text with needles in it.
@@ -34,14 +33,14 @@ pub struct Haystack {
 pub struct NeedleResult {
     /// Mean natural logarithm of the probabilities of the answer's tokens.
     pub log_prob: f64,
-    /// The share of them that were the model's first choice.
+    /// Share of them that were the model's first choice.
     pub retrieved: f64,
 }
 
 impl Haystack {
-    /// Fewest positions that needles fit in with some text between them.
+    /// Minimum number of positions for all needles with some text between them.
     pub const MIN_CTX: usize = 4 * Self::DEPTHS * (CUE + ANSWER);
-    /// Needles of a text: at its start, at each tenth of it, and at its end.
+    /// Number of needles in a text: at its start, at each tenth of it, and at its end.
     pub const DEPTHS: usize = 11;
 
     /// Depth of a needle, in per cent of the text.
@@ -49,26 +48,27 @@ impl Haystack {
         100 * i / (Self::DEPTHS - 1)
     }
 
-    /// Puts needles into `text`, which fills `n_ctx` positions less the room for a question. Its first token
-    /// stays the first. Needles are of tokens of `pool` that are not in the text, as far as there are any: so
-    /// the model knows them, and has them from nowhere else. `seed` says which.
+    /// Inserts needles into `text`; together they fill `n_ctx` positions less the room for a question. The
+    /// first token of `text` stays the first. Needles consist of tokens of `pool` that are not in the text, if
+    /// there are enough: the model knows these tokens, but has not seen them elsewhere in the text. `seed`
+    /// selects them.
     ///
     /// # Panics
-    /// Where `n_ctx` is below [`MIN_CTX`](Self::MIN_CTX), `text` shorter than that, or `pool` empty.
+    /// If `n_ctx` is below [`MIN_CTX`](Self::MIN_CTX), `text` is shorter than that, or `pool` is empty.
     pub fn new(text: &[u32], n_ctx: usize, pool: &BTreeSet<u32>, seed: u64) -> Self {
         assert!(n_ctx >= Self::MIN_CTX && text.len() >= n_ctx && !pool.is_empty());
         let len = n_ctx - CUE - ANSWER;
         let text = &text[..len - Self::DEPTHS * (CUE + ANSWER)];
         let known: BTreeSet<u32> = text.iter().copied().collect();
         let mut draw: Vec<u32> = pool.difference(&known).copied().collect();
-        // Each token once, where there are so many.
+        // Uses each token once, if there are enough.
         let once = draw.len() >= Self::DEPTHS * (CUE + ANSWER);
         if !once {
             draw = pool.iter().copied().collect();
         }
         let mut words = sign_bits(seed, 64 * Self::DEPTHS * (CUE + ANSWER)).into_iter();
         let mut token = || {
-            let at = (words.next().expect("a word a token") % draw.len() as u64) as usize;
+            let at = (words.next().expect("one word per token") % draw.len() as u64) as usize;
             if once { draw.swap_remove(at) } else { draw[at] }
         };
         let needles: Vec<[u32; CUE + ANSWER]> =
@@ -90,8 +90,7 @@ impl Haystack {
         &self.tokens
     }
 
-    /// Shows the text to a model once, and asks for each needle after it, independently: one result a
-    /// needle.
+    /// Feeds the text to a model once, and then asks for each needle independently: one result per needle.
     ///
     /// # Errors
     /// As [`Session::logits`].
@@ -107,14 +106,14 @@ impl Haystack {
                 Ok::<(), Error>(())
             })?;
             all.push(found);
-            // Fewer positions than any window has: what is left is as it was.
+            // Fewer positions than any window keeps, so the rest of the cache is unchanged.
             session.cut_back(self.tokens.len());
         }
         Ok(all)
     }
 }
 
-/// The first `n` chunks of a text, with needles in them; none if they are too short for needles.
+/// The first `n` chunks of a text with needles inserted; empty if they are too short for needles.
 pub fn haystacks(text: &Chunks, tokenizer: &Tokenizer, n: usize) -> Vec<Haystack> {
     let special = |token: &u32| tokenizer.is_eog(*token) || tokenizer.bos() == Some(*token);
     let pool: BTreeSet<u32> = text.tokens.iter().copied().filter(|token| !special(token)).collect();
@@ -127,7 +126,7 @@ pub fn haystacks(text: &Chunks, tokenizer: &Tokenizer, n: usize) -> Vec<Haystack
         .collect()
 }
 
-/// Results of the needles at one depth, over some haystacks.
+/// Results of the needles at one depth, over several haystacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtDepth {
     /// [`NeedleResult::retrieved`].
@@ -136,11 +135,11 @@ pub struct AtDepth {
     pub log_prob: Mean,
 }
 
-/// Looks for the needles of all haystacks: [`Haystack::DEPTHS`] results, or none without haystacks. `go_on`
-/// is asked before each haystack.
+/// Searches the needles of all haystacks: [`Haystack::DEPTHS`] results, or none without haystacks. Calls
+/// `go_on` before each haystack.
 ///
 /// # Errors
-/// As [`Haystack::ask`] and [`Engine::session`]; whatever `go_on` returns.
+/// As [`Haystack::ask`] and [`Engine::session`]; any error of `go_on`.
 pub fn search<E: From<Error>>(
     engine: &Engine,
     haystacks: &[Haystack],
@@ -161,13 +160,13 @@ pub fn search<E: From<Error>>(
     Ok(depths)
 }
 
-/// Tokens after the text: the cue, and of the answer all but its last token.
+/// Tokens to feed after the text: the cue, and the answer without its last token.
 fn question(needle: &[u32; CUE + ANSWER]) -> &[u32] {
     &needle[..CUE + ANSWER - 1]
 }
 
 impl NeedleResult {
-    /// Takes the logits that follow token `i` of a question; `log_probs` is as long as they are, to work in.
+    /// Adds the logits after token `i` of a question; `log_probs` is a buffer of the same length.
     fn hear(&mut self, needle: &[u32; CUE + ANSWER], i: usize, logits: &[f32], log_probs: &mut [f32]) {
         if i + 1 < CUE {
             return;
@@ -183,8 +182,8 @@ impl NeedleResult {
 mod tests {
     use super::*;
 
-    /// Logits of a model that copies what stood behind the last two tokens when it saw them before, if that
-    /// was among the last `memory` tokens.
+    /// Logits of a model that copies the token after an earlier occurrence of the last two tokens, if that
+    /// was within the last `memory` tokens.
     fn copied(seen: &[u32], memory: usize, n_vocab: usize) -> Vec<f32> {
         let mut logits = vec![0.0; n_vocab];
         let last = &seen[seen.len() - 2..];
@@ -214,7 +213,7 @@ mod tests {
         assert!(all.iter().all(|found| found.retrieved == 1.0 && found.log_prob > -1e-3), "{all:?}");
         let newest = found(60);
         assert!(newest[10].retrieved == 1.0 && newest[..9].iter().all(|found| found.retrieved == 0.0));
-        // What is not copied is one of 300.
+        // A token that is not copied is one of 300.
         assert!((newest[0].log_prob + 300_f64.ln()).abs() < 1e-4, "{newest:?}");
     }
 
@@ -233,7 +232,7 @@ mod tests {
             let depth = 100.0 * at as f64 / (haystack.tokens.len() - 8) as f64;
             assert!((depth - Haystack::depth(i) as f64).abs() < 1.0, "{depth}");
         }
-        // The same seed, the same needles; and a small pool is no reason to fail.
+        // The same seed gives the same needles; and a small pool must not fail.
         assert_eq!(Haystack::new(&text, 400, &pool, 5).tokens, haystack.tokens);
         assert_ne!(Haystack::new(&text, 400, &pool, 6).tokens, haystack.tokens);
         Haystack::new(&text, 400, &(0..3).collect(), 5);

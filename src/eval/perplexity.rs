@@ -1,5 +1,5 @@
-//! Perplexity of a model on a text, scored as llama-perplexity does: the second half of each chunk, each
-//! token from the logits of the one before it, with an empty context at the start of the chunk.
+//! Perplexity of a model on a text, scored as in llama-perplexity: the second half of each chunk, each token
+//! from the logits of the one before it, with an empty context at the start of the chunk.
 
 use super::score::{Mean, kl_divergence, log_softmax};
 use super::{Chunks, as_fed};
@@ -10,21 +10,21 @@ use sterna_program::sampling::argmax;
 /// Sums over all scored positions of a text.
 #[derive(Debug, Default)]
 pub struct Scores {
-    /// `-ln p` of the token that came: PPL is the exponential of its mean.
+    /// `-ln p` of the actual next token: PPL is the exponential of its mean.
     pub nll: Mean,
-    /// The same of the base that it is compared with.
+    /// The same for the base of the comparison.
     pub base_nll: Mean,
     /// Kullback-Leibler divergence from the base.
     pub kl: Mean,
-    /// 1 where the most likely token is the base's, else 0.
+    /// 1 if the most likely token is the same as the base's, else 0.
     pub same_top: Mean,
     /// The largest divergence.
     pub max_kl: f64,
 }
 
 impl Scores {
-    /// Adds a position: the log-probabilities of the base and of this model, `[n_vocab]` each, and the token
-    /// that came.
+    /// Adds a position: the log-probabilities of the base and of this model, `[n_vocab]` each, and the actual
+    /// next token.
     pub fn compare(&mut self, base: &[f32], log_probs: &[f32], next: usize) {
         let kl = kl_divergence(base, log_probs);
         self.kl.add(kl);
@@ -34,11 +34,11 @@ impl Scores {
     }
 }
 
-/// Scores one chunk: `each` gets the log-probabilities `[n_vocab]` of each scored position, and the token
-/// that came. The session's context is emptied first.
+/// Scores one chunk: `each` gets the log-probabilities `[n_vocab]` of each scored position, and the actual
+/// next token. Clears the session's context first.
 ///
 /// # Errors
-/// As [`Session::logits_each`]; whatever `each` returns, at once.
+/// As [`Session::logits_each`]; any error of `each`, at once.
 pub fn score_chunk<E: From<Error>>(
     session: &mut Session,
     chunk: &[u32],
@@ -55,10 +55,10 @@ pub fn score_chunk<E: From<Error>>(
     })
 }
 
-/// The mean of `-ln p` over the scored positions of a text. `go_on` is asked before each chunk.
+/// The mean of `-ln p` over the scored positions of a text. Calls `go_on` before each chunk.
 ///
 /// # Errors
-/// As [`score_chunk`]; whatever `go_on` returns.
+/// As [`score_chunk`]; any error of `go_on`.
 pub fn mean_nll<E: From<Error>>(
     engine: &Engine,
     text: &Chunks,

@@ -1,4 +1,4 @@
-//! Log-likelihood of a text by logits, and divergence of two sets of logits.
+//! Log-likelihood of a text from logits, and divergence between two sets of logits.
 
 /// A mean with its standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -9,24 +9,24 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// Takes one value.
+    /// Adds a value.
     pub fn add(&mut self, value: f64) {
         self.n += 1;
         self.sum += value;
         self.sum_of_squares += value * value;
     }
 
-    /// Number of its values.
+    /// Number of values.
     pub fn n(&self) -> u64 {
         self.n
     }
 
-    /// The mean; 0 of no values.
+    /// The mean; 0 without values.
     pub fn mean(&self) -> f64 {
         if self.n == 0 { 0.0 } else { self.sum / self.n as f64 }
     }
 
-    /// Standard error of the mean: `sqrt((E[x^2] - E[x]^2) / (n - 1))`, as llama-perplexity has it.
+    /// Standard error of the mean: `sqrt((E[x^2] - E[x]^2) / (n - 1))`, as in llama-perplexity.
     pub fn std_error(&self) -> f64 {
         if self.n < 2 {
             return 0.0;
@@ -37,10 +37,10 @@ impl Mean {
     }
 }
 
-/// Natural logarithms of the probabilities that `logits` stand for, into `out` of the same length.
+/// Writes the natural log-probabilities of `logits` to `out`, which has the same length.
 ///
 /// # Panics
-/// Where the lengths differ.
+/// If the lengths differ.
 pub fn log_softmax(logits: &[f32], out: &mut [f32]) {
     assert_eq!(logits.len(), out.len());
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -51,7 +51,7 @@ pub fn log_softmax(logits: &[f32], out: &mut [f32]) {
     }
 }
 
-/// Kullback-Leibler divergence of `other` from `base`, both natural logarithms of probabilities.
+/// Kullback-Leibler divergence of `other` from `base`, both natural log-probabilities.
 pub fn kl_divergence(base: &[f32], other: &[f32]) -> f64 {
     base.iter().zip(other).map(|(&b, &o)| f64::from(b).exp() * (f64::from(b) - f64::from(o))).sum()
 }

@@ -11,7 +11,6 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the first byte.
     pub fn new(file: &'a Bytes) -> Self {
         Self { file, pos: 0 }
     }
@@ -21,7 +20,7 @@ impl<'a> Cursor<'a> {
         self.pos
     }
 
-    /// Bytes after the position.
+    /// Number of bytes after the position.
     pub fn left(&self) -> usize {
         self.file.len() - self.pos
     }
@@ -44,19 +43,16 @@ impl<'a> Cursor<'a> {
         self.file.slice(start..self.pos)
     }
 
-    /// The next `N` bytes.
     pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], GgufError> {
         let mut out = [0; N];
         out.copy_from_slice(self.take(N as u64, what)?);
         Ok(out)
     }
 
-    /// An unsigned 32-bit integer.
     pub fn u32(&mut self, what: &'static str) -> Result<u32, GgufError> {
         Ok(u32::from_le_bytes(self.array(what)?))
     }
 
-    /// An unsigned 64-bit integer.
     pub fn u64(&mut self, what: &'static str) -> Result<u64, GgufError> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }

@@ -1,37 +1,38 @@
-//! Whose type ids a file uses: llama.cpp and the forks of microsoft/BitNet number different types alike.
+//! Detects the dialect of type ids in a file: llama.cpp and the forks of microsoft/BitNet use the same ids
+//! for different types.
 
 use ggml_types::{Dialect, byte_len_of, id_name};
 
 use super::types::by_id_and_size;
 use super::{GgufError, Metadata};
 
-/// I2_S in the forks, nothing upstream any more.
+/// I2_S in the forks, no longer used upstream.
 const I2_S: u32 = 36;
-/// Architecture names that only the forks write. (`bitnet` alone is upstream's as well.)
+/// Architecture names that only the forks write. (Upstream also writes `bitnet`.)
 const FORK_ARCHITECTURES: [&str; 2] = ["bitnet-25", "bitnet-b1.58"];
 
-/// True if the two mean different things by an id.
+/// True if the dialects use an id for different types.
 pub(super) fn clashes(type_id: u32) -> bool {
     id_name(Dialect::Ggml, type_id) != id_name(Dialect::BitNet, type_id)
 }
 
-/// Properties of one tensor that the decision looks at.
+/// Properties of one tensor that the decision is based on.
 pub(super) struct Evidence {
     pub type_id: u32,
     pub rows: usize,
     pub cols: usize,
     /// Bytes to the next tensor or the end of the file.
     pub span_bytes: u64,
-    /// Padding that the span may hold is less than this.
+    /// The padding within the span is smaller than this.
     pub alignment: usize,
 }
 
 impl Evidence {
-    /// True if the tensor as `dialect` has it fills the span.
+    /// True if the tensor's size in `dialect` matches the span.
     fn fits(&self, dialect: Dialect) -> bool {
         let shape = (self.rows, self.cols);
         let ty = by_id_and_size((dialect, self.type_id), shape, self.span_bytes, self.alignment);
-        // Of a type without an implementation the size may be known.
+        // The size may be known even for a type without an implementation.
         ty.map_or_else(
             || byte_len_of(dialect, self.type_id, self.rows, self.cols),
             |ty| ty.byte_len(self.rows, self.cols).ok(),
@@ -40,18 +41,18 @@ impl Evidence {
         .is_some_and(|padding| padding < self.alignment as u64)
     }
 
-    /// True if the span may hold a type of the forks, of which TL1 and TL2 have no size of their own: they
-    /// take up to 2 bits a weight, a scale and padding.
+    /// True if the span may contain a type of the forks. TL1 and TL2 have no exact size: they take up to 2
+    /// bits per weight, a scale and padding.
     fn may_be_bitnet(&self) -> bool {
         let most = (self.rows.saturating_mul(self.cols) / 4).saturating_add(64 + self.alignment);
         id_name(Dialect::BitNet, self.type_id).is_some() && self.span_bytes < most as u64
     }
 }
 
-/// Decides from tensor sizes first, which cannot lie, then from the architecture's name.
+/// Decides by tensor sizes first, which are always correct, then by the architecture's name.
 ///
 /// # Errors
-/// [`GgufError::Dialect`] where they contradict each other or say nothing.
+/// [`GgufError::Dialect`] if the evidence is contradictory or missing.
 pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Dialect, GgufError> {
     let clashing = || tensors.iter().filter(|tensor| clashes(tensor.type_id));
     if clashing().next().is_none() {
@@ -63,7 +64,7 @@ pub(super) fn resolve(metadata: &Metadata, tensors: &[Evidence]) -> Result<Diale
     let from_fork = FORK_ARCHITECTURES.contains(&architecture);
     match (n_bitnet > 0, n_ggml > 0) {
         (true, false) => Ok(Dialect::BitNet),
-        // Models of the forks are given llama.cpp's types too, by `quantize` for one.
+        // Models of the forks may also have llama.cpp's types, for example after `quantize`.
         (false, true) if !from_fork || !clashing().any(Evidence::may_be_bitnet) => Ok(Dialect::Ggml),
         (false, false) if from_fork || clashing().any(|tensor| tensor.type_id == I2_S) => Ok(Dialect::BitNet),
         _ => {

@@ -1,46 +1,47 @@
-//! Why a GGUF file cannot be read or written.
+//! Errors of reading or writing a GGUF file.
 //!
-//! Names come from the file and may hold anything; messages escape what could steer a terminal.
+//! Names come from the file and may contain anything; messages escape characters that could control a
+//! terminal.
 
 use std::io;
 use std::path::PathBuf;
 
 use ggml_types::QuantError;
 
-/// Error with what was expected, what was found, and where. Offsets count from the start of the file.
+/// Error with what was expected, what was found, and where. Offsets are from the start of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufError {
-    /// Any of the others, in this file.
+    /// Any of the other errors, with the file that it occurred in.
     #[error("{}: {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// The fault.
+        /// The error.
         error: Box<GgufError>,
     },
-    /// The operating system refused.
+    /// An error of the operating system.
     #[error("cannot {call}: {error}")]
     Io {
         /// The operation.
         call: &'static str,
-        /// Its answer.
+        /// The system's error.
         error: io::Error,
     },
-    /// Not a file that can hold a model at all: a directory, a pipe, an empty file.
+    /// Not a file that can contain a model at all: a directory, a pipe, an empty file.
     #[error("want a GGUF file, found {found}")]
     NotAFile {
-        /// The thing that is there instead.
+        /// The kind of thing found instead.
         found: &'static str,
     },
-    /// Another format, or a GGUF that this reader does not take; with the way out.
+    /// Another format, or an unsupported kind of GGUF; with a suggestion.
     #[error("{found}; {way_out}")]
     NotGguf {
-        /// Kind of file by its first bytes.
+        /// Kind of file, from its first bytes.
         found: String,
-        /// Way out.
+        /// Suggestion for the user.
         way_out: &'static str,
     },
-    /// The file is shorter than its descriptions say, as one whose transfer was cut.
+    /// The file is shorter than its descriptions specify, for example after an interrupted download.
     #[error("incomplete: {have} of {want} bytes; download it again")]
     Incomplete {
         /// Bytes of the file.
@@ -48,52 +49,52 @@ pub enum GgufError {
         /// Bytes up to the end of its last tensor.
         want: u64,
     },
-    /// The file ends inside something.
+    /// The file ends inside some part.
     #[error(
         "{what} at {offset:#x}: want {want} bytes, file has {got}; if it is truncated, download it again"
     )]
     Truncated {
         /// Part that was being read.
         what: &'static str,
-        /// Where it starts.
+        /// Offset of its start.
         offset: usize,
-        /// Bytes it takes.
+        /// Size of the part in bytes.
         want: u64,
-        /// Bytes that are left.
+        /// Number of bytes left.
         got: u64,
     },
-    /// The descriptions go on behind the first bytes that were given of a file.
+    /// The descriptions continue after the given first bytes of a file.
     #[error(
         "the header does not end in the first {have} bytes: at least {} more are needed",
         need - *have as u64
     )]
     MoreOfHeader {
-        /// Bytes that were given.
+        /// Number of bytes given.
         have: usize,
-        /// Bytes from the start of the file that are needed to read on; it may be more then.
+        /// Number of bytes from the start of the file needed to read on; more may be needed then.
         need: u64,
     },
-    /// A file of which only the descriptions were read, where its weights are wanted.
-    #[error("only the header of this file was read, and its weights are needed")]
+    /// The weights of a file are needed, but only its descriptions were read.
+    #[error("only the header of this file was read, but its weights are needed")]
     HeaderOnly,
-    /// The bytes are there and mean nothing.
+    /// The bytes are invalid.
     #[error("{what} at {offset:#x}: {detail}")]
     Malformed {
         /// Part that was being read.
         what: &'static str,
-        /// Where it starts.
+        /// Offset of its start.
         offset: usize,
-        /// Expected and found.
+        /// Expected and actual values.
         detail: String,
     },
-    /// A key or a tensor name that was there before.
+    /// A key or tensor name that occurs twice.
     #[error("{what} `{}` at {offset:#x}: duplicate name", name.escape_debug())]
     Duplicate {
         /// `key` or `tensor`.
         what: &'static str,
         /// The name.
         name: String,
-        /// Where the second one starts.
+        /// Offset of the second one.
         offset: usize,
     },
     /// A tensor whose description does not fit the file.
@@ -101,7 +102,7 @@ pub enum GgufError {
     Tensor {
         /// GGUF name.
         name: String,
-        /// Expected and found.
+        /// Expected and actual values.
         detail: String,
     },
     /// A tensor whose shape its type cannot hold.
@@ -109,7 +110,7 @@ pub enum GgufError {
     Quant {
         /// GGUF name.
         name: String,
-        /// The type's own words.
+        /// The error of the type.
         error: QuantError,
     },
     /// A tensor type without an implementation here.
@@ -117,61 +118,62 @@ pub enum GgufError {
     Unsupported {
         /// GGUF name.
         name: String,
-        /// Name of the type, or its number.
+        /// Name of the type, or its id.
         ty: String,
-        /// Way out.
+        /// Suggestion for the user.
         way_out: String,
     },
-    /// A type's name that nothing here has, or that no file can carry.
+    /// A type name that is unknown, or that has no id in files.
     #[error("want one of {known}, found {}", name.escape_debug())]
     UnknownType {
         /// The name.
         name: String,
-        /// The known ones.
+        /// The known names.
         known: String,
     },
-    /// Type ids that mean different things to llama.cpp and to microsoft/BitNet, and nothing that decides.
+    /// The type ids have different meanings in llama.cpp and in microsoft/BitNet, and the dialect cannot be
+    /// determined.
     #[error(
-        "cannot tell whose type ids the file uses: {detail}; choose with OpenOptions::dialect: ggml or bitnet"
+        "cannot tell which type ids the file uses: {detail}; choose with OpenOptions::dialect: ggml or bitnet"
     )]
     Dialect {
         /// Properties that were examined.
         detail: String,
     },
-    /// No such key.
+    /// The key is missing.
     #[error("metadata key `{}` is missing (want {want})", key.escape_debug())]
     MissingKey {
         /// The key.
         key: String,
-        /// Type it should have.
+        /// Expected type.
         want: &'static str,
     },
-    /// A key with a value of another type or out of range.
+    /// A value of another type or out of range.
     #[error("metadata key `{}`: want {want}, found {found}", key.escape_debug())]
     WrongType {
         /// The key.
         key: String,
-        /// Type it should have.
+        /// Expected type.
         want: &'static str,
-        /// Type or value it has.
+        /// Actual type or value.
         found: String,
     },
-    /// No such tensor.
+    /// The tensor is missing.
     #[error("tensor {} is missing", name.escape_debug())]
     NoTensor {
         /// GGUF name.
         name: String,
     },
-    /// The parts of a split file do not fit each other.
+    /// The parts of a split file do not match.
     #[error("split file: {detail}")]
     Split {
-        /// Expected and found.
+        /// Expected and actual values.
         detail: String,
     },
 }
 
 impl GgufError {
-    /// True if this is [`Incomplete`](Self::Incomplete): what the file describes can be read all the same.
+    /// True if this is [`Incomplete`](Self::Incomplete): the file's descriptions can still be read.
     pub fn is_incomplete(&self) -> bool {
         match self {
             Self::File { error, .. } => error.is_incomplete(),
@@ -179,7 +181,7 @@ impl GgufError {
         }
     }
 
-    /// The same error, said of `path`.
+    /// Adds the path to the error.
     pub fn in_file(self, path: &std::path::Path) -> Self {
         match self {
             Self::File { .. } => self,

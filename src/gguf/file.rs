@@ -1,4 +1,4 @@
-//! A model file, opened: what the rest of the program sees of GGUF.
+//! An opened model file: the interface of GGUF to the rest of the program.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,26 +19,26 @@ use super::{FileSource, FileTensor, GgufError, Metadata, Source, split};
 /// Options for opening a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenOptions {
-    /// Whose type ids the file uses, where that is not to be worked out.
+    /// Dialect of the file's type ids; `None` detects it.
     pub dialect: Option<Dialect>,
-    /// Access to its bytes.
+    /// Access mode for its bytes.
     pub access: Access,
 }
 
 /// Access to the bytes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// It is mapped: pages come when they are wanted, and are shared with the system's cache.
+    /// Memory-mapped: pages are loaded on demand, and shared with the system's page cache.
     #[default]
     Map,
-    /// It is mapped, and its pages are kept in memory.
+    /// Memory-mapped, and its pages are locked in memory.
     Lock,
-    /// Each tensor is read when it is wanted; on the CPU backend, weights are memory of the process then.
+    /// Each tensor is read on demand; on the CPU backend, weights are then in memory of the process.
     Read,
 }
 
-/// An open GGUF model, in one file or several. Every size in it has been checked against the bytes
-/// there are; the tensors' bytes stay where they are and are shared.
+/// An open GGUF model, in one file or several. All sizes have been checked against the size of the file; the
+/// bytes of tensors are shared and not copied.
 #[derive(Debug)]
 pub struct Gguf {
     version: u32,
@@ -47,9 +47,9 @@ pub struct Gguf {
     index: HashMap<String, usize>,
     parts: Vec<(Data, u64)>,
     paths: Vec<PathBuf>,
-    /// The words for it where it could not be told; then clashing types stay unresolved.
+    /// The detail of the error if it cannot be determined; clashing types stay unresolved then.
     dialect: Result<Dialect, String>,
-    /// True if the tensors' bytes are not there.
+    /// True if the bytes of the tensors are not available.
     is_header: bool,
     /// Error of an incomplete file, if only its header is needed.
     incomplete: Option<GgufError>,
@@ -58,21 +58,21 @@ pub struct Gguf {
 /// Description of one tensor in a file.
 #[derive(Clone, Debug)]
 pub struct TensorInfo {
-    /// GGUF name, `blk.3.attn_q.weight`.
+    /// GGUF name, such as `blk.3.attn_q.weight`.
     pub name: String,
-    /// Outermost dimension first, contiguous last: `[rows, cols]` for a matrix. At most 4, none is 0.
+    /// Outermost dimension first, contiguous last: `[rows, cols]` for a matrix. At most 4, all above 0.
     pub dims: Vec<usize>,
-    /// The number of its type in the file.
+    /// Id of its type in the file.
     pub type_id: u32,
-    /// Its type, where that is one of ours.
+    /// Its type, if it is implemented.
     pub ty: Option<&'static dyn QuantType>,
-    /// Name of its type as far as it is known: `i2_s`, `iq2_xxs`, `type 77`.
+    /// Name of its type if it is known, such as `i2_s` or `iq2_xxs`, or else `type 77`.
     pub type_name: String,
-    /// Which file of a split model holds it, from 0.
+    /// Index of its file in a split model, from 0.
     pub part: usize,
-    /// Where its bytes begin in that file.
+    /// Offset of its first byte in that file.
     pub start: u64,
-    /// Number of its bytes. For a type of unknown size, everything up to the next tensor.
+    /// Size in bytes. For a type of unknown size, everything up to the next tensor.
     pub n_bytes: u64,
 }
 
@@ -94,10 +94,10 @@ impl TensorInfo {
 }
 
 impl Gguf {
-    /// Maps a file and reads its descriptions; of a split model, any part will do.
+    /// Maps a file and reads its descriptions; for a split model, any of its parts can be given.
     ///
-    /// While it is mapped, the file must not be truncated: the next access beyond its new end would kill
-    /// the process (SIGBUS). Renaming another file over it is harmless.
+    /// While it is mapped, the file must not be truncated: the next access beyond its new end would kill the
+    /// process (SIGBUS). Replacing it by renaming another file is safe.
     ///
     /// # Errors
     /// [`GgufError`] with the file's path: what was expected, what was found, where.
@@ -105,7 +105,7 @@ impl Gguf {
         Self::open_with(path, OpenOptions::default())
     }
 
-    /// [`open`](Self::open), with what the user knows better.
+    /// Like [`open`](Self::open), with options.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -122,9 +122,9 @@ impl Gguf {
         Self::build(parts, options).map_err(|error| error.in_file(path))
     }
 
-    /// Reads the descriptions of a file, and nothing else of it: for what a model is and takes. The bytes of
-    /// its tensors count as zero. It need not have them all: [`incomplete`](Self::incomplete) says what is
-    /// missing, and the sizes are those of the whole model.
+    /// Reads only the descriptions of a file, to inspect a model or plan its memory. The bytes of its tensors
+    /// read as zero. The file may be incomplete: [`incomplete`](Self::incomplete) returns the error, and the
+    /// sizes are those of the whole model.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -141,18 +141,18 @@ impl Gguf {
         Ok(Self { is_header: true, incomplete, ..built? })
     }
 
-    /// The same of a model that lies elsewhere, from the header of each of its files in order.
+    /// Like [`open_header`](Self::open_header), from the headers of a model's files, in order.
     ///
     /// # Errors
-    /// [`GgufError`]: [`MoreOfHeader`](GgufError::MoreOfHeader) where the descriptions go on behind the bytes
-    /// that are there, and [`Split`](GgufError::Split) where the files are not those of one model.
+    /// [`GgufError`]: [`MoreOfHeader`](GgufError::MoreOfHeader) if the descriptions continue after the given
+    /// bytes, and [`Split`](GgufError::Split) if the files do not belong to one model.
     pub fn from_headers(headers: &[Header], options: OpenOptions) -> Result<Self, GgufError> {
         let parts = headers.iter().map(Header::described).collect::<Result<Vec<_>, _>>()?;
         split::check(&parts)?;
         Ok(Self { is_header: true, ..Self::build(parts, options)? })
     }
 
-    /// Reads a model that is in memory: embedded in the program, or made by a test.
+    /// Reads a model from memory, such as one embedded in the program or created by a test.
     ///
     /// # Errors
     /// [`GgufError`], and [`GgufError::Split`] for a part of a split model.
@@ -160,7 +160,7 @@ impl Gguf {
         Self::from_bytes_with(bytes, OpenOptions::default())
     }
 
-    /// [`from_bytes`](Self::from_bytes), with what the user knows better.
+    /// Like [`from_bytes`](Self::from_bytes), with options.
     ///
     /// # Errors
     /// As [`from_bytes`](Self::from_bytes).
@@ -170,12 +170,12 @@ impl Gguf {
         Self::build(parts, options)
     }
 
-    /// Reads the descriptions of a model whose bytes come from readers, one for each of its files in order.
-    /// Its tensors are read when they are wanted.
+    /// Reads the descriptions of a model from readers, one per file, in order. Its tensors are read on
+    /// demand.
     ///
     /// # Errors
-    /// [`GgufError`]: [`Io`](GgufError::Io) with what a reader returns, and [`Split`](GgufError::Split) where
-    /// the files are not those of one model.
+    /// [`GgufError`]: [`Io`](GgufError::Io) with the error of a reader, and [`Split`](GgufError::Split) if
+    /// the files do not belong to one model.
     pub fn from_sources(
         sources: impl IntoIterator<Item = Arc<dyn Source>>,
         options: OpenOptions,
@@ -185,7 +185,7 @@ impl Gguf {
         Self::build(parts, options)
     }
 
-    /// [`from_sources`](Self::from_sources) of a model in one file.
+    /// Like [`from_sources`](Self::from_sources), for a model in one file.
     ///
     /// # Errors
     /// As [`from_sources`](Self::from_sources).
@@ -203,7 +203,7 @@ impl Gguf {
         self.incomplete.as_ref()
     }
 
-    /// 2 or 3. The two differ in nothing that a little-endian reader sees.
+    /// 2 or 3. A little-endian reader sees no difference between the two.
     pub fn version(&self) -> u32 {
         self.version
     }
@@ -213,7 +213,7 @@ impl Gguf {
         &self.metadata
     }
 
-    /// Every tensor in the order of the file, those of unknown type included.
+    /// Every tensor in file order, including those of unknown type.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -234,7 +234,7 @@ impl Gguf {
         }
     }
 
-    /// The tensor that `info`, one of [`tensors`](Self::tensors), describes.
+    /// The tensor for `info`, one of [`tensors`](Self::tensors).
     ///
     /// # Errors
     /// As [`file_tensor`](Self::file_tensor), and [`GgufError::Io`].
@@ -242,11 +242,11 @@ impl Gguf {
         self.file_tensor(info)?.read()
     }
 
-    /// The same tensor, to be read later.
+    /// The tensor for `info`, to be read later.
     ///
     /// # Errors
-    /// [`GgufError::Unsupported`] where its type has no implementation here, [`GgufError::Dialect`] where
-    /// it depends on what the file does not say.
+    /// [`GgufError::Unsupported`] if its type has no implementation here, [`GgufError::Dialect`] if it
+    /// depends on a dialect that could not be determined.
     pub fn file_tensor(&self, info: &TensorInfo) -> Result<FileTensor, GgufError> {
         let Some(ty) = info.ty else {
             let dialect = match self.dialect() {
@@ -261,7 +261,7 @@ impl Gguf {
         FileTensor::new(info.name.clone(), ty, [info.rows(), info.cols()], (data, info.start))
     }
 
-    /// The bytes of a tensor as they are, whatever its type.
+    /// The unchanged bytes of a tensor of any type.
     ///
     /// # Errors
     /// [`GgufError::Io`].
@@ -269,13 +269,13 @@ impl Gguf {
         self.raw_piece(info, 0..info.n_bytes)
     }
 
-    /// Some of the bytes of a tensor, counted from its first.
+    /// A range of the bytes of a tensor, relative to its first.
     ///
     /// # Errors
     /// [`GgufError::Io`].
     ///
     /// # Panics
-    /// For bytes that it does not have.
+    /// If the range exceeds the tensor.
     pub fn raw_piece(&self, info: &TensorInfo, range: Range<u64>) -> Result<Bytes, GgufError> {
         assert!(range.start <= range.end && range.end <= info.n_bytes, "bytes {range:?} of {}", info.name);
         let len = usize::try_from(range.end - range.start);
@@ -283,15 +283,15 @@ impl Gguf {
         self.parts[info.part].0.read(info.start + range.start, len.map_err(none)?)
     }
 
-    /// Whose type ids the file uses. `Ggml` where it uses none on which the two differ.
+    /// Dialect of the file's type ids. `Ggml` if it uses none on which the dialects differ.
     ///
     /// # Errors
-    /// [`GgufError::Dialect`] where that cannot be decided; such a file can still be inspected.
+    /// [`GgufError::Dialect`] if it cannot be determined; such a file can still be inspected.
     pub fn dialect(&self) -> Result<Dialect, GgufError> {
         self.dialect.clone().map_err(|detail| GgufError::Dialect { detail })
     }
 
-    /// The files of the model in order; none of a model in memory.
+    /// The files of the model in order; empty for a model in memory.
     pub fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
@@ -337,7 +337,7 @@ impl Gguf {
                 let dialect = dialect.as_ref().ok().copied();
                 let info = tensor_info(raw, number, end, dialect, part.alignment, part.file_bytes);
                 let info = info.map_err(|error| match error {
-                    // The end of one tensor is perhaps not the last.
+                    // Another tensor may end even later.
                     GgufError::Incomplete { have, want } => {
                         in_part(GgufError::Incomplete { have, want: want.max(whole) }, part.path.as_deref())
                     }
@@ -357,7 +357,7 @@ impl Gguf {
     }
 }
 
-/// An error of one file of a model.
+/// Adds the path of a model's file to an error.
 fn in_part(error: GgufError, path: Option<&Path>) -> GgufError {
     match path {
         Some(path) => error.in_file(path),
@@ -365,8 +365,8 @@ fn in_part(error: GgufError, path: Option<&Path>) -> GgufError {
     }
 }
 
-/// Bytes of a file up to the end of its last tensor, whatever it has of them. Of types that the dialects do
-/// not agree on it is the smaller size, so that no whole file is taken for a part of one.
+/// Bytes of a file up to the end of its last tensor, even if the file is shorter. For types on which the
+/// dialects differ, uses the smaller size, so that a complete file is never reported as incomplete.
 fn whole_bytes(part: &GgufPart) -> u64 {
     let end = |raw: &RawTensor| {
         let (rows, cols) = (raw.dims.iter().rev().skip(1).product(), raw.dims.last().copied().unwrap_or(1));
@@ -377,7 +377,7 @@ fn whole_bytes(part: &GgufPart) -> u64 {
     part.tensors.iter().map(end).fold(part.file_bytes, u64::max)
 }
 
-/// For each tensor, where the next one or the end of the file is.
+/// Per tensor, the offset of the next one or of the end of the file.
 fn span_ends(part: &GgufPart) -> Result<Vec<u64>, GgufError> {
     let mut order: Vec<usize> = (0..part.tensors.len()).collect();
     order.sort_by_key(|&at| part.tensors[at].start);
@@ -393,7 +393,7 @@ fn span_ends(part: &GgufPart) -> Result<Vec<u64>, GgufError> {
     Ok(ends)
 }
 
-/// Resolves the type and checks the bytes. `end` is where the next tensor starts.
+/// Resolves the type and checks the size. `end` is the offset of the next tensor.
 fn tensor_info(
     raw: RawTensor,
     part: usize,
@@ -404,7 +404,7 @@ fn tensor_info(
 ) -> Result<TensorInfo, GgufError> {
     let cols = raw.dims.last().copied().unwrap_or(1);
     let shape = (raw.dims.iter().rev().skip(1).product(), cols);
-    // Where the two agree on an id, either can stand for a doubtful file.
+    // If both dialects agree on an id, either can be used for a file whose dialect is unknown.
     let of = |dialect| {
         let ty = by_id_and_size((dialect, raw.type_id), shape, end - raw.start, alignment);
         (ty, ty.map(|ty| ty.name()).or_else(|| id_name(dialect, raw.type_id)))

@@ -1,5 +1,5 @@
-//! The first bytes of a file, which hold its descriptions: enough for what a model is and takes, without its
-//! weights.
+//! The first bytes of a file with its descriptions: enough to inspect a model and plan its memory, without
+//! the weights.
 
 use std::io;
 use std::path::Path;
@@ -11,28 +11,29 @@ use super::parse::GgufPart;
 use super::source::Data;
 use super::{FileSource, GgufError, Source};
 
-/// The first bytes of a file, as many as hold its metadata and the descriptions of its tensors, and its size.
+/// The first bytes of a file, up to the end of the tensor descriptions, and the size of the file.
 #[derive(Clone, Debug)]
 pub struct Header {
-    /// From the first byte of the file on; what comes behind the descriptions is not looked at.
+    /// Bytes from the start of the file; those after the descriptions are ignored.
     pub first: Bytes,
-    /// Bytes of the whole file.
+    /// Size of the whole file in bytes.
     pub file_bytes: u64,
 }
 
 impl Header {
-    /// Bytes that are asked for first: a vocabulary of 128 thousand tokens takes some 7 MB, a file without
-    /// one some KB.
+    /// Number of bytes requested first: a vocabulary of 128 thousand tokens takes about 7 MB, a file without
+    /// one a few KB.
     const FIRST_BYTES: usize = 1 << 20;
-    /// Bytes that are asked for at a time at most.
+    /// Maximum number of bytes requested at a time.
     const MORE_BYTES: usize = 4 << 20;
 
-    /// The header of a file of `file_bytes` bytes. `first` gets the first `n` bytes of the file, wherever it
-    /// lies; it is asked for more, up to twice as many each time, until they hold all descriptions.
+    /// Reads the header of a file of `file_bytes` bytes. `first` returns the first `n` bytes of the file,
+    /// wherever it is stored; it is called for up to twice as many each time, until they contain all
+    /// descriptions.
     ///
     /// # Errors
-    /// [`GgufError::Io`] with what `first` returns, and if it returns fewer bytes than the file has; as
-    /// [`Gguf::open`](super::Gguf::open) otherwise.
+    /// [`GgufError::Io`] with the error of `first`, or if it returns fewer than `n` bytes; otherwise as
+    /// [`Gguf::open`](super::Gguf::open).
     pub fn read(
         file_bytes: u64,
         mut first: impl FnMut(usize) -> io::Result<Bytes>,
@@ -58,8 +59,8 @@ impl Header {
         }
     }
 
-    /// The header of a file that is read in pieces. Nothing of it is read twice, and of what was read as much
-    /// stays in memory as the descriptions take.
+    /// Reads the header of a file piece by piece. Reads nothing twice, and keeps only the descriptions in
+    /// memory.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -78,11 +79,11 @@ impl Header {
         Ok(Self { first: Bytes::copy_from_slice(&header.first[..n]), ..header })
     }
 
-    /// Its contents.
+    /// Parses the descriptions.
     pub(super) fn described(&self) -> Result<GgufPart, GgufError> {
         let have = self.first.len();
         let more = |need: u64| GgufError::MoreOfHeader { have, need };
-        // A file's kind stands in its first 8 bytes.
+        // The kind of a file is detected by its first 8 bytes.
         if have < 8 && self.file_bytes >= 8 {
             return Err(more(8));
         }
@@ -96,13 +97,13 @@ impl Header {
     }
 }
 
-/// The descriptions of a file that is read in pieces.
+/// Reads the descriptions of a file piece by piece.
 pub(super) fn of_source(source: Arc<dyn Source>) -> Result<GgufPart, GgufError> {
     let part = Header::of_source(&*source)?.described()?;
     Ok(GgufPart { data: Data::Source(source), ..part })
 }
 
-/// Reads the header of a file, and nothing behind its descriptions.
+/// Reads the descriptions of a file, and nothing after them.
 pub(super) fn of_file(path: &Path) -> Result<GgufPart, GgufError> {
     Ok(GgufPart { data: Data::Header, ..of_source(Arc::new(FileSource::open(path)?))? })
 }

@@ -1,9 +1,9 @@
 //! GGUF files: names, metadata, typed tensors; mapped or read in pieces, and written.
 //!
-//! It must never know a model, a program or a backend: what a key or a tensor is for is decided in
-//! `model/` and `tokenizer/`. Dimensions are reversed once, here: GGUF lists the contiguous one first,
-//! everything else in this project lists it last. Start at [`Gguf`], then [`Metadata`];
-//! [`GgufWriter`] is the other direction, and [`Rewrite`] splits, merges and edits files.
+//! It must never know a model, a program or a backend: the meaning of keys and tensors is defined in `model/`
+//! and `tokenizer/`. Dimensions are reversed once, here: GGUF lists the contiguous one first, everything else
+//! in this project lists it last. Start at [`Gguf`], then [`Metadata`]; [`GgufWriter`] writes files, and
+//! [`Rewrite`] splits, merges and edits them.
 #![deny(unsafe_code)]
 
 mod cursor;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{Array, GgufError, Value};
 
-/// Keys and values in the order of the file. Keys are unique.
+/// Keys and values in file order. Keys are unique.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
@@ -18,7 +18,7 @@ macro_rules! getters {
         /// `None` if the key is missing.
         ///
         /// # Errors
-        /// [`GgufError::WrongType`] with the key, the type it should have and what is there.
+        /// [`GgufError::WrongType`] with the key, the expected type and the actual one.
         pub fn $name(&self, key: &str) -> Result<Option<$ty>, GgufError> {
             self.typed(key, $want, $get)
         }
@@ -39,7 +39,7 @@ impl Metadata {
         self.index.get(key).map(|&at| &self.entries[at].1)
     }
 
-    /// Keys and values in the order of the file.
+    /// Keys and values in file order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
@@ -54,7 +54,7 @@ impl Metadata {
         self.entries.is_empty()
     }
 
-    /// Appends a key, or replaces its value where it is there already.
+    /// Appends a key, or replaces its value if it exists.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
         let (key, value) = (key.into(), value.into());
         match self.index.get(&key) {
@@ -66,7 +66,7 @@ impl Metadata {
         }
     }
 
-    /// Takes a key out; gives its value.
+    /// Removes a key; returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.index.remove(key)?;
         for place in self.index.values_mut().filter(|place| **place > at) {
@@ -87,7 +87,7 @@ impl Metadata {
             |value| value.as_int().and_then(|int| int.try_into().ok());
         /// A float of either width or an integer, as the nearest f32.
         f32, require_f32 -> f32, "f32", Value::as_f32;
-        /// A truth value.
+        /// A boolean.
         bool, require_bool -> bool, "bool", |value| match value {
             Value::Bool(truth) => Some(*truth),
             _ => None,
@@ -126,7 +126,7 @@ impl Metadata {
         }
     }
 
-    /// Appends a key that must be new; gives `false` where it is not.
+    /// Appends a new key; returns `false` if it exists.
     pub(super) fn insert_new(&mut self, key: String, value: Value) -> bool {
         if self.index.contains_key(&key) {
             return false;

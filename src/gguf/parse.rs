@@ -10,19 +10,19 @@ use super::source::Data;
 use super::value::{Value, ValueType};
 use super::{GgufError, Metadata};
 
-/// Alignment of tensor data where `general.alignment` says nothing.
+/// Default of `general.alignment`.
 const DEFAULT_ALIGNMENT: usize = 32;
-/// The key that says otherwise.
+/// Key of the alignment of tensor data.
 const ALIGNMENT_KEY: &str = "general.alignment";
 /// The first four bytes.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
 
-/// Keys and tensors a file may have. Real files have tens of keys and at most some thousand tensors; the
-/// limit keeps what a hostile file can make us allocate small compared with the file itself.
+/// Maximum number of keys and of tensors. Real files have tens of keys and at most some thousand tensors; the
+/// limit keeps the memory that a hostile file can make us allocate small compared with the file itself.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Bytes of a key or a tensor name, the format's own limit for keys.
+/// Maximum size of a key or a tensor name, the format's own limit for keys.
 const MAX_NAME_BYTES: usize = u16::MAX as usize;
-/// Dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MAX_DIMS: u32 = 4;
 
 /// One parsed file.
@@ -32,17 +32,17 @@ pub(super) struct GgufPart {
     pub version: u32,
     pub metadata: Metadata,
     pub tensors: Vec<RawTensor>,
-    /// Distance to which tensors are aligned, counted from the start of the data.
+    /// Alignment of tensors, relative to the start of the data.
     pub alignment: usize,
     /// Bytes of the metadata and of the descriptions of tensors.
     pub header_bytes: usize,
     pub file_bytes: u64,
     pub data: Data,
-    /// The file, where it is one.
+    /// Path of the file, if there is one.
     pub path: Option<PathBuf>,
 }
 
-/// A tensor as the file describes it: the type is not checked yet.
+/// A tensor as described in the file: its type is not checked yet.
 #[derive(Debug)]
 pub(super) struct RawTensor {
     pub name: String,
@@ -59,7 +59,7 @@ impl GgufPart {
         Ok(Self { data: Data::Bytes(bytes), ..part })
     }
 
-    /// Header of a file of `file_bytes` bytes, by its first bytes; without its data.
+    /// Parses the header of a file of `file_bytes` bytes from its first bytes; without the data.
     pub fn described(first: &Bytes, file_bytes: u64) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(first);
         let version = header(&mut cursor)?;
@@ -68,7 +68,7 @@ impl GgufPart {
         let metadata = metadata(&mut cursor, n_keys)?;
         let alignment = alignment(&metadata)?;
         let mut tensors = tensor_infos(&mut cursor, n_tensors)?;
-        // Beyond the last byte where a file without tensors is not padded.
+        // May be beyond the end of the file if a file without tensors is not padded.
         let header_bytes = cursor.pos();
         let data_start = (header_bytes as u64).checked_next_multiple_of(alignment as u64).unwrap_or(u64::MAX);
         for tensor in &mut tensors {
@@ -88,7 +88,7 @@ impl GgufPart {
     }
 }
 
-/// Magic and version.
+/// Reads magic and version.
 fn header(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     let start = cursor.take(cursor.left().min(8) as u64, "header")?;
     if start.len() < 8 || start[..4] != MAGIC {
@@ -110,7 +110,7 @@ fn header(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     }
 }
 
-/// Says what a file is that does not start like a GGUF.
+/// The error for a file that does not start like a GGUF, with the format that it may have.
 fn not_gguf(start: &[u8]) -> GgufError {
     let known: [(&[u8], &str, &'static str); 8] = [
         (b"FUGG", "a byte-swapped GGUF", "download the file again"),
@@ -158,7 +158,7 @@ fn metadata(cursor: &mut Cursor<'_>, n_keys: u64) -> Result<Metadata, GgufError>
     Ok(metadata)
 }
 
-/// `general.alignment`, or what stands for it.
+/// The value of `general.alignment`, or the default.
 pub(super) fn alignment(metadata: &Metadata) -> Result<usize, GgufError> {
     match metadata.u32(ALIGNMENT_KEY)? {
         None => Ok(DEFAULT_ALIGNMENT),
@@ -171,7 +171,7 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<usize, GgufError> {
     }
 }
 
-/// Descriptions with `start` still counted from the start of the data.
+/// Reads the tensor descriptions; `start` is still relative to the start of the data.
 fn tensor_infos(cursor: &mut Cursor<'_>, n_tensors: u64) -> Result<Vec<RawTensor>, GgufError> {
     let mut tensors = Vec::new();
     let mut names = HashSet::new();

@@ -1,5 +1,5 @@
-//! Files made of a file: split into parts, merged into one, or with other metadata. No tensor changes by a
-//! byte.
+//! Rewrites files: splits a model into parts, merges parts into one file, or changes the metadata. The bytes
+//! of tensors do not change.
 
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -7,12 +7,12 @@ use std::ops::{ControlFlow, Range};
 use super::split::{COUNT_KEY, NUMBER_KEY, TENSORS_KEY};
 use super::{Gguf, GgufError, GgufWriter, Metadata, TensorInfo, watched};
 
-/// Limit of a part of a split model. A part has at least one tensor, however large.
+/// Size limit for a part of a split model. A part has at least one tensor, however large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartLimit {
-    /// Bytes of its tensors at most.
+    /// Maximum bytes of tensors.
     Bytes(u64),
-    /// Tensors at most.
+    /// Maximum number of tensors.
     Tensors(usize),
 }
 
@@ -25,19 +25,19 @@ pub struct Rewrite<'a> {
 }
 
 impl<'a> Rewrite<'a> {
-    /// The whole model in one file, with this metadata; keys that describe a split file are left out.
+    /// The whole model in one file, with this metadata; the keys of a split file are removed.
     ///
     /// # Errors
-    /// [`GgufError::WrongType`] for an alignment that is none; [`GgufError::Tensor`].
+    /// [`GgufError::WrongType`] for an invalid alignment; [`GgufError::Tensor`].
     pub fn whole(gguf: &'a Gguf, metadata: &Metadata) -> Result<Self, GgufError> {
         Self::new(gguf, 0..gguf.tensors().len(), without_split(metadata))
     }
 
-    /// The model in parts, in order. All metadata is in the first one, which may hold no tensor at all
-    /// (`metadata_only`); every part says which it is.
+    /// The model in parts, in order. All metadata is in the first one, which may have no tensors
+    /// (`metadata_only`); every part contains its number.
     ///
     /// # Errors
-    /// [`GgufError::Split`] for a limit of 0, and for more than 65535 parts, which the format cannot number.
+    /// [`GgufError::Split`] for a limit of 0, and for more than 65535 parts, the maximum of the format.
     pub fn parts(gguf: &'a Gguf, limit: PartLimit, metadata_only: bool) -> Result<Vec<Self>, GgufError> {
         if matches!(limit, PartLimit::Bytes(0) | PartLimit::Tensors(0)) {
             return Err(GgufError::Split { detail: "want a limit of at least 1, found 0".to_owned() });
@@ -45,7 +45,7 @@ impl<'a> Rewrite<'a> {
         let empty = metadata_only.then_some(0..0);
         let ranges: Vec<Range<usize>> = empty.into_iter().chain(cut(gguf.tensors(), limit)).collect();
         let n_parts = u16::try_from(ranges.len()).map_err(|_| {
-            let detail = format!("want at most 65535 parts, found {}: take a larger limit", ranges.len());
+            let detail = format!("want at most 65535 parts, found {}: use a larger limit", ranges.len());
             GgufError::Split { detail }
         })?;
         let all = gguf.tensors().len() as i32;
@@ -73,17 +73,18 @@ impl<'a> Rewrite<'a> {
         Ok(Self { gguf, tensors, writer })
     }
 
-    /// Tensors that it holds, in order.
+    /// Tensors of the file, in order.
     pub fn tensors(&self) -> &'a [TensorInfo] {
         &self.gguf.tensors()[self.tensors.clone()]
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.writer.file_bytes()
     }
 
-    /// Writes the file; `progress` gets the bytes written so far and may say stop. Gives false where it did.
+    /// Writes the file; `progress` gets the number of bytes written so far and may stop. Returns false if it
+    /// did.
     ///
     /// # Errors
     /// [`GgufError::Io`].
@@ -92,7 +93,7 @@ impl<'a> Rewrite<'a> {
         out: impl Write,
         progress: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<bool, GgufError> {
-        /// Bytes between two looks at whether to stop.
+        /// Bytes between two calls of `progress`.
         const PIECE: usize = 1 << 22;
         let done = watched(out, progress, |out| {
             let mut data = self.writer.begin(out)?;
@@ -111,7 +112,7 @@ impl<'a> Rewrite<'a> {
     }
 }
 
-/// The metadata of a model that is not split.
+/// Removes the keys of a split file.
 fn without_split(metadata: &Metadata) -> Metadata {
     let mut out = metadata.clone();
     for key in [NUMBER_KEY, COUNT_KEY, TENSORS_KEY] {
@@ -120,7 +121,7 @@ fn without_split(metadata: &Metadata) -> Metadata {
     out
 }
 
-/// Where parts begin and end.
+/// Ranges of tensors of the parts.
 fn cut(tensors: &[TensorInfo], limit: PartLimit) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let (mut start, mut bytes) = (0, 0u64);

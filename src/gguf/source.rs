@@ -1,4 +1,4 @@
-//! Where the bytes of a file come from: memory, a map, or a reader that is asked for them.
+//! Sources of a file's bytes: memory, a map, or a reader.
 
 use std::fmt;
 use std::fs::File;
@@ -13,28 +13,29 @@ use bytes::Bytes;
 use super::GgufError;
 use super::map::{anonymous, is_file};
 
-/// A file that is read in pieces, wherever it lies: on a disk, behind HTTP, in a browser's store.
+/// A file that is read in pieces, wherever it is stored: on a disk, on an HTTP server, in a browser's
+/// storage.
 ///
-/// Reads come one at a time while a model is loaded, and seldom after that (a saved session looks at a few
-/// bytes of each tensor), unless the weights do not fit in memory: then some are read in every step. What
-/// is read twice is to be the same.
+/// While a model is loaded, there is one read at a time. After that reads are rare (a saved session reads a few
+/// bytes of each tensor), unless the weights do not fit in memory: then some are read in every step. Reading
+/// the same range twice must return the same bytes.
 pub trait Source: Send + Sync {
-    /// Bytes of the whole file.
+    /// Size of the whole file in bytes.
     fn file_bytes(&self) -> u64;
 
-    /// Fills `into` with the bytes from `at` on. The range lies within the file.
+    /// Fills `into` with the bytes starting at `at`. The range is within the file.
     ///
     /// # Errors
-    /// Whatever is in the way; a file that has become shorter is [`io::ErrorKind::UnexpectedEof`].
+    /// Any I/O error; for a file that has been truncated, [`io::ErrorKind::UnexpectedEof`].
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// A file of the system that is read and never mapped: what another process does to it is an error or other
-/// bytes, and no signal.
+/// A local file that is read and never mapped: if another process changes it, reads return an error or the
+/// changed bytes, but there is no signal.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
-    /// Who moves the file's position.
+    /// Guards the file's position.
     #[cfg(not(unix))]
     moves: Mutex<()>,
     file_bytes: u64,
@@ -99,17 +100,17 @@ impl Source for Bytes {
 pub(super) enum Data {
     /// All of them, in memory or locked there.
     Bytes(Bytes),
-    /// All of them, mapped, and the same file: large reads of it are faster than pages that come one by one.
+    /// All of them, mapped, and the file itself: large reads from it are faster than loading page by page.
     Mapped(Bytes, Arc<FileSource>),
-    /// Read when they are wanted.
+    /// Read on demand.
     Source(Arc<dyn Source>),
-    /// Only the descriptions were read; every other byte counts as zero.
+    /// Only the descriptions were read; every other byte reads as zero.
     Header,
 }
 
 impl Data {
-    /// `len` bytes from `at` on. They are shared if they are in memory, and are read otherwise, to an address
-    /// that is a multiple of 64.
+    /// `len` bytes starting at `at`. Shared if they are in memory, otherwise read to an address that is a
+    /// multiple of 64.
     ///
     /// # Errors
     /// [`GgufError::Io`].
@@ -122,7 +123,7 @@ impl Data {
         }
     }
 
-    /// Reader of the file, past its map; `None` of a header.
+    /// Reader of the file, bypassing its map; `None` for a header.
     pub fn source(&self) -> Option<Arc<dyn Source>> {
         match self {
             Self::Bytes(bytes) => Some(Arc::new(bytes.clone())),
@@ -144,10 +145,10 @@ impl fmt::Debug for Data {
     }
 }
 
-/// From so many bytes on, memory is the system's own and not `malloc`'s.
+/// Minimum size for which memory is allocated directly from the system instead of `malloc`.
 const LARGE: usize = 4 << 20;
 
-/// Bytes that begin at a cache line, filled by `fill`.
+/// Allocates bytes that begin at a cache line, and fills them with `fill`.
 fn read_aligned(len: usize, fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> Result<Bytes, GgufError> {
     const LINE: usize = 64;
     let read = |error| GgufError::Io { call: "read", error };

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::{GgufError, parse::GgufPart};
 
-/// Parts there are, as u16.
+/// Number of parts, as u16.
 pub(super) const COUNT_KEY: &str = "split.count";
-/// Which part this is, from 0, as u16.
+/// Index of this part, from 0, as u16.
 pub(super) const NUMBER_KEY: &str = "split.no";
-/// Tensors of all parts together, as i32.
+/// Number of tensors of all parts together, as i32.
 pub(super) const TENSORS_KEY: &str = "split.tensors.count";
 
 /// The file name of a part, from 1: `NAME-00001-of-00003.gguf`.
@@ -16,7 +16,7 @@ pub fn part_name(name: &str, number: usize, n_parts: usize) -> String {
     format!("{name}-{number:05}-of-{n_parts:05}.gguf")
 }
 
-/// The file names of all parts in order, from that of one of them; `None` for a name that no part has.
+/// The file names of all parts in order, from the name of one part; `None` for any other name.
 pub fn part_names(file_name: &str) -> Option<Vec<String>> {
     let (name, n_parts) = name_of(Path::new(file_name)).filter(|(_, n_parts)| *n_parts > 1)?;
     Some((1..=n_parts as usize).map(|number| part_name(&name, number, n_parts as usize)).collect())
@@ -27,8 +27,8 @@ pub(super) fn count(part: &GgufPart) -> Result<u32, GgufError> {
     Ok(part.metadata.u32(COUNT_KEY)?.unwrap_or(1).max(1))
 }
 
-/// Parses a file and, where it is one of several, all the others next to it, in order. `read` makes a part of
-/// a file.
+/// Parses a file and, if it is part of a split model, all the others next to it, in order. `read` parses one
+/// file.
 pub(super) fn open(
     path: &Path,
     read: impl Fn(&Path) -> Result<GgufPart, GgufError>,
@@ -44,7 +44,7 @@ pub(super) fn open(
     }
     let Some((prefix, n_named)) = name_of(path).filter(|(_, n_named)| *n_named == n_parts) else {
         let detail = format!(
-            "one of {n_parts} parts, but its name does not end in -NNNNN-of-{n_parts:05}.gguf; name it so"
+            "one of {n_parts} parts, but its name does not end in -NNNNN-of-{n_parts:05}.gguf; rename it"
         );
         return Err(GgufError::Split { detail }.in_file(path));
     };
@@ -63,7 +63,7 @@ pub(super) fn open(
     Ok(parts)
 }
 
-/// Checks that some parts are those of one model, in order.
+/// Checks that the parts belong to one model, in order.
 pub(super) fn check(parts: &[GgufPart]) -> Result<(), GgufError> {
     let n_parts = parts.len() as u32;
     if n_parts > 1 {

@@ -9,10 +9,10 @@ use ggml_types::{HostTensor, QuantType};
 use super::source::Data;
 use super::{GgufError, Source};
 
-/// A tensor of a file: what it is, and where its bytes lie. Cloning shares them.
+/// Description of a tensor and the location of its bytes. Cloning shares them.
 #[derive(Clone, Debug)]
 pub struct FileTensor {
-    /// GGUF name, `blk.3.attn_q.weight`.
+    /// GGUF name, such as `blk.3.attn_q.weight`.
     pub name: String,
     /// Type of the bytes.
     pub ty: &'static dyn QuantType,
@@ -21,7 +21,7 @@ pub struct FileTensor {
     /// The contiguous dimension.
     pub cols: usize,
     data: Data,
-    /// Where its first byte lies in `data`.
+    /// Offset of its first byte in `data`.
     start: u64,
 }
 
@@ -48,18 +48,18 @@ impl FileTensor {
         Ok(tensor)
     }
 
-    /// Reader of its file, past a map of it, and offset of its first byte there; `None` if only the header
-    /// was read.
+    /// Reader of its file, bypassing a map, and the offset of its first byte; `None` if only the header was
+    /// read.
     pub fn source(&self) -> Option<(Arc<dyn Source>, u64)> {
         Some((self.data.source()?, self.start))
     }
 
-    /// Bytes of the tensor.
+    /// Size of the tensor in bytes.
     pub fn n_bytes(&self) -> usize {
         self.sizes().map_or(0, |(_, all)| all)
     }
 
-    /// The whole tensor: shared if the file is in memory or mapped, and read otherwise.
+    /// The whole tensor: shared if the file is in memory or mapped, otherwise read.
     ///
     /// # Errors
     /// [`GgufError::Io`].
@@ -68,14 +68,14 @@ impl FileTensor {
         Ok(self.host(self.rows, self.data.read(self.start, all)?))
     }
 
-    /// Some rows as a tensor of their own, with what the type keeps behind its rows.
+    /// A range of rows as a separate tensor, including data that the type stores after its rows.
     ///
     /// # Errors
     /// [`GgufError::Io`].
     ///
     /// # Panics
-    /// For rows that it does not have, and where the range cuts rows that
-    /// [lie together](QuantType::rows_together).
+    /// If the tensor does not have these rows, or the range splits rows that are [stored
+    /// together](QuantType::rows_together).
     pub fn read_rows(&self, rows: Range<usize>) -> Result<HostTensor, GgufError> {
         if rows == (0..self.rows) {
             return self.read();
@@ -93,7 +93,7 @@ impl FileTensor {
         Ok(self.host(rows.len(), Bytes::from(bytes)))
     }
 
-    /// Some rows of a tensor that keeps nothing behind them, under a name of their own.
+    /// A range of rows as a separate tensor with its own name; only for types without data after the rows.
     ///
     /// # Panics
     /// As [`read_rows`](Self::read_rows).
@@ -103,7 +103,7 @@ impl FileTensor {
         Self { name, rows: rows.len(), start, ..self.clone() }
     }
 
-    /// Where rows lie in the file, and how many bytes they are.
+    /// Offset of rows in the file, and their size in bytes.
     fn stretch(&self, rows: &Range<usize>, row_bytes: usize) -> (u64, usize) {
         let together = self.ty.rows_together();
         let whole = [rows.start, rows.end].iter().all(|row| row.is_multiple_of(together));
@@ -111,7 +111,7 @@ impl FileTensor {
         (self.start + (rows.start * row_bytes) as u64, rows.len() * row_bytes)
     }
 
-    /// Bytes of a row and of all.
+    /// Bytes of a row and of the whole tensor.
     fn sizes(&self) -> Result<(usize, usize), GgufError> {
         let quant = |error| GgufError::Quant { name: self.name.clone(), error };
         let row_bytes = self.ty.row_bytes(self.cols).map_err(quant)?;
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows of every type that are read by themselves decode as in the whole tensor.
+    /// For every type, rows that are read separately decode as in the whole tensor.
     #[test]
     fn rows_are_those_of_the_whole() {
         const ROWS: usize = 12;

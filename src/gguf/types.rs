@@ -6,7 +6,7 @@ use ggml_types::{Dialect, QuantType, by_id, by_name};
 
 use super::GgufError;
 
-/// `general.file_type` of a model most of whose weights have a type.
+/// `general.file_type` of a model by the type of most of its weights.
 static FILE_TYPES: &[(&dyn QuantType, u32)] = &[
     (&types::F32, 0),
     (&types::F16, 1),
@@ -35,11 +35,11 @@ static FILE_TYPES: &[(&dyn QuantType, u32)] = &[
     (&types::Iq1Bn, 136),
     (&types::Iq2Bn, 137),
     (&types::Iq2BnR4, 337),
-    // In the forks of microsoft/BitNet; upstream has another type there.
+    // In the forks of microsoft/BitNet; upstream uses this number for another type.
     (&types::I2S, 40),
 ];
 
-/// What llama.cpp calls the numbers of `general.file_type`.
+/// llama.cpp's names of the values of `general.file_type`.
 static FILE_TYPE_NAMES: &[(u32, &str)] = &[
     (0, "all F32"),
     (1, "F16"),
@@ -79,14 +79,14 @@ static FILE_TYPE_NAMES: &[(u32, &str)] = &[
     (41, "Q2_0"),
 ];
 
-/// Types that some files number as another one. Their tensors have other sizes.
+/// Types for which some files use the id of another type. Their tensors have other sizes.
 static OTHER_LAYOUTS: &[(Dialect, u32, &dyn QuantType)] = &[
-    // PrismML's files of before they had an id of their own.
+    // Older files of PrismML, before the type had its own id.
     (Dialect::Ggml, ids::GGML_TYPE_Q2_0, &types::Pq2_0),
 ];
 
-/// The type that `dialect` numbers `id`, of those whose tensor of `rows` x `cols` fills a span of bytes to
-/// less than `alignment`; the usual one where none does.
+/// The type with id `id` in `dialect` whose tensor of `rows` x `cols` fits a span of bytes with less than
+/// `alignment` padding; the usual type if none fits.
 pub(super) fn by_id_and_size(
     (dialect, id): (Dialect, u32),
     (rows, cols): (usize, usize),
@@ -103,7 +103,7 @@ pub(super) fn by_id_and_size(
     usual.into_iter().chain(others).find(fills).or(usual)
 }
 
-/// The type called `name`, in capitals or not, if files can carry it.
+/// The type called `name` (case-insensitive), if it has an id in files.
 ///
 /// # Errors
 /// [`GgufError::UnknownType`], which lists the known ones.
@@ -115,22 +115,21 @@ pub fn type_named(name: &str) -> Result<&'static dyn QuantType, GgufError> {
     })
 }
 
-/// The number under which a file carries the type: upstream's where there is one. `None` for a type that
-/// lives in memory alone.
+/// The id of the type in files, preferably upstream's. `None` for a type that exists only in memory.
 pub fn type_id(ty: &dyn QuantType) -> Option<u32> {
     let ids = ty.ids();
     let upstream = ids.iter().find(|(dialect, _)| *dialect == Dialect::Ggml);
     upstream.or(ids.first()).map(|&(_, id)| id)
 }
 
-/// llama.cpp's name of a `general.file_type`, as llama-bench prints it: `Q4_K - Medium`. `body` is the type
-/// of most weights: the forks of microsoft/BitNet number I2_S as upstream does Q1_0.
+/// llama.cpp's name of a `general.file_type`, as printed by llama-bench: `Q4_K - Medium`. `body` is the type
+/// of most weights: the forks of microsoft/BitNet use the same number for I2_S as upstream for Q1_0.
 pub fn file_type_name(number: u32, body: &dyn QuantType) -> Option<&'static str> {
     let named = FILE_TYPE_NAMES.iter().find(|(known, _)| *known == number && !body.is(&types::I2S));
     named.map(|&(_, name)| name)
 }
 
-/// `general.file_type` of a model most of whose weights have the type, where there is a number for it.
+/// `general.file_type` of a model by the type of most of its weights, if there is a number for it.
 pub fn file_type(ty: &dyn QuantType) -> Option<u32> {
     FILE_TYPES.iter().find(|(known, _)| known.is(ty)).map(|&(_, number)| number)
 }

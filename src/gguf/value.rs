@@ -1,10 +1,10 @@
-//! Metadata values. Arrays are checked once, and decoded as they are read.
+//! Metadata values. Arrays are checked once, and decoded when they are read.
 
 use bytes::Bytes;
 
 use super::{GgufError, cursor::Cursor};
 
-/// The type of a metadata value; the numbers are the file format's.
+/// Type of a metadata value; the discriminants are those of the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ValueType {
@@ -24,7 +24,7 @@ pub enum ValueType {
     F32 = 6,
     /// One byte, 0 or 1.
     Bool = 7,
-    /// UTF-8 with its length before it.
+    /// Length, then UTF-8.
     Str = 8,
     /// Element type, length, elements.
     Array = 9,
@@ -37,7 +37,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// Every type; the position is the type's number.
+    /// Every type; the index is the type's id.
     pub const ALL: [Self; 13] = [
         Self::U8,
         Self::I8,
@@ -54,12 +54,12 @@ impl ValueType {
         Self::F64,
     ];
 
-    /// The type that a file numbers `id`.
+    /// The type with this id in files.
     pub fn from_id(id: u32) -> Option<Self> {
         Self::ALL.get(id as usize).copied()
     }
 
-    /// Lower-case name: `u32`.
+    /// Lower-case name, such as `u32`.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "u8",
@@ -78,7 +78,7 @@ impl ValueType {
         }
     }
 
-    /// Bytes of one value, `None` where they vary.
+    /// Size of one value in bytes; `None` if it varies.
     pub fn size_bytes(self) -> Option<usize> {
         match self {
             Self::U8 | Self::I8 | Self::Bool => Some(1),
@@ -117,11 +117,11 @@ pub enum Value {
     I32(i32),
     /// 32-bit float.
     F32(f32),
-    /// Truth value.
+    /// Boolean.
     Bool(bool),
-    /// Text.
+    /// String.
     Str(String),
-    /// Elements of one type, still as the file has them.
+    /// Elements of one type, still encoded.
     Array(Array),
     /// 64-bit unsigned.
     U64(u64),
@@ -151,7 +151,7 @@ impl Value {
         }
     }
 
-    /// Text for messages: `u32 17`, `string`, `array of 3 f32`.
+    /// Description for messages: `u32 17`, `string`, `array of 3 f32`.
     pub fn describe(&self) -> String {
         match self {
             Self::Str(_) => "string".into(),
@@ -214,7 +214,7 @@ impl Value {
         })
     }
 
-    /// Appends the value as a file has it, without its type.
+    /// Appends the encoded value, without its type.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::U8(value) => out.extend(value.to_le_bytes()),
@@ -234,7 +234,7 @@ impl Value {
     }
 }
 
-/// Appends a string as a file has it: its length in bytes as u64, then the bytes.
+/// Appends an encoded string: its length in bytes as u64, then the bytes.
 pub(super) fn encode_str(text: &str, out: &mut Vec<u8>) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.as_bytes());
@@ -258,16 +258,16 @@ impl From<&str> for Value {
     }
 }
 
-/// Deepest nesting of arrays. Real files have no nesting at all.
+/// Maximum nesting of arrays. Real files do not nest arrays at all.
 const MAX_DEPTH: usize = 8;
 
-/// Elements of one type, kept as the file has them. A vocabulary of 128 thousand strings costs
-/// nothing until it is read; the bytes are shared with the mapped file.
+/// Elements of one type, still encoded. A vocabulary of 128 thousand strings costs nothing until it is read;
+/// the bytes are shared with the mapped file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     elem_type: ValueType,
     len: usize,
-    /// The elements, one after the other, already checked: walking them cannot leave the slice.
+    /// The encoded elements, already checked: decoding them stays within the slice.
     bytes: Bytes,
 }
 
@@ -297,11 +297,11 @@ impl Array {
     /// An array of values, all of type `elem_type`.
     ///
     /// # Panics
-    /// Where a value has another type.
+    /// If a value has another type.
     pub fn from_values<'a>(elem_type: ValueType, items: impl IntoIterator<Item = &'a Value>) -> Self {
         let (mut len, mut out) = (0, Vec::new());
         for item in items {
-            assert_eq!(item.value_type(), elem_type, "an array holds one type");
+            assert_eq!(item.value_type(), elem_type, "all elements of an array have the same type");
             item.encode(&mut out);
             len += 1;
         }
@@ -323,13 +323,13 @@ impl Array {
         self.len == 0
     }
 
-    /// The elements one by one, whatever their type.
+    /// The elements of any type, one by one.
     pub fn values(&self) -> impl ExactSizeIterator<Item = Value> {
         let (file, mut pos) = (&self.bytes, 0);
         (0..self.len).map(move |_| {
             let rest = file.slice(pos..);
             let mut cursor = Cursor::new(&rest);
-            let value = Value::read(&mut cursor, self.elem_type, 0).expect("checked when it was made");
+            let value = Value::read(&mut cursor, self.elem_type, 0).expect("checked on creation");
             pos += cursor.pos();
             value
         })
@@ -339,7 +339,7 @@ impl Array {
     pub fn strs(&self) -> Option<impl ExactSizeIterator<Item = &str>> {
         let mut cursor = Cursor::new(&self.bytes);
         (self.elem_type == ValueType::Str)
-            .then(|| (0..self.len).map(move |_| cursor.str("array").expect("checked when it was made")))
+            .then(|| (0..self.len).map(move |_| cursor.str("array").expect("checked on creation")))
     }
 
     /// The elements of an array of arrays; `None` for any other.
@@ -352,12 +352,12 @@ impl Array {
         })
     }
 
-    /// The elements of an array of integers of any width, where each fits an i32.
+    /// The elements of an array of integers of any width, if each fits an i32.
     pub fn i32s(&self) -> Option<impl ExactSizeIterator<Item = i32>> {
         self.ints(|value| i32::try_from(value).ok())
     }
 
-    /// The elements of an array of integers of any width, where each fits a u32.
+    /// The elements of an array of integers of any width, if each fits a u32.
     pub fn u32s(&self) -> Option<impl ExactSizeIterator<Item = u32>> {
         self.ints(|value| u32::try_from(value).ok())
     }
@@ -383,7 +383,7 @@ impl Array {
         }
         let elem_type = ValueType::read(cursor, WHAT)?;
         let count = cursor.u64(WHAT)?;
-        // A string takes 8 bytes at least and an array 12, so this bounds every walk by the file's size.
+        // A string takes at least 8 bytes and an array 12, so the size of the file limits every loop.
         let least = elem_type.size_bytes().unwrap_or(if elem_type == ValueType::Array { 12 } else { 8 });
         let want = count.saturating_mul(least as u64);
         let (start, left) = (cursor.pos(), cursor.left() as u64);

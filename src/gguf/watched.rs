@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-/// Writes a file; `progress` gets the bytes written so far and may say stop. Gives nothing where it did: what
-/// fails then is no error.
+/// Runs `write` with a writer that calls `progress` with the number of bytes written so far. Returns `None`
+/// if `progress` stops it; errors that follow are ignored then.
 ///
 /// # Errors
-/// Those of `write`.
+/// The errors of `write`.
 pub fn watched<W: Write, F: FnMut(u64) -> ControlFlow<()>, T, E>(
     out: W,
     progress: F,
@@ -18,7 +18,7 @@ pub fn watched<W: Write, F: FnMut(u64) -> ControlFlow<()>, T, E>(
     if out.stopped { Ok(None) } else { result.map(Some) }
 }
 
-/// Counts what goes through, and lets the caller stop it.
+/// Counts the bytes written, and lets the caller stop.
 #[derive(Debug)]
 pub struct Watched<W, F> {
     out: W,

@@ -1,4 +1,4 @@
-//! Writes GGUF files: descriptions first, then the tensors' bytes as they come.
+//! Writes GGUF files: descriptions first, then the bytes of tensors in pieces.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -7,8 +7,8 @@ use super::parse::{MAGIC, alignment};
 use super::value::encode_str;
 use super::{GgufError, Metadata};
 
-/// The descriptions of a file to be. All tensors are declared before the first byte is written; then
-/// [`begin`](Self::begin) takes their bytes in the same order, so that no tensor need be whole in memory.
+/// The descriptions of a new file. All tensors are declared before the first byte is written; then
+/// [`begin`](Self::begin) takes their bytes in the same order, so no tensor has to be in memory as a whole.
 #[derive(Clone, Debug)]
 pub struct GgufWriter {
     version: u32,
@@ -17,31 +17,31 @@ pub struct GgufWriter {
     names: HashSet<String>,
     /// The encoded descriptions.
     infos: Vec<u8>,
-    /// Name and bytes of every tensor.
+    /// Name and size in bytes of every tensor.
     tensors: Vec<(String, u64)>,
-    /// Bytes of the data so far, padding included.
+    /// Bytes of the data so far, including padding.
     data_bytes: u64,
 }
 
 impl GgufWriter {
-    /// A file of version 3 with this metadata; `general.alignment` in it is honoured.
+    /// A file of version 3 with this metadata; uses its `general.alignment`.
     ///
     /// # Errors
-    /// [`GgufError::WrongType`] where the alignment is no power of two.
+    /// [`GgufError::WrongType`] if the alignment is not a power of two.
     pub fn new(metadata: Metadata) -> Result<Self, GgufError> {
         let alignment = alignment(&metadata)? as u64;
         let (names, infos, tensors) = (HashSet::new(), Vec::new(), Vec::new());
         Ok(Self { version: 3, metadata, alignment, names, infos, tensors, data_bytes: 0 })
     }
 
-    /// Writes version 2, which some old readers want.
+    /// Writes version 2, which some old readers require.
     #[must_use]
     pub fn version_2(mut self) -> Self {
         self.version = 2;
         self
     }
 
-    /// Declares the next tensor: its dimensions outermost first, the number of its type, and its bytes.
+    /// Declares the next tensor: its dimensions, outermost first, the id of its type, and its size in bytes.
     ///
     /// # Errors
     /// [`GgufError::Duplicate`]; [`GgufError::Tensor`] for more than 4 dimensions or too many bytes.
@@ -69,7 +69,7 @@ impl GgufWriter {
         Ok(())
     }
 
-    /// Bytes of the whole file.
+    /// Size of the whole file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.head().len() as u64 + self.data_bytes
     }
@@ -83,7 +83,7 @@ impl GgufWriter {
         Ok(GgufData { out, tensors: self.tensors.into_iter(), alignment: self.alignment })
     }
 
-    /// Everything before the data. A file without tensors ends unpadded, as llama.cpp's do.
+    /// Everything before the data. A file without tensors is not padded, as in llama.cpp.
     fn head(&self) -> Vec<u8> {
         let mut out = Vec::from(MAGIC);
         out.extend(self.version.to_le_bytes());
@@ -102,7 +102,7 @@ impl GgufWriter {
     }
 }
 
-/// A file whose descriptions are written: takes the tensors in the order in which they were declared.
+/// A file whose descriptions have been written: takes the tensors in the order of their declaration.
 #[derive(Debug)]
 pub struct GgufData<W> {
     out: W,
@@ -111,11 +111,11 @@ pub struct GgufData<W> {
 }
 
 impl<W: Write> GgufData<W> {
-    /// Writes the next tensor from pieces that together are as long as it was declared.
+    /// Writes the next tensor from pieces whose total size is the declared one.
     ///
     /// # Errors
-    /// [`GgufError::Io`]; [`GgufError::Tensor`] where the pieces are longer or shorter than declared, or all
-    /// tensors are written. The file is useless then.
+    /// [`GgufError::Io`]; [`GgufError::Tensor`] if the pieces are longer or shorter than declared, or all
+    /// tensors have been written. The file is invalid then.
     pub fn tensor<B: AsRef<[u8]>>(&mut self, pieces: impl IntoIterator<Item = B>) -> Result<(), GgufError> {
         let Some((name, want)) = self.tensors.next() else {
             let (name, detail) = ("(none)".into(), "every declared tensor is written".into());
@@ -139,7 +139,7 @@ impl<W: Write> GgufData<W> {
     /// Ends the file.
     ///
     /// # Errors
-    /// [`GgufError::Tensor`] where a tensor is not written; [`GgufError::Io`].
+    /// [`GgufError::Tensor`] if a tensor has not been written; [`GgufError::Io`].
     pub fn finish(mut self) -> Result<W, GgufError> {
         if let Some((name, want)) = self.tensors.next() {
             return Err(GgufError::Tensor { name, detail: format!("want {want} bytes, found none") });

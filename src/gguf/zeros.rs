@@ -1,12 +1,11 @@
-//! Matrices of nothing but zeros: no training ends with one, so a file that has some was made wrongly.
+//! Detects matrices that are all zeros: training never produces them, so a file that has some is wrong.
 
 use ggml_types::HostTensor;
 
 use super::{Gguf, TensorInfo};
 
-/// The matrices of a model that are nothing but zeros, by the tensors that hold them: description and how
-/// many. Of a whole matrix a few bytes are looked at. Vectors do not count, nor types without an
-/// implementation.
+/// The all-zero matrices of a model, per tensor: its description and their number. For a nonzero matrix only
+/// a few bytes are read. Ignores vectors and types without an implementation.
 pub fn zero_matrices(gguf: &Gguf) -> Vec<(&TensorInfo, usize)> {
     let tensors = gguf.tensors().iter().filter_map(|info| Some((info, gguf.host_tensor(info).ok()?)));
     tensors
@@ -15,8 +14,8 @@ pub fn zero_matrices(gguf: &Gguf) -> Vec<(&TensorInfo, usize)> {
         .collect()
 }
 
-/// Number of the matrices of a tensor that are all zeros: its last two dimensions are a matrix, the others
-/// say how many there are. 0 for a vector.
+/// Number of all-zero matrices of a tensor: its last two dimensions are a matrix, the others give the number
+/// of matrices. 0 for a vector.
 pub fn n_zero_matrices(dims: &[usize], tensor: &HostTensor) -> usize {
     if dims.iter().skip_while(|dim| **dim == 1).count() < 2 || tensor.cols == 0 {
         return 0;
@@ -49,7 +48,7 @@ mod tests {
         assert_eq!(n_zero_matrices(&[3, 2], &tensor(&[0.0, 0.0, 0.0, -0.0, 0.0, 0.0], 2)), 1);
         assert_eq!(n_zero_matrices(&[3, 2], &tensor(&[0.0, 0.0, 0.0, 0.0, 0.0, 1.0], 2)), 0);
         assert_eq!(n_zero_matrices(&[1, 6], &tensor(&[0.0; 6], 6)), 0, "a vector");
-        // Experts: each is a matrix.
+        // Experts: one matrix each.
         assert_eq!(n_zero_matrices(&[3, 1, 2], &tensor(&[0.0, 0.0, 1.0, 0.0, 0.0, 0.0], 2)), 2);
     }
 }

@@ -113,7 +113,7 @@ pub enum GrammarError {
         line: usize,
         /// Character in the line, from 1.
         column: usize,
-        /// What was expected and what was found.
+        /// The expected and the found text.
         detail: String,
     },
     /// The grammar is malformed, or the parser does not support it.

@@ -20,13 +20,13 @@ const EXPONENT: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digits {
-    pub before: usize,
-    pub behind: usize,
+    pub integer: usize,
+    pub fraction: usize,
 }
 
 impl Default for Digits {
     fn default() -> Self {
-        Self { before: 16, behind: 16 }
+        Self { integer: 16, fraction: 16 }
     }
 }
 
@@ -54,20 +54,20 @@ impl Digits {
             Value::Array(list) => list.iter().fold(self, Self::with_constant),
             value => {
                 let before = digits(value).0;
-                Self { before: self.before.max(before), ..self.with_fraction(value) }
+                Self { integer: self.integer.max(before), ..self.with_fraction(value) }
             }
         }
     }
 
     fn with_fraction(self, value: &Value) -> Self {
-        Self { behind: self.behind.max(digits(value).1), ..self }
+        Self { fraction: self.fraction.max(digits(value).1), ..self }
     }
 
     /// Expression for text that does not begin like a number, or is a number within these limits.
     fn word(self) -> RegexAst {
-        let Self { before, behind } = self;
+        let Self { integer, fraction } = self;
         let number =
-            format!(r"-?[0-9]{{1,{before}}}(\.[0-9]{{1,{behind}}})?([eE][+-]?[0-9]{{1,{EXPONENT}}})?");
+            format!(r"-?[0-9]{{1,{integer}}}(\.[0-9]{{1,{fraction}}})?([eE][+-]?[0-9]{{1,{EXPONENT}}})?");
         let begins = vec![RegexAst::Regex("[-0-9]".to_owned()), RegexAst::ExprRef(ExprRef::ANY_BYTE_STRING)];
         let other = RegexAst::Not(Box::new(RegexAst::Concat(begins)));
         RegexAst::Or(vec![RegexAst::Regex(number), other])
@@ -79,7 +79,7 @@ fn digits(value: &Value) -> (usize, usize) {
     let Some(value) = value.as_f64() else { return (0, 0) };
     let text = value.abs().to_string();
     match text.split_once('.') {
-        Some((before, behind)) => (before.len(), behind.len()),
+        Some((integer, fraction)) => (integer.len(), fraction.len()),
         None => (text.len(), 0),
     }
 }
@@ -103,12 +103,12 @@ pub fn bound(spec: &mut LexerSpec, digits: Digits, space: Space) -> Result<(), G
         let Some(expression) = expression(lexeme)? else { continue };
         let words = RegexAst::And(vec![RegexAst::ExprRef(expression), digits.word()]);
         // A new terminal takes the first free slot.
-        let behind = spec.lexemes.split_off(at);
+        let rest = spec.lexemes.split_off(at);
         spec.current_class = class;
         let added = spec.add_greedy_lexeme(String::new(), words, false, None, usize::MAX);
         added.map_err(|err| GrammarError::Invalid(err.to_string()))?;
         let is_new = spec.lexemes.len() > at;
-        spec.lexemes.extend(behind.into_iter().skip(usize::from(is_new)));
+        spec.lexemes.extend(rest.into_iter().skip(usize::from(is_new)));
     }
     spec.current_class = class_before;
     Ok(())
@@ -135,7 +135,7 @@ fn read_expression(shown: &str) -> Result<Option<ExprRef>, GrammarError> {
     if NO_EXPRESSION.iter().any(|end| word.ends_with(end)) {
         return Ok(None);
     }
-    let number = word.rsplit_once("(ExprRef ").and_then(|(_, behind)| behind.strip_suffix(')')?.parse().ok());
+    let number = word.rsplit_once("(ExprRef ").and_then(|(_, rest)| rest.strip_suffix(')')?.parse().ok());
     let unread = || GrammarError::Invalid(format!("cannot bound a terminal of the schema: {shown}"));
     number.map(|number| Some(ExprRef::new(number))).ok_or_else(unread)
 }
@@ -165,8 +165,8 @@ mod tests {
     #[test]
     fn a_schema_that_names_longer_numbers_has_them() {
         let most = |schema: Value| {
-            let Digits { before, behind } = Digits::default().with(&schema);
-            (before, behind)
+            let Digits { integer, fraction } = Digits::default().with(&schema);
+            (integer, fraction)
         };
         assert_eq!(most(json!({ "maximum": 1e18, "minimum": -1e18 })), (16, 16));
         assert_eq!(most(json!({ "items": [{ "minimum": 1e17 }] })), (18, 16));

@@ -261,10 +261,10 @@ impl Parser {
                 Word::Directive(word) if word == "%ignore" => {
                     self.at += 1;
                     let last = self.tokens[self.at..].iter().position(|next| next.line != token.line);
-                    let behind = self.tokens.split_off(last.map_or(self.tokens.len(), |last| self.at + last));
+                    let after = self.tokens.split_off(last.map_or(self.tokens.len(), |last| self.at + last));
                     grammar.ignored.push(self.choice()?);
                     self.all_read()?;
-                    self.tokens.extend(behind);
+                    self.tokens.extend(after);
                 }
                 // These only shape the syntax tree.
                 Word::Sign("?" | "!") => self.at += 1,

@@ -1,12 +1,12 @@
-//! Clocks: the standard library's, and in a browser, where that one panics, the browser's.
+//! Clocks: from the standard library, or in a browser, where that one panics, from the browser.
 
 #[cfg(not(target_arch = "wasm32"))]
 use std::time as platform;
 #[cfg(target_arch = "wasm32")]
 use web_time as platform;
 
-/// A time that never goes back.
+/// A monotonic clock.
 pub type Instant = platform::Instant;
 
-/// The time of day.
+/// The system time.
 pub type SystemTime = platform::SystemTime;

@@ -1,9 +1,9 @@
-//! Tasks on several threads, results in order.
+//! Runs tasks on several threads, with results in order.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs tasks 0 to `n - 1` on at most `threads` threads, the caller's included.
+/// Runs tasks 0 to `n - 1` on at most `threads` threads, including the caller's.
 pub fn in_parallel<T: Send>(n: usize, threads: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -17,7 +17,7 @@ pub fn in_parallel<T: Send>(n: usize, threads: usize, task: impl Fn(usize) -> T 
         }
     };
     let mut done = thread::scope(|scope| {
-        // A thread that the system refuses leaves its share to the others.
+        // If the system cannot create a thread, the others run its share.
         let helpers: Vec<_> = (1..threads.min(n))
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
             .collect();

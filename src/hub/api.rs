@@ -1,4 +1,4 @@
-//! Contents of a repository: the commit behind a revision, and the list of its files.
+//! Contents of a repository: the commit of a revision, and the list of its files.
 
 use std::io::Read;
 
@@ -8,23 +8,23 @@ use super::error::HubError;
 use super::http::{About, Client, Fault, encoded, join};
 use super::names::{Repo, is_commit, is_hex};
 
-/// The most bytes of one answer, and the most pages of one list.
+/// Maximum bytes of one answer, and maximum pages of one list.
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_PAGES: usize = 1000;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteFile {
-    /// Its path in the repository. As the hub has it: it may hold anything until it is chosen.
+    /// Path in the repository, as the hub lists it: unchecked until the file is chosen.
     pub path: String,
     /// Bytes.
     pub size: u64,
-    /// The name of its content, which is also that of its blob in the cache: 64 hexadecimal digits are its
-    /// SHA-256 (large files), 40 are the SHA-1 that git gives it.
+    /// Name of the content, also used for its blob in the cache: its SHA-256 with 64 hexadecimal digits
+    /// (large files), or git's SHA-1 with 40.
     pub etag: String,
 }
 
-/// The commit that `revision` stands for.
+/// Resolves `revision` to a commit.
 ///
 /// # Errors
 /// No such repository or revision; no access; no network; an answer that cannot be read.
@@ -37,10 +37,10 @@ pub(super) fn commit(client: &Client, repo: &Repo, revision: &str) -> Result<Str
     Ok(sha.ok_or_else(wrong)?.to_owned())
 }
 
-/// All files of a commit, page by page.
+/// Lists all files of a commit, page by page.
 ///
 /// # Errors
-/// As [`commit`].
+/// Same as [`commit`].
 pub(super) fn files(client: &Client, repo: &Repo, commit: &str) -> Result<Vec<RemoteFile>, HubError> {
     let mut url = format!("{}/api/models/{repo}/tree/{commit}?recursive=true", client.endpoint);
     let repo = repo.to_string();
@@ -55,11 +55,11 @@ pub(super) fn files(client: &Client, repo: &Repo, commit: &str) -> Result<Vec<Re
         }
         match next {
             None => return Ok(files),
-            // It comes from the hub, and `get` gives the token to the hub alone.
-            Some(next) => url = join(&url, &next).ok_or_else(|| wrong("a next page that is no address"))?,
+            // The URL comes from the hub, and `get` sends the token only to the hub.
+            Some(next) => url = join(&url, &next).ok_or_else(|| wrong("an invalid URL of the next page"))?,
         }
     }
-    Err(wrong("the list of files has no end"))
+    Err(wrong("the list of files has too many pages"))
 }
 
 fn file(entry: &Value) -> Option<RemoteFile> {
@@ -72,9 +72,9 @@ fn file(entry: &Value) -> Option<RemoteFile> {
     Some(RemoteFile { path: path.to_owned(), size, etag: etag.to_owned() })
 }
 
-/// An answer as JSON, and the address of the next page.
+/// An answer as JSON, and the URL of the next page.
 fn json(client: &Client, url: &str, about: About<'_>) -> Result<(Value, Option<String>), HubError> {
-    // A user waits for the first answer: without a network there is no use in many tries.
+    // A user waits for the first answer, so without a network there are only two tries.
     let mut tries = client.tries();
     loop {
         match json_once(client, url, about) {
@@ -98,7 +98,7 @@ fn json_once(client: &Client, url: &str, about: About<'_>) -> Result<(Value, Opt
     Ok((serde_json::from_slice(&bytes).map_err(why)?, next))
 }
 
-/// The address of `<...>; rel="next"` in a `Link` header.
+/// The URL of `<...>; rel="next"` in a `Link` header.
 fn next_page(link: &str) -> Option<String> {
     link.split('<').find_map(|part| {
         let (url, rest) = part.split_once('>')?;

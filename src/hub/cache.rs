@@ -1,9 +1,9 @@
-//! The cache that huggingface_hub, llama.cpp and we share.
+//! The cache shared with huggingface_hub and llama.cpp.
 //!
 //! `models--USER--NAME/` has `blobs/ETAG`, the contents; `snapshots/COMMIT/PATH`, symlinks to them; and
-//! `refs/REVISION`, the commit of a branch or tag. Locks lie beside the repositories, in
-//! `.locks/models--USER--NAME/ETAG.lock`, and are those of `flock`. What is half there is
-//! `blobs/ETAG.sterna-part`: its name says what it becomes, and its length how far it is.
+//! `refs/REVISION`, the commit of a branch or tag. Lock files are next to the repositories,
+//! `.locks/models--USER--NAME/ETAG.lock`, and are locked with `flock`. A partial download is
+//! `blobs/ETAG.sterna-part`: its name identifies the content, and its length is the progress.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -16,13 +16,13 @@ use super::api::RemoteFile;
 use super::error::HubError;
 use super::names::{Repo, check_path, is_commit, is_hex};
 
-/// Suffix of the name of a partial blob.
+/// Suffix of partial blobs.
 const PART: &str = ".sterna-part";
 
 /// One repository in the cache.
 #[derive(Clone, Debug)]
 pub struct Cached {
-    /// Which.
+    /// The repository.
     pub repo: Repo,
     cache: PathBuf,
 }
@@ -30,22 +30,22 @@ pub struct Cached {
 /// A file of a repository that is in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedFile {
-    /// The commit whose file it is.
+    /// The commit of the file.
     pub commit: String,
-    /// Its path in the repository.
+    /// Path in the repository.
     pub path: String,
-    /// Where it is.
+    /// Path in the cache.
     pub at: PathBuf,
-    /// Its content, links followed; the same as `at` where the cache has no symlinks.
+    /// Path of the content, with links followed; the same as `at` if the cache has no symlinks.
     pub blob: PathBuf,
     /// Bytes.
     pub size: u64,
 }
 
-/// All repositories of the cache that have models, by name.
+/// All model repositories in the cache, by name.
 ///
 /// # Errors
-/// [`HubError::Cache`] for a folder that cannot be read. No folder is an empty cache.
+/// [`HubError::Cache`] for a folder that cannot be read. A missing folder is an empty cache.
 pub fn repositories(cache: &Path) -> Result<Vec<Cached>, HubError> {
     let repo = |name: &str| Some(Cached { repo: Repo::of_folder(name)?, cache: cache.to_owned() });
     let mut found: Vec<Cached> = entries(cache)?.iter().filter_map(|name| repo(name)).collect();
@@ -53,7 +53,7 @@ pub fn repositories(cache: &Path) -> Result<Vec<Cached>, HubError> {
     Ok(found)
 }
 
-/// Names in a folder; none if there is no such folder.
+/// Names in a folder; empty if the folder does not exist.
 fn entries(folder: &Path) -> Result<Vec<String>, HubError> {
     let entries = match fs::read_dir(folder) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -65,14 +65,14 @@ fn entries(folder: &Path) -> Result<Vec<String>, HubError> {
     Ok(names)
 }
 
-/// The hash by which a content is called.
+/// Hash function of a content's name.
 pub(super) enum Hasher {
     Sha256(Sha256),
     Git(Sha1),
 }
 
 impl Hasher {
-    /// For a content of `size` bytes that is called `etag`.
+    /// Hasher for a content of `size` bytes with the name `etag`.
     pub(super) fn new(etag: &str, size: u64) -> Self {
         match etag.len() {
             64 => Self::Sha256(Sha256::new()),
@@ -97,12 +97,12 @@ impl Hasher {
 }
 
 impl Cached {
-    /// A repository, whether it is there or not.
+    /// A repository, cached or not.
     pub fn new(cache: &Path, repo: &Repo) -> Self {
         Self { repo: repo.clone(), cache: cache.to_owned() }
     }
 
-    /// Its folder.
+    /// Folder of the repository in the cache.
     pub fn folder(&self) -> PathBuf {
         self.cache.join(self.repo.folder())
     }
@@ -111,7 +111,7 @@ impl Cached {
         self.folder().join("blobs")
     }
 
-    /// The folder of one commit.
+    /// Folder of one commit.
     pub fn snapshot(&self, commit: &str) -> PathBuf {
         self.folder().join("snapshots").join(commit)
     }
@@ -128,12 +128,12 @@ impl Cached {
         self.snapshot(commit).join(path)
     }
 
-    /// True if the file of this commit is there with all its bytes.
+    /// True if the file of this commit exists with all its bytes.
     pub(super) fn has(&self, commit: &str, file: &RemoteFile) -> bool {
         is_whole(&self.pointer(commit, &file.path), file.size)
     }
 
-    /// The commit that a revision stood for when the hub was last asked, or the revision if it is one.
+    /// The commit of a revision when the hub was last asked, or the revision itself if it is a commit.
     pub fn commit(&self, revision: &str) -> Option<String> {
         if is_commit(revision) {
             return self.snapshot(revision).is_dir().then(|| revision.to_owned());
@@ -164,7 +164,7 @@ impl Cached {
         Ok(found)
     }
 
-    /// Its commits that have files.
+    /// Commits that have files.
     ///
     /// # Errors
     /// [`HubError::Cache`].
@@ -174,7 +174,7 @@ impl Cached {
         Ok(commits)
     }
 
-    /// The files of a commit that are there.
+    /// Files of a commit that exist.
     ///
     /// # Errors
     /// [`HubError::Cache`].
@@ -187,14 +187,14 @@ impl Cached {
                     let (commit, size) = (commit.to_owned(), file.len());
                     files.push(CachedFile { commit, path, blob, at, size });
                 }
-                // What was removed under it, or is no file.
+                // The link's target was removed, or is not a file.
                 _ => {}
             }
         }
         Ok(files)
     }
 
-    /// Links of a commit that lead nowhere: their content was removed. It has no bytes.
+    /// Dangling links of a commit, whose content was removed. Their size is 0.
     ///
     /// # Errors
     /// [`HubError::Cache`].
@@ -211,7 +211,7 @@ impl Cached {
         Ok(files.into_iter().map(file).collect())
     }
 
-    /// Whatever is in the folders of a commit, with its path there, sorted by that.
+    /// Everything in the folders of a commit, with its relative path, sorted by that path.
     fn entries_of(&self, commit: &str) -> Result<Vec<(String, PathBuf)>, HubError> {
         let root = self.snapshot(commit);
         let mut found = Vec::new();
@@ -220,7 +220,7 @@ impl Cached {
             for name in entries(&root.join(&folder))? {
                 let path = if folder.is_empty() { name } else { format!("{folder}/{name}") };
                 let at = root.join(&path);
-                // Links to folders do not belong to the cache, and could go round in circles.
+                // Links to folders do not belong to the cache, and could form a cycle.
                 match fs::symlink_metadata(&at).is_ok_and(|entry| entry.is_dir()) {
                     true => folders.push(path),
                     false => found.push((path, at)),
@@ -231,7 +231,7 @@ impl Cached {
         Ok(found)
     }
 
-    /// Contents that are half there, with their bytes so far.
+    /// Partial downloads, with their bytes so far.
     ///
     /// # Errors
     /// [`HubError::Cache`].
@@ -245,15 +245,15 @@ impl Cached {
             .collect())
     }
 
-    /// Makes the file of a commit from a blob that is there: a relative symlink, under its name at once or
-    /// not at all. Where links are not to be had, the blob is moved.
+    /// Creates the file of a commit from an existing blob: a relative symlink, created atomically. If links
+    /// are not supported, the blob is moved.
     pub(super) fn link(&self, commit: &str, file: &RemoteFile) -> Result<(), HubError> {
         let (blob, pointer) = (self.blob(file), self.pointer(commit, &file.path));
         let folder = pointer.parent().unwrap_or(&pointer);
         fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
         let up = "../".repeat(2 + file.path.matches('/').count());
         let aside = folder.join(format!(".{}.{}.sterna-link", &file.etag[..16], std::process::id()));
-        // Left behind by a process of this number that was killed.
+        // Left by a killed process with the same process id.
         let _ = fs::remove_file(&aside);
         let linked = match symlink(&format!("{up}blobs/{}", file.etag), &aside) {
             Ok(()) => fs::rename(&aside, &pointer),
@@ -262,7 +262,7 @@ impl Cached {
         linked.map_err(HubError::cache(&pointer))
     }
 
-    /// Notes the commit of a branch or tag.
+    /// Stores the commit of a branch or tag.
     pub(super) fn set_ref(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if is_commit(revision) || self.commit(revision).as_deref() == Some(commit) {
             return Ok(());
@@ -275,7 +275,7 @@ impl Cached {
         written.map_err(HubError::cache(&path))
     }
 
-    /// The lock of a content, if it is free. It is held until the file is closed.
+    /// Tries to lock a content. The lock is held until the file is closed.
     pub(super) fn try_lock(&self, etag: &str) -> Result<Option<File>, HubError> {
         let folder = self.cache.join(".locks").join(self.repo.folder());
         fs::create_dir_all(&folder).map_err(HubError::cache(&folder))?;
@@ -283,18 +283,18 @@ impl Cached {
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = lock.map_err(HubError::cache(&path))?;
         match lock.try_lock() {
-            // Python's filelock may have removed the file since it was opened: then it locks out none.
+            // Python's filelock may have removed the file after it was opened: then the lock is void.
             Ok(()) => Ok(is_same(&lock, &path).then_some(lock)),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(err)) => Err(HubError::cache(&path)(err)),
         }
     }
 
-    /// Removes files, and then every content that no file leads to any more. Gives the bytes that are free
-    /// now. A content that is a link itself, as newer clients have them, is removed as a link.
+    /// Removes files, and then every content that no file refers to any more. Returns the bytes that were
+    /// freed. A content that is a link itself, as written by newer clients, is removed as a link.
     ///
     /// # Errors
-    /// [`HubError::Cache`]; [`HubError::Busy`] for a part that another process writes.
+    /// [`HubError::Cache`]; [`HubError::Busy`] for a part that another process is writing.
     pub fn remove(&self, files: &[CachedFile]) -> Result<u64, HubError> {
         let mut freed = 0;
         for file in files {
@@ -320,7 +320,7 @@ impl Cached {
         Ok(freed)
     }
 
-    /// Removes the repository with all that is in its folder. Gives the bytes that are free now.
+    /// Removes the repository's whole folder. Returns the bytes that were freed.
     ///
     /// # Errors
     /// [`HubError::Cache`]; [`HubError::Busy`] while another process writes into it: then nothing is removed.
@@ -337,14 +337,14 @@ impl Cached {
             freed += self.remove(&self.files(&commit)?)?;
         }
         let folder = self.folder();
-        // `remove_dir_all` removes links and not what they lead to.
+        // `remove_dir_all` removes links, not their targets.
         match fs::remove_dir_all(&folder) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => Err(HubError::cache(&folder)(err)),
             _ => Ok(freed),
         }
     }
 
-    /// Removes the folders of snapshots in which nothing is left, and references to them.
+    /// Removes empty snapshot folders.
     fn remove_empty(&self) -> Result<(), HubError> {
         for commit in entries(&self.folder().join("snapshots"))? {
             if self.files(&commit)?.is_empty() && is_commit(&commit) {
@@ -357,14 +357,14 @@ impl Cached {
 }
 
 impl CachedFile {
-    /// Reads the content and compares it with its name. `None` where the name is no hash, as where the cache
-    /// has no symlinks; else whether they agree. `tell` gets the bytes read so far, and says whether to go
-    /// on.
+    /// Reads the content and compares its hash with its name. `None` if the name is not a hash, as in a cache
+    /// without symlinks; otherwise whether they match. `tell` receives the bytes read so far, and returns
+    /// false to stop.
     ///
     /// # Errors
     /// [`HubError::Cache`]; [`HubError::Stopped`].
     pub fn verify(&self, mut tell: impl FnMut(u64) -> bool) -> Result<Option<bool>, HubError> {
-        // A content that is a link to a shared one is called by its hash in `blobs` alone.
+        // A content that links to a shared one has its hash only in the name in `blobs`.
         let link = fs::read_link(&self.at).ok();
         let name =
             link.as_deref().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
@@ -381,11 +381,11 @@ impl CachedFile {
     }
 }
 
-/// Hashes the first `most` bytes of the file at `path`, from its start; `tell` gets the bytes so far, and may
-/// end it with an error. Gives the bytes hashed.
+/// Hashes up to `most` bytes of the file at `path`, from its start. `tell` receives the bytes so far, and may
+/// return an error to stop. Returns the bytes hashed.
 ///
 /// # Errors
-/// [`HubError::Cache`], and what `tell` says.
+/// [`HubError::Cache`], and any error of `tell`.
 pub(super) fn hash(
     file: &mut File,
     path: &Path,
@@ -411,7 +411,7 @@ pub(super) fn hash(
     Ok(done)
 }
 
-/// True if there is a file with that many bytes, links followed.
+/// True if the path is a file of that many bytes, with links followed.
 pub(super) fn is_whole(path: &Path, size: u64) -> bool {
     fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == size)
 }
@@ -426,7 +426,7 @@ fn is_same(open: &File, path: &Path) -> bool {
 
 #[cfg(not(unix))]
 fn is_same(_: &File, _: &Path) -> bool {
-    // An open file cannot be removed there.
+    // An open file cannot be removed on this system.
     true
 }
 

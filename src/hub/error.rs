@@ -1,13 +1,13 @@
-//! Errors between a name and a file on the disk.
+//! Errors of finding and downloading a model.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a model of the hub is not to be had. No message holds a token or a signed address.
+/// An error of the hub. No message contains a token or a signed URL.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// A name that cannot be one.
+    /// An invalid name.
     #[error("`{name}` is not the name of a model on the hub: {why}")]
     Name {
         /// The given name.
@@ -15,13 +15,13 @@ pub enum HubError {
         /// The fault.
         why: String,
     },
-    /// A path, or a revision, that could lead out of its folder or is no name on some system.
+    /// A path or a revision that could leave its folder, or is not a valid name on some system.
     #[error("`{}` is not a path inside a repository", path.escape_debug())]
     Path {
         /// The path that was given or listed.
         path: String,
     },
-    /// An option that cannot be used.
+    /// An invalid option.
     #[error("{0}")]
     Options(String),
     /// The repository does not exist, or is private.
@@ -29,29 +29,29 @@ pub enum HubError {
     NoRepo {
         /// `USER/NAME`.
         repo: String,
-        /// Whom we asked.
+        /// The host that answered.
         host: String,
         /// True if a token was sent.
         has_token: bool,
     },
-    /// The owner asks readers to agree to terms first.
+    /// The owner requires that readers accept terms first.
     #[error(
-        "{repo} is gated: accept its terms on {page}, and give a token of that account with HF_TOKEN or \
+        "{repo} is gated: accept its terms on {page}, and pass a token of that account with HF_TOKEN or \
          HubOptions::token{}",
         if *.has_token { " (the token that was sent has no access)" } else { "" }
     )]
     Gated {
         /// `USER/NAME`.
         repo: String,
-        /// Where to agree.
+        /// Page where to accept them.
         page: String,
         /// True if a token was sent.
         has_token: bool,
     },
-    /// The token is not accepted.
+    /// The token was rejected.
     #[error("{host} does not accept the token: {said}. Create a new one in the account's settings there")]
     Token {
-        /// Whom we asked.
+        /// The host that answered.
         host: String,
         /// Its answer.
         said: String,
@@ -61,7 +61,7 @@ pub enum HubError {
     NoRevision {
         /// `USER/NAME`.
         repo: String,
-        /// The name that was asked for.
+        /// The requested name.
         revision: String,
     },
     /// No such file.
@@ -69,22 +69,22 @@ pub enum HubError {
     NoFile {
         /// `USER/NAME`.
         repo: String,
-        /// The name that was asked for.
+        /// The requested name.
         file: String,
-        /// Models that it has.
+        /// Models of the repository.
         known: Vec<String>,
     },
-    /// No model of that type.
-    #[error("{repo} has no GGUF file that is called {tag}{}", there_is(known))]
+    /// No model with that tag.
+    #[error("{repo} has no GGUF file with the tag {tag}{}", there_is(known))]
     NoTag {
         /// `USER/NAME`.
         repo: String,
-        /// The name that was asked for.
+        /// The requested tag.
         tag: String,
-        /// Models that it has.
+        /// Models of the repository.
         known: Vec<String>,
     },
-    /// Nothing to run.
+    /// No model to run.
     #[error(
         "{repo} has no GGUF file{}",
         if *.has_checkpoint { ", only safetensors, which can be converted to GGUF" } else { "" }
@@ -95,14 +95,14 @@ pub enum HubError {
         /// True if there are safetensors.
         has_checkpoint: bool,
     },
-    /// Nothing to convert.
+    /// No checkpoint to convert.
     #[error("{repo} has no safetensors")]
     NoCheckpoint {
         /// `USER/NAME`.
         repo: String,
     },
     /// Parts of a split model are missing.
-    #[error("{file} is one of {wanted} parts, and the repository has only {found} of them")]
+    #[error("{file} is one of {wanted} parts, but the repository has only {found}")]
     Shards {
         /// The part that was chosen.
         file: String,
@@ -111,63 +111,63 @@ pub enum HubError {
         /// The expected number.
         wanted: usize,
     },
-    /// Not in the cache, and the network may not be used.
+    /// Not in the cache, and offline.
     #[error(
         "{name} is not in the cache {}, and HubOptions::offline (HF_HUB_OFFLINE) forbids downloading it",
         cache.display()
     )]
     Offline {
-        /// The name that is needed.
+        /// The requested name.
         name: String,
-        /// Where it was looked for.
+        /// Folder of the cache.
         cache: PathBuf,
     },
     /// Not in the cache.
     #[error("{name} is not in the cache {}", cache.display())]
     NotCached {
-        /// The name that is needed.
+        /// The requested name.
         name: String,
-        /// Where it was looked for.
+        /// Folder of the cache.
         cache: PathBuf,
     },
     /// No answer.
     #[error("{host} cannot be reached: {why}")]
     Network {
-        /// Who was asked.
+        /// The requested host.
         host: String,
         /// Message of the system.
         why: String,
     },
-    /// An answer that does not help, after all tries.
+    /// An HTTP error, after all tries.
     #[error("{host} answered {status}{}", if .said.is_empty() { String::new() } else { format!(": {said}") })]
     Status {
-        /// Who was asked.
+        /// The requested host.
         host: String,
         /// HTTP status.
         status: u16,
         /// Message of the host.
         said: String,
     },
-    /// An answer that is not what the hub's interface says.
-    #[error("{host} gave an answer that cannot be used: {why}")]
+    /// An answer that does not follow the hub's API.
+    #[error("{host} sent an invalid answer: {why}")]
     Answer {
-        /// Who was asked.
+        /// The requested host.
         host: String,
         /// Expected and received.
         why: String,
     },
-    /// A file that is not what the repository lists.
-    #[error("{file}: {why}; it was not kept")]
+    /// A file that differs from the repository's list.
+    #[error("{file}: {why}; the file was discarded")]
     Corrupt {
         /// Path in the repository.
         file: String,
         /// Expected and received.
         why: String,
     },
-    /// No room.
+    /// Not enough disk space.
     #[error(
-        "{file} needs {needed} bytes more in {}, and {free} bytes are free there; free some, or name another \
-         folder with HF_HUB_CACHE",
+        "{file} needs {needed} more bytes in {}, but only {free} are free; free some space, or set \
+         HF_HUB_CACHE to another folder",
         folder.display()
     )]
     Full {
@@ -175,26 +175,27 @@ pub enum HubError {
         file: String,
         /// The folder of the blobs.
         folder: PathBuf,
-        /// Bytes still to come.
+        /// Bytes still to download.
         needed: u64,
         /// Bytes that are free.
         free: u64,
     },
-    /// The cache cannot be written.
-    #[error("{}: {cause}; name another folder for the cache with HF_HUB_CACHE", path.display())]
+    /// The cache cannot be read or written.
+    #[error("{}: {cause}; HF_HUB_CACHE sets another folder for the cache", path.display())]
     Cache {
         /// File or folder.
         path: PathBuf,
         /// Message of the system.
         cause: io::Error,
     },
-    /// Another process writes what is to be removed.
+    /// Another process is writing the file to be removed.
     #[error("{} is being written by another process", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// Stopped by [`Stopper`](super::Stopper): what has come stays, and the next time goes on from there.
+    /// Stopped by [`Stopper`](super::Stopper): the downloaded bytes are kept, and the next download resumes
+    /// there.
     #[error("stopped")]
     Stopped,
 }
@@ -205,7 +206,7 @@ impl HubError {
         move |cause| Self::Cache { path: path.to_owned(), cause }
     }
 
-    /// True if no server could answer: no network, or a server out of order. The cache may be used then.
+    /// True if no server answered: no network, or a server failure. The cache may be used then.
     pub fn is_network(&self) -> bool {
         match self {
             Self::Network { .. } => true,
@@ -218,11 +219,11 @@ impl HubError {
 fn token_hint(has_token: bool) -> &'static str {
     match has_token {
         true => " for the account whose token was sent",
-        false => "; if it is private, give a token with HF_TOKEN or HubOptions::token",
+        false => "; if it is private, pass a token with HF_TOKEN or HubOptions::token",
     }
 }
 
-/// The models that a repository has, as the end of a message.
+/// Lists the models of a repository, as the end of a message.
 fn there_is(known: &[String]) -> String {
     const SHOWN: usize = 40;
     let mut text = String::new();

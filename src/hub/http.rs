@@ -1,5 +1,5 @@
-//! Requests to the hub and to where it sends us: redirects, which of them may see the token, and which
-//! answers are worth another try.
+//! Requests to the hub and to the hosts that it redirects to: handling of redirects, of the token, and of
+//! answers that are worth another try.
 
 use std::io::Read;
 use std::ops::Range;
@@ -14,16 +14,16 @@ use ureq::{Agent, Body};
 use super::error::HubError;
 use super::options::{HubOptions, Token};
 
-/// Redirects that are followed.
+/// Maximum number of redirects.
 const MOST_REDIRECTS: usize = 10;
-/// The longest pause that a server may ask for; it is asked again after that.
+/// Longest pause before a retry that a server may request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Error of a connection on which nothing arrived for [`HubOptions::silence`].
 const SILENT: &str = "timed out waiting for data";
-/// Characters of a server's words that are shown.
+/// Maximum characters shown of a server's message.
 const SHOWN_CHARS: usize = 300;
 
-/// Ends what a [`Hub`](super::Hub) does, from another thread.
+/// Stops a [`Hub`](super::Hub) from another thread.
 #[derive(Clone, Debug)]
 pub struct Stopper {
     stopped: Arc<AtomicBool>,
@@ -31,19 +31,19 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Stops what runs and all that comes later, with [`HubError::Stopped`].
+    /// Stops running and later operations with [`HubError::Stopped`].
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.agent.clone().shutdown();
     }
 }
 
-/// Asks one hub.
+/// Client of one hub.
 #[derive(Debug)]
 pub(super) struct Client {
     agent: Agent,
     pub(super) endpoint: String,
-    /// Who may see the token: scheme, host and port of the endpoint.
+    /// Origin that receives the token: scheme, host and port of the endpoint.
     origin: String,
     pub(super) token: Option<Token>,
     tries: u32,
@@ -51,12 +51,12 @@ pub(super) struct Client {
     stopped: Arc<AtomicBool>,
 }
 
-/// Why a request came to nothing.
+/// Failure of a request.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// It may be better the next time, after a pause if the server names one.
+    /// It may succeed later, after a pause if the server names one.
     Passing(HubError, Option<Duration>),
-    /// It will not.
+    /// It will not succeed.
     Final(HubError),
 }
 
@@ -66,26 +66,26 @@ impl From<HubError> for Fault {
     }
 }
 
-/// An answer that is no redirect, whatever its status.
+/// An answer that is not a redirect, with any status.
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Body,
-    /// Who gave it, for messages.
+    /// The host that answered, for messages.
     pub(super) host: String,
-    /// True if that is the hub, not one that it sent us to.
+    /// True if that is the hub, not a host that it redirected to.
     pub(super) of_hub: bool,
-    /// The hash of the file's content, as the hub said it on the way.
+    /// Hash of the file's content, if the hub sent it with the redirect.
     pub(super) linked_etag: Option<String>,
 }
 
 impl Answer {
-    /// A header's text.
+    /// Text of a header.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// `Content-Range: bytes START-END/TOTAL`; of TOTAL nothing where it is `*`.
+    /// `Content-Range: bytes START-END/TOTAL`; the total is `None` if it is `*`.
     pub(super) fn content_range(&self) -> Option<(Range<u64>, Option<u64>)> {
         let (range, total) = self.header("content-range")?.strip_prefix("bytes ")?.split_once('/')?;
         let (start, last) = range.split_once('-')?;
@@ -93,23 +93,23 @@ impl Answer {
         Some((start.trim().parse().ok()?..end, total.trim().parse().ok()))
     }
 
-    /// Bytes that are to come.
+    /// Bytes of the body.
     pub(super) fn content_length(&self) -> Option<u64> {
         self.header("content-length")?.trim().parse().ok()
     }
 
-    /// Message of the server about an error: its header for that, or the beginning of a body of text.
+    /// Error message of the server: its header for that, or the beginning of a text body.
     fn said(&mut self) -> String {
         let said = match self.header("x-error-message") {
             Some(said) => said.to_owned(),
             None => {
                 let mut bytes = Vec::new();
-                // A body that breaks off says less, and that is all.
+                // A truncated body is good enough for a message.
                 let _ = self.body.as_reader().take(4096).read_to_end(&mut bytes);
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 let json = serde_json::from_str::<serde_json::Value>(&text).ok();
                 let error = json.and_then(|json| Some(json.get("error")?.as_str()?.to_owned()));
-                // A page is of no use in a message.
+                // An HTML page is of no use in a message.
                 error.unwrap_or_else(|| if text.contains('<') { String::new() } else { text })
             }
         };
@@ -118,7 +118,7 @@ impl Answer {
     }
 }
 
-/// Thing that is asked for, for messages.
+/// Subject of a request, for messages.
 #[derive(Clone, Copy)]
 pub(super) struct About<'a> {
     pub(super) repo: &'a str,
@@ -130,7 +130,7 @@ impl Client {
     pub(super) fn new(options: &HubOptions) -> Result<Self, HubError> {
         let endpoint = options.endpoint.trim_end_matches('/').to_owned();
         let origin = origin(&endpoint).ok_or_else(|| {
-            HubError::Options("HF_ENDPOINT: want an address that begins with https:// or http://".to_owned())
+            HubError::Options("HF_ENDPOINT: want a URL that begins with https:// or http://".to_owned())
         })?;
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
@@ -151,7 +151,7 @@ impl Client {
             });
             let roots = items.collect::<Result<Vec<_>, _>>().map_err(|err| wrong(err.to_string()))?;
             if roots.is_empty() {
-                return Err(wrong("holds no certificate in PEM".to_owned()));
+                return Err(wrong("contains no PEM certificate".to_owned()));
             }
             config =
                 config.tls_config(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&roots)).build());
@@ -171,17 +171,18 @@ impl Client {
         Stopper { stopped: Arc::clone(&self.stopped), agent: self.agent.clone() }
     }
 
-    /// Goes on unless it was told to stop.
+    /// Returns [`HubError::Stopped`] after a stop.
     pub(super) fn check_stopped(&self) -> Result<(), HubError> {
         if self.stopped.load(Ordering::Relaxed) { Err(HubError::Stopped) } else { Ok(()) }
     }
 
-    /// The hub, for messages.
+    /// Host of the hub, for messages.
     pub(super) fn host(&self) -> String {
         host(&self.endpoint)
     }
 
-    /// Asks, and follows redirects. The token goes to the hub alone; from https no redirect leads to http.
+    /// Sends a request and follows redirects. The token is sent only to the hub; redirects from https to http
+    /// are rejected.
     pub(super) fn get(&self, url: &str, range: Option<&str>) -> Result<Answer, Fault> {
         let mut url = url.to_owned();
         let mut linked_etag = None;
@@ -208,8 +209,7 @@ impl Client {
             }
             let wrong = |why: &str| HubError::Answer { host: answer.host.clone(), why: why.to_owned() };
             let to = answer.header("location").ok_or_else(|| wrong("a redirect without a Location"))?;
-            let to =
-                join(&url, to).ok_or_else(|| wrong("a redirect to an address that is not http or https"))?;
+            let to = join(&url, to).ok_or_else(|| wrong("a redirect to a URL that is not http or https"))?;
             if url.starts_with("https://") && !to.starts_with("https://") {
                 return Err(wrong("a redirect from https to http, which is not followed").into());
             }
@@ -225,18 +225,18 @@ impl Client {
             return stopped.into();
         }
         let why = match &err {
-            ureq::Error::BadUri(_) | ureq::Error::Http(_) => "its address cannot be used".to_owned(),
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => "invalid URL".to_owned(),
             ureq::Error::Timeout(_) => SILENT.to_owned(),
             ureq::Error::HostNotFound => "host not found; is the network up?".to_owned(),
             ureq::Error::Io(err) if err.kind() == std::io::ErrorKind::InvalidData => {
-                format!("{err}; SSL_CERT_FILE names certificates that are trusted instead of Mozilla's")
+                format!("{err}; SSL_CERT_FILE sets the trusted certificates instead of Mozilla's")
             }
             err => err.to_string(),
         };
         let is_final = match &err {
             ureq::Error::BadUri(_) | ureq::Error::Http(_) | ureq::Error::Tls(_) | ureq::Error::Pem(_) => true,
             ureq::Error::Rustls(_) | ureq::Error::InvalidProxyUrl => true,
-            // Where a certificate is refused.
+            // The certificate was rejected.
             ureq::Error::Io(err) => err.kind() == std::io::ErrorKind::InvalidData,
             _ => false,
         };
@@ -244,7 +244,7 @@ impl Client {
         if is_final { Fault::Final(error) } else { Fault::Passing(error, None) }
     }
 
-    /// Error of a body from `host` that broke off.
+    /// Error of a truncated body from `host`.
     pub(super) fn broken(&self, host: &str, err: &std::io::Error) -> Fault {
         if let Err(stopped) = self.check_stopped() {
             return stopped.into();
@@ -253,12 +253,12 @@ impl Client {
         Fault::Passing(HubError::Network { host: host.to_owned(), why }, None)
     }
 
-    /// Lets an answer of 200 or 206 pass, and says what is wrong with others.
+    /// Accepts an answer of 200 or 206, and converts others to errors.
     pub(super) fn check(&self, mut answer: Answer, about: About<'_>) -> Result<Answer, Fault> {
         match answer.header("content-encoding") {
             Some(coding) if coding != "identity" && (200..300).contains(&answer.status) => {
                 let coding = coding.escape_debug();
-                let why = format!("it has Content-Encoding {coding}, which was not asked for");
+                let why = format!("unexpected Content-Encoding {coding}");
                 return Err(HubError::Answer { host: answer.host, why }.into());
             }
             _ => {}
@@ -266,7 +266,7 @@ impl Client {
         if [200, 206].contains(&answer.status) {
             return Ok(answer);
         }
-        // What another host says of a signed address may hold parts of it.
+        // A message of another host may contain parts of the signed URL.
         let said = if answer.of_hub { answer.said() } else { String::new() };
         let said = self.token.as_ref().map_or_else(|| said.clone(), |token| token.hide(&said));
         let (repo, has_token) = (about.repo.to_owned(), self.token.is_some());
@@ -274,7 +274,7 @@ impl Client {
         if !answer.of_hub {
             let after = retry_after(&answer);
             let error = HubError::Status { host, status, said };
-            // A signed address that has expired: the hub gives another one.
+            // A signed URL may have expired: the hub then gives a new one.
             let passes = status == 401 || status == 403 || is_passing(status);
             return Err(if passes { Fault::Passing(error, after) } else { Fault::Final(error) });
         }
@@ -306,13 +306,13 @@ impl Client {
         Err(error.into())
     }
 
-    /// Counts tries of one thing.
+    /// Starts counting the tries of one operation.
     pub(super) fn tries(&self) -> Tries<'_> {
         Tries { client: self, left: self.tries, pause: self.pause }
     }
 }
 
-/// Tries of one thing that are left.
+/// Remaining tries of one operation.
 pub(super) struct Tries<'a> {
     client: &'a Client,
     left: u32,
@@ -320,15 +320,15 @@ pub(super) struct Tries<'a> {
 }
 
 impl Tries<'_> {
-    /// It went on: the count begins anew.
+    /// Resets the count after progress.
     pub(super) fn progress(&mut self) {
         (self.left, self.pause) = (self.client.tries, self.client.pause);
     }
 
-    /// Waits before another try, and tells `tell` of it.
+    /// Waits before another try, and reports it to `tell`.
     ///
     /// # Errors
-    /// What cannot pass, what has not passed in all tries, [`HubError::Stopped`].
+    /// A final error, the last error after all tries, [`HubError::Stopped`].
     pub(super) fn again(
         &mut self,
         fault: Fault,
@@ -354,14 +354,14 @@ impl Tries<'_> {
         self.client.check_stopped()
     }
 
-    /// At most this many tries, as when a user waits for the first answer.
+    /// Limits the tries, for example while a user waits for the first answer.
     pub(super) fn at_most(mut self, n: u32) -> Self {
         self.left = self.left.min(n);
         self
     }
 }
 
-/// True if an error of reading is a timeout, which ureq wraps.
+/// True if a read error is a timeout, which ureq wraps.
 fn is_silence(err: &std::io::Error) -> bool {
     let inner = err.get_ref().and_then(|err| err.downcast_ref::<ureq::Error>());
     err.kind() == std::io::ErrorKind::TimedOut || matches!(inner, Some(ureq::Error::Timeout(_)))
@@ -371,14 +371,14 @@ fn is_passing(status: u16) -> bool {
     [408, 429, 500, 502, 503, 504].contains(&status)
 }
 
-/// The pause that an answer asks for: seconds in `Retry-After`, or the `t=` of `ratelimit: "api";r=0;t=55`.
+/// The pause that an answer requests: seconds in `Retry-After`, or the `t=` of `ratelimit: "api";r=0;t=55`.
 fn retry_after(answer: &Answer) -> Option<Duration> {
     let seconds = answer.header("retry-after").and_then(|text| text.trim().parse().ok());
     let limit = || answer.header("ratelimit")?.split(';').find_map(|part| part.trim().strip_prefix("t="));
     seconds.or_else(|| limit()?.parse().ok()).map(Duration::from_secs)
 }
 
-/// Scheme, host and port of an address of http or https.
+/// Scheme, host and port of an http or https URL.
 fn origin(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
@@ -392,13 +392,13 @@ fn origin(url: &str) -> Option<String> {
     is_plain.then(|| format!("{scheme}://{}", authority.strip_suffix(port).unwrap_or(&authority)))
 }
 
-/// Host and port alone: the rest of an address may be a secret.
+/// Host and port of a URL: the rest may be secret.
 fn host(url: &str) -> String {
     let origin = origin(url).unwrap_or_default();
     origin.split_once("://").map_or_else(|| "an unnamed host".to_owned(), |(_, host)| host.to_owned())
 }
 
-/// Where a redirect leads from `base`.
+/// The target of a redirect from `base`.
 pub(super) fn join(base: &str, to: &str) -> Option<String> {
     let own = origin(base)?;
     if to.starts_with("//") {
@@ -417,7 +417,7 @@ pub(super) fn join(base: &str, to: &str) -> Option<String> {
     Some(format!("{folder}/{to}"))
 }
 
-/// Text as a part of an address; slashes stay if `slashes`.
+/// Percent-encodes text for a URL; slashes are kept if `slashes`.
 pub(super) fn encoded(text: &str, slashes: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,13 +1,13 @@
-//! Models from the Hugging Face hub, into the cache that huggingface_hub and llama.cpp share.
+//! Models from the Hugging Face hub, in the cache shared with huggingface_hub and llama.cpp.
 //!
-//! [`Name`] is what a user calls a model. [`Hub::find`] asks which commit and which files that means,
-//! [`Hub::fetch`] gets those that are not in the cache, [`Hub::cached`] uses no network, and
-//! [`Hub::read_range`] reads a part of a file without keeping it, as [`WebFile`] does of any address.
-//! [`Cached`] lists and removes what is there.
+//! [`Name`] is a model's name as a user writes it. [`Hub::find`] resolves it to a commit and files,
+//! [`Hub::fetch`] downloads those that are not in the cache, [`Hub::cached`] uses no network, and
+//! [`Hub::read_range`] reads a part of a file without storing it, as [`WebFile`] does for any URL. [`Cached`]
+//! lists and removes cached files.
 //!
-//! No file stands under its name whose size and hash are not those that the repository lists. This room
-//! knows nothing of models, and says nothing itself: a [`Listener`] is told. Start at [`Hub`]; `transfer.rs`
-//! is where bytes come, `http.rs` who may see the token.
+//! A file gets its final name only if its size and hash match the repository's list. This crate knows nothing
+//! about models, and prints nothing: it reports to a [`Listener`]. Start at [`Hub`]; `transfer.rs` has the
+//! downloads, `http.rs` the handling of the token.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -37,24 +37,24 @@ pub use web_file::WebFile;
 use http::{About, Client, Fault};
 use transfer::{Transfer, address};
 
-/// Files that come at a time.
+/// Maximum number of concurrent downloads.
 const AT_A_TIME: usize = 4;
 
-/// A hub, and the cache for what comes from it.
+/// A hub and its cache.
 #[derive(Debug)]
 pub struct Hub {
     client: Client,
     options: HubOptions,
 }
 
-/// Files of a name, as the hub lists them now.
+/// Files of a name, as currently listed by the hub.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// The name that was asked for.
+    /// The requested name.
     pub name: Name,
     /// The commit, 40 hexadecimal digits.
     pub commit: String,
-    /// The files: of a split model all parts in their order.
+    /// The files; of a split model, all parts in order.
     pub files: Vec<RemoteFile>,
 }
 
@@ -70,14 +70,14 @@ impl Listing {
 pub struct Local {
     /// The commit.
     pub commit: String,
-    /// The folder of the commit, which is laid out as the repository.
+    /// The folder of the commit, with the layout of the repository.
     pub folder: PathBuf,
-    /// Paths below it, in the order of [`Listing::files`]. There is at least one.
+    /// Paths of the files, in the order of [`Listing::files`]. There is at least one.
     pub files: Vec<PathBuf>,
 }
 
 impl Hub {
-    /// A hub by its options.
+    /// Creates a hub from its options.
     ///
     /// # Errors
     /// [`HubError::Options`].
@@ -85,7 +85,7 @@ impl Hub {
         Ok(Self { client: Client::new(&options)?, options })
     }
 
-    /// Ends what it does, from another thread.
+    /// A handle that stops the hub from another thread.
     pub fn stopper(&self) -> Stopper {
         self.client.stopper()
     }
@@ -100,16 +100,15 @@ impl Hub {
         self.options.offline
     }
 
-    /// Contents of a repository in the cache.
+    /// The cached part of a repository.
     pub fn repository(&self, repo: &Repo) -> Cached {
         Cached::new(&self.options.cache, repo)
     }
 
-    /// Asks what a name means now.
+    /// Asks the hub for the commit and files of a name.
     ///
     /// # Errors
-    /// [`HubError::Offline`]; a repository, revision or file that is not there or may not be read; no
-    /// network.
+    /// [`HubError::Offline`]; a repository, revision or file that is missing or not accessible; no network.
     pub fn find(&self, name: &Name) -> Result<Listing, HubError> {
         if self.options.offline {
             return Err(self.not_cached(name));
@@ -123,8 +122,8 @@ impl Hub {
         Ok(Listing { name: name.clone(), commit, files })
     }
 
-    /// Files of a name by the cache alone: the revision is that of the last time, and a file is chosen of
-    /// those that are there.
+    /// Files of a name from the cache only: the revision is resolved as in the last request, and the files
+    /// are chosen from the cached ones.
     ///
     /// # Errors
     /// [`HubError::NotCached`], or [`HubError::Offline`] if the network may not be used;
@@ -155,18 +154,18 @@ impl Hub {
         }
     }
 
-    /// Bytes that are still to come, and whether any file lacks.
+    /// Bytes still to download.
     pub fn missing(&self, found: &Listing) -> u64 {
         self.lacking(found).iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Files that are not there, with their bytes that are not.
+    /// Missing files, each with the bytes still to download.
     fn lacking<'a>(&self, found: &'a Listing) -> Vec<(&'a RemoteFile, u64)> {
         let cached = self.repository(&found.name.repo);
         let lacking = found.files.iter().filter(|file| !cached.has(&found.commit, file));
         let to_come = |file: &RemoteFile| match cache::is_whole(&cached.blob(file), file.size) {
             true => 0,
-            // A part that is too long is begun anew.
+            // A part that is too long is downloaded from the start.
             false => match std::fs::metadata(cached.part(file)).map_or(0, |part| part.len()) {
                 done if done <= file.size => file.size - done,
                 _ => file.size,
@@ -175,11 +174,11 @@ impl Hub {
         lacking.map(|file| (file, to_come(file))).collect()
     }
 
-    /// Gets the files that are not in the cache, four at a time, and then notes the commit of the revision.
+    /// Downloads the files that are not in the cache, four at a time, and then stores the commit of the
+    /// revision.
     ///
     /// # Errors
-    /// What is in the way of the first file that failed. What has come of each stays, and the next time goes
-    /// on from there.
+    /// The first error of a file. The downloaded bytes are kept, and the next call resumes there.
     pub fn fetch(&self, found: &Listing, tell: Listener<'_>) -> Result<Local, HubError> {
         let cached = self.repository(&found.name.repo);
         let lacking = self.lacking(found);
@@ -208,14 +207,14 @@ impl Hub {
             return Err(err);
         }
         let noted = cached.set_ref(found.name.revision(), &found.commit);
-        // A cache that cannot be written will do where all is there.
+        // A read-only cache is fine if nothing was missing.
         noted.or_else(|err| if lacking.is_empty() { Ok(()) } else { Err(err) })?;
         let folder = cached.snapshot(&found.commit);
         let files = found.files.iter().map(|file| folder.join(&file.path)).collect();
         Ok(Local { commit: found.commit.clone(), folder, files })
     }
 
-    /// Checks that the disk has space for what is to be downloaded.
+    /// Checks that the disk has space for the download.
     fn check_space(&self, cached: &Cached, lacking: &[(&RemoteFile, u64)]) -> Result<(), HubError> {
         let blobs = cached.blobs();
         std::fs::create_dir_all(&blobs).map_err(HubError::cache(&blobs))?;
@@ -228,11 +227,11 @@ impl Hub {
         }
     }
 
-    /// Reads bytes of a file where it is, without keeping them: fewer than asked for if the file ends before.
-    /// [`RemoteFile::size`] says how long it is.
+    /// Reads bytes of a remote file without storing them: fewer than requested if the file ends earlier, see
+    /// [`RemoteFile::size`].
     ///
     /// # Errors
-    /// No access; no network; an answer that is not of these bytes.
+    /// No access; no network; an answer with other bytes.
     pub fn read_range(
         &self,
         found: &Listing,

@@ -1,4 +1,4 @@
-//! Which hub, with whose token, into which folder.
+//! Options for the hub: endpoint, token and cache.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -10,47 +10,47 @@ use super::error::HubError;
 /// Options for downloads from the hub.
 #[derive(Clone, Debug)]
 pub struct HubOptions {
-    /// The hub's address, without a slash at its end.
+    /// URL of the hub, without a trailing slash.
     pub endpoint: String,
-    /// The folder of the cache, which holds a `models--USER--NAME` for each repository.
+    /// Folder of the cache, with a `models--USER--NAME` for each repository.
     pub cache: PathBuf,
-    /// Who asks.
+    /// Access token.
     pub token: Option<Token>,
-    /// No network: what is not in the cache is an error.
+    /// Use no network: a model that is not in the cache is an error.
     pub offline: bool,
     /// Number of tries of a request whose failure may be temporary; each byte that arrives resets the count.
     pub tries: u32,
-    /// The pause before the second try. Each further one is twice as long, up to 16 times.
+    /// Pause before the second try. Each further pause is twice as long, up to 16 times.
     pub pause: Duration,
     /// Longest time that a connection may be silent.
     pub silence: Duration,
-    /// PEM file with the certificates that are trusted instead of Mozilla's.
+    /// PEM file with the trusted certificates, instead of Mozilla's.
     pub certificates: Option<PathBuf>,
 }
 
-/// A secret, which `Debug` does not show.
+/// A secret, hidden by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// From text, white space around it left out.
+    /// Creates a token from text, without surrounding white space.
     ///
     /// # Errors
-    /// [`HubError::Options`] where no header could hold it.
+    /// [`HubError::Options`] if it is not valid in a header.
     pub fn new(text: &str) -> Result<Self, HubError> {
         let text = text.trim();
         match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(Self(text.to_owned())),
-            false => Err(HubError::Options("a token is a word of visible ASCII letters".to_owned())),
+            false => Err(HubError::Options("a token consists of visible ASCII characters".to_owned())),
         }
     }
 
-    /// As requests carry it.
+    /// Value of the `Authorization` header.
     pub(super) fn header(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// The text without the token, should it be in there.
+    /// The text with the token replaced, if it contains it.
     pub(super) fn hide(&self, text: &str) -> String {
         text.replace(&self.0, "(token)")
     }
@@ -63,7 +63,7 @@ impl fmt::Debug for Token {
 }
 
 impl HubOptions {
-    /// huggingface.co, with a cache in `cache`.
+    /// Options for huggingface.co with a cache in `cache`.
     pub fn new(cache: PathBuf) -> Self {
         Self {
             endpoint: "https://huggingface.co".to_owned(),
@@ -77,12 +77,12 @@ impl HubOptions {
         }
     }
 
-    /// From the variables that huggingface_hub reads, by their names: `HF_ENDPOINT`, `HF_HUB_CACHE`,
-    /// `HF_HOME`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`,
+    /// Reads the environment variables of huggingface_hub: `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`,
+    /// `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`,
     /// `HF_HUB_DOWNLOAD_TIMEOUT` (seconds), `SSL_CERT_FILE` and `REQUESTS_CA_BUNDLE`.
     ///
     /// # Errors
-    /// [`HubError::Options`] for a value that cannot be used, or where no variable says where a cache may be.
+    /// [`HubError::Options`] for an invalid value, or if no variable gives a folder for the cache.
     pub fn from_env(get: impl Fn(&str) -> Option<OsString>) -> Result<Self, HubError> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = |name: &str| get(name).map(|value| value.to_string_lossy().into_owned());
@@ -102,7 +102,7 @@ impl HubOptions {
         let cache = folder("HF_HUB_CACHE").or_else(|| folder("HUGGINGFACE_HUB_CACHE"));
         let cache = cache.or_else(|| Some(home.clone()?.join("hub")));
         let cache = cache.ok_or_else(|| {
-            HubError::Options("no folder for the cache is known; HF_HUB_CACHE names one".to_owned())
+            HubError::Options("no folder for the cache was found; set HF_HUB_CACHE".to_owned())
         })?;
         let mut options = Self::new(cache);
         if let Some(endpoint) = text("HF_ENDPOINT") {

@@ -1,8 +1,8 @@
-//! One file from the hub to its blob: by ranges from where it stopped, under a lock, and under its own name
-//! only when its size and its hash are those that the repository lists.
+//! Download of one file to its blob: by ranges, resuming where it stopped, under a lock. The file gets its
+//! final name only if its size and hash match the repository's list.
 //!
-//! One connection a file, in order: then the length of the part is all that there is to know about it, and
-//! the hash is computed while the bytes pass by. Several files come at a time, each by itself.
+//! Each file has one connection and is downloaded in order: the length of the part is its whole state, and
+//! the hash is computed during the download. Several files are downloaded concurrently.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,37 +18,37 @@ use super::http::{About, Answer, Client, Fault, Tries, encoded};
 /// Progress of a transfer.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A file begins; `done` bytes of it are there from the last time.
+    /// A file begins; `done` bytes were downloaded earlier.
     Started {
-        /// Which.
+        /// The file.
         file: &'a RemoteFile,
         /// Bytes.
         done: u64,
     },
-    /// Bytes of a file that are there. They may become fewer, where a server wants to start over.
+    /// Bytes of a file so far. The number may decrease if a server starts over.
     Bytes {
-        /// Which.
+        /// The file.
         file: &'a RemoteFile,
         /// Bytes.
         done: u64,
     },
-    /// Another process gets this file; its end is waited for.
+    /// Another process is downloading this file; waiting for it.
     Waiting {
-        /// Which.
+        /// The file.
         file: &'a RemoteFile,
     },
-    /// Something failed that may pass.
+    /// A temporary failure.
     Again {
-        /// Which.
+        /// The file.
         file: &'a RemoteFile,
-        /// What.
+        /// The error.
         error: &'a HubError,
         /// Time until the next try.
         pause: Duration,
     },
-    /// A file is there.
+    /// A file is complete.
     Finished {
-        /// Which.
+        /// The file.
         file: &'a RemoteFile,
     },
 }
@@ -56,45 +56,45 @@ pub enum Event<'a> {
 /// Receiver of events.
 pub type Listener<'a> = &'a (dyn Fn(Event<'_>) + Sync);
 
-/// Gets files of one commit.
+/// Downloads files of one commit.
 pub(super) struct Transfer<'a> {
     pub(super) client: &'a Client,
     pub(super) cached: &'a Cached,
     pub(super) commit: &'a str,
     pub(super) tell: Listener<'a>,
-    /// True if another file has failed, so that the rest is of no use.
+    /// True if another file has failed: the rest is not needed.
     pub(super) failed: &'a AtomicBool,
 }
 
-/// A blob that is half there.
+/// A partially downloaded blob.
 struct PartialBlob<'a> {
     file: &'a RemoteFile,
     path: PathBuf,
     out: File,
-    /// Bytes that are there, all of them hashed.
+    /// Bytes so far, all of them hashed.
     done: u64,
-    /// The most that were there so far.
+    /// Highest value of `done` so far.
     furthest: u64,
     hasher: Hasher,
     /// True if some of the bytes are from an earlier run.
     resumed: bool,
 }
 
-/// The address of a file.
+/// URL of a file.
 pub(super) fn address(client: &Client, repo: &str, commit: &str, path: &str) -> String {
     format!("{}/{repo}/resolve/{commit}/{}", client.endpoint, encoded(path, true))
 }
 
 impl Transfer<'_> {
-    /// Gets a file, unless it is there.
+    /// Downloads a file, unless it is cached.
     ///
     /// # Errors
-    /// Whatever can go wrong; what has come stays as a part, unless it is not what the repository lists.
+    /// Any failure. The downloaded bytes are kept, unless they do not match the repository's list.
     pub(super) fn get(&self, file: &RemoteFile) -> Result<(), HubError> {
         let blobs = self.cached.blobs();
         fs::create_dir_all(&blobs).map_err(HubError::cache(&blobs))?;
         let lock = self.lock(file)?;
-        // Another process may have brought it meanwhile.
+        // Another process may have downloaded it meanwhile.
         if !self.cached.has(self.commit, file) {
             if !is_whole(&self.cached.blob(file), file.size) {
                 self.download(file)?;
@@ -144,15 +144,15 @@ impl Transfer<'_> {
                 return part.finish(&self.cached.blob(file));
             }
             if !part.resumed {
-                let why = format!("its hash is {found}, and the repository lists {}", file.etag);
+                let why = format!("its hash is {found}, but the repository lists {}", file.etag);
                 return Err(part.discard(why));
             }
-            // What an earlier run left behind may be at fault: a power cut, another program.
+            // The bytes of an earlier run may be corrupt, for example after a power cut.
             part.restart()?;
         }
     }
 
-    /// The part with what an earlier run has left of it.
+    /// Opens the part, with the bytes of an earlier run.
     fn open<'a>(&self, file: &'a RemoteFile) -> Result<PartialBlob<'a>, HubError> {
         let path = self.cached.part(file);
         let out = File::options().read(true).write(true).create(true).truncate(false).open(&path);
@@ -168,7 +168,7 @@ impl Transfer<'_> {
         Ok(part)
     }
 
-    /// One answer's bytes behind those that are there.
+    /// Appends the bytes of one answer.
     fn stream(&self, part: &mut PartialBlob<'_>, tries: &mut Tries<'_>) -> Result<(), Fault> {
         let file = part.file;
         let repo = self.cached.repo.to_string();
@@ -192,7 +192,7 @@ impl Transfer<'_> {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
-                // Where the end comes too soon it is said below, with the bytes.
+                // A premature end is reported below, with the number of bytes.
                 Err(err) if err.kind() == io::ErrorKind::UnexpectedEof => break,
                 Err(err) => return Err(self.client.broken(&answer.host, &err)),
             };
@@ -212,7 +212,7 @@ impl Transfer<'_> {
 }
 
 impl PartialBlob<'_> {
-    /// Empties it.
+    /// Empties the part.
     fn restart(&mut self) -> Result<(), HubError> {
         let emptied = self.out.set_len(0).and_then(|()| self.out.seek(SeekFrom::Start(0)));
         emptied.map_err(HubError::cache(&self.path))?;
@@ -221,12 +221,13 @@ impl PartialBlob<'_> {
         Ok(())
     }
 
-    /// Checks that an answer continues where this ends. A whole file in place of a range means starting over.
+    /// Checks that an answer continues where the part ends. A whole file instead of a range means starting
+    /// over.
     fn accept(&mut self, answer: &Answer) -> Result<(), Fault> {
         let size = self.file.size;
         if let Some(etag) = answer.linked_etag.as_ref().filter(|etag| **etag != self.file.etag) {
             let why =
-                format!("the repository lists {}, and the hub has {}", self.file.etag, etag.escape_debug());
+                format!("the repository lists {}, but the hub sent {}", self.file.etag, etag.escape_debug());
             return Err(HubError::Corrupt { file: self.file.path.clone(), why }.into());
         }
         if answer.status == 206 {
@@ -237,12 +238,12 @@ impl PartialBlob<'_> {
                 return Ok(());
             }
             let got = answer.header("content-range").unwrap_or("no Content-Range").escape_debug().to_string();
-            let why = format!("bytes {} to {size} were requested, and it sent {got}", self.done);
+            let why = format!("requested bytes {} to {size}, received {got}", self.done);
             self.restart()?;
             return Err(Fault::Passing(HubError::Answer { host: answer.host.clone(), why }, None));
         }
         if let Some(length) = answer.content_length().filter(|length| *length != size) {
-            let why = format!("the answer has {length} bytes, and the repository lists {size}");
+            let why = format!("the answer has {length} bytes, but the repository lists {size}");
             return Err(self.discard(why).into());
         }
         if self.done > 0 {
@@ -269,20 +270,20 @@ impl PartialBlob<'_> {
         Ok(())
     }
 
-    /// Removes it: it cannot become what it should.
+    /// Removes the part: it cannot become the listed file.
     fn discard(&self, why: String) -> HubError {
-        // If that fails, the next run finds out again that it is wrong.
+        // If that fails, the next run detects the error again.
         let _ = fs::remove_file(&self.path);
         HubError::Corrupt { file: self.file.path.clone(), why }
     }
 
-    /// Gives it its name, once all of it is on the disk.
+    /// Renames the part to its final name, once all of it is on the disk.
     fn finish(self, blob: &Path) -> Result<(), HubError> {
         self.out.sync_all().map_err(HubError::cache(&self.path))?;
         drop(self.out);
         fs::rename(&self.path, blob).map_err(HubError::cache(blob))?;
         if let Some(folder) = blob.parent().and_then(|folder| File::open(folder).ok()) {
-            // Not every system can; the name is then as lasting as names are there.
+            // Not every system supports this; the rename is then as durable as the system makes it.
             let _ = folder.sync_all();
         }
         Ok(())

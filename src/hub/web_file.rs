@@ -1,4 +1,4 @@
-//! A file at any address of the web, read by ranges and never kept.
+//! A file at any URL, read by ranges and never stored.
 
 use std::io::Read;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use super::error::HubError;
 use super::http::{About, Answer, Client, Fault};
 use super::options::HubOptions;
 
-/// A file at an address. The token is sent to the hub alone.
+/// A file at a URL. The token is sent only to the hub.
 #[derive(Debug)]
 pub struct WebFile {
     client: Client,
@@ -16,10 +16,10 @@ pub struct WebFile {
 }
 
 impl WebFile {
-    /// Asks how long the file at `url` is, which begins with `http://` or `https://`.
+    /// Requests the length of the file at `url`, which begins with `http://` or `https://`.
     ///
     /// # Errors
-    /// [`HubError::Offline`]; no access; no network; a server that does not say.
+    /// [`HubError::Offline`]; no access; no network; a server that does not send the length.
     pub fn open(url: &str, options: &HubOptions) -> Result<Self, HubError> {
         if options.offline {
             return Err(HubError::Offline { name: url.to_owned(), cache: options.cache.clone() });
@@ -35,15 +35,15 @@ impl WebFile {
         Ok(file)
     }
 
-    /// Bytes of it.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Reads bytes of it, which it has.
+    /// Reads bytes, which must be within the file.
     ///
     /// # Errors
-    /// As [`open`](Self::open); an answer that is not of these bytes, or of a file that has changed.
+    /// Same as [`open`](Self::open); an answer with other bytes, or of a file that has changed.
     pub fn read(&self, range: Range<u64>) -> Result<Vec<u8>, HubError> {
         let mut tries = self.client.tries();
         while !range.is_empty() {
@@ -65,32 +65,31 @@ impl WebFile {
         let answer = self.ask(&asked)?;
         let found = size(&answer)?;
         if found != self.size {
-            let why = format!("the file had {} bytes, and now has {found}", self.size);
+            let why = format!("the file had {} bytes, now it has {found}", self.size);
             return Err(HubError::Answer { host: answer.host, why }.into());
         }
         answer.bytes(&self.client, range)
     }
 }
 
-/// Bytes of a whole file, by an answer that has some of them.
+/// Length of the whole file, from an answer with a part of it.
 fn size(answer: &Answer) -> Result<u64, HubError> {
     let size = match answer.content_range() {
         Some((_, total)) => total,
         None => answer.content_length(),
     };
-    let why = "it does not say how long the file is".to_owned();
+    let why = "the length of the file is missing".to_owned();
     size.ok_or_else(|| HubError::Answer { host: answer.host.clone(), why })
 }
 
 impl Answer {
-    /// The bytes that were asked for, where a server may ignore ranges and send all from the first byte.
+    /// The requested bytes. Servers may ignore the range and send the whole file.
     pub(super) fn bytes(mut self, client: &Client, range: &Range<u64>) -> Result<Vec<u8>, Fault> {
         let before = match self.content_range() {
             _ if self.status == 200 => range.start,
             Some((sent, _)) if sent.start == range.start => 0,
             _ => {
-                let why =
-                    format!("bytes={}-{} was requested, and it sent other bytes", range.start, range.end - 1);
+                let why = format!("requested bytes={}-{}, received other bytes", range.start, range.end - 1);
                 return Err(HubError::Answer { host: self.host, why }.into());
             }
         };

@@ -1,9 +1,8 @@
-//! BERT and what is built like it: encoders, whose rows see the whole text. bge and all-MiniLM (`bert`) have
-//! learned positions and biases; nomic-embed (`nomic-bert`) has RoPE, a gated feed-forward network and no
-//! biases.
+//! BERT and its relatives: encoders, whose rows see the whole text. bge and all-MiniLM (`bert`) have learned
+//! positions and biases; nomic-embed (`nomic-bert`) has RoPE, a gated feed-forward network and no biases.
 //!
-//! Norms stand behind the sums: `x = norm(x + attention(x))`, `x = norm(x + network(x))`. The residual stream
-//! holds the sums here, and what reads one norms it first.
+//! Norms come after the sums: `x = norm(x + attention(x))`, `x = norm(x + network(x))`. Here the residual
+//! stream contains the sums before the norm, and every stage that reads one normalises it first.
 
 use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RopeStyle, RowsOf};

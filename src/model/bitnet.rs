@@ -1,9 +1,9 @@
-//! BitNet b1.58: a Llama whose linear layers take int8 activations, with a sub-norm before each
-//! output projection.
+//! BitNet b1.58: a Llama with int8 activations in its linear layers and a sub-norm before each output
+//! projection.
 //!
-//! Files of the first generation (`bitnet`: 3B, large) use SiLU; `bitnet-25` and `bitnet-b1.58` (2B-4T)
-//! use squared ReLU. The head is `output.weight` where the file has one and the embedding otherwise;
-//! bitnet.cpp always takes the embedding.
+//! Files of the first generation (`bitnet`: 3B, large) use SiLU; `bitnet-25` and `bitnet-b1.58` (2B-4T) use
+//! squared ReLU. The head is `output.weight` if the file has one, otherwise the embedding; bitnet.cpp always
+//! uses the embedding.
 
 use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, FfnIn, Linear, ProjAdd, RopeStyle, RowsOf};

@@ -1,5 +1,5 @@
 //! Builder of a model's program: declares weights by their GGUF names, checks each shape, and collects the
-//! program.
+//! stages.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -17,18 +17,18 @@ use sterna_program::{
     Program, RopeId, RopeStyle, RowsOf, Sample, Stage, State, StateDecl, Weight,
 };
 
-/// Experts that any model may have; more are a broken file.
+/// Maximum number of experts; larger values are treated as a damaged file.
 const MAX_EXPERTS: usize = 4096;
 
-/// Columns that an expert may have.
+/// Maximum number of columns of an expert.
 const MAX_WIDTH: usize = 1 << 24;
 
-/// Options of a mixture of experts.
+/// Parameters of a mixture of experts.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixture {
-    /// Experts of a layer.
+    /// Number of experts per layer.
     pub n_experts: usize,
-    /// Experts that a row goes through.
+    /// Number of experts used per row.
     pub n_used: usize,
     /// Columns of an expert's hidden layer.
     pub ffn_dim: usize,
@@ -43,11 +43,11 @@ pub struct Builder<'a> {
     program: Program,
     weights: Vec<FileTensor>,
     notes: Vec<String>,
-    /// Names of tensors that the architecture has asked for.
+    /// Names of the tensors that the architecture has requested.
     asked: HashSet<String>,
-    /// Keys of metadata that it has asked for.
+    /// Metadata keys that it has requested.
     asked_keys: AskedKeys,
-    /// The basis of weights that are rotated, and those that there are of it by their inputs.
+    /// The Hadamard rotation of weights, and its declared bases by input length.
     hadamard: Option<Hadamard>,
     bases: Vec<(usize, BasisId)>,
     /// Names of the weights of linear layers.
@@ -62,7 +62,7 @@ impl<'a> Builder<'a> {
     /// Starts the program of the model in `gguf`.
     ///
     /// # Errors
-    /// [`ModelError::Metadata`] for a rotated basis that makes no sense.
+    /// [`ModelError::Metadata`] for an invalid rotated basis.
     pub fn new(gguf: &'a Gguf, hyper: Hyper, options: &'a Options) -> Result<Self, ModelError> {
         let program = Program::new(hyper.architecture.clone(), options.limits);
         let (weights, notes, asked) = (Vec::new(), Vec::new(), HashSet::new());
@@ -84,7 +84,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Ends the program of a model without a head, which returns `norm` of its last layer's output.
+    /// Ends the program of a model without a head; its result is `norm` of the last layer's output.
     pub fn ends_with(&mut self, norm: Norm) {
         self.last_norm = Some(norm);
     }
@@ -92,21 +92,21 @@ impl<'a> Builder<'a> {
     /// Norm of the last layer's output.
     ///
     /// # Panics
-    /// In a program that has not been written to its end.
+    /// If the program is not complete.
     pub(super) fn last_norm(&self) -> Norm {
         let of_head = || Some(self.program.logits()?.norm.clone());
         self.last_norm.clone().or_else(of_head).expect("a model ends with a head or a norm")
     }
 
-    /// The program as far as it is written.
+    /// The program so far.
     pub(super) fn program(&mut self) -> &mut Program {
         &mut self.program
     }
 
-    /// The result: the program, its weights, and what a user should know about the file.
+    /// The result: the program, its weights, and notes on the file for the user.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] for a tensor that the architecture has not asked for: the file holds another
+    /// [`ModelError::Tensor`] for a tensor that the architecture has not requested: the file contains another
     /// model under its name.
     pub fn finish(self) -> Result<(Program, Vec<FileTensor>, Vec<String>), ModelError> {
         let unknown =
@@ -114,7 +114,7 @@ impl<'a> Builder<'a> {
         if let Some(unknown) = unknown {
             return Err(unknown);
         }
-        // Scales of inputs belong to products that round them, which no product here does.
+        // Input scales belong to static activation quantisation, which is not used here.
         let is_known = |name: &str| self.asked.contains(name) || name.ends_with(".input_scale");
         match self.gguf.tensors().iter().find(|tensor| !is_known(&tensor.name)) {
             None => {
@@ -129,22 +129,22 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds to what a user should know about the file: one sentence.
+    /// Adds a note on the file for the user: one sentence.
     pub fn note(&mut self, sentence: impl Into<String>) {
         self.notes.push(sentence.into());
     }
 
-    /// The model's numbers.
+    /// The model's hyperparameters.
     pub fn hyper(&self) -> &Hyper {
         &self.hyper
     }
 
-    /// Positions that a sequence may have.
+    /// Maximum number of positions of a sequence.
     pub fn n_ctx(&self) -> usize {
         self.options.n_ctx
     }
 
-    /// Rows of the tensor of this name, if the file has it.
+    /// Number of rows of the tensor of this name, if the file has it.
     pub fn rows_of(&self, name: &str) -> Option<usize> {
         Some(self.gguf.find(name)?.rows())
     }
@@ -159,19 +159,19 @@ impl<'a> Builder<'a> {
         self.program.buf(name, rows, cols)
     }
 
-    /// The buffer of this name and width, which is declared at the first call: for layers of several widths.
+    /// The buffer of this name and width, declared at the first call: for layers of several widths.
     pub fn buf_of_width(&mut self, name: &'static str, cols: usize) -> Buf {
         let known = |buf: &BufDecl| buf.name == name && buf.cols == cols;
         let known = self.program.bufs.iter().position(known);
         known.map_or_else(|| self.buf(name, RowsOf::Step, cols), |at| Buf(at as u32))
     }
 
-    /// Declares one layer's KV cache, of the model's KV heads and the caller's codecs.
+    /// Declares one layer's KV cache, with the model's KV heads and the caller's codecs.
     pub fn kv(&mut self) -> Kv {
         self.kv_of(self.hyper.n_kv_heads)
     }
 
-    /// The same of another number of KV heads.
+    /// Like [`kv`](Self::kv), with another number of KV heads.
     pub fn kv_of(&mut self, n_kv_heads: usize) -> Kv {
         let head_dim = self.hyper.head_dim;
         self.program.kv(KvDecl {
@@ -206,28 +206,28 @@ impl<'a> Builder<'a> {
         id
     }
 
-    /// True if the file says that rows see the whole text.
+    /// True if the file specifies that rows see the whole text.
     pub(super) fn sees_ahead(&self) -> bool {
         matches!(self.value("attention.causal"), Some(Value::Bool(false)))
     }
 
-    /// True if columns of weights behind a delta net lie by the keys of its heads.
+    /// True if columns of the weights after a delta net are grouped by the keys of its heads.
     pub fn has_grouped_values(&self) -> bool {
         self.hadamard.as_ref().is_some_and(|hadamard| hadamard.grouped)
     }
 
-    /// Declares the model's rotary embedding; `rope_freqs.weight` divides its frequencies where the file
-    /// has one.
+    /// Declares the model's rotary embedding; its frequencies are divided by `rope_freqs.weight` if the file
+    /// has it.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] where `rope_freqs.weight` is not one positive number a pair.
+    /// [`ModelError::Tensor`] if `rope_freqs.weight` is not one positive number per pair.
     pub fn rope(&mut self, style: RopeStyle) -> Result<RopeId, ModelError> {
         const FACTORS: &str = "rope_freqs.weight";
         let factors = match self.has(FACTORS) {
             true => Some(self.values(FACTORS, self.hyper.rope.dims / 2)?),
             false => None,
         };
-        // A header has no numbers, and what a program takes does not depend on them.
+        // A header-only file has no tensor data, and memory planning does not depend on the factors.
         let factors = factors.filter(|_| !self.gguf.is_header());
         if let Some(bad) = factors.iter().flatten().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
             return Err(wrong(FACTORS, "finite numbers above 0", bad.to_string()));
@@ -236,9 +236,9 @@ impl<'a> Builder<'a> {
         Ok(self.program.rope(rope::rope(&self.hyper.rope, style, factors.as_deref())))
     }
 
-    /// Notes keys of YaRN that the file has and that change nothing, here and in llama.cpp.
+    /// Notes YaRN keys of the file that are ignored, here and in llama.cpp.
     fn note_unused_yarn(&mut self) -> Result<(), ModelError> {
-        /// Each with the value that is meant anyway.
+        /// Each with the value that is used instead.
         const UNUSED: [(&str, f32); 4] =
             [("beta_fast", 32.0), ("beta_slow", 1.0), ("attn_factor", 1.0), ("ext_factor", 1.0)];
         for (name, usual) in UNUSED {
@@ -253,8 +253,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Declares the rotary embedding of layers with a sliding window: its base is `rope.freq_base_swa`, or
-    /// `base` where the file does not say, and it is never stretched.
+    /// Declares the rotary embedding of sliding-window layers: its base is `rope.freq_base_swa`, or `base` if
+    /// the file does not specify one, and it is never scaled.
     ///
     /// # Errors
     /// [`ModelError::Metadata`].
@@ -269,7 +269,7 @@ impl<'a> Builder<'a> {
         Ok(self.program.rope(rope::rope(&hyper, style, None)))
     }
 
-    /// Which layers see a sliding window; every `period`-th does not, where the file has no pattern.
+    /// The layers with a sliding window; if the file has no pattern, all except every `period`-th.
     ///
     /// # Errors
     /// As [`Windows::read`].
@@ -279,7 +279,7 @@ impl<'a> Builder<'a> {
         Windows::read(self.gguf.metadata(), &self.hyper.architecture, self.hyper.n_layers, period)
     }
 
-    /// The value under the architecture's `key`, where the file has one.
+    /// The value of the architecture's `key`, if the file has one.
     pub fn value(&self, key: &str) -> Option<&Value> {
         self.gguf.metadata().get(&self.key(key))
     }
@@ -287,36 +287,36 @@ impl<'a> Builder<'a> {
     /// The number under the architecture's `key`.
     ///
     /// # Errors
-    /// [`ModelError::Gguf`] where the file has none.
+    /// [`ModelError::Gguf`] if the file has none.
     pub fn number(&self, key: &str) -> Result<usize, ModelError> {
         Ok(self.gguf.metadata().require_usize(&self.key(key))?)
     }
 
-    /// The same, or `default` where the file does not say.
+    /// The number under the architecture's `key`, or `default` if the file does not specify it.
     ///
     /// # Errors
-    /// [`ModelError::Gguf`] where it is no such number.
+    /// [`ModelError::Gguf`] if it is not such a number.
     pub fn number_or(&self, key: &str, default: usize) -> Result<usize, ModelError> {
         Ok(self.gguf.metadata().usize(&self.key(key))?.unwrap_or(default))
     }
 
-    /// Error that the value under the architecture's `key` makes no sense.
+    /// Error for an invalid value of the architecture's `key`.
     pub fn wrong(&self, key: &str, want: impl Into<String>, got: impl ToString) -> ModelError {
         ModelError::Metadata { key: self.key(key), want: want.into(), got: got.to_string() }
     }
 
-    /// Records that a key means nothing in this file, where another one decides.
+    /// Marks a key as read: in this file another key takes precedence.
     pub(super) fn overrules(&self, key: &str) {
         self.asked_keys.add(key);
     }
 
-    /// The whole name of a key, which is recorded as asked for.
+    /// The full name of a key, which is marked as read.
     fn key(&self, name: &str) -> String {
         self.asked_keys.add(name);
         format!("{}.{name}", self.hyper.architecture)
     }
 
-    /// Leaves out the tensors whose names are such; `false` if there are none.
+    /// Marks the tensors with matching names as deliberately unused; `false` if there are none.
     pub fn leave_out(&mut self, such: impl Fn(&str) -> bool) -> bool {
         let known = self.asked.len();
         let names = self.gguf.tensors().iter().map(|tensor| &tensor.name);
@@ -324,10 +324,10 @@ impl<'a> Builder<'a> {
         self.asked.len() > known
     }
 
-    /// A bound on values under the architecture's `key`, where the file has one.
+    /// A soft cap under the architecture's `key`, if the file has one.
     ///
     /// # Errors
-    /// [`ModelError::Metadata`] for one that is not above 0.
+    /// [`ModelError::Metadata`] if it is not above 0.
     pub fn soft_cap(&self, key: &str) -> Result<Option<f32>, ModelError> {
         let key = self.key(key);
         match self.gguf.metadata().f32(&key)? {
@@ -339,10 +339,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A factor under the architecture's `key`, or `default` where the file does not say.
+    /// A factor under the architecture's `key`, or `default` if the file does not specify it.
     ///
     /// # Errors
-    /// [`ModelError::Metadata`] for one that is not above 0, or beyond what a factor may be.
+    /// [`ModelError::Metadata`] if it is not from 1e-6 to 1e6.
     pub fn factor(&self, key: &str, default: f32) -> Result<f32, ModelError> {
         let key = self.key(key);
         let factor = self.gguf.metadata().f32(&key)?.unwrap_or(default);
@@ -355,16 +355,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A table that rows are taken from, `[rows, cols]`, of the file's type.
+    /// A lookup table, `[rows, cols]`, in the file's type.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] where it is missing or of another shape.
+    /// [`ModelError::Tensor`] if it is missing or of another shape.
     pub fn table(&mut self, name: &str, rows: usize, cols: usize) -> Result<Weight, ModelError> {
         let tensor = self.tensor(name, rows, cols)?;
         Ok(self.declare(tensor))
     }
 
-    /// A small table, `[rows, cols]`, as f32 whatever the file keeps.
+    /// A small table, `[rows, cols]`, converted to f32.
     ///
     /// # Errors
     /// As [`table`](Self::table).
@@ -372,7 +372,7 @@ impl<'a> Builder<'a> {
         self.floats(name, rows, cols, (rows, cols))
     }
 
-    /// A vector, `[len]`, as f32 whatever the file keeps.
+    /// A vector, `[len]`, converted to f32.
     ///
     /// # Errors
     /// As [`table`](Self::table).
@@ -389,13 +389,13 @@ impl<'a> Builder<'a> {
     }
 
     /// A linear layer: `stem.weight` of `[outputs, inputs]`, with `stem.bias`, `stem.scale` and a norm of its
-    /// input, `stem_norm_in.weight`, where the file has them. Its input is rounded to int8 where the weight's
-    /// type is trained so (ternary with a scale per tensor or per row: I2_S, IQ2_BN), and else not.
+    /// input, `stem_norm_in.weight`, if the file has them. Its input is quantised to int8 only if the
+    /// weight's type is trained that way (ternary with a scale per tensor or per row: I2_S, IQ2_BN).
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] where a tensor is missing or of another shape, and where a layer of a
-    /// feed-forward network has both a scale and a bias: llama.cpp scales after the bias there, and no
-    /// converter makes such a file.
+    /// [`ModelError::Tensor`] if a tensor is missing or of another shape, and if a layer of a feed-forward
+    /// network has both a scale and a bias: llama.cpp scales after the bias there, and no converter writes
+    /// such a file.
     pub fn projection(&mut self, stem: &str, outputs: usize, inputs: usize) -> Result<Linear, ModelError> {
         if stem.contains(".ffn_") {
             self.check_scale(stem)?;
@@ -408,7 +408,7 @@ impl<'a> Builder<'a> {
         self.linear(stem, outputs, inputs, act)
     }
 
-    /// A [`projection`](Self::projection) whose input is rounded to int8 whatever the weight's type (BitNet).
+    /// A [`projection`](Self::projection) whose input is quantised to int8 for every weight type (BitNet).
     ///
     /// # Errors
     /// As [`projection`](Self::projection).
@@ -416,7 +416,7 @@ impl<'a> Builder<'a> {
         self.linear(stem, outputs, inputs, ActQuant::I8PerToken)
     }
 
-    /// A [`projection`](Self::projection) whose input is never rounded: a router, a share, a head.
+    /// A [`projection`](Self::projection) whose input is never quantised: a router, a share, a head.
     ///
     /// # Errors
     /// As [`projection`](Self::projection).
@@ -441,8 +441,8 @@ impl<'a> Builder<'a> {
         Ok(Linear { w, norm, bias, act, scale: self.scales(stem, 1)?[0], basis })
     }
 
-    /// For the host's own products (pooling): `stem.weight` of `[outputs, inputs]` and `stem.bias`, returned
-    /// and not declared.
+    /// A layer for the host (pooling): `stem.weight` of `[outputs, inputs]` and `stem.bias`, returned without
+    /// declaring them.
     ///
     /// # Errors
     /// As [`table`](Self::table).
@@ -458,8 +458,8 @@ impl<'a> Builder<'a> {
         Ok((weight, bias))
     }
 
-    /// The factors of products, `stem.scale` of `[n]` where the file has it: what types of few bits have
-    /// no room for.
+    /// The scale factors of products, `stem.scale` of `[n]`, if the file has them: low-bit types have no
+    /// space for them.
     fn scales(&mut self, stem: &str, n: usize) -> Result<Vec<f32>, ModelError> {
         let name = format!("{stem}.scale");
         if !self.has(&name) {
@@ -476,17 +476,17 @@ impl<'a> Builder<'a> {
     fn check_scale(&self, stem: &str) -> Result<(), ModelError> {
         let [scale, bias] = ["scale", "bias"].map(|what| format!("{stem}.{what}"));
         match self.has(&scale) && self.has(&bias) {
-            true => Err(wrong(&scale, "no scale beside a bias in a feed-forward network", "both".to_owned())),
+            true => Err(wrong(&scale, "no scale with a bias in a feed-forward network", "both".to_owned())),
             false => Ok(()),
         }
     }
 
-    /// The layers of queries, keys and values of a block, `[q, dim]`, `[kv, dim]` and `[kv, dim]`: three
-    /// tensors, or the rows of one, `attn_qkv`.
+    /// The query, key and value layers of a block, `[q, dim]`, `[kv, dim]` and `[kv, dim]`: three tensors, or
+    /// the rows of one, `attn_qkv`.
     ///
     /// # Errors
-    /// As [`projection`](Self::projection); [`ModelError::Tensor`] where the one is of a type whose rows
-    /// depend on each other.
+    /// As [`projection`](Self::projection); [`ModelError::Tensor`] if the combined tensor has a type whose
+    /// rows depend on each other.
     pub fn qkv(&mut self, blk: &str, q: usize, kv: usize, dim: usize) -> Result<[Linear; 3], ModelError> {
         let stem = format!("{blk}.attn_qkv");
         let name = format!("{stem}.weight");
@@ -501,11 +501,11 @@ impl<'a> Builder<'a> {
         let rows = [0..q, q..q + kv, q + kv..q + 2 * kv];
         let scale = self.scales(&stem, 1)?[0];
         let mut parts = self.parts(&stem, q + 2 * kv, dim, rows)?.into_iter();
-        Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one for each range") }))
+        Ok(std::array::from_fn(|_| Linear { scale, ..parts.next().expect("one per range") }))
     }
 
-    /// Layers that lie one behind the other in a tensor: `stem.weight` of `[rows, inputs]` and, where the
-    /// file has it, `stem.bias`, cut into ranges of rows.
+    /// Layers that are concatenated in a tensor: `stem.weight` of `[rows, inputs]` and, if the file has it,
+    /// `stem.bias`, split into ranges of rows.
     fn parts(
         &mut self,
         stem: &str,
@@ -523,7 +523,7 @@ impl<'a> Builder<'a> {
             |range: &Range<usize>| [range.start, range.end].iter().all(|row| row.is_multiple_of(together));
         if whole.ty.byte_len(rows, inputs).map_err(quant)? != rows * row_bytes || !ranges.iter().all(is_whole)
         {
-            let want = "a type whose rows stand alone";
+            let want = "a type with independent rows";
             return Err(wrong(&name, want, whole.ty.name().to_owned()));
         }
         let act = match whole.ty.ternary() {
@@ -544,10 +544,10 @@ impl<'a> Builder<'a> {
         Ok(ranges.into_iter().map(part).collect())
     }
 
-    /// The mixture of experts that the file's layers have in place of a feed-forward network.
+    /// The mixture of experts that the file's layers have instead of a feed-forward network, if any.
     ///
     /// # Errors
-    /// [`ModelError::Metadata`] for numbers that make no sense.
+    /// [`ModelError::Metadata`] for invalid numbers.
     pub fn mixture(&self) -> Result<Option<Mixture>, ModelError> {
         let metadata = self.gguf.metadata();
         let key = |name: &str| self.key(name);
@@ -573,11 +573,11 @@ impl<'a> Builder<'a> {
         Ok(Some(Mixture { n_experts, n_used, ffn_dim }))
     }
 
-    /// The experts of a block: `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`, one expert behind the
-    /// other, or gates and ups in one tensor, `ffn_gate_up_exps`.
+    /// The experts of a block: `ffn_gate_exps`, `ffn_up_exps` and `ffn_down_exps`, each with all experts
+    /// concatenated, or gates and ups in one tensor, `ffn_gate_up_exps`.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] where a tensor is missing, of another shape, or of a type whose rows depend on
+    /// [`ModelError::Tensor`] if a tensor is missing, of another shape, or of a type whose rows depend on
     /// each other.
     pub fn experts(
         &mut self,
@@ -622,8 +622,8 @@ impl<'a> Builder<'a> {
     /// a token.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] for a missing table or one of another shape; [`ModelError::Metadata`] for one
-    /// in a rotated basis that makes no sense.
+    /// [`ModelError::Tensor`] if the table is missing or of another shape; [`ModelError::Metadata`] for an
+    /// invalid rotated basis.
     pub fn embed(&mut self, scale: f32) -> Result<Buf, ModelError> {
         let Hyper { dim, n_vocab, .. } = self.hyper;
         let x = self.buf("x", RowsOf::Step, dim);
@@ -639,7 +639,7 @@ impl<'a> Builder<'a> {
     /// Adds learned positions and token types to the embedding.
     ///
     /// # Panics
-    /// Before [`embed`](Self::embed).
+    /// If called before [`embed`](Self::embed).
     pub fn embed_also(&mut self, positions: Option<Weight>, types: Option<Weight>) {
         let embed = self.program.stages.iter_mut().find_map(|(_, stage)| match stage {
             Stage::Embed(s) => Some(s),
@@ -650,14 +650,14 @@ impl<'a> Builder<'a> {
     }
 
     /// Ends the program of a model that generates: `norm` of the last layer's output, logits, sampling. The
-    /// head is `output.weight`, or the token table in a file without one; `scale` is a factor on its product.
-    /// A file whose rows see the whole text has no use for it, and ends with the norm.
+    /// head is `output.weight`, or the token table if the file has none; `scale` is a factor on its product.
+    /// If rows see the whole text, there is no head, and the program ends with the norm.
     ///
     /// # Errors
     /// As [`projection`](Self::projection).
     ///
     /// # Panics
-    /// Before [`embed`](Self::embed).
+    /// If called before [`embed`](Self::embed).
     pub fn end(&mut self, x: Buf, norm: Norm, scale: f32, soft_cap: Option<f32>) -> Result<(), ModelError> {
         if self.sees_ahead() {
             self.leave_out(|name| name.starts_with("output."));
@@ -683,7 +683,7 @@ impl<'a> Builder<'a> {
         Ok(Linear { basis, ..Linear::of(table) })
     }
 
-    /// Error that a vector of `[len]` is missing.
+    /// Error for a missing vector of `[len]`.
     pub fn lacks(&self, name: &str, len: usize) -> ModelError {
         wrong(name, shape(1, len), "no tensor of that name".to_owned())
     }
@@ -691,7 +691,7 @@ impl<'a> Builder<'a> {
     /// An RMS norm: `stem.weight` of `[dim]`.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] where it is missing or of another shape.
+    /// [`ModelError::Tensor`] if it is missing or of another shape.
     pub fn rms_norm(&mut self, stem: &str, dim: usize) -> Result<Norm, ModelError> {
         let weight = self.vector(&format!("{stem}.weight"), dim)?;
         Ok(Norm { kind: NormKind::Rms, weight, bias: None, eps: self.hyper.norm_eps })
@@ -700,7 +700,7 @@ impl<'a> Builder<'a> {
     /// A LayerNorm: `stem.weight` and `stem.bias` of `[dim]`.
     ///
     /// # Errors
-    /// [`ModelError::Tensor`] where one is missing or of another shape.
+    /// [`ModelError::Tensor`] if one is missing or of another shape.
     pub fn layer_norm(&mut self, stem: &str, dim: usize) -> Result<Norm, ModelError> {
         let weight = self.vector(&format!("{stem}.weight"), dim)?;
         let bias = Some(self.vector(&format!("{stem}.bias"), dim)?);
@@ -718,7 +718,7 @@ impl<'a> Builder<'a> {
         weight
     }
 
-    /// Declares a tensor of `[rows, cols]` as f32 of another shape.
+    /// Declares a tensor of `[rows, cols]` as f32 with another shape.
     fn floats(
         &mut self,
         name: &str,
@@ -738,7 +738,7 @@ impl<'a> Builder<'a> {
         decode(&self.tensor(name, 1, len)?.read()?)
     }
 
-    /// Every element of a tensor of any number of dimensions.
+    /// All elements of a tensor with any number of dimensions.
     fn elements(&mut self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
         let (rows, cols) = self.gguf.find(name).map_or((1, len), |tensor| (tensor.rows(), tensor.cols()));
         let whole = rows.checked_mul(cols) == Some(len);
@@ -762,7 +762,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A vector of floats that the file has not as such.
+/// Creates an f32 vector that is not in the file.
 fn floats(name: String, values: &[f32]) -> FileTensor {
     let bytes = Bytes::from(bytemuck::cast_slice::<f32, u8>(values).to_vec());
     HostTensor { name, ty: &types::F32, rows: 1, cols: values.len(), bytes }.into()
@@ -776,7 +776,6 @@ fn wrong(tensor: &str, want: impl Into<String>, got: String) -> ModelError {
     ModelError::Tensor { tensor: tensor.to_owned(), want: want.into(), got }
 }
 
-/// Every element, row after row.
 fn decode(tensor: &HostTensor) -> Result<Vec<f32>, ModelError> {
     let HostTensor { name, ty, rows, cols, bytes } = tensor;
     let mut values = vec![0.0; rows * cols];
@@ -787,10 +786,10 @@ fn decode(tensor: &HostTensor) -> Result<Vec<f32>, ModelError> {
     Ok(values)
 }
 
-/// A layer whose product is multiplied with `factor`.
+/// A layer whose product is multiplied by `factor`.
 pub(super) fn times(factor: f32, layer: Linear) -> Result<Linear, ModelError> {
     if factor != 1.0 && layer.bias.is_some() {
-        let (want, got) = ("no bias where products are scaled".to_owned(), "one".to_owned());
+        let (want, got) = ("no bias on a layer whose product is scaled".to_owned(), "one".to_owned());
         return Err(ModelError::Tensor { tensor: "attn_output.bias or ffn_down.bias".to_owned(), want, got });
     }
     Ok(Linear { scale: factor * layer.scale, ..layer })

@@ -1,6 +1,6 @@
-//! Gemma 3: norms behind the projections as well as before them, norms over each query and key head, and two
-//! kinds of layers. Most see a sliding window and rotate by a base of their own; every sixth sees everything,
-//! as all layers do where a file has no window (BitNet-embedding 270M).
+//! Gemma 3: norms after the projections as well as before them, norms over each query and key head, and two
+//! kinds of layers. Most have a sliding window and a separate RoPE base; every sixth sees everything. If a
+//! file has no window (BitNet-embedding 270M), all layers do.
 
 use super::{Architecture, Builder, ModelError};
 use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RopeStyle, RowsOf};
@@ -9,17 +9,17 @@ use sterna_program::{Act, Attend, AttnIn, FfnIn, ProjAdd, RopeStyle, RowsOf};
 pub static ARCHITECTURE: Architecture =
     Architecture { names: &["gemma3", "gemma-embedding"], build, per_layer: false };
 
-/// Layers from one that sees everything to the next, where a file does not say.
+/// Distance between layers without a window, if a file does not specify it.
 const PERIOD: usize = 6;
 
-/// Base of the local layers' frequencies, where a file does not say.
+/// Base of the local layers' frequencies, if a file does not specify it.
 const LOCAL_BASE: f32 = 10000.0;
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let h = m.hyper().clone();
     let (dim, ffn_dim) = (h.dim, h.ffn_dim);
     let (q_dim, kv_dim) = (h.n_heads * h.head_dim, h.n_kv_heads * h.head_dim);
-    // The 27B model alone divides by the width that a head would have without a length of its own.
+    // Only the 27B model divides by the default head width `dim / n_heads` instead of its head dimension.
     let per_head = if h.n_layers == 62 { dim as f32 / h.n_heads as f32 } else { h.head_dim as f32 };
     let scale = 1.0 / per_head.sqrt();
     let slides = m.value("attention.sliding_window").is_some();

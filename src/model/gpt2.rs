@@ -1,4 +1,4 @@
-//! GPT-2: LayerNorm, learned positions in place of RoPE, one tensor for queries, keys and values, and a
+//! GPT-2: LayerNorm, learned positions instead of RoPE, one tensor for queries, keys and values, and a
 //! feed-forward network without a gate.
 
 use super::{Architecture, Builder, ModelError};

@@ -1,5 +1,5 @@
-//! GPT-OSS: a mixture of experts in every layer, biases everywhere, and a sink for each head of attention.
-//! Even layers see a sliding window.
+//! GPT-OSS: a mixture of experts in every layer, biases everywhere, and a sink per attention head. Even
+//! layers have a sliding window.
 
 use super::build::Mixture;
 use super::{Architecture, Builder, ModelError};
@@ -8,7 +8,7 @@ use sterna_program::{Act, Attend, AttnIn, Experts, Linear, ProjAdd, RopeStyle, R
 /// GPT-OSS.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["gpt-oss"], build, per_layer: false };
 
-/// Layers from one that sees everything to the next, where a file does not say.
+/// Distance between layers without a window, if a file does not specify it.
 const PERIOD: usize = 2;
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
@@ -45,7 +45,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         want_bias(m, &w, &blk("attn_output"), dim)?;
         m.push(format!("{layer}.attn_out"), ProjAdd::plain(y, w, x));
 
-        // The norm before the experts, whatever its name.
+        // The norm before the experts, despite its name.
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
         let router = m.exact(&blk("ffn_gate_inp"), n_experts, dim)?;
         want_bias(m, &router, &blk("ffn_gate_inp"), n_experts)?;
@@ -63,7 +63,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     m.end(x, norm, 1.0, None)
 }
 
-/// Checks that a layer has a bias, as all but the head's have.
+/// Checks that a layer has a bias; all layers except the head must have one.
 fn want_bias(m: &Builder<'_>, linear: &Linear, stem: &str, outputs: usize) -> Result<(), ModelError> {
     match linear.bias {
         Some(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Weights in a rotated basis, by the keys `prism.hadamard.*` (PrismML's Bonsai 2): which they are, and how.
+//! Weights in a rotated basis (Hadamard), specified by the keys `prism.hadamard.*` (PrismML's Bonsai 2).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use sterna_program::Basis;
 const PREFIX: &str = "prism.hadamard.";
 const TABLE: &str = "token_embd.weight";
 
-/// Elements of a run that any model may have.
+/// Maximum number of elements of a run.
 const MAX_BLOCK: usize = 1 << 16;
 
-/// What a file says about its basis.
+/// Rotation specified by a file.
 #[derive(Clone, Debug)]
 pub struct Hadamard {
     block: usize,
-    /// Signs for inputs of each length; without any, all are 1.
+    /// Signs per input length; `None` if all are 1.
     signs: Option<HashMap<usize, Arc<[f32]>>>,
-    /// Weights whose inputs are turned.
+    /// Weights whose inputs are rotated.
     turned: HashSet<String>,
-    /// True if the embedding's rows are turned back.
+    /// True if the embedding's rows are rotated back.
     pub table: bool,
-    /// True if the head is the embedding's table.
+    /// True if the head is the embedding table.
     pub is_tied: bool,
-    /// True if columns behind delta nets lie by their keys.
+    /// True if columns after delta nets are grouped by their keys.
     pub grouped: bool,
 }
 
@@ -33,7 +33,7 @@ impl Hadamard {
     /// Reads the keys; `None` for a file without them.
     ///
     /// # Errors
-    /// [`ModelError::Metadata`] for a key that is missing, unknown, or means something else.
+    /// [`ModelError::Metadata`] for a key that is missing or unknown, or has an unsupported value.
     pub fn read(gguf: &Gguf) -> Result<Option<Self>, ModelError> {
         const KNOWN: [&str; 11] = [
             "version",
@@ -55,7 +55,7 @@ impl Hadamard {
             return Ok(None);
         }
         if let Some(name) = names.iter().find(|name| !KNOWN.contains(*name)) {
-            return Err(wrong(name, "no such key of a rotated basis", "one"));
+            return Err(wrong(name, "no unknown key of a rotated basis", "one"));
         }
         let version = keys.number("version")?;
         if !(1..=2).contains(&version) {
@@ -92,14 +92,14 @@ impl Hadamard {
         let is_tied = keys.truth("tied_output")?.unwrap_or(false);
         let has_head = gguf.find("output.weight").is_some();
         if is_tied != (version == 2) || is_tied == has_head {
-            let want = "version 2 and no output.weight where it is true, version 1 and one where it is not";
+            let want = "true with version 2 and no output.weight, false with version 1 and an output.weight";
             return Err(wrong("tied_output", want, format!("{is_tied}, version {version}")));
         }
         let grouped = keys.truth("gdn_v_grouped")?.unwrap_or(false);
         Ok(Some(Self { block, signs, turned, table: !back.is_empty(), is_tied, grouped }))
     }
 
-    /// The basis of a weight's inputs; `None` if they are as they are.
+    /// The basis of a weight's inputs; `None` if they are not rotated.
     ///
     /// # Errors
     /// As [`basis`](Self::basis).
@@ -110,7 +110,8 @@ impl Hadamard {
     /// The basis of vectors of `cols` elements.
     ///
     /// # Errors
-    /// [`ModelError::Metadata`] where runs do not divide them, or there are no signs for them.
+    /// [`ModelError::Metadata`] if the block size does not divide `cols`, or there are no signs for this
+    /// length.
     pub fn basis(&self, cols: usize) -> Result<Basis, ModelError> {
         if !cols.is_multiple_of(self.block) {
             return Err(wrong("block_size", format!("a divisor of {cols} inputs"), self.block));
@@ -123,7 +124,7 @@ impl Hadamard {
         Ok(Basis { block: self.block, signs })
     }
 
-    /// A weight that is named, and that `is_known` does not know: nothing multiplies with it.
+    /// The error for a listed weight that `is_known` does not know: no linear layer uses it.
     pub fn unknown(&self, is_known: impl Fn(&str) -> bool) -> Option<ModelError> {
         let unknown = self.turned.iter().filter(|name| !is_known(name)).min()?;
         Some(wrong("weight_names", "weights of linear layers", unknown))
@@ -141,13 +142,13 @@ impl<'a> Keys<'a> {
 
     fn number(&self, name: &str) -> Result<usize, ModelError> {
         let number = self.get(name)?.as_int().and_then(|number| usize::try_from(number).ok());
-        number.ok_or_else(|| wrong(name, "a number", "something else"))
+        number.ok_or_else(|| wrong(name, "a number", "another type"))
     }
 
     fn text(&self, name: &str) -> Result<&'a str, ModelError> {
         match self.get(name)? {
             Value::Str(text) => Ok(text),
-            _ => Err(wrong(name, "a text", "something else")),
+            _ => Err(wrong(name, "a string", "another type")),
         }
     }
 
@@ -155,7 +156,7 @@ impl<'a> Keys<'a> {
         match self.get(name) {
             Err(_) => Ok(None),
             Ok(Value::Bool(truth)) => Ok(Some(*truth)),
-            Ok(_) => Err(wrong(name, "a truth value", "something else")),
+            Ok(_) => Err(wrong(name, "a boolean", "another type")),
         }
     }
 
@@ -165,7 +166,7 @@ impl<'a> Keys<'a> {
             Value::Array(array) => array.values().map(text).collect(),
             _ => None,
         };
-        names.ok_or_else(|| wrong(name, "an array of texts", "something else"))
+        names.ok_or_else(|| wrong(name, "an array of strings", "another type"))
     }
 
     fn numbers(&self, name: &str) -> Result<Vec<i128>, ModelError> {
@@ -173,7 +174,7 @@ impl<'a> Keys<'a> {
             Value::Array(array) => array.values().map(|value| value.as_int()).collect(),
             _ => None,
         };
-        numbers.ok_or_else(|| wrong(name, "an array of numbers", "something else"))
+        numbers.ok_or_else(|| wrong(name, "an array of numbers", "another type"))
     }
 
     fn signs(&self) -> Result<HashMap<usize, Arc<[f32]>>, ModelError> {
@@ -196,7 +197,7 @@ impl<'a> Keys<'a> {
             true => Ok(all),
             false => Err(wrong(
                 "sign_values",
-                format!("as many as sign_widths say, {} fewer", left.len()),
+                format!("as many values as sign_widths specifies, {} fewer", left.len()),
                 values.len(),
             )),
         }

@@ -1,30 +1,31 @@
-//! The numbers of a model, from the metadata under its architecture's name. Never constants.
+//! Hyperparameters of a model, from the metadata under its architecture's name. Never constants.
 
 use std::fmt::Display;
 
 use super::ModelError;
 use sterna_gguf::{Metadata, Value};
 
-/// Hyper-parameters. Every count is at least 1 and products of two of them fit a `usize`.
+/// Hyperparameters. Every count is at least 1 and products of two of them fit a `usize`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyper {
     /// `general.architecture`.
     pub architecture: String,
-    /// `general.name`, for people.
+    /// `general.name`, for display.
     pub name: Option<String>,
-    /// Positions the model was trained with.
+    /// Trained context in positions.
     pub n_ctx_train: usize,
-    /// Blocks.
+    /// Number of blocks.
     pub n_layers: usize,
     /// Width of the residual stream.
     pub dim: usize,
-    /// Width of the feed-forward hidden layer; this and the next two are the first block's where they differ.
+    /// Width of the feed-forward hidden layer; if blocks differ, this and the next two are those of the first
+    /// block.
     pub ffn_dim: usize,
-    /// Query heads; a multiple of the KV heads.
+    /// Number of query heads; a multiple of the KV heads.
     pub n_heads: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub n_kv_heads: usize,
-    /// The numbers of each block, where blocks differ.
+    /// Per-block values, if blocks differ.
     pub differing: Option<Vec<LayerHyper>>,
     /// Length of one query, key or value vector; even.
     pub head_dim: usize,
@@ -36,18 +37,18 @@ pub struct Hyper {
     pub rope: RopeHyper,
 }
 
-/// Numbers that files may give for each block.
+/// Hyperparameters that files may specify per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerHyper {
     /// Width of the feed-forward hidden layer.
     pub ffn_dim: usize,
-    /// Query heads; a multiple of the KV heads.
+    /// Number of query heads; a multiple of the KV heads.
     pub n_heads: usize,
-    /// Key and value heads.
+    /// Number of key and value heads.
     pub n_kv_heads: usize,
 }
 
-/// A number of all blocks, or one for each.
+/// One number for all blocks, or one per block.
 #[derive(Clone, Debug)]
 enum PerLayer {
     All(usize),
@@ -62,13 +63,13 @@ impl PerLayer {
         }
     }
 
-    /// A list of equal numbers is one number.
+    /// True if the blocks differ: a list of equal numbers is one number.
     fn is_list(&self) -> bool {
         matches!(self, Self::Each(numbers) if numbers.iter().any(|number| *number != numbers[0]))
     }
 }
 
-/// Numbers of the rotary embedding.
+/// Parameters of the rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeHyper {
     /// Elements of a head that are rotated; even, at most `head_dim`.
@@ -82,25 +83,25 @@ pub struct RopeHyper {
 /// Scaling of rotary frequencies to contexts beyond the trained one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
     /// Positions divided by `factor`.
     Linear {
-        /// Factor by which the context became longer.
+        /// Factor by which the context is extended.
         factor: f64,
     },
     /// YaRN.
     Yarn {
-        /// Factor by which the context became longer.
+        /// Factor by which the context is extended.
         factor: f64,
-        /// Positions before that.
+        /// Trained context before the extension.
         original_ctx: f64,
         /// Factor on queries and keys, in addition to YaRN's own.
         attn_factor: f64,
     },
 }
 
-/// Keys that [`Hyper::read`] asks for, without the architecture's name.
+/// Keys that [`Hyper::read`] reads, without the architecture's name.
 pub(super) const KEYS: [&str; 18] = [
     "attention.head_count",
     "attention.head_count_kv",
@@ -122,14 +123,15 @@ pub(super) const KEYS: [&str; 18] = [
     "rope.scaling.type",
 ];
 
-/// Above this no count of a real model lies; it keeps products of two within 64 bits.
+/// Larger than any count of a real model; keeps products of two within 64 bits.
 const MAX_COUNT: usize = 1 << 30;
 
 impl Hyper {
-    /// Reads and validates the numbers; `n_vocab` is the rows of the file's embedding table.
+    /// Reads and validates the hyperparameters; `n_vocab` is the number of rows of the file's embedding
+    /// table.
     ///
     /// # Errors
-    /// [`ModelError`] with the key that is missing, or whose value makes no sense.
+    /// [`ModelError`] with the key that is missing or invalid.
     pub fn read(metadata: &Metadata, n_vocab: usize) -> Result<Self, ModelError> {
         let architecture = metadata.require_str("general.architecture")?.to_owned();
         let keys = Keys { metadata, prefix: &architecture };
@@ -156,7 +158,7 @@ impl Hyper {
         }
         let LayerHyper { ffn_dim, n_heads, n_kv_heads } = first;
         if heads.is_list() && metadata.get(&keys.key("attention.key_length")).is_none() {
-            let want = "a key_length where blocks have different numbers of heads";
+            let want = "a key_length if blocks have different numbers of heads";
             return Err(keys.wrong("attention.key_length", want, "none"));
         }
         let head_dim = keys.head_dim(dim, n_heads)?;
@@ -168,7 +170,7 @@ impl Hyper {
             })?,
         };
         if !(norm_eps.is_finite() && norm_eps >= 0.0) {
-            return Err(keys.wrong("attention.layer_norm_rms_epsilon", "a number from 0", norm_eps));
+            return Err(keys.wrong("attention.layer_norm_rms_epsilon", "at least 0", norm_eps));
         }
         if n_vocab == 0 || n_vocab > MAX_COUNT {
             return Err(keys.wrong("vocab_size", "at least 1 token", n_vocab));
@@ -190,7 +192,7 @@ impl Hyper {
         })
     }
 
-    /// The numbers of a block.
+    /// The hyperparameters of a block.
     pub fn layer(&self, layer: usize) -> LayerHyper {
         let Self { ffn_dim, n_heads, n_kv_heads, .. } = *self;
         let all = LayerHyper { ffn_dim, n_heads, n_kv_heads };
@@ -233,7 +235,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Where every layer has experts, a file may give their width alone.
+    /// If every layer has experts, a file may specify only their width.
     fn ffn(&self, n_layers: usize) -> Result<PerLayer, ModelError> {
         const ALL: &str = "feed_forward_length";
         const EXPERT: &str = "expert_feed_forward_length";
@@ -241,7 +243,7 @@ impl Keys<'_> {
         self.per_layer(if !has(ALL) && has(EXPERT) { EXPERT } else { ALL }, n_layers)
     }
 
-    /// A number, or an array of one for each block.
+    /// A number, or an array with one per block.
     fn per_layer(&self, name: &str, n_layers: usize) -> Result<PerLayer, ModelError> {
         let Some(Value::Array(array)) = self.metadata.get(&self.key(name)) else {
             return self.count(name).map(PerLayer::All);
@@ -288,7 +290,7 @@ impl Keys<'_> {
 
     fn rope_scaling(&self) -> Result<RopeScaling, ModelError> {
         let kind = self.metadata.str(&self.key("rope.scaling.type"))?;
-        // Files older than `rope.scaling.type` carry a linear factor alone.
+        // Files older than `rope.scaling.type` have only a linear factor.
         let factor = match self.f32("rope.scaling.factor")? {
             Some(_) => self.positive("rope.scaling.factor", 1.0)?,
             None => self.positive("rope.scale_linear", 1.0)?,
@@ -303,7 +305,7 @@ impl Keys<'_> {
     }
 
     fn yarn(&self, factor: f64) -> Result<RopeScaling, ModelError> {
-        /// Far above what any model has; the factor on queries and keys stays a number in f32.
+        /// Far above the values of real models; keeps the factor on queries and keys finite in f32.
         const MOST: f64 = 1e6;
         if !(1.0..=MOST).contains(&factor) {
             return Err(self.wrong("rope.scaling.factor", format_args!("1 to {MOST} for YaRN"), factor));
@@ -413,7 +415,7 @@ mod tests {
             ("factor", 0.0f32),
             ("factor", -4.0),
             ("factor", f32::NAN),
-            // Below 1 the logarithm of the factor turns queries and keys around.
+            // Below 1 the logarithm of the factor changes the sign of queries and keys.
             ("factor", 1e-30),
             ("factor", f32::MAX),
             ("attn_factor", 0.0),

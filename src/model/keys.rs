@@ -1,4 +1,4 @@
-//! Keys of a file's metadata that a model has not read: each may ask for what the program lacks.
+//! Metadata keys that a model has not read: each may request an unsupported feature.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -7,22 +7,22 @@ use sterna_gguf::{Metadata, Value};
 
 use super::hyper;
 
-/// Keys under an architecture's name that change nothing here, though no reader asks for them.
+/// Keys under an architecture's name that are safe to ignore, and why.
 const HARMLESS: [(&str, &str); 8] = [
-    ("vocab_size", "the rows of the token table say it"),
+    ("vocab_size", "given by the rows of the token table"),
     ("rope.scaling.finetuned", "about the training"),
     ("tensor_data_layout", "the architecture implies the order of rows"),
     ("classifier.output_labels", "names for the host"),
-    ("dense_2_feat_in", "the shape of the tensor says it"),
-    ("dense_2_feat_out", "the shape of the tensor says it"),
-    ("dense_3_feat_in", "the shape of the tensor says it"),
-    ("dense_3_feat_out", "the shape of the tensor says it"),
+    ("dense_2_feat_in", "given by the shape of the tensor"),
+    ("dense_2_feat_out", "given by the shape of the tensor"),
+    ("dense_3_feat_in", "given by the shape of the tensor"),
+    ("dense_3_feat_out", "given by the shape of the tensor"),
 ];
 
-/// Prefixes of keys about images and sound, whose tensors are refused or left out with a note.
+/// Prefixes of keys for images and audio, whose tensors are rejected or ignored with a note.
 const OTHER_MEDIA: [&str; 3] = ["vision.", "mm.", "audio."];
 
-/// The keys under an architecture's name that its model has asked for.
+/// The keys under an architecture's name that its model has read.
 #[derive(Debug, Default)]
 pub struct AskedKeys(RefCell<HashSet<String>>);
 
@@ -32,8 +32,7 @@ impl AskedKeys {
         self.0.borrow_mut().insert(key.to_owned());
     }
 
-    /// A sentence for each key that no reader has asked for, in the order of the file. A value of 0 asks for
-    /// nothing.
+    /// A sentence per key that was not read, in file order. Keys with the value 0 are skipped.
     pub fn notes(&self, metadata: &Metadata, architecture: &str) -> Vec<String> {
         let asked = self.0.borrow();
         let is_known = |key: &str| {
@@ -48,10 +47,7 @@ impl AskedKeys {
             (!is_known(name) && !is_off(value)).then_some((key, value))
         });
         let note = |(key, value): (&str, &Value)| {
-            format!(
-                "{key} is {} in the file and is ignored: this architecture has no use for it",
-                text(value)
-            )
+            format!("{key} is {} in the file and is ignored: this architecture does not use it", text(value))
         };
         under.map(note).collect()
     }
@@ -86,8 +82,8 @@ mod tests {
         metadata.set("llama2.attn_logit_softcapping", 50_f32);
         let asked = AskedKeys::default();
         asked.add("logit_scale");
-        let want = "llama.attn_logit_softcapping is 50 in the file and is ignored: this architecture has no \
-                    use for it";
+        let want = "llama.attn_logit_softcapping is 50 in the file and is ignored: this architecture does \
+                    not use it";
         assert_eq!(asked.notes(&metadata, "llama"), [want]);
     }
 }

@@ -1,8 +1,8 @@
-//! Models: from a GGUF file to a [`Program`] and its weights. One file an architecture.
+//! Models: builds a [`Program`] and its weights from a GGUF file. One source file per architecture.
 //!
-//! A model file says what is computed, straight down the page, and checks every shape on the way. It
-//! must never know a backend or do arithmetic on activations. Start at [`llama`]; [`build::Builder`]
-//! is what it is written with.
+//! A model file describes the computation from top to bottom, and checks every shape on the way. It must
+//! never know a backend or do arithmetic on activations. Start at [`llama`]; [`build::Builder`] is the API
+//! that models are written with.
 #![forbid(unsafe_code)]
 
 pub mod bert;
@@ -34,18 +34,19 @@ pub use windows::Windows;
 use sterna_gguf::{FileTensor, Gguf, GgufError};
 use sterna_program::{CheckError, KvWindow, Limits, PAGE, Program, Weight};
 
-/// A model architecture: the names under which files carry it, and how its program is written.
+/// A model architecture: its names in files, and the function that builds its program.
 #[derive(Debug)]
 pub struct Architecture {
     /// Values of `general.architecture`.
     pub names: &'static [&'static str],
     /// Declares weights and pushes stages.
     pub build: fn(&mut Builder<'_>) -> Result<(), ModelError>,
-    /// True if it reads heads and widths with [`Hyper::layer`]; if not, files whose blocks differ are errors.
+    /// True if it reads heads and widths with [`Hyper::layer`]; otherwise files whose blocks differ are
+    /// errors.
     pub per_layer: bool,
 }
 
-/// Every architecture. A new one is its file and two lines here.
+/// Every architecture. A new one needs its file and two lines here.
 pub static REGISTRY: &[&Architecture] = &[
     &bitnet::ARCHITECTURE,
     &llama::ARCHITECTURE,
@@ -72,12 +73,12 @@ pub struct Options {
     pub v: &'static dyn KvCodec,
     /// Positions that windowed codecs keep exactly.
     pub window: KvWindow,
-    /// Positions that a sequence may have: some models choose their rotary frequencies by it.
+    /// Maximum context in positions: some models choose their rotary frequencies by it.
     pub n_ctx: usize,
 }
 
 impl Options {
-    /// Options of sequences that may fill every page, with what windowed codecs keep by default.
+    /// Options for sequences that may use every page, with the default window of windowed codecs.
     pub fn new(limits: Limits, k: &'static dyn KvCodec, v: &'static dyn KvCodec) -> Self {
         Self { limits, k, v, window: KvWindow::default(), n_ctx: limits.pages * PAGE }
     }
@@ -88,34 +89,34 @@ impl Options {
 pub struct Model {
     /// The forward pass.
     pub program: Program,
-    /// `weights[i]` is what `program.weights[i]` declares, to be read.
+    /// `weights[i]` is the file tensor for `program.weights[i]`, not yet read.
     pub weights: Vec<FileTensor>,
-    /// The numbers it was built from.
+    /// The hyperparameters that it was built from.
     pub hyper: Hyper,
-    /// What makes a vector or a score of a text.
+    /// Pooling to an embedding or a score.
     pub pooling: PoolingHead,
     /// Notes on this file for the user, one sentence each.
     pub notes: Vec<String>,
 }
 
 impl Model {
-    /// Writes the program of the model in `gguf`, whose numbers `hyper` are.
+    /// Builds the program of the model in `gguf` with its hyperparameters `hyper`.
     ///
     /// # Errors
-    /// [`ModelError`] for an unknown architecture and for the first tensor that is missing or of another
-    /// shape than the numbers ask for.
+    /// [`ModelError`] for an unknown architecture, and for the first tensor that is missing or whose shape
+    /// does not match the hyperparameters.
     pub fn build(gguf: &Gguf, hyper: Hyper, options: &Options) -> Result<Self, ModelError> {
         let architecture = by_name(&hyper.architecture)?;
         if hyper.differing.is_some() && !architecture.per_layer {
             let key = format!("{}.attention.head_count_kv", hyper.architecture);
-            let want = "the same heads and widths in all blocks, as of feed_forward_length".to_owned();
+            let want = "the same heads and widths in all blocks, including feed_forward_length".to_owned();
             return Err(ModelError::Metadata { key, want, got: "blocks that differ".to_owned() });
         }
         let mut builder = Builder::new(gguf, hyper.clone(), options)?;
         (architecture.build)(&mut builder)?;
         let pooling = PoolingHead::read(&mut builder)?;
         let (program, weights, notes) = builder.finish()?;
-        // Pooling reads the norm; a program that makes logits names it too.
+        // Pooling reads the norm; a program with logits uses it, too.
         let by_host: Vec<Weight> =
             [Some(pooling.norm.weight), pooling.norm.bias].into_iter().flatten().collect();
         program.check_all_named(&by_host)?;
@@ -123,8 +124,8 @@ impl Model {
     }
 }
 
-/// The numbers of the model in `gguf`; the size of the vocabulary is the rows of its embedding table, the one
-/// number that every file has as a shape.
+/// The hyperparameters of the model in `gguf`. The size of the vocabulary is the number of rows of its
+/// embedding table, which every file has.
 ///
 /// # Errors
 /// [`ModelError`] for an unknown architecture, a file without the table, and as [`Hyper::read`].
@@ -143,7 +144,7 @@ pub fn hyper(gguf: &Gguf) -> Result<Hyper, ModelError> {
 /// The architecture called `name`.
 ///
 /// # Errors
-/// [`ModelError::Architecture`], which lists every name there is.
+/// [`ModelError::Architecture`], which lists all known names.
 pub fn by_name(name: &str) -> Result<&'static Architecture, ModelError> {
     let found = REGISTRY.iter().copied().find(|architecture| architecture.names.contains(&name));
     found.ok_or_else(|| {
@@ -152,26 +153,26 @@ pub fn by_name(name: &str) -> Result<&'static Architecture, ModelError> {
     })
 }
 
-/// Why a file holds no model that can be run.
+/// Reason why a file contains no model that can be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The file itself is broken.
+    /// The file itself is damaged.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// No program for this architecture.
+    /// There is no program for this architecture.
     #[error("unknown architecture `{name}`; supported are: {known}")]
     Architecture {
         /// Name in the file.
         name: String,
-        /// Every name there is.
+        /// All known names.
         known: String,
     },
-    /// A metadata value that is missing or makes no sense.
+    /// A metadata value that is missing or invalid.
     #[error("metadata {key}: want {want}, file has {got}")]
     Metadata {
         /// The key.
         key: String,
-        /// Values that are valid.
+        /// Valid values.
         want: String,
         /// The value.
         got: String,
@@ -181,12 +182,12 @@ pub enum ModelError {
     Tensor {
         /// GGUF name.
         tensor: String,
-        /// Shape that the model's numbers ask for.
+        /// Shape expected by the hyperparameters.
         want: String,
         /// Shape and type.
         got: String,
     },
-    /// A program that leaves out what it declares: a bug of the architecture's file.
+    /// A program that does not use all of its declarations: a bug of the architecture's file.
     #[error(transparent)]
     Program(#[from] CheckError),
     /// A tensor whose bytes do not decode.
@@ -194,7 +195,7 @@ pub enum ModelError {
     Quant {
         /// GGUF name.
         tensor: String,
-        /// The type's own words.
+        /// The error of the type.
         source: QuantError,
     },
 }

@@ -1,9 +1,9 @@
-//! Llama and what is called so: Llama 2 and 3, Mistral, Mixtral, SmolLM2, TinyLlama, Falcon3; and the ternary
-//! Falcon-E, Falcon3-1.58bit, Llama3-8B-1.58 and TriLM.
+//! Llama and models with its architecture name: Llama 2 and 3, Mistral, Mixtral, SmolLM2, TinyLlama, Falcon3;
+//! and the ternary Falcon-E, Falcon3-1.58bit, Llama3-8B-1.58 and TriLM.
 //!
-//! Files hold the rows of queries and keys permuted, so that RoPE rotates neighbouring elements. Weights of
-//! type I2_S were trained with int8 activations, and nothing in a file says so but the type. Files with
-//! experts (Mixtral) have a mixture in each layer in place of the feed-forward network.
+//! In files the rows of queries and keys are permuted, so that RoPE rotates neighbouring elements. Weights of
+//! type I2_S were trained with int8 activations; only the type indicates that. Files with experts (Mixtral)
+//! have a mixture in each layer instead of the feed-forward network.
 
 use super::build::{Mixture, times};
 use super::{Architecture, Builder, LayerHyper, ModelError};
@@ -15,24 +15,25 @@ pub static ARCHITECTURE: Architecture =
 
 /// Differences between the architectures of this form.
 pub(super) struct Variant<'a> {
-    /// Which elements of a head RoPE rotates together.
+    /// Elements of a head that RoPE rotates together.
     pub rope: RopeStyle,
-    /// Whether queries and keys of a layer are rotated; a file may say which.
+    /// Returns true if queries and keys of a layer are rotated.
     pub rotates: &'a dyn Fn(usize) -> bool,
-    /// True if queries, keys and values must have biases. Any layer may.
+    /// True if queries, keys and values must have biases. Every layer may have them.
     pub qkv_bias: bool,
     /// True if queries and keys have a norm over each head, before RoPE.
     pub head_norms: bool,
-    /// Factor of the embedding.
+    /// Factor on the embedding.
     pub embedding: f32,
-    /// Factor of what attention and the feed-forward network add to the residual stream.
+    /// Factor on the output of attention and of the feed-forward network before it is added to the residual
+    /// stream.
     pub residual: f32,
-    /// Factor of the logits.
+    /// Factor on the logits.
     pub logits: f32,
 }
 
 impl Variant<'_> {
-    /// Llama's own.
+    /// Llama itself.
     pub(super) const PLAIN: Self = Self {
         rope: RopeStyle::Adjacent,
         rotates: &|_| true,

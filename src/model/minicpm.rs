@@ -1,5 +1,5 @@
-//! MiniCPM and BitCPM: Llama's form, whose embedding, networks and logits are scaled so that models of any
-//! width and depth can be trained alike.
+//! MiniCPM and BitCPM: Llama's form with scaled embedding, layer outputs and logits, so that models of any
+//! width and depth can be trained with the same hyperparameters.
 
 use super::llama::{Variant, decoder};
 use super::{Architecture, Builder, ModelError};
@@ -7,7 +7,7 @@ use super::{Architecture, Builder, ModelError};
 /// MiniCPM.
 pub static ARCHITECTURE: Architecture = Architecture { names: &["minicpm"], build, per_layer: true };
 
-/// Width of the model whose logits are not scaled, where a file does not say by how much.
+/// Width of the model whose logits are not scaled: default of the logit scale.
 const BASE_DIM: f32 = 256.0;
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {

@@ -1,14 +1,14 @@
-//! From the rows of a text to one vector, or to a score: what stands behind the layers of models that embed
-//! and rank. The engine computes it; this says what a file has.
+//! The layers after the trunk of embedding and reranking models, which turn the rows of a text into one
+//! embedding or score. The engine computes them; this module reads them from a file.
 
 use super::{Builder, ModelError};
 use sterna_gguf::FileTensor;
 use sterna_program::{Attend, Norm, Stage};
 
-/// How the normed rows of a text become its vector.
+/// Method of combining the normalised rows of a text into its embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// Not at all: a vector for each token.
+    /// No pooling: one vector per token.
     None,
     /// Their mean.
     Mean,
@@ -16,15 +16,15 @@ pub enum Pooling {
     Cls,
     /// The last row.
     Last,
-    /// A score, of the first row in an encoder and of the last one in a decoder.
+    /// A score, from the first row for an encoder and from the last one for a decoder.
     Rank,
 }
 
 impl Pooling {
-    /// Every pooling, by the number that files have for it.
+    /// Every pooling, indexed by its number in files.
     pub const ALL: [Self; 5] = [Self::None, Self::Mean, Self::Cls, Self::Last, Self::Rank];
 
-    /// The word for it, as in llama.cpp's `--pooling`.
+    /// Its name, as in llama.cpp's `--pooling`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -36,7 +36,7 @@ impl Pooling {
     }
 }
 
-/// A layer that multiplies a text's vector.
+/// A dense layer after pooling.
 #[derive(Clone, Debug)]
 pub struct Dense {
     /// `[outputs, inputs]`.
@@ -45,25 +45,25 @@ pub struct Dense {
     pub bias: Option<FileTensor>,
 }
 
-/// What makes a score of a row.
+/// Layers that compute a score from a row.
 #[derive(Clone, Debug)]
 pub struct RankHead {
-    /// BERT's pooler, whose results go through tanh: `[dim, dim]`.
+    /// BERT's pooler, followed by tanh: `[dim, dim]`.
     pub pooler: Option<Dense>,
     /// `[labels, dim]`.
     pub output: Dense,
 }
 
-/// What a file has behind its layers.
+/// Pooling and the layers after the trunk, as found in a file.
 #[derive(Clone, Debug)]
 pub struct PoolingHead {
-    /// The pooling that the file asks for, if it does.
+    /// Pooling specified by the file, if any.
     pub of_file: Option<Pooling>,
-    /// Norm of each row, whose weights the program declares.
+    /// Norm of each row; its weights are declared by the program.
     pub norm: Norm,
-    /// Layers behind the pooling, one after the other (EmbeddingGemma).
+    /// Layers after pooling, in order (EmbeddingGemma).
     pub dense: Vec<Dense>,
-    /// Present in models that rank.
+    /// Present in reranking models.
     pub rank: Option<RankHead>,
     /// True if rows see the whole text.
     pub sees_ahead: bool,
@@ -77,11 +77,11 @@ impl Dense {
 }
 
 impl PoolingHead {
-    /// Reads what stands behind the layers of a program that is written, in place of a head or beside it.
-    /// Rows of a file that says so see the whole text.
+    /// Reads the layers after the trunk of a complete program, instead of a head or in addition to it. If the
+    /// file is not causal, makes its rows see the whole text.
     ///
     /// # Errors
-    /// [`ModelError`] for a tensor or a key that makes no sense.
+    /// [`ModelError`] for an invalid tensor or key.
     pub(super) fn read(m: &mut Builder<'_>) -> Result<Self, ModelError> {
         let norm = m.last_norm();
         if m.sees_ahead() {
@@ -112,7 +112,7 @@ impl PoolingHead {
                 let pooler = m.rows_of("cls.weight").map(|_| Dense::read(m, "cls", dim, dim)).transpose()?;
                 Some(RankHead { pooler, output: Dense::read(m, "cls.output", labels, dim)? })
             }
-            // One layer is the classifier itself.
+            // A single layer is the classifier itself.
             None => match m.rows_of("cls.weight") {
                 Some(labels) => Some(RankHead { pooler: None, output: Dense::read(m, "cls", labels, dim)? }),
                 None => None,
@@ -122,8 +122,8 @@ impl PoolingHead {
     }
 }
 
-/// Lets the rows of a decoder see the whole text, or as far ahead as its windows reach back: half of the
-/// window that the file says, on either side.
+/// Makes the rows of a decoder see the whole text, or within sliding windows half of the file's window size
+/// on either side.
 fn see_ahead(stages: &mut [(String, Stage)]) {
     for (_, stage) in stages {
         if let Stage::Attend(s) = stage {

@@ -1,5 +1,5 @@
-//! Qwen2 and Qwen2.5, and distillations into them: Llama's form with biases on queries, keys and values, and
-//! RoPE over the halves of a head.
+//! Qwen2 and Qwen2.5, and models distilled into them: Llama's form with biases on queries, keys and values,
+//! and RoPE over the halves of a head.
 
 use super::Architecture;
 use super::llama::{Variant, decoder};

@@ -1,9 +1,9 @@
-//! Qwen3.5, 3.6 and 3.8, dense and with experts, and Bonsai 27B: three layers of a gated delta net, then one
-//! of attention whose output is gated, again and again.
+//! Qwen3.5, 3.6 and 3.8, dense and with experts, and Bonsai 27B: repeats three layers with a gated delta net
+//! and one with gated attention.
 //!
-//! Files hold the rows of the delta net's values so that value head `h` belongs to key head `h %
-//! n_key_heads`, and of attention's queries a head's part of the gate behind its query. Norms before layers
-//! are stored as they are multiplied. Blocks behind the trunk guess further tokens, and are left out.
+//! In files the rows of the delta net's values are ordered so that value head `h` belongs to key head
+//! `h % n_key_heads`, and in attention's queries each head's part of the gate follows its query. Norm weights
+//! are stored ready to multiply. Multi-token prediction (MTP) blocks after the trunk are not supported.
 
 use super::build::Mixture;
 use super::{Architecture, Builder, Hyper, ModelError};
@@ -16,13 +16,13 @@ use sterna_program::{
 pub static ARCHITECTURE: Architecture =
     Architecture { names: &["qwen35", "qwen35moe"], build, per_layer: false };
 
-/// Layers from one of attention to the next, where a file does not say.
+/// Distance between attention layers, if a file does not specify it.
 const PERIOD: usize = 4;
 
-/// Heads of a delta net that any model may have; more are a broken file.
+/// Maximum number of heads of a delta net; larger values are treated as a damaged file.
 const MAX_HEADS: usize = 1 << 16;
 
-/// Length of a delta net's head that any model may have.
+/// Maximum head dimension of a delta net.
 const MAX_HEAD_DIM: usize = 1 << 10;
 
 fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
@@ -32,7 +32,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     let n_layers = trunk(m, &h)?;
     let recurrent = Recurrent::read(m, h.n_layers)?;
     let state = state(m)?;
-    // They mean nothing without experts, and without attention.
+    // These keys have no effect without experts or attention.
     m.overrules("expert_shared_feed_forward_length");
     m.overrules("rope.dimension_sections");
     let ffn_dim = match mixture {
@@ -68,7 +68,7 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
         }
         let blk = |name: &str| format!("blk.{layer}.{name}");
         let norm = m.rms_norm(&blk("post_attention_norm"), dim)?;
-        // The name of the network that every row goes through.
+        // Name of the network that every row uses.
         let (of_all, label) = if mixture.is_some() { ("_shexp", "shared") } else { ("", "ffn") };
         let gate = Some(m.projection(&blk(&format!("ffn_gate{of_all}")), ffn_dim, dim)?);
         let up = m.projection(&blk(&format!("ffn_up{of_all}")), ffn_dim, dim)?;
@@ -90,7 +90,6 @@ fn build(m: &mut Builder<'_>) -> Result<(), ModelError> {
     m.end(x, norm, 1.0, None)
 }
 
-/// Buffers of layers with attention, and their rotary embedding.
 struct HeadBufs {
     x: Buf,
     rope: RopeId,
@@ -99,7 +98,6 @@ struct HeadBufs {
     y: Buf,
 }
 
-/// Buffers of layers with a delta net.
 struct DeltaBufs {
     x: Buf,
     u: Buf,
@@ -162,8 +160,8 @@ fn attention(m: &mut Builder<'_>, layer: usize, bufs: &HeadBufs) -> Result<(), M
     Ok(())
 }
 
-/// The number of layers before those that guess further tokens, whose tensors are left out, as those of
-/// images are.
+/// The number of layers without the multi-token prediction (MTP) blocks. Their tensors are ignored, and so
+/// are those for images.
 fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
     const GUESSING: &str = "nextn_predict_layers";
     let guessing = m.number_or(GUESSING, 0)?;
@@ -176,16 +174,17 @@ fn trunk(m: &mut Builder<'_>, h: &Hyper) -> Result<usize, ModelError> {
         block.and_then(|block| block.parse().ok()).is_some_and(|block: usize| block >= n_layers)
     });
     if m.leave_out(|name| name.starts_with("v.") || name.starts_with("mm.")) {
-        m.note("the file's tensors for images are left out: the model runs on text");
+        m.note("the file's tensors for images are ignored: only text input is supported");
     }
     Ok(n_layers)
 }
 
-/// Which blocks have a delta net.
+/// The blocks with a delta net.
 enum Recurrent {
-    /// Blocks `n - 1`, `2 n - 1`, .. have attention. No list: a file may claim any number of blocks.
+    /// Blocks `n - 1`, `2 n - 1`, .. have attention. Not stored as a list: a file may claim any number of
+    /// blocks.
     AllButEvery(usize),
-    /// Those whose truth value says so.
+    /// One entry per block: true for a delta net.
     Listed(Vec<bool>),
 }
 
@@ -200,8 +199,8 @@ impl Recurrent {
                 Value::Array(array) if array.len() == n_blocks => array.values().map(truth).collect(),
                 _ => None,
             };
-            let want = format!("an array of {n_blocks} truth values");
-            return listed.map(Self::Listed).ok_or_else(|| m.wrong(LISTED, want, "something else"));
+            let want = format!("an array of {n_blocks} booleans");
+            return listed.map(Self::Listed).ok_or_else(|| m.wrong(LISTED, want, "another type"));
         }
         let every = m.number_or(EVERY, PERIOD)?;
         match (1..=n_blocks).contains(&every) {
@@ -218,7 +217,6 @@ impl Recurrent {
     }
 }
 
-/// The delta net's heads and convolution.
 fn state(m: &Builder<'_>) -> Result<StateDecl, ModelError> {
     const HEADS: &str = "ssm.time_step_rank";
     const KEY_HEADS: &str = "ssm.group_count";
@@ -245,15 +243,15 @@ fn state(m: &Builder<'_>) -> Result<StateDecl, ModelError> {
     Ok(StateDecl { n_heads, n_key_heads, head_dim, taps: within(TAPS, 2..=StateDecl::MAX_TAPS)? })
 }
 
-/// The rotary embedding. Of text, the positions of all sections are one; a pair that no section has would
-/// stand still.
+/// The rotary embedding. For text, the positions of all sections are equal; a pair outside all sections would
+/// not be rotated.
 fn rope(m: &mut Builder<'_>, h: &Hyper) -> Result<RopeId, ModelError> {
     const SECTIONS: &str = "rope.dimension_sections";
     if let Some(Value::Array(array)) = m.value(SECTIONS) {
         let sections: Vec<i128> = array.values().filter_map(|value| value.as_int()).collect();
         let covered = |pair: usize| sections.get(pair % 3).is_some_and(|n| (pair as i128) < 3 * n);
         if let Some(pair) = (0..h.rope.dims / 2).find(|pair| !covered(*pair)) {
-            let want = format!("sections that have all {} pairs", h.rope.dims / 2);
+            let want = format!("sections that cover all {} pairs", h.rope.dims / 2);
             return Err(m.wrong(SECTIONS, want, format!("{sections:?}, without pair {pair}")));
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::hyper::{RopeHyper, RopeScaling};
 use sterna_program::{Rope, RopeStyle};
 
-/// The rotary embedding that `hyper` describes; `factors`, `[pairs]`, divide the frequencies.
+/// The rotary embedding for `hyper`; `factors`, `[pairs]`, divide the frequencies.
 pub fn rope(hyper: &RopeHyper, style: RopeStyle, factors: Option<&[f32]>) -> Rope {
     let pairs = hyper.dims / 2;
     let plain = |pair: usize| {
@@ -28,15 +28,15 @@ pub fn rope(hyper: &RopeHyper, style: RopeStyle, factors: Option<&[f32]>) -> Rop
     Rope { style, inv_freq, magnitude: magnitude as f32 }
 }
 
-/// YaRN (Peng et al. 2023, section 3.2): pairs that turn often within the original context keep their
-/// frequency, pairs that turn less than once are interpolated, and a ramp joins the two.
+/// YaRN (Peng et al. 2023, section 3.2): pairs with many rotations within the original context keep their
+/// frequency, pairs with less than one rotation are interpolated, with a ramp between the two.
 struct Ramp {
     low: f64,
     high: f64,
 }
 
 impl Ramp {
-    /// The paper's turns at which the ramp begins and ends.
+    /// Numbers of rotations at which the ramp begins and ends, from the paper.
     const BETA_FAST: f64 = 32.0;
     const BETA_SLOW: f64 = 1.0;
 
@@ -47,7 +47,7 @@ impl Ramp {
         Self { low, high }
     }
 
-    /// Share of the plain frequency, 0 to 1.
+    /// Share of the unscaled frequency, 0 to 1.
     fn keep(&self, pair: usize) -> f64 {
         let width = (self.high - self.low).max(0.001);
         1.0 - ((pair as f64 - self.low) / width).clamp(0.0, 1.0)

@@ -1,4 +1,4 @@
-//! SmolLM3: Llama's form, in which every fourth layer has no RoPE. No file says so.
+//! SmolLM3: Llama's form, in which every fourth layer has no RoPE. Files do not specify this.
 
 use super::Architecture;
 use super::llama::{Variant, decoder};
@@ -12,5 +12,5 @@ pub static ARCHITECTURE: Architecture = Architecture {
     per_layer: true,
 };
 
-/// Layers from one without RoPE to the next.
+/// Distance between layers without RoPE.
 const PERIOD: usize = 4;

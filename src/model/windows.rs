@@ -1,4 +1,4 @@
-//! Which layers see a sliding window, from a file's metadata.
+//! The layers with a sliding window, from a file's metadata.
 
 use super::ModelError;
 use sterna_gguf::{Metadata, Value};
@@ -6,27 +6,28 @@ use sterna_gguf::{Metadata, Value};
 /// The windows of a model's layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// Positions, those of the row itself included.
+    /// Positions, including the row's own.
     size: u32,
     pattern: Pattern,
 }
 
-/// Which layers slide.
+/// The layers with a sliding window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
-    /// Layers `n - 1`, `2 n - 1`, .. see everything. No list: a file may claim any number of layers.
+    /// Layers `n - 1`, `2 n - 1`, .. have no window. Not stored as a list: a file may claim any number of
+    /// layers.
     AllButEvery(usize),
-    /// Those whose truth value says so.
+    /// One entry per layer: true for a sliding window.
     Listed(Vec<bool>),
 }
 
 impl Windows {
     /// Reads `attention.sliding_window` and its pattern under the name of `architecture`. A pattern is a
-    /// truth value for each layer, or a number `n`: layers `n - 1`, `2 n - 1` and so on see everything.
-    /// Without one, `n` is `period`.
+    /// boolean per layer, or a number `n`: layers `n - 1`, `2 n - 1` and so on have no window. Without a
+    /// pattern, `n` is `period`.
     ///
     /// # Errors
-    /// [`ModelError`] for a window of 0 or none at all, and for a pattern that does not fit the layers.
+    /// [`ModelError`] for a window that is missing or 0, and for a pattern that does not match the layers.
     pub fn read(
         metadata: &Metadata,
         architecture: &str,
@@ -51,19 +52,19 @@ impl Windows {
                 let slides: Option<Vec<bool>> = array.values().map(truth).collect();
                 let slides = slides.filter(|slides| slides.len() >= n_layers).ok_or_else(|| {
                     let got = format!("{} of {}", array.len(), array.elem_type().name());
-                    wrong(PATTERN, format!("a truth value for each of {n_layers} layers"), got)
+                    wrong(PATTERN, format!("a boolean for each of {n_layers} layers"), got)
                 })?;
                 Pattern::Listed(slides)
             }
             Some(_) => match metadata.require_usize(&key(PATTERN))? {
-                0 => return Err(wrong(PATTERN, "a number of layers from 1".into(), "0".into())),
+                0 => return Err(wrong(PATTERN, "at least 1 layer".into(), "0".into())),
                 n => Pattern::AllButEvery(n),
             },
         };
         Ok(Self { size, pattern })
     }
 
-    /// The window of a layer, where it has one.
+    /// The window of a layer, if it has one.
     pub fn of(&self, layer: usize) -> Option<u32> {
         let slides = match &self.pattern {
             Pattern::AllButEvery(n) => layer % n != n - 1,
@@ -107,9 +108,9 @@ mod tests {
         };
         assert_eq!(global(&of(Some(list(7))).unwrap()), [3]);
         let said = of(Some(list(6))).unwrap_err();
-        assert!(said.contains("sliding_window_pattern: want a truth value for each of 7 layers"), "{said}");
+        assert!(said.contains("sliding_window_pattern: want a boolean for each of 7 layers"), "{said}");
         let said = of(Some(Value::from(0u32))).unwrap_err();
-        assert!(said.contains("sliding_window_pattern: want a number of layers from 1"), "{said}");
+        assert!(said.contains("sliding_window_pattern: want at least 1 layer"), "{said}");
     }
 
     #[test]

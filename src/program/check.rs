@@ -1,4 +1,4 @@
-//! Verifies a program once, before anything is allocated: every handle, every shape.
+//! Verifies a program once, before anything is allocated: every handle and every shape.
 
 use std::ops::Range;
 
@@ -11,13 +11,13 @@ use super::{
     StateDecl, Step, Weight, WeightDecl,
 };
 
-/// A program that cannot run: a bug of the model that wrote it.
+/// A program that cannot run: a bug of the model that created it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stage {label}: {detail}")]
 pub struct CheckError {
     /// Label of the stage.
     pub label: String,
-    /// Expected and found.
+    /// Expected and actual values.
     pub detail: String,
 }
 
@@ -25,7 +25,7 @@ impl Program {
     /// Verifies every handle and shape.
     ///
     /// # Errors
-    /// [`CheckError`] for the first stage that does not fit.
+    /// [`CheckError`] for the first invalid stage.
     pub fn check(&self) -> Result<(), CheckError> {
         let fail = |label: &str, detail: String| CheckError { label: label.to_owned(), detail };
         let limits = self.limits;
@@ -62,12 +62,11 @@ impl Program {
         Ok(())
     }
 
-    /// Verifies that a stage names everything that is declared: a model that reads a tensor and leaves it out
-    /// of the computation is wrong. `by_host` are weights that the host reads. Not part of
-    /// [`check`](Self::check): programs that share one set of weights each name some of them.
-    ///
+    /// Verifies that every declaration is used by a stage: a model that reads a tensor but does not compute
+    /// with it is wrong. `by_host` are weights that the host reads. Not part of [`check`](Self::check),
+    /// because programs that share one set of weights each use only some of them.
     /// # Errors
-    /// [`CheckError`] for the first declaration that no stage names.
+    /// [`CheckError`] for the first declaration that no stage uses.
     pub fn check_all_named(&self, by_host: &[Weight]) -> Result<(), CheckError> {
         let mut weights = vec![false; self.weights.len()];
         let (mut bufs, mut kvs) = (vec![false; self.bufs.len()], vec![false; self.kvs.len()]);
@@ -95,17 +94,17 @@ impl Program {
             || others.iter().find_map(|(kind, of_kind)| unnamed(of_kind).map(|at| format!("{kind} {at}")));
         match weight.or_else(buf).or_else(other) {
             Some(unnamed) => {
-                let detail = format!("{unnamed} is declared, and no stage names it");
+                let detail = format!("{unnamed} is declared, but no stage uses it");
                 Err(CheckError { label: "declarations".to_owned(), detail })
             }
             None => Ok(()),
         }
     }
 
-    /// Verifies that a step may be run through some of this program's stages.
+    /// Verifies that a step may run through some of this program's stages.
     ///
     /// # Panics
-    /// Where the step exceeds the limits, or names a token, position, slot or page that is not there.
+    /// If the step exceeds the limits, or refers to a token, position, slot or page that does not exist.
     pub fn assert_fits(&self, stages: &[(String, Stage)], step: &Step<'_>) {
         let (limits, n_outputs) = (self.limits, step.n_outputs());
         assert!(step.rows.len() <= limits.rows, "{} rows, the limit is {}", step.rows.len(), limits.rows);
@@ -172,7 +171,7 @@ impl Program {
         }
     }
 
-    /// As [`assert_fits`](Self::assert_fits): recurrent states.
+    /// [`assert_fits`](Self::assert_fits) for recurrent states.
     fn assert_states_fit(&self, step: &Step<'_>) {
         let there = self.limits.states;
         let slots = |run: &Range<usize>| step.pages.state(step.rows[run.start].seq);
@@ -180,16 +179,16 @@ impl Program {
             let rows = &step.rows[run.clone()];
             let Row { seq, pos, .. } = rows[0];
             let is_next = |pair: &[Row]| pair[1].pos == pair[0].pos + 1;
-            assert!(rows.windows(2).all(is_next), "slot {seq}: rows leave out positions");
+            assert!(rows.windows(2).all(is_next), "slot {seq}: rows skip positions");
             let Some(own) = slots(&run) else { panic!("slot {seq} has no state") };
             assert_eq!(own.from.is_none(), pos == 0, "slot {seq} at position {pos}: {own:?}");
             assert!(own.from.unwrap_or(0).max(own.to) < there as u32, "slot {seq}: {own:?} of {there}");
             for other in step.runs().skip(i + 1) {
-                assert!(step.rows[other.start].seq != seq, "slot {seq}: its rows stand apart");
+                assert!(step.rows[other.start].seq != seq, "slot {seq}: its rows are not consecutive");
                 let theirs = slots(&other).map(|theirs| (theirs.from, theirs.to));
                 let apart = theirs
                     .is_none_or(|(from, to)| own.to != to && from != Some(own.to) && own.from != Some(to));
-                assert!(apart, "slot {seq}: another sequence has its state");
+                assert!(apart, "slot {seq}: another sequence uses its state");
             }
         }
     }
@@ -308,7 +307,7 @@ impl Program {
     }
 
     fn check_delta(&self, s: &Delta) -> Result<(), String> {
-        // Heads fit in either order.
+        // Either order of heads is valid.
         let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped: _, out } = *s;
         let decl = self.want_state(state)?;
         let values = decl.n_heads * decl.head_dim;
@@ -369,7 +368,7 @@ impl Program {
     }
 
     fn check_experts(&self, s: &Experts) -> Result<(), String> {
-        // Every function has a form for a gate.
+        // Every activation function can have a gate.
         let Experts { x, ref norm, ref router, ref experts, n_used, act: _ } = *s;
         let dim = self.want_buf("x", x, RowsOf::Step)?.cols;
         self.want_norm(norm, dim)?;
@@ -398,11 +397,11 @@ impl Program {
         self.want_input_norm(w, n_vocab, dim)
     }
 
-    /// Buffers that are all different.
+    /// Requires that all buffers are different.
     fn want_apart(&self, bufs: &[Buf]) -> Result<(), String> {
         let again = |(i, buf): (usize, &Buf)| bufs[..i].contains(buf).then_some(*buf);
         match bufs.iter().enumerate().find_map(again) {
-            Some(buf) => Err(format!("buffer `{}` stands for two", self.buf_decl(buf).name)),
+            Some(buf) => Err(format!("buffer `{}` is used for two operands", self.buf_decl(buf).name)),
             None => Ok(()),
         }
     }
@@ -444,10 +443,10 @@ impl Program {
         Ok(decl)
     }
 
-    /// A cache whose KV heads divide the query heads that `q_cols` holds.
+    /// Requires a cache whose KV heads divide the query heads in `q_cols`.
     fn want_heads(&self, kv: Kv, q_cols: usize) -> Result<&KvDecl, String> {
         let decl = self.kvs.get(kv.0 as usize).ok_or_else(|| format!("KV cache {} is not declared", kv.0))?;
-        // Any window will do; the stages that read the cache are held to `sliding`.
+        // Any window is valid; `check_attend` checks `sliding`.
         let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding: _ } = *decl;
         let group = n_kv_heads.checked_mul(head_dim).filter(|&group| group > 0);
         if group.is_none_or(|group| !q_cols.is_multiple_of(group)) {
@@ -457,29 +456,25 @@ impl Program {
         }
         for (codec, side) in [(k, KvSide::Keys), (v, KvSide::Values)] {
             if let Some(instead) = codec.instead(side) {
-                return Err(format!(
-                    "KV codec {}: not for {side:?}, there is {}",
-                    codec.name(),
-                    instead.name()
-                ));
+                return Err(format!("KV codec {}: not for {side:?}, use {}", codec.name(), instead.name()));
             }
             codec.vec_bytes(head_dim).map_err(|err| format!("KV codec {}: {err}", codec.name()))?;
         }
         Ok(decl)
     }
 
-    /// A layer that takes its input as the stage has normed it.
+    /// Requires a layer without a norm of its own: it uses the input as normalised by the stage.
     fn want_plain(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         match linear.norm {
             Some(_) => Err(format!(
-                "{}: a norm of its own, for which there is no kernel",
+                "{}: a norm of its own, which no kernel supports",
                 self.weight_decl(linear.w).name
             )),
             None => self.want_linear(linear, rows, cols),
         }
     }
 
-    /// A layer that may norm its input once more, after the stage's norm, if it has no basis.
+    /// Requires a layer that has no basis if it normalises its input again after the stage's norm.
     fn want_input_norm(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
         match (&linear.norm, linear.basis) {
             (Some(_), Some(_)) => {
@@ -489,9 +484,9 @@ impl Program {
         }
     }
 
-    /// A layer with any norm of its own and any basis.
+    /// Requires a layer of this shape; it may have a norm of its own and a basis.
     fn want_linear(&self, linear: &Linear, rows: usize, cols: usize) -> Result<(), String> {
-        // Every rounding and factor fits.
+        // Every quantisation and factor is valid.
         let Linear { w, ref norm, bias, act: _, scale: _, basis } = *linear;
         let w = self.want_weight(w)?;
         if (w.rows, w.cols) != (rows, cols) {
@@ -515,7 +510,7 @@ impl Program {
     }
 
     fn want_norm(&self, norm: &Norm, cols: usize) -> Result<(), String> {
-        // Every epsilon fits.
+        // Every epsilon is valid.
         let Norm { kind, weight, bias, eps: _ } = *norm;
         self.want_vector(weight, cols)?;
         match (kind, bias) {
@@ -540,16 +535,16 @@ impl Program {
     }
 }
 
-/// As [`Program::assert_fits`], where rows see ahead: every sequence runs as a whole.
+/// [`Program::assert_fits`] if rows see ahead: every sequence runs as a whole.
 fn assert_whole(step: &Step<'_>) {
     for (i, run) in step.runs().enumerate() {
         let rows = &step.rows[run];
         let Row { seq, pos, .. } = rows[0];
-        assert_eq!(pos, 0, "slot {seq}: rows see ahead, and those before position {pos} are not there");
+        assert_eq!(pos, 0, "slot {seq}: rows see ahead, but the rows before position {pos} are missing");
         let is_next = |pair: &[Row]| pair[1].pos == pair[0].pos + 1;
-        assert!(rows.windows(2).all(is_next), "slot {seq}: rows leave out positions");
+        assert!(rows.windows(2).all(is_next), "slot {seq}: rows skip positions");
         let apart = step.runs().skip(i + 1).all(|other| step.rows[other.start].seq != seq);
-        assert!(apart, "slot {seq}: its rows stand apart");
+        assert!(apart, "slot {seq}: its rows are not consecutive");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Bytes and operations of each stage, so that every timing is also a share of the roofline.
+//! Bytes and operations per stage, so that every timing can be compared with the roofline.
 
 use std::ops::{Add, AddAssign};
 
@@ -9,18 +9,17 @@ use super::{
     ProjAdd, Row, Sample, Stage, Step, Weight,
 };
 
-/// Bytes of one element in an exact page.
 const F16_BYTES: u64 = 2;
 
-/// Bytes and operations of one stage in one step, whatever the backend: each weight is read once a step, each
-/// cached vector once for each row that sees it.
+/// Bytes and operations of one stage in one step, independent of the backend: each weight is read once per
+/// step, each cached vector once per row that reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of weights read.
     pub weight_bytes: u64,
     /// Bytes of KV cache and of recurrent states read and written.
     pub kv_bytes: u64,
-    /// Multiply-accumulates of products and attention.
+    /// Multiply-accumulates of linear layers and attention.
     pub macs: u64,
 }
 
@@ -53,13 +52,13 @@ impl Program {
     /// Cost of a whole step.
     ///
     /// # Panics
-    /// Where the program does not [`check`](Self::check).
+    /// If the program does not pass [`check`](Self::check).
     pub fn cost(&self, step: &Step<'_>) -> Cost {
         self.stages.iter().fold(Cost::default(), |sum, (_, stage)| sum + self.stage_cost(stage, step))
     }
 
-    /// Cost of one stage of this program. Activations, norms and biases are small next to weights and caches:
-    /// they are not counted, and bound to `_` below.
+    /// Cost of one stage of this program. Activations, norms and biases are small compared with weights and
+    /// caches: they are not counted, and bound to `_` below.
     ///
     /// # Panics
     /// As [`cost`](Self::cost).
@@ -80,7 +79,7 @@ impl Program {
                 linears(&[wq, wk, wv]) + Cost { kv_bytes: written, ..Cost::default() }
             }
             Stage::Attend(s) => {
-                // `first` and `last` have the window and what is ahead.
+                // `first` and `last` take the window and `ahead` into account.
                 let Attend { q, kv, scale: _, window: _, ahead: _, sinks: _, gate: _, out: _ } = *s;
                 let seen = |(row, end): (&Row, u32)| {
                     let last = s.last(row.pos, end);
@@ -135,7 +134,7 @@ impl Program {
                 let Experts { x: _, norm: _, router, experts, n_used, act: _ } = s;
                 let Expert { gate, up, down } = &experts[0];
                 let of_expert = |rows| self.linears_cost([gate, up, down].into_iter(), rows);
-                // As if no two rows chose the same expert, while there are others.
+                // Assumes that no two rows choose the same expert while there are unused ones.
                 let n_passes = n_rows * *n_used as u64;
                 let n_read = n_passes.min(experts.len() as u64);
                 let (weight_bytes, macs) = (of_expert(1).weight_bytes, of_expert(n_passes).macs);
@@ -166,11 +165,11 @@ impl Program {
         self.states.iter().map(|state| state.bytes() as u64).sum()
     }
 
-    /// Bytes of one layer's cache at full size: pages of codes, and exact pages of f16, each followed by
+    /// Bytes of one layer's cache at full size: pages in the codecs, and exact pages of f16, each followed by
     /// space for the mean of its keys as f32.
     fn cache_bytes(&self, kv: Kv) -> u64 {
         let decl = self.kv_decl(kv);
-        // `sides` has the codecs, `pages` what slides, and `read_bytes` the window.
+        // `sides` has the codecs, `pages` the sliding window, and `read_bytes` the exact window.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, window: _, sliding: _ } = *decl;
         let pages = decl.pages(&self.limits);
         let [pages, exact] = [pages, self.limits.exact_pages].map(|n| (n * PAGE) as u64);
@@ -182,7 +181,7 @@ impl Program {
         n_kv_heads as u64 * (side((k.0, k.1, head_dim)) + side((v.0, v.1, 0)))
     }
 
-    /// Bytes of one vector of keys and of values as they are encoded, and whether that waits until they have
+    /// Per side (keys, values): the bytes of one encoded vector, and true if it is only encoded once it has
     /// left the window.
     fn sides(&self, kv: Kv) -> [(u64, bool); 2] {
         let decl = self.kv_decl(kv);
@@ -190,7 +189,7 @@ impl Program {
         [decl.k, decl.v].map(|codec| (bytes(codec), codec.windowed()))
     }
 
-    /// Bytes of one layer's cache that a row reads, of the last `seen` positions up to `pos`.
+    /// Bytes of one layer's cache that a row reads, for the last `seen` positions up to `pos`.
     fn read_bytes(&self, kv: Kv, pos: u32, seen: u64) -> u64 {
         let decl = self.kv_decl(kv);
         let exact = seen.min(decl.window.exact_positions(pos as usize) as u64);

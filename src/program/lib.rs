@@ -1,9 +1,8 @@
-//! The language in which a model says what it computes: a straight list of stages over declared
-//! weights, buffers and KV caches. A program is pure description: it holds no data, knows no
-//! device, and prints as text.
+//! The representation of a model's forward pass: a straight list of stages over declared weights, buffers and
+//! KV caches. A program is pure description: it contains no data, knows no device, and prints as text.
 //!
-//! It must never know a backend, a file format, or an architecture. Start at [`stage`], then
-//! [`Program`]; `check` verifies every shape once, `cost` says what each stage reads, `part` cuts a program.
+//! It must never know a backend, a file format, or an architecture. Start at [`stage`], then [`Program`];
+//! `check` verifies every shape once, `cost` counts the bytes of each stage, `part` splits a program.
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -56,9 +55,10 @@ pub struct BasisId(pub u32);
 /// Declaration of a weight, without its bytes.
 #[derive(Clone, Debug)]
 pub struct WeightDecl {
-    /// Name in the file, `blk.0.attn_q.weight`; of some rows of a tensor, a name that says which.
+    /// Name in the file, such as `blk.0.attn_q.weight`; for some rows of a tensor, a name that specifies
+    /// them.
     pub name: String,
-    /// Name in the file of the tensor whose rows these are some of.
+    /// Name in the file of the tensor whose rows these are, if they are only some of them.
     pub part_of: Option<String>,
     /// Tensor type.
     pub ty: &'static dyn QuantType,
@@ -71,29 +71,29 @@ pub struct WeightDecl {
 /// Number of rows of a buffer in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowsOf {
-    /// One a row of the step: at most [`Limits::rows`].
+    /// One per row of the step: at most [`Limits::rows`].
     Step,
-    /// One a row that asked for logits: at most [`Limits::outputs`].
+    /// One per row with logits: at most [`Limits::outputs`].
     Outputs,
 }
 
 /// A named activation buffer of f32.
 #[derive(Clone, Debug)]
 pub struct BufDecl {
-    /// `x`, `q`, `y`, `h`, `logits`: the same word on every backend.
+    /// `x`, `q`, `y`, `h`, `logits`: the same name on every backend.
     pub name: &'static str,
-    /// Number of its rows.
+    /// Number of rows.
     pub rows: RowsOf,
     /// Columns, contiguous.
     pub cols: usize,
 }
 
-/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions for each KV head, or
-/// [`Limits::sliding_pages`] where it keeps a sliding window alone; and [`Limits::exact_pages`] where a codec
-/// is windowed.
+/// One layer's KV cache: [`Limits::pages`] pages of [`PAGE`] positions per KV head, or
+/// [`Limits::sliding_pages`] if it keeps only a sliding window; and [`Limits::exact_pages`] if a codec is
+/// windowed.
 #[derive(Clone, Debug)]
 pub struct KvDecl {
-    /// KV heads.
+    /// Number of KV heads.
     pub n_kv_heads: usize,
     /// Length of one key or value vector.
     pub head_dim: usize,
@@ -101,9 +101,9 @@ pub struct KvDecl {
     pub k: &'static dyn KvCodec,
     /// Codec of values.
     pub v: &'static dyn KvCodec,
-    /// Positions that are kept exactly if one of them is windowed.
+    /// Positions that are kept exactly if a codec is windowed.
     pub window: KvWindow,
-    /// Newest positions that are kept, where attention sees no others: its sliding window. `None` keeps all.
+    /// Number of newest positions to keep if attention reads no others (sliding window). `None` keeps all.
     pub sliding: Option<u32>,
 }
 
@@ -113,29 +113,29 @@ impl KvDecl {
         self.k.windowed() || self.v.windowed()
     }
 
-    /// Pages of the pool that it takes its own from, exact ones aside.
+    /// Size of its page pool, exact pages excluded.
     pub fn pages(&self, limits: &Limits) -> usize {
         if self.sliding.is_some() { limits.sliding_pages } else { limits.pages }
     }
 }
 
-/// One layer's recurrent state, of f32: [`Limits::states`] slots, each of which holds that of one sequence.
+/// One layer's recurrent state in f32: [`Limits::states`] slots, each for one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateDecl {
-    /// Heads of values, a multiple of the key heads.
+    /// Number of value heads, a multiple of the key heads.
     pub n_heads: usize,
-    /// Heads of queries and of keys.
+    /// Number of query and key heads.
     pub n_key_heads: usize,
     /// Length of a query, key or value vector: a multiple of [`HEAD_DIM_STEP`](Self::HEAD_DIM_STEP).
     pub head_dim: usize,
-    /// Rows that the convolution sees, its own included.
+    /// Rows that the convolution reads, including its own.
     pub taps: usize,
 }
 
 impl StateDecl {
-    /// Heads come in multiples of so many elements.
+    /// Head dimensions are multiples of this.
     pub const HEAD_DIM_STEP: usize = 32;
-    /// Most rows that a convolution sees.
+    /// Maximum number of rows that a convolution reads.
     pub const MAX_TAPS: usize = 8;
 
     /// Columns of queries, keys and values together.
@@ -148,50 +148,50 @@ impl StateDecl {
         self.n_heads * self.head_dim * self.head_dim
     }
 
-    /// Elements of the rows that the convolution still sees of one sequence.
+    /// Elements of the rows that the convolution still reads, for one sequence.
     pub fn tail_elems(&self) -> usize {
         (self.taps - 1) * self.channels()
     }
 
-    /// Bytes of one sequence.
+    /// Bytes per sequence.
     pub fn bytes(&self) -> usize {
         (self.matrix_elems() + self.tail_elems()) * size_of::<f32>()
     }
 }
 
-/// The largest step that a program must be able to run; a backend allocates for these once.
+/// Limits of the steps that a program must be able to run; a backend allocates for them once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Rows (tokens) of one step.
     pub rows: usize,
-    /// Rows of one step that ask for logits.
+    /// Rows of one step that need logits.
     pub outputs: usize,
     /// Sequence slots.
     pub seqs: usize,
     /// KV pages, shared by all sequences.
     pub pages: usize,
-    /// Pages of exact positions, for codecs that are [`windowed`](KvCodec::windowed); 0 without one.
+    /// Exact pages, for codecs that are [`windowed`](KvCodec::windowed); otherwise 0.
     pub exact_pages: usize,
-    /// Pages of layers that keep a sliding window, shared by all sequences; 0 without such layers.
+    /// Pages of sliding-window layers, shared by all sequences; 0 without such layers.
     pub sliding_pages: usize,
     /// Slots of recurrent states, shared by all sequences; 0 without such layers.
     pub states: usize,
 }
 
-/// A model's forward pass: declarations, then stages in the order in which they run.
+/// A model's forward pass: declarations, then stages in execution order.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Architecture name, for people.
+    /// Architecture name, for display.
     pub name: String,
     /// The largest step.
     pub limits: Limits,
-    /// Weights, in the order in which a backend is given them.
+    /// Weights, in upload order.
     pub weights: Vec<WeightDecl>,
     /// Activation buffers.
     pub bufs: Vec<BufDecl>,
-    /// KV caches, one a layer of attention.
+    /// KV caches, one per attention layer.
     pub kvs: Vec<KvDecl>,
-    /// Recurrent states, one a layer that has such.
+    /// Recurrent states, one per recurrent layer.
     pub states: Vec<StateDecl>,
     /// Rotary embeddings.
     pub ropes: Vec<Rope>,
@@ -241,7 +241,7 @@ impl Program {
         Kv(self.kvs.len() as u32 - 1)
     }
 
-    /// Declares one layer's recurrent state. There are as many slots as sequences, if not more.
+    /// Declares one layer's recurrent state. Ensures at least one slot per sequence.
     pub fn state(&mut self, decl: StateDecl) -> State {
         self.limits.states = self.limits.states.max(self.limits.seqs);
         self.states.push(decl);
@@ -265,32 +265,32 @@ impl Program {
         self.stages.push((label.into(), stage.into()));
     }
 
-    /// The declaration of a handle of this program.
+    /// The declaration of a weight.
     pub fn weight_decl(&self, w: Weight) -> &WeightDecl {
         &self.weights[w.0 as usize]
     }
 
-    /// The declaration of a handle of this program.
+    /// The declaration of a buffer.
     pub fn buf_decl(&self, b: Buf) -> &BufDecl {
         &self.bufs[b.0 as usize]
     }
 
-    /// The declaration of a handle of this program.
+    /// The declaration of a KV cache.
     pub fn kv_decl(&self, kv: Kv) -> &KvDecl {
         &self.kvs[kv.0 as usize]
     }
 
-    /// The declaration of a handle of this program.
+    /// The declaration of a recurrent state.
     pub fn state_decl(&self, state: State) -> &StateDecl {
         &self.states[state.0 as usize]
     }
 
-    /// The stage that makes logits, if the program has one.
+    /// The stage that computes logits, if the program has one.
     pub fn logits(&self) -> Option<&Logits> {
         self.stages.iter().find_map(|(_, stage)| if let Stage::Logits(s) = stage { Some(s) } else { None })
     }
 
-    /// Number of positions with an embedding of their own, if the model has such embeddings.
+    /// Number of positions with a learned embedding, if the model has position embeddings.
     pub fn learned_positions(&self) -> Option<usize> {
         self.stages.iter().find_map(|(_, stage)| match stage {
             Stage::Embed(s) => Some(self.weight_decl(s.positions?).rows),
@@ -298,7 +298,7 @@ impl Program {
         })
     }
 
-    /// Number of types of tokens with an embedding of their own, 0 if the model has no such embeddings.
+    /// Number of token types with an embedding, 0 if the model has none.
     pub fn token_types(&self) -> usize {
         let of = |(_, stage): &(String, Stage)| match stage {
             Stage::Embed(s) => Some(self.weight_decl(s.types?).rows),
@@ -307,17 +307,17 @@ impl Program {
         self.stages.iter().find_map(of).unwrap_or(0)
     }
 
-    /// The stage that picks tokens, if the program has one.
+    /// The stage that samples tokens, if the program has one.
     pub fn sample(&self) -> Option<&Sample> {
         self.stages.iter().find_map(|(_, stage)| sample_of(stage))
     }
 
-    /// True if one of some stages picks tokens.
+    /// True if one of `stages` samples tokens.
     pub fn samples_in(&self, stages: Range<usize>) -> bool {
         self.stages[stages].iter().any(|(_, stage)| sample_of(stage).is_some())
     }
 
-    /// Logits of a row that a token is picked from, 0 where none is.
+    /// Number of logits per row that a token is sampled from; 0 without sampling.
     pub fn picked_from(&self) -> usize {
         self.sample().map_or(0, |s| self.buf_decl(s.logits).cols)
     }
@@ -327,46 +327,45 @@ impl Program {
         self.bufs.iter().position(|b| b.name == name).map(|i| Buf(i as u32))
     }
 
-    /// True if some cache keeps its newest positions in exact pages.
+    /// True if a cache keeps its newest positions in exact pages.
     pub fn is_windowed(&self) -> bool {
         self.kvs.iter().any(KvDecl::is_windowed)
     }
 
-    /// Newest positions that caches of sliding windows keep: the longest of their windows. `None` if every
-    /// cache keeps all positions.
+    /// Number of newest positions that sliding-window caches keep: the longest of their windows. `None` if
+    /// every cache keeps all positions.
     pub fn sliding(&self) -> Option<u32> {
         self.kvs.iter().filter_map(|kv| kv.sliding).max()
     }
 
-    /// The longest sliding window that attention sees, whatever the caches keep.
+    /// The longest sliding window of attention, regardless of the caches.
     pub fn attend_window(&self) -> Option<u32> {
         self.attends().filter_map(|s| s.window).max()
     }
 
-    /// Makes each cache that is seen through sliding windows alone keep no more than the longest of these, in
-    /// a pool of `pages` pages.
+    /// Reduces each cache that is read only through sliding windows to the longest of these windows, in a
+    /// pool of `pages` pages.
     pub fn keep_windows(&mut self, pages: usize) {
         for i in 0..self.kvs.len() {
             let of_cache = self.attends().filter(|s| s.kv.0 as usize == i);
             let of_cache = of_cache.map(|s| s.window.filter(|_| s.ahead == 0));
-            // `None`, a window without an end, makes the sum `None`.
+            // `None`, for a stage without a window, makes the result `None`.
             let windows: Option<Vec<u32>> = of_cache.collect();
             self.kvs[i].sliding = windows.and_then(|windows| windows.into_iter().max());
         }
         self.limits.sliding_pages = if self.sliding().is_some() { pages } else { 0 };
     }
 
-    /// True if rows of some attention see positions behind their own.
+    /// True if rows of an attention stage see later positions.
     pub fn sees_ahead(&self) -> bool {
         self.attends().any(|s| s.ahead > 0)
     }
 
-    /// The stages of attention.
     fn attends(&self) -> impl Iterator<Item = &Attend> {
         self.stages.iter().filter_map(|(_, stage)| if let Stage::Attend(s) = stage { Some(s) } else { None })
     }
 
-    /// Rows that `rows` stands for at most.
+    /// Maximum number of rows for `rows`.
     pub fn max_rows(&self, rows: RowsOf) -> usize {
         match rows {
             RowsOf::Step => self.limits.rows,

@@ -1,4 +1,4 @@
-//! Some stages of a program as a program of their own, for models whose layers lie on several devices.
+//! Splits off stages of a program as a separate program, for models whose layers are on several devices.
 
 use std::ops::Range;
 
@@ -7,12 +7,12 @@ use super::{
     Norm, Program, ProjAdd, Rope, RopeId, Sample, Stage, State, Weight, WeightDecl,
 };
 
-/// Consecutive stages of a program as a program of their own, and what its declarations are in the whole.
+/// Consecutive stages of a program as a separate program, with a mapping of its declarations to the whole.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The stages, over declarations of what they name.
+    /// The stages, with declarations of everything they use.
     pub program: Program,
-    /// Which stages of the whole these are.
+    /// Range of these stages in the whole.
     pub stages: Range<usize>,
     /// Weight of the whole for each weight of the part.
     pub weights: Vec<Weight>,
@@ -25,7 +25,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// The part's buffer that stands for one of the whole, if its stages name that one.
+    /// The part's buffer for a buffer of the whole, if its stages use that one.
     pub fn buf(&self, of_whole: Buf) -> Option<Buf> {
         self.bufs.iter().position(|buf| *buf == of_whole).map(|at| Buf(at as u32))
     }
@@ -36,11 +36,11 @@ impl Part {
 pub struct Layer {
     /// Its stages.
     pub stages: Range<usize>,
-    /// The matrices of its linear layers, each once, without those that a stage outside it names too.
+    /// The weights of its linear layers, each once, except those that a stage outside the layer also uses.
     pub matrices: Vec<Weight>,
 }
 
-/// Which of `n` things are taken if `k` of them are, spread evenly: the last one of each share.
+/// Selects `k` of `n` items, spread evenly: the last one of each share.
 ///
 /// # Panics
 /// If `k` exceeds `n`.
@@ -51,7 +51,7 @@ pub fn spread(n: usize, k: usize) -> Vec<bool> {
     taken
 }
 
-/// Something that a stage names.
+/// A handle that a stage uses.
 pub(super) enum Named<'a> {
     Weight(&'a mut Weight),
     /// A buffer that the stage reads, and may then write.
@@ -64,7 +64,7 @@ pub(super) enum Named<'a> {
     Basis(&'a mut BasisId),
 }
 
-/// Everything that a stage names, inputs before outputs. Numbers and words are not handles.
+/// All handles of a stage, inputs before outputs.
 pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
     use Named::{In, Out};
     match stage {
@@ -145,12 +145,12 @@ pub(super) fn named(stage: &mut Stage) -> Vec<Named<'_>> {
 }
 
 impl Stage {
-    /// True for the stage that a layer begins with.
+    /// True for the first stage of a layer.
     fn begins_layer(&self) -> bool {
         matches!(self, Self::AttnIn(_) | Self::DeltaIn(_))
     }
 
-    /// Every weight that the stage reads.
+    /// All weights that the stage reads.
     pub fn weights(&self) -> Vec<Weight> {
         let mut stage = self.clone();
         let weight = |named| if let Named::Weight(weight) = named { Some(*weight) } else { None };
@@ -169,7 +169,7 @@ fn of_linear(linear: &mut Linear) -> impl Iterator<Item = Named<'_>> {
     weights.chain(norm.iter_mut().flat_map(of_norm)).chain(basis.as_mut().map(Named::Basis))
 }
 
-/// The part's handle for one of the whole; a new one is declared.
+/// The part's handle for one of the whole; declares a new one if necessary.
 fn renamed<T: Copy + PartialEq>(known: &mut Vec<T>, of_whole: T, declare: impl FnOnce()) -> u32 {
     let at = known.iter().position(|known| *known == of_whole).unwrap_or_else(|| {
         declare();
@@ -180,10 +180,10 @@ fn renamed<T: Copy + PartialEq>(known: &mut Vec<T>, of_whole: T, declare: impl F
 }
 
 impl Program {
-    /// Some stages as a program of their own, with the limits of the whole.
+    /// A range of stages as a separate program, with the limits of the whole.
     ///
     /// # Panics
-    /// Where there are no such stages, or they name what is not declared.
+    /// If the stages do not exist, or use something that is not declared.
     pub fn part(&self, stages: Range<usize>) -> Part {
         self.of_stages(stages.clone(), stages)
     }
@@ -227,8 +227,7 @@ impl Program {
         Part { program, stages, weights, bufs, kvs, states }
     }
 
-    /// The stages with which layers begin, the first layer's aside: between two devices a program is cut
-    /// there.
+    /// Start of each layer except the first: a program is split between two devices at these stages.
     pub fn layer_starts(&self) -> Vec<usize> {
         let begins = |at: &usize| self.stages[*at].1.begins_layer();
         (0..self.stages.len()).filter(begins).skip(1).collect()
@@ -258,11 +257,12 @@ impl Program {
         layers.into_iter().map(of).collect()
     }
 
-    /// What a stage computes, over which types, sizes and caches: stages of one kind run the same kernels.
+    /// Describes the computation of a stage with its types, sizes and caches: stages of one kind run the same
+    /// kernels.
     pub fn kind(&self, stage: usize) -> String {
         let mut stage = self.stages[stage].1.clone();
         let n_experts = match &mut stage {
-            // They are alike.
+            // All experts have the same shape.
             Stage::Experts(s) => s.experts.drain(1..).len() + 1,
             _ => 0,
         };
@@ -306,8 +306,8 @@ impl Program {
         format!("{stage:?} with {}", of.join(", "))
     }
 
-    /// The program of a few layers, with what is before and behind all of them: the first layer of each kind,
-    /// and more until there are `least`, where there are so many. `stages` are those of the whole.
+    /// A program with some of the layers and everything before and after the layers: the first layer of each
+    /// kind, and more until there are `least`, if there are that many. `stages` are those of the whole.
     pub fn layers_of_each_kind(&self, least: usize) -> Part {
         let layers: Vec<Range<usize>> = self.layers().into_iter().map(|layer| layer.stages).collect();
         let all = 0..self.stages.len();
@@ -323,7 +323,7 @@ impl Program {
         self.of_stages((0..first.start).chain(taken).chain(last.end..all.end), all)
     }
 
-    /// Buffers that a stage reads before one of this program has written them.
+    /// Buffers that a stage reads before any stage of this program has written them.
     pub fn inputs(&self) -> Vec<Buf> {
         let (mut inputs, mut written) = (Vec::new(), Vec::new());
         for (_, stage) in &self.stages {

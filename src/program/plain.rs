@@ -1,27 +1,27 @@
-//! Stages of the common form, without what only some models have. A model that has more names it and takes
-//! the rest from here, `Attend { window, ..Attend::causal(q, kv, scale, out) }`: so a new optional field of a
-//! stage changes no model that lacks it.
+//! Constructors of stages in their common form, without optional features. A model with a feature sets it and
+//! takes the rest from here, as in `Attend { window, ..Attend::causal(q, kv, scale, out) }`. So a new
+//! optional field of a stage does not change models without it.
 
 use ggml_types::{Act, ActQuant};
 
 use super::{Attend, AttnIn, Buf, Embed, FfnIn, Kv, Linear, Norm, ProjAdd, Weight};
 
 impl Linear {
-    /// A product with a weight, whose input is taken as it is.
+    /// A linear layer that takes its input as it is.
     pub fn of(w: Weight) -> Self {
         Self { w, norm: None, bias: None, act: ActQuant::None, scale: 1.0, basis: None }
     }
 }
 
 impl Embed {
-    /// Rows of a table in the basis of all else, without positions and token types.
+    /// Rows of an embedding table without a basis, positions and token types.
     pub fn tokens(table: Weight, x: Buf) -> Self {
         Self { table, basis: None, scale: 1.0, positions: None, types: None, x }
     }
 }
 
 impl AttnIn {
-    /// Queries, keys and values without norms of heads, RoPE and a gate.
+    /// Queries, keys and values without head norms, RoPE and a gate.
     pub fn of(x: Buf, norm: Norm, [wq, wk, wv]: [Linear; 3], kv: Kv, q: Buf) -> Self {
         Self { x, norm, wq, wk, wv, q_norm: None, k_norm: None, rope: None, kv, q, gate: None }
     }
@@ -42,7 +42,7 @@ impl ProjAdd {
 }
 
 impl FfnIn {
-    /// A gate and what it multiplies.
+    /// A gated network: the gate's activation is multiplied with `up`.
     pub fn gated(x: Buf, norm: Norm, gate: Linear, up: Linear, act: Act, h: Buf) -> Self {
         Self { gate: Some(gate), ..Self::plain(x, norm, up, act, h) }
     }

@@ -1,8 +1,8 @@
 //! Sampling of a token from logits: the definition of the `Sample` stage, used by the CPU backend and by the
-//! engine where it samples on the host.
+//! engine when it samples on the host.
 //!
-//! The filters run in llama.cpp's order: top-k, typical, top-p, min-p, temperature, draw. Each sees
-//! the probabilities that the one before left, at temperature 1.
+//! The filters run in llama.cpp's order: top-k, typical, top-p, min-p, temperature, draw. Each uses the
+//! probabilities of the tokens that are left, at temperature 1.
 
 use std::cmp::Ordering;
 
@@ -21,26 +21,26 @@ pub struct Sampling {
     pub min_p: f32,
     /// Seed of the counter-based generator.
     pub seed: u64,
-    /// Which number of that generator: the position of the token that is picked.
+    /// Index of the random number: the position of the token to sample.
     pub counter: u64,
     /// Divides positive and multiplies negative logits of recent tokens; 1 does nothing.
     pub repeat_penalty: f32,
-    /// Taken from the logit of every recent token; 0 does nothing.
+    /// Subtracted from the logit of every recent token; 0 does nothing.
     pub presence_penalty: f32,
-    /// Taken from the logit of a recent token as often as it occurred; 0 does nothing.
+    /// Subtracted from the logit of a recent token once per occurrence; 0 does nothing.
     pub frequency_penalty: f32,
 }
 
-/// What changes the logit of a token before one is picked.
+/// A change of a token's logit before sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenChange {
     /// Output row.
     pub output: u32,
-    /// Id; one of `n_vocab` or above changes nothing.
+    /// Token id; `n_vocab` or above changes nothing.
     pub token: u32,
-    /// Number of times that the token occurred among the recent ones.
+    /// Number of occurrences of the token among the recent ones.
     pub count: u32,
-    /// Added to its logit; minus infinity where the token must not be picked.
+    /// Added to its logit; minus infinity forbids the token.
     pub bias: f32,
 }
 
@@ -59,13 +59,13 @@ impl Sampling {
         frequency_penalty: 0.0,
     };
 
-    /// True if it picks the largest logit, whatever the other filters are. A NaN temperature leaves no order
-    /// to draw in.
+    /// True if it picks the largest logit, regardless of the other filters. A NaN temperature is treated as
+    /// greedy.
     pub fn is_greedy(&self) -> bool {
         self.temperature.is_nan() || self.temperature <= 0.0 || self.top_k == 1
     }
 
-    /// The logit that a token is picked by: its own and the bias, and penalties where it occurred.
+    /// The changed logit: with the bias, and with penalties if the token occurred.
     pub fn changed(&self, logit: f32, count: u32, bias: f32) -> f32 {
         let logit = logit + bias;
         if count == 0 {
@@ -76,41 +76,41 @@ impl Sampling {
     }
 }
 
-/// Candidates of one row; made once, so that picking allocates nothing.
+/// Candidates of one row; allocated once, so that sampling does not allocate.
 #[derive(Debug)]
 pub struct Scratch {
     candidates: Vec<Candidate>,
 }
 
 impl Scratch {
-    /// Room for rows of up to `n_vocab` logits.
+    /// Reserves space for rows of up to `n_vocab` logits.
     pub fn new(n_vocab: usize) -> Self {
         Self { candidates: Vec::with_capacity(n_vocab) }
     }
 
-    /// The same in memory of the caller.
+    /// Uses memory of the caller.
     pub fn within(candidates: Vec<Candidate>) -> Self {
         Self { candidates }
     }
 }
 
-/// A token that may be picked.
+/// A token that may be sampled.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     logit: f32,
-    /// Probability, or a filter's score, within the candidates that are left.
+    /// Probability, or a filter's score, among the remaining candidates.
     p: f32,
     id: u32,
 }
 
-/// Picks one token id. A NaN logit counts as minus infinity; where every logit is, the answer is 0.
+/// Samples one token id. A NaN logit is treated as minus infinity; if all are, returns 0.
 ///
 /// # Panics
-/// Where `logits` is empty.
+/// If `logits` is empty.
 pub fn pick(logits: &[f32], s: &Sampling, scratch: &mut Scratch) -> u32 {
     let best = argmax(logits);
     let max = logits[best as usize];
-    // An infinite maximum leaves no distribution to draw from.
+    // With an infinite maximum there is no distribution to draw from.
     if !max.is_finite() || s.is_greedy() {
         return best;
     }
@@ -148,17 +148,17 @@ pub fn pick(logits: &[f32], s: &Sampling, scratch: &mut Scratch) -> u32 {
             return c.id;
         }
     }
-    // Rounding can leave a little of the mass; it belongs to the last candidate that has any.
+    // Rounding can leave a little of the mass; it belongs to the last candidate with a nonzero probability.
     kept.iter().rev().find(|c| c.p > 0.0).map_or(best, |c| c.id)
 }
 
 /// Id of the largest logit, the lowest one among equals; NaN is never the largest.
 ///
 /// # Panics
-/// Where `logits` is empty.
+/// If `logits` is empty.
 pub fn argmax(logits: &[f32]) -> u32 {
     assert!(!logits.is_empty(), "no logits to pick from");
-    // Eight independent running maxima let the compiler use vectors; the id is found afterwards.
+    // Eight independent running maxima let the compiler vectorise; the id is found afterwards.
     let mut lanes = [f32::NEG_INFINITY; 8];
     let chunks = logits.chunks_exact(8);
     let tail = chunks.remainder();
@@ -172,8 +172,8 @@ pub fn argmax(logits: &[f32]) -> u32 {
     logits.iter().position(|&logit| logit == max).unwrap_or(0) as u32
 }
 
-/// True if no token can be picked in earnest: a logit is NaN or infinite, or all are minus infinity, which
-/// single ones may be. A model that makes such logits is broken, or what runs it.
+/// True if no token can be sampled sensibly: a logit is NaN or infinite, or all are minus infinity (single
+/// ones may be). Either the model or the backend is broken then.
 pub fn is_broken(logits: &[f32]) -> bool {
     let (mut broken, mut numbers) = (0, 0);
     for &logit in logits {
@@ -183,8 +183,8 @@ pub fn is_broken(logits: &[f32]) -> bool {
     broken != 0 || numbers == 0
 }
 
-/// The `counter`-th number of a seeded generator, in [0, 1): two rounds of the splitmix64 finaliser,
-/// so that any number can be had without the ones before it.
+/// The `counter`-th number of a seeded generator, in [0, 1): two rounds of the splitmix64 finaliser. Random
+/// access: no number depends on the ones before it.
 pub fn uniform(seed: u64, counter: u64) -> f64 {
     fn mix(mut z: u64) -> u64 {
         z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -199,15 +199,15 @@ fn candidate(id: usize, logit: f32) -> Candidate {
     Candidate { logit: if logit.is_nan() { f32::NEG_INFINITY } else { logit }, p: 0.0, id: id as u32 }
 }
 
-/// Larger logits first, lower ids first among equals: a total order, so that results never depend on
-/// how a sort is written.
+/// Larger logits first, lower ids first among equals: a total order, so that results do not depend on the
+/// sort algorithm.
 fn by_logit(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
 }
 
 /// Collects the `k` largest logits, sorted.
 fn largest(logits: &[f32], k: usize, kept: &mut Vec<Candidate>) {
-    // Most logits lose against the k-th largest seen so far, so they cost one comparison.
+    // Most logits are below the k-th largest seen so far, so they cost one comparison.
     let room = (4 * k).clamp(k + 1, logits.len().max(k + 1));
     let mut least = f32::NEG_INFINITY;
     kept.extend(logits.iter().take(k).enumerate().map(|(id, &logit)| candidate(id, logit)));
@@ -229,7 +229,6 @@ fn max_logit(kept: &[Candidate]) -> f32 {
     kept.iter().fold(f32::NEG_INFINITY, |max, c| max.max(c.logit))
 }
 
-/// Gives every candidate its probability.
 fn softmax(kept: &mut [Candidate]) {
     let max = max_logit(kept);
     let mut total = 0.0f64;
@@ -242,7 +241,7 @@ fn softmax(kept: &mut [Candidate]) {
     }
 }
 
-/// Locally typical sampling (Meister et al. 2022): the tokens whose surprise is nearest the entropy.
+/// Locally typical sampling (Meister et al. 2022): keeps the tokens whose surprise is nearest the entropy.
 fn keep_typical(kept: &mut Vec<Candidate>, max: f32, mass: f32) {
     softmax(kept);
     kept.retain(|c| c.p > 0.0);
@@ -255,11 +254,11 @@ fn keep_typical(kept: &mut Vec<Candidate>, max: f32, mass: f32) {
     kept.sort_unstable_by(by_logit);
 }
 
-/// Nucleus sampling: the largest tokens that together reach `mass`.
+/// Nucleus sampling: keeps the largest tokens that together reach `mass`.
 fn keep_top_p(kept: &mut Vec<Candidate>, mass: f32) {
     softmax(kept);
-    // All tokens below this line together hold less than 1 - mass, so the nucleus is reached without
-    // them; what is left to sort is short.
+    // The tokens below this threshold together have less than 1 - mass, so the nucleus is reached without
+    // them, and less is left to sort.
     let least = (1.0 - mass) / kept.len() as f32;
     kept.retain(|c| c.p >= least);
     kept.sort_unstable_by(by_logit);
@@ -267,7 +266,7 @@ fn keep_top_p(kept: &mut Vec<Candidate>, mass: f32) {
     kept.truncate(n);
 }
 
-/// Number of candidates that, taken in order, reach `mass`: at least one.
+/// Number of candidates that reach `mass`, taken in order: at least one.
 fn mass_prefix(kept: &[Candidate], mass: f32) -> usize {
     let mut sum = 0.0f64;
     let reached = kept.iter().position(|c| {
@@ -299,11 +298,11 @@ mod tests {
         p.iter().map(|p| p.ln() + 3.0).collect()
     }
 
-    /// Six standard deviations of a binomial share over 20 000 draws is at most 0.0212.
+    /// Six standard deviations of a binomial share over 20 000 draws are at most 0.0212.
     fn assert_shares(got: &[f64], want: &[f64]) {
         for (id, (g, w)) in got.iter().zip(want).enumerate() {
             assert!((g - w).abs() < 0.0212, "id {id}: drawn {g}, wanted {w}");
-            assert!(*w > 0.0 || *g == 0.0, "id {id} was filtered out and drawn all the same");
+            assert!(*w > 0.0 || *g == 0.0, "id {id} was filtered out, but drawn");
         }
     }
 

@@ -1,5 +1,5 @@
-//! The stages. What each one means is defined here in prose; `tests/support/oracle` says it again in
-//! plain f64 code, and every backend is held to that.
+//! The stages. Their semantics are defined here in prose; `tests/support/oracle` implements them in plain f64
+//! code, and every backend is tested against it.
 //!
 //! `[r]` is one row of the step: one token of one sequence.
 
@@ -10,7 +10,7 @@ pub use ggml_types::{Act, ActQuant};
 
 use super::{BasisId, Buf, Kv, RopeId, RowsOf, State, Weight};
 
-/// One step of the forward pass. Backends match it without a `_` arm.
+/// One stage of the forward pass. Backends match it without a `_` arm.
 #[derive(Clone, Debug)]
 pub enum Stage {
     /// Token (and position) embedding.
@@ -19,7 +19,7 @@ pub enum Stage {
     AttnIn(AttnIn),
     /// Attention over the cache.
     Attend(Attend),
-    /// Norm and the projections that a gated delta net takes.
+    /// Norm and the input projections of a gated delta net.
     DeltaIn(DeltaIn),
     /// A gated delta net: convolution, recurrence, gated norm.
     Delta(Delta),
@@ -27,16 +27,16 @@ pub enum Stage {
     ProjAdd(ProjAdd),
     /// Norm and the first half of the feed-forward network.
     FfnIn(FfnIn),
-    /// A mixture of experts in place of the feed-forward network.
+    /// A mixture of experts instead of the feed-forward network.
     Experts(Experts),
-    /// Final norm and output head, for the rows that asked.
+    /// Final norm and output head, for the rows that need logits.
     Logits(Logits),
-    /// Picks a token from each row of logits.
+    /// Samples a token from each row of logits.
     Sample(Sample),
 }
 
 impl Stage {
-    /// Its kind, as files and kernels are called.
+    /// Name of its kind, as used in the names of files and kernels.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Embed(_) => "embed",
@@ -52,12 +52,12 @@ impl Stage {
         }
     }
 
-    /// True if the input of one of its linear layers [needs a pass of its own](Linear::prepares_input).
+    /// True if the input of one of its linear layers [needs a separate pass](Linear::prepares_input).
     pub fn prepares_input(&self, linear: &Linear) -> bool {
         linear.prepares_input(!matches!(self, Self::ProjAdd(_)))
     }
 
-    /// The same linear layers as [`linears`](Self::linears), to be changed.
+    /// The linear layers of the stage, mutable: the same as [`linears`](Self::linears).
     pub fn linears_mut(&mut self) -> impl Iterator<Item = &mut Linear> {
         let linears: Vec<&mut Linear> = match self {
             Self::AttnIn(s) => vec![&mut s.wq, &mut s.wk, &mut s.wv],
@@ -77,7 +77,7 @@ impl Stage {
         linears.into_iter()
     }
 
-    /// The buffers that the stage reads, and those that it writes, for one with both meanings in both.
+    /// The buffers that the stage reads, and those that it writes; a buffer may be in both.
     pub fn bufs(&self) -> (Vec<Buf>, Vec<Buf>) {
         match self {
             Self::Embed(s) => (vec![], vec![s.x]),
@@ -93,7 +93,7 @@ impl Stage {
         }
     }
 
-    /// The linear layers of the stage, and which rows they multiply.
+    /// The linear layers of the stage, and the rows that they multiply.
     pub fn linears(&self) -> (RowsOf, impl Iterator<Item = &Linear>) {
         let experts: &[Expert] = if let Self::Experts(s) = self { &s.experts } else { &[] };
         let (rows, linears) = match self {
@@ -110,16 +110,16 @@ impl Stage {
     }
 }
 
-/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` and `types[type[r]]` where there are such
-/// tables. If rows of the table are of another basis, they are rotated back first. A row's type is that of
+/// `x[r] = scale * table[token[r]]`, plus `positions[pos[r]]` and `types[type[r]]` if there are such tables.
+/// If rows of the table are in a rotated basis, they are rotated back first. The type of a row is given by
 /// its position: [`PageTable::token_type`](super::PageTable::token_type).
 #[derive(Clone, Debug)]
 pub struct Embed {
     /// `[n_vocab, dim]`.
     pub table: Weight,
-    /// The basis that its rows are of.
+    /// The basis of its rows.
     pub basis: Option<BasisId>,
-    /// Factor on a token's row, 1 for most; Gemma's is `sqrt(dim)`.
+    /// Factor on a token's row, usually 1; Gemma's is `sqrt(dim)`.
     pub scale: f32,
     /// `[n_ctx, dim]`, GPT-2's learned positions.
     pub positions: Option<Weight>,
@@ -129,8 +129,8 @@ pub struct Embed {
     pub x: Buf,
 }
 
-/// `n = norm(x); q = rope(q_norm(Wq n)); kv[seq[r], pos[r]] = (rope(k_norm(Wk n)), Wv n)`. Where there is a
-/// gate, each head of `Wq n` is twice as long, and its second half is the head's part of the gate as it is.
+/// `n = norm(x); q = rope(q_norm(Wq n)); kv[seq[r], pos[r]] = (rope(k_norm(Wk n)), Wv n)`. With a gate, each
+/// head of `Wq n` is twice as long, and its second half is the head's part of the gate, unchanged.
 #[derive(Clone, Debug)]
 pub struct AttnIn {
     /// In: `[rows, dim]`.
@@ -153,29 +153,29 @@ pub struct AttnIn {
     pub kv: Kv,
     /// Out: `[rows, n_heads * head_dim]`.
     pub q: Buf,
-    /// Out: what attention's output is gated with, `[rows, n_heads * head_dim]` (Qwen3.5).
+    /// Out: the gate of attention's output, `[rows, n_heads * head_dim]` (Qwen3.5).
     pub gate: Option<Buf>,
 }
 
-/// `out[r] = softmax(scale * q[r] . K[first ..= last]) V`, each query head with KV head `head / (n_heads /
-/// n_kv_heads)`, over the row's own sequence. `first` is 0, or what the window leaves; `last` is `pos[r]`,
-/// or, where rows see ahead, as many positions behind it, as far as the sequence has rows in the step. If
-/// heads have sinks, the sum of each softmax has one more term, `exp(sink[head])`, which has no value. If
-/// there is a gate, `out[r]` is multiplied with `1 / (1 + exp(-gate[r]))`, element by element.
+/// `out[r] = softmax(scale * q[r] . K[first ..= last]) V`, each query head with KV head
+/// `head / (n_heads / n_kv_heads)`, over the row's own sequence. `first` is 0, or the start of the window;
+/// `last` is `pos[r]`, or up to `ahead` positions later if rows see ahead, limited by the sequence's rows in
+/// the step. If heads have sinks, the sum of each softmax has one more term, `exp(sink[head])`, without a
+/// value. If there is a gate, `out[r]` is multiplied by `1 / (1 + exp(-gate[r]))`, element by element.
 #[derive(Clone, Debug)]
 pub struct Attend {
     /// In: `[rows, n_heads * head_dim]`.
     pub q: Buf,
-    /// In: this layer's cache, which already holds this step's rows.
+    /// In: this layer's cache, which already contains this step's rows.
     pub kv: Kv,
     /// Factor on every score, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// A sliding window: a row sees the last so many positions, its own included, at least 1.
+    /// Sliding window: number of last positions that a row reads, including its own; at least 1.
     pub window: Option<u32>,
-    /// Positions behind its own that a row sees: 0 in causal attention, [`ALL`](Self::ALL) in an encoder. If
-    /// there are any, all rows of a sequence run in one step.
+    /// Number of later positions that a row reads: 0 for causal attention, [`ALL`](Self::ALL) for an encoder.
+    /// If it is above 0, all rows of a sequence run in one step.
     pub ahead: u32,
-    /// `[n_heads]`, f32: a logit of each head for no position at all (GPT-OSS).
+    /// `[n_heads]`, f32: a sink logit per head (GPT-OSS).
     pub sinks: Option<Weight>,
     /// In: `[rows, n_heads * head_dim]`.
     pub gate: Option<Buf>,
@@ -183,7 +183,7 @@ pub struct Attend {
     pub out: Buf,
 }
 
-/// `n = norm(x); u = Wu n, z = Wz n, a = Wa n, b = Wb n`: what [`Delta`] takes, whose heads and channels are
+/// `n = norm(x); u = Wu n, z = Wz n, a = Wa n, b = Wb n`: the inputs of [`Delta`]. Heads and channels are
 /// those of its [`StateDecl`](super::StateDecl).
 #[derive(Clone, Debug)]
 pub struct DeltaIn {
@@ -197,7 +197,7 @@ pub struct DeltaIn {
     pub wz: Linear,
     /// Decay, `[n_heads, dim]`.
     pub wa: Linear,
-    /// Strength of writing, `[n_heads, dim]`.
+    /// Write strength, `[n_heads, dim]`.
     pub wb: Linear,
     /// Out: `[rows, channels]`.
     pub u: Buf,
@@ -209,13 +209,12 @@ pub struct DeltaIn {
     pub b: Buf,
 }
 
-/// A gated delta net (Qwen3.5): each head has a matrix `S`, `[head_dim, head_dim]`, which a row decays,
-/// corrects by what it predicts wrong, and asks. Rows of a sequence do so one after the other.
+/// A gated delta net (Qwen3.5): each head has a matrix `S`, `[head_dim, head_dim]`. A row decays it, corrects
+/// its prediction error, and queries it. Rows of a sequence do so sequentially.
 ///
-/// `c[r] = silu(sum over taps j of conv[.., j] * u[r - (taps - 1) + j])`, channel by channel, over the
-/// sequence's rows, with 0 before its first. `c` is `n_key_heads` queries, as many keys, and `n_heads`
-/// values; head `h` has the query and the key `h % n_key_heads`. With `l2(x) = x / sqrt(sum(x^2) + eps)`, of
-/// a head
+/// `c[r] = silu(sum over taps j of conv[.., j] * u[r - (taps - 1) + j])`, per channel, over the sequence's
+/// rows, with 0 before the first. `c` contains `n_key_heads` queries, as many keys, and `n_heads` values;
+/// head `h` uses the query and the key `h % n_key_heads`. With `l2(x) = x / sqrt(sum(x^2) + eps)`, per head:
 ///
 /// ```text
 /// q = l2(query) / sqrt(head_dim), k = l2(key), v = value
@@ -224,8 +223,8 @@ pub struct DeltaIn {
 /// out = norm(o) * silu(z)
 /// ```
 ///
-/// with the norm over each head. Heads of `out` are in the same order, or, if they are grouped, those with
-/// one key lie together: head `h` at `h % n_key_heads * (n_heads / n_key_heads) + h / n_key_heads`.
+/// The norm is per head. Heads of `out` are in the same order, or, if they are grouped, sorted by their key:
+/// head `h` at `h % n_key_heads * (n_heads / n_key_heads) + h / n_key_heads`.
 #[derive(Clone, Debug)]
 pub struct Delta {
     /// In: `[rows, channels]`.
@@ -238,7 +237,7 @@ pub struct Delta {
     pub b: Buf,
     /// In and out: `S` of each head, and the last `taps - 1` rows of `u`.
     pub state: State,
-    /// `[channels * taps]`, f32: the taps of a channel, the last of which is of the row itself.
+    /// `[channels * taps]`, f32: the taps per channel; the last one applies to the row itself.
     pub conv: Weight,
     /// `[n_heads]`, f32, below 0.
     pub decay: Weight,
@@ -248,13 +247,13 @@ pub struct Delta {
     pub eps: f32,
     /// Norm over each head, weight `[head_dim]`.
     pub norm: Norm,
-    /// True if heads of `out` lie together by their keys.
+    /// True if heads of `out` are grouped by their keys.
     pub grouped: bool,
     /// Out: `[rows, n_heads * head_dim]`.
     pub out: Buf,
 }
 
-/// `x[r] = residual(x[r]) + post(W y[r])`, each norm being left out where the model has none.
+/// `x[r] = residual(x[r]) + post(W y[r])`; either norm may be absent.
 #[derive(Clone, Debug)]
 pub struct ProjAdd {
     /// In: `[rows, cols of w]`.
@@ -263,15 +262,15 @@ pub struct ProjAdd {
     pub w: Linear,
     /// Norm of the product (Gemma): `x[r] + post(W y[r])`.
     pub post: Option<Norm>,
-    /// Norm of the stream before the product is added (BERT): `residual(x[r]) + W y[r]`. In a post-norm model
-    /// `x` holds the sums without their norm, and every stage that reads `x` norms it.
+    /// Norm of the residual stream before the product is added (BERT): `residual(x[r]) + W y[r]`. In a
+    /// post-norm model `x` contains the sums before their norm, and every stage that reads `x` normalises it.
     pub residual: Option<Norm>,
     /// In and out: `[rows, dim]`.
     pub x: Buf,
 }
 
-/// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A network beside a mixture of
-/// experts may have a share, one number a row: `h` is multiplied with `1 / (1 + exp(-share n))`.
+/// `n = norm(x); h = act(Wg n) * (Wu n)`, or `act(Wu n)` without a gate. A shared expert next to a mixture of
+/// experts may have a share, one number per row: `h` is multiplied by `1 / (1 + exp(-share n))`.
 #[derive(Clone, Debug)]
 pub struct FfnIn {
     /// In: `[rows, dim]`.
@@ -291,7 +290,7 @@ pub struct FfnIn {
 }
 
 /// `n = norm(x[r]); x[r] += sum of p_e Down_e (act(Gate_e n) * Up_e n)` over the `n_used` experts `e` with
-/// the largest `z = Router n`, the earlier of equal ones, where `p` is the softmax of their `z`.
+/// the largest `z = Router n` (ties: the earlier one), where `p` is the softmax of their `z`.
 #[derive(Clone, Debug)]
 pub struct Experts {
     /// In and out: `[rows, dim]`.
@@ -300,15 +299,15 @@ pub struct Experts {
     pub norm: Norm,
     /// `[experts, dim]`.
     pub router: Linear,
-    /// At least one, all of one shape.
+    /// The experts, at least one, all of the same shape.
     pub experts: Vec<Expert>,
-    /// Experts that a row goes through, at least one.
+    /// Number of experts per row, at least one.
     pub n_used: usize,
     /// Activation function.
     pub act: Act,
 }
 
-/// A feed-forward network that some rows go through.
+/// A feed-forward network that only some rows use.
 #[derive(Clone, Debug)]
 pub struct Expert {
     /// `[ffn_dim, dim]`.
@@ -319,8 +318,8 @@ pub struct Expert {
     pub down: Linear,
 }
 
-/// `logits[o] = cap(W norm(x[r]))` for the `o`-th row `r` that asked for logits, with
-/// `cap(z) = c tanh(z / c)` where there is a soft cap `c`.
+/// `logits[o] = cap(W norm(x[r]))` for the `o`-th row `r` that needs logits, with `cap(z) = c tanh(z / c)` if
+/// there is a soft cap `c`.
 #[derive(Clone, Debug)]
 pub struct Logits {
     /// In: `[rows, dim]`.
@@ -329,49 +328,49 @@ pub struct Logits {
     pub norm: Norm,
     /// `[n_vocab, dim]`.
     pub w: Linear,
-    /// Gemma's bound on logits, above 0.
+    /// Gemma's soft cap of logits, above 0.
     pub soft_cap: Option<f32>,
     /// Out: `[outputs, n_vocab]`.
     pub logits: Buf,
 }
 
-/// Picks one token from each row of `logits`, as [`Step::sampling`](super::Step::sampling) says;
-/// skipped where that is empty. The tokens are read with `Backend::tokens`.
+/// Samples one token from each row of `logits`, with the parameters of
+/// [`Step::sampling`](super::Step::sampling); skipped if they are empty. The tokens are read with
+/// `Backend::tokens`.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// In: `[outputs, n_vocab]`; left as it is.
+    /// In: `[outputs, n_vocab]`; not modified.
     pub logits: Buf,
 }
 
-/// `y = scale * (W q(norm(x))) + bias`, with `norm(x)` in the basis that the weights are of.
+/// `y = scale * (W q(norm(x))) + bias`, with `norm(x)` rotated to the basis of the weights.
 #[derive(Clone, Debug)]
 pub struct Linear {
     /// `[outputs, inputs]`.
     pub w: Weight,
-    /// A norm of this layer's input alone, after the norm that the stage has for all of its layers: BitNet's
-    /// sub-norms, BitNet-embedding's. These layers may have one: `wq`, `wk` and `wv` of [`AttnIn`], `w` of
-    /// [`ProjAdd`] and of [`Logits`], `gate` and `up` of [`FfnIn`]. Of those only `w` of `ProjAdd` may have a
-    /// `basis` besides.
+    /// An additional norm of only this layer's input, after the norm of the whole stage: the sub-norms of
+    /// BitNet and BitNet-embedding. Allowed for `wq`, `wk` and `wv` of [`AttnIn`], `w` of [`ProjAdd`] and of
+    /// [`Logits`], and `gate` and `up` of [`FfnIn`]. Of those, only `w` of `ProjAdd` may also have a `basis`.
     pub norm: Option<Norm>,
     /// `[outputs]`, f32.
     pub bias: Option<Weight>,
-    /// Rounding of the input. A part of the model's numerics, not a backend's choice.
+    /// Quantisation of the input. Part of the model's numerics, not a backend's choice.
     pub act: ActQuant,
-    /// Factor on the product, 1 for most; old BitNet files store one next to each tensor.
+    /// Factor on the product, usually 1; old BitNet files store one next to each tensor.
     pub scale: f32,
-    /// The basis of the weights' inputs, if it is another than that of all else.
+    /// The basis of the weights' inputs, if they are rotated.
     pub basis: Option<BasisId>,
 }
 
 impl Linear {
-    /// What becomes of its input before the product: layers with the same take one input. A norm is known by
-    /// its weight.
+    /// Key of the input's preparation before the product: layers with equal keys share one input. A norm is
+    /// identified by its weight.
     pub fn prepared(&self) -> (Option<Weight>, Option<BasisId>, ActQuant) {
         (self.norm.as_ref().map(|norm| norm.weight), self.basis, self.act)
     }
 
-    /// True if its input needs a pass of its own before it is rounded: into another basis, or a second norm
-    /// where the stage has normed it already.
+    /// True if the input is rotated, or normalised a second time, before it is quantised, which needs a
+    /// separate pass.
     pub fn prepares_input(&self, is_normed: bool) -> bool {
         self.basis.is_some() || (is_normed && self.norm.is_some())
     }
@@ -380,7 +379,7 @@ impl Linear {
 /// A normalisation over the last dimension.
 #[derive(Clone, Debug)]
 pub struct Norm {
-    /// Which one.
+    /// Kind of normalisation.
     pub kind: NormKind,
     /// `[dim]`, f32.
     pub weight: Weight,
@@ -390,7 +389,7 @@ pub struct Norm {
     pub eps: f32,
 }
 
-/// Which normalisation.
+/// Kind of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// `x / sqrt(mean(x^2) + eps) * weight`.
@@ -402,32 +401,32 @@ pub enum NormKind {
 /// A rotary position embedding: pair `i` of a head is rotated by `pos * inv_freq[i]`.
 #[derive(Clone, Debug)]
 pub struct Rope {
-    /// Which elements form a pair.
+    /// The elements that form a pair.
     pub style: RopeStyle,
-    /// Radians a position, `[pairs]`. Whatever scaling a model uses is already in here. Elements
-    /// beyond `2 * pairs` of a head are left as they are.
+    /// Radians per position, `[pairs]`, with the model's scaling already applied. Elements beyond `2 * pairs`
+    /// of a head are not rotated.
     pub inv_freq: Arc<[f64]>,
-    /// Factor on the rotated pairs (YaRN's attention factor), 1 for most.
+    /// Factor on the rotated pairs (YaRN's attention factor), usually 1.
     pub magnitude: f32,
 }
 
 impl Attend {
-    /// For [`ahead`](Self::ahead): every position of the sequence.
+    /// Value of [`ahead`](Self::ahead) for every position of the sequence.
     pub const ALL: u32 = u32::MAX;
 
-    /// The last position that a row at `pos` sees, of a sequence whose last row in the step is at `end`.
+    /// The last position that a row at `pos` reads, in a sequence whose last row in the step is at `end`.
     pub fn last(&self, pos: u32, end: u32) -> u32 {
         if self.ahead == 0 { pos } else { pos.saturating_add(self.ahead).min(end) }
     }
 
-    /// The first position that a row at `pos` sees.
+    /// The first position that a row at `pos` reads.
     pub fn first(&self, pos: u32) -> u32 {
         self.window.map_or(0, |window| (pos + 1).saturating_sub(window))
     }
 }
 
-/// A rotated basis of vectors (PrismML's Bonsai 2): `rotate(x) = H(s x)` element by element, and then, of
-/// each run of `block` elements, with Hadamard's matrix `H[r][c] = (-1)^popcount(r & c) / sqrt(block)`.
+/// A rotated basis of vectors (PrismML's Bonsai 2): `rotate(x) = H(s x)`: the signs `s` element by element,
+/// then, per run of `block` elements, the Hadamard matrix `H[r][c] = (-1)^popcount(r & c) / sqrt(block)`.
 #[derive(Clone, Debug)]
 pub struct Basis {
     /// A power of two that divides the length of vectors.
@@ -437,19 +436,19 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// Brings `x` into this basis.
+    /// Rotates `x` into this basis.
     ///
     /// # Panics
-    /// Where the length is another.
+    /// If the length differs.
     pub fn rotate(&self, x: &mut [f32]) {
         self.flip(x);
         self.mix(x);
     }
 
-    /// Brings `x` out of it.
+    /// Rotates `x` back.
     ///
     /// # Panics
-    /// Where the length is another.
+    /// If the length differs.
     pub fn rotate_back(&self, x: &mut [f32]) {
         self.mix(x);
         self.flip(x);
@@ -473,7 +472,7 @@ impl Rope {
     /// Cosines and sines of a position's angles, times the magnitude: `[pairs]` each, computed in f64.
     ///
     /// # Panics
-    /// Where a slice is shorter than the pairs.
+    /// If a slice is shorter than the pairs.
     pub fn cos_sin(&self, pos: u32, cos: &mut [f32], sin: &mut [f32]) {
         let magnitude = f64::from(self.magnitude);
         for (i, inv_freq) in self.inv_freq.iter().enumerate() {
@@ -483,7 +482,7 @@ impl Rope {
     }
 }
 
-/// Which elements of a head a rotary embedding rotates together.
+/// Pairing of the elements of a head in a rotary embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeStyle {
     /// `(i, i + pairs)`: NeoX, BitNet, and Hugging Face's Llama.

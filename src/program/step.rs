@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Sampling, TokenChange};
 
-/// Positions of one KV page.
+/// Number of positions per KV page.
 pub const PAGE: usize = 64;
 
 /// One token of one sequence.
@@ -16,46 +16,46 @@ pub struct Row {
     pub pos: u32,
     /// Sequence slot, an index into the page table.
     pub seq: u32,
-    /// True if this row's logits are wanted.
+    /// True if this row needs logits.
     pub logits: bool,
 }
 
 impl Row {
-    /// In place of an id: the token that the last run which picked one for the row's slot has picked. So a
-    /// run can be queued before the host knows the token.
+    /// Used instead of an id: the last token that a previous run sampled for the row's slot. Allows a run to
+    /// be queued before the host knows the token.
     pub const PICKED: u32 = u32::MAX;
 }
 
 /// Inputs of one run of a program. Nothing else may change between two runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// One entry a token. Rows of one sequence stand in the order of their positions; where a program has
-    /// recurrent states, they stand next to each other and leave out none.
+    /// One entry per token. Rows of one sequence are in the order of their positions; if the program has
+    /// recurrent states, they are consecutive and skip no position.
     pub rows: &'a [Row],
-    /// For each sequence slot, the pages that hold its positions.
+    /// Per sequence slot, the pages of its positions.
     pub pages: &'a PageTable,
-    /// For each output row, in order, how to pick a token from it; `None` where the caller reads its logits
-    /// instead. Empty where nothing is picked from any.
+    /// Per output row, in order, its sampling parameters; `None` if the caller reads its logits instead.
+    /// Empty if no token is sampled.
     pub sampling: &'a [Option<Sampling>],
-    /// What changes logits before tokens are picked by them, in the order of the output rows, each token of a
-    /// row once. A row that is fed with a pick counts that token once more. The buffer of logits stays as it
-    /// is. Only for rows that a backend picks from on the device, and no more for a row than it can apply.
+    /// Changes to the logits before sampling, in the order of the output rows, each token of a row at most
+    /// once. If the row's own input is a sampled token, that token counts once more. The logits buffer is not
+    /// modified. Only for rows sampled on the device, and no more per row than the backend supports.
     pub changes: &'a [TokenChange],
 }
 
 impl Step<'_> {
-    /// Number of rows that ask for logits.
+    /// Number of rows that need logits.
     pub fn n_outputs(&self) -> usize {
         self.rows.iter().filter(|row| row.logits).count()
     }
 
-    /// For each row, the position of the last row of its run: where rows see ahead, the end of its sequence.
+    /// Per row, the position of the last row of its run: if rows see ahead, the end of its sequence.
     pub fn ends(&self) -> impl Iterator<Item = u32> {
         let runs = self.rows.chunk_by(|a, b| a.seq == b.seq);
         runs.flat_map(|run| run.iter().map(|_| run[run.len() - 1].pos))
     }
 
-    /// Runs of rows of one sequence, as ranges of the rows: where a program has recurrent states, one a
+    /// Runs of rows of one sequence, as ranges of the rows: if the program has recurrent states, one per
     /// sequence.
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
         let mut start = 0;
@@ -65,8 +65,8 @@ impl Step<'_> {
         })
     }
 
-    /// Output rows whose picks a slot keeps, with that slot and how they are picked: of each sequence the
-    /// last output row that a token is picked from.
+    /// Output rows whose sampled token a slot keeps, with that slot and the sampling parameters: the last
+    /// sampled output row of each sequence.
     pub fn kept_picks(&self) -> impl Iterator<Item = (usize, u32, &Sampling)> {
         let picked = || {
             let outputs = self.rows.iter().filter(|row| row.logits).zip(self.sampling).enumerate();
@@ -79,13 +79,13 @@ impl Step<'_> {
 }
 
 /// Positions that a sequence reads exactly if a codec is [`windowed`](ggml_types::KvCodec::windowed): whole
-/// pages, because positions are encoded a page at a time.
+/// pages, because positions are encoded page by page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvWindow {
-    /// Pages from the first on, which are never encoded; at least one, which the mean of the keys is taken
-    /// of.
+    /// Number of first pages that are never encoded; at least one, from which the mean of the keys is
+    /// computed.
     pub sink_pages: usize,
-    /// Full pages of the newest positions, at least one. The page that a row stands in comes to them.
+    /// Number of newest full pages, at least one. The page of the row itself is exact in addition.
     pub newest_pages: usize,
 }
 
@@ -96,17 +96,17 @@ impl Default for KvWindow {
 }
 
 impl KvWindow {
-    /// First positions that are kept exactly where nothing else is asked for: what attention sinks to.
+    /// Default number of first positions that are kept exactly (attention sinks).
     pub const DEFAULT_SINKS: usize = 4;
-    /// Newest positions that are kept exactly where nothing else is asked for.
+    /// Default number of newest positions that are kept exactly.
     pub const DEFAULT_NEWEST: usize = 64;
 
-    /// The smallest that keeps so many first and newest positions.
+    /// The smallest window that keeps this number of first and newest positions.
     pub fn of_positions(sinks: usize, newest: usize) -> Self {
         Self { sink_pages: sinks.div_ceil(PAGE).max(1), newest_pages: newest.div_ceil(PAGE).max(1) }
     }
 
-    /// Newest positions that every row reads exactly, its own among them.
+    /// Number of newest positions that every row reads exactly, including its own.
     pub fn newest(&self) -> usize {
         self.newest_pages * PAGE
     }
@@ -116,7 +116,7 @@ impl KvWindow {
         i < self.sink_pages || i >= self.first_newest(pos)
     }
 
-    /// Positions that a row at `pos` reads exactly.
+    /// Number of positions that a row at `pos` reads exactly.
     pub fn exact_positions(&self, pos: usize) -> usize {
         let sinks = self.sink_pages * PAGE;
         (pos + 1).min(sinks + pos + 1 - self.first_newest(pos).max(self.sink_pages) * PAGE)
@@ -127,19 +127,19 @@ impl KvWindow {
     }
 }
 
-/// For each sequence slot, the pages of its positions: position `p` lies in page `pages[seq][p / PAGE]`
-/// at offset `p % PAGE`. A page number means the same page in every layer's cache.
+/// Page table: position `p` of a sequence is in page `pages[seq][p / PAGE]` at offset `p % PAGE`. A page id
+/// refers to the same page in every layer's cache.
 ///
-/// Layers that keep a sliding window ([`KvDecl::sliding`](super::KvDecl::sliding)) have a list of their own,
-/// of pages of another pool: of every page that a row of the step, or one that follows, sees a position of.
+/// Sliding-window layers ([`KvDecl::sliding`](super::KvDecl::sliding)) have a separate list of pages from
+/// another pool. It contains every page that a row of the step, or a later one, reads.
 ///
-/// For windowed codecs a sequence has exact pages besides: of its first pages, which it keeps, and of the
-/// newest ones. A page is written exactly, and encoded as soon as it is full; which of the two a row reads
-/// ([`KvWindow`]) depends on the row's position alone, so that it is the same however the rows before it were
-/// cut into steps.
+/// With windowed codecs a sequence also has exact pages: its first pages, which it keeps, and the newest
+/// ones. A page is written exactly, and encoded as soon as it is full. Which of the two a row reads
+/// ([`KvWindow`]) depends only on the row's position, so the result does not depend on how the rows before it
+/// were split into steps.
 ///
-/// Where a program has recurrent states, a sequence has two slots of these besides ([`StateSlots`]). A
-/// sequence of two texts says where the second one begins.
+/// If the program has recurrent states, a sequence also has two slots for these ([`StateSlots`]). A sequence
+/// of two texts stores the start of the second one.
 #[derive(Clone, Debug, Default)]
 pub struct PageTable {
     seqs: Vec<Vec<u32>>,
@@ -149,18 +149,18 @@ pub struct PageTable {
     seconds: Vec<Option<u32>>,
 }
 
-/// Slots of a sequence's recurrent states in a step. A slot number means the same slot in every layer. They
-/// may be one slot; if they are not, the first is left as it is, so that a state is kept without a copy.
+/// Slots of a sequence's recurrent states in a step. A slot id refers to the same slot in every layer. Both
+/// may be the same slot; otherwise the first is not modified, so that a state is kept without a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSlots {
-    /// What the sequence's first row of the step goes on from, `None` at position 0.
+    /// Input state of the sequence's first row in the step; `None` at position 0.
     pub from: Option<u32>,
-    /// Where the state behind its last row goes. No other sequence of the step names it.
+    /// Slot for the state after its last row. No other sequence of the step uses it.
     pub to: u32,
 }
 
 impl PageTable {
-    /// A table of `seqs` empty sequences, each with room for `pages` pages without allocating.
+    /// A table of `seqs` empty sequences, each with reserved space for `pages` pages.
     pub fn new(seqs: usize, pages: usize) -> Self {
         Self {
             seqs: (0..seqs).map(|_| Vec::with_capacity(pages)).collect(),
@@ -174,86 +174,87 @@ impl PageTable {
     /// The pages of a sequence, in the order of its positions.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn seq(&self, seq: u32) -> &[u32] {
         &self.seqs[seq as usize]
     }
 
-    /// The pages of a sequence, to change.
+    /// The pages of a sequence, mutable.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn seq_mut(&mut self, seq: u32) -> &mut Vec<u32> {
         &mut self.seqs[seq as usize]
     }
 
-    /// The exact pages of a sequence: one for each of its pages, or none where only the codes are left.
-    /// Shorter where no codec is windowed.
+    /// The exact pages of a sequence: an entry per page, `None` if only the quantised page is left. Shorter
+    /// if no codec is windowed.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn exact(&self, seq: u32) -> &[Option<u32>] {
         &self.exact[seq as usize]
     }
 
-    /// The exact pages of a sequence, to change.
+    /// The exact pages of a sequence, mutable.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn exact_mut(&mut self, seq: u32) -> &mut Vec<Option<u32>> {
         &mut self.exact[seq as usize]
     }
 
-    /// The pages of a sequence in layers that keep a sliding window: one for each of its pages, or none where
-    /// all positions have left the window. Shorter where no layer keeps one.
+    /// The pages of a sequence in sliding-window layers: an entry per page, `None` if all positions have left
+    /// the window. Shorter if there are no such layers.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn sliding(&self, seq: u32) -> &[Option<u32>] {
         &self.sliding[seq as usize]
     }
 
-    /// These pages, to change.
+    /// The pages of a sequence in sliding-window layers, mutable.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn sliding_mut(&mut self, seq: u32) -> &mut Vec<Option<u32>> {
         &mut self.sliding[seq as usize]
     }
 
-    /// The state slots of a sequence; `None` where no step is to come, or programs have no such states.
+    /// The state slots of a sequence; `None` if no step follows, or the program has no recurrent states.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn state(&self, seq: u32) -> Option<StateSlots> {
         self.states[seq as usize]
     }
 
-    /// Says which state slots a sequence has.
+    /// Sets the state slots of a sequence.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn set_state(&mut self, seq: u32, slots: Option<StateSlots>) {
         self.states[seq as usize] = slots;
     }
 
-    /// Type of the token at a position, for models that embed it: 1 in the second of two texts, 0 elsewhere.
+    /// Type of the token at a position, for models with token types: 1 in the second of two texts, 0
+    /// elsewhere.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn token_type(&self, seq: u32, pos: u32) -> u32 {
         u32::from(self.seconds[seq as usize].is_some_and(|second| pos >= second))
     }
 
-    /// Says where the second of two texts begins in a sequence, `None` if it has one text.
+    /// Sets the position where the second of two texts begins in a sequence, `None` if it has one text.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If the slot does not exist.
     pub fn set_second(&mut self, seq: u32, at: Option<u32>) {
         self.seconds[seq as usize] = at;
     }
 
-    /// The exact page in which `row` reads page `i` of its sequence; `None` where it reads the codes.
+    /// The exact page in which `row` reads page `i` of its sequence; `None` if it reads the quantised page.
     pub fn exact_for(&self, window: KvWindow, row: &Row, i: usize) -> Option<u32> {
         let exact = *self.exact(row.seq).get(i)?;
         exact.filter(|_| window.is_exact(row.pos as usize, i))

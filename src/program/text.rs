@@ -1,4 +1,4 @@
-//! A program as text: what `sterna inspect --program` prints and what the snapshot tests hold.
+//! Formats a program as text: the output of `sterna inspect --program`, and the snapshots of the tests.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl fmt::Display for Program {
             writeln!(f, "buf    {} [{rows}, {}]", buf.name, buf.cols)?;
         }
         for (i, kv) in self.kvs.iter().enumerate() {
-            // What a codec keeps exactly is not printed.
+            // The exact window of a codec is not printed.
             let KvDecl { n_kv_heads, head_dim, k, v, window: _, sliding } = kv;
             let kept = sliding.map_or(String::new(), |n| format!(", of the last {n} positions"));
             let (k, v) = (k.name(), v.name());

@@ -1,4 +1,4 @@
-//! Which type each tensor of a model gets by a mix.
+//! Chooses the type of each tensor of a model for a mix.
 
 use ggml_types::{QuantType, types};
 
@@ -9,7 +9,7 @@ use sterna_gguf::{Gguf, Metadata, TensorInfo, Value};
 /// Role of a tensor, as far as its type depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Norms, biases, routers, tables of positions: small, and never quantised.
+    /// Norms, biases, routers, position tables: small, and never quantised.
     Kept,
     TokenEmbd,
     Output,
@@ -21,7 +21,7 @@ pub(super) enum Role {
 }
 
 /// Parts of the names of matrices that are never quantised: small and sensitive, or added instead of
-/// multiplied. They are those of llama.cpp.
+/// multiplied. Same as in llama.cpp.
 const KEPT: &[&str] = &[
     "_norm.weight",
     "ffn_gate_inp.weight",
@@ -53,11 +53,11 @@ const KEPT: &[&str] = &[
     "attn_rel_b.weight",
 ];
 
-/// Architectures for which llama.cpp has other rules, which are not here.
+/// Architectures for which llama.cpp has other rules, which are not implemented.
 const OTHER_RULES: [&str; 3] = ["falcon", "glm5-next", "bailingmoe3"];
 
-/// Architecture and layers of the models that llama.cpp takes for Llama 2 70B and its kin, whose `attn_v` is
-/// never below Q5_K.
+/// Architectures and layers that llama.cpp uses to recognise Llama 2 70B and similar models, whose `attn_v`
+/// is never below Q5_K.
 const SEVENTIES: [(&str, usize); 5] =
     [("llama", 80), ("qwen2", 80), ("deci", 80), ("olmo", 80), ("jais2", 68)];
 
@@ -66,7 +66,7 @@ impl Role {
         let name = info.name.as_str();
         let has = |part: &str| name.contains(part);
         match name {
-            // Outer dimensions of 1 do not count.
+            // Outer dimensions of 1 are ignored.
             _ if info.dims.iter().skip_while(|dim| **dim == 1).count() < 2 => Self::Kept,
             _ if !name.ends_with("weight") || KEPT.iter().any(|kept| has(kept)) => Self::Kept,
             "output.weight" => Self::Output,
@@ -80,14 +80,14 @@ impl Role {
     }
 }
 
-/// Properties of a model that a mix looks at beside names and shapes.
+/// Properties of a model that a mix uses in addition to names and shapes.
 struct Shape {
     n_layers: usize,
     n_experts: usize,
     /// Query heads that share a KV head.
     group: usize,
     is_seventy: bool,
-    /// True if the embedding is the head too.
+    /// True if the embedding is also the head.
     tied: bool,
     n_attn_v: usize,
 }
@@ -104,7 +104,7 @@ impl Shape {
         let heads = first(metadata, &format!("{architecture}.attention.head_count"))?;
         let kv_heads = first(metadata, &format!("{architecture}.attention.head_count_kv"))?;
         let (heads, kv_heads) = (heads.unwrap_or(0), kv_heads.or(heads).unwrap_or(0));
-        // Llama 1 had one with 80 layers and a KV head a query head.
+        // Llama 1 65B has 80 layers, and as many KV heads as query heads.
         let is_seventy =
             SEVENTIES.contains(&(architecture, n_layers)) && (architecture != "llama" || heads != kv_heads);
         Ok(Self {
@@ -118,7 +118,7 @@ impl Shape {
     }
 }
 
-/// A number that may be an array of one a layer: the first.
+/// Reads a number, or the first number of an array with one per layer.
 fn first(metadata: &Metadata, key: &str) -> Result<Option<usize>, QuantizeError> {
     if let Some(Value::Array(array)) = metadata.get(key) {
         let first = array.values().next().and_then(|value| value.as_int());
@@ -127,7 +127,7 @@ fn first(metadata: &Metadata, key: &str) -> Result<Option<usize>, QuantizeError>
     Ok(metadata.u32(key)?.map(|number| number as usize))
 }
 
-/// Types that the options ask for beside the mix.
+/// Types that the options request in addition to the mix.
 #[derive(Clone, Copy)]
 pub(super) struct Requested<'a> {
     pub token_embd: Option<&'static dyn QuantType>,
@@ -138,10 +138,10 @@ pub(super) struct Requested<'a> {
     pub has_imatrix: bool,
 }
 
-/// The type of every tensor of the file in its order, before any fallback; `None` for what is kept as it is.
+/// Returns the type of every tensor, in file order, before any fallback; `None` for tensors that are copied.
 ///
 /// # Errors
-/// [`QuantizeError::Gguf`] where metadata that the rules ask for is missing; [`QuantizeError::Architecture`];
+/// [`QuantizeError::Gguf`] if required metadata is missing; [`QuantizeError::Architecture`];
 /// [`QuantizeError::Layer`].
 pub(super) fn types(
     source: &dyn TensorSource,
@@ -150,7 +150,8 @@ pub(super) fn types(
 ) -> Result<Vec<Option<&'static dyn QuantType>>, QuantizeError> {
     let shape = Shape::of(source, mix, asked.pure)?;
     let mut order: Vec<usize> = (0..source.tensors().len()).collect();
-    // Rules count layers as they come, so the order must be that of the layers whatever the file's is.
+    // Rules count layers in order of processing, so tensors are sorted by layer, regardless of the order in
+    // the file.
     order.sort_by_key(|&at| {
         let name = source.tensors()[at].name.as_str();
         (layer_of(name).map_or(-1, |layer| layer as i128), name)
@@ -163,7 +164,7 @@ pub(super) fn types(
     Ok(out)
 }
 
-/// The mixes that give every tensor of the file the type that it has, with an importance matrix or without.
+/// The mixes that give every tensor of the file its actual type, with or without an importance matrix.
 pub fn mixes_of(gguf: &Gguf) -> Vec<&'static Mix> {
     let made_by = |mix: &'static Mix, has_imatrix| {
         let (token_embd, output, leave_output, pure) = (None, None, false, false);
@@ -179,20 +180,20 @@ pub fn mixes_of(gguf: &Gguf) -> Vec<&'static Mix> {
     MIXES.iter().filter(|mix| made_by(mix, false) || made_by(mix, true)).collect()
 }
 
-/// The mix by whose rules every tensor has its type, as llama-quantize calls it: of several the one that
-/// `general.file_type` names. Names of files and that number alone prove nothing.
+/// The mix by whose rules every tensor has its type, named as in llama-quantize. If several match, the one in
+/// `general.file_type`. File names and that number alone prove nothing.
 pub fn mix_of(gguf: &Gguf) -> Option<&'static Mix> {
     let said = gguf.metadata().u32("general.file_type").ok().flatten();
     let mixes = mixes_of(gguf);
     mixes.iter().find(|mix| Some(mix.file_type) == said).or(mixes.first()).copied()
 }
 
-/// Reads a file's tensors layer by layer.
+/// Processes a file's tensors layer by layer.
 struct Chooser<'a> {
     mix: &'static Mix,
     shape: Shape,
     asked: Requested<'a>,
-    /// Tensors of these roles so far.
+    /// Tensors with these roles so far.
     n_attn_v: usize,
     n_ffn_down: usize,
 }
@@ -224,7 +225,7 @@ impl Chooser<'_> {
             |layer, n_layers| TensorPosition { layer, n_layers, group, has_imatrix: asked.has_imatrix };
         let is_head = role == Role::Output || (role == Role::TokenEmbd && self.shape.tied);
         if is_head {
-            // llama.cpp asks whether the body's blocks divide the rows, not whether the head's do.
+            // llama.cpp checks whether rows are multiples of the body's block size, not of the head's.
             let holds = info.cols().is_multiple_of(mix.body.block_elems());
             let ty = if holds { mix.output } else { &types::Q8_0 };
             return Ok(asked.output.unwrap_or(ty));
@@ -247,7 +248,7 @@ impl Chooser<'_> {
             Role::AttnOutput if n_experts == 8 => mix.attn_output_of_eight.ty(mix.body, place(0, n_layers)),
             Role::AttnOutput => mix.attn_output.ty(mix.body, place(0, n_layers)),
             Role::FfnDown => {
-                // Experts of one layer may be several tensors.
+                // The experts of one layer may be several tensors.
                 let layer = if n_experts > 0 { self.layer(info)? } else { self.n_ffn_down };
                 self.n_ffn_down += 1;
                 mix.ffn_down.ty(mix.body, place(layer, n_layers))
@@ -263,7 +264,7 @@ impl Chooser<'_> {
     }
 }
 
-/// The number in `blk.7.`.
+/// The layer number of a name such as `blk.7.attn_q.weight`.
 fn layer_of(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }

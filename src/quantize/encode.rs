@@ -1,4 +1,4 @@
-//! The bytes of one tensor, piece by piece and on several threads.
+//! Encodes one tensor, in pieces and on several threads.
 
 use std::ops::Range;
 use std::vec::IntoIter;
@@ -10,23 +10,23 @@ use super::ternary::{Absmean, WeightStats};
 use super::{Outcome, QuantizeError, Target};
 use sterna_host::in_parallel;
 
-/// Elements that one task looks at, at most. Tasks do not depend on the number of threads, and so
-/// neither do sums over them.
+/// Maximum number of elements of a task. Tasks do not depend on the number of threads, and so neither do sums
+/// over their results.
 const TASK_ELEMS: usize = 1 << 18;
-/// Tasks of each thread whose results are held at a time.
+/// Tasks per thread whose results are held at a time.
 const TASKS_AHEAD: usize = 4;
 
-/// Iterates over a tensor's bytes; ends early where a weight cannot be kept.
+/// Iterates over a tensor's encoded bytes; ends early if a weight cannot be stored.
 pub(super) struct Encoder<'a> {
     target: &'a Target,
     source: HostTensor,
     absmean: Option<Absmean>,
     threads: usize,
-    /// Rows that no task has had yet.
+    /// Rows that are not yet assigned to a task.
     tasks: IntoIter<Range<usize>>,
-    /// Bytes that are ready.
+    /// Encoded bytes that are ready.
     pieces: IntoIter<Bytes>,
-    /// Bytes that the type stores after the rows, until they are written.
+    /// Bytes that the type stores after the rows, until they are returned.
     tail: Option<Bytes>,
     squares: Squares,
     failed: Option<QuantizeError>,
@@ -41,7 +41,7 @@ struct Squares {
 }
 
 impl<'a> Encoder<'a> {
-    /// Looks at the whole tensor first where it is to be rounded to ternary, or copied.
+    /// Scans the whole tensor first if it is rounded to ternary or copied.
     ///
     /// # Errors
     /// [`QuantizeError::Value`].
@@ -67,10 +67,10 @@ impl<'a> Encoder<'a> {
         Ok(Self { target, source, absmean, threads, tasks, pieces, tail, squares, failed })
     }
 
-    /// The relative error and what else is known, once the pieces have ended.
+    /// The relative error and other results, after all pieces.
     ///
     /// # Errors
-    /// [`QuantizeError::Value`] where that is why they ended.
+    /// [`QuantizeError::Value`] if that ended the iteration.
     pub fn finish(self) -> Result<Outcome, QuantizeError> {
         let Squares { weights, errors, n_changed } = self.squares;
         match self.failed {
@@ -115,15 +115,15 @@ impl Iterator for Encoder<'_> {
 }
 
 impl Target {
-    /// Rows and columns as tasks see them: a row that is too long for a task is several, but where its blocks
-    /// share something. Blocks follow each other without a gap, so the bytes are the same.
+    /// Rows and columns as seen by tasks: a row that is too long for a task is split into several, unless its
+    /// blocks share data. Blocks follow each other without gaps, so the bytes are the same.
     fn shape(&self) -> (usize, usize) {
         let (rows, cols) = (self.rows, self.cols);
         let block = self.ty.block_elems();
         let has_head = self.ty.row_bytes(0).is_ok_and(|bytes| bytes > 0);
         let part = match cols <= TASK_ELEMS || has_head {
             true => cols,
-            // Both are whole blocks, and so is what divides them.
+            // Both are whole blocks, and so is their common divisor.
             false => common_divisor(cols, TASK_ELEMS / block * block),
         };
         (rows * (cols / part), part)
@@ -143,7 +143,7 @@ impl Target {
         in_parallel(tasks.len(), threads, check).into_iter().collect()
     }
 
-    /// Counts all weights, in an order that does not depend on the threads.
+    /// Collects statistics over all weights, in an order that does not depend on the threads.
     fn census(
         &self,
         source: &HostTensor,
@@ -163,7 +163,7 @@ impl Target {
         counted.try_fold(WeightStats::default(), |all, census| Ok(all.and(census?)))
     }
 
-    /// One row of the source.
+    /// Decodes one row of the source.
     fn weights(&self, source: &HostTensor, row: usize, out: &mut [f32]) -> Result<(), QuantizeError> {
         source.ty.decode_row(&source.bytes, self.shape().0, row, out).expect("the tensor has this row");
         match out.iter().position(|weight| !weight.is_finite()) {
@@ -172,7 +172,7 @@ impl Target {
         }
     }
 
-    /// Encoded rows, without what the type stores after the last one.
+    /// Encodes rows, without the bytes that the type stores after the last one.
     fn encode(
         &self,
         source: &HostTensor,
@@ -207,7 +207,7 @@ impl Target {
         Ok((bytes.into(), squares))
     }
 
-    /// The same, row by row, each with the importance of its matrix's columns.
+    /// Encodes row by row, each with the importance of its matrix's columns.
     fn encode_weighted(&self, weights: &[f32], rows: Range<usize>, importance: &[f32]) -> Vec<u8> {
         let (all, cols) = self.shape();
         let parts = self.cols / cols;
@@ -228,7 +228,7 @@ impl Target {
     }
 }
 
-/// The greatest one, by Euclid.
+/// Greatest common divisor, by Euclid's algorithm.
 fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }

@@ -1,5 +1,4 @@
-//! Importance matrices: how large the inputs of each product are, column by column, as llama-imatrix keeps
-//! them.
+//! Importance matrices: mean squares of the inputs of each product, per column, in llama-imatrix's formats.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,26 +9,26 @@ use ggml_types::types;
 
 use sterna_gguf::{Array, Gguf, GgufError, GgufWriter, Metadata, type_id};
 
-/// Suffixes of the names of an entry's two tensors.
+/// Name suffixes of the two tensors of an entry.
 const SUMS: &str = ".in_sum2";
 const COUNTS: &str = ".counts";
 const DATASETS: &str = "imatrix.datasets";
 const CHUNK_COUNT: &str = "imatrix.chunk_count";
 const CHUNK_SIZE: &str = "imatrix.chunk_size";
 
-/// Why an importance matrix cannot be read or written.
+/// Errors of reading or writing an importance matrix.
 #[derive(Debug, thiserror::Error)]
 pub enum ImatrixError {
-    /// The file cannot be opened, is broken GGUF, or cannot be written.
+    /// The file cannot be opened, is corrupt GGUF, or cannot be written.
     #[error(transparent)]
     Gguf(#[from] GgufError),
     /// The file cannot be read.
     #[error("cannot read: {0}")]
     Io(#[from] std::io::Error),
-    /// A file that is no importance matrix.
+    /// The file is not an importance matrix.
     #[error("not an importance matrix: {0}")]
     Broken(String),
-    /// An entry that makes no sense.
+    /// An invalid entry.
     #[error("entry {}: {detail}", name.escape_debug())]
     Entry {
         /// GGUF name of the weight.
@@ -39,10 +38,10 @@ pub enum ImatrixError {
     },
 }
 
-/// For each weight, the sums of the squares of its inputs over a text.
+/// For each weight, the mean squares of its inputs over a text.
 #[derive(Clone, Debug, Default)]
 pub struct Imatrix {
-    /// Where it was read from.
+    /// Path of the file that it was read from.
     file: String,
     datasets: Vec<String>,
     chunks: u32,
@@ -50,31 +49,31 @@ pub struct Imatrix {
     entries: BTreeMap<String, Entry>,
 }
 
-/// One weight's.
+/// Entry of one weight.
 #[derive(Clone, Debug)]
 struct Entry {
     /// Mean squares: `[matrices, cols]`.
     means: Vec<f32>,
-    /// Rows that each matrix has seen; one for all matrices in old files.
+    /// Rows processed by each matrix; one number for all matrices in old files.
     counts: Vec<f32>,
 }
 
 impl Imatrix {
-    /// An empty one, for what a text of so many chunks of `chunk_size` tokens gives.
+    /// Creates an empty one, for a text of `chunks` chunks of `chunk_size` tokens each.
     pub fn new(dataset: &str, chunks: u32, chunk_size: u32) -> Self {
         Self { datasets: vec![dataset.to_owned()], chunks, chunk_size, ..Self::default() }
     }
 
-    /// Adds a weight: the sums of squares of its inputs, `[matrices, cols]`, and the rows that each matrix
-    /// has seen.
+    /// Adds a weight: the sums of squares of its inputs, `[matrices, cols]`, and the number of rows processed
+    /// by each matrix.
     ///
     /// # Errors
-    /// [`ImatrixError::Entry`] for numbers that are no such sums, or no whole number of columns.
+    /// [`ImatrixError::Entry`] for invalid sums or counts, or different numbers of columns.
     pub fn add(&mut self, name: &str, sums: &[f32], counts: &[f32]) -> Result<(), ImatrixError> {
         let broken = |detail: String| Err(ImatrixError::Entry { name: name.to_owned(), detail });
         if counts.is_empty() || sums.is_empty() || !sums.len().is_multiple_of(counts.len()) {
             return broken(format!(
-                "want as many sums for each matrix, found {} for {}",
+                "want the same number of sums per matrix, found {} for {}",
                 sums.len(),
                 counts.len()
             ));
@@ -87,21 +86,21 @@ impl Imatrix {
         }
         let cols = sums.len() / counts.len();
         let mean = |(at, sum): (usize, &f32)| match counts[at / cols] {
-            // Nothing is known of an expert that was never chosen: all columns are alike.
+            // Nothing is known about an expert that was never chosen: all columns have the same weight.
             0.0 => 1.0,
             count => sum / count,
         };
         let entry = Entry { means: sums.iter().enumerate().map(mean).collect(), counts: counts.to_vec() };
         match self.entries.insert(name.to_owned(), entry) {
-            Some(_) => broken("is there twice".to_owned()),
+            Some(_) => broken("duplicate".to_owned()),
             None => Ok(()),
         }
     }
 
-    /// Reads a file of either form.
+    /// Reads a file of either format.
     ///
     /// # Errors
-    /// [`ImatrixError`], by what is wrong.
+    /// [`ImatrixError`], by cause.
     pub fn open(path: &Path) -> Result<Self, ImatrixError> {
         let is_gguf = {
             let mut magic = [0; 4];
@@ -117,10 +116,10 @@ impl Imatrix {
         Ok(found)
     }
 
-    /// Reads llama-imatrix's files of today.
+    /// Reads the GGUF format of current llama-imatrix.
     ///
     /// # Errors
-    /// [`ImatrixError`], by what is wrong.
+    /// [`ImatrixError`], by cause.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, ImatrixError> {
         let metadata = gguf.metadata();
         let kind = metadata.str("general.type")?.unwrap_or_default();
@@ -138,7 +137,7 @@ impl Imatrix {
             let Some(name) = info.name.strip_suffix(SUMS) else {
                 let weight = info.name.strip_suffix(COUNTS);
                 if weight.is_some_and(|name| gguf.find(&format!("{name}{SUMS}")).is_none()) {
-                    let (name, detail) = (info.name.clone(), format!("want a tensor {SUMS} beside it"));
+                    let (name, detail) = (info.name.clone(), format!("its tensor {SUMS} is missing"));
                     return Err(ImatrixError::Entry { name, detail });
                 }
                 continue;
@@ -150,7 +149,7 @@ impl Imatrix {
         Ok(found)
     }
 
-    /// Reads the files of before mid 2025, which have no magic number.
+    /// Reads the format used until mid 2025, which has no magic number.
     ///
     /// # Errors
     /// [`ImatrixError::Broken`], [`ImatrixError::Entry`].
@@ -161,7 +160,7 @@ impl Imatrix {
         for _ in 0..n_entries {
             let len = rest.count("bytes of a name")?;
             let name = rest.text(len)?;
-            // Calls, by which the means were multiplied. Of old files some say 0 and mean 1.
+            // Number of calls, by which the means were multiplied. Some old files have 0, which means 1.
             let calls = rest.int()?.max(1) as f32;
             let n = rest.count("columns")?;
             let sums = rest.floats(n)?;
@@ -176,10 +175,10 @@ impl Imatrix {
         Ok(found)
     }
 
-    /// Writes it as llama-imatrix does.
+    /// Writes the GGUF format of llama-imatrix.
     ///
     /// # Errors
-    /// [`ImatrixError::Gguf`] where that fails.
+    /// [`ImatrixError::Gguf`] if writing fails.
     pub fn write(&self, out: impl Write) -> Result<(), ImatrixError> {
         let mut data = self.writer()?.begin(out)?;
         for entry in self.entries.values() {
@@ -194,10 +193,10 @@ impl Imatrix {
         Ok(())
     }
 
-    /// Bytes that [`write`](Self::write) writes.
+    /// Size in bytes of the file that [`write`](Self::write) writes.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`write`](Self::write).
     pub fn file_bytes(&self) -> Result<u64, ImatrixError> {
         Ok(self.writer()?.file_bytes())
     }
@@ -218,22 +217,22 @@ impl Imatrix {
         Ok(writer)
     }
 
-    /// The mean square of every input column of a weight, matrix after matrix.
+    /// Mean square of each input column of a weight, one matrix after the other.
     pub fn of(&self, name: &str) -> Option<&[f32]> {
         self.entries.get(name).map(|entry| entry.means.as_slice())
     }
 
-    /// Weights in it.
+    /// Number of weights.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if it knows no weight.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Metadata keys of a file that was made with it.
+    /// Writes the metadata keys of a file quantised with it.
     pub(super) fn describe(&self, metadata: &mut Metadata) {
         metadata.set("quantize.imatrix.file", self.file.as_str());
         if let Some(dataset) = self.datasets.first() {
@@ -246,7 +245,7 @@ impl Imatrix {
     }
 }
 
-/// All values of an f32 tensor.
+/// Reads all values of an f32 tensor.
 fn values(gguf: &Gguf, name: &str) -> Result<Vec<f32>, ImatrixError> {
     let tensor = gguf.tensor(name)?;
     if !tensor.ty.is(&types::F32) {
@@ -257,7 +256,7 @@ fn values(gguf: &Gguf, name: &str) -> Result<Vec<f32>, ImatrixError> {
     Ok(floats.iter().take(tensor.rows * tensor.cols).map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-/// Rest of an old file.
+/// Reader of an old file.
 struct Dat<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -289,14 +288,14 @@ impl Dat<'_> {
     }
 
     fn floats(&mut self, n: usize) -> Result<Vec<f32>, ImatrixError> {
-        // A number whose bytes overflow is more than is left, too.
+        // A number whose byte count overflows is also larger than the rest.
         let (floats, _) = self.take(n.saturating_mul(4))?.as_chunks::<4>();
         Ok(floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 
     fn broken(&self, detail: String) -> ImatrixError {
         ImatrixError::Broken(format!(
-            "neither GGUF nor llama.cpp's older form: at byte {}, {detail}",
+            "neither GGUF nor llama.cpp's older format: at byte {}, {detail}",
             self.at
         ))
     }

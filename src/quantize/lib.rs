@@ -1,9 +1,9 @@
-//! From a model of real-valued weights to one of another type: a GGUF file in, a GGUF file out.
+//! Quantises models: a GGUF file of real-valued weights in, a GGUF file of another type out.
 //!
-//! It must never know a program or a backend. Start at [`Quantizer`]: it decides what becomes of every
+//! This crate must never know a program or a backend. Start at [`Quantizer`]: it decides the type of every
 //! tensor before a byte is written, by the tables of `mix.rs` and the names in `choice.rs`. `encode.rs` then
-//! turns one tensor after the other; `ternary.rs` is BitNet's rule, and `imatrix.rs` says which columns
-//! matter. Where the tensors come from is a [`TensorSource`]: a GGUF file, or a checkpoint that is converted.
+//! encodes one tensor after the other; `ternary.rs` has BitNet's rule, and `imatrix.rs` the importance of
+//! columns. Tensors come from a [`TensorSource`]: a GGUF file, or a checkpoint that is converted.
 #![forbid(unsafe_code)]
 
 mod choice;
@@ -30,15 +30,15 @@ pub use imatrix::{Imatrix, ImatrixError};
 pub use mix::{MIXES, Mix};
 pub use source::TensorSource;
 
-/// Why a model cannot be quantised.
+/// Errors of quantisation.
 #[derive(Debug, thiserror::Error)]
 pub enum QuantizeError {
-    /// The input is broken or unknown, or the output cannot be written.
+    /// The input is corrupt or unknown, or the output cannot be written.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// Weights that have lost precision already; ternary ones may become another ternary type.
+    /// Weights that have already lost precision; ternary ones may be converted to another ternary type.
     #[error(
-        "tensor {} is {from} already, and requantising it to {want} loses quality: quantise the original in \
+        "tensor {} is already {from}, and requantising it to {want} loses quality: quantise the original in \
          f32, f16 or bf16, or allow it (QuantizeOptions::requantize)",
         name.escape_debug()
     )]
@@ -47,10 +47,10 @@ pub enum QuantizeError {
         name: String,
         /// Its type.
         from: &'static str,
-        /// The type it was to have.
+        /// The requested type.
         want: &'static str,
     },
-    /// A weight that the type cannot hold.
+    /// A weight that the type cannot store.
     #[error("tensor {}, row {row}, column {col}: {value} cannot be stored as {ty}", name.escape_debug())]
     Value {
         /// GGUF name.
@@ -61,22 +61,22 @@ pub enum QuantizeError {
         col: usize,
         /// The weight.
         value: f32,
-        /// The type that was to hold it.
+        /// The requested type.
         ty: &'static str,
     },
-    /// A type that no file can carry.
+    /// A type without a GGUF id.
     #[error("GGUF files cannot store type {0}")]
     Type(&'static str),
-    /// A pattern that is none.
+    /// An invalid pattern.
     #[error("{0}")]
     Pattern(Box<regex::Error>),
-    /// A pattern without a tensor.
+    /// A pattern that matches no tensor.
     #[error("no tensor name matches `{}`", pattern.escape_debug())]
     Unmatched {
         /// The pattern.
         pattern: String,
     },
-    /// An architecture that llama.cpp has rules of its own for.
+    /// An architecture for which llama.cpp has separate rules.
     #[error(
         "{mix} is not supported for architecture {}; QuantizeOptions::pure gives one type to all matrices",
         found.escape_debug()
@@ -87,28 +87,28 @@ pub enum QuantizeError {
         /// The mix.
         mix: &'static str,
     },
-    /// An expert that belongs to no layer.
-    #[error("tensor {}: want a name of blk. and a number below {n_layers}", name.escape_debug())]
+    /// An expert that does not belong to a layer.
+    #[error("tensor {}: want a name with blk. and a number below {n_layers}", name.escape_debug())]
     Layer {
         /// GGUF name.
         name: String,
-        /// Layers that metadata speaks of.
+        /// Number of layers in the metadata.
         n_layers: usize,
     },
-    /// An importance matrix of another model.
+    /// An importance matrix with another number of columns.
     #[error("the importance matrix has {got} columns for tensor {}, which has {want}", name.escape_debug())]
     Importance {
         /// GGUF name.
         name: String,
         /// Columns of all its matrices.
         want: usize,
-        /// Columns that are listed.
+        /// Columns of the entry.
         got: usize,
     },
-    /// An importance matrix of another model altogether.
+    /// An importance matrix without an entry for this model.
     #[error("none of the {n_entries} entries of the importance matrix names a tensor of this model")]
     Foreign {
-        /// Entries there are.
+        /// Number of entries.
         n_entries: usize,
     },
     /// A type that is useless without an importance matrix.
@@ -123,10 +123,10 @@ pub enum QuantizeError {
         /// The mix.
         mix: &'static str,
     },
-    /// A tensor that its source cannot make.
+    /// A tensor that its source cannot provide.
     #[error("tensor {}: {detail}", name.escape_debug())]
     Source {
-        /// Its name where it comes from.
+        /// Name in the source.
         name: String,
         /// Expected and found.
         detail: String,
@@ -136,17 +136,17 @@ pub enum QuantizeError {
     Interrupted,
 }
 
-/// Which types the tensors of a file get.
+/// Types of the tensors of a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Recipe {
-    /// One type for all linear weights: ternary ones as in the files of bitnet.cpp, with an embedding and a
-    /// head of f16.
+    /// One type for all linear weights; with a ternary type, embedding and head are f16, as in files of
+    /// bitnet.cpp.
     Type(&'static dyn QuantType),
     /// One of llama.cpp's rules.
     Mix(&'static Mix),
 }
 
-/// A type for the tensors whose names a pattern is found in.
+/// A type for all tensors whose names match a pattern.
 #[derive(Clone, Debug)]
 pub struct Override {
     /// Pattern of the names.
@@ -156,14 +156,14 @@ pub struct Override {
 }
 
 impl Recipe {
-    /// The mix of this name, or else the type, in capitals or not.
+    /// The mix with this name, or else the type, ignoring case.
     pub fn named(name: &str) -> Option<Self> {
         let mix = || Mix::by_name(name).map(Self::Mix);
         mix().or_else(|| type_named(name).ok().map(Self::Type))
     }
 
-    /// Every name that [`named`](Self::named) knows: mixes as llama-quantize spells them, and the types that
-    /// are no mix.
+    /// All names that [`named`](Self::named) accepts: mixes as llama-quantize spells them, and the types that
+    /// are not mixes.
     pub fn names() -> Vec<&'static str> {
         let mut names: Vec<&'static str> = MIXES.iter().flat_map(|mix| [mix.name, mix.alias]).collect();
         names.dedup();
@@ -175,7 +175,7 @@ impl Recipe {
 }
 
 impl Override {
-    /// `pattern` is a regular expression that is found anywhere in a name, in capitals or not.
+    /// Creates a rule; `pattern` is a regular expression that matches anywhere in a name, ignoring case.
     ///
     /// # Errors
     /// [`QuantizeError::Pattern`]; [`QuantizeError::Gguf`] for an unknown type, with the known ones.
@@ -189,31 +189,31 @@ impl Override {
 /// Options of quantisation.
 #[derive(Clone, Debug)]
 pub struct QuantizeOptions {
-    /// The types where nothing else is said.
+    /// Types of all tensors without another option.
     pub recipe: Recipe,
-    /// The recipe's own type for every matrix, the embedding and the head included.
+    /// Use the recipe's own type for every matrix, including the embedding and the head.
     pub pure: bool,
-    /// Types of single tensors; the first one that matches counts.
+    /// Types of single tensors; the first match is used.
     pub overrides: Vec<Override>,
     /// Type of `token_embd`.
     pub token_embd: Option<&'static dyn QuantType>,
-    /// Type of `output`; by a mix also of `token_embd` where that is the head.
+    /// Type of `output`; with a mix also of `token_embd` if that is the head.
     pub output: Option<&'static dyn QuantType>,
-    /// Leave `output` as it is.
+    /// Copy `output` unchanged.
     pub leave_output: bool,
-    /// Round linear weights to ternary by BitNet's rule before they are encoded, whatever their type. A type
-    /// of one scale a tensor or row (I2_S, IQ2_BN) has no other way.
+    /// Round linear weights to ternary by BitNet's rule before they are encoded, whatever their type. Types
+    /// with one scale per tensor or row (I2_S, IQ2_BN) are always encoded this way.
     pub absmean: bool,
-    /// True if weights that have lost precision already may lose more.
+    /// Allow requantising weights that have already lost precision.
     pub requantize: bool,
-    /// Which columns matter, for the types that search.
+    /// Importance of columns, for types whose encoders use it.
     pub imatrix: Option<Imatrix>,
-    /// Threads that encode; the result does not depend on it. At least 1.
+    /// Number of encoder threads, at least 1; the result does not depend on it.
     pub threads: usize,
 }
 
 impl QuantizeOptions {
-    /// With nothing but the recipe, on one thread.
+    /// Default options for a recipe, on one thread.
     pub fn new(recipe: Recipe) -> Self {
         Self {
             recipe,
@@ -237,18 +237,17 @@ pub struct TensorReport {
     pub name: String,
     /// Outermost dimension first.
     pub dims: Vec<usize>,
-    /// Type it had, and bytes.
+    /// Type and bytes before.
     pub from: (&'static str, usize),
-    /// Type it has, and bytes.
+    /// Type and bytes after.
     pub to: (&'static str, usize),
-    /// Root of the sum of squared differences over the sum of squares; 0 for what was copied.
+    /// Root of the sum of squared differences over the sum of squares; 0 for a copied tensor.
     pub error: f64,
-    /// Weights that are not what they were, by however little.
+    /// Number of weights that changed, however little.
     pub n_changed: u64,
-    /// Matrices of the tensor that are nothing but zeros, which no trained model has. Known once it is
-    /// written.
+    /// Matrices of the tensor that contain only zeros, as in no trained model. Known once it is written.
     pub n_zero: usize,
-    /// Notes for the user, each as the end of a sentence about the tensor.
+    /// Notes for the user, each the end of a sentence about the tensor.
     pub notes: Vec<String>,
 }
 
@@ -261,7 +260,7 @@ pub struct Quantizer<'a> {
     threads: usize,
 }
 
-/// Result of a tensor that was written.
+/// Result for a written tensor.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     error: f64,
@@ -269,21 +268,21 @@ struct Outcome {
     n_zero: usize,
 }
 
-/// One tensor to be made.
+/// One tensor of the output file.
 #[derive(Debug)]
 struct Target {
     name: String,
     dims: Vec<usize>,
     rows: usize,
     cols: usize,
-    /// Type that it has.
+    /// Type in the source.
     from: &'static dyn QuantType,
     ty: &'static dyn QuantType,
-    /// True if the bytes are taken over as they are.
+    /// True if the bytes are copied unchanged.
     copied: bool,
     /// True if the weights are rounded to ternary first.
     absmean: bool,
-    /// True if they must be what they were.
+    /// True if the weights must not change.
     exact: bool,
     /// Importance of each column, `[matrices, cols]`.
     importance: Option<Vec<f32>>,
@@ -291,15 +290,15 @@ struct Target {
 }
 
 impl<'a> Quantizer<'a> {
-    /// Decides the type of every tensor. By a mix that is llama.cpp's choice, and what is never quantised
-    /// stays as it is. By a type, vectors become f32; the embedding, the head and linear weights what the
-    /// options say, or f16 where the type cannot hold their rows. Metadata is taken over, with
-    /// `general.file_type` and `general.quantization_version` set and what describes a split file left out.
+    /// Decides the type of every tensor. A mix follows llama.cpp's choice, and tensors that are never
+    /// quantised are copied. With a type, vectors become f32; the embedding, the head and linear weights get
+    /// the type from the options, or f16 if that type cannot store their rows. Metadata is copied, with
+    /// `general.file_type` and `general.quantization_version` set and the keys of a split file left out.
     ///
     /// # Errors
-    /// [`QuantizeError::Quantized`] for a tensor that is neither real-valued nor of its wanted type;
-    /// [`QuantizeError::Gguf`] for one of unknown type and for metadata that a mix asks for;
-    /// [`QuantizeError::Unmatched`], [`QuantizeError::Architecture`], [`QuantizeError::Layer`]; of an
+    /// [`QuantizeError::Quantized`] for a tensor that is neither real-valued nor of its requested type;
+    /// [`QuantizeError::Gguf`] for a tensor of unknown type and for missing metadata that a mix needs;
+    /// [`QuantizeError::Unmatched`], [`QuantizeError::Architecture`], [`QuantizeError::Layer`]; for an
     /// importance matrix, [`QuantizeError::Importance`], [`QuantizeError::NoImportance`] and
     /// [`QuantizeError::Foreign`].
     pub fn new(source: &'a dyn TensorSource, options: QuantizeOptions) -> Result<Self, QuantizeError> {
@@ -309,7 +308,7 @@ impl<'a> Quantizer<'a> {
         for (at, (info, want)) in source.tensors().iter().zip(wanted).enumerate() {
             let from = match info.ty {
                 Some(ty) => ty,
-                // The source says why it has none.
+                // The source returns the reason.
                 None => source.tensor(at)?.ty,
             };
             let target = Target::new(from, info, want, &options)?;
@@ -320,25 +319,25 @@ impl<'a> Quantizer<'a> {
         Ok(Self { source, targets, writer, threads: options.threads.max(1) })
     }
 
-    /// Report on every tensor before it is written, in the order of the file. No error is known yet.
+    /// Reports on every tensor before it is written, in file order. Errors are not known yet.
     ///
     /// # Errors
-    /// [`QuantizeError::Gguf`] where a tensor is too large to be addressed.
+    /// [`QuantizeError::Gguf`] if a tensor is too large to be addressed.
     pub fn plan(&self) -> Result<Vec<TensorReport>, QuantizeError> {
         self.targets.iter().map(|target| target.report(Outcome::default())).collect()
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.writer.file_bytes()
     }
 
-    /// Writes the file, tensor after tensor and piece by piece; `progress` gets the bytes written so far and
-    /// may say stop. Reports every tensor in the order of the file.
+    /// Writes the file, one tensor after the other and in pieces; `progress` gets the bytes written so far
+    /// and may request a stop. Reports on every tensor in file order.
     ///
     /// # Errors
-    /// [`QuantizeError::Value`] for weights that are not numbers or beyond the range of their type;
-    /// [`QuantizeError::Interrupted`]; [`QuantizeError::Gguf`] where writing fails; whatever the source says.
+    /// [`QuantizeError::Value`] for weights that are NaN, infinite, or outside the range of their type;
+    /// [`QuantizeError::Interrupted`]; [`QuantizeError::Gguf`] if writing fails; any error of the source.
     pub fn write(
         self,
         out: impl Write,
@@ -352,7 +351,8 @@ impl<'a> Quantizer<'a> {
                 let n_zero = n_zero_matrices(&target.dims, &tensor);
                 let mut encoder = Encoder::new(&target, tensor, self.threads)?;
                 let written = data.tensor(&mut encoder);
-                // A tensor that ends early because a weight cannot be kept is the weight's fault.
+                // If a weight cannot be stored, the tensor ends early: report the weight, not the writer's
+                // error.
                 let outcome = encoder.finish()?;
                 written?;
                 reports.push(target.report(Outcome { n_zero, ..outcome })?);
@@ -364,7 +364,7 @@ impl<'a> Quantizer<'a> {
     }
 }
 
-/// The type that every tensor is to have, as far as rows can be had in it; `None` for what stays as it is.
+/// Returns the requested type of every tensor, before fallbacks; `None` for tensors that are copied.
 fn wanted(
     source: &dyn TensorSource,
     options: &QuantizeOptions,
@@ -394,15 +394,15 @@ fn wanted(
         }
         Recipe::Type(ty) => ty,
     };
-    let beside = if ty.ternary().is_some() && !options.pure { &types::F16 } else { ty };
+    let embd_type = if ty.ternary().is_some() && !options.pure { &types::F16 } else { ty };
     let of = |info: &TensorInfo| {
         let said = options.overrides.iter().find(|rule| rule.pattern.is_match(&info.name));
         let said = said.map(|rule| rule.ty);
         match Role::of(info) {
             Role::Kept => Some(&types::F32 as &'static dyn QuantType),
             Role::Output if options.leave_output => None,
-            Role::TokenEmbd => options.token_embd.or(said).or(Some(beside)),
-            Role::Output => options.output.or(said).or(Some(beside)),
+            Role::TokenEmbd => options.token_embd.or(said).or(Some(embd_type)),
+            Role::Output => options.output.or(said).or(Some(embd_type)),
             _ => said.or(Some(ty)),
         }
     };
@@ -427,10 +427,11 @@ impl Target {
             };
             notes.push(format!("is {}, because {error}", ty.name()));
         }
-        // Types of one element a block are plain numbers; all others have lost some of theirs, and are taken
-        // for plain numbers only if asked.
+        // Types with one element per block are plain numbers; all others have lost precision, and are treated
+        // as plain numbers only on request.
         let (is_real, is_same) = (from.block_elems() == 1 || options.requantize, from.is(ty));
-        // Ternary weights are the same in any ternary type whose scales they share, or else refused.
+        // Ternary weights are unchanged in any ternary type with the same scales; otherwise they are
+        // rejected.
         let exact = !is_same && from.ternary().is_some() && ty.ternary().is_some();
         if !is_real && !is_same && !exact {
             let (name, from, want) = (info.name.clone(), from.name(), ty.name());
@@ -497,9 +498,9 @@ impl Target {
     }
 }
 
-/// The source's metadata as it is true of one file made with these options.
+/// The source's metadata, adapted to one file made with these options.
 fn metadata(source: &Metadata, options: &QuantizeOptions) -> Metadata {
-    /// The layout of blocks that all files of today have.
+    /// Version of the block layouts, the same in all current files.
     const QUANTIZATION_VERSION: u32 = 2;
     let mut out = Metadata::default();
     let kept = |key: &str| !key.starts_with("split.") && key != "general.file_type";

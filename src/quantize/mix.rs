@@ -1,23 +1,23 @@
 //! Mixes: llama.cpp's rules for the type of every tensor of a file called `Q4_K_M` and its like.
 //!
-//! A mix is a line of [`MIXES`]. The rules are those of llama-quantize of llama.cpp with ggml 0.25.3; what a
-//! file of that name holds depends on them to the last tensor, odd ones included.
+//! A mix is an entry of [`MIXES`]. The rules are those of llama-quantize in llama.cpp with ggml 0.25.3; the
+//! content of a file with such a name follows them exactly, odd cases included.
 
 use ggml_types::{QuantType, types};
 
-/// A weight type, as tables name it.
+/// A weight type, as used in tables.
 type Ty = &'static dyn QuantType;
 
 /// A rule for the type of every tensor, under the name that llama-quantize gives it.
 #[derive(Debug)]
 pub struct Mix {
-    /// As file names have it: `Q4_K_M`.
+    /// Name as in file names: `Q4_K_M`.
     pub name: &'static str,
-    /// A shorter name for the same, or the same name.
+    /// A shorter name, or the same name.
     pub alias: &'static str,
     /// `general.file_type`.
     pub file_type: u32,
-    /// The type of every tensor that nothing else is said about.
+    /// Type of every tensor without another rule.
     pub body: Ty,
     /// `attn_v`, fused `attn_qkv`, `attn_kv_b`.
     pub(super) attn_v: Rule,
@@ -25,11 +25,11 @@ pub struct Mix {
     pub(super) attn_output: Rule,
     /// `attn_output` of a model with eight experts.
     pub(super) attn_output_of_eight: Rule,
-    /// The embedding of a model that has a head of its own.
+    /// The embedding of a model that has a separate head.
     pub(super) token_embd: Rule,
-    /// The head, or the embedding where that is the head.
+    /// The head, or the embedding if that is the head.
     pub(super) output: Ty,
-    /// Matrices of experts, and all others, where those are what the rule is about.
+    /// Types of experts' matrices and of all others, for mixes that distinguish only these.
     pub(super) experts: Option<(Ty, Ty)>,
     /// True if matrices of the body's type are useless without an importance matrix.
     pub(super) needs_imatrix: bool,
@@ -43,25 +43,25 @@ pub(super) enum Rule {
     Either(Layers, Ty, Ty),
 }
 
-/// Which layers.
+/// A selection of layers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Layers {
     All,
-    /// The first eighth, the last eighth, and every third one between.
+    /// The first eighth, the last eighth, and every third layer between.
     More,
-    /// So many at the start.
+    /// The first `n` layers.
     First(usize),
-    /// The first one of so many parts.
+    /// The first `1 / parts` of the layers.
     Part(usize),
-    /// Likewise, where there is an importance matrix.
+    /// As `Part`, if there is an importance matrix.
     PartWith(usize),
-    /// Likewise, if there is no importance matrix.
+    /// As `Part`, if there is no importance matrix.
     PartWithout(usize),
-    /// All, where four or more query heads share a KV head.
+    /// All layers, if four or more query heads share a KV head.
     Grouped,
 }
 
-/// Where a tensor stands, as far as rules ask.
+/// Position of a tensor, as far as the rules need it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TensorPosition {
     pub layer: usize,
@@ -106,12 +106,12 @@ impl Layers {
 }
 
 impl Mix {
-    /// The one of this name or alias, in capitals or not.
+    /// The mix with this name or alias, ignoring case.
     pub fn by_name(name: &str) -> Option<&'static Self> {
         MIXES.iter().find(|mix| [mix.name, mix.alias].iter().any(|known| known.eq_ignore_ascii_case(name)))
     }
 
-    /// A mix that is its body but for the head.
+    /// A mix that uses the body's type for everything except the head.
     const fn of(name: &'static str, file_type: u32, body: Ty) -> Self {
         Self {
             name,
@@ -138,7 +138,7 @@ const ALL_Q5_K: Rule = Rule::In(Layers::All, Q5_K);
 const ALL_Q4_K: Rule = Rule::In(Layers::All, Q4_K);
 const ALL_Q3_K: Rule = Rule::In(Layers::All, &types::Q3K);
 
-/// Every mix whose types are here, in the order of their numbers.
+/// All supported mixes, in order of their numbers.
 pub static MIXES: &[Mix] = &[
     Mix { ffn_down: Rule::In(Layers::PartWith(8), &types::Q4_1), ..Mix::of("Q4_0", 2, &types::Q4_0) },
     Mix::of("Q4_1", 3, &types::Q4_1),
@@ -208,7 +208,7 @@ pub static MIXES: &[Mix] = &[
     Mix { token_embd: ALL_Q4_K, ..Mix::of("Q2_0", 41, &types::Q2_0) },
 ];
 
-/// The first type where a row is a whole number of its blocks, the second where it is not.
+/// Types with their replacements for rows that are not a whole number of blocks.
 static FALLBACKS: &[(Ty, Ty)] = &[
     (&types::Iq4Xs, &types::Iq4Nl),
     (&types::Q2_0, &types::Q4_0),
@@ -221,7 +221,7 @@ static FALLBACKS: &[(Ty, Ty)] = &[
     (&types::Q6K, &types::Q8_0),
 ];
 
-/// The type itself, or the one in its place for rows that it cannot hold: f16 where that one cannot either.
+/// The type itself, or its replacement for rows that it cannot store; f16 if the replacement cannot either.
 pub(super) fn fallback(ty: Ty, cols: usize) -> Ty {
     let holds = |ty: Ty| cols.is_multiple_of(ty.block_elems());
     let other = || FALLBACKS.iter().find(|(from, _)| from.is(ty)).map(|&(_, to)| to);

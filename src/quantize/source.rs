@@ -1,4 +1,4 @@
-//! Where the tensors of a model come from.
+//! Sources of the tensors of a model.
 
 use std::fmt::Debug;
 
@@ -7,16 +7,16 @@ use ggml_types::HostTensor;
 use super::QuantizeError;
 use sterna_gguf::{Gguf, Metadata, TensorInfo};
 
-/// A model whose tensors are made when they are asked for, one at a time.
+/// A model whose tensors are computed on request, one at a time.
 pub trait TensorSource: Debug {
     /// Keys and values.
     fn metadata(&self) -> &Metadata;
 
-    /// Every tensor in order, with the type that [`tensor`](Self::tensor) gives it; `part` and `bytes` mean
-    /// nothing where there is no file.
+    /// Every tensor in order, with the type that [`tensor`](Self::tensor) returns; `part` and `bytes` are
+    /// meaningless if there is no file.
     fn tensors(&self) -> &[TensorInfo];
 
-    /// The tensor at this place of [`tensors`](Self::tensors), whole.
+    /// The whole tensor at this index of [`tensors`](Self::tensors).
     ///
     /// # Errors
     /// [`QuantizeError::Gguf`] for a type without an implementation; [`QuantizeError::Source`].

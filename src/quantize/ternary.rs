@@ -3,13 +3,13 @@
 /// The rule for one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Absmean {
-    /// The one magnitude of a tensor that is ternary already: it comes out as it is, to the bit. For any
-    /// other, mean |w| as `w.double().abs().mean().float()` has it in PyTorch; 0 for no weights but zeros.
+    /// The common magnitude of a tensor that is already ternary, which is preserved to the bit. For any
+    /// other, mean |w| computed as `w.double().abs().mean().float()` in PyTorch; 0 if all weights are zero.
     pub scale: f32,
 }
 
 impl Absmean {
-    /// `clamp(round(w / scale), -1, 1) x scale`: division in f32, halves to even, as `(w / scale).round()` in
+    /// `clamp(round(w / scale), -1, 1) x scale`: division in f32, ties to even, as `(w / scale).round()` in
     /// PyTorch.
     pub fn round(self, weight: f32) -> f32 {
         match self.scale {
@@ -27,7 +27,7 @@ pub(super) struct WeightStats {
     magnitudes: Magnitudes,
 }
 
-/// Number of different |w|, zero aside.
+/// Number of different |w|, ignoring zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Magnitudes {
     #[default]
@@ -37,7 +37,7 @@ enum Magnitudes {
 }
 
 impl WeightStats {
-    /// Statistics of the weights of one row, in their order.
+    /// Statistics of the weights of one row, in order.
     pub fn of(row: &[f32]) -> Self {
         let (mut sum, mut magnitudes) = (0.0, Magnitudes::None);
         for magnitude in row.iter().map(|weight| weight.abs()) {
@@ -58,7 +58,7 @@ impl WeightStats {
         }
     }
 
-    /// The rule for a tensor of these weights.
+    /// The rule for a tensor with these weights.
     pub fn absmean(&self) -> Absmean {
         let scale = match self.magnitudes {
             Magnitudes::None => 0.0,
@@ -92,14 +92,14 @@ mod tests {
 
     #[test]
     fn real_weights_round_at_half_the_mean() {
-        // Mean 4 / 8 = 0.5. A half of it is rounded to the even 0, one and a half to 2 and so to 1.
+        // Mean 4 / 8 = 0.5. Half of it rounds to the even 0, one and a half rounds to 2, clamped to 1.
         let weights = [0.25, -0.25, 0.75, -0.75, 0.2500001, -0.2500001, 0.0, 1.5];
         assert_eq!(rounded(&weights), [0.0, 0.0, 0.5, -0.5, 0.5, -0.5, 0.0, 0.5]);
     }
 
     #[test]
     fn ternary_weights_keep_their_bits() {
-        // Their mean is another number than their magnitude.
+        // Their mean differs from their magnitude.
         let weights = [0.0, -0.37, 0.37, 0.0, 0.0, 0.37, -0.37];
         assert_eq!(rounded(&weights), weights);
         assert_eq!(rounded(&[0.0, -0.0, 0.0]), [0.0; 3]);

@@ -1,8 +1,8 @@
-//! Self-test of a backend on this machine against the CPU: random models, stage by stage, and recorded
-//! steps against the same stages one by one.
+//! Self-test of a backend on this machine: compares random models with the CPU, stage by stage, and recorded
+//! steps with the same stages run one by one.
 //!
-//! `sterna selftest` prints all of it ([`stages`], [`replay`]); [`check`] is what a device has to pass before
-//! it runs anything, once, and `passes.rs` remembers that it did.
+//! `sterna selftest` prints all of it ([`stages`], [`replay`]). A device has to pass [`check`] once before it
+//! runs anything; `passes.rs` stores the result.
 #![forbid(unsafe_code)]
 
 mod passes;
@@ -21,40 +21,38 @@ use sterna_synth::{Preset, Spec, Synth};
 /// Error that ends a self-test before it has a result.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Rows of the steps, in order: single ones, a few, many, and single ones again. Together they are so many
-/// positions that caches with a window encode two pages and read them.
+/// Rows per step, in order: single ones, a few, many, and single ones again. Together there are enough
+/// positions that windowed caches encode two pages and read them.
 const STEPS: &[usize] = &[1, 1, 7, 70, 1, 70, 33, 70, 1, 33, 1];
 
-/// Rows of the steps through a model's own layers: a kernel each. They fill less than a page.
+/// Rows per step for a model's own layers: one kernel each. They fill less than a page.
 pub const LAYER_STEPS: [usize; 3] = [1, 4, 32];
 
-/// Large steps before the others, where there are only a few: three bring a cache with a window to encode a
-/// page, and to read it.
+/// Number of large steps before the others: a windowed cache needs three to encode a page and read it.
 fn n_large(program: &Program) -> usize {
     if program.limits.exact_pages > 0 { 3 } else { 1 }
 }
 
-/// The steps in short.
 fn few_steps(program: &Program) -> Vec<usize> {
     [&[1, 7][..], &vec![70; n_large(program)], &[1]].concat()
 }
 
-/// Steps whose recordings are compared with their stages: single rows are fed with what the device picks.
-/// Those behind the large ones are in one page, and are run again and again.
+/// Steps whose recordings are compared with their stages: the input of single rows is the token sampled by
+/// the device. The steps after the large ones are within one page, and run repeatedly.
 fn replayed(program: &Program) -> Vec<usize> {
     [&vec![70; n_large(program)][..], &[9, 1, 1, 1, 1, 1, 1, 1, 1]].concat()
 }
 
-/// An int8 rounding that flips moves a product by at most 1/127 of one input's share; a few of them may flip
-/// where a norm differs in its last place.
+/// A flipped int8 rounding changes a product by at most 1/127 of one input's share; a few may flip if a norm
+/// differs in its last bit.
 const TOLERANCE: f32 = 2e-3;
 
-/// Tolerance of attention over a cache of codes. CUDA rounds queries to 255 steps and what codes stand for to
-/// bytes, which is 7e-3 of the largest output here. Where a key or value differs in its last place, it may
-/// get the neighbouring code besides; each side reads its own cache.
+/// Tolerance of attention over a quantised cache. CUDA rounds queries to 255 steps and decoded values to
+/// bytes, which is 7e-3 of the largest output here. If a key or value differs in its last bit, it may also
+/// get the neighbouring code; each side reads its own cache.
 const TOLERANCE_OF_CODES: f32 = 2e-2;
 
-/// A model to be run: preset, head, codecs of keys and values, and what is changed of the preset's shape.
+/// A model to run: preset, head, codecs of keys and values, and changes to the preset's shape.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject {
     /// Name of a preset.
@@ -69,51 +67,51 @@ pub struct Subject {
     pub n_layers: usize,
     /// Tokens of the vocabulary.
     pub n_vocab: usize,
-    /// Query heads, KV heads and the length of each; the preset's where there are none.
+    /// Query heads, KV heads and head dimension; `None` for the preset's.
     pub heads: Option<[usize; 3]>,
 }
 
-/// A stage over steps of so many rows.
+/// Result of a stage for steps with a given number of rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
     /// Name of the stage.
     pub stage: &'static str,
     /// Rows.
     pub rows: usize,
-    /// The largest difference of any output from the CPU's, relative to the largest of them.
+    /// The largest difference of an output from the CPU's, relative to the largest output.
     pub difference: f32,
     /// Largest allowed difference.
     pub most: f32,
 }
 
 impl Line {
-    /// True if the stage computes what the CPU does.
+    /// True if the result matches the CPU.
     pub fn is_right(&self) -> bool {
         self.difference <= self.most
     }
 }
 
 impl Subject {
-    /// Two layers in miniature.
+    /// A miniature model of two layers.
     pub fn tiny(head: &'static str, k: &'static dyn KvCodec, v: &'static dyn KvCodec) -> Self {
         Self { preset: "tiny", head, k, v, n_layers: 2, n_vocab: 640, heads: None }
     }
 
-    /// The same over a codec of the registry, for keys and for values where it takes both.
+    /// A tiny model with a codec of the registry, for keys and, if it supports both, for values.
     pub fn of_codec(head: &'static str, codec: &'static dyn KvCodec) -> Self {
         Self::tiny(head, codec, kv_on(KvSide::Values, codec))
     }
 
-    /// The same with a layer for each of some devices at least.
+    /// The same model with at least one layer per device.
     #[must_use]
     pub fn over(self, n_devices: usize) -> Self {
         Self { n_layers: self.n_layers.max(n_devices), ..self }
     }
 
-    /// The model, of random weights.
+    /// Creates the model with random weights.
     ///
     /// # Errors
-    /// If there is no such preset or head.
+    /// If the preset or the head type does not exist.
     pub fn model(&self) -> Result<Model, Error> {
         let preset = Preset::by_name(self.preset)?;
         let spec = preset.spec(None, Some(self.head), 7)?;
@@ -135,17 +133,16 @@ impl Subject {
     }
 }
 
-/// Largest allowed difference of a stage.
 fn tolerance(program: &Program, stage: &str) -> f32 {
     let of_codes = program.kvs.iter().any(|kv| kv.k.rotates() || kv.v.rotates());
     if stage == "attend" && of_codes { TOLERANCE_OF_CODES } else { TOLERANCE }
 }
 
-/// The self-test of a device: its stages against the CPU's over caches of such codecs, and recorded steps
-/// against their stages. Returns what is wrong, if anything is.
+/// Self-test of a device: compares its stages with the CPU's over caches with these codecs, and recorded
+/// steps with their stages. Returns a description of the first error, if any.
 ///
 /// # Errors
-/// Where the device fails, or lacks a kernel.
+/// If the device fails, or lacks a kernel.
 pub fn check(
     backend: &mut dyn Backend,
     k: &'static dyn KvCodec,
@@ -154,8 +151,8 @@ pub fn check(
     check_with_heads(backend, k, v, None)
 }
 
-/// The self-test before a device runs a model, of whose layers `layers` has one of each kind: those layers
-/// over a few rows against the CPU's; and [`check`] with the caches and heads of the model.
+/// Self-test before a device runs a model, of which `layers` contains one layer of each kind: compares those
+/// layers over a few rows with the CPU's, and runs [`check`] with the caches and heads of the model.
 ///
 /// # Errors
 /// As [`check`].
@@ -168,14 +165,14 @@ pub fn check_for(layers: &Model, backend: &mut dyn Backend) -> Result<Option<Str
     }
     let Some(kv) = layers.program.kvs.first() else { return Ok(None) };
     let group = layers.hyper.n_heads / layers.hyper.n_kv_heads;
-    // As many as fill whole blocks of the weights behind them.
+    // The smallest number for which the following weights consist of whole blocks.
     let fills = |n_kv_heads: &usize| (n_kv_heads * group * kv.head_dim).is_multiple_of(256);
     let n_kv_heads = (0..5).map(|log2| 1 << log2).find(fills);
     let heads = n_kv_heads.map(|n_kv_heads| [n_kv_heads * group, n_kv_heads, kv.head_dim]);
     check_with_heads(backend, kv.k, kv.v, heads)
 }
 
-/// What a test of these layers is a test of, in a few words.
+/// Short description of what a test of these layers covers.
 pub fn kinds(program: &Program) -> String {
     let mut kinds: Vec<String> = (0..program.stages.len()).map(|stage| program.kind(stage)).collect();
     kinds.sort_unstable();
@@ -214,10 +211,10 @@ fn differs(line: &Line, of: &str) -> String {
     )
 }
 
-/// Every stage of a model on a backend and on the CPU.
+/// Compares every stage of a model on a backend with the CPU.
 ///
 /// # Errors
-/// Where one of the backends fails.
+/// If one of the backends fails.
 pub fn stages(subject: &Subject, backend: &mut dyn Backend) -> Result<Vec<Line>, Error> {
     let model = subject.model()?;
     let mut cpu = sterna_backend::open("cpu", sterna_backend::physical_cores())?;
@@ -229,7 +226,7 @@ fn load(model: &Model, backend: &mut dyn Backend) -> Result<Vec<WeightId>, Backe
     weights.map(|w| backend.upload(&w?)).collect()
 }
 
-/// The pages of a sequence, backwards, so that no page lies where its number in the sequence would put it.
+/// The pages of a sequence in reverse order, so that page ids differ from page indices.
 fn pages(program: &Program) -> PageTable {
     let mut pages = PageTable::new(1, program.limits.pages);
     pages.seq_mut(0).extend((0..program.limits.pages as u32).rev());
@@ -241,8 +238,8 @@ fn all_stages(program: &Program) -> Vec<usize> {
     (0..program.stages.len()).collect()
 }
 
-/// The stages without feed-forward layers of a kind that was there before, which are most of the work. Each
-/// of several devices has stages of its own, and they are all tried.
+/// The stages without repeated feed-forward layers of the same kind, which are most of the work. Several
+/// devices have separate stages, so all of them are tested.
 fn of_each_kind(program: &Program, n_devices: usize) -> Vec<usize> {
     let kinds: Vec<String> = all_stages(program).into_iter().map(|i| program.kind(i)).collect();
     let is_wanted = |i: &usize| {
@@ -253,8 +250,8 @@ fn of_each_kind(program: &Program, n_devices: usize) -> Vec<usize> {
     all_stages(program).into_iter().filter(is_wanted).collect()
 }
 
-/// The same model on a backend and on the CPU. Both start every stage from the same values, so the first
-/// stage that goes wrong is the one that is named.
+/// Runs the same model on a backend and on the CPU. Both start every stage from the same values, so the first
+/// wrong stage is the one reported.
 fn compare(
     tested: (&Model, &mut dyn Backend),
     on_cpu: (&Model, &mut dyn Backend),
@@ -273,7 +270,7 @@ fn compare(
     let mut pos = 0;
     let picks = program.sample().is_some();
     for &n in steps {
-        // Where rows see ahead, a text runs as a whole.
+        // If rows see ahead, a text runs as a whole.
         pos = if program.sees_ahead() { 0 } else { pos };
         let rows: Vec<Row> = (pos..pos + n)
             .map(|pos| Row { token: (pos * 37 % n_tokens) as u32, pos: pos as u32, seq: 0, logits: picks })
@@ -314,12 +311,12 @@ fn compare(
     Ok(lines)
 }
 
-/// Steps as a backend runs them, each queued before the token of the one before is there, the last of them
-/// `times` over, against the same steps stage by stage: all buffers, picks and pages, to the bit. Says what
-/// differs.
+/// Compares whole steps with the same steps run stage by stage: all buffers, sampled tokens and pages, bit by
+/// bit. Each step is queued before the previous token is available, and the last ones run `times` times.
+/// Returns a description of the first difference.
 ///
 /// # Errors
-/// Where the backend fails.
+/// If the backend fails.
 pub fn replay(model: &Model, backend: &mut dyn Backend, times: usize) -> Result<Option<String>, Error> {
     let program = &model.program;
     let weights = load(model, backend)?;
@@ -333,7 +330,7 @@ pub fn replay(model: &Model, backend: &mut dyn Backend, times: usize) -> Result<
             if differ > 0 {
                 let of = want.len();
                 return Ok(Some(format!(
-                    "{what} after steps as a whole: {differ} of {of} bytes are not those of the same stages \
+                    "{what} after whole steps: {differ} of {of} bytes differ from the same stages run \
                      one by one"
                 )));
             }
@@ -342,8 +339,8 @@ pub fn replay(model: &Model, backend: &mut dyn Backend, times: usize) -> Result<
     Ok(None)
 }
 
-/// Everything that the steps of [`replayed`] from `first` on leave, each with its name; but for queries,
-/// which attention may leave turned or as they were.
+/// Runs the steps of [`replayed`] from `first` on and returns all results, each with its name; except for
+/// queries, which attention may or may not rotate in place.
 fn everything(
     program: &Program,
     backend: &mut dyn Backend,
@@ -396,7 +393,7 @@ fn everything(
     Ok(all)
 }
 
-/// The largest difference, relative to the largest value; infinite where one side has no number.
+/// The largest difference, relative to the largest value; infinite if one side has NaN.
 fn relative(got: &[f32], want: &[f32]) -> f32 {
     let largest = want.iter().fold(f32::MIN_POSITIVE, |max, x| max.max(x.abs()));
     got.iter().zip(want).fold(0.0, |worst: f32, (a, b)| {
@@ -411,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// Attention with a cache of another kind is farther off than a cache of codes may be.
+    /// Attention with another kind of cache differs by more than the tolerance of quantised caches.
     #[test]
     fn one_cache_is_not_taken_for_another() {
         for pair in [["q4_0", "q8_0"], ["turboquant", "turboquant-4"], ["tq3_0", "turboquant"]] {
@@ -428,7 +425,7 @@ mod tests {
         }
     }
 
-    /// In short, too; and the CPU passes.
+    /// The short test detects it, too; and the CPU passes.
     #[test]
     fn a_short_check_sees_codes_and_passes_the_cpu() {
         let [a, b] = ["turboquant", "turboquant-4"].map(|kv| kv_by_name(kv).unwrap());

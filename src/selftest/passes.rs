@@ -1,17 +1,17 @@
-//! Which devices have passed their self-test: a small file for each in the user's cache folder. What cannot
-//! be read or written is as if the test had not been run.
+//! Devices that have passed their self-test: a small file per device in the user's cache folder. Files that
+//! cannot be read or written are treated as missing.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// The files.
+/// The files of passed tests.
 #[derive(Debug)]
 pub struct Passes {
     dir: Option<PathBuf>,
 }
 
 impl Passes {
-    /// Those in a folder; without one, nothing is remembered.
+    /// The files in a folder; without one, nothing is stored.
     pub fn in_folder(dir: Option<PathBuf>) -> Self {
         Self { dir }
     }
@@ -20,12 +20,12 @@ impl Passes {
         Some(self.dir.as_ref()?.join(format!("passed-{:08x}", crc32fast::hash(what.as_bytes()))))
     }
 
-    /// True if that has passed.
+    /// True if the test `what` has passed.
     pub fn has(&self, what: &str) -> bool {
         self.path(what).and_then(|path| fs::read_to_string(path).ok()).is_some_and(|kept| kept == what)
     }
 
-    /// Remembers that it has.
+    /// Records that the test `what` has passed.
     pub fn keep(&self, what: &str) {
         let (Some(dir), Some(path)) = (&self.dir, self.path(what)) else { return };
         let _ = fs::create_dir_all(dir).and_then(|()| fs::write(path, what));

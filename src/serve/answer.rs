@@ -1,4 +1,4 @@
-//! Parts of answers that several families of endpoints show alike.
+//! Parts of answers that several endpoint families share.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ pub struct Choice {
     pub end: Option<StopReason>,
     /// Counts and times.
     pub stats: Stats,
-    /// The slot that it is remembered as, once it has ended.
+    /// The slot that stores it after its end.
     pub slot: Option<u32>,
-    /// Tokens that were picked and are not shown.
+    /// Tokens that were picked but are not shown.
     hidden: Hidden,
 }
 
-/// Text behind what is shown: at the end it begins with the stop text that was met.
+/// Text after the shown part: at the end it begins with the stop string that was found.
 #[derive(Clone, Debug, Default)]
 struct Hidden {
     utf8: Utf8Stream,
@@ -29,12 +29,12 @@ struct Hidden {
 }
 
 impl Choice {
-    /// Takes an event. Returns its token, unless that only ended the text and is no part of it.
+    /// Takes an event. Returns its token, unless the token only ended the text and is not part of it.
     pub fn take(&mut self, event: &Event, stats: Stats) -> Option<PickedToken> {
         self.stats = stats;
         self.end = event.end;
         let token = event.token.clone().filter(|_| !event.ends_text);
-        // A token that ended the text may spell the stop text.
+        // A token that ended the text may contain the stop string.
         if let Some(token) = &event.token {
             self.hidden.text += self.hidden.utf8.push(&token.bytes);
         }
@@ -45,7 +45,7 @@ impl Choice {
         token
     }
 
-    /// The stop text that ended it, of those that were asked for.
+    /// The stop string that ended it, out of those requested.
     pub fn stopping_word<'s>(&self, stops: &'s [String]) -> Option<&'s str> {
         if self.end != Some(StopReason::StopString) {
             return None;
@@ -54,7 +54,7 @@ impl Choice {
         met.or_else(|| stops.iter().find(|stop| self.hidden.text.contains(stop.as_str()))).map(String::as_str)
     }
 
-    /// Reason of its end, in OpenAI's words.
+    /// Finish reason in OpenAI's format.
     pub fn finish_reason(&self) -> FinishReason {
         match self.end {
             Some(StopReason::EndOfText | StopReason::StopString) => FinishReason::Stop,
@@ -63,10 +63,10 @@ impl Choice {
     }
 }
 
-/// The program and its version, as OpenAI's `system_fingerprint` and llama-server's `build_info` have it.
+/// The program and its version, for OpenAI's `system_fingerprint` and llama-server's `build_info`.
 pub const BUILD: &str = concat!("b1-sterna-", env!("CARGO_PKG_VERSION"));
 
-/// Number of tokens of a conversation, as OpenAI has it.
+/// Number of tokens of a conversation, in OpenAI's format.
 #[derive(Serialize, JsonSchema)]
 pub struct InputTokens {
     #[schemars(extend("const" = "response.input_tokens"))]
@@ -81,7 +81,7 @@ impl InputTokens {
     }
 }
 
-/// OpenAI's count of tokens.
+/// OpenAI's token counts.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Usage {
     prompt_tokens: usize,
@@ -94,7 +94,7 @@ pub struct Usage {
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct PromptTokens {
-    /// Tokens that the prefix cache had.
+    /// Tokens found in the prefix cache.
     cached_tokens: usize,
 }
 
@@ -105,8 +105,8 @@ struct CompletionTokens {
 }
 
 impl Usage {
-    /// Counts of all choices. Choices of one prompt count it once: `n` is how many a prompt has. Of what was
-    /// generated, `n_thoughts` are thoughts.
+    /// Counts over all choices. The `n` choices of a prompt count the prompt once. `n_thoughts` of the
+    /// generated tokens are reasoning tokens.
     pub fn new(stats: &[Stats], n: usize, n_thoughts: usize) -> Self {
         let prompts = || stats.iter().step_by(n.max(1));
         let prompt: usize = prompts().map(|stats| stats.prompt_tokens).sum();
@@ -123,7 +123,7 @@ impl Usage {
     }
 }
 
-/// OpenAI's count of tokens where nothing is generated.
+/// OpenAI's token counts for endpoints that generate nothing.
 #[derive(Serialize, JsonSchema)]
 pub struct InputUsage {
     prompt_tokens: usize,
@@ -131,19 +131,19 @@ pub struct InputUsage {
 }
 
 impl InputUsage {
-    /// The tokens of these texts.
+    /// Counts the tokens of these texts.
     pub fn of(texts: &[Vec<u32>]) -> Self {
         let n = texts.iter().map(Vec::len).sum();
         Self { prompt_tokens: n, total_tokens: n }
     }
 }
 
-/// llama-server's times. Every number is one: a rate of nothing is 0.
+/// llama-server's timings. All fields are finite: a rate without tokens is 0.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Timings {
-    /// Tokens of the prompt that the prefix cache had.
+    /// Prompt tokens found in the prefix cache.
     cache_n: usize,
-    /// Tokens of the prompt that were computed.
+    /// Prompt tokens that were computed.
     prompt_n: usize,
     prompt_ms: f64,
     prompt_per_token_ms: f64,
@@ -152,10 +152,10 @@ pub struct Timings {
     predicted_ms: f64,
     predicted_per_token_ms: f64,
     predicted_per_second: f64,
-    /// Tokens that were drafted, if any were.
+    /// Drafted tokens, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     draft_n: Option<usize>,
-    /// Tokens of these that held.
+    /// Drafted tokens that were accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     draft_n_accepted: Option<usize>,
 }
@@ -167,7 +167,7 @@ impl From<&Stats> for Timings {
             (stats.prompt_time.as_secs_f64() * 1e3, stats.generate_time.as_secs_f64() * 1e3);
         let ratio = |over: f64, under: f64| if under > 0.0 { over / under } else { 0.0 };
         let predicted_n = stats.generated_tokens;
-        // The first token comes out of the prompt's time.
+        // The first token is part of the prompt time.
         let timed = predicted_n.saturating_sub(1) as f64;
         Self {
             cache_n: stats.cached_tokens,
@@ -185,49 +185,49 @@ impl From<&Stats> for Timings {
     }
 }
 
-/// llama-server's word on how far a prompt is.
+/// Prompt progress in llama-server's format.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Progress {
     /// Tokens of the prompt.
     total: usize,
-    /// Tokens that the prefix cache had.
+    /// Tokens found in the prefix cache.
     cache: usize,
-    /// Tokens that are computed, the cached ones included.
+    /// Tokens processed so far, including cached ones.
     processed: usize,
     time_ms: u64,
 }
 
 impl Progress {
-    /// A prompt of `total` tokens after `time`.
+    /// Progress of a prompt of `total` tokens after `time`.
     pub fn new(total: usize, cache: usize, processed: usize, time: Duration) -> Self {
         Self { total, cache, processed, time_ms: time.as_millis() as u64 }
     }
 }
 
-/// Reason of an end, in OpenAI's words.
+/// Finish reason in OpenAI's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The text came to its own end, or to a stop text.
+    /// The model ended the text, or a stop string was found.
     Stop,
-    /// It was cut off.
+    /// The length limit was reached.
     Length,
-    /// It ended with calls.
+    /// The answer ended with tool calls.
     ToolCalls,
 }
 
-/// A choice of OpenAI's completions, whole or a piece.
+/// A choice of OpenAI's completions, whole or one piece.
 pub trait ChoiceForm: Serialize + JsonSchema {
-    /// Name of the object that holds it.
+    /// Name of the enclosing object.
     const OBJECT: &'static str;
-    /// Which choice it is, or is a piece of.
+    /// Index of the choice.
     fn index(&self) -> usize;
 }
 
-/// Fields that OpenAI's completions have in their whole answers and in every chunk.
+/// Fields that OpenAI's completions have both in whole answers and in every chunk.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// Name of the answer.
+    /// Id of the answer.
     pub id: String,
     /// Seconds since 1970.
     pub created: u64,
@@ -235,7 +235,7 @@ pub struct Head {
     pub model: String,
 }
 
-/// A whole answer of OpenAI's completions.
+/// A whole answer in OpenAI's completions format.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "{C}Answer")]
 pub struct Whole<C: ChoiceForm> {
@@ -247,17 +247,17 @@ pub struct Whole<C: ChoiceForm> {
     system_fingerprint: &'static str,
     /// All choices.
     pub choices: Vec<C>,
-    /// Their counts.
+    /// Token counts of all choices.
     pub usage: Usage,
     /// Times of the first choice.
     pub timings: Timings,
 }
 
-/// A chunk of such an answer. The last one, with `include_usage`, has no choices.
+/// A chunk of such an answer. With `include_usage` the last one has no choices.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "{C}Chunk")]
 pub struct Chunk<C: ChoiceForm> {
-    /// Name of the answer.
+    /// Id of the answer.
     pub id: String,
     /// Name of the object.
     #[schemars(extend("const" = C::OBJECT))]
@@ -268,21 +268,21 @@ pub struct Chunk<C: ChoiceForm> {
     pub model: String,
     /// The program and its version.
     pub system_fingerprint: &'static str,
-    /// The choice that goes on.
+    /// The choice that continues.
     pub choices: Vec<C>,
-    /// With `include_usage`: null but for the last chunk.
+    /// With `include_usage`: null except in the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
     /// With `return_progress`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_progress: Option<Progress>,
-    /// Times of the choice, or of the first.
+    /// Timings of the choice, or of the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
 }
 
 impl<C: ChoiceForm> Whole<C> {
-    /// Adds a chunk. `add` puts the piece of a choice to the choice.
+    /// Adds a chunk; `add` appends the piece of a choice to that choice.
     pub fn add<P: ChoiceForm>(&mut self, chunk: Chunk<P>, add: impl FnOnce(&mut C, P)) {
         if let Some(piece) = chunk.choices.into_iter().next() {
             let index = piece.index();
@@ -300,7 +300,7 @@ impl<C: ChoiceForm> Whole<C> {
 }
 
 impl Head {
-    /// A whole answer without what its chunks tell.
+    /// A whole answer, still without the contents of its chunks.
     pub fn whole<C: ChoiceForm>(&self, choices: Vec<C>) -> Whole<C> {
         let Self { id, created, model } = self.clone();
         let (usage, timings) = Default::default();
@@ -308,7 +308,7 @@ impl Head {
         Whole { id, object: C::OBJECT, created, model, system_fingerprint, choices, usage, timings }
     }
 
-    /// A chunk; with `include_usage` it has the field.
+    /// A chunk. The `usage` field is present with `include_usage`.
     pub fn chunk<C: ChoiceForm>(&self, choice: Option<C>, include_usage: bool) -> Chunk<C> {
         let Self { id, created, model } = self.clone();
         Chunk {
@@ -325,15 +325,15 @@ impl Head {
     }
 }
 
-/// A log-probability as JSON, which has no infinity.
+/// A finite log-probability, because JSON has no infinity.
 pub fn finite(logprob: f32) -> f64 {
     let finite = if logprob.is_finite() { logprob } else { -9999.0 };
-    // The shortest decimal that is this f32, not the f64 beside it.
+    // The shortest decimal of this f32, rather than of the nearest f64.
     finite.to_string().parse().unwrap_or(-9999.0)
 }
 
-/// A token with its log-probability, as OpenAI's chat and llama-server have it, and with its id; or with its
-/// probability in the place of that.
+/// A token with its id and its log-probability, or its probability instead, in the format of OpenAI's chat
+/// and llama-server.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TokenLogprob {
     id: u32,
@@ -341,12 +341,12 @@ pub struct TokenLogprob {
     bytes: Vec<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprob: Option<f64>,
-    /// The most probable tokens in its place.
+    /// The most probable tokens at this position.
     #[serde(skip_serializing_if = "Option::is_none")]
     top_logprobs: Option<Vec<TokenLogprob>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prob: Option<f64>,
-    /// The most probable tokens in its place.
+    /// The most probable tokens at this position.
     #[serde(skip_serializing_if = "Option::is_none")]
     top_probs: Option<Vec<TokenLogprob>>,
 }
@@ -364,14 +364,14 @@ impl TokenLogprob {
         }
     }
 
-    /// A token that was picked. `None` if its log-probabilities were not asked for.
+    /// A token that was picked; `None` if no log-probabilities were requested.
     pub fn picked(tokenizer: &Tokenizer, token: &PickedToken) -> Option<Self> {
         let LogProbs { picked, top, .. } = token.logprobs.as_ref()?;
         let top = top.iter().map(|(id, logprob)| Self::new(*id, tokenizer.token_bytes(*id), *logprob));
         Some(Self { top_logprobs: Some(top.collect()), ..Self::new(token.id, &token.bytes, *picked) })
     }
 
-    /// The same with probabilities.
+    /// The same with probabilities instead of log-probabilities.
     #[must_use]
     pub fn into_probability(self) -> Self {
         let top = self.top_logprobs.map(|top| top.into_iter().map(Self::into_probability).collect());

@@ -1,4 +1,4 @@
-//! What every handler has: options, how the server is, and the way to its models.
+//! State shared by all handlers: options, phase of the server, and access to its models.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,13 @@ use super::options::ServeOptions;
 use super::status::{Life, Phase};
 use sterna_engine::PageEvent;
 
-/// Publisher of changes of the prefix cache.
+/// Publisher of changes to the prefix cache.
 pub struct PageEvents {
     /// Address where they are published.
     pub endpoint: String,
-    /// Takes them.
+    /// Channel to the publisher.
     pub sender: UnboundedSender<PageEvent>,
-    /// Told when the last has been published.
+    /// Notified after the last change has been published.
     pub ended: Arc<Notify>,
 }
 
@@ -31,7 +31,7 @@ pub struct PageEvents {
 pub struct App {
     /// Options of the operator.
     pub options: ServeOptions,
-    /// True if the server listens on loopback alone.
+    /// True if the server only listens on loopback.
     pub on_loopback: bool,
     /// Phase of the server.
     pub life: Arc<Life>,
@@ -43,15 +43,15 @@ pub struct App {
     pub started: u64,
     /// Publisher of changes of the prefix cache, if a companion has set one.
     pub page_events: OnceLock<PageEvents>,
-    /// First failure.
+    /// The first failure.
     failure: Mutex<Option<ServeError>>,
     seeds: AtomicU64,
-    /// Names of answers and requests rest on it, so that two runs of a server give different ones.
+    /// Seed for the names of answers and requests, so that two runs of a server use different ones.
     random: RandomState,
 }
 
 impl App {
-    /// The state of a server that begins now.
+    /// The state of a new server.
     pub fn new(options: ServeOptions, on_loopback: bool, models: Models) -> Self {
         Self {
             options,
@@ -67,10 +67,10 @@ impl App {
         }
     }
 
-    /// Checks that requests are taken.
+    /// Checks that the server takes requests.
     ///
     /// # Errors
-    /// 503 if the server ends, or while its only model is being loaded.
+    /// 503 if the server is shutting down, or while its only model is loading.
     pub fn check(&self) -> Result<(), ApiError> {
         match self.life.phase() {
             Phase::Failed => Err(ApiError::unavailable("the engine has stopped")),
@@ -83,7 +83,7 @@ impl App {
     /// Hands a job to the engine thread of its model.
     ///
     /// # Errors
-    /// 429 if too many wait; 503 if the server ends.
+    /// 429 if too many requests are waiting; 503 if the server is shutting down.
     pub fn begin(&self, model: &Instance, job: Job) -> Result<Handle, ApiError> {
         self.check()?;
         model.begin(job, self.options.queue, self.metrics.whole.mean())
@@ -102,7 +102,7 @@ impl App {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// A name that has not been given before: `prefix`, and 24 letters and digits.
+    /// A new unique name: `prefix` and 24 letters and digits.
     pub fn name(&self, prefix: &str) -> String {
         const DIGITS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -118,7 +118,7 @@ impl App {
         name
     }
 
-    /// A seed for a request that names none.
+    /// A seed for a request without one.
     pub fn seed(&self) -> u64 {
         RandomState::new().hash_one(self.seeds.fetch_add(1, Ordering::Relaxed)) >> 32
     }

@@ -1,5 +1,5 @@
-//! An answer as blocks: thoughts, texts and calls, one behind the other. Anthropic's content, the items of
-//! OpenAI's responses and ollama's messages are made of them, streamed or whole.
+//! An answer as a sequence of blocks: thoughts, texts and calls. Anthropic's content, the items of OpenAI's
+//! responses and ollama's messages are built from them, streamed or whole.
 
 use serde_json::{Map, Value};
 
@@ -18,28 +18,28 @@ pub enum Kind {
     Text,
     /// A call of a tool.
     Call {
-        /// Counts calls from 0.
+        /// Index among the calls, from 0.
         index: usize,
-        /// Id that the tool's answer refers to.
+        /// Id that the tool's result refers to.
         id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
     },
 }
 
-/// A part of an answer, as far as it has come.
+/// A part of an answer, complete or in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its kind.
+    /// Kind of the block.
     pub kind: Kind,
-    /// Its words; of a call, its arguments as JSON.
+    /// Its text; for a call, its arguments as JSON.
     pub text: String,
-    /// True if it came to its end, and was not cut off.
+    /// True if it is complete, and was not cut off.
     pub is_whole: bool,
 }
 
 impl Block {
-    /// The arguments of a call that can be run: one that was not cut off.
+    /// The arguments of a call; `None` if the call was cut off.
     pub fn arguments(&self) -> Option<Map<String, Value>> {
         let is_call = matches!(self.kind, Kind::Call { .. });
         let text = (is_call && self.is_whole).then_some(self.text.as_str())?;
@@ -50,11 +50,11 @@ impl Block {
 /// Event of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// It begins, empty.
+    /// An empty block starts.
     Begun,
-    /// More of its text.
+    /// Text is appended.
     More(&'a str),
-    /// Nothing follows.
+    /// The block is complete.
     Ended,
 }
 
@@ -69,13 +69,13 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads text as `reading` says.
+    /// A reader with these parser options.
     pub fn new(reading: ParserOptions) -> Self {
         Self { splitter: Splitter::new(reading), ..Self::default() }
     }
 
-    /// Takes an event; `tell` hears of every change, with the index of the block. Returns the event's token,
-    /// unless that only ended the text.
+    /// Takes an event, and reports every change and the index of its block to `tell`. Returns the event's
+    /// token, unless the token only ended the text.
     pub fn take(
         &mut self,
         event: &Event,
@@ -91,7 +91,7 @@ impl Reader {
         token
     }
 
-    /// Ends the last block. An answer that says nothing has one empty text.
+    /// Ends the last block. An empty answer gets one empty text block.
     pub fn end(&mut self, mut tell: impl FnMut(usize, &Block, Change<'_>)) {
         if self.blocks.is_empty() {
             self.open(Kind::Text, &mut tell);
@@ -104,7 +104,7 @@ impl Reader {
         &self.blocks
     }
 
-    /// True if the answer came to its own end.
+    /// True if the model ended the answer itself, or a stop string was found.
     pub fn is_whole(&self) -> bool {
         matches!(self.choice.end, Some(StopReason::EndOfText | StopReason::StopString))
     }
@@ -115,17 +115,17 @@ impl Reader {
             && self.blocks.iter().any(|block| block.arguments().is_some())
     }
 
-    /// Number of tokens of its thoughts.
+    /// Number of tokens of the thoughts.
     pub fn n_thoughts(&self, tokenizer: &Tokenizer) -> usize {
         self.splitter.n_thoughts(tokenizer)
     }
 
-    /// All thoughts.
+    /// Text of all thoughts.
     pub fn thoughts(&self) -> String {
         self.text_of(&Kind::Thoughts)
     }
 
-    /// All that was said.
+    /// Text of all text blocks.
     pub fn text(&self) -> String {
         self.text_of(&Kind::Text)
     }
@@ -182,7 +182,7 @@ impl Reader {
             return;
         }
         if let Some(block) = self.blocks.last_mut() {
-            // A call is whole when the parser says so, whatever follows it.
+            // The parser decides if a call is complete, whatever follows it.
             block.is_whole |= is_whole && !matches!(block.kind, Kind::Call { .. });
             self.tell(Change::Ended, tell);
         }
@@ -215,7 +215,7 @@ mod tests {
         Event { token: None, text: text.to_owned(), end, ends_text: false, fault: None }
     }
 
-    /// A choice that says `text` at once.
+    /// A choice whose `text` arrives at once.
     fn read(reading: ParserOptions, text: &str, end: StopReason) -> Reader {
         let mut reader = Reader::new(reading);
         reader.take(&event(text, Some(end)), Stats::default(), |_, _, _| ());
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!((whole.thoughts().as_str(), whole.text().as_str()), ("hm", "Well."));
         let arguments: Vec<_> = whole.blocks().iter().map(Block::arguments).collect();
         assert_eq!(arguments[2].clone().map(Value::Object), Some(serde_json::json!({ "a": 1 })));
-        // A call that was cut off is none that could be run, and the answer did not end with calls.
+        // A call that was cut off cannot be run, and so the answer does not end with calls.
         assert!(arguments[3].is_none() && !whole.calls() && !whole.is_whole());
 
         let mut pieces = Reader::new(reading());
@@ -252,7 +252,7 @@ mod tests {
         pieces.end(&mut hear);
         assert_eq!(ended, 4);
         assert!(told.iter().eq(whole.blocks().iter().map(|block| &block.text)));
-        // Ids are drawn from the seed, so that the blocks are equal.
+        // Ids are derived from the seed, so the blocks are equal.
         assert_eq!(pieces.blocks(), whole.blocks());
     }
 

@@ -1,4 +1,4 @@
-//! Services beside HTTP on the same models, and what they are built on: gRPC is one, in a crate of its own.
+//! Services besides HTTP on the same models, and their interface. gRPC is one, in its own crate.
 
 use std::io;
 use std::sync::Arc;
@@ -23,28 +23,28 @@ pub use super::sampling::{TOP_LOGPROBS, generation, n};
 pub use super::slots::salt;
 pub use super::status::{Life, Phase};
 
-/// A service beside HTTP, handed to [`Server::start`](super::Server::start).
+/// A service besides HTTP, passed to [`Server::start`](super::Server::start).
 pub trait Companion: Send {
-    /// Starts the service on the runtime that this is called on, before a model is loaded. It takes no new
-    /// requests once `ending` is true.
+    /// Starts the service on the current runtime, before a model is loaded. The service takes no new requests
+    /// once `ending` is true.
     ///
     /// # Errors
-    /// An address that cannot be listened on; options that the service does not support.
+    /// The address cannot be bound, or the service does not support an option.
     fn start(self: Box<Self>, app: &Arc<App>, ending: watch::Receiver<bool>) -> io::Result<Started>;
 }
 
-/// A service that runs.
+/// A running service.
 pub struct Started {
     /// Addresses of the service.
     pub endpoints: Vec<Endpoint>,
-    /// The task that ends with the last request; `None` for a service without requests.
+    /// The task, which ends with the last request; `None` for a service without requests.
     pub task: Option<JoinHandle<()>>,
 }
 
 /// An address of a service.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Name of the service, for people.
+    /// Name of the service to be shown.
     pub service: &'static str,
     /// Address as clients write it.
     pub address: String,

@@ -1,4 +1,4 @@
-//! What a request asks of the form of its answer: a grammar of some kind, or calls of tools.
+//! Constraints of a request on its answer: a grammar of some kind, or tool calls.
 
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use sterna_engine::GenerateOptions;
 use sterna_grammar::{GrammarError, Source, Space, names_types};
 use sterna_tokenizer::chat::Prompt;
 use sterna_tools::{
-    Choice, Format, ParserOptions, Syntax, Thoughts, Tool, Wanted, json_behind_thoughts, json_in_channels,
+    Choice, Format, ParserOptions, Syntax, Thoughts, Tool, Wanted, json_after_thoughts, json_in_channels,
 };
 
-/// The form that an answer must have.
+/// Constraints on the form of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Constraints {
-    /// The field that asks for a grammar, and the grammar.
+    /// The field that has the grammar, and the grammar.
     grammar: Option<(String, Source)>,
     /// White space in its JSON.
     space: Space,
     tool_config: ToolConfig,
-    /// Format of the model's messages, if they are parsed: there may be calls, or parts in channels.
+    /// Format of the model's messages, if they are parsed because of calls or channels.
     format: Option<Format>,
-    /// The model's thoughts, if it may have some.
+    /// Format of the model's thoughts, if it may think.
     thoughts: Option<Thoughts>,
-    /// True if they are split off.
+    /// True if thoughts are split from the text.
     splits: bool,
 }
 
-/// Most lines that the log has of what a request's schemas do not enforce.
+/// Maximum lines logged about keywords of a request's schemas that are not enforced.
 const MOST_LOGGED: usize = 20;
 
-/// A grammar, and the path of the field that holds it.
+/// Path of the field, and its grammar.
 type Found = (String, Source);
 
-/// A field that holds a grammar, which this reads. An empty text is none.
+/// A field with a grammar, and its parser. An empty text counts as absent.
 pub struct Grammar(fn(&Value) -> Option<Source>);
 
 impl Grammar {
@@ -68,7 +68,7 @@ impl Kind for Grammar {
 }
 
 request! {
-    /// A grammar of the answer: one of these fields. A schema without `strict` is not.
+    /// A grammar for the answer: at most one of these fields. A schema without `strict` is enforced loosely.
     pub struct Grammars {
         grammar: Grammar(gbnf) as { "type": "string" },
         guided_grammar: Grammar(gbnf) as { "type": "string" },
@@ -78,13 +78,13 @@ request! {
         guided_choice: Grammar(choice) as { "type": "array", "items": { "type": "string" } },
         structured_outputs: Object<StructuredOutputs>,
         response_format: Object<ResponseFormat>,
-        /// White space in JSON by a schema.
+        /// White space in JSON that follows a schema.
         json_whitespace: Word<Space>(&[("compact", Space::Compact), ("free", Space::Free)]),
     }
 }
 
 request! {
-    /// vLLM's grammars: one of these fields.
+    /// vLLM's grammars: at most one of these fields.
     pub struct StructuredOutputs {
         json: Grammar(loose) as { "type": ["object", "boolean", "string"] },
         regex: Grammar(regex) as { "type": "string" },
@@ -95,18 +95,18 @@ request! {
 }
 
 request! {
-    /// OpenAI's formats of answers.
+    /// OpenAI's output formats.
     pub struct ResponseFormat {
         r#type: Word<FormatType>(FORMATS),
-        /// Of `json_object`, as llama-server has it.
+        /// Schema of `json_object`, as in llama-server.
         schema: Any as { "type": ["object", "boolean", "string"] },
-        /// Required with its type.
+        /// Required for this type.
         json_schema: Object<StrictSchema> as { "required": ["schema"] },
     }
 }
 
 request! {
-    /// OpenAI's formats of answers, whose schema stands beside its type.
+    /// OpenAI's output formats, with the schema next to the type.
     pub struct TextFormat {
         ..StrictSchema,
         r#type: Word<FormatType>(FORMATS),
@@ -114,10 +114,10 @@ request! {
 }
 
 request! {
-    /// A schema, which is strict or not.
+    /// A schema, strict or not.
     pub struct StrictSchema {
         schema: Any as { "type": ["object", "boolean", "string"] },
-        /// All of the schema's keywords are enforced.
+        /// Enforces all of the schema's keywords.
         strict: Bool,
     }
 }
@@ -126,12 +126,12 @@ request! {
     /// The form of an answer in a conversation.
     pub struct AnswerForm {
         ..Grammars,
-        /// `none` leaves thoughts where the model writes them.
+        /// `none` keeps thoughts in the text.
         reasoning_format: Text,
     }
 }
 
-/// Type of OpenAI's formats.
+/// Type of OpenAI's output formats.
 #[derive(Clone, Copy)]
 pub enum FormatType {
     Text,
@@ -157,11 +157,11 @@ fn loose(value: &Value) -> Option<Source> {
     schema(value, false)
 }
 
-/// A schema, which may also be a text that holds one. One of an unknown type is none, as for llama-server.
+/// A schema, which may also be JSON in a text. `None` for other types, as in llama-server.
 pub fn schema(value: &Value, strict: bool) -> Option<Source> {
     let schema = match value {
         Value::Object(_) | Value::Bool(_) => value.clone(),
-        // Some languages write an empty object so.
+        // Some languages encode an empty object as an empty list.
         Value::Array(list) if list.is_empty() => json!({}),
         Value::String(text) => serde_json::from_str(text).ok()?,
         _ => return None,
@@ -187,8 +187,8 @@ impl Constraints {
         Self::of_conversation(form, None, ToolConfig::chat(tools)?, served)
     }
 
-    /// Constraints of a conversation: a grammar of `fields`, or `grammar` with the name of its field; or
-    /// tools; and thoughts, which are split off if the template knows them.
+    /// Constraints of a conversation: a grammar from `fields`, or `grammar` with the name of its field; or
+    /// tools. Thoughts are split from the text if the template supports them.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -208,7 +208,7 @@ impl Constraints {
             (one, other) => one.or(other),
         };
         let may_call = !tool_config.tools.is_empty() && tool_config.choice != Choice::None;
-        // An answer beside calls may be JSON, and nothing else, by a grammar.
+        // Besides calls, a grammar can only allow answers in JSON.
         if let Some((name, source)) = &grammar
             && may_call
             && json_form(source).is_none()
@@ -221,7 +221,7 @@ impl Constraints {
         Ok(Self { grammar, space, tool_config, format, thoughts, splits })
     }
 
-    /// Constraints of a text: a grammar.
+    /// Constraints of a completion: a grammar.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -252,25 +252,25 @@ impl Constraints {
         Ok(Self { grammar: found.pop(), space, ..Self::default() })
     }
 
-    /// The same for a raw prompt, whose client reads the text as it comes: the model's own syntax counts for
-    /// nothing.
+    /// The constraints for a raw prompt: its client reads the raw text, so the model's own message format is
+    /// not parsed.
     #[must_use]
     pub fn unread(self) -> Self {
         Self { format: None, thoughts: None, ..self }
     }
 
-    /// True if a grammar leaves no room for thoughts.
+    /// True if the grammar does not allow thoughts.
     pub fn leaves_no_thoughts(&self) -> bool {
         self.grammar.is_some()
     }
 
-    /// The tools that the model is told of.
+    /// The tools shown to the model.
     pub fn offered(&self) -> Option<&[Tool]> {
         (!self.tool_config.tools.is_empty() && self.tool_config.choice != Choice::None)
             .then_some(&self.tool_config.tools[..])
     }
 
-    /// Holds what is generated behind `prompt` to this form.
+    /// Constrains the text after `prompt`.
     ///
     /// # Errors
     /// 400 for a grammar that cannot be used.
@@ -300,7 +300,7 @@ impl Constraints {
                 };
                 let Some(grammar) = format.grammar(&wanted) else { return Ok(()) };
                 if format.has_plain_texts() && self.tool_config.tools.iter().any(has_pattern) {
-                    tracing::warn!("`tools`: texts in this model's calls are not held to `pattern`");
+                    tracing::warn!("`tools`: `pattern` is not enforced for texts in this model's calls");
                 }
                 ("tools", Source::Lark(grammar))
             }
@@ -312,7 +312,7 @@ impl Constraints {
                     (Some((schema, strict)), Some(Thoughts::Marked(marks)))
                         if self.splits && self.thinks(prompt) =>
                     {
-                        Source::Lark(json_behind_thoughts(marks, &schema, strict, &token))
+                        Source::Lark(json_after_thoughts(marks, &schema, strict, &token))
                     }
                     _ => source.clone(),
                 };
@@ -338,7 +338,7 @@ impl Constraints {
         Ok(())
     }
 
-    /// Options of the parser of the text behind `prompt`.
+    /// Parser options for the text after `prompt`.
     pub fn reading(&self, prompt: &Prompt, seed: u64) -> ParserOptions {
         ParserOptions {
             format: self.format,
@@ -349,7 +349,7 @@ impl Constraints {
         }
     }
 
-    /// True if the template has opened the thoughts of the answer already.
+    /// True if the prompt already contains the start of the thoughts.
     fn thinks(&self, prompt: &Prompt) -> bool {
         self.thoughts.is_some_and(|thoughts| thoughts.are_open(&prompt.text))
     }
@@ -361,7 +361,7 @@ fn has_pattern(tool: &Tool) -> bool {
     properties.is_some_and(|all| all.values().any(|schema| schema.get("pattern").is_some()))
 }
 
-/// The schema of a grammar for JSON, and whether all of its keywords are enforced. `None` for other grammars.
+/// The schema of a JSON grammar, and true if all keywords are enforced. `None` for other grammars.
 fn json_form(source: &Source) -> Option<(Value, bool)> {
     match source {
         Source::JsonObject => Some((json!({ "type": "object" }), true)),
@@ -370,7 +370,7 @@ fn json_form(source: &Source) -> Option<(Value, bool)> {
     }
 }
 
-/// The grammar of one of OpenAI's formats of answers.
+/// The grammar of one of OpenAI's output formats.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -385,7 +385,7 @@ pub fn response_format(format: &Fields<'_, ResponseFormat>) -> Result<Option<Sou
     }
 }
 
-/// The same of a format whose schema stands beside its type.
+/// The grammar of a format with the schema next to its type.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -398,7 +398,7 @@ pub fn text_format(format: &Fields<'_, TextFormat>) -> Result<Option<Source>, Ap
     }
 }
 
-/// Any object, or as llama-server has it one of a schema.
+/// A grammar for any JSON object, or for one with a schema, as in llama-server.
 fn json_object(path: String, given: Option<&Value>) -> Result<Source, ApiError> {
     match given {
         None => Ok(Source::JsonObject),
@@ -417,7 +417,7 @@ fn strict_schema(holder: &Fields<'_, StrictSchema>) -> Result<Source, ApiError> 
 /// The schema at `path` of a request.
 ///
 /// # Errors
-/// 400 if it is none.
+/// 400 if it is not a schema.
 pub fn schema_at(path: String, value: &Value, strict: bool) -> Result<Source, ApiError> {
     schema(value, strict).ok_or_else(|| ApiError::field(path, "a JSON schema", value))
 }

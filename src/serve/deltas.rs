@@ -1,4 +1,4 @@
-//! From the text of an answer to the parts of a message: tool calls and thoughts are split off on the way.
+//! Splits the text of an answer into the parts of a message: text, tool calls and thoughts.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,19 +11,19 @@ use sterna_tools::{Parser, ParserOptions};
 /// Splits the text of one choice.
 #[derive(Debug, Default)]
 pub struct Splitter {
-    /// `None` if all of it is the answer's text.
+    /// `None` if everything is text.
     parser: Option<Parser>,
     thoughts: String,
 }
 
 impl Splitter {
-    /// Reads text as `reading` says.
+    /// A splitter with these parser options.
     pub fn new(reading: ParserOptions) -> Self {
         let splits = reading.format.is_some() || reading.thoughts.is_some();
         Self { parser: splits.then(|| Parser::new(reading)), thoughts: String::new() }
     }
 
-    /// Takes text as it comes.
+    /// Takes more text.
     pub fn push(&mut self, text: &str) -> Vec<Delta> {
         match &mut self.parser {
             Some(parser) => {
@@ -35,7 +35,7 @@ impl Splitter {
         }
     }
 
-    /// Deltas of the text that was held back, when the answer ends.
+    /// Deltas of the text that was held back, after the answer has ended.
     pub fn finish(&mut self) -> Vec<Delta> {
         let deltas = self.parser.as_mut().map(Parser::finish).unwrap_or_default();
         self.note(deltas)
@@ -50,19 +50,19 @@ impl Splitter {
         deltas
     }
 
-    /// Number of tokens of its thoughts: as many as their text has, since their own are not known.
+    /// Number of tokens of the thoughts, counted by tokenising their text: the original tokens are not known.
     pub fn n_thoughts(&self, tokenizer: &Tokenizer) -> usize {
         tokenizer.encode(&self.thoughts, Special::AsText, false).len()
     }
 
-    /// Reason of a message's end: one that calls ends with its calls, unless it was cut off.
+    /// Finish reason of a message: tool calls if there are any, unless it was cut off.
     pub fn finish_reason(&self, reason: FinishReason) -> FinishReason {
         let calls = self.parser.as_ref().is_some_and(|parser| parser.n_calls() > 0);
         if calls && reason == FinishReason::Stop { FinishReason::ToolCalls } else { reason }
     }
 }
 
-/// A part of a message as OpenAI's chunks have it.
+/// A part of a message in OpenAI's chunks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct MessageDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,11 +76,11 @@ pub struct MessageDelta {
     tool_calls: Vec<ToolCallDelta>,
 }
 
-/// The beginning of a call, or more of its arguments.
+/// The start of a call, or more of its arguments.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct ToolCallDelta {
-    /// Counts the calls of the message.
+    /// Index among the calls of the message.
     index: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
@@ -99,12 +99,12 @@ struct FunctionDelta {
 }
 
 impl MessageDelta {
-    /// The beginning of a message.
+    /// The start of a message.
     pub fn begin() -> Self {
         Self { role: Some("assistant"), content: Some(None), ..Self::default() }
     }
 
-    /// A part of a message; `None` if the chunks say nothing of it.
+    /// A part of a message; `None` if chunks do not show it.
     pub fn of(delta: Delta) -> Option<Self> {
         let call = |index, id: Option<String>, name, arguments| {
             let kind = id.is_some().then_some("function");
@@ -121,12 +121,12 @@ impl MessageDelta {
     }
 }
 
-/// A whole message as OpenAI's answers have it.
+/// A whole message in OpenAI's answers.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AssistantMessage {
     #[schemars(extend("const" = "assistant"))]
     role: &'static str,
-    /// Null if it only calls.
+    /// Null if there are only calls.
     content: Option<String>,
     refusal: (),
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -166,7 +166,7 @@ impl Default for AssistantMessage {
 }
 
 impl AssistantMessage {
-    /// Adds a part.
+    /// Appends a part.
     pub fn add(&mut self, delta: MessageDelta) {
         for ToolCallDelta { index, id, kind, function } in delta.tool_calls {
             if let (Some(id), Some(kind), Some(name)) = (id, kind, function.name) {

@@ -1,11 +1,11 @@
-//! A model in few words, as ollama's clients and llama-server's list of models have it.
+//! Brief details of a model for ollama's clients and llama-server's list of models.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::model::Served;
 
-/// Details of a model, as far as its file has been read.
+/// Details of a model, as far as they are known before it is loaded.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ModelDetails")]
 pub struct Details {
@@ -15,13 +15,13 @@ pub struct Details {
     families: Vec<String>,
     parameter_size: String,
     quantization_level: String,
-    /// Positions of a sequence, of a model that is loaded.
+    /// Maximum positions of a sequence, for a loaded model.
     #[serde(skip_serializing_if = "Option::is_none")]
     context_length: Option<usize>,
 }
 
 impl Details {
-    /// Details of a model that is loaded, or of one that is not.
+    /// Details of a model, loaded or not.
     pub fn new(served: Option<&Served>) -> Self {
         let family = served.map(|served| served.engine.hyper().architecture.clone());
         Self {
@@ -36,7 +36,7 @@ impl Details {
     }
 }
 
-/// A number of weights as ollama writes it: `3.2B`, `494.03M`, `960K`.
+/// Number of weights in ollama's format: `3.2B`, `494.03M`, `960K`.
 fn in_letters(n: usize) -> String {
     match n as f64 {
         n if n >= 1e9 => format!("{:.1}B", n / 1e9),

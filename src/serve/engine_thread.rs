@@ -1,4 +1,4 @@
-//! The thread of a model: loads it, runs its jobs, and says what became of it.
+//! The thread of a model: loads it, runs its jobs, and reports how it ended.
 
 use std::any::Any;
 use std::io;
@@ -16,21 +16,21 @@ use super::watchdog;
 use super::worker::Worker;
 use sterna_engine::{Batch, BatchOptions};
 
-/// The model that is called `name`, or the first one; it is loaded if it has to be.
+/// The model called `name`, or the first one. Loads it if needed.
 ///
 /// # Errors
-/// As [`App::check`]; 404 for a model that is not here, 500 if it cannot be loaded.
+/// The errors of [`App::check`]; 404 for an unknown model, 500 if it cannot be loaded.
 pub async fn model(app: &Arc<App>, name: Option<&str>) -> Result<Arc<Instance>, ApiError> {
     app.check()?;
     let at = app.models.find(name)?;
-    let no_thread = |err| ApiError::ours(format!("no thread for the model: {err}"));
+    let no_thread = |err| ApiError::ours(format!("cannot start a thread for the model: {err}"));
     app.models.get(at, || spawn(app, at).map_err(no_thread)).await
 }
 
-/// Begins to load the first model, before the first request.
+/// Starts to load the first model, before the first request.
 ///
 /// # Errors
-/// If the system has no thread for it.
+/// The system cannot start a thread.
 pub fn begin_first(app: &Arc<App>) -> io::Result<()> {
     app.models.first(|| spawn(app, 0))
 }
@@ -42,7 +42,7 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
         let failure = match ended {
             Ok(Ok(())) => return,
             Ok(Err(err)) if app.models.by_name => {
-                tracing::error!(model = app.models.source(at).name, "it could not be loaded: {err}");
+                tracing::error!(model = app.models.source(at).name, "the model could not be loaded: {err}");
                 return app.models.failed(at, &format!("the model could not be loaded: {err}"));
             }
             Ok(Err(err)) => ServeError::Load(err),
@@ -56,7 +56,7 @@ fn spawn(app: &Arc<App>, at: usize) -> io::Result<JoinHandle<()>> {
 /// Message of a panic.
 fn said(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str);
-    said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word").to_owned()
+    said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
 }
 
 fn run(app: &App, at: usize) -> Result<(), LoadError> {
@@ -66,7 +66,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
     let status = Arc::new(EngineStatus::new(step_time));
     if let Some(events) = app.page_events.get() {
         let sender = events.sender.clone();
-        // Their publisher may have ended before the engine.
+        // The publisher may have ended before the engine.
         batch.listen(Box::new(move |event| drop(sender.send(event))));
     }
     status.publish(Snapshot { stats: batch.stats(), slots: Vec::new() });
@@ -75,7 +75,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
         Instance::new(served, Arc::clone(&status), batch.saved_size(), sender, Arc::clone(&permit));
     app.models.loaded(at, Arc::new(instance));
     app.life.advance(Phase::Ready);
-    // A reader of this line may ask at once.
+    // A client may send a request as soon as this line is logged.
     tracing::info!(model = name, n_ctx, slots, "ready");
     Worker::new(batch, commands, Arc::clone(&status), Arc::clone(&app.metrics)).run();
     app.models.budget.remember(&status.snapshot());
@@ -83,7 +83,7 @@ fn run(app: &App, at: usize) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// A loaded model under its name, with its engine's batch.
+/// A loaded model with its name, and the batch of its engine.
 fn ready(app: &App, at: usize, loaded: Loaded) -> Result<(Served, Batch), LoadError> {
     let name = match app.models.by_name {
         true => None,

@@ -1,4 +1,4 @@
-//! What a client is told when it cannot have what it asked for, and the operator when the server fails.
+//! Errors for clients, and failures of the server for its operator.
 
 use std::io;
 use std::time::Duration;
@@ -11,40 +11,39 @@ use serde_json::Value;
 
 use super::http::json::json;
 
-/// Failure that ended a server.
+/// Failure that ends a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// It could not be set up.
+    /// The server could not be set up.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Its model could not be loaded.
+    /// Its only model could not be loaded.
     #[error(transparent)]
     Load(Box<dyn std::error::Error + Send + Sync>),
-    /// Its engine came upon a bug.
+    /// The engine hit a bug.
     #[error("the engine thread panicked: {0}")]
     Panicked(String),
-    /// A step of its engine did not end in time.
+    /// A step of the engine did not end in time.
     #[error("the engine hangs: a step has taken more than {} s", .0.as_secs_f64())]
     Hung(Duration),
 }
 
-/// An error with its status, in OpenAI's words. Families of endpoints with another form of errors turn it
-/// into theirs.
+/// An error with its status, in OpenAI's terms. Endpoint families with other error formats convert it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
     /// Status of the answer.
     pub status: StatusCode,
-    /// `invalid_request_error` and its like.
+    /// Type in OpenAI's format, such as `invalid_request_error`.
     pub kind: &'static str,
-    /// Code that programs look for.
+    /// Code for programs.
     pub code: Option<&'static str>,
-    /// The field that is meant.
+    /// The field that is wrong.
     pub param: Option<String>,
-    /// Text with what was expected, what was found, and where.
+    /// Text that contains what was expected, what was found, and where.
     pub message: String,
-    /// Tokens of a prompt that is too long, and of the context.
+    /// Tokens of a prompt that is too long, and the context length.
     pub lengths: Option<(usize, usize)>,
-    /// After how many seconds it is worth another try.
+    /// Seconds after which to try again.
     pub retry_after: Option<u32>,
 }
 
@@ -54,12 +53,12 @@ impl ApiError {
         Self { status, kind, code: None, param: None, message, lengths: None, retry_after: None }
     }
 
-    /// The request is wrong.
+    /// The request is invalid.
     pub fn bad(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A field of the request has another value than it may.
+    /// A field has a value that is not allowed.
     pub fn field(name: impl Into<String>, want: &str, got: &Value) -> Self {
         let name = name.into();
         let mut shown = got.to_string();
@@ -71,12 +70,12 @@ impl ApiError {
         Self { param: Some(name.clone()), ..Self::bad(format!("`{name}`: want {want}, got {shown}")) }
     }
 
-    /// A field that must be there is not.
+    /// A required field is missing.
     pub fn missing(name: &str, want: &str) -> Self {
         Self { param: Some(name.to_owned()), ..Self::bad(format!("`{name}` is missing: want {want}")) }
     }
 
-    /// A field asks for something that this server does not do.
+    /// A field asks for something that is not supported.
     pub fn unsupported(name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
@@ -86,7 +85,7 @@ impl ApiError {
         }
     }
 
-    /// The same with another message.
+    /// The error with another message.
     #[must_use]
     pub fn with(self, message: impl Into<String>) -> Self {
         Self { message: message.into(), ..self }
@@ -94,7 +93,7 @@ impl ApiError {
 
     /// The prompt leaves no room for an answer.
     pub fn too_long(n_prompt: usize, n_ctx: usize) -> Self {
-        // The words that clients look for, all of them: Anthropic's, OpenAI's, llama-server's.
+        // Contains all phrases that clients look for: Anthropic's, OpenAI's and llama-server's.
         let message = format!(
             "prompt is too long: {n_prompt} tokens > {} maximum; context_length_exceeded: this model's \
              maximum context length is {n_ctx} tokens, and the request of {n_prompt} tokens exceeds the \
@@ -104,52 +103,52 @@ impl ApiError {
         Self { code: Some("context_length_exceeded"), lengths: Some((n_prompt, n_ctx)), ..Self::bad(message) }
     }
 
-    /// A text whose vector or score is wanted is longer than the context.
+    /// A text to embed or score is longer than the context.
     pub fn text_too_long(name: String, n_tokens: usize, n_ctx: usize) -> Self {
         let message = format!(
             "`{name}` is too long: {n_tokens} tokens; context_length_exceeded: this model's maximum context \
-             length is {n_ctx} tokens. `truncate_prompt_tokens`: -1 cuts what is longer"
+             length is {n_ctx} tokens. `truncate_prompt_tokens`: -1 truncates it"
         );
         let (code, lengths) = (Some("context_length_exceeded"), Some((n_tokens, n_ctx)));
         Self { code, lengths, param: Some(name), ..Self::bad(message) }
     }
 
-    /// The model picks no tokens.
+    /// The model does not generate text.
     pub fn no_text(architecture: &str) -> Self {
         let message = format!(
-            "this model (`{architecture}`) makes vectors of texts and no text: ask /v1/embeddings, or \
-             /v1/rerank where it ranks"
+            "this model (`{architecture}`) only makes embeddings: use /v1/embeddings, or \
+             /v1/rerank if it ranks"
         );
         Self { code: Some("unsupported_model"), param: Some("model".into()), ..Self::bad(message) }
     }
 
-    /// No key, or a wrong one.
+    /// The key is missing or wrong.
     pub fn unauthorised() -> Self {
         let message = "the API key is missing or wrong: send it as `Authorization: Bearer KEY`";
         let code = Some("invalid_api_key");
         Self { code, ..Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message) }
     }
 
-    /// The request comes from somewhere it may not come from.
+    /// The request comes from a place that is not allowed.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
-    /// There is no such thing.
+    /// The resource does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
-    /// The request names a model that is not here.
+    /// The request names an unknown model.
     pub fn unknown_model(name: &str) -> Self {
         let shown: String = name.escape_debug().take(80).collect();
-        let message = format!("The model `{shown}` does not exist: /v1/models lists those that do");
+        let message = format!("The model `{shown}` does not exist: /v1/models lists the models");
         Self { code: Some("model_not_found"), param: Some("model".into()), ..Self::not_found(message) }
     }
 
-    /// The path is right and the method is not.
+    /// The path exists, but not with this method.
     pub fn wrong_method() -> Self {
-        let message = "this path does not take this method; the header Allow lists those that it takes";
+        let message = "this path does not support this method; the header Allow lists the supported ones";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
 
@@ -159,13 +158,13 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
-    /// The body is larger than it may be.
+    /// The body is too large.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("the body of the request is larger than {limit} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
-    /// Too many requests wait.
+    /// Too many requests are waiting.
     pub fn queue_full(waiting: usize, retry_after: u32) -> Self {
         let message = format!("{waiting} requests are waiting already; try again in {retry_after} s");
         Self {
@@ -175,12 +174,12 @@ impl ApiError {
         }
     }
 
-    /// The endpoint is switched off, or not part of this build.
+    /// The endpoint is disabled, or not part of this build.
     pub fn not_here(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
     }
 
-    /// The model is being loaded, or the server ends.
+    /// The model is loading, or the server is shutting down.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self {
             retry_after: Some(2),
@@ -188,12 +187,12 @@ impl ApiError {
         }
     }
 
-    /// Our own fault.
+    /// An internal error.
     pub fn ours(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// The error in OpenAI's form.
+    /// The error in OpenAI's format.
     pub fn body(&self) -> OpenAiError<'_> {
         OpenAiError {
             error: ErrorObject {
@@ -208,7 +207,7 @@ impl ApiError {
     }
 }
 
-/// OpenAI's form of an error.
+/// An error in OpenAI's format.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub struct OpenAiError<'a> {
@@ -221,13 +220,13 @@ struct ErrorObject<'a> {
     message: &'a str,
     #[serde(rename = "type")]
     kind: &'static str,
-    /// The field that is meant.
+    /// The field that is wrong.
     param: Option<&'a str>,
     code: Option<&'static str>,
     /// Tokens of a prompt that is too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     n_prompt_tokens: Option<usize>,
-    /// Tokens that the context has room for.
+    /// The context length in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     n_ctx: Option<usize>,
 }
@@ -243,7 +242,7 @@ impl IntoResponse for ApiError {
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert("www-authenticate", hyper::header::HeaderValue::from_static("Bearer"));
         }
-        // For families of endpoints that say it otherwise.
+        // Families with other error formats read it from here.
         response.extensions_mut().insert(self);
         response
     }

@@ -1,4 +1,4 @@
-//! Families of endpoints, which say errors each in its own way.
+//! Families of endpoints, each with its own error format.
 
 use axum::response::{IntoResponse, Response};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -7,14 +7,14 @@ use serde::Serialize;
 use super::error::{ApiError, OpenAiError};
 use super::http::json::json;
 
-/// Whose API an endpoint is of.
+/// The API that an endpoint belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// OpenAI's, and llama-server's, which has the same errors.
+    /// OpenAI and llama-server, which share their error format.
     OpenAi,
-    /// Anthropic's.
+    /// Anthropic.
     Anthropic,
-    /// Ollama's.
+    /// Ollama.
     Ollama,
 }
 
@@ -28,7 +28,7 @@ impl Family {
         }
     }
 
-    /// An error as an answer.
+    /// An error as a response.
     pub fn error(self, err: &ApiError) -> Response {
         let mut response = err.clone().into_response();
         *response.body_mut() = json(&self.error_body(err)).into_body();
@@ -55,7 +55,7 @@ impl Family {
         }
     }
 
-    /// Schema of its errors.
+    /// Schema of the family's errors.
     pub fn error_schema(self, schemas: &mut SchemaGenerator) -> Schema {
         match self {
             Self::OpenAi => schemas.subschema_for::<OpenAiError<'_>>(),
@@ -65,19 +65,19 @@ impl Family {
     }
 }
 
-/// An error in the form of a family.
+/// An error in the format of a family.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum ErrorBody<'a> {
-    /// OpenAI's form.
+    /// OpenAI's format.
     OpenAi(OpenAiError<'a>),
-    /// Anthropic's form.
+    /// Anthropic's format.
     Anthropic(AnthropicError<'a>),
-    /// Ollama's form.
+    /// Ollama's format.
     Ollama(OllamaError<'a>),
 }
 
-/// Anthropic's form of an error.
+/// An error in Anthropic's format.
 #[derive(Serialize, JsonSchema)]
 pub struct AnthropicError<'a> {
     #[serde(rename = "type")]
@@ -94,7 +94,7 @@ struct AnthropicErrorObject<'a> {
     message: &'a str,
 }
 
-/// Ollama's form of an error.
+/// An error in ollama's format.
 #[derive(Serialize, JsonSchema)]
 pub struct OllamaError<'a> {
     error: &'a str,

@@ -1,6 +1,6 @@
-//! The fields of a request, read with care: `null` is absent, unknown fields are left alone, and an error
-//! names the field, what it may be, and what it was. [`request!`] declares them: a row is how a field is
-//! read and how `/openapi.json` describes it, so that neither can know of a field that the other does not.
+//! The fields of a request. `null` counts as absent, unknown fields are ignored, and an error contains the
+//! field, the expected value, and the actual one. [`request!`] declares fields: each row defines both how a
+//! field is read and how `/openapi.json` describes it, so that the two always agree.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -10,22 +10,22 @@ use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 
-/// A kind of values: `kinds.rs` has them.
+/// A kind of values; `kinds.rs` contains them.
 pub trait Kind {
-    /// The value as it is read.
+    /// The value that is read.
     type Value<'v>;
 
-    /// Reads a value that is there, at `path` of a request.
+    /// Reads a value at `path` of a request.
     ///
     /// # Errors
-    /// 400 that says what it may be and what it was.
+    /// 400 with the expected and the actual value.
     fn read<'v>(&self, path: String, value: &'v Value) -> Result<Self::Value<'v>, ApiError>;
 
     /// Schema of the values.
     fn schema(&self, schemas: &mut SchemaGenerator) -> Value;
 }
 
-/// A kind of object that clients write, which [`request!`] declares.
+/// A kind of object in requests, declared with [`request!`].
 pub trait Request: 'static {
     /// Name of its schema.
     const NAME: &'static str;
@@ -33,16 +33,16 @@ pub trait Request: 'static {
     /// Describes all of its fields.
     fn describe(to: &mut Description<'_>);
 
-    /// True if it has a field of that name.
+    /// True if it has a field called `name`.
     fn has(name: &str) -> bool;
 }
 
-/// Has all fields of `Part` among its own.
+/// Marker of a request that includes all fields of `Part`.
 pub trait Includes<Part> {}
 
 /// An object of a request.
 pub struct Fields<'v, R> {
-    /// Its path in the request, with a dot behind; empty for the request itself.
+    /// Path of the object in the request, with a trailing dot; empty for the request itself.
     path: String,
     /// `None` has no fields.
     map: Option<&'v Map<String, Value>>,
@@ -61,10 +61,10 @@ impl<'v, R> Fields<'v, R> {
         Self { path: String::new(), map: Some(map), request: PhantomData }
     }
 
-    /// `value`, which is the field `name` of something.
+    /// `value`, which is the field `name` of the request.
     ///
     /// # Errors
-    /// If it is no object.
+    /// 400 if it is not an object.
     pub fn inside(name: impl Into<String>, value: &'v Value) -> Result<Self, ApiError> {
         let name = name.into();
         match value {
@@ -73,7 +73,7 @@ impl<'v, R> Fields<'v, R> {
         }
     }
 
-    /// The path of a field, as messages name it.
+    /// The path of a field in messages.
     pub fn path(&self, name: &str) -> String {
         format!("{}{name}", self.path)
     }
@@ -83,7 +83,7 @@ impl<'v, R> Fields<'v, R> {
         Value::Object(self.map.cloned().unwrap_or_default())
     }
 
-    /// Those fields of it that a part declares.
+    /// A view of the fields that `Part` declares.
     pub fn part<Part>(&self) -> Fields<'v, Part>
     where
         R: Includes<Part>,
@@ -91,7 +91,7 @@ impl<'v, R> Fields<'v, R> {
         Fields { path: self.path.clone(), map: self.map, request: PhantomData }
     }
 
-    /// A field as its row reads it: under the first of its names that is there and not null.
+    /// Reads a field under the first of its names that is present and not null.
     pub(crate) fn read<K: Kind>(&self, names: &[&str], kind: &K) -> Result<Option<K::Value<'v>>, ApiError> {
         let there = |name: &&str| {
             let value = self.map?.get(*name)?;
@@ -102,8 +102,8 @@ impl<'v, R> Fields<'v, R> {
 }
 
 impl<'v, R: Request> Fields<'v, R> {
-    /// The first of several fields that is there and not null, as it was written. One that is not declared is
-    /// not there.
+    /// The first of several fields that is present and not null, unparsed. A field that is not declared
+    /// counts as absent.
     pub fn given(&self, names: &[&str]) -> Option<&'v Value> {
         let value = |name: &&str| self.map?.get(*name).filter(|value| !value.is_null());
         names.iter().filter(|name| R::has(name)).find_map(value)
@@ -142,7 +142,7 @@ pub struct Description<'g> {
 }
 
 impl Description<'_> {
-    /// Sentences about it.
+    /// Sets the description.
     pub fn about(&mut self, about: &str) {
         self.schema.insert("description".into(), about.trim().into());
     }
@@ -152,18 +152,18 @@ impl Description<'_> {
         self.parts.push(reference::<Part>(self.schemas));
     }
 
-    /// It is of a type.
+    /// Sets the allowed values of `type`.
     pub fn of_type(&mut self, of: Value) {
         self.properties.insert("type".into(), of);
     }
 
-    /// It is one of these kinds.
+    /// Sets the kinds that it may be one of.
     pub fn one_of(&mut self, kinds: &[fn(&mut SchemaGenerator) -> Value]) {
         let kinds: Vec<Value> = kinds.iter().map(|of| of(self.schemas)).collect();
         self.schema.insert("anyOf".into(), kinds.into());
     }
 
-    /// Adds a field with its names, with what is said about it, and with what narrows the schema of its kind.
+    /// Adds a field with its names, its description, and restrictions of its kind's schema.
     pub fn field(
         &mut self,
         names: &[&'static str],
@@ -209,7 +209,7 @@ pub fn reference<R: Request>(schemas: &mut SchemaGenerator) -> Value {
     schemas.subschema_for::<Fields<'static, R>>().to_value()
 }
 
-/// A schema that null fits, too.
+/// The schema, extended to allow null.
 fn or_null(mut schema: Value) -> Value {
     if schema.get("$ref").is_some() {
         return json!({ "anyOf": [schema, { "type": "null" }] });
@@ -231,29 +231,29 @@ fn or_null(mut schema: Value) -> Value {
     schema
 }
 
-/// A name as clients write it: of a word of Rust without its mark.
+/// A name as clients write it, without Rust's `r#` prefix.
 pub fn plain(name: &'static str) -> &'static str {
     name.strip_prefix("r#").unwrap_or(name)
 }
 
-/// The error that a required field is missing.
+/// The error for a required field that is missing.
 pub fn missing(want: &'static str) -> impl Fn(String) -> ApiError {
     move |path| ApiError::missing(&path, want)
 }
 
-/// Declares kinds of objects that clients write. `struct` has rows, each of which becomes a method of
-/// [`Fields`] and a property of the schema:
+/// Declares kinds of objects in requests. A `struct` has rows, each of which becomes a method of [`Fields`]
+/// and a property of the schema:
 ///
 /// ```text
 /// ..Part,                                   all fields of another kind
-/// name | alias: Int(0, 20),                 read as that kind, under the first name that is there
-/// name: Text as { "maxLength": 64 },        described with that, too
-/// name: Text or missing("a text"),          required: the error where it is absent
+/// name | alias: Int(0, 20),                 read as this kind, under the first name that is present
+/// name: Text as { "maxLength": 64 },        adds this to the schema
+/// name: Text or missing("a text"),          required: the error if it is missing
 /// ```
 ///
-/// `enum` is an object of one of several kinds. It reads their `type`, which each of them describes behind
-/// `of`. `enum X = NAMES` has fields that are only looked up by their names. Kinds are named as the caller
-/// imports them, with `Text` for the first form of `enum` and `Any` for the second.
+/// An `enum` is an object of one of several kinds, selected by their `type`, which each kind declares after
+/// `of`. `enum X = NAMES` has fields that are only looked up by name. The caller must import the kinds it
+/// names, and `Text` for the first form of `enum`, `Any` for the second.
 macro_rules! request {
     ($(#[doc = $about:literal])* $vis:vis struct $request:ident $(of $tag:tt)? {
         $(..$part:ty,)*
@@ -370,14 +370,14 @@ mod tests {
     const SPARE: &[&str] = &["spare", "other"];
 
     request! {
-        /// One with a field
+        /// An object with a field
         /// of each kind.
         struct Sample {
             ..Part,
             ..Spare,
             count | n_count: Int(1, 4),
             share: Float(0.001, 1.0),
-            /// Where it ends.
+            /// Stop texts.
             stop: Texts(2, 8),
             word: Word<u8>(&[("one", 1), ("two", 2)]),
             lora: Only(|| json!([[]])),
@@ -395,19 +395,19 @@ mod tests {
     }
 
     request! {
-        /// Either of both.
+        /// One of two kinds.
         enum Either { Part, Tagged, }
     }
 
     request! {
-        /// One of a type.
+        /// An object with a type.
         struct Tagged of { "const": "tagged" } {
             text: Text or missing("a text"),
         }
     }
 
     request! {
-        /// Spare ones.
+        /// Extra fields.
         enum Spare = SPARE;
     }
 
@@ -415,7 +415,7 @@ mod tests {
         Fields::of(value.as_object().unwrap())
     }
 
-    /// An error as it names a field.
+    /// Checks an error's field and message.
     fn wrong<T: std::fmt::Debug>(read: Result<T, ApiError>, param: &str, message: &str) {
         let err = read.unwrap_err();
         assert_eq!((err.param.as_deref(), err.message.as_str()), (Some(param), message));
@@ -474,7 +474,7 @@ mod tests {
         let list = json!({ "type": "array", "maxItems": 1, "items": { "$ref": "#/$defs/Either" } });
         let wanted = json!({
             "type": "object",
-            "description": "One with a field of each kind.",
+            "description": "An object with a field of each kind.",
             "allOf": [part, { "$ref": "#/$defs/Spare" }],
             "required": ["list"],
             "properties": {
@@ -483,7 +483,7 @@ mod tests {
                 "share": { "type": null_or("number"), "minimum": 0.001, "maximum": 1 },
                 "stop": {
                     "anyOf": [text, { "type": "array", "items": text, "maxItems": 2 }, { "type": "null" }],
-                    "description": "Where it ends.",
+                    "description": "Stop texts.",
                 },
                 "word": { "enum": ["one", "two", null] },
                 "lora": { "enum": [[], null], "description": "Not supported." },
@@ -499,7 +499,7 @@ mod tests {
         assert_eq!(definitions["Tagged"]["properties"]["type"], json!({ "const": "tagged" }));
         let either = json!([part, { "$ref": "#/$defs/Tagged" }]);
         assert_eq!(definitions["Either"]["anyOf"], either);
-        // What can be looked up by its name is what is described.
+        // The described fields are exactly those that can be looked up by name.
         let names = ["properties", "allOf"].map(|key| sample[key].clone());
         let [Value::Object(own), _] = names else { panic!("{sample}") };
         let parts = ["flag", "spare", "other"];

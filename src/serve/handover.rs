@@ -1,8 +1,8 @@
-//! Prompts that one server computes and another goes on from: the pages that are kept for others, and those
-//! that came from them.
+//! Prompts that one server computes and another continues: pages kept for other servers, and pages fetched
+//! from them.
 //!
-//! Pages are in the form of a saved session, which names model, backend and KV cache and ends with a
-//! checksum. Whatever is wrong with them, a prompt is only computed once more.
+//! Pages are in the format of a saved session, which names model, backend and KV cache and ends with a
+//! checksum. If anything is wrong with them, the prompt is computed again.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -19,20 +19,20 @@ use sterna_engine::{Batch, Error, StateError};
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;
 
-/// Key of a prompt's pages, for one use.
+/// One-time key of a prompt's pages.
 pub type Key = [u8; KEY_BYTES];
 
 /// Ticket for the pages of a prompt.
 #[derive(Clone)]
 pub struct Ticket {
-    /// Random, so that it cannot be guessed.
+    /// Random, and so not guessable.
     pub key: Key,
-    /// Tokens of the pages.
+    /// Number of tokens in the pages.
     pub n_tokens: usize,
 }
 
 impl Ticket {
-    /// The key as text, two digits per byte.
+    /// The key as hexadecimal text, two digits per byte.
     pub fn key_text(&self) -> String {
         self.key.iter().fold(String::new(), |mut text, byte| {
             write!(text, "{byte:02x}").expect("a string takes it");
@@ -41,20 +41,21 @@ impl Ticket {
     }
 }
 
-/// A key is a secret.
+/// Hides the key, which is a secret.
 impl std::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ticket").field("n_tokens", &self.n_tokens).finish_non_exhaustive()
     }
 }
 
-/// The pages of prompts that are kept for other servers: bounded in number, bytes and time. The oldest go.
+/// Pages of prompts that are kept for other servers, limited in number, bytes and time. The oldest are
+/// dropped first.
 #[derive(Debug)]
 pub struct ExportedPrompts {
     most_bytes: usize,
     most_prompts: usize,
     time: Duration,
-    /// Bytes of all pages, those included that are being sent.
+    /// Bytes of all pages, including those being sent.
     bytes: Arc<AtomicUsize>,
     /// The oldest first.
     prompts: Mutex<VecDeque<Prompt>>,
@@ -72,14 +73,14 @@ impl std::fmt::Debug for Prompt {
     }
 }
 
-/// The pages of a prompt, which count until they are dropped.
+/// The pages of a prompt, counted until they are dropped.
 pub struct Pages {
     bytes: Vec<u8>,
     all: Arc<AtomicUsize>,
 }
 
 impl Pages {
-    /// Bytes in the form of a saved session.
+    /// The pages in the format of a saved session.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -92,14 +93,14 @@ impl Drop for Pages {
 }
 
 impl ExportedPrompts {
-    /// At most `most_prompts`, of `most_bytes` in all, each for `time`.
+    /// At most `most_prompts` prompts of `most_bytes` in total, each for `time`.
     pub fn new(most_bytes: usize, most_prompts: usize, time: Duration) -> Arc<Self> {
         let (bytes, prompts) = (Arc::default(), Mutex::default());
         Arc::new(Self { most_bytes, most_prompts, time, bytes, prompts })
     }
 
-    /// Keeps the pages of `prompt` that a sequence can go on from whose last token is still to be computed.
-    /// `None` if there are none, or if they are too large.
+    /// Keeps the pages of `prompt` from which a sequence can resume that still has to compute the last token.
+    /// `None` if there are no such pages, or if they are too large.
     pub fn keep(&self, batch: &mut Batch, prompt: &[u32], salt: &Arc<str>) -> Option<Ticket> {
         let begun = Instant::now();
         let mut out = Bounded { bytes: Vec::new(), most: self.most_bytes };
@@ -108,7 +109,7 @@ impl ExportedPrompts {
             Ok(0) => return None,
             Ok(n_tokens) => n_tokens,
             Err(err) => {
-                tracing::warn!("the pages of a prompt are not kept for another server: {err}");
+                tracing::warn!("the pages of a prompt could not be kept for another server: {err}");
                 return None;
             }
         };
@@ -116,7 +117,7 @@ impl ExportedPrompts {
         bytes.shrink_to_fit();
         let (n_bytes, ms) = (bytes.len(), begun.elapsed().as_millis() as u64);
         let Some(ticket) = self.add(bytes, n_tokens) else {
-            tracing::warn!(n_bytes, "the pages of a prompt are not kept: others are being sent");
+            tracing::warn!(n_bytes, "no memory to keep a prompt's pages while others are being sent");
             return None;
         };
         tracing::info!(n_tokens, n_bytes, ms, "the pages of a prompt are kept for another server");
@@ -126,7 +127,7 @@ impl ExportedPrompts {
     fn add(&self, bytes: Vec<u8>, n_tokens: usize) -> Option<Ticket> {
         let mut key = [0; KEY_BYTES];
         if let Err(err) = getrandom::fill(&mut key) {
-            tracing::error!("no pages are kept for others: the system has no random numbers: {err}");
+            tracing::error!("cannot keep pages for other servers: the system has no random numbers: {err}");
             return None;
         }
         self.drop_old();
@@ -143,7 +144,7 @@ impl ExportedPrompts {
         Some(Ticket { key, n_tokens })
     }
 
-    /// The pages that `key` opens the way to, for the first one who has it. All keys are compared, whole.
+    /// The pages of `key`, which the first caller takes. Compares all keys in constant time.
     pub fn take(&self, key: &Key) -> Option<Pages> {
         self.drop_old();
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +156,7 @@ impl ExportedPrompts {
         prompts.remove(usize::try_from(found).ok()?).map(|prompt| prompt.pages)
     }
 
-    /// Forgets what has been kept for too long.
+    /// Drops expired prompts.
     pub fn drop_old(&self) {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
         while prompts.front().is_some_and(|prompt| prompt.came.elapsed() > self.time) {
@@ -164,7 +165,7 @@ impl ExportedPrompts {
     }
 }
 
-/// Takes bytes up to a number.
+/// A buffer with a size limit.
 struct Bounded {
     bytes: Vec<u8>,
     most: usize,
@@ -174,7 +175,7 @@ impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > self.most {
             return Err(io::Error::other(format!(
-                "they are larger than all that may be kept, {} bytes",
+                "the pages are larger than the limit of {} bytes",
                 self.most
             )));
         }
@@ -187,13 +188,13 @@ impl Write for Bounded {
     }
 }
 
-/// Pages that came from another server, until the prompt begins.
+/// Pages from another server, until the prompt starts.
 #[derive(Clone)]
 pub struct Handed(Arc<Mutex<Option<Came>>>);
 
 struct Came {
     bytes: Vec<u8>,
-    /// The room that they take.
+    /// Permit for their memory.
     _room: OwnedSemaphorePermit,
 }
 
@@ -204,35 +205,35 @@ impl std::fmt::Debug for Handed {
 }
 
 impl Handed {
-    /// Pages that came, and the memory permit that they hold.
+    /// Fetched pages, and the permit for their memory.
     pub fn new(bytes: Vec<u8>, room: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(Mutex::new(Some(Came { bytes, _room: room }))))
     }
 
-    /// Puts the pages where `prompt` finds them. If that cannot be, the prompt is computed here, and the log
-    /// says why.
+    /// Restores the pages into the prefix cache for `prompt`. If that fails, logs the reason, and the prompt
+    /// is computed locally.
     pub fn take_up(&self, batch: &mut Batch, prompt: &[u32], salt: &Arc<str>) {
         let Some(came) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let begun = Instant::now();
         match batch.restore_beginning(&mut &came.bytes[..], salt, prompt) {
             Ok(n_tokens) => {
                 let ms = begun.elapsed().as_millis() as u64;
-                tracing::info!(n_tokens, ms, "the prompt continues on pages of another server");
+                tracing::info!(n_tokens, ms, "the prompt resumes from another server's pages");
             }
             Err(err) => tracing::warn!("{}: {}", COMPUTED_HERE, said(&err)),
         }
     }
 }
 
-/// Text of the log when pages of another server cannot be had.
-pub const COMPUTED_HERE: &str = "the prompt is computed here, because no pages came";
+/// Log message when pages of another server cannot be used.
+pub const COMPUTED_HERE: &str = "computing the prompt locally: could not get its pages";
 
 /// Text of an error, without quoting the peer.
 fn said(err: &Error) -> String {
     match err {
-        // It quotes what was read.
+        // This error quotes the peer's data.
         Error::State(StateError::Other { what, here, .. }) => {
-            format!("they are of another {what} than {here}")
+            format!("the pages are for another {what} than {here}")
         }
         err => err.to_string(),
     }
@@ -271,7 +272,7 @@ mod tests {
         let large = exported.add(vec![9; 90], 64).unwrap();
         assert!(exported.take(&tickets[1].key).is_none() && exported.take(&tickets[2].key).is_none());
         assert!(exported.take(&tickets[3].key).is_some(), "90 and 10 are 100");
-        // What is being sent still counts.
+        // Pages being sent still count.
         let sending = exported.take(&large.key).unwrap();
         assert!(exported.add(vec![0; 20], 64).is_none());
         drop(sending);

@@ -1,5 +1,5 @@
 //! A server without a listener: requests and answers stay inside the process. Bindings for other languages
-//! are built on it, so that they ask as clients over HTTP do.
+//! use it, with the same requests as clients over HTTP.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -32,23 +32,23 @@ use super::server;
 use super::status::Phase;
 use super::watchdog;
 
-/// Pieces of an answer that wait for their reader.
+/// Maximum pieces of an answer waiting for their reader.
 const PIECES: usize = 4;
 
-/// A model that is asked inside the process. Dropping it ends what still runs.
+/// A model that is queried inside the process. Dropping it aborts running requests.
 pub struct InProcess {
     app: Arc<App>,
     router: Router,
-    /// `None` only while it is dropped.
+    /// `None` only during drop.
     runtime: Option<Runtime>,
 }
 
 impl InProcess {
-    /// Loads what `load` loads, and returns once requests are taken. Of `options` those count that are about
-    /// the model and its answers: there are no keys, connections or time limits of clients.
+    /// Loads the model with `load`, and returns once requests are accepted. Only those of `options` apply
+    /// that concern the model and its answers: there are no keys, connections or client time limits.
     ///
     /// # Errors
-    /// A thread that the system refuses; errors of `load`.
+    /// A thread cannot be started; errors of `load`.
     pub fn start(
         options: ServeOptions,
         fallback_name: &str,
@@ -79,7 +79,7 @@ impl InProcess {
         self.runtime.as_ref().expect("it is there until the end")
     }
 
-    /// Asks an endpoint: with a JSON object, or without a body as GET does.
+    /// Sends a request to an endpoint: with a JSON object as its body, or without a body for GET.
     pub fn request(&self, path: &str, body: Option<String>) -> Answer {
         let method = if body.is_some() { Method::POST } else { Method::GET };
         let request =
@@ -106,7 +106,7 @@ impl InProcess {
             }
             if !status.is_success() {
                 let body = String::from_utf8_lossy(&refusal).into_owned();
-                // A reader that has left needs no telling.
+                // The reader may be gone.
                 let _ = sender.send(refused(status.as_u16(), body)).await;
             }
         });
@@ -120,7 +120,7 @@ impl Drop for InProcess {
         server::tell_all(&self.app.models, || Command::EndAll);
         server::tell_all(&self.app.models, || Command::Stop);
         if let Some(runtime) = self.runtime.take() {
-            // Whoever asked has been told.
+            // The callers have received the error already.
             let _ = server::end(&self.app, runtime);
         }
     }
@@ -130,26 +130,26 @@ impl Drop for InProcess {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{body}")]
 pub struct Refusal {
-    /// Status of HTTP.
+    /// HTTP status.
     pub status: u16,
-    /// The error as the endpoint writes it.
+    /// The error in the endpoint's format.
     pub body: String,
 }
 
-/// An answer that comes in pieces: whole events of a stream, or parts of one document. Dropping it cancels
-/// what it answers.
+/// A streamed answer: whole events, or parts of one document. Dropping it cancels the request.
 pub struct Answer {
     pieces: mpsc::Receiver<Result<Bytes, Refusal>>,
     task: AbortHandle,
 }
 
 impl Answer {
-    /// Polls for the next piece; `None` behind the last. A waker may be called from any thread.
+    /// Polls for the next piece; `None` after the last. The waker may be called from any thread.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Refusal>>> {
         self.pieces.poll_recv(context)
     }
 
-    /// Waits for the next piece; `Poll::Pending` where none has come by then. It needs no runtime.
+    /// Waits for the next piece for up to `time`; `Poll::Pending` if none has arrived by then. Needs no
+    /// runtime.
     pub fn next_within(&mut self, time: Duration) -> Poll<Option<Result<Bytes, Refusal>>> {
         let (begun, waker) = (Instant::now(), Waker::from(Arc::new(Unpark(std::thread::current()))));
         loop {
@@ -162,7 +162,7 @@ impl Answer {
         }
     }
 
-    /// Ends it: what has come by then is still there.
+    /// Cancels the request. Pieces that have arrived can still be read.
     pub fn cancel(&self) {
         self.task.abort();
     }
@@ -174,7 +174,6 @@ impl Drop for Answer {
     }
 }
 
-/// Waker of a thread that waits.
 struct Unpark(Thread);
 
 impl Wake for Unpark {

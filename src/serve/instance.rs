@@ -1,7 +1,7 @@
-//! A model that is loaded: what requests are answered with, and the way to the thread that owns its engine.
+//! A loaded model: what requests need of it, and the channel to the thread that owns its engine.
 //!
-//! A request that is being answered holds its instance. Once none does, the thread finds its channel closed
-//! and ends, and the model's memory is free.
+//! A request holds its instance while it is being answered. After the last reference is dropped, the thread
+//! finds its channel closed and ends, and the model's memory is freed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
@@ -15,7 +15,7 @@ use super::status::{EngineStatus, Snapshot};
 use super::worker::UPDATES;
 use sterna_engine::SavedSize;
 
-/// A model that is loaded.
+/// A loaded model.
 pub struct Instance {
     /// The model as requests see it.
     pub served: Served,
@@ -25,12 +25,12 @@ pub struct Instance {
     pub saved_size: SavedSize,
     commands: Sender<Command>,
     next_job: AtomicU64,
-    /// The last field: it is given back when the others are gone.
+    /// Must be the last field: the permit is returned after the others are dropped.
     _permit: Arc<MemoryPermit>,
 }
 
 impl Instance {
-    /// `served`, whose engine thread listens at the other end of `commands`.
+    /// An instance of `served`, whose engine thread receives from `commands`.
     pub fn new(
         served: Served,
         status: Arc<EngineStatus>,
@@ -41,14 +41,14 @@ impl Instance {
         Self { served, status, saved_size, commands, next_job: AtomicU64::new(0), _permit: permit }
     }
 
-    /// Hands a job to the engine thread, where at most `queue` wait; a full queue says when to come again, if
-    /// an answer takes `seconds` on average.
+    /// Sends a job to the engine thread, where at most `queue` jobs may wait. If the queue is full, the error
+    /// says when to retry, given that an answer takes `seconds` on average.
     ///
     /// # Errors
-    /// 429 if too many wait; 500 if the engine has stopped.
+    /// 429 if too many requests are waiting; 500 if the engine has stopped.
     pub fn begin(&self, job: Job, queue: usize, seconds: f64) -> Result<Handle, ApiError> {
         self.status.queue(queue).map_err(|waiting| {
-            // Half of those who wait will have been answered by then, as far as can be told.
+            // By then about half of the waiting requests will have been answered.
             let seconds = seconds * waiting as f64 / (2 * self.served.n_slots()) as f64;
             ApiError::queue_full(waiting, (seconds.ceil() as u32).clamp(1, 120))
         })?;
@@ -66,7 +66,7 @@ impl Instance {
         Ok(handle)
     }
 
-    /// Tells the engine thread something.
+    /// Sends a command to the engine thread.
     ///
     /// # Errors
     /// 500 if it is gone.
@@ -79,13 +79,13 @@ impl Instance {
 /// Limits on the number of loaded models and on their memory.
 #[derive(Debug)]
 pub struct ModelBudget {
-    /// Most models.
+    /// Maximum number of models.
     pub most: usize,
-    /// Most bytes of all of them.
+    /// Maximum bytes of all models together.
     pub most_bytes: u64,
     taken: Mutex<Taken>,
     given_back: Condvar,
-    /// Counts of the engines that are gone.
+    /// Counters of engines that have ended.
     past: Mutex<Snapshot>,
 }
 
@@ -93,19 +93,19 @@ pub struct ModelBudget {
 struct Taken {
     models: usize,
     bytes: u64,
-    /// Permits that have been given back so far.
+    /// Number of permits returned so far.
     returns: u64,
 }
 
 impl ModelBudget {
-    /// A budget for `most` models of `most_bytes` in all.
+    /// A budget for `most` models of `most_bytes` in total.
     pub fn new(most: usize, most_bytes: u64) -> Arc<Self> {
         let (taken, past) = (Mutex::default(), Mutex::default());
         Arc::new(Self { most, most_bytes, taken, given_back: Condvar::new(), past })
     }
 
-    /// A permit for a model of `bytes`, if there is room. Otherwise the number of models unloaded so far, for
-    /// [`wait`](Self::wait), or `None` if no model is loaded.
+    /// Returns a permit for a model of `bytes`, if there is room. Otherwise returns the number of models
+    /// unloaded so far, for [`wait`](Self::wait), or `None` if no model is loaded.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Result<Arc<MemoryPermit>, Option<u64>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if taken.models < self.most && bytes <= self.most_bytes.saturating_sub(taken.bytes) {
@@ -116,7 +116,8 @@ impl ModelBudget {
         Err((taken.models > 0).then_some(taken.returns))
     }
 
-    /// Waits for a moment, or until more than `returns` models have been unloaded; then it is true.
+    /// Waits for a short time, or until more than `returns` models have been unloaded; returns true in that
+    /// case.
     pub fn wait(&self, returns: u64) -> bool {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let waits = |taken: &mut Taken| taken.returns == returns;
@@ -124,25 +125,25 @@ impl ModelBudget {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Models that are loaded or being loaded, those included that are on their way out, and how many have
-    /// been unloaded.
+    /// Number of models that are loaded, loading or unloading, and number that have been unloaded.
     pub fn count(&self) -> (usize, u64) {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         (taken.models, taken.returns)
     }
 
-    /// Remembers what an engine did that is gone.
+    /// Adds the counters of an engine that has ended.
     pub fn remember(&self, snapshot: &Snapshot) {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).add(&snapshot.done());
     }
 
-    /// Counts of the engines that are gone.
+    /// Counters of engines that have ended.
     pub fn past(&self) -> Snapshot {
         self.past.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The memory of one model. Its thread and its [`Instance`] hold it; it is free when both have let go.
+/// Permit for the memory of one model, held by its thread and its [`Instance`]. The memory is free when both
+/// have dropped it.
 #[derive(Debug)]
 pub struct MemoryPermit {
     budget: Arc<ModelBudget>,

@@ -1,4 +1,4 @@
-//! What is asked of the engine thread, and what it answers.
+//! Commands to the engine thread, and its updates.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,39 +12,41 @@ use super::handover::{ExportedPrompts, Handed, Ticket};
 use super::slots::{self, SlotOrder};
 use sterna_engine::{Event, GenerateOptions, LogProbs, Pooled, Stats};
 
-/// Text to be generated, or vectors of texts: every family of endpoints turns its requests into jobs.
+/// Text to be generated, or texts to be embedded or scored. Every endpoint family converts its requests to
+/// jobs.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Tokens of each prompt.
     pub prompts: Vec<Vec<u32>>,
-    /// Options of the text behind them. A seed is given: choice `i` of a prompt draws with the seed plus `i`.
+    /// Options of the generated text. The seed is set: choice `i` of a prompt uses the seed plus `i`.
     pub options: GenerateOptions,
-    /// Choices of each prompt.
+    /// Number of choices per prompt.
     pub n: usize,
-    /// Client: requests of one client never keep those of others waiting for longer than its own.
+    /// Client, for fair scheduling: requests of one client never delay those of others for longer than its
+    /// own.
     pub client: Arc<str>,
-    /// Prompts find each other's pages if their salts are equal.
+    /// Prompts share cached pages only if their salts are equal.
     pub salt: Arc<str>,
-    /// Pages of earlier prompts are looked for, and its own kept.
+    /// Reuses pages of earlier prompts, and caches its own.
     pub cache_prompt: bool,
-    /// Number of tokens told beside each token of its prompts; `None` scores no prompt.
+    /// Number of candidates to return per prompt token; `None` does not score prompts.
     pub score_prompt: Option<usize>,
-    /// Its prompts are texts whose vectors or scores are wanted, an entry per prompt; `None` generates text.
+    /// One entry per prompt if the prompts are texts to embed or score; `None` generates text.
     pub pooled: Option<Vec<Pooled>>,
-    /// Updates say how far its prompts are.
+    /// Sends progress updates of its prompts.
     pub progress: bool,
-    /// Longest time behind its first token.
+    /// Maximum time after its first token.
     pub time_limit: Option<Duration>,
-    /// The slot that it is remembered as, in place of the one that it has.
+    /// The slot that stores its text, instead of the one it runs in.
     pub slot: Option<u32>,
-    /// Store that keeps the pages of its only prompt for another server, once they are computed.
+    /// Store that keeps the pages of its only prompt for another server, after they are computed.
     pub export_to: Option<Arc<ExportedPrompts>>,
-    /// The pages of its only prompt that another server has computed.
+    /// Pages of its only prompt that another server has computed.
     pub handed: Option<Handed>,
 }
 
 impl Job {
-    /// The vectors or scores of texts.
+    /// A job that embeds or scores texts.
     pub fn pooled(client: &Arc<str>, texts: Vec<(Vec<u32>, Pooled)>) -> Self {
         let (prompts, pooled) = texts.into_iter().unzip();
         Self {
@@ -64,58 +66,58 @@ impl Job {
         }
     }
 
-    /// Sequences that it needs.
+    /// Number of sequences that it needs.
     pub fn n_choices(&self) -> usize {
         self.prompts.len() * self.n
     }
 }
 
-/// Name of a job; none is used twice.
+/// Unique id of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub u64);
 
 /// Progress of a job.
 #[derive(Clone, Debug)]
 pub enum Update {
-    /// Its prompt has come further.
+    /// Progress of a prompt.
     Progress {
-        /// Number of the choice: prompt times `n`, plus the choice of the prompt.
+        /// Index of the choice: prompt times `n`, plus the choice within the prompt.
         choice: usize,
         /// Tokens of the prompt.
         total: usize,
-        /// Tokens that the prefix cache had.
+        /// Tokens found in the prefix cache.
         cached: usize,
-        /// Tokens that are computed, the cached ones included.
+        /// Tokens processed so far, including cached ones.
         processed: usize,
-        /// Time since it began.
+        /// Time since the job started.
         time: Duration,
     },
-    /// The prompt of a choice has been computed, and scored: log-probabilities of all its tokens but the
+    /// The prompt of a choice has been computed and scored: log-probabilities of all its tokens except the
     /// first.
     Scores {
-        /// Number of the first choice of the prompt.
+        /// Index of the prompt's first choice.
         choice: usize,
         /// Log-probabilities, one entry per token.
         scores: Vec<LogProbs>,
     },
-    /// The vector of a prompt has been computed, or its scores.
+    /// The vector or the scores of a prompt.
     Vector {
-        /// Number of the prompt.
+        /// Index of the prompt.
         choice: usize,
-        /// As the engine makes it.
+        /// Output of the engine, not normalised.
         vector: Vec<f32>,
     },
-    /// A choice has a token more, or has ended.
+    /// A new token of a choice, or its end.
     Event {
-        /// Number of the choice.
+        /// Index of the choice.
         choice: usize,
-        /// The token, its text, and the end.
+        /// The token, its text, and the reason of the end.
         event: Event,
-        /// Counts and times of the choice.
+        /// Token counts and times of the choice.
         stats: Stats,
-        /// The slot that the choice is remembered as, when it has ended.
+        /// The slot that stores the choice, set at its end.
         slot: Option<u32>,
-        /// Ticket for the pages of its prompt, when it has ended and they are kept.
+        /// Ticket for the pages of its prompt, set at the end if they are kept.
         ticket: Option<Box<Ticket>>,
     },
 }
@@ -123,42 +125,42 @@ pub enum Update {
 /// Error that ends a job.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum JobError {
-    /// The engine refuses it.
+    /// The engine refused it.
     #[error("{0}")]
     Refused(String),
     /// The device or the engine failed.
     #[error("{0}")]
     Failed(String),
-    /// The server ends.
+    /// The server is shutting down.
     #[error("the server is shutting down")]
     Ending,
 }
 
 /// Command to the engine thread.
 pub enum Command {
-    /// Run this job.
+    /// Runs a job.
     Add(Box<QueuedJob>),
-    /// The reader of that job has left.
+    /// The reader of a job is gone.
     Leave(JobId),
-    /// Its reader has caught up.
+    /// The reader of a job has caught up.
     Resume(JobId),
-    /// Save a slot, or take one up.
+    /// Saves, restores or erases a slot.
     Slot(SlotOrder),
-    /// End all jobs that are there.
+    /// Ends all current jobs.
     EndAll,
-    /// End the thread, when the jobs that are there have ended.
+    /// Ends the thread after the current jobs have ended.
     Stop,
 }
 
-/// A job, and where its updates go.
+/// A job, and the channel for its updates.
 pub struct QueuedJob {
-    /// Its name.
+    /// Id of the job.
     pub id: JobId,
     /// The job itself.
     pub job: Job,
     /// Channel of its updates.
     pub updates: tokio::sync::mpsc::Sender<Result<Update, JobError>>,
-    /// Set while the engine waits for its reader.
+    /// Set while the engine waits for the reader.
     pub waits_for_reader: Arc<AtomicBool>,
     /// Time of its arrival.
     pub came: Instant,
@@ -170,9 +172,9 @@ pub struct Handle {
     updates: Receiver<Result<Update, JobError>>,
     waits_for_reader: Arc<AtomicBool>,
     commands: Sender<Command>,
-    /// Updates that were looked at and not taken.
+    /// Updates that were peeked at but not taken.
     back: VecDeque<Result<Update, JobError>>,
-    /// Choices that have not ended.
+    /// Number of choices that have not ended.
     open: usize,
     has_failed: bool,
 }
@@ -195,7 +197,7 @@ impl Handle {
         }
     }
 
-    /// The next update; `None` when every choice has ended.
+    /// Waits for the next update; `None` after every choice has ended.
     pub async fn next(&mut self) -> Option<Result<Update, JobError>> {
         if let Some(update) = self.back.pop_front() {
             return Some(self.count(update));
@@ -205,14 +207,14 @@ impl Handle {
         }
         let update = match self.updates.recv().await {
             Some(update) => update,
-            // The engine thread says goodbye before it drops a job, unless it panics.
+            // The engine thread sends an error before it drops a job, unless it panics.
             None => Err(JobError::Failed("the engine has stopped".into())),
         };
         self.resume();
         Some(self.count(update))
     }
 
-    /// The next update if it is there already.
+    /// The next update, if it is available.
     pub fn try_next(&mut self) -> Option<Result<Update, JobError>> {
         if let Some(update) = self.back.pop_front() {
             return Some(self.count(update));
@@ -225,11 +227,11 @@ impl Handle {
         Some(self.count(update))
     }
 
-    /// Waits until there is an update or the end, and leaves it there.
+    /// Waits for the next update or the end, without taking it.
     pub async fn ready(&mut self) -> Option<&Result<Update, JobError>> {
         if self.back.is_empty() {
             let update = self.next().await?;
-            // It has not been taken yet.
+            // It has not been taken, so undo the bookkeeping.
             self.open += usize::from(ends(&update));
             self.has_failed = false;
             self.back.push_back(update);
@@ -239,7 +241,7 @@ impl Handle {
 
     fn resume(&self) {
         if self.waits_for_reader.swap(false, Ordering::SeqCst) {
-            // A thread that is gone needs no telling.
+            // The engine thread may be gone.
             let _ = self.commands.send(Command::Resume(self.id));
         }
     }

@@ -1,4 +1,4 @@
-//! Kinds of values of fields: how each is read, and the schema that says the same.
+//! Kinds of field values: each defines how a value is parsed, and the matching schema.
 
 use std::marker::PhantomData;
 
@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 use super::error::ApiError;
 use super::fields::{Fields, Kind, Request, reference};
 
-/// Most of a number that clients keep in 32 bits.
+/// Maximum of numbers that clients keep in 32 bits.
 pub const MOST: i64 = i32::MAX as i64;
 
 /// True or false.
 pub struct Bool;
 
 impl Bool {
-    /// Either.
+    /// True or false.
     pub const fn new() -> Self {
         Self
     }
@@ -55,16 +55,16 @@ impl Kind for Text {
     }
 }
 
-/// A text that is one of several words, each of which means a `T`.
+/// One of several words, each of which stands for a `T`.
 pub struct Word<T: 'static>(&'static [(&'static str, T)]);
 
 impl<T> Word<T> {
-    /// One of these.
+    /// A value that is one of these words.
     pub const fn new(words: &'static [(&'static str, T)]) -> Self {
         Self(words)
     }
 
-    /// The words, for a message.
+    /// The words as text, for messages.
     pub fn want(&self) -> String {
         let words: Vec<&str> = self.0.iter().map(|(word, _)| *word).collect();
         format!("one of {}", words.join(", "))
@@ -89,7 +89,7 @@ impl<T: Copy> Kind for Word<T> {
 pub struct Float(f32, f32);
 
 impl Float {
-    /// From `least` to `most`.
+    /// Numbers from `least` to `most`.
     pub const fn new(least: f32, most: f32) -> Self {
         Self(least, most)
     }
@@ -105,17 +105,17 @@ impl Kind for Float {
     }
 
     fn schema(&self, _: &mut SchemaGenerator) -> Value {
-        // As it is written: 0.001, not the double beside it.
+        // The shortest decimal, 0.001 for instance, rather than that of the nearest f64.
         let bound = |bound: f32| bound.to_string().parse::<serde_json::Number>().ok();
         json!({ "type": "number", "minimum": bound(self.0), "maximum": bound(self.1) })
     }
 }
 
-/// A whole number within a range; `2.0` is one.
+/// A whole number within a range; `2.0` is accepted.
 pub struct Int(i64, i64);
 
 impl Int {
-    /// From `least` to `most`.
+    /// Numbers from `least` to `most`.
     pub const fn new(least: i64, most: i64) -> Self {
         Self(least, most)
     }
@@ -143,17 +143,17 @@ impl Kind for Int {
     }
 }
 
-/// A whole number of which the model says how large it may be.
+/// A whole number whose maximum depends on the model.
 pub struct UpTo(i64);
 
 impl UpTo {
-    /// At least `least`.
+    /// Numbers from `least` up.
     pub const fn new(least: i64) -> Self {
         Self(least)
     }
 }
 
-/// A whole number that is not read yet.
+/// A whole number whose maximum is not known yet.
 pub struct Unread<'v> {
     path: String,
     value: &'v Value,
@@ -161,10 +161,10 @@ pub struct Unread<'v> {
 }
 
 impl Unread<'_> {
-    /// The number.
+    /// Returns the number.
     ///
     /// # Errors
-    /// 400 that names the field if it is something else, or above `most`.
+    /// 400 that names the field, if it is not a whole number or exceeds `most`.
     pub fn up_to(self, most: usize) -> Result<i64, ApiError> {
         Int(self.least, i64::try_from(most).unwrap_or(i64::MAX)).read(self.path, self.value)
     }
@@ -182,11 +182,11 @@ impl Kind for UpTo {
     }
 }
 
-/// A text or a list of texts: at most so many of so many bytes. Empty ones are left out.
+/// A text or a list of texts, limited in number and size. Empty texts are dropped.
 pub struct Texts(usize, usize);
 
 impl Texts {
-    /// At most `most` of at most `max_bytes`.
+    /// At most `most` texts of at most `max_bytes` each.
     pub const fn new(most: usize, max_bytes: usize) -> Self {
         Self(most, max_bytes)
     }
@@ -212,13 +212,13 @@ impl Kind for Texts {
     }
 
     fn schema(&self, _: &mut SchemaGenerator) -> Value {
-        // A character has at most 4 bytes, and a schema counts characters.
+        // The schema counts characters, which have up to 4 bytes.
         let text = json!({ "type": "string", "maxLength": self.1 / 4 });
         json!({ "anyOf": [text, { "type": "array", "items": text, "maxItems": self.0 }] })
     }
 }
 
-/// A list of anything; `as` says of what.
+/// A list of anything; `as` adds the schema of its entries.
 pub struct Array(usize);
 
 impl Array {
@@ -270,7 +270,7 @@ impl<R> Default for Entries<'_, R> {
 }
 
 impl<'v, R> Entries<'v, R> {
-    /// Those of a list at `path`.
+    /// Entries of a list at `path`.
     pub fn of(path: String, list: &'v [Value]) -> Self {
         Self { path, list, request: PhantomData }
     }
@@ -280,7 +280,7 @@ impl<'v, R> Entries<'v, R> {
         self.list.is_empty()
     }
 
-    /// Each entry, or the error that it is no object.
+    /// Iterates over the entries; an entry that is not an object is an error.
     pub fn iter(&self) -> impl Iterator<Item = Result<Fields<'v, R>, ApiError>> {
         let entries = self.list.iter().enumerate();
         entries.map(|(at, value)| Fields::inside(format!("{}[{at}]", self.path), value))
@@ -306,7 +306,7 @@ impl<R: Request> Kind for List<R> {
 pub struct Object<R>(PhantomData<fn() -> R>);
 
 impl<R> Object<R> {
-    /// Any of that kind.
+    /// An object of kind `R`.
     pub const fn new() -> Self {
         Self(PhantomData)
     }
@@ -328,7 +328,7 @@ impl<R: Request> Kind for Object<R> {
 pub struct Dict;
 
 impl Dict {
-    /// Any.
+    /// Any object.
     pub const fn new() -> Self {
         Self
     }
@@ -346,11 +346,11 @@ impl Kind for Dict {
     }
 }
 
-/// A text or a list of objects, which the caller reads.
+/// A text or a list of objects, parsed by the caller.
 pub struct TextOr<R>(usize, PhantomData<fn() -> R>);
 
 impl<R> TextOr<R> {
-    /// A list has at least `least` entries.
+    /// A list must have at least `least` entries.
     pub const fn new(least: usize) -> Self {
         Self(least, PhantomData)
     }
@@ -372,11 +372,11 @@ impl<R: Request> Kind for TextOr<R> {
     }
 }
 
-/// A value that the caller reads; `as` says what it may be.
+/// A value parsed by the caller; `as` adds its schema.
 pub struct Any;
 
 impl Any {
-    /// Any.
+    /// Any value.
     pub const fn new() -> Self {
         Self
     }
@@ -394,11 +394,11 @@ impl Kind for Any {
     }
 }
 
-/// A field of other servers that is not supported here: the values of it that ask for nothing.
+/// A field of other servers that is not supported here. Only values that turn the feature off are accepted.
 pub struct Only(fn() -> Value);
 
 impl Only {
-    /// Those of a list, in which a number with a point stands for all ways to write it.
+    /// The accepted values. One with a decimal point also matches other spellings of that number.
     pub const fn new(values: fn() -> Value) -> Self {
         Self(values)
     }
@@ -421,10 +421,10 @@ impl Kind for Only {
     }
 }
 
-/// A whole number, however it is written.
+/// A whole number in any spelling.
 pub fn int(value: &Value) -> Option<i64> {
     let whole = |number: f64| {
-        // Beyond this a float has no ones, and may not fit.
+        // Larger floats may not be exact, or may not fit.
         (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
     };
     value.as_i64().or_else(|| value.as_f64().and_then(whole))

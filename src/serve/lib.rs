@@ -1,15 +1,16 @@
-//! The HTTP server: models to clients that know OpenAI's API, llama-server's, Anthropic's or ollama's.
+//! The HTTP server, for clients of the APIs of OpenAI, llama-server, Anthropic and ollama.
 //!
-//! One thread per loaded model owns its engine's batch (`worker.rs`); a few others speak HTTP. `models.rs`
-//! says which models are loaded. A family of endpoints is a file or a folder of `api/`, which turns requests
-//! into jobs (`job.rs`) and their updates into answers; it knows no other family. The families share what
-//! they turn requests into: a conversation (`messages.rs`), its tools (`tool_config.rs`), the form of its
-//! answer (`constraints.rs`), texts to embed or rank (`pooled.rs`); and what they make answers of:
-//! `answer.rs`, `deltas.rs`, `blocks.rs`. Fields of requests are rows (`fields.rs`), each of a kind
-//! (`kinds.rs`). Requests and answers are types that describe themselves to `api/openapi.rs`, and whole
-//! answers are folds of their streams. Other services run on the same jobs as a [`Companion`]: the crate in
-//! `grpc/` serves routers of several servers. [`InProcess`] takes requests without a listener. Nothing here
-//! knows a flag or a device. Start at [`Server`], then `api/mod.rs`.
+//! One thread per loaded model owns its engine's batch (`worker.rs`); a few other threads serve HTTP.
+//! `models.rs` decides which models are loaded. Each endpoint family is a file or a folder of `api/`. It
+//! converts requests to jobs (`job.rs`) and their updates to answers, and does not depend on other families.
+//! Families share how requests are read: conversations (`messages.rs`), tools (`tool_config.rs`), constraints
+//! on the answer (`constraints.rs`), texts to embed or rank (`pooled.rs`); and how answers are built:
+//! `answer.rs`, `deltas.rs`, `blocks.rs`. The fields of requests are declared as rows (`fields.rs`), each of
+//! a kind (`kinds.rs`). Requests and answers are types that describe themselves to `api/openapi.rs`, and
+//! whole answers are folds of their streams. Other services run on the same jobs as a [`Companion`]; the
+//! crate in `grpc/` is one, for routers that serve several servers. [`InProcess`] takes requests without a
+//! listener. This crate never depends on command-line flags or devices. Start at [`Server`], then
+//! `api/mod.rs`.
 #![forbid(unsafe_code)]
 
 mod answer;

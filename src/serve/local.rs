@@ -1,7 +1,7 @@
-//! The page for browsers that run models themselves, at `/local/`: a folder of files that `web/build` writes.
+//! The page for running models in the browser, at `/local/`: a folder of files that `web/build` writes.
 //!
-//! They are read once, so that a page never has files of two versions, and no request names a path of this
-//! machine.
+//! The files are read once at startup, so a page never mixes files of two versions, and no request can name a
+//! path of this machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Most bytes of all files: the page has about 7 MB.
+/// Maximum bytes of all files: the page has about 7 MB.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The files of the page.
@@ -35,11 +35,12 @@ impl LocalPage {
     /// Reads the files of a folder.
     ///
     /// # Errors
-    /// A file that cannot be read; [`io::ErrorKind::InvalidInput`] for a folder without `index.html`, or with
-    /// more than a page.
+    /// A file cannot be read; [`io::ErrorKind::InvalidInput`] for a folder without `index.html` or over the
+    /// size limit.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let wrong = |what: &str| {
-            let what = format!("{}: {what}; web/build writes such a folder, web/dist/page", folder.display());
+            let what =
+                format!("{}: {what}; want a folder that web/build wrote (web/dist/page)", folder.display());
             io::Error::new(io::ErrorKind::InvalidInput, what)
         };
         let (mut files, mut left) = (BTreeMap::new(), MOST_BYTES);
@@ -52,7 +53,7 @@ impl LocalPage {
                 if about.is_dir() {
                     folders.push((entry.path(), format!("{name}/")));
                 } else if about.is_file() {
-                    left = left.checked_sub(about.len()).ok_or_else(|| wrong("more than a page"))?;
+                    left = left.checked_sub(about.len()).ok_or_else(|| wrong("too large for the page"))?;
                     files.insert(name.clone(), LocalFile::new(&name, fs::read(entry.path())?));
                 }
             }

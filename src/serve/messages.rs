@@ -1,5 +1,4 @@
-//! Messages of a conversation, as clients write them: roles, and content that is a text, nothing, or a list
-//! of parts of text.
+//! Messages of a conversation in requests: a role, and content that is a text, null, or a list of text parts.
 
 use serde_json::{Map, Value, json};
 
@@ -12,11 +11,11 @@ use super::tool_config::ChatTools;
 use sterna_tokenizer::chat::{self, Extras, Prompt, ToolCall};
 use sterna_tools::Tool;
 
-/// Most messages of a conversation.
+/// Maximum messages of a conversation.
 pub const MESSAGES: usize = 4096;
-/// Most calls of a message.
+/// Maximum calls of a message.
 const CALLS: usize = 128;
-/// Roles, and those that templates know them as.
+/// Roles in requests, and the roles they have in templates.
 const ROLES: &[(&str, &str)] = &[
     ("system", "system"),
     ("developer", "system"),
@@ -40,7 +39,7 @@ request! {
 }
 
 request! {
-    /// A part of a content. Only text is read.
+    /// A part of a message's content. Only text is supported.
     pub enum ContentPart {
         TextPart,
         RefusalPart,
@@ -62,7 +61,7 @@ request! {
 }
 
 request! {
-    /// A call that an assistant made.
+    /// A call that the assistant made.
     pub struct Call {
         id: Text,
         function: Object<CalledFunction> or missing("an object with a name and arguments"),
@@ -79,16 +78,16 @@ request! {
 }
 
 request! {
-    /// The way in which a conversation goes on.
+    /// Options for continuing a conversation.
     pub struct Continuation {
-        /// The last message is the assistant's, and the answer goes on with it.
+        /// The last message is the assistant's, and the answer continues it.
         continue_final_message: Bool,
         add_generation_prompt: Bool,
     }
 }
 
 request! {
-    /// What the chat template is told.
+    /// Options of the chat template.
     pub struct TemplateFields {
         /// Not supported: a template is chosen when the server is started.
         chat_template: Any as { "enum": [] },
@@ -98,35 +97,35 @@ request! {
 }
 
 request! {
-    /// Fields of OpenAI's chat beside its messages.
+    /// Fields of OpenAI's chat other than its messages.
     pub struct ChatFields {
         ..Continuation,
         ..TemplateFields,
         ..ChatTools,
         ..AnswerForm,
-        /// `none` is no thoughts.
+        /// `none` turns thinking off.
         reasoning_effort: Text,
     }
 }
 
-/// A conversation for the chat template, and how it is to go on.
+/// A conversation for the chat template, and how to continue it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatPrompt {
     /// Messages so far.
     pub messages: Vec<chat::Message>,
-    /// The assistant speaks next.
+    /// True if the assistant speaks next.
     pub add_generation_prompt: bool,
-    /// Beginning of the assistant's answer, to go on with.
+    /// Start of the assistant's answer, to be continued.
     pub assistant_prefix: Option<String>,
-    /// Tools and variables of the template beside the messages.
+    /// Tools and other variables of the template.
     pub extras: Extras,
 }
 
 impl ChatPrompt {
-    /// The conversation as the model reads it.
+    /// Renders the conversation with the chat template.
     ///
     /// # Errors
-    /// 400 if the template refuses it, or makes nothing of it.
+    /// 400 if the template refuses it, or renders it to no tokens.
     pub fn prompt(&self, served: &Served) -> Result<Prompt, ApiError> {
         let Self { messages, add_generation_prompt, assistant_prefix, extras } = self;
         let (template, tokenizer) = (&served.template, served.tokenizer());
@@ -144,7 +143,7 @@ impl ChatPrompt {
 }
 
 impl ChatPrompt {
-    /// The same where an answer has that form: the template shows the tools, in its words or in ours.
+    /// Adds the tools of `constraints`: to the template if it supports tools, otherwise as messages.
     #[must_use]
     pub fn offering(mut self, constraints: &Constraints, served: &Served) -> Self {
         if let Some(tools) = constraints.offered() {
@@ -173,10 +172,10 @@ pub fn chat_prompt_with_tools(
     Ok(chat.offering(&Constraints::of_chat(&fields.part(), &fields.part(), served)?, served))
 }
 
-/// `messages`, if there is at least one.
+/// Checks that there is at least one message.
 ///
 /// # Errors
-/// 400 if there is none.
+/// 400 if there are no messages.
 pub fn at_least_one<'m, 'v, R>(messages: &'m Entries<'v, R>) -> Result<&'m Entries<'v, R>, ApiError> {
     match messages.is_empty() {
         true => Err(ApiError::field("messages", "at least one message", &Value::Array(vec![]))),
@@ -198,7 +197,7 @@ pub fn chat_prompt(
     going_on(&fields.part(), messages, extras(&fields.part(), thinking)?)
 }
 
-/// The conversation of these messages, of which the last may be one of the assistant's to go on with.
+/// The conversation of these messages. The last one may be an assistant message to continue.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -223,12 +222,12 @@ pub fn going_on(
             ..ApiError::bad("`continue_final_message`: the last message is not the assistant's")
         });
     }
-    // A message that calls has ended with its calls.
+    // A message with calls is complete.
     let has_called = messages.last().is_some_and(|last| !last.tool_calls.is_empty());
     if has_called && goes_on == Some(true) {
         return Err(ApiError {
             param: Some("continue_final_message".into()),
-            ..ApiError::bad("`continue_final_message`: the last message ends with calls of tools")
+            ..ApiError::bad("`continue_final_message`: the last message ends with tool calls")
         });
     }
     if !is_assistants(last) || has_called || goes_on == Some(false) {
@@ -252,7 +251,7 @@ pub fn going_on(
     Ok(ChatPrompt { messages, add_generation_prompt: true, assistant_prefix, extras })
 }
 
-/// One message.
+/// Reads one message.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -289,17 +288,17 @@ fn call(fields: &Fields<'_, Call>) -> Result<ToolCall, ApiError> {
     Ok(ToolCall { id: fields.id()?.map(str::to_owned), name: name.to_owned(), arguments })
 }
 
-/// Request for thoughts before the answer, as templates are told.
+/// Request for thinking before the answer, for templates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thinking {
-    /// `None` leaves it to the template.
+    /// `None` uses the template's default.
     pub on: Option<bool>,
-    /// Amount, in a word.
+    /// Effort, as a word.
     pub effort: Option<String>,
 }
 
 impl Thinking {
-    /// Thoughts by an effort; `none` is not at all.
+    /// Thinking with an effort; `none` turns it off.
     pub fn by_effort(effort: Option<&str>) -> Self {
         match effort {
             Some("none") => Self { on: Some(false), effort: None },
@@ -308,7 +307,7 @@ impl Thinking {
     }
 }
 
-/// Variables of the template that a request sets. Its own variables go before what else it says.
+/// Template variables that a request sets. `chat_template_kwargs` override the other fields.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -328,13 +327,13 @@ pub fn extras(fields: &Fields<'_, TemplateFields>, thinking: Thinking) -> Result
     Ok(Extras { tools: Vec::new(), variables })
 }
 
-/// Text in place of an image that a tool answered with: no model here sees.
+/// Text in place of an image in a tool result: no model here can see.
 const UNSEEN: &str = "[There is an image here, which this model cannot see.]";
-/// The same of a file.
+/// Text in place of a file.
 const UNOPENED: &str = "[There is a file here, which this model cannot read.]";
-/// The same of what only its author's servers can decrypt.
+/// Text in place of content that only its author's servers can decrypt.
 const ENCRYPTED: &str = "[There is an encrypted text here, which this model cannot read.]";
-/// Types of parts of what tools answer that are no text, and what the model reads in their place.
+/// Types of parts in tool results that are not text, and the text that replaces them.
 const UNREAD: &[(&str, &str)] = &[
     ("computer_screenshot", UNSEEN),
     ("encrypted_content", ENCRYPTED),
@@ -345,28 +344,28 @@ const UNREAD: &[(&str, &str)] = &[
     ("input_image", UNSEEN),
 ];
 
-/// The sentence for an image at `name` of a request, which the log has too.
+/// Logs and returns the text that replaces an image at `name` of a request.
 pub fn unseen(name: &str) -> &'static str {
-    tracing::warn!(field = name, "a tool's result has an image: the model, which cannot see, is told so");
+    tracing::warn!(field = name, "a tool's result has an image, which is replaced by a note");
     UNSEEN
 }
 
-/// The sentence for a part at `name` of a request, which the log has too; `None` for what may be text.
+/// Logs and returns the text that replaces a part at `name` of a request; `None` for parts that may be text.
 pub fn unread(name: &str, part: &Value) -> Option<&'static str> {
     let kind = part.get("type")?;
     let (_, sentence) = UNREAD.iter().find(|(known, _)| kind == known)?;
     if *sentence == UNSEEN {
         return Some(unseen(name));
     }
-    tracing::warn!(field = name, "a tool's result has a part of type {kind}: the model is told so");
+    tracing::warn!(field = name, "a tool's result has a part of type {kind}, which is replaced by a note");
     Some(sentence)
 }
 
-/// The text of what a tool answered, as [`content`]. A sentence stands for an image or a file: the client
-/// that calls tools cannot know what they answer with, and the conversation would end there.
+/// The text of a tool result, as [`content`]. Notes replace images and files: the client that calls tools
+/// cannot know in advance what they return, and an error would end the conversation.
 ///
 /// # Errors
-/// 400 for parts that are none of these.
+/// 400 for other kinds of parts.
 pub fn result(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
     let Some(Value::Array(parts)) = value else { return content(name, value) };
     let seen = |part: &Value| match unread(name, part) {
@@ -376,7 +375,7 @@ pub fn result(name: &str, value: Option<&Value>) -> Result<String, ApiError> {
     content(name, Some(&parts.iter().map(seen).collect()))
 }
 
-/// The text of a content: a text, nothing, or parts, a line each.
+/// The text of a message's content: a text, null, or parts, which are joined by newlines.
 ///
 /// # Errors
 /// 400 for parts that are not text.

@@ -1,4 +1,4 @@
-//! Counters and histograms, and their text form for Prometheus: under llama.cpp's names, and vLLM's.
+//! Counters and histograms, and their Prometheus text format, under llama.cpp's names and vLLM's.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use super::status::Snapshot;
 
-/// Upper bounds of the buckets of times, in seconds.
+/// Upper bounds of the time buckets, in seconds.
 const SECONDS: [f64; 16] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
-/// Upper bounds of the buckets of rows of a step.
+/// Upper bounds of the buckets of batch rows per step.
 const ROWS: [f64; 16] = [
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0,
     65536.0,
 ];
 
-/// A histogram that any thread may add to.
+/// A histogram that any thread can add to.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64; 16],
     counts: [AtomicU64; 17],
-    /// In millionths.
+    /// Sum in millionths.
     sum: AtomicU64,
 }
 
@@ -29,14 +29,14 @@ impl Histogram {
         Self { bounds, counts: Default::default(), sum: AtomicU64::new(0) }
     }
 
-    /// Counts a value.
+    /// Adds a value.
     pub fn add(&self, value: f64) {
         let at = self.bounds.partition_point(|bound| *bound < value);
         self.counts[at].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add((value * 1e6) as u64, Ordering::Relaxed);
     }
 
-    /// Counts a time.
+    /// Adds a time.
     pub fn add_time(&self, time: Duration) {
         self.add(time.as_secs_f64());
     }
@@ -47,7 +47,7 @@ impl Histogram {
         self.sum.load(Ordering::Relaxed) as f64 / 1e6 / n.max(1) as f64
     }
 
-    /// Appends it under `name`; `label` is that of all its lines, with a comma behind, if there is one.
+    /// Appends it under `name`. `label` is on all its lines; if not empty, it ends with a comma.
     fn write(&self, out: &mut String, name: &str, label: &str, help: &str) {
         let own = braces(label);
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
@@ -63,7 +63,7 @@ impl Histogram {
     }
 }
 
-/// A label that all lines of a metric have, as those without others write it.
+/// A label in braces, for lines that have no other label.
 fn braces(label: &str) -> String {
     match label.strip_suffix(',') {
         Some(label) => format!("{{{label}}}"),
@@ -71,23 +71,23 @@ fn braces(label: &str) -> String {
     }
 }
 
-/// Reasons of ends, as vLLM counts them.
+/// Finish reasons, as vLLM counts them.
 const REASONS: [&str; 3] = ["stop", "length", "abort"];
 
-/// Counters of a server since it began.
+/// Counters since the server was started.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Tokens of prompts that were computed.
+    /// Prompt tokens that were computed.
     pub prompt_tokens: AtomicU64,
-    /// Time in which they were, in microseconds.
+    /// Time spent computing them, in microseconds.
     pub prompt_us: AtomicU64,
-    /// Texts whose vectors or scores were computed.
+    /// Texts that were embedded or scored.
     pub pooled_texts: AtomicU64,
-    /// Tokens that were generated.
+    /// Generated tokens.
     pub generated_tokens: AtomicU64,
-    /// Time from the first to the last of each answer, in microseconds.
+    /// Time from first to last token, summed over answers, in microseconds.
     pub generate_us: AtomicU64,
-    /// The largest number of tokens that a sequence had.
+    /// Maximum number of tokens of a sequence so far.
     pub most_tokens: AtomicU64,
     ended: [AtomicU64; 3],
     /// From a request's arrival to its first token.
@@ -102,7 +102,7 @@ pub struct Metrics {
     pub prefill: Histogram,
     /// From the first to the last token.
     pub decode: Histogram,
-    /// Rows of a step.
+    /// Batch rows per step.
     pub rows: Histogram,
 }
 
@@ -134,13 +134,14 @@ pub fn count(counter: &AtomicU64, more: u64) {
 }
 
 impl Metrics {
-    /// Counts an answer that ended because of `reason`: `stop`, `length` or `abort`.
+    /// Counts an answer that ended for `reason`: `stop`, `length` or `abort`.
     pub fn count_end(&self, reason: &str) {
         let at = REASONS.iter().position(|known| *known == reason);
         at.into_iter().for_each(|at| count(&self.ended[at], 1));
     }
 
-    /// All of it as text; `now` is what the engine holds. With a `model`, vLLM's metrics say its name.
+    /// All metrics as text; `now` is the state of the engine. With a `model`, vLLM's metrics are labelled
+    /// with its name.
     pub fn text(&self, now: &Snapshot, waiting: usize, model: Option<&str>) -> String {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e6;
@@ -175,65 +176,65 @@ impl Metrics {
         both(
             &[llama("prompt_tokens_total"), vllm("prompt_tokens_total")],
             counter,
-            "Tokens of prompts that were computed.",
+            "Prompt tokens computed.",
             prompt_tokens,
         );
         both(
             &[llama("tokens_predicted_total"), vllm("generation_tokens_total")],
             counter,
-            "Tokens that were generated.",
+            "Generated tokens.",
             generated,
         );
-        let help = "Texts whose embeddings or scores were computed.";
+        let help = "Texts embedded or scored.";
         both(&[llama("pooled_texts_total")], counter, help, get(&self.pooled_texts) as f64);
-        let help = "Time in which prompts were computed.";
+        let help = "Time spent computing prompts.";
         both(&[llama("prompt_seconds_total")], counter, help, seconds(&self.prompt_us));
-        let help = "Time in which tokens were generated.";
+        let help = "Time spent generating tokens.";
         both(&[llama("tokens_predicted_seconds_total")], counter, help, seconds(&self.generate_us));
         let help = "Steps of the model.";
         both(&[llama("n_decode_total")], counter, help, stats.steps as f64);
-        let help = "The largest number of tokens of a sequence.";
+        let help = "Maximum tokens of a sequence so far.";
         both(&[llama("n_tokens_max")], counter, help, get(&self.most_tokens) as f64);
-        let help = "Sequences that decode in a step, on average.";
+        let help = "Average number of decoding sequences per step.";
         both(&[llama("n_busy_slots_per_decode")], gauge, help, busy);
-        let help = "Tokens of prompts a second, on average.";
+        let help = "Average prompt tokens per second.";
         both(&[llama("prompt_tokens_seconds")], gauge, help, prompt_rate);
-        let help = "Tokens a second of one answer, on average.";
+        let help = "Average tokens per second of one answer.";
         both(&[llama("predicted_tokens_seconds")], gauge, help, generate_rate);
-        let help = "Sequences that run.";
+        let help = "Running sequences.";
         both(&[llama("requests_processing"), vllm("num_requests_running")], gauge, help, running);
-        let help = "Requests and sequences that wait.";
+        let help = "Waiting requests and sequences.";
         both(&[llama("requests_deferred"), vllm("num_requests_waiting")], gauge, help, waiting);
-        let help = "Share of the KV cache that is held, the prefix cache included.";
+        let help = "Fraction of the KV cache in use, including the prefix cache.";
         both(&[llama("kv_cache_usage_ratio"), vllm("kv_cache_usage_perc")], gauge, help, used);
         if stats.states > 0 {
             let held = stats.states.saturating_sub(stats.free_states);
-            let help = "Slots of recurrent states that are held, the prefix cache included.";
+            let help = "Slots of recurrent states in use, including the prefix cache.";
             both(&[llama("recurrent_states_held")], gauge, help, held as f64);
             let help = "Slots of recurrent states.";
             both(&[llama("recurrent_states")], gauge, help, stats.states as f64);
         }
-        let help = "Tokens of prompts that the prefix cache was asked for.";
+        let help = "Prompt tokens looked up in the prefix cache.";
         let (queried, hit) = (stats.prefix.queried_tokens as f64, stats.prefix.hit_tokens as f64);
         both(&[vllm("prefix_cache_queries_total")], counter, help, queried);
-        let help = "Tokens of prompts that the prefix cache had.";
+        let help = "Prompt tokens found in the prefix cache.";
         both(&[llama("prompt_tokens_cached_total"), vllm("prefix_cache_hits_total")], counter, help, hit);
-        let help = "Sequences that had to give their pages back before their end.";
+        let help = "Sequences preempted to free their pages.";
         both(&[vllm("num_preemptions_total")], counter, help, stats.preemptions as f64);
-        let help = "Sequences whose pages were copied to memory of the host then.";
+        let help = "Preempted sequences whose pages were copied to host memory.";
         both(&[vllm("num_parked_total")], counter, help, stats.swapped_out as f64);
-        let help = "Sequences whose pages were copied back.";
+        let help = "Preempted sequences whose pages were copied back.";
         both(&[vllm("num_unparked_total")], counter, help, stats.swapped_in as f64);
         let of_drafts = [
-            ("spec_decode_num_drafts_total", "Drafts that steps have verified.", stats.drafts),
-            ("spec_decode_num_draft_tokens_total", "Tokens that were drafted.", stats.drafted_tokens),
-            ("spec_decode_num_accepted_tokens_total", "Drafted tokens that held.", stats.accepted_tokens),
+            ("spec_decode_num_drafts_total", "Drafts verified.", stats.drafts),
+            ("spec_decode_num_draft_tokens_total", "Drafted tokens.", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens_total", "Drafted tokens accepted.", stats.accepted_tokens),
         ];
         for (name, help, value) in of_drafts {
             both(&[llama(name), vllm(name)], counter, help, value as f64);
         }
         let name = vllm("request_success_total");
-        let _ = writeln!(out, "# HELP {name} Answers by how they ended.\n# TYPE {name} counter");
+        let _ = writeln!(out, "# HELP {name} Answers by finish reason.\n# TYPE {name} counter");
         for (reason, ended) in REASONS.iter().zip(&self.ended) {
             let _ = writeln!(out, "{name}{{{label}finished_reason=\"{reason}\"}} {}", get(ended));
         }
@@ -243,13 +244,13 @@ impl Metrics {
         let _ =
             writeln!(out, "# HELP {name} Pages of the KV cache.\n# TYPE {name} gauge\n{name}{{{config}}} 1");
         let histograms = [
-            ("time_to_first_token_seconds", "From arrival to the first token.", &self.first_token),
-            ("inter_token_latency_seconds", "Between two tokens of an answer.", &self.between_tokens),
-            ("e2e_request_latency_seconds", "From arrival to the last token.", &self.whole),
-            ("request_queue_time_seconds", "From arrival to the first step.", &self.queued),
-            ("request_prefill_time_seconds", "From the first step to the first token.", &self.prefill),
-            ("request_decode_time_seconds", "From the first token to the last.", &self.decode),
-            ("iteration_tokens_total", "Rows of a step.", &self.rows),
+            ("time_to_first_token_seconds", "Time from arrival to the first token.", &self.first_token),
+            ("inter_token_latency_seconds", "Time between two tokens of an answer.", &self.between_tokens),
+            ("e2e_request_latency_seconds", "Time from arrival to the last token.", &self.whole),
+            ("request_queue_time_seconds", "Time from arrival to the first step.", &self.queued),
+            ("request_prefill_time_seconds", "Time from the first step to the first token.", &self.prefill),
+            ("request_decode_time_seconds", "Time from the first token to the last.", &self.decode),
+            ("iteration_tokens_total", "Batch rows per step.", &self.rows),
         ];
         histograms
             .iter()

@@ -1,4 +1,4 @@
-//! A model of a server: where it comes from, its engine, its template, and what it is called.
+//! A served model: its source, engine, template and name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,48 +12,48 @@ use sterna_tokenizer::Tokenizer;
 use sterna_tokenizer::chat::{Abilities, ChatError, ChatTemplate};
 use sterna_tools::Syntax;
 
-/// Error of loading a model.
+/// Error while loading a model.
 pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A model that a server may load, more than once if it gives way to others.
+/// A model that a server can load; more than once if it is unloaded in between.
 pub struct ModelSource {
     /// Name in requests.
     pub name: String,
-    /// Bytes of its file, for lists; 0 if it has none.
+    /// Size of its file in bytes, for lists; 0 if it has no file.
     pub file_bytes: u64,
-    /// Opens its file. It is loaded on the same thread.
+    /// Opens the file. The model is then loaded on the same thread.
     pub open: Box<dyn Fn() -> Result<Opened, LoadError> + Send + Sync>,
 }
 
 impl ModelSource {
-    /// A model of which nothing is known before it is loaded, and which is loaded once.
+    /// A model that can be loaded once, and whose size is not known before.
     pub fn once(name: &str, load: impl FnOnce() -> Result<Loaded, LoadError> + Send + 'static) -> Self {
         let load = Mutex::new(Some(load));
         let open = move || {
             let load = load.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let load = load.ok_or("the model was loaded before")?;
+            let load = load.ok_or("the model has already been loaded once")?;
             Ok(Opened { bytes: 0, load: Box::new(load) })
         };
         Self { name: name.to_owned(), file_bytes: 0, open: Box::new(open) }
     }
 }
 
-/// A model whose file has been read as far as its descriptions.
+/// A model whose metadata has been read.
 pub struct Opened {
-    /// Bytes that it will take: weights, KV cache and buffers.
+    /// Bytes needed for weights, KV cache and buffers.
     pub bytes: u64,
-    /// Loads it.
+    /// Loads the model.
     pub load: Box<dyn FnOnce() -> Result<Loaded, LoadError>>,
 }
 
-/// A model that has been loaded, and how it is sampled if a request says nothing.
+/// A loaded model and its default sampling.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The engine, whose batch is free.
+    /// The engine, whose batch is not in use.
     pub engine: Engine,
     /// Default sampling.
     pub sampler: SamplerOptions,
-    /// How tokens are drafted, if they are.
+    /// Drafting for speculative decoding, if any.
     pub speculation: Option<Arc<dyn Speculation>>,
 }
 
@@ -61,21 +61,21 @@ pub struct Loaded {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TemplateSource {
-    /// The operator chose it.
+    /// Chosen by the operator.
     Chosen,
-    /// The model's file has it.
+    /// From the model's file.
     File,
-    /// Neither says how to talk with this model: it gets ChatML, as llama-server has it.
+    /// ChatML, because the model has no template, as in llama-server.
     Fallback,
 }
 
-/// A loaded model as requests see it: engine, template, defaults.
+/// A loaded model and what requests need of it: engine, template, defaults.
 pub struct Served {
     /// The engine.
     pub engine: Engine,
     /// Default sampling.
     pub sampler: SamplerOptions,
-    /// How tokens are drafted, if they are.
+    /// Drafting for speculative decoding, if any.
     pub speculation: Option<Arc<dyn Speculation>>,
     /// Name of the model.
     pub name: String,
@@ -83,23 +83,23 @@ pub struct Served {
     pub template: ChatTemplate,
     /// Origin of the template.
     pub template_source: TemplateSource,
-    /// Syntax of its messages.
+    /// Format of its messages.
     pub syntax: Syntax,
-    /// Parts of a conversation that the template shows to the model.
+    /// Parts of a conversation that the template supports.
     pub abilities: Abilities,
-    /// Type of its weights, in a word.
+    /// Type of its weights.
     pub quantization: String,
-    /// Seconds since 1970 when it was loaded.
+    /// Time when it was loaded, in seconds since 1970.
     pub created: u64,
     chats: bool,
     grammars: OnceLock<Grammars>,
 }
 
 impl Served {
-    /// A loaded model that is called `name`, with the template that was chosen for it or its file's.
+    /// A loaded model called `name`, with the template `chosen` or the one in its file.
     ///
     /// # Errors
-    /// [`Error::Chat`] for a template that is no Jinja; [`Error::Tokenizer`].
+    /// [`Error::Chat`] for a template that is not valid Jinja; [`Error::Tokenizer`].
     pub fn new(loaded: Loaded, name: String, chosen: Option<&str>) -> Result<Self, Error> {
         let Loaded { engine, sampler, speculation } = loaded;
         let tokenizer = engine.tokenizer()?;
@@ -110,7 +110,7 @@ impl Served {
             Err(ChatError::Missing) => {
                 let template = ChatTemplate::choose(metadata, tokenizer, Some("chatml"))?;
                 if engine.generates() {
-                    tracing::warn!("the model has no chat template: conversations are written as ChatML");
+                    tracing::warn!("the model has no chat template: using ChatML");
                 }
                 (template, TemplateSource::Fallback)
             }
@@ -144,18 +144,18 @@ impl Served {
         self.engine.tokenizer().expect("it was built before")
     }
 
-    /// Compiler of grammars for the vocabulary; made when the first grammar is asked for.
+    /// Grammar compiler for the vocabulary, created when the first grammar is used.
     pub fn grammars(&self) -> &Grammars {
         self.grammars.get_or_init(|| Grammars::new(self.tokenizer()))
     }
 
-    /// True for a model made for turns: its file says how they are written, and by whom each is.
+    /// True for a chat model: one with a chat template that uses roles.
     pub fn chats(&self) -> bool {
         self.chats
     }
 
-    /// What can be asked of it, in ollama's words, and `rerank`: clients offer tools, a switch for thoughts,
-    /// or no conversation at all by them.
+    /// Capabilities in ollama's terms, and `rerank`. Clients use them to offer tools, a switch for thinking,
+    /// or no chat at all.
     pub fn capabilities(&self) -> Vec<&'static str> {
         let (engine, generates) = (&self.engine, self.engine.generates());
         let ranks = engine.pooling() == Pooling::Rank;
@@ -171,23 +171,23 @@ impl Served {
         all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
     }
 
-    /// Weights of its file, of all tensors.
+    /// Number of weights in its file.
     pub fn n_params(&self) -> usize {
         self.engine.gguf().tensors().iter().map(|info| info.n_elems()).sum()
     }
 
-    /// Positions of a sequence.
+    /// Maximum positions of a sequence.
     pub fn n_ctx(&self) -> usize {
         self.engine.n_ctx()
     }
 
-    /// Sequences that run at a time.
+    /// Maximum sequences at a time.
     pub fn n_slots(&self) -> usize {
         self.engine.program().limits.seqs
     }
 }
 
-/// The mix of types that a model's file follows, or the type of most of its weights.
+/// The quantisation mix of a model's file, or the type of most of its weights.
 fn quantization(engine: &Engine) -> String {
     let gguf = engine.gguf();
     if let Some(mix) = quantize::mix_of(gguf) {

@@ -1,9 +1,9 @@
-//! The models that a server may be asked for, and which of them are loaded.
+//! The models of a server, and which of them are loaded.
 //!
-//! A model is loaded when the first request asks for it, on a thread of its own, one model after the other;
-//! requests of the loaded ones go on meanwhile. If there is no room, the model whose last request is the
-//! oldest gives way, one without requests before one with some: no further request is handed to it, those
-//! that it has end as if nothing had happened, and then its memory is free.
+//! A model is loaded for its first request, on its own thread, one model at a time; requests of loaded models
+//! continue meanwhile. If there is no room, the least recently requested model is unloaded, preferring models
+//! without running requests. A model that is unloaded gets no new requests; its running requests are
+//! completed, and then its memory is freed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -18,18 +18,18 @@ use super::status::{Life, Phase, Snapshot};
 /// State of a model, for lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It has not been asked for, or gave way.
+    /// Not requested yet, or unloaded.
     Unloaded,
-    /// It is being loaded.
+    /// Loading.
     Loading,
-    /// It answers.
+    /// Loaded.
     Loaded,
-    /// It could not be loaded; the next request tries again.
+    /// Failed to load; the next request tries again.
     Failed,
 }
 
 impl Status {
-    /// Name of the state in llama-server's API; a failed model is unloaded there.
+    /// Name in llama-server's API, which calls a failed model unloaded.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unloaded | Self::Failed => "unloaded",
@@ -39,28 +39,27 @@ impl Status {
     }
 }
 
-/// Result of loading, for a request that waits for the model. The model is in it, so that it cannot give way
-/// before its requests have come to it.
+/// Result of loading, for a waiting request. It contains the model, so that the model cannot be unloaded
+/// before its requests have reached it.
 type LoadResult = Result<Arc<Instance>, String>;
 
-/// State of a model.
 enum ModelState {
     Empty,
-    /// Requests that wait for it.
+    /// Requests that wait for the model.
     Loading(Vec<oneshot::Sender<LoadResult>>),
     Loaded {
         instance: Arc<Instance>,
-        /// Time of its last request, on a clock of requests.
+        /// Time of its last request, in numbers of requests.
         used: u64,
     },
     Failed,
 }
 
 impl ModelState {
-    /// Tells those who wait what became of it.
+    /// Sends the result to the waiting requests.
     fn tell(self, result: impl Fn() -> LoadResult) {
         if let Self::Loading(waiting) = self {
-            // Some of them may have left.
+            // Some of the receivers may be gone.
             waiting.into_iter().for_each(|sender| drop(sender.send(result())));
         }
     }
@@ -69,9 +68,9 @@ impl ModelState {
 struct State {
     /// One per source.
     models: Vec<ModelState>,
-    /// Requests so far.
+    /// Number of requests so far.
     clock: u64,
-    /// All that may live: the loaded ones, and those that gave way and have requests to end.
+    /// All instances in memory: loaded ones, and unloaded ones that still have running requests.
     alive: Vec<Weak<Instance>>,
     threads: Vec<(usize, JoinHandle<()>)>,
 }
@@ -79,25 +78,25 @@ struct State {
 /// All models of a server.
 pub struct Models {
     sources: Vec<ModelSource>,
-    /// True if a request must name one of them. A single model is meant by every name.
+    /// True if requests choose the model by name. A single model accepts any name.
     pub by_name: bool,
-    /// Budget of those that are loaded.
+    /// Budget for loaded models.
     pub budget: Arc<ModelBudget>,
     state: Mutex<State>,
-    /// Held by the thread that loads.
+    /// Held by the thread that is loading.
     load_lock: Mutex<()>,
 }
 
-/// State that a request finds.
+/// Result of looking up a model for a request.
 enum Admission {
     Instance(Arc<Instance>),
     Loading(oneshot::Receiver<LoadResult>),
-    /// It is for the caller to load it.
+    /// The caller has to load it.
     Begun(oneshot::Receiver<LoadResult>),
 }
 
 impl Models {
-    /// Models of `sources`, at least one; the first is meant by requests that name none.
+    /// Models of `sources`, at least one; requests without a name use the first.
     pub fn new(sources: Vec<ModelSource>, by_name: bool, budget: Arc<ModelBudget>) -> Self {
         let models = sources.iter().map(|_| ModelState::Empty).collect();
         let state = State { models, clock: 0, alive: Vec::new(), threads: Vec::new() };
@@ -108,7 +107,7 @@ impl Models {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sources, with what is said of each and its instance.
+    /// The sources with their status and instance.
     pub fn list(&self) -> Vec<(&ModelSource, Status, Option<Arc<Instance>>)> {
         let state = self.state();
         let of = |(source, model)| match model {
@@ -120,10 +119,10 @@ impl Models {
         self.sources.iter().zip(&state.models).map(of).collect()
     }
 
-    /// Index of the model that a request means. Ollama's clients write `NAME:latest`.
+    /// Index of the requested model. Ollama's clients write `NAME:latest`.
     ///
     /// # Errors
-    /// 404 for one that is not here.
+    /// 404 for an unknown model.
     pub fn find(&self, name: Option<&str>) -> Result<usize, ApiError> {
         let Some(name) = name.filter(|_| self.by_name) else { return Ok(0) };
         let at = |name: &str| self.sources.iter().position(|source| source.name == name);
@@ -136,10 +135,11 @@ impl Models {
         &self.sources[at]
     }
 
-    /// The model. `load` starts a thread that loads it if none does; a request that names its model waits.
+    /// Returns the model. If it is not loaded or loading, `load` starts a thread that loads it. The request
+    /// waits if it chose the model by name.
     ///
     /// # Errors
-    /// 500 if it could not be loaded; 503 while the only model is being loaded.
+    /// 500 if it could not be loaded; 503 while the only model is loading.
     pub async fn get(
         &self,
         at: usize,
@@ -167,7 +167,7 @@ impl Models {
         }
     }
 
-    /// Begins to load the first model with `load`, before the first request.
+    /// Starts to load the first model with `load`, before the first request.
     ///
     /// # Errors
     /// Errors of `load`.
@@ -200,8 +200,8 @@ impl Models {
         Admission::Begun(result)
     }
 
-    /// Loads a model with `load`, one at a time and once there is room. Of a model that does not fit beside
-    /// the others although the limits allow it, the machine has said so: then they give way, too.
+    /// Loads a model with `load`, one at a time, once there is room. If the device has too little memory
+    /// although the budget allows the model, other models are unloaded as well.
     ///
     /// # Errors
     /// The model could not be loaded.
@@ -234,9 +234,9 @@ impl Models {
         }
     }
 
-    /// The permit for `bytes`: as many models give way as it takes, one after the other.
+    /// Gets a permit for `bytes`. Unloads models one at a time until there is room.
     fn permit(&self, bytes: u64, life: &Life) -> Result<Arc<MemoryPermit>, LoadError> {
-        // A model that was loaded just now may not be listed yet, and cannot give way before.
+        // A model that has just been loaded may not be listed yet; it cannot be unloaded until then.
         let mut asked = None;
         loop {
             let returns = match self.budget.take(bytes) {
@@ -244,10 +244,9 @@ impl Models {
                 Err(Some(returns)) => returns,
                 Err(None) => {
                     let most = self.budget.most_bytes;
-                    return Err(format!(
-                        "the model needs {bytes} bytes, and loaded models may use {most} in all"
-                    )
-                    .into());
+                    return Err(
+                        format!("the model needs {bytes} bytes; the limit for all models is {most}").into()
+                    );
                 }
             };
             if asked != Some(returns) && self.give_way() {
@@ -258,11 +257,11 @@ impl Models {
         }
     }
 
-    /// Unloads the model that can best be done without. `false` if none is loaded.
+    /// Unloads the least needed model. `false` if none is loaded.
     fn give_way(&self) -> bool {
         let mut state = self.state();
         let claim = |model: &ModelState| match model {
-            // The list itself holds it once.
+            // One reference is the list's own.
             ModelState::Loaded { instance, used } => Some((Arc::strong_count(instance) > 1, *used)),
             _ => None,
         };
@@ -272,7 +271,7 @@ impl Models {
             tracing::info!(model = self.sources[at].name, "unloading: another model needs its memory");
             std::mem::replace(&mut state.models[at], ModelState::Empty)
         });
-        // Its memory may take a while to be freed.
+        // Its memory may be freed later.
         drop(state);
         gone.is_some()
     }
@@ -286,7 +285,7 @@ impl Models {
         gone.is_some()
     }
 
-    /// A model has been loaded.
+    /// Marks a model as loaded.
     pub fn loaded(&self, at: usize, instance: Arc<Instance>) {
         let mut state = self.state();
         state.alive.retain(|alive| alive.strong_count() > 0);
@@ -297,18 +296,18 @@ impl Models {
         before.tell(|| Ok(Arc::clone(&instance)));
     }
 
-    /// A model could not be loaded.
+    /// Marks a model as failed to load.
     pub fn failed(&self, at: usize, why: &str) {
         let before = std::mem::replace(&mut self.state().models[at], ModelState::Failed);
         before.tell(|| Err(why.to_owned()));
     }
 
-    /// All that live.
+    /// All instances in memory.
     pub fn alive(&self) -> Vec<Arc<Instance>> {
         self.state().alive.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Sum of the snapshots of all engines, and the number of requests that wait for a slot.
+    /// Sum of the snapshots of all engines, and the number of requests waiting for a slot.
     pub fn snapshot(&self) -> (Snapshot, usize) {
         let mut all = self.budget.past();
         let mut waiting = 0;
@@ -319,7 +318,7 @@ impl Models {
         (all, waiting)
     }
 
-    /// Lets go of all models, and waits for their threads, but for those that still load: that cannot be
+    /// Drops all models and waits for their threads, except those that are still loading, which cannot be
     /// interrupted.
     pub fn end(&self) {
         let mut state = self.state();
@@ -331,7 +330,7 @@ impl Models {
         drop(models);
         for (at, thread) in threads {
             if !loads[at] || thread.is_finished() {
-                // What it had to say of a panic, it has said.
+                // A panic has been reported already.
                 let _ = thread.join();
             }
         }

@@ -1,4 +1,4 @@
-//! What an operator says of a server.
+//! Options of a server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,72 +10,70 @@ use super::local::LocalPage;
 pub struct TlsFiles {
     /// The private key, PEM.
     pub key: PathBuf,
-    /// The certificate and those that vouch for it, PEM, the server's own first.
+    /// The certificate chain, PEM, starting with the server's own.
     pub certificates: PathBuf,
 }
 
-/// Options of a server, whatever model it serves.
+/// Options of a server that do not depend on its model.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// Name of the model; `None` takes the one in its file.
     pub alias: Option<String>,
-    /// Keys of which a request must bring one; without keys every client may ask.
+    /// Accepted API keys; without keys every client is allowed.
     pub keys: Vec<String>,
     /// Key and certificate for TLS, in builds with the feature `tls`; `None` serves plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Longest step of the engine before it counts as hung, and the server fails; `None` goes by
-    /// the size of the model.
+    /// Time limit of an engine step, after which the engine counts as hung and the server fails. `None`
+    /// derives it from the size of the model.
     pub step_time: Option<Duration>,
-    /// Called when the engine hangs, a moment after streams were told: to end the process, say.
+    /// Called when the engine hangs, shortly after streams have been ended; for instance to end the process.
     pub on_hang: Option<fn()>,
-    /// Origins of web pages that may ask, beside the server's own; `*` is all.
+    /// Origins of web pages that may send requests, besides the server's own; `*` allows all.
     pub origins: Vec<String>,
-    /// Names by which the server may be called in `Host` if it listens on loopback, beside loopback's own.
+    /// Host names accepted in `Host` if the server listens on loopback, besides loopback's own names.
     pub hosts: Vec<String>,
-    /// `/metrics` answers.
+    /// Enables `/metrics`.
     pub metrics: bool,
-    /// `/slots` answers.
+    /// Enables `/slots`.
     pub slots: bool,
-    /// Folder in which slots are saved; `None` saves none.
+    /// Folder for saved slots; `None` disables saving.
     pub slot_folder: Option<PathBuf>,
-    /// The page that runs models in the browser, at `/local/`; `None` has none.
+    /// The page that runs models in the browser, at `/local/`; `None` disables it.
     pub local_page: Option<LocalPage>,
-    /// Chat template in place of the file's: a built-in one's name or Jinja.
+    /// Chat template that overrides the file's: the name of a built-in one, or Jinja.
     pub template: Option<String>,
-    /// Most tokens of an answer if the request does not say; `None` is as many as the context holds.
+    /// Default maximum tokens of an answer; `None` is the rest of the context.
     pub max_tokens: Option<usize>,
-    /// How embeddings are scaled if the request does not say, as [`normalise`](sterna_engine::normalise)
-    /// counts.
+    /// Default norm of embeddings, numbered as in [`normalise`](sterna_engine::normalise).
     pub embd_normalize: i32,
-    /// Prompts find pages of earlier ones if the request does not say.
+    /// Default of `cache_prompt`: whether prompts reuse pages of earlier ones.
     pub cache_prompt: bool,
-    /// Bytes of memory for KV pages of sequences that have given them to others, so that they are copied back
-    /// and not computed again.
+    /// Bytes of host memory for KV pages of preempted sequences, to be copied back instead of recomputed.
     pub swap_bytes: usize,
-    /// Most requests that wait for a slot.
+    /// Maximum requests waiting for a slot.
     pub queue: usize,
-    /// Most models that are loaded at a time, if there are several.
+    /// Maximum models loaded at a time, if there are several.
     pub models_max: usize,
-    /// Most bytes that loaded models may take together, if there are several.
+    /// Maximum bytes of all loaded models, if there are several.
     pub models_bytes: u64,
-    /// Most bytes of a request's body.
+    /// Maximum bytes of a request's body.
     pub max_body_bytes: usize,
-    /// Most connections at a time.
+    /// Maximum connections at a time.
     pub max_connections: usize,
-    /// Longest time for the head of a request, and for silence between two.
+    /// Time limit for the head of a request, and for idle connections.
     pub header_time: Duration,
-    /// Longest time for the body of a request.
+    /// Time limit for the body of a request.
     pub body_time: Duration,
-    /// Longest time that a client may leave an answer unread.
+    /// Time limit for a client to read its answer.
     pub write_time: Duration,
-    /// Silence after which a stream says that it is still there.
+    /// Idle time after which a stream sends a keep-alive.
     pub ping: Duration,
-    /// Longest time that requests go on once the server has been told to end.
+    /// Time for running requests to finish after the server has been told to stop.
     pub drain_time: Duration,
 }
 
 impl ServeOptions {
-    /// Longest key, in bytes.
+    /// Maximum length of a key, in bytes.
     pub const KEY_BYTES: usize = 256;
 }
 

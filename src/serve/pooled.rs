@@ -1,4 +1,4 @@
-//! Vectors of texts and scores of pairs of texts: what requests ask for, and the job that computes it.
+//! Embeddings of texts and scores of text pairs: reading requests, and the job that computes them.
 
 use serde_json::{Value, json};
 
@@ -13,24 +13,24 @@ use super::model::Served;
 use super::prompts;
 use sterna_engine::{Pooled, Pooling, cut, normalise};
 
-/// Most texts of a request.
+/// Maximum texts of a request.
 pub const TEXTS: usize = 2048;
 
-/// Texts that a request may have.
+/// Description of the texts that a request may have.
 pub const WANT: &str = "a text, a list of texts, a list of tokens, or a list of those";
 
 request! {
-    /// Whether texts that are too long are cut at their ends, which otherwise fails the request.
+    /// Truncation of texts that are too long, which are refused otherwise.
     pub struct Cutting {
-        /// Tokens that are left of a text; -1 is as many as the context has.
+        /// Maximum tokens of a text; -1 is the context length.
         truncate_prompt_tokens: UpTo(-1),
-        /// To as many as the context has.
+        /// Truncates to the context length.
         truncate: Bool,
         truncation_direction | truncation_side: Only(|| json!(["Right", "right"])),
     }
 }
 
-/// The most tokens that a text is cut to. `None` cuts none.
+/// Number of tokens to truncate texts to; `None` does not truncate.
 pub fn most_tokens(fields: &Fields<'_, Cutting>, served: &Served) -> Result<Option<usize>, ApiError> {
     fields.truncation_direction()?;
     let n_ctx = served.n_ctx();
@@ -45,10 +45,10 @@ pub fn most_tokens(fields: &Fields<'_, Cutting>, served: &Served) -> Result<Opti
     }
 }
 
-/// The tokens of each text; `most` cuts them.
+/// The tokens of each text, truncated to `most`.
 ///
 /// # Errors
-/// 400 for what is no text, is empty, is too long, or names tokens that the model does not have.
+/// 400 for a value that is not a text, is empty or too long, or contains tokens that the model does not have.
 pub fn texts(
     name: &str,
     value: &Value,
@@ -72,7 +72,7 @@ pub fn texts(
     Ok(texts.into_iter().map(|text| (text, Pooled::default())).collect())
 }
 
-/// Refuses a text that the context has no room for.
+/// Refuses a text that is longer than the context.
 pub fn check_length(name: impl FnOnce() -> String, n_tokens: usize, served: &Served) -> Result<(), ApiError> {
     match n_tokens > served.n_ctx() {
         true => Err(ApiError::text_too_long(name(), n_tokens, served.n_ctx())),
@@ -80,7 +80,7 @@ pub fn check_length(name: impl FnOnce() -> String, n_tokens: usize, served: &Ser
     }
 }
 
-/// Refuses a model that makes scores.
+/// Refuses a model that scores documents.
 pub fn check_embeds(served: &Served) -> Result<(), ApiError> {
     match served.engine.pooling() {
         Pooling::Rank => Err(ApiError::bad(
@@ -91,19 +91,19 @@ pub fn check_embeds(served: &Served) -> Result<(), ApiError> {
     }
 }
 
-/// The same, also for one that makes a vector of each token.
+/// Refuses a model that scores documents, or that makes one vector per token.
 pub fn check_pools(served: &Served) -> Result<(), ApiError> {
     check_embeds(served)?;
     match served.engine.pooling() {
         Pooling::None => Err(ApiError::bad(
-            "this model is served with the pooling `none`, a vector per token: ask /embedding for these. For \
+            "this model is served with the pooling `none`, a vector per token: use /embedding for these. For \
              a vector per text, start the server with the pooling mean, cls or last",
         )),
         _ => Ok(()),
     }
 }
 
-/// Refuses a model that makes vectors.
+/// Refuses a model that makes embeddings.
 pub fn check_ranks(served: &Served) -> Result<(), ApiError> {
     match served.engine.pooling() {
         Pooling::Rank => Ok(()),
@@ -115,22 +115,22 @@ pub fn check_ranks(served: &Served) -> Result<(), ApiError> {
     }
 }
 
-/// First numbers of a vector that are kept, if a request says so.
+/// Number of dimensions to keep of a vector, if the request sets it.
 pub fn dimensions(field: Option<Unread<'_>>, served: &Served) -> Result<Option<usize>, ApiError> {
     Ok(field.map(|n| n.up_to(served.engine.vector_len())).transpose()?.map(|n| n as usize))
 }
 
-/// The form of vectors.
+/// Output format of vectors.
 #[derive(Clone, Copy, Debug)]
 pub struct VectorForm {
-    /// First numbers of each that are kept, if not all.
+    /// Number of dimensions to keep; all by default.
     pub dimensions: Option<usize>,
-    /// How it is scaled, as [`normalise`] counts.
+    /// Norm to scale by, numbered as in [`normalise`].
     pub norm: i32,
 }
 
 impl VectorForm {
-    /// A vector in this form.
+    /// Converts a vector to this format.
     pub fn apply(self, mut vector: Vec<f32>) -> Vec<f32> {
         if let Some(n) = self.dimensions {
             vector.truncate(n);
@@ -140,10 +140,10 @@ impl VectorForm {
     }
 }
 
-/// Computes the vectors, or the scores, of the prompts of a job.
+/// Computes the vectors or scores of a job's prompts.
 ///
 /// # Errors
-/// The failure of the job; 429 if too many wait.
+/// The failure of the job; 429 if too many requests are waiting.
 pub async fn compute(app: &App, model: &Instance, job: Job) -> Result<Vec<Vec<f32>>, ApiError> {
     let mut vectors = vec![Vec::new(); job.prompts.len()];
     let mut handle = app.begin(model, job)?;

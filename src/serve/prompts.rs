@@ -1,4 +1,4 @@
-//! Prompts of completions: a text, a list of tokens, a mixture of both, or several of them.
+//! Prompts of completions: a text, a list of tokens, a mixture of both, or several of these.
 
 use serde_json::Value;
 
@@ -7,22 +7,22 @@ use super::kinds::int;
 use super::model::Served;
 use sterna_tokenizer::Special;
 
-/// Most prompts of a request.
+/// Maximum prompts of a request.
 const PROMPTS: usize = 64;
 
-/// What prompts may be.
+/// Description of the prompts that a request may have.
 pub const WANT: &str = "a text, a list of tokens, or a list of those";
 
-/// The tokens of each prompt. Control tokens that a text spells are parsed: who writes a prompt writes it as
-/// the model reads it.
+/// The tokens of each prompt. Control tokens in texts are parsed, because raw prompts are written as the
+/// model reads them.
 ///
 /// # Errors
-/// 400 for what is no prompt, is empty, or names tokens that the model does not have.
+/// 400 for a value that is not a prompt, is empty, or contains tokens that the model does not have.
 pub fn prompts(name: &str, value: &Value, served: &Served) -> Result<Vec<Vec<u32>>, ApiError> {
     several(name, value, served, PROMPTS)
 }
 
-/// The same of at most `most` prompts.
+/// As [`prompts`], with at most `most` prompts.
 ///
 /// # Errors
 /// As [`prompts`].
@@ -72,7 +72,7 @@ fn prompt(name: &str, parts: &[Value], served: &Served) -> Result<Vec<u32>, ApiE
         }
         let text = part.as_str().or_else(|| part.get("prompt_string")?.as_str());
         match (text, part) {
-            // What goes before a text goes before the first alone.
+            // Only the first text gets a BOS token.
             (Some(text), _) => tokens.extend(tokenizer.encode(text, Special::Parse, at == 0)),
             (None, Value::Number(_)) => {
                 let id = int(part).and_then(|id| u32::try_from(id).ok());

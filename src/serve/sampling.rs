@@ -1,5 +1,4 @@
-//! How a request wants its text: sampling, length, stops. The names are those of OpenAI, llama-server and
-//! vLLM.
+//! Sampling, length and stop options of a request, by the names of OpenAI, llama-server and vLLM.
 
 use serde_json::{Value, json};
 
@@ -10,31 +9,31 @@ use super::model::Served;
 use sterna_engine::{GenerateOptions, SamplerOptions, recommended};
 use sterna_tokenizer::Special;
 
-/// Most stop texts of a request, and most bytes of each.
+/// Maximum stop texts of a request, and maximum bytes of each.
 pub const STOPS: (usize, usize) = (128, 1024);
-/// Most tokens that end an answer.
+/// Maximum tokens that end an answer.
 const STOP_TOKENS: usize = 256;
-/// Most tokens whose log-probabilities are told beside each token.
+/// Maximum candidates whose log-probabilities are returned per token.
 pub const TOP_LOGPROBS: usize = 20;
-/// Most entries of `logit_bias`.
+/// Maximum entries of `logit_bias`.
 const BIASES: usize = 1024;
 
 request! {
-    /// Fields of every request for text. A sampler that is left out is the server's.
+    /// Fields of every generating request. Missing ones have the server's defaults.
     pub struct Generation {
         ..OtherSamplers,
         temperature: Float(-1.0, 100.0),
         top_p: Float(0.0, 1.0),
-        /// 0 and -1 are all tokens.
+        /// 0 and -1 allow all tokens.
         top_k: Int(-1, MOST),
         min_p: Float(0.0, 1.0),
         typical_p | typical: Float(0.0, 1.0),
         repeat_penalty | repetition_penalty: Float(0.001, 100.0),
-        /// Tokens that the penalties look back on; -1 is the whole context.
+        /// Number of tokens that the penalties look back on; -1 is the whole context.
         repeat_last_n: Int(-1, MOST),
         presence_penalty: Float(-100.0, 100.0),
         frequency_penalty: Float(-100.0, 100.0),
-        /// A negative one asks for any.
+        /// A negative seed is random.
         seed: Int(i64::MIN, i64::MAX),
         /// Token ids and biases, or pairs of a token (an id or a text) and a bias or false.
         logit_bias: Any as {
@@ -46,7 +45,7 @@ request! {
         stop: Texts(STOPS.0, STOPS.1),
         include_stop_str_in_output: Bool,
         stop_token_ids: Array(STOP_TOKENS) as { "items": { "type": "integer", "minimum": 0 } },
-        /// At most as many as the context has positions.
+        /// At most the context length.
         min_tokens: UpTo(0),
         ignore_eos: Bool,
         skip_special_tokens: Bool,
@@ -61,7 +60,7 @@ request! {
 request! {
     /// Number of answers.
     pub struct Choices {
-        /// At most as many as the server has slots.
+        /// At most the server's number of slots.
         n: UpTo(1),
     }
 }
@@ -78,11 +77,11 @@ const OTHER_SAMPLERS: &[&str] = &[
 ];
 
 request! {
-    /// Samplers of other servers, which change nothing here.
+    /// Samplers of other servers, which are ignored.
     pub enum OtherSamplers = OTHER_SAMPLERS;
 }
 
-/// The sampler that a request wants, where it says nothing the server's.
+/// The sampler of a request, with the server's defaults.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -112,7 +111,7 @@ pub fn sampler(fields: &Fields<'_, Generation>, served: &Served) -> Result<Sampl
             .repeat_last_n()?
             .map_or(default.repeat_last_n, |n| recommended::last_n(n, served.n_ctx())),
         logit_bias,
-        // A negative seed asks for any, as llama-server has it.
+        // A negative seed is random, as in llama-server.
         seed: match seed {
             Some(seed) => u64::try_from(seed).ok(),
             None => default.seed,
@@ -120,7 +119,7 @@ pub fn sampler(fields: &Fields<'_, Generation>, served: &Served) -> Result<Sampl
     })
 }
 
-/// Options of generation, but for those that each family of endpoints has a name of its own for.
+/// Generation options, except those whose names differ between endpoint families.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -150,7 +149,7 @@ fn stop_tokens(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<u
     fields.stop_token_ids()?.unwrap_or_default().iter().map(id).collect()
 }
 
-/// Number of answers that a request wants.
+/// Number of answers requested.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -158,13 +157,12 @@ pub fn n(fields: &Fields<'_, Choices>, served: &Served) -> Result<usize, ApiErro
     Ok(count(fields.n()?, served.n_slots())?.unwrap_or(1))
 }
 
-/// A count of at most `most`.
 fn count(value: Option<Unread<'_>>, most: usize) -> Result<Option<usize>, ApiError> {
     Ok(value.map(|value| value.up_to(most)).transpose()?.map(|count| count as usize))
 }
 
 /// `logit_bias`: OpenAI's object of ids, or llama-server's list of pairs, in which a text stands for its
-/// tokens and `false` for never.
+/// tokens and `false` bans a token.
 fn biases(fields: &Fields<'_, Generation>, served: &Served) -> Result<Vec<(u32, f32)>, ApiError> {
     let name = fields.path("logit_bias");
     let Some(value) = fields.logit_bias()? else { return Ok(Vec::new()) };

@@ -1,4 +1,4 @@
-//! A server from its start to its end: the listener, the threads, and how they stop.
+//! A server from start to end: the listener, the threads, and the shutdown.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -23,14 +23,14 @@ use super::options::ServeOptions;
 use super::status::{Life, Phase};
 use super::watchdog;
 
-/// Threads that speak HTTP. The cores are for the model.
+/// Threads that serve HTTP. The other cores are left to the model.
 const HTTP_THREADS: usize = 2;
-/// Threads for templates and long texts.
+/// Threads for templates and tokenising.
 const TEXT_THREADS: usize = 2;
-/// Longest time for answers that were ended to reach their clients.
+/// Maximum time for the ends of aborted answers to reach their clients.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A server that runs. It listens before a model is loaded, and says so meanwhile.
+/// A running server. It listens before a model is loaded, and answers 503 meanwhile.
 pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
@@ -40,26 +40,25 @@ pub struct Server {
     companions: Vec<Started>,
 }
 
-/// Tells a server to end, from any thread.
+/// Handle to stop a server from any thread.
 #[derive(Clone)]
 pub struct Stopper {
     life: Arc<Life>,
 }
 
 impl Stopper {
-    /// No new requests; those that are there may end within
-    /// [`drain_time`](ServeOptions::drain_time).
+    /// Refuses new requests; running ones may finish within [`drain_time`](ServeOptions::drain_time).
     pub fn stop(&self) {
         self.life.advance(Phase::Ending);
     }
 }
 
 impl Server {
-    /// Serves what `load` loads, under `fallback_name` if the file has no name for it, over HTTP and by
-    /// `companions`. Requests may call it what they like.
+    /// Serves the model that `load` loads, over HTTP and `companions`, under `fallback_name` if the file has
+    /// no name. Requests may use any model name.
     ///
     /// # Errors
-    /// A thread or a socket that the system refuses. Errors of `load` come from [`wait`](Self::wait).
+    /// A thread or a socket cannot be created. Errors of `load` are returned by [`wait`](Self::wait).
     pub fn start(
         listener: TcpListener,
         options: ServeOptions,
@@ -70,12 +69,12 @@ impl Server {
         Self::with(listener, options, companions, vec![ModelSource::once(fallback_name, load)], false)
     }
 
-    /// Serves several models, which requests choose by name. Each is loaded when the first request asks for
-    /// it, and gives way to others as [`ServeOptions::models_max`] and [`ServeOptions::models_bytes`] say.
-    /// Requests that name none mean the first.
+    /// Serves several models, which requests choose by name. Each is loaded for its first request, and
+    /// unloaded to make room for others, as limited by [`ServeOptions::models_max`] and
+    /// [`ServeOptions::models_bytes`]. Requests without a name use the first.
     ///
     /// # Errors
-    /// A thread or a socket that the system refuses.
+    /// A thread or a socket cannot be created.
     ///
     /// # Panics
     /// If there are no models.
@@ -85,7 +84,7 @@ impl Server {
         companions: Vec<Box<dyn Companion>>,
         models: Vec<ModelSource>,
     ) -> io::Result<Self> {
-        assert!(!models.is_empty(), "a server has a model");
+        assert!(!models.is_empty(), "a server needs at least one model");
         Self::with(listener, options, companions, models, true)
     }
 
@@ -125,25 +124,25 @@ impl Server {
         Ok(Self { address, app, runtime, places, ending, companions })
     }
 
-    /// Addresses of the services beside HTTP.
+    /// Addresses of the services besides HTTP.
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         self.companions.iter().flat_map(|companion| &companion.endpoints)
     }
 
-    /// Address of HTTP.
+    /// Address of the HTTP listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Handle that ends the server.
+    /// Handle to stop the server.
     pub fn stopper(&self) -> Stopper {
         Stopper { life: Arc::clone(&self.app.life) }
     }
 
-    /// Waits until the server has been told to end and has ended, or has failed.
+    /// Waits until the server has been stopped or has failed.
     ///
     /// # Errors
-    /// The failure: its only model could not be loaded, or an engine panicked or hangs.
+    /// The failure: the only model could not be loaded, or an engine panicked or hangs.
     pub fn wait(self) -> Result<(), ServeError> {
         let Self { app, runtime, places, ending, companions, .. } = self;
         let mut tasks: Vec<_> = companions.into_iter().filter_map(|companion| companion.task).collect();
@@ -153,7 +152,7 @@ impl Server {
             ending.send_replace(true);
             let mut all_closed = async || {
                 drop(places.acquire_many(n_places).await);
-                // A task that panicked has ended, too.
+                // A task that panicked is finished as well.
                 for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
                     let _ = task.await;
                 }
@@ -170,14 +169,14 @@ impl Server {
         });
         tell_all(&app.models, || Command::Stop);
         if let Some(events) = app.page_events.get() {
-            // An engine that has ended has no pages, and says so.
+            // An engine that has ended frees its pages, and publishes that.
             runtime.block_on(async { drop(tokio::time::timeout(LAST_WORDS, events.ended.notified()).await) });
         }
         end(&app, runtime)
     }
 }
 
-/// Threads that take requests, and answer them.
+/// Runtime of the threads that take and answer requests.
 pub fn runtime() -> io::Result<Runtime> {
     Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
@@ -188,14 +187,14 @@ pub fn runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Waits until the threads of a server have ended, which have all been told to.
+/// Waits until the threads of a server have ended. They must have been told to end before.
 ///
 /// # Errors
-/// What the server failed with.
+/// The failure of the server.
 pub fn end(app: &App, runtime: Runtime) -> Result<(), ServeError> {
     runtime.shutdown_timeout(LAST_WORDS);
     match app.failure() {
-        // A thread that hangs is not waited for.
+        // Does not wait for a thread that hangs.
         Some(failure @ ServeError::Hung(_)) => Err(failure),
         failure => {
             app.models.end();
@@ -204,7 +203,7 @@ pub fn end(app: &App, runtime: Runtime) -> Result<(), ServeError> {
     }
 }
 
-/// Tells all engine threads something. One that is gone needs no telling.
+/// Sends a command to all engine threads. Some of them may be gone.
 pub fn tell_all(models: &Models, command: impl Fn() -> Command) {
     models.alive().iter().for_each(|instance| drop(instance.tell(command())));
 }

@@ -1,8 +1,7 @@
-//! Slots outside the process: what a slot last held is saved in a file of one folder, taken up again, or
-//! forgotten.
+//! Saving slots to files: the last text of a slot is saved to a file in one folder, restored, or erased.
 //!
-//! Pages belong to no slot once its sequence has ended: the prefix cache has them. A slot is the memory of
-//! which text it was.
+//! After a sequence has ended, its pages belong to the prefix cache rather than to a slot. A slot only
+//! remembers which text it was.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Write};
@@ -14,29 +13,29 @@ use tokio::sync::oneshot;
 
 use sterna_engine::{Batch, Error, StateError};
 
-/// Bytes of the buffer of a file.
+/// Bytes of the file buffer.
 const BUFFER: usize = 1 << 20;
-/// Longest name of a file.
+/// Maximum length of a file name.
 const NAME: usize = 64;
 
 /// Action on a slot.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Its text is saved in a file of that name.
+    /// Saves its text to a file of that name.
     Save(Box<Path>),
-    /// The text of a file becomes its own.
+    /// Restores its text from a file.
     Restore(Box<Path>),
-    /// Its text is forgotten.
+    /// Erases its text.
     Erase,
 }
 
-/// An action, and where its end is told.
+/// An action, and the channel for its result.
 pub struct SlotOrder {
     /// The slot.
     pub slot: u32,
     /// The action.
     pub action: Action,
-    /// Client that asks: it does not see another client's text.
+    /// Client that sent the request: it cannot access another client's text.
     pub client: Arc<str>,
     /// Channel of the result.
     pub reply: oneshot::Sender<Result<Done, SlotError>>,
@@ -45,11 +44,11 @@ pub struct SlotOrder {
 /// Result of an action.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// Tokens that were saved, taken up or forgotten.
+    /// Tokens that were saved, restored or erased.
     pub tokens: usize,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Time that it took.
+    /// Time taken.
     pub time: Duration,
 }
 
@@ -57,25 +56,25 @@ pub struct Done {
 #[derive(Debug, thiserror::Error)]
 pub enum SlotError {
     /// The slot has nothing to save.
-    #[error("slot {0} holds no text of a full page of 64 tokens")]
+    #[error("slot {0} has no text of at least one page (64 tokens)")]
     Empty(u32),
-    /// The file is not there.
-    #[error("there is no file of that name")]
+    /// The file does not exist.
+    #[error("no such file")]
     NoFile,
-    /// The disk.
+    /// The file could not be written.
     #[error("the file could not be written: {0}")]
     Write(io::Error),
-    /// The engine refuses it.
+    /// The engine refused the action.
     #[error(transparent)]
     Engine(#[from] Error),
 }
 
-/// The salt of a client's prompts, `more` of its own included.
+/// The salt of a client's prompts; `more` is chosen by the client.
 pub fn salt(client: &str, more: &str) -> Arc<str> {
     Arc::from(format!("{client}\n{more}"))
 }
 
-/// True for a name that leads out of no folder, and that is written alike everywhere.
+/// True for a name that stays inside its folder, and is valid on every system.
 pub fn is_plain_name(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=NAME).contains(&name.len()) && !name.starts_with('.') && name.chars().all(is_plain)
@@ -89,24 +88,24 @@ struct Text {
     client: Arc<str>,
 }
 
-/// The memory of all slots.
+/// Texts of all slots.
 #[derive(Debug)]
 pub struct Slots(Vec<Option<Text>>);
 
 impl Slots {
-    /// `n` slots that have held nothing.
+    /// `n` empty slots.
     pub fn new(n: usize) -> Self {
         Self(vec![None; n])
     }
 
-    /// A slot's sequence has ended.
+    /// Stores the text of a slot whose sequence has ended.
     pub fn hold(&mut self, slot: u32, tokens: Vec<u32>, salt: &Arc<str>, client: &Arc<str>) {
         if let Some(place) = self.0.get_mut(slot as usize) {
             *place = Some(Text { tokens, salt: Arc::clone(salt), client: Arc::clone(client) });
         }
     }
 
-    /// Does what is ordered, and tells its end.
+    /// Performs an action, and sends its result.
     pub fn take(&mut self, order: SlotOrder, batch: &mut Batch) {
         let SlotOrder { slot, action, client, reply } = order;
         let begun = Instant::now();
@@ -115,7 +114,7 @@ impl Slots {
             Action::Restore(path) => self.restore(slot, &path, &client, batch),
             Action::Erase => Ok((self.erase(slot, &client, batch), 0)),
         };
-        // Who asked may have left.
+        // The receiver may be gone.
         let _ = reply.send(done.map(|(tokens, bytes)| Done { tokens, bytes, time: begun.elapsed() }));
     }
 
@@ -131,7 +130,7 @@ impl Slots {
         batch: &mut Batch,
     ) -> Result<(usize, u64), SlotError> {
         let text = self.text(slot, client).ok_or(SlotError::Empty(slot))?;
-        // A name that no request can give: it begins with a dot.
+        // Requests cannot name this file, because it starts with a dot.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let partial = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
         let saved = write(&partial, text, batch).and_then(|saved| {
@@ -142,7 +141,7 @@ impl Slots {
             Ok(saved)
         });
         if saved.is_err() {
-            // What could not be written is of no use, and may not be there.
+            // The partial file is useless, and may not exist.
             let _ = fs::remove_file(&partial);
         }
         saved
@@ -178,9 +177,9 @@ impl Slots {
     }
 }
 
-/// Writes a text. It is on the disk when this returns.
+/// Writes a text. It has reached the disk when this returns.
 fn write(path: &Path, text: &Text, batch: &mut Batch) -> Result<(usize, u64), SlotError> {
-    // That of a key is made when it saves for the first time.
+    // The folder of a key is created on its first save.
     fs::create_dir_all(path.parent().unwrap_or(Path::new(""))).map_err(SlotError::Write)?;
     let file = File::create(path).map_err(SlotError::Write)?;
     let mut file = BufWriter::with_capacity(BUFFER, file);

@@ -1,5 +1,5 @@
-//! The phase of a server, and the status of its engines: published after each step, so that a request for it
-//! never waits for a device.
+//! The phase of a server, and the status of its engines: published after each step, so that status requests
+//! never wait for a device.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,19 +12,19 @@ use sterna_engine::BatchStats;
 /// Phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It loads its model.
+    /// Loading its model.
     Loading,
-    /// It answers.
+    /// Serving requests.
     Ready,
-    /// It takes no new requests.
+    /// Shutting down: new requests are refused.
     Ending,
-    /// Its engine is gone.
+    /// The engine has failed.
     Failed,
 }
 
 const PHASES: [Phase; 4] = [Phase::Loading, Phase::Ready, Phase::Ending, Phase::Failed];
 
-/// A sequence that has a slot.
+/// A sequence in a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
     /// Number of the slot.
@@ -33,11 +33,11 @@ pub struct Slot {
     pub job: u64,
     /// Tokens of its prompt.
     pub n_prompt: usize,
-    /// Its tokens that are computed.
+    /// Number of computed tokens.
     pub n_past: usize,
     /// Tokens that it has generated.
     pub n_generated: usize,
-    /// Tokens that it may still generate, if that is limited.
+    /// Tokens that it may still generate, if limited.
     pub n_remaining: Option<usize>,
 }
 
@@ -51,7 +51,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Adds what another engine has done and holds.
+    /// Adds the counters and usage of another engine.
     pub fn add(&mut self, other: &Self) {
         let (stats, more) = (&mut self.stats, &other.stats);
         stats.steps += more.steps;
@@ -75,9 +75,9 @@ impl Snapshot {
         self.slots.extend(&other.slots);
     }
 
-    /// Counts that are left of an engine that is gone.
+    /// The counters to keep of an engine that has ended.
     pub fn done(&self) -> Self {
-        // What it holds is held no more.
+        // It no longer holds any resources.
         let stats = BatchStats {
             running: 0,
             resting: 0,
@@ -92,7 +92,7 @@ impl Snapshot {
     }
 }
 
-/// Current phase of a server, to be waited for.
+/// Current phase of a server, which can be awaited.
 #[derive(Debug, Default)]
 pub struct Life {
     phase: AtomicU8,
@@ -105,7 +105,7 @@ impl Life {
         PHASES[usize::from(self.phase.load(Ordering::SeqCst))]
     }
 
-    /// Goes on to a later phase; an earlier one is not gone back to.
+    /// Advances to a later phase; never goes back.
     pub fn advance(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::SeqCst);
         self.changed.notify_waiters();
@@ -127,11 +127,10 @@ impl Life {
 /// Status of an engine, published by its thread.
 #[derive(Debug)]
 pub struct EngineStatus {
-    /// Longest step.
     step_time: Duration,
-    /// Begin of the step that runs.
+    /// Start of the running step.
     step: Mutex<Option<Instant>>,
-    /// Requests that wait for a slot, and have not been handed to the batch.
+    /// Requests that wait for a slot and are not in the batch yet.
     waiting: AtomicUsize,
     snapshot: Mutex<Arc<Snapshot>>,
 }
@@ -143,7 +142,7 @@ impl EngineStatus {
         Self { step_time, step, waiting, snapshot }
     }
 
-    /// Does a step, while which others see that it runs.
+    /// Runs a step, visibly for other threads.
     pub fn during<T>(&self, step: impl FnOnce() -> T) -> T {
         let now = |at| *self.step.lock().unwrap_or_else(PoisonError::into_inner) = at;
         now(Some(Instant::now()));
@@ -152,7 +151,7 @@ impl EngineStatus {
         done
     }
 
-    /// The time that a step may take, if one has taken longer.
+    /// The time limit of a step, if the running step exceeds it.
     pub fn hangs(&self) -> Option<Duration> {
         let began = *self.step.lock().unwrap_or_else(PoisonError::into_inner);
         began.filter(|began| began.elapsed() > self.step_time).map(|_| self.step_time)
@@ -168,10 +167,10 @@ impl EngineStatus {
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
     }
 
-    /// Takes a place in the queue of at most `most`.
+    /// Takes a place in the queue, which has at most `most`.
     ///
     /// # Errors
-    /// If it is full: how many wait.
+    /// The number of waiting requests, if the queue is full.
     pub fn queue(&self, most: usize) -> Result<(), usize> {
         let one_more = |waiting: usize| (waiting < most).then_some(waiting + 1);
         self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).map(|_| ())

@@ -1,4 +1,4 @@
-//! The tools that a request offers, and which of them are to be called, in the words of each API.
+//! The tools of a request, and the choice among them, in the format of each API.
 
 use serde_json::{Value, json};
 
@@ -7,17 +7,17 @@ use super::fields::{Fields, missing, request};
 use super::kinds::{Any, Bool, Entries, List, Object, Text};
 use sterna_tools::{Choice, Tool, present};
 
-/// Most tools of a request.
+/// Maximum tools of a request.
 pub const TOOLS: usize = 256;
-/// Most characters of a tool's name.
+/// Maximum characters of a tool's name.
 const NAME: usize = 128;
 
 request! {
-    /// A tool as all APIs have it; each has a name of its own for its parameters.
+    /// Fields of a tool that all APIs share; their names for the parameters differ.
     pub struct Declared {
         name: Text as { "pattern": "^[A-Za-z0-9_.-]{1,128}$" } or no_name,
         description: Text,
-        /// Arguments are held to all of the schema.
+        /// Enforces the whole schema on arguments.
         strict: Bool,
     }
 }
@@ -39,7 +39,7 @@ request! {
 }
 
 request! {
-    /// A tool of Anthropic's messages.
+    /// A tool of Anthropic's messages API.
     pub struct MessagesTool {
         ..Declared,
         r#type: Text as { "const": "custom" },
@@ -48,16 +48,16 @@ request! {
 }
 
 request! {
-    /// Tools in OpenAI's form.
+    /// Tools in OpenAI's format.
     pub struct Tools {
         tools: List<ChatTool>(TOOLS),
     }
 }
 
 request! {
-    /// Tools that are to be called.
+    /// Choice of tools to call.
     pub struct ToolChoice {
-        /// `none`, `auto`, `required`, a tool of `tools`, or some that are allowed.
+        /// `none`, `auto`, `required`, a tool of `tools`, or a list of allowed tools.
         tool_choice: Any as {
             "anyOf": [{ "enum": ["none", "auto", "required"] }, { "type": "object", "required": ["type"] }],
         },
@@ -70,15 +70,15 @@ request! {
     pub struct ChatTools {
         ..Tools,
         ..ToolChoice,
-        /// Not supported: `tools` says the same.
+        /// Not supported: use `tools`.
         functions: Any as { "enum": ["none"] },
-        /// Not supported: `tool_choice` says the same.
+        /// Not supported: use `tool_choice`.
         function_call: Any as { "enum": ["none"] },
     }
 }
 
 request! {
-    /// The choice of the tools to be called, in Anthropic's words.
+    /// Choice of tools to call, in Anthropic's format.
     pub struct MessagesToolChoice {
         r#type: Text as { "enum": ["auto", "any", "tool", "none"] },
         disable_parallel_tool_use: Bool,
@@ -86,9 +86,9 @@ request! {
 }
 
 request! {
-    /// Tools of Anthropic's messages.
+    /// Tools of Anthropic's messages API.
     pub struct MessagesTools {
-        /// Those that the client runs; others are refused.
+        /// Only tools that the client runs; others are refused.
         tools: List<MessagesTool>(TOOLS),
         tool_choice: Object<MessagesToolChoice> as {
             "required": ["type"], "properties": { "name": { "type": ["string", "null"] } },
@@ -101,9 +101,9 @@ request! {
 pub struct ToolConfig {
     /// The tools.
     pub tools: Vec<Tool>,
-    /// Choice of those that must be called.
+    /// Choice of the tools that must be called.
     pub choice: Choice,
-    /// A message may hold several calls.
+    /// True if a message may contain several calls.
     pub parallel: bool,
 }
 
@@ -121,17 +121,17 @@ impl ToolConfig {
     pub fn chat(fields: &Fields<'_, ChatTools>) -> Result<Self, ApiError> {
         for (old, value) in [("functions", fields.functions()?), ("function_call", fields.function_call()?)] {
             if value.is_some_and(|value| value.as_str() != Some("none")) {
-                let message = format!("`{old}` is not supported: `tools` and `tool_choice` say the same");
+                let message = format!("`{old}` is not supported: use `tools` and `tool_choice`");
                 return Err(ApiError::unsupported(old).with(message));
             }
         }
         Self::plain(&fields.part())?.chosen(&fields.part(), is_named)
     }
 
-    /// Tools of Anthropic's messages: `{"name": …, "input_schema": {…}}`.
+    /// Tools of Anthropic's messages API: `{"name": …, "input_schema": {…}}`.
     ///
     /// # Errors
-    /// 400 that names the field; tools that Anthropic's servers or clients define are not here.
+    /// 400 that names the field, also for tools that Anthropic's servers or clients define.
     pub fn messages(fields: &Fields<'_, MessagesTools>) -> Result<Self, ApiError> {
         let mut tools = tools(fields.tools()?, |tool: Fields<'_, MessagesTool>| {
             kind(tool.path("type"), tool.r#type()?, "custom")?;
@@ -146,7 +146,7 @@ impl ToolConfig {
         Ok(Self { tools, choice: wanted, parallel: !single })
     }
 
-    /// Tools in OpenAI's form, and no choice.
+    /// Tools in OpenAI's format, without a choice.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -158,8 +158,8 @@ impl ToolConfig {
         Ok(Self { tools: tools?, ..Self::default() })
     }
 
-    /// With OpenAI's `tool_choice` and `parallel_tool_calls`. `is` says whether a tool is the one that an
-    /// object of `tool_choice` names.
+    /// Adds OpenAI's `tool_choice` and `parallel_tool_calls`. `is` returns true for the tool that an object
+    /// of `tool_choice` names.
     ///
     /// # Errors
     /// 400 that names the field.
@@ -185,7 +185,7 @@ fn tools<'v, R>(
     list.unwrap_or_default().iter().map(|tool| read(tool?)).collect()
 }
 
-/// Tools of other kinds are run by the servers of their API, or have schemas that only its models know.
+/// Refuses tools that the servers of their API run, or whose schemas only its models know.
 fn kind(name: String, kind: Option<&str>, known: &str) -> Result<(), ApiError> {
     let Some(other) = kind.filter(|kind| *kind != known) else { return Ok(()) };
     let shown: String = other.escape_debug().take(80).collect();
@@ -196,10 +196,10 @@ fn kind(name: String, kind: Option<&str>, known: &str) -> Result<(), ApiError> {
     Err(ApiError::unsupported(name).with(message))
 }
 
-/// The name of a tool.
+/// Reads the name of a tool.
 ///
 /// # Errors
-/// 400 if it has none that models write without a fault.
+/// 400 for a missing name, or one that models may not write correctly.
 pub fn name<'v>(function: &Fields<'v, Declared>) -> Result<&'v str, ApiError> {
     let name = function.name()?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
@@ -217,7 +217,7 @@ fn no_plain_name(path: String, name: &str) -> ApiError {
     ApiError::field(path, &format!("1 to {NAME} letters, digits, `_`, `-` and `.`"), &name.into())
 }
 
-/// A function.
+/// Reads a function.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -225,7 +225,7 @@ pub fn function(fields: &Fields<'_, Function>) -> Result<Tool, ApiError> {
     declared(&fields.part(), fields.path("parameters"), fields.parameters()?)
 }
 
-/// A tool with its name, its description and, as they stand at `path`, its parameters.
+/// Reads a tool's name and description, and its parameters, which are at `path`.
 ///
 /// # Errors
 /// 400 that names the field.
@@ -236,7 +236,7 @@ fn declared(
 ) -> Result<Tool, ApiError> {
     let name = name(function)?;
     let parameters = match parameters {
-        // Some languages write an empty object as an empty list.
+        // Some languages encode an empty object as an empty list.
         Some(Value::Array(list)) if list.is_empty() => json!({ "type": "object", "properties": {} }),
         None => json!({ "type": "object", "properties": {} }),
         Some(schema @ Value::Object(_)) => present(schema.clone()),
@@ -251,13 +251,13 @@ fn declared(
     })
 }
 
-/// True if `asked`, of `tool_choice`, has the tool's name.
+/// True if `asked`, an object of `tool_choice`, names the tool.
 fn is_named(asked: &Value, tool: &Tool) -> bool {
     asked.get("function").unwrap_or(asked).get("name").and_then(Value::as_str) == Some(tool.name.as_str())
 }
 
-/// Choice of the tools to be called, as `word` of `value` says, the `tool_choice` at `path`; those that are
-/// not allowed go.
+/// Reads the choice of tools: `word` of `value`, the `tool_choice` at `path`. Removes tools that are not
+/// allowed.
 fn chosen(
     path: String,
     value: &Value,

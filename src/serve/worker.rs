@@ -1,6 +1,6 @@
-//! The engine thread: it alone has the batch. Commands come in by a channel, updates go out by one bounded
-//! channel per job, and it waits for no reader: a sequence whose reader is behind rests until the reader has
-//! caught up.
+//! The engine thread, the only owner of the batch. Commands arrive through a channel, and updates leave
+//! through one bounded channel per job. It never blocks on a reader: a sequence with a slow reader is paused
+//! until the reader has caught up.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::slots::Slots;
 use super::status::{EngineStatus, Slot, Snapshot};
 use sterna_engine::{Batch, BatchStats, Error, Event, Fault, Request, SeqId, Stats, StopReason};
 
-/// Updates that wait for a reader before its sequences rest.
+/// Maximum unread updates of a job before its sequences are paused.
 pub const UPDATES: usize = 256;
-/// Steps in a row that may fail before those who wait are told.
+/// Number of consecutive failed steps after which all jobs are ended.
 const TRIES: u32 = 3;
-/// Sleep of the thread if nothing can run.
+/// Sleep of the thread when nothing can run.
 const NAP: Duration = Duration::from_millis(20);
 
 /// A sequence of a job.
@@ -29,28 +29,27 @@ struct Seq {
     choice: usize,
     /// Time of its last token.
     last: Option<Instant>,
-    /// Tokens of its prompt that its reader has been told of, if of any.
+    /// Prompt tokens in the last progress update, if any.
     told: Option<usize>,
     out_of_time: bool,
     has_ended: bool,
 }
 
-/// A job whose sequences are in the batch, or whose updates are not all read.
+/// A job with sequences in the batch, or with unread updates.
 struct ActiveJob {
-    /// The job as it waited.
     queued: QueuedJob,
-    /// Prompts that the batch has been handed.
+    /// Number of prompts added to the batch.
     n_handed: usize,
     seqs: Vec<Seq>,
-    /// Updates that found no room.
+    /// Updates that did not fit into the channel.
     held: VecDeque<Result<Update, JobError>>,
     rests: bool,
-    /// Time when the batch was handed its first prompt.
+    /// Time when the first prompt was added to the batch.
     begun: Instant,
 }
 
 impl ActiveJob {
-    /// Sends what is held, as far as there is room. `Err` if the reader has left.
+    /// Sends held updates as long as there is room. `Err` if the reader is gone.
     fn flush(&mut self) -> Result<(), ()> {
         while let Some(update) = self.held.pop_front() {
             match self.queued.updates.try_send(update) {
@@ -65,12 +64,12 @@ impl ActiveJob {
         Ok(())
     }
 
-    /// Sends what is held, or asks the reader to say when there is room. `Err` if the reader has left.
+    /// Sends held updates, or asks the reader to notify when there is room. `Err` if the reader is gone.
     fn send(&mut self) -> Result<(), ()> {
         self.flush()?;
         if !self.held.is_empty() {
             self.queued.waits_for_reader.store(true, Ordering::SeqCst);
-            // The reader may have emptied its channel before it could see that.
+            // The reader may have emptied its channel before it could see the flag.
             self.flush()?;
         }
         if self.held.is_empty() {
@@ -83,24 +82,24 @@ impl ActiveJob {
         self.held.is_empty() && !self.has_more() && self.seqs.iter().all(|seq| seq.has_ended)
     }
 
-    /// True if prompts of it wait.
+    /// True if some of its prompts are not in the batch yet.
     fn has_more(&self) -> bool {
         self.n_handed < self.queued.job.prompts.len()
     }
 
-    /// Sequences that have not ended.
+    /// Number of sequences that have not ended.
     fn n_open(&self) -> usize {
         self.seqs.iter().filter(|seq| !seq.has_ended).count()
     }
 
-    /// Ends what runs, and hands over nothing more.
+    /// Ends its sequences, and skips its remaining prompts.
     fn cancel(&mut self, batch: &mut Batch) {
         self.n_handed = self.queued.job.prompts.len();
         self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
     }
 }
 
-/// The runner of a model's jobs.
+/// Runs the jobs of a model.
 pub struct Worker {
     batch: Batch,
     commands: Receiver<Command>,
@@ -115,7 +114,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Over `batch`.
+    /// A worker for `batch`.
     pub fn new(
         batch: Batch,
         commands: Receiver<Command>,
@@ -137,7 +136,7 @@ impl Worker {
         }
     }
 
-    /// Does what comes, until it is told to stop.
+    /// Runs until it is told to stop.
     pub fn run(mut self) {
         loop {
             while let Ok(command) = self.commands.try_recv() {
@@ -159,7 +158,7 @@ impl Worker {
             let steps = self.batch.stats().steps;
             let came = self.step();
             if came == 0 && self.batch.stats().steps == steps {
-                // Every sequence rests, or the device fails: only a command or time helps.
+                // All sequences are paused, or the device fails: wait for a command or for time to pass.
                 match self.commands.recv_timeout(NAP) {
                     Ok(command) => self.take(command),
                     Err(RecvTimeoutError::Timeout) => {}
@@ -180,7 +179,7 @@ impl Worker {
         }
     }
 
-    /// Ends a job whose reader has left.
+    /// Ends a job whose reader is gone.
     fn leave(&mut self, id: JobId) {
         if let Some(at) = self.queue.iter().position(|queued| queued.id == id) {
             self.queue.remove(at);
@@ -193,7 +192,7 @@ impl Worker {
         self.settle(id);
     }
 
-    /// Ends what was cancelled: who has left holds no pages during the next step.
+    /// Ends cancelled sequences, so that their pages are free for the next step.
     fn end_cancelled(&mut self) {
         let events = self.batch.end_cancelled();
         if !events.is_empty() {
@@ -202,7 +201,8 @@ impl Worker {
         }
     }
 
-    /// Sends what a job has to tell. Its sequences rest while its reader is behind, and end once it has left.
+    /// Sends a job's held updates. Pauses its sequences while its reader is slow, and ends them if the reader
+    /// is gone.
     fn settle(&mut self, id: JobId) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
         if active.send().is_err() {
@@ -219,11 +219,10 @@ impl Worker {
         }
     }
 
-    /// Ends every job, and says why.
     fn end_all(&mut self, why: &JobError) {
         for queued in std::mem::take(&mut self.queue) {
             self.status.leave_queue();
-            // Its reader may have left.
+            // The reader may be gone.
             let _ = queued.updates.try_send(Err(why.clone()));
         }
         let ids: Vec<JobId> = self.jobs.keys().copied().collect();
@@ -235,8 +234,8 @@ impl Worker {
         }
     }
 
-    /// Hands waiting prompts to the batch, as long as it has slots for their choices: first those of clients
-    /// that have the fewest sequences running, the oldest first.
+    /// Adds waiting prompts to the batch, as long as it has slots for their choices. Clients with the fewest
+    /// running sequences go first, then the oldest job.
     fn hand_over(&mut self) {
         let n_seqs = self.batch.engine().program().limits.seqs;
         loop {
@@ -267,7 +266,6 @@ impl Worker {
         self.jobs.insert(id, ActiveJob { queued, n_handed: 0, seqs, held, rests: false, begun });
     }
 
-    /// Hands the batch the next prompt of a job.
     fn add_prompt(&mut self, id: JobId) {
         let active = self.jobs.get_mut(&id).expect("a job that has begun");
         let job = &active.queued.job;
@@ -297,7 +295,7 @@ impl Worker {
         }
     }
 
-    /// Makes a step. Returns how many events it had.
+    /// Runs a step. Returns the number of events.
     fn step(&mut self) -> usize {
         let before = self.batch.stats();
         let status = Arc::clone(&self.status);
@@ -315,7 +313,7 @@ impl Worker {
         if rows > 0 {
             self.metrics.rows.add(rows as f64);
         }
-        // Who is told of an end may look for the pages that it freed.
+        // A client that reads of an end may check for the pages that it freed.
         self.publish();
         self.tell_progress();
         let n_events = events.len();
@@ -325,7 +323,7 @@ impl Worker {
         n_events
     }
 
-    /// The device failed. It may come back; if it does not, those who wait are told.
+    /// Handles a failed step. The device may recover; after several failures all jobs are ended.
     fn failed(&mut self, err: &Error) {
         self.failures += 1;
         tracing::error!(failures = self.failures, "a step failed: {err}");
@@ -381,7 +379,7 @@ impl Worker {
                 ticket =
                     exported.keep(&mut self.batch, &queued.job.prompts[0], &queued.job.salt).map(Box::new);
             }
-            // The pages of a text whose vector was asked for are gone.
+            // The pages of an embedded text are already gone.
             if let Some((own, tokens)) = self.batch.take_ended(seq).filter(|_| !is_pooled) {
                 let as_slot = queued.job.slot.unwrap_or(own);
                 self.slots.hold(as_slot, tokens, &queued.job.salt, &queued.job.client);
@@ -407,7 +405,7 @@ impl Worker {
             _ if queued.updates.is_closed() => {}
             Some(fault) => {
                 held.push_back(Err(match fault {
-                    // A grammar that was accepted, and is more than can be followed to its end.
+                    // The grammar was accepted, but is too complex to follow to the end.
                     Fault::Constraint(err) => JobError::Refused(err.to_string()),
                     Fault::BrokenLogits(err) => JobError::Failed(err.to_string()),
                 }));
@@ -418,7 +416,7 @@ impl Worker {
         self.settle(id);
     }
 
-    /// Tells those who want to know how far their prompts are.
+    /// Sends progress updates to the jobs that requested them.
     fn tell_progress(&mut self) {
         let mut told = Vec::new();
         for standing in self.batch.statuses().filter(|standing| standing.stats.generated_tokens == 0) {
@@ -457,7 +455,7 @@ impl Worker {
     }
 }
 
-/// True for an end with all that was asked for.
+/// True if the answer is complete.
 fn is_answered(end: StopReason) -> bool {
     !matches!(end, StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits)
 }
@@ -467,7 +465,7 @@ impl Seq {
         Self { id, choice, last: None, told: None, out_of_time: false, has_ended: false }
     }
 
-    /// Updates of its prompt for its reader: first the tokens that the cache had, then the computed ones.
+    /// Progress updates of its prompt: first the cached tokens, then the computed ones.
     fn progress(&mut self, stats: &Stats, processed: usize, begun: Instant) -> Vec<Update> {
         let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
         let steps = [(cached, Duration::ZERO), (processed, begun.elapsed())];

@@ -1,9 +1,9 @@
-//! Models of a known shape with random weights and a working vocabulary of our own: for benchmarks and
-//! tests where no download is wanted. What they say is noise, but the noise is always the same: a file
-//! depends on its [`Spec`] alone, on every platform.
+//! Models of a known shape with random weights and a working vocabulary of our own: for benchmarks and tests
+//! without downloads. Their output is noise, but always the same noise: a file depends only on its [`Spec`],
+//! on every platform.
 //!
-//! It writes files and reads none, and must never know a program or a backend. Start at [`Preset`], which
-//! makes a [`Spec`]; then [`Synth`].
+//! This crate only writes files, and must never know a program or a backend. Start at [`Preset`], which
+//! creates a [`Spec`]; then [`Synth`].
 #![forbid(unsafe_code)]
 
 mod names;
@@ -21,15 +21,15 @@ use sterna_gguf::{self as gguf, GgufError, GgufWriter};
 
 pub use preset::{Family, PRESETS, Preset, Spec};
 
-/// Why a model cannot be made.
+/// Reason why a model cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SynthError {
-    /// A shape that no model can have.
+    /// An invalid shape.
     #[error("{what}: {detail}")]
     Spec {
-        /// The number that is wrong, by its path: `Spec::n_heads`.
+        /// The invalid value, by its path, such as `Spec::n_heads`.
         what: &'static str,
-        /// Expected and found.
+        /// Expected and actual values.
         detail: String,
     },
     /// A tensor that its type cannot hold, or a file that cannot be written.
@@ -40,7 +40,7 @@ pub enum SynthError {
     Interrupted,
 }
 
-/// One tensor of a model to be made.
+/// One tensor of a model to be created.
 #[derive(Clone, Debug)]
 struct Tensor {
     name: String,
@@ -53,13 +53,13 @@ struct Tensor {
 /// Distribution of the values of a tensor.
 #[derive(Clone, Copy, Debug)]
 enum Fill {
-    /// Bell-shaped around 0 with this standard deviation.
+    /// Roughly normally distributed around 0 with this standard deviation.
     Dense(f32),
-    /// Minus, nothing (every second one) or plus this much.
+    /// Minus this, 0 (every second one) or plus this.
     Ternary(f32),
-    /// Around 1, as norm weights are.
+    /// Around 1, like norm weights.
     NearOne,
-    /// Evenly distributed between two numbers.
+    /// Uniformly distributed between two numbers.
     Between(f32, f32),
 }
 
@@ -72,7 +72,7 @@ pub struct Synth {
 }
 
 impl Synth {
-    /// Works out every tensor and makes the vocabulary.
+    /// Computes the list of tensors and creates the vocabulary.
     ///
     /// # Errors
     /// [`SynthError::Spec`], and [`SynthError::Gguf`] for shapes that the types cannot hold.
@@ -96,7 +96,7 @@ impl Synth {
         Ok(Self { seed: spec.seed, tensors, writer })
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.writer.file_bytes()
     }
@@ -106,8 +106,8 @@ impl Synth {
         self.tensors.len()
     }
 
-    /// The beginning of the file, up to the weights. Followed by zeros up to [`file_bytes`](Self::file_bytes)
-    /// it is a model of this shape.
+    /// The beginning of the file, up to the weights. Padded with zeros to [`file_bytes`](Self::file_bytes) it
+    /// is a model of this shape.
     ///
     /// # Errors
     /// [`SynthError::Gguf`].
@@ -117,10 +117,10 @@ impl Synth {
         Ok(out)
     }
 
-    /// Writes the file piece by piece; `progress` gets the bytes written so far and may say stop.
+    /// Writes the file piece by piece; `progress` gets the number of bytes written so far and may stop.
     ///
     /// # Errors
-    /// [`SynthError::Interrupted`]; [`SynthError::Gguf`] where writing fails.
+    /// [`SynthError::Interrupted`]; [`SynthError::Gguf`] if writing fails.
     pub fn write(
         self,
         out: impl Write,
@@ -138,14 +138,13 @@ impl Synth {
 }
 
 impl Tensor {
-    /// Rows and columns.
     fn shape(&self) -> (usize, usize) {
         let cols = self.dims.last().copied().unwrap_or(1);
         (self.dims.iter().rev().skip(1).product(), cols)
     }
 }
 
-/// The type called `name`, which is to be that of `what`.
+/// The type called `name`, for the option `what`.
 fn type_named(what: &'static str, name: &str) -> Result<&'static dyn QuantType, SynthError> {
     gguf::type_named(name).map_err(|error| SynthError::Spec { what, detail: error.to_string() })
 }

@@ -1,23 +1,23 @@
-//! Names: which tensors and which metadata a model of each family has.
+//! Names of the tensors and metadata of each model family.
 
 use super::preset::{Family, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
 use sterna_gguf::{self as gguf, Array, Metadata, Value, ValueType};
 
-/// By how much GPT-OSS stretches the positions that it was trained with.
+/// Factor by which GPT-OSS extends its trained context.
 const YARN_FACTOR: u32 = 32;
 
-/// Rows that the convolution of a delta net sees.
+/// Rows that the convolution of a delta net reads.
 const TAPS: usize = 4;
 
-/// Layers from one of attention to the next, where others have delta nets.
+/// Distance between attention layers if the others have delta nets.
 const PERIOD: usize = 4;
 
-/// Texts that an encoder tells apart.
+/// Number of token types of an encoder.
 const TOKEN_TYPES: usize = 2;
 
-/// True if a layer has a delta net, where every so-manyth has attention.
+/// True if a layer has a delta net; every `PERIOD`-th layer has attention.
 fn recurs(layer: usize) -> bool {
     layer % PERIOD != PERIOD - 1
 }
@@ -27,7 +27,7 @@ fn rope_dims(spec: &Spec) -> usize {
     if let Family::Qwen35 { .. } = spec.family { (spec.head_dim / 4).max(2) } else { spec.head_dim }
 }
 
-/// Keys as published files have them.
+/// The same keys as in published files.
 pub(super) fn metadata(spec: &Spec) -> Metadata {
     let architecture = spec.family.architecture();
     let mut out = Metadata::default();
@@ -68,7 +68,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     }
     match spec.family {
         Family::MiniCpm => {
-            // As the published models have it: scale_emb, scale_depth and dim_model_base.
+            // As in the published models: scale_emb, scale_depth and dim_model_base.
             out.set(format!("{architecture}.embedding_scale"), 12.0_f32);
             out.set(format!("{architecture}.residual_scale"), 1.4 / (spec.n_layers as f32).sqrt());
             out.set(format!("{architecture}.logit_scale"), spec.dim as f32 / 256.0);
@@ -83,7 +83,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
             set("ssm.group_count", n_key_heads);
             set("ssm.time_step_rank", n_value_heads);
             set("ssm.inner_size", n_value_heads * state_dim);
-            // As many sections as text has no use for, which take the pairs in turn.
+            // The sections of a multimodal model, which take the pairs in turn; for text they have no effect.
             out.set(format!("{architecture}.attention.recurrent_layers"), listed);
             let section = (rope_dims(spec) / 2).div_ceil(3) as i32;
             let sections = Array::from_i32s([section, section, section, 0]);
@@ -133,8 +133,8 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
     out
 }
 
-/// Tensors in the order of the file. Deviations are such that every activation stays near 1: a matrix of
-/// `cols` columns has entries of `1 / sqrt(cols)`, or of `sqrt(2 / cols)` where every second one is 0.
+/// Tensors in file order. The deviations keep every activation near 1: a matrix of `cols` columns has entries
+/// of `1 / sqrt(cols)`, or of `sqrt(2 / cols)` if every second one is 0.
 pub(super) fn tensors(spec: &Spec) -> Vec<Tensor> {
     let mut out = Tensors { spec, tensors: Vec::new() };
     out.matrix("token_embd", spec.n_vocab, spec.dim, true);
@@ -226,7 +226,7 @@ impl Tensors<'_> {
         }
     }
 
-    /// With norms behind the sums.
+    /// A block with norms after the sums.
     fn encoder_block(&mut self, blk: &str) {
         let Spec { dim, ffn_dim, .. } = *self.spec;
         for part in ["q", "k", "v", "output"] {
@@ -238,7 +238,7 @@ impl Tensors<'_> {
         self.norm(&format!("{blk}.layer_output_norm"), dim);
     }
 
-    /// With a delta net if it recurs, or else with gated attention.
+    /// A block with a delta net if it recurs, or else with gated attention.
     fn hybrid_block(&mut self, blk: &str, recurs: bool) {
         let Spec { family, dim, ffn_dim, n_heads, n_kv_heads, head_dim, .. } = *self.spec;
         let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, experts } = family else { return };
@@ -251,7 +251,7 @@ impl Tensors<'_> {
             self.linear(&format!("{blk}.ssm_alpha"), n_value_heads, dim);
             self.linear(&format!("{blk}.ssm_beta"), n_value_heads, dim);
             self.vector(&format!("{blk}.ssm_conv1d.weight"), &[channels, TAPS], Fill::Dense(0.5));
-            // Heads that forget within a few tokens, and others that hardly do.
+            // Some heads forget within a few tokens, others hardly at all.
             self.vector(&format!("{blk}.ssm_a"), &[n_value_heads], Fill::Between(-8.0, -0.25));
             self.vector(&format!("{blk}.ssm_dt.bias"), &[n_value_heads], Fill::Between(-6.0, 0.0));
             self.norm(&format!("{blk}.ssm_norm"), state_dim);
@@ -310,7 +310,7 @@ impl Tensors<'_> {
         self.bias(name, &[len]);
     }
 
-    /// Where the family has one.
+    /// Adds a bias if the family has one.
     fn bias(&mut self, name: &str, dims: &[usize]) {
         let of_attention = || ["attn_q", "attn_k", "attn_v"].iter().any(|part| name.ends_with(part));
         let has_one = match self.spec.family {

@@ -4,21 +4,21 @@ use ggml_types::QuantType;
 
 use super::{SynthError, type_named};
 
-/// A kind of model: which tensors it has and under which names.
+/// A model family: defines the tensors and their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// `bitnet-b1.58`: sub-norms, ReLU^2, int8 activations.
     BitNet,
-    /// `llama`: what the other ternary models are, too.
+    /// `llama`: also used by the other ternary models.
     Llama,
-    /// `llama` with experts in place of the feed-forward network.
+    /// `llama` with experts instead of the feed-forward network.
     Mixtral {
-        /// Experts of a layer.
+        /// Number of experts per layer.
         n_experts: usize,
-        /// Experts that a row goes through.
+        /// Number of experts used per row.
         n_used: usize,
     },
-    /// `minicpm`: Llama's tensors, and factors that follow from the shape.
+    /// `minicpm`: Llama's tensors, with factors that depend on the shape.
     MiniCpm,
     /// `gpt2`: LayerNorm, biases, learned positions.
     Gpt2,
@@ -28,40 +28,40 @@ pub enum Family {
     Qwen2,
     /// `qwen3`: norms over query and key heads.
     Qwen3,
-    /// The same with a norm of each projection's input, which embeds by the last token: BitNet-embedding.
+    /// `qwen3` with a norm of each projection's input and last-token pooling: BitNet-embedding.
     BitNetEmbedding,
-    /// `qwen3moe`: norms over heads, with experts in place of the feed-forward network.
+    /// `qwen3moe`: norms over heads, with experts instead of the feed-forward network.
     Qwen3Moe {
-        /// Experts of a layer.
+        /// Number of experts per layer.
         n_experts: usize,
-        /// Experts that a row goes through.
+        /// Number of experts used per row.
         n_used: usize,
     },
-    /// `qwen35`: three layers with a gated delta net, then one of gated attention. `qwen35moe` with experts,
-    /// beside one that every row goes through.
+    /// `qwen35`: three layers with a gated delta net, then one of gated attention. `qwen35moe` with experts
+    /// and a shared expert.
     Qwen35 {
-        /// Heads of the delta net's queries and keys.
+        /// Number of query and key heads of the delta net.
         n_key_heads: usize,
-        /// Heads of its values, a multiple of those.
+        /// Number of its value heads, a multiple of those.
         n_value_heads: usize,
-        /// Length of its heads.
+        /// Its head dimension.
         state_dim: usize,
-        /// Experts of a layer, and how many of them a row goes through.
+        /// Number of experts per layer, and number used per row.
         experts: Option<(usize, usize)>,
     },
-    /// `gemma3`: norms over heads, norms behind the projections, sliding windows.
+    /// `gemma3`: norms over heads, norms after the projections, sliding windows.
     Gemma3 {
-        /// Positions that most layers see.
+        /// Window of most layers, in positions.
         window: usize,
     },
-    /// `gpt-oss`: biases, attention sinks, experts, sliding windows, YaRN. Matrices of attention have the
+    /// `gpt-oss`: biases, attention sinks, experts, sliding windows, YaRN. The attention matrices have the
     /// type of the head.
     GptOss {
-        /// Experts of a layer.
+        /// Number of experts per layer.
         n_experts: usize,
-        /// Experts that a row goes through.
+        /// Number of experts used per row.
         n_used: usize,
-        /// Positions that every second layer sees.
+        /// Window of every second layer, in positions.
         window: usize,
     },
 }
@@ -85,7 +85,7 @@ impl Family {
         }
     }
 
-    /// Experts of a layer, and how many of them a row goes through.
+    /// Number of experts per layer, and number used per row.
     pub(super) fn experts(self) -> Option<(usize, usize)> {
         match self {
             Self::Mixtral { n_experts, n_used }
@@ -108,7 +108,7 @@ impl Family {
         )
     }
 
-    /// True if positions are rotated, and not added.
+    /// True if the model uses RoPE and not learned positions.
     pub(super) fn has_rope(self) -> bool {
         !matches!(self, Self::Gpt2 | Self::Bert)
     }
@@ -127,51 +127,51 @@ impl Family {
     }
 }
 
-/// Everything that a synthetic model depends on.
+/// Full specification of a synthetic model.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// `general.name`.
     pub name: String,
-    /// Which tensors there are.
+    /// Model family, which defines the tensors.
     pub family: Family,
-    /// Blocks.
+    /// Number of blocks.
     pub n_layers: usize,
     /// Width of the residual stream.
     pub dim: usize,
     /// Width of the feed-forward hidden layer.
     pub ffn_dim: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Key and value heads; divides `n_heads`.
+    /// Number of key and value heads; divides `n_heads`.
     pub n_kv_heads: usize,
-    /// Length of one query, key or value vector.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Tokens; at least the 256 bytes and the special ones.
+    /// Size of the vocabulary; at least the 256 bytes and the special tokens.
     pub n_vocab: usize,
-    /// Positions.
+    /// Trained context in positions.
     pub n_ctx: usize,
     /// Base of the rotary frequencies.
     pub rope_base: f32,
     /// Epsilon of every norm.
     pub norm_eps: f32,
-    /// True if the embedding is the output head too.
+    /// True if the embedding is also the output head.
     pub tied: bool,
-    /// `tokenizer.ggml.pre`, which published BitNet files lack.
+    /// `tokenizer.ggml.pre`; published BitNet files do not have it.
     pub pre: Option<&'static str>,
     /// Type of the matrices in the blocks.
     pub ty: &'static dyn QuantType,
     /// Type of the embedding and of the output head.
     pub head_ty: &'static dyn QuantType,
-    /// Everything random follows from it.
+    /// Seed of all random values.
     pub seed: u64,
 }
 
 /// A model of a known shape.
 #[derive(Debug)]
 pub struct Preset {
-    /// The word for it.
+    /// Its name.
     pub name: &'static str,
-    /// One line for people.
+    /// Description in one line.
     pub about: &'static str,
     family: Family,
     /// Blocks, residual width, feed-forward width.
@@ -183,7 +183,7 @@ pub struct Preset {
     rope_base: f32,
     norm_eps: f32,
     tied: bool,
-    /// Types of the blocks' matrices, and of embedding and head, by default.
+    /// Default types of the blocks' matrices, and of embedding and head.
     types: [&'static str; 2],
     pre: Option<&'static str>,
 }
@@ -192,7 +192,7 @@ pub struct Preset {
 pub static PRESETS: &[Preset] = &[
     Preset {
         name: "tiny",
-        about: "BitNet in miniature, made in a moment",
+        about: "a miniature BitNet, created instantly",
         family: Family::BitNet,
         size: [2, 256, 512],
         heads: [2, 1, 128],
@@ -200,14 +200,14 @@ pub static PRESETS: &[Preset] = &[
         n_ctx: 512,
         rope_base: 500_000.0,
         norm_eps: 1e-5,
-        // A tied random head mostly repeats the token before.
+        // A tied random head mostly repeats the previous token.
         tied: false,
         types: ["i2_s", "f16"],
         pre: Some("llama-bpe"),
     },
     Preset {
         name: "tiny-moe",
-        about: "Qwen3's mixture of experts in miniature",
+        about: "a miniature of Qwen3's mixture of experts",
         family: Family::Qwen3Moe { n_experts: 8, n_used: 2 },
         size: [2, 256, 128],
         heads: [4, 2, 64],
@@ -221,7 +221,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "tiny-hybrid",
-        about: "Qwen3.5's delta nets and gated attention in miniature",
+        about: "a miniature of Qwen3.5's delta nets and gated attention",
         family: Family::Qwen35 { n_key_heads: 2, n_value_heads: 4, state_dim: 64, experts: None },
         size: [4, 256, 512],
         heads: [4, 2, 64],
@@ -235,7 +235,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "tiny-bert",
-        about: "BERT in miniature, which embeds and ranks",
+        about: "a miniature BERT, for embedding and reranking",
         family: Family::Bert,
         size: [2, 128, 256],
         heads: [2, 2, 64],
@@ -277,7 +277,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "bitnet-8b",
-        about: "BitNet in the size of Llama 3 8B, untrained: for memory and speed",
+        about: "BitNet with the size of Llama 3 8B, untrained: to measure memory and speed",
         family: Family::BitNet,
         size: [32, 4096, 14_336],
         heads: [32, 8, 128],
@@ -389,7 +389,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "gpt2",
-        about: "GPT-2 of 124 million parameters",
+        about: "GPT-2 with 124 million parameters",
         family: Family::Gpt2,
         size: [12, 768, 3072],
         heads: [12, 12, 64],
@@ -403,7 +403,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "qwen2.5-0.5b",
-        about: "Qwen/Qwen2.5-0.5B, whose rows are no whole number of blocks of 256",
+        about: "Qwen/Qwen2.5-0.5B, whose rows are not a multiple of 256-element blocks",
         family: Family::Qwen2,
         size: [24, 896, 4864],
         heads: [14, 2, 64],
@@ -431,7 +431,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "qwen3-1.7b",
-        about: "Qwen/Qwen3-1.7B, and Bonsai of that size",
+        about: "Qwen/Qwen3-1.7B, and the Bonsai of the same size",
         family: Family::Qwen3,
         size: [28, 2048, 6144],
         heads: [16, 8, 128],
@@ -473,7 +473,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "qwen35-27b",
-        about: "prism-ml/Ternary-Bonsai-27B, and Qwen3.5 of that size",
+        about: "prism-ml/Ternary-Bonsai-27B, and the Qwen3.5 of the same size",
         family: Family::Qwen35 { n_key_heads: 16, n_value_heads: 48, state_dim: 128, experts: None },
         size: [64, 5120, 17_408],
         heads: [24, 4, 256],
@@ -608,7 +608,7 @@ impl Preset {
     /// The preset called `name`.
     ///
     /// # Errors
-    /// [`SynthError::Spec`] with the names there are.
+    /// [`SynthError::Spec`] with all known names.
     pub fn by_name(name: &str) -> Result<&'static Self, SynthError> {
         PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| {
             let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
@@ -619,11 +619,11 @@ impl Preset {
         })
     }
 
-    /// The shape, with `ty` for the blocks' matrices and `head_ty` for embedding and head; where they are
-    /// not given, what the published model has.
+    /// The specification, with `ty` for the blocks' matrices and `head_ty` for embedding and head; `None`
+    /// uses the types of the published model.
     ///
     /// # Errors
-    /// [`SynthError::Spec`] for a type that is not there.
+    /// [`SynthError::Spec`] for an unknown type.
     pub fn spec(&self, ty: Option<&str>, head_ty: Option<&str>, seed: u64) -> Result<Spec, SynthError> {
         let [n_layers, dim, ffn_dim] = self.size;
         let [n_heads, n_kv_heads, head_dim] = self.heads;
@@ -651,12 +651,11 @@ impl Preset {
 }
 
 impl Spec {
-    /// Counts above this are typing errors, and would overflow what is multiplied below.
+    /// Larger counts are typing errors, and would overflow the products below.
     const MAX_COUNT: usize = 1 << 24;
-    /// More tensors than so many layers have would be refused by the reader.
+    /// More layers would have more tensors than the reader accepts.
     const MAX_LAYERS: usize = 1 << 12;
 
-    /// Checks that there can be such a model.
     pub(super) fn check(&self) -> Result<(), SynthError> {
         if !(1..=Self::MAX_LAYERS).contains(&self.n_layers) {
             let detail = format!("want 1 to {}, found {}", Self::MAX_LAYERS, self.n_layers);
@@ -689,7 +688,7 @@ impl Spec {
         {
             return refuse(
                 "Spec::n_heads",
-                "GPT-2 and BERT have as many KV heads as heads, which fill their width".into(),
+                "GPT-2 and BERT have equal numbers of heads and KV heads, which fill the width".into(),
             );
         }
         if let Family::Qwen35 { n_key_heads, n_value_heads, state_dim, .. } = self.family {
@@ -715,7 +714,7 @@ impl Spec {
     pub(super) fn n_special(&self) -> usize {
         match self.family {
             Family::Gpt2 => 1,
-            // Llama 3's, as far as there is room for them.
+            // As in Llama 3, if there is room for them.
             _ if self.n_vocab >= 4096 => 256,
             _ => 4,
         }

@@ -1,16 +1,16 @@
-//! Numbers that look random and are the same everywhere.
+//! Pseudo-random numbers that are the same on every platform.
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): a counter, and a function that mixes it.
+/// SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function.
 #[derive(Clone, Debug)]
 pub(super) struct Random {
     counter: u64,
 }
 
 impl Random {
-    /// The sequence of `name` under `seed`: independent of all other names, so that it does not matter in
-    /// which order they are used.
+    /// The sequence for `name` and `seed`: independent of all other names, so the order of use does not
+    /// matter.
     pub fn new(seed: u64, name: &str) -> Self {
-        // FNV-1a, then mixed so that neighbouring seeds have nothing in common.
+        // FNV-1a, then mixed so that neighbouring seeds give unrelated sequences.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -26,13 +26,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `n`, which is small compared with 2^32.
+    /// A random number below `n`, which must be small compared with 2^32.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
 
-    /// A bell-shaped number around 0 with standard deviation 1, within 3.5: the sum of four evenly
-    /// distributed ones, in integers until the last step.
+    /// A roughly normally distributed number with mean 0 and standard deviation 1, within 3.5: the sum of
+    /// four uniformly distributed ones, in integers until the last step.
     pub fn bell(&mut self) -> f32 {
         let bits = self.next();
         let sum: i32 = (0..4).map(|part| i32::from((bits >> (16 * part)) as i16)).sum();

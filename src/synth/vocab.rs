@@ -1,23 +1,22 @@
-//! A byte-level BPE vocabulary of our own: every byte, made-up merges, special tokens. Whatever the text,
-//! it can be said in it.
+//! A byte-level BPE vocabulary of our own: every byte, made-up merges, special tokens. It can encode any
+//! text.
 
 use std::collections::HashSet;
 
 use super::preset::{Family, Spec};
 use super::random::Random;
 
-/// Longest token that others are made of, in bytes. It bounds all of them to twice that.
+/// Maximum length in bytes of a token that merges use as a part. No token is longer than twice that.
 const MAX_PART_BYTES: usize = 6;
-/// The ending of words that many merges build on.
+/// Letters for merges, the most frequent first.
 const LETTERS: &str = "etaoinshrdlcumwfgypbvkxjqz";
 
-/// Tokens by id.
 pub(super) struct Vocab {
     /// Spelling in the byte-level alphabet.
     pub tokens: Vec<String>,
     /// 1 normal, 3 control.
     pub kinds: Vec<i32>,
-    /// `left right`, best first; the result is the token 256 ids further on.
+    /// `left right`, best first; the result is the token with the index of the merge plus 256.
     pub merges: Vec<String>,
     pub bos: u32,
     pub eos: u32,
@@ -43,8 +42,8 @@ impl Vocab {
     }
 }
 
-/// Byte-level BPE's spelling of each of the 256 bytes, in the order of GPT-2's vocabulary: printable ones of
-/// Latin-1 as themselves, the others as the characters from U+0100 on.
+/// Byte-level BPE spelling of each of the 256 bytes, in the order of GPT-2's vocabulary: printable Latin-1
+/// characters as themselves, the others as the characters from U+0100 on.
 fn alphabet() -> [char; 256] {
     let printable = |byte: &u32| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let others = (0x100..).take((0..256).filter(|byte| !printable(byte)).count());
@@ -52,11 +51,11 @@ fn alphabet() -> [char; 256] {
     std::array::from_fn(|_| characters.next().and_then(char::from_u32).expect("256 characters"))
 }
 
-/// Adds made-up tokens until there are `n_tokens`, and returns the merges that make them: of letters, some
-/// with the space before them (`Ġ`), so that common words are a few tokens long. The same for every seed.
+/// Adds made-up tokens until there are `n_tokens`, and returns their merges: of letters, some with a space
+/// before them (`Ġ`), so that common words take a few tokens. The same for every seed.
 fn merge(tokens: &mut Vec<String>, n_tokens: usize) -> Vec<String> {
     let mut random = Random::new(0, "merges");
-    // The halves of merges: letters, the space, and what they were merged to; the frequent first.
+    // The possible halves of merges: letters and results of earlier merges; frequent ones first.
     let mut parts: Vec<String> = LETTERS.chars().map(String::from).collect();
     let mut seen: HashSet<String> = parts.iter().cloned().collect();
     let space = "Ġ".to_owned();
@@ -78,7 +77,7 @@ fn merge(tokens: &mut Vec<String>, n_tokens: usize) -> Vec<String> {
     merges
 }
 
-/// Spelling of the special token `at`.
+/// Spelling of the special token with index `at`.
 fn special(spec: &Spec, at: usize) -> String {
     if spec.family == Family::Gpt2 {
         return "<|endoftext|>".into();

@@ -3,36 +3,35 @@
 use super::random::Random;
 use super::{Fill, Tensor};
 
-/// Values that are drawn and encoded for one tensor. A larger one is put together from them: that is as
-/// fast as copying, and keeps the reference encoders out of the way.
+/// Number of values that are drawn and encoded per tensor. Larger tensors are assembled from them, which is
+/// as fast as copying and avoids the slow reference encoders.
 const POOL_ELEMS: usize = 1 << 16;
-/// Elements that are copied together, at most; at least a block, and at least whole rows where these share
-/// something.
+/// Maximum number of elements that are copied together; but at least a block, and at least whole rows if
+/// these share data.
 const UNIT_ELEMS: usize = 64;
-/// Bytes that a piece has at least, except the last.
+/// Minimum size of a piece in bytes, except for the last.
 const PIECE_BYTES: usize = 1 << 18;
 
-/// Iterates over a tensor's bytes in pieces.
 pub(super) struct Pieces {
     /// Encoded units, each `unit_bytes` long.
     pool: Vec<u8>,
     unit_bytes: usize,
-    /// True if the tensor is the pool itself, unit after unit.
+    /// True if the tensor is exactly the pool.
     whole: bool,
     units_left: usize,
-    /// Bytes that the type stores after the rows, until they are written.
+    /// Data that the type stores after the rows, until it is written.
     tail: Option<Vec<u8>>,
     random: Random,
 }
 
 impl Pieces {
-    /// The tensor must fit its type.
+    /// Prepares the pieces of a tensor, whose shape must fit its type.
     pub fn new(tensor: &Tensor, seed: u64) -> Self {
         let (rows, cols) = tensor.shape();
         let (ty, block) = (tensor.ty, tensor.ty.block_elems());
         let unit_blocks =
             (1..=UNIT_ELEMS / block).rev().find(|n| cols.is_multiple_of(n * block)).unwrap_or(1);
-        // What is before the blocks of a row, or of some rows.
+        // Some types store data before the blocks of a row or of a group of rows.
         let has_head = ty.row_bytes(0).is_ok_and(|bytes| bytes > 0);
         let unit = if has_head { cols } else { unit_blocks * block };
         let together = ty.rows_together();

@@ -21,8 +21,8 @@ pub fn of(char: char) -> Bases {
         let mut parts = PARTS[at].1.chars();
         return Bases([parts.next(), parts.next(), parts.next()]);
     }
-    let behind = RUNS.partition_point(|(first, _)| *first <= code);
-    let found = RUNS[..behind].last().and_then(|(first, bases)| bases.chars().nth((code - first) as usize));
+    let end = RUNS.partition_point(|(first, _)| *first <= code);
+    let found = RUNS[..end].last().and_then(|(first, bases)| bases.chars().nth((code - first) as usize));
     Bases::one(found.unwrap_or(char))
 }
 

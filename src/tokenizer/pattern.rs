@@ -208,8 +208,8 @@ fn character(rest: &mut &str) -> char {
 
 /// Removes the prefix `text`, if present.
 fn take(rest: &mut &str, text: &str) -> bool {
-    let Some(behind) = rest.strip_prefix(text) else { return false };
-    *rest = behind;
+    let Some(after) = rest.strip_prefix(text) else { return false };
+    *rest = after;
     true
 }
 

@@ -60,7 +60,7 @@ impl Tokenizer {
     /// Returns a stream for the bytes after `ids`. It holds the incomplete character at the end of `ids`, at
     /// most 3 bytes, so that the next tokens can complete it. Control tokens write nothing unless
     /// `show_special`.
-    pub fn utf8_behind(&self, ids: &[u32], show_special: bool) -> Utf8Stream {
+    pub fn utf8_after(&self, ids: &[u32], show_special: bool) -> Utf8Stream {
         let mut last: Vec<u8> = Vec::new();
         for &id in ids.iter().rev() {
             if last.len() >= 3 {

@@ -80,7 +80,7 @@ impl Format {
 
 /// Grammar of an answer after reasoning that the template has opened with `marks`: any text up to their end,
 /// then JSON that matches `schema`. `token` is as in [`Wanted`].
-pub fn json_behind_thoughts(
+pub fn json_after_thoughts(
     marks: &'static Marks,
     schema: &Value,
     strict: bool,

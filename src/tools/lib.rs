@@ -24,7 +24,7 @@ mod tests;
 use serde_json::{Value, json};
 
 pub use format::Format;
-pub use lark::{Wanted, json_behind_thoughts, json_in_channels};
+pub use lark::{Wanted, json_after_thoughts, json_in_channels};
 pub use parser::{Delta, Parser, ParserOptions};
 pub use thoughts::{MARKS, Marks, Syntax, THINK, Thoughts};
 

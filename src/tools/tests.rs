@@ -498,7 +498,7 @@ fn models_whose_templates_show_calls_and_no_tools() {
 }
 
 #[test]
-fn an_answer_that_is_given_goes_on_behind_thoughts() {
+fn a_given_answer_continues_after_reasoning() {
     let opens = |source: &str, prompt: &str| Syntax::of_model(source, |_| false).opens_answer(prompt);
     let harmony = "<|channel|>{{ x }}<|message|>{{ y }}<|call|>";
     assert_eq!(opens(harmony, "<|start|>assistant"), "<|channel|>final<|message|>");
@@ -523,17 +523,17 @@ fn thoughts_by_template() {
         let Marks { open, close, answer } = marks;
         assert_eq!(thoughts(&format!("{{% if x %}}{open}{{{{ y }}}}{close}")), Some(Thoughts::Marked(marks)));
         assert!(MARKS.iter().filter(|other| open.contains(other.open)).count() == 1, "{open}");
-        let [before, behind] = answer.unwrap_or_default();
+        let [before, after] = answer.unwrap_or_default();
         let of = |thinks| ParserOptions {
             thoughts: Some(Thoughts::Marked(marks)),
             thinks,
             ..options(Format::Generic)
         };
-        let text = format!("\nWhy <b>?\n{close}\n\n{before}Yes. {behind}");
+        let text = format!("\nWhy <b>?\n{close}\n\n{before}Yes. {after}");
         for said in [read_any(&of(true), &text), read_any(&of(false), &format!("{open}{text}"))] {
             assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("Why <b>?", "Yes. "), "{open}");
         }
-        let said = read_any(&of(false), &format!("{before}Yes.{behind}"));
+        let said = read_any(&of(false), &format!("{before}Yes.{after}"));
         assert_eq!((said.reasoning.as_str(), said.content.as_str()), ("", "Yes."), "{open}");
         let begun = &open[..open.floor_char_boundary(open.len() - 1)];
         assert_eq!(read_any(&of(false), begun).content, begun);

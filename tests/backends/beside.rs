@@ -310,20 +310,20 @@ fn a_user_chooses_and_is_told() {
         |value: &str| open_on("cuda-simt", 1, &[("gpu_layers", "2"), ("op_offload_min_batch", value)]);
     for (value, want) in [
         ("1", "are copied to it in every step, through 2 slots of "),
-        ("4", "are copied to it in steps of 4 rows and more, through 2 slots of "),
-        ("off", "never are: the processor computes with them"),
+        ("4", "are copied to it in steps of 4 rows or more, through 2 slots of "),
+        ("off", "are not copied: the CPU computes with them"),
     ] {
         let mut backend = opened(value).expect("options");
         case.on(&mut *backend);
         let note = backend.note().expect("layers are streamed");
-        assert!(note.starts_with("2 of 5 layers stay on the card; the weights of the other 3 ("), "{note}");
-        assert!(note.contains(want) && (value == "1") != note.contains("processor"), "{note}");
+        assert!(note.starts_with("2 of 5 layers stay on the GPU; the weights of the other 3 ("), "{note}");
+        assert!(note.contains(want) && (value == "1") != note.contains("CPU"), "{note}");
     }
     // What was measured is said, whichever way it comes out, and steps run.
     let mut backend = opened("auto").expect("options");
     everything(&case, &pages, &mut *backend, By::Step);
     let note = backend.note().expect("layers are streamed");
-    assert!(note.contains(" (measured: ") && note.contains(" ms to compute with them a row)"), "{note}");
+    assert!(note.contains(" (measured: ") && note.contains(" ms per row to compute with them)"), "{note}");
     for value in ["0", "few", "-1"] {
         let said = opened(value).map(drop).unwrap_err().to_string();
         assert!(said.contains("op_offload_min_batch: want auto, off or a number of rows"), "{said}");

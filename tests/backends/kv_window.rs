@@ -372,7 +372,7 @@ fn heads_that_cannot_be_rotated_are_refused() {
 fn a_backend_that_lacks_the_codec_names_the_way_out() {
     let path = support::golden("bitnet/tiny-i2_s.gguf").expect("tiny-i2_s.gguf is in tests/data");
     for (k, v, what) in [
-        ("f32", "q4_0", "(in one cache go f16, q8_0, q4_0)"),
+        ("f32", "q4_0", "(one cache can mix f16, q8_0, q4_0)"),
         ("f16", "turboquant-4", "keys of f16 and values of turboquant-4"),
         (
             "q5_1",

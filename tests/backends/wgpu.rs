@@ -77,7 +77,7 @@ fn a_device_that_is_not_there_is_named_beside_those_that_are() {
         first.device().to_uppercase().starts_with(&name) || open_on("wgpu", 1, &[("device", &name)]).is_ok()
     );
     let said = open_on("cpu", 1, &[("device", "0")]).map(|_| ()).unwrap_err().to_string();
-    assert!(said.contains("DeviceOptions::device: an option of cuda and wgpu only"), "{said}");
+    assert!(said.contains("DeviceOptions::device: supported only by cuda and wgpu"), "{said}");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn what_wgpu_alone_can_do_is_refused_elsewhere() {
         let said = |option: &str, value: &str| {
             open_on(name, 1, &[(option, value)]).map(|_| ()).unwrap_err().to_string()
         };
-        let want = format!("backend {name}: DeviceOptions::int8: an option of wgpu only");
+        let want = format!("backend {name}: DeviceOptions::int8: supported only by wgpu");
         assert_eq!(said("int8", "packed"), want);
     }
     for (option, value) in [("int8", "fast"), ("profile", "yes")] {

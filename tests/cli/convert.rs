@@ -99,7 +99,7 @@ fn convert_makes_a_model_that_runs() {
     succeeded(&sterna(dir.path(), &["run", "-m", "tiny.gguf", "-p", "t", "-n", "4", "-t", "1"]));
     let (inspected, _) = succeeded(&sterna(dir.path(), &["inspect", "tiny.gguf"]));
     assert!(inspected.contains("bitnet-b1.58") && inspected.contains("cpu: yes"), "{inspected}");
-    refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["exists already", "--force"]);
+    refused(&sterna(dir.path(), &["convert", "tiny", "tiny.gguf"]), &["already exists", "--force"]);
     ended_with(&sterna(dir.path(), &[&to_file[..], &["b.gguf"]].concat()), 2, &["--outfile", "OUT.gguf"]);
     ended_with(&sterna(dir.path(), &["convert", "tiny"]), 2, &["OUT.gguf"]);
     // A folder of symlinks, as in the hub's cache, gives the same file, apart from the organisation.

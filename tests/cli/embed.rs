@@ -91,7 +91,7 @@ fn embed_rejects_bad_input() {
     refused(&embed(&["-p", "a", "--pooling", "rank"]), &["text 1", "a tab"]);
     assert_eq!(embed(&["-f", "long.txt", "--truncate"]).status.code(), Some(0));
     let text = ["run", "-m", "m.gguf", "--backend", "cpu", "-p", "a", "-n", "1"];
-    refused(&sterna_in(dir.path(), &text), &["`bert` makes vectors of texts", "sterna embed"]);
+    refused(&sterna_in(dir.path(), &text), &["`bert` only makes embeddings", "sterna embed"]);
     ok(&sterna_in(dir.path(), &["synth", "tiny.gguf"]));
     let rank = ["embed", "-m", "tiny.gguf", "--backend", "cpu", "-p", "a\tb", "--pooling", "rank"];
     refused(&sterna_in(dir.path(), &rank), &["--pooling: want none, mean, cls or last"]);

@@ -131,7 +131,7 @@ fn killed_pull_resumes() {
     child.wait().unwrap();
     assert!(!case.snapshot().exists());
     let (_, stderr) = succeeded(&case.sterna(&["pull", NAME]));
-    assert!(stderr.contains("continues after"), "{stderr}");
+    assert!(stderr.contains("resuming at"), "{stderr}");
     case.assert_downloaded();
     let last = case.server.requests().pop().unwrap();
     assert_eq!(last.range.as_deref(), Some("bytes=5000-"));
@@ -186,14 +186,14 @@ fn failures_are_one_message_with_a_remedy() {
         (&["pull", "a/gated"], &["gated: accept its terms on http", "a/gated"]),
         (&["pull", "a/gated", "-hft", "hf_other"], &["the token that was sent has no access"]),
         (&["pull", "a/none"], &["no GGUF file", "--checkpoint", "sterna convert"]),
-        (&["pull", "a/b:Q9_9"], &["no GGUF file that is called Q9_9", "tiny-Q4_0.gguf", "tiny-i2_s.gguf"]),
+        (&["pull", "a/b:Q9_9"], &["no GGUF file with the tag Q9_9", "tiny-Q4_0.gguf", "tiny-i2_s.gguf"]),
         (&["pull", "a/b/x.gguf"], &["no file x.gguf", "tiny-i2_s.gguf"]),
         (&["pull", NAME, "--revision", "v9"], &["no revision `v9`"]),
         (&["pull", "nonsense"], &["USER/REPOSITORY"]),
         (&["pull", NAME, "--offline"], &["not in the cache", "--offline (HF_HUB_OFFLINE)"]),
         (&["run", "-hf", NAME, "--offline", "-p", "x"], &["not in the cache"]),
         (&["run", "-hf", NAME, "-m", "x.gguf", "-p", "x"], &["--hf-repo"]),
-        (&["run", "-hff", "x.gguf", "-p", "x"], &["--hf-file wants --hf-repo"]),
+        (&["run", "-hff", "x.gguf", "-p", "x"], &["--hf-file needs --hf-repo"]),
         (&["rm", NAME], &["a/b is not in the cache", "sterna list"]),
     ] {
         let stderr = refused(&case.sterna(args), words);
@@ -202,7 +202,7 @@ fn failures_are_one_message_with_a_remedy() {
     }
     // A file that is corrupted on the way.
     case.server.fault("/cdn/", HubFault::Flip(77));
-    refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "it was not kept"]);
+    refused(&case.sterna(&["pull", NAME]), &["tiny-i2_s.gguf: its hash is", "the file was discarded"]);
     assert!(!case.snapshot().exists());
 }
 
@@ -236,7 +236,7 @@ fn cache_is_listed_verified_and_cleared() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[1]["size"], case.model.len());
     let (verified, _) = succeeded(&case.sterna(&["verify"]));
-    assert_eq!(verified.matches(": whole").count(), 2, "{verified}");
+    assert_eq!(verified.matches(": ok").count(), 2, "{verified}");
     let mut broken = case.model.clone();
     broken[1000] ^= 1;
     std::fs::write(case.snapshot(), broken).unwrap();
@@ -279,7 +279,7 @@ fn full_disk_fails_pull_until_space_is_freed() {
         return support::say(format_args!("full disk: not tried, this account may not mount one"));
     }
     let unmounted = UnmountOnDrop(hub.clone());
-    let said = refused(&case.sterna(&["pull", NAME]), &["bytes are free", "HF_HUB_CACHE"]);
+    let said = refused(&case.sterna(&["pull", NAME]), &["are free; free some space", "HF_HUB_CACHE"]);
     assert!(!case.snapshot().exists(), "{said}");
     assert!(mount("size=64m,remount"));
     // There is room when the download starts, but not when the data arrives.
@@ -368,7 +368,7 @@ fn hub_checkpoint_converts_like_its_folder() {
         assert_eq!((&a.name, &a.dims, a.type_id), (&b.name, &b.dims, b.type_id));
         assert!(remote.host_tensor(a).unwrap().bytes == local.host_tensor(b).unwrap().bytes, "{}", a.name);
     }
-    refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no folder here", "no/where"]);
+    refused(&convert("no/where", &case.home.path().join("x.gguf")), &["no such folder", "no/where"]);
 }
 
 #[cfg(feature = "serve")]

@@ -103,7 +103,7 @@ fn failed_quantize_leaves_no_files() {
     assert!(fs::read(dir.path().join("in.gguf")).unwrap() == before, "the input has changed");
 
     fs::write(dir.path().join("there.gguf"), "dear to somebody").unwrap();
-    ended_with(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf exists already", "--force"]);
+    ended_with(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf already exists", "--force"]);
     assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"dear to somebody");
     ended_with(&quantize(&["none.gguf", "out.gguf"]), 1, &["none.gguf: cannot open"]);
     ended_with(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
@@ -114,7 +114,7 @@ fn failed_quantize_leaves_no_files() {
     ended_with(
         &quantize(&["there.gguf", "out.gguf"]),
         1,
-        &["there.gguf", "is q8_0 already", "--allow-requantize"],
+        &["there.gguf", "is already q8_0", "--allow-requantize"],
     );
 
     // A NaN in the last matrix, when most of the file is written.
@@ -281,7 +281,7 @@ fn imatrix_is_written_and_used_by_quantize() {
     assert_eq!(gguf.metadata().require_u32("imatrix.chunk_count").unwrap(), 2);
     let counts = gguf.tensor("blk.1.ffn_down.weight.counts").unwrap();
     assert_eq!(counts.bytes, 128f32.to_le_bytes().to_vec());
-    ended_with(&imatrix(&["-o", "i.gguf"]), 1, &["i.gguf exists already", "--force"]);
+    ended_with(&imatrix(&["-o", "i.gguf"]), 1, &["i.gguf already exists", "--force"]);
     ok(&imatrix(&["-o", "i.gguf", "--force", "--chunks", "1"]));
 
     let with = |out: &str, args: &[&str]| {

@@ -134,7 +134,7 @@ fn prompt_cache_skips_prefill() {
     let again = cached(&[]);
     let stderr = text(&again.stderr);
     let fed = stderr.split("prompt: ").nth(1).unwrap();
-    assert!(stderr.contains("prompt tokens are reused") && fed.trim().starts_with("1 tokens"), "{stderr}");
+    assert!(stderr.contains("prompt cache: reused") && fed.trim().starts_with("1 tokens"), "{stderr}");
     assert_eq!((&plain.stdout, &kept), (&again.stdout, &std::fs::read(file).unwrap()));
 
     // A longer prompt with the same prefix: first the cache file is read-only, then it is updated.
@@ -328,7 +328,7 @@ fn run_rejects_invalid_flags() {
     }
     refused(&run(&["-p", "a", "--backend", "tpu"]), &["tpu"]);
     refused(&run(&["-p", "a", "--top-p", "7"]), &["top-p: want 0 to 1, got 7"]);
-    refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is none of the model's 640"]);
+    refused(&run(&["-p", "a", "-l", "99999+5"]), &["--logit-bias: token 99999 is not among the model's 640"]);
     refused(&run(&["-f", "/nowhere/prompt.txt"]), &["/nowhere/prompt.txt"]);
     let long = "word ".repeat(200);
     refused(&run(&["-p", &long]), &["the context is full", "--ctx-size"]);
@@ -405,7 +405,7 @@ fn gpu_layers_choose_the_backend() {
     if cfg!(feature = "cuda") && sterna::backend::open("cuda", 1).is_err() {
         refused(
             &run(&["-p", "Once", "-ngl", "2"]),
-            &["-ngl 2 wants a CUDA card", "-ngl 0 takes the processor"],
+            &["-ngl 2 needs an NVIDIA GPU", "-ngl 0 runs on the CPU"],
         );
     }
 }

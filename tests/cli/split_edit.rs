@@ -81,7 +81,7 @@ fn split_and_merge_reject_invalid_requests() {
     succeeded(&sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]));
     refused(
         &sterna(dir.path(), &["split", "in.gguf", "a", "--split-max-tensors", "10"]),
-        &["exists already", "--force"],
+        &["already exists", "--force"],
     );
     refused(&sterna(dir.path(), &["merge", "in.gguf", "out.gguf"]), &["whole model"]);
     refused(

@@ -87,7 +87,7 @@ fn failed_synth_leaves_no_files() {
     let before = fs::read(dir.path().join("tiny.gguf")).unwrap();
     refused(
         &sterna(dir.path(), &["synth", "--seed", "2", "tiny.gguf"]),
-        &["tiny.gguf exists already", "--force"],
+        &["tiny.gguf already exists", "--force"],
     );
     let vast = [
         "synth",

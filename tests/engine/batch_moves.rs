@@ -61,7 +61,7 @@ fn any_text_goes_on_from_any_cut() {
             let replayed: Vec<u32> =
                 prompt.iter().copied().chain(whole[..cut].iter().map(|(id, _)| *id)).collect();
             let tokenizer = engine.tokenizer().unwrap();
-            cut_characters += usize::from(tokenizer.utf8_behind(&replayed, false).is_pending());
+            cut_characters += usize::from(tokenizer.utf8_after(&replayed, false).is_pending());
             let rest =
                 said(&engine, &replayed, &GenerateOptions { max_tokens: Some(N - cut), ..options.clone() });
             let ids = |all: &[(u32, String)]| all.iter().map(|(id, _)| *id).collect::<Vec<u32>>();

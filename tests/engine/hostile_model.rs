@@ -250,7 +250,7 @@ fn tensors_beside_the_text_model_are_left_out() {
     let (want, _) = logits(four.clone());
     let with_images = renamed(&four, "blk.4.attn_norm.weight", "v.patch_embd.weight");
     let (got, warnings) = logits(with_images);
-    assert!(got == want && warnings.contains("images are left out"), "{warnings}");
+    assert!(got == want && warnings.contains("images are ignored"), "{warnings}");
 }
 
 #[test]

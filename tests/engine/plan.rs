@@ -246,10 +246,10 @@ fn a_card_on_paper_plans_and_does_nothing_else() {
     for name in ["auto", "cpu"] {
         let device: DeviceOptions = name.parse().unwrap();
         let said = device.on_paper(&CardOnPaper::default()).map(drop).unwrap_err().to_string();
-        assert!(said.contains("plans for no card"), "{said}");
+        assert!(said.contains("cannot plan for a card"), "{said}");
     }
     let unknown =
         on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
     let said = unknown.unwrap_err().to_string();
-    assert!(said.contains("no card `voodoo 2`") && said.contains("RTX 4090"), "{said}");
+    assert!(said.contains("unknown GPU `voodoo 2`") && said.contains("RTX 4090"), "{said}");
 }

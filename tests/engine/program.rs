@@ -214,7 +214,7 @@ fn a_declaration_that_no_stage_names_is_found() {
     p.check_all_named(&[]).unwrap();
     let w = p.weight("blk.0.post_ffw_norm.weight", by_name("f32").unwrap(), 1, 256);
     let said = p.check_all_named(&[]).unwrap_err().to_string();
-    assert!(said.contains("weight blk.0.post_ffw_norm.weight is declared, and no stage names it"), "{said}");
+    assert!(said.contains("weight blk.0.post_ffw_norm.weight is declared, but no stage uses it"), "{said}");
     // The host may read it.
     p.check_all_named(&[w]).unwrap();
     p.buf("spare", RowsOf::Step, 8);

@@ -14,7 +14,7 @@ use sterna::gguf::Gguf;
 use sterna::grammar::{Compiled, Grammars, Source};
 use sterna::tokenizer::{Special, Tokenizer};
 use sterna::tools::{
-    Choice, Delta, Format, Parser, ParserOptions, THINK, Thoughts, Tool, Wanted, json_behind_thoughts,
+    Choice, Delta, Format, Parser, ParserOptions, THINK, Thoughts, Tool, Wanted, json_after_thoughts,
     json_in_channels,
 };
 
@@ -517,7 +517,7 @@ fn json_stands_beside_calls() {
 fn json_follows_thoughts() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
-    let lark = json_behind_thoughts(&THINK, &WEATHER[0].parameters, true, &|_| None);
+    let lark = json_after_thoughts(&THINK, &WEATHER[0].parameters, true, &|_| None);
     let grammar = Grammars::new(tokenizer).compile(&Source::Lark(lark)).unwrap();
     for thoughts in ["</think>", "Hm, {\"city\": 3}?\n</think>\n\n"] {
         assert!(allows(tokenizer, &grammar, &format!("{thoughts}{ARGUMENTS}")), "{thoughts}");

@@ -267,7 +267,7 @@ fn what_cannot_be_a_vector_or_a_text_is_refused() {
     assert!(matches!(refused(&of(&[1; 129])), Error::ContextFull { n_ctx: 128, .. }));
     assert!(matches!(refused(&Request { n: 2, ..of(&[1]) }), Error::Option { option: "Request::n", .. }));
     let said = refused(&Request::new(vec![1], greedy(1))).to_string();
-    assert!(said.contains("`bert` makes vectors of texts") && said.contains("sterna embed"), "{said}");
+    assert!(said.contains("`bert` only makes embeddings") && said.contains("sterna embed"), "{said}");
     drop(batch);
     assert!(matches!(engine.session(), Err(Error::NoHead { .. })));
     let options_of_rank = EngineOptions { pooling: Some(Pooling::Rank), ..EngineOptions::default() };

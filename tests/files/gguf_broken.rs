@@ -228,7 +228,7 @@ fn layouts_with_one_id_are_found_by_sizes() {
         assert_eq!(file.tensor("w").unwrap().ty.name(), name);
     }
     // 42 bytes for each 256 weights: neither.
-    refused(file(672).tensor("w").map_err(|err| err.to_string()), "cannot tell whose type ids the file uses");
+    refused(file(672).tensor("w").map_err(|err| err.to_string()), "cannot tell which type ids the file uses");
     // PrismML's own numbers.
     let own =
         Raw::default().tensor("a", &[128], 142, 0).tensor("b", &[128], 143, 64).data(96).open().unwrap();
@@ -364,7 +364,7 @@ fn row_sizes_include_the_row_scale() {
     for (id, dims, want) in [
         (135, [100, 3], "iq2_bn: want columns in blocks of 64, found 100"),
         (134, [32, 4], "iq1_bn: want columns in blocks of 64, found 32"),
-        (335, [64, 6], "iq2_bn_r4: want rows in fours, found 6"),
+        (335, [64, 6], "iq2_bn_r4: want rows in multiples of 4, found 6"),
     ] {
         let said = Raw::default().tensor("a", &dims, id, 0).data(4096).open().unwrap_err();
         assert!(said.contains(want), "{said}");

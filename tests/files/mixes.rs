@@ -487,7 +487,7 @@ fn invalid_imatrices_are_refused() {
         metadata.set("general.type", "imatrix");
         metadata
     };
-    assert!(file("w.counts", &types::F32, imatrix()).contains("want a tensor .in_sum2 beside it"));
+    assert!(file("w.counts", &types::F32, imatrix()).contains("its tensor .in_sum2 is missing"));
     assert!(file("w.in_sum2", &types::F32, imatrix()).contains("w.counts"));
     assert!(file("w.in_sum2", &types::F16, imatrix()).contains("want f32, found f16"));
     assert!(file("w", &types::F32, Metadata::default()).contains("want general.type imatrix"));

@@ -355,7 +355,7 @@ fn quantised_tensors_are_copied_or_refused() {
         assert!(error.contains("blk.0.attn_q.weight, row 2, column 7: NaN"), "{error}");
     }
     let error = quantize(&gguf, &options("i2_s")).unwrap_err().to_string();
-    assert!(error.contains("blk.0.attn_q.weight is q8_0 already") && error.contains("i2_s"), "{error}");
+    assert!(error.contains("blk.0.attn_q.weight is already q8_0") && error.contains("i2_s"), "{error}");
 }
 
 /// With `requantize` quantised weights give the same as their dequantised values.

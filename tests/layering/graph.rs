@@ -116,8 +116,8 @@ impl Graph {
     pub fn circles(&self) -> Vec<(BTreeSet<String>, String)> {
         let is_front = |node: &Node| self.fronts.contains(&node.file);
         let whole = |node: &Node| Node { file: node.file.clone(), item: String::new() };
-        let beside = self.edges.iter().filter(|((from, to), _)| !is_front(from) && !is_front(to));
-        let files = beside.map(|((from, to), line)| ((whole(from), whole(to)), *line)).collect();
+        let siblings = self.edges.iter().filter(|((from, to), _)| !is_front(from) && !is_front(to));
+        let files = siblings.map(|((from, to), line)| ((whole(from), whole(to)), *line)).collect();
         let mut found = circles(&files);
         // Cycles of files are not reported again for their items.
         let mut of_items = circles(&self.edges);
@@ -337,7 +337,7 @@ fn paths_of(line: &str) -> Vec<Vec<String>> {
         let (between, name) = (&rest[..start], &rest[start..end]);
         rest = &rest[end..];
         // A function of the same file is called; a variable may have the same name.
-        let is_called = ["(", "!", "::"].iter().any(|behind| rest.starts_with(behind));
+        let is_called = ["(", "!", "::"].iter().any(|next| rest.starts_with(next));
         let is_variable = name.starts_with(char::is_lowercase) && !is_called;
         let is_field = between.ends_with('.') && !between.ends_with("..");
         match found.last_mut() {
@@ -496,7 +496,7 @@ mod tests {
     const PARENT: (&str, &str) = ("src/a/mod.rs", "mod b;\nmod c;\npub use b::B;\npub struct A;\n");
 
     #[test]
-    fn files_beside_one_another_that_import_each_other_are_a_circle() {
+    fn sibling_files_that_import_each_other_are_a_circle() {
         let b = ("src/a/b.rs", "use super::c::C;\npub struct B(C);\npub fn free() {}\n");
         let c = ("src/a/c.rs", "use super::b::free;\npub struct C;\nfn f() {\n    free();\n}\n");
         assert_eq!(circles(&[PARENT, b, c]), [["src/a/b.rs", "src/a/c.rs"]]);

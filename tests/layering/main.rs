@@ -1,10 +1,11 @@
 //! Architecture rules, checked on the source: import cycles, where `unsafe` and `cfg(feature)` may be used,
-//! line length, number of dependencies, and that a new field of a stage is a compile error.
+//! line length, number of dependencies, plain words, and that a new field of a stage is a compile error.
 
 mod crates;
 mod graph;
 mod readers;
 mod trials;
+mod words;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("src/backend/lib.rs", "which backends are built"),
     ("src/backend/registry.rs", "which backends are built"),
     ("src/backend/cuda/driver/mod.rs", "which drivers are built"),
-    ("src/backend/cuda/mod.rs", "whether the processor stands in for a card"),
+    ("src/backend/cuda/mod.rs", "whether the CPU replaces a GPU"),
     ("src/backend/cpu/simd/wasm.rs", "whether the host has relaxed instructions"),
     ("src/cli/grammar_args.rs", "whether grammars are in the library"),
     ("src/cli/grpc_args.rs", "whether the server speaks gRPC"),
@@ -215,13 +216,8 @@ fn lines_end_at_110_columns() {
             ["tests/data/", "fuzz/corpus/", "fuzz/target/"].iter().any(|dir| relative(file).starts_with(dir));
         !is_data && file.extension().is_some_and(|e| kinds.iter().any(|kind| e == *kind))
     };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let named = NARROW.iter().flat_map(|name| match root.join(name) {
-        path if path.is_dir() => files(name),
-        path => vec![path],
-    });
     let mut long = Vec::new();
-    for file in named.filter(is_text) {
+    for file in NARROW.iter().flat_map(|name| files(name)).filter(is_text) {
         let text = fs::read_to_string(&file).unwrap();
         if text.starts_with("// Made of ") {
             continue;
@@ -233,10 +229,14 @@ fn lines_end_at_110_columns() {
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
-/// All files below a folder of the project; empty if the folder does not exist yet.
+/// A file of the project, or all files below a folder; empty if the folder does not exist yet.
 fn files(root: &str) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(root);
+    if root.is_file() {
+        return vec![root];
+    }
     let mut found = Vec::new();
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(root)];
+    let mut folders = vec![root];
     while let Some(folder) = folders.pop() {
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries {

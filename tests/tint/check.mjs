@@ -29,7 +29,7 @@ async function refusal(code) {
 }
 
 const nonsense = [
-  ["a shift beside a mask", "@compute @workgroup_size(1) fn main() { let a = 1u; _ = a >> 1u & 1u; }"],
+  ["a shift and a mask", "@compute @workgroup_size(1) fn main() { let a = 1u; _ = a >> 1u & 1u; }"],
   [
     "a barrier that not every thread meets",
     `@compute @workgroup_size(8) fn main(@builtin(local_invocation_index) i: u32) {

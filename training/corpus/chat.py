@@ -1,4 +1,4 @@
-"""Conversations about stories and small questions: requests, questions, facts, and what is not known."""
+"""Conversations about stories and small questions: requests, questions, facts, and unknown topics."""
 
 import json
 import re
@@ -15,15 +15,15 @@ from teller import Teller, in_tense
 
 
 SIZES = {"": range(60, 251), "short": range(60, 106), "long": range(175, 251)}
-"""Words of a story, and of one that is asked for as short or long."""
+"""Numbers of words of a story, by requested length."""
 
 
 SAYS_SIZE = "Here is a {s} story."
-"""What a story of such a length begins with: all that comes later can look back at it."""
+"""Start of a story with a requested length, for the rest of the story to attend to."""
 
 
 def told(rng: Random, split: str, strange: bool = False, size: str = "") -> tuple[Story, str]:
-    """A story and its text, of a length that a request may expect."""
+    """A story and its text, of a length that a request may ask for."""
     length = {"": "", "short": "brief", "long": "long"}[size]
     while True:
         story = simulate(rng, split, strange, length)
@@ -33,13 +33,13 @@ def told(rng: Random, split: str, strange: bool = False, size: str = "") -> tupl
 
 
 def size_of(text: str) -> str:
-    """What a story may be called: short, long, or neither. A little beyond what training calls so."""
+    """Length class of a story: short, long, or neither. Slightly wider than in training."""
     n = len(text.split())
     return "short" if n <= 115 else "long" if n >= 155 else ""
 
 
 def request(rng: Random, story: Story, strange: bool, size: str, split: str) -> tuple[str, dict]:
-    """A request that this story fulfils, and the constraints in it."""
+    """A request that this story fulfils, and its constraints."""
     a, b = story.hero, story.other
     n = rng.choice([0, 1, 2, 2, 3, 3, 4])
     chosen = set(rng.sample(["trait", "kind", "season", "place", "thing", "other"], n))
@@ -69,7 +69,8 @@ def request(rng: Random, story: Story, strange: bool, size: str, split: str) -> 
     if "thing" in chosen:
         wanted["thing"] = story.thing
         along = f"with {article(story.thing)}"
-    # In training a friend who is given something may be asked for, too: else models tell of any other one.
+    # In training, requests may also name a friend who is given something: otherwise models choose another
+    # character.
     comes = ("meet", "opens", "friends") if split == "train" else ("meet", "opens")
     if "other" in chosen and any(e.kind in comes for e in story.events):
         wanted["other"] = b.kind
@@ -104,7 +105,7 @@ def request(rng: Random, story: Story, strange: bool, size: str, split: str) -> 
 
 
 def questions(rng: Random, story: Story) -> list[tuple[str, str, list[str]]]:
-    """Questions about a story: question, answer, what the answer must hold."""
+    """Questions about a story: question, answer, and the words that the answer must contain."""
     a, b, f = story.hero, story.other, story.facts
     out = [
         (
@@ -285,7 +286,7 @@ def story_chat(rng: Random, split: str) -> Chat:
 
 
 def continue_chat(rng: Random, split: str) -> Chat:
-    """A story that is begun by either side, and the rest of it."""
+    """A story that either side starts, and its continuation."""
     chat = Chat()
     _, text = told(rng, split)
     cuts = [m.end() for m in re.finditer(r"\.(?= [A-Z])", text)]
@@ -321,7 +322,7 @@ def fact_chat(rng: Random, split: str) -> Chat:
 
 
 def sum_chat(rng: Random, split: str) -> Chat:
-    """Sums alone: those of `fact_chat` are too few to find out how to add."""
+    """Conversations with only sums: those of `fact_chat` are too few to learn addition."""
     chat = Chat()
     for _ in range(rng.choice([2, 4, 6, 8])):
         name, (question, answer, key) = facts.draw(rng, split, "total")
@@ -374,7 +375,7 @@ def decline(rng: Random, split: str, chat: Chat) -> None:
         topic = rng.choice(know.OUTSIDE_HELD_OUT if held_out else know.OUTSIDE)
         question = rng.choice(know.OUTSIDE_QUESTIONS).format(t=topic)
     else:
-        # Strange words teach that it is the unknown that is declined.
+        # Made-up words teach the model to decline the unknown.
         topic = " ".join(strange_word(rng) for _ in range(rng.choice([1, 1, 2])))
         topic = rng.choice(["", "", "the ", "a "]) + (topic.capitalize() if rng.random() < 0.4 else topic)
         question = rng.choice(rng.choice([know.OUTSIDE_QUESTIONS, know.STRANGE_QUESTIONS])).format(t=topic)

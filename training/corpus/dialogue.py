@@ -1,4 +1,4 @@
-"""A conversation in ChatML's shape, and what a right answer to each of its questions is."""
+"""A conversation in ChatML's format, with the expected answers to its questions."""
 
 import json
 import re
@@ -10,7 +10,7 @@ class Chat:
     messages: list[dict] = field(default_factory=list)
     tools: list[dict] = field(default_factory=list)
     checks: list[tuple[int, str, dict]] = field(default_factory=list)
-    """(message, measure, what its answer must hold)."""
+    """(message, measure, expected content of the answer)."""
 
     def ask(self, question: str, answer: str, measure: str = "", **expected) -> None:
         self.messages.append({"role": "user", "content": question})
@@ -31,7 +31,7 @@ def call_text(call: dict) -> str:
 
 
 def render(chat: Chat) -> str:
-    """The conversation as one text: what template.py makes of it."""
+    """The conversation as text, as rendered by template.py."""
     first = chat.messages[0]
     system = first["content"] if first["role"] == "system" else ""
     if chat.tools:
@@ -55,5 +55,5 @@ def render(chat: Chat) -> str:
 
 
 def length(text: str) -> int:
-    """About as many tokens as the text has: words, digits and signs."""
+    """Approximate number of tokens of the text: words, digits and punctuation."""
     return len(re.findall(r"[a-zA-Z]+|[0-9]|[^\w\s]", text)) + 4

@@ -1,4 +1,4 @@
-"""What tellers say of meetings, help and obstacles: the part of sentences.py that all wants share."""
+"""Sentences for meetings, help and obstacles: the part of sentences.py that all wants share."""
 
 
 def table(text: str) -> list[str]:

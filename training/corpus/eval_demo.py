@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Asks a model what training never showed it, and prints how much of it comes out right.
+"""Asks a model held-out questions, and prints the share of right answers.
 
     sterna serve model.gguf --port 8080 --parallel 4 &
     python3 training/corpus/eval_demo.py --url http://127.0.0.1:8080
     python3 training/corpus/eval_demo.py --self          # the generator's own answers: a check of this script
 
-The questions come from `make_corpus.py --split heldout`, 300 for each measure; answers are read by the
+The questions come from `make_corpus.py --split heldout`, 300 for each measure; stories are checked with the
 simulation's own rules (parse.py). Sampling is the server's: what the file recommends. Questions about a
-story are asked about one that the generator told, so that the right answer is known.
+story refer to one from the generator, so that the right answer is known.
 
-Needs Python's standard library alone.
+Needs only Python's standard library.
 """
 
 import argparse
@@ -33,13 +33,13 @@ import tasks
 
 DEPTHS = 11
 NEEDLE_TOKENS = 1780
-"""About as many words and signs as a conversation with a needle has: 2,048 positions, less the room for
-marks, for words of several tokens and for the answer."""
+"""Approximate words and punctuation in a conversation with a needle: 2,048 positions, minus room for special
+tokens, words of several tokens, and the answer."""
 
 
 @dataclass
 class Item:
-    """One question: what was said before, and what is expected."""
+    """One question: the conversation before it, and the expected answer."""
 
     measure: str
     messages: list[dict]
@@ -55,7 +55,7 @@ def story_items(rng: Random) -> list[Item]:
 
 
 def checked_items(make: Callable, measure: str) -> Callable:
-    """One question of a conversation that has some of this measure, or none."""
+    """Makes one question from a conversation that contains this measure, or none."""
 
     def items(rng: Random) -> list[Item]:
         made = make(rng, "heldout")
@@ -88,7 +88,7 @@ def needle_items(rng: Random, depth: int) -> list[Item]:
     """A code at `depth` tenths of a full context, and the question for it at the end."""
     while True:
         after = (DEPTHS - 1 - depth) * (NEEDLE_TOKENS - 60) // (DEPTHS - 1)
-        # Wide enough for a band of held-out distances.
+        # Wide enough to contain a range of held-out distances.
         low, high = max(after - 150, 8), min(after + 150, NEEDLE_TOKENS - 60)
         made = tasks.retrieval_chat(rng, "heldout", max(high, 300), low, alone=True)
         if abs(made.checks[-1][2]["distance"] - max(after, 180)) > 200:
@@ -143,7 +143,7 @@ def make_items(n: int, seed: int, only: Sequence[str] = ()) -> list[Item]:
 
 
 def kept(text: str, wanted: dict, verdict: parse.Verdict) -> list[str]:
-    """The constraints that the story does not keep."""
+    """The constraints that the story violates."""
     missing = []
     hero = next(iter(verdict.cast.items()), (None, (None, None)))
     if "name" in wanted:
@@ -165,19 +165,19 @@ def kept(text: str, wanted: dict, verdict: parse.Verdict) -> list[str]:
 
 
 def holds(answer: str, keys: list[str]) -> bool:
-    """Whether the answer has each key as a whole word."""
+    """True if the answer contains each key as a whole word."""
     low = answer.lower()
     return all(re.search(rf"(?<![\w]){re.escape(k.lower())}(?![\w])", low) for k in keys)
 
 
 def right(item: Item, answer: str) -> bool:
-    """Whether an answer to anything but a story request is right."""
+    """True if an answer to anything but a story request is right."""
     expected, answer = item.expected, answer.strip()
     match item.measure:
         case "question":
             return holds(answer, expected["key"])
         case "fact":
-            # Numbers of the question are in the answer as well: the result is the last word.
+            # The answer also contains numbers of the question: the result is the last word.
             return answer.rstrip(".").lower().endswith(" " + expected["key"][0].lower())
         case "needle":
             return holds(answer, expected["key"])
@@ -250,7 +250,7 @@ WANTED = [
 
 
 def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[str, float, int]]:
-    """(measure, per cent, of how many) in the order of WANTED, then each depth of the needles."""
+    """(measure, per cent, number of cases) in the order of WANTED, then for each depth of the needles."""
     tally: dict[str, list[bool]] = {}
     strange = words = 0
 
@@ -269,7 +269,7 @@ def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[
                 [True] * (verdict.total - verdict.unread) + [False] * verdict.unread
             )
             asked = {w.lower() for w in re.findall("[A-Za-z]+", item.messages[-1]["content"])}
-            # Names of syllables are no words; that nobody strange appears is measured above.
+            # Names made of syllables are not words; unknown characters are measured above.
             story = [w.lower() for w in re.findall(r"\b[a-z]+\b", answer)]
             strange += sum(w not in known and w not in asked for w in story)
             words += len(story)
@@ -305,7 +305,7 @@ def table(items: list[Item], answers: list[str], known: set[str]) -> list[tuple[
 
 
 def ask(url: str, item: Item, timeout: float) -> str:
-    """The server's answer, calls of tools written as the model wrote them."""
+    """The server's answer, with tool calls in the model's own format."""
     body = {"messages": item.messages, "max_tokens": 500}
     if item.tools:
         body["tools"] = item.tools
@@ -322,7 +322,7 @@ def ask(url: str, item: Item, timeout: float) -> str:
         try:
             written = {"function": {"name": name, "arguments": json.loads(arguments)}}
         except ValueError:
-            # Cut off by the limit.
+            # Truncated by the limit.
             return f"{answer}{name}: {arguments}"
         answer += dialogue.call_text(written)
     return answer
@@ -331,14 +331,14 @@ def ask(url: str, item: Item, timeout: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--url", help="of a server with OpenAI's chat completions")
-    source.add_argument("--self", action="store_true", help="take the generator's own answers")
+    source.add_argument("--url", help="URL of a server with OpenAI's chat completions")
+    source.add_argument("--self", action="store_true", help="use the generator's own answers")
     parser.add_argument("-n", type=int, default=300, help="questions for each measure [300]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="some of the measures, for example copy,needle")
     parser.add_argument("--parallel", type=int, default=4, help="requests at a time")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one answer")
-    parser.add_argument("--answers", help="write questions and answers to this file, a JSON object a line")
+    parser.add_argument("--answers", help="write questions and answers to this file, as JSON lines")
     args = parser.parse_args()
     items = make_items(args.n, args.seed, args.only.split(",") if args.only else [])
     if args.self:

@@ -1,7 +1,7 @@
 """Small questions with one right answer: opposites, animals, colours, kinds of things, days, counting, sums.
 
-Each function gives a question, the answer, and the words that a right answer must hold. Sums and counting
-leave out the cases that belong to the evaluation.
+Each function returns a question, the answer, and the words that a right answer must contain. Sums and
+counting leave out the held-out cases.
 """
 
 from random import Random
@@ -148,7 +148,7 @@ def category(rng: Random, split: str) -> Fact:
 
 
 def plural(name: str) -> str:
-    """Of a category's name."""
+    """Plural of a category's name."""
     first, *rest = name.split(" of ")
     return " of ".join([first if first == "fish" else first + "s", *rest])
 
@@ -247,7 +247,7 @@ def number(n: int, words: bool) -> str:
 
 
 def total(rng: Random, split: str) -> Fact:
-    """Sums and differences below 100; every tenth pair belongs to the evaluation."""
+    """Sums and differences below 100; every tenth pair is held out."""
     while True:
         a, b = (
             (rng.randrange(100), rng.randrange(100))
@@ -262,7 +262,7 @@ def total(rng: Random, split: str) -> Fact:
         ):
             break
     result, sign = (a - b, "minus") if minus else (a + b, "plus")
-    # In words a sum is learned by heart, so only those in digits belong to the evaluation.
+    # Sums in words are memorised, so only those in digits are held out.
     words = split == "train" and max(a, b, result) <= 20 and rng.random() < 0.5
     x, y, r = number(a, words), number(b, words), number(result, words)
     question = rng.choice(

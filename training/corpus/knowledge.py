@@ -1,4 +1,4 @@
-"""What the demo model knows beside its stories: tables of small facts, and topics outside its world."""
+"""Knowledge of the demo model besides its stories: tables of small facts, and topics outside its world."""
 
 from lexicon import pairs, split
 

@@ -1,24 +1,24 @@
-"""The words of the demo model's world: who lives in it, what can be found, where, and what is known of it.
+"""The words of the demo model's world: its characters, things, places, and facts about them.
 
-Tables only. What follows from an entry (who can swim, what lies high up) is here too, so that the
-simulation and the parser read the same facts.
+Tables only, including the consequences of an entry (who can swim, which spots are high), so that the
+simulation and the parser use the same facts.
 """
 
 import hashlib
 
 
 def split(text: str) -> list[str]:
-    """The entries of a table written with commas."""
+    """The entries of a comma-separated table."""
     return [" ".join(entry.split()) for entry in text.split(",") if entry.strip()]
 
 
 def pairs(text: str) -> dict[str, str]:
-    """The entries of a table written as `left: right, left: right`."""
+    """The entries of a table in the format `left: right, left: right`."""
     return dict((part.strip() for part in entry.split(":")) for entry in split(text))
 
 
 def held_out(*parts: str, share: int = 10) -> bool:
-    """Whether a combination belongs to the evaluation: one of `share`, by hash, whatever the seed."""
+    """True if a combination is held out: one of `share`, by hash, independent of the seed."""
     digest = hashlib.sha256("\0".join(parts).encode()).digest()
     return int.from_bytes(digest[:8], "big") % share == 0
 
@@ -91,7 +91,7 @@ KINDS: dict[str, set[str]] = {
     "smith": {STRONG},
     "carpenter": {STRONG},
 }
-"""Kinds of characters, and what they can do without being taught."""
+"""Kinds of characters, and their natural abilities."""
 
 PEOPLE = set(
     split("boy, girl, farmer, baker, miller, gardener, shepherd, fisherman, tailor, smith, carpenter")
@@ -101,7 +101,7 @@ TRAITS = split("""shy, brave, curious, clever, kind, proud, lazy, patient, cheer
     forgetful, sleepy, gentle, stubborn, honest, greedy, quiet, lonely, busy""")
 
 ALONE: dict[str, str] = {"girl": "f", "boy": "m", "cow": "f", "hen": "f", "ox": "m", "fisherman": "m"}
-"""Kinds whose characters are all of one sex."""
+"""Kinds whose characters all have the same sex."""
 
 GIRLS = split("""Mila, Tilda, Nora, Lily, Ada, Rosa, Ella, Hanna, Ivy, Mara, Clara, Dora, Elsa, Fanny,
     Greta, Ida, June, Kate, Lena, Molly, Nell, Olive, Polly, Ruby, Sally, Tess, Una, Vera, Wanda, Anna,
@@ -138,7 +138,7 @@ SCENES = {
         branches, smoke [rise] from every chimney, the nights [be+] long and still, the fields [be+] white,
         frost [cover] the windows, the wind [blow] from the north, the sparrows [sit+] close together"""),
 }
-"""What a season looks like; a verb in brackets follows the teller's tense, with + for the plural."""
+"""Descriptions of a season; a verb in brackets takes the teller's tense, with + for the plural."""
 
 PLACES: dict[str, str] = {
     "forest": "in",
@@ -191,7 +191,7 @@ PLACES: dict[str, str] = {
     "canyon": "in",
     "cliff": "on",
 }
-"""Places and the word that stands before each."""
+"""Places and the preposition of each."""
 
 FAR_PLACES = split("""sea, mountain, lighthouse, castle, island, waterfall, town, harbour, great forest,
     desert, big city, market, old tower, blue lake, glass palace""")
@@ -238,7 +238,7 @@ DISHES: dict[str, tuple[str, str]] = {
     "broom": ("twigs", "a stick"),
     "scarecrow": ("straw", "an old coat"),
 }
-"""What can be made, and the two things that it takes."""
+"""Things that can be made, and the two ingredients of each."""
 
 SKILLS: dict[str, str] = {
     "swim": "swim",

@@ -5,12 +5,12 @@
     python3 training/corpus/make_corpus.py --split heldout --seed 7 --documents 20
     python3 training/corpus/make_corpus.py --measure
 
-Documents end with <|endoftext|>. Document number i is a function of (seed, i) alone, so the same command
+Documents end with <|endoftext|>. Document number i only depends on (seed, i), so the same command
 writes the same bytes, and streams may be cut and joined. `--split heldout` draws from the combinations,
-names, sums, topics and distances of retrieval that `--split train` never shows. `--measure` prints how
+names, sums, topics and retrieval distances that `--split train` never contains. `--measure` prints how
 repetitive the text is.
 
-Needs Python's standard library alone.
+Needs only Python's standard library.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import tasks
 from template import END
 
 STORIES = 0.2
-"""Share of documents that are a story without a conversation."""
+"""Share of documents that are a plain story without a conversation."""
 
 
 CONVERSATIONS = {
@@ -41,7 +41,8 @@ CONVERSATIONS = {
     tasks.json_chat: 14,
     tasks.tool_chat: 10,
 }
-"""Kinds of conversations and how often each is drawn. Small questions are short, so they take many."""
+"""Kinds of conversations and their relative frequencies. Small questions are short, so a conversation has
+many."""
 
 
 def conversation(rng: Random, split: str) -> dialogue.Chat:
@@ -61,13 +62,13 @@ def tokens(text: str) -> list[str]:
 
 
 def repeated(texts: list[str], n: int = 8) -> float:
-    """Share of the runs of `n` words and signs that occur more than once."""
+    """Share of the n-grams of words and punctuation that occur more than once."""
     runs = Counter(tuple(words[i : i + n]) for words in map(tokens, texts) for i in range(len(words) - n + 1))
     return sum(c for c in runs.values() if c > 1) / sum(runs.values())
 
 
 def vocabulary(documents: list[str]) -> Counter:
-    """Lower-case words, without names and without what is copied for copying's sake."""
+    """Counts of lower-case words, without names and copied text."""
     return Counter(w.lower() for text in documents for w in re.findall("[A-Za-z]+", text))
 
 
@@ -78,7 +79,7 @@ def measure(seed: int, split: str) -> None:
     openings = Counter(" ".join(s.split()[:3]) for s in stories)
     most, times = openings.most_common(1)[0]
     print(f"stories                      {len(stories)}")
-    print(f"words a story                {words[0]} to {words[-1]}, median {words[len(words) // 2]}")
+    print(f"words per story              {words[0]} to {words[-1]}, median {words[len(words) // 2]}")
     print(f"words known to the stories   {len(vocabulary(stories))}")
     for n in (200, 2000):
         print(f"repeated 8-grams             {repeated(stories[:n]):.1%} of {n} stories")
@@ -95,7 +96,7 @@ def measure(seed: int, split: str) -> None:
     size = Counter()
     for d in documents:
         size["story" if "<|im_start|>" not in d else "conversation"] += len(tokens(d))
-    print(f"documents                    {dict(kinds)}; words and signs {dict(size)}")
+    print(f"documents                    {dict(kinds)}; words and punctuation {dict(size)}")
 
 
 def main() -> None:
@@ -103,15 +104,15 @@ def main() -> None:
     parser.add_argument("--split", choices=["train", "heldout"], default="train")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first document")
-    parser.add_argument("--documents", type=int, help="how many")
-    parser.add_argument("--words", type=int, help="stop after so many words and signs")
+    parser.add_argument("--documents", type=int, help="number of documents")
+    parser.add_argument("--words", type=int, help="stop after this many words and punctuation marks")
     parser.add_argument("--stories", type=float, default=STORIES, help=f"share of plain stories [{STORIES}]")
-    parser.add_argument("--measure", action="store_true", help="print the measures of a sample instead")
+    parser.add_argument("--measure", action="store_true", help="print statistics of a sample instead")
     args = parser.parse_args()
     if args.measure:
         return measure(args.seed, args.split)
     if args.documents is None and args.words is None:
-        parser.error("say how much: --documents or --words")
+        parser.error("want --documents or --words")
     number, written = args.first, 0
     while (args.documents is None or number < args.first + args.documents) and (
         args.words is None or written < args.words

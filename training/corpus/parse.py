@@ -1,7 +1,7 @@
-"""Reads a told story back: which event each sentence is, and whether the whole obeys the simulation's rules.
+"""Parses a story: finds the event of each sentence, and checks that the story obeys the simulation's rules.
 
-The expressions are made of the tellers' own table (sentences.py), so the parser knows exactly the sentences
-that a teller can say. What it does not know counts as unread; nothing is guessed.
+The expressions are built from the tellers' own table (sentences.py), so the parser knows exactly the
+sentences that a teller can generate. Other sentences count as unread; the parser does not guess.
 """
 
 import re
@@ -55,7 +55,7 @@ SOLVED = {
     "hand_over",
     "give",
 }
-"""Events by which a want comes true."""
+"""Events by which a want is fulfilled."""
 FAILED = {
     "gone",
     "refuse_duty",
@@ -66,7 +66,7 @@ FAILED = {
     "cannot",
     "alone_fails",
 }
-"""Events by which it does not."""
+"""Events by which a want fails."""
 ABLE = {how: {ability} for ability, how in lex.HOW.items()}
 
 
@@ -96,14 +96,14 @@ CLOSED = {
     "storm": ["rain", "snow"],
     "state": ["warm", "dry"],
 }
-"""Slots that hold an entry of one of these tables."""
+"""Slots that contain an entry of one of these tables."""
 
 
 @dataclass
 class Sentence:
     text: str
     readings: list[tuple[str, dict]] = field(default_factory=list)
-    """(event, its roles) for every event that can be told so; empty where none can."""
+    """(event, its roles) for every event that this sentence can describe; empty if none."""
 
     def role(self, kind: str) -> dict | None:
         return next((roles for name, roles in self.readings if name == kind), None)
@@ -171,7 +171,7 @@ def openers() -> re.Pattern:
 
 @lru_cache(maxsize=1)
 def grammar() -> list[tuple[str, re.Pattern, re.Pattern | None]]:
-    """Event, its sentence without the full stop, and the same without its subject."""
+    """Event, expression of its sentence without the full stop, and the same without the subject."""
     out = []
     tables = [("intro", INTRO), ("habit", HABIT), ("scene", SCENE), *EVENTS.items()]
     for kind, patterns in tables:
@@ -193,11 +193,11 @@ PRELUDE = re.compile(
 
 
 SAYS_SIZE = re.compile(r"Here is a (?:short|long) story\.")
-"""What an answer to a request for a length opens with (chat.py)."""
+"""First sentence of an answer to a request with a length (chat.py)."""
 
 
 def sentences(text: str) -> list[str]:
-    """Cut where a full stop, or the end of a speech without a speaker, is followed by a capital or a
+    """Splits where a full stop, or the end of a speech without a speaker, is followed by a capital or a
     quote."""
     text = " ".join(text.split())
     cuts, at, inside = [], 0, False
@@ -229,7 +229,7 @@ def read_one(text: str) -> list[tuple[str, dict]]:
 
 
 def joined(text: str) -> list[tuple[str, dict]]:
-    """Two events of one subject, joined by `and`."""
+    """Two events with one subject, joined by `and`."""
     for cut in (m.start() for m in re.finditer(" and ", text)):
         left, right = text[:cut], text[cut + 5 :]
         first = [(k, m.groupdict()) for k, w, _ in grammar() if (m := w.fullmatch(left))]
@@ -247,7 +247,7 @@ def joined(text: str) -> list[tuple[str, dict]]:
 
 def read(text: str) -> list[Sentence]:
     parts, out, i = sentences(text), [], 0
-    # Some tellers' sentences are two by their punctuation.
+    # Some of the tellers' sentences are two by punctuation.
     while i < len(parts):
         for n in (3, 2, 1):
             whole = " ".join(parts[i : i + n])
@@ -268,20 +268,20 @@ def read(text: str) -> list[Sentence]:
 
 @dataclass
 class Verdict:
-    """What the rules say of a story."""
+    """Result of checking a story."""
 
     unread: int
     total: int
     cast: dict[str, tuple[str, str]]
     """Name -> (trait, kind), in the order of introduction."""
     introduced: bool
-    """Nobody acts or is spoken of who was not introduced."""
+    """All acting and mentioned characters were introduced."""
     follows: bool
-    """The ending is that of the want, and what happened brings it about."""
+    """The ending matches the want, and the events cause it."""
     want: str | None
     why: str = ""
     apart: bool | None = None
-    """Whether whoever comes in later has another name than the hero; None if nobody does."""
+    """True if the second character has another name than the hero; None if there is none."""
 
 
 def apart(told: list[Sentence]) -> bool | None:
@@ -347,7 +347,7 @@ def judge(text: str) -> Verdict:
 
 
 def ending(told: list[Sentence], cast: dict) -> tuple[str | None, bool, str]:
-    """The want, whether the story's end is its end, and what is wrong otherwise."""
+    """The want, True if the story's ending matches it, and otherwise the reason."""
     events = [(kind, roles) for s in told for kind, roles in s.readings]
     wants = [r["want"] for k, r in events if k in ("want", "want_give", "prelude") and r.get("want")]
     if not wants:
@@ -377,7 +377,7 @@ def ending(told: list[Sentence], cast: dict) -> tuple[str | None, bool, str]:
 
 
 def fits(want: str, kind: str, roles: dict) -> bool:
-    """Whether an ending is that of a want."""
+    """True if the ending matches the want."""
     t = roles.get("t") or ""
     match kind:
         case "end_find":
@@ -405,7 +405,7 @@ HOW_READ = {ability: re.compile(VERB.sub(verb, how)) for ability, how in lex.HOW
 
 
 def can(roles: dict, cast: dict) -> bool:
-    """Whether the one who acts is of a kind that can do it so. Pronouns are taken on trust."""
+    """True if the character's kind is able to do this. Pronouns are not checked."""
     who, how = roles.get("A") or "", roles.get("how") or ""
     kind = who[4:] if who.lower().startswith("the ") else cast.get(who, ("", "", 0))[1]
     ability = next((a for a, form in HOW_READ.items() if form.fullmatch(how)), None)

@@ -1,8 +1,9 @@
-"""What happens in a story: characters with wants, traits and fears act in a world, step by step.
+"""Simulates the events of a story: characters with wants, traits and fears act in a world, step by step.
 
-An event needs something of the state (a place, a thing, what a character can do or dares) and changes it.
-The families of wants below differ in what stands between a character and the want; how it ends follows from
-what the characters can do and how they treat each other. Nothing here knows how a story is told.
+An event requires something of the state (a place, a thing, an ability or courage of a character) and changes
+it. The families of wants below differ in the obstacles between a character and the want; the ending follows
+from what the characters can do and how they treat each other. This module is independent of how a story is
+told.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ class Event:
 
 @dataclass
 class Story:
-    """Who and what the story has, what happened, and how it ended."""
+    """Characters and things of a story, its events, and its ending."""
 
     rng: Random
     hero: Character
@@ -41,7 +42,7 @@ class Story:
     weather: str
     place: str
     thing: str
-    """With its look: `red kite`."""
+    """With an adjective: `red kite`."""
     family: str = ""
     want: str = ""
     reason: str = ""
@@ -49,13 +50,13 @@ class Story:
     length: str = "long"
     events: list[Event] = field(default_factory=list)
     facts: dict = field(default_factory=dict)
-    """What questions are asked about."""
+    """Facts for questions."""
 
     def add(self, kind: str, a: Character | None = None, b: Character | None = None, link: str = "", **roles):
         self.events.append(Event(kind, {"A": a, "B": b, **roles}, link))
 
     def detail(self, *args, chance: float = 0.6, **roles):
-        """An event that changes nothing; long stories have more of them, and brief ones none."""
+        """Adds an event that changes nothing; long stories have more of them, and brief ones none."""
         share = {"long": chance, "short": chance / 3, "brief": 0.0}[self.length]
         if self.rng.random() < share:
             self.add(*args, **roles)
@@ -84,7 +85,7 @@ UNWILLING = {"greedy", "lazy", "grumpy", "busy", "stubborn", "proud"}
 
 
 def meet(s: Story) -> Character:
-    """The hero comes upon the other one. Where they have met, nothing happens."""
+    """The hero meets the other character. Does nothing if they have met."""
     a, b = s.hero, s.other
     if not s.facts.get("met"):
         s.facts["met"] = True
@@ -97,8 +98,8 @@ def meet(s: Story) -> Character:
 
 
 def ask_help(s: Story, what: str) -> bool:
-    """The hero asks; whether the other one helps follows from that one's trait and from what the hero
-    does."""
+    """The hero asks for help; the other character's decision depends on that character's trait and on the
+    hero's actions."""
     a, b = s.hero, meet(s)
     if a.trait in ("proud", "stubborn") and s.rng.random() < 0.8:
         s.add("too_proud", a, b)
@@ -121,7 +122,7 @@ def ask_help(s: Story, what: str) -> bool:
 
 
 def overcome(s: Story, t: str, obstacle: str, spot: str) -> bool:
-    """The hero gets `t` from a spot that not everyone can reach, or does not."""
+    """The hero gets `t` from a spot that not everyone can reach, or fails."""
     a, b, rng = s.hero, s.other, s.rng
     s.facts |= {"spot": spot, "obstacle": obstacle}
     s.add("see_at", a, t=t, spot=spot, link="found")
@@ -167,7 +168,7 @@ def overcome(s: Story, t: str, obstacle: str, spot: str) -> bool:
 
 
 def close(s: Story, won: bool, ending: dict):
-    """The ending says what became of the want; a lesson may follow."""
+    """Adds the ending, which depends on the outcome of the want; a lesson may follow."""
     a, b = s.hero, s.other
     if won:
         s.outcome = "won"
@@ -194,7 +195,7 @@ def obstacle(s: Story) -> tuple[str, str]:
 
 
 def search(s: Story):
-    """Looks where the thing is not, and may be told where it is."""
+    """The hero searches in wrong places, and may be told the right one."""
     a, b = s.hero, s.other
     spots = s.rng.sample(lex.WRONG_SPOTS, 3)
     s.add("search", a, spot=spots[0], t=s.thing)
@@ -242,7 +243,7 @@ def reach(s: Story):
     s.add("set_out", s.hero, link="one day", far=far)
     a, b = s.hero, s.other
     s.detail("incident", a, incident=s.rng.choice(lex.INCIDENTS))
-    # What can be seen along a way, and not what is so of a whole season.
+    # Only what can be seen on the way, rather than facts about the whole season.
     lasting = ("[have", "frozen", "nights", "evenings", "days", "cloud")
     sights = [t for t in lex.SCENES[s.season] if not any(word in t for word in lasting)]
     s.detail("scene_way", a, scene=s.rng.choice(sights))
@@ -326,7 +327,7 @@ def make(s: Story):
 
 def skill(s: Story):
     a, b, rng = s.hero, s.other, s.rng
-    # Nobody learns what comes with the kind, and nobody teaches what only others can.
+    # Skips skills that a kind has by nature, and skills that the teacher's kind cannot have.
     natural = {"swim": {lex.SWIM}, "climb trees": {lex.CLIMB, lex.FLY}}
     skill = rng.choice(
         [
@@ -444,7 +445,7 @@ FAMILIES = {f.__name__: f for f in (find, eat, reach, friend, make, skill, sleep
 
 
 def new_name(rng: Random, sex: str, split: str) -> str:
-    """A name of syllables. Training never shows those that belong to the evaluation."""
+    """A name made of syllables. Held-out names never occur in training."""
     while True:
         name = "".join(rng.choice(lex.SYLLABLES) for _ in range(rng.choice([2, 2, 3])))
         name = (name[:-1] + ("a" if sex == "f" else "o")).capitalize()
@@ -464,8 +465,8 @@ def character(rng: Random, split: str, taken: set[str], fixed: dict | None = Non
 
 
 def combination(rng: Random, split: str) -> tuple[str, str, str, str]:
-    """Kind, trait, place and thing: in the evaluation at least one pair of them that training never shows,
-    in training none."""
+    """Kind, trait, place and thing: in the evaluation with at least one held-out pair, in training
+    without."""
     while True:
         kind, trait = rng.choice(list(lex.KINDS)), rng.choice(lex.TRAITS)
         place, thing = rng.choice(list(lex.PLACES)), rng.choice(lex.THINGS)
@@ -475,7 +476,7 @@ def combination(rng: Random, split: str) -> tuple[str, str, str, str]:
 
 
 def simulate(rng: Random, split: str = "train", strange_name: bool = False, length: str = "") -> Story:
-    """One story of a random want, as short or long as `length` says: `brief` or `long`."""
+    """A story with a random want, with the given `length`: `brief` or `long`."""
     while True:
         kind, trait, place, thing = combination(rng, split)
         hero = character(rng, split, set(), {"kind": kind, "trait": trait})

@@ -1,9 +1,9 @@
-"""Every sentence that a teller can say of an event. The parser reads the same table backwards.
+"""All sentences that a teller can use for an event. The parser reads the same table backwards.
 
-`{A}` and `{B}` are who acts and the other one; `{A.her}`, `{A.she}`, `{A.him}` their pronouns. `{t}` is a
-thing with its article, `{t.a}` with the indefinite one, `{t.bare}` without. `[go]` is a verb in the
-teller's tense, `[go+]` its plural, and `(at once|soon)` one of several wordings. A sentence that begins
-with a quotation mark is for tellers who like dialogue.
+`{A}` and `{B}` are the acting and the other character; `{A.her}`, `{A.she}`, `{A.him}` their pronouns. `{t}`
+is a thing with its definite article, `{t.a}` with the indefinite one, `{t.bare}` without. `[go]` is a verb in
+the teller's tense, `[go+]` its plural, and `(at once|soon)` a choice of wordings. A sentence that starts with
+a quotation mark is for tellers who prefer dialogue.
 """
 
 from encounters import ENCOUNTERS, table
@@ -469,7 +469,7 @@ EVENTS: dict[str, list[str]] = ENCOUNTERS | {
 }
 
 MANNERS = ["softly", "quietly", "kindly", "at once", "in a low voice", "after a while", "slowly", "politely"]
-"""How something is said, put behind the speaker now and then."""
+"""Adverbs that are sometimes put after the speaker."""
 
 LINKS: dict[str, list[str]] = {
     "": ["", "", "", "Then ", "Soon ", "A little later ", "After that "],
@@ -531,4 +531,4 @@ NO_LINK = {
     "want_give",
     "share",
 }
-"""Events that follow without a word of time where nothing links them."""
+"""Events without a time expression if no link connects them to the previous event."""

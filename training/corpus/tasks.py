@@ -1,4 +1,4 @@
-"""Conversations that exercise a skill: copying, remembering, answers as JSON, calls of tools."""
+"""Conversations that exercise a skill: copying, remembering, JSON answers, tool calls."""
 
 import json
 from random import Random
@@ -14,7 +14,7 @@ from plot import article, simulate
 
 
 def vocabulary() -> list[str]:
-    """Single words that lists are made of."""
+    """Single words for lists."""
     words = {
         w
         for table in (lex.KINDS, lex.THINGS, lex.FOODS, lex.TRAITS, lex.LOOKS, lex.PLACES, facts.PAIRS)
@@ -29,8 +29,8 @@ WORDS = vocabulary()
 
 
 def items(rng: Random, n: int, split: str) -> str:
-    """`n` tokens or a little more that have nothing to do with each other. Training has more of what is hard:
-    digits, and mixed lists, where a token may stand twice."""
+    """About `n` unrelated tokens. Training has more of the hard cases: digits, and mixed lists, where a token
+    may occur twice."""
     kind = rng.random()
     words, digits, letters = (0.45, 0.7, 0.78) if split == "train" else (0.7, 0.82, 0.94)
     if kind < words:
@@ -45,8 +45,8 @@ def items(rng: Random, n: int, split: str) -> str:
 
 
 def copy_chat(rng: Random, split: str) -> Chat:
-    """Texts to repeat. To find where the text begins is the hardest part of it, so half of the conversations
-    have many short ones."""
+    """Texts to repeat. Finding the start of the text is the hardest part, so half of the conversations have
+    many short texts."""
     chat = Chat()
     many = split == "train" and rng.random() < 0.5
     for _ in range(rng.randrange(4, 9) if many else rng.choice([1, 2, 3])):
@@ -74,7 +74,7 @@ def copy_chat(rng: Random, split: str) -> Chat:
 
 
 def code(rng: Random, split: str) -> str:
-    """One to three words, or four digits; training has more of those that are several tokens."""
+    """One to three words, or four digits; training has more codes of several tokens."""
     digits, sizes = (0.3, [1, 2, 3]) if split == "train" else (0.15, [1, 1, 2, 3])
     if rng.random() < digits:
         return "".join(str(rng.randrange(10)) for _ in range(4))
@@ -82,7 +82,7 @@ def code(rng: Random, split: str) -> str:
 
 
 def held_out_distance(n: int) -> bool:
-    """Whether a distance of retrieval, in tokens, belongs to the evaluation: one band of 32 in eight."""
+    """True if a retrieval distance, in tokens, is held out: one range of 32 in eight."""
     return n // 32 % 8 == 5
 
 
@@ -93,7 +93,7 @@ ASK_CODE_OF = ["What is the code of the {o}?", "Tell me the code of the {o}.", "
 
 
 def code_turn(rng: Random, owners: list[str], codes: dict[str, str]) -> str:
-    """What tells some codes; an owner of "" is alone and has no name."""
+    """Text that gives some codes; the owner "" is for a single code without an owner."""
     return " ".join(rng.choice(CODE_OF if o else ONE_CODE).format(o=o, c=codes[o]) for o in owners)
 
 
@@ -108,7 +108,7 @@ def ask_code(rng: Random, chat: Chat, owner: str, code: str, distance: int) -> N
 
 
 def filler(rng: Random, chat: Chat, left: int) -> int:
-    """Appends talk of about `left` tokens at most, and says how long it became."""
+    """Appends other conversation of up to about `left` tokens, and returns its length."""
     before = len(chat.messages)
     made = fact_chat(rng, "train") if left < 220 or rng.random() < 0.3 else story_chat(rng, "train")
     chat.messages += made.messages
@@ -116,7 +116,8 @@ def filler(rng: Random, chat: Chat, left: int) -> int:
 
 
 def retrieval_chat(rng: Random, split: str, most: int = 1900, at_least: int = 0, alone: bool = False) -> Chat:
-    """A code or several (but one if `alone`), other talk of any length, and the question for one."""
+    """One or several codes (one if `alone`), other conversation of any length, and the question for one
+    code."""
     while True:
         far = rng.randrange(8, most) if rng.random() < 0.5 else round(most ** rng.random())
         chat, target = Chat(), max(at_least, far)
@@ -137,7 +138,8 @@ REMEMBERED = ["I will remember it.", "I will keep it in mind.", "Good."]
 
 
 def codes_chat(rng: Random, split: str, most: int = 1900) -> Chat:
-    """Codes told and asked for all along a talk, each asked for once: many distances in one document."""
+    """Codes given and asked for throughout a conversation, each asked for once: many distances in one
+    document."""
     chat, owners = Chat(), rng.sample(sorted(lex.KINDS), rng.randrange(3, 11))
     codes = {o: code(rng, split) for o in owners}
     end = rng.choice([150, 400, 900, most])
@@ -172,7 +174,7 @@ ASK_SECRET = ["What was the {s}?", "What is the {s}?", "Tell me the {s}.", "The 
 
 
 def secrets_chat(rng: Random, split: str, most: int = 1900) -> Chat:
-    """A code, a password and the like told early in a talk, most of which are asked for at its end."""
+    """A code, a password and similar secrets given early in a conversation; most are asked for at its end."""
     chat, end = Chat(), rng.choice([300, 900, 1400, most])
     secrets = ["code", *rng.sample(SECRETS[1:], rng.randrange(1, 5))]
     rng.shuffle(secrets)
@@ -336,7 +338,7 @@ def tool_chat(rng: Random, split: str) -> Chat:
     chat.messages.append({"role": "tool", "content": json.dumps(result)})
     chat.messages.append({"role": "assistant", "content": answer})
     if rng.random() < 0.3:
-        # What needs no tool is answered without one.
+        # Questions that need no tool are answered without one.
         _, (q, a, key) = facts.draw(rng, split, rng.choice(["opposite", "day", "young"]))
         chat.ask(q, a, "fact", key=key, name="day")
     return chat

@@ -1,4 +1,4 @@
-"""Turns a simulated story into text: tense, order, dialogue, length and pronouns are the teller's choice."""
+"""Turns a simulated story into text: the teller chooses tense, order, dialogue, length and pronouns."""
 
 import re
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ def bare(noun: str) -> str:
 
 
 def capital(text: str) -> str:
-    """Capitals where sentences begin, behind a quotation mark too."""
+    """Capitalises the starts of sentences, also after a quotation mark."""
     return re.sub(r'(^"?|[.!?] "?)([a-z])', lambda m: m[1] + m[2].upper(), text)
 
 
@@ -75,20 +75,20 @@ AGES = ["little", "young", "old"]
 
 @dataclass
 class Teller:
-    """One way to tell: drawn once for a story."""
+    """A style of telling, drawn once per story."""
 
     rng: Random
     tense: str = "past"
     dialogue: float = 0.4
-    """Share of events told by speech where a sentence with speech exists."""
+    """Share of events told as speech if there is a sentence with speech."""
     joins: float = 0.3
     order: str = "plain"
     opener: str = ""
-    """The last word of time, which is not said twice running."""
+    """The last time expression, which is not repeated immediately."""
     subject: Character | None = None
-    """Of the sentence before."""
+    """Subject of the previous sentence."""
     mentioned: set[str] = field(default_factory=set)
-    """Names in the sentence before."""
+    """Names in the previous sentence."""
     ages: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
@@ -106,7 +106,7 @@ class Teller:
         return article(f"{c.trait} {age} {c.kind}".replace("  ", " "))
 
     def noun_phrase(self, c: Character, story: Story, pattern: str, first: bool, others: set) -> str:
-        """Name, pronoun, or kind, whichever says without doubt who is meant."""
+        """Name, pronoun, or kind, whichever is unambiguous."""
         same_sex = any(o.sex == c.sex for o in others if o is not c)
         if first and self.subject is c and pattern.startswith("{A} "):
             doubt = same_sex or any(
@@ -155,12 +155,12 @@ class Teller:
                 return "the " + bare(text)
             return text
 
-        # A slot's text may hold verbs of its own.
+        # The text of a slot may contain verbs itself.
         pattern = EITHER.sub(lambda m: self.rng.choice(m[1].split("|")), pattern)
         return in_tense(SLOT.sub(value, pattern), self.tense)
 
     def choose(self, event: Event, brief: bool) -> str:
-        """One of the event's patterns; a brief story takes of the shortest."""
+        """One of the event's patterns; a brief story uses one of the shortest."""
         patterns = EVENTS[event.kind]
         if brief:
             return self.rng.choice(sorted(patterns, key=len)[: max(2, len(patterns) // 3)])
@@ -172,7 +172,7 @@ class Teller:
         return self.rng.choice(plain)
 
     def in_its_time(self, patterns: list[str]) -> str:
-        """One of the patterns; what says that it was long ago is for the past tense."""
+        """One of the patterns; those that refer to the distant past need the past tense."""
         if self.tense == "present":
             patterns = [p for p in patterns if not re.search(r"\b(ago|[Oo]nce|that year|That|called)\b", p)]
         return self.rng.choice(patterns)

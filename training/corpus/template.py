@@ -1,8 +1,8 @@
-"""The chat template that the demo model's file carries, and its special tokens. dialogue.py writes the same
-text for training."""
+"""The chat template in the demo model's file, and its special tokens. dialogue.py writes the same text for
+training."""
 
 END = "<|endoftext|>"
-"""Begins and ends every document."""
+"""Starts and ends every document."""
 TURN_BEGINS, TURN_ENDS = "<|im_start|>", "<|im_end|>"
 
 TEMPLATE = """\

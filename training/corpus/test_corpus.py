@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the demo model's world: what it promises, and that the rules which judge a model can fail.
+"""Tests of the demo model's world: its guarantees, and that the rules for judging a model can fail.
 
 python3 training/corpus/test_corpus.py
 """
@@ -122,7 +122,7 @@ class Rules(unittest.TestCase):
 
     def test_a_stranger_is_seen(self):
         def change(story, text):
-            # The last sentence that has the hero's name is about someone else.
+            # The last sentence with the hero's name is about another character.
             at = text.rfind(story.hero.name)
             return text[:at] + "Zamuro" + text[at + len(story.hero.name) :] if at > len(text) / 2 else None
 
@@ -206,7 +206,7 @@ class Rules(unittest.TestCase):
             self.assertLess(share, 0.5) if name.startswith("words outside") else self.assertEqual(
                 share, 100, name
             )
-        # Everyone gets the answer of the next question of the same kind that has another one.
+        # Each item gets the answer of the next question of the same kind with a different answer.
         wrong = []
         for item in items:
             if item.measure == "decline":

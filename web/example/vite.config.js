@@ -1,4 +1,4 @@
-// The engine runs in a module worker, and the model's file is an asset as any other.
+// The engine runs in a module worker, and the model file is an ordinary asset.
 export default {
   worker: { format: "es" },
   assetsInclude: ["**/*.gguf"],

@@ -1,8 +1,8 @@
-// Takes the place of the server's `api.mjs`: the same functions, answered by the engine in this browser.
+// Replaces the server's `api.mjs`: the same functions, implemented with the engine in this browser.
 
 import * as library from "./library.mjs";
 
-/** As the server's page has it: `status` says what becomes of a request. */
+/** As on the server's page: `status` is the reason why a request failed. */
 export class ServerError extends Error {
   constructor(status, message, details = {}) {
     super(message);
@@ -11,7 +11,7 @@ export class ServerError extends Error {
   }
 }
 
-/** No key is asked for. */
+/** No key is needed. */
 export const key = { get: () => "", set: () => {} };
 
 /** Names of parameters, the server's and the package's. */
@@ -32,7 +32,7 @@ const NAMES = {
 };
 const DEFAULTS = { typical_p: 1, presence_penalty: 0, frequency_penalty: 0 };
 
-/** What is shown of a model, which is loaded first. */
+/** Properties of a model. Loads it first. */
 export async function props(id) {
   const model = await opened(id);
   const params = { ...DEFAULTS };
@@ -54,10 +54,10 @@ export async function models() {
   return (await library.all()).map(({ id }) => ({ id, loaded: library.isLoaded(id) }));
 }
 
-/** The answer to `messages`, piece by piece: {text}, {progress: {done, total}}, {timings}, and {finish}. */
+/** Streams the answer to `messages`: {text}, {progress: {done, total}}, {timings}, and {finish}. */
 export const chat = (messages, settings, signal) => answer(messages, settings, signal);
 
-/** What follows `prompt`, as `chat` gives it. */
+/** Streams the text that follows `prompt`, in the format of `chat`. */
 export const completion = (prompt, settings, signal) => answer(prompt, settings, signal);
 
 async function* answer(input, { model: id = null, ...settings }, signal) {
@@ -95,7 +95,7 @@ async function* answer(input, { model: id = null, ...settings }, signal) {
   }
 }
 
-/** Hands over the pieces of a text, with its speed so far, and its end. */
+/** Passes on the pieces of a text, with the speed so far, and its end. */
 async function follow(said, begun, put) {
   try {
     let first = null;
@@ -128,12 +128,15 @@ async function opened(id) {
   try {
     return await library.open(id);
   } catch (error) {
-    // What could not be loaded is not tried again by itself.
+    // A model that failed to load is not retried automatically.
     throw new ServerError(500, error.message);
   }
 }
 
-/** An error of the engine. A model whose device or module is gone is loaded anew by the next question. */
+/**
+ * Handles an error of the engine. If the device or the module is lost, the next question loads the model
+ * again.
+ */
 async function failed(error) {
   const message = error.message;
   if (error.name === "SternaCrash" || /device|lost|backend/i.test(message)) await library.forget();

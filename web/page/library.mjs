@@ -1,5 +1,5 @@
-// The models of this page, and the one that is loaded: the demo model, those that were downloaded, and a
-// file of the reader's disk while the page is open.
+// The models of this page, and the loaded one: the demo model, downloaded models, and a file from the user's
+// disk while the page is open.
 
 import { demoModel, load, models } from "../sterna/browser.js";
 
@@ -7,18 +7,18 @@ import { demoModel, load, models } from "../sterna/browser.js";
 const DEMO = "sterna-world (in this page)";
 
 /**
- * Tells of `progress` {id, phase, fraction} while a model is loaded, of `loaded`, and of `changed` when
- * there are more models or fewer.
+ * Dispatches `progress` {id, phase, fraction} while a model is loading, `loaded`, and `changed` when the list
+ * of models has changed.
  */
 export const events = new EventTarget();
 const tell = (type, detail) => events.dispatchEvent(Object.assign(new Event(type), { detail }));
 
-/** Addresses and files that were added while the page is open, by their names. */
+/** URLs and files added while the page is open, by name. */
 const added = new Map();
-/** The model that is loaded or being loaded: {id, model: Promise}. */
+/** The model that is loaded or loading: {id, model: Promise}. */
 let current = null;
 
-/** All of them: {id, source, kept}, the demo model first. */
+/** All models: {id, source, kept}, the demo model first. */
 export async function all() {
   const kept = (await models.list().catch(() => [])).filter(({ complete }) => complete);
   const list = [{ id: DEMO, source: demoModel, kept: false }];
@@ -31,16 +31,16 @@ export async function all() {
   return list;
 }
 
-/** The name of a file, by its address; the whole address if another model has that name. */
+/** The file name in a URL; the whole URL if another model has that name. */
 function nameFor(url, taken) {
   const name = decodeURIComponent(new URL(url).pathname.split("/").at(-1)).replace(/\.gguf$/i, "");
   return name === "" || taken.has(name) ? url : name;
 }
 
-/** Whether a model is loaded. */
+/** True if the model is loaded. */
 export const isLoaded = (id) => current?.id === id && current.ready;
 
-/** Adds an address or a file; returns its name. */
+/** Adds a URL or a file; returns its name. */
 export async function add(source) {
   const list = await all();
   const url = source instanceof File ? null : new URL(source, document.baseURI).href;
@@ -62,7 +62,7 @@ export async function remove(id) {
   tell("changed");
 }
 
-/** The model of that name, or the first one; loads it if it is another one than before. */
+/** The model with that name, or the first one. Loads it if it is not the current one. */
 export async function open(id) {
   const list = await all();
   const found = list.find((one) => one.id === id) ?? list[0];
@@ -79,7 +79,7 @@ async function loaded({ id, source }, opened, signal) {
   const onProgress = ({ phase, fraction }) => tell("progress", { id, phase, fraction });
   try {
     const store = source !== demoModel;
-    // Some browsers ask their user, and answer when the user does.
+    // Some browsers ask the user, and answer only afterwards.
     if (store && !(source instanceof File)) models.persist().catch(() => false);
     const backend = new URLSearchParams(location.search).get("backend") ?? undefined;
     const model = await load(source, { onProgress, signal, store, backend });
@@ -88,17 +88,17 @@ async function loaded({ id, source }, opened, signal) {
     return model;
   } catch (error) {
     if (current === opened) current = null;
-    // One that cannot be loaded is not offered again.
+    // A file that cannot be loaded is not offered again.
     if (source instanceof File) added.delete(id);
     tell("failed", { id, error });
     throw error;
   }
 }
 
-/** Gives up loading. */
+/** Cancels loading. */
 export const cancel = () => current?.abort.abort();
 
-/** Frees the model that is loaded: the next question loads one anew. */
+/** Frees the loaded model: the next question loads it again. */
 export async function forget() {
   const before = current;
   current = null;

@@ -1,5 +1,5 @@
-// The page without a network: its files are kept at the first visit, all of one version, which web/build
-// writes into the first line below. A new version waits until no tab has the old one.
+// Service worker for offline use: the files are cached at the first visit, all of one version, which
+// web/build writes into the first line below. A new version waits until no tab uses the old one.
 
 const VERSION = "@VERSION@";
 const FILES = ["@FILES@"];

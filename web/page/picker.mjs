@@ -1,4 +1,4 @@
-// Where a reader picks a model, and sees what it runs on. Beside the page that the server has.
+// Lets the user choose a model, and shows the device it runs on. An addition to the server's page.
 
 import { element } from "./dom.mjs";
 import { icon } from "./icons.mjs";
@@ -8,17 +8,17 @@ import { keep } from "./preferences.mjs";
 const $ = (id) => document.getElementById(id);
 const PHASES = { download: "Downloading", load: "Loading" };
 
-/** What the server's page says of its server does not hold here. */
+/** Adjusts texts of the server's page that do not apply without a server. */
 function reworded() {
   $("key-form").closest("section").hidden = true;
   for (const hint of document.querySelectorAll("#settings .hint")) {
     const [text] = hint.childNodes;
     if (!(text instanceof Text)) continue;
     text.data = text.data
-      .replace("takes the server's value", "takes the model's value")
+      .replace("use the server's default", "use the model's default")
       .replace(
-        "They are kept in this browser, and nowhere on the server.",
-        "They are kept in this browser alone.",
+        "They are stored in this browser, and not on the server.",
+        "They are only stored in this browser.",
       );
   }
 }
@@ -112,13 +112,13 @@ class Picker {
     const words = {
       download:
         "A GGUF file whose server allows it (CORS), as the Hugging Face hub does. It is downloaded once.",
-      file: "It is read where it is, and goes nowhere. You can also drop it on this page.",
+      file: "It is read locally and not uploaded. You can also drop it on this page.",
     };
     return element("p", { class: "hint" }, words[what]);
   }
 
   #giveUp() {
-    const button = element("button", { type: "button", class: "link" }, "Give up");
+    const button = element("button", { type: "button", class: "link" }, "Cancel");
     button.addEventListener("click", () => library.cancel());
     return button;
   }
@@ -137,7 +137,7 @@ class Picker {
     }
   }
 
-  /** As the list at the top of the page does it. */
+  /** Does the same as the list at the top of the page. */
   async #pick(id) {
     const list = await library.all();
     const select = $("model");
@@ -177,7 +177,7 @@ class Picker {
 
   #loaded({ device, plan, nCtx, notices }) {
     this.#loading.hidden = true;
-    const what = device.backend === "webgpu" ? "WebGPU" : "The processor";
+    const what = device.backend === "webgpu" ? "WebGPU" : "The CPU";
     const memory = plan.weightsBytes + plan.kvBytes + plan.buffersBytes;
     const lines = [
       `${what}: ${device.description}`,
@@ -198,5 +198,5 @@ class Picker {
 
 reworded();
 new Picker();
-// Offline after the first visit. A browser without it asks the network each time.
+// Works offline after the first visit. Browsers without service workers need the network each time.
 navigator.serviceWorker?.register("offline.js").catch(() => {});

@@ -1,14 +1,14 @@
-// What a program sees: models, chats, and text that comes piece by piece. It knows no thread: a host, here or
-// in a worker, does what is asked.
+// The public API: models, chats, and streamed text. It does not depend on threads: a host, in this thread or
+// in a worker, runs the engine.
 
 import { SternaError } from "./errors.js";
 
-/** Options that are the package's; the others are the engine's. */
+/** Separates the package's own options from the engine's. */
 const splitOptions = ({ signal, onPrompt, ...engine } = {}) => ({ signal, onPrompt, engine });
 
-/** Text as it comes: iterate over its pieces, or await `result`. It goes on even if nobody listens. */
+/** Streamed text: iterate over its pieces, or await `result`. It continues even without a reader. */
 export class Generation {
-  /** {text, tokens, stopReason, stats, seed, forgotten}; rejects as the iteration throws. */
+  /** {text, tokens, stopReason, stats, seed, forgotten}; rejects with the same errors as the iteration. */
   result;
   #pieces = [];
   #ended = false;
@@ -17,17 +17,17 @@ export class Generation {
   #stop = () => {};
   #settle;
 
-  /** `begin(listener)` adds the sequence, and returns what `Host.add` does; `cancel(id)` ends it. */
+  /** `begin(listener)` adds the sequence, with the result of `Host.add`; `cancel(id)` ends it. */
   constructor(begin, cancel, { signal, onPrompt }) {
     this.result = new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
     });
-    // Who only iterates is told there.
+    // A caller that only iterates gets the error there.
     this.result.catch(() => {});
     this.#run(begin, cancel, signal, onPrompt);
   }
 
-  /** Ends the text where it is: the iteration and `result` end as usual, with the reason `cancelled`. */
+  /** Ends the text now: the iteration and `result` end normally, with the reason `cancelled`. */
   stop() {
     this.#stop();
   }
@@ -43,7 +43,7 @@ export class Generation {
         });
       }
     } finally {
-      // Who leaves the loop wants no more.
+      // Leaving the loop stops the generation.
       this.stop();
     }
   }
@@ -105,11 +105,11 @@ export class Generation {
   }
 }
 
-/** A conversation by the template of the model's file. */
+/** A conversation with the chat template of the model's file. */
 export class Chat {
-  /** What was said: {role, content}. It may be changed between two turns. */
+  /** The messages so far: {role, content}. May be changed between turns. */
   messages;
-  /** Positions of the context that the last turn took. */
+  /** Context positions used by the last turn. */
   used = 0;
   #model;
 
@@ -119,8 +119,8 @@ export class Chat {
   }
 
   /**
-   * Says `text` to the model. The answer is kept, as far as it came, unless it is empty or fails. If the
-   * context is full, the oldest turns are forgotten.
+   * Sends `text` to the model. The answer is kept, even if it was stopped early, unless it is empty or
+   * failed. If the context is full, the oldest turns are dropped.
    */
   send(text, options) {
     const messages = [...this.messages, { role: "user", content: text }];
@@ -136,7 +136,7 @@ export class Chat {
     return said;
   }
 
-  /** Forgets all but the system message. */
+  /** Drops all messages except the system message. */
   clear() {
     this.messages = this.messages.filter(({ role }, at) => at === 0 && role === "system");
     this.used = 0;
@@ -145,23 +145,23 @@ export class Chat {
 
 /** A loaded model. */
 export class Model {
-  /** The file's name for it, or null. */
+  /** The model's name in the file, or null. */
   name;
-  /** The file's architecture. */
+  /** The architecture in the file. */
   architecture;
-  /** Positions of the context. */
+  /** Maximum positions of the context. */
   nCtx;
-  /** Those that the model was trained with. */
+  /** Maximum positions in training. */
   nCtxTrain;
-  /** Whether the file has a chat template. */
+  /** True if the file has a chat template. */
   chats;
-  /** What it runs on. */
+  /** The device it runs on. */
   device;
-  /** Bytes that it takes of the device. */
+  /** Bytes used on the device. */
   plan;
-  /** How text is sampled if nothing else is asked for. */
+  /** Default sampling options. */
   sampling;
-  /** What a user should know of the file and the options, a sentence each. */
+  /** Notices about the file and the options, one sentence each. */
   notices;
   #host;
 
@@ -171,11 +171,11 @@ export class Model {
     Object.assign(this, { name, architecture, nCtx, nCtxTrain, chats, device, plan, sampling, notices });
   }
 
-  /** Goes on behind a text or tokens, or answers a list of messages {role, content}. */
+  /** Continues a text or tokens, or answers a list of messages {role, content}. */
   generate(input, options) {
     const { engine, ...own } = splitOptions(options);
     const isTurns = Array.isArray(input) && typeof input[0] === "object";
-    // Of a typed array, JSON would make an object.
+    // JSON would turn a typed array into an object.
     const prompt = ArrayBuffer.isView(input) ? [...input] : input;
     const asked = isTurns ? { messages: input } : { prompt };
     const begin = (listener) => this.#host.add({ ...engine, ...asked }, listener);
@@ -185,7 +185,7 @@ export class Model {
   /** A conversation: {system, messages}. */
   chat(options) {
     if (!this.chats)
-      throw new SternaError("the file has no chat template; load it with chatTemplate, or generate");
+      throw new SternaError("the file has no chat template; load it with chatTemplate, or use generate");
     return new Chat(this, options);
   }
 

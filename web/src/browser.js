@@ -1,6 +1,7 @@
-// The package in a browser: every model has a worker, where the engine runs and models are read and kept. The
-// page sends it calls {id, call, args}, and is sent {id, value} or {id, error}, and before that {id,
-// progress} and {id, event}. A file that only the page can read is asked for by {reading, file, at, n}.
+// The package in a browser: every model has a worker, which runs the engine and reads and stores models. The
+// page sends calls {id, call, args}, and receives {id, value} or {id, error}, after any number of {id,
+// progress} and {id, event}. The worker requests a file that only the page can read with {reading, file, at,
+// n}.
 
 import { Chat, Generation, Model } from "./api.js";
 import { SternaCrash, SternaError, packed, unpacked } from "./errors.js";
@@ -9,16 +10,16 @@ import * as opfs from "./opfs.js";
 
 export { Chat, Generation, Model, SternaCrash, SternaError };
 
-/** The small model that comes with the package. */
+/** The small model that is part of the package. */
 export const demoModel = new URL("./world.gguf", import.meta.url);
 
 const keepsFiles = () => globalThis.navigator?.storage?.getDirectory !== undefined;
 
-/** Models that were downloaded. */
+/** Downloaded models. */
 export const models = {
   list: async () => (keepsFiles() ? opfs.list() : []),
   remove: async (url) => keepsFiles() && opfs.remove(addressOf(url)),
-  /** Asks the browser to keep them until they are removed; says whether it does. */
+  /** Asks the browser not to evict them; returns true if it agrees. */
   persist: async () => (await navigator.storage?.persist?.()) ?? false,
 };
 
@@ -37,10 +38,10 @@ export async function load(source, { onProgress, signal, store = true, ...option
   }
 }
 
-/** An address as the page would ask for it. */
+/** A URL, resolved as the page would. */
 const addressOf = (url) => new URL(url, globalThis.document?.baseURI ?? globalThis.location?.href).href;
 
-/** A source as a worker can be sent it. */
+/** Converts a source to a form that can be sent to a worker. */
 function sendable(source) {
   if (isBytes(source)) return { bytes: bytesOf(source) };
   if (source instanceof Blob) return { blob: source };
@@ -49,14 +50,14 @@ function sendable(source) {
   throw new SternaError(`load: want ${SOURCES}`);
 }
 
-/** The host in a worker. */
+/** A host in a worker. */
 class WorkerHost {
   about;
   #worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "sterna" });
   #files;
   #calls = new Map();
   #id = 0;
-  /** Why it has ended. */
+  /** The error that ended it. */
   #ended = null;
 
   constructor(files) {
@@ -65,7 +66,7 @@ class WorkerHost {
     this.#worker.addEventListener("error", (event) => {
       event.preventDefault();
       const why = event.message ?? "its script could not be loaded";
-      this.end(new SternaCrash(`the worker of the engine has ended: ${why}`));
+      this.end(new SternaCrash(`the engine's worker has stopped: ${why}`));
     });
   }
 
@@ -98,10 +99,10 @@ class WorkerHost {
   }
 
   async close() {
-    this.end(new DOMException("the model was disposed of", "AbortError"));
+    this.end(new DOMException("the model was disposed", "AbortError"));
   }
 
-  /** Ends the worker, and with it all its memory. */
+  /** Ends the worker, and so frees all its memory. */
   end(error) {
     if (this.#ended !== null) return;
     this.#ended = error.name === "AbortError" ? new SternaError(error.message) : error;
@@ -128,7 +129,7 @@ class WorkerHost {
       if (failure instanceof SternaCrash) this.end(failure);
       return undefined;
     }
-    // A call with a listener goes on until the listener is told of its end.
+    // A call with a listener continues until the listener has received its end.
     if (call?.listener === undefined || error !== undefined) this.#calls.delete(id);
     if (error === undefined) return call?.resolve(value);
     const failure = unpacked(error);

@@ -1,25 +1,27 @@
-// What there is to compute on, and what it lacks.
+// Available devices, and what they lack.
 
 import { SternaError } from "./errors.js";
 
-/** Whether the stack of a WebAssembly module can be suspended (JSPI): the engine waits for a GPU that way. */
+/**
+ * True if the stack of a WebAssembly module can be suspended (JSPI), which the engine uses to wait for a GPU.
+ */
 export const canSuspend = () => typeof WebAssembly.Suspending === "function";
 
 /**
- * Why there is no WebGPU to run on, or null if there is.
+ * The reason why WebGPU cannot be used, or null if it can.
  *
  * @returns {Promise<string | null>}
  */
 async function whyNoGpu(gpu) {
-  if (gpu === undefined) return "there is no WebGPU here (navigator.gpu)";
+  if (gpu === undefined) return "WebGPU is not available here (navigator.gpu)";
   if (!canSuspend()) {
     return "WebAssembly cannot wait for a GPU here (JSPI: Chrome 137, Firefox 153, Safari 27, Node 24)";
   }
   const adapter = await gpu.requestAdapter().catch(() => null);
-  return adapter === null ? "WebGPU finds no device here" : null;
+  return adapter === null ? "WebGPU found no device" : null;
 }
 
-/** The device of `navigator`: {vendor, architecture, software, features, limits}, as far as it says so. */
+/** The device of `navigator`: {vendor, architecture, software, features, limits}, as far as known. */
 async function described(gpu) {
   const adapter = await gpu.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
   if (adapter === null) return {};
@@ -36,12 +38,12 @@ async function described(gpu) {
 }
 
 /**
- * Chooses what a model runs on.
+ * Chooses the backend for a model.
  *
  * @param {"webgpu" | "cpu" | undefined} wanted
- * @returns {Promise<{backend: string | undefined, why: string | null}>} what the engine is asked for, and
- * why it is not WebGPU, if nobody asked for something else
- * @throws {SternaError} if WebGPU is wanted and is not there
+ * @returns {Promise<{backend: string | undefined, why: string | null}>} the backend to request, and the
+ * reason why it is not WebGPU, unless the caller chose the backend
+ * @throws {SternaError} if WebGPU was requested and is not available
  */
 export async function choose(wanted) {
   if (wanted === "cpu") return { backend: "cpu", why: null };
@@ -53,7 +55,7 @@ export async function choose(wanted) {
   return { backend: "cpu", why };
 }
 
-/** What is told of the device: what the engine says of it, and what the browser does. */
+/** Description of the device, from the engine and the browser. */
 export async function deviceOf(about, why) {
   if (about.backend === "cpu") {
     return { backend: "cpu", description: about.device, why, lacks: why === null ? [] : [why] };
@@ -61,14 +63,14 @@ export async function deviceOf(about, why) {
   const gpu = await described(globalThis.navigator.gpu);
   const lacks = [];
   if (!gpu.features?.includes("subgroups")) {
-    lacks.push("subgroups: sums are made through workgroup memory, which is slower");
+    lacks.push("subgroups: sums use workgroup memory, which is slower");
   }
-  if (gpu.software) lacks.push("a GPU: this device is a program on the processor");
+  if (gpu.software) lacks.push("a GPU: this device is software on the CPU");
   const name = [gpu.vendor, gpu.architecture].filter(Boolean).join(" ");
   return {
     backend: "webgpu",
     ...gpu,
-    description: gpu.description || name || "a GPU that the browser does not name",
+    description: gpu.description || name || "a GPU that the browser does not identify",
     why: null,
     lacks,
   };

@@ -1,26 +1,26 @@
-// A model over the network, into a place that keeps it. What is there of an earlier attempt is gone on
-// from, if the server says that the file is still the same.
+// Downloads a model into a place that stores it. An earlier attempt is resumed if the server confirms that
+// the file has not changed.
 //
-// A place has `state()`: {size, tag, total}, what it holds, which version that is, and how long the whole is;
-// `begin(tag, total)`, which empties it, `write(bytes)`, `finish()`, and `close()`.
+// A place has `state()`: {size, tag, total}, the stored bytes, their version, and the size of the whole file;
+// `begin(tag, total)`, which empties it; `write(bytes)`; `finish()`; and `close()`.
 
 import { SternaError } from "./errors.js";
 
-/** Attempts to go on after the connection has broken, before somebody is told. */
+/** Attempts to resume after the connection has failed, before an error is thrown. */
 const ATTEMPTS = 4;
 const PAUSE_MS = 500;
 
-/** What tells versions of a file apart, or null: nothing is gone on from then. */
+/** The version of the file, or null, in which case the download cannot be resumed. */
 function tagOf(headers) {
   const etag = headers.get("ETag");
-  // A weak tag allows other bytes.
+  // A weak tag may be shared by files with different bytes.
   return (etag?.startsWith("W/") ? null : etag) ?? headers.get("Last-Modified");
 }
 
-/** Bytes of the whole file, or null. */
+/** Size of the whole file in bytes, or null. */
 function totalOf(response) {
   const [, total] = response.headers.get("Content-Range")?.match(/\/(\d+)$/) ?? [];
-  // A server that compresses gives the length of what it sends.
+  // A server that compresses sends the compressed length.
   const plain = response.status === 200 && response.headers.get("Content-Encoding") === null;
   const length = total ?? (plain ? response.headers.get("Content-Length") : null);
   return length === null ? null : Number(length);
@@ -29,7 +29,7 @@ function totalOf(response) {
 /**
  * Downloads `url` into `place`; `progress` is called with (loaded, total).
  *
- * @throws {SternaError} for what the server answers, and a connection that breaks again and again
+ * @throws {SternaError} for error responses, and for a connection that fails repeatedly
  */
 export async function download(url, place, { signal, progress }) {
   for (let attempt = 1; ; attempt += 1) {
@@ -42,13 +42,13 @@ export async function download(url, place, { signal, progress }) {
       if (error instanceof SternaError) throw error;
       if (error?.name === "QuotaExceededError") throw noRoom(place.state());
       const { size, total } = place.state();
-      // What goes forward may go on for ever.
+      // As long as there is progress, keep retrying.
       if (size > before) attempt = 0;
       if (attempt >= ATTEMPTS) {
         const of = total === null ? "" : ` of ${megabytes(total)}`;
         throw new SternaError(
-          `${url}: the connection broke at ${megabytes(size)}${of} (${error.message}); ` +
-            "load it again to go on",
+          `${url}: the connection failed at ${megabytes(size)}${of} (${error.message}); ` +
+            "load it again to resume",
           { cause: error },
         );
       }
@@ -69,7 +69,7 @@ async function attemptOf(url, place, signal, progress) {
     response.headers.get("Content-Range")?.startsWith(`bytes ${size}-`);
   if (!goesOn) {
     if (response.status === 206 || response.status === 416) {
-      // Another version by now: from its beginning.
+      // The file has changed: download it from the start.
       await response.body?.cancel();
       place.begin(null, null);
       return attemptOf(url, place, signal, progress);
@@ -97,16 +97,16 @@ async function attemptOf(url, place, signal, progress) {
   return place.finish();
 }
 
-/** Says that a model does not fit where it should be kept. */
+/** The error for a model that does not fit in storage. */
 export function noRoom({ size, total }) {
   const of = total === null ? "" : ` of ${megabytes(total)}`;
   return new SternaError(
-    `there is no room to keep the model: ${megabytes(size)}${of} fit; models.remove() frees some, and ` +
-      "store: false keeps it in memory alone",
+    `there is no room to store the model: ${megabytes(size)}${of} fit; models.remove() frees some, and ` +
+      "store: false keeps it only in memory",
   );
 }
 
-/** Bytes for people. */
+/** A size in MB as text. */
 export const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
 /** A place in memory. */

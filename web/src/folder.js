@@ -1,4 +1,4 @@
-// Models that Node and Deno keep: a folder of the user's caches. The files are those of `opfs.js`.
+// Storage of models in Node and Deno: a cache folder of the user, with the same files as `opfs.js`.
 
 import { createHash } from "node:crypto";
 import * as fs from "node:fs";
@@ -33,7 +33,7 @@ class Place {
   #note;
 
   constructor(path, known, note) {
-    // Opened for writing anywhere, and made if it is not there.
+    // Opened for writing at any position, and created if missing.
     this.#file = fs.openSync(path, fs.constants.O_RDWR | fs.constants.O_CREAT);
     if (known === null) fs.ftruncateSync(this.#file, 0);
     const { size } = fs.fstatSync(this.#file);
@@ -68,7 +68,7 @@ class Place {
   }
 }
 
-/** The path of the model of an address, which is downloaded unless it is here. */
+/** Path of the model with a URL. Downloads it unless it is stored already. */
 export async function stored(url, { signal, progress }) {
   const base = join(folder(), hashOf(url));
   const [path, about] = [`${base}.gguf`, `${base}.json`];
@@ -89,7 +89,7 @@ export async function stored(url, { signal, progress }) {
   return path;
 }
 
-/** What is kept: {url, bytes, complete, used}. */
+/** The stored models: {url, bytes, complete, used}. */
 export async function list() {
   const dir = folder();
   const found = [];
@@ -103,7 +103,7 @@ export async function list() {
   return found.sort((a, b) => b.used - a.used);
 }
 
-/** Removes what is kept of an address; says whether there was something. */
+/** Removes the stored model of a URL; returns true if there was one. */
 export async function remove(url) {
   const base = join(folder(), hashOf(url));
   const paths = [`${base}.gguf`, `${base}.json`].filter((path) => fs.existsSync(path));

@@ -1,19 +1,19 @@
-// The engine in this thread: a WebAssembly module, the models in it, and the loop that steps them.
+// Runs the engine in this thread: a WebAssembly module, its models, and the loop that runs their steps.
 //
-// Only one call that may wait runs in a module at a time: its stack is suspended while it waits for a GPU,
-// and stacks of a module have to end in the order in which they began.
+// A module can only run one call at a time that may wait: its stack is suspended while it waits for a GPU,
+// and stacks of a module must end in the order in which they started.
 
 import { choose, deviceOf } from "./device.js";
 import { SternaCrash, SternaError, ofModule } from "./errors.js";
 
-/** A module, of which a thread has one, and another one after that one has ended. */
+/** A module. A thread has one, and gets a new one after a crash. */
 class Module {
   glue;
-  /** Why it ended. */
+  /** The error that ended it. */
   crash = null;
   #turn = Promise.resolve();
 
-  /** Calls of the module, one after the other. */
+  /** Runs calls of the module one at a time. */
   call(action) {
     const call = this.#turn.then(async () => {
       if (this.crash !== null) throw this.crash;
@@ -30,7 +30,7 @@ class Module {
   }
 }
 
-/** The modules of this thread: with grammars, and without. */
+/** The modules of this thread, with and without grammars. */
 const current = new Map();
 let started = 0;
 
@@ -56,7 +56,7 @@ async function begun(structured) {
   return module;
 }
 
-/** The text that binds the module holds one. After that one has ended, the text is loaded another time. */
+/** The bindings hold a single module. After a crash, they are imported again under another URL. */
 function glue(structured, before) {
   if (before === 0) return structured ? import("./structured.js") : import("./engine.js");
   const name = structured ? "structured" : "engine";
@@ -73,7 +73,7 @@ async function wasm(structured) {
   return readFile(url);
 }
 
-/** Where stacks cannot be suspended, the processor's backend runs all the same: it never waits. */
+/** Allows the CPU backend to run without stack suspension, because it never waits. */
 function withoutSuspension() {
   if (typeof WebAssembly.Suspending === "function") return;
   WebAssembly.Suspending = function Suspending(call) {
@@ -85,7 +85,7 @@ function withoutSuspension() {
       call(...args);
 }
 
-/** Lets whatever else waits in this thread run: messages, timers, the network. */
+/** Lets other work in this thread run: messages, timers, the network. */
 const others =
   globalThis.setImmediate !== undefined
     ? () => new Promise((resolve) => setImmediate(resolve))
@@ -104,12 +104,12 @@ export class Host {
   about;
   #module;
   #model;
-  /** What is told of each sequence, by its id. */
+  /** Listeners of the sequences, by id. */
   #listeners = new Map();
   #running = false;
 
   /**
-   * Loads a model from its files, readers {size, read(at, n)} in order. `options` are those of the engine;
+   * Loads a model from its files, readers {size, read(at, n)} in order. `options` are the engine's;
    * `progress` is called with (loaded, total) bytes of weights.
    */
   static async open(files, { backend: wanted, structured = false, ...options }, progress) {
@@ -126,8 +126,8 @@ export class Host {
   }
 
   /**
-   * Adds a sequence. `listener` is told {text, tokens, end?} as it goes on, {prompt: {done, total}} before
-   * its first token, and {error} if the device fails.
+   * Adds a sequence. `listener` is called with {text, tokens, end?} for new text, with {prompt: {done,
+   * total}} before the first token, and with {error} if the device fails.
    *
    * @returns {Promise<{id: number, seed: string, forgotten: number}>}
    */
@@ -141,7 +141,7 @@ export class Host {
     return added;
   }
 
-  /** Ends a sequence; its listener is told so. */
+  /** Ends a sequence, and notifies its listener. */
   cancel(id) {
     return this.#module.call(() => this.#model?.cancel(id));
   }
@@ -151,9 +151,9 @@ export class Host {
     return this.#call((model) => [...model.encode(text)]);
   }
 
-  /** Frees the model. What runs in it ends. */
+  /** Frees the model. Its running sequences end. */
   async close() {
-    this.#fail(new DOMException("the model was disposed of", "AbortError"));
+    this.#fail(new DOMException("the model was disposed", "AbortError"));
     if (this.#module.crash !== null) return;
     await this.#module.call(() => {
       this.#model?.free();
@@ -163,7 +163,7 @@ export class Host {
 
   #call(action) {
     return this.#module.call(() => {
-      if (this.#model === null) throw new SternaError("the model was disposed of");
+      if (this.#model === null) throw new SternaError("the model was disposed");
       return action(this.#model);
     });
   }
@@ -199,7 +199,7 @@ export class Host {
     const ended = [...this.#listeners];
     this.#listeners.clear();
     for (const [id, listener] of ended) {
-      // Where the module has ended, there is nothing to be ended in it.
+      // After a crash, there is nothing to cancel in the module.
       this.cancel(id).catch(() => {});
       listener({ error });
     }

@@ -1,5 +1,5 @@
-// The package in Node and in Deno: the engine runs in the caller's thread, and models are kept in a folder of
-// the user's caches.
+// The package in Node and Deno: the engine runs in the caller's thread, and models are stored in a cache
+// folder of the user.
 
 import * as fs from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -23,14 +23,14 @@ import {
 
 export { Chat, Generation, Model, SternaCrash, SternaError };
 
-/** The small model that comes with the package. */
+/** The small model that is part of the package. */
 export const demoModel = new URL("./world.gguf", import.meta.url);
 
-/** Models that were downloaded. */
+/** Downloaded models. */
 export const models = {
   list: () => folder.list(),
   remove: (url) => folder.remove(String(url)),
-  /** Files of this machine stay as they are. */
+  /** Files on this machine are never evicted. */
   persist: async () => true,
 };
 
@@ -50,7 +50,7 @@ export async function load(source, { onProgress, signal, store = true, gpu, ...o
   } catch (error) {
     throw signal?.aborted ? signal.reason : error;
   } finally {
-    // The engine has read what it wants: weights are where they are computed with.
+    // The engine has read everything: the weights have been copied to the device.
     for (const { close } of opened) close?.();
   }
 }
@@ -86,10 +86,10 @@ function ofFile(path) {
   return { reader: { size: fs.fstatSync(file).size, read }, close: () => fs.closeSync(file) };
 }
 
-/** Puts a GPU where the engine looks for it; Node has none of its own. */
+/** Sets the GPU that the engine uses; Node has none built in. */
 function takeGpu(gpu) {
   if (globalThis.navigator === undefined) globalThis.navigator = {};
   Object.defineProperty(globalThis.navigator, "gpu", { value: gpu, configurable: true });
-  // Without a class of this name wgpu takes this for a thread that has no GPU.
+  // Without a class of this name, wgpu assumes that this thread has no GPU.
   globalThis.WorkerGlobalScope ??= class WorkerGlobalScope {};
 }

@@ -1,15 +1,14 @@
-// Models that a browser keeps: the origin's private file system. Used in a dedicated worker, where alone a
-// file can be written piece by piece.
+// Storage of models in a browser: the origin private file system. Used in a dedicated worker, because only
+// there can a file be written incrementally.
 //
-// A model is two files named by the hash of its address: HASH.gguf, and HASH.json with {url, tag, total,
-// done, used}. While it is loaded the first is written behind its end, so what is there can be gone on
-// from.
+// A model is two files named by the hash of its URL: HASH.gguf, and HASH.json with {url, tag, total, done,
+// used}. During a download the first one is appended to, so the download can be resumed.
 
 import { SternaError } from "./errors.js";
 import { download, noRoom } from "./download.js";
 
 const FOLDER = "sterna-models";
-/** Bytes after which what was written is made to last. */
+/** Number of bytes after which the file is flushed. */
 const FLUSH_BYTES = 32 << 20;
 
 const folder = async () =>
@@ -41,7 +40,7 @@ async function writeJson(dir, name, value) {
   }
 }
 
-/** A file that is being loaded. */
+/** A file that is being downloaded. */
 class Place {
   #state;
   #handle;
@@ -81,7 +80,7 @@ class Place {
 
   finish() {
     this.#handle.flush();
-    // A browser may say that it has written what it then has no room for.
+    // A browser may report a successful write, and then have no room for the data.
     if (this.#handle.getSize() !== this.#state.size)
       throw new DOMException("less was kept than was written", "QuotaExceededError");
     this.#state.total = this.#state.size;
@@ -93,14 +92,14 @@ class Place {
 }
 
 /**
- * The model of an address, as a file, which is downloaded unless it is here.
+ * The model with a URL, as a file. Downloads it unless it is stored already.
  *
  * @returns {Promise<File>}
  */
 export async function stored(url, how) {
   try {
     const [dir, hash] = [await folder(), await hashOf(url)];
-    // Another tab may be loading it.
+    // Another tab may be downloading it.
     return await navigator.locks.request(`sterna-model-${hash}`, { signal: how.signal }, async () => {
       const known = await readJson(dir, `${hash}.json`);
       const file = await dir.getFileHandle(`${hash}.gguf`, { create: true });
@@ -108,7 +107,7 @@ export async function stored(url, how) {
       return file.getFile();
     });
   } catch (error) {
-    // Not even a name, or the note of what it is, may fit.
+    // Even the empty file or its metadata may not fit.
     if (error?.name === "QuotaExceededError") throw noRoom({ size: 0, total: null });
     throw error;
   }
@@ -117,7 +116,7 @@ export async function stored(url, how) {
 async function fill(dir, hash, url, known, file, { signal, progress }) {
   const handle = await file.createSyncAccessHandle();
   const name = `${hash}.json`;
-  // Without a note of what it is, what is there is of no use.
+  // Without its metadata, a partial file cannot be used.
   if (known === null) handle.truncate(0);
   const state = { size: handle.getSize(), tag: known?.tag ?? null, total: known?.total ?? null };
   let noted = Promise.resolve();
@@ -134,7 +133,7 @@ async function fill(dir, hash, url, known, file, { signal, progress }) {
   }
 }
 
-/** What is kept: {url, bytes, complete, used}. */
+/** The stored models: {url, bytes, complete, used}. */
 export async function list() {
   const dir = await folder();
   const found = [];
@@ -149,7 +148,7 @@ export async function list() {
   return found.sort((a, b) => b.used - a.used);
 }
 
-/** Removes what is kept of an address; says whether there was something. */
+/** Removes the stored model of a URL; returns true if there was one. */
 export async function remove(url) {
   const [dir, hash] = [await folder(), await hashOf(url)];
   let found = false;

@@ -1,12 +1,12 @@
-// A model's file as the engine reads it: {size, read(at, n)}, which gives a Uint8Array or a promise of one.
-// A promise wants a module whose stack can be suspended; elsewhere the whole file is read first.
+// A model file as the engine reads it: {size, read(at, n)}, which returns a Uint8Array or a promise of one. A
+// promise requires that the module's stack can be suspended; otherwise the whole file is read first.
 
 import { canSuspend } from "./device.js";
 
 /** Bytes in memory. */
 export const ofBytes = (bytes) => ({ size: bytes.length, read: (at, n) => bytes.subarray(at, at + n) });
 
-/** A file of the browser or of its user, in a worker, where it can be read at once. */
+/** A file of the browser or the user, in a worker, where it can be read synchronously. */
 export function ofBlobAtOnce(blob) {
   const reader = new FileReaderSync();
   const read = (at, n) => new Uint8Array(reader.readAsArrayBuffer(blob.slice(at, at + n)));
@@ -20,7 +20,7 @@ export const ofBlob = (blob) =>
     read: async (at, n) => new Uint8Array(await blob.slice(at, at + n).arrayBuffer()),
   });
 
-/** A reader that may answer by promises, as one that the engine can use here. */
+/** Converts a reader that may return promises to one that the engine can use here. */
 export async function settled({ size, read }) {
   if (canSuspend()) return { size, read };
   const bytes = new Uint8Array(size);
@@ -29,7 +29,7 @@ export async function settled({ size, read }) {
   return ofBytes(bytes);
 }
 
-/** A reader that throws as soon as its signal says so. */
+/** A reader that throws once its signal is aborted. */
 export function abortable({ size, read }, signal) {
   if (signal === undefined) return { size, read };
   return {
@@ -41,7 +41,7 @@ export function abortable({ size, read }, signal) {
   };
 }
 
-/** Whether a value is bytes: an ArrayBuffer, or a view of one. */
+/** True if a value is bytes: an ArrayBuffer, or a view of one. */
 export const isBytes = (value) => value instanceof ArrayBuffer || ArrayBuffer.isView(value);
 
 /** Such a value as a Uint8Array. */
@@ -50,14 +50,14 @@ export const bytesOf = (value) =>
     ? new Uint8Array(value)
     : new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
 
-/** Whether a value is a reader of the caller's. */
+/** True if a value is a custom reader. */
 export const isReader = (value) => typeof value?.read === "function" && Number.isFinite(value.size);
 
-/** What a source may be, for errors. */
+/** Description of valid sources, for errors. */
 export const SOURCES =
   "a URL, a File or Blob, an ArrayBuffer or Uint8Array, {size, read(at, n)}, or a list of these";
 
-/** What `onProgress` is told. */
+/** The argument of `onProgress`. */
 export const progressOf = (phase, loaded, total) => ({
   phase,
   loaded,

@@ -1,4 +1,4 @@
-// The engine in a worker of its own. `browser.js` says what is asked and answered.
+// Runs the engine in its own worker. The protocol is described in `browser.js`.
 
 import { InMemory, download } from "./download.js";
 import { SternaError, packed, unpacked } from "./errors.js";
@@ -7,9 +7,9 @@ import { stored } from "./opfs.js";
 import { abortable, ofBlobAtOnce, ofBytes, settled } from "./readers.js";
 
 let host = null;
-/** Of calls that can be given up, by their ids. */
+/** Abort controllers of running calls, by id. */
 const aborts = new Map();
-/** Readings that the page has still to answer. */
+/** Reads that the page has not answered yet. */
 const readings = new Map();
 
 const calls = {
@@ -53,7 +53,7 @@ async function fetched(url, { store, signal, progress }) {
     try {
       return await stored(url, { signal, progress });
     } catch (error) {
-      // A browser that keeps nothing for this page, as in a private window.
+      // The browser stores nothing for this page, for instance in a private window.
       if (error?.name !== "SecurityError") throw error;
     }
   }
@@ -62,7 +62,7 @@ async function fetched(url, { store, signal, progress }) {
   return place.blob();
 }
 
-/** The page has the file: it is asked. */
+/** The page has the file, so it is asked to read. */
 function readByPage(file, at, n) {
   const reading = crypto.randomUUID();
   return new Promise((resolve, reject) => {
@@ -81,7 +81,7 @@ addEventListener("message", async ({ data: { id, call, args, abort, reading, byt
     else reject(unpacked(error));
   } else {
     try {
-      if (host === null && call !== "open") throw new SternaError("there is no model");
+      if (host === null && call !== "open") throw new SternaError("the model is not loaded");
       postMessage({ id, value: await calls[call](id, args) });
     } catch (error) {
       postMessage({ id, error: packed(error) });

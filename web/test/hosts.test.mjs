@@ -1,4 +1,5 @@
-// The package in Node and in Deno says what the program's CPU backend says, on every device that there is.
+// The package in Node and in Deno gives the same results as the program's CPU backend, on every available
+// device.
 
 import assert from "node:assert/strict";
 import { copyFileSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
@@ -10,19 +11,19 @@ import { deno, here, installed, lavapipe, node, ran, root, swiftshader } from ".
 import { native, program } from "./support/native.mjs";
 import { host } from "./support/server.mjs";
 
-/** What a test of memory wants and is not here, or false. */
+/** The missing requirement of a memory test, or false. */
 const lacking = () =>
   (program === null && "no program to make a model with (STERNA)") || (!lavapipe && "no lavapipe");
 
 let place;
-/** Of each case what the program says, or, where it is not here, the package in Node. */
+/** The expected results: the program's, or without it the package's in Node. */
 let want;
 
 before(async () => {
   place = installed();
   for (const file of ["greedy.mjs", "say-greedy.mjs"])
     copyFileSync(join(here, "support", file), join(place.folder, file));
-  // Not a dependency of the package: of whoever wants a GPU in Node.
+  // Users of a GPU in Node install this; it is not a dependency of the package.
   symlinkSync(join(here, "node_modules", "webgpu"), join(place.folder, "node_modules", "webgpu"));
 });
 after(() => place?.remove());
@@ -39,7 +40,7 @@ async function said(program, backend, { driver, of = cases, gpu = [] } = {}) {
 test("Node on the CPU says what the program does", async (t) => {
   const got = await said(node, "cpu");
   if (program === null) {
-    // How near the largest logits are is not known then; how many texts may differ still counts.
+    // The gaps between the largest logits are unknown then; the number of differing texts is still limited.
     t.diagnostic("without a program (STERNA) tokens are those of the package on the CPU");
     want = got.map(({ tokens }) => ({ tokens, gaps: tokens.map((all) => all.map(() => 0)) }));
   } else {
@@ -52,7 +53,7 @@ test("Node on the CPU says what the program does", async (t) => {
 });
 
 test("another implementation says the same", () => {
-  // Greedy tokens of a specification in f64 with a cache of f16, and the gaps between its largest logits.
+  // Greedy tokens of an f64 reference with an f16 cache, and the gaps between its largest logits.
   const name = "bitnet/i2_s.spec-fp64-kv16";
   const lines = readFileSync(golden(`${name}.greedy.txt`), "utf8").trimEnd().split("\n").slice(1, 2);
   const theirs = lines.map((line) => line.split(" ").map(Number));
@@ -97,7 +98,7 @@ test("weights on a device take no memory of the module", { skip: lacking() }, as
 });
 
 test("Node on WebGPU", { skip: !swiftshader && "no SwiftShader (chromium-common)" }, async () => {
-  // SwiftShader takes a second for each pipeline.
+  // SwiftShader takes a second per pipeline.
   const of = cases.slice(0, 1);
   same(await said(node, "webgpu", { driver: swiftshader, of, gpu: ["gpu"] }), want, of);
 });

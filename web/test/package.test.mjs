@@ -1,4 +1,4 @@
-// The package as its user gets it: its size, README's programs in Node and in Deno, and a bundler.
+// The package as users get it: its size, the README's programs in Node and Deno, and a bundler.
 
 import assert from "node:assert/strict";
 import { cpSync, existsSync, readFileSync, readdirSync, statSync, writeFileSync } from "node:fs";
@@ -16,9 +16,9 @@ before(() => {
 after(() => place?.remove());
 
 /**
- * Most bytes of the modules, and of them as gzip makes them: they may only shrink, but for what is new in them.
- * Last: more formats of tool calls (GLM, MiniMax, Seed-OSS, Gemma 3, Kimi), and Lark of custom tools.
- * By gzip they were 1 and 2 % larger on one machine than on another: the limits leave room for that.
+ * Maximum bytes of the modules, raw and compressed with gzip. They may only grow for new features. Last: more
+ * formats of tool calls (GLM, MiniMax, Seed-OSS, Gemma 3, Kimi), and Lark of custom tools. Gzip sizes
+ * differed by 1 and 2 % between two machines: the limits allow for that.
  */
 const MOST = {
   "engine_bg.wasm": { raw: 2_158_000, gzip: 844_000 },

@@ -1,4 +1,4 @@
-// The page in browsers: what a reader does, and what may go wrong. `BROWSERS` names those to be tried.
+// The page in browsers: user actions, and failures. `BROWSERS` selects browsers.
 
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -21,22 +21,22 @@ const missing = {
   firefox: firefox === null && "no Firefox (Debian: firefox-esr)",
 };
 
-/** A text in one line. */
+/** A text as one line. */
 function oneLine(text) {
   return text.replace(/\s+/g, " ");
 }
 
-/** Longest gap of the page's timer while a text is written. */
+/** Maximum gap of the page's timer while a text is generated. */
 const MOST_MS = 100;
 const wanted = (name) => oneLine(readFileSync(join(root, "tests", "data", "demo", name), "utf8")).trim();
-/** What the program writes behind "Once upon a time", and answers to `ASKED`, in one line. */
+/** The program's continuation of "Once upon a time", and its answer to `ASKED`, as one line. */
 const [ONCE, ANSWER] = [wanted("once.txt"), wanted("owl.txt")];
 const ASKED = "Tell me a story about a shy owl in winter.";
 const LIVED = "Once upon a time, a young king lived in the town. One morning the king went home. ";
 const GREEDY = { temperature: 0, repeat_penalty: 1 };
 const turns = async (page) => oneLine(await textOf(page, "#turns"));
 
-/** What the engine's worker does in a test besides: if it is told so, its next step loses the device. */
+/** Added to the engine's worker for a test: on request, its next step loses the device. */
 const LOSES = `
 new BroadcastChannel("test").addEventListener("message", () => {
   const begun = GPUDevice.prototype.createCommandEncoder;
@@ -48,7 +48,7 @@ new BroadcastChannel("test").addEventListener("message", () => {
 `;
 const lose = (page) => page.evaluate(() => new BroadcastChannel("test").postMessage("lose"));
 
-/** Where the page is kept for later, by what runs beside it. */
+/** Waits until the service worker has cached the page. */
 const kept = (page) => page.evaluate(() => navigator.serviceWorker.ready.then(() => {}));
 
 for (const name of chosen) {
@@ -95,7 +95,7 @@ for (const name of chosen) {
       const seen = [];
       const free = () => seen.some((gaps) => gaps.page < MOST_MS);
       for (let at = 0; at < 20 && !free(); at += 1) {
-        // Another beginning each time: what was read before is not read again. Some 200 tokens follow.
+        // Another prompt each time, because the cache would skip a repeated one. Some 200 tokens follow.
         const words = `${at + 1}. ${LIVED.repeat(30)}Once upon a time`;
         const { label, chars, ...gaps } = await stopped(page, words);
         assert.equal(label, "Stop", "the text ended before it was stopped");
@@ -108,7 +108,7 @@ for (const name of chosen) {
       const told = seen.map(({ page, here }) => `${Math.round(page)} (here ${Math.round(here)})`).join(", ");
       if (!free() && quiet.length < 3) t.diagnostic(`the machine is too busy to tell; gaps in ms: ${told}`);
       else assert.ok(free(), `the page's timer had gaps, in ms: ${told}`);
-      // Another text follows.
+      // A new text can be generated.
       await set(page, { n_predict: 8 });
       await page.$eval("#new", (button) => button.click());
       await say(page, "Once upon a time");
@@ -161,7 +161,7 @@ for (const name of chosen) {
 
     test("without room there is an error, and the page goes on", { skip: name === "firefox" }, async () => {
       const { page, close } = await ready(browser, server.url + CPU);
-      // Which takes room itself.
+      // The cached page takes storage as well.
       await kept(page);
       const session = await page.createCDPSession();
       // The demo model takes 3.7 MB.
@@ -233,7 +233,7 @@ for (const name of chosen) {
         await lose(page);
         await say(page, "And");
         assert.match(await turns(page), /backend wgpu/);
-        // The next one finds a device anew.
+        // The next text finds a new device.
         await set(page, { n_predict: 2 });
         await say(page, "But");
         const newest = await page.$eval("#turns > :last-child", (turn) => turn.innerText);

@@ -1,4 +1,5 @@
-//! bf16: 2 bytes an element, the weight type's. What llama.cpp keeps for models that leave f16's range.
+//! bf16: 2 bytes per element, encoded as the weight type. llama.cpp uses it for models that exceed f16's
+//! range.
 
 use super::on_processor;
 use crate::block::{Block, ONES};

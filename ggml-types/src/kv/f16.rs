@@ -1,4 +1,4 @@
-//! f16: 2 bytes an element, rounded to nearest, ties to even. What llama.cpp keeps by default.
+//! f16: 2 bytes per element, rounded to nearest, ties to even. The default of llama.cpp.
 
 use half::f16;
 

@@ -1,8 +1,8 @@
-//! f32: 4 bytes an element, nothing lost.
+//! f32: 4 bytes per element, lossless.
 
 use crate::{KvCodec, KvForm, KvSide, KvVectors, QuantError};
 
-/// The numbers themselves, little-endian.
+/// IEEE single precision, little-endian.
 #[derive(Debug)]
 pub struct F32;
 

@@ -19,7 +19,7 @@ impl CodedBlock for iq4_nl::Iq4Nl {
     }
 
     fn codes(bytes: &[u8], codes: &mut [u8]) {
-        // They lie as there.
+        // The same order as in Q4_0.
         q4_0::Q4_0::codes(bytes, codes);
     }
 }

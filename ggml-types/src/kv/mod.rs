@@ -1,4 +1,4 @@
-//! KV-cache codecs: how one head's key or value vector is kept. One file a codec below `kv/`.
+//! KV-cache codecs: storage formats of one head's key or value vector. One file per codec below `kv/`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,9 +20,9 @@ mod turboquant;
 #[path = "turboquant-4.rs"]
 mod turboquant_4;
 
-/// A way to keep the `[head_dim]` vectors of a KV cache.
+/// A storage format for the `[head_dim]` vectors of a KV cache.
 pub trait KvCodec: fmt::Debug + Sync {
-    /// The word for it in `--kv-cache-type`.
+    /// Its name in `--kv-cache-type`.
     fn name(&self) -> &'static str;
 
     /// Remark in a list of codecs, if there is one.
@@ -30,18 +30,18 @@ pub trait KvCodec: fmt::Debug + Sync {
         None
     }
 
-    /// True if comparisons of all codecs have it: not those of llama.cpp's that another one is as small as,
-    /// and faster.
+    /// True if comparisons of all codecs include it. Codecs of llama.cpp are left out if another one is as
+    /// small, and faster.
     fn is_compared(&self) -> bool {
         true
     }
 
-    /// Another word for it.
+    /// Another name for it.
     fn alias(&self) -> Option<&'static str> {
         None
     }
 
-    /// The codec that its name means for a side of the cache which its own form is not for: it opens no
+    /// The codec that its name selects on a side of the cache that it does not support itself; it opens no
     /// vectors there.
     fn instead(&self, _: KvSide) -> Option<&'static dyn KvCodec> {
         None
@@ -50,7 +50,7 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// Bytes of one vector.
     ///
     /// # Errors
-    /// [`QuantError::Shape`] where the codec cannot hold such a head dimension.
+    /// [`QuantError::Shape`] if the codec does not support the head dimension.
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError>;
 
     /// Encoder and decoder of one side of a cache.
@@ -59,28 +59,28 @@ pub trait KvCodec: fmt::Debug + Sync {
     /// As [`vec_bytes`](Self::vec_bytes).
     fn open(&self, side: KvSide, head_dim: usize) -> Result<Box<dyn KvVectors>, QuantError>;
 
-    /// Its form of vectors. A codec of the caller's own, whose vectors only [`open`](Self::open) knows, has
-    /// the form that this says unless it says otherwise.
+    /// The form of its vectors. A caller's own codec, whose vectors only [`open`](Self::open) knows, keeps
+    /// this default or overrides it.
     fn form(&self) -> KvForm {
         KvForm::Opaque
     }
 
-    /// True if its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else
-    /// happens to them: then queries are rotated before they meet keys, and sums of values are rotated back.
+    /// True if its vectors are rotated ([`Rotation`](crate::turboquant::Rotation)) before anything else.
+    /// Queries are then rotated before they are multiplied with keys, and sums of values are rotated back.
     fn rotates(&self) -> bool {
         self.form().rotates()
     }
 
-    /// True if positions are kept as f16 first, and encoded a page at a time when they have left a window of
-    /// the newest ones. The first page stays f16 for ever, and keys are encoded less its mean.
+    /// True if positions are stored as f16 first, and encoded a page at a time once they have left a window
+    /// of the newest ones. The first page always stays f16, and its mean is subtracted from keys before
+    /// encoding.
     fn windowed(&self) -> bool {
         self.form().windowed()
     }
 }
 
-/// Form of a codec's vectors: all that a backend with kernels of its own must know of it. Such a backend
-/// matches this without a `_` arm, so that a new form does not compile before each of them says what it does
-/// with it.
+/// Form of a codec's vectors: all that a backend with its own kernels needs to know about it. Such a backend
+/// matches this without a `_` arm, so that a new form does not compile until each backend handles it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvForm {
     /// Elements of 2 bytes, IEEE half precision.
@@ -89,24 +89,23 @@ pub enum KvForm {
     F32,
     /// Elements of 2 bytes, bfloat16.
     Bf16,
-    /// Rotated; integers of 8 bits, a scale every 32.
+    /// Rotated; 8-bit integers, one scale per 32.
     Q8_0,
-    /// Rotated; integers of 4 bits, a scale every 32.
+    /// Rotated; 4-bit integers, one scale per 32.
     Q4_0,
-    /// Rotated; integers of 4 bits, a scale and an offset every 32.
+    /// Rotated; 4-bit integers, a scale and an offset per 32.
     Q4_1,
-    /// Rotated; integers of 5 bits, a scale every 32.
+    /// Rotated; 5-bit integers, one scale per 32.
     Q5_0,
-    /// Rotated; integers of 5 bits, a scale and an offset every 32.
+    /// Rotated; 5-bit integers, a scale and an offset per 32.
     Q5_1,
-    /// Rotated; indices of 16 values, a scale every 32.
+    /// Rotated; indices of 16 values, one scale per 32.
     Iq4Nl,
-    /// Rotated and windowed; Lloyd-Max codes of 3 bits, a scale a vector.
+    /// Rotated and windowed; 3-bit Lloyd-Max codes, one scale per vector.
     Lloyd3,
-    /// Rotated and windowed; Lloyd-Max codes of 4 bits, a scale a vector.
+    /// Rotated and windowed; 4-bit Lloyd-Max codes, one scale per vector.
     Lloyd4,
-    /// Rotated and windowed; Lloyd-Max codes of 2 bits, signs of what they leave over, two scales a vector.
-    /// For keys.
+    /// Rotated and windowed; 2-bit Lloyd-Max codes, signs of the residual, two scales per vector. For keys.
     Lloyd2Signs,
     /// Bytes that only the codec reads and writes, neither rotated nor windowed.
     Opaque,
@@ -147,13 +146,13 @@ impl KvForm {
     }
 }
 
-/// Remark in a list on codecs whose form no device has kernels for.
+/// Remark in a list for codecs whose form has kernels on no device.
 fn on_processor(form: KvForm) -> Option<&'static str> {
     matches!(form, KvForm::Bf16 | KvForm::Q4_1 | KvForm::Q5_0 | KvForm::Q5_1 | KvForm::Iq4Nl)
         .then_some("on the CPU only")
 }
 
-/// The two sides of a KV cache, which may want different codes: keys are multiplied with queries, values are
+/// The two sides of a KV cache, which may need different codecs: keys are multiplied with queries, values are
 /// summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvSide {
@@ -165,27 +164,27 @@ pub enum KvSide {
 
 /// Encodes and decodes vectors of one length.
 pub trait KvVectors: fmt::Debug + Send + Sync {
-    /// Encodes one vector; `out` is as long as [`KvCodec::vec_bytes`] says. `false` where something had to be
-    /// clamped: a number that the codec cannot hold.
+    /// Encodes one vector; `out` has the length of [`KvCodec::vec_bytes`]. Returns `false` if a number that
+    /// the codec cannot hold had to be clamped.
     ///
     /// # Panics
-    /// Where the lengths do not fit: a bug of the caller.
+    /// If the lengths do not match: a bug of the caller.
     fn encode(&self, x: &[f32], out: &mut [u8]) -> bool;
 
-    /// Decodes one vector; the definition that every faster path is compared with.
+    /// Decodes one vector. This is the definition; every faster path is compared with it.
     ///
     /// # Panics
-    /// Where the lengths do not fit: a bug of the caller.
+    /// If the lengths do not match: a bug of the caller.
     fn decode(&self, bytes: &[u8], out: &mut [f32]);
 
-    /// The same vectors as codes and scales, where they are such: for backends that have kernels for those.
+    /// The same vectors as codes and scales, if that is their form, for backends with kernels for those.
     fn codes(&self) -> Option<&dyn KvCodes> {
         None
     }
 }
 
-/// A vector that is codes and scales: element `i` is `scales[i / block] * value(codes[i])`, or as
-/// [`CodeValues::TwoAndSign`] says.
+/// A vector of codes and scales: element `i` is `scales[i / block] * value(codes[i])`, or as defined by
+/// [`CodeValues::TwoAndSign`].
 pub trait KvCodes {
     /// Values of the codes.
     fn values(&self) -> CodeValues;
@@ -193,13 +192,13 @@ pub trait KvCodes {
     /// Elements that share a scale.
     fn block(&self) -> usize;
 
-    /// Takes an encoded vector apart: a code an element, a scale a block.
+    /// Splits an encoded vector into one code per element and one scale per block.
     ///
     /// # Panics
-    /// Where the lengths do not fit: a bug of the caller.
+    /// If the lengths do not match: a bug of the caller.
     fn split(&self, bytes: &[u8], codes: &mut [u8], scales: &mut [half::f16]);
 
-    /// Projection of queries before they meet the signs of [`CodeValues::TwoAndSign`].
+    /// Projection of queries before they are multiplied with the signs of [`CodeValues::TwoAndSign`].
     fn projection(&self) -> Option<&Qjl> {
         None
     }
@@ -208,15 +207,15 @@ pub trait KvCodes {
 /// Values of the codes of a [`KvCodes`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CodeValues {
-    /// Code `4 + i` stands for the `i`th of these, code `3 - i` for the same with the other sign.
+    /// Code `4 + i` is the `i`th of these, and code `3 - i` its negative.
     Signed3([f32; 4]),
-    /// Code `i` stands for the `i`th of these.
+    /// Code `i` is the `i`th of these.
     Table4([f32; 16]),
     /// A code is the number itself, as an `i8`.
     Int8,
     /// Two sums of products, one with the query and one with its [projection](KvCodes::projection): the low
-    /// two bits of a code are an index of `values`, times the first of two scales; its third bit stands for
-    /// `sign`, or for `-sign` where it is 0, times the second.
+    /// two bits of a code are an index of `values`, times the first of two scales; its third bit means
+    /// `sign`, or `-sign` if it is 0, times the second.
     TwoAndSign {
         /// Values of the low two bits.
         values: [f32; 4],
@@ -229,9 +228,9 @@ pub enum CodeValues {
 pub const F16: &dyn KvCodec = &f16::F16;
 /// Elements of 4 bytes.
 pub const F32: &dyn KvCodec = &f32::F32;
-/// Integers of 8 bits.
+/// 8-bit integers.
 pub const Q8_0: &dyn KvCodec = &q8_0::Q8_0;
-/// TurboQuant's codes of 3 bits.
+/// TurboQuant's 3-bit codes.
 pub const TURBOQUANT: &dyn KvCodec = &turboquant::TURBOQUANT;
 
 /// Every codec, in the order in which `--help` lists them.
@@ -250,12 +249,12 @@ pub static REGISTRY: &[&dyn KvCodec] = &[
     &iq4_nl::IQ4_NL,
 ];
 
-/// The codec called `name`, or with that for an [alias](KvCodec::alias).
+/// The codec with this name or [alias](KvCodec::alias).
 pub fn kv_by_name(name: &str) -> Option<&'static dyn KvCodec> {
     REGISTRY.iter().copied().find(|codec| codec.name() == name || codec.alias() == Some(name))
 }
 
-/// A name that no codec has.
+/// Error for an unknown codec name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("want one of {known}, got {0}", known = names())]
 pub struct UnknownCodec(String);
@@ -277,12 +276,12 @@ impl PartialEq for dyn KvCodec {
 
 impl Eq for dyn KvCodec {}
 
-/// The names of all codecs, as a list for people.
+/// The names of all codecs, as a list for the user.
 fn names() -> String {
     REGISTRY.iter().map(|codec| codec.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// Every codec's name with its [note](KvCodec::note), as a list for people.
+/// Every codec's name with its [note](KvCodec::note), as a list for the user.
 pub fn names_with_notes() -> String {
     let one = |codec: &&dyn KvCodec| match codec.note() {
         Some(note) => format!("{} ({note})", codec.name()),
@@ -291,7 +290,7 @@ pub fn names_with_notes() -> String {
     REGISTRY.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// The codec that is used on a side of the cache: itself, or the one it names [instead](KvCodec::instead).
+/// The codec used on a side of the cache: `codec` itself, or the one it names [instead](KvCodec::instead).
 pub fn kv_on(side: KvSide, codec: &'static dyn KvCodec) -> &'static dyn KvCodec {
     codec.instead(side).unwrap_or(codec)
 }

@@ -16,19 +16,19 @@ pub struct Blocks<B>(pub(super) PhantomData<fn() -> B>);
 /// Blocks of Q8_0.
 pub static Q8_0: Blocks<q8_0::Q8_0> = Blocks(PhantomData);
 
-/// Blocks that vectors are kept in; where [`values`](Self::values) says so, of one scale, which stands first,
-/// and codes.
+/// Blocks in which vectors are stored. If [`values`](Self::values) is `Some`, a block is one scale followed
+/// by codes.
 pub trait CodedBlock: Block {
-    /// The form of a codec of such blocks.
+    /// The form of a codec with such blocks.
     const FORM: KvForm;
-    /// Elements beyond this are cut to it, so that every block has a scale that f16 can hold: of q4_0, whose
-    /// scale is the better of a few, it is a quarter of a block's largest element at most.
+    /// Elements beyond this are clamped, so that f16 can hold the scale of every block. In q4_0, whose scale
+    /// is the best of a few, it is at most a quarter of a block's largest element.
     const LARGEST: f32 = 4.0 * 65_504.0;
     /// Values of its codes, if an element is a scale times its value.
     fn values() -> Option<CodeValues> {
         None
     }
-    /// The codes of a block, `[ELEMS]`, from the bytes behind its scale.
+    /// The codes of a block, `[ELEMS]`, from the bytes after its scale.
     fn codes(_bytes: &[u8], _codes: &mut [u8]) {
         unreachable!("{} has more than codes and a scale", Self::NAME)
     }
@@ -64,7 +64,7 @@ impl<B: CodedBlock + 'static> KvCodec for Blocks<B> {
     }
 
     fn vec_bytes(&self, head_dim: usize) -> Result<usize, QuantError> {
-        /// The largest that leaves room for the bytes of any number of pages.
+        /// Maximum for which the bytes of any number of pages do not overflow.
         const MAX_DIM: usize = 1 << 20;
         if !head_dim.is_power_of_two() || !(B::ELEMS..=MAX_DIM).contains(&head_dim) {
             let want = format!("a head dimension that is a power of two from {} on", B::ELEMS);

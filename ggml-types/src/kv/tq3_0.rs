@@ -1,9 +1,9 @@
-//! tq3_0: the TurboQuant paper's second algorithm, for keys: 2 bits an element, one bit for what they leave
-//! over, and two f16, 52 bytes for 128 elements. Values have the 3 bits of `turboquant`, because to decode
-//! signs makes sums of values worse.
+//! tq3_0: the TurboQuant paper's second algorithm, for keys: 2 bits per element, one bit for the residual,
+//! and two f16, 52 bytes for 128 elements. Values use the 3 bits of `turboquant`, because decoding signs
+//! makes sums of values less accurate.
 //!
-//! Other projects call at least three other formats so. This one lives in memory alone: no file has it, and
-//! it has no id.
+//! Other projects use this name for at least three other formats. This one exists only in memory: no file
+//! contains it, and it has no id.
 
 use half::f16;
 

@@ -1,4 +1,4 @@
-//! turboquant-4: as `turboquant`, with 4 bits an element: 66 bytes for 128 elements.
+//! turboquant-4: `turboquant` with 4 bits per element: 66 bytes for 128 elements.
 
 use super::turboquant::TurboQuant;
 use crate::KvForm;

@@ -1,5 +1,5 @@
-//! turboquant: 3 bits an element and one f16 scale, 50 bytes for 128 elements. Keys have the scale that
-//! leaves inner products without bias, values the one that has the smallest error.
+//! turboquant: 3 bits per element and one f16 scale, 50 bytes for 128 elements. Keys use the scale for which
+//! inner products are unbiased, values the one with the smallest error.
 
 use half::f16;
 
@@ -13,7 +13,7 @@ pub struct TurboQuant {
     pub(super) name: &'static str,
     /// Bits of one code, 3 or 4.
     pub(super) bits: usize,
-    /// The one with that many bits.
+    /// The form with that many bits.
     pub(super) form: KvForm,
 }
 
@@ -21,7 +21,7 @@ pub struct TurboQuant {
 pub static TURBOQUANT: TurboQuant = TurboQuant { name: "turboquant", bits: 3, form: KvForm::Lloyd3 };
 
 impl TurboQuant {
-    /// Checks that codecs of this kind can hold such a head.
+    /// Checks that codecs of this kind support the head dimension.
     pub(super) fn check(ty: &'static str, head_dim: usize) -> Result<(), QuantError> {
         if !head_dim.is_power_of_two() || !(8..=MAX_DIM).contains(&head_dim) {
             let want = format!("a head dimension that is a power of two from 8 to {MAX_DIM}");

@@ -1,7 +1,7 @@
 //! The best scalar quantiser for a coordinate of a random unit vector.
 
 /// A Lloyd-Max quantiser: `2^bits` centroids, each the mean of its cell, and cells that end halfway between
-/// them.
+/// centroids.
 ///
 /// The coordinate of a random unit vector in `dim` dimensions has the density `(1 - x^2)^((dim - 3) / 2)`, up
 /// to a factor, between -1 and 1: a Beta distribution, close to a Gaussian of variance `1 / dim`.
@@ -12,19 +12,19 @@ pub struct Codebook {
     mse: f64,
 }
 
-/// Where iterations end: centroids that move less than this are at the resolution of f64 for every use.
+/// Iterations end when centroids move less than this, which is the resolution of f64 for every use.
 const STILL: f64 = 1e-13;
 
 impl Codebook {
     /// The quantiser for coordinates of vectors of `dim` elements.
     ///
     /// # Panics
-    /// Where `dim < 8` or `bits` is not 1 to 4.
+    /// If `dim < 8` or `bits` is not 1 to 4.
     pub fn new(dim: usize, bits: u32) -> Self {
         assert!(dim >= 8 && (1..=4).contains(&bits), "no codebook for {dim} dimensions and {bits} bits");
         let density = Density::new(dim);
         let half = 1 << (bits - 1);
-        // The positive half is enough. The iteration starts from centroids spread over three deviations.
+        // The positive half suffices. The iteration starts from centroids spread over three deviations.
         let spread = (3.0 / (dim as f64).sqrt()).min(1.0);
         let mut centroids: Vec<f64> = (0..half).map(|i| spread * (i as f64 + 0.5) / half as f64).collect();
         loop {
@@ -53,22 +53,22 @@ impl Codebook {
         }
     }
 
-    /// `2^bits` values in rising order, for unit vectors.
+    /// `2^bits` values in ascending order, for unit vectors.
     pub fn centroids(&self) -> &[f64] {
         &self.centroids
     }
 
-    /// The `2^bits - 1` borders between cells, in rising order.
+    /// The `2^bits - 1` borders between cells, in ascending order.
     pub fn thresholds(&self) -> &[f64] {
         &self.thresholds
     }
 
-    /// Expected squared error of a whole unit vector, the scale being exact.
+    /// Expected squared error of a whole unit vector with an exact scale.
     pub fn mse(&self) -> f64 {
         self.mse
     }
 
-    /// The cell of `x`: how many thresholds are at or below it. A NaN gets 0.
+    /// The cell of `x`: the number of thresholds at or below it. NaN gives 0.
     pub fn code(&self, x: f64) -> u8 {
         self.thresholds.iter().filter(|&&threshold| x >= threshold).count() as u8
     }
@@ -84,11 +84,11 @@ fn edges(centroids: &[f64]) -> Vec<f64> {
 struct Density {
     /// `(dim - 3) / 2`.
     power: f64,
-    /// Makes the whole mass 1.
+    /// Normalises the total mass to 1.
     factor: f64,
 }
 
-/// Points and weights of Gauss and Legendre's rule of order 8 on [-1, 1], the positive half.
+/// Points and weights of the Gauss-Legendre rule of order 8 on [-1, 1], the positive half.
 const GAUSS: [(f64, f64); 4] = [
     (0.183_434_642_495_649_8, 0.362_683_783_378_362),
     (0.525_532_409_916_329, 0.313_706_645_877_887_3),
@@ -131,7 +131,7 @@ impl Density {
 mod tests {
     use super::*;
 
-    /// Computed apart from this code: dim 128, the positive half.
+    /// Computed independently of this code: dim 128, the positive half.
     const PINNED: [(u32, &[f64], &[f64], f64); 4] = [
         (1, &[0.0706616], &[], 0.36089),
         (2, &[0.0399916, 0.1330415], &[0.0865166], 0.11600),
@@ -189,7 +189,8 @@ mod tests {
         }
     }
 
-    /// The seed of this project multiplies by the deviation twice: the centroids shrink to nothing.
+    /// The first version of this project multiplied by the deviation twice, which shrinks the centroids to
+    /// nothing.
     #[test]
     fn the_faulty_update_of_the_seed_is_told_apart() {
         let sigma = 1.0 / 128f64.sqrt();

@@ -1,4 +1,4 @@
-//! One code a coordinate and one scale a vector.
+//! One code per coordinate and one scale per vector.
 
 use half::f16;
 
@@ -12,15 +12,15 @@ pub enum ScaleRule {
     InnerProduct,
     /// `<y, c> / <c, c>`: the smallest squared error. For values.
     LeastSquares,
-    /// `|y|`: what the TurboQuant paper keeps.
+    /// `|y|`, as in the TurboQuant paper.
     Norm,
 }
 
 /// A vector of `dim` elements in `2 + bits * dim / 8` bytes: the scale as f16, then the codes.
 ///
-/// Codes of 3 bits lie in two planes: the low two bits of the elements `b`, `b + dim/4`, `b + dim/2` and `b +
-/// 3 dim/4` in byte `b`, low bits first; then the top bits, 8 elements a byte, low bits first. Codes of 4
-/// bits: byte `b` has element `b` in its low half and `b + dim/2` in its high half. So one shift and mask
+/// 3-bit codes are stored in two planes: the low two bits of the elements `b`, `b + dim/4`, `b + dim/2` and
+/// `b + 3 dim/4` in byte `b`, low bits first; then the top bits, 8 elements per byte, low bits first. 4-bit
+/// codes: byte `b` has element `b` in its low half and `b + dim/2` in its high half. So one shift and mask
 /// gives neighbours.
 #[derive(Clone, Debug)]
 pub struct Lloyd {
@@ -31,10 +31,10 @@ pub struct Lloyd {
 }
 
 impl Lloyd {
-    /// A codec of `bits` bits a coordinate for rotated vectors of `dim` elements.
+    /// A codec with `bits` bits per coordinate for rotated vectors of `dim` elements.
     ///
     /// # Panics
-    /// Where `bits` is not 3 or 4, or `dim` no multiple of 8.
+    /// If `bits` is not 3 or 4, or `dim` is not a multiple of 8.
     pub fn new(dim: usize, bits: u32, rule: ScaleRule) -> Self {
         assert!((3..=4).contains(&bits) && dim.is_multiple_of(8), "{bits} bits, {dim} elements");
         Self { dim, bits, rule, book: Codebook::new(dim, bits) }
@@ -60,17 +60,17 @@ impl Lloyd {
         &self.book
     }
 
-    /// Encodes `y`, `[dim]`, rotated. `false` where something had to be clamped: elements that are no finite
-    /// numbers count as 0, and a scale that f16 cannot hold becomes its largest.
+    /// Encodes `y`, `[dim]`, rotated. Returns `false` if something had to be clamped: elements that are not
+    /// finite become 0, and a scale that f16 cannot hold becomes its largest.
     ///
     /// # Panics
-    /// Where the lengths do not fit.
+    /// If the lengths do not match.
     pub fn encode(&self, y: &[f32], out: &mut [u8]) -> bool {
         assert_eq!((y.len(), out.len()), (self.dim, self.bytes()));
         let finite = y.iter().all(|y| y.is_finite());
         let y = || y.iter().map(|y| if y.is_finite() { f64::from(*y) } else { 0.0 });
         let norm = dot(y(), y()).sqrt();
-        // A vector of zeros has no direction: any codes with the scale 0 decode to it.
+        // A vector of zeros has no direction: any codes with scale 0 decode to it.
         let unit = if norm > 0.0 { 1.0 / norm } else { 0.0 };
         let (head, body) = out.split_at_mut(2);
         body.fill(0);
@@ -92,7 +92,7 @@ impl Lloyd {
     /// Decodes a vector, still rotated.
     ///
     /// # Panics
-    /// Where the lengths do not fit.
+    /// If the lengths do not match.
     pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
         assert_eq!((out.len(), bytes.len()), (self.dim, self.bytes()));
         let (head, body) = bytes.split_at(2);
@@ -105,7 +105,7 @@ impl Lloyd {
     /// The codes of a vector, `[dim]`, and its scale.
     ///
     /// # Panics
-    /// Where the lengths do not fit.
+    /// If the lengths do not match.
     pub fn split(&self, bytes: &[u8], codes: &mut [u8]) -> f16 {
         assert_eq!((codes.len(), bytes.len()), (self.dim, self.bytes()));
         let (head, body) = bytes.split_at(2);

@@ -1,13 +1,13 @@
-//! TurboQuant's mathematics (Zandieh et al., arXiv:2504.19874): how a key or value vector becomes a few bits
-//! an element. Plain code; every faster path is compared with it.
+//! TurboQuant's mathematics (Zandieh et al., arXiv:2504.19874): compression of a key or value vector to a few
+//! bits per element. Plain code; every faster path is compared with it.
 //!
-//! A vector is rotated ([`Rotation`]), so that whatever direction it had, its coordinates look like those of
-//! a random point on a sphere. Their distribution is known, so the best scalar quantiser for them is too
-//! ([`Codebook`]). [`Lloyd`] keeps one code a coordinate and one scale; [`Prod`] keeps fewer bits a code and,
-//! for what is left over, one sign a coordinate of a second projection ([`Qjl`]).
+//! A vector is rotated ([`Rotation`]), so that its coordinates look like those of a random point on a sphere,
+//! whatever its direction was. Their distribution is known, and so is the best scalar quantiser for them
+//! ([`Codebook`]). [`Lloyd`] stores one code per coordinate and one scale; [`Prod`] stores fewer bits per
+//! code and, for the residual, one sign per coordinate of a second projection ([`Qjl`]).
 //!
-//! `Lloyd` and `Prod` work on rotated vectors: who stores them rotates once, and rotates queries instead of
-//! turning keys back.
+//! `Lloyd` and `Prod` work on rotated vectors: the cache rotates a vector once when it is stored, and rotates
+//! queries instead of rotating keys back.
 
 mod codebook;
 mod lloyd;
@@ -25,11 +25,11 @@ pub use rotate::{Rotation, hadamard, sign_bits};
 
 use half::f16;
 
-/// Longest vector that [`Prod`] and the codecs of a cache take: models have heads of up to 256 elements.
+/// Longest vector that [`Prod`] and the cache codecs support: models have heads of up to 256 elements.
 pub const MAX_DIM: usize = 512;
 
-/// `x` as the f16 that is kept, and whether that took a repair: a scale beyond f16's range becomes its
-/// largest number, and one that is no number becomes 0, so that one bad vector cannot make others unreadable.
+/// `x` as the stored f16, and whether it had to be changed: a scale beyond f16's range becomes its largest
+/// number, and NaN becomes 0, so that one bad vector cannot make others unreadable.
 fn scale_bits(x: f64) -> (f16, bool) {
     let kept = f16::from_f64(x);
     if x.is_nan() {

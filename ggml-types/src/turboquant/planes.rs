@@ -1,7 +1,7 @@
-//! Products of bytes with signs by counting bits: the identity by which a kernel without byte products
-//! multiplies projected queries with the signs of residuals.
+//! Products of bytes with signs by popcount: the identity by which a kernel without byte products multiplies
+//! projected queries with the signs of residuals.
 
-/// The bit-planes of whole numbers from -128 to 127: bit `i % 32` of word `i / 32` of plane `b` is bit `b` of
+/// The bit planes of integers from -128 to 127: bit `i % 32` of word `i / 32` of plane `b` is bit `b` of
 /// number `i` in two's complement.
 #[derive(Clone, Debug)]
 pub struct Planes {
@@ -11,7 +11,7 @@ pub struct Planes {
 }
 
 impl Planes {
-    /// Takes numbers apart.
+    /// Splits numbers into bit planes.
     pub fn new(numbers: &[i8]) -> Self {
         let n_words = numbers.len().div_ceil(32);
         let mut words = vec![0; 8 * n_words];
@@ -23,12 +23,12 @@ impl Planes {
         Self { words, sum: numbers.iter().map(|x| i32::from(*x)).sum() }
     }
 
-    /// The sum of the numbers, each with the sign of its bit of `signs`, 32 a word, low bits first, 1 for
-    /// plus: `sum_b w_b (2 popcount(Q_b & S) - popcount(Q_b))` with `w_b = 2^b`, but for `w_7 = -128`.
-    /// Exactly, because `sum_b w_b popcount(Q_b)` is the sum of the numbers.
+    /// The sum of the numbers, each with the sign of its bit of `signs`, 32 per word, low bits first, 1 for
+    /// plus: `sum_b w_b (2 popcount(Q_b & S) - popcount(Q_b))` with `w_b = 2^b`, except `w_7 = -128`. It is
+    /// exact, because `sum_b w_b popcount(Q_b)` is the sum of the numbers.
     ///
     /// # Panics
-    /// Where there are not as many words of signs as a plane has.
+    /// If `signs` does not have as many words as a plane.
     pub fn signed_sum(&self, signs: &[u32]) -> i32 {
         assert_eq!(signs.len() * 8, self.words.len(), "words of signs");
         let plane = |(b, plane): (usize, &[u32])| -> i32 {

@@ -1,4 +1,4 @@
-//! The paper's second algorithm: few bits a coordinate, and one sign a coordinate for what they leave over.
+//! The paper's second algorithm: few bits per coordinate, and one sign per coordinate for the residual.
 
 use half::f16;
 
@@ -6,9 +6,9 @@ use super::codebook::Codebook;
 use super::qjl::Qjl;
 use super::{MAX_DIM, dot, scale_bits};
 
-/// A vector of `dim` elements in `4 + 3 dim / 8` bytes: norm as f16; codes of 2 bits, 4 elements a byte, low
-/// bits first; length of the residual as f16; the signs of its projection, 8 a byte, low bits first, 1 for
-/// what is not negative. 52 bytes for 128 elements.
+/// A vector of `dim` elements in `4 + 3 dim / 8` bytes: norm as f16; 2-bit codes, 4 elements per byte, low
+/// bits first; length of the residual as f16; the signs of its projection, 8 per byte, low bits first, 1 for
+/// non-negative. 52 bytes for 128 elements.
 #[derive(Clone, Debug)]
 pub struct Prod {
     dim: usize,
@@ -17,10 +17,10 @@ pub struct Prod {
 }
 
 impl Prod {
-    /// For rotated vectors of `dim` elements, the residual projected by `qjl`.
+    /// A codec for rotated vectors of `dim` elements, whose residual is projected by `qjl`.
     ///
     /// # Panics
-    /// Where `dim` is no multiple of 8, or above [`MAX_DIM`].
+    /// If `dim` is not a multiple of 8, or above [`MAX_DIM`].
     pub fn new(dim: usize, qjl: Qjl) -> Self {
         assert!(dim.is_multiple_of(8) && dim <= MAX_DIM, "{dim} elements");
         Self { dim, book: Codebook::new(dim, 2), qjl }
@@ -36,7 +36,7 @@ impl Prod {
         &self.book
     }
 
-    /// Projection of residuals, and of the queries that meet their signs.
+    /// Projection of residuals, and of the queries that are multiplied with their signs.
     pub fn qjl(&self) -> &Qjl {
         &self.qjl
     }
@@ -46,11 +46,11 @@ impl Prod {
         4 + 3 * self.dim / 8
     }
 
-    /// Encodes `y`, `[dim]`, rotated; `false` where something had to be clamped, as in
+    /// Encodes `y`, `[dim]`, rotated. Returns `false` if something had to be clamped, as in
     /// [`Lloyd::encode`](super::Lloyd::encode).
     ///
     /// # Panics
-    /// Where the lengths do not fit.
+    /// If the lengths do not match.
     pub fn encode(&self, y: &[f32], out: &mut [u8]) -> bool {
         assert_eq!((y.len(), out.len()), (self.dim, self.bytes()));
         let finite = y.iter().all(|y| y.is_finite());
@@ -60,7 +60,7 @@ impl Prod {
         let unit = if norm > 0.0 { 1.0 / norm } else { 0.0 };
         out.fill(0);
         out[..2].copy_from_slice(&kept_norm.to_le_bytes());
-        // What is left over is measured from what the reader will see: the norm as f16 has it.
+        // The residual is relative to what the decoder sees, which includes the rounding of the norm to f16.
         let mut residual = [0.0; MAX_DIM];
         let residual = &mut residual[..self.dim];
         for (i, (r, y)) in residual.iter_mut().zip(y()).enumerate() {
@@ -79,10 +79,10 @@ impl Prod {
         finite && !norm_clamped && !length_clamped
     }
 
-    /// Decodes a vector, still rotated: the codes, and the direction that the signs point to.
+    /// Decodes a vector, still rotated: the codes, plus the direction of the signs.
     ///
     /// # Panics
-    /// Where the lengths do not fit.
+    /// If the lengths do not match.
     pub fn decode(&self, bytes: &[u8], out: &mut [f32]) {
         assert_eq!((out.len(), bytes.len()), (self.dim, self.bytes()));
         let number = |at: usize| f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f64();
@@ -97,11 +97,11 @@ impl Prod {
         }
     }
 
-    /// The codes of a vector with the signs in their third bit, `[dim]`, 1 for what is not negative; norm,
-    /// and length of the residual.
+    /// The codes of a vector with the signs in their third bit, `[dim]`, 1 for non-negative; returns the norm
+    /// and the length of the residual.
     ///
     /// # Panics
-    /// Where the lengths do not fit.
+    /// If the lengths do not match.
     pub fn split(&self, bytes: &[u8], codes: &mut [u8]) -> [f16; 2] {
         assert_eq!((codes.len(), bytes.len()), (self.dim, self.bytes()));
         for (i, code) in codes.iter_mut().enumerate() {
@@ -110,7 +110,7 @@ impl Prod {
         [0, self.residual_at()].map(|at| f16::from_le_bytes([bytes[at], bytes[at + 1]]))
     }
 
-    /// Where the length of the residual stands, and behind it the signs.
+    /// Offset of the length of the residual, which the signs follow.
     fn residual_at(&self) -> usize {
         2 + self.dim / 4
     }

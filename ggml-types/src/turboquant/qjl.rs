@@ -1,4 +1,4 @@
-//! One bit a coordinate for what a quantiser left over: the quantised Johnson-Lindenstrauss transform
+//! One bit per coordinate for the residual of a quantiser: the quantised Johnson-Lindenstrauss transform
 //! (Zandieh et al., arXiv:2406.03482).
 
 use std::f64::consts::PI;
@@ -7,20 +7,20 @@ use super::MAX_DIM;
 use super::rotate::Rotation;
 use crate::QuantError;
 
-/// Where the signs of the second projection come from; it must not be the rotation's.
+/// Seed for the signs of the second projection; it must differ from the rotation's.
 const PROJECTION_SEED: u64 = 0x5374_6572_6e61_0002;
 
 /// Projection of residuals, [dim, dim]; rows are `sqrt(dim)` long.
 #[derive(Clone, Debug)]
 pub enum Projection {
-    /// Signs, then Hadamard's matrix. Its rows are orthogonal, which makes a third of the Gaussian's
+    /// Signs, then the Hadamard matrix. Its rows are orthogonal, which gives a third of the Gaussian's
     /// variance.
     Srht(Rotation),
-    /// Independent normal numbers, as the paper has it: `[dim, dim]`, row after row.
+    /// Independent normal numbers, as in the paper: `[dim, dim]`, row after row.
     Gaussian(Vec<f64>),
 }
 
-/// Keeps the signs of `S r`, and gives inner products with `r` back without bias:
+/// Stores the signs of `S r`, and estimates inner products with `r` without bias:
 /// `<q, r> ~ sqrt(pi / 2) / dim * |r| * <S q, sign(S r)>`.
 #[derive(Clone, Debug)]
 pub struct Qjl {
@@ -29,7 +29,7 @@ pub struct Qjl {
 }
 
 impl Qjl {
-    /// With the projection that the cache uses.
+    /// Uses the projection of the cache.
     ///
     /// # Errors
     /// As [`Rotation::new`].
@@ -37,20 +37,20 @@ impl Qjl {
         Ok(Self { dim, projection: Projection::Srht(Rotation::with_seed(dim, PROJECTION_SEED)?) })
     }
 
-    /// With a Gaussian matrix drawn from `seed`: for the paper's figures.
+    /// Uses a Gaussian matrix drawn from `seed`, for the paper's figures.
     pub fn gaussian(dim: usize, seed: u64) -> Self {
         let words = super::sign_bits(seed, dim * dim * 2 * 64);
-        // 53 bits make a uniform number in (0, 1]; Box and Muller make a pair of them normal.
+        // 53 bits give a uniform number in (0, 1]; the Box-Muller transform makes a pair of them normal.
         let uniform = |word: u64| ((word >> 11) + 1) as f64 / (1u64 << 53) as f64;
         let normal =
             |pair: &[u64]| (-2.0 * uniform(pair[0]).ln()).sqrt() * (2.0 * PI * uniform(pair[1])).cos();
         Self { dim, projection: Projection::Gaussian(words.chunks_exact(2).map(normal).collect()) }
     }
 
-    /// `S x` of `x`, `[dim]`, in place.
+    /// Replaces `x`, `[dim]`, by `S x`.
     ///
     /// # Panics
-    /// Where the lengths do not fit, or are above [`MAX_DIM`].
+    /// If the lengths do not match, or are above [`MAX_DIM`].
     pub fn project(&self, x: &mut [f64]) {
         match &self.projection {
             Projection::Srht(rotation) => rotation.project(x),
@@ -65,7 +65,7 @@ impl Qjl {
         }
     }
 
-    /// `S^T y` of `y`, `[dim]`, in place.
+    /// Replaces `y`, `[dim]`, by `S^T y`.
     ///
     /// # Panics
     /// As [`project`](Self::project).
@@ -83,7 +83,7 @@ impl Qjl {
         }
     }
 
-    /// `S q` of a query `q`, `[dim]`, in place, rounded as f32 is.
+    /// Replaces a query `q`, `[dim]`, by `S q`, rounded to f32.
     ///
     /// # Panics
     /// As [`project`](Self::project).
@@ -105,7 +105,7 @@ impl Qjl {
         &self.projection
     }
 
-    /// Factor of a sum of signed coordinates, besides the length of the residual.
+    /// Factor of a sum of signed coordinates, without the length of the residual.
     pub fn factor(&self) -> f64 {
         (PI / 2.0).sqrt() / self.dim as f64
     }

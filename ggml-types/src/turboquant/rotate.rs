@@ -1,14 +1,14 @@
-//! A random rotation that costs `n log n`: signs, then Hadamard's matrix.
+//! A random rotation in `n log n` operations: signs, then the Hadamard matrix.
 
 use std::ops::{Add, Sub};
 
 use crate::QuantError;
 
-/// Where the signs of the rotation come from. One vector serves every layer and head.
+/// Seed for the signs of the rotation. All layers and heads use the same signs.
 const ROTATION_SEED: u64 = 0x5374_6572_6e61_0001;
 
-/// `y = H D x / sqrt(n)`: `D` has random signs on its diagonal, `H` is Hadamard's matrix in its natural
-/// order. Orthogonal, so lengths and inner products stay.
+/// `y = H D x / sqrt(n)`: `D` has random signs on its diagonal, `H` is the Hadamard matrix in natural order.
+/// Orthogonal, so lengths and inner products are preserved.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     signs: Vec<f32>,
@@ -18,7 +18,7 @@ impl Rotation {
     /// The rotation of vectors of `dim` elements.
     ///
     /// # Errors
-    /// [`QuantError::Shape`] where `dim` is no power of two, or below 8.
+    /// [`QuantError::Shape`] if `dim` is not a power of two, or below 8.
     pub fn new(dim: usize) -> Result<Self, QuantError> {
         Self::with_seed(dim, ROTATION_SEED)
     }
@@ -46,17 +46,17 @@ impl Rotation {
     /// Rotates `x`, `[dim]`.
     ///
     /// # Panics
-    /// Where the length is another.
+    /// If the length differs.
     pub fn apply(&self, x: &mut [f32]) {
         self.flip(x);
         hadamard(x);
         self.shrink(x);
     }
 
-    /// Turns `y`, `[dim]`, back.
+    /// Rotates `y`, `[dim]`, back.
     ///
     /// # Panics
-    /// Where the length is another.
+    /// If the length differs.
     pub fn undo(&self, y: &mut [f32]) {
         hadamard(y);
         self.shrink(y);
@@ -92,10 +92,10 @@ impl Rotation {
     }
 }
 
-/// Multiplies `x` by Hadamard's matrix of its size, in place and unscaled: twice gives `x.len() * x`.
+/// Multiplies `x` by the Hadamard matrix of its size, in place and unscaled: twice gives `x.len() * x`.
 ///
 /// # Panics
-/// Where the length is no power of two.
+/// If the length is not a power of two.
 pub fn hadamard<T: Copy + Add<Output = T> + Sub<Output = T>>(x: &mut [T]) {
     assert!(x.len().is_power_of_two(), "{} elements", x.len());
     let mut half = 1;
@@ -110,7 +110,7 @@ pub fn hadamard<T: Copy + Add<Output = T> + Sub<Output = T>>(x: &mut [T]) {
     }
 }
 
-/// `n` random bits, 64 a word, low bits first; 1 stands for -1. The bits of a smaller `n` are a prefix. The
+/// `n` random bits, 64 per word, low bits first; 1 means -1. The bits of a smaller `n` are a prefix. The
 /// generator is SplitMix64 (Steele, Lea, Flood 2014).
 pub fn sign_bits(seed: u64, n: usize) -> Vec<u64> {
     let words = (1..=n.div_ceil(64) as u64).map(|i| {

@@ -22,8 +22,8 @@ impl Block for Bf16 {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // Half a step of 8 significant bits, but never less than half a subnormal step (2^-134, which
-        // itself is a subnormal f32); beyond the largest bfloat16 the rounding goes to infinity.
+        // Half a step of 8 significant bits, but never less than half a subnormal step (2^-134, itself a
+        // subnormal f32); numbers beyond the largest bfloat16 round to infinity.
         let largest = half::bf16::MAX.to_f32();
         if absmax > largest { f32::INFINITY } else { (absmax * 2f32.powi(-8)).max(f32::from_bits(1 << 15)) }
     }
@@ -40,7 +40,7 @@ mod tests {
         let mut out = [0.0; 2];
         Bf16.decode_row(&bytes, 1, 0, &mut out).unwrap();
         assert_eq!(out, [1.0, -3.140625]);
-        // 257 lies between 256 and 258, and the even fraction is 256's.
+        // 257 is halfway between 256 and 258, and 256 has the even fraction.
         assert_eq!(Bf16.encode(&[257.0], 1, 1).unwrap(), [0x80, 0x43]);
     }
 }

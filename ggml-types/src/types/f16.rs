@@ -38,7 +38,7 @@ mod tests {
         let mut out = [0.0; 3];
         F16.decode_row(&bytes, 1, 0, &mut out).unwrap();
         assert_eq!(out, [1.0, 65504.0, 2f32.powi(-24)]);
-        // 2049 lies between 2048 and 2050, and the even fraction is 2048's.
+        // 2049 is halfway between 2048 and 2050, and 2048 has the even fraction.
         assert_eq!(F16.encode(&[2049.0], 1, 1).unwrap(), [0x00, 0x68]);
     }
 }

@@ -1,9 +1,9 @@
 //! I2_S: ternary weights of microsoft/BitNet; 2 bits each, value = (code - 1) x scale.
 //!
-//! A 32-byte block holds 128 weights: weight `j` is in byte `j % 32`, at shift `6 - 2 (j / 32)`. Rows
-//! follow each other; behind the last one come the tensor's one f32 scale and 28 bytes of padding.
-//! Files have this layout on every platform. Code 3 is never written and decodes to 0;
-//! a tensor that has it is not valid.
+//! A 32-byte block holds 128 weights: weight `j` is in byte `j % 32`, at shift `6 - 2 (j / 32)`. Rows follow
+//! each other; the last one is followed by the tensor's one f32 scale and 28 bytes of padding. Files have
+//! this layout on every platform. Code 3 is never written and decodes to 0; a tensor that contains it is not
+//! valid.
 
 use crate::block::{absmax, check_tensor, check_values, n_blocks, ternary_code};
 use crate::{Dialect, QuantError, QuantType, Ternary, ids};
@@ -11,7 +11,7 @@ use crate::{Dialect, QuantError, QuantType, Ternary, ids};
 /// Weights and bytes of a block.
 const BLOCK_ELEMS: usize = 128;
 const BLOCK_BYTES: usize = 32;
-/// Scale and padding behind the rows.
+/// Scale and padding after the rows.
 const TAIL_BYTES: usize = 32;
 
 /// `rows x cols / 4 + 32` bytes.
@@ -74,7 +74,7 @@ impl QuantType for I2S {
     }
 
     fn is_valid(&self, rows: &[u8]) -> bool {
-        // Both bits of a code. Without an early end, so that the compiler takes whole vectors.
+        // Checks for codes with both bits set. There is no early exit, so that the compiler can vectorise it.
         rows.iter().fold(0, |both, byte| both | byte & byte >> 1) & 0b0101_0101 == 0
     }
 

@@ -1,4 +1,4 @@
-//! IQ1_BN of ik_llama.cpp: ternary weights, five a byte, one f16 scale a row.
+//! IQ1_BN of ik_llama.cpp: ternary weights, five per byte, one f16 scale per row.
 
 use super::iq2_bn;
 use crate::block::{Block, absmax, f16_rounding, read_f16, same_id, ternary_code};
@@ -7,13 +7,13 @@ use crate::{Dialect, ids};
 /// Powers of 3.
 const THREE_TO: [u8; 5] = [1, 3, 9, 27, 81];
 
-/// A row is its scale, then 13 bytes for each 64 weights: three for each 16, of which each has five, and a
-/// last one with the sixteenth of each. A byte is the fraction of 256 whose first digits to the base 3, from
-/// the last weight to the first, are the codes; value = (code - 1) x scale.
+/// A row is its scale, then 13 bytes per 64 weights: three for each 16, which hold five weights each, and a
+/// last one with the sixteenth of each. A byte is a fraction of 256 whose leading base-3 digits, from the
+/// last weight to the first, are the codes; value = (code - 1) x scale.
 #[derive(Debug)]
 pub struct Iq1Bn;
 
-/// Byte of an element's code, and the power of 3 that its digit counts.
+/// Byte of an element's code, and the power of 3 of its digit.
 fn place(elem: usize) -> (usize, usize) {
     match elem % 16 {
         15 => (12, elem / 16),
@@ -28,7 +28,7 @@ fn code(block: &[u8], elem: usize) -> u8 {
     ((u16::from(fraction) * 3) >> 8) as u8
 }
 
-/// A row as one of IQ2_BN.
+/// Converts a row to IQ2_BN.
 pub(crate) fn to_iq2_bn(row: &[u8], out: &mut [u8]) {
     let (head, blocks) = row.split_at(Iq1Bn::HEAD_BYTES);
     let (out_head, out) = out.split_at_mut(iq2_bn::HEAD);
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn hand_written_bytes() {
-        // Scale 0.5; 128 is the smallest fraction whose five digits are ones: all zeros. Element 0 counts
-        // ones: 242 - 121 + 1 is one more. The last byte's second digit is element 31: three less.
+        // Scale 0.5; 128 is the smallest fraction whose five digits are 1, number 121: all zeros. Element 0
+        // is the ones digit: 122 is one more. The last byte's second digit is element 31: 118 is three less.
         let mut bytes = [128; 15];
         (bytes[0], bytes[1]) = (0x00, 0x38);
         bytes[2] = (122_u16 * 256).div_ceil(243) as u8;
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(out, want);
     }
 
-    /// Every code of five, by the definition: digits of the quotient by 243.
+    /// Every group of five codes, against the definition: the base-3 digits of a number below 243.
     #[test]
     fn every_byte_has_its_digits() {
         let mut out = [f32::NAN; 64];

@@ -1,15 +1,15 @@
-//! IQ1_M: as IQ1_S, with a sign of the eighth for each 8 weights and a scale for each 16.
+//! IQ1_M: like IQ1_S, with a sign of the eighth per 8 weights and a scale per 16.
 
 use crate::block::{Block, same_id};
 use crate::codebooks::{self, BLOCK, Coded, IQ1_S, eighths, u16_at};
 use crate::{Dialect, ids};
 
-/// Where high bits and scales begin.
+/// Offsets of the high bits and of the scales.
 const HIGH: usize = 32;
 const SCALES: usize = 48;
 
-/// 56 bytes: the low 8 bits of 32 indices; 16 bytes with the high 3 bits of two indices, each below the sign
-/// of its eighth; four words with four times 3 bits of scale (1 + 2 scale), whose top bits are the f16 scale.
+/// 56 bytes: the low 8 bits of 32 indices; 16 bytes with the high 3 bits of two indices, each with the sign
+/// of its eighth above them; four words of four 3-bit scales (1 + 2 scale), whose top bits are the f16 scale.
 #[derive(Debug)]
 pub struct Iq1M;
 

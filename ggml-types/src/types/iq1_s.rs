@@ -1,16 +1,16 @@
-//! IQ1_S: 8 weights are a point of 2048 whose integers are -1, 0 and 1, all of them moved by an eighth;
-//! value = group scale x block scale x (integer +- 1/8).
+//! IQ1_S: 8 weights are one of 2048 points with integers -1, 0 and 1, all moved by an eighth; value = group
+//! scale x block scale x (integer +- 1/8).
 
 use crate::block::{Block, same_id};
 use crate::codebooks::{self, BLOCK, Coded, IQ1_S, eighths, u16_at};
 use crate::{Dialect, ids};
 
-/// Where indices and words begin.
+/// Offsets of the indices and of the words.
 const LOW: usize = 2;
 const HIGH: usize = 34;
 
-/// 50 bytes: f16 scale; the low 8 bits of 32 indices; for each 32 weights a word with the high 3 bits of four
-/// indices, 3 bits of scale (1 + 2 scale), and the sign of the eighth on top.
+/// 50 bytes: f16 scale; the low 8 bits of 32 indices; a word per 32 weights with the high 3 bits of four
+/// indices, 3 bits of scale (1 + 2 scale), and the sign of the eighth in the top bit.
 #[derive(Debug)]
 pub struct Iq1S;
 

@@ -1,4 +1,4 @@
-//! IQ2_BN of ik_llama.cpp: ternary weights, 2 bits each, one f32 scale a row; value = (code - 1) x scale.
+//! IQ2_BN of ik_llama.cpp: ternary weights, 2 bits each, one f32 scale per row; value = (code - 1) x scale.
 
 use crate::block::{Block, absmax, same_id, ternary_code};
 use crate::{Dialect, ids};
@@ -6,8 +6,8 @@ use crate::{Dialect, ids};
 /// Bytes of the scale before a row's blocks.
 pub(crate) const HEAD: usize = 4;
 
-/// A row is its scale, then 16 bytes for each 64 weights: byte `b` has the codes of weights `b`, `16 + b`,
-/// `32 + b` and `48 + b` from the low bits up. Code 3 is never written and stands for 2.
+/// A row is its scale, then 16 bytes per 64 weights: byte `b` has the codes of weights `b`, `16 + b`,
+/// `32 + b` and `48 + b` from the low bits up. Code 3 is never written; it means 2 x scale.
 #[derive(Debug)]
 pub struct Iq2Bn;
 

@@ -1,25 +1,25 @@
-//! IQ2_BN_R4 of ik_llama.cpp: IQ2_BN with four rows side by side, for its kernels.
+//! IQ2_BN_R4 of ik_llama.cpp: IQ2_BN with four interleaved rows, for its kernels.
 
 use super::Iq2Bn;
 use super::iq2_bn::HEAD;
 use crate::block::check_tensor;
 use crate::{Dialect, QuantError, QuantType, Ternary, ids};
 
-/// Rows that lie together.
+/// Rows that are stored together.
 const ROWS: usize = 4;
-/// Weights of a block of a row, their bytes, and those of the four blocks side by side.
+/// Weights and bytes of one row's block.
 const BLOCK_ELEMS: usize = 64;
 const BLOCK_BYTES: usize = 16;
 
-/// Four rows are their four scales, then 64 bytes for each 64 columns: byte `16 l + 4 k + i` is row `k`, and
-/// has the codes of columns `16 l + i`, and 4, 8 and 12 further, from the low bits up.
+/// Four rows are their four scales, then 64 bytes per 64 columns: byte `16 l + 4 k + i` is row `k`, and has
+/// the codes of columns `16 l + i`, and 4, 8 and 12 after it, from the low bits up.
 #[derive(Debug)]
 pub struct Iq2BnR4;
 
-/// One row of four as a row of IQ2_BN. `four` are the bytes of the four, `out` a row's.
+/// Extracts one row of four as a row of IQ2_BN. `four` are the bytes of all four, `out` those of one.
 ///
 /// # Panics
-/// Where the lengths do not fit each other: a bug of the caller.
+/// If the lengths do not match: a bug of the caller.
 pub(crate) fn row_of(four: &[u8], row: usize, out: &mut [u8]) {
     assert!(row < ROWS && four.len() == ROWS * out.len() && out.len() % BLOCK_BYTES == HEAD);
     let (heads, blocks) = four.split_at(ROWS * HEAD);
@@ -60,7 +60,7 @@ impl QuantType for Iq2BnR4 {
 
     fn byte_len(&self, rows: usize, cols: usize) -> Result<usize, QuantError> {
         if !rows.is_multiple_of(ROWS) {
-            let detail = format!("want rows in fours, found {rows}");
+            let detail = format!("want rows in multiples of {ROWS}, found {rows}");
             return Err(QuantError::Shape { ty: self.name(), detail });
         }
         Iq2Bn.byte_len(rows, cols).map_err(|error| self.own(error))
@@ -100,7 +100,7 @@ impl QuantType for Iq2BnR4 {
 }
 
 impl Iq2BnR4 {
-    /// An error of the rows by themselves, as one of this type.
+    /// Converts an error of the separate rows to one of this type.
     fn own(&self, error: QuantError) -> QuantError {
         let ty = self.name();
         match error {
@@ -133,6 +133,6 @@ mod tests {
         let mut want = [[0.0; 64]; 4];
         (want[1][17], want[1][29], want[3][51], want[3][63]) = (2.0, -2.0, -4.0, 4.0);
         assert_eq!(rows, want);
-        assert!(Iq2BnR4.byte_len(6, 64).unwrap_err().to_string().contains("want rows in fours, found 6"));
+        assert!(Iq2BnR4.byte_len(6, 64).unwrap_err().to_string().contains("multiples of 4, found 6"));
     }
 }

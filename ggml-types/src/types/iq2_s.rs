@@ -1,17 +1,17 @@
-//! IQ2_S: 8 weights are a point of 1024 and their signs; value = group scale x block scale x integer.
+//! IQ2_S: 8 weights are one of 1024 points, with signs; value = group scale x block scale x integer.
 
 use crate::block::{Block, same_id};
 use crate::codebooks::{self, BLOCK, Coded, IQ2_S, nibble, signed};
 use crate::{Dialect, ids};
 
-/// Where each part begins.
+/// Offset of each part.
 const LOW: usize = 2;
 const SIGNS: usize = 34;
 const HIGH: usize = 66;
 const SCALES: usize = 74;
 
-/// 82 bytes: f16 scale; the low 8 bits of 32 indices; 32 bytes of signs; for each 32 weights a byte with the
-/// high two bits of four indices, then for each 32 weights two scales of 4 bits: (scale + 1/2) / 4.
+/// 82 bytes: f16 scale; the low 8 bits of 32 indices; 32 bytes of signs; a byte per 32 weights with the high
+/// two bits of four indices; then two 4-bit scales per 32 weights: (scale + 1/2) / 4.
 #[derive(Debug)]
 pub struct Iq2S;
 

@@ -1,15 +1,15 @@
-//! IQ2_XS: 8 weights are a point of 512 and their signs; value = group scale x block scale x integer.
+//! IQ2_XS: 8 weights are one of 512 points, with signs; value = group scale x block scale x integer.
 
 use crate::block::{Block, same_id};
 use crate::codebooks::{self, BLOCK, Coded, IQ2_XS, even, nibble, signed, u16_at};
 use crate::{Dialect, ids};
 
-/// Where indices and scales begin.
+/// Offsets of the indices and of the scales.
 const INDICES: usize = 2;
 const SCALES: usize = 66;
 
-/// 74 bytes: f16 scale; for each 8 weights 9 bits of index and 7 signs; then for each 32 weights two scales
-/// of 4 bits, of the first 16 and the last: (scale + 1/2) / 4.
+/// 74 bytes: f16 scale; 9 bits of index and 7 signs per 8 weights; then two 4-bit scales per 32 weights, for
+/// the first 16 and the last 16: (scale + 1/2) / 4.
 #[derive(Debug)]
 pub struct Iq2Xs;
 
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn hand_written_bytes() {
         // Block scale 2. The last weights of group 1: scale 3 is 7/8; point 1 begins with 43, which is
-        // negative, and so that there are two, the last weight too.
+        // negative, and so is the last weight, because the number of minuses is even.
         let mut bytes = [0; 74];
         (bytes[0], bytes[1]) = (0x00, 0x40);
         bytes[14..18].copy_from_slice(&[1, 0x02, 0, 0]);

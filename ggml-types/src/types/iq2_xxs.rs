@@ -1,15 +1,15 @@
-//! IQ2_XXS: 8 weights are a point of 256 and their signs; value = group scale x block scale x integer.
+//! IQ2_XXS: 8 weights are one of 256 points, with signs; value = group scale x block scale x integer.
 
 use crate::block::{Block, same_id};
 use crate::codebooks::{self, BLOCK, Coded, IQ2_XXS, even, signed, u32_at};
 use crate::{Dialect, ids};
 
-/// Where the groups begin, and how long one is.
+/// Offset of the groups, and bytes of a group.
 const GROUPS: usize = 2;
 const GROUP_BYTES: usize = 8;
 
-/// 66 bytes: f16 scale; for each group of 32 weights 4 indices, then a word with four times 7 signs from the
-/// low bits up and the group's scale in the top 4: (scale + 1/2) / 4.
+/// 66 bytes: f16 scale; per group of 32 weights, 4 indices, then a word with four times 7 signs from the low
+/// bits up and the group's scale in the top 4: (scale + 1/2) / 4.
 #[derive(Debug)]
 pub struct Iq2Xxs;
 
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn hand_written_bytes() {
-        // Block scale 2. Group 1: scale 1 is 3/8; point 0 is eight times 8, its first and (so that there are
-        // two) last weight negative; point 1 begins with 43.
+        // Block scale 2. Group 1: scale 1 is 3/8; point 0 is eight times 8, its first and (for an even number
+        // of minuses) last weight negative; point 1 begins with 43.
         let mut bytes = [0; 66];
         (bytes[0], bytes[1]) = (0x00, 0x40);
         bytes[10..18].copy_from_slice(&[0, 1, 0, 0, 1, 0, 0, 0x10]);

@@ -1,17 +1,18 @@
-//! IQ3_S: 4 weights are a point of 512, each with a sign; value = group scale x block scale x integer.
+//! IQ3_S: 4 weights are one of 512 points, each weight with a sign; value = group scale x block scale x
+//! integer.
 
 use crate::block::{Block, same_id};
 use crate::codebooks::{self, BLOCK, Coded, IQ3_S, nibble, pair, signed};
 use crate::{Dialect, ids};
 
-/// Where each part begins.
+/// Offset of each part.
 const LOW: usize = 2;
 const HIGH: usize = 66;
 const SIGNS: usize = 74;
 const SCALES: usize = 106;
 
-/// 110 bytes: f16 scale; the low 8 bits of 64 indices; for each 32 weights a byte with the ninth bits of 8
-/// indices; 32 bytes of signs; then a scale of 4 bits for each 32 weights: 1 + 2 scale.
+/// 110 bytes: f16 scale; the low 8 bits of 64 indices; a byte per 32 weights with the ninth bits of 8
+/// indices; 32 bytes of signs; then a 4-bit scale per 32 weights: 1 + 2 scale.
 #[derive(Debug)]
 pub struct Iq3S;
 

@@ -1,16 +1,16 @@
-//! IQ3_XXS: 4 weights are a point of 256, and 8 have their signs; value = group scale x block scale x
+//! IQ3_XXS: 4 weights are one of 256 points, with signs for 8 weights; value = group scale x block scale x
 //! integer.
 
 use crate::block::{Block, same_id};
 use crate::codebooks::{self, BLOCK, Coded, IQ3_XXS, even, pair, signed, u32_at};
 use crate::{Dialect, ids};
 
-/// Where indices and words begin.
+/// Offsets of the indices and of the words.
 const INDICES: usize = 2;
 const SIGNS: usize = 66;
 
-/// 98 bytes: f16 scale; 64 indices; for each 32 weights a word with four times 7 signs from the low bits up
-/// and the group's scale in the top 4: (scale + 1/2) / 2.
+/// 98 bytes: f16 scale; 64 indices; a word per 32 weights with four times 7 signs from the low bits up and
+/// the group's scale in the top 4: (scale + 1/2) / 2.
 #[derive(Debug)]
 pub struct Iq3Xxs;
 
@@ -46,8 +46,8 @@ mod tests {
 
     #[test]
     fn hand_written_bytes() {
-        // Block scale 2. Group 1: scale 1 is 3/4; point 0 is four times 4, its first and (so that there are
-        // two) eighth weight negative; point 1 begins with 20.
+        // Block scale 2. Group 1: scale 1 is 3/4; point 0 is four times 4, its first and (for an even number
+        // of minuses) eighth weight negative; point 1 begins with 20.
         let mut bytes = [0; 98];
         (bytes[0], bytes[1]) = (0x00, 0x40);
         bytes[12] = 1;

@@ -33,8 +33,8 @@ impl Block for Iq4Nl {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // As in Q4_0: the largest value is taken for 92 to 141 of the scale, and the fit may leave 113 or
-        // 127 of it.
+        // As in Q4_0: the search maps the largest value to 92 to 141 times the scale, and the fit may stop at
+        // 113 or 127 times it.
         0.5 * absmax + 127.0 * f16_rounding(absmax / 50.0)
     }
 }

@@ -1,20 +1,20 @@
 //! IQ4_XS: 256 4-bit indices of 16 unevenly spaced values in 8 groups; value = group scale x block scale x
-//! what the index stands for.
+//! value of the index.
 
 use crate::block::{Block, Weighing, f16_rounding, read_f16, reciprocal, same_id};
 use crate::scale_search::quantise;
 use crate::uneven::{VALUES, best_scale, nearest};
 use crate::{Dialect, ids};
 
-/// Where the scales' high and low bits begin, and the indices.
+/// Offsets of the scales' high and low bits, and of the indices.
 const HIGH: usize = 2;
 const LOW: usize = 4;
 const CODES: usize = 8;
 /// Elements of a group.
 const GROUP: usize = 32;
 
-/// 136 bytes: f16 scale; 2 bytes with the high two bits of eight 6-bit scales less 32, 4 bytes with their low
-/// four; then 16 bytes a group, as in IQ4_NL.
+/// 136 bytes: f16 scale; 2 bytes with the high two bits of eight 6-bit scales (minus 32), 4 bytes with their
+/// low four; then 16 bytes per group, as in IQ4_NL.
 #[derive(Debug)]
 pub struct Iq4Xs;
 
@@ -62,8 +62,8 @@ impl Block for Iq4Xs {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // As in IQ4_NL; and a group scale is off by half a 32nd of the largest, 127 times. What the block
-        // scale loses as an f16 counts 32 x 127 times.
+        // As in IQ4_NL. In addition a group scale is off by half a 32nd of the largest, times 127, and the
+        // f16 rounding of the block scale is multiplied by 32 x 127.
         0.6 * absmax + 4064.0 * f16_rounding(absmax / 50.0 / 32.0)
     }
 }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn hand_written_bytes() {
-        // Block scale 0.5; scales of groups 1 and 7 are 33 and 22 less 32, all others 0.
+        // Block scale 0.5; scales of groups 1 and 7 are 33 and 22 minus 32, all others 0.
         let mut bytes = [0x88; 136];
         (bytes[0], bytes[1]) = (0x00, 0x38);
         (bytes[2], bytes[3]) = (0b1010_1010, 0b0110_1010);

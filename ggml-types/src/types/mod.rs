@@ -1,5 +1,5 @@
-//! The list of weight types. A new type is one file here and its lines below: the last
-//! `mod`, the first `pub use`, the first entry.
+//! The list of weight types. A new type is one file here and three lines below: the last `mod`, the first
+//! `pub use`, the first entry.
 
 use crate::QuantType;
 
@@ -38,7 +38,7 @@ pub(crate) mod q8_0;
 pub(crate) mod tq1_0;
 mod tq2_0;
 
-#[rustfmt::skip] // One a line, so that a new type is one line.
+#[rustfmt::skip] // One per line, so that a new type is one line.
 pub use self::{
     nvfp4::Nvfp4,
     iq1_m::Iq1M,
@@ -77,7 +77,7 @@ pub use self::{
 };
 
 /// Every weight type, the newest first.
-#[rustfmt::skip] // One a line, so that a new type is one line.
+#[rustfmt::skip] // One per line, so that a new type is one line.
 pub static REGISTRY: &[&dyn QuantType] = &[
     &Nvfp4,
     &Iq1M,

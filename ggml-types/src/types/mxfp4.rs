@@ -1,24 +1,24 @@
-//! MXFP4: 32 floats of 4 bits (a sign, two bits of exponent, one of mantissa) under a power of two, as the
-//! Microscaling Formats of the Open Compute Project define it.
+//! MXFP4: 32 4-bit floats (a sign, two bits of exponent, one of mantissa) with a power of two as scale, as
+//! defined by the Microscaling Formats of the Open Compute Project.
 
 use crate::block::{Block, absmax, reciprocal, upstream_id};
 use crate::{Dialect, ids};
 
-/// Twice what each code stands for.
+/// Twice the value of each code.
 pub(super) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// 17 bytes: exponent plus 127, then 16 bytes; byte b holds element b in its low and b + 16 in its high half.
 #[derive(Debug)]
 pub struct Mxfp4;
 
-/// The code whose value is nearest to `ratio`, the smaller of two.
+/// The code whose value is nearest to `ratio`, the smaller one on a tie.
 pub(super) fn nearest(ratio: f32) -> u8 {
     const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
     let code = MIDDLES.iter().map(|middle| u8::from(ratio.abs() > *middle)).sum::<u8>();
     if code > 0 && ratio < 0.0 { code | 8 } else { code }
 }
 
-/// Half the power of two that a byte stands for.
+/// Half the power of two of an exponent byte.
 fn half_scale(exponent: u8) -> f32 {
     // 2^-128 and 2^-127 are subnormal.
     f32::from_bits(match exponent {
@@ -42,8 +42,8 @@ impl Block for Mxfp4 {
     }
 
     fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
-        // The power of two below the largest value is 4 of 6, the largest code's exponent. 254 is the largest
-        // that is a number, and the reciprocal of half of that of 0 is none.
+        // The power of two below the largest value is mapped to 4, that of the largest code, 6. 254 is the
+        // largest valid exponent; 0 is avoided, because the reciprocal of half its power of two is infinite.
         let largest = absmax(values);
         let exponent = if largest > 0.0 { largest.log2().floor() - 2.0 + 127.0 } else { 0.0 };
         block[0] = exponent.clamp(1.0, 254.0) as u8;
@@ -54,7 +54,8 @@ impl Block for Mxfp4 {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // The largest value is 4 to 8 of the scale, which has nothing above 6; the smallest scale is 2^-127.
+        // The largest value is 4 to 8 times the scale, and the largest code is 6; the smallest scale is
+        // 2^-127.
         0.26 * absmax + 2f32.powi(-128)
     }
 }
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn hand_written_bytes() {
-        // 2^1: codes count in ones. The first element is code 15, the last one code 1.
+        // 2^1: codes decode to `VALUES`. The first element is code 15, the last one code 1.
         let mut bytes = [0; 17];
         (bytes[0], bytes[1], bytes[16]) = (128, 0x0f, 0x10);
         let mut out = [f32::NAN; 32];
@@ -74,7 +75,7 @@ mod tests {
         let mut want = [0.0; 32];
         (want[0], want[31]) = (-12.0, 1.0);
         assert_eq!(out, want);
-        // The smallest powers of two are subnormal as a half.
+        // Half of the smallest powers of two is subnormal.
         bytes[0] = 0;
         Mxfp4.decode_row(&bytes, 1, 0, &mut out).unwrap();
         assert_eq!((out[0], out[31]), (-12.0 * 2f32.powi(-128), 2f32.powi(-128)));

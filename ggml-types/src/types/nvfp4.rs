@@ -1,13 +1,12 @@
-//! NVFP4: 64 floats of 4 bits (a sign, two bits of exponent, one of mantissa) in groups of 16, each under a
-//! scale of 8 bits without a sign. Files of this type keep a factor of the whole tensor beside it, as
-//! `.scale`.
+//! NVFP4: 64 4-bit floats (a sign, two bits of exponent, one of mantissa) in groups of 16, each with an
+//! unsigned 8-bit scale. Files of this type store a factor of the whole tensor separately, as `.scale`.
 
 use super::mxfp4::{VALUES, nearest};
 use crate::block::{Block, absmax, reciprocal, upstream_id};
 use crate::{Dialect, ids};
 
-/// 36 bytes: four scales, then 8 bytes a group; byte `b` of those holds element `b` in its low and `b + 8` in
-/// its high half.
+/// 36 bytes: four scales, then 8 bytes per group; byte `b` of those holds element `b` in its low and `b + 8`
+/// in its high half.
 #[derive(Debug)]
 pub struct Nvfp4;
 
@@ -15,10 +14,10 @@ pub struct Nvfp4;
 const GROUP: usize = 16;
 /// Bytes of the scales.
 const SCALES: usize = 4;
-/// The code of the largest scale, 448. The one above it stands for 0.
+/// The code of the largest scale, 448. The next code means 0.
 const LARGEST: u8 = 0x7e;
 
-/// Half of what a code stands for: 4 bits of exponent, 3 of mantissa.
+/// Half the scale of a code: 4 bits of exponent, 3 of mantissa.
 pub(crate) fn half_scale(code: u8) -> f32 {
     let (exponent, mantissa) = (code >> 3 & 15, f32::from(code & 7));
     match (code, exponent) {
@@ -58,7 +57,7 @@ impl Block for Nvfp4 {
                     |value: &f32| f32::from(VALUES[usize::from(nearest(value * inverse))]) * scale - value;
                 values.iter().map(|value| off(value).powi(2)).sum()
             };
-            // The largest code stands for 6. Scales a little beside the one for it may fit the rest better.
+            // The largest code is 6. Scales slightly above or below the one for it may fit the rest better.
             let plain = code_below(absmax(values) / 6.0);
             let codes = plain.saturating_sub(3)..=(plain + 4).min(LARGEST);
             let best = codes.min_by(|a, b| error(a).total_cmp(&error(b))).expect("some codes");
@@ -71,8 +70,8 @@ impl Block for Nvfp4 {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // Under the scale below a sixth of the largest value every error is below a fifth of that value, or
-        // half the smallest scale. The sum of squares of 16 is no larger under the best one. Nothing is
+        // With the scale below a sixth of the largest value, every error is below a fifth of that value, or
+        // half the smallest scale. The sum of squares of 16 is no larger with the best scale. No value is
         // above six times the largest scale.
         if absmax > 6.0 * 448.0 { f32::INFINITY } else { 0.8 * absmax + 2f32.powi(-9) }
     }
@@ -85,7 +84,7 @@ mod tests {
 
     #[test]
     fn hand_written_bytes() {
-        // Scale 0 of 2: codes count in ones. 0x7f and 0 stand for 0, 1 for the smallest one, 2^-9.
+        // Scale 0 is 2: codes decode to `VALUES`. 0x7f and 0 mean 0, 1 means the smallest scale, 2^-9.
         let mut bytes = [0; 36];
         bytes[..4].copy_from_slice(&[0x40, 0x7f, 0, 1]);
         // Group 0: the first element is code 15, the last one code 1; group 3: the same in code 7.

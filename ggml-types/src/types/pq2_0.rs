@@ -1,11 +1,11 @@
-//! PQ2_0: Q2_0 with blocks twice as long, by PrismML. Their older files number it as Q2_0; it is told apart
+//! PQ2_0: Q2_0 with blocks twice as long, by PrismML. Their older files use Q2_0's id; the type is recognised
 //! by the size of its tensors.
 
 use super::q2_0;
 use crate::block::{Block, f16_rounding, upstream_id};
 use crate::{Dialect, ids};
 
-/// 34 bytes of 128 weights: f16 scale, then 32 bytes of codes as in Q2_0.
+/// 34 bytes for 128 weights: f16 scale, then 32 bytes of codes as in Q2_0.
 #[derive(Debug)]
 pub struct Pq2_0;
 

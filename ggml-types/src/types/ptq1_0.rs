@@ -1,10 +1,11 @@
-//! PTQ1_0: ternary weights in base 3 with one f16 scale a block, by PrismML: TQ1_0 with blocks half as long.
+//! PTQ1_0: ternary weights in base 3 with one f16 scale per block, by PrismML: TQ1_0 with blocks half as
+//! long.
 
 use super::tq1_0::{self, Run};
 use crate::block::{Block, f16_rounding, upstream_id};
 use crate::{Dialect, ids};
 
-/// As TQ1_0's.
+/// As in TQ1_0.
 const RUNS: [Run; 3] = [
     Run { start: 0, n_bytes: 16, n_trits: 5, first: 0 },
     Run { start: 16, n_bytes: 8, n_trits: 5, first: 80 },
@@ -12,13 +13,13 @@ const RUNS: [Run; 3] = [
 ];
 const SCALE: usize = 26;
 
-/// The same weights as a block of PQ2_0, 34 bytes, all 0.
+/// Converts a block to PQ2_0, 34 bytes, which must be zero.
 pub(crate) fn to_pq2_0(block: &[u8], out: &mut [u8]) {
     out[..2].copy_from_slice(&block[SCALE..]);
     tq1_0::each_trit(&RUNS, block, |elem, trit| out[2 + elem / 4] |= trit << (elem % 4 * 2));
 }
 
-/// 28 bytes of 128 weights: 24 bytes of five, 2 bytes of four, f16 scale.
+/// 28 bytes for 128 weights: 24 bytes of five, 2 bytes of four, f16 scale.
 #[derive(Debug)]
 pub struct Ptq1_0;
 

@@ -21,7 +21,7 @@ impl Block for Q1_0 {
     }
 
     fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
-        // In f64, where a sum of the largest numbers is still one.
+        // In f64, where a sum of the largest numbers does not overflow.
         let sum: f64 = values.iter().map(|value| f64::from(value.abs())).sum();
         let scale = (sum / values.len() as f64) as f32;
         block[..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
@@ -31,7 +31,7 @@ impl Block for Q1_0 {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // The scale is the mean magnitude: a zero among values as large as that is off by all of it.
+        // The scale is the mean magnitude: a zero among large values is off by all of it.
         absmax + f16_rounding(absmax)
     }
 }

@@ -1,6 +1,6 @@
 //! Q2_0: 64 codes of 2 bits with one f16 scale before them; value = (code - 1) x scale.
 //!
-//! Quantisers write ternary weights, codes 0 to 2; code 3 stands for twice the scale.
+//! Quantisers write ternary weights, codes 0 to 2; code 3 means twice the scale.
 
 use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, ternary_code, upstream_id};
 use crate::{Dialect, ids};
@@ -9,7 +9,7 @@ use crate::{Dialect, ids};
 #[derive(Debug)]
 pub struct Q2_0;
 
-/// A block of any number of elements.
+/// Decodes a block of any number of elements.
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let scale = read_f16(block);
     for (elem, out) in out.iter_mut().enumerate() {
@@ -17,7 +17,7 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// A block of any number of elements.
+/// Encodes a block of any number of elements.
 pub(super) fn encode(values: &[f32], block: &mut [u8]) {
     let scale = absmax(values);
     let inverse = reciprocal(scale);

@@ -4,18 +4,18 @@ use crate::affine::Fit;
 use crate::block::{Block, Weighing, f16_rounding, read_f16, same_id};
 use crate::{Dialect, ids};
 
-/// Where the codes begin, and the two f16.
+/// Offsets of the codes, and of the two f16.
 const CODES: usize = 16;
 const OF_SCALES: usize = 80;
 const OF_MINS: usize = 82;
-/// Elements under one scale and minimum.
+/// Elements that share a scale and a minimum.
 const GROUP: usize = 16;
 /// The largest code, and the largest scale and minimum.
 const LEVELS: u8 = 3;
 const MOST: f32 = 15.0;
 
-/// 84 bytes: a byte for each group, its scale in the low half and its minimum in the high one; 64 bytes of
-/// codes; the f16 scale of the scales, and that of the minimums. Of each half block of 128, byte `b` (0 to
+/// 84 bytes: a byte per group, with its scale in the low half and its minimum in the high one; 64 bytes of
+/// codes; the f16 scale of the scales, and that of the minimums. In each half block of 128, byte `b` (0 to
 /// 31) holds elements `b`, `b + 32`, `b + 64`, `b + 96`, low bits first.
 #[derive(Debug)]
 pub struct Q2K;
@@ -56,10 +56,10 @@ impl Block for Q2K {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // A group's plain range of two of the largest value has steps of two thirds of it and errors of half
-        // a step. The fit has no larger sum of squares, so one value of 16 may be four times as far off.
-        // Then scale and minimum are rounded to fifteenths of the largest, a scale counts three times, and an
-        // f16 15 times that.
+        // A group's plain range, twice the largest value, has steps of two thirds of that value and errors of
+        // half a step. The fit's sum of squares is no larger, so one value of 16 may be four times as far
+        // off. Then scale and minimum are rounded to fifteenths of the largest; the error of a scale is
+        // multiplied by 3, and that of an f16 by 15 times as much.
         4.0 * absmax / 3.0 + 3.0 * absmax / 15.0 + absmax / 15.0 + 90.0 * f16_rounding(absmax / 15.0)
     }
 }

@@ -6,16 +6,16 @@ use crate::eights::{nearest_within, sums};
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
-/// Where the low bits begin, the packed scales, and the f16 scale.
+/// Offsets of the low bits, of the packed scales, and of the f16 scale.
 const LOW: usize = 32;
 const SCALES: usize = 96;
 const SCALE: usize = 108;
-/// Elements under one group scale.
+/// Elements that share a group scale.
 const GROUP: usize = 16;
 
 /// 110 bytes: 32 bytes whose bit `g` is the third bit of an element of the 32 elements from `32 g` on; 64
-/// bytes of the low two bits as in Q2_K; 12 bytes of 16 6-bit scales less 32, four low bits of each in the
-/// first eight and two high ones in the others; f16 scale.
+/// bytes of the low two bits as in Q2_K; 12 bytes of 16 6-bit scales (minus 32), with the low four bits of
+/// each in the first eight and the high two in the others; f16 scale.
 #[derive(Debug)]
 pub struct Q3K;
 
@@ -65,7 +65,7 @@ impl Block for Q3K {
             });
             sum
         };
-        // The largest group scale becomes -32, or a little less where the others are nearer to integers then.
+        // The largest group scale becomes -32, or slightly less if the others are nearer to integers then.
         let fit = |largest: f32| {
             let stored = half::f16::from_f32(-extreme / largest);
             let (mut group_scales, mut sum) = ([0; 16], 0.0);
@@ -102,9 +102,9 @@ impl Block for Q3K {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // The search tries 3.1 to 4.9 steps for the largest value, and the end that has no fourth step loses
-        // up to two; a group scale is off by half a 32nd of the largest, four times. What the block scale
-        // loses as an f16 counts 4 x 32 times.
+        // The search maps the largest value to 3.1 to 4.9 steps, and the end without a fourth step loses up
+        // to two. A group scale is off by half a 32nd of the largest, times four, and the f16 rounding of the
+        // block scale is multiplied by 4 x 32.
         0.9 * absmax + 128.0 * f16_rounding(absmax / 2.0 / 32.0)
     }
 }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn hand_written_bytes() {
-        // Block scale 0.5; scales of groups 0 and 13 are 33 and 30 less 32, all others 0.
+        // Block scale 0.5; scales of groups 0 and 13 are 33 and 30 minus 32, all others 0.
         let mut bytes = [0; 110];
         bytes[109] = 0x38;
         bytes[104..108].fill(0b1010_1010);

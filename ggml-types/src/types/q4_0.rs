@@ -35,10 +35,10 @@ impl Block for Q4_0 {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // The search tries 7.1 to 8.9 steps for the largest value, which becomes 7 or 8, and every other code
-        // is within half a step of its value unless the range cuts it off. So the fitted scale is at least
-        // (1 - (7 + 31) / 2 / (49 + 31)) / 8.9 of the largest value, if all others become 1, and 7 such steps
-        // leave 0.4 of a value as large on the side that has no eighth one. Seldom more than a seventh.
+        // The search maps the largest value to 7.1 to 8.9 steps, it becomes 7 or 8, and every other code is
+        // within half a step of its value unless the range cuts it off. So the fitted scale is at least (1 -
+        // (7 + 31) / 2 / (49 + 31)) / 8.9 of the largest value, if all others become 1, and 7 such steps
+        // leave 0.4 of a value as large on the side without an eighth step. It is rarely more than a seventh.
         0.4 * absmax + 8.0 * f16_rounding(absmax / 5.0)
     }
 }

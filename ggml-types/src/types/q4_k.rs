@@ -4,13 +4,13 @@ use crate::block::{Block, Weighing, same_id};
 use crate::k_groups::{self, GROUP};
 use crate::{Dialect, ids};
 
-/// Where the codes begin.
+/// Offset of the codes.
 const CODES: usize = 16;
 /// The largest code.
 const LEVELS: u8 = 15;
 
 /// 144 bytes: an f16 scale of the scales and one of the minimums, 12 bytes of eight 6-bit scales and
-/// minimums, then 32 bytes for each pair of groups, the even one in the low halves.
+/// minimums, then 32 bytes per pair of groups, the even one in the low halves.
 #[derive(Debug)]
 pub struct Q4K;
 

@@ -4,12 +4,12 @@ use crate::block::{Block, Weighing, f16_rounding, read_f16, reciprocal, same_id}
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
-/// Where the fifth bits begin, and the low halves.
+/// Offsets of the fifth bits and of the low bits.
 const HIGH: usize = 2;
 const LOW: usize = 6;
 
-/// 22 bytes: f16 scale, 32 fifth bits, element 0 lowest, then 16 bytes; byte b holds the low bits of element
-/// b in its low and of b + 16 in its high half.
+/// 22 bytes: f16 scale, 32 fifth bits with element 0 lowest, then 16 bytes; byte b holds the low bits of
+/// element b in its low half and of b + 16 in its high half.
 #[derive(Debug)]
 pub struct Q5_0;
 
@@ -41,7 +41,7 @@ impl Block for Q5_0 {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // As in Q4_0, with twice the steps: the search tries 15.1 to 16.9 of them for the largest value.
+        // As in Q4_0 with twice the steps: the search maps the largest value to 15.1 to 16.9 of them.
         0.25 * absmax + 16.0 * f16_rounding(absmax / 10.0)
     }
 }

@@ -4,7 +4,7 @@ use crate::affine::{fit_group, group_error_bound};
 use crate::block::{Block, Weighing, read_f16, same_id};
 use crate::{Dialect, ids};
 
-/// Where the fifth bits begin, and the low halves.
+/// Offsets of the fifth bits and of the low bits.
 const HIGH: usize = 4;
 const LOW: usize = 8;
 

@@ -4,7 +4,7 @@ use crate::block::{Block, Weighing, same_id};
 use crate::k_groups::{self, GROUP};
 use crate::{Dialect, ids};
 
-/// Where the fifth bits begin, and the low halves.
+/// Offsets of the fifth bits and of the low bits.
 const HIGH: usize = 16;
 const LOW: usize = 48;
 /// The largest code.

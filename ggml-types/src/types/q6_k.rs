@@ -4,16 +4,15 @@ use crate::block::{Block, Weighing, absmax, f16_rounding, fitted_f16, read_f16, 
 use crate::scale_search::{best_scale, quantise};
 use crate::{Dialect, ids};
 
-/// Where the parts of a block start: low 4 bits, high 2 bits, 16 int8 group scales, f16 block scale.
+/// Offsets of a block's parts after the low 4 bits: high 2 bits, 16 int8 group scales, f16 block scale.
 const HIGH: usize = 128;
 const SCALES: usize = 192;
 const SCALE: usize = 208;
-/// Elements under one group scale.
+/// Elements that share a group scale.
 const GROUP: usize = 16;
 
-/// 210 bytes. Of each half block of 128, byte `b` (0 to 63) of the low bits holds elements `b` and
-/// `b + 64`, and byte `b` (0 to 31) of the high bits holds elements `b`, `b + 32`, `b + 64`, `b + 96`,
-/// low bits first.
+/// 210 bytes. In each half block of 128, byte `b` (0 to 63) of the low bits holds elements `b` and `b + 64`,
+/// and byte `b` (0 to 31) of the high bits holds elements `b`, `b + 32`, `b + 64`, `b + 96`, low bits first.
 #[derive(Debug)]
 pub struct Q6K;
 
@@ -39,7 +38,7 @@ impl Block for Q6K {
             let ((low, low_shift), (high, high_shift)) = places(elem);
             let q = (block[low] >> low_shift & 15) | (block[high] >> high_shift & 3) << 4;
             let group_scale = block[SCALES + elem / GROUP].cast_signed();
-            // In this order: the product of the scales is rounded first, as upstream does it.
+            // In this order: the product of the scales is rounded first, as upstream does.
             *out = scale * f32::from(group_scale) * (f32::from(q) - 32.0);
         }
     }
@@ -73,9 +72,9 @@ impl Block for Q6K {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // A group's step is at most absmax / 31; the end that has no 32nd step loses a whole one, the
-        // group scale (in 128ths of the largest) at most 16 128ths of a step on top. What the block
-        // scale loses as an f16 counts 32 x 128 times.
+        // A group's step is at most absmax / 31; the end without a 32nd step loses a whole one, and the group
+        // scale (in 128ths of the largest) at most another 16 128ths of a step. The f16 rounding of the block
+        // scale is multiplied by 32 x 128.
         absmax / 24.0 + 4096.0 * f16_rounding(absmax / 31.0 / 128.0)
     }
 }

@@ -23,7 +23,7 @@ impl Block for Q8_0 {
 
     fn encode(values: &[f32], _weights: &[f32], block: &mut [u8]) {
         let scale = absmax(values) / 127.0;
-        // The integers are taken with the scale before it is rounded to f16, as upstream does.
+        // The integers use the scale before it is rounded to f16, as upstream does.
         let inverse = reciprocal(scale);
         block[..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
         for (q, value) in block[2..].iter_mut().zip(values) {
@@ -32,7 +32,7 @@ impl Block for Q8_0 {
     }
 
     fn error_bound(absmax: f32) -> f32 {
-        // Half a step, and 127 times what the scale loses as an f16.
+        // Half a step, and 127 times the f16 rounding of the scale.
         let scale = absmax / 127.0;
         0.5001 * scale + 127.0 * f16_rounding(scale)
     }

@@ -1,7 +1,7 @@
-//! TQ1_0: ternary weights, five to a byte in base 3, one f16 scale a block; value = (trit - 1) x scale.
+//! TQ1_0: ternary weights, five per byte in base 3, one f16 scale per block; value = (trit - 1) x scale.
 //!
 //! A byte of trits `t0..t4` is `ceil((t0 3^4 + t1 3^3 + ... + t4) 256 / 243)`: a fraction, so that
-//! multiplying by 3 pushes the next trit out at the top.
+//! multiplying by 3 shifts out the next trit at the top.
 
 use super::tq2_0;
 use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, same_id, ternary_code};
@@ -11,7 +11,7 @@ use crate::{Dialect, ids};
 pub(super) struct Run {
     pub start: usize,
     pub n_bytes: usize,
-    /// Number of trits of a byte.
+    /// Trits per byte.
     pub n_trits: usize,
     pub first: usize,
 }
@@ -23,7 +23,7 @@ const RUNS: [Run; 3] = [
 ];
 const SCALE: usize = 52;
 
-/// Hands on the elements of a block and their trits.
+/// Calls `each` with every element of a block and its trit.
 pub(super) fn each_trit(runs: &[Run], block: &[u8], mut each: impl FnMut(usize, u8)) {
     for run in runs {
         for byte in 0..run.n_bytes {
@@ -37,19 +37,19 @@ pub(super) fn each_trit(runs: &[Run], block: &[u8], mut each: impl FnMut(usize, 
     }
 }
 
-/// A block of any runs, whose scale stands at `at`.
+/// Decodes a block with any runs, whose scale is at offset `at`.
 pub(super) fn decode(runs: &[Run], block: &[u8], at: usize, out: &mut [f32]) {
     let scale = read_f16(&block[at..]);
     each_trit(runs, block, |elem, trit| out[elem] = (f32::from(trit) - 1.0) * scale);
 }
 
-/// A block of any runs, whose scale stands at `at`.
+/// Encodes a block with any runs, whose scale is at offset `at`.
 pub(super) fn encode(runs: &[Run], values: &[f32], at: usize, block: &mut [u8]) {
     let scale = absmax(values);
     let inverse = reciprocal(scale);
     for run in runs {
         for byte in 0..run.n_bytes {
-            // A byte of four has a fifth trit of 0.
+            // A byte of four trits has a fifth one of 0.
             let number = (0..5).fold(0, |number, trit| {
                 let elem = run.first + trit * run.n_bytes + byte;
                 let code = if trit < run.n_trits { ternary_code(values[elem] * inverse) } else { 0 };
@@ -61,7 +61,7 @@ pub(super) fn encode(runs: &[Run], values: &[f32], at: usize, block: &mut [u8]) 
     block[at..].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
 }
 
-/// The same weights as a block of TQ2_0, 66 bytes, all 0.
+/// Converts a block to TQ2_0, 66 bytes, which must be zero.
 pub(crate) fn to_tq2_0(block: &[u8], out: &mut [u8]) {
     each_trit(&RUNS, block, |elem, trit| {
         let (byte, shift) = tq2_0::place(elem);
@@ -70,7 +70,7 @@ pub(crate) fn to_tq2_0(block: &[u8], out: &mut [u8]) {
     out[tq2_0::SCALE..].copy_from_slice(&block[SCALE..]);
 }
 
-/// 54 bytes of 256 weights: 48 bytes of five, 4 bytes of four, f16 scale.
+/// 54 bytes for 256 weights: 48 bytes of five, 4 bytes of four, f16 scale.
 #[derive(Debug)]
 pub struct Tq1_0;
 

@@ -1,16 +1,16 @@
-//! TQ2_0: ternary weights, 2 bits each, one f16 scale a block; value = (code - 1) x scale.
+//! TQ2_0: ternary weights, 2 bits each, one f16 scale per block; value = (code - 1) x scale.
 
 use crate::block::{Block, absmax, f16_rounding, read_f16, reciprocal, same_id, ternary_code};
 use crate::{Dialect, ids};
 
 pub(super) const SCALE: usize = 64;
 
-/// 66 bytes of 256 weights: 64 bytes of codes, f16 scale. Weight `j` of each half block of 128 is in byte
+/// 66 bytes for 256 weights: 64 bytes of codes, f16 scale. Weight `j` of each half block of 128 is in byte
 /// `j % 32` of its 32 bytes, at shift `2 (j / 32)`: I2_S's order with the shifts reversed.
 #[derive(Debug)]
 pub struct Tq2_0;
 
-/// Byte of an element's code, and how far up its byte it stands.
+/// Byte and shift of an element's code.
 pub(super) fn place(elem: usize) -> (usize, usize) {
     (elem / 128 * 32 + elem % 32, elem % 128 / 32 * 2)
 }

@@ -1,11 +1,11 @@
-//! KV codecs under attention: how far softmax over decoded keys is from softmax over exact ones, for keys as
-//! models have them. 4096 keys of 128 elements; queries so long that scores have a deviation of 2, which
-//! makes attention peaky.
+//! KV codecs in attention: the distance of softmax over decoded keys from softmax over exact ones, for keys
+//! like those of models. 4096 keys of 128 elements; queries are scaled so that scores have a deviation of 2,
+//! which makes attention peaky.
 //!
-//! An error of a score that has the variance `s` moves the softmax by a KL of about `s / 2`. Scores with a
-//! deviation of 2 have errors of `4 dim var` on keys of the codec's `dim var` (`turboquant.rs`), so the KL of
-//! plain keys must be twice that: .0706 for 3 bits, .018 for 4. The gates leave a quarter of room above what
-//! was measured for such keys apart from this code, because a KL of few keys is good to a fifth.
+//! An error of a score with variance `s` moves the softmax by a KL of about `s / 2`. Scores with a deviation
+//! of 2 have errors of `4 dim var` on keys of the codec's `dim var` (`turboquant.rs`), so the KL of plain
+//! keys must be twice that: .0706 for 3 bits, .018 for 4. The gates leave a quarter of room above independent
+//! measurements on such keys, because a KL over few keys has an accuracy of a fifth.
 
 use std::f64::consts::PI;
 
@@ -20,7 +20,7 @@ const TRIALS: u64 = 2;
 const QUERIES: usize = 8;
 /// Deviation of the scores.
 const PEAKY: f64 = 2.0;
-/// Positions whose mean is taken off the keys.
+/// Positions whose mean is subtracted from the keys.
 const PAGE: usize = 64;
 
 /// Distribution of keys.
@@ -33,7 +33,7 @@ enum Keys {
     Mixed,
     /// Two channels whose means are 40 deviations off, one up and one down.
     Biased,
-    /// The first four are five times as long, and draw about half of the attention.
+    /// The first four are five times as long, and get about half of the attention.
     Sink,
 }
 
@@ -51,17 +51,17 @@ const NONE: Care = Care { centred: false, ends_exact: false, plain: false };
 const CENTRED: Care = Care { centred: true, ..NONE };
 const ENDS: Care = Care { ends_exact: true, ..NONE };
 
-/// Encodes and decodes a vector that is rotated already.
+/// Encodes and decodes a vector that is already rotated.
 type Round<'a> = &'a dyn Fn(&[f32]) -> Vec<f32>;
 
-/// A codec that lives as long as it likes.
+/// An owned codec.
 type Codec = Box<dyn Fn(&[f32]) -> Vec<f32>>;
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Queries, what they pay attention to (natural logarithms), and the keys.
+/// Queries with their attention (natural logarithms), and the keys.
 struct Trial {
     queries: Vec<(Vec<f64>, Vec<f64>)>,
     keys: Vec<Vec<f64>>,
@@ -73,7 +73,7 @@ fn trials(kind: Keys) -> Vec<Trial> {
 
 fn trial(kind: Keys, seed: u64) -> Trial {
     let mut random = Normal(0x1000 + seed);
-    // Any places but those whose numbers cancel in a Hadamard matrix.
+    // Any channels, except ones whose indices cancel in a Hadamard matrix.
     let is_wide = |i: usize| [5, 42, 83, 104].contains(&i);
     let wide = |i: usize| match kind {
         Keys::Outliers if is_wide(i) => 10.0,
@@ -129,7 +129,7 @@ fn log_softmax(scores: &[f64]) -> Vec<f64> {
     scores.iter().map(|s| s - log_sum).collect()
 }
 
-/// `keys` as they come back.
+/// `keys` after encoding and decoding.
 fn kept(keys: &[Vec<f64>], care: Care, round: Round<'_>) -> Vec<Vec<f64>> {
     let rotation = Rotation::new(DIM).unwrap();
     let mean: Vec<f64> = (0..DIM)
@@ -192,8 +192,9 @@ fn of_prod(qjl: Qjl, spoil: impl Fn(&mut [u8])) -> impl Fn(&[f32]) -> Vec<f32> {
 }
 
 /// Bounds of the table, by the name of a codec: plain keys, outliers, mixed, mixed and centred, biased,
-/// biased and centred, a sink, a sink with exact ends. Measured apart from this code; how the keys of "mixed"
-/// were mixed and how strong the sink was is not known, so those rows are like the ones here in kind.
+/// biased and centred, a sink, a sink with exact ends. They were measured independently of this code; it is
+/// not known how the "mixed" keys were mixed and how strong the sink was, so those rows only have the same
+/// kind of keys.
 const ROWS: [(&str, Keys, Care); 8] = [
     ("plain", Keys::Plain, NONE),
     ("4 channels x 10", Keys::Outliers, NONE),
@@ -228,7 +229,7 @@ fn attention_is_as_near_as_the_table_says() {
     for (name, round) in &codecs {
         let got = rows.each_ref().map(|(trials, care)| kl(trials, *care, round));
         println!("{name:14} {}", got.map(|kl| format!("{kl:7.4}")).join(" "));
-        // Care is worth it for every codec: the mean, the mean, the exact ends.
+        // The treatment pays off for every codec: the mean, the mean, the exact ends.
         for (with, without) in [(3, 2), (5, 4), (7, 6)] {
             if got[with] > 0.6 * got[without] {
                 faults.push(format!("{name}: {} gains nothing: {got:?}", ROWS[with].0));
@@ -246,7 +247,7 @@ fn attention_is_as_near_as_the_table_says() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Relative error of what attention gives for values of a codec, with exact keys.
+/// Relative error of attention's output for values of a codec, with exact keys.
 fn output_error(round: Round<'_>) -> f64 {
     let (mut error, mut whole) = (0.0, 0.0);
     for seed in 0..TRIALS {
@@ -265,21 +266,21 @@ fn output_error(round: Round<'_>) -> f64 {
 }
 
 /// The root of the codec's mean square error, because errors of different values are independent. Few values
-/// carry most of the weight, so the figure of one draw is good to a tenth.
+/// carry most of the weight, so one draw has an accuracy of a tenth.
 #[test]
 fn values_come_back_as_the_table_says() {
     for (name, want) in [("turboquant", 0.186), ("turboquant-4", 0.095), ("q4_0", 0.086)] {
         let got = output_error(&named(name, KvSide::Values));
         assert!(got < 1.1 * want, "{name}: {got}, want {want}");
     }
-    // Signs of the residual tell directions, not values: two bits alone are better than with a Gaussian
+    // Signs of the residual give directions, not values: two bits alone are better than with a Gaussian
     // projection.
     let with = output_error(&of_prod(Qjl::gaussian(DIM, 3), |_| ()));
     let without = output_error(&of_prod(Qjl::gaussian(DIM, 3), |bytes| bytes[34..36].fill(0)));
     assert!((with / 0.43 - 1.0).abs() < 0.1 && (without / 0.345 - 1.0).abs() < 0.1, "{with} {without}");
 }
 
-/// Mistakes that the gates must notice, each on the keys that show it.
+/// Mistakes that the gates must detect, each on keys that expose it.
 #[test]
 fn negative_controls() {
     let three = named("turboquant", KvSide::Keys);
@@ -292,11 +293,11 @@ fn negative_controls() {
     let zero = kl(&mixed, NONE, &three);
     assert!(zero > 3.0 * right, "the mean is zero: {zero}, {right}");
 
-    // Types of keys and values swapped: 4 bits for keys and 3 for values are another cache than 3 and 4.
+    // Codecs of keys and values swapped: 4 bits for keys and 3 for values differs from 3 and 4.
     let keys = ["turboquant", "turboquant-4"].map(|name| kl(&plain, NONE, &named(name, KvSide::Keys)));
     let values = ["turboquant", "turboquant-4"].map(|name| output_error(&named(name, KvSide::Values)));
     assert!(keys[0] > 3.0 * keys[1] && values[0] > 1.7 * values[1], "{keys:?} {values:?}");
-    // And the scale of values on keys makes every score a thirtieth too small.
+    // The scale of values, used for keys, makes every score a thirtieth too small.
     let scales = [KvSide::Keys, KvSide::Values].map(|side| {
         let Trial { queries, keys } = &plain[0];
         let kept = kept(keys, NONE, &named("turboquant", side));
@@ -306,8 +307,8 @@ fn negative_controls() {
     });
     assert!((scales[0] - 1.0).abs() < 0.003 && (scales[1] - 0.966).abs() < 0.003, "{scales:?}");
 
-    // A quantiser of our own is the codec; with the deviation in its centroids twice, as the seed's update
-    // has it, nearly every code is the outermost.
+    // A hand-written quantiser equals the codec; with the deviation twice in its centroids, as in the first
+    // version of this project, nearly every code is the outermost.
     let book = Codebook::new(DIM, 3);
     let quantiser = |factor: f64| {
         let (centroids, thresholds) = (book.centroids().to_vec(), book.thresholds().to_vec());
@@ -338,8 +339,8 @@ fn negative_controls() {
             bytes[34..36].copy_from_slice(&less.to_le_bytes());
         }),
     );
-    // The projection is orthogonal: the smaller factor is nearer to the best for decoding, so that the
-    // variance is less, and what gives it away is the bias of large scores.
+    // The projection is orthogonal: the smaller factor is nearer to the best one for decoding, so the
+    // variance is smaller, and only the bias of large scores exposes it.
     assert!(dropped > 1.3 * right, "signs dropped: {dropped}, {right}");
     assert!((weak / right - 1.0).abs() > 0.05, "sqrt(pi / 2) lost: {weak}, {right}");
 }

@@ -1,4 +1,4 @@
-//! The registries, and what the codecs lose.
+//! Tests of the registries, and of the codecs' errors.
 
 mod attention;
 mod normal;

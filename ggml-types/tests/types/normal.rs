@@ -1,4 +1,4 @@
-//! Random numbers of several tests.
+//! Random numbers that several tests use.
 
 /// Normal numbers from a small generator, so that every run sees the same.
 pub struct Normal(pub u64);

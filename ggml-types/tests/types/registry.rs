@@ -126,7 +126,7 @@ fn truncated_tensors_and_wrong_rows_are_errors() {
     }
 }
 
-/// A type that calls itself ternary has one magnitude a scale, and no other type has.
+/// A ternary type has one magnitude per scale, and no other type does.
 #[test]
 fn ternary_types_say_so() {
     for ty in encoded() {
@@ -146,20 +146,20 @@ fn ternary_types_say_so() {
             Some(Ternary::PerBlock | Ternary::PerRow) => {
                 assert!(magnitudes.len() == 2 && !has_tail, "{name}")
             }
-            // One bit a weight, and no zero.
+            // One bit per weight, and no zero.
             None if name == "q1_0" => assert!(magnitudes.len() == 2 && !has_tail),
             None => assert!(magnitudes.len() > 4, "{name}"),
         }
     }
 }
 
-/// A row decodes to the same values wherever it stands in a tensor.
+/// A row decodes to the same values at any position in a tensor.
 #[test]
 fn rows_decode_from_anywhere() {
     for ty in encoded() {
         let together = ty.rows_together();
         let (rows, cols) = (5_usize.next_multiple_of(together), 3 * ty.block_elems().max(8));
-        // All rows have the same largest magnitude, so that a scale a tensor keeps is every row's own.
+        // All rows have the same largest magnitude, so that a scale per tensor equals every row's own.
         let value = |at: usize| [1.0, 0.0, -1.0, 0.25, -0.75][(at * at + at / 7) % 5];
         let values: Vec<f32> = (0..rows * cols).map(value).collect();
         let whole = ty.encode(&values, rows, cols).unwrap();
@@ -175,13 +175,13 @@ fn rows_decode_from_anywhere() {
     }
 }
 
-/// Finite numbers of like magnitude, from the subnormal ones to the largest.
+/// Finite numbers of similar magnitude, from subnormal ones to the largest.
 fn block_of(elems: usize) -> impl Strategy<Value = Vec<f32>> {
     (-149..128_i32, prop::collection::vec(-1.0..=1.0_f64, elems))
         .prop_map(|(exponent, values)| values.iter().map(|v| (v * 2f64.powi(exponent)) as f32).collect())
 }
 
-/// Numbers whose largest is a few percent beside an f16's largest, times what a scale may count.
+/// Numbers whose largest is within a few percent of f16's largest, times a factor that a scale may have.
 fn block_at_the_end_of_f16(elems: usize) -> impl Strategy<Value = Vec<f32>> {
     (1..4096_u32, 0.9..1.1_f32, prop::collection::vec(-1.0..=1.0_f32, elems)).prop_map(
         |(levels, near, values)| {
@@ -242,7 +242,7 @@ proptest! {
             let vectors = codec.open(KvSide::Keys, head_dim).unwrap();
             vectors.encode(values, &mut bytes);
             vectors.decode(&bytes, &mut back);
-            // A codec that bears the name of a weight type has its error.
+            // A codec named after a weight type has that type's error.
             let bound = by_name(codec.name()).map(|ty| ty.error_bound(1.0));
             if let (Some(bound), true) = (bound, values.iter().all(|value| value.abs() <= 1.0)) {
                 let within = back.iter().zip(values).all(|(a, b)| (a - b).abs() <= bound);
@@ -253,7 +253,7 @@ proptest! {
     }
 }
 
-/// A form is what backends know of a codec, so no two codecs share one, and it says what the codec says.
+/// Backends only see a codec's form, so no two codecs share one, and it agrees with the codec.
 #[test]
 fn every_codec_has_a_form_of_its_own() {
     let mut seen = Vec::new();
@@ -266,7 +266,7 @@ fn every_codec_has_a_form_of_its_own() {
     }
 }
 
-/// A codec that bears the name of a weight type keeps vectors as rows of it; what no block can hold is cut.
+/// A codec named after a weight type stores vectors as rows of it; values that no block can hold are clamped.
 #[test]
 fn codecs_of_weight_types_have_their_bytes() {
     let values: Vec<f32> = (0..128).map(|i| (i * 37 % 101) as f32 / 7.0 - 7.0).collect();
@@ -324,13 +324,13 @@ fn scales_of_tensors_are_those_that_were_encoded() {
     }
 }
 
-/// Rows with a scale of their own, in fours or not, come back to the bit if they are ternary, whatever the
-/// scales are.
+/// Rows with their own scale, in groups of four or not, are restored to the bit if they are ternary, for any
+/// scales.
 #[test]
 fn ternary_rows_come_back_exactly() {
     for ty in encoded().filter(|ty| ty.ternary() == Some(Ternary::PerRow)) {
         let (rows, cols) = (8, 3 * ty.block_elems());
-        // Scales that an f16 holds.
+        // Scales that f16 can hold.
         let value = |at: usize| [0.0, -1.0, 1.0][at * at % 11 % 3] * (at / cols + 1) as f32 * 0.375;
         let values: Vec<f32> = (0..rows * cols).map(value).collect();
         let bytes = ty.encode(&values, rows, cols).unwrap();

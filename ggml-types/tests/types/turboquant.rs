@@ -1,5 +1,5 @@
-//! TurboQuant's codecs on random unit vectors, against the figures that the mathematics gives. All errors are
-//! sums over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
+//! TurboQuant's codecs on random unit vectors, compared with the theoretical figures. All errors are sums
+//! over a vector of 128 elements; `q` is a unit vector with `<q, x> = rho`.
 
 use ggml_types::turboquant::{Lloyd, Planes, Prod, Projection, Qjl, Rotation, ScaleRule};
 use proptest::prelude::*;
@@ -27,11 +27,11 @@ fn scaled(x: &[f64], by: f64) -> Vec<f64> {
 struct Errors {
     /// `E |x' - x|^2`.
     decode: f64,
-    /// `dim E (<q, x'> - <q, x>)^2` for a `q` at right angles to `x`.
+    /// `dim E (<q, x'> - <q, x>)^2` for a `q` orthogonal to `x`.
     at_0: f64,
     /// `E <q, x'> - <q, x>` for `<q, x> = 0.9`.
     bias_at_9: f64,
-    /// `dim E (<q, x'> - <q, x>)^2` there.
+    /// `dim E (<q, x'> - <q, x>)^2` for the same `q`.
     at_9: f64,
 }
 
@@ -64,7 +64,7 @@ fn errors(mut codec: impl FnMut(usize, &[f32], &mut [f32])) -> Errors {
     }
 }
 
-/// The errors of a codec whose vectors are rotated first.
+/// The errors of a codec on vectors that are rotated first.
 fn rotated(encode: impl Fn(&[f32]) -> Vec<f32>) -> Errors {
     let rotation = Rotation::new(DIM).unwrap();
     errors(|_, x, out| {
@@ -109,7 +109,7 @@ fn three_bits_with_each_scale() {
     let inner = lloyd(3, ScaleRule::InnerProduct);
     near(inner.decode, 0.0347, 0.02);
     assert!(inner.bias_at_9.abs() <= 2e-4, "{inner:?}");
-    // Variances over 6000 vectors are good to 2 %.
+    // Variances over 6000 vectors have an accuracy of 2 %.
     assert!(inner.at_0 <= 0.036, "{inner:?}");
     near(inner.at_9, 0.0066, 0.06);
 
@@ -138,10 +138,10 @@ fn two_bits_and_the_signs_of_the_residual() {
     assert!(gaussian.bias_at_9.abs() < 0.003, "{gaussian:?}");
 }
 
-/// Mistakes that the figures above must notice.
+/// Mistakes that the figures above must detect.
 #[test]
 fn negative_controls() {
-    // Without the rotation a vector of one large element is kept badly.
+    // Without the rotation a vector with one large element has a large error.
     let codec = Lloyd::new(DIM, 3, ScaleRule::LeastSquares);
     let mut spike = vec![0.01f32; DIM];
     spike[5] = 1.0;
@@ -156,7 +156,7 @@ fn negative_controls() {
     Rotation::new(DIM).unwrap().apply(&mut spike);
     assert!(plain > 0.3 && error(&spike) < 0.06, "{plain}, {}", error(&spike));
 
-    // Dropping the signs leaves the error of two bits and its bias.
+    // Without the signs, the error of two bits and its bias remain.
     let codec = Prod::new(DIM, Qjl::srht(DIM).unwrap());
     let dropped = rotated(|y| {
         let (mut bytes, mut out) = (vec![0; codec.bytes()], vec![0.0; DIM]);
@@ -168,7 +168,7 @@ fn negative_controls() {
     near(dropped.decode, 0.1160, 0.01);
     near(dropped.bias_at_9, -0.104, 0.02);
 
-    // Losing sqrt(pi / 2) shrinks the correction: the residual's share of the product keeps a bias of a
+    // Without sqrt(pi / 2) the correction is too small: the residual's share of the product keeps a bias of a
     // fifth.
     let factor = Qjl::srht(DIM).unwrap().factor();
     near(factor, (std::f64::consts::PI / 2.0).sqrt() / DIM as f64, 1e-12);
@@ -257,8 +257,8 @@ proptest! {
         }
     }
 
-    /// The product that kernels for cards make of bit-planes is that of bytes, exactly; without the rule for
-    /// the plane of the sign it is not.
+    /// The product that kernels compute from bit planes equals that of bytes exactly, including the rule for
+    /// the sign plane.
     #[test]
     fn counted_bits_are_the_product_of_bytes(
         (numbers, signs) in (1_usize..300)
@@ -271,12 +271,12 @@ proptest! {
             numbers.iter().enumerate().map(|(i, x)| sign(i) * i32::from(*x)).sum()
         };
         prop_assert_eq!(Planes::new(&numbers).signed_sum(&signs), product(&numbers));
-        // Numbers of which the top plane alone is left.
+        // Numbers of which only the top plane remains.
         let low: Vec<i8> = numbers.iter().map(|x| x & i8::MIN).collect();
         prop_assert_eq!(Planes::new(&low).signed_sum(&signs), product(&low));
     }
 
-    /// A query in f32 is projected as residuals are, in f64.
+    /// Queries are projected in f32 as residuals are in f64.
     #[test]
     fn queries_are_projected_as_residuals_are(seed in any::<u64>(), gaussian in any::<bool>()) {
         let mut random = Normal(seed);
@@ -290,7 +290,7 @@ proptest! {
         prop_assert!(wide.iter().zip(&narrow).all(|(a, b)| (a - f64::from(*b)).abs() < 1e-4));
     }
 
-    /// The values that a codec gives for its codes are those that it decodes.
+    /// The values that a codec reports for its codes are the ones that it decodes.
     #[test]
     fn two_bits_and_signs_come_apart(seed in any::<u64>()) {
         let mut random = Normal(seed);

@@ -1,19 +1,19 @@
-//! Memory of the card by what it is for: a driver gives it, a [`Counter`] only counts it. The plan is what
-//! the code that allocates asks of a counter, so that no size is written down a second time.
+//! GPU memory by purpose: a driver allocates it, a [`Counter`] only counts it. The plan runs the allocating
+//! code with a counter, so that no size is written down twice.
 
 use super::driver::{Address, Blocks, Driver, Mailboxes};
 use crate::memory::Parts;
 use crate::{BackendError, MemoryKind, MemoryPart};
 
-/// Gives memory, or counts it.
+/// Allocates memory, or counts it.
 pub trait Allocator {
-    /// Zeroed memory for a part of what a program takes; address 0 where it has no bytes.
+    /// Zeroed memory for one part of a program; address 0 if it has no bytes.
     fn alloc_for(&mut self, kind: MemoryKind, part: &str, bytes: u64) -> Result<Address, BackendError>;
 
-    /// `n` words of the host that kernels write.
+    /// `n` words of host memory that kernels write.
     fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError>;
 
-    /// The same for a part of the activations, tables and scratch.
+    /// The same for activations, tables and scratch memory.
     fn buffer(&mut self, part: &str, bytes: u64) -> Result<Address, BackendError> {
         self.alloc_for(MemoryKind::Buffers, part, bytes)
     }
@@ -29,7 +29,7 @@ impl Allocator for dyn Driver + '_ {
     }
 }
 
-/// Counts what it is asked for. Every address is 0.
+/// Counts the requested bytes. Every address is 0.
 #[derive(Default)]
 pub struct Counter {
     parts: Parts,
@@ -38,17 +38,17 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// All bytes that it was asked for.
+    /// Total bytes requested.
     pub fn bytes(&self) -> u64 {
         self.parts.bytes()
     }
 
-    /// As many as a driver has in its blocks besides, if it is asked in the same order.
+    /// Bytes that a driver's blocks take in addition, if it gets the same requests in the same order.
     pub fn rounding_bytes(&self) -> u64 {
         self.block_bytes.saturating_sub(self.bytes())
     }
 
-    /// All parts that it was asked for, with their bytes.
+    /// All requested parts with their bytes.
     pub fn parts(self) -> Vec<MemoryPart> {
         self.parts.finish()
     }

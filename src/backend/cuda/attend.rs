@@ -1,7 +1,7 @@
-//! Attention: a block a row, tile of query heads, and split of the positions; or, where many rows of a
-//! sequence stand together, a block a tile of rows, or a split of its positions, on tensor cores. Codes go to
-//! tensor cores row by row, too, where a kernel takes heads of their length; for steps of one row such a
-//! kernel does what `append` does for others.
+//! Attention: one block per row, tile of query heads, and split of the positions. For many consecutive rows
+//! of one sequence, one block per tile of rows, or per split of its positions, on tensor cores. Caches of
+//! codes use tensor cores for single rows as well, if there is a kernel for their head length; in steps of
+//! one row such a kernel also does the work of `append`.
 
 use ggml_types::{KvForm, kv as registry};
 
@@ -22,15 +22,14 @@ use super::{Cx, combine, words};
 use crate::device::tiles::{Tiling, tiles};
 use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
 
-/// Threads of a warp.
 const WARP: usize = 32;
 
-/// Kernels on tensor cores for tiles of rows.
+/// A kernel on tensor cores for tiles of rows.
 #[derive(Clone, Copy)]
 struct ByTiles {
-    /// Elements of a head; where these are no codes or blocks, also fewer.
+    /// Elements per head; shorter heads are supported as well if the cache has neither codes nor blocks.
     elems: u32,
-    /// Query vectors of a block: rows times heads.
+    /// Query vectors per block: rows times heads.
     vectors: u32,
     threads: u32,
 }
@@ -41,7 +40,7 @@ const TILES: [ByTiles; 3] = [
     ByTiles { elems: 256, vectors: ATTEND_MMA_VECTORS_256, threads: ATTEND_MMA_THREADS_256 },
 ];
 
-/// Shared memory of a block of each of [`TILES`].
+/// Shared memory per block for each of [`TILES`].
 const ELEMENTS_SHARED: [u32; 3] =
     [ATTEND_MMA_SHARED_BYTES_64, ATTEND_MMA_SHARED_BYTES_128, ATTEND_MMA_SHARED_BYTES_256];
 const CODES_SHARED: [u32; 3] =
@@ -52,15 +51,15 @@ const BLOCKS_SHARED: [u32; 3] = [
     ATTEND_MMA_BLOCKS_SHARED_BYTES_256,
 ];
 
-/// Rows of a step from which tensor cores are worth it.
+/// Rows of a step from which tensor cores pay off.
 pub const MMA_LEAST: usize = 16;
 
-/// Rows of a tile that make up for its products with nothing, on average.
+/// Average rows per tile from which tiles pay off despite the products of their empty rows.
 const TILE_LEAST: usize = 4;
 
-/// The kernels on tensor cores for rows one by one: elements of a head. They take fewer instructions than
-/// those without for a single query head already, so every cache that one fits goes to it; heads of 32
-/// elements do not, and neither do keys whose signs are counted.
+/// Head lengths with a tensor core kernel for single rows. It needs fewer instructions than the kernel
+/// without tensor cores even for a single query head, so every cache that has one uses it. There is none for
+/// heads of 32 elements, nor for keys with residual signs, which are counted.
 fn row_sizes(form: KvForm) -> &'static [usize] {
     match form {
         KvForm::Lloyd3 | KvForm::Lloyd4 => &[64, 128, 256],
@@ -69,7 +68,6 @@ fn row_sizes(form: KvForm) -> &'static [usize] {
     }
 }
 
-/// Kernels on tensor cores.
 pub fn mma_kernels() -> impl Iterator<Item = String> {
     let of_rows = registry::REGISTRY
         .iter()
@@ -82,15 +80,15 @@ fn row_kernel(codec: &str, elems: usize) -> String {
     format!("{}__row{elems}", kv::name("attend", codec))
 }
 
-/// The kernel for rows one by one.
+/// The kernel for single rows.
 struct ByRows {
     kernel: String,
-    /// Query heads that a block takes.
+    /// Query heads per block.
     heads: usize,
-    /// Threads of a block, and how many of them a multiprocessor has registers for.
+    /// Threads per block. `blocks` is the number of blocks per multiprocessor that its registers allow.
     threads: u32,
     blocks: usize,
-    /// Parts that a block merges: one a warp, or one a group of lanes.
+    /// Partial results that a block merges: one per warp, or one per group of lanes.
     parts: usize,
 }
 
@@ -115,9 +113,9 @@ fn by_rows(kv: &KvDecl) -> ByRows {
     ByRows { kernel, heads, threads: ATTEND_THREADS, blocks: 3, parts }
 }
 
-/// Whether attention over a cache itself appends what the step brings: for a step of one row that runs as a
-/// whole, where its kernel can, and where attention comes right behind the only stage that writes the cache
-/// and nothing else reads it. Such kernels are of caches of codes, where rows do not see ahead.
+/// True if attention over a cache itself appends the step's keys and values: in a step of one row that runs
+/// as a whole, if its kernel can, attention directly follows the only stage that writes the cache, and
+/// nothing else reads the cache. Such kernels are for caches of codes, where rows do not see later positions.
 pub fn appends(cx: &Cx<'_>, kv: Kv) -> bool {
     let (p, decl) = (cx.p, cx.p.kv_decl(kv));
     let on_tensor_cores = decl.k.form() == decl.v.form() && row_sizes(decl.k.form()).contains(&decl.head_dim);
@@ -144,8 +142,8 @@ impl ByTiles {
     }
 }
 
-/// The kernel for tiles of rows, and its shared memory, where there is one for a cache and a block has as
-/// much.
+/// The kernel for tiles of rows and its shared memory; `None` if the cache has none or a block cannot get
+/// that much shared memory.
 fn by_tiles(kv: &KvDecl, limits: Limits) -> Option<(ByTiles, u32)> {
     let shared_bytes = match kv::form(kv)? {
         VectorForm::Elements(2) => ELEMENTS_SHARED,
@@ -158,26 +156,25 @@ fn by_tiles(kv: &KvDecl, limits: Limits) -> Option<(ByTiles, u32)> {
     found.filter(|(_, shared_bytes)| *shared_bytes <= limits.shared_bytes)
 }
 
-/// Blocks of such a kernel that a card has room for.
+/// Blocks of such a kernel that are resident on the GPU.
 fn tile_blocks(kv: &KvDecl, shared_bytes: u32, limits: Limits) -> u32 {
     let by_registers = if kv::is_appended(kv) { ATTEND_MMA_CODES_RESIDENT } else { ATTEND_MMA_RESIDENT };
     limits.multiprocessors * occupancy::by_shared(limits, shared_bytes).clamp(1, by_registers)
 }
 
-/// Query heads of one KV head.
+/// Query heads per KV head.
 fn group(p: &Program, s: &Attend) -> usize {
     let kv = p.kv_decl(s.kv);
     p.buf_decl(s.q).cols / (kv.n_kv_heads * kv.head_dim)
 }
 
-/// Positions that a row sees at most of those up to its own, as kernels take it.
+/// Maximum number of positions that a row sees up to and including its own, in the kernels' encoding.
 fn most_seen(window: Option<u32>) -> u32 {
     window.unwrap_or(u32::MAX)
 }
 
-/// Parameters of every attention.
 fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
-    // The cache is in the parameters of each kernel, the gate is a launch of its own.
+    // The cache is in the parameters of each kernel; the gate is a separate launch.
     let Attend { q, kv: _, scale, window, ahead, sinks, gate: _, out } = *s;
     AttendCommon {
         q: cx.memory.bufs[q.0 as usize],
@@ -193,7 +190,7 @@ fn common(cx: &Cx<'_>, s: &Attend) -> AttendCommon {
     }
 }
 
-/// The tiles of a program, where every attention of it has a kernel on tensor cores for them.
+/// The tiles of a program, if each of its attentions has a tile kernel on tensor cores.
 pub fn tiling(p: &Program, limits: Limits) -> Option<Tiling> {
     let of_stage = |(_, stage): &(String, Stage)| match stage {
         Stage::Attend(s) => {
@@ -207,12 +204,12 @@ pub fn tiling(p: &Program, limits: Limits) -> Option<Tiling> {
     rows.into_iter().min().map(|rows| Tiling { rows, by_window })
 }
 
-/// Whether a step goes to tensor cores.
+/// True if a step runs in tiles on tensor cores.
 pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
     rows.len() >= MMA_LEAST && tiles(rows, tiling).count() <= most_tiles(rows.len())
 }
 
-/// Tiles of a step that goes to tensor cores, at most.
+/// Maximum number of tiles in such a step.
 pub fn most_tiles(rows: usize) -> usize {
     rows / TILE_LEAST
 }
@@ -225,11 +222,11 @@ pub fn kernels(p: &Program, s: &Attend, limits: Limits) -> Result<Vec<String>, S
     Ok([by_rows(decl).kernel].into_iter().chain(of_tiles).chain(gate).collect())
 }
 
-/// How the work of one attention is cut, for steps of up to `rows` rows.
+/// Split of one attention's work over blocks, for steps of up to `rows` rows.
 pub struct Cut {
-    /// Blocks that the query heads of one KV head take.
+    /// Blocks for the query heads of one KV head.
     pub tiles: usize,
-    /// Splits of the positions at most.
+    /// Maximum number of splits of the positions.
     pub splits: usize,
 }
 
@@ -238,8 +235,8 @@ impl Cut {
         let kv = p.kv_decl(s.kv);
         let of_block = by_rows(kv);
         let tiles = group(p, s).div_ceil(of_block.heads);
-        // No more than the card has room for at a time, and none without positions: blocks beyond these would
-        // be a second wave, and each part takes time to merge.
+        // At most as many as are resident at a time, as further blocks would be a second wave, and none
+        // without positions, as each part takes time to merge.
         let places = of_block.blocks * limits.multiprocessors as usize;
         let wanted = (places / (kv.n_kv_heads * tiles * rows)).max(1);
         let positions = (p.limits.pages * PAGE).min(most_seen(s.window).saturating_add(s.ahead) as usize);
@@ -247,7 +244,7 @@ impl Cut {
         Self { tiles, splits }
     }
 
-    /// Floats of the splits' parts, which are merged at the end.
+    /// Floats of the splits' partial results, which are merged at the end.
     pub fn partial_floats(&self, kv: &KvDecl, rows: usize) -> usize {
         let parts = if self.splits > 1 { rows * kv.n_kv_heads * self.tiles * self.splits } else { 0 };
         parts * by_rows(kv).heads * (2 + stride(kv))
@@ -288,7 +285,7 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
             (words(&params), merged)
         }
     };
-    // Before the parts, what a merge finds (cuda/lib/parts.cuh); the weights of splits take their place.
+    // The merge's result comes before the parts (cuda/lib/parts.cuh); the splits' weights reuse their memory.
     let found = 2 * heads + 4;
     let parts = (parts * (2 + stride(decl))).max(2 * MAX_PARTS as usize) * heads;
     Launch {
@@ -300,7 +297,7 @@ fn launch(cx: &Cx<'_>, s: &Attend) -> Launch {
     }
 }
 
-/// Floats of the parts of tiles' splits.
+/// Floats of the partial results of the tiles' splits.
 pub fn tiles_partial_floats(kv: &KvDecl, limits: Limits) -> usize {
     by_tiles(kv, limits).map_or(0, |(tiles, shared_bytes)| {
         (tile_blocks(kv, shared_bytes, limits) * tiles.vectors) as usize * (2 + kv.head_dim)
@@ -328,7 +325,7 @@ fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
             words(&AttendBlocksMmaParams { step, kv, tiles, common, heads, head_tiles, blocks, reserved })
         }
     };
-    // Of few tiles, splits.
+    // If there are few tiles, they are split.
     let tiles = (most_tiles(cx.shape.rows) as u32).max(blocks / blocks_of_tile);
     Launch {
         kernel: cx.kernel(&by_tiles.kernel(&kv::kernel("attend", decl))),
@@ -356,7 +353,7 @@ mod tests {
         assert!(is_tiled(&rows(0, 5..21), of(16)) && !is_tiled(&rows(0, 5..20), of(16)));
         let side_by_side: Vec<Row> = (0..64).flat_map(|seq| rows(seq, 9..10)).collect();
         assert!(!is_tiled(&side_by_side, of(16)));
-        // Four rows a tile are enough.
+        // Four rows per tile are enough.
         let fours = |n| (0..n).flat_map(|seq| rows(seq, 9..13)).collect::<Vec<_>>();
         assert!(is_tiled(&fours(5), of(16)));
         assert!(!is_tiled(&[fours(5), rows(9, 0..1)].concat(), of(16)));

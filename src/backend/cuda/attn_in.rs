@@ -1,7 +1,7 @@
-//! Norm, Q, K, V, rotary embedding, KV write: pairs of rows that RoPE rotates together share a warp. Norms of
-//! heads, and layers that no kernel has together, leave what follows the products to `heads`. For caches of
-//! codes or blocks, `append` does the rest: a block a row, KV head, and its keys or its values; or attention
-//! itself, for a step of one row.
+//! Norm, Q, K, V, RoPE, KV write: a pair of rows that RoPE rotates together shares a warp. With head norms,
+//! and for layers that no single kernel computes together, `heads` does the work after the products. For
+//! caches of codes or blocks, `append` does the rest, one block per row, KV head, and keys or values; in
+//! steps of one row attention may do it instead.
 
 use super::driver::{Address, Launch};
 use super::kv::{self, KvLayout};
@@ -13,8 +13,8 @@ use super::params::{
 use super::{Cx, attend, heads, memory, words};
 use sterna_program::{AttnIn, PAGE, Program, RowsOf};
 
-/// Whether [`heads`] follows the products: for norms of heads, for gates, and for layers that no kernel has
-/// together.
+/// True if [`heads`] follows the products: for head norms, for gates, and for layers that no single kernel
+/// computes together.
 fn has_heads(p: &Program, s: &AttnIn) -> bool {
     let has_norms = s.q_norm.is_some() || s.k_norm.is_some();
     has_norms || s.gate.is_some() || linear::together(p, &[&s.wq, &s.wk, &s.wv]).is_none()
@@ -27,14 +27,14 @@ pub fn kernels(p: &Program, s: &AttnIn) -> Result<Vec<String>, String> {
     }
     let mut names = linear::kernels(p, "attn_in", &[&s.wq, &s.wk, &s.wv])?;
     names.extend(has_heads(p, s).then(|| heads::KERNEL.to_owned()));
-    // What is wrong with the cache, the stage that reads it says.
+    // The stage that reads the cache reports its errors.
     if kv::is_appended(decl) && kv::check(decl).is_ok() {
         names.push(kv::kernel("append", decl));
     }
     Ok(names)
 }
 
-/// Floats of a row of keys, values and queries with gates that wait for `heads`.
+/// Floats per row of keys, values and gated queries that are kept for `heads`.
 pub fn products(p: &Program, s: &AttnIn) -> usize {
     let decl = p.kv_decl(s.kv);
     let gated = if s.gate.is_some() { p.weight_decl(s.wq.w).rows } else { 0 };
@@ -55,7 +55,7 @@ pub fn launches(cx: &Cx<'_>, s: &AttnIn) -> Vec<Launch> {
     first.into_iter().chain(append(cx, s, kv_layout)).collect()
 }
 
-/// The kernels that have all three layers.
+/// The launches that compute all three layers at once.
 fn at_once(cx: &Cx<'_>, s: &AttnIn, rope: RopeParams, kv: KvParams, q: Address, raw: Address) -> Vec<Launch> {
     let [wq, wk, wv] = [&s.wq, &s.wk, &s.wv].map(|w| linear::linear(cx, w));
     let work = Work { rows: (wq.rows + wk.rows + wv.rows) as usize, paired: true };
@@ -68,17 +68,17 @@ fn input(s: &AttnIn) -> Input<'_> {
     Input { x: s.x, norm: Some(&s.norm), rows: RowsOf::Step }
 }
 
-/// Products without RoPE, and the kernel that does with heads what is left.
+/// Products without RoPE, and the `heads` kernel for the rest.
 fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Vec<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     let kv_cols = decl.n_kv_heads * decl.head_dim;
     let keys = cx.memory.products;
     let values = keys + (4 * cx.p.limits.rows * kv_cols) as u64;
-    // Behind all keys and values.
+    // After all keys and values.
     let gated = s.gate.map(|_| values + (4 * cx.p.limits.rows * kv_cols) as u64);
     let q = gated.unwrap_or(cx.memory.bufs[s.q.0 as usize]);
     if linear::together(cx.p, &[&s.wq, &s.wk, &s.wv]).is_some() {
-        // As `append` takes them.
+        // In the layout that `append` reads.
         let (kv, _) = kv_layout.for_attn_in(0);
         let values = keys + 4 * kv_cols as u64;
         let from = heads::KeysAndValues { queries: gated, keys, values, pitch: 2 * kv_cols };
@@ -91,8 +91,8 @@ fn products_and_heads(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Vec<Laun
     products.into_iter().chain([heads::launch(cx, s, &from)]).collect()
 }
 
-/// What follows products that others have brought to the card: keys and values to two addresses, queries to
-/// their buffer.
+/// The launches that follow products computed elsewhere: keys and values are at two addresses on the GPU,
+/// queries in their buffer.
 pub fn behind_products(cx: &Cx<'_>, s: &AttnIn, [keys, values]: [Address; 2]) -> Vec<Launch> {
     let decl = cx.p.kv_decl(s.kv);
     let from = heads::KeysAndValues { queries: None, keys, values, pitch: decl.n_kv_heads * decl.head_dim };
@@ -111,7 +111,8 @@ fn append(cx: &Cx<'_>, s: &AttnIn, kv_layout: &KvLayout) -> Option<Launch> {
         KvLayout::Elements(_) => return None,
         KvLayout::Codes(kv) => {
             let warps = APPEND_THREADS as usize / 32;
-            // Which row brings a position, the mean, a page of halves, and the codes of each warp's vector.
+            // The row that writes each position, the mean, a page of halves, and the codes of each warp's
+            // vector.
             let shared = 4 * PAGE + 4 * decl.head_dim + 2 * PAGE * decl.head_dim + warps * decl.head_dim;
             (words(&AppendParams { step, kv, raw, q, group, reserved: 0 }), shared)
         }

@@ -1,4 +1,5 @@
-//! What becomes of the products of layers that no kernel has together: a thread some columns of a row.
+//! Combines the products of layers that no single kernel computes together: a thread takes some columns of a
+//! row.
 
 use super::driver::{Address, Launch};
 use super::params::{
@@ -10,21 +11,21 @@ use sterna_program::Act;
 
 pub const KERNEL: &str = "combine";
 
-/// Rows of products, and what they become.
+/// Rows of products, and how they are combined.
 pub struct Combine {
-    /// The gate's, where there is one.
+    /// The gate's products, if there is a gate.
     pub gate: Option<Address>,
     pub y: Address,
     pub out: Address,
     pub cols: usize,
     pub act: Option<Act>,
-    /// Whether it is added to what is there.
+    /// True if the result is added to `out`.
     pub add: bool,
-    /// Rows of products for each row of the step.
+    /// Rows of products per row of the step.
     pub each: usize,
 }
 
-/// The number of an activation function.
+/// The kernels' code for an activation function.
 pub fn act(act: Act) -> u32 {
     match act {
         Act::Relu2 => ACT_RELU2,
@@ -39,12 +40,12 @@ pub fn launch(cx: &Cx<'_>, c: &Combine) -> Launch {
     launch_of(cx, c, c.act.map_or(ACT_NONE, act))
 }
 
-/// Multiplies rows of `cols` elements with the logistic function of a gate, element by element.
+/// Multiplies rows of `cols` elements by the sigmoid of a gate, element by element.
 pub fn gate(cx: &Cx<'_>, gate: Address, out: Address, cols: usize) -> Launch {
     gated(cx, gate, out, cols, ACT_GATE)
 }
 
-/// The same with a number for each row.
+/// The same with one gate per row.
 pub fn share(cx: &Cx<'_>, share: Address, out: Address, cols: usize) -> Launch {
     gated(cx, share, out, cols, ACT_SHARE)
 }

@@ -1,4 +1,4 @@
-//! A gated delta net: a block a head of a sequence's rows, or three launches for the rows of a prompt.
+//! A gated delta net: one block per head and sequence, or three launches for the rows of a prompt.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Launch};
@@ -8,10 +8,9 @@ use crate::memory::STATES_PART;
 use crate::{BackendError, KvPage, MemoryKind};
 use sterna_program::{Delta, Limits, Program, StateDecl};
 
-/// Lengths of heads that there are kernels for.
+/// Head lengths for which there are kernels.
 const HEAD_DIMS: [usize; 2] = [64, 128];
 
-/// Where one layer's states lie.
 #[derive(Clone, Copy)]
 pub struct States {
     /// `[slots, n_heads, head_dim, head_dim]`, transposed.
@@ -33,7 +32,7 @@ impl States {
         Ok(Self { matrices: room(decl.matrix_elems())?, tails: room(decl.tail_elems())? })
     }
 
-    /// Where a slot lies, and its bytes; nothing if the page is not of states.
+    /// Addresses and bytes of a slot; empty if the page is not a state.
     pub fn stretches(&self, decl: &StateDecl, page: KvPage) -> Vec<(Address, usize)> {
         let KvPage::State(slot) = page else { return Vec::new() };
         let of = |at: Address, elems: usize| (at + u64::from(slot) * 4 * elems as u64, 4 * elems);
@@ -41,7 +40,6 @@ impl States {
     }
 }
 
-/// All of them.
 pub fn kernel_names() -> impl Iterator<Item = String> {
     HEAD_DIMS.into_iter().flat_map(of_heads)
 }
@@ -62,13 +60,13 @@ pub fn kernels(p: &Program, s: &Delta) -> Result<Vec<String>, String> {
     Ok(of_heads(decl.head_dim).to_vec())
 }
 
-/// Memory for the delta nets of a program, which one after the other use.
+/// Scratch memory that the delta nets of a program use one after the other.
 pub struct Scratch {
     /// `[seqs, n_key_heads]`.
     arrived: Address,
-    /// `[rows, channels]`, of prompts.
+    /// `[rows, channels]`, for prompts.
     convolved: Address,
-    /// `[rows, n_heads, 2]`, of prompts.
+    /// `[rows, n_heads, 2]`, for prompts.
     gates: Address,
 }
 
@@ -86,7 +84,7 @@ impl Scratch {
     }
 }
 
-/// Whether steps of a shape are of prompts: sequences have several rows each.
+/// True if steps of a shape are prompts, where sequences have several rows each.
 fn is_of_prompts(shape: Shape, limits: &Limits) -> bool {
     shape.rows > DELTA_ROWS as usize && (shape.tiled || shape.rows > 2 * limits.seqs)
 }
@@ -94,7 +92,7 @@ fn is_of_prompts(shape: Shape, limits: &Limits) -> bool {
 pub fn launches(cx: &Cx<'_>, s: &Delta) -> Vec<Launch> {
     let Delta { u, z, a, b, state, conv, decay, dt, eps, ref norm, grouped, out } = *s;
     let decl = cx.p.state_decl(state);
-    // `kernels` takes one number of taps alone.
+    // `kernels` accepts only one number of taps.
     let StateDecl { n_heads, n_key_heads, head_dim, taps: _ } = *decl;
     let (states, scratch) = (&cx.memory.states[state.0 as usize], &cx.memory.delta);
     let [u, z, a, b, out] = [u, z, a, b, out].map(|buf| cx.memory.bufs[buf.0 as usize]);

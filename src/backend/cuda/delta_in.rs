@@ -1,4 +1,5 @@
-//! Norm and the projections that a gated delta net takes: those that multiply alike in one launch.
+//! Norm and the input projections of a gated delta net: neighbours with the same kind of product share a
+//! launch.
 
 use super::Cx;
 use super::driver::Launch;

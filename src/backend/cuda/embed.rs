@@ -1,4 +1,4 @@
-//! Embedding of tokens, and of positions and token types: a thread an element.
+//! Embedding of tokens, positions and token types: one thread per element.
 
 use ggml_types::types;
 
@@ -31,7 +31,7 @@ pub fn launches(cx: &Cx<'_>, s: &Embed) -> Vec<Launch> {
 }
 
 fn launch(cx: &Cx<'_>, s: &Embed) -> Launch {
-    // The launch after this one has the basis.
+    // The basis is handled by the next launch.
     let Embed { table, basis: _, scale, positions, types, x } = *s;
     let table = &cx.weights[table.0 as usize];
     let added = |w: Option<Weight>| w.map_or(NO_LINEAR, |w| cx.weights[w.0 as usize].params(1.0, None));

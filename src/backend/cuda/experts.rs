@@ -1,10 +1,10 @@
-//! A mixture of experts. Nothing about the routing is known to the host: launches are recorded for any.
+//! A mixture of experts. The host does not know the routing: recorded launches work for any.
 //!
-//! Steps of a few rows take their slots one by one, a slot being an expert that a row goes through: the
-//! router's logits, gates and ups of the slots, whose kernel chooses the experts, and the downs of the slots,
-//! whose kernel adds them up. Of larger steps the rows are sorted by expert between the router and the gates,
-//! so that an expert's weights are read once a tile of rows, and products are added up by a launch of their
-//! own. A row's bits are the same either way, but for types whose tiles go to tensor cores.
+//! Steps of a few rows process their slots one by one, a slot being one expert of one row: the router's
+//! logits, then gate and up of the slots, whose kernel chooses the experts, then down of the slots, whose
+//! kernel adds them up. In larger steps the rows are sorted by expert between the router and the gate, so
+//! that an expert's weights are read once per tile of rows, and a separate launch adds up the products. A
+//! row's result has the same bits either way, except for types whose tiles use tensor cores.
 
 use super::alloc::Allocator;
 use super::combine::{self, Combine};
@@ -29,18 +29,17 @@ const DOWN: usize = 2;
 pub const STAGE: &str = "experts";
 /// The kernel for tiles of rows.
 pub const TILES: &str = "__tiles";
-/// Shared memory of those kernels that no launch asks for: two layers' parameters.
+/// Static shared memory of those kernels: the parameters of two layers.
 const TILES_OWN_BYTES: usize = 2 * size_of::<LinearParams>();
 pub const ROUTE: &str = "route";
 pub const MIX: &str = "mix";
 
-/// Buffers between the launches of a mixture of experts, each a place in memory, or 0 where nothing asks
-/// for it.
+/// Buffers between the launches of a mixture of experts. An address is 0 if the buffer is not needed.
 #[derive(Clone, Default)]
 pub struct Mixture {
-    /// Of the router.
+    /// Router logits.
     logits: Address,
-    /// Products of gates, where no kernel has these with the ups.
+    /// Products of the gates, if no kernel computes them together with up.
     gates: Address,
     hidden: Address,
     products: Address,
@@ -50,13 +49,13 @@ pub struct Mixture {
     rows: Address,
     counts: Address,
     arrived: Address,
-    /// Of each stage of the program: `LinearParams` of its experts and of its router, with the weights where
-    /// they are when the stage runs; and behind them once more, with weights that are streamed where they lie
-    /// in memory of the host.
+    /// Per stage of the program: `LinearParams` of its experts and of its router, with the addresses that the
+    /// weights have when the stage runs; then the same once more, with streamed weights at their host memory
+    /// addresses.
     tables: Vec<Address>,
 }
 
-/// The mixtures of a program, each behind its stage's number.
+/// The mixtures of a program, with their stage numbers.
 fn mixtures(p: &Program) -> impl Iterator<Item = (usize, &Experts)> {
     let stages = p.stages.iter().enumerate();
     stages.filter_map(|(i, (_, stage))| if let Stage::Experts(s) = stage { Some((i, s)) } else { None })
@@ -67,14 +66,13 @@ fn entries(s: &Experts) -> usize {
     LAYERS.len() * s.experts.len() + 1
 }
 
-/// Bytes of a stage's table.
 fn table_bytes(s: &Experts) -> u64 {
     (entries(s) * size_of::<LinearParams>()) as u64
 }
 
 impl Mixture {
-    /// Allocates what the largest mixture of a program needs, and the tables of all. `shapes` are the rows of
-    /// all steps that launches are made for.
+    /// Allocates the buffers for the largest mixture of a program, and the tables of all. `shapes` are the
+    /// row counts of all steps that launches are recorded for.
     pub fn new<A: Allocator + ?Sized>(
         on: &mut A,
         p: &Program,
@@ -118,7 +116,7 @@ impl Mixture {
         })
     }
 
-    /// Writes the tables; `in_place` are the weights with those that are streamed where they lie.
+    /// Writes the tables; `in_place` are the weights with streamed ones at their host memory addresses.
     pub fn fill(
         &self,
         driver: &mut dyn Driver,
@@ -139,12 +137,12 @@ impl Mixture {
     }
 }
 
-/// How a layer multiplies, of every expert alike.
+/// The kind of product of a layer, which is the same for all experts.
 fn products(p: &Program, linear: &Linear) -> Option<Products> {
     Products::of(p.weight_decl(linear.w).ty, linear.act)
 }
 
-/// Whether one kernel has gates and ups.
+/// True if one kernel computes gate and up.
 fn has_pairs(p: &Program, s: &Experts) -> bool {
     let [gate, up] = [&s.experts[0].gate, &s.experts[0].up];
     gate.act == up.act && products(p, gate) == products(p, up)
@@ -153,7 +151,7 @@ fn has_pairs(p: &Program, s: &Experts) -> bool {
 pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
     let mut names = linear::kernels(p, "logits", &[&s.router])?;
     if s.experts.len() > EXPERTS_MOST as usize || s.n_used > EXPERTS_MOST_USED as usize {
-        return Err(format!("more than {EXPERTS_MOST} experts, or {EXPERTS_MOST_USED} of them for a row"));
+        return Err(format!("more than {EXPERTS_MOST} experts, or more than {EXPERTS_MOST_USED} per row"));
     }
     let all = s.experts.iter().flat_map(|expert| LAYERS.map(|layer| layer(expert)));
     if all.chain([&s.router]).any(|linear| linear.basis.is_some()) {
@@ -186,14 +184,14 @@ pub fn kernels(p: &Program, s: &Experts) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Whether no mixture of a program sorts the rows of a step of so many, so that of an expert's weights those
-/// are read that rows have chosen.
+/// True if no mixture of a program sorts the rows of a step of `rows` rows, so that only the weights of
+/// chosen experts are read.
 pub fn reads_chosen(p: &Program, limits: Limits, rows: usize) -> bool {
     mixtures(p).all(|(_, s)| !is_sorted(p, s, limits, rows))
 }
 
-/// Whether the rows of a step are sorted by expert: where they have more slots than there are experts, so
-/// that some share one; and where a slot's row is too long for shared memory, but not a part of a tile's.
+/// True if the rows of a step are sorted by expert: if there are more slots than experts, so that some share
+/// an expert, or if the row of a slot does not fit into shared memory, but part of a tile's rows does.
 fn is_sorted(p: &Program, s: &Experts, limits: Limits, rows: usize) -> bool {
     let Expert { gate, up, down } = &s.experts[0];
     let layers = [&s.router, gate, up, down];
@@ -210,27 +208,27 @@ fn is_sorted(p: &Program, s: &Experts, limits: Limits, rows: usize) -> bool {
     tiles_fit && (rows > 1 && rows * s.n_used > s.experts.len() || !slots_fit())
 }
 
-/// How much of a tile's rows is in shared memory at a time, where they do not go to tensor cores.
+/// The part of a tile's rows that is in shared memory at a time, if tiles do not use tensor cores.
 fn tile_part(products: Products, limits: Limits, cols: usize) -> Option<linear::Part> {
     let limits = Limits { shared_bytes: limits.shared_bytes - TILES_OWN_BYTES as u32, ..limits };
     linear::part(products, limits, cols, LINEAR_ROWS as usize)
 }
 
-/// Whether tiles go to tensor cores.
+/// True if tiles use tensor cores.
 fn on_halves(products: Products) -> bool {
     matches!(products.mma, Some(Mma::Halves | Mma::Codes))
 }
 
-/// Tiles of the rows of a step at most: all but one of an expert's are full.
+/// Maximum number of tiles of a step's rows: all tiles of an expert but one are full.
 fn most_tiles(s: &Experts, rows: usize) -> usize {
     let slots = rows * s.n_used;
     slots.min(s.experts.len()) + slots / MMA_ROWS as usize
 }
 
-/// Blocks for each of `others` slots or tiles, so that waves are full, and no more than `most`.
+/// Blocks per slot or tile, of which there are `others`, so that waves are full; at most `most`.
 fn shares(limits: Limits, shared_bytes: usize, others: usize, most: usize) -> usize {
     let multiprocessors = limits.multiprocessors as usize;
-    // Kernels have registers for two blocks a multiprocessor.
+    // Kernels have registers for two blocks per multiprocessor.
     let places = multiprocessors * occupancy::by_shared(limits, shared_bytes as u32).clamp(1, 2) as usize;
     let most = most.max(1);
     let least = (places / others).clamp(1, most);
@@ -244,14 +242,15 @@ fn shares(limits: Limits, shared_bytes: usize, others: usize, most: usize) -> us
         .unwrap_or_else(|| (least..=most.min(8 * least)).max_by_key(full).unwrap_or(least))
 }
 
-/// Rows of weights of an expert's layer, and whether two of them meet in a warp.
+/// Rows of weights of an expert's layer, and whether they are paired in a warp.
 fn work(p: &Program, s: &Experts, layer: usize) -> Work {
     let paired = layer != DOWN && has_pairs(p, s);
     let rows = p.weight_decl(LAYERS[layer](&s.experts[0]).w).rows;
     Work { rows: if paired { 2 * rows } else { rows }, paired }
 }
 
-/// Lanes that share a row of an expert's layer: the same for any step, so that a row's bits are.
+/// Lanes that share a row of an expert's layer: the same for any step, so that a row's result has the same
+/// bits.
 fn lanes_log2(p: &Program, s: &Experts, limits: Limits, layer: usize) -> u32 {
     let Work { rows, paired } = work(p, s, layer);
     let linear = LAYERS[layer](&s.experts[0]);
@@ -259,7 +258,7 @@ fn lanes_log2(p: &Program, s: &Experts, limits: Limits, layer: usize) -> u32 {
     linear::lanes_log2(limits, chunks, Work { rows: rows * s.n_used, paired })
 }
 
-/// Shared memory of a block that takes a slot, and blocks of each slot.
+/// Shared memory of a block that processes a slot, and blocks per slot.
 fn slot_geometry(p: &Program, s: &Experts, limits: Limits, layer: usize, rows: usize) -> (usize, usize) {
     let linear = LAYERS[layer](&s.experts[0]);
     let cols = p.weight_decl(linear.w).cols;
@@ -269,19 +268,18 @@ fn slot_geometry(p: &Program, s: &Experts, limits: Limits, layer: usize, rows: u
     (shared, shares(limits, shared, rows * s.n_used, units.div_ceil(LINEAR_THREADS as usize / 32)))
 }
 
-/// A launch of a layer.
 struct Layer<'a> {
     linear: &'a Linear,
-    /// Its number in the table.
+    /// Index in the table.
     at: usize,
     act: u32,
-    /// The input, and the norm of it; with a norm it has the step's rows.
+    /// The input and its norm. If there is a norm, the input has the rows of the step.
     x: Address,
     norm: Option<&'a Norm>,
     out: Address,
 }
 
-/// How a layer's rows are handed to blocks.
+/// Distribution of a layer's rows over blocks.
 struct Blocks {
     kind: &'static str,
     shared_bytes: usize,
@@ -289,12 +287,11 @@ struct Blocks {
     /// Slots or tiles.
     others: usize,
     lanes_log2: u32,
-    /// Chunks of a row that are in shared memory at a time.
+    /// Chunks of a row in shared memory at a time.
     part_chunks: usize,
 }
 
 impl Blocks {
-    /// Over slots.
     fn by_slot(cx: &Cx<'_>, s: &Experts, layer: usize) -> Self {
         let rows = cx.shape.rows;
         let (shared_bytes, shares) = slot_geometry(cx.p, s, cx.limits, layer, rows);
@@ -306,13 +303,12 @@ impl Blocks {
         Self { kind, shared_bytes, shares, others, lanes_log2, part_chunks }
     }
 
-    /// Over tiles of rows.
     fn by_tile(cx: &Cx<'_>, linear: &Linear, tiles: usize, work: Work, lanes_log2: u32) -> Self {
         let products = products(cx.p, linear).expect("it was uploaded");
         let cols = cx.p.weight_decl(linear.w).cols;
         let warps = LINEAR_THREADS as usize / 32;
         if on_halves(products) {
-            // A set has 16 rows of weights, of which a warp has two.
+            // A set has 16 rows of weights, and a warp has two sets.
             let shared_bytes = MMA_HALVES_SHARED_BYTES as usize;
             let most = work.rows.div_ceil(16).div_ceil(2 * warps);
             let shares = shares(cx.limits, shared_bytes, tiles, most);
@@ -334,7 +330,7 @@ fn routes(cx: &Cx<'_>, s: &Experts) -> RoutesParams {
     RoutesParams { choices, tiles, n_tiles, rows, counts, arrived, n_experts, n_used }
 }
 
-/// The launch of a layer; `change` sees its parameters last.
+/// The launch of a layer; `change` modifies its parameters last.
 fn launch(
     cx: &Cx<'_>,
     s: &Experts,
@@ -382,7 +378,7 @@ fn launch(
     }
 }
 
-/// A launch that takes rows of the step, so many a block, or some columns of each.
+/// A launch over rows of the step: several rows per block, or some columns of each.
 fn by_row<T: bytemuck::Pod>(cx: &Cx<'_>, kernel: &str, grid: [usize; 2], threads: u32, params: &T) -> Launch {
     Launch {
         kernel: cx.kernel(kernel),
@@ -404,7 +400,7 @@ pub fn launches(cx: &Cx<'_>, s: &Experts) -> Vec<Launch> {
     let norm = Some(norm);
     let mut all = Vec::new();
     if sorted {
-        // The router as an expert that every row goes through, in tiles of neighbouring rows.
+        // The router runs as an expert that every row uses, in tiles of neighbouring rows.
         let of_all = Layer { linear: router, at: entries(s) - 1, act: ACT_NONE, x, norm, out: logits };
         let work = Work { rows: experts.len(), paired: false };
         let chunks = self::products(p, router).expect("it was uploaded").chunks(dim);

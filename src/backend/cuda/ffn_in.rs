@@ -1,7 +1,7 @@
 //! Norm and the first half of the feed-forward network: a row of the gate and the same row of up share a
-//! warp. Where these have no kernel in common, each is multiplied by itself, and so they are for the GELU
-//! with erf: only `combine` has it, as the kernels of the stage would take more registers and time for all
-//! others.
+//! warp. If no kernel computes both, they are multiplied separately. The same goes for GELU with erf, which
+//! only `combine` implements: in the kernels of the stage it would cost registers and time for all other
+//! activations.
 
 use super::Cx;
 use super::combine::{self, Combine};
@@ -15,7 +15,7 @@ fn linears(s: &FfnIn) -> Vec<&Linear> {
     [s.gate.as_ref(), Some(&s.up)].into_iter().flatten().collect()
 }
 
-/// Whether one kernel has all of the stage.
+/// True if one kernel computes the whole stage.
 fn is_whole(p: &Program, s: &FfnIn) -> bool {
     s.act != Act::Gelu && linear::together(p, &linears(s)).is_some()
 }
@@ -31,7 +31,8 @@ pub fn kernels(p: &Program, s: &FfnIn) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Floats of a row of the gate that wait for `combine`, of which `h` has those of up, or the row's share.
+/// Floats per row that are kept for `combine`: the gate's products (those of up are in `h`), or the row's
+/// share.
 pub fn products(p: &Program, s: &FfnIn) -> usize {
     match &s.gate {
         Some(gate) if !is_whole(p, s) => p.weight_decl(gate.w).rows,
@@ -51,7 +52,7 @@ pub fn launches(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
 }
 
 fn network(cx: &Cx<'_>, s: &FfnIn) -> Vec<Launch> {
-    // `launches` has the share.
+    // The share is handled by `launches`.
     let FfnIn { x, ref norm, ref gate, ref up, act, share: _, h: to } = *s;
     let input = Input { x, norm: Some(norm), rows: RowsOf::Step };
     let h = cx.memory.bufs[to.0 as usize];

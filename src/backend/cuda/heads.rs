@@ -1,4 +1,4 @@
-//! Norms of heads, rotary embedding and KV write behind the products of `attn_in`: a warp a head of a row.
+//! Head norms, RoPE and KV write after the products of `attn_in`: one warp per head of a row.
 
 use super::driver::{Address, Launch};
 use super::params::{HEADS_THREADS, HeadsParams};
@@ -7,13 +7,13 @@ use sterna_program::AttnIn;
 
 pub const KERNEL: &str = "heads";
 
-/// Where the products lie that become keys and values.
+/// Addresses of the products that become keys and values.
 pub struct KeysAndValues {
-    /// Queries with their gates, if there is one; else they are in their buffer.
+    /// Queries with their gates, if gated; otherwise queries are already in their buffer.
     pub queries: Option<Address>,
     pub keys: Address,
     pub values: Address,
-    /// Floats from row to row.
+    /// Row stride in floats.
     pub pitch: usize,
 }
 

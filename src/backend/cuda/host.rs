@@ -1,10 +1,10 @@
-//! Layers whose weights a card has no room for, in steps of few rows: the processor multiplies by them where
-//! they lie in the file, which takes less time than copying them to the card.
+//! Layers whose weights do not fit into GPU memory, in steps of few rows: the CPU multiplies by them directly
+//! in the model file, which takes less time than copying them to the GPU.
 //!
-//! Every stage with a streamed matrix can run either way. Caches and attention stay on the card: products of
-//! queries, keys and values go up to it, and `heads` does what follows them. The other stages are whole on
-//! the processor, a backend like any other, and hand each other what they compute there. Values pass between
-//! the two where the next stage is at the other, and only then.
+//! Every stage with a streamed matrix can run on either. Caches and attention stay on the GPU: the products
+//! for queries, keys and values are copied to it, and `heads` continues from there. All other stages run
+//! entirely on the CPU, in an ordinary CPU backend, and exchange their results there. Values are copied
+//! between the two only if the next stage runs on the other one.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::{Backend, BackendError, Exec, WeightId};
 use sterna_host::clock::Instant;
 use sterna_program::{Buf, Limits, Logits, Part, Program, RowsOf, Stage, Weight};
 
-/// A backend on the processor, which several programs share.
+/// A CPU backend that several programs share.
 #[derive(Clone)]
 pub struct Processor(Arc<Mutex<Box<dyn Backend>>>);
 
@@ -34,7 +34,7 @@ impl Processor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a weight, which keeps sharing the caller's bytes where the backend does.
+    /// Uploads a weight, which keeps sharing the caller's bytes if the backend supports that.
     pub fn upload(&self, tensor: &HostTensor) -> Result<WeightId, BackendError> {
         self.lock().upload(tensor)
     }
@@ -44,19 +44,19 @@ impl Processor {
 pub struct Stages {
     /// As a program of its own, without caches.
     part: Part,
-    /// Of each stage of the whole, what computes it; nothing for those of the card.
+    /// Per stage of the whole program: the stages that compute it, or `None` if it runs on the GPU.
     of: Vec<Option<OfStage>>,
 }
 
 struct OfStage {
     /// Stages of the part.
     stages: Range<usize>,
-    /// Buffers of the part for queries, keys and values before anything follows the products.
+    /// Buffers of the part for the bare products of queries, keys and values.
     products: Option<[Buf; 3]>,
 }
 
 impl Stages {
-    /// The stages with streamed matrices, in steps of up to so many rows; nothing if there are none.
+    /// The stages with streamed matrices, in steps of up to `rows` rows; `None` if there are none.
     pub fn new(p: &Program, layout: &Layout, rows: usize) -> Option<Self> {
         let streamed = layout.streamed(p);
         let limits = Limits { rows, outputs: rows, seqs: 1, pages: 1, ..p.limits };
@@ -77,7 +77,7 @@ impl Stages {
                 of.push(Some((first, None)));
                 continue;
             };
-            // A norm and a product for every row: what `Logits` is, where all rows ask.
+            // A norm and a product per row: the same as `Logits` if all rows request logits.
             let layers = [("q", &s.wq), ("k", &s.wk), ("v", &s.wv)];
             let to = layers.map(|(name, linear)| {
                 let cols = p.weight_decl(linear.w).rows;
@@ -96,7 +96,7 @@ impl Stages {
             return None;
         }
         let part = whole.part(0..n);
-        let own = |buf: Buf| part.buf(buf).expect("a buffer that its stages name");
+        let own = |buf: Buf| part.buf(buf).expect("a buffer that its stages use");
         let of_stage = |(first, products): (usize, Option<[Buf; 3]>)| OfStage {
             stages: first..first + if products.is_some() { 3 } else { 1 },
             products: products.map(|products| products.map(own)),
@@ -105,12 +105,12 @@ impl Stages {
         Some(Self { part, of })
     }
 
-    /// The weights of the whole that they read.
+    /// The weights of the whole program that they read.
     pub fn weights(&self) -> &[Weight] {
         &self.part.weights
     }
 
-    /// Bytes of matrices in their file that they read, in steps of up to so many rows.
+    /// Bytes in the file of the matrices that they read, in steps of up to `rows` rows.
     pub fn file_bytes(p: &Program, layout: &Layout, rows: usize) -> u64 {
         let streamed = layout.streamed(p);
         let of_stage = |(_, stage): &(String, Stage)| {
@@ -122,7 +122,7 @@ impl Stages {
         p.stages.iter().map(of_stage).fold(0, u64::saturating_add)
     }
 
-    /// Allocates what keys and values wait in on the card for what follows their products.
+    /// Allocates the GPU buffer that holds keys and values between their products and the rest of the stage.
     pub fn keys<A: Allocator + ?Sized>(
         on: &mut A,
         p: &Program,
@@ -137,11 +137,11 @@ impl Stages {
             _ => 0,
         };
         let floats = 2 * rows * p.stages.iter().map(kv_cols).max().unwrap_or(0);
-        on.buffer("keys and values of the processor's", 4 * floats as u64)
+        on.buffer("keys and values from the CPU", 4 * floats as u64)
     }
 }
 
-/// Where the newest values of a buffer are.
+/// Location of the newest values of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Newest {
     Card,
@@ -149,11 +149,11 @@ enum Newest {
     Both,
 }
 
-/// A piece of a step in which the processor takes part.
+/// A piece of a step that runs partly on the CPU.
 pub enum Piece {
-    /// A stage of the processor's.
+    /// A stage on the CPU.
     Host(usize),
-    /// Stages of the card, behind what follows the products of a stage before them, if that is one.
+    /// Stages on the GPU. If a stage on the CPU is given, the work after its products runs first.
     Card(Option<usize>, Range<usize>),
 }
 
@@ -164,28 +164,28 @@ pub struct Host {
     stages: Stages,
     rows: NoTokens,
     most_rows: usize,
-    /// Steps of fewer rows are computed here.
+    /// Steps of fewer rows are computed on the CPU.
     min_batch: usize,
-    /// One a buffer of the whole.
+    /// One per buffer of the whole program.
     places: Vec<Newest>,
-    /// Buffers between the two.
+    /// Staging buffer for copies between the two.
     floats: Vec<f32>,
-    /// Where keys wait, and behind them values.
+    /// Address of the keys, with the values after them.
     keys: Address,
-    /// Why, where that was measured.
+    /// The measurement that `min_batch` is based on, if any.
     why: String,
 }
 
-/// The memory of the card that a step uses.
+/// The GPU memory that a step uses.
 #[derive(Clone, Copy)]
 pub struct OnCard<'a> {
     pub p: &'a Program,
-    /// One a buffer.
+    /// One per buffer.
     pub bufs: &'a [Address],
 }
 
 impl Host {
-    /// Compiles the stages. `weights` are those that they read.
+    /// Compiles the stages. `weights` are the ones that they read.
     pub fn new(
         driver: &mut dyn Driver,
         p: &Program,
@@ -210,7 +210,8 @@ impl Host {
         })
     }
 
-    /// Decides from how many rows on weights are copied, which are there.
+    /// Chooses the number of rows from which weights are copied to the GPU. The streamed weights must be in
+    /// place.
     pub fn choose(
         &mut self,
         driver: &mut dyn Driver,
@@ -224,7 +225,7 @@ impl Host {
             MinBatch::Never => (usize::MAX, String::new()),
             MinBatch::Auto => {
                 let (share, done) = match layout.chosen_share(p) {
-                    Some(share) => (share, "read those that a row chooses"),
+                    Some(share) => (share, "read the experts of a row"),
                     None => (1.0, "copy them"),
                 };
                 let (one, rates) = self.measure(driver, layout, stream, share)?;
@@ -241,7 +242,7 @@ impl Host {
                 let copied = 1e3 * share * layout.host_bytes() as f64 / rates.link;
                 let computed = 1e3 * (one + waits as f64 * rates.wait);
                 let why = format!(
-                    " (measured: {copied:.1} ms to {done}, {computed:.1} ms to compute with them a row)"
+                    " (measured: {copied:.1} ms to {done}, {computed:.1} ms per row to compute with them)"
                 );
                 (n, why)
             }
@@ -249,8 +250,8 @@ impl Host {
         Ok(())
     }
 
-    /// What the processor takes for a row of all that it computes, and the rates that come of this and of
-    /// copies that are made. A row reads a share of the matrices.
+    /// Seconds that the CPU needs for one row of everything it computes, and the rates derived from this and
+    /// from trial copies. A row reads `share` of the matrices.
     fn measure(
         &self,
         driver: &mut dyn Driver,
@@ -266,7 +267,7 @@ impl Host {
             driver.read(self.wait_at(stream), &mut word)?;
             least = least.min(start.elapsed().as_secs_f64());
         }
-        // The first stages, as many as have enough bytes.
+        // The first stages, until they have enough bytes.
         let program = &self.stages.part.program;
         let of_stage = |(_, stage): &(String, Stage)| {
             let matrices = stage.linears().1.map(|linear| program.weight_decl(linear.w));
@@ -290,37 +291,35 @@ impl Host {
         Ok((one * all, Rates { link, card_memory, host_memory, card_ops, host_ops, wait: least }))
     }
 
-    /// Memory of the card that may be read at any time.
+    /// GPU memory that may be read at any time.
     fn wait_at(&self, stream: &Stream) -> Address {
         if self.keys == 0 { stream.first_slot().unwrap_or(0) } else { self.keys }
     }
 
-    /// From how many rows on weights are copied, and what was measured.
+    /// The number of rows from which weights are copied, and the measurement for it.
     pub fn chosen(&self) -> (usize, &str) {
         (self.min_batch, &self.why)
     }
 
-    /// Whether a step of so many rows is computed here.
+    /// True if a step of `rows` rows is computed here.
     pub fn takes(&self, rows: usize) -> bool {
         rows < self.min_batch && rows <= self.most_rows
     }
 
-    /// The most rows of such a step.
+    /// Maximum rows of such a step.
     pub fn most_taken(&self) -> usize {
         self.most_rows.min(self.min_batch.saturating_sub(1))
     }
 
-    /// Whether a stage can run here.
+    /// True if a stage can run here.
     pub fn has(&self, stage: usize) -> bool {
         self.stages.of[stage].is_some()
     }
 
-    /// Where keys and values wait.
     pub fn keys_and_values(&self, kv_cols: usize) -> [Address; 2] {
         [self.keys, self.keys + 4 * (self.most_rows * kv_cols) as u64]
     }
 
-    /// The pieces of a step, in order.
     pub fn pieces(&self, p: &Program) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         for i in 0..p.stages.len() {
@@ -338,7 +337,7 @@ impl Host {
         pieces
     }
 
-    /// How often a step passes from the card to the processor and back.
+    /// Number of times that a step passes from the GPU to the CPU and back.
     fn waits(&self, p: &Program) -> usize {
         self.pieces(p).iter().filter(|piece| matches!(piece, Piece::Card(..))).count()
     }
@@ -355,7 +354,7 @@ impl Host {
         for buf in reads {
             self.bring_down(driver, card, buf, n)?;
         }
-        let of = self.stages.of[stage].as_ref().expect("a stage that runs here");
+        let of = self.stages.of[stage].as_ref().expect("a stage that runs on the CPU");
         let mut backend = self.processor.lock();
         backend.run_stages(self.exec, of.stages.clone(), &self.rows.step(n))?;
         let Some(products) = of.products else {
@@ -374,7 +373,7 @@ impl Host {
         Ok(())
     }
 
-    /// Brings up what some stages read that run on the card next.
+    /// Copies to the GPU what the stages that run there next read.
     pub fn before_card(
         &mut self,
         driver: &mut dyn Driver,
@@ -401,7 +400,7 @@ impl Host {
     ) -> Result<(), BackendError> {
         let at = buf.0 as usize;
         if self.places[at] == Newest::Card {
-            let own = self.stages.part.buf(buf).expect("a buffer that a stage here names");
+            let own = self.stages.part.buf(buf).expect("a buffer that a CPU stage uses");
             let floats = &mut self.floats[..n * card.p.buf_decl(buf).cols];
             driver.read(card.bufs[at], bytemuck::cast_slice_mut(floats))?;
             self.processor.lock().write(self.exec, own, 0, floats)?;
@@ -410,7 +409,7 @@ impl Host {
         Ok(())
     }
 
-    /// The reverse.
+    /// The reverse of `bring_down`.
     fn bring_up(
         &mut self,
         driver: &mut dyn Driver,
@@ -420,7 +419,7 @@ impl Host {
     ) -> Result<(), BackendError> {
         let at = buf.0 as usize;
         if self.places[at] == Newest::Host {
-            let own = self.stages.part.buf(buf).expect("a buffer that a stage here has written");
+            let own = self.stages.part.buf(buf).expect("a buffer that a CPU stage has written");
             let floats = &mut self.floats[..n.min(self.most_rows) * card.p.buf_decl(buf).cols];
             self.processor.lock().read(self.exec, own, 0, floats)?;
             driver.write(card.bufs[at], bytemuck::cast_slice(floats))?;
@@ -429,12 +428,12 @@ impl Host {
         Ok(())
     }
 
-    /// All rows of a buffer are on the card, for others to read.
+    /// Copies all rows of a buffer to the GPU if needed, for the caller to read.
     pub fn show(&mut self, driver: &mut dyn Driver, card: OnCard<'_>, buf: Buf) -> Result<(), BackendError> {
         self.bring_up(driver, card, buf, self.most_rows)
     }
 
-    /// Others write a buffer on the card.
+    /// Records that the caller has written a buffer on the GPU.
     pub fn overwritten(&mut self, buf: Buf) {
         self.places[buf.0 as usize] = Newest::Card;
     }

@@ -1,18 +1,15 @@
-//! The input of linear layers, and the norm in front of it.
+//! The input of linear layers, and the norm before it.
 
 use super::Cx;
 use super::driver::Address;
 use super::params::{NORM_LAYER, NORM_NONE, NORM_RMS, NormParams};
 use sterna_program::{Buf, Norm, NormKind, RowsOf, Weight};
 
-/// The input of a stage's layers.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    /// Where it comes from.
     pub x: Buf,
-    /// The operation on it.
     pub norm: Option<&'a Norm>,
-    /// Which rows it has.
+    /// The rows used: those of the step, or those that request logits.
     pub rows: RowsOf,
 }
 
@@ -20,7 +17,6 @@ fn vector(cx: &Cx<'_>, w: Weight) -> Address {
     cx.weights[w.0 as usize].data
 }
 
-/// A norm's parameters.
 pub fn norm(cx: &Cx<'_>, norm: Option<&Norm>) -> NormParams {
     let Some(norm) = norm else { return NormParams { weight: 0, bias: 0, eps: 0.0, kind: NORM_NONE } };
     let Norm { kind, weight, bias, eps } = *norm;

@@ -1,5 +1,5 @@
-//! KV caches on the device: elements as they are, blocks of transformed vectors, or pages of codes with exact
-//! pages beside them.
+//! KV caches on the device: plain elements, blocks of transformed vectors, or pages of codes with additional
+//! exact pages.
 
 use bytemuck::Zeroable;
 use ggml_types::turboquant::{Codebook, Projection, Qjl, Rotation};
@@ -17,27 +17,25 @@ use crate::memory::{self, EXACT_PART};
 use crate::{BackendError, KvPage, MemoryKind};
 use sterna_program::{KvDecl, Limits, PAGE};
 
-/// How a codec keeps vectors.
+/// Storage format of a codec's vectors.
 #[derive(Clone, Copy)]
 pub enum VectorForm {
-    /// As so many bytes an element.
+    /// Plain elements of this many bytes.
     Elements(u32),
-    /// As Lloyd-Max codes of so many bits, in pages that have left the window.
+    /// Lloyd-Max codes of this many bits, in pages that have left the window.
     Codes(u32),
-    /// In such pages, keys as codes of two bits and signs of what they leave over, values as codes of so many
-    /// bits.
+    /// In such pages, keys as 2-bit codes and the signs of the residual, values as codes of this many bits.
     Signs(u32),
-    /// As blocks or halves, keys and values: `BLOCKS_HALVES` and so on.
+    /// Blocks or halves, for keys and values: `BLOCKS_HALVES` and so on.
     Blocks([u32; 2]),
 }
 
-/// The name of the codecs together that go with each other in one cache (`cuda/kv/blocks.cu`).
+/// Kernel name for all codecs that can be combined in one cache (`cuda/kv/blocks.cu`).
 const BLOCKS_NAME: &str = "blocks";
 
-/// Most elements of a head.
 const MAX_HEAD_DIM: usize = 256;
 
-/// A cache as kernels find it.
+/// A cache as kernels see it.
 #[derive(Clone, Copy)]
 pub enum KvLayout {
     Elements(KvParams),
@@ -45,7 +43,7 @@ pub enum KvLayout {
     Blocks(BlockKvParams),
 }
 
-/// Kernels of every codec: those of its own (`cuda/kv/NAME.cu`), and those that blocks share.
+/// Kernels of every codec: its own (`cuda/kv/NAME.cu`), and those shared by all blocks.
 pub fn kernel_names() -> impl Iterator<Item = String> {
     let of_codec = |codec: &&'static dyn KvCodec| {
         let stages: &[&str] = match codec.form() {
@@ -61,7 +59,7 @@ pub fn kernel_names() -> impl Iterator<Item = String> {
     kv::REGISTRY.iter().flat_map(of_codec).chain(blocks)
 }
 
-/// Kernels of attention that others stand beside for tiles of rows.
+/// Attention kernels that also have a variant for tiles of rows.
 pub fn tiled_kernels() -> impl Iterator<Item = String> {
     let is_tiled =
         |codec: &&'static dyn KvCodec| matches!(codec.form(), KvForm::F16 | KvForm::Lloyd3 | KvForm::Lloyd4);
@@ -69,7 +67,7 @@ pub fn tiled_kernels() -> impl Iterator<Item = String> {
     codecs.chain([BLOCKS_NAME]).map(|codec| name("attend", codec))
 }
 
-/// The kernel of a stage for a cache, where it has one for every length of heads.
+/// The kernel of a stage for a cache, of those that take every head length.
 pub fn kernel(stage: &str, decl: &KvDecl) -> String {
     match form(decl) {
         Some(VectorForm::Blocks(_)) => name(stage, BLOCKS_NAME),
@@ -82,7 +80,7 @@ pub fn name(stage: &str, codec: &str) -> String {
     format!("{stage}__{}", codec.replace('-', "_"))
 }
 
-/// How a cache is kept, where its keys and values have kernels together.
+/// Storage format of a cache, if there are kernels for its combination of keys and values.
 pub fn form(decl: &KvDecl) -> Option<VectorForm> {
     match (decl.k.form(), decl.v.form()) {
         (KvForm::F16, KvForm::F16) => Some(VectorForm::Elements(2)),
@@ -94,7 +92,7 @@ pub fn form(decl: &KvDecl) -> Option<VectorForm> {
     }
 }
 
-/// Name of a form in `append__blocks` and `attend__blocks`.
+/// Number of a format in `append__blocks` and `attend__blocks`.
 fn blocks(form: KvForm) -> Option<u32> {
     match form {
         KvForm::F16 => Some(BLOCKS_HALVES),
@@ -105,12 +103,12 @@ fn blocks(form: KvForm) -> Option<u32> {
     }
 }
 
-/// Whether `append` keeps keys and values, and attention reads them page by page.
+/// True if `append` writes keys and values, and attention reads them page by page.
 pub fn is_appended(decl: &KvDecl) -> bool {
     form(decl).is_some_and(|form| !matches!(form, VectorForm::Elements(_)))
 }
 
-/// The part of such a cache that has no kernels, for a message.
+/// Checks that a cache has kernels; otherwise names what is missing, for a message.
 pub fn check(decl: &KvDecl) -> Result<(), String> {
     let (k, v, head_dim) = (decl.k.name(), decl.v.name(), decl.head_dim);
     match form(decl) {
@@ -124,7 +122,7 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
         None => {
             let mixed = kv::REGISTRY.iter().filter(|codec| blocks(codec.form()).is_some());
             let mixed: Vec<_> = mixed.map(|codec| codec.name()).collect();
-            Err(format!("attend with keys of {k} and values of {v} (in one cache go {})", mixed.join(", ")))
+            Err(format!("attend with keys of {k} and values of {v} (one cache can mix {})", mixed.join(", ")))
         }
         Some(VectorForm::Codes(_) | VectorForm::Signs(_) | VectorForm::Blocks(_))
             if !(CODES_MIN_DIM..=CODES_MAX_DIM).contains(&(head_dim as u32))
@@ -137,40 +135,40 @@ pub fn check(decl: &KvDecl) -> Result<(), String> {
     }
 }
 
-/// Elements of a cached vector of elements, with the zeros behind it.
+/// Elements of a cached vector of plain elements, including zero padding.
 pub fn stride(decl: &KvDecl) -> usize {
     decl.head_dim.next_multiple_of(8)
 }
 
-/// A number of pages of one sequence, as kernels take it.
+/// A number of pages of one sequence, clipped to the kernels' `u32`.
 fn clipped(pages: usize) -> u32 {
     u32::try_from(pages).unwrap_or(u32::MAX)
 }
 
-/// Bytes of a page of one layer, exact pages aside.
+/// Bytes of a page of one layer, excluding exact pages.
 fn page_bytes(decl: &KvDecl) -> u64 {
     let codes = |bits: u32| 2 + bits as usize * decl.head_dim / 8;
     let two_vectors = match form(decl).expect("the plan was made") {
         VectorForm::Elements(bytes) => 2 * stride(decl) * bytes as usize,
         VectorForm::Codes(bits) => 2 * codes(bits),
-        // Keys: two bits and a sign, and two scales.
+        // Keys: two bits and a sign per element, and two scales.
         VectorForm::Signs(bits) => codes(3) + 2 + codes(bits),
         VectorForm::Blocks(forms) => forms.map(|form| block_vector_bytes(form, decl.head_dim)).iter().sum(),
     };
     (decl.n_kv_heads * PAGE * two_vectors) as u64
 }
 
-/// Bytes of an exact page of one layer: halves, keys and values, of so many elements a position.
+/// Bytes of an exact page of one layer: keys and values as halves, `cols` elements each per position.
 fn exact_bytes(cols: usize) -> usize {
     2 * PAGE * cols * size_of::<f16>()
 }
 
-/// Bytes of the mean of its keys.
+/// Bytes of the mean of an exact page's keys.
 fn mean_bytes(cols: usize) -> usize {
     cols * size_of::<f32>()
 }
 
-/// Bytes of a vector in blocks, scales and all, or of halves.
+/// Bytes of a vector in blocks, including scales, or in halves.
 fn block_vector_bytes(form: u32, head_dim: usize) -> usize {
     let scales = 2 * head_dim / BLOCK_ELEMS as usize;
     match form {
@@ -185,7 +183,7 @@ pub fn raw_bytes(decl: &KvDecl, rows: usize) -> u64 {
     if is_appended(decl) { (rows * 2 * decl.n_kv_heads * decl.head_dim * 4) as u64 } else { 0 }
 }
 
-/// Writes what kernels of some caches find in constant memory.
+/// Uploads the constants that the kernels of some caches read.
 pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), BackendError> {
     if !kvs.iter().any(|decl| matches!(form(decl), Some(VectorForm::Signs(_)))) {
         return Ok(());
@@ -195,7 +193,7 @@ pub fn upload_constants(driver: &mut dyn Driver, kvs: &[KvDecl]) -> Result<(), B
 }
 
 impl KvLayout {
-    /// Allocates a cache. At `clamped` kernels count the vectors that it cannot keep as they are.
+    /// Allocates a cache. At address `clamped`, kernels count the vectors that had to be clamped.
     pub fn new<A: Allocator + ?Sized>(
         on: &mut A,
         decl: &KvDecl,
@@ -205,7 +203,7 @@ impl KvLayout {
         let mut pages_of = |part: &str, n: usize, page_bytes: u64| {
             on.alloc_for(MemoryKind::Kv, part, page_bytes.saturating_mul(n as u64))
         };
-        // `form` has the codecs, `KvDecl::pages` what slides.
+        // `form` covers the codecs, `KvDecl::pages` the sliding window.
         let KvDecl { n_kv_heads, head_dim, k: _, v: _, window, sliding: _ } = *decl;
         let page_bytes = page_bytes(decl);
         let pages = pages_of(&memory::cache_part(decl), decl.pages(limits), page_bytes)?;
@@ -247,7 +245,7 @@ impl KvLayout {
         })
     }
 
-    /// Fills in the codebook. It takes milliseconds, which a plan has no use for.
+    /// Fills in the codebook. This takes milliseconds, and a plan does not need it.
     pub fn fill(&mut self, decl: &KvDecl) {
         if let (Self::Codes(of_codes), Some(VectorForm::Codes(bits) | VectorForm::Signs(bits))) =
             (self, form(decl))
@@ -256,8 +254,8 @@ impl KvLayout {
         }
     }
 
-    /// Where a page of keys and values lies, and its bytes: one stretch, or an exact page and the mean behind
-    /// it, or nothing. `decl` is what the cache was made from.
+    /// Address ranges of a page of keys and values, as start and bytes: one range, or an exact page and the
+    /// mean of its keys, or none. `decl` is the one the cache was created with.
     pub fn stretches(&self, decl: &KvDecl, page: KvPage) -> Vec<(Address, usize)> {
         let nth = |from: Address, bytes: usize, i: u32| (from + u64::from(i) * bytes as u64, bytes);
         match (page, *self) {
@@ -277,7 +275,8 @@ impl KvLayout {
         }
     }
 
-    /// Parameters of `attn_in`, and whether it leaves keys and values to `append`, at `raw`.
+    /// Parameters of `attn_in`, and the address to which it writes keys and values for `append` instead, or
+    /// 0.
     pub fn for_attn_in(&self, raw: Address) -> (KvParams, Address) {
         match *self {
             Self::Elements(kv) => (kv, 0),
@@ -291,24 +290,24 @@ impl KvLayout {
     }
 }
 
-/// Signs and factor of a rotation as kernels have them.
+/// Signs and factor of a rotation in the kernels' format.
 fn rotation(head_dim: usize) -> ([u32; 8], f32) {
     let rotation = Rotation::new(head_dim).expect("the program was checked");
     (sign_words(&rotation), hadamard_factor(head_dim))
 }
 
-/// Rotation and codebook as kernels have them.
+/// Rotation and codebook in the kernels' format.
 fn codes(head_dim: usize, bits: u32) -> CodesParams {
     let (signs, shrink) = rotation(head_dim);
     let Book { unit, borders, magnitudes, table, halves } = book(head_dim, bits);
     CodesParams { signs, shrink, unit, borders, magnitudes, table, halves }
 }
 
-/// The projection of residuals, and the codebook that leaves them, as kernels have them.
+/// The projection of residuals, and the codebook that they are relative to, in the kernels' format.
 fn signs(head_dim: usize) -> SignsParams {
     let qjl = Qjl::srht(head_dim).expect("a power of two");
     let Projection::Srht(rotation) = qjl.projection() else {
-        unreachable!("made of signs and Hadamard's matrix")
+        unreachable!("SRHT is built from signs and a Hadamard matrix")
     };
     let Book { unit, borders, magnitudes, table, .. } = book(head_dim, 2);
     let two = |x: [f32; 8]| [x[0], x[1]];
@@ -322,7 +321,7 @@ fn signs(head_dim: usize) -> SignsParams {
     }
 }
 
-/// A codebook as `cuda/params.h` says.
+/// A codebook in the format of `cuda/params.h`.
 struct Book {
     unit: f32,
     borders: [f32; 8],
@@ -352,7 +351,7 @@ fn book(head_dim: usize, bits: u32) -> Book {
     }
 }
 
-/// Values of codes, from magnitudes: all codes where they are up to 8, else the upper 8.
+/// Values of the codes, from magnitudes: all codes if there are at most 8, otherwise the upper 8.
 fn of_codes<T: Copy + Default>(magnitudes: &[T], negative: impl Fn(T) -> T) -> [T; 8] {
     let mut all = [T::default(); 8];
     if 2 * magnitudes.len() <= all.len() {
@@ -369,8 +368,8 @@ fn words(bytes: &[u8; 8]) -> [u32; 2] {
     [word(0), word(4)]
 }
 
-/// Magnitudes as whole numbers up to 127 of a common unit: of all units the one whose largest relative error
-/// is smallest.
+/// Magnitudes as integers up to 127 in a common unit, which is chosen for the smallest maximum relative
+/// error.
 fn table(magnitudes: &[f64]) -> (Vec<i8>, f64) {
     let largest = *magnitudes.last().expect("a codebook has centroids");
     let error = |unit: f64| {
@@ -385,7 +384,7 @@ fn table(magnitudes: &[f64]) -> (Vec<i8>, f64) {
 mod tests {
     use super::*;
 
-    /// Four magnitudes have a unit in which each is a whole number to 0.4 %.
+    /// Four magnitudes have a unit in which each is within 0.4 % of an integer.
     #[test]
     fn bytes_of_three_bits_are_close_to_the_codebook() {
         let book = Codebook::new(128, 3);

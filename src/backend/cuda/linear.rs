@@ -1,6 +1,6 @@
-//! What the stages with linear layers share: their kernels, their input, and the geometry of their launches.
-//! Products of integers on tensor cores are two launches: one that norms and rounds the step's rows, a block
-//! a row, and the products.
+//! Code shared by the stages with linear layers: their kernels, their input, and the geometry of their
+//! launches. Integer products on tensor cores take two launches: one that normalises and quantises the step's
+//! rows, one block per row, and the products.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Launch, Limits};
@@ -16,7 +16,7 @@ use super::{Cx, occupancy, turn, words};
 use crate::{BackendError, Macs};
 use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
 
-/// How layers of one input multiply, where one kernel has all of them.
+/// The kind of product of layers with one input, if one kernel can compute them all.
 pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
     let products = |linear: &Linear| Products::of(p.weight_decl(linear.w).ty, linear.act);
     let first = products(linears[0])?;
@@ -26,11 +26,11 @@ pub fn together(p: &Program, linears: &[&Linear]) -> Option<Products> {
     Some(first).filter(|first| !first.floats && linears.iter().all(equal))
 }
 
-/// The kernels of a stage over layers that share one input: its own where one has all of them, else those of
-/// each layer's products.
+/// The kernels of a stage over layers that share one input: its own if one kernel computes them all,
+/// otherwise those of each layer's products.
 ///
 /// # Errors
-/// The missing part, for a message.
+/// The missing kernel or feature, for a message.
 pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<String>, String> {
     let names = |stage: &str, products: Products| {
         let mma = products.mma;
@@ -58,19 +58,19 @@ pub fn shared_bytes(products: Products, cols: usize, rows: usize) -> usize {
     (LINEAR_HEADER_BYTES as usize + rows * products.act_bytes(cols)).next_multiple_of(16)
 }
 
-/// How much of a layer's rows of activations is in shared memory at a time.
+/// The part of a layer's rows of activations that is in shared memory at a time.
 #[derive(Clone, Copy)]
 pub struct Part {
     /// Chunks of a row: all of them, or a part.
     pub chunks: usize,
-    /// Bytes of shared memory for it, and for what is kept from one part to the next.
+    /// Bytes of shared memory for it, and for the sums that are kept from one part to the next.
     pub shared_bytes: usize,
-    /// Most sets of rows of weights that a warp can have.
+    /// Maximum number of sets of weight rows per warp.
     pub units: usize,
 }
 
-/// The part that `rows` rows of activations at a time take; `None` where they are integers and too long. Of a
-/// row whose norm is in shared memory ([`NORM_SHARED_COLS`]) it is the whole.
+/// The part for `rows` rows of activations at a time; `None` if these are integers and too long. If the
+/// weights of a row's norm are in shared memory ([`NORM_SHARED_COLS`]), it is the whole row.
 pub fn part(products: Products, limits: Limits, cols: usize, rows: usize) -> Option<Part> {
     let (chunks, room) = (products.chunks(cols), limits.shared_bytes as usize);
     let whole = shared_bytes(products, cols, rows);
@@ -80,10 +80,10 @@ pub fn part(products: Products, limits: Limits, cols: usize, rows: usize) -> Opt
     if !products.multiplies_floats() {
         return None;
     }
-    // Sums of a thread, for each unit of its warp.
+    // Sums of a thread, per unit of its warp.
     let units = PART_UNITS as usize;
     let kept = 4 * units * LINEAR_THREADS as usize;
-    // Two blocks a multiprocessor: while one brings a part, the other multiplies.
+    // Two blocks per multiprocessor: one multiplies while the other loads a part.
     let least = PART_COLS as usize;
     let fits = |cols: &usize| {
         let bytes = shared_bytes(products, *cols, rows) + kept;
@@ -97,7 +97,8 @@ pub fn part(products: Products, limits: Limits, cols: usize, rows: usize) -> Opt
     })
 }
 
-/// Bytes of shared memory for the norm of a row by a block, with the norm's weights where they go there.
+/// Bytes of shared memory for a block that normalises a row, including the norm's weights if these are few
+/// enough.
 pub fn norm_bytes(cols: usize) -> usize {
     norm_bytes_up_to(NORM_SHARED_COLS, cols)
 }
@@ -107,16 +108,16 @@ fn norm_bytes_up_to(most: u32, cols: usize) -> usize {
     (LINEAR_HEADER_BYTES as usize + if shares { 4 * cols } else { 0 }).next_multiple_of(16)
 }
 
-/// How a stage's rows of weights are handed to warps.
+/// Distribution of a stage's rows of weights over warps.
 #[derive(Clone, Copy)]
 pub struct Work {
     /// Rows of weights, of all layers.
     pub rows: usize,
-    /// Whether two of them must meet in one warp.
+    /// True if pairs of rows must be in the same warp.
     pub paired: bool,
 }
 
-/// The launches of a linear stage; `params` makes the parameters of the last one.
+/// The launches of a linear stage; `params` builds the parameters of the last one.
 pub fn launches<T: bytemuck::Pod>(
     cx: &Cx<'_>,
     stage: &str,
@@ -142,7 +143,7 @@ pub fn launches<T: bytemuck::Pod>(
     };
     let Kind { suffix, tile_rows, lanes_log2 } = kind(cx, products, w.cols, rows, work);
     let on_tensor_cores = products.mma.filter(|mma| mma.kinds().contains(&suffix));
-    let part = |rows: usize| part(products, cx.limits, w.cols, rows).expect("the plan says so first");
+    let part = |rows: usize| part(products, cx.limits, w.cols, rows).expect("the plan rejects it first");
     let single = || part(1).shared_bytes.max(in_norm.map_or(0, |_| norm_bytes(w.cols)));
     let of_block = part(if suffix == ROWS { tile_rows } else { 1 });
     let shared = match on_tensor_cores {
@@ -154,35 +155,36 @@ pub fn launches<T: bytemuck::Pod>(
         None => single(),
     };
     let room = cx.limits.shared_bytes as usize;
-    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, and the card has {room}");
+    assert!(shared <= room, "{stage}: {shared} bytes of shared memory, but the GPU has {room}");
     let units = work.rows.div_ceil(32 >> lanes_log2);
     let multiprocessors = cx.limits.multiprocessors as usize;
     let mut warps = LINEAR_THREADS as usize / 32;
     if on_tensor_cores == Some(Mma::Codes) && suffix != FEW {
-        // Where tiles would leave multiprocessors without one, they have half of the rows of weights.
+        // If tiles leave multiprocessors idle, each tile has only half as many rows of weights.
         let tiles = units.div_ceil(warps) * rows.div_ceil(tile_rows);
         warps /= if tiles < multiprocessors { 2 } else { 1 };
     }
-    // Kernels have registers for two blocks a multiprocessor, shared memory may leave room for one.
+    // Kernels have registers for two blocks per multiprocessor; shared memory may allow only one.
     let resident = multiprocessors * occupancy::by_shared(cx.limits, shared as u32).clamp(1, 2) as usize;
     let (blocks, tiles) = match on_tensor_cores {
         Some(Mma::Halves) => {
-            // A warp has two sets of rows at a time, and tiles of the step share the card.
+            // A warp has two sets of rows at a time, and tiles of the step share the GPU.
             let tiles = rows.div_ceil(tile_rows);
             (units.div_ceil(2 * warps).clamp(1, resident.div_ceil(tiles)), tiles)
         }
         Some(Mma::Codes) if suffix == FEW => (units.min(resident), 1),
         Some(Mma::Codes) => ((units.div_ceil(warps) * rows.div_ceil(tile_rows)).min(resident), 1),
         Some(mma @ (Mma::Ints | Mma::IntBlocks)) => {
-            // Blocks have equal shares of all spans of columns, or of all tiles where these are whole.
+            // Blocks have equal shares of all spans of columns, or of all tiles if these are not split.
             let tiles = tiles_of_ints(work.rows, rows);
             let spans = if mma == Mma::Ints { w.cols.div_ceil(MMA_INTS_COLS as usize) } else { 1 };
             let shares = tiles * spans;
             let full = if shares < resident { multiprocessors } else { resident };
             (shares.min(full), 1)
         }
-        // Units go to blocks in turn: one block a multiprocessor where its warps are enough for all of them.
-        // Several waves of blocks are there only for what each keeps from part to part.
+        // Units are dealt to blocks round robin: one block per multiprocessor if its warps suffice for all
+        // units. Several waves of blocks are only needed for the sums that each block keeps from part to
+        // part.
         None => {
             let wave = if units <= multiprocessors * warps { multiprocessors } else { resident };
             let least = units.div_ceil(warps.saturating_mul(of_block.units));
@@ -208,7 +210,7 @@ pub fn launches<T: bytemuck::Pod>(
         params,
     };
     let round = products.round().filter(|_| on_tensor_cores.is_some()).map(|kernel| {
-        // The weights of the products come to the card's cache meanwhile.
+        // Meanwhile the weights of the products are prefetched into the GPU's cache.
         let bytes = w.ty.row_bytes(w.cols).expect("it was uploaded") * w.rows;
         let next = NextWeights { data: w.data, bytes: (bytes as u64).min(cx.limits.prefetch_bytes) };
         let step = cx.memory.step.tables(next);
@@ -225,12 +227,12 @@ pub fn launches<T: bytemuck::Pod>(
     prepare.into_iter().chain(round).chain([products]).collect()
 }
 
-/// Tiles of products of integers on tensor cores: so many rows of weights, by rows of the step.
+/// Tiles of integer products on tensor cores, for `of_weights` rows of weights by `rows` rows of the step.
 fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
     of_weights.div_ceil(16 * LINEAR_THREADS as usize / 32) * rows.div_ceil(MMA_ROWS as usize)
 }
 
-/// Products of one row among many, by what the kernels of [`launches`] and of experts compute them with.
+/// Multiply-adds per row of a large batch, by the arithmetic that [`launches`] and the experts use for them.
 pub fn macs(p: &Program) -> Macs {
     let mut all = Macs::default();
     for (_, stage) in &p.stages {
@@ -257,19 +259,19 @@ pub fn macs(p: &Program) -> Macs {
     all
 }
 
-/// Buffers that products of integers on tensor cores exchange, in steps of all sizes of a program.
+/// Buffers between the launches of integer products on tensor cores, for the largest step of a program.
 pub fn rounded<A: Allocator + ?Sized>(
     on: &mut A,
     p: &Program,
     limits: Limits,
 ) -> Result<RoundedParams, BackendError> {
-    // Whole tiles of rows are brought to shared memory.
+    // Whole tiles of rows are copied to shared memory.
     let rows = p.limits.rows.next_multiple_of(MMA_CODES_ROWS.max(MMA_ROWS) as usize);
     let (mut row_bytes, mut row_blocks, mut tiles) = (0, 0, 0);
     for (_, stage) in &p.stages {
         let mut linears: Vec<_> = stage.linears().1.collect();
         if matches!(stage, Stage::Experts(_)) {
-            // The router alone has them.
+            // Only the router uses them.
             linears.truncate(1);
         }
         let of_weights: usize = linears.iter().map(|linear| p.weight_decl(linear.w).rows).sum();
@@ -286,7 +288,7 @@ pub fn rounded<A: Allocator + ?Sized>(
         }
     }
     let any = usize::from(tiles > 0);
-    // A block leaves the sums of two tiles at most, of 4 bytes.
+    // A block leaves the sums of at most two tiles, 4 bytes each.
     let tile_bytes = 4 * (16 * LINEAR_THREADS / 32 * MMA_ROWS) as usize;
     let blocks = 2 * limits.multiprocessors as usize;
     let mut alloc = |bytes: usize| on.buffer("quantised layer inputs", bytes as u64);
@@ -299,11 +301,11 @@ pub fn rounded<A: Allocator + ?Sized>(
     })
 }
 
-/// Layers of one input that a launch has, one or two, and where each writes rows of its outputs.
+/// One or two layers of one input that share a launch, and the address of each layer's output.
 type Layers<'a> = [(&'a Linear, Address)];
 
-/// The launches of layers by themselves: what `logits` computes, of the rows of the input, within a bound on
-/// its magnitude if there is one.
+/// The launches of layers computed on their own, as the `logits` stage does, over the rows of the input and
+/// optionally with a soft cap.
 pub fn capped(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>, soft_cap: Option<f32>) -> Vec<Launch> {
     let (layer, logits) = layers[0];
     let (w, other) = (linear(cx, layer), layers.get(1));
@@ -322,13 +324,13 @@ pub fn capped(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>, soft_cap: Opt
     launches(cx, "logits", layer, input, work, params)
 }
 
-/// The same of one layer, without a bound.
+/// The same for one layer, without a soft cap.
 pub fn product(cx: &Cx<'_>, layer: &Linear, input: &Input<'_>, to: Address) -> Vec<Launch> {
     capped(cx, &[(layer, to)], input, None)
 }
 
-/// The same of several layers of one input, which is prepared once and rounded by block once. Neighbours that
-/// multiply alike have a launch in common.
+/// The same for several layers of one input, which is prepared once and quantised by block once. Neighbours
+/// with the same kind of product share a launch.
 pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<Launch> {
     let by_block = cx.driver.kernel(weight::ROUND_BLOCKS);
     let (mut all, mut prepared, mut rounded) = (Vec::new(), None, None);
@@ -354,10 +356,10 @@ pub fn of_one_input(cx: &Cx<'_>, layers: &Layers<'_>, input: &Input<'_>) -> Vec<
     all
 }
 
-/// The kernels for several rows.
+/// Suffix of the kernels for several rows.
 pub const ROWS: &str = "__rows";
 
-/// How a kernel rounds a layer's input.
+/// The kernels' code for the quantisation of a layer's input.
 pub fn rounding(act: ActQuant) -> u32 {
     match act {
         ActQuant::None => ROUND_NONE,
@@ -366,10 +368,10 @@ pub fn rounding(act: ActQuant) -> u32 {
     }
 }
 
-/// Which of a stage's kernels multiplies, and how.
+/// The kernel of a stage that is used for the products, and its geometry.
 struct Kind {
     suffix: &'static str,
-    /// Rows that a block has in shared memory at a time.
+    /// Rows that a block holds in shared memory at a time.
     tile_rows: usize,
     lanes_log2: u32,
 }
@@ -389,8 +391,8 @@ fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -
     }
 }
 
-/// Lanes that share a row: 8, which read one cache line of it at a time; more where rows are long, or so few
-/// that there would be less than four warps a multiprocessor.
+/// Lanes that share a row: 8, which read one cache line of it at a time; more if rows are long, or so few
+/// that there would be fewer than four warps per multiprocessor.
 pub fn lanes_log2(limits: Limits, chunks: usize, work: Work) -> u32 {
     let most = if work.paired { 4 } else { 5 };
     let enough = |lanes: usize| {
@@ -405,13 +407,13 @@ pub fn linear(cx: &Cx<'_>, linear: &Linear) -> LinearParams {
     params(cx.weights, linear)
 }
 
-/// The same of a layer whose weights are there.
+/// The same for a layer with the given weights.
 pub fn params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
-    // `launches` has the norm and the basis: they are the input's.
+    // The norm and the basis belong to the input: `launches` handles them.
     let Linear { w, norm: _, bias, act, scale, basis: _ } = *linear;
     let bias = bias.map(|bias| weights[bias.0 as usize].data);
     let w = &weights[w.0 as usize];
     let floats = Products::of(w.ty, act).expect("it was uploaded").floats;
-    // Products of floats have no other place for it.
+    // Products of floats apply the tensor's scale here.
     w.params(if floats { scale * w.tensor_scale } else { scale }, bias)
 }

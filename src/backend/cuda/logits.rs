@@ -1,4 +1,4 @@
-//! Final norm and output head, for the rows that asked.
+//! Final norm and output head, for the rows that request logits.
 
 use super::Cx;
 use super::driver::Launch;

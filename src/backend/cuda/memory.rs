@@ -1,4 +1,4 @@
-//! The memory of a compiled program, all of it allocated before the first step, or counted before that.
+//! The memory of a compiled program, all allocated before the first step, or only counted for a plan.
 
 use super::alloc::Allocator;
 use super::attend::{self, Cut};
@@ -17,53 +17,50 @@ use crate::device::tables;
 use crate::{BackendError, memory};
 use sterna_program::{BufDecl, PAGE, Program, Rope, RopeStyle, Stage};
 
-/// Where everything lies.
+/// Addresses of a program's memory.
 pub struct Memory {
-    /// One a buffer of the program.
+    /// One per buffer of the program.
     pub bufs: Vec<Address>,
-    /// One a cache.
+    /// One per cache.
     pub kvs: Vec<KvLayout>,
-    /// One a recurrent state of the program.
+    /// One per recurrent state of the program.
     pub states: Vec<States>,
-    /// Of delta nets.
     pub delta: delta::Scratch,
-    /// How many keys and values could not be kept as they were.
+    /// Counter of the keys and values that had to be clamped.
     pub clamped: Address,
-    /// Keys and values of a step before `append` has transformed them.
+    /// Keys and values of a step before `append` transforms them.
     pub raw: Address,
-    /// Products of a stage's layers before its last launch has taken them.
+    /// Products of a stage's layers until its last launch reads them.
     pub products: Address,
-    /// Buffers of products of integers on tensor cores.
+    /// Buffers of integer products on tensor cores.
     pub rounded: RoundedParams,
     /// Rotated bases, and rows in them.
     pub bases: Bases,
-    /// Buffers of a mixture of experts.
     pub mixture: Mixture,
-    /// One a rotary embedding.
+    /// One per rotary embedding.
     pub ropes: Vec<RopeParams>,
-    /// Tables that change between two steps.
+    /// Tables that change with every step.
     pub step: StepMemory,
-    /// Parts of splits of attention.
+    /// Partial results of attention splits.
     pub partial: Address,
-    /// Splits that have come.
+    /// Counters of finished attention splits.
     pub attend_arrived: Address,
-    /// Candidates of sampling.
     pub candidates: Address,
-    /// Blocks of sampling that have come.
+    /// Counters of finished sampling blocks.
     pub sample_arrived: Address,
-    /// Sampled tokens.
     pub tokens: Address,
-    /// The last of them, of each sequence slot.
+    /// The last picked token of each sequence slot.
     pub picks: Picks,
 }
 
-/// The parameters of a rotary embedding that is not there.
+/// Parameters for no rotary embedding.
 pub const NO_ROPE: RopeParams = RopeParams { cos_sin: 0, pairs: 0, adjacent: 0 };
 
-/// Of the counter of vectors that were clamped.
+/// Bytes of the counter of clamped vectors.
 const CLAMPED_BYTES: u64 = 8;
 
-/// Bytes of the parts of splits of attention, and of how many have come, in steps of so many rows each.
+/// Bytes for the partial results of attention splits, and for their counters, in steps of the given row
+/// counts.
 fn split_bytes(p: &Program, limits: Limits, shapes: &[usize]) -> [u64; 2] {
     let (mut partial, mut arrived) = (0, 0);
     for (_, stage) in &p.stages {
@@ -80,7 +77,7 @@ fn split_bytes(p: &Program, limits: Limits, shapes: &[usize]) -> [u64; 2] {
 }
 
 impl Memory {
-    /// Allocates all of it. `shapes` are the rows of all steps that launches are made for.
+    /// Allocates all of it. `shapes` are the row counts of all steps that launches are recorded for.
     pub fn new<A: Allocator + ?Sized>(
         on: &mut A,
         p: &Program,
@@ -94,7 +91,7 @@ impl Memory {
         let bufs = p.bufs.iter().map(buf).collect::<Result<_, _>>()?;
         let rounded = linear::rounded(on, p, limits)?;
         let products = p.stages.iter().map(|(_, stage)| super::products(p, stage)).max().unwrap_or(0);
-        let products = on.buffer("products that wait", 4 * (products * p.limits.rows) as u64)?;
+        let products = on.buffer("intermediate products", 4 * (products * p.limits.rows) as u64)?;
         let bases = Bases::new(on, p)?;
         let mixture = Mixture::new(on, p, limits, shapes)?;
         let raw = p.kvs.iter().map(|decl| kv::raw_bytes(decl, p.limits.rows)).max().unwrap_or(0);
@@ -139,8 +136,8 @@ impl Memory {
         })
     }
 
-    /// Brings there what no step changes; `in_place` are the weights with those that are streamed where they
-    /// lie.
+    /// Writes the data that no step changes; `in_place` are the weights with streamed ones at their host
+    /// memory addresses.
     pub fn fill(
         &mut self,
         driver: &mut dyn Driver,

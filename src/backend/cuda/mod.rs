@@ -1,11 +1,12 @@
-//! The CUDA backend: one file a stage, which says how its kernel is launched, over a [`driver`].
+//! The CUDA backend: one file per stage, which defines how its kernels are launched, over a [`driver`].
 //!
-//! `linear.rs` has what linear layers share, `combine.rs` and `heads.rs` what becomes of layers that no
-//! kernel has together, `weight.rs` how weights lie on the device, `exec/` a compiled program, `alloc.rs`
-//! its memory, given by a driver or counted for the plan, and `params.rs` the parameter structs of
-//! `cuda/params.h`. Everything here is the same code on a card and on the processor. Nothing here knows a
-//! model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`. `split.rs` divides the layers
-//! among several cards, `open.rs` chooses them; `stream.rs` has layers whose weights a card has no room for.
+//! `linear.rs` has the code that linear layers share, `combine.rs` and `heads.rs` the second kernel of stages
+//! whose layers no single kernel computes together, `weight.rs` the layout of weights on the device, `exec/`
+//! a compiled program, `alloc.rs` its memory, allocated from a driver or counted for the plan, and
+//! `params.rs` the parameter structs of `cuda/params.h`. The same code runs on a GPU and, in tests, on the
+//! CPU. Nothing here knows a model, a file or another backend. Start at [`Cuda`], then `proj_add.rs`.
+//! `split.rs` divides the layers among several GPUs, `open.rs` chooses the GPUs; `stream.rs` handles layers
+//! whose weights do not fit into GPU memory.
 
 mod alloc;
 mod attend;
@@ -98,7 +99,7 @@ const NAME: &str = "cuda";
 /// The CUDA backend in the registry.
 pub const ENTRY: Entry = Entry {
     name: NAME,
-    about: "a card of NVIDIA's through CUDA",
+    about: "NVIDIA GPUs through CUDA",
     options: &[
         DEVICE,
         PROFILE,
@@ -118,14 +119,14 @@ pub const ENTRY: Entry = Entry {
     parse: |chosen| Ok(Arc::new(Options::parse(chosen)?)),
 };
 
-/// Runs programs on a card.
+/// Runs programs on a GPU.
 pub struct Cuda {
     driver: Box<dyn Driver>,
-    /// How stages are timed, if they are.
+    /// The timing of stages, if enabled.
     profiling: Option<Profiling>,
-    /// Whether some layers' weights stay in memory of the host.
+    /// The layers whose weights stay in host memory, if any.
     streaming: Option<Streaming>,
-    /// How a processor is opened that may compute with their weights, if one may.
+    /// Opens a CPU backend that computes with the weights of such layers, if allowed.
     open_processor: Option<OpenProcessor>,
     processor: Option<Processor>,
     weights: Vec<UploadedWeight>,
@@ -134,31 +135,30 @@ pub struct Cuda {
     note: Option<String>,
 }
 
-/// Opens a backend on the processor.
+/// Opens a CPU backend.
 type OpenProcessor = Box<dyn Fn() -> Opened + Send>;
 
-/// A weight of a caller's.
+/// A weight uploaded by the caller.
 #[derive(Default)]
 struct UploadedWeight {
-    /// As it came, where it is still of use: which layers are streamed is known when a program is compiled.
+    /// The tensor as uploaded, while it is still needed: streamed layers are only known at compile time.
     tensor: Option<HostTensor>,
     card: Option<DeviceWeight>,
     /// The weight on the CPU backend.
     on_processor: Option<WeightId>,
 }
 
-/// The weights of a program.
 struct Placed {
-    /// Where each is when its stage runs.
+    /// The address of each when its stage runs.
     weights: Vec<DeviceWeight>,
-    /// The same with those that are streamed where they lie in memory of the host, if these are experts,
-    /// which kernels may read there.
+    /// The same, but with streamed weights at their host memory addresses, where kernels read them directly.
+    /// Only for experts.
     in_place: Option<Vec<DeviceWeight>>,
     stream: Stream,
 }
 
 impl Cuda {
-    /// A backend on a driver of the caller's.
+    /// A backend on the caller's driver.
     pub fn on(driver: Box<dyn Driver>) -> Self {
         Self {
             driver,
@@ -172,38 +172,38 @@ impl Cuda {
         }
     }
 
-    /// The same, beside a processor that may compute with the weights of streamed layers, opened when it is
-    /// first wanted.
+    /// The same, with a CPU backend that may compute with the weights of streamed layers. It is opened on
+    /// first use.
     #[must_use]
     pub fn beside(self, open: impl Fn() -> Opened + Send + 'static) -> Self {
         Self { open_processor: Some(Box::new(open)), ..self }
     }
 
-    /// The same, whose stages are timed so, or not.
+    /// The same, with or without timing of stages.
     #[must_use]
     pub fn profiled(self, profiling: Option<Profiling>) -> Self {
         Self { profiling, ..self }
     }
 
-    /// The same, with some layers' weights in memory of the host. Tensors stay in use, then.
+    /// The same, with some layers' weights in host memory. Uploaded tensors are then kept.
     #[must_use]
     pub fn streamed(self, streaming: Option<Streaming>) -> Self {
         Self { streaming, ..self }
     }
 
-    /// Which layers are streamed, and in which steps: in all where there is no processor.
+    /// The layers that are streamed, and the steps in which they are: all steps if there is no CPU backend.
     fn streaming(&self) -> Option<Streaming> {
         let min_batch = |all: MinBatch| if self.open_processor.is_some() { all } else { MinBatch::Rows(1) };
         let streaming = self.streaming.clone();
         streaming.map(|streaming| Streaming { min_batch: min_batch(streaming.min_batch), ..streaming })
     }
 
-    /// The memory that a program takes.
+    /// The memory that a program needs.
     fn planned(&self, p: &Program) -> Result<DeviceMemory, BackendError> {
         exec::plan(&*self.driver, p, self.streaming().as_ref(), self.profiling)
     }
 
-    /// Brings the weights of a program to the card, or to where they are streamed from.
+    /// Copies the weights of a program to the GPU, or to the host memory from which they are streamed.
     fn place(&mut self, p: &Program, layout: &Layout, ids: &[WeightId]) -> Result<Placed, BackendError> {
         assert_eq!(ids.len(), p.weights.len(), "one weight for each declaration");
         let Self { driver, weights, .. } = self;
@@ -219,7 +219,7 @@ impl Cuda {
                     stream.weight(layout, w, tensor)
                 }
                 UploadedWeight { tensor, card, .. } => {
-                    let of_host = tensor.as_ref().expect("a weight is somewhere");
+                    let of_host = tensor.as_ref().expect("a weight is on the host or on the GPU");
                     let weight = DeviceWeight::upload(&mut **driver, of_host)?;
                     *card = Some(weight.clone());
                     *tensor = tensor.take().filter(|_| keeps);
@@ -253,7 +253,7 @@ impl Cuda {
             uploaded.push(match held.on_processor {
                 Some(id) => id,
                 None => {
-                    let tensor = held.tensor.as_ref().expect("tensors are kept beside a processor");
+                    let tensor = held.tensor.as_ref().expect("tensors are kept if there is a CPU backend");
                     *held.on_processor.insert(processor.upload(tensor)?)
                 }
             });
@@ -272,7 +272,7 @@ impl Backend for Cuda {
         self.driver.device()
     }
 
-    /// By block where kernels multiply codes: what the CPU does, as llama.cpp does on both.
+    /// Quantised by block if kernels multiply codes, as the CPU backend does and llama.cpp does on both.
     fn default_act_quant(&self, weights: &dyn QuantType) -> ActQuant {
         let mma = WeightFormat::of(weights).and_then(|format| format.mma);
         if mma == Some(Mma::Codes) { ActQuant::I8PerBlock } else { ActQuant::None }
@@ -307,7 +307,7 @@ impl Backend for Cuda {
 
     fn compile(&mut self, p: &Program, weights: &[WeightId]) -> Result<Exec, BackendError> {
         if self.streaming.is_some() {
-            // Weights are packed here, which wants kernels for them.
+            // Weights are packed here, which needs kernels for their types.
             self.plan(p)?;
         }
         let streaming = self.streaming();
@@ -385,7 +385,7 @@ impl Backend for Cuda {
     }
 }
 
-/// The kernels that a stage needs, or what is missing, for people to read.
+/// The kernels that a stage needs, or a message about what is missing.
 fn kernels(p: &Program, stage: &Stage, limits: Limits) -> Result<Vec<String>, String> {
     match stage {
         Stage::Embed(s) => embed::kernels(p, s),
@@ -401,7 +401,6 @@ fn kernels(p: &Program, stage: &Stage, limits: Limits) -> Result<Vec<String>, St
     }
 }
 
-/// The launches of a stage.
 fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
     match stage {
         Stage::Embed(s) => embed::launches(cx, s),
@@ -417,7 +416,7 @@ fn launches(cx: &Cx<'_>, stage: &Stage) -> Vec<Launch> {
     }
 }
 
-/// Floats of a row of products that a stage keeps between its launches.
+/// Floats per row of the products that a stage keeps between its launches.
 fn products(p: &Program, stage: &Stage) -> usize {
     match stage {
         Stage::AttnIn(s) => attn_in::products(p, s),
@@ -441,18 +440,18 @@ struct Cx<'a> {
     weights: &'a [DeviceWeight],
     memory: &'a Memory,
     shape: Shape,
-    /// The number of the stage.
+    /// Index of the stage.
     stage: usize,
-    /// Of the stage that follows.
+    /// Weights of the next stage.
     next: NextWeights,
-    /// Whether all stages run together, so that one may do what another is to do.
+    /// True if all stages run together, so that one stage may do the work of another.
     whole: bool,
-    /// Whether experts that are streamed are read where they lie in memory of the host.
+    /// True if streamed experts are read directly from host memory.
     in_place: bool,
 }
 
 impl Cx<'_> {
-    /// Where kernels find what changes between two steps, and the next stage's weights.
+    /// Addresses of the tables that change with every step, and the next stage's weights.
     fn tables(&self) -> StepTables {
         self.memory.step.tables(self.next)
     }
@@ -463,22 +462,21 @@ impl Cx<'_> {
     }
 
     fn kernel(&self, name: &str) -> Kernel {
-        self.driver.kernel(name).unwrap_or_else(|| panic!("the plan did not miss {name}"))
+        self.driver.kernel(name).unwrap_or_else(|| panic!("the plan did not report {name} as missing"))
     }
 }
 
-/// How large a step is at most that a list of launches serves. Smaller ones run on it too.
+/// Maximum size of the steps that a list of launches serves. Smaller steps run on it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
-    /// Rows.
     rows: usize,
-    /// Rows that ask for logits.
+    /// Rows that request logits.
     outputs: usize,
-    /// Whether attention takes its rows in tiles.
+    /// True if attention processes its rows in tiles.
     tiled: bool,
 }
 
-/// A kernel's parameters as a driver takes them.
+/// A kernel's parameters in the form that a driver expects.
 fn words<T: bytemuck::Pod>(params: &T) -> Vec<u64> {
     bytemuck::cast_slice(std::slice::from_ref(params)).to_vec()
 }

@@ -1,4 +1,4 @@
-//! Which cards a backend is opened on.
+//! The choice of the GPUs that a backend is opened on.
 
 use super::driver::cards::{self, Spec};
 use super::driver::real::{Card, cards};
@@ -9,54 +9,52 @@ use crate::PROFILE;
 use crate::device::DEVICE;
 use crate::{Backend, BackendError, CardOnPaper, Chosen, DeviceOption, Open, Opened, processor};
 
-/// Whether layers are divided among several cards.
+/// The option to divide layers among several GPUs.
 pub const SPLIT_MODE: DeviceOption =
-    DeviceOption { name: "split_mode", about: "none: one card; layer: layers over several cards" };
+    DeviceOption { name: "split_mode", about: "none: one GPU; layer: layers divided among several GPUs" };
 
-/// How much of a model each of several cards gets.
+/// The share of a model that each of several GPUs gets.
 pub const TENSOR_SPLIT: DeviceOption =
-    DeviceOption { name: "tensor_split", about: "proportions of a model that the cards get, such as 3,1" };
+    DeviceOption { name: "tensor_split", about: "proportions of the model per GPU, such as 3,1" };
 
-/// How many layers' weights stay on a card.
+/// The number of layers whose weights stay on the GPU.
 pub const GPU_LAYERS: DeviceOption = DeviceOption {
     name: "gpu_layers",
-    about: "layers whose weights stay on the card: all, a number, or auto (what fits); others are streamed",
+    about: "layers whose weights stay on the GPU: all, a number, or auto (what fits); others are streamed",
 };
 
-/// Which matrices lie in memory of the host.
+/// The matrices that stay in host memory.
 pub const OVERRIDE_TENSOR: DeviceOption = DeviceOption {
     name: "override_tensor",
-    about: "matrices that stay in memory of the host and are streamed, such as ffn_.*_exps=CPU",
+    about: "matrices that stay in host memory and are streamed, such as ffn_.*_exps=CPU",
 };
 
-/// How many streamed layers a card has room for at a time.
-pub const STREAM_SLOTS: DeviceOption = DeviceOption {
-    name: "stream_slots",
-    about: "streamed layers that a card has room for at a time, 1 to 8",
-};
+/// The number of streamed layers that the GPU holds at a time.
+pub const STREAM_SLOTS: DeviceOption =
+    DeviceOption { name: "stream_slots", about: "streamed layers that the GPU holds at a time, 1 to 8" };
 
-/// From how many rows of a step on such weights are copied.
+/// The smallest step for which streamed weights are copied to the GPU.
 pub const MIN_BATCH: DeviceOption = DeviceOption {
     name: "op_offload_min_batch",
-    about: "rows of a step from which on streamed weights are copied, not computed with: auto, off, N",
+    about: "smallest batch for which streamed weights are copied to the GPU: auto, off, N",
 };
 
 /// Options of the backend.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Numbers of cards; `None` is the first one, or all if layers are divided.
+    /// GPU numbers; `None` is the first one, or all if layers are divided.
     pub cards: Option<Vec<i32>>,
-    /// True if layers are divided among the cards.
+    /// True if layers are divided among the GPUs.
     pub is_split: bool,
-    /// Share of each card in the model; `None` is by free memory.
+    /// Each GPU's share of the model; `None` is by free memory.
     pub proportions: Option<Vec<f64>>,
-    /// How stages are timed, if they are.
+    /// The timing of stages, if enabled.
     pub profiling: Option<Profiling>,
-    /// Which layers are streamed, if any.
+    /// The layers that are streamed, if any.
     pub streaming: Option<Streaming>,
 }
 
-/// Which layers are streamed to a card; nothing where all weights stay there.
+/// The layers that are streamed to a GPU; `None` if all weights stay there.
 pub fn streaming(chosen: &Chosen<'_>) -> Result<Option<Streaming>, BackendError> {
     let layers = chosen.parsed(&GPU_LAYERS, Streaming::layers)?.flatten();
     let slots = chosen.parsed(&STREAM_SLOTS, Streaming::n_slots)?.unwrap_or(Streaming::DEFAULT_SLOTS);
@@ -68,10 +66,10 @@ pub fn streaming(chosen: &Chosen<'_>) -> Result<Option<Streaming>, BackendError>
 }
 
 impl Options {
-    /// Options from values by their names.
+    /// Parses options from named values.
     ///
     /// # Errors
-    /// [`BackendError::Option`] for values that mean nothing.
+    /// [`BackendError::Option`] for invalid values.
     pub fn parse(chosen: &Chosen<'_>) -> Result<Self, BackendError> {
         let cards = chosen.parsed(&DEVICE, |list| list.split(',').map(ordinal).collect())?;
         let proportions = chosen.parsed(&TENSOR_SPLIT, proportions)?;
@@ -81,7 +79,7 @@ impl Options {
             other => Err(format!("want none or layer, got `{other}`")),
         })?;
         if is_split == Some(false) && proportions.is_some() {
-            return Err(refused(&TENSOR_SPLIT, "there is nothing to divide with a split mode of none"));
+            return Err(refused(&TENSOR_SPLIT, "needs a split mode of layer"));
         }
         Ok(Self {
             cards,
@@ -94,15 +92,12 @@ impl Options {
 }
 
 impl Open for Options {
-    /// A backend on the cards of this machine that are chosen: the first one, or all of them if layers are
-    /// divided. `threads` are of the processor beside it, where layers are streamed.
+    /// A backend on the chosen GPUs of this machine: the first one by default, or all of them if layers are
+    /// divided. `threads` is for the CPU backend that is used if layers are streamed.
     fn open(&self, threads: usize) -> Opened {
         let Self { cards: chosen, is_split, proportions, profiling, streaming } = self;
         if *is_split && streaming.is_some() {
-            return Err(refused(
-                &GPU_LAYERS,
-                "layers are streamed to one card, not to several (split mode none)",
-            ));
+            return Err(refused(&GPU_LAYERS, "layers can be streamed to one GPU only (split mode none)"));
         }
         let one = |ordinal| -> Opened {
             let card = Cuda::on(Box::new(Card::open(ordinal)?));
@@ -113,7 +108,7 @@ impl Open for Options {
             return match chosen.as_deref() {
                 None => one(0),
                 Some([ordinal]) => one(*ordinal),
-                Some(_) => Err(refused(&DEVICE, "several cards want a split mode of layer")),
+                Some(_) => Err(refused(&DEVICE, "several GPUs need a split mode of layer")),
             };
         }
         let chosen = match chosen {
@@ -121,10 +116,10 @@ impl Open for Options {
             None => (0..cards()?.len() as i32).collect(),
         };
         if let Some(twice) = chosen.iter().enumerate().find(|(i, card)| chosen[..*i].contains(card)) {
-            return Err(refused(&DEVICE, format!("card {} is named twice", twice.1)));
+            return Err(refused(&DEVICE, format!("GPU {} is listed twice", twice.1)));
         }
         if let Some(proportions) = proportions.as_ref().filter(|list| list.len() != chosen.len()) {
-            let want = format!("want {} numbers, one for each card; got {}", chosen.len(), proportions.len());
+            let want = format!("want {} numbers, one per GPU; got {}", chosen.len(), proportions.len());
             return Err(refused(&TENSOR_SPLIT, want));
         }
         if let [ordinal] = *chosen {
@@ -140,19 +135,19 @@ impl Open for Options {
     }
 }
 
-/// A backend on a card that is not here.
+/// A backend on a GPU that this machine does not have, for planning.
 fn on_paper(card: &CardOnPaper, streaming: Option<Streaming>) -> Result<Cuda, BackendError> {
     let CardOnPaper { card, memory_bytes } = card;
     let card = match card {
         Some(name) => Spec::find(name).ok_or_else(|| {
             let known: Vec<_> = Spec::made().map(|card| card.name).collect();
-            let detail = format!("no card `{name}` is known; known are {}", known.join(", "));
+            let detail = format!("unknown GPU `{name}`; known GPUs: {}", known.join(", "));
             BackendError::option(NAME, "card", detail)
         })?,
         None => memory_bytes.map_or(cards::DEFAULT, Spec::with_memory),
     };
     let driver = OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
-    // Nothing is compiled there, so the processor is never opened.
+    // A plan compiles nothing, so the CPU backend is never opened.
     Ok(Cuda::on(Box::new(driver)).streamed(streaming).beside(|| processor(1)))
 }
 
@@ -160,17 +155,17 @@ fn refused(option: &DeviceOption, detail: impl Into<String>) -> BackendError {
     BackendError::option(NAME, option.name, detail.into())
 }
 
-/// Reads the number of a card.
+/// Parses the number of a GPU.
 fn ordinal(text: &str) -> Result<i32, String> {
-    text.trim().parse().map_err(|_| format!("want the number of a card, got `{text}`"))
+    text.trim().parse().map_err(|_| format!("want a GPU number, got `{text}`"))
 }
 
-/// Reads numbers with commas between them.
+/// Parses comma-separated numbers.
 fn proportions(text: &str) -> Result<Vec<f64>, String> {
     let number = |part: &str| part.trim().parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0);
     let numbers: Option<Vec<f64>> = text.split(',').map(number).collect();
     numbers.filter(|numbers| numbers.iter().sum::<f64>() > 0.0).ok_or_else(|| {
-        let want = "numbers with commas between them, none below 0 and not all 0";
+        let want = "comma-separated numbers, none negative and not all 0";
         format!("want {want}; got `{text}`")
     })
 }
@@ -179,7 +174,7 @@ fn proportions(text: &str) -> Result<Vec<f64>, String> {
 mod tests {
     use super::*;
 
-    /// What is wrong with choices, which is seen before a driver is looked for.
+    /// The error for invalid choices, which is reported before a driver is looked for.
     fn said(choices: &[(&str, &str)]) -> String {
         let chosen = Chosen { backend: NAME, values: choices.to_vec() };
         let opened = Options::parse(&chosen).and_then(|options| options.open(1));
@@ -190,15 +185,15 @@ mod tests {
     fn choices_that_mean_nothing_are_refused_by_name() {
         for (choices, want) in [
             (&[("split_mode", "row")][..], "DeviceOptions::split_mode: want none or layer, got `row`"),
-            (&[("device", "0,1")], "DeviceOptions::device: several cards want a split mode of layer"),
-            (&[("device", "x")], "DeviceOptions::device: want the number of a card, got `x`"),
-            (&[("device", "1,2,1"), ("split_mode", "layer")], "card 1 is named twice"),
-            (&[("device", "0,1"), ("tensor_split", "1,2,3")], "want 2 numbers, one for each card; got 3"),
-            (&[("tensor_split", "1,2"), ("split_mode", "none")], "there is nothing to divide"),
-            (&[("tensor_split", "0,0")], "DeviceOptions::tensor_split: want numbers"),
+            (&[("device", "0,1")], "DeviceOptions::device: several GPUs need a split mode of layer"),
+            (&[("device", "x")], "DeviceOptions::device: want a GPU number, got `x`"),
+            (&[("device", "1,2,1"), ("split_mode", "layer")], "GPU 1 is listed twice"),
+            (&[("device", "0,1"), ("tensor_split", "1,2,3")], "want 2 numbers, one per GPU; got 3"),
+            (&[("tensor_split", "1,2"), ("split_mode", "none")], "needs a split mode of layer"),
+            (&[("tensor_split", "0,0")], "DeviceOptions::tensor_split: want comma-separated numbers"),
             (&[("gpu_layers", "some")], "DeviceOptions::gpu_layers: want all, auto or a number of layers"),
             (&[("gpu_layers", "4"), ("stream_slots", "0")], "DeviceOptions::stream_slots: want 1 to 8"),
-            (&[("gpu_layers", "4"), ("split_mode", "layer")], "layers are streamed to one card"),
+            (&[("gpu_layers", "4"), ("split_mode", "layer")], "layers can be streamed to one GPU only"),
             (&[("tensor_split", "1,-1")], "got `1,-1`"),
             (&[("tensor_split", "1,nan")], "got `1,nan`"),
             (&[("tensor_split", "")], "got ``"),

@@ -1,12 +1,12 @@
-//! Blocks of weights as the kernels of `cuda/types` read them: taken apart into planes, each over all rows.
-//! [`ggml_types::planes`] has those that other devices have too.
+//! Blocks of weights in the format that the kernels of `cuda/types` read: separated into planes, each over
+//! all rows. [`ggml_types::planes`] has those that other devices use too.
 
 use std::borrow::Cow;
 
 use ggml_types::codebooks::{self, Coded};
 use ggml_types::{QuantType, planes, types};
 
-/// `SIZES` bytes of each block to a plane each, which `write` fills.
+/// Splits each block into planes of `sizes` bytes per block, which `write` fills.
 fn each<const N: usize>(
     bytes: &[u8],
     block_bytes: usize,
@@ -31,14 +31,14 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Bit 4 i + e of a word to bit i of its byte e.
+/// Moves bit 4 i + e of a word to bit i of its byte e.
 fn by_quads(bits: u32) -> [u8; 4] {
-    // A quad's four bits to the lowest bit of a byte each.
+    // Spreads a quad's four bits to the lowest bit of one byte each.
     let spread = |quad: u32| (quad * 0x0020_4081) & 0x0101_0101;
     (0..8).fold(0, |word, i| word | spread(bits >> (4 * i) & 15) << i).to_le_bytes()
 }
 
-/// Q5_K: low bits as in the file, heads, and the fifth bits by chunks.
+/// Q5_K: low bits as in the file, headers, and the fifth bits by chunks.
 pub fn q5_k(bytes: &[u8]) -> Vec<u8> {
     each(bytes, 176, [128, 16, 32], |block, [low, head, high]| {
         low.copy_from_slice(&block[48..]);
@@ -73,12 +73,12 @@ pub fn q5_1(bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// The group scale of a chunk's group `i`, among the 16 of a block.
+/// Index of the group scale of group `i` of a chunk, among the 16 of a block.
 fn group_of(chunk: usize, i: usize) -> usize {
     chunk / 2 * 8 + 2 * i + chunk % 2
 }
 
-/// Q2_K: codes as in the file; scales and minimums of groups by chunks, and behind them the block's.
+/// Q2_K: codes as in the file; scales and minimums of groups by chunks, followed by the block's.
 pub fn q2_k(bytes: &[u8]) -> Vec<u8> {
     each(bytes, 84, [64, 20], |block, [codes, scales]| {
         codes.copy_from_slice(&block[16..80]);
@@ -89,7 +89,7 @@ pub fn q2_k(bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Q3_K: low bits as in the file; third bits by chunks; scales of groups as int8, the block's, two bytes.
+/// Q3_K: low bits as in the file; third bits by chunks; group scales as int8; the block's scale; two bytes.
 pub fn q3_k(bytes: &[u8]) -> Vec<u8> {
     each(bytes, 110, [64, 32, 20], |block, [low, high, scales]| {
         low.copy_from_slice(&block[32..96]);
@@ -111,7 +111,7 @@ pub fn q3_k(bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Planes that begin with codes of 2 bits in their order: of each 64, byte b gets b, b + 16, b + 32, b + 48.
+/// Reorders 2-bit codes at the start of planes: of each 64, byte b gets b, b + 16, b + 32, b + 48.
 fn by_quarters(mut planes: Vec<u8>, code_bytes: usize) -> Vec<u8> {
     for chunk in planes[..code_bytes].as_chunks_mut::<16>().0 {
         let from = *chunk;
@@ -133,24 +133,24 @@ pub fn pq2_0(bytes: &[u8]) -> Vec<u8> {
     by_quarters(planes::split(bytes, &[2..34, 0..2]), bytes.len() / 34 * 32)
 }
 
-/// PTQ1_0, unpacked to the planes of PQ2_0.
+/// PTQ1_0, unpacked into the planes of PQ2_0.
 pub fn ptq1_0(bytes: &[u8]) -> Vec<u8> {
     by_quarters(planes::ptq1_0(bytes), bytes.len() / 28 * 32)
 }
 
-/// The scales of a type of 16 integers, the low bits of its kind: two int8 under a half a block.
+/// Scale format of a type with 16 integers, in the low bits of its kind: two int8 under a half per block.
 pub const INTS: u32 = 0;
 /// A half.
 pub const HALF: u32 = 1;
 /// A bfloat16.
 pub const BFLOAT: u32 = 2;
-/// Two floats of 8 bits.
+/// Two 8-bit floats.
 pub const FLOATS: u32 = 3;
 
 /// Bytes before the planes of a type of 16 integers.
 pub const TABLE_BYTES: usize = 128;
 
-/// The integers and a factor of their scales, before the planes.
+/// Puts the integers and a factor of their scales before the planes.
 fn with_table(table: [i8; 16], factor: f32, planes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(TABLE_BYTES + planes.len());
     out.extend(table.map(i8::cast_unsigned));
@@ -160,8 +160,8 @@ fn with_table(table: [i8; 16], factor: f32, planes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Values of a type's indices, as it decodes a block whose first 16 elements are the low halves of the
-/// bytes behind `head`, which is a scale of 1.
+/// Values of a type's indices, taken from decoding a block whose first 16 elements are the low halves of the
+/// bytes after `head`, which is a scale of 1.
 fn table_of(ty: &dyn QuantType, head: &[u8]) -> [i8; 16] {
     let mut block = vec![0; ty.row_bytes(ty.block_elems()).expect("one block")];
     block[..head.len()].copy_from_slice(head);
@@ -171,7 +171,7 @@ fn table_of(ty: &dyn QuantType, head: &[u8]) -> [i8; 16] {
     std::array::from_fn(|i| values[i] as i8)
 }
 
-/// Indices of `2 n` elements, whose first `n` are the low halves of bytes, in their order.
+/// Brings into order the indices of `2 n` elements, of which the low halves of the bytes are the first `n`.
 fn in_order(from: &[u8], to: &mut [u8]) {
     let n = from.len();
     for (b, to) in to.iter_mut().enumerate() {
@@ -189,7 +189,7 @@ pub fn iq4_nl(bytes: &[u8]) -> Vec<u8> {
     with_table(table_of(&types::Iq4Nl, &[0x00, 0x3c]), 1.0, &planes)
 }
 
-/// MXFP4: indices, half of each power of two as a bfloat16.
+/// MXFP4: indices, and half of each power of two as a bfloat16.
 pub fn mxfp4(bytes: &[u8]) -> Vec<u8> {
     let planes = each(bytes, 17, [16, 2], |block, [indices, scale]| {
         in_order(&block[1..], indices);
@@ -203,22 +203,22 @@ pub fn mxfp4(bytes: &[u8]) -> Vec<u8> {
     with_table(table_of(&types::Mxfp4, &[128]), 1.0, &planes)
 }
 
-/// NVFP4: indices, scales of 8 bits, whose exponents are too small by 8 as those of halves: 7 are made up for
-/// by the factor, and one is due, because the table has twice the values.
+/// NVFP4: indices, and 8-bit scales. Read as halves, their exponents are too small by 8; the factor corrects
+/// 7 of them, and one remains because the table holds twice the values.
 pub fn nvfp4(bytes: &[u8]) -> Vec<u8> {
     let planes = each(bytes, 36, [32, 4], |block, [indices, scales]| {
         for (from, to) in block[4..].chunks_exact(8).zip(indices.chunks_exact_mut(8)) {
             in_order(from, to);
         }
         for (scale, to) in block.iter().zip(scales) {
-            // The one that is no number stands for 0.
+            // NaN is read as 0.
             *to = if *scale == 0x7f { 0 } else { *scale };
         }
     });
     with_table(table_of(&types::Mxfp4, &[128]), 128.0, &planes)
 }
 
-/// IQ4_XS: indices, each group's scale twice, scales of blocks.
+/// IQ4_XS: indices, each group's scale twice, block scales.
 pub fn iq4_xs(bytes: &[u8]) -> Vec<u8> {
     let planes = each(bytes, 136, [128, 16, 2], |block, [indices, groups, scale]| {
         for (from, to) in block[8..].chunks_exact(16).zip(indices.chunks_exact_mut(16)) {
@@ -235,8 +235,8 @@ pub fn iq4_xs(bytes: &[u8]) -> Vec<u8> {
     with_table(table_of(&types::Iq4Nl, &[0x00, 0x3c]), 1.0, &planes)
 }
 
-/// A type of codebooks whose points have these coordinates, and whose groups' factors are whole numbers of
-/// one `parts`th: indices of the coordinates, the factors' numerators, scales of blocks.
+/// A codebook type whose points have these coordinates, and whose group factors are multiples of 1 / `parts`:
+/// indices of the coordinates, numerators of the factors, block scales.
 fn coded<T: Coded>(bytes: &[u8], coordinates: &[i8], parts: u8) -> Vec<u8> {
     let mut table = [0; 16];
     table[..coordinates.len()].copy_from_slice(coordinates);
@@ -250,7 +250,7 @@ fn coded<T: Coded>(bytes: &[u8], coordinates: &[i8], parts: u8) -> Vec<u8> {
             let points = points.iter().flat_map(|point| point.to_le_bytes());
             let mut found = points.map(|value| index_of[usize::from(value)]);
             for to in &mut indices[16 * group..][..16] {
-                let mut next = || found.next().expect("32 of a group");
+                let mut next = || found.next().expect("32 per group");
                 *to = next() | next() << 4;
             }
             for (to, factor) in groups[2 * group..].iter_mut().zip(factors) {
@@ -262,7 +262,7 @@ fn coded<T: Coded>(bytes: &[u8], coordinates: &[i8], parts: u8) -> Vec<u8> {
     with_table(table, 1.0 / f32::from(parts), &planes)
 }
 
-/// Coordinates with their opposites.
+/// Coordinates of both signs.
 fn both_signs<const N: usize>(magnitudes: [i8; N]) -> Vec<i8> {
     magnitudes.into_iter().flat_map(|value| [value, -value]).collect()
 }
@@ -282,12 +282,12 @@ pub fn iq3_s(bytes: &[u8]) -> Vec<u8> {
     coded::<types::Iq3S>(bytes, &both_signs([1, 3, 5, 7, 9, 11, 13, 15]), 1)
 }
 
-/// IQ1_S or IQ1_M: eight times -1, 0 or 1, an eighth less or more.
+/// IQ1_S or IQ1_M: eight times -1, 0 or 1, plus or minus an eighth.
 pub fn iq1<T: Coded>(bytes: &[u8]) -> Vec<u8> {
     coded::<T>(bytes, &both_signs([1, 7, 9]), 8)
 }
 
-/// Planes that are merely split.
+/// Planes that are only split.
 pub fn split(bytes: &[u8], of_block: &[std::ops::Range<usize>]) -> Cow<'static, [u8]> {
     Cow::Owned(planes::split(bytes, of_block))
 }
@@ -298,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// Points whose coordinates are missing in a table would become others without a word.
+    /// A coordinate missing from a table would silently decode as another.
     #[test]
     fn tables_have_every_coordinate_of_a_codebook() {
         let bytes = |points: &[u64]| points.iter().flat_map(|point| point.to_le_bytes()).collect::<Vec<_>>();

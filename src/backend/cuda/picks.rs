@@ -1,5 +1,5 @@
-//! The tokens that were picked last for each sequence slot: on the device, where the next step is fed with
-//! them, and in words of the host.
+//! The last picked token of each sequence slot: on the device, where the next step reads it, and in words of
+//! host memory.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver, Mailboxes};
@@ -10,10 +10,10 @@ use sterna_program::Step;
 
 const _: () = assert!(picks::MAILBOXES == MAILBOXES as usize);
 
-/// The part of memory that sampling takes.
+/// The memory part that sampling uses.
 pub const SAMPLING: &str = "sampling and counters";
 
-/// Where they are, and which of a slot's words is the newest.
+/// Addresses of the picks, and which of a slot's words is the newest.
 pub struct Picks {
     /// `[seqs]`.
     newest: Address,
@@ -37,37 +37,37 @@ impl Picks {
         })
     }
 
-    /// Where the newest of each slot is.
+    /// Address of the newest pick of each slot.
     pub fn newest(&self) -> Address {
         self.newest
     }
 
-    /// Where the words of the host are.
+    /// Address of the words in host memory.
     pub fn mailboxes(&self) -> Address {
         self.mailboxes.at
     }
 
-    /// The word that the next pick for a slot goes to.
+    /// Index of the word that receives the next pick for a slot.
     pub fn next_mailbox(&self, seq: u32) -> u32 {
         self.slots.next(seq) as u32
     }
 
-    /// That every row which is fed with a pick has one.
+    /// Asserts that every row fed with a pick has one.
     ///
     /// # Panics
-    /// Where one has not.
+    /// If a pick is missing.
     pub fn assert_there(&self, step: &Step<'_>) {
         self.slots.assert_there(step);
     }
 
-    /// A pick for a slot has been queued.
+    /// Records that a pick for a slot has been queued.
     pub fn keep(&mut self, driver: &mut dyn Driver, seq: u32, on_device: bool) -> Result<(), BackendError> {
         let mailbox = self.slots.next(seq);
         self.slots.keep(seq, on_device);
         if on_device { driver.mark(self.mailboxes, mailbox) } else { Ok(()) }
     }
 
-    /// Another card has made a pick for a slot, which is on its way to where the newest are.
+    /// Records that another GPU has made a pick for a slot, which is being copied to the newest picks here.
     pub fn know(&mut self, seq: u32, on_device: bool) {
         self.slots.keep(seq, on_device);
     }

@@ -1,4 +1,4 @@
-//! A product that is added to the residual stream, where one of the two is normed first: a block a row.
+//! A product added to the residual stream after one of the two is normalised: one block per row.
 
 use super::driver::{Address, Launch};
 use super::linear::{self, norm_bytes};
@@ -6,7 +6,7 @@ use super::params::{LINEAR_THREADS, PostNormParams};
 use super::{Cx, words};
 use sterna_program::Norm;
 
-/// The kernel for a product alone, and the one that norms what it is added to besides.
+/// The kernel that normalises the product only, and the one that also normalises the residual.
 pub const KERNELS: [&str; 2] = ["post_norm", "post_norm__residual"];
 
 /// The kernel for a stage.
@@ -14,7 +14,7 @@ pub fn kernel(norms_residual: bool) -> &'static str {
     KERNELS[usize::from(norms_residual)]
 }
 
-/// The norms of the product and of what it is added to.
+/// The norms of the product and of the residual.
 pub type Norms<'a> = [Option<&'a Norm>; 2];
 
 /// `x[r] = residual(x[r]) + norm(product[r])`, rows of `cols` elements.

@@ -1,5 +1,5 @@
-//! What stages take: by launches between the stages of a recording that write down the card's time, or by
-//! events around stages that are launched one by one.
+//! Time per stage: by launches between the stages of a recording that store the GPU's clock, or by events
+//! around stages that are launched one by one.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver, Launch};
@@ -9,17 +9,18 @@ use crate::{BackendError, StageTime};
 
 pub const KERNEL: &str = "stamp";
 
-/// How stages are timed.
+/// The way in which stages are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profiling {
-    /// In the recording that is replayed otherwise too.
+    /// Within the recordings, which are otherwise those used without profiling.
     Stamps,
-    /// One by one, each alone on the card: with what the host takes to queue it, where that is longer.
+    /// One by one, each alone on the GPU; includes the time the host needs to queue a stage, if that is
+    /// longer.
     Events,
 }
 
 impl Profiling {
-    /// The way to time stages that a word names; `None` for no timing.
+    /// The timing that a word selects; `None` for no timing.
     ///
     /// # Errors
     /// The accepted values.
@@ -33,18 +34,18 @@ impl Profiling {
     }
 }
 
-/// Times of one program's stages, and what they added up to.
+/// Times of one program's stages, and their sums.
 pub struct Profile {
-    /// `[stages + 1]`, in nanoseconds; or none, where events take the time.
+    /// `[stages + 1]`, in nanoseconds; `None` if events measure the time.
     stamps: Option<Address>,
-    /// As they were read last.
+    /// The stamps as last read.
     read: Vec<u64>,
-    /// One a stage.
+    /// One per stage.
     pub times: Vec<StageTime>,
 }
 
 impl Profile {
-    /// For a program of `n` stages.
+    /// Allocates the stamps for a program of `n` stages.
     pub fn new<A: Allocator + ?Sized>(on: &mut A, how: Profiling, n: usize) -> Result<Self, BackendError> {
         let stamps = match how {
             Profiling::Stamps => Some(on.buffer("times of stages", 8 * (n as u64 + 1))?),
@@ -53,8 +54,7 @@ impl Profile {
         Ok(Self { stamps, read: vec![0; n + 1], times: vec![StageTime::default(); n] })
     }
 
-    /// The launches of each stage as they are recorded: with those around them that write down the time, if
-    /// these do it.
+    /// The launches of each stage to be recorded, with stamp launches around them if stamps are used.
     pub fn around(&self, driver: &dyn Driver, stages: Vec<Vec<Launch>>) -> Vec<Vec<Launch>> {
         let Some(stamps) = self.stamps else { return stages };
         let kernel = driver.kernel(KERNEL).expect("a kernel that every build has");
@@ -71,12 +71,12 @@ impl Profile {
         all
     }
 
-    /// Whether stages are to be run one by one, by [`Driver::time`].
+    /// True if stages must be run one by one, by [`Driver::time`].
     pub fn is_by_events(&self) -> bool {
         self.stamps.is_none()
     }
 
-    /// Waits for a replay of all stages, and adds what each has taken.
+    /// Waits for a replay of all stages, and adds the time of each.
     pub fn read(&mut self, driver: &mut dyn Driver) -> Result<(), BackendError> {
         let Some(stamps) = self.stamps else { return Ok(()) };
         driver.read(stamps, bytemuck::cast_slice_mut(&mut self.read))?;
@@ -84,7 +84,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Adds what each stage has taken.
+    /// Adds the time of each stage.
     pub fn add(&mut self, nanoseconds: Vec<u64>) {
         for (time, nanoseconds) in self.times.iter_mut().zip(nanoseconds) {
             time.calls += 1;

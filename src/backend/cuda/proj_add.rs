@@ -1,5 +1,5 @@
-//! Projection added to the residual stream. Where the product or the stream is normed first, the layer leaves
-//! the product, and a block a row norms and adds.
+//! A projection added to the residual stream. If the product or the residual is normalised first, the layer
+//! only writes the product, and a second launch, one block per row, normalises and adds.
 
 use super::Cx;
 use super::combine::{self, Combine};
@@ -10,10 +10,10 @@ use super::post_norm;
 use sterna_program::{Linear, Program, ProjAdd, RowsOf};
 
 pub fn kernels(p: &Program, s: &ProjAdd) -> Result<Vec<String>, String> {
-    // Its norm is the input's only one, which the products' kernels have.
+    // A norm of the layer is its input's only one; the kernels of the products apply it.
     let w = Linear { norm: None, ..s.w.clone() };
     if is_normed(s) {
-        // A product that is merely written, as logits are.
+        // The product is only written, as logits are.
         let mut names = linear::kernels(p, "logits", &[&w])?;
         names.push(post_norm::kernel(s.residual.is_some()).to_owned());
         return Ok(names);
@@ -23,12 +23,12 @@ pub fn kernels(p: &Program, s: &ProjAdd) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Whether the product is normed before it is added, or what it is added to.
+/// True if the product or the residual is normalised before the addition.
 fn is_normed(s: &ProjAdd) -> bool {
     s.post.is_some() || s.residual.is_some()
 }
 
-/// Floats of a row of products that wait for `combine` or `post_norm`.
+/// Floats per row of the products that are kept for `combine` or `post_norm`.
 pub fn products(p: &Program, s: &ProjAdd) -> usize {
     let waits = is_normed(s) || linear::together(p, &[&s.w]).is_none();
     if waits { p.weight_decl(s.w.w).rows } else { 0 }

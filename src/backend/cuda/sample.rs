@@ -1,5 +1,5 @@
-//! A token of each row: a draw from its largest logits, or the largest. Blocks find those of a stretch each,
-//! and the last one draws.
+//! Picks a token per row: a draw from the largest logits, or the largest. Each block finds the largest of a
+//! stretch, and the last block draws.
 
 use super::driver::Launch;
 use super::params::{
@@ -10,21 +10,20 @@ use super::{Cx, words};
 use crate::device::sampling;
 use sterna_program::{Sample, Sampling};
 
-/// Name of the kernel.
 pub const KERNEL: &str = "sample";
 
-/// Most tokens of a row whose logits it changes.
+/// Maximum number of tokens per row whose logits can be changed.
 pub const MOST_CHANGES: usize = SAMPLE_CHANGES as usize;
 
 const _: () = assert!(SAMPLE_MOST == sampling::MOST);
 
-/// For a row that the kernel picks nothing from: it takes the largest logit, which is not read.
+/// Parameters of a row that the kernel picks nothing for: it takes the largest logit, which is not read.
 pub fn nothing() -> StepSampling {
     params(&Sampling::GREEDY, NO_MAILBOX, 0)
 }
 
-/// Parameters of a row that the kernel picks from: also to which word of the host the token goes, and how
-/// many tokens have other logits.
+/// Parameters of a row that the kernel picks a token for, including the word of host memory that receives the
+/// token, and the number of changed logits.
 pub fn params(how: &Sampling, mailbox: u32, changes: u32) -> StepSampling {
     StepSampling {
         temperature: how.temperature,
@@ -47,7 +46,7 @@ fn stretches(n_vocab: usize) -> usize {
     n_vocab.div_ceil(SAMPLE_STRETCH as usize)
 }
 
-/// Bytes of the candidates that the blocks of a row leave.
+/// Bytes of the candidates that the blocks of a row write.
 pub fn candidate_bytes(n_vocab: usize) -> u64 {
     8 * (SAMPLE_MOST as usize * stretches(n_vocab)) as u64
 }

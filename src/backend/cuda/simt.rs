@@ -1,4 +1,4 @@
-//! CUDA's kernels on the processor, as a backend of the registry.
+//! The CUDA kernels compiled for the CPU, as a backend of the registry.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use super::{Cuda, Profiling, Streaming};
 use crate::PROFILE;
 use crate::{Backend, Entry, Open, Opened, processor};
 
-/// The CUDA backend on the processor in the registry.
+/// The CUDA backend on the CPU, in the registry.
 pub const ENTRY: Entry = Entry {
     name: "cuda-simt",
-    about: "CUDA kernels on the processor, for tests",
+    about: "CUDA kernels on the CPU, for tests",
     options: &[PROFILE, GPU_LAYERS, STREAM_SLOTS, OVERRIDE_TENSOR, MIN_BATCH],
     auto: None,
     devices: |threads| vec![Ok(on(threads).device())],

@@ -1,8 +1,8 @@
-//! One program over several cards: each card has some of the layers, and hands the residual stream to the
-//! next one.
+//! One program over several GPUs: each GPU has some of the layers, and passes the residual stream to the next
+//! one.
 //!
-//! A step is queued on all cards at once, and each waits for the one before it, so the host does not wait.
-//! While one card is at the second half of a chunk of a prompt, the one before it is at the next chunk.
+//! A step is queued on all GPUs at once, and each waits for the one before it, so the host does not wait.
+//! While one GPU runs the second half of a chunk of a prompt, the one before it runs the next chunk.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ use super::{Cuda, Profiling, sample};
 use crate::{Backend, BackendError, DeviceMemory, Exec, KvPage, Plan, StageTime, WeightId};
 use sterna_program::{ActQuant, Buf, Part, Program, RowsOf, Sampling, Step};
 
-/// Runs programs on several cards.
+/// Runs programs on several GPUs.
 pub struct Split {
     cards: Vec<Cuda>,
-    /// The share of a model's bytes that each card gets; they sum up to 1.
+    /// Each GPU's share of a model's bytes; they sum to 1.
     shares: Vec<f64>,
     weights: Vec<Weight>,
     execs: Vec<SplitExec>,
 }
 
-/// A weight, which is uploaded to a card when a part there is compiled that reads it.
+/// A weight, uploaded to a GPU when a part that reads it is compiled there.
 struct Weight {
     tensor: HostTensor,
-    /// Of each card.
+    /// One per GPU.
     on_cards: Vec<Option<WeightId>>,
 }
 
@@ -38,24 +38,24 @@ struct SplitExec {
     last: usize,
 }
 
-/// A part of a program on its card.
+/// A part of a program on its GPU.
 struct OnCard {
     card: usize,
     exec: usize,
     part: Part,
-    /// Buffers of the part that the one before it has to hand on.
+    /// Buffers of the part that an earlier part must pass to it.
     inputs: Vec<Buf>,
 }
 
 impl Split {
-    /// A backend on some cards, whose shares of a model's bytes are in these proportions; without any, in the
-    /// proportions of the memory that is free.
+    /// A backend on several GPUs, which divide a model's bytes in these proportions; `None` is in proportion
+    /// to their free memory.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where two cards cannot be connected.
+    /// [`BackendError::Device`] if two GPUs cannot be connected.
     ///
     /// # Panics
-    /// If there is no card, or not a proportion for each, or all of them are 0.
+    /// If there is no GPU, if there is not one proportion per GPU, or if all are 0.
     pub fn on(
         mut drivers: Vec<Box<dyn Driver>>,
         proportions: Option<Vec<f64>>,
@@ -64,7 +64,7 @@ impl Split {
             || drivers.iter().map(|driver| driver.free_bytes().map_or(1.0, |bytes| bytes.max(1) as f64));
         let proportions = proportions.unwrap_or_else(|| free().collect());
         let sum: f64 = proportions.iter().sum();
-        assert!(proportions.len() == drivers.len() && sum > 0.0, "a proportion for each of some cards");
+        assert!(proportions.len() == drivers.len() && sum > 0.0, "one proportion per GPU, not all 0");
         for at in 1..drivers.len() {
             let (before, from) = drivers.split_at_mut(at);
             before.iter_mut().try_for_each(|driver| driver.connect(&mut *from[0]))?;
@@ -77,14 +77,14 @@ impl Split {
         })
     }
 
-    /// The same, whose stages are timed so, or not.
+    /// The same, with or without timing of stages.
     #[must_use]
     pub fn profiled(mut self, profiling: Option<Profiling>) -> Self {
         self.cards = self.cards.into_iter().map(|card| card.profiled(profiling)).collect();
         self
     }
 
-    /// The parts of a program, each with its card.
+    /// The parts of a program, each with its GPU.
     fn parts(&self, p: &Program) -> Vec<(usize, Part)> {
         let cuts = [&[0], p.layer_starts().as_slice(), &[p.stages.len()]].concat();
         let layers: Vec<Range<usize>> = cuts.windows(2).map(|cut| cut[0]..cut[1]).collect();
@@ -101,7 +101,7 @@ impl Split {
         assign(&sizes, &self.shares).into_iter().enumerate().filter_map(of_card).collect()
     }
 
-    /// A program's part and what its card has compiled of it.
+    /// A compiled part of a program, and the driver of its GPU.
     fn compiled(&mut self, e: Exec, part: usize) -> (&mut Compiled, &mut dyn Driver) {
         let OnCard { card, exec, .. } = self.execs[e.0 as usize].parts[part];
         let Cuda { driver, execs, .. } = &mut self.cards[card];
@@ -112,16 +112,17 @@ impl Split {
         self.execs[e.0 as usize].parts.len() - 1
     }
 
-    /// Queues copies from one part's card to another's.
+    /// Queues copies from one part's GPU to another's.
     fn hand_on(&mut self, e: Exec, from: usize, to: usize, pieces: &[Piece]) -> Result<(), BackendError> {
         let parts = &self.execs[e.0 as usize].parts;
         let [from, to] = [parts[from].card, parts[to].card];
-        let cards = self.cards.get_disjoint_mut([from, to]).expect("parts of one program are on other cards");
+        let cards = self.cards.get_disjoint_mut([from, to]).expect("parts are on different GPUs");
         let [from, to] = cards;
         to.driver.receive(&mut *from.driver, pieces)
     }
 
-    /// Hands on what a part reads before it writes it, from the nearest part before it that has it.
+    /// Passes to a part the buffers that it reads before writing them, from the nearest earlier part that has
+    /// them.
     fn hand_inputs(&mut self, e: Exec, to: usize, n_rows: usize) -> Result<(), BackendError> {
         for i in 0..self.execs[e.0 as usize].parts[to].inputs.len() {
             let SplitExec { program, parts, .. } = &self.execs[e.0 as usize];
@@ -130,7 +131,7 @@ impl Split {
             let have = (0..to).rev().find_map(|from| Some((from, parts[from].part.buf(buf)?)));
             let (from, output) = have.expect("an earlier stage writes what a stage reads");
             let decl = program.buf_decl(buf);
-            assert!(decl.rows == RowsOf::Step, "rows of logits stay on their card");
+            assert!(decl.rows == RowsOf::Step, "rows of logits stay on their GPU");
             let bytes = 4 * n_rows * decl.cols;
             let address = |split: &mut Self, part, buf| split.compiled(e, part).0.row_address(buf, 0);
             let piece = Piece { to: address(self, to, input), from: address(self, from, output), bytes };
@@ -139,7 +140,7 @@ impl Split {
         Ok(())
     }
 
-    /// Queues some stages of a step, as recordings where they are all.
+    /// Queues some stages of a step; a part of which all stages run is replayed as a recording.
     fn queue(&mut self, e: Exec, stages: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         let program = &self.execs[e.0 as usize].program;
         program.assert_fits(&program.stages[stages.clone()], step);
@@ -165,8 +166,8 @@ impl Split {
         self.return_picks(e, stages, step)
     }
 
-    /// Brings what the last card has picked to the first one, where the next step is fed with it, and tells
-    /// the others that it was picked.
+    /// Copies the last GPU's picks to the first one, where the next step reads them, and records them on the
+    /// others.
     fn return_picks(&mut self, e: Exec, stages: Range<usize>, step: &Step<'_>) -> Result<(), BackendError> {
         let last = self.last_part(e);
         if last == 0 || !self.execs[e.0 as usize].program.samples_in(stages) {
@@ -190,10 +191,10 @@ impl Split {
         let SplitExec { parts, last, .. } = &self.execs[e.0 as usize];
         let have = |at: usize| Some((at, parts[at].part.buf(buf)?));
         let before = (0..=*last).rev().find_map(have);
-        before.or_else(|| (*last..parts.len()).find_map(have)).expect("a buffer that some stage names")
+        before.or_else(|| (*last..parts.len()).find_map(have)).expect("a buffer that some stage uses")
     }
 
-    /// Where each part's bytes of a page lie among those of the whole.
+    /// Range of each part's bytes within a page of the whole program.
     fn page_parts(&self, e: Exec, page: KvPage) -> Vec<Range<usize>> {
         let mut start = 0;
         let of_part = |on: &OnCard| {
@@ -205,8 +206,8 @@ impl Split {
     }
 }
 
-/// Which layers each card gets: consecutive ones, as close to its share of all bytes as whole layers allow;
-/// at least one if its share is not 0 and there are enough.
+/// The layers of each GPU: consecutive, as close to its share of all bytes as whole layers allow; at least
+/// one if its share is not 0 and there are enough layers.
 fn assign(sizes: &[u64], shares: &[f64]) -> Vec<Range<usize>> {
     let total = sizes.iter().sum::<u64>().max(1) as f64;
     let (mut ranges, mut next, mut share_end) = (Vec::new(), 0, 0.0);
@@ -250,7 +251,7 @@ impl Backend for Split {
         self.cards.len()
     }
 
-    /// Where one card lacks memory, what the others have too much does not count as free.
+    /// If one GPU lacks memory, surplus memory of the others is not reported as free.
     fn plan(&self, p: &Program) -> Result<Plan, BackendError> {
         p.check()?;
         let mut sum =
@@ -315,7 +316,7 @@ impl Backend for Split {
         driver.read(compiled.row_address(buf, first_row), bytemuck::cast_slice_mut(out))
     }
 
-    /// On every card that has the buffer, because any stage may read it next.
+    /// Written on every GPU that has the buffer, because any stage may read it next.
     fn write(&mut self, e: Exec, b: Buf, first_row: usize, values: &[f32]) -> Result<(), BackendError> {
         for part in 0..=self.last_part(e) {
             let Some(buf) = self.execs[e.0 as usize].parts[part].part.buf(b) else { continue };
@@ -393,7 +394,7 @@ mod tests {
         for (sizes, shares, want) in [
             (&[1, 1, 1, 1][..], &[0.5, 0.5][..], &[0..2, 2..4][..]),
             (&[1, 1, 1, 1], &[0.75, 0.25], &[0..3, 3..4]),
-            // A head is worth several layers.
+            // An output head is worth several layers.
             (&[1, 1, 1, 1, 4], &[0.5, 0.5], &[0..4, 4..5]),
             (&[9, 1, 1, 1], &[0.1, 0.9], &[0..1, 1..4]),
             (&[1, 1, 1], &[0.98, 0.01, 0.01], &[0..1, 1..2, 2..3]),

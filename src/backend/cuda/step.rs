@@ -1,4 +1,5 @@
-//! The step on the device: one fixed piece of memory, of which a run writes what has changed.
+//! The tables of a step on the device: one fixed piece of memory, of which a run writes only what has
+//! changed.
 
 use std::ops::Range;
 
@@ -15,13 +16,13 @@ use crate::device::tiles::Tiling;
 use crate::{BackendError, device};
 use sterna_program::{KvDecl, Program, Row, Sampling, Stage, Step};
 
-/// Where the tables of a step lie.
+/// Addresses of the tables of a step.
 pub struct StepMemory {
     base: Address,
     sections: Sections,
 }
 
-/// The word at which each table begins, in the order in which they lie.
+/// First word of each table, in memory order.
 #[derive(Clone)]
 struct Sections {
     sampling: usize,
@@ -29,17 +30,17 @@ struct Sections {
     outputs: usize,
     tiles: usize,
     changes: usize,
-    /// Of programs with recurrent states, for each sequence slot.
+    /// Per sequence slot, for programs with recurrent states.
     runs: Range<usize>,
-    /// Of programs whose rows see ahead or have types, for each row.
+    /// Per row, for programs whose rows see later positions or have token types.
     texts: Range<usize>,
     pages: PagesAt,
 }
 
-/// Words of the changes of a row's logits.
+/// Words for the changes to a row's logits.
 const CHANGES_WORDS: usize = SAMPLE_CHANGES as usize * words::<TokenChange>();
 
-/// Words of a struct.
+/// Size of a struct in words.
 const fn words<T>() -> usize {
     size_of::<T>() / 4
 }
@@ -72,7 +73,7 @@ impl StepMemory {
         Ok(Self { base, sections })
     }
 
-    /// Content of the tables before the first step.
+    /// Contents of the tables before the first step.
     pub fn image(&self) -> Image {
         Image::new(self.sections.pages.end())
     }
@@ -81,7 +82,7 @@ impl StepMemory {
         self.base + 4 * word as u64
     }
 
-    /// Where kernels find them, and the next stage's weights.
+    /// Addresses of the tables, and the next stage's weights.
     pub fn tables(&self, next: NextWeights) -> StepTables {
         self.tables_at(self.sections.pages.pages, next)
     }
@@ -105,34 +106,34 @@ impl StepMemory {
         }
     }
 
-    /// Where `sample` finds how to pick from each row of logits.
+    /// Address of the sampling parameters of each row of logits.
     pub fn sampling(&self) -> Address {
         self.at(self.sections.sampling)
     }
 
-    /// Where `sample` finds what changes each row of logits.
+    /// Address of the changes to each row of logits.
     pub fn changes(&self) -> Address {
         self.at(self.sections.changes)
     }
 
-    /// Where delta nets find the rows of each sequence.
+    /// Address of each sequence's range of rows, for delta nets.
     pub fn runs(&self) -> Address {
         self.at(self.sections.runs.start)
     }
 
-    /// Where attention and the embedding find the ends and the types of rows, if the program wants them.
+    /// Address of the ends and types of rows, for attention and the embedding; 0 if the program needs none.
     pub fn texts(&self) -> Address {
         let texts = &self.sections.texts;
         if texts.is_empty() { 0 } else { self.at(texts.start) }
     }
 
-    /// Where attention finds the tiles of the step's rows.
+    /// Address of the tiles of the step's rows, for attention.
     pub fn tiles(&self) -> Address {
         self.at(self.sections.tiles)
     }
 
-    /// Writes a step that fits the program, whose rows of logits have `n_vocab` each, and tiles of its rows
-    /// where attention takes these.
+    /// Writes a step that fits the program. Its rows of logits have `n_vocab` elements each; the tiles of its
+    /// rows are written if attention uses them.
     pub fn write(
         &self,
         driver: &mut dyn Driver,

@@ -1,9 +1,9 @@
-//! Layers whose weights stay in memory of the host, and are copied to slots of the card ahead of use.
+//! Layers whose weights stay in host memory and are copied to slots on the GPU ahead of use.
 //!
 //! A slot has room for the largest of these layers, and the j-th of them always uses slot j mod slots. So
-//! addresses are fixed, and launches are recorded as others are: each streamed layer is a segment of its own,
-//! which waits for its copy. Behind it the next layer that uses its slot is queued to be copied, beside the
-//! layers in between; behind the last ones of a step the first ones of the next step.
+//! addresses are fixed, and launches can be recorded: each streamed layer is a segment of its own, which
+//! waits for its copy. After it the copy of the next layer that uses its slot is queued, which overlaps with
+//! the layers in between; after the last ones of a step, the first ones of the next step are copied.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -21,28 +21,28 @@ use sterna_host::clock::Instant;
 use sterna_program::part::spread;
 use sterna_program::{self as program, Limits, Linear, Program, Stage, Weight};
 
-/// Addresses that kernels load vectors from.
+/// Alignment of matrices in a slot, for vector loads.
 const ALIGN: u64 = 256;
 
-/// Which layers are streamed, and how.
+/// The choice of layers to stream, and the way to stream them.
 #[derive(Clone, Debug)]
 pub struct Streaming {
-    /// Layers whose weights stay on the card; the others are spread evenly between them.
+    /// Layers whose weights stay on the GPU; the others are spread evenly between them.
     pub gpu_layers: GpuLayers,
-    /// Layers that the card has room for besides, at least 1: with more than one, a layer is copied while the
-    /// one before it runs.
+    /// Slots on the GPU for the other layers, at least 1. With more than one, a layer is copied while the one
+    /// before it runs.
     pub slots: usize,
-    /// Which matrices of the layers that stay are streamed all the same.
+    /// Matrices of resident layers that are streamed nevertheless.
     pub overrides: Overrides,
-    /// Which steps they are streamed in, where there is a processor that can compute with them instead.
+    /// The steps in which they are streamed, if a CPU backend can compute with them instead.
     pub min_batch: MinBatch,
 }
 
-/// Where matrices lie whose names a pattern matches: the first that matches one counts.
+/// Locations of matrices by patterns of their names. The first match is used.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides(Vec<(Regex, MatrixLocation)>);
 
-/// Where a matrix lies.
+/// Location of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MatrixLocation {
     Card,
@@ -50,14 +50,14 @@ enum MatrixLocation {
 }
 
 impl Overrides {
-    /// Reads llama.cpp's `PATTERN=BUFFER,PATTERN=BUFFER`: a matrix whose name has the pattern in it lies in
-    /// memory of the host (`CPU`, or `CUDA_Host`) or of the card (`CUDA0`).
+    /// Parses llama.cpp's `PATTERN=BUFFER,PATTERN=BUFFER`: a matrix whose name contains the pattern is in
+    /// host memory (`CPU`, or `CUDA_Host`) or in GPU memory (`CUDA0`).
     ///
     /// # Errors
     /// The accepted values.
     pub fn parse(text: &str) -> Result<Self, String> {
         let one = |part: &str| {
-            let want = "want PATTERN=BUFFER, several with commas between them";
+            let want = "want PATTERN=BUFFER, or several separated by commas";
             let (pattern, buffer) = part.rsplit_once('=').ok_or_else(|| format!("{want}, got `{part}`"))?;
             let place = match buffer {
                 "CPU" | "CUDA_Host" => MatrixLocation::Host,
@@ -71,39 +71,39 @@ impl Overrides {
         text.split(',').map(one).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether a matrix of this name lies in memory of the host.
+    /// True if a matrix of this name is in host memory.
     fn is_on_host(&self, name: &str) -> bool {
         let found = self.0.iter().find(|(pattern, _)| pattern.is_match(name));
         found.is_some_and(|(_, place)| *place == MatrixLocation::Host)
     }
 }
 
-/// How many layers' weights stay on the card.
+/// Number of layers whose weights stay on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuLayers {
-    /// As many as leave a 32nd of its free memory.
+    /// As many as fit while keeping a 32nd of its free memory.
     Auto,
-    /// So many; all of them if there are no more.
+    /// This many, or all if there are fewer.
     Count(usize),
 }
 
-/// From how many rows of a step on the weights that the card has no room for are copied to it.
+/// The smallest step for which weights that do not fit into GPU memory are copied to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MinBatch {
-    /// From as many as make that the faster way, by what is measured when a program is compiled.
+    /// From the size at which copying is faster, as measured when a program is compiled.
     #[default]
     Auto,
-    /// From so many.
+    /// From this many rows.
     Rows(usize),
-    /// The processor computes in every step.
+    /// Never: the CPU computes in every step.
     Never,
 }
 
 impl MinBatch {
-    /// The largest steps that the processor is ever the faster way for, as far as that is looked for.
+    /// Largest step for which [`Auto`](Self::Auto) considers the CPU.
     const AUTO_ROWS: usize = 64;
 
-    /// Rows of the largest step that the processor may compute; 0 if it computes none.
+    /// Rows of the largest step that the CPU may compute; 0 if it computes none.
     pub fn most_rows(self, limits: &Limits) -> usize {
         let most = match self {
             Self::Auto => Self::AUTO_ROWS,
@@ -130,18 +130,18 @@ impl FromStr for MinBatch {
 }
 
 impl Streaming {
-    /// Layers that the card has room for where no option says how many.
+    /// Default number of slots.
     pub const DEFAULT_SLOTS: usize = 2;
 
-    /// So many layers on the card, and the others streamed through so many slots.
+    /// Keeps `gpu_layers` on the GPU, and streams the others through `slots` slots.
     pub fn new(gpu_layers: GpuLayers, slots: usize) -> Self {
         Self { gpu_layers, slots, overrides: Overrides::default(), min_batch: MinBatch::Auto }
     }
 
-    /// Layers on the card as a user counts them; `None` is all.
+    /// Parses a user's number of layers on the GPU; `None` is all.
     ///
     /// # Errors
-    /// What is wanted instead.
+    /// The accepted values.
     pub fn layers(text: &str) -> Result<Option<GpuLayers>, String> {
         match text {
             "all" | "-1" => Ok(None),
@@ -153,10 +153,10 @@ impl Streaming {
         }
     }
 
-    /// Slots in the range that a user may choose.
+    /// Parses a user's number of slots.
     ///
     /// # Errors
-    /// What is wanted instead.
+    /// The accepted values.
     pub fn n_slots(text: &str) -> Result<usize, String> {
         match text.parse() {
             Ok(n @ 1..=8) => Ok(n),
@@ -165,15 +165,15 @@ impl Streaming {
     }
 }
 
-/// Where a program's weights lie.
+/// The location of a program's weights.
 pub struct Layout {
     /// Layers that could be streamed.
     n_layers: usize,
-    /// Those that are, in the order in which they run.
+    /// The streamed ones, in the order in which they run.
     layers: Vec<Layer>,
-    /// At most one for each of them.
+    /// At most one per streamed layer.
     slots: usize,
-    /// Whether there are steps that the card computes alone, or the processor takes part in all.
+    /// True if some steps run on the GPU alone, false if the CPU takes part in all.
     copies: bool,
 }
 
@@ -181,13 +181,13 @@ pub struct Layout {
 #[derive(Clone)]
 struct Layer {
     stages: Range<usize>,
-    /// Matrices that no other layer names, each with its place in a slot.
+    /// Matrices that no other layer uses, each with its offset in a slot.
     weights: Vec<(Weight, u64)>,
-    /// Of all of them.
+    /// Bytes of all of them.
     bytes: u64,
 }
 
-/// Stages that are recorded together, and which streamed layer they are, if any.
+/// Stages that are recorded together, and the streamed layer that they are, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub stages: Range<usize>,
@@ -199,7 +199,7 @@ pub fn weight_parts(p: &Program) -> Vec<String> {
     memory::weight_parts(p, |decl| WeightFormat::of(decl.ty).map(|format| format.kernels.name()))
 }
 
-/// The weights of a program's experts, but for their routers.
+/// The weights of a program's experts, without their routers.
 fn expert_weights(p: &Program) -> HashSet<Weight> {
     let experts = p.stages.iter().flat_map(|(_, stage)| match stage {
         Stage::Experts(s) => s.experts.as_slice(),
@@ -208,7 +208,7 @@ fn expert_weights(p: &Program) -> HashSet<Weight> {
     experts.flat_map(|expert| [expert.gate.w, expert.up.w, expert.down.w]).collect()
 }
 
-/// The layers of a program that have matrices of their own, with those of them that may be streamed.
+/// The layers of a program that have matrices of their own, with the matrices that may be streamed.
 fn layers(p: &Program, may_be: impl Fn(Weight) -> bool) -> Vec<Layer> {
     let of = |layer: program::Layer| {
         let (mut weights, mut bytes) = (Vec::new(), 0_u64);
@@ -224,13 +224,13 @@ fn layers(p: &Program, may_be: impl Fn(Weight) -> bool) -> Vec<Layer> {
 }
 
 impl Layout {
-    /// With all weights on the card.
+    /// All weights on the GPU.
     pub fn whole() -> Self {
         Self::with(&[], &[], 0, 0)
     }
 
-    /// For a program that takes `other_bytes` with its driver besides its weights, on a card with so much
-    /// free, where it can tell.
+    /// For a program that needs `other_bytes` besides its weights, including the driver's, on a GPU with
+    /// `free` bytes free, if known.
     pub fn new(
         p: &Program,
         streaming: &Streaming,
@@ -251,7 +251,7 @@ impl Layout {
             return Ok(of(&whole, if let GpuLayers::Count(n) = *gpu_layers { n } else { whole.len() }));
         };
         let parts = weight_parts(p);
-        // Of a mixture the experts first, of which a step of few rows reads only those that are chosen.
+        // In a mixture, the experts first: a step of few rows reads only the selected ones.
         let of_experts = expert_weights(p);
         let experts = layers(p, |w| of_experts.contains(&w));
         for layers in [&experts, &whole] {
@@ -266,8 +266,8 @@ impl Layout {
         Ok(of(&whole, 0))
     }
 
-    /// With `n` of the layers on the card but for what `named` has of them, or all of them where there is a
-    /// slot for each of the others. Without slots none is ever copied.
+    /// Keeps `n` of the layers on the GPU except for the matrices in `named`, or all of them if there is a
+    /// slot for each streamed layer. Without slots nothing is ever copied.
     fn with(whole: &[Layer], named: &[Layer], n: usize, slots: usize) -> Self {
         let streamed = spread(whole.len(), whole.len().saturating_sub(n));
         let parts = whole.iter().zip(named).zip(streamed);
@@ -282,7 +282,7 @@ impl Layout {
         self.layers.iter().map(|layer| layer.bytes).max().unwrap_or(0)
     }
 
-    /// The place of a weight: the streamed layer and how far in its slot.
+    /// The streamed layer of a weight, and the weight's offset in the slot.
     fn place(&self, w: Weight) -> Option<(usize, u64)> {
         self.layers.iter().enumerate().find_map(|(j, layer)| {
             let (_, at) = layer.weights.iter().find(|(of, _)| *of == w)?;
@@ -290,12 +290,12 @@ impl Layout {
         })
     }
 
-    /// Whether a weight stays on the card.
+    /// True if a weight stays on the GPU.
     pub fn stays(&self, w: Weight) -> bool {
         self.place(w).is_none()
     }
 
-    /// Of each weight, whether it does not.
+    /// Per weight, true if it is streamed.
     pub fn streamed(&self, p: &Program) -> Vec<bool> {
         let mut streamed = vec![false; p.weights.len()];
         let weights = self.layers.iter().flat_map(|layer| &layer.weights);
@@ -303,8 +303,8 @@ impl Layout {
         streamed
     }
 
-    /// The share of the streamed bytes that a row reads, where these are of experts alone: a kernel may read
-    /// those of chosen ones where they lie.
+    /// The share of the streamed bytes that a row reads, if only experts are streamed. A kernel may then read
+    /// the selected ones directly from host memory.
     pub fn chosen_share(&self, p: &Program) -> Option<f64> {
         let experts = expert_weights(p);
         let mut streamed = self.layers.iter().flat_map(|layer| &layer.weights);
@@ -316,8 +316,8 @@ impl Layout {
         if are_experts { shares.reduce(f64::max) } else { None }
     }
 
-    /// Whether the processor can compute with all that is streamed. Queries and their gates, which are one
-    /// product, it cannot take apart; and what a step of the processor does not copy, the card lacks.
+    /// True if the CPU can compute with everything that is streamed. It cannot separate queries from their
+    /// gates, which are one product. In a step with the CPU nothing is copied, so the GPU cannot take over.
     pub fn is_computable(&self, p: &Program) -> bool {
         let streamed = self.streamed(p);
         let is_streamed = |linear: &Linear| streamed[linear.w.0 as usize];
@@ -327,13 +327,13 @@ impl Layout {
         })
     }
 
-    /// Whether there are steps that the card computes alone.
+    /// True if some steps run on the GPU alone.
     pub fn copies(&self) -> bool {
         self.copies
     }
 
-    /// The matrices of all layers, where a step passes `waits` times between card and processor. Of experts a
-    /// row reads those that it chooses.
+    /// The matrices of all layers, for a step that passes `waits` times between GPU and CPU. Of the experts a
+    /// row reads only the selected ones.
     pub fn matrices(&self, p: &Program, waits: usize) -> Matrices {
         let (mut bytes, mut weights) = (0.0, 0.0);
         let linears = p.stages.iter().filter(|(_, stage)| !matches!(stage, Stage::Logits(_)));
@@ -359,8 +359,8 @@ impl Layout {
         }
     }
 
-    /// Counts the memory of the card that weights take: those that stay, each of the part that it belongs to,
-    /// and slots of the others.
+    /// Counts the GPU memory of the weights: resident ones as the parts they belong to, and the slots of the
+    /// others.
     pub fn count(&self, counter: &mut Counter, p: &Program, parts: &[String]) -> Result<(), BackendError> {
         let weights = p.weights.iter().zip(parts).zip(self.streamed(p));
         for ((decl, part), _) in weights.filter(|(_, streamed)| !streamed) {
@@ -375,22 +375,22 @@ impl Layout {
         (0..self.slots).map(slot).collect()
     }
 
-    /// Layers that are streamed.
+    /// Number of streamed layers.
     pub fn n_streamed(&self) -> usize {
         self.layers.len()
     }
 
-    /// Bytes of page-locked memory of the host, all of which are copied in every step that copies.
+    /// Bytes of page-locked host memory, all of which are copied in every step that copies.
     pub fn host_bytes(&self) -> u64 {
         if self.copies { self.bytes() } else { 0 }
     }
 
-    /// Of the layers that do not stay.
+    /// Bytes of the streamed layers.
     fn bytes(&self) -> u64 {
         self.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.bytes))
     }
 
-    /// The stages in order, each streamed layer by itself.
+    /// The stages in order, with each streamed layer as a segment of its own.
     pub fn segments(&self, n_stages: usize) -> Vec<Segment> {
         let (mut segments, mut at) = (Vec::new(), 0);
         let mut push = |stages: Range<usize>, layer| {
@@ -407,30 +407,30 @@ impl Layout {
         segments
     }
 
-    /// Note for the user, if anything is streamed: in steps of so many rows and more, and why. In
-    /// steps of up to `in_place` rows experts are read where they lie.
+    /// Note for the user, if anything is streamed. Weights are copied in steps of `min_batch` rows or more,
+    /// for the reason `why`; in steps of up to `in_place` rows experts are read directly from host memory.
     pub fn note(&self, min_batch: usize, why: &str, in_place: Option<usize>) -> Option<String> {
         let (n, stay) = (self.layers.len(), self.n_layers - self.layers.len());
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
         let slots = || format!("through {} slots of {:.1} MB", self.slots, megabytes(self.slot_bytes()));
         let how = match (min_batch, in_place) {
-            _ if !self.copies => "never are: the processor computes with them".to_owned(),
+            _ if !self.copies => "are not copied: the CPU computes with them".to_owned(),
             (0 | 1, Some(rows)) => format!(
-                "are copied to it in steps of more than {rows} rows, {}; in smaller ones it reads those that \
-                 are chosen where they lie",
+                "are copied to it in steps of more than {rows} rows, {}; in smaller steps it reads the \
+                selected experts from host memory",
                 slots()
             ),
             (0 | 1, None) => format!("are copied to it in every step, {}", slots()),
             _ => format!(
-                "are copied to it in steps of {min_batch} rows and more, {}; in smaller ones the processor \
-                 computes with them",
+                "are copied to it in steps of {min_batch} rows or more, {}; in smaller steps the CPU \
+                computes with them",
                 slots()
             ),
         };
         let bytes = megabytes(self.bytes());
         (n > 0).then(|| {
             format!(
-                "{stay} of {} layers stay on the card; the weights of the other {n} ({bytes:.1} MB) \
+                "{stay} of {} layers stay on the GPU; the weights of the other {n} ({bytes:.1} MB) \
                  {how}{why}",
                 self.n_layers
             )
@@ -438,21 +438,21 @@ impl Layout {
     }
 }
 
-/// The streamed layers of a compiled program, and what its slots hold.
+/// The streamed layers of a compiled program, and the contents of its slots.
 pub struct Stream {
-    /// None where nothing is streamed.
+    /// `None` if nothing is streamed.
     ring: Option<Ring>,
-    /// Where kernels find the weights in the host's memory, if they can.
+    /// Address at which kernels can read the weights in host memory, if they can.
     host: Option<Address>,
-    /// Where each slot lies, and the layer whose copy to it was queued last.
+    /// Address of each slot, and the layer whose copy to it was queued last.
     slots: Vec<(Address, Option<usize>)>,
-    /// Of each layer, where its weights lie in the host's memory.
+    /// Range of each layer's weights in host memory.
     layers: Vec<Range<u64>>,
 }
 
 impl Stream {
-    /// Brings the streamed weights to memory of the host, and queues the first copies. `tensor` has those
-    /// that are not on the card for another program.
+    /// Copies the streamed weights to page-locked host memory, and queues the first copies to the GPU.
+    /// `tensor` has those that are not on the GPU for another program.
     pub fn new<'a>(
         driver: &mut dyn Driver,
         layout: &Layout,
@@ -477,14 +477,14 @@ impl Stream {
         }
         stream.slots = layout.slots(driver)?.into_iter().map(|at| (at, None)).collect();
         for slot in 0..layout.slots {
-            // What clears new memory is queued before this.
+            // The zeroing of new memory is queued before this.
             driver.release(ring, slot)?;
             stream.copy(driver, slot)?;
         }
         Ok(stream)
     }
 
-    /// A streamed weight where it lies while its layer runs.
+    /// A streamed weight, at its address while its layer runs.
     pub fn weight(&self, layout: &Layout, w: Weight, tensor: &HostTensor) -> DeviceWeight {
         let (layer, place) = layout.place(w).expect("a weight that is streamed");
         // Without slots no kernel reads it.
@@ -492,15 +492,15 @@ impl Stream {
         DeviceWeight::at(slot + place, tensor)
     }
 
-    /// All weights of a program, with those that are in slots while their layers run where they lie in the
-    /// host's memory, if kernels can read it there.
+    /// All weights of a program, with streamed ones at their host memory addresses, if kernels can read them
+    /// there.
     pub fn in_place(&self, layout: &Layout, weights: &[DeviceWeight]) -> Option<Vec<DeviceWeight>> {
         let (host, mut weights) = (self.host?, weights.to_vec());
         for (j, layer) in layout.layers.iter().enumerate() {
             let slot = self.slots[j % self.slots.len()].0;
             for (w, place) in &layer.weights {
                 let weight = &mut weights[w.0 as usize];
-                // Others are on the card for another program.
+                // Other weights are on the GPU for another program.
                 if weight.data == slot + place {
                     weight.data = host + self.layers[j].start + place;
                 }
@@ -509,12 +509,12 @@ impl Stream {
         Some(weights)
     }
 
-    /// Where the first slot lies, if there is one.
+    /// Address of the first slot, if there is one.
     pub fn first_slot(&self) -> Option<Address> {
         self.slots.first().map(|slot| slot.0)
     }
 
-    /// Bytes that are copied in a second: those of the first layers, again and again.
+    /// Bytes copied per second, measured by copying the first layers repeatedly.
     pub fn link_rate(&mut self, driver: &mut dyn Driver) -> Result<f64, BackendError> {
         const BYTES: u64 = 64 << 20;
         let (Some(ring), slots) = (self.ring, self.slots.len()) else { return Ok(f64::INFINITY) };
@@ -530,7 +530,7 @@ impl Stream {
                 stream.layers[..slots].iter().map(|layer| layer.end - layer.start).sum::<u64>(),
             )
         };
-        // What is under way, and what is done once.
+        // Completes pending copies and one-time work.
         all(self, driver)?;
         wait(driver, self.slots[0].0)?;
         let (start, mut bytes) = (Instant::now(), 0);
@@ -541,7 +541,7 @@ impl Stream {
         Ok(bytes as f64 / start.elapsed().as_secs_f64().max(1e-9))
     }
 
-    /// Queues the copy of a layer to its slot, unless that is the last one that was queued for it.
+    /// Queues the copy of a layer to its slot, unless that copy is already the last one queued for the slot.
     fn copy(&mut self, driver: &mut dyn Driver, layer: usize) -> Result<(), BackendError> {
         let (Some(ring), slot) = (self.ring, layer % self.slots.len()) else { return Ok(()) };
         let (at, held) = self.slots[slot];
@@ -553,15 +553,15 @@ impl Stream {
         Ok(())
     }
 
-    /// What is queued from here on is a streamed layer's, or that of layers that are there.
+    /// Begins the work of a streamed layer, or of resident layers if `layer` is `None`.
     pub fn begin(&mut self, driver: &mut dyn Driver, layer: Option<usize>) -> Result<(), BackendError> {
         let (Some(ring), Some(layer)) = (self.ring, layer) else { return Ok(()) };
         self.copy(driver, layer)?;
         driver.acquire(ring, layer % self.slots.len())
     }
 
-    /// What was queued since [`begin`](Self::begin) ends here; `done` where no more of the layer follows, so
-    /// that the next one may have its slot.
+    /// Ends the work queued since [`begin`](Self::begin). `done` if the layer is complete, so that the next
+    /// one may have its slot.
     pub fn end(
         &mut self,
         driver: &mut dyn Driver,

@@ -1,6 +1,6 @@
-//! Rotated bases: rows are normed and rotated into one by a launch of its own, before the products, and those
-//! of an embedding out of one. A block has a run, or several. For a layer that norms its input once more this
-//! launch has the first norm, and no basis.
+//! Rotated bases (Hadamard): rows are normalised and rotated into a basis by a separate launch before the
+//! products, and the rows of an embedding are rotated back. A block has one run or several. For a layer that
+//! normalises its input a second time, this launch applies the first norm, without a basis.
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver, Launch};
@@ -12,12 +12,12 @@ use sterna_program::{Basis, BasisId, Buf, Linear, Program, RowsOf, Stage};
 
 pub const KERNEL: &str = "turn";
 
-/// What inputs in other bases, and tables of them, need.
+/// Memory for inputs in rotated bases, and for the bases.
 #[derive(Default)]
 pub struct Bases {
     /// The signs of each basis.
     signs: Vec<Address>,
-    /// Inputs of linear layers after a pass of their own, for the products that follow.
+    /// Inputs of linear layers after this pass, for the products that follow.
     pub prepared: Address,
 }
 
@@ -44,23 +44,23 @@ impl Bases {
     }
 }
 
-/// The kernel for a layer whose input may go through it.
+/// The kernel for a layer whose input may need this pass.
 ///
 /// # Errors
-/// What is missing, for a message.
+/// The missing feature, for a message.
 pub fn kernel(p: &Program, linear: &Linear) -> Result<Option<String>, String> {
     let cols = p.weight_decl(linear.w).cols;
     match &linear.norm {
-        Some(_) if !cols.is_multiple_of(4) => Err(format!("a norm behind another of {cols} columns")),
+        Some(_) if !cols.is_multiple_of(4) => Err(format!("a second norm over {cols} columns")),
         Some(_) => Ok(Some(KERNEL.to_owned())),
         None => of_basis(p, linear.basis),
     }
 }
 
-/// The kernel for a basis, if rows have one.
+/// The kernel for a basis, if there is one.
 ///
 /// # Errors
-/// What is missing, for a message.
+/// The missing feature, for a message.
 pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, String> {
     let Some(basis) = basis else { return Ok(None) };
     let Basis { block, signs } = &p.bases[basis.0 as usize];
@@ -70,7 +70,7 @@ pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, S
     Ok(Some(KERNEL.to_owned()))
 }
 
-/// Brings an input into a basis, or merely norms it, to [`Bases::prepared`].
+/// Rotates an input into a basis, or only normalises it, and writes the result to [`Bases::prepared`].
 pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch {
     let norm = input::norm(cx, input.norm);
     let of_outputs = u32::from(input.rows == RowsOf::Outputs);
@@ -79,7 +79,7 @@ pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch 
     of(cx, TurnParams { norm, x, to: cx.memory.bases.prepared, of_outputs, ..params })
 }
 
-/// Brings the rows of a buffer out of a basis.
+/// Rotates the rows of a buffer back out of a basis.
 pub fn back(cx: &Cx<'_>, basis: BasisId, x: Buf) -> Launch {
     let params = params(cx, Some(basis), cx.p.buf_decl(x).cols);
     let x = cx.memory.bufs[x.0 as usize];

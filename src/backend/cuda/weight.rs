@@ -1,4 +1,4 @@
-//! Weights on the device: which types have kernels, how their bytes lie there, and the upload.
+//! Weights on the device: the types that have kernels, the layout of their bytes, and the upload.
 
 use std::borrow::Cow;
 
@@ -16,51 +16,51 @@ use sterna_program::{ActQuant, WeightDecl};
 /// A type with kernels: `cuda/types/KERNELS.cu`.
 pub struct WeightFormat {
     pub ty: &'static dyn QuantType,
-    /// The type whose kernels it has: its own, but for one that is unpacked when it goes up.
+    /// The type whose kernels it uses: its own, unless it is unpacked into another type at upload.
     pub kernels: &'static dyn QuantType,
-    /// Elements of a chunk, the piece that one lane multiplies at a time.
+    /// Elements of a chunk, the unit that one lane multiplies at a time.
     pub chunk_elems: usize,
-    /// Whether its products are of integers where the input is rounded to int8. Where it is not, `logits`
-    /// alone has kernels, which multiply floats.
+    /// True if its products are of integers when the input is quantised per token. For other inputs only
+    /// `logits` and the experts have kernels, which multiply floats.
     pub ints: bool,
-    /// Its kernels on tensor cores, where it has some.
+    /// Its kernels on tensor cores, if any.
     pub mma: Option<Mma>,
-    /// Its kind among the types of its kernels (`T::Kind` in `cuda/types`): layers of one launch
-    /// have it in common.
+    /// Its kind among the types that share its kernels (`T::Kind` in `cuda/types`). Layers of one launch have
+    /// the same kind.
     pub kind: Option<u32>,
-    /// Bytes of a chunk on the device, all planes together, times 4, where they are not those of the type's
+    /// 4 times the bytes of a chunk on the device, all planes together, if they are not those of the type's
     /// blocks.
     quarter_bytes: Option<usize>,
     /// Bytes before the planes.
     head_bytes: usize,
-    /// Bytes of a row's scale, behind the planes.
+    /// Bytes of a row's scale, after the planes.
     row_scale_bytes: usize,
-    /// The bytes as the kernels read them.
+    /// Packs the bytes into the kernels' format.
     pack: fn(&HostTensor) -> Cow<'_, [u8]>,
 }
 
 /// Operands of a type's kernels on tensor cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mma {
-    /// Integers with one scale a tensor, or a row: sums are the same in any order, so there are no
-    /// other kernels for several rows.
+    /// Integers with one scale per tensor or per row. Sums are the same in any order, so there are no other
+    /// kernels for several rows.
     Ints,
-    /// Integers with a scale a block.
+    /// Integers with a scale per block.
     IntBlocks,
-    /// Integers with a scale a block, by activations that are rounded by block, of single rows too
-    /// ([`DP4A`]); [halves](Mma::Halves) by others.
+    /// Integers with a scale per block, if activations are quantised by block; such single rows have their
+    /// own kernels ([`DP4A`]). With other activations, [halves](Mma::Halves).
     Codes,
     /// Halves.
     Halves,
 }
 
 impl Mma {
-    /// Whether rows are normed and rounded by a launch of their own.
+    /// True if rows are normalised and quantised by a separate launch.
     pub fn rounds(self) -> bool {
         self != Mma::Halves
     }
 
-    /// Rows from which these kernels are worth it.
+    /// Number of rows from which these kernels pay off.
     pub fn least_rows(self) -> usize {
         match self {
             Mma::Ints | Mma::Codes => 2,
@@ -68,7 +68,7 @@ impl Mma {
         }
     }
 
-    /// The end of the kernels' names for steps of so many rows, and how many of these a tile has.
+    /// Suffix of the kernels for steps of `rows` rows, and the rows of a tile.
     pub fn kind(self, rows: usize) -> (&'static str, usize) {
         match self {
             Mma::Codes if rows <= MMA_FEW_ROWS as usize => (FEW, MMA_FEW_ROWS as usize),
@@ -77,16 +77,16 @@ impl Mma {
         }
     }
 
-    /// All such ends.
+    /// All suffixes.
     pub fn kinds(self) -> &'static [&'static str] {
         if self == Mma::Codes { &[FEW, CODES] } else { &[MMA] }
     }
 }
 
-/// Kernels for single rows that are rounded by block.
+/// Suffix of the kernels for single rows that are quantised by block.
 pub const DP4A: &str = "__dp4a";
 
-/// Kernels on tensor cores, and those of codes, for a few rows and for many.
+/// Suffixes of the kernels on tensor cores: the general one, and those of codes for a few rows and for many.
 pub const MMA: &str = "__mma";
 pub const FEW: &str = "__few";
 pub const CODES: &str = "__codes";
@@ -187,7 +187,7 @@ pub static WEIGHT_FORMATS: &[WeightFormat] = &[
     table(4, &types::Iq1M, |w| Cow::Owned(pack::iq1::<types::Iq1M>(bytes_of(w)))),
 ];
 
-/// A type whose products are of floats, and on tensor cores of codes, unless its entry says otherwise.
+/// A type whose products are of floats, and of codes on tensor cores, unless its entry overrides this.
 const fn floats(
     ty: &'static dyn QuantType,
     kernels: &'static dyn QuantType,
@@ -208,7 +208,7 @@ const fn floats(
     }
 }
 
-/// A ternary type with a scale a row.
+/// A ternary type with a scale per row.
 const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'_, [u8]>) -> WeightFormat {
     WeightFormat {
         ints: true,
@@ -219,7 +219,7 @@ const fn ternary_rows(ty: &'static dyn QuantType, pack: fn(&HostTensor) -> Cow<'
     }
 }
 
-/// A type of 16 integers under two int8, by the number of its table.
+/// A type of 16 integers with two int8 scales per group of 32, by the number of its table.
 const fn table(
     number: u32,
     ty: &'static dyn QuantType,
@@ -244,7 +244,7 @@ impl WeightFormat {
         cols.div_ceil(self.chunk_elems)
     }
 
-    /// Bytes of a chunk on the device, all planes together, times 4.
+    /// 4 times the bytes of a chunk on the device, all planes together.
     fn quarter_bytes(&self) -> usize {
         let of_blocks = || {
             let block_elems = self.ty.block_elems();
@@ -253,8 +253,8 @@ impl WeightFormat {
         self.quarter_bytes.unwrap_or_else(of_blocks)
     }
 
-    /// Bytes of a chunk of activations in shared memory, as integers, which have a sum beside them where
-    /// blocks of weights have scales.
+    /// Bytes of a chunk of integer activations in shared memory, including their sum if blocks of weights
+    /// have scales.
     fn act_chunk_bytes(&self) -> usize {
         match self.mma {
             Some(Mma::IntBlocks) => self.chunk_elems + 4,
@@ -262,7 +262,7 @@ impl WeightFormat {
         }
     }
 
-    /// Bytes that packing makes of a tensor.
+    /// Bytes of a tensor after packing.
     pub fn packed_bytes(&self, rows: usize, cols: usize) -> u64 {
         let chunks = (rows as u64).saturating_mul(self.chunks(cols) as u64);
         let of_chunks = chunks.saturating_mul(self.quarter_bytes() as u64) / 4;
@@ -271,17 +271,17 @@ impl WeightFormat {
     }
 }
 
-/// How a linear layer multiplies.
+/// The kind of product that a linear layer uses.
 #[derive(Clone, Copy)]
 pub struct Products {
     format: &'static WeightFormat,
-    /// Whether it is a type with products of integers, and the input is not rounded so that they can be.
+    /// True for a type with integer products if the input is not quantised for them.
     pub floats: bool,
-    /// Operands on tensor cores, where there are such kernels.
+    /// Operands on tensor cores, if there are such kernels.
     pub mma: Option<Mma>,
 }
 
-/// Whether one launch can have both.
+/// True if both can share a launch.
 impl PartialEq for Products {
     fn eq(&self, other: &Self) -> bool {
         let same_kernels = self.format.kernels.is(other.format.kernels) && self.floats == other.floats;
@@ -290,7 +290,7 @@ impl PartialEq for Products {
 }
 
 impl Products {
-    /// Those of a type, with inputs rounded so.
+    /// The products of a type, for inputs quantised in this way.
     pub fn of(ty: &dyn QuantType, act: ActQuant) -> Option<Self> {
         let format = WeightFormat::of(ty)?;
         let floats = format.ints && act != ActQuant::I8PerToken;
@@ -299,29 +299,29 @@ impl Products {
         Some(Self { format, floats, mma: format.mma.filter(|_| !floats).map(of_codes) })
     }
 
-    /// The kernel of a stage and kind; `logits` is the only stage with those of floats.
+    /// The kernel of a stage and kind. Only `logits` and the experts have kernels of floats.
     pub fn kernel(self, stage: &str, kind: &str) -> String {
         let floats = if self.floats { FLOATS } else { "" };
         format!("{stage}__{}{floats}{kind}", self.format.kernels.name())
     }
 
-    /// The end of the names of kernels for single rows.
+    /// Suffix of the kernels for single rows.
     pub fn single(self) -> &'static str {
         if self.by_block() { DP4A } else { "" }
     }
 
-    /// Whether codes are multiplied by inputs that are rounded by block.
+    /// True if codes are multiplied by inputs that are quantised by block.
     fn by_block(self) -> bool {
         self.mma == Some(Mma::Codes)
     }
 
-    /// The kernel that rounds rows for those on tensor cores, if one does.
+    /// The kernel that quantises rows for those on tensor cores, if any.
     pub fn round(self) -> Option<String> {
         let mma = self.mma.filter(|mma| mma.rounds())?;
         Some(if mma == Mma::Codes { ROUND_BLOCKS.to_owned() } else { self.kernel(ROUND, "") })
     }
 
-    /// Whether activations are floats.
+    /// True if activations are floats.
     pub fn multiplies_floats(self) -> bool {
         self.floats || !self.format.ints && !self.by_block()
     }
@@ -334,7 +334,7 @@ impl Products {
     /// Bytes of one row of activations in shared memory.
     pub fn act_bytes(self, cols: usize) -> usize {
         if self.by_block() {
-            // With two of the kernels' `RowBlock` a block.
+            // Two of the kernels' `RowBlock` follow per block.
             return cols + 16 * cols.div_ceil(ActQuant::BLOCK);
         }
         let of_chunk = if self.multiplies_floats() {
@@ -345,7 +345,7 @@ impl Products {
         self.chunks(cols) * of_chunk
     }
 
-    /// Bytes of one row of activations as a launch of its own rounds them.
+    /// Bytes of one row of activations as quantised by a separate launch.
     pub fn rounded_bytes(self, cols: usize) -> usize {
         match self.mma {
             Some(Mma::Codes) => cols.next_multiple_of(MMA_CODES_COLS as usize),
@@ -354,7 +354,7 @@ impl Products {
     }
 }
 
-/// Kernels that round rows for those on tensor cores: stage of a type, and name of the one for codes.
+/// Kernels that quantise rows for those on tensor cores: the stage name for types, and the kernel for codes.
 pub const ROUND: &str = "round";
 pub const ROUND_BLOCKS: &str = "round__blocks";
 const _: () = {
@@ -362,10 +362,10 @@ const _: () = {
     assert!(params::ROUND_NOTHING_BITS == ActQuant::NOTHING.to_bits());
 };
 
-/// Kernels that multiply ternary weights with floats.
+/// Suffix of the kernels that multiply ternary weights by floats.
 pub const FLOATS: &str = "__floats";
 
-/// Bytes of a weight on the device, as packing makes them.
+/// Bytes of a weight on the device, after packing.
 pub fn device_bytes(decl: &WeightDecl) -> u64 {
     bytes_of_shape(decl.ty, decl.rows, decl.cols)
 }
@@ -378,17 +378,17 @@ fn bytes_of_shape(ty: &dyn QuantType, rows: usize, cols: usize) -> u64 {
     WeightFormat::of(ty).map_or_else(as_it_is, |format| format.packed_bytes(rows, cols))
 }
 
-/// Bytes of a weight as they lie on the device.
+/// The bytes of a weight as stored on the device.
 ///
 /// # Panics
-/// Where its type has no kernels: the plan says so first.
+/// If its type has no kernels, which the plan rejects first.
 pub fn packed(w: &HostTensor) -> Cow<'_, [u8]> {
     let format =
         WeightFormat::of(w.ty).unwrap_or_else(|| panic!("{}: {} has no kernels", w.name, w.ty.name()));
     (format.pack)(w)
 }
 
-/// Allocates a weight by itself, for some part of what a program takes.
+/// Allocates a single weight, as part `part` of a program's memory.
 pub fn alloc<A: Allocator + ?Sized>(
     on: &mut A,
     part: &str,
@@ -401,15 +401,16 @@ pub fn alloc<A: Allocator + ?Sized>(
 /// A weight on the device.
 #[derive(Clone, Debug)]
 pub struct DeviceWeight {
-    /// What it was.
+    /// Its type before packing.
     pub ty: &'static dyn QuantType,
     /// Outputs.
     pub rows: usize,
     /// Inputs.
     pub cols: usize,
-    /// Where it lies.
+    /// Its address.
     pub data: Address,
-    /// The scale of a type that has one a tensor; of one that has a kind, the bits of it; 1 for others.
+    /// The scale of types that have one per tensor; the bits of the kind for types that have one; otherwise
+    /// 1.
     pub tensor_scale: f32,
 }
 
@@ -417,7 +418,7 @@ impl DeviceWeight {
     /// Packs and uploads a weight.
     ///
     /// # Panics
-    /// Where its type has no kernels: the plan says so first.
+    /// If its type has no kernels, which the plan rejects first.
     pub fn upload(driver: &mut dyn Driver, w: &HostTensor) -> Result<Self, BackendError> {
         let (data, bytes) = (alloc(driver, &w.name, w.ty, [w.rows, w.cols])?, packed(w));
         assert_eq!(bytes.len() as u64, bytes_of_shape(w.ty, w.rows, w.cols), "{}", w.name);
@@ -425,7 +426,7 @@ impl DeviceWeight {
         Ok(Self::at(data, w))
     }
 
-    /// A weight whose [`packed`] bytes are brought to an address by others.
+    /// A weight whose [`packed`] bytes the caller copies to the address.
     pub fn at(data: Address, w: &HostTensor) -> Self {
         let kind = WeightFormat::of(w.ty).and_then(|format| format.kind);
         let of_tensor = || w.ty.tensor_scale(&w.bytes, w.rows, w.cols).expect("a whole tensor");
@@ -447,7 +448,7 @@ impl DeviceWeight {
     }
 }
 
-/// The parameters of a layer that is not there.
+/// The parameters for no layer.
 pub const NO_LINEAR: LinearParams =
     LinearParams { data: 0, bias: 0, tensor_scale: 0.0, factor: 0.0, rows: 0, chunks: 0 };
 

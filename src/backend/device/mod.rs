@@ -1,4 +1,4 @@
-//! Code that the backends share whose devices have memory of their own: CUDA and wgpu.
+//! Code shared by backends whose devices have their own memory: CUDA and wgpu.
 //!
 //! It must never know one of them, nor a stage's kernels. Start at [`sampling`], then [`step`].
 
@@ -12,8 +12,8 @@ pub mod tiles;
 
 use crate::DeviceOption;
 
-/// Which device, for a backend that may find several.
+/// The device to use, for a backend that may find several.
 pub const DEVICE: DeviceOption = DeviceOption {
     name: "device",
-    about: "a number of the backend's list, or a part of a name; cuda: several",
+    about: "index in the backend's list, or part of a name; several for cuda",
 };

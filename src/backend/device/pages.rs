@@ -1,17 +1,17 @@
-//! A page of the KV caches on its way to the host and back: a device has it in several stretches, cache after
-//! cache.
+//! Copies a page of the KV caches between device and host: on the device it consists of several ranges, one
+//! or more per cache.
 
 use crate::BackendError;
 
-/// Bytes of all stretches together; each is where it lies, and its bytes.
+/// Bytes of all ranges; each is a location and its number of bytes.
 pub fn bytes<P>(stretches: impl Iterator<Item = (P, usize)>) -> usize {
     stretches.map(|(_, bytes)| bytes).sum()
 }
 
-/// Copies all stretches to `out`, one behind the other.
+/// Copies all ranges to `out`, one after the other.
 ///
 /// # Panics
-/// Where `out` is shorter.
+/// If `out` is shorter.
 pub fn read<P>(
     stretches: impl Iterator<Item = (P, usize)>,
     mut out: &mut [u8],
@@ -25,10 +25,10 @@ pub fn read<P>(
     Ok(())
 }
 
-/// The reverse.
+/// Copies `bytes` to all ranges, the inverse of [`read`].
 ///
 /// # Panics
-/// Where `bytes` is shorter.
+/// If `bytes` is shorter.
 pub fn write<P>(
     stretches: impl Iterator<Item = (P, usize)>,
     mut bytes: &[u8],

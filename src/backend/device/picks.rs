@@ -1,20 +1,20 @@
-//! Which tokens were picked last for each sequence slot, and in which word of the host's each comes back: a
-//! slot has two in turn, so that the host may read one while the next is on its way.
+//! Tracks the last sampled tokens of each sequence slot, and the word of host memory that each is written to:
+//! a slot alternates between two words, so that the host can read one while the next is written.
 
 use sterna_program::{Row, Step};
 
-/// Picks of a slot that can be read.
+/// Number of sampled tokens per slot that can be read.
 pub const MAILBOXES: usize = 2;
 
-/// Picks of every slot.
+/// Sampled tokens of all slots.
 pub struct Slots(Vec<Slot>);
 
-/// Picks of one slot.
+/// Sampled tokens of one slot.
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    /// Number of picks.
+    /// Number of tokens sampled so far.
     n: usize,
-    /// True where the device made the pick: the newest, and the one before.
+    /// True if the device sampled it: for the newest token, and the one before.
     on_device: [bool; MAILBOXES],
 }
 
@@ -23,12 +23,12 @@ impl Slots {
         Self(vec![Slot::default(); seqs])
     }
 
-    /// The word that the next pick for a slot comes back in.
+    /// Word that the next token of a slot is written to.
     pub fn next(&self, seq: u32) -> usize {
         word(seq, self.0[seq as usize].n)
     }
 
-    /// A pick for a slot has been queued.
+    /// Records that sampling for a slot has been queued.
     pub fn keep(&mut self, seq: u32, on_device: bool) {
         let slot = &mut self.0[seq as usize];
         slot.n += 1;
@@ -36,10 +36,10 @@ impl Slots {
         slot.on_device[0] = on_device;
     }
 
-    /// The word in which the newest pick for a slot comes back, or the one before it.
+    /// Word with the newest token of a slot, or the one before it.
     ///
     /// # Panics
-    /// Where the device has not made such a pick.
+    /// If the device did not sample that token.
     pub fn newest(&self, seq: u32, back: usize) -> usize {
         let slot = self.0[seq as usize];
         assert!(back < slot.n.min(MAILBOXES), "slot {seq} has no pick {back} runs ago");
@@ -47,10 +47,10 @@ impl Slots {
         word(seq, slot.n - 1 - back)
     }
 
-    /// Asserts that every row which is fed with a pick has one.
+    /// Asserts that every row that is fed a sampled token has one.
     ///
     /// # Panics
-    /// Where one has not.
+    /// If one does not.
     pub fn assert_there(&self, step: &Step<'_>) {
         for row in step.rows.iter().filter(|row| row.token == Row::PICKED) {
             self.newest(row.seq, 0);
@@ -58,7 +58,7 @@ impl Slots {
     }
 }
 
-/// The word of the `n`-th pick for a slot.
+/// Word of the `n`-th token of a slot.
 fn word(seq: u32, n: usize) -> usize {
     seq as usize * MAILBOXES + n % MAILBOXES
 }

@@ -1,16 +1,16 @@
-//! Kernels that a plan of a device finds missing.
+//! Collects the kernels that a device lacks for a program.
 
 use crate::BackendError;
 
-/// Rows of a step are a dimension of a grid, which has no more.
+/// Most rows per step: they are a grid dimension, whose limit this is.
 pub const MAX_ROWS: usize = 65_535;
 
-/// Kernels that a backend lacks for a program, each once.
+/// Kernels that a backend lacks for a program, without duplicates.
 #[derive(Default)]
 pub struct Missing(Vec<String>);
 
 impl Missing {
-    /// Missing kernels for steps of this many rows.
+    /// Starts with an entry if steps of `rows` rows are not supported.
     pub fn of_rows(rows: usize) -> Self {
         Self(if rows > MAX_ROWS { vec![format!("steps of {rows} rows")] } else { Vec::new() })
     }
@@ -22,7 +22,7 @@ impl Missing {
     }
 
     /// # Errors
-    /// [`BackendError::Missing`] where something is.
+    /// [`BackendError::Missing`] if there are any.
     pub fn check(self, backend: &'static str) -> Result<(), BackendError> {
         if self.0.is_empty() { Ok(()) } else { Err(BackendError::Missing { backend, missing: self.0 }) }
     }

@@ -1,29 +1,29 @@
-//! Which tokens of a step the device picks, and how the host picks the others.
+//! Decides which tokens of a step the device samples, and samples the others on the host.
 
 use crate::BackendError;
 use sterna_program::sampling::{Scratch, pick};
 use sterna_program::{Program, Sampling, Step};
 
-/// Most logits that a device draws from.
+/// Most logits that a device samples from.
 pub const MOST: u32 = 256;
 
-/// True if a device picks so: the largest logit, or a draw from a few of the largest, in their order. Every
-/// other draw is the host's.
+/// True if a device supports this sampling: greedy, or a draw from a few of the largest logits. All other
+/// draws are done on the host.
 pub fn on_device(how: &Sampling, n_vocab: usize) -> bool {
     let few = (1..=MOST).contains(&how.top_k) && (how.top_k as usize) < n_vocab;
     how.is_greedy() || (few && how.typical_p >= 1.0)
 }
 
-/// Number of output rows that the device goes through: up to the last that it picks for.
+/// Number of output rows that the device processes: up to the last one that it samples.
 pub fn device_rows(step: &Step<'_>, n_vocab: usize) -> usize {
     let picks = |how: &Option<Sampling>| how.is_some_and(|how| on_device(&how, n_vocab));
     step.sampling.iter().rposition(picks).map_or(0, |row| row + 1)
 }
 
-/// Sampling of the rows of the last step, and what the host needs to pick from one.
+/// Sampling of the rows of the last step, and buffers for sampling on the host.
 pub struct Sampler {
     rows: Vec<Option<Sampling>>,
-    /// Tokens that the device picked, read back.
+    /// Tokens that the device sampled, read back.
     tokens: Vec<u32>,
     /// One row.
     logits: Vec<f32>,
@@ -46,22 +46,23 @@ impl Sampler {
         self.logits.len()
     }
 
-    /// True if the device picks so.
+    /// True if the device supports this sampling.
     pub fn on_device(&self, how: &Sampling) -> bool {
         on_device(how, self.n_vocab())
     }
 
-    /// A step is about to run.
+    /// Called before a step runs.
     pub fn begin(&mut self, step: &Step<'_>) {
         self.rows.clear();
         self.rows.extend_from_slice(step.sampling);
     }
 
-    /// The tokens that the device picked for output rows from `first` on. `read` copies the tokens of the
-    /// first output rows back; it is called if the device picked one of those asked for.
+    /// Copies the tokens that the device sampled for output rows from `first` on to `out`. `read` copies the
+    /// tokens of the first output rows back; it is only called if the device sampled one of the requested
+    /// rows.
     ///
     /// # Panics
-    /// Where the step had fewer rows to pick for.
+    /// If the step had fewer output rows.
     pub fn device_tokens(
         &mut self,
         first: usize,
@@ -80,11 +81,10 @@ impl Sampler {
         Ok(())
     }
 
-    /// The tokens that are left to the host, by the definition itself; `read` copies the logits of an output
-    /// row.
+    /// Samples the tokens that are left to the host; `read` copies the logits of an output row.
     ///
     /// # Panics
-    /// Where the step had fewer rows to pick for.
+    /// If the step had fewer output rows.
     pub fn host_tokens(
         &mut self,
         first: usize,

@@ -1,4 +1,4 @@
-//! The tables of a step on the device: one piece of memory, of which a run writes what has changed.
+//! The tables of a step on the device, in one buffer; a run writes only what has changed.
 
 use std::ops::Range;
 
@@ -7,23 +7,23 @@ use bytemuck::Pod;
 use crate::BackendError;
 use sterna_program::{KvDecl, Limits, PageTable};
 
-/// Number in place of an exact page, or one of a sliding window, that does not exist.
+/// Entry of an exact page, or of a page of a sliding window, that does not exist.
 pub const NO_PAGE: u32 = u32::MAX;
 
-/// The words of the tables: what the device has, which is nothing but 0 at first, and what it is to have.
+/// The words of the tables: the device's current contents (0 at first), and the wanted ones.
 pub struct Image {
     there: Vec<u32>,
     wanted: Vec<u32>,
 }
 
-/// Offset of the page tables of all sequences, in words of 32 bits.
+/// Offsets of the page tables of all sequences, in 32-bit words.
 #[derive(Clone, Copy)]
 pub struct PagesAt {
     /// `[n_seqs, stride]`.
     pub pages: usize,
-    /// The same of exact pages, where some cache is windowed.
+    /// The same for exact pages, if any cache is windowed.
     pub exact: Option<usize>,
-    /// The same of caches that keep a sliding window, where there are such.
+    /// The same for caches that keep a sliding window, if there are any.
     pub sliding: Option<usize>,
     n_seqs: usize,
     stride: usize,
@@ -33,18 +33,18 @@ impl PagesAt {
     /// Tables from word `at` on.
     pub fn new(at: usize, limits: &Limits) -> Self {
         let (n_seqs, stride) = (limits.seqs, limits.pages);
-        let behind = |before: usize, pages: usize| (pages > 0).then_some(before + n_seqs * stride);
-        let exact = behind(at, limits.exact_pages);
-        let sliding = behind(exact.unwrap_or(at), limits.sliding_pages);
+        let append = |before: usize, pages: usize| (pages > 0).then_some(before + n_seqs * stride);
+        let exact = append(at, limits.exact_pages);
+        let sliding = append(exact.unwrap_or(at), limits.sliding_pages);
         Self { pages: at, exact, sliding, n_seqs, stride }
     }
 
-    /// The tables that a cache's pages stand in, exact ones aside.
+    /// Offset of the tables with a cache's pages, apart from exact ones.
     pub fn of(&self, kv: &KvDecl) -> usize {
         self.sliding.filter(|_| kv.sliding.is_some()).unwrap_or(self.pages)
     }
 
-    /// The word behind them.
+    /// End of the tables.
     pub fn end(&self) -> usize {
         self.sliding.or(self.exact).unwrap_or(self.pages) + self.n_seqs * self.stride
     }
@@ -66,8 +66,8 @@ impl Image {
         bytemuck::cast_slice_mut(words).copy_from_slice(bytemuck::bytes_of(value));
     }
 
-    /// Brings some words to the device, where they differ from what it has; `write` gets the first and all of
-    /// them.
+    /// Writes some words to the device if they differ from its contents; `write` gets the index of the first
+    /// and all of them.
     pub fn bring(
         &mut self,
         words: Range<usize>,
@@ -82,7 +82,7 @@ impl Image {
         Ok(())
     }
 
-    /// Brings the page tables of all sequences.
+    /// Writes the page tables of all sequences.
     pub fn bring_pages(
         &mut self,
         table: &PageTable,

@@ -1,10 +1,10 @@
-//! Numbers that kernels look up: cosines and sines of RoPE, and the signs of a Hadamard rotation.
+//! Look-up tables of kernels: cosines and sines of RoPE, and the signs of a Hadamard rotation.
 
 use ggml_types::turboquant::Rotation;
 
 use sterna_program::Rope;
 
-/// Cosines and sines of every position, `[positions, 2, pairs]`, so that no step has to bring its own.
+/// Cosines and sines of every position, `[positions, 2, pairs]`, so that steps need not upload them.
 pub fn rope(rope: &Rope, positions: usize) -> Vec<f32> {
     let pairs = rope.inv_freq.len();
     let mut table = vec![0.0_f32; positions * 2 * pairs];
@@ -20,10 +20,10 @@ pub fn rope_bytes(rope: &Rope, positions: usize) -> u64 {
     (positions as u64).saturating_mul(8 * rope.inv_freq.len() as u64)
 }
 
-/// A bit an element, 1 where a rotation changes its sign.
+/// One bit per element, 1 where a rotation flips its sign.
 ///
 /// # Panics
-/// Where vectors have more elements than there are bits.
+/// If a vector has more elements than there are bits.
 pub fn sign_words<const WORDS: usize>(rotation: &Rotation) -> [u32; WORDS] {
     let mut words = [0; WORDS];
     for (i, sign) in rotation.signs().iter().enumerate() {
@@ -32,7 +32,7 @@ pub fn sign_words<const WORDS: usize>(rotation: &Rotation) -> [u32; WORDS] {
     words
 }
 
-/// Factor with which a Hadamard matrix of this many rows keeps lengths.
+/// Factor with which a Hadamard matrix of `dim` rows preserves lengths.
 pub fn hadamard_factor(dim: usize) -> f32 {
     (1.0 / (dim as f64).sqrt()) as f32
 }

@@ -1,4 +1,4 @@
-//! Rows of a step that attention takes together.
+//! Groups rows of a step that attention processes together.
 
 use std::ops::Range;
 
@@ -7,10 +7,9 @@ use sterna_program::{PAGE, Row};
 /// Grouping of rows of a step into tiles.
 #[derive(Clone, Copy)]
 pub struct Tiling {
-    /// Most rows of a tile.
+    /// Most rows per tile.
     pub rows: usize,
-    /// True if a tile ends where the window of a cache moves, so that all its rows read the same pages
-    /// exactly.
+    /// True if a tile ends where the window of a cache moves, so that all its rows read the same exact pages.
     pub by_window: bool,
 }
 

@@ -183,7 +183,7 @@ impl WeightFormat {
         let (rows, row_bytes) = (rows as u64, of(self.kernels, cols));
         let head = of(self.kernels, 0);
         let blocks = |block_bytes: u64| rows * ((row_bytes - head) / block_bytes);
-        let behind = |sizes: &mut dyn Iterator<Item = u64>, align: u64| {
+        let append = |sizes: &mut dyn Iterator<Item = u64>, align: u64| {
             let place = |at: &mut u64, bytes: u64| {
                 let start = at.next_multiple_of(align);
                 *at = start + bytes;
@@ -191,7 +191,7 @@ impl WeightFormat {
             };
             sizes.scan(self.book().len() as u64, place).collect()
         };
-        let one = |bytes: u64| behind(&mut std::iter::once(bytes), 1);
+        let one = |bytes: u64| append(&mut std::iter::once(bytes), 1);
         match &self.pack {
             Pack::AsTheyAre => one(rows * row_bytes),
             Pack::PadRows(align) => one(rows * row_bytes.next_multiple_of(*align as u64)),
@@ -201,12 +201,12 @@ impl WeightFormat {
             }
             Pack::Split(of_block) | Pack::Points(_, of_block) | Pack::PlanesOf(_, of_block) => {
                 let blocks = blocks(of_block.iter().map(|plane| plane.len() as u64).sum());
-                behind(&mut of_block.iter().map(|plane| blocks * plane.len() as u64), 16)
+                append(&mut of_block.iter().map(|plane| blocks * plane.len() as u64), 16)
             }
             Pack::Planes(_, of_block) | Pack::RowPlanes(_, of_block) => {
                 let blocks = blocks(of_block.iter().map(|bytes| *bytes as u64).sum());
                 let of_rows = (head > 0).then_some(rows * head);
-                behind(&mut of_block.iter().map(|bytes| blocks * *bytes as u64).chain(of_rows), 1)
+                append(&mut of_block.iter().map(|bytes| blocks * *bytes as u64).chain(of_rows), 1)
             }
         }
     }

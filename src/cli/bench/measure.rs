@@ -1,4 +1,4 @@
-//! What `sterna bench` runs, and what it took.
+//! Runs the tests of `sterna bench` and records their times.
 
 use std::time::Instant;
 
@@ -11,26 +11,26 @@ use crate::eval::score::Mean;
 use crate::program::Program;
 use crate::program::sampling::uniform;
 
-/// How a test picks its tokens.
+/// Sampling methods of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sampling {
     /// The most likely token
     Greedy,
-    /// Both that, and llama.cpp's default sampling
+    /// Greedy, and also llama.cpp's default sampling
     Default,
 }
 
-/// One row: what is fed on top of what.
+/// One test: `n_prompt` and `n_gen` tokens on top of `n_depth` cached ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     /// Tokens fed in batches.
     pub n_prompt: usize,
-    /// Tokens fed one by one, each of them picked by the last step.
+    /// Tokens fed one at a time, each picked by the previous step.
     pub n_gen: usize,
-    /// Tokens in the cache before.
+    /// Tokens in the KV cache before the run.
     pub n_depth: usize,
-    /// How tokens are picked.
+    /// Sampling method.
     pub sampling: Sampling,
 }
 
@@ -43,12 +43,12 @@ pub struct Measured {
     pub threads: usize,
     /// Seconds of each run.
     pub seconds: Vec<f64>,
-    /// Bytes that one run reads, where it has single-token steps alone.
+    /// Bytes that one run reads, if it consists only of single-token steps.
     pub decode_bytes: Option<u64>,
 }
 
 impl Test {
-    /// `pp512`, `tg128`, `pp512+tg128`, with ` sampled` and ` @ d4096` behind.
+    /// `pp512`, `tg128`, `pp512+tg128`, followed by ` sampled` and ` @ d4096` where they apply.
     pub fn name(&self) -> String {
         let mut parts = Vec::new();
         if self.n_prompt > 0 {
@@ -62,14 +62,14 @@ impl Test {
         parts.join("+") + sampled + &depth
     }
 
-    /// Tokens that a run feeds and picks.
+    /// Number of tokens that a run feeds or generates.
     pub fn n_tokens(&self) -> usize {
         self.n_prompt + self.n_gen
     }
 }
 
 impl Measured {
-    /// Tokens a second: mean over the runs and standard deviation of one run.
+    /// Tokens per second: mean over the runs, and standard deviation of a single run.
     pub fn rate(&self) -> (f64, f64) {
         let mut mean = Mean::default();
         self.seconds.iter().for_each(|seconds| mean.add(self.test.n_tokens() as f64 / seconds));
@@ -77,7 +77,7 @@ impl Measured {
         (mean.mean(), mean.std_error() * (mean.n() as f64).sqrt())
     }
 
-    /// Bytes a second that decoding read, the mean over the runs.
+    /// Bytes per second read while decoding, averaged over the runs.
     pub fn bandwidth(&self) -> Option<f64> {
         let bytes = self.decode_bytes? as f64;
         let mut mean = Mean::default();
@@ -86,31 +86,31 @@ impl Measured {
     }
 }
 
-/// What the stages of a kind and of types of weights took.
+/// Time of all stages of one kind with the same weight types.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StagesTime {
-    /// Name of the kind, and of the types: `ffn_in q4_k`.
+    /// Kind and weight types: `ffn_in q4_k`.
     pub kind: String,
-    /// Calls and time.
+    /// Number of calls and total time.
     pub time: StageTime,
-    /// Bytes that they read, where all steps were of single tokens.
+    /// Bytes read, if all steps were single-token steps.
     pub bytes: Option<u64>,
 }
 
-/// Times of a test.
+/// Result of a test.
 pub struct Taken {
-    /// Of each run.
+    /// Seconds of each run.
     pub seconds: Vec<f64>,
-    /// That one run of single-token steps reads.
+    /// Bytes that one run of single-token steps reads.
     pub decode_bytes: Option<u64>,
-    /// Of all runs, where they are timed.
+    /// Times over all runs, if stages are timed.
     pub stages: Option<Vec<StagesTime>>,
 }
 
-/// Runs a test: once to warm up, and then so many times.
+/// Runs a test once to warm up, then `repetitions` times.
 ///
 /// # Errors
-/// Whatever the engine returns.
+/// Any error of the engine.
 pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, Error> {
     let mut session = engine.session()?;
     let n_vocab = engine.hyper().n_vocab;
@@ -128,7 +128,7 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
     let mut all: Vec<StageTime> = Vec::new();
     let mut seconds = Vec::new();
     for _ in 0..repetitions {
-        // What has left the windows of layers that keep no more is computed again, before the clock runs.
+        // Layers with a sliding window may have dropped positions: recompute them before the clock starts.
         session.cut_back(test.n_depth);
         session.prefill(&[])?;
         let before = engine.stage_times()?.unwrap_or_default();
@@ -155,7 +155,7 @@ pub fn measure(engine: &Engine, test: Test, repetitions: u32) -> Result<Taken, E
     Ok(Taken { seconds, decode_bytes, stages })
 }
 
-/// Adds up stages of the same kind whose weights have the same types. `bytes` are those of one run.
+/// Sums the times of stages of the same kind with the same weight types. `bytes` are those of one run.
 fn by_kind(p: &Program, times: &[StageTime], bytes: Option<&[u64]>, runs: u32) -> Vec<StagesTime> {
     let mut kinds: Vec<StagesTime> = Vec::new();
     for (i, ((_, stage), time)) in p.stages.iter().zip(times).enumerate() {
@@ -179,7 +179,7 @@ fn by_kind(p: &Program, times: &[StageTime], bytes: Option<&[u64]>, runs: u32) -
     kinds
 }
 
-/// One run: the prompt, or a single token, and then the generated tokens.
+/// One run: the prompt, or a single token, then the generated tokens.
 fn run(session: &mut Session, test: Test, prompt: &[u32], token: u32) -> Result<(), Error> {
     session.cut_back(test.n_depth);
     match prompt {

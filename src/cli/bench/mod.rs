@@ -1,4 +1,4 @@
-//! `sterna bench`: llama-bench's table. `measure.rs` runs the tests, `table.rs` writes what they took.
+//! `sterna bench`: llama-bench's table. `measure.rs` runs the tests, `table.rs` prints the results.
 
 mod measure;
 mod table;
@@ -16,9 +16,9 @@ use table::{Format, Table};
 /// Rows: `pp512` prefills 512 random tokens and picks the next one, `tg128` decodes 128 tokens greedily, as
 /// `sterna run --temp 0` does; `pp512+tg128` is one after the other, and `@ d4096` starts with 4096 tokens in
 /// the cache. With `--sampling default`, `tg128 sampled` decodes again at temperature 0.8 with top-k 40,
-/// top-p 0.95 and min-p 0.05. Each is run once to warm up and then -r times; t/s is the mean over the runs
-/// with its standard deviation. GB/s is the bytes of weights and KV cache that were read, over time. LISTs
-/// are comma-separated.
+/// top-p 0.95 and min-p 0.05. Each test is run once to warm up and then -r times; t/s is the mean over the
+/// runs with its standard deviation. GB/s is the bandwidth at which weights and KV cache were read. LISTs are
+/// comma-separated.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna bench -m model.gguf
@@ -47,16 +47,15 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// How tokens are picked
+    /// Sampling of generated tokens
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Sampling::Greedy)]
     sampling: Sampling,
     /// Numbers of threads [default: physical cores]
     #[arg(short, long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// Print the time of each kind of stage and type of weight to stderr, and with what bandwidth it read in
-    /// decode. The host then waits for every step of a device. With =events, stages run one by one between
-    /// CUDA events
+    /// Print to stderr the time per kind of stage and weight type, and the bandwidth in decode. The host then
+    /// waits for every step of a device. With =events, stages run one by one between CUDA events
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     #[arg(value_parser = ["true", "events"])]
     #[arg(alias = "DeviceOptions::profile")]
@@ -70,7 +69,7 @@ impl BenchArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever loading, running or writing returns.
+    /// Any error from loading, running or writing.
     pub fn run(self) -> Result<(), CliError> {
         let source = self.load.source()?;
         let tests = self.tests();
@@ -122,7 +121,7 @@ impl BenchArgs {
     }
 }
 
-/// Stage, calls, total, share and bandwidth, largest first.
+/// Table of stages: calls, total, share and bandwidth, largest first.
 fn profile_table(test: &str, stages: &[StagesTime]) -> String {
     let mut stages = stages.to_vec();
     stages.sort_by_key(|stage| std::cmp::Reverse(stage.time.nanoseconds));
@@ -140,7 +139,7 @@ fn profile_table(test: &str, stages: &[StagesTime]) -> String {
 
 /// Reads `PP,TG`.
 fn pair(text: &str) -> Result<(usize, usize), String> {
-    let want = || format!("want two numbers divided by a comma, as in 512,128; got `{text}`");
+    let want = || format!("want two numbers separated by a comma, as in 512,128; got `{text}`");
     let (prompt, generated) = text.split_once(',').ok_or_else(want)?;
     Ok((prompt.parse().map_err(|_| want())?, generated.parse().map_err(|_| want())?))
 }

@@ -1,4 +1,4 @@
-//! The results of `sterna bench` as Markdown, JSON or CSV.
+//! Output of `sterna bench` as Markdown, JSON or CSV.
 
 use std::io::{self, Write};
 
@@ -9,18 +9,18 @@ use super::measure::{Measured, Sampling};
 use crate::engine::Engine;
 use crate::gguf::file_type_name;
 
-/// How results are written.
+/// Output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// llama-bench's Markdown table
     Md,
     /// A list of objects with llama-bench's names
     Json,
-    /// A header and a line a row
+    /// A header and one line per row
     Csv,
 }
 
-/// One row with everything that is known about it. Names are llama-bench's where it has one.
+/// One result row with all its fields. Names are llama-bench's where it has one.
 #[derive(Debug, Serialize)]
 struct Row {
     test: String,
@@ -45,7 +45,7 @@ struct Row {
     samples_ts: Vec<f64>,
 }
 
-/// Writes rows to stdout as they come.
+/// Writes result rows to stdout as they are measured.
 #[derive(Debug)]
 pub struct Table {
     format: Format,
@@ -53,8 +53,9 @@ pub struct Table {
     n_rows: usize,
 }
 
-/// Architecture, size where the file says it, and type of file, as llama-bench names a model: `gemma3 270M
-/// Q4_K - Medium`. The type of the largest matrices where the file does not say its own.
+/// Model description as llama-bench writes it: architecture, size label if the file has one, and file type,
+/// as in `gemma3 270M Q4_K - Medium`. Without a file type in the metadata, the type of the largest matrix is
+/// used.
 fn kind(engine: &Engine) -> String {
     let metadata = engine.gguf().metadata();
     let weights = engine.program().weights.iter();
@@ -67,7 +68,7 @@ fn kind(engine: &Engine) -> String {
     words.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-/// Values that all rows have in common.
+/// Values shared by all rows.
 #[derive(Debug)]
 struct Model {
     file: String,
@@ -83,10 +84,10 @@ struct Model {
 }
 
 impl Table {
-    /// Starts the table of `engine`'s model, which is `file`.
+    /// Starts the table for the model of `engine`, loaded from `file`.
     ///
     /// # Errors
-    /// Where stdout cannot be written.
+    /// If stdout cannot be written.
     pub fn begin(format: Format, engine: &Engine, file: String) -> io::Result<Self> {
         let program = engine.program();
         let kv = program.kvs.first();
@@ -126,7 +127,7 @@ impl Table {
     /// Writes one row.
     ///
     /// # Errors
-    /// Where stdout cannot be written.
+    /// If stdout cannot be written.
     pub fn row(&mut self, measured: &Measured) -> io::Result<()> {
         let row = self.whole(measured);
         let mut out = io::stdout().lock();
@@ -145,7 +146,7 @@ impl Table {
     /// Ends the table.
     ///
     /// # Errors
-    /// Where stdout cannot be written.
+    /// If stdout cannot be written.
     pub fn end(self) -> io::Result<()> {
         let mut out = io::stdout().lock();
         if self.format == Format::Json {
@@ -200,20 +201,20 @@ impl Table {
     }
 }
 
-/// Bytes as llama-bench writes them.
+/// Formats a size in bytes as llama-bench does.
 fn size(bytes: u64) -> String {
     const MIB: f64 = 1048576.0;
     let mib = bytes as f64 / MIB;
     if mib >= 1024.0 { format!("{:.2} GiB", mib / 1024.0) } else { format!("{mib:.2} MiB") }
 }
 
-/// A number of weights as llama-bench writes it.
+/// Formats a number of weights as llama-bench does.
 fn params(n: u64) -> String {
     let millions = n as f64 / 1e6;
     if millions >= 1000.0 { format!("{:.2} B", millions / 1000.0) } else { format!("{millions:.2} M") }
 }
 
-/// A line of comma-separated values in the order of [`Row`]'s fields, the list of samples left out.
+/// Writes a line of comma-separated values in the order of [`Row`]'s fields, without the list of samples.
 fn csv(out: &mut impl Write, row: &Row, with_header: bool) -> io::Result<()> {
     let serde_json::Value::Object(fields) = serde_json::to_value(row)? else {
         unreachable!("a struct is an object");
@@ -227,7 +228,7 @@ fn csv(out: &mut impl Write, row: &Row, with_header: bool) -> io::Result<()> {
     writeln!(out, "{}", values.join(","))
 }
 
-/// A value as RFC 4180 has it: text in quotes, quotes in it doubled.
+/// Formats a value as in RFC 4180: text in quotes, with quotes doubled.
 fn quoted(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),

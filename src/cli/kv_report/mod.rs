@@ -1,7 +1,7 @@
-//! `sterna kv-report`: what each kind of KV cache takes, and what it does to the model's attention and next
+//! `sterna kv-report`: the memory of each KV cache type, and its effect on the model's attention and next
 //! token.
 //!
-//! [`eval`](crate::eval) measures, `table.rs` and `plot.rs` show what was measured.
+//! [`eval`](crate::eval) measures, `table.rs` and `plot.rs` show the results.
 
 mod plot;
 mod table;
@@ -29,23 +29,23 @@ use crate::eval::{OUTPUTS, cache, perplexity};
 
 /// Compares KV cache types on a text.
 ///
-/// The text is cut into chunks and scored as `sterna perplexity` does, with each cache type beside the one
-/// that --kv-cache-type names (f16 by default). Mean and maximum KL are the divergence of the next token's
-/// distribution from that reference; `same top` is how often both have the same first choice. The attention
-/// KL is the divergence of the attention weights: the model's own queries against its own keys as each cache
-/// keeps them, averaged over layers, heads, and 16 rows of the second half of each chunk.
+/// The text is cut into chunks and scored as `sterna perplexity` does, with each cache type compared with the
+/// one that --kv-cache-type names (f16 by default). Mean and maximum KL are the divergence of the next
+/// token's distribution from that reference; `same top` is how often both have the same most likely token.
+/// The attention KL is the divergence of the attention weights: the model's own queries against its own keys
+/// as encoded by each cache type, averaged over layers, heads, and 16 rows of the second half of each chunk.
 ///
 /// The second table describes keys and values layer by layer: the excess kurtosis of their elements (0 for a
 /// normal distribution), the largest mean of a channel in standard deviations of that channel, and the length
 /// of the first four vectors relative to the median.
 ///
-/// The third is a needle test: eight random tokens of the text are inserted at eleven depths. The first four
-/// of one of these needles end the text, and the table shows how often each of the other four is the model's
-/// first choice, and the mean of ln p. The model need not answer questions for that, but one that does not
-/// copy finds none with any cache.
+/// The third table is a needle test: eight random tokens of the text are inserted at eleven depths. The first
+/// four of one of these needles end the text, and the table shows how often each of the other four is the
+/// most likely token, and the mean of ln p. The model need not be able to answer questions, but it must be
+/// able to copy: otherwise it finds no needle with any cache.
 ///
-/// Caches with a window (--kv-sinks, --kv-window) keep the first 64 positions and the newest 64 to 127 as
-/// f16, so chunks should be much longer.
+/// Caches with a window (--kv-sinks, --kv-window) keep the first 64 positions and the latest 64 to 127 as
+/// f16, so chunks should be much longer than that.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna kv-report -f text.txt -c 1024
@@ -70,33 +70,33 @@ pub struct KvReportArgs {
     plot: Option<PathBuf>,
 }
 
-/// Contents of a report.
+/// The report.
 #[derive(Debug, Serialize)]
 struct Report {
     model: String,
-    /// Positions of a chunk.
+    /// Positions per chunk.
     n_ctx: usize,
     chunks: usize,
     /// Positions whose next token was scored.
     scored: u64,
-    /// The first is what the others are compared with.
+    /// The first entry is the reference for the others.
     caches: Vec<Line>,
     layers: Vec<LayerLine>,
 }
 
-/// One kind of cache.
+/// Results of one cache type.
 #[derive(Debug, Serialize)]
 struct Line {
     cache: String,
-    /// Of keys and values of all layers, encoded.
+    /// Encoded bytes of the keys and values of all layers, per token.
     bytes_a_token: usize,
-    /// Bytes of a sequence of `n_ctx` positions, exact pages of a window included.
+    /// Bytes of a sequence of `n_ctx` positions, including the exact pages of a window.
     bytes: u64,
     perplexity: Estimate,
-    /// How far it is from the first line; nothing there.
+    /// Distance from the reference; `None` for the reference itself.
     #[serde(flatten)]
     distance: Option<Distance>,
-    /// A line a depth, where there are needles.
+    /// One line per depth, if the needle test ran.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     needles: Vec<NeedleLine>,
 }
@@ -113,11 +113,11 @@ struct Distance {
 /// Needles at one depth.
 #[derive(Debug, Serialize)]
 struct NeedleLine {
-    /// In per cent of the text.
+    /// Depth in per cent of the text.
     depth: usize,
-    /// Share of their tokens that were the first choice, 0 to 1.
+    /// Share of the needle tokens that were the most likely token, 0 to 1.
     retrieved: Estimate,
-    /// Mean natural logarithm of the probability of their tokens.
+    /// Mean natural logarithm of the needle tokens' probability.
     log_prob: Estimate,
 }
 
@@ -129,7 +129,7 @@ struct LayerLine {
     values: SpreadLine,
 }
 
-/// As [`Spread`] has it.
+/// Means of a [`Spread`].
 #[derive(Debug, Serialize)]
 struct SpreadLine {
     kurtosis: f64,
@@ -168,7 +168,7 @@ impl Estimate {
         Self { value: mean.mean(), std_error: mean.std_error() }
     }
 
-    /// Of `exp(mean)`.
+    /// Estimate of `exp(mean)`.
     fn of_exp(mean: &Mean) -> Self {
         let value = mean.mean().exp();
         Self { value, std_error: value * mean.std_error() }
@@ -179,8 +179,8 @@ impl KvReportArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// Whatever reading, loading or running returns; where the text is too short, or a cache that was named
-    /// cannot be.
+    /// Any error from reading, loading or running; a text that is too short; a cache type that was named but
+    /// cannot be used.
     pub fn run(self) -> Result<(), CliError> {
         let text = self.text.read()?;
         let asked = EngineOptions { outputs: OUTPUTS, ..self.model.options(Some(self.text.n_ctx()))? };
@@ -233,7 +233,7 @@ impl KvReportArgs {
         Ok(report.print(self.json)?)
     }
 
-    /// The kinds that are compared with the one that the options name, without that one.
+    /// The cache types to compare, without the reference.
     fn codecs(&self, options: &EngineOptions) -> Vec<&'static dyn KvCodec> {
         let base = [options.cache_type_k, options.cache_type_v];
         let all = || kv::REGISTRY.iter().copied().filter(|codec| codec.is_compared()).collect();
@@ -241,7 +241,7 @@ impl KvReportArgs {
         codecs.into_iter().filter(|codec| [*codec; 2] != base).collect()
     }
 
-    /// The model with a cache; nothing where this one was not asked for and cannot be, which a line says.
+    /// Loads the model with a cache type. `None`, with a note, if that fails for a type that was not named.
     fn open(&self, source: &Source, options: &EngineOptions) -> Result<Option<Engine>, CliError> {
         match self.model.load(source, options) {
             Err(err) if self.types.is_empty() => {
@@ -253,7 +253,7 @@ impl KvReportArgs {
     }
 }
 
-/// Name of a cache: of keys, and of values where that is another.
+/// Name of a cache: the type of the keys, and of the values if it differs.
 fn base_name(engine: &Engine) -> String {
     match engine.program().kvs.first() {
         Some(kv) if kv.k.form() == kv.v.form() => kv.k.name().to_owned(),

@@ -1,6 +1,6 @@
-//! A report as a picture: SVG, written as text.
+//! Draws a report as SVG.
 //!
-//! Left, divergence from the base over bytes a token, both in powers; right, needles by depth.
+//! Left: divergence from the reference over bytes per token, both logarithmic. Right: needles by depth.
 
 use std::fmt::Write;
 
@@ -9,14 +9,14 @@ use super::{Line, Report};
 const WIDTH: f64 = 1080.0;
 const HEIGHT: f64 = 474.0;
 
-/// Okabe and Ito's colours, which most people can tell apart; the base is black.
+/// Okabe and Ito's colours, which most people can tell apart; the reference is black.
 const COLOURS: [&str; 8] =
     ["#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"];
 
-/// Divergences below this are drawn there: they are rounding errors of the figures.
+/// Smaller divergences are drawn at this value: they are rounding errors.
 const LEAST_KL: f64 = 1e-6;
 
-/// The space of one diagram: where it lies, and what its edges stand for.
+/// Position of one diagram, and the value ranges of its axes.
 struct Panel {
     left: f64,
     right: f64,
@@ -34,7 +34,7 @@ impl Panel {
         (across, BOTTOM - part(y, self.y) * (BOTTOM - TOP))
     }
 
-    /// Frame, names of the axes, and a line and a word for each tick.
+    /// Draws the frame, the axis titles, and a grid line and label per tick.
     fn frame(&self, svg: &mut String, names: [&str; 3], x: &[(f64, String)], y: &[(f64, String)]) {
         let [title, x_name, y_name] = names;
         let (left, right, middle) = (self.left, self.right, (self.left + self.right) / 2.0);
@@ -74,7 +74,7 @@ impl Panel {
 }
 
 impl Report {
-    /// The picture.
+    /// The report as SVG.
     pub fn svg(&self) -> String {
         let mut svg = String::new();
         push(
@@ -108,8 +108,8 @@ impl Report {
         let x = self.caches.iter().map(|line| line.bytes_a_token as f64).map(|n| (n.log2(), n.to_string()));
         let x = apart(x.collect());
         let y: Vec<_> = whole(low, high).map(|power| (f64::from(power), format!("1e{power}"))).collect();
-        let title = format!("KL from {} (full: next token, hollow: attention)", self.caches[0].cache);
-        panel.frame(svg, [&title, "bytes a token, all layers", "KL"], &x, &y);
+        let title = format!("KL from {} (filled: next token, hollow: attention)", self.caches[0].cache);
+        panel.frame(svg, [&title, "bytes per token, all layers", "KL"], &x, &y);
         for Point { i, name, bytes, mean_kl, attention_kl } in &points {
             let colour = COLOURS[i % COLOURS.len()];
             let (full, hollow) =
@@ -133,7 +133,7 @@ impl Report {
         let ticks = |n: usize, word: fn(usize) -> (f64, String)| (0..=n).map(word).collect::<Vec<_>>();
         let x = ticks(5, |i| (20.0 * i as f64, format!("{} %", 20 * i)));
         let y = ticks(5, |i| (0.2 * i as f64, format!("{} %", 20 * i)));
-        panel.frame(svg, ["Needles that are found", "depth in the text", "first choices"], &x, &y);
+        panel.frame(svg, ["Retrieved needles", "depth in the text", "most likely tokens"], &x, &y);
         for (i, Line { cache, needles, .. }) in self.caches.iter().enumerate() {
             let colour = COLOURS[i % COLOURS.len()];
             let at: Vec<_> = needles.iter().map(|n| panel.at(n.depth as f64, n.retrieved.value)).collect();
@@ -156,9 +156,9 @@ impl Report {
     }
 }
 
-/// A cache that is compared with the base.
+/// A cache type that is compared with the reference.
 struct Point<'a> {
-    /// Which of the caches.
+    /// Index in the list of caches.
     i: usize,
     name: &'a str,
     bytes: f64,
@@ -172,7 +172,7 @@ fn point((i, line): (usize, &Line)) -> Option<Point<'_>> {
     Some(Point { i, name: &line.cache, bytes: line.bytes_a_token as f64, mean_kl, attention_kl })
 }
 
-/// Ticks without those that would be written over the one before: `at` in powers of two.
+/// Drops ticks whose label would overlap the previous one; `at` is a power of two.
 fn apart(mut ticks: Vec<(f64, String)>) -> Vec<(f64, String)> {
     ticks.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut last = f64::NEG_INFINITY;
@@ -208,12 +208,12 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, size: u32, colour: &
     );
 }
 
-/// Appends an element, on a line of its own.
+/// Appends an element on its own line.
 fn push(svg: &mut String, element: std::fmt::Arguments<'_>) {
     writeln!(svg, "{element}").expect("a string takes everything");
 }
 
-/// Words as XML has them. A file's name may hold anything.
+/// Escapes text for XML: a file name may contain any character.
 fn escaped(words: &str) -> String {
     let visible = words.chars().map(|c| if c.is_control() { ' ' } else { c });
     let escaped = visible.map(|c| match c {

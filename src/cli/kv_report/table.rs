@@ -1,14 +1,14 @@
-//! A report as tables.
+//! Prints a report as Markdown tables.
 
 use std::io::{self, Write};
 
 use super::{Distance, Estimate, LayerLine, Line, Report, SpreadLine};
 
-/// Below this share of needles that the base itself finds, what a cache loses of them says nothing.
+/// If the reference finds fewer needles than this, the losses of other caches are not meaningful.
 const TOO_FEW: f64 = 0.05;
 
 impl Report {
-    /// Writes it as Markdown.
+    /// Writes the report as Markdown.
     pub fn tables(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
@@ -31,8 +31,8 @@ impl Report {
     fn caches(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
-            "| cache | bytes a token | bytes of {} positions | perplexity | attention KL | mean KL | max KL \
-             | same top |",
+            "| cache | bytes per token | bytes of {} positions | perplexity | attention KL | mean KL \
+             | max KL | same top |",
             self.n_ctx
         )?;
         writeln!(out, "|---|---|---|---|---|---|---|---|")?;
@@ -75,7 +75,7 @@ impl Report {
         Ok(())
     }
 
-    /// The share of needles that are found, and the mean of ln p, by depth.
+    /// Share of retrieved needles and mean of ln p, by depth.
     fn needles(&self, out: &mut impl Write) -> io::Result<()> {
         let names: Vec<_> = self.caches.iter().map(|line| line.cache.as_str()).collect();
         writeln!(out, "| needles at | {} |", names.join(" | "))?;
@@ -95,7 +95,7 @@ impl Report {
             writeln!(out)?;
             writeln!(
                 out,
-                "With {} itself this model finds {:.1} % of the needles: too few to show what a cache loses.",
+                "With {} this model finds {:.1} % of the needles: too few to compare cache types.",
                 base.cache,
                 100.0 * found
             )?;

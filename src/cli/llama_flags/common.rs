@@ -1,15 +1,15 @@
-//! Flags of all of llama.cpp's programs.
+//! Flags of all llama.cpp programs.
 
 use super::Value::{Maybe, None, One, Two};
 use super::{Flag, Verdict, by, flag, refused, taken};
 
-// Ways out that several flags share.
+// Hints that several flags share.
 const TEXT: &str = "only text models are supported";
-const DOWNLOAD: &str = "-m takes addresses of the Hugging Face hub; from elsewhere, download the file first";
-const WHOLE: &str = "a model runs on one backend as a whole; --backend selects it";
+const DOWNLOAD: &str = "-hf downloads from the Hugging Face hub; from elsewhere, download the file first";
+const WHOLE: &str = "the whole model runs on one backend; --backend selects it";
 const PLACE: &str = "taskset pins a program to CPUs";
 const NICE: &str = "nice sets the priority of a program";
-const POLL: &str = "how threads wait cannot be chosen; leave it out";
+const POLL: &str = "the wait mode of threads is fixed; leave it out";
 const ADAPTER: &str = "merge the adapter into the model's file";
 const STEERING: &str = "steering vectors are not supported; leave it out";
 const SAMPLERS: &str = "supported are --temp, --top-k, --top-p, --min-p, --typical and penalties";
@@ -24,20 +24,20 @@ const SCALING: &str = "write it into the file: `sterna edit IN OUT --set A.rope.
                        the file's architecture for A";
 const BASE: &str = "write it into the file: `sterna edit IN OUT --set A.rope.freq_base=f32:N`, with the \
                     file's architecture for A";
-const DRAFT_CACHE: &str = "a draft model keeps keys and values as f16; leave it out";
-/// Of speculative decoding.
-pub const DRAFT: &str = "a draft model runs as the model does; leave it out";
-/// Of a text that is to be longer than its context.
-pub const LONGER: &str = "generation ends at the end of the context; -c makes it longer";
-/// Of metadata that a flag overrides.
+const DRAFT_CACHE: &str = "the KV cache of a draft model is always f16; leave it out";
+/// For flags of speculative decoding.
+pub const DRAFT: &str = "a draft model uses the settings of the model; leave it out";
+/// For flags that extend a text beyond its context.
+pub const LONGER: &str = "generation stops when the context is full; -c makes it larger";
+/// For flags that override metadata.
 pub const EDIT: &str = "`sterna edit IN OUT --set KEY=VALUE` writes it into a file";
 
-/// Taken if it is zero, which does nothing.
+/// Accepts zero, which switches the sampler off.
 fn sampler(n: &str) -> Option<&'static str> {
     (n.parse::<f64>() != Ok(0.0)).then_some(SAMPLERS)
 }
 
-/// The same of a sampler that a number below zero, too, switches off.
+/// The same for samplers that are also off below zero.
 fn sampler_above_zero(n: &str) -> Option<&'static str> {
     (!n.parse::<f64>().is_ok_and(|n| n <= 0.0)).then_some(SAMPLERS)
 }
@@ -54,16 +54,16 @@ fn colour(when: &str) -> Option<&'static str> {
     (!["off", "auto", "0", "false", "disabled"].contains(&when)).then_some("the log has no colors")
 }
 
-/// The flags. Where a subcommand has one itself, that one counts.
+/// The flags. A subcommand's own flag of the same name takes precedence.
 pub const FLAGS: &[Flag] = &[
-    // What ends a program.
+    // Flags that print something and exit.
     refused(&["usage"], None, "--help shows the flags"),
     refused(&["version"], None, "`sterna --version` prints it"),
     refused(&["cache-list", "-cl"], None, "`sterna list` shows the cache"),
     refused(&["completion-bash"], None, "`sterna completions bash` writes them"),
     refused(&["list-devices"], None, "`sterna devices` lists them"),
     // Threads.
-    refused(&["threads"], One, "this command takes no threads; leave it out").short('t'),
+    refused(&["threads"], One, "this command has no thread count; leave it out").short('t'),
     refused(&["threads-batch", "-tb", "LLAMA_ARG_THREADS_BATCH"], One, "-t sets the threads of prompts too"),
     refused(&["cpu-mask"], One, PLACE).short('C'),
     refused(&["cpu-range", "-Cr"], One, PLACE),
@@ -75,12 +75,12 @@ pub const FLAGS: &[Flag] = &[
     refused(&["prio-batch"], One, NICE),
     refused(&["poll"], One, POLL),
     refused(&["poll-batch"], One, POLL),
-    refused(&["numa"], One, "this command takes no threads; leave it out"),
+    refused(&["numa"], One, "this command has no thread settings; leave it out"),
     // Context and batches.
     refused(&["ctx-size"], One, FIXED).short('c'),
     refused(&["batch-size", "ubatch-size"], One, "this command chooses its batch size; leave it out")
         .short('b'),
-    refused(&["parallel"], One, "sequences run one by one here; leave it out"),
+    refused(&["parallel"], One, "this command runs sequences one by one; leave it out"),
     refused(&["keep"], One, LONGER),
     refused(&["fit"], Maybe, FIXED),
     refused(&["fit-target"], One, FIXED),
@@ -93,7 +93,7 @@ pub const FLAGS: &[Flag] = &[
     flag(&["defrag-thold", "-dt", "LLAMA_ARG_DEFRAG_THOLD"], One, Verdict::Taken),
     taken(&["kv-offload", "-kvo", "LLAMA_ARG_KV_OFFLOAD"]),
     by(&["no-kv-offload", "-nkvo"], Maybe, on_host),
-    // Where a model is.
+    // Placement of the model.
     refused(&["main-gpu", "-mg", "LLAMA_ARG_MAIN_GPU"], One, "--device selects the GPU"),
     refused(&["device"], One, NO_CARD),
     refused(&["gpu-layers", "n-gpu-layers"], One, NO_CARD),
@@ -105,11 +105,11 @@ pub const FLAGS: &[Flag] = &[
     refused(
         &["n-cpu-ffn", "-ncffn", "LLAMA_ARG_N_CPU_FFN"],
         One,
-        "-ot 'blk\\.(0|1)\\.ffn_=CPU' names the matrices of layers",
+        "-ot 'blk\\.(0|1)\\.ffn_=CPU' does the same with tensor names",
     ),
     taken(&["op-offload"]),
     by(&["no-op-offload", "-nopo"], Maybe, no_offload),
-    refused(&["repack", "LLAMA_ARG_REPACK"], Maybe, "weights are used as the file has them; leave it out"),
+    refused(&["repack", "LLAMA_ARG_REPACK"], Maybe, "weights are used in the file's layout; leave it out"),
     taken(&["no-repack", "-nr"]),
     refused(
         &["no-host", "LLAMA_ARG_NO_HOST"],
@@ -117,13 +117,9 @@ pub const FLAGS: &[Flag] = &[
         "--no-mmap reads weights into memory instead of mapping them",
     ),
     refused(&["rpc", "-rpc", "LLAMA_ARG_RPC"], One, "a model runs on one machine"),
-    refused(
-        &["lazy-mode", "-lzm", "LLAMA_ARG_LAZY_MODE"],
-        One,
-        "--load-mode says how weights come into memory",
-    ),
+    refused(&["lazy-mode", "-lzm", "LLAMA_ARG_LAZY_MODE"], One, "--load-mode selects how weights are loaded"),
     refused(&["check-tensors"], None, "`sterna verify` compares files of the hub with their checksums"),
-    // Which model.
+    // Selection of the model.
     refused(&["model-url", "-mu", "LLAMA_ARG_MODEL_URL"], One, DOWNLOAD),
     refused(&["docker-repo", "-dr", "LLAMA_ARG_DOCKER_REPO"], One, DOWNLOAD),
     refused(&["override-kv"], One, EDIT),
@@ -158,7 +154,7 @@ pub const FLAGS: &[Flag] = &[
     refused(&["video-fps", "LLAMA_ARG_VIDEO_FPS"], One, TEXT),
     refused(&["video-timestamp-interval", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL"], One, TEXT),
     refused(&["video-ffmpeg-dir", "LLAMA_ARG_VIDEO_FFMPEG_DIR"], One, TEXT),
-    // How positions are encoded.
+    // Position encoding.
     refused(&["rope-scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"], One, SCALING),
     refused(&["rope-scale", "LLAMA_ARG_ROPE_SCALE"], One, SCALING),
     refused(&["rope-freq-base", "LLAMA_ARG_ROPE_FREQ_BASE"], One, BASE),
@@ -168,10 +164,10 @@ pub const FLAGS: &[Flag] = &[
     refused(&["yarn-attn-factor", "LLAMA_ARG_YARN_ATTN_FACTOR"], One, SCALING),
     refused(&["yarn-beta-slow", "LLAMA_ARG_YARN_BETA_SLOW"], One, SCALING),
     refused(&["yarn-beta-fast", "LLAMA_ARG_YARN_BETA_FAST"], One, SCALING),
-    // The text that is generated, and what it goes on from.
+    // Generated text and prompt.
     refused(&["prompt"], One, "this command reads no prompt").short('p'),
     refused(&["file"], One, "this command reads no text").short('f'),
-    refused(&["binary-file", "-bf"], One, "a prompt is UTF-8 text, which -f reads"),
+    refused(&["binary-file", "-bf"], One, "prompts are UTF-8 text; use -f"),
     taken(&["escape"]).short('e'),
     taken(&["no-escape"]),
     refused(&["n-predict", "predict"], One, NO_TEXT).short('n'),
@@ -180,7 +176,7 @@ pub const FLAGS: &[Flag] = &[
     refused(&["grammar-file"], One, NO_TEXT),
     refused(&["json-schema"], One, NO_TEXT).short('j'),
     refused(&["json-schema-file"], One, NO_TEXT),
-    // How tokens are picked.
+    // Sampling.
     refused(&["seed"], One, NO_TEXT).short('s'),
     refused(&["temp", "temperature"], One, NO_TEXT),
     refused(&["top-k"], One, NO_TEXT),
@@ -210,13 +206,13 @@ pub const FLAGS: &[Flag] = &[
     by(&["mirostat"], One, sampler),
     refused(&["mirostat-lr"], One, SAMPLERS),
     refused(&["mirostat-ent"], One, SAMPLERS),
-    // What is said about it.
+    // Logs and statistics.
     taken(&["perf", "LLAMA_ARG_PERF"]),
     refused(&["no-perf"], None, SILENCE),
     taken(&["warmup"]),
     taken(&["no-warmup"]),
     refused(&["log-disable"], None, SILENCE),
-    refused(&["log-file", "LLAMA_ARG_LOG_FILE"], One, "the log is on stderr; 2>FILE keeps it"),
+    refused(&["log-file", "LLAMA_ARG_LOG_FILE"], One, "the log goes to stderr; 2>FILE writes it to a file"),
     refused(&["log-jsonl", "LLAMA_ARG_LOG_JSONL"], None, LOG),
     taken(&["no-log-jsonl"]),
     by(&["log-colors", "LLAMA_ARG_LOG_COLORS"], Maybe, colour),

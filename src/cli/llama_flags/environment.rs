@@ -1,4 +1,4 @@
-//! Environment variables that llama.cpp's programs read, and the flags that they stand for.
+//! Environment variables that llama.cpp's programs read, and the flags that they set.
 
 use std::ffi::OsString;
 
@@ -7,23 +7,23 @@ use clap::Command;
 use super::{Verdict, lacking, long_names};
 use crate::cli::names::Names;
 
-/// The subcommands whose programs read the environment.
+/// Subcommands whose llama.cpp counterparts read the environment.
 const READERS: &[&str] =
     &["run", "chat", "serve", "perplexity", "imatrix", "tokenize", "embed", "batched-bench"];
 
 /// Flags in the environment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// The command line, with the flags of the environment before the user's own, which override them.
+    /// The command line: flags from the environment first, so that the user's own flags override them.
     pub args: Vec<OsString>,
-    /// The variables that count.
+    /// Variables that are applied.
     pub counted: Vec<String>,
-    /// Those that do not count, each with the reason.
+    /// Variables that are ignored, each with the reason.
     pub ignored: Vec<String>,
 }
 
 impl Environment {
-    /// Flags that the environment adds to a command line. `command` has the subcommands without llama.cpp's
+    /// Adds the flags of the environment to a command line. `command` has the subcommands without llama.cpp's
     /// flags.
     pub fn read(
         command: &Command,
@@ -38,10 +38,11 @@ impl Environment {
         let is_server = subcommand.get_name() == "serve";
         let mut env = Self { args, ..Self::default() };
         let typed = env.args.split_off(2);
-        // A model of the hub that is typed goes before a file of the environment; both at once is an error.
+        // A hub model on the command line overrides a model file in the environment; both on the command line
+        // are an error.
         let is_of_hub = |arg: &OsString| arg.to_str().is_some_and(|arg| arg.starts_with("--hf-repo"));
         let has_model = typed.iter().any(is_of_hub);
-        // That a server answers several requests at a time says nothing of texts.
+        // LLAMA_ARG_N_PARALLEL means the requests of a server, not the texts of other commands.
         let is_meant = |flag: &str| (flag != "model" || !has_model) && (flag != "parallel" || is_server);
         for (variable, flag) in names.variables().filter(|(_, flag)| is_meant(flag)) {
             let Some((flag, value)) = said(subcommand, variable, flag, &get) else { continue };
@@ -52,7 +53,7 @@ impl Environment {
                 Verdict::By(judge) => judge(value.as_ref().and_then(|value| value.to_str()).unwrap_or("")),
             });
             if let Some(instead) = instead.filter(|_| !is_server) {
-                env.ignored.push(format!("{variable} does not count: --{flag} is not supported: {instead}"));
+                env.ignored.push(format!("ignoring {variable}: --{flag} is not supported: {instead}"));
                 continue;
             }
             let mut arg = OsString::from(format!("--{flag}"));
@@ -68,8 +69,8 @@ impl Environment {
     }
 }
 
-/// The flag that a variable stands for in a subcommand, with its value if it takes one. A switch that is off
-/// is the flag that says so. `None` where the variable is not set, or the subcommand has no such flag.
+/// The flag that a variable sets in a subcommand, with its value if it takes one. For a switch that is off,
+/// the negated flag. `None` if the variable is not set or the subcommand has no such flag.
 fn said(
     subcommand: &Command,
     variable: &str,
@@ -89,14 +90,14 @@ fn said(
                 _ if says_no => takes_value(subcommand, &off).map(|_| (off, None)),
                 Some(value) if is_on(&value) => Some((flag.to_owned(), None)),
                 Some(value) if is_off(&value) => takes_value(subcommand, &off).map(|_| (off, None)),
-                // Parsing refuses it.
+                // The parser rejects it.
                 value => Some((flag.to_owned(), Some(value?))),
             }
         }
     }
 }
 
-/// Whether a value follows a flag; `None` if a subcommand and its program do not have it.
+/// True if a flag takes a value; `None` if neither the subcommand nor its llama.cpp counterpart has it.
 fn takes_value(subcommand: &Command, flag: &str) -> Option<bool> {
     let ours = subcommand.get_arguments().find(|arg| long_names(arg).iter().any(|name| name == flag));
     let other = || lacking(subcommand).into_iter().find(|other| other.names.contains(&flag));
@@ -143,7 +144,7 @@ mod tests {
         let env = read(&["sterna", "serve", "--port", "1"], &variables);
         assert_eq!(env.args, args(&["sterna", "serve", "--metrics", "--port=9000", "--port", "1"]));
         assert_eq!(env.counted, ["LLAMA_ARG_ENDPOINT_METRICS", "LLAMA_ARG_PORT"]);
-        // A program that reads none.
+        // `bench` reads no variables.
         let bench = read(&["sterna", "bench", "-p", "serve"], &[("LLAMA_ARG_MODEL", "a")]);
         assert_eq!(bench.args, args(&["sterna", "bench", "-p", "serve"]));
     }
@@ -163,12 +164,10 @@ mod tests {
         assert_eq!(run.counted, ["LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_MODEL"]);
         assert_eq!(run.ignored.len(), 2, "{:?}", run.ignored);
         assert!(
-            run.ignored
-                .iter()
-                .any(|said| said.starts_with("LLAMA_ARG_MAIN_GPU") && said.contains("--device"))
+            run.ignored.iter().any(|said| said.contains("LLAMA_ARG_MAIN_GPU") && said.contains("--device"))
         );
         assert!(run.ignored.iter().any(|said| said.contains("--no-kv-offload is not supported")));
-        // A model of the hub that is typed is the model.
+        // A hub model on the command line is the only model.
         let hub = read(&["sterna", "run", "--hf-repo", "a/b"], &variables[..1]);
         assert_eq!(hub.args, args(&["sterna", "run", "--hf-repo", "a/b"]));
     }

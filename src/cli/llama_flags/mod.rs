@@ -1,8 +1,8 @@
-//! Flags that llama.cpp's programs have and their users type: those that ask for what is done anyway are
-//! taken, the others are refused, each with the way out. No help shows them.
+//! Flags of llama.cpp's programs that Sterna does not have: those that ask for the default behaviour are
+//! accepted and ignored, the others are rejected with a hint. They are hidden from the help.
 //!
 //! `common.rs` has the flags of all programs, `programs.rs` those of each, `environment.rs` the variables
-//! that stand for flags. A subcommand gets those of its program that it does not have itself.
+//! that set flags. A subcommand gets the flags of its llama.cpp counterpart that it does not have itself.
 
 mod common;
 mod environment;
@@ -18,18 +18,19 @@ pub use environment::Environment;
 
 /// A flag that a subcommand does not have.
 struct Flag {
-    /// Long names without dashes, of which messages have the first; then the [other names](super::names).
+    /// Long names without dashes, the first of which appears in messages, and then [other
+    /// names](super::names).
     names: &'static [&'static str],
     short: Option<char>,
     value: Value,
     verdict: Verdict,
 }
 
-/// How many values follow a flag.
+/// Number of values after a flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Value {
     None,
-    /// One, or none.
+    /// One or none.
     Maybe,
     One,
     Two,
@@ -38,9 +39,9 @@ enum Value {
 #[derive(Clone, Copy)]
 enum Verdict {
     Taken,
-    /// The way out.
+    /// Rejected, with a hint what to do instead.
     Refused(&'static str),
-    /// The same by the value, which is empty where none follows; `None` if it is taken.
+    /// Depends on the value, which is empty if missing: `None` if it is accepted, otherwise the hint.
     By(fn(&str) -> Option<&'static str>),
 }
 
@@ -48,12 +49,12 @@ const fn flag(names: &'static [&'static str], value: Value, verdict: Verdict) ->
     Flag { names, short: None, value, verdict }
 }
 
-/// A flag without a value that is taken.
+/// A flag without a value that is accepted and ignored.
 const fn taken(names: &'static [&'static str]) -> Flag {
     flag(names, Value::None, Verdict::Taken)
 }
 
-/// A flag that is refused, with what to do instead.
+/// A flag that is rejected, with a hint what to do instead.
 const fn refused(names: &'static [&'static str], value: Value, instead: &'static str) -> Flag {
     flag(names, value, Verdict::Refused(instead))
 }
@@ -82,7 +83,7 @@ impl Flag {
         }
     }
 
-    /// The way out, if the flag was typed and asks for something that is not there.
+    /// The hint, if the flag was typed and is not supported.
     fn judge(&self, matches: &ArgMatches) -> Option<&'static str> {
         if matches.value_source(self.id()) != Some(ValueSource::CommandLine) {
             return None;
@@ -95,7 +96,7 @@ impl Flag {
     }
 }
 
-/// The lists of the program that a subcommand stands for. Of two flags of one name the first counts.
+/// Flag lists of a subcommand's llama.cpp counterpart. Of two flags with the same name, the first is used.
 fn lists(subcommand: &str) -> &'static [&'static [Flag]] {
     use programs::*;
     match subcommand {
@@ -114,7 +115,7 @@ fn lists(subcommand: &str) -> &'static [&'static [Flag]] {
     }
 }
 
-/// The flags of a subcommand's program that it does not have itself.
+/// Flags of the llama.cpp counterpart that the subcommand does not have itself.
 fn lacking(command: &Command) -> Vec<&'static Flag> {
     let mut names: BTreeSet<String> = command.get_arguments().flat_map(long_names).collect();
     let flags = lists(command.get_name()).iter().flat_map(|list| list.iter());
@@ -128,16 +129,16 @@ fn lacking(command: &Command) -> Vec<&'static Flag> {
     lacking
 }
 
-/// The long names of a flag, hidden ones included.
+/// Long names of a flag, including hidden ones.
 fn long_names(arg: &Arg) -> Vec<String> {
     let aliases = arg.get_all_aliases().unwrap_or_default().into_iter();
     arg.get_long().into_iter().chain(aliases).map(str::to_owned).collect()
 }
 
-/// The command line with llama.cpp's flags.
+/// Adds llama.cpp's flags to the command line.
 pub fn added(command: Command) -> Command {
     command.mut_subcommands(|command| {
-        // A letter that is ours stays ours: -p of bench is no prompt.
+        // Our short flags take precedence: -p of bench is not a prompt.
         let letters: Vec<char> = command.get_arguments().filter_map(Arg::get_short).collect();
         let is_free = |flag: &Flag| flag.short.is_none_or(|short| !letters.contains(&short));
         let arg = |flag: &Flag| if is_free(flag) { flag.arg() } else { flag.arg().short(None) };
@@ -146,10 +147,10 @@ pub fn added(command: Command) -> Command {
     })
 }
 
-/// Flags of a command line with their verdicts.
+/// Checks the llama.cpp flags of a command line.
 ///
 /// # Errors
-/// The first flag that asks for something that is not there, with what to do instead.
+/// The first unsupported flag, with what to do instead.
 pub fn judge_all(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(()) };
     let Some(command) = command.find_subcommand(name) else { return Ok(()) };
@@ -165,13 +166,13 @@ pub fn judge_all(command: &Command, matches: &ArgMatches) -> Result<(), Error> {
 mod tests {
     use super::super::{command, normalise, parse};
 
-    /// The message about a command line, if there is one.
+    /// Error message for a command line, if it is invalid.
     fn parsed(line: &str) -> Result<(), String> {
         let args = normalise(line.split_whitespace().map(Into::into));
         parse(args).map(drop).map_err(|err| err.to_string())
     }
 
-    /// Whether this build has the subcommand.
+    /// True if this build has the subcommand.
     fn is_built(line: &str) -> bool {
         cfg!(feature = "serve") || !line.starts_with("sterna serve")
     }
@@ -233,7 +234,7 @@ mod tests {
     #[test]
     fn numbers_below_their_range_are_said_to_be_so() {
         let lines = [
-            ("sterna run -c -1", "'-1' for '--ctx-size <N>': want a whole number from 0 on"),
+            ("sterna run -c -1", "'-1' for '--ctx-size <N>': want a whole number, 0 or more"),
             ("sterna run -t -2", "'-2' for '--threads <N>': want 1 to 1024, or -1"),
             ("sterna run -b -1", "'-1' for '--batch-size <N>'"),
             ("sterna serve -np -3", "'-3' for '--parallel <N>': -3 is not in 1..=1024"),
@@ -244,7 +245,7 @@ mod tests {
         }
     }
 
-    /// No flag has two meanings: clap checks names within a subcommand.
+    /// No flag is defined twice: clap checks the names within a subcommand.
     #[test]
     fn none_is_a_flag_of_ours() {
         command().debug_assert();

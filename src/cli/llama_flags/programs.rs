@@ -1,29 +1,29 @@
-//! Flags of each of llama.cpp's programs, beside those of all.
+//! Flags of single llama.cpp programs, in addition to the common ones.
 
 use super::Value::{Maybe, None, One};
 use super::common::{DRAFT, EDIT, LONGER};
 use super::{Flag, by, refused, taken};
 
-// Ways out that several flags share.
-const TALKS: &str = "`sterna chat` talks";
-const CONTINUES: &str = "`sterna run` continues a text";
+// Hints that several flags share.
+const TALKS: &str = "use `sterna chat` for conversations";
+const CONTINUES: &str = "use `sterna run` to continue a text";
 const PIPED: &str = "pipe the message into `sterna chat`, which ends with its input";
-const FRAME: &str = "the chat template frames messages; --chat-template names another one";
-const MEDIA: &str = "models read text alone";
-const REQUEST: &str = "requests bring it";
-const THINKING: &str = "requests to `sterna serve` say it: reasoning_format, reasoning_effort and \
+const FRAME: &str = "the chat template formats messages; --chat-template selects another one";
+const MEDIA: &str = "only text models are supported";
+const REQUEST: &str = "set it in each request";
+const THINKING: &str = "requests to `sterna serve` set it: reasoning_format, reasoning_effort and \
                         chat_template_kwargs";
-const ONE_PAGE: &str = "the page is as it is; a server of files serves another one";
-const TOOLS: &str = "clients call tools; this server only says what the model wants to call";
-const CACHE: &str = "the prefix cache needs no such choice; leave it out";
+const ONE_PAGE: &str = "the web page is fixed; use a file server for another one";
+const TOOLS: &str = "clients call tools; this server only returns the calls that the model requests";
+const CACHE: &str = "the prefix cache has no such setting; leave it out";
 const SHARED: &str = "slots share the pages of one cache; --kv-positions sets its size";
-const BY_NAME: &str = "-hf names the model; flags say the rest";
-const ANSWERS: &str = "answers to questions are not scored; there is the perplexity of a text";
+const BY_NAME: &str = "-hf selects the model, other flags its settings";
+const ANSWERS: &str = "benchmarks of questions are not supported; `sterna perplexity` scores a text";
 
-const NGRAM: &str = "--spec-type ngram-simple drafts from the prompt and the text; --spec-ngram-size-n and \
-                     --draft-max set it";
-const PULL: &str = "`sterna pull` gets the file, and --model-draft names it";
-const MEASURED: &str = "acceptance is what it is; leave it out";
+const NGRAM: &str = "--spec-type ngram-simple drafts from the prompt and the output; configure it with \
+                     --spec-ngram-size-n and --draft-max";
+const PULL: &str = "download the file with `sterna pull` and pass it with --model-draft";
+const MEASURED: &str = "the acceptance rate cannot be simulated; leave it out";
 
 fn unless_one(hits: &str) -> Option<&'static str> {
     (hits != "1").then_some(NGRAM)
@@ -34,15 +34,15 @@ fn unless_none(mebibytes: &str) -> Option<&'static str> {
 }
 
 fn colour(when: &str) -> Option<&'static str> {
-    (!["off", "auto"].contains(&when)).then_some("leave it out: a model's text has one colour")
+    (!["off", "auto"].contains(&when)).then_some("leave it out: the output has no colours")
 }
 
 fn gguf(format: &str) -> Option<&'static str> {
-    (format != "gguf").then_some("the file is GGUF, which llama-quantize reads, too")
+    (format != "gguf").then_some("the file is always GGUF, which llama-quantize also reads")
 }
 
 fn embeddings(switch: &str) -> Option<&'static str> {
-    (switch != "0").then_some("there are no embeddings to measure")
+    (switch != "0").then_some("embeddings cannot be measured")
 }
 
 /// Flags that llama-completion and llama-cli share.
@@ -52,11 +52,15 @@ pub const TALK: &[Flag] = &[
     taken(&["simple-io"]),
     taken(&["no-context-shift"]),
     taken(&["no-display-prompt"]),
-    refused(&["display-prompt"], None, "the prompt is not shown again; `cat` shows it"),
+    refused(&["display-prompt"], None, "the prompt is never printed; `cat` prints it"),
     refused(&["verbose-prompt"], None, "`sterna tokenize` shows a prompt's tokens"),
     refused(&["context-shift", "LLAMA_ARG_CONTEXT_SHIFT"], None, LONGER),
     by(&["color", "-co"], Maybe, colour),
-    refused(&["multiline-input", "-mli"], None, "a line that ends in \\ goes on in the next one"),
+    refused(
+        &["multiline-input", "-mli"],
+        None,
+        "end a line with \\ to continue the message on the next line",
+    ),
     refused(&["reasoning-format", "LLAMA_ARG_THINK"], One, THINKING),
     refused(&["reasoning", "-rea", "LLAMA_ARG_REASONING"], One, THINKING),
     refused(&["reasoning-effort", "LLAMA_ARG_REASONING_EFFORT"], One, THINKING),
@@ -65,10 +69,10 @@ pub const TALK: &[Flag] = &[
     refused(&["reasoning-preserve", "LLAMA_ARG_REASONING_PRESERVE"], None, THINKING),
     refused(&["no-reasoning-preserve"], None, THINKING),
     taken(&["skip-chat-parsing"]),
-    refused(&["no-skip-chat-parsing"], None, "`sterna serve` parses calls of tools"),
+    refused(&["no-skip-chat-parsing"], None, "`sterna serve` parses tool calls"),
 ];
 
-/// llama-completion's.
+/// llama-completion's flags.
 pub const RUN: &[Flag] = &[
     taken(&["no-conversation", "-no-cnv"]),
     refused(&["conversation", "-cnv"], None, TALKS),
@@ -82,23 +86,23 @@ pub const RUN: &[Flag] = &[
     refused(&["in-prefix"], One, TALKS),
     refused(&["in-suffix"], One, TALKS),
     refused(&["in-prefix-bos"], None, TALKS),
-    refused(&["print-token-count", "-ptc"], One, "the number of tokens is said at the end"),
+    refused(&["print-token-count", "-ptc"], One, "the number of tokens is printed at the end"),
     refused(&["grp-attn-n", "-gan", "LLAMA_ARG_GRP_ATTN_N"], One, LONGER),
     refused(&["grp-attn-w", "-gaw", "LLAMA_ARG_GRP_ATTN_W"], One, LONGER),
 ];
 
-/// llama-cli's, and what it took before llama-completion was a program of its own.
+/// llama-cli's flags, including those from before llama-completion was split off.
 pub const CHAT: &[Flag] = &[
     taken(&["conversation"]),
     taken(&["interactive"]).short('i'),
     taken(&["interactive-first"]),
     taken(&["no-escape"]),
-    refused(&["escape"], None, "a message is taken as it stands").short('e'),
+    refused(&["escape"], None, "messages have no escapes").short('e'),
     refused(&["no-conversation"], None, CONTINUES),
     refused(&["single-turn"], None, PIPED),
     refused(&["prompt"], One, PIPED).short('p'),
     refused(&["file"], One, PIPED).short('f'),
-    refused(&["system-prompt-file"], One, "-sys \"$(cat FILE)\" gives the text"),
+    refused(&["system-prompt-file"], One, "-sys \"$(cat FILE)\" passes the text"),
     refused(&["reverse-prompt"], One, CONTINUES).short('r'),
     refused(&["special"], None, CONTINUES),
     refused(&["ignore-eos"], None, CONTINUES),
@@ -111,12 +115,12 @@ pub const CHAT: &[Flag] = &[
     refused(&["in-suffix"], One, FRAME),
     refused(&["in-prefix-bos"], None, FRAME),
     refused(&["chat-template-kwargs", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS"], One, THINKING),
-    refused(&["server-base"], One, "the model is on this machine; other programs talk to servers"),
+    refused(&["server-base"], One, "`sterna chat` runs the model itself; use a client to talk to a server"),
     refused(&["image", "audio", "video"], One, MEDIA),
-    refused(&["output", "output-file"], One, "answers are on stdout; `>` keeps them").short('o'),
+    refused(&["output", "output-file"], One, "answers go to stdout; use `> FILE`").short('o'),
     taken(&["show-timings", "LLAMA_ARG_SHOW_TIMINGS"]),
-    refused(&["no-show-timings"], None, "they are on stderr; 2>/dev/null leaves them out"),
-    refused(&["log-prompts-dir"], One, "prompts are not kept"),
+    refused(&["no-show-timings"], None, "they go to stderr; 2>/dev/null drops them"),
+    refused(&["log-prompts-dir"], One, "prompts are not stored"),
     refused(&["ctx-checkpoints", "swa-checkpoints", "-ctxcp", "LLAMA_ARG_CTX_CHECKPOINTS"], One, CACHE),
     by(&["cache-ram", "-cram", "LLAMA_ARG_CACHE_RAM"], One, unless_none),
     refused(&["gpt-oss-20b-default"], None, BY_NAME),
@@ -125,7 +129,7 @@ pub const CHAT: &[Flag] = &[
     refused(&["vision-gemma-12b-default"], None, BY_NAME),
 ];
 
-/// Of speculative decoding: llama-cli's and llama-server's.
+/// Flags of speculative decoding, shared by llama-cli and llama-server.
 pub const SPECULATION: &[Flag] = &[
     refused(&["spec-draft-hf", "hf-repo-draft", "-hfd", "-hfrd", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"], One, PULL),
     refused(&["spec-draft-threads", "threads-draft", "-td"], One, DRAFT),
@@ -158,7 +162,7 @@ pub const SPECULATION: &[Flag] = &[
     refused(
         &["spec-draft-p-split", "draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"],
         One,
-        "a draft is one text; leave it out",
+        "a draft is a single sequence; leave it out",
     ),
     taken(&["spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"]),
     refused(&["no-spec-draft-backend-sampling"], None, DRAFT),
@@ -176,7 +180,7 @@ pub const SPECULATION: &[Flag] = &[
     refused(&["spec-default"], None, NGRAM),
 ];
 
-/// llama-server's.
+/// llama-server's flags.
 pub const SERVE: &[Flag] = &[
     taken(&["jinja"]),
     refused(&["no-jinja"], None, "templates are always Jinja"),
@@ -197,17 +201,21 @@ pub const SERVE: &[Flag] = &[
     refused(&["context-shift"], None, LONGER),
     taken(&["props", "LLAMA_ARG_ENDPOINT_PROPS"]),
     taken(&["embedding", "embeddings", "LLAMA_ARG_EMBEDDINGS"]),
-    refused(&["api-prefix", "LLAMA_ARG_API_PREFIX"], One, "let a proxy take the prefix off"),
-    refused(&["reuse-port", "LLAMA_ARG_REUSE_PORT"], None, "one server listens on a port"),
+    refused(&["api-prefix", "LLAMA_ARG_API_PREFIX"], One, "let a proxy strip the prefix"),
+    refused(&["reuse-port", "LLAMA_ARG_REUSE_PORT"], None, "only one server can listen on a port"),
     refused(
         &["threads-http", "LLAMA_ARG_THREADS_HTTP"],
         One,
-        "connections have threads as they need them; --connections bounds them",
+        "threads are started per connection; --connections limits them",
     ),
-    refused(&["sleep-idle-seconds"], One, "models of --models-dir give way to others; leave it out"),
+    refused(
+        &["sleep-idle-seconds"],
+        One,
+        "models of --models-dir are unloaded when others need the memory; leave it out",
+    ),
     refused(&["path", "LLAMA_ARG_STATIC_PATH"], One, ONE_PAGE),
     taken(&["ui", "webui", "LLAMA_ARG_UI"]),
-    refused(&["no-ui", "no-webui"], None, "the page cannot be switched off; a proxy can leave it out"),
+    refused(&["no-ui", "no-webui"], None, "the page cannot be switched off; a proxy can block it"),
     refused(&["ui-config", "webui-config", "LLAMA_ARG_UI_CONFIG"], One, ONE_PAGE),
     refused(&["ui-config-file", "webui-config-file", "LLAMA_ARG_UI_CONFIG_FILE"], One, ONE_PAGE),
     refused(&["ui-mcp-proxy", "webui-mcp-proxy", "LLAMA_ARG_UI_MCP_PROXY"], None, TOOLS),
@@ -218,22 +226,22 @@ pub const SERVE: &[Flag] = &[
     refused(&["mcp-servers-json", "LLAMA_ARG_MCP_SERVERS_JSON"], One, TOOLS),
     refused(&["agent", "-ag", "LLAMA_ARG_AGENT"], None, TOOLS),
     taken(&["no-agent", "-no-ag"]),
-    refused(&["cors-methods", "LLAMA_ARG_CORS_METHODS"], One, "--cors-origins alone is to be chosen"),
-    refused(&["cors-headers", "LLAMA_ARG_CORS_HEADERS"], One, "--cors-origins alone is to be chosen"),
+    refused(&["cors-methods", "LLAMA_ARG_CORS_METHODS"], One, "only --cors-origins can be set"),
+    refused(&["cors-headers", "LLAMA_ARG_CORS_HEADERS"], One, "only --cors-origins can be set"),
     refused(
         &["cors-credentials", "LLAMA_ARG_CORS_CREDENTIALS"],
         None,
-        "requests bring their key in a header; --cors-origins names pages",
+        "requests send their key in a header; --cors-origins allows pages",
     ),
     taken(&["no-cors-credentials"]),
-    refused(&["tags", "LLAMA_ARG_TAGS"], One, "--alias names the model"),
+    refused(&["tags", "LLAMA_ARG_TAGS"], One, "use --alias to name the model"),
     refused(
         &["models-preset", "LLAMA_ARG_MODELS_PRESET"],
         One,
-        "--models-dir and --models name the models, flags say the rest for all",
+        "--models-dir and --models select the models; other flags apply to all of them",
     ),
     taken(&["models-autoload", "LLAMA_ARG_MODELS_AUTOLOAD"]),
-    refused(&["no-models-autoload"], None, "a model is loaded when it is asked for"),
+    refused(&["no-models-autoload"], None, "a model is loaded on its first request"),
     refused(&["media-path"], One, MEDIA),
     refused(&["mtmd-batch-max-tokens", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"], One, MEDIA),
     refused(&["lora-init-without-apply"], None, "merge the adapter into the model's file"),
@@ -245,14 +253,14 @@ pub const SERVE: &[Flag] = &[
     refused(&["reasoning-budget-message"], One, REQUEST),
     refused(&["reasoning-preserve"], None, REQUEST),
     refused(&["no-reasoning-preserve"], None, REQUEST),
-    refused(&["skip-chat-parsing"], None, "/completion answers with the text as it is"),
+    refused(&["skip-chat-parsing"], None, "/completion returns the text unparsed"),
     taken(&["no-skip-chat-parsing"]),
     refused(
         &["prefill-assistant", "LLAMA_ARG_PREFILL_ASSISTANT"],
         None,
-        "requests say it: continue_final_message",
+        "set continue_final_message in the request",
     ),
-    refused(&["no-prefill-assistant"], None, "requests say it: continue_final_message"),
+    refused(&["no-prefill-assistant"], None, "set continue_final_message in the request"),
     refused(&["reverse-prompt"], One, REQUEST).short('r'),
     refused(&["special"], None, REQUEST),
     refused(&["ignore-eos"], None, REQUEST),
@@ -260,10 +268,10 @@ pub const SERVE: &[Flag] = &[
     refused(&["grammar-file"], One, REQUEST),
     refused(&["json-schema"], One, REQUEST).short('j'),
     refused(&["json-schema-file"], One, REQUEST),
-    refused(&["spm-infill"], None, "/infill is not answered; /completion takes such a prompt"),
+    refused(&["spm-infill"], None, "/infill is not supported; send such a prompt to /completion"),
     refused(&["lookup-cache-static", "-lcs"], One, NGRAM),
     refused(&["lookup-cache-dynamic", "-lcd"], One, NGRAM),
-    refused(&["log-prompts-dir"], One, "prompts are not kept"),
+    refused(&["log-prompts-dir"], One, "prompts are not stored"),
     refused(&["embd-gemma-default"], None, BY_NAME),
     refused(&["fim-qwen-1.5b-default"], None, BY_NAME),
     refused(&["fim-qwen-3b-default"], None, BY_NAME),
@@ -277,21 +285,21 @@ pub const SERVE: &[Flag] = &[
     refused(&["vision-gemma-12b-default"], None, BY_NAME),
 ];
 
-/// llama-perplexity's.
+/// llama-perplexity's flags.
 pub const PERPLEXITY: &[Flag] = &[
     taken(&["no-context-shift"]),
     refused(&["context-shift"], None, "chunks are as long as their context; -c sets it"),
     taken(&["kv-unified"]),
     taken(&["no-kv-unified"]),
-    refused(&["prompt"], One, "write the text into a file, which -f names").short('p'),
-    refused(&["kl-divergence"], None, "--kl-base FILE compares with what --save-logits FILE kept"),
+    refused(&["prompt"], One, "write the text to a file and pass it with -f").short('p'),
+    refused(&["kl-divergence"], None, "--kl-base FILE compares with the logits saved by --save-logits FILE"),
     refused(
         &["save-all-logits", "kl-divergence-base"],
         One,
-        "--save-logits FILE keeps them, and --kl-base FILE compares",
+        "--save-logits FILE saves them, and --kl-base FILE compares",
     ),
     refused(&["ppl-stride"], One, "the second half of each chunk is scored"),
-    refused(&["ppl-output-type"], One, "each chunk has its line"),
+    refused(&["ppl-output-type"], One, "one line is printed per chunk"),
     refused(&["hellaswag"], None, ANSWERS),
     refused(&["hellaswag-tasks"], One, ANSWERS),
     refused(&["winogrande"], None, ANSWERS),
@@ -300,38 +308,38 @@ pub const PERPLEXITY: &[Flag] = &[
     refused(&["multiple-choice-tasks"], One, ANSWERS),
 ];
 
-/// llama-imatrix's.
+/// llama-imatrix's flags.
 pub const IMATRIX: &[Flag] = &[
     taken(&["no-context-shift"]),
     refused(&["context-shift"], None, "chunks are as long as their context; -c sets it"),
-    refused(&["prompt"], One, "write the text into a file, which -f names").short('p'),
+    refused(&["prompt"], One, "write the text to a file and pass it with -f").short('p'),
     taken(&["no-ppl"]),
     refused(&["ppl"], None, "`sterna perplexity` computes it"),
     by(&["output-format"], One, gguf),
-    refused(&["in-file"], One, "a matrix is of one text; put the texts into one file"),
+    refused(&["in-file"], One, "matrices cannot be merged; put all texts into one file"),
     refused(&["output-frequency", "-ofreq"], One, "the file is written at the end"),
     refused(&["save-frequency"], One, "the file is written at the end"),
     refused(&["process-output"], None, "the output head has no entry"),
-    refused(&["chunk", "from-chunk"], One, "leave out the text's beginning"),
-    refused(&["show-statistics"], None, "`sterna inspect` shows what is in a file"),
+    refused(&["chunk", "from-chunk"], One, "remove the beginning from the text"),
+    refused(&["show-statistics"], None, "`sterna inspect` shows the content of a file"),
 ];
 
-/// llama-bench's.
+/// llama-bench's flags.
 pub const BENCH: &[Flag] = &[
     by(&["embeddings", "-embd"], Maybe, embeddings),
-    refused(&["delay"], One, "tests follow each other at once"),
+    refused(&["delay"], One, "tests run without a delay"),
     refused(&["output-err", "-oe"], One, "-o writes to stdout"),
     taken(&["progress"]),
-    refused(&["fit-target"], One, "--gpu-layers auto keeps what fits"),
-    refused(&["fit-ctx"], One, "the context is what the tests need"),
+    refused(&["fit-target"], One, "--gpu-layers auto keeps as many layers in VRAM as fit"),
+    refused(&["fit-ctx"], One, "the context is as long as the tests need"),
 ];
 
-/// llama-embedding's.
+/// llama-embedding's flags.
 pub const EMBED: &[Flag] = &[
-    refused(&["attention"], One, "the model's file says which tokens a token sees"),
-    refused(&["embd-separator"], One, "give each text with -p, or as a line of -f"),
-    refused(&["cls-separator"], One, "a tab stands between query and document"),
-    refused(&["parallel"], One, "texts share steps as they fit"),
+    refused(&["attention"], One, "the model's file specifies the attention mask"),
+    refused(&["embd-separator"], One, "pass each text with -p, or as a line of -f"),
+    refused(&["cls-separator"], One, "query and document are separated by a tab"),
+    refused(&["parallel"], One, "texts are batched automatically"),
     taken(&["kv-unified"]),
     taken(&["no-kv-unified"]),
     taken(&["no-context-shift"]),
@@ -339,28 +347,28 @@ pub const EMBED: &[Flag] = &[
     taken(&["embedding", "embeddings"]),
 ];
 
-/// llama-batched-bench's.
+/// llama-batched-bench's flags.
 pub const BATCHED_BENCH: &[Flag] = &[
     taken(&["kv-unified"]),
     taken(&["no-kv-unified"]),
-    refused(&["ctx-size"], One, "the context is what the tests need").short('c'),
+    refused(&["ctx-size"], One, "the context is as long as the tests need").short('c'),
     refused(&["tg-separate", "-tgs"], None, "sequences decode together"),
 ];
 
-/// llama-quantize's.
+/// llama-quantize's flags.
 pub const QUANTIZE: &[Flag] = &[
     refused(&["override-kv"], One, EDIT),
-    refused(&["keep-split"], None, "the file is one; `sterna split` divides it"),
-    refused(&["include-weights"], One, "an importance matrix counts for all matrices that it names"),
-    refused(&["exclude-weights"], One, "an importance matrix counts for all matrices that it names"),
-    refused(&["tensor-type-file"], One, "--tensor-type may be given several times"),
-    refused(&["prune-layers"], One, "a model keeps its layers"),
-    refused(&["max-buffer-size"], One, "a tensor at a time is in memory; leave it out"),
+    refused(&["keep-split"], None, "the output is one file; `sterna split` splits it"),
+    refused(&["include-weights"], One, "an importance matrix applies to all tensors that it names"),
+    refused(&["exclude-weights"], One, "an importance matrix applies to all tensors that it names"),
+    refused(&["tensor-type-file"], One, "--tensor-type can be repeated"),
+    refused(&["prune-layers"], One, "layers cannot be removed"),
+    refused(&["max-buffer-size"], One, "only one tensor is in memory at a time; leave it out"),
 ];
 
-/// llama-gguf-split's.
+/// llama-gguf-split's flags.
 pub const SPLIT: &[Flag] = &[
-    refused(&["split"], None, "`sterna split` does that by its name; leave it out"),
-    refused(&["merge"], None, "`sterna merge` does that by its name"),
-    refused(&["delete-splits"], None, "`rm` takes the parts away"),
+    refused(&["split"], None, "`sterna split` always splits; leave it out"),
+    refused(&["merge"], None, "use `sterna merge`"),
+    refused(&["delete-splits"], None, "delete the parts with `rm`"),
 ];

@@ -1,4 +1,4 @@
-//! A plan as JSON; docs/plan.md lists the fields, which stay as they are.
+//! A plan as JSON. docs/plan.md documents the fields, which are stable.
 
 use serde_json::{Value as Json, json};
 
@@ -43,13 +43,13 @@ pub fn of(shown: &Shown) -> Json {
         "backend": shown.backend,
         "devices": shown.devices.iter().map(|(device, room)| of_device(device, room)).collect::<Vec<_>>(),
         "bound": of_bound(shown.bound.as_ref()),
-        "processor": of_processor(shown.beside.as_ref()),
+        "processor": of_processor(shown.with_cpu.as_ref()),
         "streamed": shown.streamed.as_ref().map(|streamed| json!({
             "streamed_layers": streamed.device.streamed_layers,
             "host_bytes": streamed.device.host_bytes,
             "device": of_device(&streamed.device, &streamed.room),
             "bound": of_bound(streamed.bound.as_ref()),
-            "processor": of_processor(streamed.beside.as_ref()),
+            "processor": of_processor(streamed.with_cpu.as_ref()),
         })),
         "fits": shown.fits(),
         "contexts": contexts.collect::<Vec<_>>(),
@@ -67,12 +67,12 @@ fn of_bound(bound: Option<&Bound>) -> Json {
     bound.map_or(Json::Null, |bound| json!({"decode": bound.decode, "prompt": bound.prompt}))
 }
 
-fn of_processor(beside: Option<&SpeedWithHost>) -> Json {
+fn of_processor(with_cpu: Option<&SpeedWithHost>) -> Json {
     let of = |SpeedWithHost { host, decode, min_batch }: &SpeedWithHost| {
         let (memory_bytes, ops) = (host.memory_bytes, host.ops);
         json!({"memory_bytes": memory_bytes, "ops": ops, "decode": decode, "min_batch": min_batch})
     };
-    beside.map_or(Json::Null, of)
+    with_cpu.map_or(Json::Null, of)
 }
 
 fn of_device(device: &DeviceMemory, room: &Room) -> Json {

@@ -1,4 +1,4 @@
-//! `sterna plan`: the memory that a model takes, and what fits, before anything is loaded.
+//! `sterna plan`: predicts the memory of a model, and what fits, without loading it.
 
 mod json;
 mod table;
@@ -20,12 +20,12 @@ use crate::gguf::Gguf;
 use crate::model::{self, Hyper};
 use crate::program::PAGE;
 
-/// Shows the memory that a model takes, part by part, and the contexts that fit a device.
+/// Shows the memory that a model needs, part by part, and the contexts that fit a device.
 ///
-/// Only the header of the file is read, also of a model of the hub or at an address, and nothing is
-/// allocated. With --vram or --card the device is an NVIDIA card that need not be in this machine. Weights,
-/// KV cache and buffers are counted by the code that allocates them; what the driver takes on top is an
-/// estimate, and marked as one.
+/// Only the header of the file is read, also of a model of the hub or at a URL, and nothing is allocated.
+/// With --vram or --card, the device is an NVIDIA GPU that need not be in this machine. Weights, KV cache and
+/// buffers are counted by the code that allocates them; the driver's own memory is an estimate, and marked as
+/// one.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   sterna plan -m model.gguf
@@ -43,14 +43,14 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-    /// Plan for an NVIDIA card with this much memory, such as 16G
+    /// Plan for an NVIDIA GPU with this much memory, such as 16G
     #[arg(long, value_name = "SIZE", value_parser = memory_size, conflicts_with = "device")]
     vram: Option<u64>,
-    /// Plan for this NVIDIA card, by words of its name, such as 'rtx 5080' [default: one with --vram]
+    /// Plan for this NVIDIA GPU, given by words of its name, such as 'rtx 5080' [default: one with --vram]
     #[arg(long, value_name = "NAME", conflicts_with = "device")]
     #[arg(alias = "DeviceOptions::card")]
     card: Option<String>,
-    /// MiB that stay free on each device [default: on a GPU the larger of 512 and 3 % of what is free]
+    /// MiB to leave free on each device [default: on a GPU 3 % of the free memory, at least 512]
     #[arg(long, value_name = "MIB")]
     fit_target: Option<u32>,
     /// Write JSON
@@ -63,59 +63,59 @@ struct Shown {
     source: String,
     file_bytes: u64,
     hyper: Hyper,
-    /// Those that were asked for, with the context that stands for none.
+    /// Requested options, with the default context filled in.
     options: EngineOptions,
-    /// Rows of a step from which on streamed weights are copied, where the user chose a number.
+    /// Value of --op-offload-min-batch, if it is a number.
     min_batch: Option<usize>,
     backend: &'static str,
     devices: Vec<(DeviceMemory, Room)>,
-    /// How fast they are at most, where one card has all layers and its rates are known.
+    /// Upper bound of the speed, if one GPU has all layers and its rates are known.
     bound: Option<Bound>,
-    /// The same beside this processor, where some layers are streamed.
-    beside: Option<SpeedWithHost>,
-    /// The same with layers streamed, where not all of them fit.
+    /// The same together with this CPU, if some layers are offloaded.
+    with_cpu: Option<SpeedWithHost>,
+    /// The same plan with layers offloaded, if not all of them fit.
     streamed: Option<Streamed>,
-    /// Codecs of keys and of values, one pair a column.
+    /// Cache types of keys and values, one pair per column.
     codecs: Vec<Codecs>,
-    /// A row for each context: a cell for each pair of codecs.
+    /// One row per context, with one cell per pair of cache types.
     rows: Vec<(usize, Vec<Option<Cell>>)>,
-    /// The longest context of each pair, none if none fits; empty if the free memory is unknown.
+    /// Longest context per pair, `None` if none fits; empty if the free memory is unknown.
     longest: Vec<Option<usize>>,
-    /// The most that was looked for.
+    /// Longest context that was tried.
     most_ctx: usize,
     best: Option<Choice>,
 }
 
-/// A device that some layers are streamed to.
+/// A device with some layers offloaded.
 struct Streamed {
     device: DeviceMemory,
     room: Room,
     bound: Option<Bound>,
-    beside: Option<SpeedWithHost>,
+    with_cpu: Option<SpeedWithHost>,
 }
 
-/// Memory of a context with some codecs.
+/// Memory of one context with one pair of cache types.
 #[derive(Clone, Copy)]
 struct Cell {
     /// Bytes on all devices.
     bytes: u64,
-    /// Whether it fits, where that is known.
+    /// True if it fits; `None` if that is unknown.
     fits: Option<bool>,
 }
 
 impl Shown {
-    /// Whether the options fit, where free memory is known.
+    /// True if the options fit; `None` if the free memory is unknown.
     fn fits(&self) -> Option<bool> {
         all_fit(self.devices.iter().map(|(_, room)| *room))
     }
 }
 
-/// Whether everything fits, where that is known.
+/// True if everything fits; `None` if that is unknown.
 fn all_fit(rooms: impl Iterator<Item = Room>) -> Option<bool> {
     rooms.map(|room| room.fits()).try_fold(true, |all, fits| fits.map(|fits| all && fits))
 }
 
-/// Name of a pair of codecs: one name where both are the same.
+/// Name of a pair of cache types: one name if both are the same.
 fn pair_name(codecs: Codecs) -> String {
     let [k, v] = codecs.map(KvCodec::name);
     if k == v { k.to_owned() } else { format!("{k}/{v}") }
@@ -125,8 +125,7 @@ impl PlanArgs {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// A file that is no model; a backend or a card that is not known; kernels that it lacks; stdout that
-    /// cannot be written.
+    /// A file that is not a model; an unknown backend or GPU; missing kernels; stdout that cannot be written.
     pub fn run(self) -> Result<(), CliError> {
         let (source, gguf) = self.model()?;
         let options = self.options()?;
@@ -155,25 +154,25 @@ impl PlanArgs {
             }
             Some(_) => {
                 return Err(
-                    format!("--vram and --card plan for an NVIDIA card: leave out --backend {name}").into()
+                    format!("--vram and --card plan for an NVIDIA GPU: leave out --backend {name}").into()
                 );
             }
         };
         Ok(EngineOptions { n_seqs: self.parallel.into(), ..self.load.options_on(device, n_ctx, None) })
     }
 
-    /// The card that is planned for, if it need not be here.
+    /// The GPU to plan for, if it is not the one of this machine.
     fn on_paper(&self) -> Option<CardOnPaper> {
         let card = CardOnPaper { card: self.card.clone(), memory_bytes: self.vram };
         (card != CardOnPaper::default()).then_some(card)
     }
 
-    /// The backend's name. A card that need not be here is no processor, though that may be all there is.
+    /// Name of the backend. A GPU to plan for is never the CPU, even if this machine has nothing else.
     fn backend_name(&self) -> &str {
         if self.on_paper().is_some() && self.load.backend == "auto" { "auto" } else { self.load.backend() }
     }
 
-    /// The backend with what is chosen of it, and an option more.
+    /// The backend with the given options and one more.
     fn device_with(
         &self,
         backend: &str,
@@ -185,7 +184,7 @@ impl PlanArgs {
         Ok(DeviceOptions::parse(backend, &chosen)?)
     }
 
-    /// The option of a backend that says how many layers are streamed, unless the user chose it.
+    /// Option of a backend that sets the number of offloaded layers, unless the user set it.
     fn layers_option(&self, backend: &str) -> Option<&'static str> {
         let entry = REGISTRY.iter().find(|entry| entry.name == backend)?;
         let mut names = entry.options.iter().map(|option| option.name);
@@ -194,7 +193,7 @@ impl PlanArgs {
         chosen.iter().all(|(name, _)| *name != option).then_some(option)
     }
 
-    /// Name of the model and its header. Of a model that is not here, only these are got.
+    /// Name and header of the model. Of a remote model, only these are downloaded.
     fn model(&self) -> Result<(String, Gguf), CliError> {
         let open = self.load.file.open_options();
         if let Some((name, headers)) = self.load.hub.headers(self.load.model.as_deref())? {
@@ -204,13 +203,13 @@ impl PlanArgs {
         Ok((source.name(), source.open_header(open)?))
     }
 
-    /// Devices of the plan: a card on paper, the backend that was named, or the first that can run the model.
+    /// Devices of the plan: a described GPU, the backend that was named, or the first that can run the model.
     fn backend(&self, gguf: &Gguf, options: &EngineOptions) -> Result<Box<dyn Backend>, CliError> {
         let (device, threads) = (&options.device, options.n_threads());
         if let Some(card) = self.on_paper() {
             return Ok(device.on_paper(&card)?);
         }
-        // The processor streams unasked, and a plan is to show first what there is no room for.
+        // The CPU streams layers by default, but a plan should show first what does not fit.
         let processor = || match self.layers_option("cpu") {
             Some(option) => Ok(self.device_with("cpu", option, "all")?.open(threads)?),
             None => Ok::<_, CliError>(device.open(threads)?),
@@ -231,8 +230,8 @@ impl PlanArgs {
         }
     }
 
-    /// A plan with as many layers on the device as fit, and the others streamed to it; none if that does not
-    /// fit, or says nothing new.
+    /// A plan with as many layers on the device as fit and the others offloaded; `None` if that does not fit,
+    /// or is the same as without offloading.
     fn streamed(
         &self,
         gguf: &Gguf,
@@ -252,11 +251,11 @@ impl PlanArgs {
             return Ok(None);
         }
         let bound = bound(gguf, options, &device)?;
-        let beside = beside(gguf, options, &device)?;
-        Ok(Some(Streamed { device, room, bound, beside }))
+        let with_cpu = with_cpu(gguf, options, &device)?;
+        Ok(Some(Streamed { device, room, bound, with_cpu }))
     }
 
-    /// The columns of the table: what the user chose, and every codec that is compared but f32.
+    /// Columns of the table: the user's choice, and all compared cache types except f32.
     fn pairs(&self, options: &EngineOptions) -> Vec<Codecs> {
         let own = [options.cache_type_k, options.cache_type_v];
         let mut pairs = if self.load.cache.is_given() { vec![own] } else { Vec::new() };
@@ -284,8 +283,8 @@ impl PlanArgs {
         let with_room = |device: DeviceMemory| (device.clone(), Room::on(&device, margin_bytes));
         let devices: Vec<_> = engine::memory(gguf, &at, backend)?.into_iter().map(with_room).collect();
 
-        let (bound, beside) = match &devices[..] {
-            [(device, _)] => (bound(gguf, &at, device)?, beside(gguf, &at, device)?),
+        let (bound, with_cpu) = match &devices[..] {
+            [(device, _)] => (bound(gguf, &at, device)?, with_cpu(gguf, &at, device)?),
             _ => (None, None),
         };
         let most_ctx = trained.max(n_ctx);
@@ -327,7 +326,7 @@ impl PlanArgs {
             backend: backend.name(),
             devices,
             bound,
-            beside,
+            with_cpu,
             streamed: None,
             codecs,
             rows,
@@ -337,8 +336,8 @@ impl PlanArgs {
         })
     }
 
-    /// The longest context of the first of the usual codecs that leave room for 4096 positions, or, if none
-    /// does, for any; what the user chose stays.
+    /// The longest context with the first of the usual cache types that leaves room for 4096 positions, or
+    /// else with any of them; the user's choices are kept.
     fn best(
         &self,
         gguf: &Gguf,
@@ -361,14 +360,14 @@ impl PlanArgs {
     }
 }
 
-/// How fast a model is at most on a card whose rates are known.
+/// Upper bound of the speed on a GPU whose rates are known.
 fn bound(gguf: &Gguf, options: &EngineOptions, device: &DeviceMemory) -> Result<Option<Bound>, Error> {
     let program = engine::program(gguf, options)?;
     Ok(Bound::of(&program, options.n_ctx.unwrap_or_default(), device))
 }
 
-/// The same where this processor, which is measured, computes the layers that the card has no room for.
-fn beside(
+/// The same if this CPU, which is measured, computes the layers that do not fit on the GPU.
+fn with_cpu(
     gguf: &Gguf,
     options: &EngineOptions,
     device: &DeviceMemory,
@@ -382,7 +381,7 @@ fn beside(
     Ok(SpeedWithHost::of(&program, options.n_ctx.unwrap_or_default(), device, rates))
 }
 
-/// Contexts of the table: the one that was asked for, and powers of two around it up to the most.
+/// Contexts of the table: the requested one, and powers of two up to the maximum.
 fn contexts(asked: usize, most: usize) -> Vec<usize> {
     let powers = (10..).map(|power| 1_usize << power).take_while(|n| *n < most).filter(|n| *n >= 2048);
     let mut all: Vec<_> = powers.chain([asked, most]).collect();

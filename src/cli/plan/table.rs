@@ -1,4 +1,4 @@
-//! A plan as a table for people.
+//! A plan as a text table.
 
 use std::io::{self, Write};
 
@@ -12,8 +12,8 @@ use crate::engine::speed::{Bound, SpeedWithHost};
 
 pub fn write(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let Shown { hyper, options, .. } = shown;
-    // A file's text may hold anything, terminal escapes included.
-    let name = hyper.name.as_deref().unwrap_or("without a name").escape_debug();
+    // Strings from a file may contain anything, including terminal escapes.
+    let name = hyper.name.as_deref().unwrap_or("unnamed").escape_debug();
     writeln!(out, "file      {}, {}", shown.source, binary(shown.file_bytes))?;
     writeln!(
         out,
@@ -33,7 +33,7 @@ pub fn write(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
         write_device(shown.backend, device, room, out)?;
     }
     if shown.devices.len() > 1 {
-        writeln!(out, "\ntogether  {}", verdict(shown.fits()))?;
+        writeln!(out, "\ntotal     {}", verdict(shown.fits()))?;
     }
     write_speed(shown, out)?;
     write_contexts(shown, out)?;
@@ -60,7 +60,7 @@ fn write_device(backend: &str, device: &DeviceMemory, room: &Room, out: &mut imp
             line(if i == 0 { kind.name() } else { "" }, &part.name, part.bytes, "")?;
         }
         if parts.len() > 1 {
-            line("", "  together", device.bytes_of(kind), "")?;
+            line("", "  total", device.bytes_of(kind), "")?;
         }
     }
     for (i, part) in device.overhead.iter().enumerate() {
@@ -68,10 +68,10 @@ fn write_device(backend: &str, device: &DeviceMemory, room: &Room, out: &mut imp
         line(if i == 0 { "driver" } else { "" }, &part.name, part.bytes, &note)?;
     }
     if device.file_bytes > 0 {
-        line("file", "weights that every step reads", device.file_bytes, "no memory")?;
+        line("file", "weights read in every step", device.file_bytes, "not in memory")?;
     }
     if room.margin_bytes > 0 {
-        line("margin", "stays free", room.margin_bytes, "")?;
+        line("margin", "left free", room.margin_bytes, "")?;
     }
     let total = room.need_bytes.saturating_add(room.margin_bytes);
     let said = match (room.free_bytes, room.short_bytes()) {
@@ -84,7 +84,7 @@ fn write_device(backend: &str, device: &DeviceMemory, room: &Room, out: &mut imp
     line("total", "", total, &said)
 }
 
-/// How fast a card is at most, with all layers on it and, where these do not fit, with some streamed.
+/// Upper bound of the speed with all layers on a GPU and, if these do not fit, with some offloaded.
 fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     let n_ctx = shown.options.n_ctx.unwrap_or_default();
     let tokens = |bound: &Bound| {
@@ -96,29 +96,29 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     {
         let (of, bytes) =
             if device.streamed_layers > 0 { ("link", link_bytes) } else { ("memory", memory_bytes) };
-        writeln!(out, "\nspeed     at most, by formula: {}", tokens(bound))?;
-        writeln!(out, "          {:.1} GB/s of {of}, without launches", bytes as f64 / 1e9)?;
+        writeln!(out, "\nspeed     upper bound, computed: {}", tokens(bound))?;
+        writeln!(out, "          {:.1} GB/s of {of}, without launch overhead", bytes as f64 / 1e9)?;
     }
-    if let (Some(beside), [(device, _)]) = (&shown.beside, &shown.devices[..]) {
-        write_ways(shown, device, shown.bound.as_ref(), beside, out)?;
+    if let (Some(with_cpu), [(device, _)]) = (&shown.with_cpu, &shown.devices[..]) {
+        write_ways(shown, device, shown.bound.as_ref(), with_cpu, out)?;
     }
-    let Some(Streamed { device, room, bound, beside }) = &shown.streamed else { return Ok(()) };
+    let Some(Streamed { device, room, bound, with_cpu }) = &shown.streamed else { return Ok(()) };
     let stay = shown.hyper.n_layers.saturating_sub(device.streamed_layers);
     if device.file_bytes > 0 {
         return writeln!(
             out,
-            "\nstreamed  {stay} of {} layers stay in memory, of which {} are in use then;\n          {} are \
-             read from the file in each step: as fast as the disk is, and no faster",
+            "\nstreamed  {stay} of {} layers stay in memory, which then has {} in use;\n          {} are \
+             read from the file in every step, at the speed of the disk",
             shown.hyper.n_layers,
             binary(room.need_bytes),
             binary(device.file_bytes)
         );
     }
     let how = match device.host_bytes {
-        0 => "none of the others' weights are ever copied to it".to_owned(),
+        0 => "the weights of the others are never copied to it".to_owned(),
         bytes => match device.chosen_share {
             Some(share) => format!(
-                "of {} of page-locked memory it reads the experts that are chosen, {} a row",
+                "from {} of page-locked memory it reads the selected experts, {} per row",
                 binary(bytes),
                 binary((share * bytes as f64) as u64)
             ),
@@ -127,17 +127,17 @@ fn write_speed(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "\nstreamed  -ngl auto: {stay} of {} layers stay on the card, which then has {} in \
+        "\nstreamed  -ngl auto: {stay} of {} layers stay on the GPU, which then has {} in \
          use;\n          {how}",
         shown.hyper.n_layers,
         binary(room.need_bytes)
     )?;
     if let (Some(bound), Some(rates)) = (bound, device.rates) {
         let link = rates.link_bytes as f64 / 1e9;
-        writeln!(out, "          at most, by formula: {}, over a link of {link:.1} GB/s", tokens(bound))?;
+        writeln!(out, "          upper bound, computed: {}, over a link of {link:.1} GB/s", tokens(bound))?;
     }
-    match beside {
-        Some(beside) => write_ways(shown, device, bound.as_ref(), beside, out),
+    match with_cpu {
+        Some(with_cpu) => write_ways(shown, device, bound.as_ref(), with_cpu, out),
         None => Ok(()),
     }
 }
@@ -146,54 +146,57 @@ fn figure(n: f64) -> String {
     if n < 100.0 { format!("{n:.1}") } else { format!("{n:.0}") }
 }
 
-/// Who computes the layers that a card has no room for, in which steps, and why.
+/// How decode and prompts handle the layers that do not fit on the GPU, and why.
 fn write_ways(
     shown: &Shown,
     device: &DeviceMemory,
     bound: Option<&Bound>,
-    beside: &SpeedWithHost,
+    with_cpu: &SpeedWithHost,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let SpeedWithHost { host, decode, min_batch } = beside;
+    let SpeedWithHost { host, decode, min_batch } = with_cpu;
     let computed = figure(*decode);
     let from = shown.min_batch.or(*min_batch).filter(|n| *n <= shown.options.batch);
     match bound.zip(from) {
         Some((bound, from)) => {
             let [copied, prompt] = [bound.decode, bound.prompt].map(figure);
             let (ways, way) = match device.chosen_share {
-                Some(_) => ("reads the chosen experts where they lie", "read in place"),
-                None => ("copies these layers", "copied"),
+                Some(_) => ("the GPU reads the selected experts from host memory", "if read"),
+                None => ("these layers are copied to the GPU", "if copied"),
             };
             match from {
-                1 => writeln!(out, "  decode  {ways}: {copied} tokens/s; computed here {computed}")?,
+                1 => writeln!(out, "  decode  {ways}: {copied} tokens/s; on the CPU {computed}")?,
                 _ => writeln!(
                     out,
-                    "  decode  this processor computes these layers: {computed} tokens/s; {way} {copied}"
+                    "  decode  the CPU computes these layers: {computed} tokens/s; {way} {copied}"
                 )?,
             }
             let from = device.chosen_share.map_or(from, |_| from.max(device.in_place_rows + 1));
             let s = if from == 1 { "" } else { "s" };
-            writeln!(out, "  prompt  copies them, as do all steps from {from} row{s} on: {prompt} tokens/s")?;
+            writeln!(
+                out,
+                "  prompt  copied to the GPU, as in all steps of at least {from} row{s}: {prompt} tokens/s"
+            )?;
         }
         None => writeln!(
             out,
-            "  decode  this processor computes these layers: {computed} tokens/s\n  prompt  the same, \
-             as all steps"
+            "  decode  the CPU computes these layers: {computed} tokens/s\n  prompt  the same, as in all \
+             steps"
         )?,
     }
     let (read, ops) = (host.memory_bytes / 1e9, figure(host.ops / 1e9));
     writeln!(
         out,
-        "          it reads {read:.1} GB/s of such weights and does {ops} giga-operations/s, \
-         measured now; {} of\n          the file are in memory besides (--op-offload-min-batch)",
+        "          measured: the CPU reads {read:.1} GB/s of such weights, {ops} Gop/s; {} of\n          \
+         the file are also in memory (--op-offload-min-batch)",
         binary(device.shared_bytes)
     )
 }
 
-/// Contexts by cache type.
+/// Memory by context and cache type.
 fn write_contexts(shown: &Shown, out: &mut impl Write) -> io::Result<()> {
     const WIDTH: usize = 14;
-    writeln!(out, "\nall devices together, without the margin; ! does not fit, - has no kernels\n")?;
+    writeln!(out, "\nsum of all devices, without the margin; !: does not fit, -: no kernels\n")?;
     write!(out, "{:>10}", "context")?;
     for pair in &shown.codecs {
         write!(out, "{:>WIDTH$}", pair_name(*pair))?;

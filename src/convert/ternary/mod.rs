@@ -1,12 +1,12 @@
-//! Ternary weights of a checkpoint: how they are packed, what their scales mean, and which type of a GGUF
-//! file holds them.
+//! Ternary weights of a checkpoint: their packing, the meaning of their scales, and the GGUF type that stores
+//! them.
 
 use ggml_types::{HostTensor, QuantType, types};
 use half::bf16;
 
 use super::checkpoint::Elem;
 
-/// Meaning of `weight_scale` beside packed codes.
+/// Meaning of `weight_scale` of packed codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleMeaning {
     /// Weight = code x scale: `autobitlinear`, as in BitNet b1.58 2B-4T.
@@ -15,14 +15,14 @@ pub enum ScaleMeaning {
     Divide,
 }
 
-/// Row scales closer than this, relatively, are one: the step of a bf16.
+/// Row scales with a smaller relative difference are considered equal: the step of bf16.
 const SHARED: f32 = 1.0 / 512.0;
 
-/// Unpacks the hub's layout: byte `[r, c]` of `[rows / 4, cols]` holds rows `r`, `r + rows / 4` and so on in
-/// its bit pairs from the lowest up. Gives the values -1, 0 and 1, `[rows, cols]`.
+/// Unpacks the hub's layout: byte `[r, c]` of `[rows / 4, cols]` has rows `r`, `r + rows / 4` and so on in
+/// its bit pairs, starting with the lowest. Returns the values -1, 0 and 1, `[rows, cols]`.
 ///
 /// # Errors
-/// Row and column of a code 3, which means nothing.
+/// Row and column of an invalid code 3.
 pub fn unpack(packed: &[u8], cols: usize) -> Result<Vec<i8>, (usize, usize)> {
     let quarter = packed.len() / cols.max(1);
     let mut out = Vec::with_capacity(packed.len() * 4);
@@ -38,10 +38,10 @@ pub fn unpack(packed: &[u8], cols: usize) -> Result<Vec<i8>, (usize, usize)> {
     Ok(out)
 }
 
-/// The other direction: values -1, 0 and 1, `[rows, cols]` with rows divisible by 4.
+/// Inverse of [`unpack`]: values -1, 0 and 1, `[rows, cols]` with rows divisible by 4.
 ///
 /// # Panics
-/// Where rows are not whole quarters, or a value is none of the three.
+/// If the number of rows is not divisible by 4 or a value is not ternary.
 pub fn pack(values: &[i8], cols: usize) -> Vec<u8> {
     assert!(values.len().is_multiple_of(4 * cols), "rows are divisible by 4");
     let code = |value: &i8| {
@@ -54,14 +54,14 @@ pub fn pack(values: &[i8], cols: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The scales of a packed matrix as factors of its codes: one, or one a row.
+/// The scales of a packed matrix as factors of its codes: one, or one per row.
 ///
 /// # Errors
-/// Why the tensor of scales cannot be it.
+/// Reason why the tensor cannot be the scales.
 pub fn scales(elem: Elem, bytes: &[u8], rows: usize, meaning: ScaleMeaning) -> Result<Vec<f32>, String> {
     let values = reals(elem, bytes).ok_or_else(|| format!("want real numbers, found {}", elem.name()))?;
     if values.len() != 1 && values.len() != rows {
-        return Err(format!("want 1 scale or {rows}, one a row, found {}", values.len()));
+        return Err(format!("want 1 scale or {rows} (one per row), found {}", values.len()));
     }
     let factor = |scale: f32| match meaning {
         ScaleMeaning::Multiply => scale,
@@ -74,7 +74,7 @@ pub fn scales(elem: Elem, bytes: &[u8], rows: usize, meaning: ScaleMeaning) -> R
     }
 }
 
-/// One scale where all rows share it, to a step of bf16: then their mean.
+/// Returns one scale, the mean, if all rows share it to a step of bf16.
 fn one_if_shared(scales: Vec<f32>) -> Vec<f32> {
     let (least, most) = scales.iter().fold((f32::MAX, 0.0f32), |(a, b), s| (a.min(*s), b.max(*s)));
     if scales.len() == 1 || most - least > SHARED * most {
@@ -97,15 +97,15 @@ pub fn reals(elem: Elem, bytes: &[u8]) -> Option<Vec<f32>> {
     }
 }
 
-/// BitNet's rule for master weights, as transformers rounds them when it loads a model: `s = 1 / max(mean
-/// |w|, 1e-5)` over the whole tensor and `clamp(round(w s), -1, 1) / s`, halves to even. The mean is summed
-/// in f64, and the scale is the mean itself rather than a second reciprocal.
+/// BitNet's rule for master weights, as applied by transformers when it loads a model:
+/// `s = 1 / max(mean |w|, 1e-5)` over the whole tensor and `clamp(round(w s), -1, 1) / s`, with ties to even.
+/// The mean is summed in f64, and the scale is the mean itself instead of a second reciprocal.
 pub fn absmean(weights: &mut [f32]) {
     let sum: f64 = weights.iter().map(|weight| f64::from(weight.abs())).sum();
     let scale = ((sum / weights.len().max(1) as f64) as f32).max(1e-5);
     let inverse = 1.0 / scale;
     for weight in weights {
-        // A NaN stays one, and is refused when the tensor is encoded.
+        // A NaN remains and is rejected when the tensor is encoded.
         *weight = (*weight * inverse).round_ties_even().clamp(-1.0, 1.0) * scale;
     }
 }
@@ -118,25 +118,25 @@ pub fn is_for_ternary(ty: &dyn QuantType) -> bool {
 /// Part of a matrix whose weights share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ScaleSpan {
-    /// -s, 0 and s, one s for the whole matrix.
+    /// Values -s, 0 and s with one s for the whole matrix.
     Tensor,
-    /// One s a row.
+    /// One s per row.
     Row,
-    /// One s for each 256 columns of a row.
+    /// One s for every 256 columns of a row.
     Block256,
-    /// One s for each 64 columns of a row.
+    /// One s for every 64 columns of a row.
     Block64,
     /// Not ternary.
     Real,
 }
 
 impl ScaleSpan {
-    /// Form of a matrix by the scales beside its codes.
+    /// Form of a matrix by the scales of its codes.
     pub fn of_scales(scales: &[f32]) -> Self {
         if scales.len() == 1 { Self::Tensor } else { Self::Row }
     }
 
-    /// Form of a matrix by its values. Ends at the first block that is not ternary.
+    /// Form of a matrix by its values. Stops at the first block that is not ternary.
     pub fn of(tensor: &HostTensor) -> Self {
         let mut values = vec![0.0; tensor.cols];
         let (mut form, mut of_tensor) = (Self::Tensor, None);
@@ -166,7 +166,7 @@ impl ScaleSpan {
     }
 }
 
-/// The one magnitude of weights beside zero, if they have no other.
+/// The common magnitude of all nonzero weights; an error if there are several.
 fn magnitude(values: &[f32]) -> Result<Option<f32>, ()> {
     let mut found = None;
     for value in values.iter().map(|value| value.abs()).filter(|value| *value != 0.0) {
@@ -190,27 +190,27 @@ pub struct Matrix {
     pub cols: usize,
 }
 
-/// The type of each matrix by the rule, and why: I2_S if each has one scale and all have columns in whole
-/// blocks of 128; or else TQ2_0 (256 columns), Q2_0 (64), F16. I2_S is for all matrices or none: files number
-/// it in microsoft/BitNet's way, in which other numbers mean other types.
+/// Returns the type of each matrix by the rule, and the reason: I2_S if each has one scale and a multiple of
+/// 128 columns, or else TQ2_0 (blocks of 256 columns), Q2_0 (64) or F16. I2_S is used for all matrices or
+/// none: such files use microsoft/BitNet's number for it, with which other numbers refer to other types.
 pub fn packing(matrices: &[Matrix]) -> Vec<(&'static dyn QuantType, String)> {
     let misfit =
         matrices.iter().find(|matrix| matrix.form != ScaleSpan::Tensor || !matrix.cols.is_multiple_of(128));
     let Some(misfit) = misfit else {
-        let why = "each matrix has one scale, and its rows are whole blocks of 128";
+        let why = "each matrix has one scale and a multiple of 128 columns";
         return matrices.iter().map(|_| (&types::I2S as &'static dyn QuantType, why.to_owned())).collect();
     };
     let name = misfit.name.escape_debug();
     let not_i2_s = match misfit.form {
         ScaleSpan::Tensor => format!("rows of {name} have {} columns, not a multiple of 128", misfit.cols),
-        ScaleSpan::Row => format!("rows of {name} have scales of their own"),
-        _ => format!("rows of {name} have several scales each"),
+        ScaleSpan::Row => format!("each row of {name} has its own scale"),
+        _ => format!("each row of {name} has several scales"),
     };
     let one = |matrix: &Matrix| -> (&'static dyn QuantType, String) {
         let cols = matrix.cols;
         let holds = |finest: ScaleSpan, block: usize| matrix.form <= finest && cols.is_multiple_of(block);
         if holds(ScaleSpan::Block256, 256) {
-            return (&types::Tq2_0, format!("i2_s has one scale a tensor, and {not_i2_s}"));
+            return (&types::Tq2_0, format!("i2_s has one scale per tensor, and {not_i2_s}"));
         }
         let not_tq2_0 = match matrix.form <= ScaleSpan::Block256 {
             true => format!("{cols} columns are not a multiple of 256"),
@@ -219,7 +219,7 @@ pub fn packing(matrices: &[Matrix]) -> Vec<(&'static dyn QuantType, String)> {
         if holds(ScaleSpan::Block64, 64) {
             return (&types::Q2_0, format!("{not_i2_s}, and {not_tq2_0}"));
         }
-        (&types::F16, format!("{not_i2_s}, {not_tq2_0}, and there are no whole blocks of 64 with one scale"))
+        (&types::F16, format!("{not_i2_s}, {not_tq2_0}, and not all blocks of 64 have one scale"))
     };
     matrices.iter().map(one).collect()
 }

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Values -1, 0 and 1 without a pattern that a layout could hide in.
+/// Values -1, 0 and 1 without a pattern that could hide a wrong layout.
 fn codes(n: usize) -> Vec<i8> {
     (0..n as u64).map(|at| ((at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 3) as i8 - 1).collect()
 }
@@ -52,17 +52,17 @@ fn a_scale_multiplies_or_divides_and_must_make_sense() {
         assert!(of(wrong, ScaleMeaning::Multiply).is_err(), "{wrong:?}");
     }
     assert!(of(&[0.0], ScaleMeaning::Divide).is_err());
-    // A matrix of zeros is no error here: it is counted when the file is written.
+    // A matrix of zeros is not an error here: it is counted when the file is written.
     assert_eq!(of(&[0.0], ScaleMeaning::Multiply), Ok(vec![0.0]));
 }
 
 #[test]
 fn masters_round_half_to_even_by_the_mean_of_all() {
-    // Mean 4 / 8 = 0.5, so s = 2: 0.25 s is a half, which is even at 0; 0.75 s is one and a half.
+    // Mean 4 / 8 = 0.5, so s = 2: 0.25 s is 1/2, which rounds to the even 0; 0.75 s is 3/2.
     let mut weights = [0.25, -0.25, 0.75, -0.75, 0.2500001, -0.2500001, 0.0, 1.5];
     absmean(&mut weights);
     assert_eq!(weights, [0.0, 0.0, 0.5, -0.5, 0.5, -0.5, 0.0, 0.5]);
-    // A mean below 1e-5 counts as that.
+    // A smaller mean is raised to 1e-5.
     let mut small = [1e-6, -1e-7, 8e-6];
     absmean(&mut small);
     assert_eq!(small, [0.0, 0.0, 1e-5]);
@@ -99,16 +99,16 @@ fn the_rule_of_types() {
         types(matrices).into_iter().map(|(name, _)| name).collect()
     };
     assert_eq!(names(&[(ScaleSpan::Tensor, 2560), (ScaleSpan::Tensor, 6912)]), ["i2_s", "i2_s"]);
-    // bitnet_b1_58-3B: 8640 columns are no whole blocks of 128, so nothing is I2_S.
+    // bitnet_b1_58-3B: 8640 columns are not a multiple of 128, so no matrix is I2_S.
     assert_eq!(names(&[(ScaleSpan::Tensor, 3200), (ScaleSpan::Tensor, 8640)]), ["q2_0", "q2_0"]);
     assert_eq!(names(&[(ScaleSpan::Row, 2560), (ScaleSpan::Tensor, 2560)]), ["tq2_0", "tq2_0"]);
     assert_eq!(names(&[(ScaleSpan::Block256, 512), (ScaleSpan::Block64, 512)]), ["tq2_0", "q2_0"]);
     assert_eq!(names(&[(ScaleSpan::Row, 96), (ScaleSpan::Row, 192)]), ["f16", "q2_0"]);
     let why = &types(&[(ScaleSpan::Tensor, 256), (ScaleSpan::Row, 256)])[0].1;
-    assert!(why.contains("blk.1.w") && why.contains("scales of their own"), "{why}");
+    assert!(why.contains("blk.1.w") && why.contains("has its own scale"), "{why}");
 }
 
-/// Row scales in blocks of f16: what the rule counts on.
+/// Row scales in blocks with f16 scales, on which the rule relies.
 #[test]
 fn tq2_0_and_q2_0_hold_row_scales_to_a_rounding_of_f16() {
     for ty in [&types::Tq2_0 as &dyn QuantType, &types::Q2_0] {

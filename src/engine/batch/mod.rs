@@ -1,11 +1,11 @@
-//! Many sequences in the same steps.
+//! Continuous batching: many sequences share each step.
 //!
 //! The owner of a [`Batch`] adds requests and calls [`step`](Batch::step), from one thread: nothing here is
-//! locked. A step is one run of the model. First come the sequences that decode, a row each, then chunks of
-//! prompts (`schedule.rs`). Pages are taken as sequences grow; when none is left, the newest sequence gives
-//! its pages back. They are copied to memory of the host if it has room (`swap.rs`), or its tokens are
-//! computed again later. What a sequence says does not depend on any of that:
-//! tokens are drawn by their position, and on the CPU sums do not depend on the rows of a step.
+//! locked. A step is one run of the model. It contains the decoding sequences first, one row each, then
+//! chunks of prompts (`schedule.rs`). Pages are allocated as sequences grow; when the pool is empty, the
+//! newest sequence is preempted. Its pages are swapped to host memory if there is room (`swap.rs`), or else
+//! its tokens are recomputed later. The output of a sequence does not depend on any of that: sampling depends
+//! only on the position, and on the CPU sums do not depend on the rows of a step.
 
 mod budget;
 mod options;

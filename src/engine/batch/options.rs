@@ -1,25 +1,25 @@
-//! Options of a batch, and its counters.
+//! Options and counters of a batch.
 
 use std::time::Duration;
 
 use super::prefix::PrefixStats;
 
-/// Options of a batch: how it schedules its steps. The size of a step, the number of sequences and the pool
-/// of pages are [`EngineOptions`](crate::EngineOptions).
+/// Options of a batch: how it schedules its steps. The size of a step, the number of sequences and the page
+/// pool are set in [`EngineOptions`](crate::EngineOptions).
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
-    /// Most rows of prompts in one step; `None` is all that the step has.
+    /// Maximum number of prompt rows in one step; `None` is all rows of a step.
     pub chunk: Option<usize>,
-    /// Time that a step may take while sequences decode: prompts get as many rows as fit. `None` is 200 ms on
-    /// the CPU and 25 ms on a device.
+    /// Target time of a step while sequences decode: prompts get as many rows as fit. `None` is 200 ms on the
+    /// CPU and 25 ms on a device.
     pub step_time: Option<Duration>,
-    /// True if sequences that decode wait while prompts are computed: more tokens a second in all, and pauses
-    /// for those who read.
+    /// True if decoding waits while prompts are computed. Raises the total throughput, but the output of
+    /// running sequences pauses.
     pub prompts_first: bool,
-    /// True if full pages are kept, so that later prompts which begin with the same tokens find them.
+    /// True if full pages are kept for later prompts that begin with the same tokens.
     pub prefix_cache: bool,
-    /// Bytes of the host's memory for pages of sequences that have to wait: what has room there is copied
-    /// back and not computed again. 0 is none.
+    /// Bytes of host memory for the pages of preempted sequences. Pages that fit are copied back later
+    /// instead of recomputed. 0 disables swapping.
     pub host_bytes: usize,
 }
 
@@ -29,42 +29,42 @@ impl Default for BatchOptions {
     }
 }
 
-/// Counts of a batch, and what it holds now.
+/// Counters and current state of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchStats {
-    /// Steps that ran.
+    /// Steps run.
     pub steps: u64,
-    /// Rows of prompts that ran, those included that were computed again.
+    /// Prompt rows run, including recomputed ones.
     pub prompt_rows: u64,
-    /// Rows of sequences that decode, drafted tokens left out.
+    /// Rows of decoding sequences, without drafted tokens.
     pub decode_rows: u64,
-    /// Drafts of single sequences that steps have verified.
+    /// Drafts verified; each belongs to one sequence.
     pub drafts: u64,
-    /// Tokens of these: rows as well.
+    /// Tokens of these drafts. Each is a row, too.
     pub drafted_tokens: u64,
-    /// Tokens of these that held.
+    /// Drafted tokens that were accepted.
     pub accepted_tokens: u64,
-    /// Number of times that a sequence had to give its pages back before its end.
+    /// Number of times a sequence was preempted.
     pub preemptions: u64,
-    /// Sequences that were copied to the host's memory then.
+    /// Preempted sequences that were swapped out to host memory.
     pub swapped_out: u64,
-    /// Sequences that were copied back.
+    /// Sequences that were swapped in again.
     pub swapped_in: u64,
-    /// The prefix cache.
+    /// Counters of the prefix cache.
     pub prefix: PrefixStats,
     /// Sequences that hold pages.
     pub running: usize,
-    /// Sequences of these that rest ([`Batch::pause`](super::Batch::pause)): others get their pages as soon
-    /// as they need them.
+    /// Running sequences that are paused ([`Batch::pause`](super::Batch::pause)): other sequences take their
+    /// pages when they need them.
     pub resting: usize,
     /// Sequences that wait for pages.
     pub waiting: usize,
     /// Pages of the pool.
     pub pages: usize,
-    /// Pages without a holder, the prefix cache included.
+    /// Pages that neither a sequence nor the prefix cache uses.
     pub free_pages: usize,
-    /// Slots of recurrent states; none if the model has no such states.
+    /// Slots for recurrent states; 0 if the model has none.
     pub states: usize,
-    /// Slots of these that neither a sequence nor the prefix cache holds.
+    /// Slots for recurrent states that neither a sequence nor the prefix cache uses.
     pub free_states: usize,
 }

@@ -1,6 +1,6 @@
-//! Pages of the prefix cache outside the batch: those who route requests are told of them, and they are saved
-//! in the form of a session, so that a batch goes on behind what a session or another batch has computed, and
-//! the other way round.
+//! Access to the prefix cache from outside the batch. Routers listen to its changes, and pages are saved in
+//! the format of a session, so that a batch can resume after the tokens of a session or another batch, and
+//! vice versa.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -17,29 +17,29 @@ use sterna_program::PAGE;
 /// Sizes of saved pages.
 #[derive(Clone, Copy, Debug)]
 pub struct SavedSize {
-    /// Bytes of the pages of 64 positions, one per kind.
+    /// Bytes of the pages of 64 positions, summed over the kinds.
     page_bytes: usize,
-    /// Bytes of the recurrent states, of which there is one.
+    /// Bytes of the recurrent states; a file has one set.
     state_bytes: usize,
 }
 
 impl SavedSize {
-    /// Most bytes of the pages of `n` tokens.
+    /// Maximum size in bytes of the saved pages of `n` tokens.
     pub fn most(&self, n: usize) -> usize {
         HEAD_BYTES + n * size_of::<u32>() + n.div_ceil(PAGE) * (1 + self.page_bytes) + self.state_bytes
     }
 }
 
 impl Batch {
-    /// The longest beginning of `tokens`, in full pages, behind which a sequence can go on.
+    /// The longest prefix of `tokens`, in full pages, from which a sequence can resume.
     fn chain(&mut self, tokens: &[u32], salt: &Arc<str>) -> Vec<NodeId> {
-        // A look-up leaves the last token to be computed.
+        // A look-up never covers the last token.
         let one_more = [tokens, &[0]].concat();
         self.prefix.find(&self.runner.pages, salt, &one_more)
     }
 
-    /// Writes what the prefix cache has of `tokens`, which are full pages. Returns how many tokens these are;
-    /// if it has no page of them, 0, and nothing is written. A writer with a buffer serves best.
+    /// Writes the cached pages of `tokens`, full pages only. Returns the number of tokens written; if no page
+    /// is cached, returns 0 and writes nothing. Use a buffered writer.
     ///
     /// # Errors
     /// [`StateError::Io`]; [`Error::NoSession`] if all slots are taken; [`Error::Backend`].
@@ -70,22 +70,22 @@ impl Batch {
         out.end()
     }
 
-    /// Takes up what [`save`](Self::save) or [`Session::save`](crate::Session::save) wrote, as pages
-    /// that prompts with the same salt find; what was used the longest ago makes way for them. Returns the
-    /// tokens. Those behind the last full page will be computed again.
+    /// Loads pages that [`save`](Self::save) or [`Session::save`](crate::Session::save) wrote into the cache,
+    /// where prompts with the same salt find them; least recently used pages are evicted for them. Returns
+    /// the tokens. Tokens after the last full page will be recomputed.
     ///
     /// # Errors
-    /// As [`Engine::restore`](crate::Engine::restore); [`Error::OutOfPages`] if sequences that run
-    /// hold too many pages.
+    /// As [`Engine::restore`](crate::Engine::restore); [`Error::OutOfPages`] if running sequences use too
+    /// many pages.
     pub fn restore(&mut self, from: &mut impl BufRead, salt: &Arc<str>) -> Result<Vec<u32>, Error> {
         self.take_up(from, salt, None)
     }
 
-    /// As [`restore`](Self::restore), of what another engine has computed of `prompt`: the beginning of
-    /// another text is refused. Returns how many tokens there are.
+    /// As [`restore`](Self::restore), for pages of `prompt` that another engine has computed: returns an
+    /// error if the tokens are not a prefix of `prompt`. Returns the number of tokens.
     ///
     /// # Errors
-    /// As [`restore`](Self::restore). The prompt can be added all the same, and is computed here then.
+    /// As [`restore`](Self::restore). The prompt can still be added, and is then computed here.
     pub fn restore_beginning(
         &mut self,
         from: &mut impl BufRead,
@@ -95,7 +95,7 @@ impl Batch {
         self.take_up(from, salt, Some(prompt)).map(|tokens| tokens.len())
     }
 
-    /// The sizes of what [`save`](Self::save) writes.
+    /// Sizes of the files that [`save`](Self::save) writes.
     pub fn saved_size(&self) -> SavedSize {
         let Runner { backend, exec, pages, .. } = &*self.runner;
         let bytes = |page| backend.page_bytes(*exec, page);
@@ -114,7 +114,7 @@ impl Batch {
         let mut from = Summed::new(from);
         let (tokens, kinds) = self.engine.read_head(&mut from)?;
         if prompt.is_some_and(|prompt| !prompt.starts_with(&tokens)) {
-            return Err(StateError::Damaged("its tokens are not those of the prompt").into());
+            return Err(StateError::Damaged("its tokens are not a prefix of the prompt").into());
         }
         let slot = self.take_slot()?;
         let read = self.read(slot, &tokens, &kinds, from);
@@ -146,7 +146,7 @@ impl Batch {
             }
         }
         while !pages.hold(slot, tokens.len(), kinds) {
-            if !self.prefix.evict_beside(pages) {
+            if !self.prefix.evict_secondary(pages) {
                 return Err(no_such_pages());
             }
         }
@@ -159,26 +159,27 @@ impl Batch {
         from.check()
     }
 
-    /// Forgets the pages of `tokens` that no sequence holds and no longer text goes on from.
+    /// Drops cached pages of `tokens` that nothing uses or extends.
     pub fn forget(&mut self, tokens: &[u32], salt: &Arc<str>) {
         let chain = self.chain(tokens, salt);
         self.prefix.forget(&mut self.runner.pages, &chain);
         self.prefix.tell_changes(&self.runner.pages);
     }
 
-    /// Hands every change of what prompts can find to `listener`, from now on, within the call that makes it.
+    /// Sets the listener for all later changes of the prefix cache. It runs within the call that makes the
+    /// change.
     pub fn listen(&mut self, listener: PageListener) {
         self.prefix.listener = Some(listener);
     }
 
-    /// Forgets all pages that no sequence holds.
+    /// Drops all cached pages that no sequence uses.
     pub fn clear_prefix_cache(&mut self) {
         self.prefix.clear(&mut self.runner.pages);
         self.prefix.tell_changes(&self.runner.pages);
     }
 
-    /// Every page that prompts can find now, in no order: the keys of
-    /// [`PageEvent::Stored`](super::PageEvent::Stored).
+    /// Keys ([`PageEvent::Stored`](super::PageEvent::Stored)) of all pages that prompts can find now, in no
+    /// particular order.
     pub fn shared_pages(&self) -> Vec<u64> {
         self.prefix.shared(&self.runner.pages)
     }

@@ -1,4 +1,4 @@
-//! Which rows a step has, and who gives way when pages run out.
+//! Rows of a step, and preemption when pages run out.
 
 use std::cmp::Reverse;
 
@@ -9,20 +9,19 @@ use crate::runner::Ask;
 use crate::{Error, Event, StopReason};
 use sterna_program::PAGE;
 
-/// Prompts that share the rows of a step.
+/// Maximum number of prompts that share a step.
 const PROMPTS: usize = 2;
 
-/// Result of a wish for pages.
+/// Result of an attempt to grow.
 enum Grown {
     /// The sequence has pages for its rows up to this position.
     To(usize),
     /// It must wait for others.
     Waits,
-    /// No other sequence holds any, and they are too few all the same.
+    /// It is the only sequence with pages, and there are still too few.
     Alone,
 }
 
-/// A step that is being planned.
 struct StepPlan {
     /// Rows that are left.
     rows: usize,
@@ -34,8 +33,8 @@ struct StepPlan {
 }
 
 impl Batch {
-    /// Gives slots and pages to sequences that wait, by claim, as far as they last: who comes first is never
-    /// overtaken.
+    /// Gives slots and pages to waiting sequences, in order, until they run out: no sequence overtakes an
+    /// earlier one.
     pub(super) fn admit(&mut self) -> Result<(), Error> {
         loop {
             let waits = |at: &usize| {
@@ -52,18 +51,18 @@ impl Batch {
         }
     }
 
-    /// True if the prompt that a sequence goes on from is still being computed.
+    /// True if the sequence is a fork of a prompt that is still being computed.
     fn waits_for_fork(&self, at: usize) -> bool {
         let source = self.tasks[at].fork_of.and_then(|id| self.tasks.iter().find(|task| task.id == id));
         source.is_some_and(|source| !source.has_prompt())
     }
 
-    /// Makes a sequence go on from another's prompt. `false` if it cannot, now or any more.
+    /// Forks a sequence from another one's prompt. `false` if that is impossible, now or at all.
     fn fork(&mut self, at: usize) -> Result<bool, Error> {
         let Some(id) = self.tasks[at].fork_of else { return Ok(false) };
         let source = self.tasks.iter().position(|task| task.id == id);
         let Some(source) = source.filter(|_| !self.runner.free_slots.is_empty()) else { return Ok(false) };
-        // The last token is computed again, for its logits.
+        // The last token is recomputed for its logits.
         let positions = self.tasks[at].n_prompt - 1;
         let slot = self.tasks[source].seq.slot.expect("it has its prompt");
         if !self.runner.pages.can_fork(slot, positions) || self.tasks[at].seq.tokens.len() > positions + 1 {
@@ -96,7 +95,7 @@ impl Batch {
         }
         let (task, pages) = (&mut self.tasks[at], &mut self.runner.pages);
         let need = pages_for(task.seq.tokens.len()) - chain.len();
-        // Those who run will want a page each before long; without them, a page less is no reason to wait.
+        // Each running sequence will need another page soon; without any, one page less is no reason to wait.
         let lacking = (need + n_running).saturating_sub(pages.n_free());
         if n_running > 0 && !self.prefix.can_spare(pages, &chain, lacking) {
             return Ok(false);
@@ -122,7 +121,7 @@ impl Batch {
         Ok(true)
     }
 
-    /// Takes the pages of a sequence that rests, or has a lower priority than that of `at`, the newest first.
+    /// Preempts the newest paused sequence, or else the newest one with a lower priority than `at`.
     fn make_way(&mut self, at: usize) -> bool {
         let priority = self.tasks[at].priority;
         let rests = |other: &usize| self.tasks[*other].is_running() && self.tasks[*other].is_paused;
@@ -133,8 +132,8 @@ impl Batch {
         true
     }
 
-    /// Gives the slot and pages of a sequence back; it waits, and what has no room on the host is computed
-    /// again later.
+    /// Takes the slot and pages of a sequence away; it waits, and pages that do not fit on the host are
+    /// recomputed later.
     fn preempt(&mut self, at: usize) {
         self.keep_pages(at, true);
         self.swap_out(at);
@@ -145,7 +144,7 @@ impl Batch {
         self.stats.preemptions += 1;
     }
 
-    /// The rows of the next step, whose pages are taken: sequences that decode, and then prompts.
+    /// Plans the rows of the next step and allocates their pages: decoding sequences first, then prompts.
     ///
     /// # Errors
     /// As [`Drafter::draft`](crate::Drafter::draft).
@@ -153,7 +152,7 @@ impl Batch {
         let limits = self.engine.shared.program.limits;
         let mut step =
             StepPlan { rows: limits.rows, outputs: limits.outputs, parts: Vec::new(), ended: Vec::new() };
-        // If a step has too few rows for all, those go first that ran longest ago.
+        // If a step has too few rows for all, sequences that ran longest ago go first.
         let is_prompt = |at: &usize| self.tasks[*at].prefills();
         let decode = !self.options.prompts_first || !(0..self.tasks.len()).any(|at| is_prompt(&at));
         let decodes = |at: &usize| decode && self.tasks[*at].decodes();
@@ -162,7 +161,7 @@ impl Batch {
         let (cost, n_seqs) = (&self.row_cost, order.len());
         let mut waits = |at: usize| {
             let Task { seq, speculator, .. } = &mut self.tasks[at];
-            // Its token is on its way: a draft behind that may be worth more than to run ahead.
+            // Its token is still being computed: drafting after it may be worth more than running ahead.
             seq.missing() == 0 && speculator.as_mut().is_some_and(|own| own.waits(&seq.tokens, cost, n_seqs))
         };
         order.retain(|&at| !waits(at));
@@ -193,7 +192,7 @@ impl Batch {
             let share = step.rows.div_ceil(prompts.len() - i);
             self.add_rows(at, share, &mut step);
         }
-        // Only a sequence that is alone ends so, and then nothing else was planned.
+        // A sequence only ends this way if it is alone, and then nothing else was planned.
         for id in step.ended {
             if let Some(at) = self.tasks.iter().position(|task| task.id == id) {
                 events.push((id, self.tasks[at].decoder.finish(StopReason::ContextFull)));
@@ -203,8 +202,7 @@ impl Batch {
         Ok(step.parts)
     }
 
-    /// Adds drafts to the rows of sequences that decode: as many as pay, in the rows that are left, and with
-    /// pages that are free.
+    /// Adds drafts to decoding sequences: as many tokens as pay off, within the free rows and free pages.
     fn add_drafts(&mut self, step: &mut StepPlan) -> Result<(), Error> {
         let (n_seqs, n_ctx) = (step.parts.len(), self.engine.n_ctx());
         let mut left = self.engine.shared.drafts.min(step.rows).min(step.outputs);
@@ -212,7 +210,7 @@ impl Batch {
             let Task { speculator: Some(speculator), seq, decoder, .. } = &mut self.tasks[part.task] else {
                 continue;
             };
-            // The token behind a row that runs ahead is not known.
+            // The token after a row that runs ahead is not known yet.
             if part.ask != Ask::Pick || seq.missing() != part.n {
                 continue;
             }
@@ -234,7 +232,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds up to `most` of the rows that a sequence lacks to the step, as far as there are pages for them.
+    /// Adds up to `most` of the missing rows of a sequence to the step, as far as there are pages for them.
     fn add_rows(&mut self, at: usize, most: usize, step: &mut StepPlan) {
         let task = &self.tasks[at];
         if !task.is_running() || !self.has_next(at) {
@@ -243,12 +241,12 @@ impl Batch {
         let (cached, missing, is_scored) = (task.seq.cached, task.seq.missing(), task.is_scored());
         let is_pooled = task.pool.is_some();
         let is_prompt = missing > 1 + task.seq.again || task.stats.generated_tokens == 0;
-        // A token that is still being picked is a row, too.
+        // A token that is still being sampled takes a row, too.
         let left = missing.max(1);
         let n = most.min(step.rows).min(match is_scored {
-            // The last row picks, in a step of its own.
+            // The last row samples a token, in a step of its own.
             true => step.outputs.min(task.n_prompt - 1 - cached),
-            // Without an output the last token waits for the next step.
+            // Without an output row, the last token waits for the next step.
             false if step.outputs == 0 && !is_pooled => left - 1,
             false => left,
         });
@@ -272,14 +270,13 @@ impl Batch {
                 (step.rows, step.outputs) = (step.rows - n, step.outputs - outputs);
                 step.parts.push(SequenceRows { task: at, n, ask, is_prompt });
             }
-            // While its last token is still being picked, it only does not run ahead.
+            // While its last token is still being sampled, the sequence merely does not run ahead.
             Grown::Alone if missing > 0 => step.ended.push(self.tasks[at].id),
             Grown::Waits | Grown::Alone => {}
         }
     }
 
-    /// True if a sequence that decodes has a row to run: its last token, or the one that is being picked for
-    /// it.
+    /// True if a decoding sequence has a row to run: its last token, or the token that is being sampled.
     fn has_next(&self, at: usize) -> bool {
         let task = &self.tasks[at];
         match task.seq.missing() {
@@ -293,8 +290,8 @@ impl Batch {
         }
     }
 
-    /// Takes pages so that a sequence can grow to `positions`, or to fewer. Pages that are only kept go
-    /// first, and then those of the newest sequence that is not in `parts`.
+    /// Allocates pages so that a sequence can grow to `positions`, or to fewer. Evicts cached pages first,
+    /// then preempts the newest sequence that is not in `parts`.
     fn grow(&mut self, at: usize, positions: usize, parts: &[SequenceRows]) -> Grown {
         let (slot, cached) = match &self.tasks[at].seq {
             seq if seq.slot.is_none() => return Grown::Waits,

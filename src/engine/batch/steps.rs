@@ -21,41 +21,38 @@ use sterna_host::clock::Instant;
 use sterna_program::PAGE;
 use sterna_program::sampling::is_broken;
 
-/// Sequences that run together on one engine, which it has for itself: sessions are refused as long as it
-/// lives.
+/// Sequences that run together on one engine. The batch uses the engine exclusively: sessions are refused
+/// while it lives.
 pub struct Batch {
     pub(super) engine: Engine,
     pub(super) runner: RunnerLease<SharedSlot>,
     pub(super) options: BatchOptions,
-    /// Sequences by claim: priority, then age.
+    /// Sequences in scheduling order: priority, then age.
     pub(super) tasks: Vec<Task>,
     next_id: u64,
     pub(super) prefix: PrefixCache,
     pub(super) budget: Budget,
-    /// Cost of a drafted row.
     pub(super) row_cost: RowCost,
     pub(super) stats: BatchStats,
-    /// Rows of sequences that have run, for taking turns.
+    /// Counter of sequence runs, for round-robin scheduling.
     turns: u64,
-    /// The run whose tokens are not read yet, on a device.
+    /// On a device: the queued run whose tokens have not been read yet.
     queued: Option<Run>,
     /// Sequences that ended with the last step.
     ended: Vec<(SeqId, Ended)>,
-    /// Events of a step that failed later on: the next one returns them.
+    /// Events of a step that failed later on; the next step returns them.
     events: Vec<(SeqId, Event)>,
 }
 
-/// The rest of a sequence that ended.
 struct Ended {
     stats: Stats,
-    /// The slot that it had, if it had one.
+    /// The slot that it had, if any.
     slot: Option<u32>,
     tokens: Vec<u32>,
     scores: Vec<LogProbs>,
     vector: Vec<f32>,
 }
 
-/// A run that was queued.
 #[derive(Default)]
 struct Run {
     outputs: Vec<Output>,
@@ -64,29 +61,28 @@ struct Run {
     drafted_rows: usize,
     /// Rows of logits that were read, `[n, n_vocab]`.
     logits: Vec<f32>,
-    /// Tokens that the backend has picked, one per output row, if drafts are verified by them.
+    /// Tokens sampled by the backend, one per output row, if there are drafts to verify.
     picks: Vec<(u32, PickedFrom)>,
 }
 
-/// An output row of a run.
 struct Output {
     id: SeqId,
     row: usize,
     picked_by: PickedBy,
     /// True if the host needs the logits.
     is_read: bool,
-    /// Position that the logits stand behind.
+    /// Position of the row: its logits predict the token after it.
     position: usize,
-    /// True if they score the next token of a prompt; nothing is picked then.
+    /// True if they score the next token of a prompt; no token is sampled then.
     scores: bool,
-    /// The token that the row was fed with, if a draft is verified: a drafted one has to be the one that was
-    /// picked for its place.
+    /// The input token of the row, if it is part of a draft verification: a drafted token is accepted only if
+    /// it is the one that was sampled for its position.
     fed: Option<u32>,
-    /// Rows of the draft behind it.
-    n_behind: usize,
+    /// Number of draft rows after it.
+    n_later: usize,
 }
 
-/// The runner slot of an engine, which it keeps alive.
+/// The runner slot of an engine; keeps the engine alive.
 pub(super) struct SharedSlot(Arc<Shared>);
 
 impl Deref for SharedSlot {
@@ -98,10 +94,10 @@ impl Deref for SharedSlot {
 }
 
 impl Engine {
-    /// A batch, which has the engine for itself until it is dropped.
+    /// Creates a batch, which uses the engine exclusively until it is dropped.
     ///
     /// # Errors
-    /// [`Error::InBatch`] if there is one already; [`Error::Sessions`] while sessions live;
+    /// [`Error::InBatch`] if a batch already exists; [`Error::Sessions`] while sessions live;
     /// [`Error::Tokenizer`] if the file has no usable vocabulary; [`Error::Option`].
     pub fn batch(&self, options: BatchOptions) -> Result<Batch, Error> {
         self.tokenizer()?;
@@ -149,7 +145,7 @@ impl Batch {
         self.tasks.is_empty() && self.events.is_empty()
     }
 
-    /// Counts of the batch, and what it holds now.
+    /// Counters and current state of the batch.
     pub fn stats(&self) -> BatchStats {
         let count = |wanted: fn(&Task) -> bool| self.tasks.iter().filter(|task| wanted(task)).count();
         BatchStats {
@@ -165,19 +161,19 @@ impl Batch {
         }
     }
 
-    /// Counts and times of a sequence that has not ended, or ended with the last step.
+    /// Counters and times of a sequence that is active or ended with the last step.
     pub fn stats_of(&self, id: SeqId) -> Option<Stats> {
         let ended = || self.ended.iter().find(|(ended, _)| *ended == id).map(|(_, ended)| ended.stats);
         self.tasks.iter().find(|task| task.id == id).map(|task| task.stats).or_else(ended)
     }
 
-    /// The slot of a sequence that ended with the last step, and all its tokens, which are taken out.
+    /// Takes the slot and all tokens of a sequence that ended with the last step.
     pub fn take_ended(&mut self, id: SeqId) -> Option<(u32, Vec<u32>)> {
         let (_, ended) = self.ended.iter_mut().find(|(ended, _)| *ended == id)?;
         Some((ended.slot?, std::mem::take(&mut ended.tokens)))
     }
 
-    /// The status of each sequence that has not ended, by claim.
+    /// The status of each active sequence, in scheduling order.
     pub fn statuses(&self) -> impl Iterator<Item = SequenceStatus> {
         self.tasks.iter().map(|task| SequenceStatus {
             id: task.id,
@@ -188,33 +184,33 @@ impl Batch {
         })
     }
 
-    /// The scores of a sequence's prompt, which are taken out: none of its first token, which nothing stands
-    /// before. Empty unless [`Request::score_prompt`] asked for them.
+    /// Takes the scores of a sequence's prompt. The first token has no score, because nothing precedes it.
+    /// Empty unless [`Request::score_prompt`] asked for them.
     pub fn take_scores(&mut self, id: SeqId) -> Vec<LogProbs> {
         let ended = self.ended.iter_mut().find(|(ended, _)| *ended == id).map(|(_, ended)| &mut ended.scores);
         let task = self.tasks.iter_mut().find(|task| task.id == id).map(|task| &mut task.scores);
         task.or(ended).map(std::mem::take).unwrap_or_default()
     }
 
-    /// The vector of a text that ended with the last step, or its scores, which is taken out: as
-    /// [`Engine::pooling`](crate::Engine::pooling) says, not [normalised](crate::normalise). `None` for a
-    /// sequence that asked for none, or failed.
+    /// Takes the embedding or the scores of a text that ended with the last step: pooled as
+    /// [`Engine::pooling`](crate::Engine::pooling) specifies, not [normalised](crate::normalise). `None` for
+    /// a sequence that requested none, or failed.
     pub fn take_vector(&mut self, id: SeqId) -> Option<Vec<f32>> {
         let (_, ended) = self.ended.iter_mut().find(|(ended, _)| *ended == id)?;
         Some(std::mem::take(&mut ended.vector)).filter(|vector| !vector.is_empty())
     }
 
-    /// The seed that a sequence which has not ended draws with.
+    /// The sampling seed of an active sequence.
     pub fn seed_of(&self, id: SeqId) -> Option<u64> {
         self.tasks.iter().find(|task| task.id == id).map(|task| task.seq.sampler.seed())
     }
 
-    /// Adds the sequences of a request behind those of the same priority; they run with the next steps.
-    /// Returns their names.
+    /// Adds the sequences of a request after those of the same priority; they run in the next steps. Returns
+    /// their ids.
     ///
     /// # Errors
     /// [`Error::EmptyPrompt`], [`Error::Token`], [`Error::Sampler`]; [`Error::ContextFull`] and
-    /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] for no sequences; as
+    /// [`Error::NeverFits`] for a prompt that could never run here; [`Error::Option`] if `n` is 0; as
     /// [`Speculation::start`](crate::Speculation::start).
     pub fn add(&mut self, request: &Request) -> Result<Vec<SeqId>, Error> {
         let Request { prompt, options, n, priority, salt, cache_prompt, score_prompt, pooled } = request;
@@ -248,7 +244,7 @@ impl Batch {
             options.sampler.seed = seed.map(|seed| seed.wrapping_add(i as u64));
             let mut seq = Sequence::new(options.sampler(self.engine.tokenizer()?, prompt.len())?);
             seq.tokens.clone_from(prompt);
-            // A model of one type tells texts apart by their separators alone.
+            // A model with one token type distinguishes the two texts only by their separators.
             let has_types = self.engine.shared.program.token_types() > 1;
             seq.second = pooled.and_then(|pooled| pooled.second).filter(|_| has_types).map(|at| at as u32);
             prompt.iter().for_each(|&token| seq.sampler.accept(token));
@@ -290,15 +286,15 @@ impl Batch {
         Ok(ids)
     }
 
-    /// Ends a sequence with the next step, which says so in an event. One that has ended is left alone.
+    /// Cancels a sequence; the next step ends it and returns its last event. Does nothing if it has ended.
     pub fn cancel(&mut self, id: SeqId) {
         if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
             task.is_cancelled = true;
         }
     }
 
-    /// Ends the sequences that were cancelled, as the next step would, and returns their last events: their
-    /// pages are free without a step.
+    /// Ends the cancelled sequences, as the next step would, and returns their last events. Frees their pages
+    /// without a step.
     pub fn end_cancelled(&mut self) -> Vec<(SeqId, Event)> {
         let mut events = Vec::new();
         self.sweep(&mut events);
@@ -306,21 +302,21 @@ impl Batch {
         events
     }
 
-    /// Lets a sequence rest, or go on: one that rests runs nothing, and keeps its slot and pages as long as
-    /// no other sequence needs them. On a device a token that is being picked still comes.
+    /// Pauses or resumes a sequence. A paused one runs nothing, and keeps its slot and pages until another
+    /// sequence needs them. On a device, a token that is being sampled is still returned.
     pub fn pause(&mut self, id: SeqId, rests: bool) {
         if let Some(task) = self.tasks.iter_mut().find(|task| task.id == id) {
             task.is_paused = rests;
         }
     }
 
-    /// Makes one run, and returns what it did for each sequence that it picked a token for or that ended: an
-    /// event per token, of which a draft that holds gives several. On a device the events are those of the
-    /// run before, whose tokens this one is fed with.
+    /// Runs one step, and returns an event for each sampled token and for each sequence that ended. An
+    /// accepted draft gives several events for one sequence. On a device the events are those of the previous
+    /// run, whose tokens are inputs of this one.
     ///
     /// # Errors
-    /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again and has the
-    /// events of this one.
+    /// [`Error::Backend`]: no sequence has lost a token then, and the next step tries again and also returns
+    /// the events of this one.
     pub fn step(&mut self) -> Result<Vec<(SeqId, Event)>, Error> {
         let mut events = std::mem::take(&mut self.events);
         let is_told = |(id, _): &(SeqId, Ended)| events.iter().all(|(other, _)| other != id);
@@ -336,10 +332,10 @@ impl Batch {
         }
     }
 
-    /// Steps until every sequence has ended, and hands each event to `each`.
+    /// Runs steps until every sequence has ended, and passes each event to `each`.
     ///
     /// # Errors
-    /// As [`step`](Self::step), and whatever `each` returns.
+    /// As [`step`](Self::step), and any error of `each`.
     pub fn run<E: From<Error>>(
         &mut self,
         mut each: impl FnMut(SeqId, Event) -> Result<(), E>,
@@ -388,13 +384,13 @@ impl Batch {
                     Ask::All => run.outputs.extend((0..part.n).map(|i| {
                         let (row, position) = (row + 1 + i - part.n, first + i);
                         let (is_read, scores) = (true, true);
-                        let (picked_by, fed, n_behind) = (PickedBy::Host, None, 0);
-                        Output { id, row, picked_by, is_read, position, scores, fed, n_behind }
+                        let (picked_by, fed, n_later) = (PickedBy::Host, None, 0);
+                        Output { id, row, picked_by, is_read, position, scores, fed, n_later }
                     })),
-                    _ => run.outputs.extend((0..=n_drafted).rev().map(|n_behind| {
-                        let (row, position) = (row - n_behind, first + part.n - 1 - n_behind);
+                    _ => run.outputs.extend((0..=n_drafted).rev().map(|n_later| {
+                        let (row, position) = (row - n_later, first + part.n - 1 - n_later);
                         let fed = task.seq.token(position).filter(|_| part.ask == Ask::Verify);
-                        Output { id, row, picked_by, is_read, position, scores: false, fed, n_behind }
+                        Output { id, row, picked_by, is_read, position, scores: false, fed, n_later }
                     })),
                 }
             }
@@ -430,7 +426,7 @@ impl Batch {
         Ok(Some(run))
     }
 
-    /// Reads the rows of a run that vectors are made of.
+    /// Reads the rows of a run that are needed for pooling.
     fn pool_rows(&mut self, parts: &[SequenceRows]) -> Result<(), Error> {
         let (pooler, dim) = (&self.engine.shared.pooler, self.engine.hyper().dim);
         let mut of_parts = Vec::new();
@@ -449,7 +445,7 @@ impl Batch {
             first += part.n;
         }
         for (task, cached, rows) in of_parts {
-            let pool = self.tasks[task].pool.as_mut().expect("its rows were asked for");
+            let pool = self.tasks[task].pool.as_mut().expect("its rows were requested");
             if cached == 0 {
                 *pool = Pool::default();
             }
@@ -458,11 +454,11 @@ impl Batch {
         Ok(())
     }
 
-    /// Ends the sequences whose vectors are there.
+    /// Ends the sequences whose embeddings are complete.
     fn end_pooled(&mut self, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
         while let Some(at) = self.tasks.iter().position(|task| task.pool.is_some() && task.has_prompt()) {
             let task = &mut self.tasks[at];
-            let vector = self.engine.shared.pooler.finish(task.pool.take().expect("looked at above"));
+            let vector = self.engine.shared.pooler.finish(task.pool.take().expect("checked above"));
             if !vector.iter().all(|x| x.is_finite()) {
                 let last = task.n_prompt - 1;
                 self.break_off(at, last, events)?;
@@ -479,7 +475,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Reads the rows of logits that the host needs of a run, and the picks that drafts are verified by.
+    /// Reads the logits of a run that the host needs, and the sampled tokens that drafts are verified
+    /// against.
     fn read_logits(&mut self, run: &mut Run) -> Result<(), Error> {
         let n_vocab = self.engine.hyper().n_vocab;
         let verifies = |output: &Output| output.fed.is_some() && output.picked_by == PickedBy::Device;
@@ -500,7 +497,7 @@ impl Batch {
         copied
     }
 
-    /// Takes the tokens of a run, in a step that has `begun`. After an error its sequences pick theirs again.
+    /// Processes the tokens of a run; the step started at `begun`. After an error its sequences sample again.
     fn collect(
         &mut self,
         mut run: Run,
@@ -525,11 +522,11 @@ impl Batch {
         collected
     }
 
-    /// Ends the drafts that a run has verified.
+    /// Completes the drafts that a run has verified.
     fn settle(&mut self, run: &Run) {
         for output in run.outputs.iter().filter(|output| output.fed.is_some()) {
             let task = self.tasks.iter_mut().find(|task| task.id == output.id);
-            // The first of its rows settles all.
+            // The first row of a sequence completes its draft.
             let Some(task) = task.filter(|task| !task.seq.draft.is_empty()) else { continue };
             let (n_drafted, n_held) = (task.seq.draft.len(), task.seq.tokens.len() - 2 - output.position);
             if let Some(speculator) = &mut task.speculator {
@@ -539,8 +536,8 @@ impl Batch {
         }
     }
 
-    /// Forgets what is queued for a sequence, so that its last token is run again and the next one picked, or
-    /// all from position `scores` on.
+    /// Discards the queued work of a sequence, so that its last token runs again and the next one is sampled
+    /// again, or its prompt is scored again from position `scores`.
     fn run_again(&mut self, at: usize, scores: Option<usize>) {
         let task = &mut self.tasks[at];
         task.host_picks = false;
@@ -554,21 +551,21 @@ impl Batch {
         let mut rows = run.logits.chunks_exact_mut(self.engine.hyper().n_vocab);
         for output in &run.outputs {
             let mut logits = if output.is_read { rows.next() } else { None };
-            // A sequence that has ended or lost its pages meanwhile has no use for the token; its next run
-            // picks it again.
+            // A sequence that has ended or lost its pages meanwhile does not need the token; its next run
+            // samples it again.
             let Some(at) = self.tasks.iter().position(|task| task.id == output.id) else { continue };
-            // Where two runs had the same position because of that, one token comes of them.
+            // Two runs may therefore have the same position: only one of them yields a token.
             if !output.scores && output.position + 1 != self.tasks[at].seq.tokens.len() {
                 continue;
             }
             if let Some(fed) = output.fed {
                 let task = &mut self.tasks[at];
-                // The row stands behind a drafted token that was not picked, or its run is to be run again.
+                // The row follows a rejected draft token, or its run has to be repeated.
                 if task.seq.draft.is_empty() || task.seq.tokens[output.position] != fed {
                     continue;
                 }
                 if output.position >= task.seq.cached {
-                    self.runner.row_holds(&mut task.seq, output.n_behind == 0);
+                    self.runner.row_holds(&mut task.seq, output.n_later == 0);
                     task.stats.accepted_tokens += 1;
                     self.stats.accepted_tokens += 1;
                 }
@@ -628,7 +625,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Reads the logits of the run that is queued before another one overwrites them.
+    /// Reads the logits of the queued run before another run overwrites them.
     pub(super) fn keep_logits(&mut self) -> Result<(), Error> {
         let Some(mut run) = self.queued.take() else { return Ok(()) };
         let read = self.read_logits(&mut run);
@@ -636,7 +633,6 @@ impl Batch {
         read
     }
 
-    /// Appends a token that was picked for a sequence.
     fn take(&mut self, at: usize, token: u32, logprobs: Option<LogProbs>) -> Result<Event, Error> {
         let task = &mut self.tasks[at];
         task.seq.tokens.push(token);
@@ -663,8 +659,8 @@ impl Batch {
         Ok(event)
     }
 
-    /// Lets others find the pages of a sequence that are full, and go on behind them if it is at the end of
-    /// something.
+    /// Adds the full pages of a sequence to the prefix cache, with a checkpoint at the end of a prompt or a
+    /// generation.
     pub(super) fn keep_pages(&mut self, at: usize, is_end: bool) {
         let task = &mut self.tasks[at];
         let Some(slot) = task.seq.slot.filter(|_| task.cache_prompt) else { return };
@@ -680,13 +676,13 @@ impl Batch {
         }
     }
 
-    /// True if the logits behind position `row` of a sequence, computed once more, are no numbers.
+    /// True if the logits after position `row` of a sequence, computed once more, contain NaN or infinity.
     fn is_broken_again(&mut self, at: usize, row: usize) -> Result<bool, Error> {
         self.keep_logits()?;
         self.runner.is_broken_again(&self.engine.shared.program, &self.tasks[at].seq, row)
     }
 
-    /// Ends a sequence whose logits behind position `row` are no numbers. Others do not find its pages.
+    /// Ends a sequence whose logits after position `row` are broken. Drops its pages from the prefix cache.
     fn break_off(&mut self, at: usize, row: usize, events: &mut Vec<(SeqId, Event)>) -> Result<(), Error> {
         self.keep_logits()?;
         let task = &mut self.tasks[at];
@@ -699,7 +695,6 @@ impl Batch {
         Ok(())
     }
 
-    /// Takes a sequence out, and gives its pages back.
     pub(super) fn end(&mut self, at: usize) {
         self.keep_pages(at, true);
         let mut task = self.tasks.remove(at);
@@ -736,7 +731,7 @@ impl Drop for Batch {
             listener(PageEvent::Cleared);
         }
         self.prefix.clear(&mut self.runner.pages);
-        debug_assert!(self.runner.pages.is_whole() || std::thread::panicking(), "pages still have holders");
+        debug_assert!(self.runner.pages.is_whole() || std::thread::panicking(), "pages are still in use");
     }
 }
 

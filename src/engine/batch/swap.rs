@@ -1,7 +1,7 @@
-//! KV pages of sequences that wait, in memory of the host: as the backend has them, codes as codes.
+//! Swaps the KV pages of waiting sequences to host memory, in the backend's format, without dequantising.
 //!
-//! A sequence that gives its pages back to another one is copied out, as far as there is room, and copied
-//! back when it gets pages again. What it says does not depend on that, nor does a step of others.
+//! The pages of a preempted sequence are copied to the host if there is room, and copied back when it gets
+//! pages again. Swapping does not change its output or a step of other sequences.
 
 use super::prefix::NodeId;
 use super::steps::Batch;
@@ -12,12 +12,12 @@ use crate::state::{no_such_pages, read_page, write_page};
 use sterna_program::PAGE;
 
 impl Batch {
-    /// Copies what a sequence holds that is about to give its pages back, if the host has room for it. What
-    /// is in the way of reading it is in the way of the next step, too, which says so.
+    /// Swaps out a sequence that is about to be preempted, if the host has room for its pages. Ignores read
+    /// errors: the next step reports them.
     pub(super) fn swap_out(&mut self, at: usize) {
         let task = &self.tasks[at];
         let Some(slot) = task.seq.slot else { return };
-        // The last token is run again: what was picked behind it is lost.
+        // The last token is run again: a token sampled after it is lost.
         let positions = task.seq.cached.min(task.seq.tokens.len() - 1);
         let positions = match self.runner.pages.has_states() {
             true => self.runner.pages.cut_back(slot, positions),
@@ -42,28 +42,27 @@ impl Batch {
         self.stats.swapped_out += 1;
     }
 
-    /// Bytes of the host's memory that sequences have taken.
     fn swapped_out_bytes(&self) -> usize {
         self.tasks.iter().filter_map(|task| task.swapped_out.as_ref()).map(|out| out.bytes.len()).sum()
     }
 
-    /// True if a sequence has more on the host than in pages that it would find.
+    /// True if a sequence has more tokens on the host than in the cached pages `chain`.
     pub(super) fn is_swapped_out(&self, at: usize, chain: &[NodeId]) -> bool {
         self.tasks[at].swapped_out.as_ref().is_some_and(|out| out.positions > chain.len() * PAGE)
     }
 
-    /// Makes a slot hold what a sequence has on the host. `false`, and nothing is changed but what the prefix
-    /// cache keeps, if there are too few pages.
+    /// Loads the swapped-out pages of a sequence into a slot. If there are too few pages, returns `false`,
+    /// and only the prefix cache may have changed.
     ///
     /// # Errors
-    /// [`Error::Backend`]: the slot is free again then, and the sequence will be computed.
+    /// [`Error::Backend`]: the slot is free again then, and the sequence will be recomputed.
     pub(super) fn swap_in(&mut self, at: usize, slot: u32) -> Result<bool, Error> {
         let Some(out) = self.tasks[at].swapped_out.take() else { return Ok(false) };
         let SwappedOut { positions, kinds, bytes } = &out;
         let pages = &mut self.runner.pages;
         while pages.n_free() < kinds.len() && self.prefix.evict(pages, PageKind::Quantised) {}
         let mut holds = pages.hold(slot, *positions, kinds);
-        while !holds && self.prefix.evict_beside(pages) {
+        while !holds && self.prefix.evict_secondary(pages) {
             holds = pages.hold(slot, *positions, kinds);
         }
         if !holds {

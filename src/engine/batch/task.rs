@@ -1,4 +1,4 @@
-//! A sequence of a batch, and what its request asked for.
+//! A sequence of a batch, and the options of its request.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::speculate::Speculator;
 use crate::{Decoder, GenerateOptions, LogProbs, Stats};
 use sterna_host::clock::Instant;
 
-/// Names a sequence of a batch. Later sequences have larger ones, and none is used twice.
+/// Id of a sequence in a batch. Ids increase and are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId(pub u64);
 
@@ -22,33 +22,33 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Options of the generation. A set `cancel` ends the sequence with the next step.
     pub options: GenerateOptions,
-    /// Sequences that go on from the prompt, which is computed once. Each has a seed of its own: the given
-    /// one plus its index.
+    /// Number of sequences that continue the prompt, which is computed once. The seed of each is the given
+    /// seed plus its index.
     pub n: usize,
-    /// Larger goes first; sequences of equal priority share.
+    /// Sequences of higher priority go first; equal priorities share the steps.
     pub priority: i32,
-    /// Prompts find each other's pages if their salts are equal.
+    /// Prompts share cached pages only if their salts are equal.
     pub salt: Arc<str>,
-    /// True if its pages may be found by others, and others' by it.
+    /// True if the request uses the prefix cache: reads it and adds its pages.
     pub cache_prompt: bool,
-    /// Log-probabilities of the prompt's tokens, and of this many of the most likely ones in the place of
-    /// each. All of the prompt is computed then, in steps of at most
+    /// Requests the log-probabilities of the prompt's tokens, and of this number of most likely tokens at
+    /// each position. The whole prompt is then computed, in steps of at most
     /// [`EngineOptions::outputs`](crate::EngineOptions::outputs) rows.
     pub score_prompt: Option<usize>,
-    /// Asks for the vector of the prompt, or its score, in place of text
+    /// Requests the embedding or score of the prompt instead of generated text
     /// ([`Batch::take_vector`](super::Batch::take_vector)).
     pub pooled: Option<Pooled>,
 }
 
-/// A text whose vector or score is wanted.
+/// Options of a request for an embedding or score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pooled {
-    /// Number of the token that the second of two texts begins with, for models that tell them apart.
+    /// Index of the first token of the second text, for models that distinguish two texts.
     pub second: Option<usize>,
 }
 
 impl Request {
-    /// The vector of a text, or its score: ends with [`StopReason::Limit`](crate::StopReason::Limit) without
+    /// A request for an embedding or score: ends with [`StopReason::Limit`](crate::StopReason::Limit) without
     /// a token.
     pub fn pooled(prompt: Vec<u32>, pooled: Pooled) -> Self {
         Self { pooled: Some(pooled), cache_prompt: false, ..Self::new(prompt, GenerateOptions::default()) }
@@ -72,27 +72,26 @@ impl Request {
 /// The status of a sequence of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SequenceStatus {
-    /// Its name.
+    /// Its id.
     pub id: SeqId,
-    /// Its slot, below [`EngineOptions::n_seqs`](crate::EngineOptions::n_seqs); `None` while it
-    /// waits.
+    /// Its slot, below [`EngineOptions::n_seqs`](crate::EngineOptions::n_seqs); `None` while it waits.
     pub slot: Option<u32>,
-    /// Tokens of its prompt.
+    /// Number of prompt tokens.
     pub n_prompt: usize,
-    /// Its tokens that are in the KV cache.
+    /// Number of its tokens that are in the KV cache.
     pub n_cached: usize,
-    /// Counts and times.
+    /// Counters and times.
     pub stats: Stats,
 }
 
-/// The pages of a sequence that waits, in memory of the host.
+/// The pages of a waiting sequence, swapped out to host memory.
 #[derive(Debug)]
 pub(super) struct SwappedOut {
-    /// Number of positions whose keys and values these are.
+    /// Number of positions that the pages cover.
     pub positions: usize,
-    /// Kinds of the pages, an entry per page of the sequence.
+    /// Kinds of the pages; one entry per page of the sequence.
     pub kinds: Vec<PageKinds>,
-    /// The pages, those of the same positions together.
+    /// Contents of the pages, grouped by position.
     pub bytes: Vec<u8>,
 }
 
@@ -108,29 +107,29 @@ pub(super) struct Task {
     pub salt: Arc<str>,
     pub cache_prompt: bool,
     pub n_prompt: usize,
-    /// Number of top tokens beside each scored token of the prompt; `None` if it is not scored.
+    /// Number of top tokens per scored prompt token; `None` if the prompt is not scored.
     pub score_prompt: Option<usize>,
-    /// Rows of the prompt that count for its vector, if that is what was asked for.
+    /// Pooled rows of the prompt, if the request is for an embedding or score.
     pub pool: Option<Pool>,
-    /// Scores of the prompt's second token and those behind it, as far as they are known.
+    /// Scores of the prompt from its second token on, as far as they are known.
     pub scores: Vec<LogProbs>,
     /// The nodes of its first pages in the prefix cache.
     pub nodes: Vec<NodeId>,
-    /// The sequence whose prompt it goes on from, until it does or that one is gone.
+    /// The sequence whose prompt it forks, until the fork is done or that sequence is gone.
     pub fork_of: Option<SeqId>,
-    /// True if the host has still to pick the token behind what is in the cache.
+    /// True if the host still has to sample the token after the cached ones.
     pub host_picks: bool,
-    /// Grows whenever it runs: who has the smallest is next.
+    /// Counter value of its last run: the sequence with the smallest one is next.
     pub turn: u64,
     pub is_cancelled: bool,
-    /// True if it keeps what it has and runs nothing.
+    /// True if it is paused: it runs nothing, and keeps its slot and pages.
     pub is_paused: bool,
-    /// Its pages in memory of the host, while it waits.
+    /// Its swapped-out pages, while it waits.
     pub swapped_out: Option<SwappedOut>,
     pub stats: Stats,
-    /// When it was added.
+    /// Time at which it was added.
     pub added: Instant,
-    /// When its first token was picked.
+    /// Time at which its first token was sampled.
     pub first: Option<Instant>,
 }
 
@@ -151,27 +150,27 @@ impl Task {
         self.is_running() && !self.is_paused && self.seq.missing() > last
     }
 
-    /// True if its next row is the only one that it can run, besides those that run again: a token that was
-    /// picked, or is being picked.
+    /// True if it has only one row to run, besides repeated rows: a token that was sampled, or is being
+    /// sampled.
     pub fn decodes(&self) -> bool {
         let is_last = self.pool.is_none() && self.seq.missing() <= 1 + self.seq.again;
         self.is_running() && !self.is_paused && !self.host_picks && is_last
     }
 
-    /// True if rows that it is about to run are scored: all of its prompt but the last.
+    /// True if the rows that it runs next are scored: all of the prompt but the last.
     pub fn is_scored(&self) -> bool {
         self.score_prompt.is_some() && self.seq.cached + 1 < self.n_prompt
     }
 
-    /// Takes the logits behind position `at` of the prompt.
+    /// Scores the token after position `at` of the prompt with the logits of `at`.
     pub fn score(&mut self, at: usize, logits: &[f32]) {
-        // A prompt whose pages were taken is computed again.
+        // The prompt of a preempted sequence runs twice; positions that are scored already are skipped.
         if let (Some(n_top), true) = (self.score_prompt, self.scores.len() == at) {
             self.scores.push(LogProbs::of(logits, self.seq.tokens[at + 1], n_top));
         }
     }
 
-    /// True if it is of a larger claim than `other`: priority, then age.
+    /// True if it is scheduled before `other`: higher priority, or equal priority and older.
     pub fn goes_before(&self, other: &Self) -> bool {
         (other.priority, self.id) < (self.priority, other.id)
     }

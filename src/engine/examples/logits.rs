@@ -1,14 +1,15 @@
-//! The ten largest logits after a text, or after token ids: whether an architecture computes what its
-//! reference does, without the crates of the server, of grammars and of the command line.
+//! Prints the ten largest logits after a text or after token ids. Use it to compare an architecture with its
+//! reference, without the crates for the server, grammars and the command line.
 //!
 //! ```text
 //! cargo run --release -p sterna-engine --example logits -- \
 //!     FILE [--tokens 1,2,3 | TEXT] [--backend NAME] [--out FILE]
 //! ```
 //!
-//! `--out` writes the logits of every position as little-endian f32, `[positions, n_vocab]`. The cache holds
-//! f32, and inputs are rounded as the model was trained, so that a reference differs by the order of sums
-//! alone. Other backends than `cpu` are features of the backend's crate: `--features sterna-backend/wgpu`.
+//! `--out` writes the logits of every position as little-endian f32, `[positions, n_vocab]`. The KV cache is
+//! f32, and activations are quantised as the model was trained, so the result should differ from a reference
+//! only by summation order. Backends other than `cpu` are features of the backend's crate:
+//! `--features sterna-backend/wgpu`.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -23,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut words, mut tokens, mut backend, mut out) = (Vec::new(), None, "cpu".to_owned(), None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or(format!("{arg} wants a value"));
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         match arg.as_str() {
             "--tokens" => {
                 let ids = value()?.split(',').map(|id| id.trim().parse()).collect::<Result<Vec<u32>, _>>();

@@ -1,4 +1,4 @@
-//! Which KV pages belong to which sequence, and who else holds them.
+//! KV pages of the sequences, and their reference counts.
 
 mod pool;
 mod recurrent;
@@ -11,31 +11,31 @@ pub use self::sliding::Sliding;
 use sterna_backend::KvPage;
 use sterna_program::{KvWindow, PAGE, PageTable};
 
-/// The page pools of one engine. Sequences take pages as they grow, which fails when no page is left.
+/// The page pools of one engine. Sequences allocate pages as they grow, which fails when no page is free.
 ///
-/// Sequences and the prefix cache may share pages that are full. A page is written only while it has one
-/// holder.
+/// Sequences and the prefix cache may share full pages. A page is written only while its reference count is
+/// 1.
 #[derive(Debug)]
 pub struct Pages {
     table: PageTable,
-    /// Pools by [`PageKind`]. The pool of a kind that the caches lack is empty.
+    /// Pools by [`PageKind`]. A pool of an unused kind is empty.
     pools: [Pool; PageKind::ALL.len()],
     window: KvWindow,
     sliding: Option<Sliding>,
-    /// One a sequence; none without recurrent states.
+    /// One entry per sequence; empty without recurrent states.
     recurrent: Vec<Recurrent>,
 }
 
-/// The pool that a page comes from, in the order in which saved sessions have the pages of equal positions.
+/// Pool of a page. Saved sessions store the pages of equal positions in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
     /// Pages of all positions, in the codecs of the cache.
     Quantised,
-    /// Pages of layers that keep a sliding window.
+    /// Pages of sliding-window layers.
     Sliding,
     /// Exact pages of a windowed codec.
     Exact,
-    /// Recurrent states, each as it was behind a full page.
+    /// Recurrent states, each as of the end of a full page.
     State,
 }
 
@@ -44,7 +44,7 @@ pub enum PageKind {
 pub struct PageRef {
     /// Its pool.
     pub kind: PageKind,
-    /// Its number in the pool.
+    /// Its index in the pool.
     pub id: u32,
 }
 
@@ -52,14 +52,14 @@ pub struct PageRef {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageSet([Option<u32>; PageKind::ALL.len()]);
 
-/// The kinds of page that a sequence holds of 64 positions, besides [`PageKind::Quantised`].
+/// Kinds of page that a sequence has for 64 positions, besides [`PageKind::Quantised`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageKinds {
     /// An exact page.
     pub exact: bool,
-    /// A page of layers that keep a sliding window.
+    /// A page of sliding-window layers.
     pub sliding: bool,
-    /// The recurrent state behind them.
+    /// The recurrent state after them.
     pub state: bool,
 }
 
@@ -85,17 +85,17 @@ impl PageSet {
         self.0[kind as usize].map(|id| PageRef { kind, id })
     }
 
-    /// Adds a page, in place of the one of its kind.
+    /// Adds a page; replaces the one of its kind.
     pub fn put(&mut self, page: PageRef) {
         self.0[page.kind as usize] = Some(page.id);
     }
 
-    /// Its pages, in the order of [`PageKind::ALL`].
+    /// The pages, in the order of [`PageKind::ALL`].
     pub fn iter(self) -> impl Iterator<Item = PageRef> {
         PageKind::ALL.into_iter().filter_map(move |kind| self.get(kind))
     }
 
-    /// The set without the pages of other kinds than the wanted ones.
+    /// The pages of the wanted kinds.
     #[must_use]
     pub fn filter(self, wanted: impl Fn(PageKind) -> bool) -> Self {
         self.iter().filter(|page| wanted(page.kind)).collect()
@@ -111,7 +111,7 @@ impl FromIterator<PageRef> for PageSet {
 }
 
 impl PageKinds {
-    /// True if a kind is among them; the quantised page always is.
+    /// True if the set contains a kind; it always contains the quantised page.
     pub fn has(self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => true,
@@ -122,24 +122,24 @@ impl PageKinds {
     }
 }
 
-/// Pages that hold `positions` positions.
+/// Number of pages for `positions` positions.
 pub fn pages_for(positions: usize) -> usize {
     positions.div_ceil(PAGE)
 }
 
-/// Pages of a step of `rows` rows that come to those which `seqs` sequences hold: rows of several sequences
-/// may each begin a page.
+/// Maximum number of pages that a step of `rows` rows adds to those of `seqs` sequences: rows of several
+/// sequences may each begin a page.
 fn grown(seqs: usize, rows: usize) -> usize {
     pages_for(rows) + usize::from(seqs > 1)
 }
 
-/// Exact pages that a sequence holds between steps: its first pages, and what [`Pages::release_stale`] leaves
-/// of the newest.
+/// Maximum number of exact pages of a sequence between steps: its first pages, and the newest ones that
+/// [`Pages::release_stale`] keeps.
 fn held_exact(window: KvWindow) -> usize {
     window.sink_pages + 1 + 2 * window.newest_pages
 }
 
-/// Exact pages for `seqs` sequences of `pages_a_seq` pages each, which grow by `rows` rows in all in one
+/// Exact pages for `seqs` sequences of `pages_a_seq` pages each, which grow by `rows` rows in total in one
 /// step.
 pub fn exact_pages_for(window: KvWindow, seqs: usize, pages_a_seq: usize, rows: usize) -> usize {
     let held = pages_a_seq.min(held_exact(window));
@@ -147,7 +147,7 @@ pub fn exact_pages_for(window: KvWindow, seqs: usize, pages_a_seq: usize, rows: 
 }
 
 impl Pages {
-    /// A pool of `pages` pages and `exact` exact pages, for `seqs` sequences of up to `pages_a_seq` pages
+    /// Pools of `pages` pages and `exact` exact pages, for `seqs` sequences of up to `pages_a_seq` pages
     /// each.
     pub fn new(window: KvWindow, seqs: usize, pages_a_seq: usize, pages: usize, exact: usize) -> Self {
         let table = PageTable::new(seqs, pages_a_seq);
@@ -157,7 +157,7 @@ impl Pages {
         Self { table, pools, window, sliding: None, recurrent: Vec::new() }
     }
 
-    /// The same with `pages` pages for layers that keep a sliding window.
+    /// Adds a pool of `pages` pages for sliding-window layers.
     #[must_use]
     pub fn with_sliding(mut self, sliding: Option<Sliding>, pages: usize) -> Self {
         *self.pool_mut(PageKind::Sliding) = Pool::new(pages);
@@ -172,7 +172,7 @@ impl Pages {
         &mut self.pools[kind as usize]
     }
 
-    /// True if sequences take a page of a kind for new positions.
+    /// True if sequences allocate a page of a kind for new positions.
     fn has(&self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => true,
@@ -182,22 +182,22 @@ impl Pages {
         }
     }
 
-    /// Kinds of page that a new page of a sequence has.
+    /// Kinds of page allocated for new positions.
     fn kinds(&self) -> impl Iterator<Item = PageKind> {
         PageKind::ALL.into_iter().filter(|kind| self.has(*kind))
     }
 
-    /// The table that a step carries.
+    /// The page table for a step.
     pub fn table(&self) -> &PageTable {
         &self.table
     }
 
-    /// Says where the second of two texts begins in `seq`.
+    /// Sets the position in `seq` where the second of two texts begins.
     pub fn set_second(&mut self, seq: u32, at: Option<u32>) {
         self.table.set_second(seq, at);
     }
 
-    /// The pages of page `i` of `seq`.
+    /// The pages at index `i` of `seq`.
     pub fn at(&self, seq: u32, i: usize) -> PageSet {
         PageSet([
             self.table.seq(seq).get(i).copied(),
@@ -207,12 +207,12 @@ impl Pages {
         ])
     }
 
-    /// The pages of page `i` of `seq` as the backend names them.
+    /// The pages at index `i` of `seq`, as ids of the backend.
     pub fn kv_pages(&self, seq: u32, i: usize) -> impl Iterator<Item = KvPage> {
         self.at(seq, i).iter().map(KvPage::from)
     }
 
-    /// Kinds of the pages of the first `positions` positions of `seq`, an entry per page.
+    /// Kinds of the pages of the first `positions` positions of `seq`, one entry per page.
     pub fn kinds_of(&self, seq: u32, positions: usize) -> Vec<PageKinds> {
         let of = |i| {
             let has = |kind| self.at(seq, i).get(kind).is_some();
@@ -235,43 +235,44 @@ impl Pages {
         self.pool(PageKind::Exact).n_pages() > 0
     }
 
-    /// True if a sequence can go on only where more than its pages of all positions was kept.
+    /// True if a sequence can resume only at checkpoints, because it needs more than its pages of all
+    /// positions.
     pub fn has_checkpoints(&self) -> bool {
         self.is_windowed() || self.has_states()
     }
 
-    /// Pages that layers with a sliding window keep; `None` if they keep all.
+    /// Sliding-window rules; `None` if all pages are kept.
     pub fn sliding(&self) -> Option<Sliding> {
         self.sliding
     }
 
-    /// Pages of the pool.
+    /// Number of pages of the pool.
     pub fn n_pages(&self) -> usize {
         self.pool(PageKind::Quantised).n_pages()
     }
 
-    /// Pages without a holder.
+    /// Number of free pages.
     pub fn n_free(&self) -> usize {
         self.pool(PageKind::Quantised).n_free()
     }
 
-    /// True if no page of any pool has a holder.
+    /// True if all pages of all pools are free.
     pub fn is_whole(&self) -> bool {
         self.pools.iter().all(|pool| pool.n_free() == pool.n_pages())
     }
 
-    /// True if pages of a kind are too few for `seq` to grow to `positions`.
+    /// True if there are too few free pages of a kind for `seq` to grow to `positions`.
     pub fn lacks(&self, kind: PageKind, seq: u32, positions: usize) -> bool {
         self.has(kind) && self.pool(kind).n_free() < self.more(seq, positions)
     }
 
-    /// Pages that `seq` lacks to grow to `positions`.
+    /// Number of additional pages that `seq` needs for `positions` positions.
     fn more(&self, seq: u32, positions: usize) -> usize {
         pages_for(positions).saturating_sub(self.table.seq(seq).len())
     }
 
-    /// True if a sequence that shares the first `positions` positions of `seq` reads what `seq` read when it
-    /// was there: neither exact pages nor pages of sliding windows have gone since.
+    /// True if a sequence that shares the first `positions` positions of `seq` would read the same as `seq`
+    /// did there: no exact or sliding-window pages have been released since.
     pub fn can_fork(&self, seq: u32, positions: usize) -> bool {
         let KvWindow { sink_pages, newest_pages } = self.window;
         let newest = (positions / PAGE).saturating_sub(newest_pages);
@@ -281,19 +282,19 @@ impl Pages {
         exactly && self.goes_on(seq, positions / PAGE * PAGE)
     }
 
-    /// True if page `i` of `seq` has all that a new page has.
+    /// True if index `i` of `seq` has all kinds of page that a new page has.
     pub fn has_all(&self, seq: u32, i: usize) -> bool {
         let there = self.at(seq, i);
         self.kinds().all(|kind| there.get(kind).is_some())
     }
 
-    /// True if the row at `pos` of `seq`, which has run, can run again: what it writes and sees is still
-    /// there.
+    /// True if the row at `pos` of `seq`, which has run, can run again: the pages that it writes and reads
+    /// still exist.
     pub fn runs_again(&self, seq: u32, pos: usize) -> bool {
         let exact = self.table.exact(seq);
         let is_exact = |i: usize| !self.is_windowed() || some(exact, i).is_some();
         let page = pos / PAGE;
-        // What a row does to a state cannot be done twice.
+        // A row cannot update a recurrent state twice.
         if self.has_states() {
             return false;
         }
@@ -302,22 +303,22 @@ impl Pages {
         page < self.table.seq(seq).len() && is_exact(0) && is_exact(page) && sees
     }
 
-    /// True if all is there of the sliding windows that the row behind the first `positions` positions of
-    /// `seq` sees.
+    /// True if all sliding-window pages that the row after the first `positions` positions of `seq` reads
+    /// still exist.
     fn goes_on(&self, seq: u32, positions: usize) -> bool {
         let table = self.table.sliding(seq);
         let first = self.sliding.map(|sliding| sliding.first(positions));
         first.is_none_or(|first| (first..pages_for(positions)).all(|i| some(table, i).is_some()))
     }
 
-    /// The most positions, up to `positions`, that `seq` could grow to with the pages that are free now.
+    /// The maximum number of positions, up to `positions`, that `seq` can grow to with the free pages.
     pub fn most(&self, seq: u32, positions: usize) -> usize {
         let free = self.kinds().map(|kind| self.pool(kind).n_free()).min().unwrap_or(0);
         positions.min((self.table.seq(seq).len() + free) * PAGE)
     }
 
-    /// Makes `seq` hold pages for its first `positions` positions, with those of other pools for pages that
-    /// are new. Changes nothing and returns `false` if there are too few.
+    /// Allocates pages for the first `positions` positions of `seq`, of all kinds that new pages have.
+    /// Changes nothing and returns `false` if there are too few.
     #[must_use]
     pub fn grow(&mut self, seq: u32, positions: usize) -> bool {
         if self.most(seq, positions) < positions || !self.take_next(seq) {
@@ -334,16 +335,16 @@ impl Pages {
 
     fn push_new(&mut self, seq: u32, kinds: PageKinds) {
         let mut take =
-            |kind| PageRef { kind, id: self.pool_mut(kind).take().expect("the caller has counted") };
+            |kind| PageRef { kind, id: self.pool_mut(kind).take().expect("checked by the caller") };
         let set = PageKind::ALL.into_iter().filter(|kind| kinds.has(*kind)).map(&mut take).collect();
         self.push(seq, set);
     }
 
-    /// Gives back the pages that no row reads any more, `seq` having grown to `positions`: neither one that
-    /// follows, nor one after a cut by up to [`KvWindow::newest`] positions, or of sliding windows by up to
+    /// Releases the pages that no row of `seq`, now at `positions`, can read any more: neither the next row,
+    /// nor one after a cut by up to [`KvWindow::newest`] positions, or for sliding windows by up to
     /// [`Sliding::CUT`].
     pub fn release_stale(&mut self, seq: u32, positions: usize) {
-        // A row reads the window before the page it stands in; the cut may bring it into an earlier page.
+        // A row reads the window before its own page; a cut may move it to an earlier page.
         let KvWindow { sink_pages, newest_pages } = self.window;
         let first = (positions.saturating_sub(self.window.newest()) / PAGE).saturating_sub(newest_pages);
         for i in sink_pages..first.min(self.table.exact(seq).len()) {
@@ -358,17 +359,18 @@ impl Pages {
     }
 
     /// Cuts `seq` back to `positions`, or to the start of the page that these end in if that page cannot be
-    /// written on: another holder shares it, or only its codes are left. If a sliding window is gone that the
-    /// next row sees, to nothing: what has left it can only be computed again from the start. With recurrent
-    /// states, to a page behind which one was kept. Returns the number of positions that remain.
+    /// appended to, because it is shared or only its quantised page is left. Cuts to 0 if the next row needs
+    /// sliding-window pages that have been released, since those can only be recomputed from the start. With
+    /// recurrent states, cuts to the end of a page whose state was kept. Returns the number of positions that
+    /// remain.
     pub fn cut_back(&mut self, seq: u32, positions: usize) -> usize {
-        let mut remain = self.state_behind(seq, positions);
+        let mut remain = self.newest_state(seq, positions);
         loop {
             let written_on = self.written_on(seq, remain);
             if written_on == remain {
                 break;
             }
-            remain = self.state_behind(seq, written_on);
+            remain = self.newest_state(seq, written_on);
         }
         while self.table.seq(seq).len() > pages_for(remain) {
             let last = self.at(seq, self.table.seq(seq).len() - 1);
@@ -382,7 +384,7 @@ impl Pages {
         remain
     }
 
-    /// The most positions, up to `positions`, behind which the pages of `seq` can be written on.
+    /// The maximum number of positions, up to `positions`, after which the pages of `seq` can be appended to.
     fn written_on(&self, seq: u32, positions: usize) -> usize {
         let full = positions / PAGE;
         let ends_full = positions.is_multiple_of(PAGE);
@@ -392,7 +394,6 @@ impl Pages {
         if self.goes_on(seq, remain) { remain } else { 0 }
     }
 
-    /// True if others hold page `i` of `seq`, too.
     fn is_shared(&self, seq: u32, i: usize) -> bool {
         let pages = self.at(seq, i);
         [PageKind::Quantised, PageKind::Sliding]
@@ -401,9 +402,9 @@ impl Pages {
             .any(|page| self.has_several_holders(page))
     }
 
-    /// Makes `to`, which holds nothing, hold the full pages of the first `positions` positions of `from`.
-    /// Returns how many positions these are: fewer where a recurrent state was kept earlier, and 0 if a
-    /// sliding window is gone that the row behind them sees.
+    /// Shares the full pages of the first `positions` positions of `from` with `to`, which has no pages.
+    /// Returns the number of shared positions: fewer if the last kept recurrent state is earlier, and 0 if
+    /// the sliding-window pages that the next row needs have been released.
     pub fn share(&mut self, from: u32, to: u32, positions: usize) -> usize {
         let kept = self.recurrent.get(from as usize).map(|own| own.newest(positions).map_or(0, |(at, _)| at));
         let full = kept.unwrap_or(positions) / PAGE;
@@ -415,7 +416,7 @@ impl Pages {
         full * PAGE
     }
 
-    /// The same pages with one holder more each.
+    /// Increments the reference count of each page.
     pub fn retain(&mut self, pages: PageSet) -> PageSet {
         for PageRef { kind, id } in pages.iter() {
             self.pool_mut(kind).share(id);
@@ -423,18 +424,18 @@ impl Pages {
         pages
     }
 
-    /// One holder less of each page.
+    /// Decrements the reference count of each page.
     pub fn release(&mut self, pages: PageSet) {
         pages.iter().for_each(|PageRef { kind, id }| self.pool_mut(kind).give_back(id));
     }
 
-    /// Makes `seq` hold `pages` behind what it holds; the holders are one more.
+    /// Appends shared pages to `seq`, and increments their reference counts.
     pub fn push_shared(&mut self, seq: u32, pages: PageSet) {
         let pages = self.retain(pages);
         self.push(seq, pages);
     }
 
-    /// Makes `seq` hold `page`, which holds the same positions, in place of its page `i`.
+    /// Replaces page `i` of `seq` with `page`, which has the same content.
     pub fn replace(&mut self, seq: u32, i: usize, page: u32) {
         let pool = &mut self.pools[PageKind::Quantised as usize];
         let page = pool.share(page);
@@ -442,12 +443,12 @@ impl Pages {
         pool.give_back(own);
     }
 
-    /// True if a page has more than one holder.
+    /// True if the reference count of a page is above 1.
     pub fn has_several_holders(&self, PageRef { kind, id }: PageRef) -> bool {
         self.pool(kind).is_shared(id)
     }
 
-    /// Where there is a state, `seq` stands behind it.
+    /// Appends pages to `seq`. If they include a recurrent state, it becomes the current one.
     fn push(&mut self, seq: u32, PageSet([page, sliding, exact, state]): PageSet) {
         self.table.seq_mut(seq).push(page.expect("positions have a quantised page"));
         if self.is_windowed() {
@@ -465,9 +466,9 @@ impl Pages {
         }
     }
 
-    /// Makes `seq`, which holds nothing, hold the pages of `positions` positions as a sequence holds them
-    /// between two steps: `kinds` has an entry per page. `false`, and it holds nothing, if no sequence could
-    /// hold such pages, or if there are too few.
+    /// Allocates the pages of `positions` positions for `seq`, which has none, as a sequence has them between
+    /// two steps; `kinds` has one entry per page. Returns `false` and changes nothing if no sequence could
+    /// have such pages, or if there are too few.
     pub fn hold(&mut self, seq: u32, positions: usize, kinds: &[PageKinds]) -> bool {
         let n = kinds.len();
         let count = |kind: PageKind| kinds.iter().filter(|kinds| kinds.has(kind)).count();
@@ -487,9 +488,9 @@ impl Pages {
         };
         let states = count(PageKind::State) == 0 || self.has_states();
         let full = positions / PAGE;
-        let behind_full = kinds.iter().skip(full).all(|kinds| !kinds.state);
+        let after_full = kinds.iter().skip(full).all(|kinds| !kinds.state);
         let there = PageKind::ALL.into_iter().all(|kind| count(kind) <= self.pool(kind).n_free());
-        if !(exactly && seen && states && behind_full && there) || n != pages_for(positions) {
+        if !(exactly && seen && states && after_full && there) || n != pages_for(positions) {
             return false;
         }
         kinds.iter().for_each(|kinds| self.push_new(seq, *kinds));
@@ -497,7 +498,7 @@ impl Pages {
     }
 }
 
-/// Page `i` of a list that may have it.
+/// Entry `i` of a list, if it exists and is set.
 fn some(list: &[Option<u32>], i: usize) -> Option<u32> {
     list.get(i).copied().flatten()
 }
@@ -538,15 +539,15 @@ mod tests {
         assert_eq!(pages.share(0, 1, 150), 2 * PAGE);
         assert_eq!(pages.table().seq(1), &pages.table().seq(0)[..2]);
         assert_eq!(pages.table().exact(1), &pages.table().exact(0)[..2]);
-        assert_eq!(pages.cut_back(0, 100), PAGE, "position 100 lies in a shared page");
-        assert_eq!(pages.cut_back(1, 100), 100, "which has one holder now");
+        assert_eq!(pages.cut_back(0, 100), PAGE, "position 100 is in a shared page");
+        assert_eq!(pages.cut_back(1, 100), 100, "which is no longer shared");
         pages.cut_back(0, 0);
         pages.cut_back(1, 0);
         assert!(pages.is_whole());
     }
 
-    /// Steps of many sizes, each pool of exactly the size that is planned: it never runs dry, and every exact
-    /// page that a row of a step may read is there.
+    /// Steps of many sizes, each pool of exactly the planned size: it never runs out, and every exact page
+    /// that a row of a step may read exists.
     #[test]
     fn the_planned_exact_pages_suffice() {
         let sizes = [(1, 1000), (7, 1000), (64, 1000), (65, 1000), (200, 1000), (512, 130), (8, 300)];
@@ -591,7 +592,7 @@ mod tests {
         let mut pages = Pages::new(DEFAULT, 1, 10, 10, exact_pages_for(DEFAULT, 1, 10, 600));
         assert!(pages.grow(0, 600));
         pages.release_stale(0, 600);
-        assert_eq!(pages.cut_back(0, 200), 192, "only the codes of that page are left");
+        assert_eq!(pages.cut_back(0, 200), 192, "only the quantised page is left");
     }
 
     #[test]

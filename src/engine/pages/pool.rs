@@ -1,10 +1,9 @@
-//! Pages of one kind, and the number of holders of each.
+//! Pages of one kind, and their reference counts.
 
-/// Pages of one kind.
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<u32>,
-    /// Number of holders of each page: sequences, and the prefix cache.
+    /// Reference count of each page: sequences and the prefix cache.
     holders: Vec<u32>,
 }
 
@@ -16,29 +15,29 @@ impl Pool {
         Self { free: (0..pages as u32).rev().collect(), holders: vec![0; pages] }
     }
 
-    /// Pages of the pool, free or not.
+    /// Number of pages, free or not.
     pub fn n_pages(&self) -> usize {
         self.holders.len()
     }
 
-    /// Pages without a holder.
+    /// Number of free pages.
     pub fn n_free(&self) -> usize {
         self.free.len()
     }
 
-    /// A free page, which has one holder from now on.
+    /// Allocates a page, with a reference count of 1.
     pub fn take(&mut self) -> Option<u32> {
         let page = self.free.pop()?;
         Some(self.share(page))
     }
 
-    /// One holder more.
+    /// Increments the reference count.
     pub fn share(&mut self, page: u32) -> u32 {
         self.holders[page as usize] += 1;
         page
     }
 
-    /// One holder less.
+    /// Decrements the reference count.
     pub fn give_back(&mut self, page: u32) {
         let holders = &mut self.holders[page as usize];
         *holders -= 1;
@@ -47,12 +46,12 @@ impl Pool {
         }
     }
 
-    /// One holder less of a page, if there is one.
+    /// Decrements the reference count of a page, if there is one.
     pub fn give_back_some(&mut self, page: Option<u32>) {
         page.into_iter().for_each(|page| self.give_back(page));
     }
 
-    /// True if it has several holders.
+    /// True if the reference count is above 1.
     pub fn is_shared(&self, page: u32) -> bool {
         self.holders[page as usize] > 1
     }

@@ -1,35 +1,35 @@
-//! Which slots of recurrent states a sequence has. A state has no positions: what it was behind fewer of them
-//! is there only if it was kept. So a sequence keeps states behind full pages, each in a slot of its own: it
-//! goes on from there by writing to another slot, and nothing is copied.
+//! Slots of recurrent states. A state cannot be cut back: an earlier one exists only if it was kept. So a
+//! sequence keeps states at the end of full pages, each in its own slot. To resume from a kept state, it
+//! writes the next state to another slot, and nothing is copied.
 
 use super::pool::Pool;
 use super::{PageKind, Pages};
 use sterna_program::{PAGE, StateSlots};
 
-/// Positions from one state that prompts always keep to the next.
+/// Distance in positions between two states that prompts always keep.
 const EVERY: usize = 64 * PAGE;
 
-/// Slots that a sequence holds at most: the state that it goes on from, which is kept, too, where it stands
-/// behind a full page; another kept one; and the one that it writes.
+/// Maximum number of slots per sequence: the current state, which is also a kept one at the end of a full
+/// page; another kept one; and the one being written.
 pub const SLOTS: usize = 3;
 
 /// The states of one sequence.
 #[derive(Debug, Default)]
 pub(super) struct Recurrent {
-    /// Positions that have run.
+    /// Number of positions that have run.
     at: usize,
-    /// The state behind them; `None` at 0.
+    /// The state after them; `None` at 0.
     live: Option<u32>,
     /// The slot that the next step writes, if it is not that of `live`.
     next: Option<u32>,
-    /// The kept state behind each full page, if there is one.
+    /// The kept state at the end of each full page, if any.
     pub kept: Vec<Option<u32>>,
-    /// The page behind which a prompt kept the newest state: that stays when generated tokens keep theirs.
+    /// The page of the newest state kept by a prompt: it stays when generated tokens keep theirs.
     anchor: Option<usize>,
 }
 
 impl Recurrent {
-    /// The newest kept state behind at most so many positions: positions, and the slot.
+    /// The newest kept state at or before `positions`: its number of positions, and the slot.
     pub fn newest(&self, positions: usize) -> Option<(usize, u32)> {
         let kept = self.kept.iter().enumerate().take(positions / PAGE).rev();
         kept.filter_map(|(i, slot)| Some(((i + 1) * PAGE, (*slot)?))).next()
@@ -37,7 +37,7 @@ impl Recurrent {
 }
 
 impl Pages {
-    /// The same with `states` slots of recurrent states.
+    /// Adds `states` slots for recurrent states.
     #[must_use]
     pub fn with_states(mut self, states: usize) -> Self {
         *self.pool_mut(PageKind::State) = Pool::new(states);
@@ -51,23 +51,24 @@ impl Pages {
         self.n_states() > 0
     }
 
-    /// Slots of recurrent states.
+    /// Number of slots for recurrent states.
     pub fn n_states(&self) -> usize {
         self.pool(PageKind::State).n_pages()
     }
 
-    /// Slots of recurrent states without a holder.
+    /// Number of free slots for recurrent states.
     pub fn n_free_states(&self) -> usize {
         self.pool(PageKind::State).n_free()
     }
 
-    /// Positions of at most `positions` that `seq` goes on behind.
+    /// Number of positions, up to `positions`, at which `seq` resumes.
     pub fn stands_at(&self, seq: u32, positions: usize) -> usize {
         if self.has_states() { self.recurrent[seq as usize].at.min(positions) } else { positions }
     }
 
-    /// The most rows, up to `n`, that `seq` may run at once of a text of `len` tokens: a state is kept where
-    /// another text is likely to go on, which is near the end of a prompt, and now and then before.
+    /// Maximum number of rows, up to `n`, that `seq` may run at once in a text of `len` tokens. A state is
+    /// kept where another text is likely to branch off: near the end of a prompt, and at regular distances
+    /// before.
     pub fn rows_up_to_kept(&self, cached: usize, len: usize, n: usize) -> usize {
         if !self.has_states() {
             return n;
@@ -77,12 +78,12 @@ impl Pages {
         [near_end, next].into_iter().filter(|at| *at > cached).fold(n, |n, at| n.min(at - cached))
     }
 
-    /// True if `seq` stands where prompts always keep a state.
+    /// True if `seq` is at a position where prompts always keep a state.
     pub fn is_at_kept(&self, seq: u32) -> bool {
         self.has_states() && self.recurrent[seq as usize].at.is_multiple_of(EVERY)
     }
 
-    /// True if no slot is free for what `seq` writes, and its own is kept by others.
+    /// True if `seq` needs a slot for its next state, and none is free.
     pub fn lacks_state(&self, seq: u32) -> bool {
         let pool = self.pool(PageKind::State);
         let is_kept = |own: &Recurrent| own.live.is_none_or(|slot| pool.is_shared(slot));
@@ -90,8 +91,8 @@ impl Pages {
         pool.n_free() == 0 && self.recurrent.get(seq as usize).is_some_and(lacks)
     }
 
-    /// Makes the next step of `seq` leave the state as it is that it goes on from, and write to another slot;
-    /// `false` if no slot is free.
+    /// Makes the next step of `seq` write to another slot, so that the current state is kept; `false` if no
+    /// slot is free.
     pub fn keep_state(&mut self, seq: u32) -> bool {
         if !self.has_states() {
             return true;
@@ -105,7 +106,7 @@ impl Pages {
         is_kept
     }
 
-    /// Gives `seq` a slot for what its next step writes; `false` if there is none.
+    /// Allocates a slot for the state that the next step of `seq` writes; `false` if none is free.
     pub(super) fn take_next(&mut self, seq: u32) -> bool {
         if !self.has_states() {
             return true;
@@ -117,14 +118,14 @@ impl Pages {
             own.next = pool.take();
         }
         if own.next.is_none() && is_shared(pool, own) {
-            // Better nothing to go back to than nothing to go on with.
+            // To be able to continue is more important than to be able to go back.
             own.kept.iter_mut().for_each(|slot| pool.give_back_some(slot.take()));
             own.next = if is_shared(pool, own) { pool.take() } else { None };
         }
         self.say_slots(seq)
     }
 
-    /// Tells steps which slots `seq` has; `false` if none is there to be written.
+    /// Writes the slots of `seq` to the page table; `false` if there is none to write to.
     fn say_slots(&mut self, seq: u32) -> bool {
         let Recurrent { live, next, .. } = self.recurrent[seq as usize];
         let own = live.filter(|slot| !self.pool(PageKind::State).is_shared(*slot));
@@ -133,8 +134,8 @@ impl Pages {
         slots.is_some()
     }
 
-    /// After a step of `rows` rows of `seq`, which has `positions` positions now: keeps its state behind a
-    /// full page.
+    /// Called after a step of `rows` rows of `seq`, which now has `positions` positions: keeps the state at
+    /// the end of a full page.
     pub fn ran(&mut self, seq: u32, positions: usize, rows: usize) {
         if !self.has_states() {
             return;
@@ -161,7 +162,7 @@ impl Pages {
         self.say_slots(seq);
     }
 
-    /// After a step of `seq` that failed: where it wrote over what it went on from, that is lost.
+    /// Called after a failed step of `seq`: if the step overwrote its own input state, that state is lost.
     pub fn spoil(&mut self, seq: u32) {
         if !self.has_states() || self.recurrent[seq as usize].next.is_some() {
             return;
@@ -169,14 +170,14 @@ impl Pages {
         self.stand(seq, 0);
     }
 
-    /// The most positions, up to `positions`, whose state is there.
-    pub(super) fn state_behind(&self, seq: u32, positions: usize) -> usize {
+    /// The maximum number of positions, up to `positions`, whose state exists.
+    pub(super) fn newest_state(&self, seq: u32, positions: usize) -> usize {
         let Some(own) = self.recurrent.get(seq as usize) else { return positions };
         let newest = own.newest(positions).map_or(0, |(at, _)| at);
         if own.at == positions { positions } else { newest }
     }
 
-    /// Makes `seq` stand behind `positions` positions, whose state is there.
+    /// Moves `seq` to `positions` positions, whose state exists.
     pub(super) fn stand(&mut self, seq: u32, positions: usize) {
         let Some(own) = self.recurrent.get_mut(seq as usize) else { return };
         let pool = &mut self.pools[PageKind::State as usize];

@@ -1,21 +1,21 @@
-//! Which pages layers keep that see a sliding window, and how many that are.
+//! Pages that sliding-window layers keep, and their number.
 
 use super::grown;
 use sterna_program::{PAGE, Program};
 
-/// Layers that see the last positions of a sequence alone, and keep the pages of these.
+/// Rules for layers that read only the last positions of a sequence, and keep only the pages of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sliding {
-    /// Positions that a row sees at most, its own included.
+    /// Maximum number of positions that a row reads, including its own.
     window: usize,
 }
 
 impl Sliding {
-    /// A sequence that is cut back by up to so many positions goes on from there; after a longer cut it is
-    /// computed again from its start.
+    /// A sequence can be cut back by up to this number of positions without recomputing; after a longer cut
+    /// it is recomputed from its start.
     pub const CUT: usize = PAGE;
 
-    /// Rules for windows of up to so many positions, at least 1.
+    /// Rules for windows of up to `window` positions, at least 1.
     pub fn new(window: usize) -> Self {
         Self { window: window.max(1) }
     }
@@ -25,32 +25,33 @@ impl Sliding {
         program.sliding().map(|window| Self::new(window as usize))
     }
 
-    /// The first page that a row at `pos` sees a position of.
+    /// The first page that a row at `pos` reads.
     pub fn first(self, pos: usize) -> usize {
         (pos + 1).saturating_sub(self.window) / PAGE
     }
 
-    /// The first page that a sequence of `positions` positions keeps. A cut may go on to the start of a page.
+    /// The first page that a sequence of `positions` positions keeps. A cut may continue to the start of a
+    /// page.
     pub fn first_kept(self, positions: usize) -> usize {
         self.first(positions.saturating_sub(Self::CUT) / PAGE * PAGE)
     }
 
-    /// Pages that the row behind full pages sees, all of these.
-    pub fn behind(self) -> usize {
+    /// Number of preceding pages that a row at the start of a page reads.
+    pub fn n_before(self) -> usize {
         (self.window - 1).div_ceil(PAGE)
     }
 
-    /// Pages that a sequence holds at most between two steps, and in a step of one row.
+    /// Maximum number of pages of a sequence between two steps, and in a step of one row.
     pub fn held(self) -> usize {
-        self.behind() + 2
+        self.n_before() + 2
     }
 
-    /// Pages for `seqs` sequences of `pages_a_seq` pages each, which grow by `rows` rows in all in one step,
-    /// and for `checkpoints` places that the prefix cache can go on from.
+    /// Pages for `seqs` sequences of `pages_a_seq` pages each, which grow by `rows` rows in total in one
+    /// step, and for `checkpoints` positions that the prefix cache can resume from.
     pub fn pages_for(self, seqs: usize, pages_a_seq: usize, rows: usize, checkpoints: usize) -> usize {
         let held = pages_a_seq.min(self.held());
         let in_step = seqs * held + grown(seqs, rows).min(seqs * (pages_a_seq - held));
-        in_step.saturating_add(checkpoints.saturating_mul((self.behind() + 1).min(pages_a_seq)))
+        in_step.saturating_add(checkpoints.saturating_mul((self.n_before() + 1).min(pages_a_seq)))
     }
 }
 
@@ -73,8 +74,8 @@ mod tests {
         ((pos + 1).saturating_sub(window)..=pos).all(|seen| sliding[seen / PAGE].is_some())
     }
 
-    /// Steps of many sizes with a pool of exactly the size that is planned: it never runs dry, every row sees
-    /// its whole window, and all pages are there in the end.
+    /// Steps of many sizes with a pool of exactly the planned size: it never runs out, every row finds its
+    /// whole window, and all pages are free in the end.
     #[test]
     fn the_planned_pages_suffice() {
         let sizes = [(1, 900), (7, 900), (64, 900), (65, 900), (66, 900), (200, 900), (512, 130), (8, 300)];
@@ -97,7 +98,8 @@ mod tests {
         }
     }
 
-    /// Sequences that decode side by side at every distance from the end of a page, with prompts beside them.
+    /// Sequences that decode together at every distance from the end of a page, with prompts in the same
+    /// steps.
     #[test]
     fn they_suffice_for_several_sequences_in_one_step() {
         for (window, rows) in [(1, 3), (64, 3), (65, 70), (128, 66), (130, 200)] {
@@ -136,7 +138,7 @@ mod tests {
                 assert_eq!(pages.cut_back(0, cut), cut);
                 let to = cut.saturating_sub(200);
                 let remain = pages.cut_back(0, to);
-                // What is left is enough for the next row, or it is nothing.
+                // The rest is enough for the next row, or it is empty.
                 assert!(remain == 0 || remain == to && pages.grow(0, to + 1) && sees(&pages, window, 0, to));
                 let is_there = sliding.first(to) >= sliding.first_kept(n);
                 assert!(!is_there || remain == to, "{window}, {n}: cut to {to} left {remain}");

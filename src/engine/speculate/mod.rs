@@ -1,10 +1,9 @@
-//! Speculative decoding: tokens that probably come next are drafted cheaply, and one step of the model
-//! verifies several.
+//! Speculative decoding: likely next tokens are drafted cheaply, and one step of the model verifies several.
 //!
-//! Each row of such a step picks its own token, from its own logits and with the random number of its
-//! position. A drafted token holds if it is what the row before it has picked. So the text is the same as
-//! without drafts, whatever they are, and for draws that is rejection sampling: a token that was drafted is
-//! taken with the probability that the model gives it. A [`Drafter`] knows no model that it drafts for, and
+//! Each row of such a step samples its own token, from its own logits and with the random number of its
+//! position. A drafted token is accepted if the row before it sampled the same token. So the text is the same
+//! as without drafts, whatever they are, and for random sampling this is rejection sampling: a drafted token
+//! is accepted with the probability that the model gives it. A [`Drafter`] does not know the target model;
 //! [`Speculator`] decides how many of its tokens are worth a row.
 
 mod ngram;
@@ -16,15 +15,15 @@ use super::{Error, Stats};
 
 pub use self::ngram::NgramLookup;
 
-/// A way to draft. Sequences share it; each [starts](Self::start) a drafter of its own.
+/// A method of drafting. Sequences share it; each [starts](Self::start) its own drafter.
 pub trait Speculation: Debug + Send + Sync {
-    /// The drafter of a sequence.
+    /// Creates the drafter of a sequence.
     ///
     /// # Errors
-    /// Whatever is in the way of one.
+    /// Any error of the method.
     fn start(&self) -> Result<Box<dyn Drafter>, Error>;
 
-    /// Time of a row more in a step, as a share of a step of one row; `None` measures it.
+    /// Time of an additional row in a step, relative to a step of one row; `None` measures it.
     fn row_cost(&self) -> Option<f64> {
         None
     }
@@ -32,24 +31,24 @@ pub trait Speculation: Debug + Send + Sync {
 
 /// Drafts tokens of one sequence.
 pub trait Drafter: Debug + Send {
-    /// Appends up to `most` tokens that probably follow `tokens` to `draft`, or none. From call to call the
-    /// tokens only grow.
+    /// Appends up to `most` likely next tokens after `tokens` to `draft`, or none. From call to call,
+    /// `tokens` only grows.
     ///
     /// # Errors
-    /// Whatever is in the way. The sequence's next step fails with it.
+    /// Any error of the drafter. The sequence's next step fails with it.
     fn draft(&mut self, tokens: &[u32], most: usize, draft: &mut Vec<u32>) -> Result<(), Error>;
 
-    /// True if it probably has a draft behind `tokens` and the one that follows: a device waits for the host
-    /// to draft only then.
+    /// True if it probably has a draft after `tokens` and one more token: only then a device waits for the
+    /// host to draft.
     fn is_ready(&mut self, tokens: &[u32]) -> bool;
 }
 
-/// Drafts for one sequence, as many tokens as pay.
+/// Drafts for one sequence, as many tokens as pay off.
 #[derive(Debug)]
 pub(super) struct Speculator {
     drafter: Box<dyn Drafter>,
     row_cost: Option<f64>,
-    /// Probability that a drafted token holds, as lately seen.
+    /// Acceptance probability of a drafted token, as a moving average.
     hits: f64,
     /// Steps since the last draft.
     idle: usize,
@@ -58,9 +57,9 @@ pub(super) struct Speculator {
 impl Speculator {
     /// Weight of the newest token in `hits`.
     const NEWEST: f64 = 1.0 / 8.0;
-    /// Where drafts do not pay, one token is tried after so many steps at least.
+    /// If drafts do not pay off, one token is drafted as a probe after at least this number of steps.
     const PROBE: usize = 16;
-    /// And after so many as the row of one costs times this.
+    /// The pause is also at least the cost of a row times this.
     const PROBE_COSTS: f64 = 128.0;
 
     pub fn start(speculation: &dyn Speculation) -> Result<Self, Error> {
@@ -68,13 +67,13 @@ impl Speculator {
         Ok(Self { drafter, row_cost, hits: 0.7, idle: 0 })
     }
 
-    /// Number of drafted tokens that make the most of a step. With a sequence's own row, `n` of them give
+    /// Number of drafted tokens that maximises throughput. With a sequence's own row, `n` of them give
     /// `1 + hits + hits^2 + ...` tokens in the time `1 + n * cost`.
     fn most(&self, cost: &RowCost, n_seqs: usize) -> usize {
         if self.row_cost.is_none() && !cost.is_known() {
             return 0;
         }
-        let cost = cost.beside(self.row_cost, n_seqs);
+        let cost = cost.with_others(self.row_cost, n_seqs);
         let (mut n, mut tokens, mut time, mut holds) = (0, 1.0, 1.0, self.hits);
         while holds * time > cost * tokens && n < 1 << 10 {
             (n, tokens, time, holds) = (n + 1, tokens + holds, time + cost, holds * self.hits);
@@ -83,13 +82,13 @@ impl Speculator {
         if n == 0 && self.idle >= pause { 1 } else { n }
     }
 
-    /// True if the sequence, one of `n_seqs` in its step, should wait for its next token and draft behind it.
+    /// True if the sequence, one of `n_seqs` in its step, should wait for its next token and draft after it.
     pub fn waits(&mut self, tokens: &[u32], cost: &RowCost, n_seqs: usize) -> bool {
         self.idle += 1;
         self.most(cost, n_seqs) > 0 && self.drafter.is_ready(tokens)
     }
 
-    /// Drafts up to `most` tokens behind `tokens`, fewer where they do not pay in a step of `n_seqs`
+    /// Drafts up to `most` tokens after `tokens`, fewer if they do not pay off in a step of `n_seqs`
     /// sequences.
     pub fn draft(
         &mut self,
@@ -112,14 +111,14 @@ impl Speculator {
         Ok(())
     }
 
-    /// Takes the result of a step: `n_held` of `n_drafted` tokens held.
+    /// Records the result of a step: `n_held` of `n_drafted` tokens were accepted.
     pub fn verified(&mut self, n_drafted: usize, n_held: usize) {
         let results = std::iter::repeat_n(1.0, n_held).chain((n_held < n_drafted).then_some(0.0));
         results.for_each(|held| self.hits += Self::NEWEST * (held - self.hits));
     }
 }
 
-/// The time of a row more in a step, as a share of the step: measured on the CPU, where it depends on the
+/// Time of an additional row in a step, relative to the step. Measured on the CPU, where it depends on the
 /// model and the threads.
 #[derive(Clone, Debug)]
 pub(super) struct RowCost {
@@ -127,31 +126,31 @@ pub(super) struct RowCost {
     share: f64,
     /// Seconds of a step without drafts.
     plain: Option<f64>,
-    /// Steps since the last of these.
+    /// Steps with drafts since the last step without.
     n_drafting: usize,
 }
 
 impl RowCost {
     /// Weight of the newest step.
     const NEWEST: f64 = 0.25;
-    /// Steps with drafts behind which one without is measured again.
+    /// Number of steps with drafts after which a step without drafts is measured again.
     const MOST_DRAFTING: usize = 64;
 
-    /// On a device a few rows take little more time than one, and what is drafted there must not depend on a
-    /// clock: sums depend on the number of rows.
+    /// On a device a few rows take little more time than one. Drafting there must not depend on a clock,
+    /// because sums depend on the number of rows.
     pub fn new(is_device: bool) -> Self {
         let share = if is_device { 0.05 } else { 0.1 };
         Self { is_measured: !is_device, share, plain: None, n_drafting: 0 }
     }
 
-    /// False if a step without drafts is to be measured first.
+    /// False if a step without drafts has to be measured first.
     fn is_known(&self) -> bool {
         !self.is_measured || self.plain.is_some() && self.n_drafting < Self::MOST_DRAFTING
     }
 
-    /// The cost in a step of so many sequences, of which one gains by its drafts. What is `known` is a share
-    /// of a step of one row, and what was measured one of such a step as this.
-    fn beside(&self, known: Option<f64>, n_seqs: usize) -> f64 {
+    /// The cost in a step of `n_seqs` sequences, only one of which gains from its drafts. `known` is relative
+    /// to a step of one row; the measured cost is relative to the current step.
+    fn with_others(&self, known: Option<f64>, n_seqs: usize) -> f64 {
         let n = n_seqs.max(1) as f64;
         match known.or_else(|| (!self.is_measured).then_some(self.share)) {
             Some(share) => n * share / (1.0 + share * (n - 1.0)),
@@ -159,7 +158,7 @@ impl RowCost {
         }
     }
 
-    /// Takes the time of a step that had `n_drafted` drafted rows.
+    /// Records the time of a step with `n_drafted` drafted rows.
     pub fn add(&mut self, n_drafted: usize, time: Duration) {
         let seconds = time.as_secs_f64();
         let newer = |old: f64, new: f64| old + Self::NEWEST * (new - old);
@@ -170,7 +169,8 @@ impl RowCost {
             }
             (n, Some(plain)) if self.is_measured => {
                 let share = (seconds - plain) / (n as f64 * plain.max(1e-9));
-                // A draft model may have had to catch up, and other programs take their time.
+                // Outliers are limited: a draft model may have had to catch up, or other programs may have
+                // been running.
                 self.share = newer(self.share, share.clamp(0.01, 2.0 * self.share + 0.02));
                 self.n_drafting += 1;
             }
@@ -184,7 +184,7 @@ impl RowCost {
 pub(super) struct OwnDrafts {
     pub speculator: Speculator,
     pub cost: RowCost,
-    /// Counts of drafts alone.
+    /// Counters of drafts only.
     pub stats: Stats,
 }
 
@@ -199,7 +199,7 @@ impl OwnDrafts {
         self.speculator.waits(tokens, &self.cost, 1)
     }
 
-    /// Takes a step of such a time that verified `n_drafted` tokens, of which `n_held` held.
+    /// Records a step that took `time` and verified `n_drafted` tokens, of which `n_held` were accepted.
     pub fn count(&mut self, n_drafted: usize, n_held: usize, time: Duration) {
         self.cost.add(n_drafted, time);
         self.speculator.verified(n_drafted, n_held);
@@ -234,12 +234,12 @@ mod tests {
     }
 
     #[test]
-    fn beside_many_sequences_less_is_drafted() {
+    fn draft_is_shorter_with_many_sequences() {
         let (mut own, cost) = (speculator(), RowCost::new(true));
         own.verified(30, 30);
         let most = [1, 4, 64].map(|n_seqs| own.most(&cost, n_seqs));
         assert!(most[0] > most[1] && most[1] > most[2] && most[2] > 0, "{most:?}");
-        // Where a row takes as long as a step of one, seven others leave nothing to gain.
+        // If a row takes as long as a step of one row, nothing is left to gain next to seven others.
         own.row_cost = Some(1.0);
         assert_eq!(own.most(&cost, 8), 0);
     }
@@ -251,12 +251,14 @@ mod tests {
             cost.add(0, Duration::from_millis(10));
             cost.add(4, Duration::from_millis(14));
         }
-        assert!((cost.beside(None, 1) - 0.1).abs() < 0.01 && (cost.beside(None, 3) - 0.3).abs() < 0.03);
-        // One slow step changes little, and many do. Now and then one goes without drafts.
+        assert!(
+            (cost.with_others(None, 1) - 0.1).abs() < 0.01 && (cost.with_others(None, 3) - 0.3).abs() < 0.03
+        );
+        // One slow step changes little; many do. Occasionally a step runs without drafts.
         cost.add(1, Duration::from_secs(1));
-        assert!(cost.beside(None, 1) < 0.2);
+        assert!(cost.with_others(None, 1) < 0.2);
         (0..RowCost::MOST_DRAFTING).for_each(|_| cost.add(1, Duration::from_millis(30)));
-        assert!(cost.beside(None, 1) > 1.9 && !cost.is_known());
+        assert!(cost.with_others(None, 1) > 1.9 && !cost.is_known());
         cost.add(0, Duration::from_millis(10));
         assert!(cost.is_known());
     }

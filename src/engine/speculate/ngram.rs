@@ -1,5 +1,5 @@
-//! Drafts from the text itself: what followed when its last tokens came before, and then what follows there
-//! for as long as the text is the same.
+//! Drafts from the text itself: finds an earlier occurrence of the last tokens, and drafts the tokens that
+//! followed it, for as long as the text stays the same.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -7,14 +7,14 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use super::{Drafter, Speculation};
 use crate::Error;
 
-/// Prompt lookup: the last tokens of a sequence are looked for in its prompt and text, and the tokens behind
-/// the newest place where they came before are the draft, until the text leaves that place. Costs a look-up
-/// per token, and no second model.
+/// Prompt lookup: searches the prompt and the generated text for the last tokens of a sequence. The tokens
+/// after their newest earlier occurrence are the draft, until the text diverges from it. Costs one look-up
+/// per token, and needs no second model.
 #[derive(Clone, Debug)]
 pub struct NgramLookup {
-    /// Tokens that are looked for, at least 1.
+    /// Number of tokens to match, at least 1.
     pub size: usize,
-    /// Most tokens of a draft.
+    /// Maximum number of tokens per draft.
     pub max: usize,
 }
 
@@ -35,21 +35,21 @@ impl Speculation for NgramLookup {
     }
 }
 
-/// Where the n-grams of a text end, the newest place of each.
+/// Index of the n-grams of a text: the end of the newest occurrence of each.
 #[derive(Debug)]
 struct Index {
     size: usize,
     max: usize,
-    /// Hash of an n-gram to the number of tokens up to its end. Equal hashes are told apart by the tokens.
+    /// Hash of an n-gram to the number of tokens up to its end. The tokens are compared to detect collisions.
     ends: HashMap<u64, u32, BuildHasherDefault<DefaultHasher>>,
-    /// Tokens whose n-grams are in the index.
+    /// Number of tokens whose n-grams are in the index.
     n_indexed: usize,
-    /// The number of tokens up to the end of an earlier n-gram that equals the last one.
+    /// Number of tokens up to the end of an earlier n-gram that equals the last one.
     place: Option<usize>,
 }
 
 impl Index {
-    /// Takes up the tokens that are new, and returns where a text that goes on like this one has gone on.
+    /// Indexes the new tokens, and returns the position after the matching earlier occurrence, if any.
     fn find(&mut self, tokens: &[u32]) -> Option<usize> {
         for at in self.n_indexed..tokens.len() {
             let (end, place) = (at + 1, self.place);
@@ -70,7 +70,7 @@ impl Drafter for Index {
     fn draft(&mut self, tokens: &[u32], most: usize, draft: &mut Vec<u32>) -> Result<(), Error> {
         if let Some(end) = self.find(tokens) {
             for i in end..end + most.min(self.max) {
-                // A text that repeats itself goes on with its own draft.
+                // Text that repeats itself continues with its own draft.
                 draft.push(tokens.get(i).copied().unwrap_or_else(|| draft[i - tokens.len()]));
             }
         }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_place_is_followed_until_the_text_leaves_it() {
         let mut index = NgramLookup { size: 2, max: 2 }.start().unwrap();
-        // 1 2 comes twice, and the text goes on as where the first was, which 7 8 has led to.
+        // 1 2 occurs twice. The text continues as after the first occurrence, to which 7 8 has led.
         let text = [7, 8, 1, 2, 3, 9, 1, 2, 4, 7, 8];
         assert_eq!(drafted(&mut *index, &text, 4), [1, 2]);
         assert_eq!(drafted(&mut *index, &[&text[..], &[1, 2]].concat(), 1), [3]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// A draft is what followed the same last tokens somewhere, and there is one if they came before.
+        /// A draft followed the same last tokens somewhere, and there is a draft if they occurred before.
         #[test]
         fn a_draft_followed_the_same_tokens_before(
             tokens in proptest::collection::vec(0..4_u32, 0..60),

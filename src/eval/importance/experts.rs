@@ -1,5 +1,5 @@
-//! The inputs of experts, which lie inside a stage: the router, and the first half of each expert, run once
-//! more as stages of a program of their own, on the rows that the router sends to the expert.
+//! The inputs of experts, which are internal to a stage. The router and the first half of each expert run
+//! again as stages of a separate program, on the rows that the router sends to the expert.
 
 use super::{Normalise, name_of};
 use sterna_backend::{Backend, BackendError, Exec, WeightId};
@@ -15,27 +15,27 @@ pub(super) struct Mixtures {
 
 /// One mixture.
 pub(super) struct Layer {
-    /// Number of its stage in the model's program.
+    /// Index of its stage in the model's program.
     stage: usize,
-    /// Its first stage in the program of the mixtures: the router, then the experts.
+    /// Its first stage in the program of the mixtures: the router, followed by the experts.
     first: usize,
     n_used: usize,
     /// Logits of the router.
     z: Buf,
     /// Buffer of an expert's `h`.
     h: Buf,
-    /// GGUF names of the weights that multiply the rows, and of the one that multiplies what becomes of them.
+    /// GGUF names of the weights that multiply the rows, and of the one that multiplies the hidden layer.
     outer: Vec<String>,
     inner: String,
-    /// Sums of the squares, `[experts, cols]`.
+    /// Sums of squares, `[experts, cols]`.
     outer_sums: Vec<f64>,
     inner_sums: Vec<f64>,
-    /// Rows that went through each expert.
+    /// Number of rows per expert.
     counts: Vec<u64>,
 }
 
 impl Mixtures {
-    /// Those of a program whose weights are uploaded; `None` where it has no mixture.
+    /// The mixtures of a program whose weights are uploaded; `None` if it has none.
     pub fn new(
         model: &Program,
         backend: &mut dyn Backend,
@@ -56,7 +56,7 @@ impl Mixtures {
         Ok(Some(Self { program, exec, x, layers }))
     }
 
-    /// Adds the rows that come to a mixture, `[rows, dim]`; nothing for a stage that is none.
+    /// Adds the input rows of a mixture, `[rows, dim]`; does nothing for other stages.
     pub fn add(
         &mut self,
         stage: usize,
@@ -105,7 +105,7 @@ impl Mixtures {
         Ok(())
     }
 
-    /// Each weight's name, sums and rows: see [`Importance::sums`](super::Importance::sums).
+    /// Name, sums and rows per weight: see [`Importance::sums`](super::Importance::sums).
     pub fn sums(&self) -> impl Iterator<Item = (&str, &[f64], Vec<f32>)> {
         self.layers.iter().flat_map(|layer| {
             let counts = || layer.counts.iter().map(|n| *n as f32).collect();
@@ -119,7 +119,7 @@ impl Layer {
     fn new(stage: usize, label: &str, s: &Experts, program: &mut Program, x: Buf) -> Self {
         let (n_experts, dim) = (s.experts.len(), program.buf_decl(x).cols);
         let ffn_dim = program.weight_decl(s.experts[0].up.w).rows;
-        // Of all mixtures of one shape.
+        // Buffers are shared by all mixtures of one shape.
         let mut buf = |name: &'static str, cols: usize| {
             let there = program.bufs.iter().position(|buf| buf.name == name && buf.cols == cols);
             there.map_or_else(|| program.buf(name, RowsOf::Step, cols), |at| Buf(at as u32))

@@ -1,8 +1,8 @@
-//! Mean squares of the inputs of a model's products on a text, column by column: what importance matrices
-//! hold.
+//! Mean squares of the inputs of a model's linear layers on a text, per column: the contents of importance
+//! matrices.
 //!
-//! It never looks into a backend: what a product multiplies is read from the buffer before its stage, and
-//! normalised here as the stage's definition says.
+//! It does not depend on backend internals: the input of a linear layer is read from the buffer before its
+//! stage, and normalised here as the stage defines.
 
 mod experts;
 
@@ -13,25 +13,25 @@ use sterna_gguf::Gguf;
 use sterna_model::Model;
 use sterna_program::{Buf, Limits, Linear, Norm, NormKind, PageTable, Program, Row, Stage, Step};
 
-/// Why inputs cannot be measured.
+/// Reason why inputs cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportanceError {
     /// The model cannot be loaded or run.
     #[error(transparent)]
     Engine(#[from] Error),
-    /// An input that is not a number.
+    /// An input that is NaN or infinite.
     #[error("{name}: input column {col} is {value}")]
     Value {
         /// The first weight that multiplies it.
         name: String,
-        /// From 0.
+        /// Column, from 0.
         col: usize,
         /// The value.
         value: f64,
     },
 }
 
-/// A model on the CPU backend whose products' inputs are summed up.
+/// A model on the CPU backend that accumulates the inputs of its linear layers.
 pub struct Importance {
     backend: Box<dyn Backend>,
     exec: Exec,
@@ -41,20 +41,20 @@ pub struct Importance {
     n_rows: u64,
 }
 
-/// Inputs that some products share.
+/// Inputs shared by several linear layers.
 struct Inputs {
-    /// The stage before which `buf` holds it.
+    /// The stage before which `buf` contains them.
     stage: usize,
     buf: Buf,
-    /// What comes before the products, one norm behind the other.
+    /// Norms applied before the linear layers, in order.
     norms: Vec<Normalise>,
     /// GGUF names of the weights.
     names: Vec<String>,
-    /// Sums of the squares, `[cols]`.
+    /// Sums of squares, `[cols]`.
     sums: Vec<f64>,
 }
 
-/// A norm with its weights at hand.
+/// A norm with its decoded weights.
 struct Normalise {
     kind: NormKind,
     eps: f64,
@@ -63,8 +63,8 @@ struct Normalise {
 }
 
 impl Importance {
-    /// For texts of up to `n` tokens, of the model that `gguf` describes. Of the options count threads and
-    /// the rounding of activations.
+    /// Prepares the model in `gguf` for texts of up to `n` tokens. Of the options, only threads and the
+    /// quantisation of activations are used.
     ///
     /// # Errors
     /// As [`Engine::from_gguf`](sterna_engine::Engine::from_gguf).
@@ -120,13 +120,13 @@ impl Importance {
         Ok(())
     }
 
-    /// Rows so far.
+    /// Number of rows so far.
     pub fn n_rows(&self) -> u64 {
         self.n_rows
     }
 
-    /// Each weight's name, the sums of the squares of its inputs, `[matrices, cols]`, and the rows that each
-    /// matrix has seen: of experts, which are many matrices, those that the router sent there.
+    /// Name, sums of squares of the inputs (`[matrices, cols]`) and number of rows per matrix, for each
+    /// weight. For experts, which are several matrices, these are the rows that the router sent to each.
     pub fn sums(&self) -> impl Iterator<Item = (&str, &[f64], Vec<f32>)> {
         let of_products = self.inputs.iter().flat_map(move |inputs| {
             let entry = move |name| (name, &inputs.sums[..], vec![self.n_rows as f32]);
@@ -178,7 +178,8 @@ impl Normalise {
     }
 }
 
-/// Inputs of the products of a model, stage by stage; the head is left out, as llama-imatrix does.
+/// Collects the inputs of the linear layers of a model, stage by stage; without the head, as in
+/// llama-imatrix.
 fn inputs(model: &Model) -> Result<Vec<Inputs>, Error> {
     let program = &model.program;
     let mut found = Vec::new();

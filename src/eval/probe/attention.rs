@@ -8,7 +8,7 @@ use super::Vectors;
 use crate::score::Mean;
 use sterna_program::{KvWindow, PAGE};
 
-/// The divergence of what heads pay attention to with each kind of cache from what they do with another kind.
+/// KL divergence of the attention weights with each of several KV codecs from those with a base codec.
 #[derive(Debug)]
 pub struct AttentionKl {
     base: &'static dyn KvCodec,
@@ -18,21 +18,21 @@ pub struct AttentionKl {
 }
 
 impl AttentionKl {
-    /// `base` is what `others` are compared with; `window` is what windowed ones keep exactly.
+    /// Compares `others` to `base`; `window` is the exact window of windowed codecs.
     pub fn new(base: &'static dyn KvCodec, others: Vec<&'static dyn KvCodec>, window: KvWindow) -> Self {
         let kl = vec![Mean::default(); others.len()];
         Self { base, others, window, kl }
     }
 
-    /// Takes one layer's vectors: for the rows at some positions, and each of their query heads, the
-    /// Kullback-Leibler divergence of softmax over the scores with keys as a cache has them when that row
-    /// reads it.
+    /// Adds one layer's vectors: for the rows at some positions and each of their query heads, the
+    /// Kullback-Leibler divergence of the attention weights, with keys in the state in which the row reads
+    /// them from a cache.
     ///
     /// # Errors
-    /// [`QuantError::Shape`] where a codec cannot hold such heads.
+    /// [`QuantError::Shape`] if a codec does not support the head dimension.
     ///
     /// # Panics
-    /// Where the text is shorter than a position.
+    /// If the text is shorter than a position.
     pub fn add(&mut self, vectors: &Vectors<'_>, positions: &[usize]) -> Result<(), QuantError> {
         let Vectors { n_heads, n_kv_heads, head_dim, scale, .. } = *vectors;
         let group = n_heads / n_kv_heads;
@@ -55,20 +55,20 @@ impl AttentionKl {
         Ok(())
     }
 
-    /// The mean for each of the others, over all that was taken.
+    /// The mean for each of the other codecs, over everything added.
     pub fn means(&self) -> &[Mean] {
         &self.kl
     }
 }
 
-/// One head's keys as a cache keeps them: `[n, head_dim]`, rotated if the codec rotates them.
+/// One head's keys in a cache: `[n, head_dim]`, rotated if the codec rotates them.
 struct Keys {
     codec: &'static dyn KvCodec,
     rotation: Option<Rotation>,
     head_dim: usize,
-    /// As exact pages have them; empty for codecs without a window.
+    /// Keys in exact pages; empty for codecs without a window.
     exact: Vec<f32>,
-    /// As they are decoded, less the mean.
+    /// Decoded keys, without the mean.
     coded: Vec<f32>,
     mean: Vec<f32>,
     window: KvWindow,
@@ -93,7 +93,7 @@ impl Keys {
         let mut mean = vec![0.0; head_dim];
         if codec.windowed() {
             keys.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32());
-            // A text that ends within its first page has no codes.
+            // A text that ends within its first page is never encoded.
             if n >= PAGE {
                 for (i, mean) in mean.iter_mut().enumerate() {
                     let sum: f64 = keys.chunks_exact(head_dim).take(PAGE).map(|key| f64::from(key[i])).sum();
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// Bell-shaped enough, and the same in every run.
+    /// Roughly normally distributed, and the same in every run.
     fn numbers(n: usize) -> Vec<f32> {
         let mut state = 7_u64;
         let mut uniform = || {
@@ -168,15 +168,15 @@ mod tests {
         let far = [300, 350, 399];
         assert_eq!(kl("f16", "f16", &far, 0.0), 0.0);
         // Scores have a deviation of 2, so the divergence of plain keys is twice the codec's `dim var`: see
-        // ggml-types/tests/types/attention.rs. About half of these positions are read exactly, and carry none
-        // of it.
+        // ggml-types/tests/types/attention.rs. About half of these positions are read exactly, and do not
+        // contribute to it.
         let three = kl("f32", "turboquant", &far, 0.0);
         assert!((0.02..0.06).contains(&three), "{three}");
         let four = kl("f32", "turboquant-4", &far, 0.0);
         assert!(4.0 * four < 1.5 * three && four > 1e-3, "{four}, {three}");
-        // All that rows read up to there is exact.
+        // All positions that rows read up to there are exact.
         assert!(kl("f32", "turboquant", &[10, 63, 127], 0.0) < 1e-5);
-        // What channels have in common costs nothing where it is taken off, and much where it is not.
+        // A common offset of channels costs nothing if it is subtracted, and much if it is not.
         assert!(kl("f32", "turboquant", &far, 9.0) < 1.3 * three);
         assert!(kl("f32", "q4_0", &far, 9.0) > 1.3 * kl("f32", "q4_0", &far, 0.0));
     }

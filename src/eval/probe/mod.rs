@@ -1,8 +1,8 @@
-//! Inputs of attention on a text: queries, keys and values of every layer, as the model makes them before any
-//! cache has rounded them; and what caches of each kind would make of them.
+//! Inputs of attention on a text: queries, keys and values of every layer before they are rounded by a cache,
+//! and the effect of each kind of cache on them.
 //!
-//! It never looks into a backend: the model's program gets stages that have keys and values where queries
-//! are. Start at [`Probe`].
+//! It does not depend on backend internals: the model's program gets additional stages that compute keys and
+//! values as queries. Start at [`Probe`].
 
 mod attention;
 mod spread;
@@ -25,7 +25,7 @@ pub struct Probe {
     layers: Vec<Layer>,
 }
 
-/// Where a layer's vectors are to be found.
+/// Location of a layer's vectors.
 struct Layer {
     /// The stage after which they are ready.
     end: usize,
@@ -38,15 +38,15 @@ struct Layer {
 /// One layer's vectors of a text, after RoPE and before any cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors<'a> {
-    /// Positions.
+    /// Number of positions.
     pub n: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// KV heads.
+    /// Number of KV heads.
     pub n_kv_heads: usize,
     /// Length of a vector.
     pub head_dim: usize,
-    /// Factor of the scores.
+    /// Factor on the scores.
     pub scale: f32,
     /// Queries, `[n, n_heads * head_dim]`.
     pub q: &'a [f32],
@@ -57,8 +57,8 @@ pub struct Vectors<'a> {
 }
 
 impl Probe {
-    /// A probe for texts of up to `n` tokens, of the model that `gguf` describes. Of the options count
-    /// threads.
+    /// A probe for texts of up to `n` tokens, for the model in `gguf`. Of the options, only the number of
+    /// threads is used.
     ///
     /// # Errors
     /// As [`Engine::from_gguf`](sterna_engine::Engine::from_gguf).
@@ -73,12 +73,12 @@ impl Probe {
         Ok(Self { backend, exec, program, layers })
     }
 
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub fn n_layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Runs a text, and hands on the vectors of each layer in turn.
+    /// Runs a text, and passes the vectors of each layer to `each`.
     ///
     /// # Errors
     /// [`Error::Token`], [`Error::ContextFull`], [`Error::Backend`].
@@ -115,8 +115,8 @@ impl Probe {
     }
 }
 
-/// Puts two stages before every `AttnIn`: one that makes keys where it makes queries, and one that makes
-/// values there. What they write to the cache, `AttnIn` itself writes over.
+/// Inserts two stages before every `AttnIn`: one computes keys as queries, and one computes values as
+/// queries. `AttnIn` itself overwrites what they write to the cache.
 fn read_out(program: &mut Program) -> Vec<Layer> {
     let stages = std::mem::take(&mut program.stages);
     let scales: Vec<_> = stages
@@ -139,7 +139,7 @@ fn read_out(program: &mut Program) -> Vec<Layer> {
             program.push(format!("{label}.keys"), keys);
             program.push(format!("{label}.values"), values);
             let attends = scales.iter().find(|(q, kv, _)| (*q, *kv) == (s.q, s.kv));
-            let (.., scale) = *attends.expect("every cache that is written is attended to");
+            let (.., scale) = *attends.expect("every cache has an attention stage");
             let end = program.stages.len() + 1;
             layers.push(Layer { end, scale, bufs: [s.q, k, v], n_kv_heads, head_dim });
         }
@@ -148,7 +148,7 @@ fn read_out(program: &mut Program) -> Vec<Layer> {
     layers
 }
 
-/// The buffer of this name with so many columns; a new one if the program has none.
+/// The buffer of this name with `cols` columns; declares a new one if the program has none.
 fn buf(program: &mut Program, name: &'static str, cols: usize) -> Buf {
     match program.bufs.iter().position(|buf| buf.name == name && buf.cols == cols) {
         Some(at) => Buf(at as u32),

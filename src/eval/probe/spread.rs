@@ -1,26 +1,26 @@
-//! Statistics of a layer's keys or values that matter to a codec: heavy tails, channels off the origin, long
-//! vectors at the start.
+//! Statistics of a layer's keys or values that are relevant for a codec: heavy tails, channels with an
+//! offset, long vectors at the start.
 
 use crate::score::Mean;
 
-/// Positions at the start of a text that attention sinks to.
+/// Positions at the start of a text that may be attention sinks.
 const SINKS: usize = 4;
 
-/// Figures of one side of a layer, each a mean over KV heads and texts.
+/// Figures of keys or values of a layer, each a mean over KV heads and texts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spread {
-    /// Excess kurtosis of all elements of a head: 0 for a bell, more for heavy tails. Rotation brings it near
-    /// 0.
+    /// Excess kurtosis of all elements of a head: 0 for a normal distribution, more for heavy tails. Rotation
+    /// reduces it to nearly 0.
     pub kurtosis: Mean,
-    /// The largest magnitude of a channel's mean, in standard deviations of that channel. What is taken off
-    /// keys.
+    /// The largest magnitude of a channel's mean, in standard deviations of that channel. This mean is
+    /// subtracted from keys.
     pub channel_mean: Mean,
-    /// Mean length of the first four vectors, as a part of the median length.
+    /// Mean length of the first four vectors, relative to the median length.
     pub sink_norm: Mean,
 }
 
 impl Spread {
-    /// Takes the vectors of a text, `[n, n_kv_heads * head_dim]`.
+    /// Adds the vectors of a text, `[n, n_kv_heads * head_dim]`.
     ///
     /// # Panics
     /// If there are no vectors.
@@ -53,7 +53,7 @@ fn moments<'a>(x: impl Iterator<Item = &'a f32> + Clone) -> (f64, f64) {
     (mean, x.map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n)
 }
 
-/// Fourth moment over the square of the variance, less 3; 0 where all are equal.
+/// Fourth moment over the square of the variance, less 3; 0 if all elements are equal.
 fn kurtosis<'a>(x: impl Iterator<Item = &'a f32> + Clone) -> f64 {
     let (mean, variance) = moments(x.clone());
     let n = x.clone().count() as f64;
@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn figures_by_hand() {
-        // Two heads of two channels, five positions. Head 0: 1 and -1 in turn; head 1: a long first vector.
+        // Two heads of two channels, five positions. Head 0 alternates 1 and -1; head 1 has a long first
+        // vector.
         let rows = [
             [1.0, -1.0, 30.0, 40.0],
             [-1.0, 1.0, 3.0, 4.0],
@@ -83,10 +84,10 @@ mod tests {
         let second: [f32; 10] = [30.0, 40.0, 3.0, 4.0, 3.0, 4.0, 3.0, 4.0, 3.0, 4.0];
         let second = kurtosis(second.iter());
         assert!((spread.kurtosis.mean() - (first + second) / 2.0).abs() < 1e-12);
-        // Head 0 has means of 0; head 1 has 8.4 with a deviation of 10.8 in its first channel, and the same
-        // times 4/3.
+        // Head 0 has means of 0; head 1 has 8.4 with a deviation of 10.8 in its first channel, and 4/3 of
+        // both in its second.
         assert!((spread.channel_mean.mean() - 8.4 / 10.8 / 2.0).abs() < 1e-12, "{spread:?}");
-        // Norms: sqrt(2) four times of a median sqrt(2); 50, 5, 5, 5 of a median 5.
+        // Norms: sqrt(2) four times with median sqrt(2); 50, 5, 5, 5 with median 5.
         assert!((spread.sink_norm.mean() - (1.0 + 65.0 / 20.0) / 2.0).abs() < 1e-12);
     }
 }

@@ -1,4 +1,4 @@
-//! Names of models on the hub, and the choice of a repository's files by a name.
+//! Names of models on the hub, and the choice of a repository's files by name.
 
 use std::fmt;
 
@@ -14,24 +14,24 @@ pub struct Repo {
 /// A model on the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Where it is.
+    /// The repository.
     pub repo: Repo,
-    /// Branch, tag or commit; `main` if it is not said.
+    /// Branch, tag or commit; `main` if not given.
     pub revision: Option<String>,
-    /// Which of its files.
+    /// Choice of files.
     pub choice: Choice,
 }
 
-/// Which files of a repository.
+/// Choice of files in a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The GGUF file of the first of [`DEFAULTS`] that is there, or else the first GGUF file.
+    /// The GGUF file with the first of [`DEFAULTS`] that exists, or else the first GGUF file.
     Default,
-    /// The first GGUF file whose path has this, such as `Q4_K_M`, as a whole word.
+    /// The first GGUF file whose path contains this, such as `Q4_K_M`, as a whole word.
     Tag(String),
-    /// One file, by its path.
+    /// One file by its path.
     File(String),
-    /// No GGUF file but what one can be made of: safetensors, configuration, vocabulary, chat template, card.
+    /// The files that are converted to GGUF: safetensors, configuration, vocabulary, chat template, card.
     Checkpoint,
 }
 
@@ -39,7 +39,7 @@ pub enum Choice {
 /// order.
 pub const DEFAULTS: &[&str] = &["I2_S", "TQ2_0", "TQ1_0", "Q2_0", "Q4_K_M", "Q8_0"];
 
-/// Starts of a name that say that it is one of the hub.
+/// Prefixes that mark a name of the hub.
 const PREFIXES: &[&str] = &[
     "hf://",
     "https://huggingface.co/",
@@ -50,16 +50,16 @@ const PREFIXES: &[&str] = &[
     "hf.co/",
 ];
 
-/// Parts of the names of GGUF files that hold no model of their own: projectors of images, importance
-/// matrices, heads of speculative decoding.
+/// Parts of the names of GGUF files that are not models: image projectors, importance matrices, heads of
+/// speculative decoding.
 const OTHERS: &[&str] = &["mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"];
 
 impl Repo {
-    /// From `USER/NAME`.
+    /// Parses `USER/NAME`.
     ///
     /// # Errors
-    /// [`HubError::Name`] where one of the two is missing or is not a name of the hub: letters, digits, `-`,
-    /// `_` and `.`, at most 96 of them, not at either end a `-` or `.`, nor two of these in a row.
+    /// [`HubError::Name`] if one of the two is missing or is not a valid name on the hub: letters, digits,
+    /// `-`, `_` and `.`, at most 96 of them, no `-` or `.` at either end, and none of these twice in a row.
     pub fn new(text: &str) -> Result<Self, HubError> {
         let wrong = |why: &str| HubError::Name { name: text.to_owned(), why: why.to_owned() };
         let (user, name) = text.split_once('/').ok_or_else(|| wrong("want USER/REPOSITORY"))?;
@@ -74,18 +74,18 @@ impl Repo {
                 || part.contains("--")
                 || part.contains("..")
             {
-                return Err(wrong("names of the hub neither start or end with `-` or `.` nor repeat them"));
+                return Err(wrong("names on the hub do not start or end with `-` or `.`, nor repeat them"));
             }
         }
         Ok(Self { user: user.to_owned(), name: name.to_owned() })
     }
 
-    /// The folder that the cache has for it: `models--USER--NAME`.
+    /// Folder of the repository in the cache: `models--USER--NAME`.
     pub fn folder(&self) -> String {
         format!("models--{}--{}", self.user, self.name)
     }
 
-    /// The other way: the repository of a folder of the cache.
+    /// The repository of a folder in the cache, the inverse of [`folder`](Self::folder).
     pub fn of_folder(folder: &str) -> Option<Self> {
         let (user, name) = folder.strip_prefix("models--")?.split_once("--")?;
         Self::new(&format!("{user}/{name}")).ok()
@@ -112,17 +112,17 @@ impl fmt::Display for Name {
     }
 }
 
-/// True if a text begins as names of the hub do that can be told from a path: `hf://`, `hf.co/` and the like.
+/// True if a text has a prefix that distinguishes hub names from paths: `hf://`, `hf.co/` and the like.
 pub fn is_prefixed(text: &str) -> bool {
     PREFIXES.iter().any(|prefix| text.starts_with(prefix))
 }
 
 impl Name {
-    /// Reads `USER/REPO[@REVISION][:TAG | /FILE]`, with or without one of the prefixes of [`is_prefixed`]; a
-    /// tag that ends in `.gguf` is a file, and `latest` is none. Addresses of the hub's pages are taken too.
+    /// Parses `USER/REPO[@REVISION][:TAG | /FILE]`, with or without one of the prefixes of [`is_prefixed`]; a
+    /// tag that ends in `.gguf` is a file, and `latest` is ignored. URLs of the hub's pages are accepted too.
     ///
     /// # Errors
-    /// [`HubError::Name`], with what is wrong.
+    /// [`HubError::Name`], with the reason.
     pub fn parse(text: &str) -> Result<Self, HubError> {
         let wrong = |why: &str| HubError::Name { name: text.to_owned(), why: why.to_owned() };
         let prefix = PREFIXES.iter().find(|prefix| text.starts_with(**prefix));
@@ -141,7 +141,7 @@ impl Name {
             revision = Some(check_revision(said)?.to_owned());
             rest = left;
         }
-        // A page's address: /blob/REVISION/FILE, /resolve/REVISION/FILE, /tree/REVISION.
+        // URL of a page: /blob/REVISION/FILE, /resolve/REVISION/FILE, /tree/REVISION.
         let page = ["/blob/", "/resolve/", "/tree/"].iter().find_map(|page| rest.strip_prefix(page));
         if let (Some(_), Some(after), None) = (prefix, page, &revision) {
             let (said, left) = split_revision(after);
@@ -153,34 +153,34 @@ impl Name {
             Some(("/", file)) => Choice::File(check_path(file)?.to_owned()),
             Some((_, "latest")) => Choice::Default,
             Some((_, file)) if is_gguf(file) => Choice::File(check_path(file)?.to_owned()),
-            Some((_, tag)) => Choice::Tag(check_tag(tag).ok_or_else(|| wrong("a tag is such as Q4_K_M"))?),
+            Some((_, tag)) => Choice::Tag(check_tag(tag).ok_or_else(|| wrong("want a tag such as Q4_K_M"))?),
         };
         Ok(Self { repo, revision, choice })
     }
 
-    /// The same with another file.
+    /// The same name with another file.
     ///
     /// # Errors
-    /// [`HubError::Path`] for what is not a path inside a repository.
+    /// [`HubError::Path`] if it is not a path inside a repository.
     pub fn with_file(self, file: &str) -> Result<Self, HubError> {
         Ok(Self { choice: Choice::File(check_path(file)?.to_owned()), ..self })
     }
 
-    /// The same at another revision.
+    /// The same name at another revision.
     ///
     /// # Errors
-    /// [`HubError::Path`] for what cannot be a revision.
+    /// [`HubError::Path`] for an invalid revision.
     pub fn at(self, revision: &str) -> Result<Self, HubError> {
         Ok(Self { revision: Some(check_revision(revision)?.to_owned()), ..self })
     }
 
-    /// The revision, or the branch that is meant without one.
+    /// The revision, or the default branch.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
 }
 
-/// A revision and what follows it; `refs/pr/N` and `refs/convert/NAME` have slashes.
+/// Splits a text after its revision; `refs/pr/N` and `refs/convert/NAME` contain slashes.
 fn split_revision(text: &str) -> (&str, &str) {
     let n_slashes = if text.starts_with("refs/pr/") || text.starts_with("refs/convert/") { 2 } else { 0 };
     let end = text.match_indices('/').nth(n_slashes).map(|(at, _)| at);
@@ -193,23 +193,23 @@ fn check_tag(tag: &str) -> Option<String> {
     (!tag.is_empty() && tag.chars().all(is_known)).then(|| tag.to_owned())
 }
 
-/// A revision becomes the path of a file in `refs/`, so it is held to the same rules.
+/// A revision becomes the path of a file in `refs/`, so the same rules apply.
 fn check_revision(revision: &str) -> Result<&str, HubError> {
     check_path(revision)
 }
 
-/// True if a commit is meant: 40 hexadecimal digits.
+/// True for a commit: 40 hexadecimal digits.
 pub fn is_commit(revision: &str) -> bool {
     is_hex(revision, 40)
 }
 
-/// True if a text is `n` hexadecimal digits in lower case.
+/// True if a text is `n` lower-case hexadecimal digits.
 pub fn is_hex(text: &str, n: usize) -> bool {
     text.len() == n && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A path inside a repository, before it touches the disk: relative, with no way out of its folder, and a
-/// name on every system.
+/// Checks a path inside a repository before it is used on disk: relative, inside its folder, and a valid name
+/// on every system.
 ///
 /// # Errors
 /// [`HubError::Path`].
@@ -232,7 +232,7 @@ pub fn check_path(path: &str) -> Result<&str, HubError> {
     }
 }
 
-/// True if a path is that of a GGUF file.
+/// True for the path of a GGUF file.
 pub fn is_gguf(path: &str) -> bool {
     path.len() > 5 && path.as_bytes()[path.len() - 5..].eq_ignore_ascii_case(b".gguf")
 }
@@ -250,8 +250,8 @@ fn part(path: &str) -> Option<(&str, usize, usize)> {
     Some((name, number(k)?, number(n)?))
 }
 
-/// True if `word` stands in `path` by itself: `F16` is not in `BF16`, nor `Q4_K` in `Q4_K_M`. An underscore
-/// before it ends the word before only where nothing else does: `model_Q4_0`.
+/// True if `word` is a whole word of `path`: `F16` is not in `BF16`, nor `Q4_K` in `Q4_K_M`. With
+/// `underscores`, an underscore also separates it from the previous word, as in `model_Q4_0`.
 fn has_word(path: &str, word: &str, underscores: bool) -> bool {
     let (path, word) = (path.to_ascii_lowercase(), word.to_ascii_lowercase());
     path.match_indices(&word).any(|(at, _)| {
@@ -263,12 +263,12 @@ fn has_word(path: &str, word: &str, underscores: bool) -> bool {
     })
 }
 
-/// The files that are meant, of `files` in the order of the repository: the model first, then its other
+/// Chooses files from `files`, which are in the order of the repository: the model first, then its other
 /// parts.
 ///
 /// # Errors
-/// [`HubError::NoGguf`], [`HubError::NoTag`] with what there is, [`HubError::NoFile`], [`HubError::Shards`],
-/// [`HubError::Path`] where the repository calls a chosen file what no disk should.
+/// [`HubError::NoGguf`], [`HubError::NoTag`] with the existing models, [`HubError::NoFile`],
+/// [`HubError::Shards`], [`HubError::Path`] if the path of a chosen file is unsafe.
 pub fn choose<'a>(name: &Name, files: &[&'a str]) -> Result<Vec<&'a str>, HubError> {
     let repo = || name.repo.to_string();
     if name.choice == Choice::Checkpoint {

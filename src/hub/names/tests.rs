@@ -114,7 +114,7 @@ fn a_chosen_path_may_not_leave_its_folder() {
         let name = Name { choice: Choice::Default, ..Name::parse("a/b").unwrap() };
         assert!(matches!(choose(&name, &[path]), Err(HubError::Path { .. })), "{path}");
     }
-    // What is not chosen does not matter.
+    // Other files are not checked.
     assert_eq!(chosen("a/b", &["../x.png", "m.gguf"]), ["m.gguf"]);
 }
 

@@ -32,7 +32,7 @@ pub fn add(to: &mut Endpoints) {
     to.post(
         &["/v1/chat/completions", "/chat/completions"],
         completions,
-        &Operation::new("A message of the assistant")
+        &Operation::new("Creates a chat completion")
             .body::<ChatRequest>()
             .answer::<Whole<ChatChoice>>()
             .events::<Chunk<ChunkChoice>>(),
@@ -40,12 +40,12 @@ pub fn add(to: &mut Endpoints) {
     to.post(
         &["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"],
         input_tokens,
-        &Operation::new("How many tokens a conversation has").body::<Talk>().answer::<InputTokens>(),
+        &Operation::new("Counts the tokens of a conversation").body::<Talk>().answer::<InputTokens>(),
     );
 }
 
 request! {
-    /// A conversation, to go on with.
+    /// A conversation, to be continued.
     struct ChatRequest {
         ..OfModel,
         ..ChatInput,
@@ -57,18 +57,17 @@ request! {
         logprobs: Bool,
         /// Needs `logprobs`.
         top_logprobs: Int(0, TOP_LOGPROBS as i64),
-        /// In place of both.
+        /// Replaces `logprobs` and `top_logprobs`.
         n_probs: Int(0, TOP_LOGPROBS as i64),
         timings_per_token: Bool,
         return_tokens | return_token_ids: Bool,
-        /// The prompt's last tokens.
+        /// Keeps only the last tokens of the prompt.
         truncate_prompt_tokens: Int(1, i64::MAX),
         /// Not supported.
         echo: Bool as { "const": false },
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
@@ -119,7 +118,7 @@ impl ParsedRequest {
 }
 
 impl ParsedRequest {
-    /// Parser of the text of a choice. Calls of no two choices have the same ids.
+    /// Parser of a choice's text. Call ids differ between choices.
     fn splitter(&self, choice: usize) -> Splitter {
         Splitter::new(ParserOptions {
             seed: self.reading.seed.wrapping_add(choice as u64),
@@ -212,7 +211,7 @@ impl ChatChoice {
     }
 }
 
-/// The answer in chunks.
+/// Encoder of the answer as chunks.
 struct Chunks {
     head: Head,
     model: Arc<Instance>,
@@ -279,7 +278,7 @@ impl Encoder for Chunks {
         let mut deltas: Vec<MessageDelta> = parts.into_iter().filter_map(MessageDelta::of).collect();
         let tokens = token.as_slice();
         if deltas.is_empty() && !tokens.is_empty() && (self.parsed.logprobs || self.parsed.return_tokens) {
-            // A token without text of its own still has its log-probabilities.
+            // A token without text still has log-probabilities.
             deltas.extend(MessageDelta::of(Delta::Content(String::new())));
         }
         let mut logprobs = self.logprobs(tokens);

@@ -1,4 +1,4 @@
-//! OpenAI's completions: text behind a prompt.
+//! OpenAI's completions: the text that continues a prompt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use sterna_engine::{LogProbs, PickedToken, Stats};
 use sterna_tokenizer::chat::Prompt;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("Text behind a prompt").body::<CompletionRequest>();
+    let operation = Operation::new("Continues a prompt").body::<CompletionRequest>();
     to.post(
         &["/v1/completions"],
         completions,
@@ -37,14 +37,14 @@ pub fn add(to: &mut Endpoints) {
 }
 
 request! {
-    /// A prompt, to go on with.
+    /// A prompt, to be continued.
     struct CompletionRequest {
         ..OfModel,
         ..Grammars,
         ..Generation,
         ..Choices,
         ..Running,
-        /// A text, tokens, a mixture of both, or a list of those.
+        /// A text, tokens, a mixture of both, or a list of these.
         prompt: Any as {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
         } or missing(prompts::WANT),
@@ -52,20 +52,19 @@ request! {
         stream_options: Object<StreamOptions>,
         logprobs | n_probs: Int(0, TOP_LOGPROBS as i64),
         echo: Bool,
-        /// Only as many as `n`.
+        /// Must equal `n`.
         best_of: Int(1, i64::MAX),
         timings_per_token: Bool,
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     stream: bool,
     include_usage: bool,
-    /// The tokens that go before the text of each prompt's choices.
+    /// Prompt tokens echoed before each prompt's choices.
     echo: Option<Vec<Vec<u32>>>,
-    /// Nothing goes behind them: to score a prompt is to pick the token behind it, and not to tell.
+    /// Only the prompt is scored. One token is generated for that, and not shown.
     scores_only: bool,
     timings_per_token: bool,
 }
@@ -99,19 +98,19 @@ impl ParsedRequest {
         })
     }
 
-    /// The tokens that go before the text of a choice.
+    /// Prompt tokens echoed before the text of a choice.
     fn echo_of(&self, index: usize) -> &[u32] {
         self.echo.as_ref().map_or(&[], |echo| &echo[index / self.job.n])
     }
 
-    /// Counts, without a token that is not shown.
+    /// Token counts, without a token that is not shown.
     fn told(&self, stats: Stats) -> Stats {
         let generated_tokens = if self.scores_only { 0 } else { stats.generated_tokens };
         Stats { generated_tokens, ..stats }
     }
 
-    /// The same with their scores, if these are wanted: `scores` has them but for the first token, which
-    /// nothing stands before.
+    /// The echoed tokens, with their scores if requested: `scores` has one entry per token except for the
+    /// first, which has no context.
     fn scored(&self, served: &Served, index: usize, scores: &[LogProbs]) -> Vec<PickedToken> {
         if self.job.score_prompt.is_none() {
             return Vec::new();
@@ -147,23 +146,23 @@ struct CompletionChoice {
     index: usize,
     text: String,
     logprobs: Option<TextLogprobs>,
-    /// Null before the end.
+    /// Null until the end.
     finish_reason: Option<FinishReason>,
 }
 
-/// Log-probabilities in the old form: lists beside each other. A prompt's first token has none.
+/// Log-probabilities in the legacy format: parallel lists. A prompt's first token has none.
 #[derive(Default, Serialize, JsonSchema)]
 struct TextLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f64>>,
     #[schemars(with = "Vec<Option<BTreeMap<String, f64>>>")]
     top_logprobs: Vec<Option<Map<String, Value>>>,
-    /// Where each token begins in the text, in characters.
+    /// Start of each token in the text, in characters.
     text_offset: Vec<usize>,
 }
 
 impl TextLogprobs {
-    /// Those of tokens of which the first begins at `offset`.
+    /// Log-probabilities of tokens that start at character `offset` of the text.
     fn new(served: &Served, tokens: &[PickedToken], mut offset: usize) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut lists = Self::default();
@@ -207,12 +206,12 @@ impl CompletionChoice {
     }
 }
 
-/// The answer in chunks.
+/// Encoder of the answer as chunks.
 struct Chunks {
     head: Head,
     model: Arc<Instance>,
     parsed: ParsedRequest,
-    /// Choices, and characters of their tokens so far.
+    /// Choices, each with the number of characters of its tokens so far.
     choices: Vec<(Choice, usize)>,
 }
 
@@ -237,7 +236,7 @@ impl Chunks {
         self.chunk(Some(CompletionChoice { index, text, logprobs, finish_reason }))
     }
 
-    /// The chunk of a choice's prompt.
+    /// The chunk with a choice's prompt.
     fn echo(&mut self, index: usize, scores: &[LogProbs], chunks: &mut Vec<Chunk<CompletionChoice>>) {
         let served = &self.model.served;
         let text = served.tokenizer().decode(self.parsed.echo_of(index), false);

@@ -1,4 +1,4 @@
-//! Embeddings in OpenAI's form, and in llama-server's own, which also has a vector per token.
+//! Embeddings in OpenAI's format and in llama-server's, which also supports one vector per token.
 
 use std::sync::Arc;
 
@@ -21,22 +21,22 @@ use crate::model::Served;
 use crate::pooled::{self, Cutting, TEXTS, VectorForm};
 use sterna_engine::{Pooled, Pooling};
 
-/// Most numbers of an answer with a vector per token.
+/// Maximum numbers in an answer with one vector per token.
 const NUMBERS: usize = 1 << 25;
 
 pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Embeddings of texts").body::<EmbeddingRequest>().fails(&[429]);
     to.post(&["/v1/embeddings", "/embeddings"], embeddings, &operation.answer::<Answered>());
-    let operation = Operation::new("Embeddings in llama-server's form").body::<EmbeddingRequest>();
+    let operation = Operation::new("Embeddings in llama-server's format").body::<EmbeddingRequest>();
     to.post(&["/embedding"], native, &operation.fails(&[429]).answer::<Vec<NativeEmbedding>>());
 }
 
 request! {
-    /// Texts whose embeddings are wanted. `content` asks for llama-server's form.
+    /// Texts to embed. `content` selects llama-server's format.
     struct EmbeddingRequest {
         ..OfModel,
         ..Cutting,
-        /// A text, a list of texts, a list of tokens, or a list of those.
+        /// A text, a list of texts, a list of tokens, or a list of these.
         input: Any as {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "maxItems": TEXTS }],
         },
@@ -44,12 +44,13 @@ request! {
         content: Any as {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "maxItems": TEXTS }],
         },
-        /// Bytes in base64 are f32, little-endian. llama-server's form has numbers alone.
+        /// `base64` encodes little-endian f32. llama-server's format supports only numbers.
         encoding_format: Word<Encoding>(&[("float", Encoding::Float), ("base64", Encoding::Base64)]),
-        /// First numbers of each vector that are kept, and scaled again; at most as many as the model makes.
+        /// Keeps only the first `dimensions` numbers of each vector, and normalises again; at most the
+        /// model's dimension.
         dimensions: UpTo(1),
-        /// Norm that vectors are scaled by: -1 none, 0 the largest magnitude (to 32760), 1 the sum of
-        /// magnitudes, 2 the Euclidean one, otherwise that p-norm. A vector per token stays as it is.
+        /// Norm to scale vectors by: -1 none, 0 the largest magnitude (to 32760), 1 the sum of magnitudes, 2
+        /// Euclidean, otherwise that p-norm. Vectors per token are not scaled.
         embd_normalize: Int(-1, 64),
     }
 }
@@ -60,12 +61,11 @@ enum Encoding {
     Base64,
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     form: VectorForm,
     encoding: Encoding,
-    /// Named `content`.
+    /// The field was named `content`.
     is_native: bool,
 }
 
@@ -94,21 +94,21 @@ impl ParsedRequest {
     }
 }
 
-/// Refuses more vectors of tokens than an answer may have.
+/// Refuses a request for more token vectors than an answer may have.
 fn check_numbers(name: &str, texts: &[(Vec<u32>, Pooled)], served: &Served) -> Result<(), ApiError> {
     let most = NUMBERS / served.engine.vector_len();
     let n_tokens: usize = texts.iter().map(|(text, _)| text.len()).sum();
     match served.engine.pooling() == Pooling::None && n_tokens > most {
         true => {
             let message =
-                format!("`{name}`: want at most {most} tokens for a vector of each, got {n_tokens}");
+                format!("`{name}`: want at most {most} tokens with one vector each, got {n_tokens}");
             Err(ApiError::field(name, "", &n_tokens.into()).with(message))
         }
         false => Ok(()),
     }
 }
 
-/// An answer in either form.
+/// An answer in either format.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "Embeddings")]
@@ -144,7 +144,7 @@ enum Numbers {
     Base64(String),
 }
 
-/// A text's vector as llama-server has it: a list of one, or of one per token.
+/// The vector of a text in llama-server's format: a list of one, or of one per token.
 #[derive(Serialize, JsonSchema)]
 struct NativeEmbedding {
     index: usize,
@@ -186,7 +186,7 @@ async fn native(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&in_lists(&app, &model, parsed).await?))
 }
 
-/// The vectors in llama-server's form.
+/// The vectors in llama-server's format.
 async fn in_lists(
     app: &App,
     model: &crate::instance::Instance,

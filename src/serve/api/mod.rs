@@ -1,5 +1,5 @@
-//! Endpoints: one file a family. Each turns its requests into jobs, and what becomes of them into its
-//! answers, and describes both for `/openapi.json`.
+//! Endpoints, one file per family. Each converts requests to jobs and their updates to answers, and describes
+//! both for `/openapi.json`.
 
 mod anthropic;
 mod chat;
@@ -77,11 +77,11 @@ pub fn router(app: &Arc<App>) -> Router {
         .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(axum::middleware::from_fn_with_state(Arc::clone(app), guard))
         .with_state(Arc::clone(app));
-    // What changes the path of a request must stand before the router.
+    // The layer that changes the path must run before the router.
     Router::new().fallback_service(router).layer(axum::middleware::map_request(with_plain_path))
 }
 
-/// A request whose path has no empty parts: clients put base URLs and paths together with a slash too many.
+/// Removes empty segments from the path: clients often join base URL and path with an extra slash.
 async fn with_plain_path(mut request: Request) -> Request {
     let uri = request.uri();
     if let Some(path) = plain_path(uri.path()) {
@@ -95,8 +95,8 @@ async fn with_plain_path(mut request: Request) -> Request {
     request
 }
 
-/// The path without double slashes and without one at its end; `None` if it has none. The end of a path of
-/// pages stays: it says what their links are relative to.
+/// The path without double or trailing slashes; `None` if it has none. The trailing slash of a page's path
+/// stays, because links are relative to it.
 fn plain_path(path: &str) -> Option<String> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let end = if parts.first() == Some(&"local") && path.ends_with('/') { "/" } else { "" };
@@ -104,7 +104,7 @@ fn plain_path(path: &str) -> Option<String> {
     (plain != path).then_some(plain)
 }
 
-/// Endpoints of other servers that are not here.
+/// Endpoints of other servers that are not supported.
 const NOT_HERE: &[&str] = &[
     "/infill",
     "/lora-adapters",
@@ -120,30 +120,30 @@ async fn unknown(request: Request) -> ApiError {
         true => ApiError::not_here(format!(
             "{path} is not supported: this server generates text, and makes embeddings"
         )),
-        false => ApiError::not_found(format!("there is nothing at {}", path.escape_debug())),
+        false => ApiError::not_found(format!("no endpoint at {}", path.escape_debug())),
     }
 }
 
 request! {
     /// The model that a request is for.
     struct OfModel {
-        /// The server's only model goes by any name.
+        /// Ignored if the server has a single model.
         model: Text,
     }
 }
 
 request! {
-    /// The way in which a text is generated.
+    /// Options of how a text is generated.
     struct Running {
         stream: Bool,
-        /// Whether computed prompts are used, and kept.
+        /// Reuses cached prompts, and caches this one.
         cache_prompt: Bool,
-        /// Prompts of another salt are not used.
+        /// Prompts are only shared between requests with the same salt.
         cache_salt | prompt_cache_key: Text,
         return_progress: Bool,
-        /// Longest time behind the first token; 0 and -1 are any.
+        /// Maximum time after the first token; 0 and -1 are unlimited.
         t_max_predict_ms: Int(-1, MOST),
-        /// The slot that the answer is to be remembered as; -1 is any.
+        /// The slot that stores the answer; -1 is any.
         id_slot: UpTo(-1),
     }
 }
@@ -157,7 +157,7 @@ request! {
 }
 
 request! {
-    /// Messages of a conversation, with what is said beside them.
+    /// Messages of a conversation, with the other fields of a chat.
     struct ChatInput {
         ..ChatFields,
         messages: List<Message>(MESSAGES) as { "minItems": 1 } or missing("a list of messages"),
@@ -171,7 +171,7 @@ request! {
     }
 }
 
-/// A request of the kind `R` that has been read, and the model that it is for.
+/// A parsed request of type `R`, and the model that it is for.
 struct Read<R> {
     app: Arc<App>,
     model: Arc<Instance>,
@@ -184,7 +184,7 @@ struct Read<R> {
 
 impl<R: Includes<OfModel> + 'static> Read<R> {
     async fn of(app: &Arc<App>, request: hyper::Request<Body>) -> Result<Self, ApiError> {
-        // A request that cannot be answered need not be read.
+        // A request that cannot be answered is not read.
         app.check()?;
         let client = request.extensions().get::<Client>().cloned();
         let client = client.unwrap_or_else(|| Client(Arc::from("")));
@@ -200,7 +200,7 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
         Fields::of(&self.body)
     }
 
-    /// Does what may take long (templates, tokens) beside the threads of HTTP.
+    /// Runs `work`, which may take long (templates, tokenising), outside the HTTP threads.
     async fn work<T: Send + 'static>(
         self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
@@ -209,7 +209,7 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
         done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")))
     }
 
-    /// The request as `work` parses it, and the job of that, which begins.
+    /// Parses the request with `work`, and starts its job.
     async fn begin<T: Send + 'static>(
         self,
         work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
@@ -221,7 +221,7 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
         Ok((model, parsed, handle))
     }
 
-    /// The job of a request: `max_tokens` is what it says of the length of its answer.
+    /// The job of a request; `max_tokens` limits the length of its answer.
     fn job(
         &self,
         served: &Served,
@@ -269,8 +269,8 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
         })
     }
 
-    /// Tokens of a conversation, and options of its answer's parser; `options` holds the answer to its
-    /// form.
+    /// Tokens of a conversation, and parser options for its answer. Adds the constraints of the answer to
+    /// `options`.
     fn turn(
         &self,
         served: &Served,
@@ -285,7 +285,7 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
     }
 }
 
-/// The slot that an answer is to be remembered as; -1 is any.
+/// The slot that stores an answer; -1 is any.
 fn slot(fields: &Fields<'_, Running>, served: &Served) -> Result<Option<u32>, ApiError> {
     let slot = fields.id_slot()?.map(|slot| slot.up_to(served.n_slots() - 1)).transpose()?;
     Ok(slot.and_then(|slot| u32::try_from(slot).ok()))
@@ -294,13 +294,13 @@ fn slot(fields: &Fields<'_, Running>, served: &Served) -> Result<Option<u32>, Ap
 /// Result of a handler.
 type Answer = Result<Response, ApiError>;
 
-/// The model that `?model=` of a request names, or the first one.
+/// The model named by the query parameter `model`, or the first one.
 async fn model_of_query(app: &Arc<App>, uri: &hyper::Uri) -> Result<Arc<Instance>, ApiError> {
     let name = query(uri, "model");
     engine_thread::model(app, name.as_deref()).await
 }
 
-/// A value of a query.
+/// Value of a query parameter.
 fn query(uri: &hyper::Uri, name: &str) -> Option<String> {
     let mut pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(key, _)| *key == name)?;
@@ -323,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// Every `$ref` of a document.
+    /// Collects every `$ref` of a document.
     fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
         match value {
             Value::Object(map) => {
@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    /// Names of the fields of a kind of object, as often as they are declared.
+    /// Names of the fields of a kind of object, one entry per declaration.
     fn declared(document: &Value, schema: &Value, found: &mut Vec<String>) {
         if let Some(reference) = schema["$ref"].as_str() {
             return declared(document, document.pointer(&reference[1..]).unwrap(), found);

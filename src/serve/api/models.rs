@@ -1,4 +1,4 @@
-//! What models there are, and which are loaded.
+//! The list of models, and loading and unloading them.
 
 use std::sync::Arc;
 
@@ -31,12 +31,12 @@ pub fn add(to: &mut Endpoints) {
     let operation = |summary| {
         Operation::new(summary).body::<ModelName>().optional_body().fails(&[501]).answer::<Success>()
     };
-    to.post(&["/models/load"], load, &operation("Loads a model before it is needed"));
-    to.post(&["/models/unload"], unload, &operation("Unloads a model when its requests have ended"));
+    to.post(&["/models/load"], load, &operation("Loads a model ahead of its first request"));
+    to.post(&["/models/unload"], unload, &operation("Unloads a model after its requests have ended"));
 }
 
 request! {
-    /// A model that is to be loaded or unloaded.
+    /// A model to load or unload.
     struct ModelName {
         model: Text or missing("the name of a model"),
     }
@@ -48,11 +48,11 @@ struct ModelList {
     #[schemars(extend("const" = "list"))]
     object: &'static str,
     data: Vec<ModelEntry>,
-    /// The same as ollama has them.
+    /// The same list in ollama's format.
     models: Vec<NamedModel>,
 }
 
-/// A model as OpenAI has it, with what llama-server and vLLM add.
+/// A model in OpenAI's format, with the fields that llama-server and vLLM add.
 #[derive(Serialize, JsonSchema)]
 struct ModelEntry {
     id: String,
@@ -63,7 +63,7 @@ struct ModelEntry {
     created: u64,
     owned_by: &'static str,
     status: ModelStatus,
-    /// Positions of a sequence, of a model that is loaded.
+    /// Maximum positions of a sequence, for a loaded model.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_model_len: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ struct ModelMeta {
     n_ctx_train: usize,
     n_embd: usize,
     n_params: usize,
-    /// Bytes of its weights.
+    /// Size of its weights in bytes.
     size: u64,
 }
 
@@ -99,7 +99,7 @@ struct NamedModel {
     #[serde(rename = "type")]
     #[schemars(extend("const" = "model"))]
     kind: &'static str,
-    /// Of a model that is not loaded: what most have.
+    /// The capabilities of most models, if the model is not loaded.
     capabilities: Vec<&'static str>,
     details: Details,
 }
@@ -140,14 +140,14 @@ async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
     Ok(json(&entry(&app, source, *status, model.as_deref())))
 }
 
-/// Loads a model before it is needed, and answers when it is loaded.
+/// Loads a model ahead of its first request, and answers after it is loaded.
 async fn load(State(app): State<Arc<App>>, request: Request) -> Answer {
     let name = named(&app, request).await?;
     engine_thread::model(&app, Some(&name)).await?;
     Ok(json(&Success { success: true }))
 }
 
-/// Unloads a model when its requests have ended.
+/// Unloads a model after its requests have ended.
 async fn unload(State(app): State<Arc<App>>, request: Request) -> Answer {
     let name = named(&app, request).await?;
     match app.models.unload(app.models.find(Some(&name))?) {
@@ -156,7 +156,7 @@ async fn unload(State(app): State<Arc<App>>, request: Request) -> Answer {
     }
 }
 
-/// The name in a request to load or unload a model.
+/// The model name in a request to load or unload.
 async fn named(app: &App, request: Request) -> Result<String, ApiError> {
     app.check()?;
     if !app.models.by_name {
@@ -166,7 +166,7 @@ async fn named(app: &App, request: Request) -> Result<String, ApiError> {
     Ok(Fields::<ModelName>::of(&body).model()?.to_owned())
 }
 
-/// Name of a model: of a single one that in its file, once that has been read.
+/// Name of a model. A single model is named by its file, after that has been read.
 fn name<'m>(source: &'m ModelSource, model: Option<&'m Instance>) -> &'m str {
     model.map_or(&source.name, |model| &model.served.name)
 }

@@ -1,4 +1,4 @@
-//! llama-server's own completion: text behind a prompt, with all that it tells.
+//! llama-server's own completion endpoint, with all of its fields.
 
 use std::sync::Arc;
 
@@ -27,20 +27,20 @@ use sterna_engine::{GenerateOptions, PickedToken, Stats, StopReason};
 use sterna_tokenizer::chat::Prompt;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("Text behind a prompt, with all that llama-server tells");
+    let operation = Operation::new("Continues a prompt, with all of llama-server's fields");
     let operation = operation.body::<NativeRequest>().answer::<Answered>().events::<Shown>();
     to.post(&["/completion", "/completions"], completion, &operation);
 }
 
 request! {
-    /// A prompt, to go on with as llama-server does.
+    /// A prompt, to be continued, in llama-server's format.
     struct NativeRequest {
         ..OfModel,
         ..Grammars,
         ..Generation,
         ..Choices,
         ..Running,
-        /// A text, tokens, a mixture of both, or a list of those.
+        /// A text, tokens, a mixture of both, or a list of these.
         prompt: Any as {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1 }],
         } or missing(prompts::WANT),
@@ -50,7 +50,7 @@ request! {
         post_sampling_probs: Bool,
         return_tokens: Bool,
         timings_per_token: Bool,
-        /// Paths of the fields of the answer that are wanted.
+        /// Paths of the answer's fields to return.
         response_fields: Texts(64, 128) as {
             "anyOf": [
                 { "type": "string", "maxLength": 64 },
@@ -60,7 +60,6 @@ request! {
     }
 }
 
-/// A parsed request.
 #[derive(Clone)]
 struct ParsedRequest {
     job: Job,
@@ -70,9 +69,9 @@ struct ParsedRequest {
     return_tokens: bool,
     probabilities: bool,
     timings_per_token: bool,
-    /// Paths of fields that are wanted; empty is all.
+    /// Paths of the fields to return; empty returns all.
     response_fields: Vec<String>,
-    /// The prompts as text, for the answer.
+    /// The prompts as text, to be repeated in the answer.
     prompts: Vec<String>,
 }
 
@@ -92,7 +91,7 @@ impl ParsedRequest {
         };
         let texts = prompts.iter().map(text).collect();
         let n = sampling::n(&fields.part(), served)?;
-        // To evaluate a prompt is to pick the token behind it, and not to tell.
+        // To evaluate a prompt, one token is picked and not shown.
         let job =
             read.job(served, prompts, options, n, max_tokens.map(|max| if max == 0 { 1 } else { max }))?;
         Ok(Self {
@@ -148,7 +147,7 @@ struct NativeAnswer {
     completion_probabilities: Option<Vec<TokenLogprob>>,
 }
 
-/// Reason of an end, in llama-server's words.
+/// Finish reason in llama-server's format.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum StopType {
@@ -158,7 +157,7 @@ enum StopType {
     Word,
 }
 
-/// The fields of an answer that are wanted.
+/// The requested fields of an answer.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
@@ -177,7 +176,7 @@ enum Answered {
     All(Vec<Chosen>),
 }
 
-/// A piece of an answer that goes on.
+/// A piece of a streamed answer.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct NativePiece {
@@ -201,7 +200,7 @@ struct NativePiece {
     timings: Option<Timings>,
 }
 
-/// A piece of a streamed answer; the last has no text.
+/// A piece of a streamed answer; the last one has no text.
 enum Piece {
     More(Box<NativePiece>),
     Last(Box<NativeAnswer>),
@@ -216,7 +215,7 @@ impl Piece {
     }
 }
 
-/// A piece as it is shown.
+/// A piece as sent to the client.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "NativePiece")]
@@ -225,10 +224,10 @@ enum Shown {
     Last(Chosen),
 }
 
-/// What the pieces of a choice have told.
+/// Accumulated pieces of a choice.
 struct Whole {
     content: String,
-    /// `None` if tokens are not wanted.
+    /// `None` if tokens were not requested.
     tokens: Option<Vec<u32>>,
     probabilities: Option<Vec<TokenLogprob>>,
     ended: Option<Box<NativeAnswer>>,
@@ -258,7 +257,7 @@ impl Whole {
 }
 
 impl ParsedRequest {
-    /// A choice without a piece.
+    /// A choice without any pieces yet.
     fn whole(&self) -> Whole {
         let shows_probabilities = !self.evaluate_only && self.job.options.logprobs.is_some();
         Whole {
@@ -269,7 +268,7 @@ impl ParsedRequest {
         }
     }
 
-    /// The last piece of a choice: its answer without what the pieces before it have told.
+    /// The last piece of a choice: the answer without the contents of earlier pieces.
     fn last(&self, served: &Served, index: usize, choice: &Choice) -> NativeAnswer {
         let stats = &choice.stats;
         let (stop_type, stopping_word) = match choice.end {
@@ -306,7 +305,7 @@ impl ParsedRequest {
         entries.map(|entry| if self.probabilities { entry.into_probability() } else { entry }).collect()
     }
 
-    /// The fields that are wanted: `a/b` is field `b` of field `a`, under the name `a/b`.
+    /// The requested fields: `a/b` is field `b` of field `a`, under the name `a/b`.
     fn chosen(&self, answer: Box<NativeAnswer>) -> Chosen {
         if self.response_fields.is_empty() {
             return Chosen::All(answer);
@@ -317,7 +316,7 @@ impl ParsedRequest {
     }
 }
 
-/// Settings of generation, in llama-server's words.
+/// Generation settings in llama-server's format.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "GenerationSettings")]
 pub struct Settings {
@@ -391,7 +390,7 @@ impl Settings {
     }
 }
 
-/// The answer in pieces.
+/// Encoder of the answer as pieces.
 struct Pieces {
     model: Arc<Instance>,
     parsed: ParsedRequest,

@@ -1,4 +1,4 @@
-//! Ollama's API: lines of JSON, streamed unless the request says otherwise.
+//! Ollama's API: lines of JSON, streamed unless the request turns that off.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::{self, Prompt};
 use sterna_tools::ParserOptions;
 
-/// Clients compare it with the version that brought what they need.
+/// Clients compare this with the version that added the features they need.
 const VERSION: &str = "0.12.0";
 
 pub fn add(to: &mut Endpoints) {
@@ -45,18 +45,17 @@ pub fn add(to: &mut Endpoints) {
     let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Models>();
     to.get(&["/api/tags"], tags, &operation("The models"));
     to.get(&["/api/ps"], ps, &operation("The models that are loaded"));
-    let operation = Operation::new("The model").body::<OllamaShowRequest>().answer::<Shown>();
+    let operation = Operation::new("Shows a model").body::<OllamaShowRequest>().answer::<Shown>();
     to.post(&["/api/show"], show, &operation);
-    let operation =
-        Operation::new("A message of the assistant, as ollama has it").body::<OllamaChatRequest>();
+    let operation = Operation::new("Creates a chat message (ollama)").body::<OllamaChatRequest>();
     let operation = operation.answer::<Line<ChatSays>>().lines::<Line<ChatSays>>();
     to.post(&["/api/chat"], chat, &operation);
-    let operation = Operation::new("Text behind a prompt, as ollama has it").body::<OllamaGenerateRequest>();
+    let operation = Operation::new("Continues a prompt (ollama)").body::<OllamaGenerateRequest>();
     let operation = operation.answer::<Line<GenerateSays>>().lines::<Line<GenerateSays>>();
     to.post(&["/api/generate"], generate, &operation);
 
     let not_here = async || ApiError::not_here("models are chosen when the server is started");
-    let operation = Operation::new("Not here").fails(&[500, 501]);
+    let operation = Operation::new("Not supported").fails(&[500, 501]);
     for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
         to.post(&[path], not_here, &operation);
     }
@@ -70,7 +69,6 @@ struct Version {
     version: &'static str,
 }
 
-/// Models.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "OllamaModels")]
 struct Models {
@@ -84,18 +82,18 @@ struct Entry {
     name: String,
     model: String,
     modified_at: String,
-    /// Bytes of its weights, or of its file.
+    /// Size of its weights, or of its file, in bytes.
     size: u64,
     digest: &'static str,
     details: Details,
-    /// Of a model that is loaded.
+    /// Present for a loaded model.
     #[serde(skip_serializing_if = "Option::is_none")]
     capabilities: Option<Vec<&'static str>>,
     #[serde(flatten)]
     loaded: Option<LoadedEntry>,
 }
 
-/// Fields of a model in the list of those that are loaded.
+/// Additional fields of loaded models.
 #[derive(Serialize, JsonSchema)]
 struct LoadedEntry {
     size_vram: u64,
@@ -103,7 +101,7 @@ struct LoadedEntry {
     expires_at: String,
 }
 
-/// A model in full.
+/// All details of a model.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "OllamaModel")]
 struct Shown {
@@ -111,7 +109,7 @@ struct Shown {
     parameters: &'static str,
     template: String,
     details: Details,
-    /// Metadata of its file, by their names.
+    /// Metadata of its file, by name.
     model_info: Map<String, Value>,
     capabilities: Vec<&'static str>,
     modified_at: String,
@@ -185,14 +183,14 @@ async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
 }
 
 request! {
-    /// A model that is to be shown.
+    /// A model to show.
     struct OllamaShowRequest {
         ..OfModel,
     }
 }
 
 request! {
-    /// Fields of both of ollama's requests for text.
+    /// Fields shared by ollama's generating requests.
     struct OllamaRequest {
         ..TemplateFields,
         ..AnswerForm,
@@ -201,9 +199,9 @@ request! {
         options: Object<OllamaOptions>,
         /// `json`, or a JSON schema.
         format: Any as { "anyOf": [{ "enum": ["", "json"] }, { "type": "object" }] },
-        /// Refused if the model's template knows no thoughts.
+        /// Refused if the model's template does not support thinking.
         think: Any as { "enum": [false, true, "low", "medium", "high", "max"] },
-        /// Without a text: 0 unloads the model, if it can be loaded again.
+        /// Only used without a text: 0 unloads the model, if it can be loaded again.
         keep_alive: Any as { "type": ["string", "number"] },
     }
 }
@@ -217,7 +215,7 @@ request! {
 }
 
 request! {
-    /// A conversation in ollama's words. Without messages the model is loaded, or unloaded.
+    /// A conversation in ollama's format. Without messages it loads or unloads the model.
     struct OllamaChatRequest {
         ..OfModel,
         ..Running,
@@ -229,25 +227,25 @@ request! {
 }
 
 request! {
-    /// A message in ollama's words.
+    /// A message in ollama's format.
     struct OllamaMessage {
         ..messages::Message,
-        /// Only in what a tool answered, where the model is told that there are some.
+        /// Only in tool results; the model is told that there are images.
         images: Any as { "type": "array" },
     }
 }
 
 request! {
-    /// A prompt in ollama's words. Without one the model is loaded, or unloaded.
+    /// A prompt in ollama's format. Without a prompt it loads or unloads the model.
     struct OllamaGenerateRequest {
         ..OfModel,
         ..Running,
         ..OllamaRequest,
         prompt: Text,
         system: Text,
-        /// The prompt is not a user's message, but what the model reads.
+        /// Passes the prompt to the model as it is, without the chat template.
         raw: Bool,
-        /// The tokens of an earlier answer, to go on behind.
+        /// The tokens of an earlier answer, to be continued.
         context: Any as { "type": "array", "items": { "type": "integer", "minimum": 0 } },
         /// Not supported.
         suffix: Text as { "maxLength": 0 },
@@ -258,9 +256,8 @@ request! {
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
-    /// `None` only loads the model, or unloads it.
+    /// `None` only loads or unloads the model.
     job: Option<Job>,
     reading: ParserOptions,
     unloads: bool,
@@ -268,7 +265,7 @@ struct ParsedRequest {
     logprobs: bool,
 }
 
-/// Tokens of a prompt, and options of its answer's parser.
+/// Tokens of a prompt, and parser options for its answer.
 type Turn = (Vec<u32>, ParserOptions);
 
 impl ParsedRequest {
@@ -286,13 +283,13 @@ impl ParsedRequest {
         let max_tokens = options.num_predict()?.map(|max| max.max(-1));
         let job =
             prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
-        // Without a prompt it is told how long to stay loaded: not at all, for one that can be loaded again.
+        // Without a prompt, `keep_alive` of 0 unloads a model that can be loaded again.
         let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.keep_alive()?);
         Ok(Self { job, reading, unloads, stream, logprobs })
     }
 }
 
-/// The form of an answer: `"json"`, or a schema, of which what cannot be enforced is left out.
+/// The format of an answer: `"json"`, or a schema, whose unenforceable keywords are ignored.
 fn format(fields: &Fields<'_, OllamaRequest>) -> Result<Option<(String, Source)>, ApiError> {
     let Some(value) = fields.format()? else { return Ok(None) };
     let source = match value {
@@ -305,7 +302,7 @@ fn format(fields: &Fields<'_, OllamaRequest>) -> Result<Option<(String, Source)>
     Ok(Some(("format".to_owned(), source.ok_or_else(wrong)?)))
 }
 
-/// The field `think`: true, false, or how much.
+/// The `think` field: true, false, or an effort.
 fn thinking(fields: &Fields<'_, OllamaRequest>, served: &Served) -> Result<Thinking, ApiError> {
     let thinking = match fields.think()? {
         None => Thinking::default(),
@@ -322,7 +319,7 @@ fn thinking(fields: &Fields<'_, OllamaRequest>, served: &Served) -> Result<Think
     Ok(thinking)
 }
 
-/// True for no time: 0, or a text as `0s`.
+/// True for a duration of zero: 0, or a text such as `0s`.
 pub(super) fn is_zero(time: Option<&Value>) -> bool {
     match time {
         Some(Value::String(text)) => text.trim_end_matches(char::is_alphabetic) == "0",
@@ -331,7 +328,7 @@ pub(super) fn is_zero(time: Option<&Value>) -> bool {
     }
 }
 
-/// A conversation; `None` if nothing is said.
+/// A conversation; `None` if it has no messages.
 fn chat_prompt(
     read: &Read<OllamaChatRequest>,
     served: &Served,
@@ -362,7 +359,7 @@ fn chat_prompt(
     read.turn(served, chat, &constraints, generation).map(Some)
 }
 
-/// A prompt: raw, or as a user's message if the model has a template of its own.
+/// A prompt: raw, or as a user's message if the model has its own template.
 fn generate_prompt(
     read: &Read<OllamaGenerateRequest>,
     served: &Served,
@@ -392,7 +389,7 @@ fn generate_prompt(
         let behind = tokenizer.encode(text, Special::Parse, context.is_empty());
         let prompt = Prompt { text: text.to_owned(), ids: [context, behind].concat() };
         constraints.unread().apply(served, &prompt, generation)?;
-        // A client that writes the prompt reads the text as it comes.
+        // A client that writes the raw prompt also reads the raw text.
         return Ok(Some((prompt.ids, ParserOptions::default())));
     }
     let system = fields.system()?.filter(|system| !system.is_empty());
@@ -402,7 +399,7 @@ fn generate_prompt(
     let extras = messages::extras(&shared.part(), thinking)?;
     let chat = ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras };
     let (mut ids, reading) = read.turn(served, chat, &constraints, generation)?;
-    // A text begins once.
+    // The BOS token is only at the start.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
         ids.remove(0);
     }
@@ -435,7 +432,7 @@ async fn respond<S: Says>(app: &Arc<App>, request: Request) -> Answer {
     if lines.parsed.stream {
         return answer(&app.options, handle, Framing::Lines, app.options.ping, lines).await;
     }
-    // What was said stands in the reader.
+    // The reader holds the text.
     fold(handle, &mut lines, |_| ()).await?;
     let reader = &lines.reader;
     let said = Message {
@@ -479,7 +476,7 @@ enum DoneReason {
     Unload,
 }
 
-/// Counts, and times in ns, of an answer that has ended.
+/// Token counts and times in ns of an answer that has ended.
 #[derive(Serialize, JsonSchema)]
 struct Counts {
     total_duration: u64,
@@ -490,11 +487,10 @@ struct Counts {
     eval_duration: u64,
 }
 
-/// The form of what is said in a line.
+/// The text field of a line.
 trait Says: Serialize + JsonSchema + From<Message> + Send + 'static {
-    /// Its request.
     type Request: Includes<OllamaRequest> + Includes<OfModel> + Includes<Running> + 'static;
-    /// The last line has all tokens.
+    /// True if the last line repeats all tokens.
     const HAS_CONTEXT: bool;
 
     /// The prompt of a request, if it has one.
@@ -505,14 +501,14 @@ trait Says: Serialize + JsonSchema + From<Message> + Send + 'static {
     ) -> Result<Option<Turn>, ApiError>;
 }
 
-/// Text as `/api/chat` has it.
+/// Text in the format of `/api/chat`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Chat")]
 struct ChatSays {
     message: Message,
 }
 
-/// Text as `/api/generate` has it.
+/// Text in the format of `/api/generate`.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Generate")]
 struct GenerateSays {
@@ -600,7 +596,7 @@ fn call(block: &Block) -> Option<Call> {
     Some(Call { id: id.clone(), function })
 }
 
-/// The answer as lines.
+/// Encoder of the answer as lines.
 struct Lines<S> {
     model: Arc<Instance>,
     parsed: ParsedRequest,
@@ -675,7 +671,7 @@ impl<S: Says> Encoder for Lines<S> {
         self.tokens.extend(token.clone());
         let with_logprobs = self.parsed.logprobs && token.is_some();
         if said.is_empty() && with_logprobs {
-            // A token without text of its own still has its log-probabilities.
+            // A token without text still has log-probabilities.
             said.push(Message::default());
         }
         for (at, part) in said.into_iter().enumerate() {
@@ -702,7 +698,7 @@ impl<S: Says> Encoder for Lines<S> {
 /// Seconds since 1970 as RFC 3339, in UTC.
 fn time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March have their leap day at the end; eras of 400 years are alike.
+    // Years that start in March have the leap day at the end; eras of 400 years have equal lengths.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;

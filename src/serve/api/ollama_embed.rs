@@ -1,4 +1,4 @@
-//! Ollama's embeddings: of a list, and the old form of a single prompt.
+//! Ollama's embeddings: of a list, and the older endpoint for a single prompt.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,24 +20,24 @@ use crate::kinds::{Any, Bool, Text, UpTo};
 use crate::pooled::{self, TEXTS, VectorForm};
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("Embeddings of texts, as ollama has them").body::<OllamaEmbedRequest>();
+    let operation = Operation::new("Embeddings of texts (ollama)").body::<OllamaEmbedRequest>();
     to.post(&["/api/embed"], embed, &operation.fails(&[429]).answer::<Embedded>());
-    let operation = Operation::new("An embedding in ollama's old form").body::<OllamaEmbeddingRequest>();
+    let operation = Operation::new("An embedding in ollama's older format").body::<OllamaEmbeddingRequest>();
     to.post(&["/api/embeddings"], embedding, &operation.fails(&[429]).answer::<OneEmbedded>());
 }
 
 request! {
-    /// Fields of both requests. `options` is not looked at: nothing in it changes a vector.
+    /// Fields of both requests. `options` is ignored: none of them affect embeddings.
     struct OllamaTexts {
-        /// Whether texts that are too long are cut, as they are unless this is false.
+        /// Truncates texts that are too long; true by default.
         truncate: Bool,
-        /// Without a text: 0 unloads the model, if it can be loaded again.
+        /// Only used without a text: 0 unloads the model, if it can be loaded again.
         keep_alive: Any as { "type": ["string", "number"] },
     }
 }
 
 request! {
-    /// Texts in ollama's words. Without one the model is loaded, or unloaded.
+    /// Texts in ollama's format. Without texts it loads or unloads the model.
     struct OllamaEmbedRequest {
         ..OfModel,
         ..OllamaTexts,
@@ -48,13 +48,13 @@ request! {
                 { "type": "array", "items": { "type": "string" }, "maxItems": TEXTS },
             ],
         },
-        /// First numbers of each vector that are kept, and scaled again; 0 is all.
+        /// Keeps only the first `dimensions` numbers of each vector, and normalises again; 0 keeps all.
         dimensions: UpTo(0),
     }
 }
 
 request! {
-    /// A text in ollama's words. Without one the model is loaded, or unloaded.
+    /// A text in ollama's format. Without a text it loads or unloads the model.
     struct OllamaEmbeddingRequest {
         ..OfModel,
         ..OllamaTexts,
@@ -73,14 +73,14 @@ struct Embedded {
     prompt_eval_count: usize,
 }
 
-/// A vector as the model makes it.
+/// A vector as the model computes it, not normalised.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "OllamaEmbedding")]
 struct OneEmbedded {
     embedding: Vec<f32>,
 }
 
-/// What came of a request.
+/// Result of a request.
 struct Computed {
     model: String,
     vectors: Vec<Vec<f32>>,
@@ -123,8 +123,8 @@ async fn embedding(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&OneEmbedded { embedding: computed.await?.vectors.pop().unwrap_or_default() }))
 }
 
-/// Computes the vectors of the texts that `input` finds in a request. Without a text there is no vector: the
-/// model is loaded, or unloaded.
+/// Computes the vectors of the texts that `input` finds in a request. Without texts it loads or unloads the
+/// model.
 async fn compute<R: Includes<OfModel> + Includes<OllamaTexts> + 'static>(
     app: &Arc<App>,
     request: Request,

@@ -1,4 +1,4 @@
-//! Endpoints, each with its description for programs (OpenAPI 3.1): a family adds both in one call.
+//! Endpoints with their OpenAPI 3.1 descriptions: a family adds both in one call.
 
 use std::sync::Arc;
 
@@ -15,18 +15,18 @@ use crate::app::App;
 use crate::family::Family;
 use crate::fields::{Fields, Request};
 
-/// Statuses of errors, and what each means.
+/// Error statuses with their descriptions.
 const ERRORS: &[(u16, &str)] = &[
-    (400, "The request is wrong."),
-    (401, "No key, or a wrong one."),
-    (403, "The request comes from a web page or a name that may not ask."),
-    (404, "There is no such thing."),
+    (400, "The request is invalid."),
+    (401, "The API key is missing or wrong."),
+    (403, "The request's `Origin` or `Host` is not allowed."),
+    (404, "Not found."),
     (408, "The body did not arrive in time."),
     (413, "The body is too large."),
-    (429, "Too many requests wait."),
-    (500, "Our own fault."),
-    (501, "Not here."),
-    (503, "The model is being loaded, or the server ends."),
+    (429, "Too many requests are waiting."),
+    (500, "Internal error."),
+    (501, "Not supported by this server."),
+    (503, "The model is loading, or the server is shutting down."),
 ];
 
 type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -34,10 +34,10 @@ type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 /// Description of an endpoint.
 pub struct Operation {
     summary: &'static str,
-    /// Schema of the request, and whether there must be one.
+    /// Schema of the request body, and true if a body is required.
     body: Option<(SchemaOf, bool)>,
     parameters: Vec<Value>,
-    /// Media type of the answer, and its schema.
+    /// Media type and schema of the answer.
     answer: Option<(&'static str, SchemaOf)>,
     /// Media type of a streamed answer, and the schema of its pieces.
     stream: Option<(&'static str, SchemaOf)>,
@@ -46,7 +46,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// An endpoint that asks for a key and only refuses; the methods below add to it.
+    /// An endpoint that requires a key and returns only errors; the methods below add to it.
     pub fn new(summary: &'static str) -> Self {
         Self {
             summary,
@@ -59,13 +59,13 @@ impl Operation {
         }
     }
 
-    /// Reads a body of the kind `R`.
+    /// Reads a body of type `R`.
     pub fn body<R: Request>(self) -> Self {
         let body: SchemaOf = |schemas| schemas.subschema_for::<Fields<'static, R>>();
         Self { body: Some((body, true)), ..self }.fails(&[400, 404, 408, 413, 500, 503])
     }
 
-    /// The body may be left out.
+    /// Makes the body optional.
     pub fn optional_body(mut self) -> Self {
         if let Some((_, required)) = &mut self.body {
             *required = false;
@@ -73,13 +73,13 @@ impl Operation {
         self
     }
 
-    /// Takes a parameter.
+    /// Adds a parameter.
     pub fn parameter(mut self, parameter: Value) -> Self {
         self.parameters.push(parameter);
         self
     }
 
-    /// `?model=` says which model is meant.
+    /// Adds the query parameter `model`.
     pub fn of_model(self) -> Self {
         self.parameter(json!({ "name": "model", "in": "query", "schema": { "type": "string" } }))
             .fails(&[404])
@@ -95,25 +95,25 @@ impl Operation {
         Self { answer: Some(("text/plain", |schemas| schemas.subschema_for::<String>())), ..self }
     }
 
-    /// Generates text, and streams it on request: as server-sent events, each with a `T` as its data.
+    /// Generates text and can stream it as server-sent events, each with a `T` as its data.
     pub fn events<T: JsonSchema>(self) -> Self {
         Self { stream: Some(("text/event-stream", |schemas| schemas.subschema_for::<T>())), ..self }
             .fails(&[429])
     }
 
-    /// Generates text, and streams it on request: as lines, each with a `T`.
+    /// Generates text and can stream it as lines, each with a `T`.
     pub fn lines<T: JsonSchema>(self) -> Self {
         Self { stream: Some(("application/x-ndjson", |schemas| schemas.subschema_for::<T>())), ..self }
             .fails(&[429])
     }
 
-    /// May fail with these statuses, too.
+    /// Adds error statuses.
     pub fn fails(mut self, statuses: &[u16]) -> Self {
         self.errors.extend(statuses);
         self
     }
 
-    /// Open to clients without a key.
+    /// Allows clients without a key.
     pub fn without_key(mut self) -> Self {
         self.needs_key = false;
         self.errors.retain(|status| *status != 401);
@@ -125,7 +125,7 @@ impl Operation {
         if let Some((media, schema)) = self.answer {
             let mut content = Map::from_iter([(media.to_owned(), json!({ "schema": schema(schemas) }))]);
             if let Some((media, piece)) = self.stream {
-                // OpenAPI 3.2 has it as `itemSchema`.
+                // OpenAPI 3.2 calls this `itemSchema`.
                 let mut described = json!({ "x-itemSchema": piece(schemas) });
                 if media == "application/x-ndjson" {
                     described["schema"] = json!({ "type": "string" });
@@ -154,7 +154,7 @@ impl Operation {
     }
 }
 
-/// Name of a family's error of that status among the document's responses.
+/// Name of a family's error response of that status in the document.
 fn response_name(family: Family, status: u16) -> String {
     match family {
         Family::OpenAi => status.to_string(),
@@ -178,7 +178,7 @@ impl Endpoints {
         Self { router: Router::new(), paths: Map::new(), schemas: settings.into_generator() }
     }
 
-    /// Adds an endpoint that is asked by GET.
+    /// Adds a GET endpoint.
     pub fn get<T: 'static>(
         &mut self,
         paths: &[&str],
@@ -188,7 +188,7 @@ impl Endpoints {
         self.add("get", paths, &get(handler), operation);
     }
 
-    /// Adds an endpoint that is asked by POST.
+    /// Adds a POST endpoint.
     pub fn post<T: 'static>(
         &mut self,
         paths: &[&str],
@@ -198,7 +198,7 @@ impl Endpoints {
         self.add("post", paths, &post(handler), operation);
     }
 
-    /// Adds an endpoint. The paths behind the first are other names of it.
+    /// Adds an endpoint. The paths after the first are aliases.
     pub fn add(
         &mut self,
         method: &str,
@@ -216,7 +216,7 @@ impl Endpoints {
         }
     }
 
-    /// All routes, and one for their description.
+    /// Router of all routes, and of their description.
     pub fn into_router(mut self) -> Router<Arc<App>> {
         let router = std::mem::take(&mut self.router);
         let document = Bytes::from(self.document().to_string());
@@ -224,7 +224,7 @@ impl Endpoints {
         router.route("/openapi.json", get(document))
     }
 
-    /// The description of the endpoints, and of itself.
+    /// The OpenAPI document, including its own endpoint.
     pub fn document(mut self) -> Value {
         let itself = Operation::new("This document").answer::<Map<String, Value>>();
         let itself = itself.describe(Family::OpenAi, &mut self.schemas);
@@ -242,8 +242,8 @@ impl Endpoints {
             "info": {
                 "title": "Sterna",
                 "version": env!("CARGO_PKG_VERSION"),
-                "description": "Text from a language model. Fields that are not listed are left alone; null \
-                                is as good as absent.",
+                "description": "Text from a language model. Fields that are not listed are ignored; null \
+                                means absent.",
             },
             "paths": self.paths,
             "components": {
@@ -255,7 +255,7 @@ impl Endpoints {
     }
 }
 
-/// A path as the document has it.
+/// A path in OpenAPI's syntax.
 fn plain(path: &str) -> String {
     path.replace("{*", "{")
 }

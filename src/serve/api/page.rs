@@ -1,4 +1,4 @@
-//! The page, file by file.
+//! The files of the web page.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ pub fn routes() -> Router<Arc<App>> {
     router.route("/local/", get(local)).route("/local/{*path}", get(local))
 }
 
-/// A file of the page that runs models in the browser. What it may do stands in the page itself, but for who
-/// may frame it.
+/// A file of the page that runs models in the browser. Its content security policy is in the page itself,
+/// except for `frame-ancestors`.
 async fn local(State(app): State<Arc<App>>, request: Request) -> Response {
     let path = request.uri().path().strip_prefix("/local/").unwrap_or_default();
     let Some(file) = app.options.local_page.as_ref().and_then(|page| page.find(path)) else {
-        return ApiError::not_found(format!("the page for browsers has no file `{}`", path.escape_debug()))
+        return ApiError::not_found(format!("the page has no file `{}`", path.escape_debug()))
             .into_response();
     };
     let known = request.headers().get(IF_NONE_MATCH);

@@ -1,4 +1,5 @@
-//! Scores of documents for a query: the form of Jina, Cohere, vLLM and llama-server, and TEI's with `texts`.
+//! Scores of documents for a query, in the format of Jina, Cohere, vLLM and llama-server, and in TEI's with
+//! `texts`.
 
 use std::sync::Arc;
 
@@ -20,13 +21,13 @@ use crate::model::Served;
 use crate::pooled::{self, Cutting, TEXTS};
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("Documents by how well they answer a query").body::<RerankRequest>();
+    let operation = Operation::new("Ranks documents by relevance to a query").body::<RerankRequest>();
     let paths = ["/v1/rerank", "/rerank", "/reranking", "/v1/reranking", "/v2/rerank"];
     to.post(&paths, rerank, &operation.fails(&[429]).answer::<Answered>());
 }
 
 request! {
-    /// A query, and documents that are scored for it. `texts` asks for TEI's form.
+    /// A query, and documents to be scored for it. `texts` selects TEI's format.
     struct RerankRequest {
         ..OfModel,
         ..Cutting,
@@ -36,25 +37,24 @@ request! {
             "minItems": 1,
             "items": { "anyOf": [{ "type": "string" }, { "type": "object", "required": ["text"] }] },
         },
-        /// The same under TEI's name.
+        /// The documents under TEI's name.
         texts: Array(TEXTS) as { "minItems": 1 },
-        /// Number of best documents that are told, if not all.
+        /// Number of best documents to return; all by default.
         top_n: Int(1, MOST),
         return_documents: Bool,
-        /// The same in TEI's form.
+        /// `return_documents` in TEI's format.
         return_text: Bool,
-        /// Tokens that a document is cut to.
+        /// Truncates each document to this number of tokens.
         max_tokens_per_doc: Int(1, MOST),
-        /// False puts logits through a sigmoid, as in TEI's form unless this is true. A decoder's scores are
-        /// probabilities, and stay.
+        /// False applies a sigmoid to logits; the default in TEI's format. A decoder's scores are
+        /// probabilities, and are not changed.
         raw_scores: Bool,
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
-    /// The documents, if the answer is to have them.
+    /// The documents, if the answer repeats them.
     documents: Option<Vec<String>>,
     top_n: usize,
     has_sigmoid: bool,
@@ -79,7 +79,7 @@ impl ParsedRequest {
             return Err(ApiError::field(name, &format!("1 to {TEXTS} texts"), &Value::Array(Vec::new())));
         }
         let pairs = served.engine.pairs().map_err(|err| ApiError::ours(err.to_string()))?;
-        // It is read again with each document.
+        // The query is read again with each document.
         let without = pairs.encode(query, "", None).0.len();
         pooled::check_length(|| "query".to_owned(), without, served)?;
         let of_documents = fields.max_tokens_per_doc()?.map(|most| without.saturating_add(most as usize));
@@ -109,7 +109,7 @@ impl ParsedRequest {
     }
 }
 
-/// An answer in either form.
+/// An answer in either format.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(rename = "Ranking")]
@@ -125,7 +125,7 @@ struct Results {
     #[schemars(extend("const" = "list"))]
     object: &'static str,
     model: String,
-    /// The best first.
+    /// The best document first.
     results: Vec<Ranked>,
     usage: InputUsage,
 }
@@ -133,7 +133,7 @@ struct Results {
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Ranked {
-    /// Which of the documents.
+    /// Index of the document.
     index: usize,
     relevance_score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ struct Document {
     text: String,
 }
 
-/// A document as TEI has it.
+/// A document in TEI's format.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Rank {

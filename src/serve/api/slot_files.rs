@@ -23,7 +23,7 @@ use sterna_engine::{Error, StateError};
 
 pub fn add(to: &mut Endpoints) {
     let actions = json!({ "enum": ["save", "restore", "erase"] });
-    let operation = Operation::new("Saves a slot in a file, takes one up, or erases it")
+    let operation = Operation::new("Saves a slot to a file, restores it, or erases it")
         .parameter(json!({ "name": "id", "in": "path", "required": true, "schema": { "type": "string" } }))
         .parameter(json!({ "name": "action", "in": "query", "required": true, "schema": actions }))
         .of_model()
@@ -34,11 +34,11 @@ pub fn add(to: &mut Endpoints) {
     to.post(&["/slots/{id}"], act, &operation);
 }
 
-/// What the name of a file may be.
-const WANT: &str = "1 to 64 letters, digits, `.`, `_` and `-`, of which the first is no `.`";
+/// Allowed names of a file.
+const WANT: &str = "1 to 64 letters, digits, `.`, `_` and `-`, not starting with `.`";
 
 request! {
-    /// The file of a slot that is saved or restored.
+    /// The file that a slot is saved to or restored from.
     struct SlotFile {
         filename: Text as { "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$" },
     }
@@ -70,7 +70,7 @@ async fn act(
             if !is_plain_name(file) {
                 return Err(ApiError::field("filename", WANT, &file.into()));
             }
-            // What a key saves is its own. Without keys all clients are one.
+            // Each key has its own folder. Without keys all clients share one.
             let path = folder.join(&*client).join(file).into_boxed_path();
             (if name == "save" { Action::Save(path) } else { Action::Restore(path) }, Some(file.to_owned()))
         }
@@ -86,7 +86,7 @@ async fn act(
     Ok(json(&answer(slot, &name, file, done)))
 }
 
-/// What became of a slot: saved, restored or erased.
+/// Result of an action: saved, restored or erased.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 enum SlotAnswer {

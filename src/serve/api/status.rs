@@ -1,4 +1,4 @@
-//! How the server is: health, properties, slots, counters.
+//! State of the server: health, properties, slots, metrics.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use crate::model::TemplateSource;
 use sterna_engine::GenerateOptions;
 
 pub fn add(to: &mut Endpoints) {
-    let health_is = Operation::new("Whether the server answers").without_key().fails(&[500, 503]);
+    let health_is = Operation::new("Health of the server").without_key().fails(&[500, 503]);
     to.get(&["/health", "/v1/health"], health, &health_is.answer::<Health>());
-    let props_are = Operation::new("What the model and the server are").of_model().fails(&[500, 503]);
+    let props_are = Operation::new("Properties of the model and the server").of_model().fails(&[500, 503]);
     to.get(&["/props"], props, &props_are.answer::<Props>());
-    let slots_are = Operation::new("What runs").of_model().fails(&[500, 501, 503]);
+    let slots_are = Operation::new("The slots and their sequences").of_model().fails(&[500, 501, 503]);
     to.get(&["/slots"], slots, &slots_are.answer::<Vec<SlotState>>());
-    to.get(&["/metrics"], metrics, &Operation::new("Counters for Prometheus").text().fails(&[501]));
+    to.get(&["/metrics"], metrics, &Operation::new("Metrics for Prometheus").text().fails(&[501]));
 }
 
 async fn health(State(app): State<Arc<App>>) -> Answer {
@@ -34,7 +34,7 @@ async fn health(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&Health { status: "ok" }))
 }
 
-/// The server answers.
+/// Health of the server.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Health {
@@ -42,22 +42,22 @@ struct Health {
     status: &'static str,
 }
 
-/// What the model and the server are.
+/// Properties of the model and the server.
 #[derive(Serialize, JsonSchema)]
 struct Props {
     default_generation_settings: DefaultSettings,
     total_slots: usize,
-    /// The name of the model: never a path.
+    /// The name of the model, never a path.
     model_path: String,
     model_alias: String,
-    /// Empty of a model that was not made for turns: clients then offer to continue texts.
+    /// Empty for a model that was not trained for chat: clients then offer text completion.
     chat_template: String,
     chat_template_source: TemplateSource,
     chat_template_caps: TemplateCaps,
     modalities: Modalities,
-    /// As in ollama, and `rerank`.
+    /// Capabilities in ollama's terms, and `rerank`.
     capabilities: Vec<&'static str>,
-    /// How vectors of texts are made: none, mean, cls, last or rank.
+    /// Pooling of embeddings: none, mean, cls, last or rank.
     pooling: &'static str,
     bos_token: String,
     eos_token: String,
@@ -88,7 +88,7 @@ struct Modalities {
     audio: bool,
 }
 
-/// A slot, and what runs in it.
+/// A slot, and the sequence in it.
 #[derive(Serialize, JsonSchema)]
 struct SlotState {
     id: u32,
@@ -99,7 +99,7 @@ struct SlotState {
     id_task: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     n_prompt_tokens: Option<usize>,
-    /// Tokens that are computed.
+    /// Number of computed tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     n_past: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +111,7 @@ struct SlotState {
 struct NextToken {
     has_next_token: bool,
     n_decoded: usize,
-    /// Tokens that it may still generate; -1 if that is not limited.
+    /// Tokens that it may still generate; -1 if unlimited.
     n_remain: i64,
 }
 

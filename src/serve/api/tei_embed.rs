@@ -1,4 +1,4 @@
-//! Embeddings in the form of TEI (text-embeddings-inference), which clients of Hugging Face's speak.
+//! Embeddings in the format of Hugging Face's TEI (text-embeddings-inference).
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use crate::kinds::{Any, Bool, Only, UpTo};
 use crate::pooled::{self, Cutting, TEXTS, VectorForm};
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("Embeddings of texts, as TEI has them").body::<TeiEmbedRequest>();
+    let operation = Operation::new("Embeddings of texts (TEI)").body::<TeiEmbedRequest>();
     to.post(&["/embed"], embed, &operation.fails(&[429]).answer::<Vec<Vec<f32>>>());
 }
 
 request! {
-    /// Texts in TEI's words.
+    /// Texts in TEI's format.
     struct TeiEmbedRequest {
         ..OfModel,
         ..Cutting,
-        /// A text, a list of texts, a list of tokens, or a list of those.
+        /// A text, a list of texts, a list of tokens, or a list of these.
         inputs: Any as {
             "anyOf": [{ "type": "string" }, { "type": "array", "minItems": 1, "maxItems": TEXTS }],
         } or missing(pooled::WANT),
-        /// First numbers of each vector that are kept, and scaled again.
+        /// Keeps only the first `dimensions` numbers of each vector, and normalises again.
         dimensions: UpTo(1),
-        /// Whether vectors have the length 1, as they do unless this is false.
+        /// Normalises vectors to length 1; true by default.
         normalize: Bool,
         prompt_name: Only(|| json!([])),
     }

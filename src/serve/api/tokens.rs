@@ -1,4 +1,4 @@
-//! Tokens of a text and text of tokens, and conversations as the model reads them.
+//! Tokens of texts, text of tokens, and conversations rendered by the chat template.
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ pub fn add(to: &mut Endpoints) {
     let operation = Operation::new("Text of tokens").body::<DetokenizeRequest>().answer::<Detokenized>();
     to.post(&["/detokenize"], detokenize, &operation);
     let operation =
-        Operation::new("A conversation as the model reads it").body::<Talk>().answer::<Template>();
+        Operation::new("Renders a conversation with the chat template").body::<Talk>().answer::<Template>();
     to.post(&["/apply-template"], apply_template, &operation);
 }
 
 request! {
-    /// llama-server's form with `content`, vLLM's with `prompt` or `messages`.
+    /// llama-server's format with `content`, vLLM's with `prompt` or `messages`.
     struct TokenizeRequest {
         ..OfModel,
         ..ChatFields,
         content: Text,
         prompt: Text,
         messages: List<Message>(MESSAGES),
-        /// Of `content`.
+        /// Used with `content`.
         add_special: Bool,
-        /// Of `prompt`.
+        /// Used with `prompt`.
         add_special_tokens: Bool,
         parse_special: Bool,
         with_pieces: Bool,
@@ -45,10 +45,10 @@ request! {
 }
 
 request! {
-    /// Tokens, of which the text is wanted.
+    /// Tokens to be converted to text.
     struct DetokenizeRequest {
         ..OfModel,
-        /// At most 16 times as many as the context has positions.
+        /// At most 16 times the context length.
         tokens: Any as {
             "type": "array", "items": { "type": "integer", "minimum": 0 },
         } or missing("a list of tokens"),
@@ -58,10 +58,10 @@ request! {
 /// Tokens of a text.
 #[derive(Serialize, JsonSchema)]
 struct Tokenized {
-    /// Number of them, for vLLM's form.
+    /// Number of tokens, in vLLM's format.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<usize>,
-    /// Longest context, for vLLM's form.
+    /// Maximum context length, in vLLM's format.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_model_len: Option<usize>,
     tokens: Tokens,
@@ -81,7 +81,7 @@ struct TokenPiece {
     piece: Piece,
 }
 
-/// A text, or bytes that are none.
+/// A text, or bytes that are not valid UTF-8.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
@@ -104,7 +104,7 @@ struct Template {
     prompt: String,
 }
 
-/// llama-server's form (`content`), and vLLM's (`prompt` or `messages`).
+/// Tokenises in llama-server's format (`content`) or vLLM's (`prompt` or `messages`).
 async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
     let answer = Read::<TokenizeRequest>::of(&app, request).await?.work(|read, served| {
         let (fields, tokenizer) = (read.fields(), served.tokenizer());

@@ -1,5 +1,5 @@
-//! `vllm.Control`: what the model and the server are, where its cache's events are, and how to end a
-//! request. All else of it (LoRA, sleep, weights, shutdown) is not here.
+//! `vllm.Control`: information about the model and the server, the address of KV cache events, and aborting
+//! requests. Its other calls (LoRA, sleep, weights, shutdown) are not supported.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use sterna_serve::companion::{App, PageEvents};
 /// Tokens of a page.
 const PAGE: u32 = sterna_engine::PAGE as u32;
 
-/// The service.
+/// The `vllm.Control` service.
 pub struct Control {
     /// The server.
     pub app: Arc<App>,
-    /// Requests that can be told to end.
+    /// Running requests, to be aborted by name.
     pub running: Arc<Running>,
     /// Folder with the Hugging Face files of the model.
     pub card: Option<PathBuf>,
 }
 
-/// Answer to calls that are not here.
+/// The error for unsupported calls.
 fn not_here<T>(call: &str) -> Result<Response<T>, Status> {
-    Err(Status::unimplemented(format!("{call} is not part of this server")))
+    Err(Status::unimplemented(format!("{call} is not supported by this server")))
 }
 
 #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! Connections of gRPC, with TLS where the server has it.
+//! gRPC connections, with TLS if the server uses it.
 
 use std::io;
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-/// Handshakes that wait to be served.
+/// Maximum completed handshakes that wait to be served.
 const WAITING: usize = 16;
 
-/// Connections as they come.
+/// Stream of incoming connections.
 pub struct Incoming(mpsc::Receiver<io::Result<Connection>>);
 
 impl Incoming {
-    /// Connections of `listener`, each after a handshake of at most `patience` if there is TLS.
+    /// Connections of `listener`; TLS handshakes may take up to `patience`.
     pub fn new(listener: TcpListener, tls: Option<Acceptor>, patience: Duration) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         tokio::spawn(async move {
@@ -30,7 +30,7 @@ impl Incoming {
                 };
                 let stream = match accepted {
                     Ok((stream, _)) => stream,
-                    // Too many open files, say: others close theirs in time.
+                    // Too many open files, for instance: other connections will close.
                     Err(err) => {
                         tracing::warn!("a connection could not be accepted: {err}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -48,7 +48,7 @@ impl Incoming {
                             Err(_) => return tracing::debug!("TLS handshake failed: the client timed out"),
                         },
                     };
-                    // A server that ends takes no more.
+                    // A server that is shutting down takes no more connections.
                     let _ = sender.send(Ok(connection)).await;
                 });
             }

@@ -1,4 +1,4 @@
-//! `vllm.Inference`: text behind a prompt, whole or as it comes.
+//! `vllm.Inference`: generates text, whole or streamed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,23 +16,23 @@ use super::stream::{Messages, merged};
 use super::{model, status, who};
 use sterna_serve::companion::{ApiError, App, Handle, JobError, Life, Phase, api_error};
 
-/// Messages that wait for a client that reads.
+/// Maximum messages waiting for the client to read them.
 const MESSAGES: usize = 64;
 
-/// Message at the end of an answer that the engine broke off.
+/// Error at the end of an answer that the engine aborted.
 const GONE: &str = "the engine has stopped";
 
-/// The service.
+/// The `vllm.Inference` service.
 pub struct Inference {
     /// The server.
     pub app: Arc<App>,
-    /// Requests that can be told to end.
+    /// Running requests, to be aborted by name.
     pub running: Arc<Running>,
-    /// Transfer of pages, if the server has it.
+    /// Transfer of KV pages, if enabled.
     pub transfer: Option<Arc<Transfer>>,
 }
 
-/// Requests by the names that their clients gave them.
+/// Running requests by the names that clients gave them.
 #[derive(Debug, Default)]
 pub struct Running(Mutex<HashMap<String, Vec<Arc<Notify>>>>);
 
@@ -45,14 +45,14 @@ impl Running {
         Entry { running: Arc::clone(self), name, ends }
     }
 
-    /// Ends the requests of that name, if there are any.
+    /// Aborts the requests called `name`.
     pub fn abort(&self, name: &str) {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(name).into_iter().flatten().for_each(|ends| ends.notify_one());
     }
 }
 
-/// A request that runs, until this is dropped.
+/// A registered request; dropping it removes the request.
 struct Entry {
     running: Arc<Running>,
     name: String,
@@ -75,7 +75,7 @@ type Pieces = ReceiverStream<Result<GenerateResponse, Status>>;
 
 impl Inference {
     async fn begin(&self, request: Request<GenerateRequest>) -> Result<Pieces, Status> {
-        // A request that cannot be answered need not be read.
+        // A request that cannot be answered is not read.
         self.app.check().map_err(|err| status(&err))?;
         let client = who(&self.app, &request)?;
         let model = model(&self.app).await?;
@@ -83,13 +83,13 @@ impl Inference {
         let entry = self.running.add(request.request_id.clone());
         let (app, of, transfer) = (Arc::clone(&self.app), Arc::clone(&model), self.transfer.clone());
         let read = move || ParsedRequest::of(&app, &of.served, &client, transfer, request);
-        // Texts and grammars may take long.
+        // Tokenising and compiling grammars may take long.
         let parsed = tokio::task::spawn_blocking(read).await;
         let parsed = parsed.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")));
         let parsed = parsed.map_err(|err| status(&err))?;
         let mut job = parsed.job.clone();
         if let Some((transfer, source)) = &parsed.fetch {
-            // The last token is always computed here.
+            // The last token is always computed locally.
             let most = model.saved_size.most(job.prompts[0].len() - 1);
             job.handed = transfer.fetch(source, most).await;
         }
@@ -102,7 +102,7 @@ impl Inference {
     }
 }
 
-/// Sends what a job does, until it or its client ends.
+/// Sends the updates of a job, until the job ends or its client disconnects.
 async fn pump(
     mut messages: Messages,
     mut handle: Handle,
@@ -123,7 +123,7 @@ async fn pump(
                 return;
             }
             update = handle.next() => update,
-            // An engine that hangs says nothing any more.
+            // An engine that hangs sends no more updates.
             () = life.until(|phase| phase == Phase::Failed) => Some(Err(JobError::Failed(GONE.into()))),
         };
         let message = match update {
@@ -151,7 +151,7 @@ impl inference_server::Inference for Inference {
     ) -> Result<Response<GenerateResponse>, Status> {
         let n = request.get_ref().sampling.as_ref().map_or(0, |sampling| sampling.num_sequences);
         if n > 1 {
-            let message = "`num_sequences`: want 1 where the answer is one message; GenerateStream has more";
+            let message = "`num_sequences`: want 1 for Generate; GenerateStream supports more";
             return Err(Status::invalid_argument(message));
         }
         let pieces: Result<Vec<GenerateResponse>, Status> = self.begin(request).await?.collect().await;

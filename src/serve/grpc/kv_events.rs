@@ -1,7 +1,7 @@
-//! What the prefix cache holds, published by ZeroMQ in vLLM's form: a message is an empty topic, a sequence
+//! Changes of the prefix cache, published by ZeroMQ in vLLM's format: a message is an empty topic, a sequence
 //! number (u64, big-endian, from 0), and in msgpack `[seconds since 1970, [events], rank]`. Events are maps.
 //!
-//! Readers hash tokens and know no salts, so only pages are told of that prompts without one can share.
+//! Subscribers hash tokens and do not know salts, so only pages of prompts without a salt are published.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,14 +18,14 @@ use zeromq::{PubSocket, Socket, SocketSend, ZmqMessage};
 use sterna_engine::{PAGE, PageEvent};
 use sterna_serve::companion::{App, Companion, Endpoint, PageEvents, Started, salt};
 
-/// Most changes of one message.
+/// Maximum changes per message.
 const CHANGES: usize = 256;
-/// Time for the last message to leave.
+/// Time for the last message to be sent.
 const LINGER: Duration = Duration::from_millis(100);
-/// Medium of a page. It is the only word that readers know for memory that requests are answered from.
+/// Storage medium of a page: the only one that subscribers count as ready for use.
 const MEDIUM: &str = "GPU";
 
-/// Changes of the prefix cache, published for a server of one model.
+/// Publisher of prefix cache changes, for a server with a single model.
 pub struct KvEvents {
     endpoint: String,
 }
@@ -43,18 +43,18 @@ impl Companion for KvEvents {
         let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
         if app.models.by_name {
             return Err(invalid(
-                "events of the KV cache are of a single model, and this server has several".into(),
+                "KV cache events support a single model, and this server has several".into(),
             ));
         }
         if !endpoint.starts_with("tcp://") {
-            return Err(invalid(format!("events of the KV cache: want tcp://HOST:PORT, got `{endpoint}`")));
+            return Err(invalid(format!("KV cache events: want tcp://HOST:PORT, got `{endpoint}`")));
         }
         let mut socket = PubSocket::new();
         let bound = Handle::current().block_on(socket.bind(&endpoint));
         let bound = bound.map_err(|err| invalid(format!("cannot publish at {endpoint}: {err}")))?;
         let (sender, receiver) = unbounded_channel();
         let endpoint = bound.to_string();
-        // Only this sets it.
+        // No other code sets it.
         let ended: Arc<Notify> = Arc::default();
         let events = PageEvents { endpoint: endpoint.clone(), sender, ended: Arc::clone(&ended) };
         let _ = app.page_events.set(events);
@@ -62,13 +62,13 @@ impl Companion for KvEvents {
             publish(socket, receiver).await;
             ended.notify_one();
         });
-        let endpoint = Endpoint { service: "events of the KV cache", address: endpoint, warning: None };
-        // The cache is gone after the last request, and the server waits for `ended`.
+        let endpoint = Endpoint { service: "KV cache events", address: endpoint, warning: None };
+        // The cache is dropped after the last request, and the server waits for `ended`.
         Ok(Started { endpoints: vec![endpoint], task: None })
     }
 }
 
-/// Publishes changes until the cache is gone.
+/// Publishes changes until the cache is dropped.
 async fn publish(mut socket: PubSocket, mut changes: UnboundedReceiver<PageEvent>) {
     let mut told = Told::default();
     let mut batch = Vec::new();
@@ -83,7 +83,7 @@ async fn publish(mut socket: PubSocket, mut changes: UnboundedReceiver<PageEvent
         let body = match rmp_serde::to_vec_named(&(now, events, 0u32)) {
             Ok(body) => body,
             Err(err) => {
-                tracing::error!("events of the KV cache could not be written: {err}");
+                tracing::error!("KV cache events could not be encoded: {err}");
                 continue;
             }
         };
@@ -92,7 +92,7 @@ async fn publish(mut socket: PubSocket, mut changes: UnboundedReceiver<PageEvent
         message.push_back(body.into());
         number += 1;
         if let Err(err) = socket.send(message).await {
-            tracing::debug!("events of the KV cache did not reach a reader: {err}");
+            tracing::debug!("KV cache events could not be sent: {err}");
         }
         if is_last {
             return tokio::time::sleep(LINGER).await;
@@ -100,11 +100,11 @@ async fn publish(mut socket: PubSocket, mut changes: UnboundedReceiver<PageEvent
     }
 }
 
-/// An event as vLLM writes it.
+/// An event in vLLM's format.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(tag = "type")]
 enum KvEvent {
-    /// Pages that follow each other can be shared.
+    /// Consecutive pages can be shared.
     BlockStored {
         block_hashes: Vec<u64>,
         parent_block_hash: Option<u64>,
@@ -114,23 +114,23 @@ enum KvEvent {
         medium: &'static str,
         lora_name: Option<&'static str>,
     },
-    /// Pages can be shared no longer.
+    /// Pages can no longer be shared.
     BlockRemoved { block_hashes: Vec<u64>, medium: &'static str },
-    /// None can.
+    /// No page can be shared any more.
     AllBlocksCleared,
 }
 
-/// The name of a page, as readers like it: 63 bits.
+/// The hash of a page in 63 bits, which subscribers expect.
 fn hash(key: u64) -> u64 {
     key & (u64::MAX >> 1)
 }
 
-/// Pages that readers know of.
+/// Pages that subscribers know.
 #[derive(Default)]
 struct Told(HashSet<u64>);
 
 impl Told {
-    /// The events of these changes, as few as say it.
+    /// The events of these changes, as few as possible.
     fn events(&mut self, changes: impl Iterator<Item = PageEvent>) -> Vec<KvEvent> {
         let open = salt("", "");
         let mut events: Vec<KvEvent> = Vec::new();

@@ -1,13 +1,14 @@
-//! Prefill and decode apart: servers hand each other the pages of prompts by TCP.
+//! Disaggregated prefill and decode: servers send each other the KV pages of prompts over TCP.
 //!
-//! A request with `kv_transfer_params {do_remote_decode: true}` has its pages kept, and its answer says where
-//! and by which key they can be had, once. A request that brings these words has them fetched before it
-//! begins. Both ways begin with the same line; then the key goes one way (32 bytes), and the number of bytes
-//! (u64, little-endian, 0 if there are none) and the pages come back, in the form of a saved session with its
-//! checksum. Nothing is encrypted: this is for a network of the servers' own.
+//! For a request with `kv_transfer_params {do_remote_decode: true}` the pages are kept, and its answer
+//! contains the address and a one-time key for fetching them. A request that repeats these parameters fetches
+//! the pages before it starts. Both directions start with the same line. Then the client sends the key (32
+//! bytes), and the server replies with the number of bytes (u64, little-endian, 0 if it has no such pages)
+//! and the pages, in the format of a saved session with its checksum. Nothing is encrypted: use a private
+//! network.
 //!
-//! Addresses come from requests, so only peers that the operator named are asked. Every wait has a limit, and
-//! so has the memory. If anything is wrong the prompt is computed here.
+//! Addresses come from requests, so only peers that the operator configured are contacted. Every wait has a
+//! time limit, and memory is limited as well. If anything fails, the prompt is computed locally.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,58 +28,58 @@ use sterna_serve::companion::{
     ApiError, COMPUTED_HERE, Endpoint, ExportedPrompts, Handed, KEY_BYTES, Key, Ticket,
 };
 
-/// First line of both sides.
+/// First line in both directions.
 const HELLO: &[u8; 16] = b"sterna kv pages\n";
-/// Fetches that are answered at a time.
+/// Maximum fetches served at a time.
 const FETCHES: usize = 64;
-/// Longest time for a peer to say what it wants, and to take or give a piece.
+/// Maximum time for a peer to send its request, and to send or receive a piece.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of a piece.
+/// Bytes of one piece.
 const PIECE: usize = 1 << 20;
-/// Bytes of a unit of memory: what permits count.
+/// Bytes of a memory unit: the semaphore counts in these.
 const UNIT: usize = 1 << 10;
 
-/// Request for pages.
+/// A request's use of the transfer.
 #[derive(Clone, Debug)]
 pub enum Wanted {
-    /// They are kept for another server.
+    /// Keep its pages for another server.
     Keep,
-    /// They are fetched from one.
+    /// Fetch its pages from another server.
     Fetch(Source),
 }
 
-/// Server and key of pages.
+/// Server that holds pages, and their key.
 #[derive(Clone)]
 pub struct Source {
     address: SocketAddr,
     key: Key,
 }
 
-/// A key is a secret.
+/// Hides the key, which is a secret.
 impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Source").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
-/// Both sides of a server.
+/// Both directions of the transfer.
 pub struct Transfer {
-    /// Prompts that are kept for others.
+    /// Prompts that are kept for other servers.
     pub exported: Arc<ExportedPrompts>,
-    /// Address that others fetch from.
+    /// Address that other servers fetch from.
     address: SocketAddr,
     peers: Vec<IpAddr>,
-    /// Memory for what is fetched, in units.
+    /// Memory for fetched pages, in units.
     room: Arc<Semaphore>,
     most_bytes: usize,
     fetch_time: Duration,
 }
 
 impl Transfer {
-    /// Listens. To be called on a runtime.
+    /// Starts to listen. Must be called on a runtime.
     ///
     /// # Errors
-    /// An address that cannot be listened on, or that others cannot reach.
+    /// The address cannot be bound, or other servers cannot reach it.
     pub fn start(options: &KvTransferOptions) -> io::Result<Arc<Self>> {
         let address = options.address;
         if address.ip().is_unspecified() {
@@ -106,7 +107,7 @@ impl Transfer {
         }))
     }
 
-    /// The address that others fetch pages from.
+    /// The address that other servers fetch pages from.
     pub fn endpoint(&self) -> Endpoint {
         let address = self.address;
         let warning = (!address.ip().is_loopback())
@@ -114,7 +115,7 @@ impl Transfer {
         Endpoint { service: "computed prompts", address: address.to_string(), warning }
     }
 
-    /// The words that tell another server where the pages are.
+    /// Parameters that tell another server how to fetch the pages.
     pub fn told(&self, ticket: Option<&Ticket>) -> Struct {
         let text = |text: String| Value { kind: Some(Kind::StringValue(text)) };
         let mut fields = BTreeMap::from([
@@ -133,11 +134,11 @@ impl Transfer {
         Struct { fields }
     }
 
-    /// Fetches pages of at most `most` bytes. `None`, and a line in the log, if they cannot be had.
+    /// Fetches pages of at most `most` bytes. Returns `None` and logs the reason if that fails.
     pub async fn fetch(&self, source: &Source, most: usize) -> Option<Handed> {
         let begun = Instant::now();
         let fetched = timeout(self.fetch_time, self.try_fetch(source, most)).await;
-        let fetched = fetched.unwrap_or_else(|_| Err(format!("that took over {:?}", self.fetch_time)));
+        let fetched = fetched.unwrap_or_else(|_| Err(format!("it took more than {:?}", self.fetch_time)));
         match fetched {
             Ok((handed, n_bytes)) => {
                 let ms = begun.elapsed().as_millis() as u64;
@@ -154,7 +155,7 @@ impl Transfer {
     async fn try_fetch(&self, source: &Source, most: usize) -> Result<(Handed, usize), String> {
         let peer = source.address.ip();
         if !peer.is_loopback() && !self.peers.contains(&peer) {
-            return Err("it is not one of the addresses that pages may be fetched from".into());
+            return Err("this address is not a configured peer".into());
         }
         let failed = |err: io::Error| err.to_string();
         let connected = within(TcpStream::connect(source.address)).await;
@@ -163,21 +164,21 @@ impl Transfer {
         let mut hello = [0; HELLO.len()];
         within(stream.read_exact(&mut hello)).await.map_err(failed)?;
         if hello != *HELLO {
-            return Err("it does not serve computed prompts".into());
+            return Err("the server there does not serve computed prompts".into());
         }
         let n_bytes = within(stream.read_u64_le()).await.map_err(failed)?;
         if n_bytes == 0 {
-            return Err("they are not there, or no longer".into());
+            return Err("the pages do not exist or have expired".into());
         }
         let n_bytes = usize::try_from(n_bytes).ok().filter(|n_bytes| *n_bytes <= most);
         let n_bytes =
-            n_bytes.ok_or_else(|| format!("they are larger than this prompt's can be, {most} bytes"))?;
+            n_bytes.ok_or_else(|| format!("the pages are larger than the prompt's {most} bytes"))?;
         let units = u32::try_from(n_bytes.div_ceil(UNIT)).ok().filter(|_| n_bytes <= self.most_bytes);
-        let units = units.ok_or_else(|| format!("{n_bytes} bytes are more than may be fetched"))?;
+        let units = units.ok_or_else(|| format!("{n_bytes} bytes are over the limit for fetched pages"))?;
         let room = Arc::clone(&self.room).acquire_many_owned(units).await.map_err(|err| err.to_string())?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(n_bytes).map_err(|err| err.to_string())?;
-        // Memory is touched as bytes come, whatever number was said.
+        // Allocated as bytes arrive, not by the announced number.
         while bytes.len() < n_bytes {
             let more = (n_bytes - bytes.len()).min(PIECE);
             let begin = bytes.len();
@@ -188,12 +189,12 @@ impl Transfer {
     }
 }
 
-/// Waits for `done`, with a limit.
+/// Waits for `done`, with a time limit.
 async fn within<T>(done: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(PATIENCE, done).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Answers fetches, and forgets what is old.
+/// Serves fetches, and drops expired prompts.
 async fn listen(listener: tokio::net::TcpListener, exported: Arc<ExportedPrompts>) {
     let places = Arc::new(Semaphore::new(FETCHES));
     let mut second = interval(Duration::from_secs(1));
@@ -206,37 +207,37 @@ async fn listen(listener: tokio::net::TcpListener, exported: Arc<ExportedPrompts
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, peer)) = accepted else {
-            // Too many open files, say: others close theirs in time.
+            // Too many open files, for instance: other connections will close.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        // Who comes when all places are taken is told nothing, and computes its prompt.
+        // Over the limit, the connection is closed without an answer, and the peer computes its prompt.
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
         let exported = Arc::clone(&exported);
         tokio::spawn(async move {
             let begun = Instant::now();
             match answer(stream, &exported).await {
-                Ok(0) => tracing::debug!("{peer} asked for pages that are not here"),
+                Ok(0) => tracing::debug!("{peer} asked for pages that do not exist"),
                 Ok(n_bytes) => {
                     let ms = begun.elapsed().as_millis() as u64;
-                    tracing::info!(n_bytes, ms, "pages handed over to {peer}");
+                    tracing::info!(n_bytes, ms, "pages sent to {peer}");
                 }
-                Err(err) => tracing::debug!("no pages for {peer}: {err}"),
+                Err(err) => tracing::debug!("no pages sent to {peer}: {err}"),
             }
             drop(place);
         });
     }
 }
 
-/// Hands the pages over that a connection has the key for. Returns how many bytes these were.
+/// Sends the pages that the connection has the key for. Returns the number of bytes.
 async fn answer(mut stream: TcpStream, exported: &ExportedPrompts) -> io::Result<usize> {
     let mut asked = [0; HELLO.len() + KEY_BYTES];
     within(stream.read_exact(&mut asked)).await?;
     let (hello, key) = asked.split_at(HELLO.len());
     if hello != HELLO {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it says something else"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the peer does not speak this protocol"));
     }
-    let pages = exported.take(key.try_into().expect("its bytes are that many"));
+    let pages = exported.take(key.try_into().expect("the key has this length"));
     let bytes = pages.as_ref().map_or(&[][..], |pages| pages.bytes());
     let head = [&HELLO[..], &(bytes.len() as u64).to_le_bytes()].concat();
     within(stream.write_all(&head)).await?;
@@ -247,10 +248,10 @@ async fn answer(mut stream: TcpStream, exported: &ExportedPrompts) -> io::Result
     Ok(bytes.len())
 }
 
-/// Reads the parameters of a request; other servers' words say nothing here.
+/// Reads the parameters of a request. Those of other servers' protocols are ignored.
 ///
 /// # Errors
-/// 400 for an address or a key that is none.
+/// 400 for an invalid address or key.
 pub fn wanted(params: Option<&Struct>) -> Result<Option<Wanted>, ApiError> {
     let field = |name: &str| params.and_then(|params| params.fields.get(name)?.kind.as_ref());
     let is_set = |name: &str| matches!(field(name), Some(Kind::BoolValue(true)));
@@ -265,7 +266,7 @@ pub fn wanted(params: Option<&Struct>) -> Result<Option<Wanted>, ApiError> {
         _ => None,
     };
     let port = match field("remote_port") {
-        // A number is always a double there.
+        // Numbers are always doubles here.
         Some(Kind::NumberValue(port)) if port.fract() == 0.0 && (0.0..65536.0).contains(port) => {
             Some(*port as u16)
         }
@@ -277,8 +278,8 @@ pub fn wanted(params: Option<&Struct>) -> Result<Option<Wanted>, ApiError> {
     match address.zip(key) {
         Some((address, key)) => Ok(Some(Wanted::Fetch(Source { address, key }))),
         None => Err(ApiError::bad(
-            "`kv_transfer_params`: want `remote_host`, an IP address, `remote_port` and `remote_key` as this \
-             server's `finish_info` has them",
+            "`kv_transfer_params`: want `remote_host`, an IP address, `remote_port` and `remote_key` from \
+             this server's `finish_info`",
         )),
     }
 }

@@ -1,9 +1,9 @@
-//! vLLM's gRPC beside HTTP, on the same scheduler: what Dynamo's sidecar and vLLM's own frontend speak.
+//! vLLM's gRPC API next to HTTP, on the same scheduler, for Dynamo's sidecar and vLLM's own frontend.
 //!
-//! `request.rs` turns a request into the job that the same words over HTTP would be, `stream.rs` what becomes
-//! of it into messages, and `kv_transfer.rs` hands the pages of prompts to other servers. What is not served
-//! here is UNIMPLEMENTED. The messages are those of the crate `vllm-proto`. `kv_events.rs` publishes what the
-//! prefix cache holds. Start at [`Grpc`].
+//! `request.rs` converts a request to the job that the same request over HTTP would become, `stream.rs`
+//! converts its updates to messages, and `kv_transfer.rs` sends the KV pages of prompts to other servers.
+//! Unsupported calls fail with UNIMPLEMENTED. The message types are from the crate `vllm-proto`.
+//! `kv_events.rs` publishes changes of the prefix cache. Start at [`Grpc`].
 #![forbid(unsafe_code)]
 
 mod control;
@@ -39,16 +39,16 @@ use sterna_serve::companion::{
 pub use self::kv_events::KvEvents;
 pub use self::options::{GrpcOptions, KvTransferOptions};
 
-/// Silence after which a connection is pinged, and longest time for the answer.
+/// Idle time after which a connection is pinged, and time limit for the reply.
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// Services whose health is told.
+/// Services whose health is reported.
 const SERVICES: [&str; 3] = ["vllm.Control", "vllm.Inference", ""];
 
-/// vLLM's gRPC, for a server of one model.
+/// vLLM's gRPC service, for a server with a single model.
 pub struct Grpc(GrpcOptions);
 
 impl Grpc {
-    /// The service with these options.
+    /// A service with these options.
     pub fn new(options: GrpcOptions) -> Self {
         Self(options)
     }
@@ -88,7 +88,7 @@ impl Companion for Grpc {
             let mut ending = ending;
             let ended = async move { drop(ending.wait_for(|ending| *ending).await) };
             if let Err(err) = router.serve_with_incoming_shutdown(incoming, ended).await {
-                tracing::error!("gRPC has ended: {err}");
+                tracing::error!("the gRPC server failed: {err}");
             }
             reporting.abort();
         });
@@ -98,14 +98,14 @@ impl Companion for Grpc {
     }
 }
 
-/// The address of gRPC.
+/// The address of the service.
 fn endpoint(app: &App, address: SocketAddr) -> Endpoint {
     let is_open = !address.ip().is_loopback() && app.options.keys.is_empty();
     let warning = is_open.then(|| format!("anyone who can reach {address} can use this model by gRPC"));
     Endpoint { service: "gRPC", address: address.to_string(), warning }
 }
 
-/// Tells the health of the services: they serve from when the model is loaded until the server ends.
+/// Reports the health of the services: serving from when the model is loaded until the server shuts down.
 async fn report(app: Arc<App>, reporter: HealthReporter) {
     let tell = async |status| {
         for service in SERVICES {
@@ -133,12 +133,11 @@ fn who<T>(app: &App, request: &Request<T>) -> Result<Client, Status> {
 /// The only model.
 ///
 /// # Errors
-/// UNAVAILABLE while it is loaded, or when the server ends.
+/// UNAVAILABLE while it is loading, or when the server is shutting down.
 async fn model(app: &Arc<App>) -> Result<Arc<Instance>, Status> {
     companion::model(app, None).await.map_err(|err| status(&err))
 }
 
-/// An error as gRPC has it.
 fn status(err: &ApiError) -> Status {
     let code = match err.status.as_u16() {
         400 | 413 => Code::InvalidArgument,

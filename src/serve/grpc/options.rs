@@ -9,32 +9,34 @@ use std::time::Duration;
 pub struct GrpcOptions {
     /// Address to listen on.
     pub address: SocketAddr,
-    /// Folder with the Hugging Face files of the model (`sterna export-card`), which routers read templates
-    /// and the tokenizer from; `None` tells them the model's name alone.
+    /// Folder with the Hugging Face files of the model (`sterna export-card`), from which routers read
+    /// templates and the tokenizer. With `None` they only get the model's name.
     pub card: Option<PathBuf>,
-    /// Prefill and decode apart: pages of prompts are handed to other servers and taken from them.
+    /// Disaggregated prefill and decode: sends KV pages of prompts to other servers, and fetches pages from
+    /// them.
     pub kv_transfer: Option<KvTransferOptions>,
 }
 
-/// Transfer of the pages of prompts between servers, by TCP without encryption: for a network of their own.
+/// Transfer of the KV pages of prompts between servers, over unencrypted TCP: for private networks.
 #[derive(Clone, Debug)]
 pub struct KvTransferOptions {
-    /// Address that others fetch pages from, by the one-time key that they were told.
+    /// Address that other servers fetch pages from, with a one-time key.
     pub address: SocketAddr,
-    /// Addresses to fetch pages from, beside loopback: whatever a request says, no other is asked.
+    /// Addresses to fetch pages from, besides loopback. No others are contacted, whatever a request contains.
     pub peers: Vec<IpAddr>,
-    /// Most bytes that are kept for others, and as many of what was fetched and not taken up.
+    /// Maximum bytes of pages kept for other servers; the same limit applies to fetched pages that are not in
+    /// use yet.
     pub most_bytes: usize,
-    /// Most prompts whose pages are kept for others.
+    /// Maximum prompts whose pages are kept for other servers.
     pub most_prompts: usize,
-    /// Time for which they are kept.
+    /// Time after which kept pages expire.
     pub kept_time: Duration,
-    /// Longest time of a fetch. The prompt is computed here if it takes longer.
+    /// Maximum time of a fetch. The prompt is computed locally if it takes longer.
     pub fetch_time: Duration,
 }
 
 impl KvTransferOptions {
-    /// At `address`, with servers of this machine alone.
+    /// Transfer at `address`, only with servers on this machine.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,

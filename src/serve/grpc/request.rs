@@ -1,5 +1,5 @@
-//! A request of gRPC as the job that it would be over HTTP: its fields are read under the names that vLLM's
-//! HTTP has, by the same code, so that both have the same ranges, defaults and texts.
+//! A gRPC request as the job of the equivalent HTTP request: its fields are read under the names of vLLM's
+//! HTTP API, by the same code, so that ranges, defaults and messages are the same.
 
 use std::sync::Arc;
 
@@ -19,21 +19,21 @@ use sterna_serve::companion::{
 use sterna_tokenizer::Special;
 use sterna_tokenizer::chat::Prompt as NoPrompt;
 
-/// Message to a request for pages.
+/// Error for a request that needs the transfer.
 const NO_TRANSFER: &str = "`kv_transfer_params`: this server does not transfer computed prompts: its option \
                            `GrpcOptions::kv_transfer` is not set";
 
 /// A parsed request.
 pub struct ParsedRequest {
-    /// The text to be generated.
+    /// The job.
     pub job: Job,
-    /// Parts that its answer shows.
+    /// Parts to include in the answer.
     pub shows: ResponseOptions,
-    /// Text is shown.
+    /// True if the answer includes the text.
     pub text: bool,
     /// Transfer that keeps the prompt's pages.
     pub keep: Option<Arc<Transfer>>,
-    /// Transfer and source that the prompt's pages are fetched from first.
+    /// Transfer and source from which the prompt's pages are fetched first.
     pub fetch: Option<(Arc<Transfer>, Source)>,
 }
 
@@ -79,7 +79,7 @@ impl ParsedRequest {
                 return Err(ApiError::bad("`num_sequences`: want 1 with `do_remote_decode`"));
             }
             (Some(Wanted::Keep), Some(transfer)) => (Some(transfer), None),
-            // Scores take all of the prompt to be computed.
+            // Prompt scores need the whole prompt to be computed.
             (Some(Wanted::Fetch(source)), Some(transfer)) if cache_prompt && score_prompt.is_none() => {
                 (None, Some((transfer, source)))
             }
@@ -125,7 +125,7 @@ fn refuse_what_is_not_here(request: &GenerateRequest) -> Result<(), ApiError> {
     }
 }
 
-/// The tokens of the prompt, with room behind them.
+/// The tokens of the prompt. Checks that the context has room for an answer.
 fn prompt(prompt: Option<Prompt>, served: &Served) -> Result<Vec<u32>, ApiError> {
     let n_vocab = served.engine.hyper().n_vocab;
     let tokens = match prompt {
@@ -145,7 +145,7 @@ fn prompt(prompt: Option<Prompt>, served: &Served) -> Result<Vec<u32>, ApiError>
     Ok(tokens)
 }
 
-/// Number of candidates that are told beside a token.
+/// Number of candidate tokens to return besides the picked one.
 fn top(candidates: &Option<CandidateTokens>) -> Result<usize, ApiError> {
     match candidates.as_ref().and_then(|candidates| candidates.select.as_ref()) {
         None => Ok(0),
@@ -159,8 +159,8 @@ fn top(candidates: &Option<CandidateTokens>) -> Result<usize, ApiError> {
     }
 }
 
-/// The fields that HTTP has as well, by vLLM's names for them there. Zero and nothing are absent, as older
-/// clients mean them, where only nothing makes sense.
+/// The fields that HTTP also has, by vLLM's names there. Zero counts as absent, like in older clients, except
+/// where it is a valid value.
 fn fields(request: &GenerateRequest, shows: &ResponseOptions) -> Result<Map<String, Value>, ApiError> {
     let mut map = Map::new();
     let mut set = |name: &str, value: Value| drop(map.insert(name.to_owned(), value));

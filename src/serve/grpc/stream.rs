@@ -1,8 +1,8 @@
-//! What becomes of a job, as messages.
+//! Converts the updates of a job to messages.
 //!
-//! A message has tokens and the text of exactly these: tokens whose text is still held back, because a
-//! character is not complete or a stop string may come of it, wait until it is told. So a client that goes
-//! on with the tokens that it has been sent, on another worker say, has lost no text.
+//! Each message contains tokens and exactly their text. Tokens whose text is held back, because a character
+//! is incomplete or may be the start of a stop string, wait for it. So a client that continues from the
+//! tokens it has received, for instance on another worker, has lost no text.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use sterna_engine::{LogProbs, PickedToken, Stats, StopReason};
 use sterna_serve::companion::{Instance, Update, finite};
 use sterna_tokenizer::{Tokenizer, Utf8Stream};
 
-/// Makes messages of updates.
+/// Converter from updates to messages.
 pub struct Messages {
     parsed: ParsedRequest,
     model: Arc<Instance>,
     choices: Vec<Choice>,
     scores: Vec<LogProbs>,
-    /// The prompt has been told of.
+    /// True after the prompt's information has been sent.
     has_begun: bool,
 }
 
-/// A choice, and what of it has not been sent.
+/// A choice, and its part that has not been sent.
 struct Choice {
-    /// Bytes of its tokens as text, and that text, whether it is shown or not.
+    /// Decodes the tokens' bytes; `written` is the resulting text, shown or not.
     utf8: Utf8Stream,
     written: String,
-    /// Bytes of text that were shown.
+    /// Bytes of the text that have been sent.
     shown: usize,
     waiting: SequenceOutput,
     stats: Stats,
@@ -39,13 +39,13 @@ struct Choice {
 }
 
 impl Messages {
-    /// Messages of the answer of `model` to `parsed`.
+    /// Messages of `model`'s answer to `parsed`.
     pub fn new(parsed: ParsedRequest, model: Arc<Instance>) -> Self {
         let choice = |index| Choice {
             utf8: model
                 .served
                 .tokenizer()
-                .utf8_behind(&parsed.job.prompts[0], parsed.job.options.show_special),
+                .utf8_after(&parsed.job.prompts[0], parsed.job.options.show_special),
             written: String::new(),
             shown: 0,
             waiting: SequenceOutput { index, ..SequenceOutput::default() },
@@ -56,7 +56,7 @@ impl Messages {
         Self { parsed, model, choices, scores: Vec::new(), has_begun: false }
     }
 
-    /// The message of an update, if it is time for one.
+    /// The message for an update, if one is due.
     pub fn take(&mut self, update: Update) -> Option<GenerateResponse> {
         let (index, event, stats, ticket) = match update {
             Update::Progress { .. } | Update::Vector { .. } => return None,
@@ -91,7 +91,7 @@ impl Messages {
         Some(self.message(index))
     }
 
-    /// The last messages of a request that was told to end.
+    /// The last messages of an aborted request.
     pub fn aborted(&mut self) -> Vec<GenerateResponse> {
         let open: Vec<usize> = (0..self.choices.len()).filter(|at| !self.choices[*at].has_ended).collect();
         let end = |index: usize| {
@@ -115,7 +115,7 @@ impl Messages {
         let mut info =
             PromptInfo { num_prompt_tokens: prompt.len() as u32, token_ids, ..PromptInfo::default() };
         if self.parsed.job.score_prompt.is_some() {
-            // There is nothing to say of the first token.
+            // The first token has no score.
             info.logprobs.push(0.0);
             info.ranks.push(0);
             info.candidate_tokens.push(CandidateTokenInfo::default());
@@ -139,7 +139,7 @@ impl Choice {
         }
     }
 
-    /// Stop text or token that ended the text.
+    /// The stop string or token that ended the text.
     fn met(
         &self,
         end: StopReason,
@@ -195,7 +195,7 @@ fn candidates(scores: &LogProbs) -> CandidateTokenInfo {
     CandidateTokenInfo { tokens: scores.top.iter().enumerate().map(token).collect() }
 }
 
-/// The messages of a request's only choice as one.
+/// Merges the messages of a request's only choice into one.
 pub fn merged(pieces: Vec<GenerateResponse>) -> GenerateResponse {
     let mut whole = GenerateResponse::default();
     for piece in pieces {

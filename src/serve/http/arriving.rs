@@ -1,7 +1,7 @@
-//! Requests on their way: whether one has come whole, and what becomes of a body that is refused.
+//! Incoming requests: tells if one has arrived completely, and handles bodies that are refused.
 //!
-//! A client that still writes when its connection is closed is told that by its system, and never reads the
-//! answer. So what comes behind an answer is read and dropped, within limits.
+//! A client that is still sending when its connection is closed gets an error from its system, and never
+//! reads the answer. So the rest of a refused body is read and dropped, within limits.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -18,14 +18,14 @@ use hyper::header::EXPECT;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// Most bytes that are dropped of a body that is refused.
+/// Maximum bytes dropped of a refused body.
 const DROPPED_BYTES: usize = 256 << 20;
-/// Most time that takes.
+/// Maximum time for dropping them.
 const DROPPED_TIME: Duration = Duration::from_secs(30);
-/// Longest silence meanwhile.
+/// Maximum idle time meanwhile.
 const DROPPED_SILENCE: Duration = Duration::from_secs(2);
 
-/// Flag that a connection shares with its newest request.
+/// Flag shared by a connection and its newest request.
 #[derive(Clone, Debug, Default)]
 pub struct Flag(Arc<AtomicBool>);
 
@@ -41,18 +41,18 @@ impl Flag {
     }
 }
 
-/// The body of a request, which is read on where it is dropped before its end.
+/// The body of a request. If it is dropped early, a task reads the rest.
 #[derive(Debug)]
 pub struct Arriving {
-    /// `None` behind its end.
+    /// `None` after its end.
     body: Option<Incoming>,
     whole: Flag,
-    /// The client sends it without being told to.
+    /// True if the client sends the body without waiting for `100 Continue`.
     comes: bool,
 }
 
 impl Arriving {
-    /// A request whose body says when it is `whole`.
+    /// A request whose body sets `whole` at its end.
     pub fn request(request: Request<Incoming>, whole: &Flag) -> Request<Self> {
         let comes = !request.headers().contains_key(EXPECT);
         whole.set(request.body().is_end_stream());
@@ -99,7 +99,7 @@ impl Drop for Arriving {
     }
 }
 
-/// Reads and drops what comes. The connection is closed when that ends before the body does.
+/// Reads and drops the rest. The connection is closed if this ends before the body does.
 async fn read_on(mut body: Incoming) {
     let mut left = DROPPED_BYTES;
     let mut next = async || {

@@ -1,5 +1,5 @@
-//! The body of a request: read within limits, and understood as JSON whatever its content type says (`curl
-//! -d` says that it is a form).
+//! The body of a request: read within limits, and parsed as JSON whatever its content type is (`curl -d`
+//! sends a form's).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 use crate::options::ServeOptions;
 
-/// The object that a request is.
+/// Reads the JSON object in the body of a request.
 ///
 /// # Errors
-/// 400 for what is no JSON object, 408 for a body that does not come, 413 for one that is too large.
+/// 400 if it is not a JSON object, 408 if the body does not arrive in time, 413 if it is too large.
 pub async fn object(
     options: &ServeOptions,
     request: hyper::Request<Body>,
@@ -23,7 +23,7 @@ pub async fn object(
         Ok(bytes) => bytes?,
         Err(_) => return Err(ApiError::too_slow()),
     };
-    // Some programs begin all texts with a byte order mark.
+    // Some programs put a byte order mark at the start of all texts.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     if bytes.is_empty() {
         return Err(ApiError::bad("the request has no body: want a JSON object"));
@@ -47,12 +47,12 @@ async fn read(limit: usize, request: hyper::Request<Body>) -> Result<Vec<u8>, Ap
     if length > limit {
         return Err(ApiError::too_large(limit));
     }
-    // A length is a promise, and promises are cheap.
+    // A client may announce any length.
     let mut bytes = Vec::with_capacity(length.min(64 << 10));
     let mut body = request.into_body();
     while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
         let frame =
-            frame.map_err(|err| ApiError::bad(format!("the body of the request broke off: {err}")))?;
+            frame.map_err(|err| ApiError::bad(format!("the body of the request is incomplete: {err}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > limit {
             return Err(ApiError::too_large(limit));

@@ -1,4 +1,4 @@
-//! Connections: how many, how long they may be silent, and how they end.
+//! Connections: their number, time limits, and how they end.
 
 use std::io;
 use std::pin::Pin;
@@ -22,33 +22,34 @@ use super::tls::Acceptor;
 
 /// Largest head of a request, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
-/// Longest time from a request to the close of the writing side, by a client that waits for the answer.
+/// Maximum time from a request to the close of the client's sending side, for the client to be taken to wait
+/// for the answer.
 const CLOSES_WITHIN: Duration = Duration::from_millis(200);
-/// Sent to a client that has closed its writing side, to learn whether it still reads: HTTP/1.1 lets any
-/// number of such responses go before the answer.
+/// Sent to a client that has closed its sending side, to find out if it still reads. HTTP/1.1 allows any
+/// number of such responses before the answer.
 const PROBE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Times from one probe to the next. The system of a client that has left refuses the first one that arrives,
-/// and the next one then fails. Go's clients take five.
+/// Times between probes. If the client has disconnected, its system rejects the first probe that arrives, and
+/// the next one then fails. Go's clients take five.
 const PROBES_AFTER: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(500), Duration::from_secs(5)];
 
 /// Limits and state of connections.
 #[derive(Clone)]
 pub struct Connections {
-    /// Places for connections.
+    /// Permits for connections.
     pub places: Arc<Semaphore>,
-    /// Longest time for a head, and for a silence.
+    /// Maximum time for a request's head, and for silence.
     pub header_time: Duration,
-    /// Longest time that a client may leave what it is sent unread.
+    /// Maximum time that a client may leave data unread.
     pub write_time: Duration,
     /// TLS, if the server has it.
     pub tls: Option<Acceptor>,
-    /// Becomes true when no new requests are taken.
+    /// Becomes true when no new requests are accepted.
     pub ending: watch::Receiver<bool>,
 }
 
 impl Connections {
-    /// Takes connections until the server ends.
+    /// Accepts connections until the server shuts down.
     pub async fn accept(mut self, listener: TcpListener, router: Router) {
         loop {
             let place = Arc::clone(&self.places).acquire_owned();
@@ -65,7 +66,7 @@ impl Connections {
                         drop(place);
                     });
                 }
-                // Too many open files, say: others close theirs in time.
+                // Too many open files, for instance: other connections will close.
                 Err(err) => {
                     tracing::warn!("a connection could not be accepted: {err}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -75,7 +76,7 @@ impl Connections {
     }
 
     async fn begin(self, stream: TcpStream, router: Router) {
-        // Tokens are small, and each is wanted at once.
+        // Tokens are small, and must be sent at once.
         let _ = stream.set_nodelay(true);
         let Some(tls) = &self.tls else { return self.serve(stream, router).await };
         match tokio::time::timeout(self.header_time, tls.accept(stream)).await {
@@ -104,7 +105,7 @@ impl Connections {
             .timer(TokioTimer::new())
             .header_read_timeout(self.header_time)
             .max_buf_size(HEAD_BYTES)
-            // Some clients look for `Content-Type` and no other form of it.
+            // Some clients only recognise headers written as `Content-Type`.
             .title_case_headers(true)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
@@ -120,37 +121,38 @@ impl Connections {
 
 fn log(ended: hyper::Result<()>) {
     if let Err(err) = ended {
-        tracing::debug!("a connection broke: {err}");
+        tracing::debug!("a connection failed: {err}");
     }
 }
 
-/// A socket whose other end must read now and then: one that takes nothing for a while is closed.
+/// A socket whose other end must read regularly: if it reads nothing for `patience`, the connection is
+/// closed.
 ///
-/// A client that closes its writing side has left, or it has said all and waits for the answer. Both look the
-/// same until something is sent. One that closes it right behind a request is taken to wait for the answer,
-/// and is sent a [`PROBE`] now and then until that begins.
+/// A client that closes its sending side has either disconnected, or has sent everything and waits for the
+/// answer. The two look the same until something is sent. A client that closes it immediately after a request
+/// is taken to wait for the answer, and gets a [`PROBE`] now and then until the answer starts.
 struct Watched<S> {
     stream: S,
     patience: Duration,
-    /// Runs out after `patience`, while something waits to be written.
+    /// Expires after `patience` while data waits to be written.
     until: Pin<Box<Sleep>>,
     waits: bool,
-    /// Time of the last bytes.
+    /// Time of the last received bytes.
     heard: Instant,
     whole: Flag,
-    /// The answer to the newest request has not begun, and may follow a [`PROBE`].
+    /// True while the answer to the newest request has not started and may follow a [`PROBE`].
     probes: Flag,
     n_probes: usize,
-    /// Time after which an end right behind the last bytes is that of a request that broke off; then the time
-    /// of the next probe.
+    /// Time after which a close right after the last bytes means that the request is incomplete; then the
+    /// time of the next probe.
     ends: Option<Pin<Box<Sleep>>>,
-    /// Told when the client has said all: the connection ends with its answer.
+    /// Notified when the client has sent everything: the connection ends after the answer.
     said_all: Arc<Notify>,
     has_said_all: bool,
 }
 
 impl<S> Watched<S> {
-    /// `flags` are those of a whole request, and of one whose answer has not begun.
+    /// The first of `flags` is set for a complete request, the second for one whose answer has not started.
     fn new(stream: S, patience: Duration, flags: (Flag, Flag), said_all: Arc<Notify>) -> Self {
         let ((whole, probes), until) = (flags, Box::pin(tokio::time::sleep(patience)));
         Self {
@@ -183,7 +185,8 @@ impl<S> Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Watched<S> {
-    /// The end of what the client sends: of no bytes if it has left, and `Pending` for ever if it waits.
+    /// Handles the end of the client's data: an empty read if the client has disconnected, `Pending` forever
+    /// if it waits.
     fn ended(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.has_said_all {
             return self.probe(context);
@@ -192,7 +195,7 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
         if self.ends.is_none() && Instant::now() >= until {
             return Poll::Ready(Ok(()));
         }
-        // Bytes that have been read may not have reached the one who says that the request is whole.
+        // The bytes may not have reached the code that sets `whole` yet.
         let ends = self.ends.get_or_insert_with(|| Box::pin(sleep_until(until)));
         if !self.whole.get() {
             ready!(ends.as_mut().poll(context));
@@ -203,19 +206,19 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
         self.probe(context)
     }
 
-    /// Asks whether a client that has said all still reads: an error if it has left.
+    /// Checks if a client that has sent everything still reads; an error if it has disconnected.
     fn probe(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(ends) = self.ends.as_mut().filter(|_| self.n_probes <= PROBES_AFTER.len()) {
             if self.n_probes > 0 {
                 ready!(ends.as_mut().poll(context));
             }
-            // An answer that has begun is a probe itself.
+            // An answer that has started acts as a probe itself.
             if !self.probes.get() || self.waits {
                 break;
             }
             match Pin::new(&mut self.stream).poll_write(context, PROBE)? {
                 Poll::Ready(bytes) if bytes == PROBE.len() => {}
-                // It has not taken what was sent before.
+                // The client has not read earlier data.
                 _ => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             }
             let _ = Pin::new(&mut self.stream).poll_flush(context)?;

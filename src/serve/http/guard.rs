@@ -1,7 +1,7 @@
-//! What every request passes: its name, where it comes from, its key; and the log.
+//! Checks of every request: its host, its origin and its key. Also logs requests.
 //!
-//! A server on loopback is open to every web page that its user visits, unless it looks at `Host` (a page can
-//! point a name of its own at 127.0.0.1) and at `Origin` (a page can post text to other servers).
+//! A server on loopback is reachable from every web page that its user visits, unless it checks `Host` (a
+//! page can point its own domain at 127.0.0.1) and `Origin` (a page can post text to other servers).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,15 +20,15 @@ use crate::family::Family;
 use crate::options::ServeOptions;
 use crate::page::ASSETS;
 
-/// Name of a client's key, which does not change with the other keys and is that of a folder; empty on a
+/// Name of a client's key. It does not depend on the other keys, and is usable as a folder name; empty on a
 /// server without keys.
 #[derive(Clone, Debug)]
 pub struct Client(pub Arc<str>);
 
-/// Longest key that is compared.
+/// Maximum length of a key.
 const KEY_BYTES: usize = ServeOptions::KEY_BYTES;
 
-/// Lets a request through, or refuses it; and logs it.
+/// Passes a request on or refuses it, and logs it.
 pub async fn guard(State(app): State<Arc<App>>, mut request: Request<Body>, next: Next) -> Response {
     let begun = Instant::now();
     let method = request.method().clone();
@@ -59,7 +59,7 @@ pub async fn guard(State(app): State<Arc<App>>, mut request: Request<Body>, next
     }
     let status = response.status().as_u16();
     let ms = begun.elapsed().as_millis() as u64;
-    // The path may hold anything, terminal escapes included; the query may hold secrets.
+    // The path may contain anything, including terminal escapes; the query may contain secrets.
     let shown: String = path.escape_debug().take(200).collect();
     tracing::info!(target: "sterna::access", id, %method, path = shown, status, ms);
     response
@@ -112,7 +112,7 @@ fn is_own_host(host: &str, hosts: &[String]) -> bool {
         || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
 
-/// The client whose key a request brings; without keys every request has the same client.
+/// The client whose key is in a request. Without keys all requests have the same client.
 pub fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
     if keys.is_empty() {
         return Some(Client(Arc::from("")));
@@ -123,7 +123,7 @@ pub fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
     let given = bearer.or_else(|| text("x-api-key"))?;
-    // All keys are compared, and all bytes of each: how long it takes says nothing.
+    // Compares all bytes of all keys, in constant time.
     let given = padded(given)?;
     let mut found = None;
     for (at, key) in keys.iter().enumerate() {
@@ -135,7 +135,7 @@ pub fn client(keys: &[String], headers: &HeaderMap) -> Option<Client> {
     found.map(|at| Client(name(keys, at)))
 }
 
-/// Name of a key's client. It tells 32 bits of the key to those who see files that are saved.
+/// Name of a key's client. It reveals 32 bits of the key to users who can see the saved files.
 fn name(keys: &[String], at: usize) -> Arc<str> {
     let sum = |key: &String| crc32fast::hash(key.as_bytes());
     let own = sum(&keys[at]);
@@ -145,7 +145,7 @@ fn name(keys: &[String], at: usize) -> Arc<str> {
     }
 }
 
-/// A key with its length before it, in an array whose size does not depend on it.
+/// A key after its length, in an array of fixed size.
 fn padded(key: &str) -> Option<[u8; KEY_BYTES + 2]> {
     let mut bytes = [0; KEY_BYTES + 2];
     bytes.get_mut(2..2 + key.len())?.copy_from_slice(key.as_bytes());
@@ -153,15 +153,15 @@ fn padded(key: &str) -> Option<[u8; KEY_BYTES + 2]> {
     Some(bytes)
 }
 
-/// A name that the client gave its request, if it is one that can be written anywhere.
+/// The client's name for its request, if it is safe to write anywhere.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("x-request-id")?.to_str().ok()?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     ((1..=128).contains(&id.len()) && id.chars().all(is_plain)).then(|| id.to_owned())
 }
 
-/// Answer to a browser's question before a request of another origin: it may send all headers that it asks
-/// for. The origin itself has been checked, and clients add headers of their own (`x-stainless-os`, ...).
+/// Response to a preflight request: allows all requested headers. The origin has been checked, and clients
+/// add their own headers (`x-stainless-os`, ...).
 fn preflight(asked: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_key_does_not_depend_on_the_others() {
-        // Two texts with one checksum.
+        // Two keys with the same checksum.
         let keys = ["plumless", "key", "buckeroo"].map(str::to_owned);
         let names: Vec<Arc<str>> = (0..3).map(|at| name(&keys, at)).collect();
         assert_eq!(crc32fast::hash(b"plumless"), crc32fast::hash(b"buckeroo"));

@@ -1,10 +1,10 @@
-//! Answers of JSON.
+//! JSON responses.
 
 use axum::response::{IntoResponse, Response};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 
-/// An answer of JSON.
+/// A JSON response.
 pub fn json(value: &impl Serialize) -> Response {
     let mut response = text(value).into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,4 +1,4 @@
-//! HTTP below the endpoints: connections, who may ask, bodies, streams.
+//! The HTTP layer below the endpoints: connections, access checks, bodies, streams.
 
 pub mod arriving;
 pub mod body;

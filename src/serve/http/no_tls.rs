@@ -1,4 +1,4 @@
-//! What stands in place of TLS in builds without it.
+//! Stubs for builds without TLS.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use tokio::net::TcpStream;
 
 use crate::options::TlsFiles;
 
-/// This build has no TLS, and so none of these.
+/// Stub without values: this build has no TLS.
 #[derive(Clone)]
 pub enum Acceptor {}
 
-/// Nothing either.
+/// Stub; never constructed.
 pub type TlsStream = TcpStream;
 
 impl Acceptor {
@@ -23,7 +23,7 @@ impl Acceptor {
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }
 
-    /// Is never called.
+    /// Never called.
     ///
     /// # Errors
     /// Never.

@@ -1,9 +1,9 @@
-//! Answers that come in pieces: events of a job, written as a family of endpoints has it, as server-sent
-//! events or as lines of JSON.
+//! Streamed answers: updates of a job in the format of an endpoint family, as server-sent events or as lines
+//! of JSON.
 //!
-//! Nothing is sent before the first update is there, so that a request which fails at once fails with its
-//! status. A client that leaves drops the job; one that does not read lets the sequence rest, and is left
-//! after a while.
+//! Nothing is sent before the first update, so that a request which fails at once gets its error status. A
+//! client that disconnects drops the job. A client that does not read pauses the sequence, and is
+//! disconnected after a while.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,25 +22,25 @@ use crate::http::json::text;
 use crate::job::{Handle, JobError, Update};
 use crate::options::ServeOptions;
 
-/// Encoder of a job's updates in the form of a family of endpoints.
+/// Encoder of a job's updates in the format of an endpoint family.
 pub trait Encoder: Send + 'static {
     /// A piece of the answer.
     type Piece: Send;
-    /// Makes what comes before everything else.
+    /// Makes the pieces before the first update.
     fn begin(&mut self, pieces: &mut Vec<Self::Piece>);
     /// Makes the pieces of an update.
     fn update(&mut self, update: Update, pieces: &mut Vec<Self::Piece>);
-    /// Makes the end, when every choice has ended.
+    /// Makes the last pieces, after every choice has ended.
     fn end(&mut self, pieces: &mut Vec<Self::Piece>);
     /// Writes a piece.
     fn write(&mut self, piece: Self::Piece, out: &mut Out);
-    /// Writes an error in the midst of an answer; nothing follows.
+    /// Writes an error in the middle of an answer; nothing follows.
     fn fail(&mut self, error: &ApiError, out: &mut Out);
-    /// Writes what follows the last piece.
+    /// Writes the terminator after the last piece.
     fn close(&self, _: &mut Out) {}
 }
 
-/// Folds the pieces of an answer into a whole one.
+/// Folds the pieces of an answer into a whole answer.
 ///
 /// # Errors
 /// The failure of the job.
@@ -69,19 +69,19 @@ pub enum Framing {
     Lines,
 }
 
-/// Text to be sent.
+/// Text to send.
 #[derive(Debug, Default)]
 pub struct Out(String);
 
 impl Out {
-    /// An event without a name.
+    /// Writes an event without a name.
     pub fn data(&mut self, value: &impl Serialize) {
         self.0 += "data: ";
         self.0 += &text(value);
         self.0 += "\n\n";
     }
 
-    /// An event with a name.
+    /// Writes an event with a name.
     pub fn event(&mut self, name: &str, value: &impl Serialize) {
         self.0 += "event: ";
         self.0 += name;
@@ -89,24 +89,24 @@ impl Out {
         self.data(value);
     }
 
-    /// A line.
+    /// Writes a line.
     pub fn line(&mut self, value: &impl Serialize) {
         self.0 += &text(value);
         self.0.push('\n');
     }
 
-    /// The end that OpenAI's clients wait for.
+    /// Writes the terminator that OpenAI's clients expect.
     pub fn done(&mut self) {
         self.0 += "data: [DONE]\n\n";
     }
 }
 
-/// Pieces that wait for the connection.
+/// Maximum pieces waiting for the connection.
 const PIECES: usize = 4;
-/// Updates are put into one piece up to this size, if they are there already.
+/// Pending updates are merged into one piece up to this size.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// An answer in pieces. It begins with the first update, or without one after `patience`.
+/// A streamed answer. It starts with the first update, or after `patience` without one.
 ///
 /// # Errors
 /// The failure of the job, if it failed before anything was sent.
@@ -135,7 +135,7 @@ pub async fn answer(
     Ok(response)
 }
 
-/// The error of the API for a job's error.
+/// Converts a job's error to an API error.
 pub fn api_error(err: &JobError) -> ApiError {
     match err {
         JobError::Refused(message) => ApiError::bad(message.clone()),
@@ -201,7 +201,7 @@ impl Pump {
         }
     }
 
-    /// Sends what there is. `false` if the client has left.
+    /// Sends the text. `false` if the client has disconnected.
     async fn send(&self, out: &mut Out) -> bool {
         if out.0.is_empty() {
             return true;
@@ -211,7 +211,7 @@ impl Pump {
     }
 }
 
-/// A body that a task writes.
+/// A body written by a task.
 struct Pieces(mpsc::Receiver<Bytes>);
 
 impl HttpBody for Pieces {

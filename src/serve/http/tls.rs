@@ -1,4 +1,4 @@
-//! TLS: a key and a certificate from files, a handshake before HTTP.
+//! TLS with a key and a certificate from files.
 
 use std::io;
 use std::path::Path;
@@ -13,18 +13,18 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::options::TlsFiles;
 
-/// TLS of a server: handshakes with its key and certificate.
+/// Acceptor of TLS connections with the server's key and certificate.
 #[derive(Clone)]
 pub struct Acceptor(TlsAcceptor);
 
-/// A connection of TLS.
+/// A TLS connection.
 pub type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 impl Acceptor {
-    /// With a key and a certificate, for one of these protocols (ALPN).
+    /// An acceptor with a key and a certificate, for one of these protocols (ALPN).
     ///
     /// # Errors
-    /// A file that cannot be read or is no PEM; a key that is not the certificate's.
+    /// A file cannot be read or is not PEM, or the key does not match the certificate.
     pub fn new(files: &TlsFiles, protocols: &[&[u8]]) -> io::Result<Self> {
         let fail = |path: &Path, err: &dyn std::fmt::Display| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{}: {err}", path.display()))
@@ -41,10 +41,10 @@ impl Acceptor {
         Ok(Self(TlsAcceptor::from(Arc::new(config))))
     }
 
-    /// Shakes hands.
+    /// Performs the handshake.
     ///
     /// # Errors
-    /// A fault of the other end.
+    /// An error of the client.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream> {
         self.0.accept(stream).await
     }

@@ -1,13 +1,13 @@
-// The server, as this page needs it: what model it has, and text from it. Addresses are relative to the page,
-// so that it also works behind a path.
+// Requests to the server: which model it runs, and generated text. URLs are relative to the page, so that it
+// also works below a path prefix.
 
 import { eventsOf } from "./sse.mjs";
 
 const KEY = "sterna.key";
 
 /**
- * An answer that is none. `status` is 0 if the server could not be reached or the connection broke. `details`
- * may have retryAfter (seconds), and if a prompt is too long, needed and room (tokens).
+ * A failed request. `status` is 0 if the server could not be reached or the connection failed. `details` may
+ * contain retryAfter (seconds) and, if a prompt is too long, needed and room (tokens).
  */
 export class ServerError extends Error {
   constructor(status, message, details = {}) {
@@ -19,13 +19,13 @@ export class ServerError extends Error {
 
 let held = "";
 
-/** The key that the server asks for, if it does. It ends with the tab. */
+/** The API key, if the server requires one. It is forgotten when the tab is closed. */
 export const key = {
   get() {
     try {
       return sessionStorage.getItem(KEY) ?? held;
     } catch {
-      // The browser keeps nothing for this page; then the key ends with it.
+      // Storage is disabled for this page; the key is lost when the page is closed.
       return held;
     }
   },
@@ -39,10 +39,7 @@ export const key = {
   },
 };
 
-/**
- * What `/props` says of a model, reduced to what is shown. `model` is null for the one that answers
- * unasked.
- */
+/** A model's `/props`, reduced to what is shown. `model` is null for the server's default model. */
 export async function props(model) {
   const query = model === null ? "" : `?model=${encodeURIComponent(model)}`;
   const answer = await (await request(`props${query}`)).json();
@@ -50,9 +47,9 @@ export async function props(model) {
   const template = typeof answer.chat_template === "string" ? answer.chat_template : "";
   return {
     name: answer.model_alias || baseName(answer.model_path) || "model",
-    // A model without a template was not made for turns: it continues text.
+    // A model without a template was not trained for chat: it continues text.
     chats: template.trim() !== "",
-    // Other servers say nothing of that.
+    // Other servers do not have this field.
     writes: answer.capabilities?.includes("completion") ?? true,
     nCtx: Number.isFinite(defaults.n_ctx) ? defaults.n_ctx : null,
     params: defaults.params ?? {},
@@ -63,14 +60,14 @@ export async function props(model) {
 /** The models that the server can run: {id, loaded}. */
 export async function models() {
   const answer = await (await request("v1/models")).json();
-  // Other servers say nothing of a status.
+  // Other servers do not have this field.
   const isLoaded = (status) => (status?.value ?? "loaded") === "loaded";
   return (answer.data ?? []).map(({ id, status }) => ({ id, loaded: isLoaded(status) }));
 }
 
 /**
- * The answer to `messages`, piece by piece: {text}, {reasoning}, {progress: {done, total}}, {timings}, and
- * {finish: stop | length | …} at the end. Ends without `finish` if the connection does.
+ * Streams the answer to `messages`: {text}, {reasoning}, {progress: {done, total}}, {timings}, and {finish:
+ * stop | length | …} at the end. Without `finish`, the connection was closed early.
  */
 export async function* chat(messages, settings, signal) {
   const body = {
@@ -79,7 +76,8 @@ export async function* chat(messages, settings, signal) {
     stream: true,
     stream_options: { include_usage: true },
     ...REPORTS,
-    // A last message of the assistant is continued. llama-server's kin do so unasked, others by these words.
+    // Continues a final assistant message. llama-server and its relatives do so by default, others need these
+    // fields.
     ...(messages.at(-1)?.role === "assistant" && {
       continue_final_message: true,
       add_generation_prompt: false,
@@ -95,7 +93,7 @@ export async function* chat(messages, settings, signal) {
   }
 }
 
-/** What follows `prompt`, as `chat` gives it. */
+/** Streams the text that follows `prompt`, in the format of `chat`. */
 export async function* completion(prompt, settings, signal) {
   const body = { prompt, ...settings, stream: true, ...REPORTS };
   for await (const answer of stream("completion", body, signal)) {
@@ -132,7 +130,7 @@ async function* stream(path, body, signal) {
     }
   } catch (error) {
     if (error instanceof ServerError || signal.aborted) throw error;
-    throw new ServerError(0, "The connection to the server broke.");
+    throw new ServerError(0, "The connection to the server was lost.");
   }
 }
 
@@ -144,7 +142,7 @@ function parsed(text) {
   }
 }
 
-/** A response with a status of success, or a `ServerError`. */
+/** A successful response; throws a `ServerError` otherwise. */
 async function request(path, options = {}) {
   const headers = { ...options.headers };
   if (key.get() !== "") headers.Authorization = `Bearer ${key.get()}`;
@@ -156,7 +154,7 @@ async function request(path, options = {}) {
     throw new ServerError(0, "The server cannot be reached.");
   }
   if (response.ok) return response;
-  // A proxy's page is no JSON, and not the server's words.
+  // A proxy's error page is not JSON, and not the server's message.
   const answer = (await response.json().catch(() => null)) ?? {};
   const message = messageOf(answer) ?? `The server answered ${response.status}.`;
   throw new ServerError(response.status, message, {

@@ -2,7 +2,7 @@
 
 import { element } from "./dom.mjs";
 
-/** A button that copies what `text()` returns, and says so for a moment. */
+/** A button that copies what `text()` returns, and briefly confirms it. */
 export function copyButton(text, properties = {}) {
   const button = element(
     "button",
@@ -21,7 +21,7 @@ async function copied(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // No clipboard for pages that came over plain HTTP from another machine.
+    // Pages loaded over plain HTTP from another machine have no clipboard.
     return copiedBySelection(text);
   }
 }

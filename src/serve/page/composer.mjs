@@ -1,4 +1,4 @@
-// The field at the foot of the page, and the button that sends or stops.
+// The input field at the bottom of the page, and the button that sends or stops.
 
 import { growing } from "./editor.mjs";
 import { icon } from "./icons.mjs";
@@ -6,7 +6,7 @@ import { contextUsed, count, speed } from "./text.mjs";
 
 const $ = (id) => document.getElementById(id);
 
-/** `send(text)` and `stop()` are the page's; `recall()` edits the last turn of the reader. */
+/** `send(text)` and `stop()` belong to the page; `recall()` edits the user's last turn. */
 export class Composer {
   #form = $("composer");
   #field = $("prompt");
@@ -27,7 +27,7 @@ export class Composer {
     this.#field.addEventListener("input", () => this.#showButton());
     this.#field.addEventListener("keydown", (event) => {
       const sends = event.key === "Enter" && !event.shiftKey && !event.isComposing;
-      // On a keyboard of glass the key makes a new line; there the button sends.
+      // On a touch screen the key inserts a new line; there only the button sends.
       if (sends && !matchMedia("(pointer: coarse)").matches) {
         event.preventDefault();
         if (!this.#state.running) this.#form.requestSubmit();
@@ -37,7 +37,7 @@ export class Composer {
   }
 
   focus() {
-    // It would raise a phone's keyboard over what there is to read.
+    // On a phone this would open the keyboard over the text.
     if (!matchMedia("(pointer: coarse)").matches) this.#field.focus();
   }
 
@@ -52,8 +52,8 @@ export class Composer {
   }
 
   /**
-   * Shows what pressing the button does. `off` says why nothing can be sent now, or is empty; it is not shown
-   * to a reader who `waits` for a moment only.
+   * Shows what the button does. `off` is the reason why nothing can be sent now, or empty. It is not shown if
+   * the reader only `waits` briefly.
    */
   update({ mode, running, begun, off, waits }) {
     this.#state = { mode, running, begun, off };
@@ -68,7 +68,7 @@ export class Composer {
     this.#showButton();
   }
 
-  /** What must be written before there is something to send, or an empty string. */
+  /** Text that must be written before there is something to send, or an empty string. */
   #lacks() {
     const { mode, begun } = this.#state;
     if (mode === "chat") return this.#field.value.trim() === "" ? "Write a message first" : "";
@@ -85,13 +85,13 @@ export class Composer {
     }
     const why = running ? "" : off || this.#lacks();
     this.#button.disabled = !running && off !== "";
-    // Not `disabled`: the button keeps the focus while one begins to write.
+    // Not `disabled`, so that the button keeps the focus while the user starts to type.
     this.#button.setAttribute("aria-disabled", String(why !== ""));
     this.#button.title = running ? "Stop (Esc)" : why || label;
     $("why").textContent = why;
   }
 
-  /** The figures of the newest answer: how full the context is, and how fast text comes. */
+  /** Figures of the newest answer: context usage, and tokens per second. */
   figures(timings, nCtx, running) {
     const used = contextUsed(timings);
     const known = used !== null && nCtx !== null;
@@ -101,7 +101,7 @@ export class Composer {
       $("context-bar").value = Math.min(used, nCtx);
       $("context-text").textContent = `${count(Math.min(used, nCtx))} of ${count(nCtx)} tokens`;
     }
-    // When it is done, the figure stands below the answer.
+    // After the end the figure is shown below the answer.
     $("speed").textContent = running ? speed(timings) : "";
   }
 }

@@ -1,11 +1,11 @@
-// A conversation is a tree of turns. The text that is shown is one path through it: at every fork, the
-// version that was chosen. Editing and trying again add versions; nothing is overwritten. Plain data
-// without DOM or storage, so that a stored conversation is this object and no other.
+// A conversation is a tree of turns. The visible text is one path through it: at every fork, the chosen
+// version. Editing and retrying add versions; nothing is overwritten. Plain data without DOM or storage, so
+// that conversations are stored as these objects.
 //
-// Two modes. In `chat` turns of a user and of an assistant alternate and are rendered by a chat template. In
-// `text` they are passages of one text, written by the user or the model, with nothing between them.
+// There are two modes. In `chat`, turns of a user and an assistant alternate and are rendered by a chat
+// template. In `text`, turns are passages of one text, written by the user or the model, with no separators.
 
-/** A conversation without turns. */
+/** An empty conversation. */
 export function newConversation(mode, now = Date.now()) {
   const id = crypto.randomUUID();
   return {
@@ -21,7 +21,7 @@ export function newConversation(mode, now = Date.now()) {
   };
 }
 
-/** Adds a turn below `parent` (null: at the beginning) as the version that is shown, and returns it. */
+/** Adds a turn below `parent` (null: at the start), makes it the visible version, and returns it. */
 export function addTurn(conversation, parent, role, text) {
   const id = crypto.randomUUID();
   const turn = { id, parent, role, text, children: [], chosen: 0 };
@@ -32,7 +32,7 @@ export function addTurn(conversation, parent, role, text) {
   return turn;
 }
 
-/** The turns that are shown, from the first to the last. */
+/** The visible turns, from first to last. */
 export function pathOf(conversation) {
   const path = [];
   for (let fork = conversation; fork.children.length > 0; fork = path.at(-1)) {
@@ -41,27 +41,27 @@ export function pathOf(conversation) {
   return path;
 }
 
-/** The turns from the first to `turn`, that one included. */
+/** The turns from the first up to and including `turn`. */
 export function pathTo(conversation, turn) {
   const path = [];
   for (let at = turn; at; at = conversation.turns[at.parent]) path.push(at);
   return path.reverse();
 }
 
-/** Which version of its place a turn is, counted from 1, and of how many. */
+/** Index of a turn among the versions at its position, from 1, and their number. */
 export function versionOf(conversation, turn) {
   const { children } = forkOf(conversation, turn.parent);
   return { number: children.indexOf(turn.id) + 1, count: children.length };
 }
 
-/** Shows the version `step` places beside `turn` instead of it. */
+/** Shows the version `step` positions away from `turn` instead of it. */
 export function chooseVersion(conversation, turn, step) {
   const fork = forkOf(conversation, turn.parent);
   const at = fork.children.indexOf(turn.id) + step;
   if (at >= 0 && at < fork.children.length) fork.chosen = at;
 }
 
-/** A new conversation of the turns up to `turn`, without their other versions. */
+/** A new conversation from the turns up to `turn`, without their other versions. */
 export function branchOf(conversation, turn) {
   const branch = newConversation(conversation.mode);
   branch.title = conversation.title;
@@ -76,21 +76,21 @@ export function branchOf(conversation, turn) {
   return branch;
 }
 
-/** What the server is asked with to write the turn that follows `turns`. */
+/** The messages to send for generating the turn after `turns`. */
 export function messagesOf(conversation, turns) {
   const system = conversation.system.trim();
   const messages = system === "" ? [] : [{ role: "system", content: system }];
   return messages.concat(turns.map(({ role, text }) => ({ role, content: text })));
 }
 
-/** The passages that are shown, as one text. */
+/** The visible passages as one text. */
 export function wholeText(turns) {
   return turns.map(({ text }) => text).join("");
 }
 
 /**
- * Replaces the text that is shown by `text`. Passages stay up to the one that differs; the rest becomes a
- * version beside it, by the user. Returns the last passage, or null if there is no text.
+ * Replaces the visible text by `text`. Passages are kept up to the first that differs; the rest becomes
+ * another version next to it, by the user. Returns the last passage, or null if there is no text.
  */
 export function rewrite(conversation, text) {
   const shown = pathOf(conversation);
@@ -104,11 +104,11 @@ export function rewrite(conversation, text) {
     parent = turn.id;
   }
   if (rest === "" && parent === (last?.id ?? null)) return last;
-  // If the text only ends earlier, this is an empty passage: it stands for the end.
+  // If the text was only shortened, this is an empty passage that marks the new end.
   return addTurn(conversation, parent, "user", rest);
 }
 
-/** The title, or the words that the conversation begins with. */
+/** The title, or the first words of the conversation. */
 export function titleOf(conversation) {
   if (conversation.title !== "") return conversation.title;
   const first = pathOf(conversation).find(({ text }) => text.trim() !== "");
@@ -117,7 +117,7 @@ export function titleOf(conversation) {
   return short || (conversation.mode === "chat" ? "New chat" : "New text");
 }
 
-/** Whether every word of `query` occurs in the title or in a turn. */
+/** True if every word of `query` occurs in the title or in a turn. */
 export function matches(conversation, query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   const texts = Object.values(conversation.turns).map(({ text }) => text);

@@ -1,23 +1,23 @@
-// DOM nodes from plain values. Nothing in the page parses HTML: text becomes text nodes and nothing else.
+// Creates DOM nodes from plain values. The page never parses HTML: text only becomes text nodes.
 
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * An element. Of `properties`, functions are listeners (`onclick` listens to "click"), true is an attribute
- * without a value, and the rest are attributes. Children are nodes, strings, or lists of them. False, null
- * and undefined are left out in both.
+ * Creates an element. In `properties`, functions become listeners (`onclick` listens to "click"), true
+ * becomes an attribute without a value, and other values become attributes. Children are nodes, strings, or
+ * lists of them. False, null and undefined are skipped in both.
  */
 export function element(name, properties = {}, ...children) {
   return filled(document.createElement(name), properties, children);
 }
 
-/** An element of a formula. */
+/** Creates an element of a formula. */
 export function mathElement(name, properties = {}, ...children) {
   return filled(document.createElementNS(MATHML, name), properties, children);
 }
 
-/** An element of a drawing. */
+/** Creates an element of a drawing. */
 export function drawing(name, properties = {}, ...children) {
   return filled(document.createElementNS(SVG, name), properties, children);
 }
@@ -29,7 +29,7 @@ function filled(node, properties, children) {
       node.setAttribute(name, value === true ? "" : String(value));
     }
   }
-  // One by one: a spread of a hundred thousand children is too many arguments.
+  // One by one: spreading a hundred thousand children would exceed the argument limit.
   for (const child of children.flat()) {
     if (child !== null && child !== undefined && child !== false) node.append(child);
   }

@@ -2,7 +2,7 @@
 
 import { element } from "./dom.mjs";
 
-/** Keeps a field as high as its text; the style sheet bounds it. */
+/** Keeps a field as high as its text; the style sheet limits it. */
 export function growing(field) {
   const size = () => {
     field.style.height = "auto";
@@ -13,8 +13,8 @@ export function growing(field) {
 }
 
 /**
- * Puts a field with `text` into `place`, before `before`, until it is kept or given up: then calls
- * `keep(text)` or nothing. While it is open `place` has the class `editing`.
+ * Inserts a field with `text` into `place`, before `before`, until it is submitted or cancelled. Calls
+ * `keep(text)` if submitted. While it is open, `place` has the class `editing`.
  */
 export function edit(place, before, { text, label, submit, keep, closed }) {
   const field = element("textarea", { class: "field", "aria-label": label, rows: 3 });
@@ -38,7 +38,7 @@ export function edit(place, before, { text, label, submit, keep, closed }) {
   );
   field.addEventListener("keydown", (event) => {
     if (event.key === "Escape") {
-      // It ends this and not also what is being written elsewhere.
+      // Closes only this editor, without stopping an answer that is being generated.
       event.stopPropagation();
       close();
     }

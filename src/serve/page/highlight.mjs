@@ -1,7 +1,7 @@
-// Colours for code: comments, strings, numbers and keywords of common languages. One scanner with a table of
-// what comments and words look like; it knows no grammar, and text that it does not know stays plain.
+// Syntax colours for comments, strings, numbers and keywords of common languages. One scanner with a table of
+// comment syntax and keywords; it has no grammar, and unknown text stays plain.
 
-/** Longer code stays plain, so that colours never cost more than they help. */
+/** Longer code stays plain, because colouring it would take too long. */
 const LONGEST = 60_000;
 
 const words = (text) => new Set(text.split(" "));
@@ -51,7 +51,7 @@ const RUBY = words(
 );
 const DATA = words("true false null yes no on off");
 
-// What begins a comment to the end of its line, a comment with an end, and what quotes a string.
+// Start of a line comment, delimiters of a block comment, and string quotes.
 const slashes = { line: "//", block: ["/*", "*/"], quotes: "\"'" };
 const hashes = { line: "#", block: null, quotes: "\"'" };
 const LANGUAGES = new Map();
@@ -73,7 +73,7 @@ add("sql", { line: "--", block: ["/*", "*/"], quotes: "\"'", words: SQL, anyCase
 add("css scss", { line: null, block: ["/*", "*/"], quotes: "\"'", words: new Set() });
 add("html xml svg", { line: null, block: ["<!--", "-->"], quotes: "\"'", words: new Set() });
 
-/** Parts of `code` in order, {kind: null | comment | string | number | word, text}. */
+/** Tokens of `code` in order, {kind: null | comment | string | number | word, text}. */
 export function highlight(code, language) {
   const rules = LANGUAGES.get(language.toLowerCase());
   if (rules === undefined || code.length > LONGEST) return [{ kind: null, text: code }];
@@ -91,7 +91,7 @@ export function highlight(code, language) {
   return parts;
 }
 
-/** Kind and length of what begins at a place. */
+/** Kind and length of the token at a position. */
 function partAt(code, at, rules) {
   const { line, block, quotes } = rules;
   if (block !== null && code.startsWith(block[0], at)) {
@@ -115,7 +115,7 @@ function partAt(code, at, rules) {
   return digits === undefined ? [null, 1] : ["number", digits.length];
 }
 
-/** To the closing quote; only those of three, and backticks, go beyond a line. */
+/** Length up to the closing quote; only triple quotes and backticks span lines. */
 function stringLength(code, at) {
   const quote = code[at];
   const long = code.startsWith(quote.repeat(3), at) ? quote.repeat(3) : quote;

@@ -1,4 +1,4 @@
-// The page's few drawings: lines in a square of 24, in the colour of the text beside them.
+// The icons of the page: lines in a square of 24, in the colour of the surrounding text.
 
 import { drawing } from "./dom.mjs";
 
@@ -20,7 +20,7 @@ const LINES = {
   moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5z",
 };
 
-/** A drawing beside or instead of a label, which names what it does. */
+/** An icon next to or instead of a label, which names the action. */
 export function icon(name) {
   const properties = {
     class: `icon icon-${name}`,

@@ -1,13 +1,13 @@
-// Markdown within a line: text -> a tree of plain objects. `render.mjs` makes DOM nodes of it.
+// Parses Markdown within a line: text -> a tree of plain objects. `render.mjs` converts it to DOM nodes.
 //
-// The text is a model's, so it may be anything. Every construct is found in time linear in the text: what
-// would be searched again and again (the end of a code span, the bracket that closes a link) is indexed
-// once, and the depth of what is nested is bounded.
+// The text comes from a model, so it may be anything. Everything is found in time linear in the text:
+// positions that would be searched repeatedly (the end of a code span, the closing bracket of a link) are
+// indexed once, and the nesting depth is limited.
 //
 // Nodes: a string; {type: strong | em | del, children}; {type: link, href, children}; {type: code, text};
 // {type: math, tex, display}; {type: break}. HTML is text.
 
-/** Open emphasis or brackets that are kept at a time; older ones become text. */
+/** Maximum open emphasis marks or brackets; older ones become text. */
 const DEEPEST = 24;
 const LONGEST_LINK = 1024;
 const PLAIN = /[^\\`*_~[\]!<&$h\n ]+/y;
@@ -26,9 +26,9 @@ const ENTITIES = {
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 
-/** The address of a link as the browser understands it, or null unless it is http, https or mailto. */
+/** The URL of a link as the browser parses it, or null unless it is http, https or mailto. */
 export function safeLink(address) {
-  // A relative address would be a path on the server that runs the model.
+  // A relative URL would be a path on the server that runs the model.
   if (!URL.canParse(address)) return null;
   const url = new URL(address);
   return ["http:", "https:", "mailto:"].includes(url.protocol) ? url.href : null;
@@ -42,11 +42,11 @@ export function inline(text) {
 class Scanner {
   #text;
   #at = 0;
-  // Strings, nodes, and the marks that `#tree` makes elements of.
+  // Strings, nodes, and the marks that `#tree` converts to elements.
   #items = [];
   #marks = [];
   #brackets = [];
-  // Brackets below this one stand outside a link that is already closed; links do not nest.
+  // Brackets below this one are outside a link that is already closed; links do not nest.
   #linkable = 0;
   #ticks = null;
   #closers = null;
@@ -94,14 +94,14 @@ class Scanner {
       case "h":
         return this.#address();
       case "\n":
-        // A model ends a line where it means it: in verse, in addresses.
+        // Line breaks of a model are intended, for instance in verse or postal addresses.
         return this.#node({ type: "break" }, 1);
       default:
         return this.#space();
     }
   }
 
-  /** `pattern`, which is sticky, at the current place. */
+  /** Matches `pattern`, which is sticky, at the current position. */
   #sticky(pattern) {
     pattern.lastIndex = this.#at;
     return pattern.exec(this.#text);
@@ -123,7 +123,7 @@ class Scanner {
     this.#at += length;
   }
 
-  /** Where `end` is found behind the current place, or -1. Once not found, it is not searched again. */
+  /** Position of `end` after the current one, or -1. If it was not found once, it is not searched again. */
   #find(end, from) {
     if (this.#ends.get(end) === -1) return -1;
     const at = this.#text.indexOf(end, from);
@@ -131,7 +131,7 @@ class Scanner {
     return at;
   }
 
-  /** Spaces before a line's end are no text. */
+  /** Spaces before the end of a line are dropped. */
   #space() {
     let end = this.#at;
     while (this.#text[end] === " ") end += 1;
@@ -156,7 +156,7 @@ class Scanner {
       if (end > this.#at + 2) return this.#math(this.#at + 2, end, 2, true);
       return this.#plainOf(2);
     }
-    // Between two prices stands no formula: neither sign touches a space on its inside, and no digit follows.
+    // Two prices are not a formula: neither sign has a space on its inside, and no digit follows.
     const end = this.#find("$", this.#at + 1);
     const inner = end < 0 ? "" : this.#text.slice(this.#at + 1, end);
     const touches = inner !== "" && !/^\s|\s$/.test(inner) && !inner.includes("\n");
@@ -228,16 +228,16 @@ class Scanner {
     const link = bracket && level >= this.#linkable ? this.#destination() : null;
     this.#linkable = Math.min(this.#linkable, this.#brackets.length);
     if (link === null) return this.#plainOf(1);
-    // Emphasis does not reach across the edge of a link.
+    // Emphasis does not extend across the edge of a link.
     emphasise(this.#marks.splice(bracket.marks));
-    // The image itself is not loaded: its address would tell a stranger that this was read.
+    // The image itself is not loaded: the request would tell a third party that this was read.
     bracket.link = { type: "link", href: link.href, children: [] };
     this.#items.push({ end: true });
     this.#at = link.end;
     this.#linkable = this.#brackets.length;
   }
 
-  /** Of a link whose text ends here: `(address)` or `(address "title")`. */
+  /** Destination of a link whose text ends here: `(address)` or `(address "title")`. */
   #destination() {
     const open = this.#at + 1;
     if (this.#text[open] !== "(") return null;
@@ -262,7 +262,7 @@ class Scanner {
     return this.#plainOf(1);
   }
 
-  /** An address that stands in the text as it is. Punctuation at its end belongs to the sentence. */
+  /** A bare URL in the text. Punctuation at its end belongs to the sentence. */
   #address() {
     const inWord = /[\p{L}\p{N}]/u.test(this.#text[this.#at - 1] ?? " ");
     const found = inWord ? null : this.#sticky(URL_IN_TEXT);
@@ -273,7 +273,10 @@ class Scanner {
   }
 }
 
-/** `address` without the punctuation behind it; a closing bracket stays if the address opened it. */
+/**
+ * `address` without the punctuation after it; a closing bracket stays if the address contains the opening
+ * one.
+ */
 function withoutEnd(address) {
   let open = 0;
   for (const char of address) open += char === "(" ? 1 : char === ")" ? -1 : 0;
@@ -286,7 +289,7 @@ function withoutEnd(address) {
   return address.slice(0, end);
 }
 
-/** Where runs of backticks begin, by their length, the first one last. */
+/** Start positions of backtick runs by their length, the first one last. */
 function runsOfTicks(text) {
   const runs = new Map();
   for (const run of text.matchAll(/`+/g)) {
@@ -298,7 +301,7 @@ function runsOfTicks(text) {
   return runs;
 }
 
-/** For every opening round bracket the place of the one that closes it, 0 for none. */
+/** Position of the closing round bracket for every opening one, 0 if there is none. */
 function closingBrackets(text) {
   const closers = new Int32Array(text.length);
   const open = [];
@@ -309,7 +312,7 @@ function closingBrackets(text) {
   return closers;
 }
 
-/** Pairs the marks that open emphasis with those that close it: CommonMark's rules, with a bounded stack. */
+/** Pairs opening and closing emphasis marks by CommonMark's rules, with a bounded stack. */
 function emphasise(marks) {
   const open = [];
   for (const mark of marks) {
@@ -339,13 +342,13 @@ function pairs(opener, closer) {
   return !(both && odd && (opener.length + closer.length) % 3 === 0);
 }
 
-/** Items with marks -> nested nodes. */
+/** Converts items with marks to nested nodes. */
 function tree(items) {
   const root = { children: [] };
   const open = [root];
   const inLink = () => open.some((node) => node.type === "link");
   const add = (node) => {
-    // The text of a link may be an address; one link is enough.
+    // The text of a link may be a URL; links do not nest.
     const nodes = node.type === "link" && inLink() ? node.children : [node];
     open.at(-1).children.push(...nodes);
   };

@@ -1,19 +1,20 @@
-// Markdown's blocks: lines -> a list of plain objects. `inline.mjs` reads the text within them.
+// Parses Markdown blocks: lines -> a list of plain objects. `inline.mjs` parses the text within them.
 //
-// Made for what models write, which is CommonMark with tables, with these differences: HTML is text, four
-// spaces make no code (models indent without meaning it), a line of `---` is always a rule, and there are
-// no references. A block therefore depends on nothing outside itself, so that a stream is rendered block by
-// block.
+// Made for the output of models, which is CommonMark with tables, with these differences: HTML is text, four
+// spaces do not make code (models indent for other reasons), a line of `---` is always a rule, and there are
+// no references. A block therefore does not depend on anything outside it, so a stream can be rendered block
+// by block.
 
-/** Lists and quotations in one another; deeper ones are text. */
+/** Maximum nesting of lists and quotations; deeper ones are text. */
 const DEEPEST = 10;
-/** A wider table is text: its cells would be more than the text has letters. */
+/** A wider table is text: it would have more cells than the text has letters. */
 const WIDEST = 64;
 
-/** Longer formulas are text. It bounds how far the end of each is looked for. */
+/** Maximum lines of a formula; longer ones are text. This limits how far its end is searched. */
 const MOST_FORMULA_LINES = 50;
 
-// None of these patterns may try a line in more than linear time; `.*` beside what it could hold would.
+// Each of these patterns must match a line in linear time. A `.*` next to something it can also match would
+// not.
 const FENCE = /^ {0,3}(?:(`{3,})([^`]*)|(~{3,})(.*))$/;
 const HEADING = /^ {0,3}(#{1,6})(?=\s|$)/;
 const RULE = /^ {0,3}([-*_])(?: *\1){2,} *$/;
@@ -22,7 +23,7 @@ const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +(?=\S)| *$)/;
 const TASK = /^\[([ xX])\] +(?=\S)/;
 const FORMULA = /^ {0,3}(\$\$|\\\[)/;
 
-/** The lines of a text, leading tabs as spaces. */
+/** The lines of a text, with leading tabs as spaces. */
 export function linesOf(text) {
   const spaces = (tabs) => tabs.replaceAll("\t", "    ");
   return text.split("\n").map((line) => line.replace(/\r$/, "").replace(/^[ \t]+/, spaces));
@@ -53,7 +54,7 @@ export function blocksOf(lines, depth = 0) {
 const isBlank = (line) => line.trim() === "";
 const indentOf = (line) => line.length - line.trimStart().length;
 
-/** The block that begins at a line, and the line behind it. */
+/** The block that starts at a line, and the index of the line after it. */
 function blockAt(lines, at, depth) {
   const line = lines[at];
   const fence = FENCE.exec(line);
@@ -74,11 +75,11 @@ function blockAt(lines, at, depth) {
   return (FORMULA.test(line) && formula(lines, at)) || paragraph(lines, at);
 }
 
-/** Whether a line begins a block in the middle of a paragraph. */
+/** True if a line starts a block in the middle of a paragraph. */
 function interrupts(lines, at) {
   const line = lines[at];
   const item = ITEM.exec(line);
-  // A number at the head of a wrapped line is no list, unless it is the first.
+  // A number at the start of a wrapped line does not start a list, unless it is 1.
   const listed = item !== null && item[3] !== "" && /^(?:[-*+]|1[.)])$/.test(item[2]);
   return (
     listed ||
@@ -98,7 +99,7 @@ function paragraph(lines, at) {
   return [{ type: "paragraph", text: text.join("\n").trimEnd() }, end];
 }
 
-/** Code between fences, or to the end while the rest has not arrived. */
+/** Code between fences, or to the end of the text if the closing fence has not arrived. */
 function code(lines, at, fence) {
   const mark = fence[1] ?? fence[3];
   const language = /\S*/.exec((fence[2] ?? fence[4]).trim())[0];
@@ -117,7 +118,7 @@ function code(lines, at, fence) {
   return [{ type: "code", language, text, closed: end < lines.length }, Math.min(end + 1, lines.length)];
 }
 
-/** A formula in lines of its own. It ends before a blank line, or it is none. */
+/** A formula on its own lines. It must end before a blank line, otherwise it is not a formula. */
 function formula(lines, at) {
   const close = FORMULA.exec(lines[at])[1] === "$$" ? "$$" : "\\]";
   const tex = [];
@@ -128,7 +129,7 @@ function formula(lines, at) {
     if (stop >= 0 && text.slice(stop + 2).trim() !== "") return null;
     tex.push(stop >= 0 ? text.slice(0, stop) : text);
     if (stop >= 0) return [{ type: "math", tex: tex.join("\n").trim(), closed: true }, end + 1];
-    // The rest may be on its way. What is behind the last line feed is no blank line yet.
+    // The rest may still arrive. The text after the last line feed is not a blank line yet.
     const left = lines.length - end - 1;
     if (left === 0 || (left === 1 && isBlank(lines[end + 1]))) {
       return [{ type: "math", tex: tex.join("\n"), closed: false }, end + 1];
@@ -145,8 +146,8 @@ function quote(lines, at, depth) {
 }
 
 /**
- * Items of one kind of mark. A line belongs to an item if it is indented by two spaces or more beyond the
- * mark: models nest under `1.` with two, where CommonMark wants three.
+ * A list of items with the same kind of marker. A line belongs to an item if it is indented by two or more
+ * spaces beyond the marker: models nest under `1.` with two, where CommonMark requires three.
  */
 function list(lines, at, depth) {
   const [, margin, mark] = ITEM.exec(lines[at]);
@@ -164,7 +165,7 @@ function list(lines, at, depth) {
     const blocks = blocksOf(inner, depth + 1);
     items.push({ task: task && task[1] !== " ", blocks });
     end = next;
-    // A blank line between two items, or between the blocks of one, sets the whole list wide.
+    // A blank line between two items, or between the blocks of one, makes the whole list loose.
     const last = inner.findLastIndex((line) => !isBlank(line));
     const more = end < lines.length && ITEM.exec(lines[end])?.[2].at(-1) === kind;
     if (more && last < inner.length - 1) tight = false;
@@ -174,7 +175,7 @@ function list(lines, at, depth) {
   return [{ type: "list", start, tight, items }, end];
 }
 
-/** The lines of the item at `at` without their margin, and the line behind them. */
+/** The lines of the item at `at` without their margin, and the index of the line after them. */
 function itemLines(lines, at, item) {
   const outside = item[1].length + 2;
   const gap = item[3].length > 4 || item[3].length === 0 ? 1 : item[3].length;
@@ -184,7 +185,7 @@ function itemLines(lines, at, item) {
   for (; end < lines.length; end += 1) {
     const line = lines[end];
     const within = isBlank(line) || indentOf(line) >= outside;
-    // The second line of a paragraph may stand at the margin.
+    // The second line of a paragraph may start at the margin.
     const wrapped = !within && !isBlank(lines[end - 1]) && !ITEM.test(line) && !interrupts(lines, end);
     if (!within && !wrapped) break;
     inner.push(line.slice(Math.min(margin, indentOf(line))));
@@ -192,7 +193,7 @@ function itemLines(lines, at, item) {
   return [inner, end];
 }
 
-/** The columns' alignments if a table begins at this line: a head, and below it a line of dashes. */
+/** Column alignments if a table starts at this line: a header row and a line of dashes below it. */
 function columnsAt(lines, at) {
   const [head, rule] = [lines[at], lines[at + 1]];
   if (rule === undefined || !head.includes("|") || !/^[|:\- ]+$/.test(rule)) return null;
@@ -212,7 +213,7 @@ function table(lines, at, align) {
   return [{ type: "table", align, head: cellsOf(lines[at]), rows }, end];
 }
 
-/** The cells of a row; `\|` is a bar within one. */
+/** The cells of a row; `\|` is a literal bar. */
 function cellsOf(line) {
   const text = line.trim().replace(/^\|/, "");
   const cells = [""];

@@ -1,7 +1,7 @@
-// Formulas: the part of TeX that models write -> MathML, which browsers lay out themselves.
+// Converts formulas from the subset of TeX that models write to MathML, which browsers lay out.
 //
-// A formula with anything that is not in the tables below is shown as its source, unchanged: a formula that
-// is wrong in silence is worse than one that is plain.
+// A formula with anything that is not in the tables below is shown as its source: a formula that is silently
+// wrong is worse than a plain one.
 
 import { element, mathElement } from "./dom.mjs";
 
@@ -50,7 +50,7 @@ const BELOW = table("underline _ underbrace ⏟");
 const FENCES = table(
   "matrix  pmatrix () bmatrix [] Bmatrix {} vmatrix || Vmatrix ‖‖".replace("  ", " .. "),
 );
-/** Where the letters of an alphabet begin in Unicode: capitals, small, digits. */
+/** Start of each alphabet in Unicode: capitals, small letters, digits. */
 const ALPHABETS = {
   mathbf: [0x1d400, 0x1d41a, 0x1d7ce],
   boldsymbol: [0x1d400, 0x1d41a, 0x1d7ce],
@@ -59,7 +59,7 @@ const ALPHABETS = {
   mathscr: [0x1d49c, 0x1d4b6, null],
   mathfrak: [0x1d504, 0x1d51e, null],
 };
-/** Letters that Unicode had before it had the alphabets. */
+/** Letters that Unicode had before these alphabets. */
 const OLDER = table(
   "mathbbC ℂ mathbbH ℍ mathbbN ℕ mathbbP ℙ mathbbQ ℚ mathbbR ℝ mathbbZ ℤ mathcalB ℬ mathcalE ℰ mathcalF ℱ " +
     "mathcalH ℋ mathcalI ℐ mathcalL ℒ mathcalM ℳ mathcalR ℛ mathcale ℯ mathcalg ℊ mathcalo ℴ mathfrakC ℭ " +
@@ -68,7 +68,7 @@ const OLDER = table(
 
 class NotKnown extends Error {}
 
-/** A formula as MathML, or its source in `code` if there is something in it that the tables lack. */
+/** A formula as MathML, or its source in `code` if it contains something that is not in the tables. */
 export function formula(tex, display) {
   try {
     if (tex.length > LONGEST) throw new NotKnown();
@@ -111,7 +111,7 @@ class Reader {
     if (this.#next() !== token) throw new NotKnown();
   }
 
-  /** Everything up to a token that ends it, which is left, as one node. */
+  /** Everything up to an ending token as one node. The ending token is not consumed. */
   #row(ends) {
     this.#depth += 1;
     if (this.#depth > DEEPEST) throw new NotKnown();
@@ -127,7 +127,7 @@ class Reader {
     return nodes.length === 1 ? nodes[0] : mathElement("mrow", {}, nodes);
   }
 
-  /** A term with what stands above and below it. */
+  /** A term with its subscript and superscript. */
   #scripted() {
     const token = this.#peek();
     const name = token.slice(1);
@@ -153,7 +153,7 @@ class Reader {
     return mathElement(below && above ? kind[2] : below ? kind[0] : kind[1], {}, base, below, above);
   }
 
-  /** What a command or a script applies to: a group or one term. */
+  /** The argument of a command or script: a group or one term. */
   #argument() {
     this.#depth += 1;
     if (this.#depth > DEEPEST) throw new NotKnown();
@@ -169,7 +169,7 @@ class Reader {
     return row;
   }
 
-  /** The text of a group, as it is. */
+  /** The literal text of a group. */
   #words() {
     this.#expect("{");
     let text = "";
@@ -289,7 +289,7 @@ class Reader {
     return text;
   }
 
-  /** An environment of rows and columns. */
+  /** An environment with rows and columns. */
   #rows() {
     const name = this.#words().replace("*", "");
     const aligned = ["aligned", "align", "gathered", "gather", "split"].includes(name);
@@ -313,7 +313,7 @@ class Reader {
   }
 }
 
-/** `.` is TeX's fence that is not there. */
+/** `.` is TeX's empty fence. */
 function fenced(open, body, close) {
   const fence = (text) => text !== "." && mathElement("mo", { fence: "true", stretchy: "true" }, text);
   return mathElement("mrow", {}, fence(open), body, fence(close));

@@ -1,13 +1,13 @@
-//! The page at `/`: a chat, and a text that a model continues, in the reader's browser.
+//! The web page at `/`: a chat, and a text that a model continues.
 //!
-//! The files beside this one are served as they are; there is no build step. They ask no other server,
-//! and store conversations in the browser alone. Start reading at `page.mjs`. What they need of the server is
-//! in `api.mjs`: `/props`, `/v1/models`, `/v1/chat/completions`, `/completion`.
+//! The files in this folder are served as they are; there is no build step. They contact no other server, and
+//! store conversations only in the browser. Start reading at `page.mjs`. The endpoints they use are in
+//! `api.mjs`: `/props`, `/v1/models`, `/v1/chat/completions`, `/completion`.
 
 /// A file of the page.
 #[derive(Debug)]
 pub struct Asset {
-    /// Path below the prefix of the server, if there is one.
+    /// Path below the server's prefix, if it has one.
     pub path: &'static str,
     /// Its `Content-Type`.
     pub media_type: &'static str,
@@ -16,14 +16,14 @@ pub struct Asset {
 }
 
 impl Asset {
-    /// Its `ETag`, with quotes. With `Cache-Control: no-cache` a browser asks each time and is told 304, so
-    /// that it never runs files of two versions together.
+    /// Its `ETag`, with quotes. With `Cache-Control: no-cache` a browser revalidates each time and gets 304,
+    /// so it never mixes files of two versions.
     pub fn etag(&self) -> String {
         format!("\"{:08x}-{:x}\"", crc32fast::hash(self.bytes), self.bytes.len())
     }
 }
 
-/// Headers of every file of the page, beside its type and its tag.
+/// Headers of every file of the page, besides type and tag.
 pub const HEADERS: &[(&str, &str)] = &[
     ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
     ("Cache-Control", "no-cache"),
@@ -31,15 +31,15 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("X-Content-Type-Options", "nosniff"),
 ];
 
-/// Only the page's own files run, nothing is asked of another server, and `require-trusted-types-for` has the
-/// browser refuse every way to make HTML from text.
+/// Only the page's own files run, other servers are not contacted, and `require-trusted-types-for` makes the
+/// browser reject every way to create HTML from text.
 const CONTENT_SECURITY_POLICY: &str = concat!(
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; ",
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; ",
     "require-trusted-types-for 'script'; trusted-types 'none'",
 );
 
-/// The files of the page, each at its path.
+/// The files of the page, each with its path.
 pub const ASSETS: &[Asset] = &[
     asset("/", "text/html; charset=utf-8", include_bytes!("index.html")),
     asset("/page/base.css", STYLE, include_bytes!("base.css")),

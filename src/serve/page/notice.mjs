@@ -1,11 +1,11 @@
-// Why a turn did not come to its own end, and the ways on from there.
+// The reason why a turn ended early, and the actions offered.
 
 import { element } from "./dom.mjs";
 import { icon } from "./icons.mjs";
 
 const WAYS = { more: "Continue", again: "Try again", fresh: "New conversation" };
 
-/** Stands below a turn. `act(way)` is called for a pressed button, with one of the ways of `ending`. */
+/** A notice below a turn. `act(way)` is called for a pressed button, with one of the `ways` of `ending`. */
 export class Notice {
   node = element("div", { class: "notice", hidden: true });
   #text = element("p", { class: "note" });
@@ -19,13 +19,13 @@ export class Notice {
     this.node.append(this.#icon, this.#text, this.#ways);
   }
 
-  /** Shows an ending of text.mjs; null for a turn without one. */
+  /** Shows an ending from text.mjs; null for a turn without one. */
   show(ending) {
     this.node.hidden = ending === null;
     this.#text.textContent = ending?.text ?? "";
     this.node.dataset.tone = ending?.tone ?? "";
     this.node.classList.toggle("trouble", ending?.tone === "trouble");
-    // Buttons that are made anew lose the focus.
+    // Recreated buttons would lose the focus.
     const ways = ending?.ways ?? [];
     if (this.#shown !== ways.join()) this.#ways.replaceChildren(...ways.map((way) => this.#button(way)));
     this.#shown = ways.join();

@@ -1,7 +1,7 @@
-// The page: one conversation that is shown, the list of all, and the answers that are being written.
+// The page: the visible conversation, the list of all conversations, and the answers being generated.
 //
-// Start reading here. `conversation.mjs` is the data, `run.mjs` how an answer gets into it, the views show
-// it.
+// Start reading here. `conversation.mjs` is the data, `run.mjs` generates an answer into it, and the views
+// show it.
 
 import { key } from "./api.mjs";
 import { Composer } from "./composer.mjs";
@@ -20,9 +20,9 @@ import { exported, imported } from "./transfer.mjs";
 
 const $ = (id) => document.getElementById(id);
 
-/** Beginnings that suit a model which continues text. The first stands in the field on a first visit. */
+/** Openings for a model that continues text. On a first visit the field contains the first one. */
 const OPENINGS = ["Once upon a time", "There was once a king", "The little rabbit"];
-/** Why nothing can be sent, by the server's state. */
+/** Reasons why nothing can be sent, by the server's state. */
 const OFF = {
   connecting: "You can send when the server has answered.",
   loading: "You can send when the model is loaded.",
@@ -30,9 +30,12 @@ const OFF = {
   unreachable: "You can send when the server is back.",
   locked: "You can send when the key is entered.",
 };
-/** The same of a model that makes embeddings or scores alone. */
+/** The reason for a model that only makes embeddings or scores. */
 const NO_TEXT = "This model makes embeddings and writes no text.";
-/** The demo model's name, and what one can ask it: as in src/demo.rs. The first stands in the field, too. */
+/**
+ * The demo model's name, and questions for it, as in src/demo.rs. On a first visit the field contains the
+ * first one.
+ */
 const DEMO = "sterna-world";
 const QUESTIONS = ["Tell me a story about a shy owl in winter.", "What can you do?", "What is 12 plus 30?"];
 const SAVE_EVERY_MS = 1000;
@@ -42,7 +45,7 @@ class Page {
   server = new Server(() => this.#serverChanged());
   #store = null;
   #conversations = new Map();
-  /** The answers that are being written, by the conversation's id. */
+  /** The answers being generated, by conversation id. */
   #runs = new Map();
   #sidebar = new Sidebar();
   #thread = new Thread({
@@ -65,7 +68,7 @@ class Page {
     this.#wire();
     new SettingsView(this);
     this.#store = await Store.open().catch(() => {
-      this.#trouble("This browser keeps no data for this page: conversations end with the tab.");
+      this.#trouble("This browser stores no data for this page: closing the tab loses conversations.");
       return new Memory();
     });
     this.#store.listen((id) => this.#changedElsewhere(id));
@@ -76,7 +79,7 @@ class Page {
     await this.server.connect();
   }
 
-  /** What the settings change. */
+  /** Called by the settings. */
   systemChanged(text) {
     this.conversation.system = text;
     this.#save(this.conversation);
@@ -87,7 +90,7 @@ class Page {
     this.server.connect();
   }
 
-  // --- The conversation that is shown.
+  // --- The visible conversation.
 
   #openAddressed() {
     const id = decodeURIComponent(location.hash.slice(1));
@@ -118,13 +121,13 @@ class Page {
       this.#composer.set(this.#openings()[0] ?? "");
   }
 
-  /** What one can begin the conversation with. */
+  /** Suggested openings of the conversation. */
   #openings() {
     if (this.conversation.mode === "text") return OPENINGS;
     return this.server.props.name === DEMO ? QUESTIONS : [];
   }
 
-  /** A model without a chat template continues text, unless this reader has chosen otherwise for it. */
+  /** A model without a chat template continues text, unless the user has chosen otherwise for it. */
   #preferredMode() {
     const { name, chats } = this.server.props;
     return recall(`mode.${name}`) ?? (chats ? "chat" : "text");
@@ -151,12 +154,12 @@ class Page {
   }
 
   #again(turn) {
-    // A turn that holds nothing but an error is no version worth keeping.
+    // A turn with only an error is not kept as a version.
     if (turn.text === "" && turn.finish !== undefined) return this.#write(this.conversation, turn);
     return this.#write(this.conversation, tree.addTurn(this.conversation, turn.parent, "assistant", ""));
   }
 
-  /** More of an answer is the same turn; more of a text is a passage of its own, which can be tried again. */
+  /** More of an answer extends the same turn; more of a text is a separate passage, which can be retried. */
   #more(turn) {
     if (this.conversation.mode === "text") this.#send("");
     else this.#write(this.conversation, turn);
@@ -187,13 +190,13 @@ class Page {
     this.#conversations.set(branch.id, branch);
     this.#save(branch);
     this.#open(branch);
-    this.#toast("A conversation of its own, up to this turn.");
+    this.#toast("This is a copy of the conversation up to this turn.");
   }
 
   // --- Answers.
 
   async #write(conversation, turn) {
-    // One answer at a time in a conversation: asking for another ends the one before.
+    // One answer at a time per conversation: a new one ends the previous one.
     const running = () => this.#runs.get(conversation.id);
     for (let before = running(); before !== undefined; before = running()) {
       before.stop();
@@ -208,7 +211,7 @@ class Page {
     });
     this.#runs.set(conversation.id, run);
     this.#touched(conversation);
-    // The button that asked for it may be gone, and the focus with it.
+    // The button that was pressed may be gone, and the focus with it.
     if (conversation === this.conversation) this.#composer.focus();
     try {
       await run.go(this.server);
@@ -217,7 +220,7 @@ class Page {
       this.#touched(conversation);
     }
     if (run.error !== null) this.server.failed(run.error);
-    // Once and whole: read out piece by piece, it could not be followed.
+    // Announced once when complete: piece by piece it could not be followed.
     if (conversation === this.conversation) $("announcer").textContent = turn.text;
   }
 
@@ -228,7 +231,7 @@ class Page {
   }
 
   async #save(conversation) {
-    // It has not begun, or was deleted while an answer was written.
+    // The conversation is still empty, or was deleted while an answer was generated.
     if (!this.#conversations.has(conversation.id)) return;
     try {
       await this.#store.put(conversation);
@@ -238,7 +241,7 @@ class Page {
     }
   }
 
-  // --- What is shown around them.
+  // --- The rest of the page.
 
   #update() {
     const { conversation } = this;
@@ -270,7 +273,7 @@ class Page {
     const known = this.server.state === "ready" && writes !== false;
     $("empty-title").textContent = known && text ? "Begin a text" : this.server.state === "ready" ? name : "";
     const hint = text
-      ? `${name} writes on from where you stop.`
+      ? `${name} continues your text.`
       : "Ask something, or paste what you are working on.";
     $("empty-hint").textContent = known ? hint : "";
     for (const button of $("modes").children) {
@@ -312,14 +315,14 @@ class Page {
     if (state === "locked" && !$("lock").open) {
       const refused = key.get() !== "";
       $("lock-hint").textContent = refused
-        ? "The server did not take the last one."
+        ? "The server rejected the last key."
         : "It is forgotten when this tab is closed.";
       $("lock-hint").classList.toggle("trouble", refused);
       $("lock").showModal();
     }
     const untouched = tree.pathOf(this.conversation).length === 0;
     if (state === "ready" && untouched) {
-      // What was typed while the server was asked stays.
+      // Keeps what was typed while the server was being asked.
       const draft = this.#composer.text;
       if (this.conversation.mode !== this.#preferredMode()) this.#new();
       if (draft !== "") this.#composer.set(draft);
@@ -329,7 +332,7 @@ class Page {
   }
 
   async #changedElsewhere(id) {
-    // What is written here is newer than what another tab has of it.
+    // A conversation with a running answer is newer than another tab's copy.
     if (this.#runs.has(id)) return;
     const stored = await this.#store.get(id);
     if (stored === undefined) this.#conversations.delete(id);
@@ -338,7 +341,7 @@ class Page {
     else this.#update();
   }
 
-  // --- Conversations as a whole.
+  // --- Whole conversations.
 
   #rename() {
     const { conversation } = this;
@@ -396,7 +399,7 @@ class Page {
     try {
       const conversations = imported(await file.text());
       for (const conversation of conversations) {
-        // One that is here already may have gone on since: both are kept.
+        // An imported conversation may already be here, and have changed since: both are kept.
         if (this.#conversations.has(conversation.id)) conversation.id = crypto.randomUUID();
         this.#conversations.set(conversation.id, conversation);
         await this.#save(conversation);
@@ -451,7 +454,7 @@ class Page {
       if (this.#conversations.size > 0) this.#delete([...this.#conversations.values()]);
     });
     $("import-file").addEventListener("change", async ({ target }) => {
-      // What is said of it could not be seen behind the dialog.
+      // A message would be hidden by the dialog.
       $("settings").close();
       for (const file of target.files) await this.#import(file);
       target.value = "";
@@ -495,14 +498,14 @@ class Page {
   }
 }
 
-/** What the reader adds to a text, with a space before it if two words would become one. */
+/** The user's addition to a text, with a space before it if two words would become one. */
 function spaced(last, text) {
   const glued =
     last !== undefined && /[\p{L}\p{N}.,;:!?'"]$/u.test(last.text) && /^[\p{L}\p{N}]/u.test(text);
   return glued ? ` ${text}` : text;
 }
 
-/** A title as the name of a file. */
+/** A file name for a title. */
 function fileName(title) {
   return title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "") || "conversation";
 }

@@ -1,8 +1,8 @@
-// Small choices that this browser remembers. Where it refuses to, they last as long as the page.
+// Small choices stored in the browser. If storage is disabled, they last as long as the page.
 
 const refused = new Map();
 
-/** What was kept under `name`, or null. */
+/** The value stored under `name`, or null. */
 export function recall(name) {
   try {
     return localStorage.getItem(`sterna.${name}`);
@@ -11,7 +11,7 @@ export function recall(name) {
   }
 }
 
-/** Keeps a text; null forgets it. */
+/** Stores a text; null removes it. */
 export function keep(name, text) {
   try {
     if (text === null) localStorage.removeItem(`sterna.${name}`);

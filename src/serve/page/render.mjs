@@ -1,4 +1,4 @@
-// Markdown -> DOM nodes, at once or while it is written.
+// Renders Markdown to DOM nodes, at once or while it is generated.
 
 import { copyButton } from "./clipboard.mjs";
 import { element } from "./dom.mjs";
@@ -7,20 +7,20 @@ import { inline } from "./inline.mjs";
 import { blocksOf, linesOf } from "./markdown.mjs";
 import { formula } from "./math.mjs";
 
-/** The nodes of a Markdown text, one for each block. */
+/** The nodes of a Markdown text, one per block. */
 export function render(text) {
   return blocksOf(linesOf(text)).map(blockNode);
 }
 
 /**
- * Renders a text that grows into `root`. What can no longer change is rendered once; only the block at the
- * end is made again, so that a long answer costs no more by the token than a short one.
+ * Renders a growing text into `root`. Finished blocks are rendered once; only the last block is rendered
+ * again, so that long answers cost no more per token than short ones.
  */
 export class GrowingText {
   #root;
-  /** Where in the text the first block begins that may still change. */
+  /** Offset in the text of the first block that may still change. */
   #settled = 0;
-  /** Its place among the children of the root. */
+  /** Index of that block among the children of the root. */
   #first = 0;
   #last = null;
 
@@ -29,7 +29,7 @@ export class GrowingText {
     root.replaceChildren();
   }
 
-  /** Shows `text`, which begins with all that was shown before. */
+  /** Shows `text`, which starts with all that was shown before. */
   show(text) {
     const tail = text.slice(this.#settled);
     const lines = linesOf(tail);
@@ -38,7 +38,8 @@ export class GrowingText {
     while (this.#root.childNodes.length > this.#first + kept) this.#root.lastChild.remove();
     for (const block of blocks.slice(kept)) this.#root.append(blockNode(block));
 
-    // A block is done when the next one has begun, which two lines decide: a table is known by its second.
+    // A block is finished when the next one has started, which takes two lines: a table is recognised by its
+    // second.
     const open = Math.max(
       blocks.findLastIndex((block) => block.line + 2 < lines.length),
       0,
@@ -50,7 +51,7 @@ export class GrowingText {
     }
   }
 
-  /** Code that grows keeps its node, and with it the reader's selection and place: 1 if it was kept. */
+  /** Code that grows keeps its node, and with it the selection and scroll position: 1 if it was kept. */
   #keepCode(block) {
     const node = this.#root.childNodes[this.#first];
     const same =
@@ -64,7 +65,7 @@ export class GrowingText {
 function blockNode(block) {
   switch (block.type) {
     case "heading":
-      // The page has two levels of its own above.
+      // The page itself uses the first two heading levels.
       return element(`h${Math.min(block.level + 2, 6)}`, {}, ...inlineNodes(block.text));
     case "rule":
       return element("hr");
@@ -95,7 +96,7 @@ function codeNode(block) {
       element("span", {}, block.language || "text"),
       copyButton(() => code.textContent),
     ),
-    // It scrolls, so the keyboard must reach it.
+    // The element scrolls, so it must be focusable by keyboard.
     element("pre", { tabindex: 0, "aria-label": `Code, ${block.language || "text"}` }, code),
   );
 }

@@ -1,11 +1,11 @@
-// One answer while it is written: asks the server, and puts what comes into the turn.
+// Generates one answer: sends the request, and writes the stream into the turn.
 
 import { ServerError, chat, completion } from "./api.mjs";
 import { messagesOf, pathTo, wholeText } from "./conversation.mjs";
 import { fields } from "./settings.mjs";
 import { contextUsed, count } from "./text.mjs";
 
-/** What of a server's timings is kept with a turn. */
+/** The server's timings that are stored with a turn. */
 const KEPT = [
   "cache_n",
   "prompt_n",
@@ -16,20 +16,20 @@ const KEPT = [
 ];
 
 /**
- * Writes into `turn`, which is the last of its path. Its `finish` is absent while it runs; then it is stop,
- * length, full (the context), stopped (by the reader), dropped (the connection ended), or problem, with the
- * reason in `problem`.
+ * Writes into `turn`, the last of its path. Its `finish` is absent while it runs; then it is stop, length,
+ * full (the context), stopped (by the user), dropped (the connection was closed), or problem, with the reason
+ * in `problem`.
  */
 export class Run {
   conversation;
   turn;
-  /** Of the prompt, {done, total}, until the first token comes. */
+  /** Prompt progress, {done, total}, until the first token. */
   progress = null;
-  /** Why it failed, a `ServerError`, or null. */
+  /** The `ServerError` if it failed, or null. */
   error = null;
-  /** Settles when it has ended. */
+  /** Promise that is fulfilled when it has ended. */
   ended = null;
-  /** When the first word of reasoning came. */
+  /** Time of the first word of reasoning. */
   thinkingSince = null;
   #abort = new AbortController();
   #changed;
@@ -40,12 +40,12 @@ export class Run {
     this.#changed = changed;
   }
 
-  /** Ends it; what has come stays. */
+  /** Stops it; the text so far is kept. */
   stop() {
     this.#abort.abort();
   }
 
-  /** Runs to the end. Never throws for what a server does. */
+  /** Runs to the end. Never throws because of the server. */
   go(server) {
     this.ended = this.#write(server);
     return this.ended;
@@ -74,7 +74,7 @@ export class Run {
     const { mode } = conversation;
     const settings = { ...fields(mode, props.params), ...(model !== null && { model }) };
     const path = pathTo(conversation, turn);
-    // An empty turn is the one to be written; one with text is continued.
+    // An empty turn is generated from scratch; one with text is continued.
     if (turn.text === "") path.pop();
     return mode === "chat"
       ? chat(messagesOf(conversation, path), settings, this.#abort.signal)
@@ -114,7 +114,7 @@ export class Run {
   }
 }
 
-/** The server's words, and what can be done about it. */
+/** The server's message, with advice. */
 function explained(error) {
   const { retryAfter, needed, room } = error.details;
   if (Number.isFinite(needed) && Number.isFinite(room)) {

@@ -1,25 +1,25 @@
-// Whether there is a server, what it runs, and what it asks for: one state, kept up to date.
+// State of the server: if it can be reached, which models it has, and if it requires a key. Kept up to date.
 
 import { ServerError, models, props } from "./api.mjs";
 import { keep, recall } from "./preferences.mjs";
 
-/** What is assumed of a server that has no `/props`. */
+/** Assumed properties of a server without `/props`. */
 const UNKNOWN = { name: "model", chats: true, nCtx: null, params: {}, build: "" };
 const PAUSE_MS = 1500;
 
 /**
- * `state` is connecting, ready, loading (the model), failed (it could not be loaded), unreachable, or locked
- * (it wants a key).
+ * `state` is connecting, ready, loading (the model), failed (the model could not be loaded), unreachable, or
+ * locked (the server requires a key).
  */
 export class Server {
   state = "connecting";
-  /** What went wrong, in the server's words, if the state is failed. */
+  /** The server's error message, if the state is failed. */
   failure = "";
-  /** Of the model, as `api.props` gives them. */
+  /** Properties of the model, from `api.props`. */
   props = UNKNOWN;
-  /** Those that it can run, as `api.models` gives them. */
+  /** Models of the server, from `api.models`. */
   models = [];
-  /** The model that was picked, now or at an earlier visit; null for the server's own choice. */
+  /** The selected model, from now or an earlier visit; null for the server's default. */
   model = recall("model");
   #changed;
   #attempt = 0;
@@ -28,7 +28,7 @@ export class Server {
     this.#changed = changed;
   }
 
-  /** Asks until there is an answer. A later call ends the attempts of an earlier one. */
+  /** Retries until there is an answer. A later call ends an earlier one's attempts. */
   async connect() {
     this.#attempt += 1;
     const attempt = this.#attempt;
@@ -43,7 +43,7 @@ export class Server {
     }
   }
 
-  /** Takes note of what went wrong in a request. */
+  /** Updates the state after a failed request. */
   failed(error) {
     if (error.status === 401 || error.status === 403) {
       this.state = "locked";
@@ -53,21 +53,21 @@ export class Server {
     }
   }
 
-  /** Runs another model from now on, at later visits too. */
+  /** Selects another model, also for later visits. */
   pick(model) {
     this.model = model;
     keep("model", model);
     return this.connect();
   }
 
-  /** The state that the server is in. What is learned of it is kept only while the question `isCurrent`. */
+  /** Asks for the server's state. The results are only stored while the attempt `isCurrent`. */
   async #ask(isCurrent) {
     try {
       const list = await this.#list();
       if (!isCurrent()) return null;
       this.models = list;
       const known = list.find(({ id }) => id === this.model);
-      // Another server at this address, or a file that is gone.
+      // This is another server, or the file is gone.
       if (known === undefined) this.model = null;
       if (list.length > 1 && !(known ?? list[0]).loaded) {
         this.state = "loading";
@@ -83,18 +83,18 @@ export class Server {
       if (error.status === 401 || error.status === 403) return "locked";
       if (error.status === 503) return "loading";
       if (error.status === 500 && this.models.length > 1) {
-        // Another attempt would load it again. The reader can pick another one.
+        // Another attempt would load it again. The user can select another model.
         this.failure = error.message;
         return "failed";
       }
       if ([0, 429, 500, 502, 504].includes(error.status)) return "unreachable";
-      // It answers, and has no `/props`: other servers with OpenAI's endpoints.
+      // The server responds but has no `/props`: another server with OpenAI's endpoints.
       this.props = UNKNOWN;
       return "ready";
     }
   }
 
-  /** The models; none, of a server that has no list or cannot say now. */
+  /** The list of models; empty if the server has no list or cannot answer now. */
   async #list() {
     try {
       return await models();

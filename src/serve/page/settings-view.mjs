@@ -1,4 +1,4 @@
-// The dialog of settings.
+// The settings dialog.
 
 import { key } from "./api.mjs";
 import { element } from "./dom.mjs";
@@ -16,7 +16,7 @@ export class SettingsView {
     this.#page = page;
     $("open-settings").addEventListener("click", () => this.open());
     $("close-settings").addEventListener("click", () => this.#dialog.close());
-    // A click beside the dialog hits the dialog itself, whose content fills it.
+    // A click outside hits the dialog element itself, because its content fills it.
     this.#dialog.addEventListener("click", ({ target }) => target === this.#dialog && this.#dialog.close());
     $("system").addEventListener("change", ({ target }) => page.systemChanged(target.value));
     $("reset").addEventListener("click", () => {
@@ -56,12 +56,12 @@ export class SettingsView {
     $("parameters").replaceChildren(...fields(shown.filter(({ first }) => first)));
     $("more-parameters").replaceChildren(...fields(more));
     $("stop").value = (chosen().stop ?? []).join("\n");
-    // What was chosen is in sight.
+    // Changed settings are visible.
     if (["stop", ...more.map(({ name }) => name)].some((name) => name in chosen())) $("more").open = true;
   }
 }
 
-/** Label, number and the server's default as the field's placeholder. */
+/** Label, number field, and the server's default as its placeholder. */
 function parameterField(parameter, params, mode) {
   const { name, label, min, max, step, hint } = parameter;
   const standard = defaultOf(parameter, params, mode);
@@ -74,7 +74,7 @@ function parameterField(parameter, params, mode) {
     ...{ min, max, step },
     onchange: () => {
       const value = field.valueAsNumber;
-      // A step is how far a key goes; for a parameter that is no whole number, what lies between is fine.
+      // `step` is for the arrow keys; values in between are valid unless the parameter is an integer.
       const { rangeUnderflow, rangeOverflow, stepMismatch } = field.validity;
       if (rangeUnderflow || rangeOverflow || (step === 1 && stepMismatch)) return field.reportValidity();
       return choose(name, Number.isFinite(value) ? value : null);
@@ -97,7 +97,7 @@ export function setTheme(theme) {
   keep("theme", theme === "system" ? null : theme);
 }
 
-/** Whether the page is dark now, whoever chose it. */
+/** True if the page is dark now, by setting or by system. */
 export function isDark() {
   const { theme } = document.documentElement.dataset;
   return theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);

@@ -1,13 +1,13 @@
-// The parameters of sampling. Their defaults are the server's, from `/props`; only what differs from them is
-// kept and sent, so that a change on the server reaches every page that did not choose otherwise.
+// Sampling parameters. Defaults come from the server's `/props`; only changed values are stored and sent, so
+// that a new default on the server applies to every page that did not change it.
 
 import { keep, recall } from "./preferences.mjs";
 
 const STORED = "settings";
 
-// `name` is the server's. A parameter is offered only if `/props` has it; `always` are those that a server
-// need not list. `first` are those that a newcomer wants, the others stand under "More". `min` and `max`
-// bound what can be typed, not what the server takes.
+// `name` is the server's. A parameter is offered only if `/props` has it, or if it is marked `always`.
+// Parameters marked `first` are shown at once, the others under "More". `min` and `max` limit the input
+// field; the server may accept more.
 export const PARAMETERS = [
   {
     name: "temperature",
@@ -44,7 +44,7 @@ export const PARAMETERS = [
     min: 0,
     max: 1000,
     step: 1,
-    hint: "Chooses from so many of the likeliest words. Fewer: safer; more: wilder. 0: from all.",
+    hint: "Chooses from this many of the likeliest words. Fewer: safer; more: wilder. 0: from all.",
   },
   {
     name: "top_p",
@@ -104,10 +104,10 @@ export const PARAMETERS = [
   },
 ];
 
-/** In a text without turns a model may never stop, so a passage has a length that fits on a screen. */
+/** A text without turns may never stop, so a passage has a length that fits on a screen. */
 const PASSAGE_TOKENS = 200;
 
-/** What was chosen, of all that was offered: {parameter name: number}, and `stop`, a list of strings. */
+/** The changed values: {parameter name: number}, and `stop`, a list of strings. */
 export function chosen() {
   try {
     const stored = JSON.parse(recall(STORED) ?? "{}");
@@ -117,28 +117,28 @@ export function chosen() {
   }
 }
 
-/** Keeps a choice; null goes back to the server's. */
+/** Stores a value; null restores the server's default. */
 export function choose(name, value) {
   const { [name]: _, ...rest } = chosen();
   const settings = value === null ? rest : { ...rest, [name]: value };
   keep(STORED, JSON.stringify(settings));
 }
 
-/** Forgets all choices. */
+/** Restores all defaults. */
 export function reset() {
   keep(STORED, null);
 }
 
-/** What the server uses where nothing is chosen, or null if it draws or says nothing. */
+/** The server's default, or null if it is random or unknown. */
 export function defaultOf(parameter, params, mode) {
   const value = params[parameter.name];
   if (parameter.name === "seed") return null;
   if (parameter.name === "n_predict" && !(value > 0)) return mode === "text" ? PASSAGE_TOKENS : -1;
-  // An f32 in JSON: 0.800000011920929 is 0.8.
+  // Undoes the rounding of an f32: 0.800000011920929 is 0.8.
   return Number.isFinite(value) ? Number(value.toPrecision(6)) : null;
 }
 
-/** Whether a server with these `params` has the parameter. */
+/** True if a server with these `params` has the parameter. */
 export const offered = (parameter, params) => parameter.always || Number.isFinite(params[parameter.name]);
 
 /** The fields of a request in `mode`. */
@@ -148,7 +148,7 @@ export function fields(mode, params) {
   const sent = Object.fromEntries(known.map(({ name }) => [name, choice[name]]));
   if (!("n_predict" in sent)) sent.n_predict = defaultOf({ name: "n_predict" }, params, mode);
   if (choice.stop?.length > 0) sent.stop = choice.stop;
-  // The chat endpoint knows the limit by OpenAI's name, where no limit is no field.
+  // The chat endpoint has OpenAI's name for the limit, and no limit means no field.
   if (mode === "chat") {
     const { n_predict: limit, ...rest } = sent;
     return limit >= 0 ? { ...rest, max_tokens: limit } : rest;

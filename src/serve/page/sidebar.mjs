@@ -1,4 +1,4 @@
-// The list of conversations, with a search. On a narrow screen it lies over the page.
+// The list of conversations, with a search. On a narrow screen it overlays the page.
 
 import { matches, titleOf } from "./conversation.mjs";
 import { element } from "./dom.mjs";
@@ -32,14 +32,14 @@ export class Sidebar {
     this.#place();
   }
 
-  /** Opens or closes the list; on a wide screen that is remembered. */
+  /** Opens or closes the list; on a wide screen this is remembered. */
   toggle(open = document.body.classList.contains("list-closed")) {
     this.#set(open);
     if (!NARROW.matches) keep(CLOSED, String(!open));
     (open ? $("close-list") : $("open-list")).focus();
   }
 
-  /** Closes it where it lies over the page. */
+  /** Closes the list if it overlays the page. */
   settle() {
     if (NARROW.matches) this.#set(false);
   }
@@ -70,7 +70,7 @@ export class Sidebar {
 
   #set(open) {
     document.body.classList.toggle("list-closed", !open);
-    // What cannot be seen must not be reached by the keyboard, nor what lies behind the list.
+    // Hidden parts must not be reachable by keyboard: the closed list, and the page below an overlaying list.
     $("sidebar").inert = !open;
     $("main").inert = open && NARROW.matches;
     $("open-list").setAttribute("aria-expanded", String(open));

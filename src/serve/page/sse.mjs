@@ -1,13 +1,13 @@
-// Server-sent events out of text that arrives in pieces. EventSource cannot send a POST, so the page reads
-// the body of a fetch itself.
+// Parses server-sent events from text that arrives in pieces. EventSource cannot send a POST, so the page
+// reads the body of a fetch itself.
 
-/** Takes a stream's text piece by piece and gives the events that are complete: `{event, data}`. */
+/** Takes a stream's text piece by piece and returns the complete events: `{event, data}`. */
 export class EventReader {
-  // Of the line that is not complete. Joined once, so that a long line in many pieces stays linear.
+  // Pieces of the incomplete line. Joined once, so that a long line in many pieces takes linear time.
   #pieces = [];
   #data = [];
   #event = "";
-  // The last piece ended in a carriage return: a line feed at the head of the next one belongs to it.
+  // The last piece ended with a carriage return: a line feed at the start of the next one belongs to it.
   #returned = false;
   #started = false;
 
@@ -45,7 +45,7 @@ export class EventReader {
       return empty ? null : event;
     }
     const colon = line.indexOf(":");
-    // A comment, which keeps proxies from cutting the line during a long prefill.
+    // A comment, which keeps proxies from closing the connection during a long prefill.
     if (colon === 0) return null;
     const field = colon < 0 ? line : line.slice(0, colon);
     const value = colon < 0 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
@@ -58,7 +58,7 @@ export class EventReader {
 /** The events of a body (`ReadableStream` of bytes), as they arrive. */
 export async function* eventsOf(body) {
   const reader = body.getReader();
-  // In streaming mode a character that is cut between two chunks stays whole.
+  // In streaming mode a character split between two chunks is decoded correctly.
   const decoder = new TextDecoder();
   const events = new EventReader();
   try {

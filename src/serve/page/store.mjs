@@ -1,22 +1,22 @@
-// Conversations in the browser's own database. Nothing of them is kept on the server.
+// Conversations in the browser's IndexedDB. The server stores none of them.
 //
-// All are read at the start, since the list searches their text. Each change writes one record whole.
+// All are loaded at startup, because the list searches their text. Each change writes one whole record.
 
 const NAME = "sterna";
 const CONVERSATIONS = "conversations";
 
-/** The database, and a channel that tells other tabs of this browser what has changed. */
+/** The database, and a channel that notifies other tabs of changes. */
 export class Store {
   #database;
   #channel = new BroadcastChannel(NAME);
 
-  /** Opens the database. Throws where the browser refuses one, as some do in private windows. */
+  /** Opens the database. Throws if the browser refuses, as some do in private windows. */
   static async open() {
     const request = indexedDB.open(NAME, 1);
     request.onupgradeneeded = () => request.result.createObjectStore(CONVERSATIONS, { keyPath: "id" });
     const store = new Store();
     store.#database = await done(request);
-    // Another tab may have a newer page, whose database this one must not hold up.
+    // Another tab may have a newer version of the page, which needs to upgrade the database.
     store.#database.onversionchange = () => store.#database.close();
     return store;
   }
@@ -49,7 +49,7 @@ export class Store {
   }
 }
 
-/** Takes the place of the database where the browser refuses one: what is written ends with the tab. */
+/** Replacement for the database if the browser refuses one: conversations are lost when the tab is closed. */
 export class Memory {
   #all = new Map();
 

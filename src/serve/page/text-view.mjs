@@ -1,4 +1,4 @@
-// A text that a model continues: its passages in one flow, as a page of a book.
+// A text that a model continues: its passages in one flow, like a page of a book.
 
 import { copyButton } from "./clipboard.mjs";
 import { versionOf, wholeText } from "./conversation.mjs";
@@ -33,7 +33,7 @@ export class TextView {
     this.#order = order;
     for (const turn of path) {
       const node = this.#passages.get(turn.id);
-      // Appending keeps a reader's selection; a passage that is written only grows.
+      // Appending keeps the selection; a passage that is being generated only grows.
       const shown = node.textContent;
       if (turn.text.startsWith(shown)) node.append(turn.text.slice(shown.length));
       else node.textContent = turn.text;
@@ -87,7 +87,7 @@ export class TextView {
   }
 }
 
-/** Why a text goes no further, as `ending` has it. */
+/** The reason why a text does not continue, in the format of `ending`. */
 function ended(turn, running) {
   if (running || turn.finish !== "stop") return ending(turn, running);
   return { tone: "plain", text: "The model ends the text here.", ways: [] };

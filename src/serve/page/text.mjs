@@ -1,4 +1,4 @@
-// Figures and words that several views show.
+// Figures and texts shared by several views.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
@@ -12,13 +12,13 @@ export function speed(timings) {
   return rate > 0 ? `${short.format(rate)} tokens/s` : "";
 }
 
-/** Positions of the context that a turn and all before it take, or null. */
+/** Context positions used by a turn and all before it, or null. */
 export function contextUsed(timings) {
   const parts = [timings?.cache_n ?? 0, timings?.prompt_n, timings?.predicted_n];
   return parts.every(Number.isFinite) ? parts.reduce((sum, part) => sum + part, 0) : null;
 }
 
-/** A turn's figures in a line for those who want all of them. */
+/** A turn's figures in a line, for users who want all of them. */
 export function figures(timings) {
   if (timings === undefined) return "";
   const prompt = timings.prompt_n > 0 && `prompt ${count(timings.prompt_n)} tokens`;
@@ -29,8 +29,8 @@ export function figures(timings) {
 }
 
 /**
- * What stands below a turn that did not come to its own end, or null if it did: `text` says why, `tone` is
- * plain, limit or trouble, and `ways` are the ways on: more (of the same answer), again, fresh (another
+ * The notice below a turn that ended early, or null if it did not: `text` is the reason, `tone` is plain,
+ * limit or trouble, and `ways` are the actions: more (of the same answer), again, fresh (another
  * conversation).
  */
 export function ending(turn, running) {

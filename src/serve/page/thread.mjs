@@ -1,4 +1,4 @@
-// The turns of the conversation that is shown, and the place in it that is read.
+// The turns of the visible conversation, and its scroll position.
 
 import { pathOf } from "./conversation.mjs";
 import { TextView } from "./text-view.mjs";
@@ -6,9 +6,9 @@ import { TurnView } from "./turn-view.mjs";
 
 const $ = (id) => document.getElementById(id);
 
-/** Nearer to the end than this, in pixels, a reader follows what is written. */
+/** Distance from the end in pixels within which the view follows generated text. */
 const AT_END = 64;
-/** A frame's share of the time, at most: text that is slow to lay out is shown less often. */
+/** Maximum share of time for a frame: text that is slow to lay out is updated less often. */
 const RENDER_SHARE = 0.25;
 
 export class Thread {
@@ -16,13 +16,13 @@ export class Thread {
   #turns = $("turns");
   #actions;
   #conversation = null;
-  /** Of a text, its one view; of a chat, views by the turn's id. */
+  /** The only view of a text, or the views of a chat by turn id. */
   #text = null;
   #views = new Map();
   #run = null;
   #waits = false;
   #rested = 0;
-  /** As it was when last looked at: whether the end was in sight, in how many pixels. */
+  /** State at the last check: true if the end was visible, and the height in pixels. */
   #ended = true;
   #height = 0;
 
@@ -33,7 +33,7 @@ export class Thread {
     new ResizeObserver(() => this.#place()).observe(this.#scroll);
   }
 
-  /** Shows another conversation, from its end. */
+  /** Shows another conversation, scrolled to its end. */
   open(conversation) {
     this.#conversation = conversation;
     this.#views.clear();
@@ -43,7 +43,7 @@ export class Thread {
     requestAnimationFrame(() => this.toEnd());
   }
 
-  /** Turns have come or gone, or an answer has begun or ended. */
+  /** Updates after turns were added or removed, or an answer has started or ended. */
   update(run) {
     const follows = this.#atEnd() || this.#covered();
     this.#run = run;
@@ -67,14 +67,14 @@ export class Thread {
       view.update(run?.turn === turn ? run : null);
       return view.node;
     });
-    // Nodes that stay where they are keep focus and selection.
+    // Nodes that are not moved keep focus and selection.
     const stays = views.findIndex((node, at) => this.#turns.children[at] !== node);
     const from = stays < 0 ? views.length : stays;
     while (this.#turns.children.length > from) this.#turns.lastChild.remove();
     this.#turns.append(...views.slice(from));
   }
 
-  /** More of an answer has come. It is shown with the next frame, or later if frames have become slow. */
+  /** An answer has grown. It is rendered with the next frame, or later if frames have become slow. */
   grown(run) {
     this.#run = run;
     if (this.#waits) return;
@@ -105,7 +105,7 @@ export class Thread {
     this.#height = this.#scroll.clientHeight;
   }
 
-  /** Keeps the focus on the arrows of a fork when the version beside `turn` has taken its place. */
+  /** Keeps the focus on a fork's arrows after another version has replaced `turn`. */
   focusVersions(turn, step) {
     const fork = turn.parent ?? "";
     const arrows = this.#turns.querySelectorAll(`.versions[data-fork="${fork}"] button`);
@@ -113,7 +113,7 @@ export class Thread {
     (next?.disabled ? other : next)?.focus();
   }
 
-  /** Opens the reader's last turn for editing. */
+  /** Opens the user's last turn for editing. */
   editLast() {
     const mine = this.#turns.querySelectorAll(".turn.user");
     [...(mine[mine.length - 1]?.querySelectorAll(".tools button") ?? [])]
@@ -126,7 +126,7 @@ export class Thread {
     return scrollHeight - scrollTop - clientHeight < AT_END;
   }
 
-  /** Whether the end was read, and may be covered since, by a phone's keyboard or a line about the server. */
+  /** True if the end was visible before a phone's keyboard or a server message covered it. */
   #covered() {
     return this.#ended && this.#scroll.clientHeight !== this.#height;
   }

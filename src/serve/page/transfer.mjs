@@ -1,5 +1,5 @@
-// Conversations as a file, and back. A file may come from anywhere: what is read from it is checked field by
-// field and copied, so that nothing else gets into the store.
+// Export and import of conversations as a file. Files may come from anywhere: they are checked and copied
+// field by field, so that nothing else gets into the store.
 
 const FORMAT = "sterna-conversations";
 const VERSION = 1;
@@ -9,7 +9,7 @@ export function exported(conversations) {
   return JSON.stringify({ format: FORMAT, version: VERSION, conversations }, null, 1);
 }
 
-/** The conversations of a file's text. Throws an `Error` that says what is wrong and where. */
+/** The conversations in a file's text. Throws an `Error` that describes what is wrong and where. */
 export function imported(text) {
   let file;
   try {
@@ -77,15 +77,15 @@ function forkFrom(object, where) {
   return { children, chosen };
 }
 
-/** Every turn hangs at its parent, once: then the walk along children ends. */
+/** Every turn is a child of its parent exactly once, so the walk along children ends. */
 function checkTree(conversation, where) {
   const { turns } = conversation;
   let hanging = 0;
   for (const [parent, { children }] of [[null, conversation], ...Object.entries(turns)]) {
     if (new Set(children).size < children.length)
-      throw new Error(`${where}: a turn stands twice in a list.`);
+      throw new Error(`${where}: a turn appears twice in a list.`);
     for (const id of children) {
-      if (turns[id]?.parent !== parent) throw new Error(`${where}: turn ${id} is not where its parent is.`);
+      if (turns[id]?.parent !== parent) throw new Error(`${where}: turn ${id} has another parent.`);
       hanging += 1;
     }
   }
@@ -96,7 +96,7 @@ function checkTree(conversation, where) {
     next.push(...turns[id].children);
   }
   const count = Object.keys(turns).length;
-  if (hanging !== count || reached.size !== count) throw new Error(`${where}: some turns hang nowhere.`);
+  if (hanging !== count || reached.size !== count) throw new Error(`${where}: some turns cannot be reached.`);
 }
 
 function objectAt(value, where) {
@@ -114,7 +114,7 @@ function numberAt(value, where) {
   throw new Error(`${where} is not a number.`);
 }
 
-/** An id becomes a key of an object, so a name like `__proto__` is none. */
+/** An id becomes a key of an object, so names like `__proto__` are not allowed. */
 function idAt(value, where) {
   if (typeof value === "string" && /^[A-Za-z0-9-]{1,64}$/.test(value)) return value;
   throw new Error(`${where} is not an id of letters, digits and dashes.`);

@@ -11,7 +11,7 @@ import { ending, figures, speed } from "./text.mjs";
 
 /**
  * Shows a turn. `actions` are the page's: again, more, fresh, edit, version, branch, each with the turn.
- * `update` is called when the turn or what stands around it has changed.
+ * `update` is called when the turn or its surroundings have changed.
  */
 export class TurnView {
   node;
@@ -49,7 +49,7 @@ export class TurnView {
     this.#showReasoning(run);
     this.#showText(run);
     this.#notice.show(ending(this.#turn, run !== null));
-    // Buttons that are made anew lose the focus, so while text comes they stay.
+    // Recreated buttons would lose the focus, so they stay while text arrives.
     const state = JSON.stringify([
       run === null,
       this.#turn.finish,
@@ -100,7 +100,7 @@ export class TurnView {
       return element("button", { type: "button", class: "quiet", onclick: () => action(turn) }, text);
     };
     const model = turn.role === "assistant";
-    // The ways on from an end that was none stand beside its reason.
+    // If the turn ended early, its actions are next to the reason.
     const ways = ending(turn, false)?.ways ?? [];
     const rate = speed(turn.timings);
     return [
@@ -129,14 +129,14 @@ export class TurnView {
   }
 }
 
-/** What is said while nothing has come. */
+/** Text that is shown until the first token. */
 function waiting(run) {
   const { progress } = run;
   if (progress === null || !(progress.total > 0)) return "Waiting";
   return `Reading the prompt, ${Math.floor((100 * progress.done) / progress.total)} %`;
 }
 
-/** `‹ 2/3 ›`: calls `go(turn, step)` for the version before or behind. */
+/** `‹ 2/3 ›`: calls `go(turn, step)` for the previous or next version. */
 export function versionSwitch(conversation, turn, go) {
   const { number, count } = versionOf(conversation, turn);
   const button = (label, name, step, disabled) => {

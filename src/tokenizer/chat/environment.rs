@@ -71,7 +71,7 @@ fn without_generation_blocks(source: &str) -> String {
     while let Some(at) = rest.find("{%") {
         out += &rest[..at];
         rest = &rest[at..];
-        let (tag, behind) = match word_of_generation(rest) {
+        let (tag, after) = match word_of_generation(rest) {
             Some((open, word, close)) => {
                 out += &rest[..open];
                 (word, close)
@@ -79,7 +79,7 @@ fn without_generation_blocks(source: &str) -> String {
             None => ("{%", &rest[2..]),
         };
         out += tag;
-        rest = behind;
+        rest = after;
     }
     out + rest
 }
@@ -88,13 +88,13 @@ fn without_generation_blocks(source: &str) -> String {
 /// and the text after it.
 fn word_of_generation(tag: &str) -> Option<(usize, &'static str, &str)> {
     let inside = without_sign(&tag[2..]).trim_start();
-    let (word, behind) = match inside.strip_prefix("end") {
+    let (word, after) = match inside.strip_prefix("end") {
         Some(inside) => ("endwith", inside),
         None => ("with", inside),
     };
-    let behind = behind.strip_prefix("generation")?;
-    let is_closed = without_sign(behind.trim_start()).starts_with("%}");
-    is_closed.then_some((tag.len() - inside.len(), word, behind))
+    let after = after.strip_prefix("generation")?;
+    let is_closed = without_sign(after.trim_start()).starts_with("%}");
+    is_closed.then_some((tag.len() - inside.len(), word, after))
 }
 
 /// Strips the whitespace control sign of `{%-` and `{%+`.

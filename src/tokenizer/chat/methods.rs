@@ -235,7 +235,7 @@ fn parts(
     if separator.is_empty() {
         return Err(wrong("partition: empty separator"));
     }
-    let parts = found.map_or(not_found, |(before, behind)| [before, separator, behind]);
+    let parts = found.map_or(not_found, |(before, after)| [before, separator, after]);
     debug_assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), text.len());
     Ok(Value::from(Tuple::from(parts.map(Value::from).to_vec())))
 }

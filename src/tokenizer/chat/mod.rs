@@ -20,7 +20,7 @@ mod rewrite;
 mod time;
 
 #[cfg(test)]
-mod beside;
+mod jinja_golden;
 #[cfg(test)]
 mod tests;
 

@@ -219,8 +219,8 @@ fn layers_that_stay_are_chosen_and_said() {
     // Who computes the layers that are left, in which steps.
     for (min_batch, want) in [
         ("1", "MB) are copied to it in every step, through "),
-        ("4", "MB) are copied to it in steps of 4 rows and more, through "),
-        ("off", "MB) never are: the processor computes with them"),
+        ("4", "MB) are copied to it in steps of 4 rows or more, through "),
+        ("off", "MB) are not copied: the CPU computes with them"),
         ("auto", " (measured: "),
     ] {
         let (passed, said) =
@@ -231,7 +231,7 @@ fn layers_that_stay_are_chosen_and_said() {
     let (passed, said) = run("cuda", &["-ngl", "0", "--op-offload-min-batch", "0"]);
     assert!(!passed && said.contains("want auto, off or a number of rows from 1 on"), "{said}");
     for (backend, layers, want) in [
-        ("cpu", "1", "--gpu-layers: an option of cuda and cuda-simt only"),
+        ("cpu", "1", "--gpu-layers: supported only by cuda and cuda-simt"),
         ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
     ] {
         let (passed, said) = run(backend, &["-ngl", layers]);
@@ -261,7 +261,7 @@ fn faults_of_streams_end_the_run_and_leave_nothing_behind() {
         assert!(said.contains(call) && !said.contains("panicked"), "{settings}: {said}");
         assert!(settings.starts_with("fail") || !said.contains("left behind"), "{settings}: {said}");
         if call == "cuMemHostAlloc" {
-            let want = "bytes of page-locked memory for streamed layers: CUDA_ERROR_OUT_OF_MEMORY; more ";
+            let want = "bytes of page-locked memory for streamed layers: CUDA_ERROR_OUT_OF_MEMORY; a larger ";
             assert!(said.contains(want) && said.contains("--gpu-layers"), "{settings}: {said}");
         }
     }

@@ -218,7 +218,7 @@ fn options_choose_the_layers_and_a_user_is_told() {
         (&[("gpu_layers", "all")], None),
         (&[("gpu_layers", "99")], None),
         (&[("gpu_layers", "auto")], None),
-        (&[("gpu_layers", "2")], Some("2 of 5 layers stay on the card; the weights of the other 3 (")),
+        (&[("gpu_layers", "2")], Some("2 of 5 layers stay on the GPU; the weights of the other 3 (")),
         (&[("gpu_layers", "0"), ("stream_slots", "3")], Some("in every step, through 3 slots of ")),
     ] {
         let note = told(options).expect("options");
@@ -304,7 +304,7 @@ fn matrices_that_are_named_are_streamed_alone() {
     assert_eq!(plan.weights_bytes, whole.weights_bytes - (3 - slots as u64) * experts);
     assert!(everything(&case, &pages, &mut *backend, By::Step) == want, "{slots} slots");
     let note = backend.note().expect("something is streamed");
-    assert!(note.contains("1 of 4 layers stay on the card; the weights of the other 3 ("), "{note}");
+    assert!(note.contains("1 of 4 layers stay on the GPU; the weights of the other 3 ("), "{note}");
     // With layers streamed whole besides, and with room for all that would be streamed.
     let both = Streaming { overrides: overrides.clone(), ..Streaming::new(GpuLayers::Count(2), 1) };
     let mut backend = on(Simt::new(1, 3), Some(both));

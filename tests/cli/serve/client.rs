@@ -127,7 +127,7 @@ impl TestServer {
         let (address, stopper) = (server.address(), server.stopper());
         let endpoint = |name: &str| server.endpoints().find(|endpoint| endpoint.service == name);
         let grpc = endpoint("gRPC").map(|grpc| grpc.address.parse().unwrap());
-        let kv_events = endpoint("events of the KV cache").map(|events| events.address.clone());
+        let kv_events = endpoint("KV cache events").map(|events| events.address.clone());
         let ended = Some(std::thread::spawn(move || server.wait()));
         Self { address, grpc, kv_events, engine, stopper, ended }
     }

@@ -91,20 +91,20 @@ fn index_must_agree_with_the_files() {
     let mut json = good.clone();
     json["weight_map"].as_object_mut().unwrap().remove("model.norm.weight");
     write(&json);
-    refused(dir.path(), &["index.json", "does not name tensor model.norm.weight"]);
+    refused(dir.path(), &["index.json", "does not list tensor model.norm.weight"]);
     let mut json = good.clone();
     json["weight_map"]["lm_head.weight"] = json!("model-00001-of-00002.safetensors");
     write(&json);
-    refused(dir.path(), &["puts tensor lm_head.weight into model-00001", "in no file"]);
+    refused(dir.path(), &["lists tensor lm_head.weight in model-00001", "in no file"]);
     for name in ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", "x.bin", "a\\b.safetensors"]
     {
         let mut json = good.clone();
         json["weight_map"]["model.norm.weight"] = json!(name);
         write(&json);
-        refused(dir.path(), &["model.norm.weight", "want the name of a file beside it"]);
+        refused(dir.path(), &["model.norm.weight", "want the name of a file in the same folder"]);
     }
     write(&json!({"weight_map": {}}));
-    refused(dir.path(), &["names no tensor"]);
+    refused(dir.path(), &["lists no tensor"]);
     write(&json!([]));
     refused(dir.path(), &["weight_map"]);
     write(&good);
@@ -124,7 +124,7 @@ fn index_must_agree_with_the_files() {
     // One tensor in two files.
     let second = dir.path().join("model-00002-of-00002.safetensors");
     fs::copy(dir.path().join("model-00001-of-00002.safetensors"), second).unwrap();
-    refused(dir.path(), &["has too"]);
+    refused(dir.path(), &["is also in"]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn folders_without_a_model_are_refused() {
     refused(&dir.path().join("nowhere"), &["nowhere", "want a folder"]);
     refused(dir.path(), &["config.json"]);
     fs::write(dir.path().join("adapter_config.json"), "{}").unwrap();
-    refused(dir.path(), &["an adapter (LoRA)", "merge it into its model"]);
+    refused(dir.path(), &["an adapter (LoRA)", "merge it into its base model"]);
     fs::write(dir.path().join("config.json"), "{").unwrap();
     refused(dir.path(), &["config.json", "is not valid JSON"]);
     fs::write(dir.path().join("config.json"), "[]").unwrap();
@@ -141,7 +141,7 @@ fn folders_without_a_model_are_refused() {
     fs::write(dir.path().join("config.json"), llama().config.to_string()).unwrap();
     refused(dir.path(), &["has no safetensors"]);
     fs::write(dir.path().join("pytorch_model.bin"), "pickle").unwrap();
-    refused(dir.path(), &["pytorch_model.bin", "pickle can run code", "save_pretrained"]);
+    refused(dir.path(), &["pytorch_model.bin", "pickles can run code", "save_pretrained"]);
     fs::write(dir.path().join("model.safetensors"), safetensors(&llama().tensors)).unwrap();
     refused(dir.path(), &["none of tokenizer.json, tokenizer.model", "merges.txt"]);
     fs::write(dir.path().join("tokenizer.model"), b"\xff\xff not a protocol buffer").unwrap();
@@ -171,7 +171,7 @@ fn wrong_tensors_are_named() {
     );
     changed(add("vision_tower.patch.weight"), &["vision_tower.patch.weight", "ConvertOptions::text_only"]);
     changed(add("model.layers.0.mlp.up_proj.norm.weight"), &["norm of a projection's input", "Qwen3"]);
-    changed(add("language_model.model.norm.weight"), &["model.norm.weight", "is also there as"]);
+    changed(add("language_model.model.norm.weight"), &["model.norm.weight", "is also stored as"]);
     let shape =
         |shape: Vec<usize>| move |folder: &mut Folder| folder.tensors.get_mut(q).unwrap().shape = shape;
     changed(shape(vec![4, 16]), &[q, "want [8, 8], found [4, 16]"]);
@@ -289,7 +289,7 @@ fn invalid_configurations_are_refused() {
         &["MambaForCausalLM", "want one of LlamaForCausalLM", "Gemma3ForCausalLM"],
     );
     let untied = |folder: &mut Folder| folder.config["tie_word_embeddings"] = json!(false);
-    changed(untied, &["lm_head.weight", "is missing, and tie_word_embeddings is false"]);
+    changed(untied, &["lm_head.weight", "is missing, but tie_word_embeddings is false"]);
 }
 
 #[test]

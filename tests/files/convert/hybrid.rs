@@ -71,7 +71,7 @@ fn text_part_of_multimodal_checkpoint_is_converted() {
     let (got, notes) = converted(&whole, &ConvertOptions { text_only: true, ..to("f16") });
     same(&got, &want);
     for note in
-        ["1 tensors that are not part of a text model", "2 tensors of the block that predicts further"]
+        ["1 tensors that are not part of a text model", "2 tensors of the block for multi-token prediction"]
     {
         assert!(notes.iter().any(|said| said.starts_with(note)), "{notes:?}");
     }
@@ -189,7 +189,7 @@ fn invalid_delta_net_configurations_are_refused() {
         ("partial_rotary_factor", json!(0.1), &["an even share", "heads of 32", "found 0.1"][..]),
         ("partial_rotary_factor", json!(-1), &["a number from 0 to 1", "found -1"]),
         ("mrope_section", json!([2, 1]), &["three numbers", "found [2,1]"]),
-        ("mrope_section", json!([1, 1, 1]), &["all 4 pairs, pair 3 too", "found [1,1,1]"]),
+        ("mrope_section", json!([1, 1, 1]), &["all 4 pairs, including pair 3", "found [1,1,1]"]),
     ] {
         let change = |config: &mut Json| config["rope_parameters"][key] = value.clone();
         refused("qwen35", &change, &[&[key][..], words].concat());

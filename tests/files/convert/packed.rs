@@ -108,8 +108,7 @@ fn row_scales_become_tq2_0_with_a_note() {
             assert!((got - want).abs() <= 4.9e-4 * want.abs(), "{name}: {got}, want {want}");
         }
     }
-    let why =
-        "7 of 7 ternary matrices become tq2_0: i2_s has one scale a tensor, and rows of blk.0.attn_q.weight";
+    let why = "7 of 7 ternary matrices become tq2_0: i2_s has one scale per tensor, and each row of blk.0.";
     assert!(notes.iter().any(|note| note.contains(why)), "{notes:?}");
     // A type that would lose the row scales is refused.
     let said = convert(dir.path(), &to("i2_s")).unwrap_err().to_string();
@@ -136,7 +135,7 @@ fn packed_and_unpacked_weights_give_the_same_bytes() {
     let unpacked = folder.write();
     let (a, ..) = convert(from_packed.path(), &to("auto")).unwrap();
     let (b, _, notes) = convert(unpacked.path(), &to("auto")).unwrap();
-    assert!(notes.iter().any(|note| note.contains("-s, 0 and s already")), "{notes:?}");
+    assert!(notes.iter().any(|note| note.contains("already -s, 0 and s")), "{notes:?}");
     for name in ["attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
         let name = format!("blk.0.{name}.weight");
         let bytes = |gguf: &Gguf| gguf.raw_bytes(gguf.find(&name).unwrap()).unwrap();

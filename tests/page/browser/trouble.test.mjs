@@ -110,7 +110,7 @@ test("the page asks for the server's key, says if it is wrong, and keeps it for 
   const { page, profile, close } = await visit(browser, server.url, { until, expected: [FAILED] });
   await page.fill("#lock-key", "wrong");
   await page.press("#lock-key", "Enter");
-  await page.waitForSelector("#lock[open] >> .trouble >> text=did not take the last one");
+  await page.waitForSelector("#lock[open] >> .trouble >> text=rejected the last key");
   // After closing the dialog, the user can open it again.
   await page.keyboard.press("Escape");
   assert.equal(await page.innerText("#status"), "The server asks for a key.");

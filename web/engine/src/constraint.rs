@@ -1,4 +1,4 @@
-//! What texts are wanted: JSON, a regular expression, a grammar, or one of several texts.
+//! Constraints on generated text: JSON, a regular expression, a grammar, or a list of texts.
 
 use std::sync::Arc;
 
@@ -23,17 +23,17 @@ mod with_grammar {
 
     use super::*;
 
-    /// Makes constraints for one vocabulary.
+    /// Compiler of constraints for one vocabulary.
     #[derive(Default)]
     pub struct Constraints {
         grammars: OnceCell<Grammars>,
     }
 
     impl Constraints {
-        /// The constraint that options ask for, if they do.
+        /// The constraint in the options, if any.
         ///
         /// # Errors
-        /// For a grammar that cannot be used.
+        /// The grammar cannot be used.
         pub fn take(
             &self,
             fields: &mut Fields,
@@ -45,7 +45,7 @@ mod with_grammar {
         }
     }
 
-    /// The constraint on the text, if there is one.
+    /// The grammar of the constraint, if any.
     fn source(fields: &mut Fields) -> Result<Option<Source>, JsValue> {
         let json = fields.read("json", "true, or a schema", |value| match value {
             Value::Bool(false) => Some(None),
@@ -62,7 +62,7 @@ mod with_grammar {
         let mut sources = sources.into_iter().flatten();
         match (sources.next(), sources.next()) {
             (source, None) => Ok(source),
-            _ => Err(error("json, regex, grammar, choices: want one of them at most")),
+            _ => Err(error("json, regex, grammar, choices: want at most one of these")),
         }
     }
 }
@@ -71,15 +71,15 @@ mod with_grammar {
 mod without_grammar {
     use super::*;
 
-    /// Makes no constraints.
+    /// Stub without constraints.
     #[derive(Default)]
     pub struct Constraints {}
 
     impl Constraints {
-        /// That options ask for none.
+        /// Checks that the options contain no constraint.
         ///
         /// # Errors
-        /// If they do.
+        /// The options contain one.
         pub fn take(&self, fields: &mut Fields, _: &Tokenizer) -> Result<Option<Arc<dyn Grammar>>, JsValue> {
             match ["json", "regex", "grammar", "choices"].iter().find(|name| fields.take(name).is_some()) {
                 Some(name) => Err(error(format!("{name}: load the model with structured: true for this"))),

@@ -1,7 +1,7 @@
-//! What JavaScript is thrown.
+//! Errors thrown to JavaScript.
 //!
-//! An error of the engine is an `Error` whose `name` is `SternaError`: the module goes on. A panic is one
-//! whose `name` is `Panic`: what the module holds cannot be trusted any more.
+//! An error of the engine is an `Error` whose `name` is `SternaError`; the module can still be used. After a
+//! panic the `name` is `Panic`: the state of the module is no longer valid.
 
 use std::fmt::Display;
 
@@ -13,7 +13,7 @@ pub fn error(what: impl Display) -> JsValue {
     named("SternaError", &what.to_string())
 }
 
-/// Has panics thrown with what they say, where otherwise the module would end with `unreachable`.
+/// Throws panics with their message, where the module would otherwise stop with `unreachable`.
 pub fn say_panics() {
     std::panic::set_hook(Box::new(|panic| {
         wasm_bindgen::throw_val(named("Panic", &panic.to_string()));

@@ -1,13 +1,12 @@
-//! Sterna as a WebAssembly module. The package in `web/` is the only caller of what is exported here.
+//! Sterna as a WebAssembly module. The package in `web/` is the only user of these exports.
 //!
-//! A `Model` is a batch of an engine. JavaScript adds requests and calls `Model::step` until they have
-//! ended, so that between two steps it can do something else. Options and answers are JSON, in JavaScript's
-//! spelling.
+//! A `Model` is a batch of an engine. JavaScript adds requests and calls `Model::step` until they have ended,
+//! and can do other work between steps. Options and answers are JSON, with JavaScript's naming.
 //!
-//! Exports that may wait for a device are marked `jspi`: the stack of the module is suspended meanwhile, and
-//! no other export may be called until the promise settles.
+//! Exports that may wait for a device are marked `jspi`: the module's stack is suspended meanwhile, and no
+//! other export may be called until the promise settles.
 #![cfg(target_arch = "wasm32")]
-// wasm-bindgen calls its support of JSPI experimental by a deprecation.
+// wasm-bindgen marks its experimental JSPI support as deprecated.
 #![allow(deprecated)]
 
 mod constraint;

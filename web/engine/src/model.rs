@@ -1,4 +1,4 @@
-//! A model: loaded, asked, and stepped.
+//! A model: loading it, adding requests, and running steps.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::fault::error;
 use crate::options::{self, Fields};
 use crate::reader::Reader;
 
-/// Most positions that are kept free for an answer when old turns are forgotten.
+/// Maximum positions kept free for an answer when old turns are dropped.
 const ANSWER_TOKENS: usize = 256;
 
-/// A loaded model, and the sequences that run on it.
+/// A loaded model and its running sequences.
 #[wasm_bindgen]
 pub struct Model {
     batch: Batch,
-    /// The file's or the caller's, with the syntax of its messages, or why there is none.
+    /// The file's or the caller's template, with its message syntax, or the reason why there is none.
     template: Result<(ChatTemplate, Syntax), String>,
     constraints: Constraints,
 }
@@ -35,10 +35,11 @@ pub struct Model {
 #[wasm_bindgen]
 impl Model {
     /// Loads a model from its files, in order. `options` is a JSON object; `progress` is called with the
-    /// bytes that are loaded, and with those of all weights.
+    /// loaded bytes and the total bytes of weights.
     ///
     /// # Errors
-    /// `SternaError` for a file that is broken or unknown, for an option, and for what the device says.
+    /// `SternaError` for a file that is invalid or not supported, for an invalid option, and for device
+    /// errors.
     #[wasm_bindgen(jspi)]
     pub fn open(files: Vec<Reader>, options: String, progress: Function) -> Result<Model, JsValue> {
         let mut fields = Fields::new(&options)?;
@@ -48,7 +49,7 @@ impl Model {
         let files = files.into_iter().map(|file| Arc::new(file) as Arc<dyn Source>);
         let gguf = Gguf::from_sources(files, OpenOptions::default()).map_err(error)?;
         let tell = |Progress { done_bytes, total_bytes }| {
-            // What the caller's function throws is the caller's.
+            // Exceptions of the callback are the caller's responsibility.
             let _ = progress.call2(
                 &JsValue::NULL,
                 &JsValue::from_f64(done_bytes as f64),
@@ -58,7 +59,7 @@ impl Model {
         let engine = Engine::from_gguf(gguf, &options, tell).map_err(error)?;
         let tokenizer = engine.tokenizer().map_err(error)?;
         let template = ChatTemplate::choose(engine.gguf().metadata(), tokenizer, chosen.as_deref());
-        // The file may be a text generator; what the caller gave must be right.
+        // A model without a valid template can still continue text, but the caller's template must be valid.
         let template = match (template, chosen) {
             (Err(err), Some(_)) => return Err(error(err)),
             (Err(err), None) => Err(err.to_string()),
@@ -75,7 +76,7 @@ impl Model {
     /// The loaded model and its device, as JSON.
     ///
     /// # Errors
-    /// `SternaError` if the file recommends a sampling that is none.
+    /// `SternaError` if the file recommends invalid sampling options.
     pub fn about(&self) -> Result<String, JsValue> {
         let engine = self.batch.engine();
         let (hyper, plan, sampler) =
@@ -120,12 +121,12 @@ impl Model {
         Ok(self.tokenizer()?.encode(text, Special::Parse, true))
     }
 
-    /// Adds a sequence: `options` is a JSON object with `prompt`, a text or tokens, or `messages`, and how
-    /// to go on. Returns `{id, seed, forgotten}` as JSON: `id` names it in what [`step`](Self::step)
-    /// returns, and `forgotten` are the oldest messages that had to be left out.
+    /// Adds a sequence. `options` is a JSON object with `prompt`, a text or tokens, or `messages`, and
+    /// generation options. Returns `{id, seed, forgotten}` as JSON: `id` identifies it in the results of
+    /// [`step`](Self::step), and `forgotten` is the number of oldest messages that were dropped.
     ///
     /// # Errors
-    /// `SternaError` for options that are none, and a prompt that does not fit.
+    /// `SternaError` for invalid options, and for a prompt that does not fit.
     pub fn add(&mut self, options: &str) -> Result<String, JsValue> {
         let mut fields = Fields::new(options)?;
         let engine = self.batch.engine();
@@ -147,22 +148,22 @@ impl Model {
         Ok(json!({ "id": id.0, "seed": seed, "forgotten": forgotten }).to_string())
     }
 
-    /// Ends a sequence with the next step. One that has ended is left alone.
+    /// Ends a sequence with the next step. Does nothing if it has ended.
     pub fn cancel(&mut self, id: f64) {
         self.batch.cancel(SeqId(id as u64));
     }
 
-    /// Whether every sequence has ended.
+    /// True if every sequence has ended.
     #[wasm_bindgen(js_name = isIdle)]
     pub fn is_idle(&self) -> bool {
         self.batch.is_idle()
     }
 
-    /// Makes one step. What it did is a JSON list of `{id, text, tokens, end?}`, one for each sequence that
-    /// said something; `end` is `{reason, stats, fault?}`.
+    /// Runs one step. Returns a JSON list of `{id, text, tokens, end?}`, one per sequence with output; `end`
+    /// is `{reason, stats, fault?}`.
     ///
     /// # Errors
-    /// `SternaError` for what the device says.
+    /// `SternaError` for device errors.
     #[wasm_bindgen(jspi)]
     pub fn step(&mut self) -> Result<String, JsValue> {
         let events = self.batch.step().map_err(error)?;
@@ -170,7 +171,7 @@ impl Model {
         Ok(Value::Array(events).to_string())
     }
 
-    /// Progress of each sequence's prompt, as a JSON list of `{id, prompt, cached}`.
+    /// Prompt progress of each sequence, as a JSON list of `{id, prompt, cached}`.
     pub fn standings(&self) -> String {
         let standing = |of: SequenceStatus| {
             let (prompt, cached) = (of.n_prompt, of.n_cached.min(of.n_prompt));
@@ -185,7 +186,7 @@ impl Model {
         self.batch.engine().tokenizer().map_err(error)
     }
 
-    /// The tokens of a text, or those that are given as they are.
+    /// The tokens of a text, or the given tokens.
     fn prompt(&self, prompt: &Value) -> Result<Vec<u32>, JsValue> {
         let ids = |list: &Vec<Value>| {
             list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect::<Option<_>>()
@@ -197,7 +198,7 @@ impl Model {
         }
     }
 
-    /// Variables of a template beside the messages.
+    /// Tools and other variables of the template.
     fn extras(&self, fields: &mut Fields) -> Result<Extras, JsValue> {
         let tools = match fields.take("tools") {
             None => Vec::new(),
@@ -212,8 +213,8 @@ impl Model {
         Ok(Extras { tools, variables })
     }
 
-    /// A conversation as tokens; a last message of the assistant is gone on with. The oldest turns are left
-    /// out where the context has no room for them and an answer; returns how many messages that were.
+    /// The tokens of a conversation; a final assistant message is continued. Drops the oldest turns if the
+    /// context has no room for them and an answer. Returns the number of dropped messages.
     fn chat(
         &self,
         mut messages: Vec<Message>,
@@ -246,7 +247,7 @@ impl Model {
         }
     }
 
-    /// An event as JavaScript gets it.
+    /// An event as JSON for JavaScript.
     fn told(&self, id: SeqId, event: Event) -> Value {
         let tokens: Vec<u32> = event.token.iter().map(|token| token.id).collect();
         let mut told = json!({ "id": id.0, "text": event.text, "tokens": tokens });
@@ -261,7 +262,7 @@ impl Model {
     }
 }
 
-/// An f32 as people write it: 0.6, and not 0.6000000238418579.
+/// The shortest decimal of an f32: 0.6 instead of 0.6000000238418579.
 fn short(number: f32) -> f64 {
     (f64::from(number) * 1e6).round() / 1e6
 }

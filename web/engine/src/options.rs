@@ -1,4 +1,4 @@
-//! Options of the package, from JSON.
+//! Parses the package's options from JSON.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use wasm_bindgen::JsValue;
 
 use crate::fault::error;
 
-/// Rows of a step, if nothing else is asked for: between two steps an answer can be stopped.
+/// Default batch rows per step. Small, because an answer can only be stopped between steps.
 const BATCH: usize = 128;
 
-/// Named values, each of which is taken once; what is left over is unknown.
+/// Named values, each taken once; names that are left over are unknown options.
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
     /// # Errors
-    /// If the text is no JSON object.
+    /// The text is not a JSON object.
     pub fn new(json: &str) -> Result<Self, JsValue> {
         match serde_json::from_str(json) {
             Ok(Value::Object(fields)) => Ok(Self(fields)),
@@ -27,15 +27,15 @@ impl Fields {
         }
     }
 
-    /// A value, unless it is null or not there.
+    /// Takes a value, unless it is null or missing.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
-    /// As [`take`](Self::take), read as another type.
+    /// As [`take`](Self::take), converted by `read`.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// The value cannot be converted.
     pub fn read<T>(
         &mut self,
         name: &str,
@@ -50,22 +50,22 @@ impl Fields {
     }
 
     /// # Errors
-    /// If it is no text.
+    /// The value is not a text.
     pub fn text(&mut self, name: &str) -> Result<Option<String>, JsValue> {
         self.read(name, "a text", |value| value.as_str().map(str::to_owned))
     }
 
-    /// A text that stands for something else.
+    /// Takes a text and parses it.
     ///
     /// # Errors
-    /// If it is no text, or stands for nothing.
+    /// The value is not a text, or cannot be parsed.
     fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str) -> Result<Option<T>, JsValue> {
         let text = self.text(name)?;
         text.map(|text| text.parse().map_err(|err| error(format!("{name}: {err}")))).transpose()
     }
 
     /// # Errors
-    /// If it is neither a text nor a list of texts.
+    /// The value is neither a text nor a list of texts.
     pub fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, JsValue> {
         self.read(name, "a text, or a list of texts", |value| match value {
             Value::String(text) => Some(vec![text.clone()]),
@@ -83,7 +83,7 @@ impl Fields {
     }
 
     fn whole(&mut self, name: &str) -> Result<Option<i64>, JsValue> {
-        // JavaScript may write a whole number as 1e3.
+        // JavaScript may write an integer as 1e3.
         let whole = |number: &f64| number.fract() == 0.0 && number.abs() < 9.1e15;
         let read =
             |value: &Value| value.as_i64().or(value.as_f64().filter(whole).map(|number| number as i64));
@@ -99,10 +99,10 @@ impl Fields {
         }
     }
 
-    /// That nothing is left.
+    /// Checks that no values are left.
     ///
     /// # Errors
-    /// With the names that are.
+    /// The names that are left.
     pub fn end(self) -> Result<(), JsValue> {
         let left = self.0.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name);
         let left: Vec<_> = left.collect();
@@ -113,10 +113,10 @@ impl Fields {
     }
 }
 
-/// How a model is loaded.
+/// Options for loading a model.
 ///
 /// # Errors
-/// For what is of another type than it should be.
+/// A value has the wrong type.
 pub fn engine(fields: &mut Fields) -> Result<EngineOptions, JsValue> {
     let default = EngineOptions::default();
     let backend = match fields.text("backend")?.as_deref() {
@@ -142,10 +142,10 @@ pub fn engine(fields: &mut Fields) -> Result<EngineOptions, JsValue> {
     })
 }
 
-/// How text is generated; `default` is what the file recommends.
+/// Options for generating text; `default` is the file's recommendation.
 ///
 /// # Errors
-/// For what is of another type than it should be, and for a grammar that cannot be used.
+/// A value has the wrong type, or a grammar cannot be used.
 pub fn generate(
     fields: &mut Fields,
     default: SamplerOptions,
@@ -184,7 +184,7 @@ pub fn generate(
 /// The messages of a conversation.
 ///
 /// # Errors
-/// If there are none, or one is not of a role and a content.
+/// There are no messages, or one has no valid role or content.
 pub fn messages(value: &Value) -> Result<Vec<Message>, JsValue> {
     let list = value.as_array().filter(|list| !list.is_empty());
     let list = list.ok_or_else(|| error(format!("messages: want a list of messages, got {value}")))?;

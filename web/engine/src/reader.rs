@@ -1,4 +1,4 @@
-//! A model's file that JavaScript reads: a file of a disk, of a browser's store, or anything else.
+//! A model file read by JavaScript: from a disk, a browser's storage, or any other source.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +11,7 @@ use wasm_bindgen::{JsCast, JsValue};
 
 #[wasm_bindgen]
 extern "C" {
-    /// `{size, read(at, n)}`: bytes of the file, and `n` of them from `at` on, a `Uint8Array` or a promise of
+    /// `{size, read(at, n)}`: the size in bytes, and `n` bytes from `at` on as a `Uint8Array` or a promise of
     /// one.
     pub type Reader;
 
@@ -29,7 +29,7 @@ unsafe impl Sync for Reader {}
 
 impl Source for Reader {
     fn file_bytes(&self) -> u64 {
-        // What is no number is 0.
+        // NaN becomes 0.
         self.size() as u64
     }
 
@@ -40,7 +40,7 @@ impl Source for Reader {
             Err(at_once) => at_once,
         };
         let bytes =
-            answer.dyn_into::<Uint8Array>().map_err(|_| io::Error::other("read() gave no Uint8Array"))?;
+            answer.dyn_into::<Uint8Array>().map_err(|_| io::Error::other("read(): want a Uint8Array"))?;
         if bytes.length() as usize != into.len() {
             let (want, got) = (into.len(), bytes.length());
             let what = format!("read() at {at}: want {want} bytes, got {got}");
@@ -51,7 +51,7 @@ impl Source for Reader {
     }
 }
 
-/// The message of what JavaScript threw.
+/// The message of a JavaScript exception.
 fn said(thrown: JsValue) -> io::Error {
     let message = thrown.dyn_ref::<js_sys::Error>().map(|error| String::from(error.message()));
     io::Error::other(message.unwrap_or_else(|| format!("{thrown:?}")))

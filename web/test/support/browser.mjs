@@ -1,5 +1,5 @@
-// The browsers of this machine, on software devices, and what every test holds the page to: no error in the
-// console, no exception, no request to anybody but its own server.
+// The browsers of this machine, on software devices, and the checks of every test: no error in the console,
+// no exception, no request to other servers.
 
 import assert from "node:assert/strict";
 import { tmpdir } from "node:os";
@@ -7,7 +7,7 @@ import puppeteer from "puppeteer-core";
 
 import { chromium, firefox, lavapipe } from "./machine.mjs";
 
-// Without the first flag Chromium has no WebGPU here, and with it SwiftShader's.
+// Without the first flag Chromium has no WebGPU here; with it, it uses SwiftShader's.
 const FLAGS = [
   "--enable-unsafe-webgpu",
   "--no-sandbox",
@@ -36,11 +36,14 @@ export function launch(name) {
   });
 }
 
-/** A tab of a fresh profile, watched; `expected` are patterns of what the test provokes in the console. */
+/**
+ * A tab with a new profile and these checks; `expected` are patterns of console messages that the test
+ * provokes.
+ */
 export async function visit(browser, url, { expected = [], context } = {}) {
   const profile = context ?? (await browser.createBrowserContext());
   const page = await profile.newPage();
-  // Whatever else a machine does meanwhile: this ends what would never come.
+  // A generous limit for busy machines: it only ends tests that would wait forever.
   page.setDefaultTimeout(300_000);
   const seen = [];
   const origin = new URL(url).origin;

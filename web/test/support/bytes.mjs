@@ -1,5 +1,5 @@
-// Runs in Deno: prints what a model's plan says of its memory, and what is asked of the device for it.
-// Parameters of kernels, a few kB of uniforms, are no part of a plan.
+// Runs in Deno: prints the memory of a model's plan, and the memory requested from the device. Kernel
+// parameters, a few kB of uniforms, are not part of a plan.
 
 import process from "node:process";
 

@@ -1,5 +1,5 @@
-// The models whose tokens are compared: the demo model, and a tiny one of each architecture, with caches of
-// f16 and of TurboQuant. Those of `../shared/golden` are left out where it is not there.
+// The models whose tokens are compared: the demo model, and a tiny one per architecture, with f16 and
+// TurboQuant caches. Files of `../shared/golden` are skipped if missing.
 
 import assert from "node:assert/strict";
 import { existsSync, readFileSync } from "node:fs";
@@ -20,14 +20,16 @@ const [, short, , long] = readFileSync(golden("prompts.txt"), "utf8")
   .map((line) => line.split(" ").map(Number));
 const story = readFileSync(join(root, "tests", "data", "demo", "once.txt"), "utf8").trim();
 
-/** 190 tokens: what follows reads a page that TurboQuant has encoded, the second one (docs/kv-cache.md). */
+/**
+ * 190 tokens, so that decoding reads a page that TurboQuant has encoded, the second one (docs/kv-cache.md).
+ */
 const encoded = [...long, ...long.slice(1, 61)];
 
-/** A prompt for a cache of f16, and one for TurboQuant. */
+/** A prompt for the f16 cache, and one for TurboQuant. */
 const prompts = { f16: short, turboquant: encoded };
 const texts = { f16: "Once upon a time", turboquant: Array(3).fill(story).join(" ") };
 
-/** The demo model, and a model of each architecture that has a vocabulary in it. */
+/** The demo model, and one model per architecture, with a vocabulary. */
 const MODELS = [
   { file: demo, prompts: texts, nCtx: 384, int8: true },
   { file: golden("bitnet/tiny-i2_s.gguf"), int8: true },
@@ -40,7 +42,7 @@ const MODELS = [
   { file: golden("gpt2/tiny-f16.gguf") },
 ];
 
-/** {file, int8, load, prompts, maxTokens} each, of models that are here. */
+/** {file, int8, load, prompts, maxTokens} of each available model. */
 export const cases = MODELS.filter(({ file }) => file !== null).flatMap(
   ({ file, prompts: own = prompts, nCtx = 256, int8 = false }) =>
     Object.entries(own).map(([cache, prompt]) => ({
@@ -53,17 +55,17 @@ export const cases = MODELS.filter(({ file }) => file !== null).flatMap(
 );
 
 /**
- * Sums are made in another order elsewhere, and WebAssembly has no fused product and sum: where two logits
- * are this near, either may be the larger one. On a GPU more is summed in another order. Where inputs are
- * rounded to int8, one step that flips moves logits by 0.04 in the mean in random models
- * (tests/engine/golden_llama.rs); in the demo model the largest move of a position's logits has a median of
- * 0.03 (native, CPU and llvmpipe, 291 positions).
+ * Sums are computed in another order elsewhere, and WebAssembly has no fused multiply-add: if two logits are
+ * this close, either may be the larger one. On a GPU more sums have another order. With inputs quantised to
+ * int8, one flipped rounding moves logits by 0.04 on average in random models (tests/engine/golden_llama.rs);
+ * in the demo model the largest change of a position's logits has a median of 0.03 (native, CPU and llvmpipe,
+ * 291 positions).
  */
 export const NEAR = { cpu: 1e-3, webgpu: 0.01, int8: 0.1 };
 
 /**
- * Holds the tokens of `of` to those of the program, {tokens, gaps} of each case. Where a text first differs
- * the two largest logits must be `near`, and that in one text of five at most, rounded up.
+ * Compares the tokens of `of` to the program's, {tokens, gaps} per case. Where a text first differs, the two
+ * largest logits must be `near`, and at most one text of five (rounded up) may differ.
  */
 export function same(got, want, of, { near = NEAR.webgpu, maxTokens = 64 } = {}) {
   let n = 0;

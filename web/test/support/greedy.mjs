@@ -1,9 +1,9 @@
-// The greedy tokens of models, in whatever runs this: Node, Deno, a browser.
+// The greedy tokens of models, in Node, Deno or a browser.
 
 /**
  * @param load the package's
- * @param cases {file, load, prompts, maxTokens} each, where `file` is a path or an address
- * @returns of each {device, plan, texts, tokens}
+ * @param cases {file, load, prompts, maxTokens} each, where `file` is a path or a URL
+ * @returns {device, plan, texts, tokens} per case
  */
 export async function greedy(load, cases, options = {}) {
   const said = [];

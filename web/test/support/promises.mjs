@@ -1,4 +1,4 @@
-// Runs in Node: what the package promises beside text. Any failure is an exception.
+// Runs in Node: checks what the package promises besides text. Any failure is an exception.
 
 import assert from "node:assert/strict";
 import process from "node:process";
@@ -8,7 +8,7 @@ import { SternaCrash, SternaError, demoModel, load } from "sterna";
 const options = { nCtx: 256, backend: "cpu" };
 const model = await load(demoModel, options);
 
-// Errors name what is wrong, and the model goes on.
+// Errors name the cause, and the model can still be used.
 const fails = (input, how, words) =>
   assert.rejects(model.generate(input, how).result, (error) => {
     assert.ok(error instanceof SternaError && words.test(error.message), `${error.name}: ${error.message}`);
@@ -33,7 +33,7 @@ const stopped = await model.generate("Once upon a time", { temperature: 0, stop:
 assert.equal(stopped.stopReason, "stop");
 assert.ok(!stopped.text.includes(" the"), stopped.text);
 
-// Ended by hand, by a signal, and by leaving the loop.
+// Stopped by a call, by a signal, and by leaving the loop.
 const byHand = model.generate("Once", { ignoreEos: true });
 for await (const piece of byHand) {
   assert.ok(piece.length > 0);
@@ -44,7 +44,7 @@ const signal = AbortSignal.timeout(50);
 await assert.rejects(model.generate("Once", { signal, ignoreEos: true }).result, { name: "TimeoutError" });
 await assert.rejects(load(demoModel, { signal: AbortSignal.abort() }), { name: "AbortError" });
 
-// A chat keeps what was said, finds it in the cache, and forgets the oldest turns.
+// A chat stores the messages, reuses the cache, and drops the oldest turns.
 const chat = model.chat({ system: "Be brief." });
 for (let turn = 0; turn < 12; turn += 1) {
   const { forgotten } = await chat.send("Tell me of the king.", { maxTokens: 16, ignoreEos: true }).result;
@@ -53,7 +53,7 @@ for (let turn = 0; turn < 12; turn += 1) {
 assert.equal(chat.messages[0].role, "system");
 assert.ok(chat.messages.length < 25 && chat.used <= 256);
 
-// A list of readers, and a reader that promises.
+// A list of readers, and a reader that returns promises.
 const bytes = new Uint8Array(await (await import("node:fs/promises")).readFile(demoModel));
 const read = async (at, n) => bytes.subarray(at, at + n);
 const again = await load([{ size: bytes.length, read }], options);
@@ -75,7 +75,7 @@ const { text: choice } = await structured.generate("Yes?", { choices: ["yes", "n
 assert.ok(["yes", "no"].includes(choice), choice);
 await structured.dispose();
 
-// A module that ends: the model is gone, and another one begins afresh.
+// After a crash of the module the model is lost, and another one can be loaded.
 const { Model } = await import(new URL("engine.js", import.meta.resolve("sterna")));
 const { step } = Model.prototype;
 Model.prototype.step = () => {

@@ -1,4 +1,5 @@
-// What a reader does with the page, and sees of it. Each waits for what the page shows, and for no time.
+// Actions of a user on the page, and what the user sees. Each waits for visible changes rather than a fixed
+// time.
 
 import assert from "node:assert/strict";
 
@@ -7,7 +8,7 @@ import { visit } from "./browser.mjs";
 /** The demo model's name in the page's list. */
 export const DEMO = "sterna-world (in this page)";
 
-/** What a condition is tried again after: a page in the background draws no frames. */
+/** Polling interval of conditions: a page in the background draws no frames. */
 const POLLING = { polling: 50 };
 
 /** Opens the page, and waits until its demo model is loaded. */
@@ -17,10 +18,10 @@ export async function ready(browser, url, options) {
   return visited;
 }
 
-/** Has the page continue texts: the demo model chats otherwise. */
+/** Switches the page to continuing texts: the demo model chats by default. */
 export const inText = (page) => page.click("#modes [data-mode=text]");
 
-/** Waits until the model of that name is loaded, and the page can be asked. */
+/** Waits until the model with that name is loaded and the page is ready. */
 export const loaded = (page, name = DEMO) =>
   page.waitForFunction(
     (name) =>
@@ -32,7 +33,7 @@ export const loaded = (page, name = DEMO) =>
     name,
   );
 
-/** Waits until an element of the page has text that a pattern matches. */
+/** Waits until an element of the page has text that matches a pattern. */
 export const shows = (page, selector, { source, flags }) =>
   page.waitForFunction(
     (selector, source, flags) =>
@@ -45,24 +46,24 @@ export const shows = (page, selector, { source, flags }) =>
 
 export const textOf = (page, selector) => page.$eval(selector, (node) => node.innerText);
 
-/** Waits until no text is being written. */
+/** Waits until no text is being generated. */
 export const finished = (page) =>
   page.waitForFunction(
     () => document.querySelector("#send").getAttribute("aria-label") !== "Stop",
     POLLING,
   );
 
-/** Says something, and waits for the end of what follows: as many tokens as the page's settings have. */
+/** Sends a message, and waits for the end of the answer: as many tokens as the page's settings have. */
 export async function say(page, words) {
   await page.$eval("#prompt", (field) => (field.value = ""));
   await page.type("#prompt", words);
   await page.keyboard.press("Enter");
-  // What was taken is gone from there.
+  // Sending clears the field.
   assert.equal(await page.$eval("#prompt", ({ value }) => value), "");
   await finished(page);
 }
 
-/** Begins to say something, in a tab that need not be in front. */
+/** Starts to send a message, in a tab that need not be in front. */
 export const begin = (page, words) =>
   page.evaluate((words) => {
     const field = document.querySelector("#prompt");
@@ -86,7 +87,7 @@ export async function set(page, numbers) {
   await page.click("#close-settings");
 }
 
-/** Asks for a model by its address. */
+/** Downloads a model by URL. */
 export async function download(page, url) {
   await page.click("#open-models");
   await page.type("#model-url", url);

@@ -1,4 +1,4 @@
-// Runs in Node and in Deno: `say-greedy.mjs CASES.json [gpu]` prints what `greedy` gives of them, as JSON.
+// Runs in Node and Deno: `say-greedy.mjs CASES.json [gpu]` prints the results of `greedy` for them, as JSON.
 // With `gpu`, WebGPU comes from the npm package of that name (Node).
 
 import { readFileSync } from "node:fs";
@@ -16,5 +16,5 @@ if (gpu === "gpu") {
   options.gpu = create([]);
 }
 console.log(JSON.stringify(await greedy(load, JSON.parse(readFileSync(cases, "utf8")), options)));
-// A GPU of the package keeps Node awake.
+// The package's GPU keeps Node from exiting.
 process.exit(0);

@@ -1,5 +1,4 @@
-// A static host as any other: no special headers. It counts what is asked, and fails where a test wants it
-// to.
+// A plain static host, without special headers. It records requests, and fails on demand.
 
 import { createReadStream, existsSync, readFileSync, statSync } from "node:fs";
 import http from "node:http";
@@ -15,10 +14,10 @@ const TYPES = {
 };
 
 /**
- * Serves `folder`, and of `models`, {name: path}, each as /models/name, with an ETag and ranges. `requests`
- * are the paths that were asked for, with their range. After `holdAt` bytes of a model its next connection
- * says nothing more, once, until `cut()` ends it. While it `isGone`, nobody is answered. `appended` is text
- * that comes behind files, {path: text}.
+ * Serves `folder`, and each of `models`, {name: path}, as /models/name, with an ETag and ranges. `requests`
+ * are the requested paths, with their range. After `holdAt` bytes of a model its next connection stalls,
+ * once, until `cut()` ends it. While it `isGone`, no request is answered. `appended` is text to append to
+ * files, {path: text}.
  */
 export async function host(folder, models = {}, appended = {}) {
   const state = { requests: [], holdAt: null, isGone: false, tag: '"one"' };
@@ -34,7 +33,7 @@ export async function host(folder, models = {}, appended = {}) {
     if (!existsSync(file) || statSync(file).isDirectory()) return response.writeHead(404).end();
     const headers = {
       "Content-Type": TYPES[file.split(".").at(-1)] ?? "application/octet-stream",
-      // Its own cache would hide what is asked.
+      // The browser's cache would hide requests.
       "Cache-Control": "no-store",
       ETag: state.tag,
     };
@@ -52,7 +51,7 @@ export async function host(folder, models = {}, appended = {}) {
     held = response;
     return createReadStream(file, { start, end }).pipe(response, { end: false });
   });
-  // Browsers take an idle connection for open as it is being closed.
+  // Browsers may reuse an idle connection while it is being closed.
   server.keepAliveTimeout = 0;
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
   const { port } = server.address();

@@ -1,13 +1,12 @@
-// How long the page's thread is held up while a text is written.
+// Measures how long the page's thread is blocked while a text is generated.
 //
-// Time by the clock is also that of whatever else has the cores. So a timer of this process, which has
-// nothing to do, runs beside that of the page: where both were held up, the machine was busy, and nothing is
-// known of the page.
+// Wall-clock time also depends on other processes. So an idle timer of this process runs at the same time as
+// the page's: if both were delayed, the machine was busy, and the result says nothing about the page.
 
 const TICK_MS = 10;
 
-/** Has a timer run here during `action`; returns what that returns, and the timer's longest gap. */
-async function beside(action) {
+/** Runs a timer here during `action`; returns its result, and the timer's longest gap. */
+async function withTimer(action) {
   let [longest, before] = [0, performance.now()];
   const tick = () => {
     const now = performance.now();
@@ -24,12 +23,12 @@ async function beside(action) {
 }
 
 /**
- * Has the page begin a text with `words`, and stop when some more is there. All of it happens in the page: on
- * the way from here to there the text might come to its end.
+ * Makes the page generate a text after `words`, and stop it after a while. All of this runs in the page,
+ * because otherwise the text might end before the stop arrives.
  *
  * @returns {Promise<{page: number, here: number, label: string, chars: number}>} the longest gap of the
- * page's timer and of this process's, in ms; what the button said before it was pressed, and how long the
- * text was
+ * page's timer and of this process's, in ms; the button's label before it was pressed, and the length of the
+ * text
  */
 export async function stopped(page, words) {
   const written = async (words, tick) => {
@@ -51,6 +50,6 @@ export async function stopped(page, words) {
     button.click();
     return { page: longest, label, chars };
   };
-  const [told, here] = await beside(() => page.evaluate(written, words, TICK_MS));
+  const [told, here] = await withTimer(() => page.evaluate(written, words, TICK_MS));
   return { ...told, here };
 }

@@ -86,7 +86,7 @@ impl Order {
     }
 
     /// The index after `at`; the last one is followed by the first of the next step.
-    pub fn behind(&self, at: usize) -> usize {
+    pub fn next(&self, at: usize) -> usize {
         if at + 1 < self.all.len() { at + 1 } else { 0 }
     }
 }

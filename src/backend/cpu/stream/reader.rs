@@ -162,7 +162,7 @@ impl Reader {
             state.drop_guess();
         }
         state.chosen.extend(weights.flat_map(|(w, weight)| pieces(w, weight)));
-        state.at = shared.order.behind(choice);
+        state.at = shared.order.next(choice);
         drop(state);
         shared.work.notify_one();
     }
@@ -196,7 +196,7 @@ impl State {
     /// Moves past the next piece.
     fn advance(&mut self, order: &Order) {
         if self.chosen.pop_front().is_none() {
-            self.at = order.behind(self.at);
+            self.at = order.next(self.at);
         }
     }
 
@@ -229,7 +229,7 @@ impl Shared {
             None => {
                 state.chosen.push_back(want);
                 let choice = self.order.choice(want.weight).expect("a weight that is read");
-                state.at = self.order.behind(choice);
+                state.at = self.order.next(choice);
             }
         }
         self.work.notify_one();

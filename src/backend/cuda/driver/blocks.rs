@@ -1,30 +1,30 @@
-//! Pieces of memory in blocks of a driver's. A driver hands out whole pages of 2 MiB, and a mixture has
-//! thousands of matrices of a few MB: by themselves they would take a third more than they have.
+//! Small allocations inside larger blocks. A driver allocates whole pages of 2 MiB, and a mixture of experts
+//! has thousands of matrices of a few MB: allocated one by one they would take a third more memory.
 
 use super::Address;
 
-/// What a driver hands out at least.
+/// Granularity of a driver's allocations.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// What pieces are aligned to.
+/// Alignment of pieces.
 const ALIGN: u64 = 256;
 
-/// Blocks are of pieces that are no larger together, nor than a share of all blocks before, or of a single
-/// one.
+/// Maximum size of a block for several pieces, and the maximum share (1 / 16) of all earlier blocks. A single
+/// piece may exceed both.
 const MOST_BYTES: u64 = 32 << 20;
 const MOST_SHARE: u64 = 16;
 
-/// Blocks with room behind the pieces that they have.
+/// Blocks with free space after their pieces.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    /// Where the room of each begins, and its bytes.
+    /// Address and bytes of the free space of each block.
     rooms: Vec<(Address, u64)>,
     /// Bytes of all blocks.
     bytes: u64,
 }
 
 impl Blocks {
-    /// A place for a piece, if a block has room for it: the one with the least.
+    /// An address for a piece, if a block has room for it. Takes the block with the least free space.
     pub fn find(&mut self, bytes: u64) -> Option<Address> {
         let bytes = aligned(bytes);
         let rooms = self.rooms.iter_mut().filter(|(_, room)| *room >= bytes);
@@ -35,8 +35,8 @@ impl Blocks {
         Some(place)
     }
 
-    /// Bytes of the block that is made for a piece that finds no place: as many pieces of its size as leave
-    /// the least of its pages.
+    /// Bytes of a new block for a piece that fits into none: room for as many pieces of its size as waste the
+    /// least of its pages.
     pub fn block_bytes(&self, piece_bytes: u64) -> u64 {
         let piece = aligned(piece_bytes);
         let most = MOST_BYTES.min(self.bytes / MOST_SHARE) / piece;
@@ -44,12 +44,12 @@ impl Blocks {
             let bytes = n.saturating_mul(piece);
             bytes.checked_next_multiple_of(PAGE_BYTES).unwrap_or(bytes)
         };
-        // By the share of a block that is left, the smallest block among equals.
+        // By the wasted share of a block; the smallest block if several are equal.
         let left = |n: &u64| (block(*n) - n.saturating_mul(piece)) / (block(*n) / 1024).max(1);
         block((1..=most.max(1)).min_by_key(left).unwrap_or(1))
     }
 
-    /// A block was made for a piece, which lies at its beginning.
+    /// Adds a block that was allocated for a piece, which is at its start.
     pub fn add(&mut self, at: Address, block_bytes: u64, piece_bytes: u64) {
         let used = aligned(piece_bytes);
         self.bytes = self.bytes.saturating_add(block_bytes);
@@ -59,7 +59,7 @@ impl Blocks {
     }
 }
 
-/// Bytes of a piece with those up to the next one.
+/// Bytes of a piece, padded to the next one.
 fn aligned(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX)
 }
@@ -70,13 +70,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// What is made for some pieces, and where each is.
+    /// Bytes allocated for some pieces, and the address of each.
     fn placed(pieces: &[u64]) -> (u64, Vec<(Address, u64)>) {
         let (mut blocks, mut made, mut places) = (Blocks::default(), 0, Vec::new());
         for &bytes in pieces {
             let at = blocks.find(bytes).unwrap_or_else(|| {
                 let block = blocks.block_bytes(bytes);
-                // Blocks lie apart.
+                // Blocks are not adjacent.
                 let at = 1000 * MIB + 2 * made;
                 blocks.add(at, block, bytes);
                 made += block;
@@ -99,8 +99,8 @@ mod tests {
         assert!(made.is_multiple_of(PAGE_BYTES));
     }
 
-    /// The experts of GPT-OSS 20B: 2,304 matrices of 2880 x 2880 at 4.5 bits. By themselves they would take 6
-    /// MiB each.
+    /// The experts of GPT-OSS 20B: 2,304 matrices of 2880 x 2880 at 4.5 bits. Allocated one by one they would
+    /// take 6 MiB each.
     #[test]
     fn matrices_of_experts_take_hardly_more_than_they_have() {
         let pieces = [&[1 << 29][..], &[2880 * 2880 * 9 / 16; 2304]].concat();
@@ -111,7 +111,7 @@ mod tests {
         assert!(alone - asked > asked / 4, "there is nothing to gain");
     }
 
-    /// What few pieces of a size leave is a small part of all.
+    /// The space wasted by a few pieces of each size is a small part of the total.
     #[test]
     fn small_models_have_small_blocks() {
         let pieces = [[MIB + 1000; 12], [3 * MIB / 2; 12]].concat();

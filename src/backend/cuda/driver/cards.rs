@@ -1,24 +1,25 @@
-//! Cards as data: what geometry, occupancy and tests need to know of one.
+//! GPUs as data: the properties that launch geometry, occupancy and tests need.
 
 use super::Limits;
 use crate::CardRates;
 
-/// A card.
+/// A GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// As the driver names it.
+    /// Name as reported by the driver.
     pub name: &'static str,
     /// Compute capability.
     pub compute: (i32, i32),
     /// Multiprocessors.
     pub multiprocessors: u32,
-    /// Most shared memory of a block, after it has asked for more than 48 KiB.
+    /// Maximum shared memory per block, after opting in to more than 48 KiB.
     pub block_shared_bytes: u32,
-    /// Shared memory of a multiprocessor. Each block takes [`RESERVED_SHARED_BYTES`] of it beside its own.
+    /// Shared memory per multiprocessor. Each block takes [`RESERVED_SHARED_BYTES`] of it in addition to its
+    /// own.
     pub shared_bytes: u32,
-    /// Registers of a multiprocessor, of 32 bits; no block can have more.
+    /// 32-bit registers per multiprocessor, which is also the maximum per block.
     pub registers: u32,
-    /// Threads that a multiprocessor holds.
+    /// Maximum resident threads per multiprocessor.
     pub threads: u32,
     /// L2 cache.
     pub l2_bytes: u64,
@@ -30,13 +31,13 @@ pub struct Spec {
 
 const GIGA: u64 = 1_000_000_000;
 
-/// Bytes that 16 lanes of PCIe 4.0 and 5.0 copied to a card in a second: fiddler #7 and
+/// Bytes per second copied to a GPU over 16 lanes of PCIe 4.0 and 5.0: fiddler #7 and
 /// tinygrad/open-gpu-kernel-modules #29.
 const PCIE_4: u64 = 24_700_000_000;
 const PCIE_5: u64 = 56_300_000_000;
 
-/// Of a GeForce card: gigabytes of its memory, tera-operations of int8, and its link. Halves that are added
-/// as floats are a quarter of that, and floats an eighth.
+/// Rates of a GeForce GPU, from its memory bandwidth in GB/s, its int8 rate in TOPS, and its link. Halves
+/// with float accumulation run at a quarter of the int8 rate, and floats at an eighth.
 const fn geforce(memory: u64, int8: u64, link_bytes: u64) -> CardRates {
     let int8_ops = int8 * 1000 * GIGA;
     CardRates {
@@ -48,10 +49,10 @@ const fn geforce(memory: u64, int8: u64, link_bytes: u64) -> CardRates {
     }
 }
 
-/// Shared memory that a card keeps of every block, from compute capability 8.0 on.
+/// Shared memory that a GPU reserves per block, from compute capability 8.0 on.
 pub const RESERVED_SHARED_BYTES: u32 = 1 << 10;
 
-/// Most shared memory of a block on cards of a compute capability: the programming guide's table.
+/// Maximum shared memory per block for a compute capability, from the programming guide's table.
 pub fn block_shared_bytes(compute: (i32, i32)) -> u32 {
     let kib = match compute {
         (7, 5) => 64,
@@ -63,8 +64,8 @@ pub fn block_shared_bytes(compute: (i32, i32)) -> u32 {
     kib << 10
 }
 
-/// A small card of no maker: persistent blocks have more than one round to make, and a quarter of its cache
-/// is less than most weights.
+/// A small fictitious GPU: persistent blocks run several rounds, and a quarter of its cache is smaller than
+/// most weights.
 pub const SMALL: Spec = Spec {
     name: "small card",
     compute: (8, 0),
@@ -78,7 +79,7 @@ pub const SMALL: Spec = Spec {
     rates: geforce(40, 8, PCIE_4),
 };
 
-/// NVIDIA's own tables: the programming guide's of compute capabilities, and the white papers' of each card.
+/// Sources: NVIDIA's programming guide for compute capabilities, and the white paper of each GPU.
 pub const CARDS: &[Spec] = &[
     Spec {
         name: "NVIDIA H100 80GB HBM3",
@@ -119,7 +120,7 @@ pub const CARDS: &[Spec] = &[
     SMALL,
 ];
 
-/// More of them, which memory is planned for, and whose geometry no test looks at.
+/// More GPUs for planning memory. No test uses their geometry.
 pub const FOR_PLANS: &[Spec] = &[
     Spec {
         name: "NVIDIA GeForce RTX 5090",
@@ -179,27 +180,27 @@ pub const FOR_PLANS: &[Spec] = &[
     },
 ];
 
-/// The card that memory is planned for, if none is named.
+/// The GPU that memory is planned for by default.
 pub const DEFAULT: &Spec = &CARDS[1];
 
 impl Spec {
-    /// The card whose memory is closest to so many bytes; of several, the one with the most multiprocessors.
+    /// The GPU whose memory is closest to `bytes`; if several are, the one with the most multiprocessors.
     pub fn with_memory(bytes: u64) -> &'static Self {
         let distance = |card: &&Self| (card.memory_bytes.abs_diff(bytes), u32::MAX - card.multiprocessors);
         Self::made().min_by_key(distance).unwrap_or(DEFAULT)
     }
 
-    /// All cards.
+    /// All GPUs, including the fictitious one.
     pub fn known() -> impl Iterator<Item = &'static Self> {
         CARDS.iter().chain(FOR_PLANS)
     }
 
-    /// Those of a maker.
+    /// All real GPUs.
     pub fn made() -> impl Iterator<Item = &'static Self> {
         Self::known().filter(|card| **card != SMALL)
     }
 
-    /// The first card whose name holds all words of `name`, such as "H100" or "rtx 3060".
+    /// The first GPU whose name contains all words of `name`, such as "H100" or "rtx 3060".
     pub fn find(name: &str) -> Option<&'static Self> {
         let name = name.to_lowercase();
         let has =
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn a_block_and_what_the_card_keeps_of_it_fill_a_multiprocessor_at_most() {
         for card in Spec::known() {
-            // Turing keeps none.
+            // Turing reserves none.
             let kept = if card.compute >= (8, 0) { RESERVED_SHARED_BYTES } else { 0 };
             assert!(card.block_shared_bytes + kept <= card.shared_bytes, "{}", card.name);
         }

@@ -1,8 +1,8 @@
-//! What the CUDA backend needs of a device: memory, launches by name, recordings of launches, copies ahead of
-//! use.
+//! The interface of the CUDA backend to a device: memory, launches by name, recordings of launches, and
+//! copies ahead of use.
 //!
-//! A driver must never know a stage or a program. `real` is a card; `simt` runs the same kernels on the
-//! processor; `cards.rs` is a table of cards. Start at [`Driver`].
+//! A driver must never know a stage or a program. `real` is a GPU; `simt` runs the same kernels on the CPU;
+//! `cards.rs` is a table of GPUs. Start at [`Driver`].
 
 mod blocks;
 pub mod cards;
@@ -31,25 +31,25 @@ pub struct Kernel(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recording(pub u32);
 
-/// Words of the host that kernels write.
+/// Words of host memory that kernels write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mailboxes {
-    /// Where kernels find the first of them.
+    /// Address of the first word for kernels.
     pub at: Address,
-    /// Which of a driver's.
+    /// Index among the driver's mailboxes.
     pub id: u32,
 }
 
-/// Page-locked memory of the host, and slots of the device that are filled from it beside everything else.
+/// Page-locked host memory, and slots on the device that are filled from it while kernels run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring(pub u32);
 
 /// A copy from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// On the device that receives it.
+    /// Address on the receiving device.
     pub to: Address,
-    /// On the other.
+    /// Address on the other device.
     pub from: Address,
     /// Its length.
     pub bytes: usize,
@@ -62,9 +62,9 @@ pub struct Launch {
     pub kernel: Kernel,
     /// Blocks in three dimensions.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory of a block, a multiple of 16.
+    /// Dynamic shared memory per block, a multiple of 16.
     pub shared_bytes: u32,
     /// The kernel's parameter struct.
     pub params: Vec<u64>,
@@ -73,31 +73,31 @@ pub struct Launch {
 /// Properties that launch geometry depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Multiprocessors of the card.
+    /// Multiprocessors of the GPU.
     pub multiprocessors: u32,
-    /// Most dynamic shared memory of a block.
+    /// Maximum dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Bytes of the next kernel's weights that are worth bringing to the card's cache early.
+    /// Bytes of the next kernel's weights that are worth prefetching into the GPU's cache.
     pub prefetch_bytes: u64,
 }
 
 impl Limits {
-    /// Those of a card.
+    /// The limits of a GPU.
     fn of(multiprocessors: u32, shared_bytes: u32, l2_bytes: u64) -> Self {
-        // A quarter, so that what the running kernel reads again stays there. Not measured.
+        // A quarter, so that data that the running kernel reads again stays cached. Not measured.
         Self { multiprocessors, shared_bytes, prefetch_bytes: l2_bytes / 4 }
     }
 }
 
-/// A device. Everything is queued in order; reading waits.
+/// A device. All work is queued in order; reads wait for it.
 pub trait Driver: Any + Send {
     /// The backend's name over this driver.
     fn name(&self) -> &'static str;
 
-    /// The device, for people.
+    /// Description of the device for the user.
     fn device(&self) -> String;
 
-    /// As [`Backend::self_test_key`](crate::Backend::self_test_key).
+    /// See [`Backend::self_test_key`](crate::Backend::self_test_key).
     fn self_test_key(&self) -> Option<String> {
         None
     }
@@ -105,15 +105,15 @@ pub trait Driver: Any + Send {
     /// Properties that launch geometry depends on.
     fn limits(&self) -> Limits;
 
-    /// Bytes of memory that are free, where the device can tell.
+    /// Free memory in bytes, if the device can tell.
     fn free_bytes(&self) -> Option<u64>;
 
-    /// How fast it is, if that is known.
+    /// Throughput rates, if known.
     fn rates(&self) -> Option<CardRates> {
         None
     }
 
-    /// The driver's own share of that, not yet taken.
+    /// Free memory that the driver itself is going to use.
     fn overhead(&self) -> Vec<Overhead> {
         Vec::new()
     }
@@ -124,64 +124,64 @@ pub trait Driver: Any + Send {
     /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
     fn alloc(&mut self, bytes: u64) -> Result<Address, BackendError>;
 
-    /// Writes all of an array in constant memory, in every file of kernels that has one of that name. No
-    /// kernel that reads other values may be under way.
+    /// Overwrites a whole array in constant memory, in every kernel file that has one of that name. No kernel
+    /// that reads the old values may be running.
     ///
     /// # Errors
     /// [`BackendError::Device`], also if no constant has that name and size.
     fn upload_constant(&mut self, name: &str, bytes: &[u8]) -> Result<(), BackendError>;
 
-    /// Queues a copy to the device. The bytes may change when it returns.
+    /// Queues a copy to the device. The caller may change the bytes after the call.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), BackendError>;
 
-    /// Waits for everything, and copies from the device.
+    /// Waits for all queued work, then copies from the device.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), BackendError>;
 
-    /// Makes copies between this device and another one fast, in both directions, if there is a way.
+    /// Speeds up copies between this device and another one, in both directions, if possible.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     ///
     /// # Panics
-    /// Where `other` is not of the same kind.
+    /// If `other` is not of the same kind.
     fn connect(&mut self, other: &mut dyn Driver) -> Result<(), BackendError>;
 
-    /// Queues copies from another device: they begin when what is queued there has been done, and what is
-    /// queued later, on either of the two, waits for their end. The host does not wait.
+    /// Queues copies from another device. They begin after the work queued there, and work that is queued
+    /// later on either device waits for them. The host does not wait.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     ///
     /// # Panics
-    /// Where `from` is not of the same kind.
+    /// If `from` is not of the same kind.
     fn receive(&mut self, from: &mut dyn Driver, pieces: &[Piece]) -> Result<(), BackendError>;
 
-    /// `n` words of the host, zeroed, that kernels write; freed when the driver is dropped.
+    /// `n` zeroed words of host memory that kernels write; freed when the driver is dropped.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn mailboxes(&mut self, n: usize) -> Result<Mailboxes, BackendError>;
 
-    /// Marks that whatever is queued up to here writes word `i` of `mailboxes`.
+    /// Marks the work queued so far as what writes word `i` of `mailboxes`.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn mark(&mut self, mailboxes: Mailboxes, i: usize) -> Result<(), BackendError>;
 
-    /// Waits until what word `i` was last marked behind is done, and reads the word; what was queued later
-    /// goes on.
+    /// Waits for the work before the last mark of word `i`, and reads the word. Work that was queued later
+    /// continues.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError>;
 
-    /// The kernel of a name, if there is one.
+    /// The kernel with this name, if there is one.
     fn kernel(&self, name: &str) -> Option<Kernel>;
 
     /// Queues one launch.
@@ -190,14 +190,14 @@ pub trait Driver: Any + Send {
     /// [`BackendError::Device`].
     fn launch(&mut self, launch: &Launch) -> Result<(), BackendError>;
 
-    /// Keeps launches, to be replayed as one.
+    /// Stores launches, to be replayed as one.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     fn record(&mut self, launches: Vec<Launch>) -> Result<Recording, BackendError>;
 
-    /// Queues groups of launches, not as a recording, waits for them, and says how many nanoseconds of the
-    /// device each group has taken.
+    /// Queues groups of launches (not as a recording), waits for them, and returns the device time of each
+    /// group in nanoseconds.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -209,34 +209,35 @@ pub trait Driver: Any + Send {
     /// [`BackendError::Device`].
     fn replay(&mut self, recording: Recording) -> Result<(), BackendError>;
 
-    /// `bytes` of page-locked memory of the host and a stream of copies from it, in which `slots` pieces of
-    /// the device's memory are filled while kernels run; freed when the driver is dropped.
+    /// Allocates `bytes` of page-locked host memory and a copy stream that fills `slots` pieces of device
+    /// memory from it while kernels run; freed when the driver is dropped.
     ///
     /// # Errors
-    /// [`BackendError::Device`], also where the system locks no more memory, or a device has no such copies.
+    /// [`BackendError::Device`], also if the system cannot lock that much memory, or the device cannot copy
+    /// in this way.
     fn ring(&mut self, bytes: u64, _slots: usize) -> Result<Ring, BackendError> {
-        let detail = format!("no copies of {bytes} bytes beside kernels on this device");
+        let detail = format!("this device cannot copy {bytes} bytes while kernels run");
         Err(BackendError::Device { backend: self.name(), call: "ring", detail })
     }
 
-    /// Where kernels find a ring's memory of the host, if they can read it there.
+    /// Address at which kernels can read a ring's host memory, if they can.
     fn ring_address(&self, _ring: Ring) -> Option<Address> {
         None
     }
 
-    /// Writes into a ring's memory of the host. No copy of these bytes is queued.
+    /// Writes into a ring's host memory. No copy of these bytes may be pending.
     ///
     /// # Errors
     /// [`BackendError::Device`].
     ///
     /// # Panics
-    /// Beyond the end of the memory.
+    /// If the bytes exceed the memory.
     fn fill(&mut self, _ring: Ring, _at: u64, _bytes: &[u8]) -> Result<(), BackendError> {
         unreachable!("there are no rings")
     }
 
-    /// Queues a copy of some of a ring's bytes to a slot, which lies at `to`. It begins when the slot was
-    /// released and the copies before it are done, and nothing waits for it but who acquires the slot.
+    /// Queues a copy of some of a ring's bytes to a slot, whose address is `to`. It begins when the slot has
+    /// been released and earlier copies are done. Only an acquire of the slot waits for it.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -250,7 +251,7 @@ pub trait Driver: Any + Send {
         unreachable!("there are no rings")
     }
 
-    /// What is queued from now on waits for the last copy to a slot.
+    /// Makes work that is queued from now on wait for the last copy to a slot.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -258,7 +259,7 @@ pub trait Driver: Any + Send {
         unreachable!("there are no rings")
     }
 
-    /// The next copies to a slot wait for what is queued up to here.
+    /// Makes the next copies to a slot wait for the work queued so far.
     ///
     /// # Errors
     /// [`BackendError::Device`].
@@ -267,7 +268,7 @@ pub trait Driver: Any + Send {
     }
 }
 
-/// Another device of the same kind.
+/// Another device, which must be of the same kind.
 fn same_kind<D: Driver>(other: &mut dyn Driver) -> &mut D {
     (other as &mut dyn Any).downcast_mut().expect("devices of one backend")
 }

@@ -1,16 +1,16 @@
-//! A card that is not here: programs are planned for it, by the code that plans for one that is.
+//! A GPU that this machine does not have: programs are planned for it by the same code as for a real one.
 
 use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
 use crate::cuda::kernel_names;
 use crate::{BackendError, CardRates, Overhead};
 
-/// Bytes that a context takes for each multiprocessor. 107 MiB on an RTX 4060 Ti (34 of them) and 555 MiB on
-/// an RTX PRO 6000 (188) were reported in llama.cpp #23604.
+/// Bytes that a context takes per multiprocessor. 107 MiB on an RTX 4060 Ti (34 of them) and 555 MiB on an
+/// RTX PRO 6000 (188) were reported in llama.cpp #23604.
 const CONTEXT_BYTES: u64 = 3 << 20;
 
-/// A card that programs are planned for and nothing runs on. It has every kernel of this version, whether or
-/// not this build could compile them.
+/// A GPU for planning only; nothing runs on it. It has every kernel of this version, even if this build could
+/// not compile it.
 pub struct OnPaper {
     card: &'static Spec,
     memory_bytes: u64,
@@ -18,14 +18,14 @@ pub struct OnPaper {
 }
 
 impl OnPaper {
-    /// A card with so much memory, all of it free.
+    /// A GPU with `memory_bytes` of memory, all of it free.
     pub fn new(card: &'static Spec, memory_bytes: u64) -> Self {
         Self { card, memory_bytes, kernels: kernel_names().collect() }
     }
 }
 
 fn refuse<T>(call: &'static str) -> Result<T, BackendError> {
-    let detail = "this card is only planned for, and is not in this machine".to_owned();
+    let detail = "this GPU is only planned for, and is not in this machine".to_owned();
     Err(BackendError::Device { backend: "cuda", call, detail })
 }
 

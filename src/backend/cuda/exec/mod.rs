@@ -1,5 +1,5 @@
 //! A compiled program: its launches, recorded once, and the run of a step. `with_host.rs` runs steps in which
-//! the processor takes part.
+//! the CPU takes part.
 
 mod with_host;
 
@@ -27,51 +27,49 @@ use sterna_program::{Buf, Linear, Program, Sampling, Stage, Step};
 pub struct Compiled {
     program: Program,
     memory: Memory,
-    /// Last content of the tables of a step.
+    /// The last contents of a step's tables.
     image: Image,
-    /// For each shape, smallest first.
+    /// One per shape, smallest first.
     variants: Vec<Variant>,
-    /// The tiles of rows that attention takes, where it can.
+    /// The tiles of rows that attention uses, if it can.
     tiling: Option<Tiling>,
     sampler: Sampler,
-    /// If stages are timed.
+    /// Times of stages, if enabled.
     profile: Option<Profile>,
     stream: Stream,
     /// The part that the CPU computes in steps of few rows, if there is one.
     host: Option<Host>,
-    /// Note for the user about the two.
+    /// Note for the user about streamed layers.
     note: Option<String>,
-    /// The pieces of such a step.
+    /// The pieces of a step in which the CPU takes part.
     pieces: Vec<Piece>,
 }
 
 /// The launches for steps up to a shape.
 struct Variant {
     shape: Shape,
-    /// All stages, in order.
     segments: Vec<Segment>,
-    /// Of each stage by itself.
+    /// The launches of each stage on its own.
     launches: Vec<Vec<Launch>>,
-    /// Those of each segment's stages together; none where no step is the card's alone.
+    /// Recordings of each segment's stages; empty if no step runs on the GPU alone.
     recordings: Vec<Recording>,
-    /// Of the stages that the processor computes, what follows their products.
+    /// For stages that the CPU computes, the launches that follow their products.
     tails: Vec<Vec<Launch>>,
-    /// One a piece of a step in which the processor takes part, where that is one of the card's.
+    /// Recordings of the GPU's pieces of a step in which the CPU takes part; `None` for the CPU's.
     pieces: Vec<Option<Recording>>,
 }
 
-/// What holds the streamed weights of a program, and who else may compute with them.
+/// The streamed weights of a program, and the CPU backend that may compute with them.
 pub struct Streamed<'a> {
     pub layout: &'a Layout,
-    /// All weights, with those that are streamed where they lie in memory of the host, if kernels may read
-    /// them there.
+    /// All weights, with streamed ones at their host memory addresses, if kernels can read them there.
     pub in_place: Option<Vec<DeviceWeight>>,
     pub stream: Stream,
     pub host: Option<(Host, MinBatch)>,
 }
 
-/// Shapes that launches are made for: single rows, and a few larger sizes up to the limits, each for one row
-/// of logits and for all of them, and the large ones for rows in tiles too.
+/// Shapes that launches are recorded for: single rows and a few larger sizes up to the limits, each for one
+/// row of logits and for the maximum, and the large ones also for rows in tiles.
 fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     let limits = p.limits;
     let mut rows: Vec<usize> = [1, 8, 64, 512, 4096].into_iter().filter(|rows| *rows < limits.rows).collect();
@@ -88,13 +86,13 @@ fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     rows.into_iter().flat_map(with_outputs).collect()
 }
 
-/// Rows of the largest steps in which experts may be read where they lie.
+/// Rows of the largest steps in which experts may be read directly from host memory.
 fn most_in_place(p: &Program, limits: Limits) -> usize {
     let rows = shapes(p, limits).into_iter().map(|shape| shape.rows);
     rows.filter(|rows| experts::reads_chosen(p, limits, *rows)).max().unwrap_or(0)
 }
 
-/// Allocates what a compiled program takes besides weights, or counts it.
+/// Allocates the memory of a compiled program except weights, or counts it.
 fn alloc<A: Allocator + ?Sized>(
     on: &mut A,
     p: &Program,
@@ -107,14 +105,14 @@ fn alloc<A: Allocator + ?Sized>(
     Ok((memory, profile))
 }
 
-/// Bytes that the driver takes for a recording. Ours have not been measured on a card.
+/// Bytes that the driver takes per recording. Not measured on a GPU for these recordings.
 const RECORDING_BYTES: u64 = 24 << 20;
 
-/// Bytes that should stay free on a card at least, or 3 % of what is free: modules are loaded when they are
-/// first used, and threads that spill take memory of their own.
+/// Minimum of memory to keep free on a GPU; the margin is 3 % of the free memory if that is more. Modules are
+/// loaded when first used, and threads that spill need memory of their own.
 const LEAST_MARGIN_BYTES: u64 = 512 << 20;
 
-/// Memory that a program takes.
+/// The memory that a program needs.
 pub fn plan(
     driver: &dyn Driver,
     p: &Program,
@@ -139,7 +137,7 @@ pub fn plan(
             }
         }
     }
-    // Sizes of what has no kernels are not known.
+    // Stages without kernels have no known size.
     missing.check(driver.name())?;
     let layout = layout(driver, p, streaming, profiling)?;
     let host_rows = host_rows(p, &layout, streaming);
@@ -154,9 +152,9 @@ pub fn plan(
     alloc(&mut counter, p, driver.limits(), profiling)?;
     Stages::keys(&mut counter, p, &layout, host_rows)?;
     let rounding = Overhead {
-        name: "rest of blocks".to_owned(),
+        name: "allocation rounding".to_owned(),
         bytes: counter.rounding_bytes(),
-        source: "pages of 2 MiB by cuMemAlloc, not measured",
+        source: "cuMemAlloc pages of 2 MiB, not measured",
     };
     let overhead = driver.overhead().into_iter().chain([recordings(p, driver.limits()), rounding]);
     let free_bytes = driver.free_bytes();
@@ -177,7 +175,7 @@ pub fn plan(
     })
 }
 
-/// Where the weights of a program lie that has been planned.
+/// The location of the weights of a program that has been planned.
 pub fn layout(
     driver: &dyn Driver,
     p: &Program,
@@ -193,13 +191,13 @@ pub fn layout(
     Layout::new(p, streaming, driver.free_bytes(), other_bytes)
 }
 
-/// Rows of the largest step that the processor may compute with streamed weights.
+/// Rows of the largest step that the CPU may compute with streamed weights.
 pub fn host_rows(p: &Program, layout: &Layout, streaming: Option<&Streaming>) -> usize {
     let is_any = layout.n_streamed() > 0 && layout.is_computable(p);
     streaming.filter(|_| is_any).map_or(0, |streaming| streaming.min_batch.most_rows(&p.limits))
 }
 
-/// Memory that a driver takes for the recordings of a program.
+/// Memory that a driver needs for the recordings of a program.
 fn recordings(p: &Program, limits: Limits) -> Overhead {
     let n = shapes(p, limits).len();
     Overhead {
@@ -209,8 +207,8 @@ fn recordings(p: &Program, limits: Limits) -> Overhead {
     }
 }
 
-/// What the stage behind stage `i` reads first, as far as the driver's card keeps it, unless it is not there
-/// yet or never is.
+/// The weights that the stage after stage `i` reads first, at most as many bytes as are worth prefetching;
+/// none if they are not on the GPU by then.
 fn next_weights(
     p: &Program,
     weights: &[DeviceWeight],
@@ -233,7 +231,7 @@ impl Compiled {
     /// Allocates everything that a step needs besides the weights, and records the launches of every shape.
     ///
     /// # Panics
-    /// Where the weights are not the declared ones.
+    /// If the weights do not match their declarations.
     pub fn new(
         driver: &mut dyn Driver,
         p: &Program,
@@ -261,7 +259,7 @@ impl Compiled {
         }
         let pieces = host.as_ref().map_or_else(Vec::new, |host| host.pieces(p));
         let mut variants = Vec::new();
-        // The shape that a step of the most rows finds, and those before it.
+        // Shapes of up to this many rows also get launches for steps in which the CPU takes part.
         let most = host.as_ref().map_or(0, Host::most_taken);
         let most = all.iter().map(|shape| shape.rows).find(|rows| most > 0 && *rows >= most).unwrap_or(0);
         for shape in all {
@@ -336,7 +334,7 @@ impl Compiled {
         Ok(Self { program, memory, image, variants, tiling, sampler, profile, stream, host, note, pieces })
     }
 
-    /// Note for the user about weights that are not on the card, if there are any.
+    /// Note for the user about weights that are not on the GPU, if any.
     pub fn note(&self) -> Option<String> {
         self.note.clone()
     }
@@ -350,7 +348,7 @@ impl Compiled {
     /// Runs all stages.
     ///
     /// # Panics
-    /// Where the step does not fit the program.
+    /// If the step does not fit the program.
     pub fn run(&mut self, driver: &mut dyn Driver, step: &Step<'_>) -> Result<(), BackendError> {
         let all = 0..self.program.stages.len();
         let Some(variant) = self.prepare(driver, all.clone(), step)? else { return Ok(()) };
@@ -384,7 +382,7 @@ impl Compiled {
         Ok(())
     }
 
-    /// Time of each stage, if that is known.
+    /// Time of each stage, if measured.
     pub fn stage_times(&self) -> Option<Vec<StageTime>> {
         self.profile.as_ref().map(|profile| profile.times.clone())
     }
@@ -392,7 +390,7 @@ impl Compiled {
     /// Runs some of the stages.
     ///
     /// # Panics
-    /// Where the step does not fit the program.
+    /// If the step does not fit the program.
     pub fn run_stages(
         &mut self,
         driver: &mut dyn Driver,
@@ -420,7 +418,7 @@ impl Compiled {
         self.keep_picks(driver, range, step)
     }
 
-    /// Takes note of what the stages that were queued have picked, if one of them does.
+    /// Records the tokens picked by the queued stages, if one of them samples.
     fn keep_picks(
         &mut self,
         driver: &mut dyn Driver,
@@ -436,17 +434,17 @@ impl Compiled {
         })
     }
 
-    /// Whether tokens are picked so without the host.
+    /// True if tokens are picked in this way without the host.
     pub fn picks_on_device(&self, how: &Sampling) -> bool {
         self.sampler.on_device(how)
     }
 
-    /// Where the tokens are that were picked last for each slot, and their bytes.
+    /// Address of the last picked token of each slot, and the bytes of all.
     pub fn newest_picks(&self) -> (Address, usize) {
         (self.memory.picks.newest(), Picks::bytes(self.program.limits.seqs) as usize)
     }
 
-    /// Takes note of a pick that another card's part of the program has made, and that is brought to
+    /// Records a pick that another GPU's part of the program has made, and that is copied to
     /// [`newest_picks`](Self::newest_picks).
     pub fn know_pick(&mut self, seq: u32, on_device: bool) {
         self.memory.picks.know(seq, on_device);
@@ -457,14 +455,14 @@ impl Compiled {
         self.memory.picks.wait(driver, seq, back)
     }
 
-    /// Vectors that the caches could not keep as they were.
+    /// The number of cached vectors that had to be clamped.
     pub fn clamped(&self, driver: &mut dyn Driver) -> Result<u64, BackendError> {
         let mut count = 0_u64;
         driver.read(self.memory.clamped, bytemuck::bytes_of_mut(&mut count))?;
         Ok(count)
     }
 
-    /// Where a page of all caches lies: stretches, and their bytes.
+    /// Address ranges of a page in all caches, as start and bytes.
     fn stretches(&self, page: KvPage) -> impl Iterator<Item = (Address, usize)> {
         let kvs = self.program.kvs.iter().zip(&self.memory.kvs);
         let states = self.program.states.iter().zip(&self.memory.states);
@@ -477,7 +475,7 @@ impl Compiled {
         pages::bytes(self.stretches(page))
     }
 
-    /// Copies a page, cache after cache.
+    /// Reads a page from all caches, one after the other.
     pub fn read_page(
         &self,
         driver: &mut dyn Driver,
@@ -487,7 +485,7 @@ impl Compiled {
         pages::read(self.stretches(page), out, |at, to| driver.read(at, to))
     }
 
-    /// The reverse.
+    /// The reverse of `read_page`.
     pub fn write_page(
         &self,
         driver: &mut dyn Driver,
@@ -497,7 +495,7 @@ impl Compiled {
         pages::write(self.stretches(page), bytes, |at, from| driver.write(at, from))
     }
 
-    /// Brings the step to the device, and says which variant runs it; none where it has no rows.
+    /// Copies a step's tables to the device, and returns the variant that runs it; `None` if it has no rows.
     fn prepare(
         &mut self,
         driver: &mut dyn Driver,

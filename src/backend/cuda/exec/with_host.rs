@@ -1,4 +1,4 @@
-//! Steps in which the processor computes the stages whose matrices are not on the card.
+//! Steps in which the CPU computes the stages whose matrices are not on the GPU.
 
 use std::ops::Range;
 
@@ -11,24 +11,24 @@ use sterna_host::clock::Instant;
 use sterna_program::Buf;
 
 impl Compiled {
-    /// Whether a run of so many rows waits for the processor.
+    /// True if a run of `rows` rows waits for the CPU.
     pub fn waits(&self, rows: usize) -> bool {
         self.host.as_ref().is_some_and(|host| host.takes(rows))
     }
 
-    /// Brings a buffer to the card, where the newest values are not there, for it to be read or written.
+    /// Copies the newest values of a buffer to the GPU if needed, so that it can be read or written there.
     pub fn show(&mut self, driver: &mut dyn Driver, b: Buf) -> Result<(), BackendError> {
         let Self { program: p, memory: Memory { bufs, .. }, host, .. } = self;
         let Some(host) = host else { return Ok(()) };
         host.show(driver, OnCard { p, bufs }, b)
     }
 
-    /// Takes note that a buffer was written.
+    /// Records that a buffer was written.
     pub fn overwritten(&mut self, b: Buf) {
         self.host.iter_mut().for_each(|host| host.overwritten(b));
     }
 
-    /// Brings to the card what some stages read there.
+    /// Copies to the GPU what some stages read there.
     pub(super) fn before_card(
         &mut self,
         driver: &mut dyn Driver,
@@ -40,7 +40,7 @@ impl Compiled {
         host.before_card(driver, OnCard { p, bufs }, stages, n)
     }
 
-    /// Runs all stages for `n` rows, those that it can on the processor.
+    /// Runs all stages for `n` rows, on the CPU where possible.
     pub(super) fn run_with_host(
         &mut self,
         driver: &mut dyn Driver,
@@ -49,7 +49,7 @@ impl Compiled {
     ) -> Result<(), BackendError> {
         let Self { program: p, memory: Memory { bufs, .. }, host: Some(host), pieces, variants, .. } = self
         else {
-            unreachable!("a step that a processor computes")
+            unreachable!("a step that the CPU computes")
         };
         let card = OnCard { p, bufs };
         for (piece, recording) in pieces.iter().zip(&variants[variant].pieces) {
@@ -59,13 +59,13 @@ impl Compiled {
                     driver.replay(*recording)?;
                 }
                 (Piece::Host(stage), _) => host.run(driver, card, *stage, n)?,
-                (Piece::Card(..), None) => unreachable!("what the card runs is recorded"),
+                (Piece::Card(..), None) => unreachable!("the GPU's pieces are recorded"),
             }
         }
         Ok(())
     }
 
-    /// Runs one stage for `n` rows, on the processor if it can.
+    /// Runs one stage for `n` rows, on the CPU if possible.
     pub(super) fn run_stage_with_host(
         &mut self,
         driver: &mut dyn Driver,
@@ -74,7 +74,7 @@ impl Compiled {
         n: usize,
     ) -> Result<(), BackendError> {
         let Self { program: p, memory: Memory { bufs, .. }, host: Some(host), variants, .. } = self else {
-            unreachable!("a step that a processor computes")
+            unreachable!("a step that the CPU computes")
         };
         let Variant { launches, tails, .. } = &variants[variant];
         let launches = if host.has(stage) {
@@ -87,7 +87,7 @@ impl Compiled {
         launches.iter().try_for_each(|launch| driver.launch(launch))
     }
 
-    /// The same for all stages, one by one, each with what the host waits for it.
+    /// The same for all stages, one by one, timing each including the host's wait for it.
     pub(super) fn time_with_host(
         &mut self,
         driver: &mut dyn Driver,

@@ -1,12 +1,12 @@
-//! The prefix cache: full pages that are found again by the page before them and their 64 tokens.
+//! The prefix cache: full pages, looked up by the preceding page and their own 64 tokens.
 //!
-//! A node is one page. A hash finds candidates, and the parent and all tokens are compared, so a collision of
-//! hashes cannot mix two texts up. Nodes are evicted from the ends of chains, the least recently used first
-//! (`order.rs`), and never while a sequence holds their page.
+//! A node is one page. A hash finds candidates, then the parent and all tokens are compared, so a hash
+//! collision cannot mix up two texts. Nodes are evicted from the ends of chains, least recently used first
+//! (`order.rs`), and never while a sequence uses their page.
 //!
-//! With a windowed codec a sequence can only go on where the newest exact pages are: nodes keep those at
-//! checkpoints (ends of prompts and of generations), and a look-up goes back to the nearest. The same holds
-//! for the pages of layers that keep a sliding window, and for recurrent states.
+//! With a windowed codec a sequence can only resume where the newest exact pages are still cached. Nodes keep
+//! them at checkpoints (ends of prompts and of generations), and a look-up goes back to the nearest
+//! checkpoint. The same applies to the pages of sliding-window layers and to recurrent states.
 
 mod order;
 
@@ -18,53 +18,52 @@ use self::order::EvictionOrder;
 use crate::pages::{PageKind, PageSet, Pages, Sliding};
 use sterna_program::PAGE;
 
-/// A page of tokens.
+/// Tokens of one page.
 pub(super) type Block = [u32; PAGE];
 
-/// Number of a node.
 pub(super) type NodeId = u32;
 
-/// Counts of the prefix cache, in tokens and pages.
+/// Counters of the prefix cache, in tokens and pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixStats {
-    /// Tokens of prompts that were looked up.
+    /// Prompt tokens that were looked up.
     pub queried_tokens: u64,
-    /// Tokens of prompts that were found, and not computed again.
+    /// Prompt tokens that were found and not recomputed.
     pub hit_tokens: u64,
-    /// Pages that were evicted.
+    /// Evicted pages.
     pub evicted_pages: u64,
-    /// Pages that are kept now.
+    /// Cached pages.
     pub pages: u64,
 }
 
-/// A change of the index of pages, for those who route requests by what an engine has. A page is told of
-/// while a sequence could go on behind it, or behind one that follows it. With a windowed codec that takes
-/// the newest exact pages before it, so pages may come and go after they were full and before they are
-/// evicted.
+/// A change of the page index, for a router that sends requests to the engine with the matching prefix. A
+/// page is reported while a sequence could resume after it, or after a page that follows it. With a windowed
+/// codec that requires the newest exact pages before it, so a page may be reported later than it is full, and
+/// removed before it is evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageEvent {
-    /// A page can be shared. Its parent was told of before.
+    /// A page can now be shared. Its parent was reported before.
     Stored {
-        /// Names the page: a hash of its tokens, of all before them, the salt, the model and the kind of KV
-        /// cache.
+        /// Key of the page: a hash of its tokens, all tokens before them, the salt, the model and the kind of
+        /// KV cache.
         key: u64,
-        /// The page before it; `None` for a first page.
+        /// Key of the preceding page; `None` for a first page.
         parent: Option<u64>,
-        /// Salt of a first page: prompts with this salt find it.
+        /// Salt of a first page: only prompts with the same salt find it.
         salt: Option<Arc<str>>,
-        /// Its tokens.
+        /// Tokens of the page.
         tokens: Box<[u32]>,
     },
-    /// A page can be shared no longer. Those behind it were told of before.
+    /// A page can no longer be shared. The pages after it were reported before.
     Removed {
-        /// Its name.
+        /// Key of the page.
         key: u64,
     },
-    /// There are no pages any more: the engine has ended.
+    /// All pages are gone: the engine has ended.
     Cleared,
 }
 
-/// Takes events as they happen.
+/// Callback for page events.
 pub type PageListener = Box<dyn FnMut(PageEvent) + Send>;
 
 struct Node {
@@ -73,19 +72,20 @@ struct Node {
     salt: Option<Arc<str>>,
     tokens: Block,
     key: u64,
-    /// Pages that come before it.
+    /// Number of pages before it.
     depth: usize,
-    /// True if its exact page stays as long as it does.
+    /// True if its exact page is kept as long as the node.
     is_sink: bool,
     pages: PageSet,
     children: u32,
     used: u64,
-    /// True if the listener knows it.
+    /// True if it has been reported to the listener.
     is_told: bool,
 }
 
 impl Node {
-    /// True if its page of a kind is evicted without another node: of quantised pages, with the node itself.
+    /// True if its page of a kind can be evicted without another node; a quantised page is evicted with the
+    /// node itself.
     fn can_lose(&self, kind: PageKind) -> bool {
         match kind {
             PageKind::Quantised => self.children == 0,
@@ -94,13 +94,13 @@ impl Node {
         }
     }
 
-    /// True if its page of a kind is there, and no sequence holds it.
+    /// True if it has a page of a kind that no sequence uses.
     fn is_spare(&self, pages: &Pages, kind: PageKind) -> bool {
         self.pages.get(kind).is_some_and(|page| !pages.has_several_holders(page))
     }
 }
 
-/// The cache. Pages that it holds belong to the [`Pages`] that every call is given.
+/// The cache. Its pages belong to the [`Pages`] that is passed to every call.
 pub(super) struct PrefixCache {
     nodes: Vec<Option<Node>>,
     free: Vec<NodeId>,
@@ -111,12 +111,12 @@ pub(super) struct PrefixCache {
     clock: u64,
     stats: PrefixStats,
     pub listener: Option<PageListener>,
-    /// True if what can be shared may have changed since the listener was told.
+    /// True if the set of shareable pages may have changed since the last report to the listener.
     has_changed: bool,
 }
 
 impl PrefixCache {
-    /// An empty cache; `seed` goes into every key.
+    /// An empty cache; `seed` is hashed into every key.
     pub fn new(seed: u64) -> Self {
         Self {
             nodes: Vec::new(),
@@ -136,8 +136,8 @@ impl PrefixCache {
         PrefixStats { pages, ..self.stats }
     }
 
-    /// The chain of pages for the beginning of `tokens`, at most all but the last token, from which a
-    /// sequence can go on.
+    /// The longest chain of cached pages from which a sequence of `tokens` can resume. It never covers the
+    /// last token.
     pub fn find(&mut self, pages: &Pages, salt: &Arc<str>, tokens: &[u32]) -> Vec<NodeId> {
         self.clock += 1;
         let mut chain: Vec<NodeId> = Vec::new();
@@ -154,20 +154,20 @@ impl PrefixCache {
         chain
     }
 
-    /// Counts a sequence of `n_tokens` tokens that goes on behind `chain`.
+    /// Counts a sequence of `n_tokens` tokens that resumes after `chain`.
     pub fn count(&mut self, n_tokens: usize, chain: &[NodeId]) {
         self.stats.queried_tokens += n_tokens as u64;
         self.stats.hit_tokens += (chain.len() * PAGE) as u64;
     }
 
-    /// True if the pages that the next row reads exactly are there, and those that it sees through sliding
-    /// windows, and the recurrent state.
+    /// True if all pages that the next row needs are cached: its exact pages, its sliding-window pages and
+    /// the recurrent state.
     fn goes_on(&self, pages: &Pages, chain: &[NodeId]) -> bool {
         let has_state = |node: &NodeId| self.node(*node).pages.get(PageKind::State).is_some();
         if pages.has_states() && !chain.last().is_none_or(has_state) {
             return false;
         }
-        let seen = pages.sliding().map_or(0, Sliding::behind).min(chain.len());
+        let seen = pages.sliding().map_or(0, Sliding::n_before).min(chain.len());
         let seen = &chain[chain.len() - seen..];
         if !seen.iter().all(|&node| self.node(node).pages.get(PageKind::Sliding).is_some()) {
             return false;
@@ -179,12 +179,12 @@ impl PrefixCache {
         !pages.is_windowed() || (0..chain.len()).all(|i| !is_read(i) || exact(i))
     }
 
-    /// Makes the empty slot `slot` hold the pages of a chain, exact ones and those of sliding windows where
-    /// rows to come read them.
+    /// Puts the pages of a chain into the empty slot `slot`; exact and sliding-window pages only if later
+    /// rows read them.
     pub fn share(&self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
         let window = pages.window();
         let first = chain.len().saturating_sub(window.newest_pages);
-        let first_seen = chain.len().saturating_sub(pages.sliding().map_or(0, Sliding::behind));
+        let first_seen = chain.len().saturating_sub(pages.sliding().map_or(0, Sliding::n_before));
         for (i, &node) in chain.iter().enumerate() {
             let is_read = |kind| match kind {
                 PageKind::Quantised => true,
@@ -196,9 +196,9 @@ impl PrefixCache {
         }
     }
 
-    /// Makes page `i` of `slot`, which is full of `tokens` and comes behind `parent`, findable. If such a
-    /// page is there already, the slot holds that one from now on, so that the holder of a chain's
-    /// nodes holds its pages.
+    /// Adds page `i` of `slot`, which is full of `tokens` and follows `parent`, to the cache. If an equal
+    /// page is cached already, the slot uses that one from now on, so that a holder of the nodes of a chain
+    /// also holds its pages.
     pub fn insert(
         &mut self,
         pages: &mut Pages,
@@ -251,13 +251,13 @@ impl PrefixCache {
         id
     }
 
-    /// Keeps what a sequence needs to go on behind `chain`, which are the first pages of `slot`: its newest
-    /// exact pages, those of sliding windows, and the newest recurrent state.
+    /// Keeps the pages that a sequence needs to resume after `chain`, the first pages of `slot`: the newest
+    /// exact pages, the sliding-window pages and the newest recurrent state.
     pub fn checkpoint(&mut self, pages: &mut Pages, slot: u32, chain: &[NodeId]) {
-        // One page more than is read: the last token of an equal prompt is computed again, which may lie in
-        // the page before.
+        // One page more than is read: an equal prompt recomputes its last token, which may be in the page
+        // before.
         let before = |n_read: usize| chain.len().saturating_sub(n_read + 1);
-        let seen = pages.sliding().map_or(chain.len(), |sliding| before(sliding.behind()));
+        let seen = pages.sliding().map_or(chain.len(), |sliding| before(sliding.n_before()));
         for (i, &id) in chain.iter().enumerate().skip(seen) {
             self.keep(pages, slot, i, id, PageKind::Sliding);
         }
@@ -274,7 +274,7 @@ impl PrefixCache {
         }
     }
 
-    /// Makes a node hold the page of a kind that `slot` has as its page `i`; `false` if it holds one.
+    /// Stores page `i` of `slot` of a kind in a node; `false` if the node already has one.
     fn keep(&mut self, pages: &mut Pages, slot: u32, i: usize, id: NodeId, kind: PageKind) -> bool {
         if self.node(id).pages.get(kind).is_some() {
             return false;
@@ -284,8 +284,8 @@ impl PrefixCache {
         true
     }
 
-    /// Tells the listener what of a windowed cache can be shared now and could not before, and the other way
-    /// round. Without a window it is told at once.
+    /// Reports to the listener which pages of a windowed cache have become shareable and which no longer are.
+    /// Without a window, changes are reported at once.
     pub fn tell_changes(&mut self, pages: &Pages) {
         let has_changed = std::mem::take(&mut self.has_changed);
         if !has_changed || !pages.has_checkpoints() || self.listener.is_none() {
@@ -301,7 +301,7 @@ impl PrefixCache {
         }
         let mut changed: Vec<NodeId> =
             ids().filter(|id| self.node(*id).is_told != of_use[*id as usize]).collect();
-        // Pages come behind those that they follow, and go before them.
+        // Parents are added before their children and removed after them.
         changed.sort_by_key(|id| self.node(*id).depth);
         for id in changed.iter().rev().copied().filter(|id| !of_use[*id as usize]) {
             self.tell_removed(id);
@@ -311,7 +311,7 @@ impl PrefixCache {
         }
     }
 
-    /// The keys of all pages that can be found: by looking each up, not by what was told.
+    /// The keys of all shareable pages, computed from the cache itself and not from earlier reports.
     pub fn shared(&self, pages: &Pages) -> Vec<u64> {
         let mut shared: HashMap<NodeId, u64> = HashMap::new();
         for id in (0..self.nodes.len() as NodeId).filter(|id| self.nodes[*id as usize].is_some()) {
@@ -323,15 +323,15 @@ impl PrefixCache {
         shared.into_values().collect()
     }
 
-    /// The page and all before it.
+    /// The node and all its ancestors, first page first.
     fn chain_of(&self, id: NodeId) -> Vec<NodeId> {
         let mut chain: Vec<NodeId> = std::iter::successors(Some(id), |id| self.node(*id).parent).collect();
         chain.reverse();
         chain
     }
 
-    /// Evicts a page of a kind that no sequence holds from the least recently used node. A quantised page
-    /// goes with its node. `false` if no page qualifies.
+    /// Evicts an unused page of a kind from the least recently used node. A quantised page is evicted
+    /// together with its node. `false` if no page qualifies.
     pub fn evict(&mut self, pages: &mut Pages, kind: PageKind) -> bool {
         let Some(id) = self.victim(pages, kind) else { return false };
         if kind == PageKind::Quantised {
@@ -345,17 +345,18 @@ impl PrefixCache {
         true
     }
 
-    /// Evicts an exact page, or else a page of sliding windows, or a state. `false` if no page qualifies.
-    pub fn evict_beside(&mut self, pages: &mut Pages) -> bool {
+    /// Evicts an exact page, or else a sliding-window page, or a recurrent state. `false` if no page
+    /// qualifies.
+    pub fn evict_secondary(&mut self, pages: &mut Pages) -> bool {
         [PageKind::Exact, PageKind::Sliding, PageKind::State].into_iter().any(|kind| self.evict(pages, kind))
     }
 
-    /// The node that loses its page of a kind next. Those before it in the order are held by sequences.
+    /// The next node to lose its page of a kind. Sequences use the pages of the nodes before it in the order.
     fn victim(&self, pages: &Pages, kind: PageKind) -> Option<NodeId> {
         self.order.oldest_first(kind).find(|&id| self.node(id).is_spare(pages, kind))
     }
 
-    /// Evicts the pages of a chain that no sequence holds, from its end on.
+    /// Evicts the unused pages of a chain, last page first.
     pub fn forget(&mut self, pages: &mut Pages, chain: &[NodeId]) {
         for &id in chain.iter().rev() {
             let node = self.node(id);
@@ -386,15 +387,14 @@ impl PrefixCache {
         }
     }
 
-    /// True if at least `n` pages besides those of `chain` are held by no sequence and can be evicted.
+    /// True if at least `n` unused pages besides those of `chain` can be evicted.
     pub fn can_spare(&self, pages: &Pages, chain: &[NodeId], n: usize) -> bool {
         let is_spare = |node: &&Node| node.is_spare(pages, PageKind::Quantised);
         let n = n + chain.iter().map(|&id| self.node(id)).filter(is_spare).count();
-        // Counts no further than it must.
         self.nodes.iter().flatten().filter(is_spare).take(n).count() == n
     }
 
-    /// Evicts all that no sequence holds.
+    /// Evicts all pages that no sequence uses.
     pub fn clear(&mut self, pages: &mut Pages) {
         while self.evict(pages, PageKind::Quantised) {}
     }
@@ -419,16 +419,16 @@ impl PrefixCache {
     }
 
     fn node(&self, id: NodeId) -> &Node {
-        self.nodes[id as usize].as_ref().expect("a node that is named is there")
+        self.nodes[id as usize].as_ref().expect("node ids are valid")
     }
 
     fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        self.nodes[id as usize].as_mut().expect("a node that is named is there")
+        self.nodes[id as usize].as_mut().expect("node ids are valid")
     }
 
-    /// Changes a node, and moves it to its places in the order of eviction.
+    /// Changes a node and updates its place in the eviction order.
     fn change(&mut self, id: NodeId, change: impl FnOnce(&mut Node)) {
-        let node = self.nodes[id as usize].as_mut().expect("a node that is named is there");
+        let node = self.nodes[id as usize].as_mut().expect("node ids are valid");
         self.order.remove(id, node);
         change(node);
         self.order.add(id, node);
@@ -471,7 +471,6 @@ mod tests {
         std::array::from_fn(|i| seed * 1000 + i as u32)
     }
 
-    /// Puts `blocks` into slot `slot` and into the cache.
     fn insert(
         cache: &mut PrefixCache,
         pages: &mut Pages,
@@ -500,8 +499,8 @@ mod tests {
         insert(&mut cache, &mut pages, 0, NO_SALT, &[1, 2, 3]);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2, 3, 4]), 3);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2, 4]), 2);
-        assert_eq!(find(&mut cache, &pages, NO_SALT, &[2, 3]), 0, "the same pages behind others");
-        assert_eq!(find(&mut cache, &pages, "somebody else", &[1, 2, 3]), 0);
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[2, 3]), 0, "the same pages after another prefix");
+        assert_eq!(find(&mut cache, &pages, "another salt", &[1, 2, 3]), 0);
         // The last token is always computed.
         let tokens: Vec<u32> = [1, 2, 3].iter().flat_map(|&seed| block(seed)).collect();
         assert_eq!(cache.find(&pages, &NO_SALT.into(), &tokens).len(), 2);
@@ -527,7 +526,7 @@ mod tests {
         insert(&mut cache, &mut pages, 0, NO_SALT, &[1, 2]);
         insert(&mut cache, &mut pages, 1, NO_SALT, &[3, 4]);
         insert(&mut cache, &mut pages, 2, NO_SALT, &[1, 5]);
-        assert!(!cache.evict(&mut pages, PageKind::Quantised), "all pages are held");
+        assert!(!cache.evict(&mut pages, PageKind::Quantised), "all pages are in use");
         pages.cut_back(0, 0);
         pages.cut_back(1, 0);
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[3, 4]), 2);
@@ -535,7 +534,7 @@ mod tests {
         assert!(cache.evict(&mut pages, PageKind::Quantised));
         assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 2]), 1, "2 was the oldest end");
         cache.clear(&mut pages);
-        assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 5]), 2, "slot 2 holds these");
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &[1, 5]), 2, "slot 2 uses these");
         assert_eq!(cache.stats().evicted_pages, 3);
         assert_eq!(pages.n_free(), 14);
         let events: Vec<PageEvent> = events.try_iter().collect();
@@ -563,7 +562,7 @@ mod tests {
         assert_eq!(
             find(&mut cache, &pages, NO_SALT, &all),
             3,
-            "the newest exact pages were kept behind page 2"
+            "the newest exact pages were kept after page 2"
         );
         cache.checkpoint(&mut pages, 0, &chain);
         pages.cut_back(0, 0);
@@ -574,7 +573,7 @@ mod tests {
         let exact: Vec<bool> = pages.table().exact(1).iter().map(Option::is_some).collect();
         assert_eq!(exact, [true, false, false, false, false, true]);
         while cache.evict(&mut pages, PageKind::Exact) {}
-        assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 6, "slot 1 holds what these need");
+        assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 6, "slot 1 uses the pages that this needs");
         pages.cut_back(1, 0);
         while cache.evict(&mut pages, PageKind::Exact) {}
         assert_eq!(find(&mut cache, &pages, NO_SALT, &all), 1, "a first page is always kept exactly");

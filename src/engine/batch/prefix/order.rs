@@ -1,31 +1,30 @@
-//! The order in which nodes lose pages: the least recently used first.
+//! Eviction order of the nodes: least recently used first.
 
 use std::collections::BTreeSet;
 
 use super::{Node, NodeId};
 use crate::pages::PageKind;
 
-/// The nodes that can lose a page, per [`PageKind`] by last use; those that were used at once by their
-/// number.
+/// Nodes that can lose a page, per [`PageKind`], ordered by last use and then by node id.
 #[derive(Default)]
 pub(super) struct EvictionOrder([BTreeSet<(u64, NodeId)>; PageKind::ALL.len()]);
 
 impl EvictionOrder {
-    /// Lists a node under the kinds of page that it can lose.
+    /// Adds a node under each kind of page that it can lose.
     pub fn add(&mut self, id: NodeId, node: &Node) {
         for kind in PageKind::ALL.into_iter().filter(|kind| node.can_lose(*kind)) {
             self.0[kind as usize].insert((node.used, id));
         }
     }
 
-    /// Takes a node out that has not changed since it was listed.
+    /// Removes a node that has not changed since it was added.
     pub fn remove(&mut self, id: NodeId, node: &Node) {
         for kind in PageKind::ALL.into_iter().filter(|kind| node.can_lose(*kind)) {
             self.0[kind as usize].remove(&(node.used, id));
         }
     }
 
-    /// The nodes that can lose a page of a kind.
+    /// The nodes that can lose a page of a kind, least recently used first.
     pub fn oldest_first(&self, kind: PageKind) -> impl Iterator<Item = NodeId> {
         self.0[kind as usize].iter().map(|&(_, id)| id)
     }
@@ -50,7 +49,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Act {
-        /// A slot takes up a text of these blocks, and may keep a checkpoint behind it.
+        /// A slot runs a text of these blocks; if `true`, it keeps a checkpoint at the end.
         Run(u32, Vec<u32>, bool),
         End(u32),
         Evict(PageKind),
@@ -61,11 +60,10 @@ mod tests {
         pages: Pages,
         cache: PrefixCache,
         salt: Arc<str>,
-        /// Evicted pages per kind.
         evicted: [usize; PageKind::ALL.len()],
     }
 
-    /// The victim as a scan of all nodes finds it.
+    /// The victim, found by a scan of all nodes.
     fn scan(cache: &PrefixCache, pages: &Pages, kind: PageKind) -> Option<NodeId> {
         let sinks = pages.window().sink_pages;
         let is_wanted = |node: &Node| {
@@ -106,7 +104,7 @@ mod tests {
             self.cache.find(&self.pages, &self.salt, &tokens)
         }
 
-        /// Runs a text as far as pages last.
+        /// Runs a text until pages run out.
         fn run(&mut self, slot: u32, blocks: &[u32], is_end: bool) {
             self.pages.cut_back(slot, 0);
             let mut chain = self.find(blocks);

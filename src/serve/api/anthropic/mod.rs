@@ -1,4 +1,4 @@
-//! Anthropic's messages. `request.rs` reads what clients write; here is what they are answered.
+//! Anthropic's messages API. `request.rs` reads the requests; this file writes the answers.
 
 mod request;
 
@@ -29,15 +29,14 @@ use sterna_engine::{GenerateOptions, Stats};
 use sterna_tools::ParserOptions;
 
 pub fn add(to: &mut Endpoints) {
-    let operation =
-        Operation::new("A message of the assistant, as Anthropic has it").body::<MessagesRequest>();
+    let operation = Operation::new("Creates a message (Anthropic)").body::<MessagesRequest>();
     to.post(&["/v1/messages"], messages, &operation.answer::<Message>().events::<MessagesEvent>());
-    let operation = Operation::new("How many tokens a conversation has").body::<CountRequest>();
+    let operation = Operation::new("Counts the tokens of a conversation").body::<CountRequest>();
     to.post(&["/v1/messages/count_tokens"], count_tokens, &operation.answer::<TokenCount>());
 }
 
 request! {
-    /// A conversation in Anthropic's words, to go on with.
+    /// A conversation in Anthropic's format, to be continued.
     struct MessagesRequest {
         ..OfModel,
         ..MessagesInput,
@@ -51,14 +50,13 @@ request! {
 }
 
 request! {
-    /// A conversation in Anthropic's words.
+    /// A conversation in Anthropic's format.
     struct CountRequest {
         ..OfModel,
         ..MessagesInput,
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
@@ -108,13 +106,13 @@ async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
     if events.parsed.stream {
         return answer(&app.options, handle, Framing::Events, Duration::ZERO, events).await;
     }
-    // The blocks stand in the reader.
+    // The reader holds the blocks.
     fold(handle, &mut events, |_| ()).await?;
     let content = events.reader.blocks().iter().filter_map(content).collect();
     Ok(json(&Message { end: events.end_of(), ..events.message(content, events.reader.choice.stats) }))
 }
 
-/// A message, whole or as it begins.
+/// A message, whole or as it starts.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "MessagesAnswer")]
 struct Message {
@@ -132,16 +130,16 @@ struct Message {
     usage: Usage,
 }
 
-/// Reason of a message's end; null before it.
+/// Reason why a message ended; null until then.
 #[derive(Default, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct End {
     stop_reason: Option<StopReason>,
-    /// The stop text that was met.
+    /// The stop string that was found.
     stop_sequence: Option<String>,
 }
 
-/// Reason of a message's end.
+/// Reason why a message ended.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AnthropicStopReason")]
 #[serde(rename_all = "snake_case")]
@@ -156,7 +154,7 @@ enum StopReason {
 #[derive(Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Content {
-    /// Thoughts are not signed here.
+    /// Thinking blocks are not signed here.
     Thinking {
         thinking: String,
         signature: &'static str,
@@ -171,7 +169,7 @@ enum Content {
     },
 }
 
-/// Anthropic counts what the cache had apart.
+/// Anthropic counts cached tokens separately.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AnthropicUsage")]
 struct Usage {
@@ -209,7 +207,7 @@ impl MessagesEvent {
     }
 }
 
-/// More of a block.
+/// The next piece of a block.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 #[serde(tag = "type")]
@@ -224,7 +222,7 @@ enum More {
     Signature { signature: &'static str },
 }
 
-/// A block as it is shown. A call that was cut off is no block: its input would be no object.
+/// A block as shown to the client. A call that was cut off is left out: its input would not be an object.
 fn content(block: &Block) -> Option<Content> {
     let text = block.text.clone();
     Some(match &block.kind {
@@ -236,7 +234,6 @@ fn content(block: &Block) -> Option<Content> {
     })
 }
 
-/// Changes of a block as events.
 fn tell(events: &mut Vec<MessagesEvent>, index: usize, block: &Block, change: Change<'_>) {
     let delta = |delta| MessagesEvent::ContentBlockDelta { index, delta };
     let event = match (change, &block.kind) {
@@ -263,7 +260,7 @@ fn tell(events: &mut Vec<MessagesEvent>, index: usize, block: &Block, change: Ch
     events.push(event);
 }
 
-/// The answer as events.
+/// Encoder of the answer as events.
 struct Events {
     id: String,
     model: Arc<Instance>,

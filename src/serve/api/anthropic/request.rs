@@ -1,4 +1,4 @@
-//! What Anthropic's clients write: messages of blocks, tools, thoughts, and formats.
+//! Requests of Anthropic's clients: messages of blocks, tools, thinking and output formats.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use crate::tool_config::{MessagesTools, ToolConfig};
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{Message, ToolCall};
 
-/// Most blocks of a message.
+/// Maximum blocks of a message.
 const BLOCKS: usize = 1024;
 
 request! {
-    /// A conversation in Anthropic's words.
+    /// A conversation in Anthropic's format.
     pub struct MessagesInput {
         ..MessagesTools,
         ..Continuation,
@@ -28,13 +28,13 @@ request! {
         system: TextOr<ContentPart>(0),
         thinking: Object<ThinkingConfig>,
         output_config: Object<OutputConfig>,
-        /// In place of the format of `output_config`.
+        /// Older name of the format in `output_config`.
         output_format: Object<OutputFormat>,
     }
 }
 
 request! {
-    /// A message of Anthropic's kind.
+    /// A message in Anthropic's format.
     pub struct Turn {
         role: Word<&'static str>(&[
             ("user", "user"), ("assistant", "assistant"), ("system", "system")
@@ -44,7 +44,7 @@ request! {
 }
 
 request! {
-    /// A block of a message of Anthropic's kind.
+    /// A block of a message in Anthropic's format.
     pub enum TurnBlock {
         TextBlock,
         DocumentBlock,
@@ -63,17 +63,17 @@ request! {
 }
 
 request! {
-    /// A document, of the user.
+    /// A document from the user.
     pub struct DocumentBlock of { "const": "document" } {
         source: Object<DocumentSource> or missing("the text of the document"),
         title: Text,
-        /// What is said of it.
+        /// Context about the document.
         context: Text,
     }
 }
 
 request! {
-    /// Where the text of a document stands.
+    /// Source of a document's text.
     pub enum DocumentSource {
         TextSource,
         ContentSource,
@@ -95,19 +95,19 @@ request! {
 }
 
 request! {
-    /// Thoughts of the assistant.
+    /// The assistant's thinking.
     pub struct ThinkingBlock of { "const": "thinking" } {
         thinking: Text or missing("a text"),
     }
 }
 
 request! {
-    /// Thoughts that the assistant alone can read.
+    /// Thinking that only Anthropic's servers can read.
     pub struct RedactedBlock of { "const": "redacted_thinking" } {}
 }
 
 request! {
-    /// A call of the assistant.
+    /// A tool call of the assistant.
     pub struct CallBlock of { "const": "tool_use" } {
         id: Text or missing("a text"),
         name: Text or missing("a text"),
@@ -116,17 +116,17 @@ request! {
 }
 
 request! {
-    /// What a tool answered.
+    /// The result of a tool.
     pub struct ResultBlock of { "const": "tool_result" } {
         tool_use_id: Text or missing("a text"),
-        /// A text, or parts: the model is only told that there are images and files.
+        /// A text, or parts. The model is only told that there are images and files.
         content: Any as { "type": ["string", "array"] },
         is_error: Bool,
     }
 }
 
 request! {
-    /// Whether the model thinks. How many tokens its thoughts may have is a wish that nothing enforces.
+    /// Turns thinking on or off. Its token budget is accepted but not enforced.
     pub struct ThinkingConfig {
         r#type: Word<bool>(THINKING) or no_thinking,
         budget_tokens: Int(1, MOST),
@@ -134,7 +134,7 @@ request! {
 }
 
 request! {
-    /// Effort and format of an answer.
+    /// Effort and output format.
     pub struct OutputConfig {
         effort: Text,
         format: Object<OutputFormat>,
@@ -142,14 +142,14 @@ request! {
 }
 
 request! {
-    /// A schema of the answer.
+    /// A JSON schema for the answer.
     pub struct OutputFormat {
         r#type: Text as { "const": "json_schema" } or no_format,
         schema: Any as { "type": ["object", "boolean", "string"] } or missing("a JSON schema"),
     }
 }
 
-/// Types of [`ThinkingConfig`], and whether the model thinks by each.
+/// Values of [`ThinkingConfig`]'s `type`, with true for those that turn thinking on.
 const THINKING: &[(&str, bool)] = &[("enabled", true), ("adaptive", true), ("disabled", false)];
 
 fn no_thinking(path: String) -> ApiError {
@@ -160,7 +160,7 @@ fn no_format(path: String) -> ApiError {
     ApiError::field(path, "`json_schema`", &Value::Null)
 }
 
-/// The conversation, and the form of the answer.
+/// Reads the conversation and the constraints of the answer.
 pub fn read(
     fields: &Fields<'_, MessagesInput>,
     served: &Served,
@@ -182,7 +182,7 @@ pub fn read(
     Ok((messages::going_on(&fields.part(), said.messages, extras)?, constraints))
 }
 
-/// Thoughts are off unless they are asked for.
+/// Thinking is off unless the request asks for it.
 fn thinking(fields: &Fields<'_, MessagesInput>) -> Result<Thinking, ApiError> {
     let on = match fields.thinking()? {
         None => false,
@@ -195,7 +195,7 @@ fn thinking(fields: &Fields<'_, MessagesInput>) -> Result<Thinking, ApiError> {
     Ok(Thinking { on: Some(on), effort: config.effort()?.map(str::to_owned) })
 }
 
-/// The format of the answer: that of `output_config`, or where it stood before.
+/// The format of the answer: from `output_config`, or from the older field.
 fn format(fields: &Fields<'_, MessagesInput>) -> Result<Option<(String, Source)>, ApiError> {
     let config = fields.output_config()?.unwrap_or_default();
     let format = match config.format()? {
@@ -211,11 +211,11 @@ fn format(fields: &Fields<'_, MessagesInput>) -> Result<Option<(String, Source)>
     Ok(Some((name.clone(), schema_at(name, format.schema()?, true)?)))
 }
 
-/// Messages as templates know them: answers of tools have a turn of their own.
+/// Messages as templates expect them: tool results are separate messages.
 #[derive(Debug, Default)]
 struct Conversation {
     messages: Vec<Message>,
-    /// Names of the tools that were called, by the ids of the calls.
+    /// Names of the called tools, by call id.
     names: HashMap<String, String>,
 }
 
@@ -238,7 +238,7 @@ impl Conversation {
                 ("text", _) => texts.push(block.part::<TextBlock>().text()?.to_owned()),
                 ("document", "user") => texts.push(document(&block.part())?),
                 ("thinking", "assistant") => thoughts.push(block.part::<ThinkingBlock>().thinking()?),
-                // What it says is for the one who wrote it alone.
+                // Only Anthropic's servers can read it.
                 ("redacted_thinking", "assistant") => {}
                 ("tool_use", "assistant") => {
                     let block = block.part::<CallBlock>();
@@ -275,7 +275,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Answer of a tool. Templates have no place for failures, so that the text says it.
+    /// Adds a tool result. Templates have no field for failures, so the text mentions it.
     fn answer(&mut self, block: &Fields<'_, ResultBlock>) -> Result<(), ApiError> {
         let id = block.tool_use_id()?.to_owned();
         let mut content = match block.content()? {
@@ -295,7 +295,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Turns of one speaker that follow each other are one, as templates want them.
+    /// Merges consecutive messages of one role, as templates require.
     fn say(&mut self, message: Message) {
         let last = self.messages.last_mut().filter(|last| last.role == message.role);
         let Some(last) = last.filter(|last| last.role != "system") else {
@@ -310,7 +310,7 @@ impl Conversation {
     }
 }
 
-/// A part of what a tool answered, a document as its text.
+/// A part of a tool result; a document becomes its text.
 fn plain(name: String, part: &Value) -> Result<Value, ApiError> {
     match part.get("type").and_then(Value::as_str) {
         Some("document") => Ok(json!({ "text": document(&Fields::inside(name, part)?)? })),
@@ -318,7 +318,7 @@ fn plain(name: String, part: &Value) -> Result<Value, ApiError> {
     }
 }
 
-/// The text of a document, behind its title and what is said of it.
+/// The text of a document, after its title and context.
 fn document(block: &Fields<'_, DocumentBlock>) -> Result<String, ApiError> {
     let source = block.source()?;
     let text = match source.r#type()? {
@@ -336,9 +336,9 @@ fn document(block: &Fields<'_, DocumentBlock>) -> Result<String, ApiError> {
     Ok(about.filter(|line| !line.is_empty()).chain([text.as_str()]).collect::<Vec<_>>().join("\n"))
 }
 
-/// The system's text without the line that Claude Code begins it with. It is for the vendor's bookkeeping,
-/// and has checksums of the conversation and of its first message: with it no conversation would find the
-/// pages of another one, nor those of its own last turn.
+/// The system prompt without the line that Claude Code puts first. That line is for the vendor's billing, and
+/// contains checksums of the conversation and of its first message: with it, no conversation could reuse the
+/// KV pages of another one, or those of its own previous turn.
 fn without_billing(system: &str) -> &str {
     match system.split_once('\n') {
         _ if !system.starts_with("x-anthropic-billing-header:") => system,

@@ -1,5 +1,5 @@
-//! What clients of OpenAI's responses write: a text or items, which are messages, calls and what tools said.
-//! Items of tools that OpenAI's servers run are calls and answers where they say both; others are left out.
+//! Requests of OpenAI's responses API: a text or items, which are messages, tool calls and tool results.
+//! Items of tools that OpenAI's servers run become calls and results if they have both; others are left out.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -15,23 +15,23 @@ use crate::model::Served;
 use sterna_grammar::Source;
 use sterna_tokenizer::chat::{self, ToolCall};
 
-/// Most items of an input.
+/// Maximum items of an input.
 const ITEMS: usize = 4096;
 
-/// Form in which the model sees an item that is not of one of its own tools.
+/// Representation for the model of an item of a tool that it cannot call itself.
 #[derive(Clone, Copy, Debug)]
 enum Shown {
     /// A call of the tool with these fields as its arguments.
     Call(&'static str, &'static [&'static str]),
-    /// Answer of a tool: the first of these fields that is there.
+    /// A tool result: the first of these fields that is present.
     Answer(&'static [&'static str]),
-    /// Both, if what the tool answered is there.
+    /// Both, if the result is present.
     Done(&'static str, &'static [&'static str], &'static [&'static str]),
-    /// Not at all: it says nothing that the model could use, or what only OpenAI's servers can read.
+    /// Left out: it has nothing that the model could use, or only OpenAI's servers can read it.
     LeftOut,
 }
 
-/// Types of items, beside those that [`Conversation::add`] knows, of OpenAI's description and of Codex's.
+/// Types of items besides those in [`Conversation::add`], from the specifications of OpenAI and Codex.
 const KINDS: &[(&str, Shown)] = &[
     ("additional_tools", Shown::LeftOut),
     ("apply_patch_call", Shown::Call("apply_patch", &["operation"])),
@@ -39,7 +39,7 @@ const KINDS: &[(&str, Shown)] = &[
     ("code_interpreter_call", Shown::Done("code_interpreter", &["code"], &["outputs"])),
     ("compaction", Shown::LeftOut),
     ("compaction_summary", Shown::LeftOut),
-    // An answer and not a summary follows.
+    // The model should answer, rather than summarise.
     ("compaction_trigger", Shown::LeftOut),
     ("computer_call", Shown::Call("computer", &["action", "actions"])),
     ("computer_call_output", Shown::Answer(&["output"])),
@@ -63,12 +63,12 @@ const KINDS: &[(&str, Shown)] = &[
 ];
 
 request! {
-    /// An input with all that it says of its response.
+    /// An input with all fields of its response.
     pub struct ResponsesInput {
         ..ResponsesTools,
         ..TemplateFields,
         ..AnswerForm,
-        /// A text or items, of which some bring tools along.
+        /// A text or items, some of which add tools.
         input: TextOr<InputItem>(1) or missing("a text or a list of items"),
         instructions: Text,
         text: Object<TextConfig>,
@@ -84,7 +84,7 @@ request! {
 }
 
 request! {
-    /// How much the model thinks.
+    /// Amount of thinking.
     pub struct Reasoning {
         effort: Text,
     }
@@ -100,12 +100,12 @@ request! {
 }
 
 request! {
-    /// An item that the model is not shown.
+    /// An item that is not shown to the model.
     pub struct UnreadItem of { "enum": unread() } {}
 }
 
 request! {
-    /// An item that is no message.
+    /// An item other than a message.
     pub struct OtherItem of { "type": ["string", "null"] } {
         ..ItemTools,
         ..ItemParts,
@@ -114,22 +114,22 @@ request! {
         id: Text,
         call_id: Text,
         namespace: Text,
-        /// The namespace of a tool of MCP.
+        /// The namespace of an MCP tool.
         server_label: Text,
         name: Text,
         /// JSON in a text.
         arguments: Text,
-        /// Of a call of a custom tool.
+        /// Input of a custom tool's call.
         input: Text,
-        /// Of a tool of MCP that failed.
+        /// Error of an MCP tool.
         error: Any,
-        /// A text, or parts of it.
+        /// A text, or parts.
         content: Any,
     }
 }
 
 request! {
-    /// Fields of the tools' items: parts of calls and of answers.
+    /// Fields of tool items: parts of calls and results.
     pub enum ItemParts = parts();
 }
 
@@ -143,13 +143,13 @@ fn parts() -> BTreeSet<&'static str> {
     names.flatten().copied().collect()
 }
 
-/// Types of items that the model is never shown.
+/// Types of items that are never shown to the model.
 fn unread() -> Vec<&'static str> {
     let unread = KINDS.iter().filter(|(_, shown)| matches!(shown, Shown::LeftOut));
     unread.map(|(kind, _)| *kind).collect()
 }
 
-/// The conversation, the form of the answer, and the names of the tools that it may call.
+/// Reads the conversation, the constraints of the answer, and the names of the tools that it may call.
 pub fn read(
     fields: &Fields<'_, ResponsesInput>,
     served: &Served,
@@ -180,7 +180,7 @@ pub fn read(
     }
     let reasoning = fields.reasoning()?.unwrap_or_default();
     let extras = messages::extras(&fields.part(), Thinking::by_effort(reasoning.effort()?))?;
-    // An answer is a new one, whichever role spoke last.
+    // Always generates a new message, whichever role spoke last.
     Ok((
         ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras },
         constraints,
@@ -194,17 +194,17 @@ fn format(fields: &Fields<'_, ResponsesInput>) -> Result<Option<(String, Source)
     Ok(text_format(&format)?.map(|source| ("text.format".to_owned(), source)))
 }
 
-/// Items as messages: what an assistant thought, said and called in one go is one of them.
+/// Items as messages: consecutive reasoning, text and calls of the assistant form one message.
 #[derive(Debug, Default)]
 struct Conversation {
-    /// Text of the system and the developer. It stands at the head, wherever it was written.
+    /// Text of the system and the developer. It is moved to the start of the conversation.
     system: Vec<String>,
     messages: Vec<chat::Message>,
-    /// Thoughts that belong to the assistant's next message.
+    /// Reasoning that belongs to the assistant's next message.
     thoughts: Option<String>,
-    /// Names of the tools that were called, by the ids of the calls.
+    /// Names of the called tools, by call id.
     names: HashMap<String, String>,
-    /// Types of items that the model is not shown.
+    /// Types of items that were left out.
     left_out: Vec<&'static str>,
 }
 
@@ -229,7 +229,7 @@ impl Conversation {
                 }
             }
             "reasoning" => {
-                // A summary is not what the model thought.
+                // A summary is not the model's own reasoning.
                 let thoughts = self::thoughts(&fields)?;
                 self.thoughts = thoughts.or(self.thoughts.take());
             }
@@ -253,7 +253,7 @@ impl Conversation {
                 }
                 None => self.left_out.push("mcp_call"),
             },
-            // What another of the client's models says to this one.
+            // A message from another of the client's agents.
             "agent_message" => {
                 let content = fields.content()?.map(|content| words(&fields.path("content"), content));
                 self.other(chat::Message::new("user", content.unwrap_or_default()));
@@ -270,7 +270,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// An item of a tool that is not among those that the model may call here.
+    /// Adds an item of a tool that the model cannot call here.
     fn show(&mut self, kind: &'static str, shown: Shown, fields: &Fields<'_, OtherItem>) {
         let arguments = |names: &[&str]| {
             let there =
@@ -322,7 +322,7 @@ impl Conversation {
     }
 }
 
-/// Common part of a call and its answer, if it is a text.
+/// Common part of the ids of a call and its result, if it is a text.
 fn id(fields: &Fields<'_, OtherItem>) -> Option<String> {
     let id = match fields.call_id() {
         Ok(None) => fields.id(),
@@ -331,8 +331,8 @@ fn id(fields: &Fields<'_, OtherItem>) -> Option<String> {
     id.ok()?.map(str::to_owned)
 }
 
-/// What stands at `path` as words, a line for each entry of a list: texts as they are, sentences for images
-/// and files, JSON of all else.
+/// The value at `path` as text, one line per list entry: texts as they are, sentences in place of images and
+/// files, JSON for everything else.
 fn words(path: &str, value: &Value) -> String {
     let one = |value: &Value| match (value, value.get("text")) {
         (Value::String(text), _) | (_, Some(Value::String(text))) => text.clone(),
@@ -344,7 +344,7 @@ fn words(path: &str, value: &Value) -> String {
     }
 }
 
-/// The words of a `reasoning` item, if it has them.
+/// The text of a `reasoning` item, if it has any.
 fn thoughts(fields: &Fields<'_, OtherItem>) -> Result<Option<String>, ApiError> {
     let list = |content| Array::new(ITEMS).read(fields.path("content"), content);
     let parts = fields.content()?.map(list).transpose()?.unwrap_or_default();

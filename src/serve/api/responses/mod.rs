@@ -1,5 +1,5 @@
-//! OpenAI's responses, without memory: clients send the whole conversation each time. `input.rs` reads it,
-//! `tools.rs` the tools; `output.rs` is what they are answered.
+//! OpenAI's responses API, stateless: clients send the whole conversation each time. `input.rs` reads it,
+//! `tools.rs` reads the tools, and `output.rs` writes the answers.
 
 mod input;
 mod output;
@@ -28,16 +28,16 @@ use sterna_tools::ParserOptions;
 use tools::Names;
 
 pub fn add(to: &mut Endpoints) {
-    let operation = Operation::new("A response, without memory of earlier ones").body::<ResponsesRequest>();
+    let operation = Operation::new("Creates a response (stateless)").body::<ResponsesRequest>();
     let operation = operation.answer::<ResponsesAnswer>().events::<Event>();
     to.post(&["/v1/responses", "/responses"], responses, &operation);
-    let operation = Operation::new("How many tokens an input has").body::<ResponsesRequest>();
+    let operation = Operation::new("Counts the tokens of an input").body::<ResponsesRequest>();
     let operation = operation.answer::<InputTokens>();
     to.post(&["/v1/responses/input_tokens", "/responses/input_tokens"], input_tokens, &operation);
 }
 
 request! {
-    /// An input, to be responded to.
+    /// An input, to be answered.
     struct ResponsesRequest {
         ..OfModel,
         ..ResponsesInput,
@@ -56,12 +56,11 @@ request! {
         prompt: Any as { "enum": [] },
         /// Not supported.
         top_logprobs: Int(0, TOP_LOGPROBS as i64) as { "maximum": 0 },
-        /// Log-probabilities are not supported; all else is left alone.
+        /// Log-probabilities are not supported; other values are ignored.
         include: Array(64),
     }
 }
 
-/// A parsed request.
 struct ParsedRequest {
     job: Job,
     reading: ParserOptions,
@@ -89,7 +88,7 @@ impl ParsedRequest {
     }
 }
 
-/// Refuses what wants a server with a memory, or is not here.
+/// Refuses options that need a stateful server or are not supported.
 fn refuse(fields: &Fields<'_, ResponsesRequest>) -> Result<(), ApiError> {
     for (name, given) in [
         ("previous_response_id", fields.previous_response_id()?),
@@ -137,7 +136,7 @@ async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
     if stream {
         return answer(&app.options, handle, Framing::Events, app.options.ping, events).await;
     }
-    // The items stand in the reader.
+    // The reader holds the items.
     fold(handle, &mut events, |_| ()).await?;
     Ok(json(&events.ended()))
 }

@@ -1,4 +1,4 @@
-//! A response: its items, whole or as events.
+//! A response and its items, whole or as events.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::job::Update;
 use crate::kinds::Any;
 use sterna_engine::{SamplerOptions, Stats};
 
-/// Fields that are the same in a response from its beginning to its end.
+/// Fields that stay the same from the start of a response to its end.
 pub struct Head {
     /// Common part of its id and those of its items.
     pub id: String,
@@ -28,11 +28,11 @@ pub struct Head {
     pub model: Arc<Instance>,
     /// Fields of the request that are repeated.
     pub repeated: Repeated,
-    /// Names that the client has for its tools.
+    /// The client's names of its tools.
     pub names: Names,
 }
 
-/// A response, whole or as far as it has come.
+/// A response, complete or in progress.
 #[derive(Serialize, JsonSchema)]
 pub struct ResponsesAnswer {
     #[schemars(regex(pattern = "^resp_"))]
@@ -53,7 +53,7 @@ pub struct ResponsesAnswer {
     prompt: (),
     #[schemars(extend("const" = false))]
     store: bool,
-    /// Null before the end.
+    /// Null until the end.
     usage: Option<Usage>,
     #[serde(flatten)]
     repeated: Repeated,
@@ -114,7 +114,7 @@ struct OutputDetails {
 }
 
 request! {
-    /// Fields that the answer repeats, and nothing else.
+    /// Fields that the answer repeats, and that have no other effect.
     pub enum Repeatable = ["max_tool_calls", "metadata", "safety_identifier", "service_tier", "user"];
 }
 
@@ -142,7 +142,7 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// What the request says, or what stands for it if it says nothing.
+    /// Values from the request, or their defaults.
     pub fn new(fields: &Fields<'_, ResponsesRequest>, sampler: &SamplerOptions) -> Self {
         let given = |name, missing| fields.given(&[name]).cloned().unwrap_or(missing);
         Self {
@@ -215,7 +215,7 @@ enum Part {
 }
 
 impl Head {
-    /// The response, as far as it has come.
+    /// The response so far.
     fn response(&self, status: Status, output: Vec<Item>) -> ResponsesAnswer {
         ResponsesAnswer {
             id: format!("resp_{}", self.id),
@@ -258,7 +258,6 @@ impl Head {
         }
     }
 
-    /// Id of an item.
     fn item_id(&self, at: usize, kind: &Kind) -> String {
         let head = match kind {
             Kind::Thoughts => "rs",
@@ -269,7 +268,7 @@ impl Head {
         format!("{head}_{}{at}", self.id)
     }
 
-    /// An item, as far as it has come.
+    /// An item, complete or in progress.
     fn item(&self, at: usize, block: &Block, status: Status) -> Item {
         let id = self.item_id(at, &block.kind);
         let content = if status == Status::InProgress { Vec::new() } else { vec![part(block)] };
@@ -293,13 +292,13 @@ impl Head {
     }
 }
 
-/// The input that a custom tool was called with. What was cut off is none.
+/// The input of a call of a custom tool; empty if it was cut off.
 fn input(block: &Block) -> String {
     let arguments = block.arguments().unwrap_or_default();
     arguments.get("input").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// The one part of an item that has content.
+/// The single content part of an item.
 fn part(block: &Block) -> Part {
     let text = block.text.clone();
     match block.kind {
@@ -320,7 +319,7 @@ pub struct Event {
     sequence_number: u64,
 }
 
-/// What an event tells.
+/// Payload of an event.
 #[derive(Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
@@ -330,7 +329,7 @@ enum Told {
     OfItem(OfItem),
 }
 
-/// News of an item's content.
+/// New content of an item.
 #[derive(Default, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct OfItem {
@@ -354,7 +353,7 @@ struct OfItem {
     content_index: Option<usize>,
 }
 
-/// The response as events.
+/// Encoder of the response as events.
 pub struct Events {
     head: Head,
     reader: Reader,
@@ -362,7 +361,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Events of a response that begins.
+    /// Events of a new response.
     pub fn new(head: Head, reader: Reader) -> Self {
         Self { head, reader, teller: Teller::default() }
     }
@@ -390,7 +389,6 @@ impl Teller {
         self.event(kind, Told::Response { response: Box::new(response) })
     }
 
-    /// Events of a block.
     fn tell(&mut self, events: &mut Vec<Event>, head: &Head, at: usize, block: &Block, change: Change<'_>) {
         let item = |status| Told::Item { output_index: at, item: head.item(at, block, status) };
         let of_item = |news| {
@@ -421,7 +419,7 @@ impl Teller {
                     events.push(self.event("content_part.added", of_part()));
                 }
             }
-            // The input is a text within the arguments: it is told when it is whole.
+            // The input is a text inside the arguments, so it is sent when complete.
             Change::More(_) if name == "custom_tool_call_input" => {}
             Change::More(text) => events.push(self.event(&format!("{name}.delta"), delta(text.into()))),
             Change::Ended => {

@@ -1,6 +1,6 @@
-//! The tools of a request, as functions, which are all that a model knows: one of a namespace is called
-//! `NAMESPACE__NAME`, and a custom tool has one argument, its input. [`Names`] turns calls back into the
-//! client's words. Which types of tools there are, OpenAI's description of its API says.
+//! The tools of a request as functions, the only kind that a model knows: a tool of a namespace is called
+//! `NAMESPACE__NAME`, and a custom tool has one argument, its input. [`Names`] maps calls back to the
+//! client's names. The types of tools are those of OpenAI's API specification.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ const HOSTED: &[&str] = &[
     "web_search_preview_2025_03_11",
 ];
 request! {
-    /// Tools of OpenAI's responses, and which of them are to be called.
+    /// Tools of OpenAI's responses API, and the choice among them.
     pub struct ResponsesTools {
         ..ItemTools,
         ..ToolChoice,
@@ -41,15 +41,15 @@ request! {
 }
 
 request! {
-    /// Tools of OpenAI's responses.
+    /// Tools of OpenAI's responses API.
     pub struct ItemTools {
-        /// Those that OpenAI's servers run are left out.
+        /// Tools that OpenAI's servers run are left out.
         tools: List<ResponsesTool>(TOOLS),
     }
 }
 
 request! {
-    /// A tool of OpenAI's responses.
+    /// A tool of OpenAI's responses API.
     pub enum ResponsesTool {
         ClientTool,
         Namespace,
@@ -61,13 +61,13 @@ request! {
     /// A tool that the client runs.
     pub struct ClientTool of { "enum": ["function", "custom", null] } {
         ..Function,
-        /// Of a custom tool: the model is told of its grammar, and held to one of the syntax regex.
+        /// Grammar of a custom tool: the model is shown it, and constrained to it if it is a regex.
         format: Object<CustomFormat>,
     }
 }
 
 request! {
-    /// A grammar of the input of a custom tool.
+    /// A grammar for the input of a custom tool.
     pub struct CustomFormat {
         /// `lark` or `regex`.
         syntax: Text,
@@ -76,7 +76,7 @@ request! {
 }
 
 request! {
-    /// Tools of a common name, of which none is a namespace.
+    /// Tools with a common name; namespaces cannot be nested.
     pub struct Namespace of { "const": "namespace" } {
         ..Declared,
         ..ItemTools,
@@ -91,10 +91,10 @@ request! {
     }
 }
 
-/// Types of items that bring tools along.
+/// Types of items that add tools.
 const WITH_TOOLS: &[&str] = &["additional_tools", "tool_search_output"];
 
-/// The name by which the model knows a tool.
+/// The name under which the model knows a tool.
 pub fn flat(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         Some(namespace) => format!("{namespace}__{name}"),
@@ -107,18 +107,18 @@ pub fn with_input(input: &str) -> String {
     json!({ "input": input }).to_string()
 }
 
-/// A tool in the client's words.
+/// A tool as the client knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The namespace that it stands in.
+    /// The enclosing namespace.
     pub namespace: Option<String>,
-    /// Its name there.
+    /// Its name within the namespace.
     pub name: String,
-    /// Its calls have a text instead of arguments.
+    /// True if its calls have a text instead of arguments.
     pub is_custom: bool,
 }
 
-/// The tools of a request in the client's words, by the names that the model knows.
+/// The client's names of the tools, by the model's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names(HashMap<String, Origin>);
 
@@ -129,7 +129,7 @@ impl Names {
         self.0.get(name).cloned().unwrap_or_else(plain)
     }
 
-    /// True if `asked`, of `tool_choice`, is the tool or its namespace.
+    /// True if `asked`, an object of `tool_choice`, names the tool or its namespace.
     fn are(&self, asked: &Value, tool: &Tool) -> bool {
         let text = |name: &str| asked.get("function").unwrap_or(asked).get(name).and_then(Value::as_str);
         let Origin { namespace, name, .. } = self.origin(&tool.name);
@@ -141,10 +141,10 @@ impl Names {
     }
 }
 
-/// The tools of `tools`, and those that items of the `input` bring along.
+/// Reads the tools of `tools`, and those that items of the `input` add.
 ///
 /// # Errors
-/// 400 that names the field; also where `tool_choice` wants a tool that this server does not run.
+/// 400 that names the field, also if `tool_choice` requires a tool that this server does not run.
 pub fn read(
     fields: &Fields<'_, ResponsesTools>,
     input: Option<&Value>,
@@ -164,7 +164,7 @@ pub fn read(
         return Err(ApiError::field("tools", &want, &tools.len().into()));
     }
     if !left_out.is_empty() {
-        tracing::warn!("`tools`: left out, since this server does not run them: {}", left_out.join(", "));
+        tracing::warn!("`tools`: left out, because this server does not run them: {}", left_out.join(", "));
     }
     let choice = fields.part::<ToolChoice>().tool_choice()?;
     let word = choice.and_then(|choice| choice.as_str().or_else(|| choice["type"].as_str()));
@@ -183,12 +183,11 @@ pub fn read(
 struct Offered {
     tools: Vec<Tool>,
     names: Names,
-    /// Types and names of tools that the model is not told of.
+    /// Types and names of tools that are left out.
     left_out: Vec<String>,
 }
 
 impl Offered {
-    /// Adds the entries of `tools`.
     fn add_all(&mut self, holder: &Fields<'_, ItemTools>, namespace: Option<&str>) -> Result<(), ApiError> {
         for tool in holder.tools()?.unwrap_or_default().iter() {
             self.add(&tool?, namespace)?;
@@ -228,7 +227,7 @@ impl Offered {
         }
     }
 
-    /// Offers `as_function`. A tool that is there already, as one that was searched for is, is passed over.
+    /// Adds `as_function`. A tool that was already added, for instance by a search, is skipped.
     fn offer(
         &mut self,
         tool: &Fields<'_, Function>,
@@ -249,8 +248,8 @@ impl Offered {
     }
 }
 
-/// A custom tool, whose input is a text. A grammar of it is shown to the model, and enforced as a regular
-/// expression, if it can be one.
+/// A custom tool, whose input is a text. A grammar of the input is shown to the model, and enforced if it can
+/// be expressed as a regular expression.
 fn custom(tool: &Fields<'_, ClientTool>) -> Result<Tool, ApiError> {
     let mut function = function(&tool.part())?;
     let format = tool.format()?.unwrap_or_default();
@@ -271,7 +270,7 @@ fn custom(tool: &Fields<'_, ClientTool>) -> Result<Tool, ApiError> {
                 function.parameters["properties"]["input"]["pattern"] = json!(format!("^(?:{regex})$"));
             }
             Err(why) => tracing::warn!(
-                "`{}`: the model is told of this grammar, not held to it: {why}",
+                "`{}`: the model is shown this grammar, but it is not enforced: {why}",
                 format.path("definition")
             ),
         }
@@ -299,7 +298,7 @@ mod tests {
         tool_config.tools.iter().map(|tool| tool.name.as_str()).collect()
     }
 
-    /// Tools of all kinds: functions, a namespace, a custom one, and one that OpenAI runs.
+    /// Tools of all kinds: functions, a namespace, a custom tool, and one that OpenAI's servers run.
     fn tools() -> Value {
         let patch = json!({ "type": "custom", "name": "patch", "description": "Patches.",
             "format": { "type": "grammar", "syntax": "regex", "definition": "a+" } });
@@ -317,7 +316,7 @@ mod tests {
         assert_eq!(tool_config.tools[2].parameters["required"], json!(["input"]));
         let input = &tool_config.tools[2].parameters["properties"]["input"];
         assert_eq!(input, &json!({ "type": "string", "pattern": "^(?:a+)$" }));
-        // Which the description says already.
+        // The description already contains it.
         let shown = tool_config.tools[2].to_json();
         let of_input = "/function/parameters/properties/input";
         assert_eq!(shown.pointer(of_input), Some(&json!({ "type": "string" })));

@@ -1,4 +1,4 @@
-//! What a card is, and whether this build has code for it.
+//! The description of a GPU, and whether this build has code for it.
 #![allow(unsafe_code)]
 
 use cudarc::driver::{result, sys};
@@ -8,21 +8,21 @@ use super::code;
 use crate::BackendError;
 use crate::cuda::driver::{Limits, cards};
 
-/// Shared memory that a block of every card has. Drivers of the 590 series have reported 0 and 0x100000001
+/// Shared memory that a block has on every GPU. Drivers of the 590 series have reported 0 and 0x100000001
 /// bytes for an RTX 5080 and 5090 (llama.cpp issues 23385, 24991 and 27215).
 const LEAST_SHARED_BYTES: i32 = 48 << 10;
 
-/// Description of a card.
+/// Description of a GPU.
 pub struct About {
     pub name: String,
     pub compute: (i32, i32),
     pub memory_bytes: usize,
     pub limits: Limits,
-    /// Version of CUDA that the driver is for.
+    /// CUDA version that the driver supports.
     pub driver: (i32, i32),
 }
 
-/// Makes the driver ready, and counts its cards.
+/// Initialises the driver, and counts its GPUs.
 pub fn count() -> Result<i32, BackendError> {
     // SAFETY: loads and unloads a library.
     if !unsafe { sys::is_culib_present() } {
@@ -36,13 +36,13 @@ pub fn count() -> Result<i32, BackendError> {
             n.called("cuDeviceGetCount")
         }),
     }
-    .and_then(|n| if n > 0 { Ok(n) } else { Err(fail("open", "the NVIDIA driver finds no card")) })
+    .and_then(|n| if n > 0 { Ok(n) } else { Err(fail("open", "the NVIDIA driver finds no GPU")) })
 }
 
-/// Every card of this machine, for people: what it is, and whether this build has code for it.
+/// Descriptions of all GPUs of this machine for the user, including whether this build has code for them.
 ///
 /// # Errors
-/// [`BackendError::Device`] if there is no driver or no card.
+/// [`BackendError::Device`] if there is no driver or no GPU.
 pub fn cards() -> Result<Vec<String>, BackendError> {
     let card = |ordinal| {
         let about = About::of(result::device::get(ordinal).called("cuDeviceGet")?)?;
@@ -52,8 +52,8 @@ pub fn cards() -> Result<Vec<String>, BackendError> {
     (0..count()?).map(card).collect()
 }
 
-/// The same, with what is free of the memory of each. Who asks for that has to open the card, which takes
-/// some of its memory for as long.
+/// The same, with the free memory of each. To query it, the GPU is opened, which takes some of its memory
+/// meanwhile.
 ///
 /// # Errors
 /// As [`cards()`].
@@ -61,31 +61,31 @@ pub fn cards_with_memory() -> Result<Vec<String>, BackendError> {
     let with_memory = |(ordinal, card): (usize, String)| match free_and_total(ordinal as i32) {
         Ok((free, total)) => {
             let (free, total) = (free >> 20, total >> 20);
-            format!("{card}; {free} MiB of {total} MiB are free besides what this program uses")
+            format!("{card}; {free} MiB of {total} MiB are free, not counting what this program uses")
         }
         Err(err) => format!("{card}; its free memory is unknown: {err}"),
     };
     Ok(cards()?.into_iter().enumerate().map(with_memory).collect())
 }
 
-/// Bytes of a card's memory.
+/// Free and total bytes of a GPU's memory.
 fn free_and_total(ordinal: i32) -> Result<(usize, usize), BackendError> {
     let device = result::device::get(ordinal).called("cuDeviceGet")?;
-    // SAFETY: the device is one that the driver named, and its context is given back below.
+    // SAFETY: the device comes from the driver, and its context is released below.
     let context = unsafe { result::primary_ctx::retain(device) }.called("cuDevicePrimaryCtxRetain")?;
     // SAFETY: the context is retained.
     let bound = unsafe { result::ctx::set_current(context) }.called("cuCtxSetCurrent");
     let memory = bound.and_then(|()| result::mem_get_info().called("cuMemGetInfo"));
-    // SAFETY: no context is always there.
+    // SAFETY: a null context is always valid.
     let unbound = unsafe { result::ctx::set_current(std::ptr::null_mut()) }.called("cuCtxSetCurrent");
-    // SAFETY: it was retained above, and nothing of it is in use.
+    // SAFETY: it was retained above, and nothing in it is used.
     let released = unsafe { result::primary_ctx::release(device) }.called("cuDevicePrimaryCtxRelease");
     let memory = memory?;
     unbound.and(released).map(|()| memory)
 }
 
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, BackendError> {
-    // SAFETY: the device is one that the driver named.
+    // SAFETY: the device comes from the driver.
     unsafe { result::device::get_attribute(device, which) }.called("cuDeviceGetAttribute")
 }
 
@@ -104,7 +104,7 @@ impl About {
         let shared = if is_possible { of_block as u32 } else { cards::block_shared_bytes(compute) };
         let l2_bytes = of(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?;
         let mut version = 0;
-        // SAFETY: the result is there to be written; the device is one that the driver named.
+        // SAFETY: the result can be written; the device comes from the driver.
         let memory_bytes = unsafe {
             sys::cuDriverGetVersion(&raw mut version).result().called("cuDriverGetVersion")?;
             result::device::total_mem(device).called("cuDeviceTotalMem")?
@@ -118,12 +118,12 @@ impl About {
         })
     }
 
-    /// Whether a kernel may start before the one before it has ended (programmatic dependent launch).
+    /// True if a kernel may start before the one before it has ended (programmatic dependent launch).
     pub fn starts_early(&self) -> bool {
         self.compute >= (9, 0)
     }
 
-    /// The code that this build has for the card, or what is in the way and the way out.
+    /// The code that this build has for the GPU, or the reason why it has none and the remedy.
     pub fn code(&self) -> Result<String, String> {
         code::code(self.compute, self.driver)
     }

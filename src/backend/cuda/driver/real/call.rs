@@ -1,10 +1,10 @@
-//! What the driver's calls say when they fail.
+//! Errors of driver calls.
 
 use cudarc::driver::result::DriverError;
 
 use crate::BackendError;
 
-/// The backend's name over a card.
+/// Name of the backend on a real GPU.
 pub const NAME: &str = "cuda";
 
 /// Error of a call.
@@ -12,7 +12,7 @@ pub fn fail(call: &'static str, detail: impl std::fmt::Display) -> BackendError 
     BackendError::Device { backend: NAME, call, detail: detail.to_string() }
 }
 
-/// Says which call failed.
+/// Adds the name of the failed call to an error.
 pub trait Called<T> {
     fn called(self, call: &'static str) -> Result<T, BackendError>;
 }

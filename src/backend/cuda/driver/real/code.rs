@@ -1,32 +1,31 @@
-//! The code of this build: its images, and which cards and drivers they are for.
+//! The kernel images of this build, and the GPUs and drivers that they are for.
 
-/// Machine code and PTX of every file in `cuda/`, by name. Empty where there was no nvcc.
+/// Machine code and PTX of every file in `cuda/`, by name. Empty if built without nvcc.
 pub static FATBINS: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// Architectures that the kernels have machine code for, and the one of their PTX, as nvcc writes them;
-/// `simt` where nvcc was not found and the images are for tests alone (build.rs), and nothing where there are
-/// none.
+/// Architectures for which the kernels have machine code, and the one of their PTX, as nvcc writes them;
+/// `simt` if nvcc was not found and the images are only for tests (build.rs); empty if there are none.
 const ARCHS: &str = env!("STERNA_CUDA_ARCHS");
 const PTX: &str = env!("STERNA_CUDA_PTX");
 
-/// Version of the nvcc that made them, `13.0`; nothing where none did.
+/// Version of the nvcc that compiled them, such as `13.0`; empty if none did.
 const TOOLKIT: &str = env!("STERNA_CUDA_TOOLKIT");
 
-/// The part that an open card needs and this build lacks, if any, and the way out.
+/// The message for a build without kernels, with the remedy.
 fn no_kernels(archs: &str) -> &'static str {
     match archs {
         "none" => {
             "this build has no CUDA kernels, because STERNA_CUDA_ARCHS=none left them out; \
-             build again without it, or take the archive for x86-64, which has them"
+             build again without it, or use the x86-64 archive, which includes them"
         }
         _ => {
             "this build has no CUDA kernels, because nvcc was not found; \
-             run scripts/setup-cuda.sh and build again, or take the archive for x86-64, which has them"
+             run scripts/setup-cuda.sh and build again, or use the x86-64 archive, which includes them"
         }
     }
 }
 
-/// Which kernels these are.
+/// Identifies these kernels.
 pub fn id() -> String {
     let sum = FATBINS.iter().fold(crc32fast::Hasher::new(), |mut sum, (_, image)| {
         sum.update(image);
@@ -35,24 +34,25 @@ pub fn id() -> String {
     format!("sterna {} with kernels {:08x}", env!("CARGO_PKG_VERSION"), sum.finalize())
 }
 
-/// What no card can do without, where this build lacks it, and the way out.
+/// The message if this build has no kernels at all, with the remedy.
 pub fn missing() -> Option<&'static str> {
     FATBINS.is_empty().then(|| no_kernels(ARCHS))
 }
 
-/// Which code this build has, or that it has none and the way out.
+/// The code that this build has, or the message that it has none.
 pub fn kernels() -> String {
     missing().map_or_else(|| of_archs(ARCHS, PTX), str::to_owned)
 }
 
 fn of_archs(archs: &str, ptx: &str) -> String {
     match archs {
-        "simt" => "this build has kernels for the driver of the tests alone (built without nvcc)".to_owned(),
+        "simt" => "this build only has kernels for the test driver (built without nvcc)".to_owned(),
         _ => format!("this build has sm_{}, and PTX from {ptx} on", archs.replace(',', ", ")),
     }
 }
 
-/// The code for a card of some compute capability and its driver, or what is in the way and the way out.
+/// The code for a GPU with this compute capability and driver, or the reason why there is none and the
+/// remedy.
 pub fn code(compute: (i32, i32), driver: (i32, i32)) -> Result<String, String> {
     if let Some(missing) = missing() {
         return Err(missing.into());
@@ -69,25 +69,23 @@ fn version(text: &str) -> Option<(i32, i32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What a build with machine code for `archs` and PTX of `ptx` has for a card of some compute capability,
-/// or that it has nothing. Machine code runs on later cards of its generation, and PTX on all later ones.
+/// The code that a build with machine code for `archs` and PTX of `ptx` has for a GPU, or the message that it
+/// has none. Machine code runs on later GPUs of its generation, and PTX on all later ones.
 fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> Result<String, String> {
     if archs == "simt" {
-        return Ok("kernels for the driver of the tests alone (built without nvcc)".into());
+        return Ok("kernels for the test driver only (built without nvcc)".into());
     }
     let version = |arch: &str| arch.trim().parse().ok().map(|arch: i32| (arch / 10, arch % 10));
     let serves =
         |arch: &&str| version(arch).is_some_and(|(major, minor)| major == compute.0 && minor <= compute.1);
     match (archs.split(',').filter(serves).max_by_key(|arch| version(arch)), version(ptx)) {
         (Some(arch), _) => Ok(format!("machine code of sm_{arch}")),
-        (None, Some(least)) if least <= compute => {
-            Ok(format!("PTX of compute_{ptx}, compiled when it is first used"))
-        }
+        (None, Some(least)) if least <= compute => Ok(format!("PTX of compute_{ptx}, compiled on first use")),
         _ => {
             let has = of_archs(archs, ptx);
             let (major, minor) = compute;
             let way_out = match compute >= (7, 5) {
-                true => format!("; STERNA_CUDA_ARCHS={archs},{major}{minor} builds some"),
+                true => format!("; STERNA_CUDA_ARCHS={archs},{major}{minor} adds it"),
                 false => String::new(),
             };
             Err(format!("no code ({has}{way_out})"))
@@ -95,8 +93,8 @@ fn code_for(archs: &str, ptx: &str, compute: (i32, i32)) -> Result<String, Strin
     }
 }
 
-/// That a driver cannot run what a toolkit has made, where it cannot. Machine code runs on every driver of
-/// the toolkit's major version and on later ones; PTX wants a driver that is no older than the toolkit.
+/// The error if the driver is older than the toolkit. Machine code runs on every driver of the toolkit's
+/// major version and on later ones; PTX needs a driver that is no older than the toolkit.
 fn too_old(driver: (i32, i32), toolkit: &str, is_ptx: bool) -> Option<String> {
     let made_by = version(toolkit)?;
     let least = if is_ptx { made_by } else { (made_by.0, 0) };
@@ -123,7 +121,7 @@ mod tests {
     fn a_build_without_kernels_says_what_brings_them() {
         assert!(no_kernels("").contains("nvcc was not found; run scripts/setup-cuda.sh and build again"));
         assert!(no_kernels("none").contains("STERNA_CUDA_ARCHS=none left them out; build again without it"));
-        assert!(["", "none"].iter().all(|archs| no_kernels(archs).contains("or take the archive")));
+        assert!(["", "none"].iter().all(|archs| no_kernels(archs).contains("or use the x86-64 archive")));
     }
 
     #[test]

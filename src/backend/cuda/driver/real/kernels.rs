@@ -1,4 +1,4 @@
-//! The kernels of this build on one card.
+//! The kernels of this build on one GPU.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
@@ -14,28 +14,28 @@ use crate::BackendError;
 use crate::cuda::driver::Launch;
 use crate::cuda::kernel_names;
 
-/// Modules that are loaded, and what is in them.
+/// Loaded modules, and their kernels.
 #[derive(Default)]
 pub struct Kernels {
     modules: Vec<sys::CUmodule>,
-    /// One a name of [`kernel_names`], where there is such a kernel.
+    /// One per name of [`kernel_names`], if the kernel exists.
     found: Vec<Option<LoadedKernel>>,
 }
 
 struct LoadedKernel {
     function: sys::CUfunction,
-    /// Bytes of its parameters, where the driver can tell.
+    /// Bytes of its parameters, if the driver can tell.
     params_bytes: Option<usize>,
 }
 
 impl Kernels {
     /// Loads everything, so that nothing is loaded in the middle of a step or of a recording.
     ///
-    /// What was loaded before an error stays in `self`.
+    /// Modules loaded before an error stay in `self`.
     pub fn load(&mut self, about: &About) -> Result<(), BackendError> {
         let code = about.code().map_err(|lacking| fail("open", lacking))?;
         for (file, image) in FATBINS {
-            // SAFETY: the image is one that nvcc made.
+            // SAFETY: nvcc built the image.
             let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
             let module = module.map_err(|err| fail("cuModuleLoadData", format!("{file}: {err} ({code})")))?;
             self.modules.push(module);
@@ -47,7 +47,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// A kernel, in whichever module it is.
+    /// Finds a kernel in any module.
     fn find(&self, name: &str) -> Result<Option<sys::CUfunction>, BackendError> {
         const CALL: &str = "cuModuleGetFunction";
         let c_name = CString::new(name).map_err(|err| fail(CALL, err))?;
@@ -62,12 +62,12 @@ impl Kernels {
         Ok(None)
     }
 
-    /// Whether there is a kernel of that place in [`kernel_names`].
+    /// True if the kernel at this index of [`kernel_names`] exists.
     pub fn has(&self, at: usize) -> bool {
         self.found[at].is_some()
     }
 
-    /// The kernel of a launch, whose parameters are as many bytes as it takes.
+    /// The kernel of a launch, after checking the size of its parameters.
     pub fn of(&self, launch: &Launch) -> Result<sys::CUfunction, BackendError> {
         let at = launch.kernel.0 as usize;
         let found = self.found[at].as_ref().expect("a kernel that this card has");
@@ -81,7 +81,7 @@ impl Kernels {
         }
     }
 
-    /// Every constant of that name.
+    /// All constants of that name.
     pub fn globals(&self, name: &str) -> Result<Vec<(sys::CUdeviceptr, usize)>, BackendError> {
         const CALL: &str = "cuModuleGetGlobal";
         let c_name = CString::new(name).map_err(|err| fail(CALL, err))?;
@@ -96,7 +96,7 @@ impl Kernels {
         if found.is_empty() { Err(fail(CALL, format!("no constants `{name}`"))) } else { Ok(found) }
     }
 
-    /// Unloads what was loaded, as far as that is possible.
+    /// Unloads all modules, ignoring errors.
     pub fn unload(&mut self) {
         for module in self.modules.drain(..) {
             // SAFETY: loaded, and no kernel of it runs.
@@ -106,7 +106,7 @@ impl Kernels {
 }
 
 impl LoadedKernel {
-    /// A kernel that may have as much shared memory as the card gives a block, with what it has of its own.
+    /// A kernel that may use all the shared memory that a block can have, including its static part.
     fn new(function: sys::CUfunction, about: &About) -> Result<Self, BackendError> {
         use sys::CUfunction_attribute_enum::{
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MOST,
@@ -119,8 +119,8 @@ impl LoadedKernel {
         // SAFETY: as above.
         unsafe { result::function::set_function_attribute(function, MOST, bytes) }
             .called("cuFuncSetAttribute")?;
-        // The same division of a multiprocessor's memory for all kernels, as much of it shared as can be: two
-        // kernels are on a multiprocessor at a time only if they want the same.
+        // The same carveout for all kernels, with as much shared memory as possible: two kernels can be on a
+        // multiprocessor at the same time only if they have the same carveout.
         // SAFETY: as above.
         unsafe { result::function::set_function_attribute(function, CARVEOUT, 100) }
             .called("cuFuncSetAttribute")?;
@@ -129,7 +129,7 @@ impl LoadedKernel {
             return Ok(Self { function, params_bytes: None });
         }
         let (mut offset, mut bytes) = (0, 0);
-        // SAFETY: the kernel belongs to a loaded module, and the results are there to be written.
+        // SAFETY: the kernel belongs to a loaded module, and the results can be written.
         unsafe { sys::cuFuncGetParamInfo(function, 0, &raw mut offset, &raw mut bytes) }
             .result()
             .called("cuFuncGetParamInfo")?;
@@ -137,7 +137,7 @@ impl LoadedKernel {
     }
 }
 
-/// Queues a launch of a kernel, or puts it into the recording of the stream.
+/// Queues a launch of a kernel, or adds it to the stream's recording.
 pub fn launch(
     stream: sys::CUstream,
     function: sys::CUfunction,
@@ -162,7 +162,7 @@ pub fn launch(
         numAttrs: u32::from(starts_early),
     };
     let mut params = [launch.params.as_ptr().cast_mut().cast::<c_void>()];
-    // SAFETY: the kernel takes one struct, whose bytes these are; its addresses are the backend's.
+    // SAFETY: the kernel takes one struct, and these are its bytes; its addresses are the backend's.
     unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }
         .result()
         .called("cuLaunchKernelEx")

@@ -1,6 +1,6 @@
-//! A driver over an NVIDIA card, through the driver API that is found when the program runs.
+//! A driver for an NVIDIA GPU, through the driver API, which is loaded at run time.
 //!
-//! Nothing of cudarc's tracked types is used: their events would end up in recordings.
+//! cudarc's tracked types are not used: their events would end up in recordings.
 #![allow(unsafe_code)]
 
 mod about;
@@ -30,18 +30,18 @@ use crate::{BackendError, CardRates};
 pub use self::about::{cards, cards_with_memory};
 pub use self::code::{FATBINS, kernels};
 
-/// One card.
+/// One GPU.
 pub struct Card {
     context: sys::CUcontext,
     device: sys::CUdevice,
     stream: sys::CUstream,
-    /// Event that another card waits for. Made at opening.
+    /// Event that another GPU waits for. Created at opening.
     reached: sys::CUevent,
     kernels: Kernels,
     allocations: Vec<sys::CUdeviceptr>,
-    /// What of them has no owner yet.
+    /// Unused space in the allocations.
     blocks: Blocks,
-    /// Made at opening.
+    /// Created at opening.
     staging: Option<Staging>,
     mailboxes: Vec<Mailbox>,
     recordings: Vec<sys::CUgraphExec>,
@@ -49,10 +49,10 @@ pub struct Card {
     about: About,
 }
 
-/// Words of the host that kernels write.
+/// Words of host memory that kernels write.
 struct Mailbox {
     at: *mut c_void,
-    /// One a word: when it was written.
+    /// Per word: the end of the work that writes it.
     marks: Vec<sys::CUevent>,
 }
 
@@ -60,21 +60,21 @@ struct Mailbox {
 unsafe impl Send for Card {}
 
 impl Card {
-    /// Opens a card, and loads the kernels.
+    /// Opens a GPU, and loads the kernels.
     ///
     /// # Errors
-    /// [`BackendError::Device`] where there are no kernels, no driver, no such card, or no code for it.
+    /// [`BackendError::Device`] if there are no kernels, no driver, no such GPU, or no code for it.
     pub fn open(ordinal: i32) -> Result<Self, BackendError> {
         if let Some(missing) = code::missing() {
             return Err(fail("open", missing));
         }
         let n = count()?;
         if !(0..n).contains(&ordinal) {
-            return Err(fail("open", format!("card {ordinal}, there are {n}")));
+            return Err(fail("open", format!("there is no GPU {ordinal}; this machine has {n}")));
         }
         let device = result::device::get(ordinal).called("cuDeviceGet")?;
         let about = About::of(device)?;
-        // SAFETY: the device is one that the driver named; `drop` gives the context back.
+        // SAFETY: the device comes from the driver; `drop` releases the context.
         let context = unsafe { result::primary_ctx::retain(device) }.called("cuDevicePrimaryCtxRetain")?;
         let mut card = Self {
             context,
@@ -106,7 +106,7 @@ impl Card {
         unsafe { result::ctx::set_current(self.context) }.called("cuCtxSetCurrent")
     }
 
-    /// What is queued here from now on waits for what is queued on another card.
+    /// Makes work that is queued here from now on wait for the work queued on another GPU.
     fn wait_for(&self, other: &Self) -> Result<(), BackendError> {
         // SAFETY: events and streams live as long as their cards.
         unsafe {
@@ -118,14 +118,14 @@ impl Card {
         }
     }
 
-    /// Lets this card read another one's memory itself, if it can.
+    /// Lets this GPU read another one's memory directly, if possible.
     fn enable_access(&self, other: &Self) -> Result<(), BackendError> {
         let mut can = 0;
-        // SAFETY: the result is there to be written; both devices are those that the driver named.
+        // SAFETY: the result can be written; both devices come from the driver.
         let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, self.device, other.device) };
         asked.result().called("cuDeviceCanAccessPeer")?;
         if can == 0 {
-            // Copies go through memory of the host then, which the driver does itself.
+            // The driver then copies through host memory by itself.
             return Ok(());
         }
         self.bind()?;
@@ -143,8 +143,8 @@ impl Card {
 }
 
 impl Card {
-    /// Queues groups of launches with an event before each and one behind the last, which are added to
-    /// `events`, waits for all of them, and says how many nanoseconds lie between two.
+    /// Queues groups of launches with an event before each and one after the last, which are added to
+    /// `events`, waits for all of them, and returns the nanoseconds between each two.
     fn between_events(
         &mut self,
         groups: &[Vec<Launch>],
@@ -208,7 +208,7 @@ impl Driver for Card {
         let mut block_bytes = self.blocks.block_bytes(bytes);
         let mut at = made(block_bytes);
         if at == no_room {
-            // There may be some for the piece alone.
+            // There may be room for the piece alone.
             block_bytes = bytes.max(1);
             at = made(block_bytes);
         }
@@ -301,8 +301,8 @@ impl Driver for Card {
     fn collect(&mut self, mailboxes: Mailboxes, i: usize) -> Result<u32, BackendError> {
         self.bind()?;
         let Mailbox { at, marks } = &self.mailboxes[mailboxes.id as usize];
-        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and whoever
-        // writes this one next is queued after this call.
+        // SAFETY: the event lives as long as the card; the memory has a word for each mark, and the next
+        // write to this word is queued after this call.
         unsafe {
             result::event::synchronize(marks[i]).called("cuEventSynchronize")?;
             Ok(at.cast::<u32>().add(i).read_volatile())
@@ -327,7 +327,7 @@ impl Driver for Card {
             result::stream::begin_capture(self.stream, mode).called("cuStreamBeginCapture")?;
             let queued = launches.iter().try_for_each(|launch| self.launch(launch));
             let graph = result::stream::end_capture(self.stream).called("cuStreamEndCapture");
-            // What was wrong with a launch says more than what became of the recording.
+            // An error of a launch is more informative than the resulting error of the recording.
             let graph = queued.and(graph)?;
             let exec = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
             result::graph::destroy(graph).called("cuGraphDestroy")?;
@@ -395,9 +395,9 @@ impl Driver for Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // What fails here fails because the card is gone, and there is no caller left to tell.
+        // Calls fail here only if the GPU is gone, and there is no caller left to tell.
         let _ = self.bind();
-        // SAFETY: each was made by this card, and nothing is on its way once the stream is idle.
+        // SAFETY: each was made by this card, and nothing is pending once the stream is idle.
         unsafe {
             if !self.stream.is_null() {
                 let _ = result::stream::synchronize(self.stream);
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_card_that_is_not_there_is_not_opened() {
-        let said = Card::open(i32::MAX).err().expect("nobody has so many cards").to_string();
+        let said = Card::open(i32::MAX).err().expect("no machine has that many GPUs").to_string();
         assert!(code::missing().is_none_or(|missing| said.contains(missing)), "{said}");
     }
 }

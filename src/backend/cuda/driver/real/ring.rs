@@ -1,4 +1,4 @@
-//! Copies to the card beside its kernels: page-locked memory, a stream of its own, and two events a slot.
+//! Copies to the GPU while its kernels run: page-locked memory, a separate stream, and two events per slot.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -14,21 +14,21 @@ use crate::cuda::driver::Address;
 
 const WAIT: sys::CUevent_wait_flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
 
-/// Slots that are filled from memory of the host.
+/// Slots that are filled from host memory.
 pub struct Copies {
     host: *mut c_void,
-    /// Where kernels find it.
+    /// Its address for kernels.
     address: Address,
     bytes: u64,
     stream: sys::CUstream,
-    /// One a slot: when its last copy was done.
+    /// Per slot: the end of its last copy.
     full: Vec<sys::CUevent>,
-    /// One a slot: when what used it last was done.
+    /// Per slot: the end of its last use.
     free: Vec<sys::CUevent>,
 }
 
 impl Copies {
-    /// What was made before an error is freed.
+    /// Allocates everything; frees it again after an error.
     pub fn new(bytes: u64, slots: usize) -> Result<Self, BackendError> {
         let mut copies = Self {
             host: null_mut(),
@@ -53,7 +53,7 @@ impl Copies {
         let host = unsafe { result::malloc_host(self.bytes.max(1) as usize, flags) };
         self.host = host.map_err(|DriverError(code)| {
             let want = format!("{} bytes of page-locked memory for streamed layers: {code:?}", self.bytes);
-            fail("cuMemHostAlloc", format!("{want}; more DeviceOptions::gpu_layers take less"))
+            fail("cuMemHostAlloc", format!("{want}; a larger DeviceOptions::gpu_layers needs less"))
         })?;
         // SAFETY: the memory was allocated above, to be mapped.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut self.address, self.host, 0) }
@@ -70,12 +70,12 @@ impl Copies {
         Ok(())
     }
 
-    /// Where kernels find the memory of the host.
+    /// Address of the host memory for kernels.
     pub fn address(&self) -> Address {
         self.address
     }
 
-    /// Writes into the memory of the host.
+    /// Writes into the host memory.
     pub fn fill(&mut self, at: u64, bytes: &[u8]) {
         assert!(at + bytes.len() as u64 <= self.bytes, "{} bytes at {at} of {}", bytes.len(), self.bytes);
         // SAFETY: inside the memory, which is not read meanwhile.
@@ -85,7 +85,7 @@ impl Copies {
         }
     }
 
-    /// Queues a copy behind what used the slot last.
+    /// Queues a copy after the slot's last use.
     pub fn copy(&self, slot: usize, to: Address, from: Range<u64>) -> Result<(), BackendError> {
         assert!(from.start <= from.end && from.end <= self.bytes, "{from:?} of {}", self.bytes);
         // SAFETY: events and streams live as long as the card; the bytes are inside the memory, and the
@@ -100,21 +100,21 @@ impl Copies {
         }
     }
 
-    /// What is queued in `stream` from now on waits for the slot's last copy.
+    /// Makes work that is queued in `stream` from now on wait for the slot's last copy.
     pub fn acquire(&self, slot: usize, stream: sys::CUstream) -> Result<(), BackendError> {
         // SAFETY: events and streams live as long as the card.
         unsafe { result::stream::wait_event(stream, self.full[slot], WAIT) }.called("cuStreamWaitEvent")
     }
 
-    /// The slot's next copy waits for what is queued in `stream`.
+    /// Makes the slot's next copy wait for the work queued in `stream`.
     pub fn release(&self, slot: usize, stream: sys::CUstream) -> Result<(), BackendError> {
         // SAFETY: events and streams live as long as the card.
         unsafe { result::event::record(self.free[slot], stream) }.called("cuEventRecord")
     }
 
-    /// Waits for the copies, and gives everything back, as far as that is possible.
+    /// Waits for the copies, and frees everything, ignoring errors.
     pub fn free(self) {
-        // SAFETY: made in `make`, and no copy is on its way once the stream is idle.
+        // SAFETY: made in `make`, and no copy is pending once the stream is idle.
         unsafe {
             if !self.stream.is_null() {
                 let _ = result::stream::synchronize(self.stream);

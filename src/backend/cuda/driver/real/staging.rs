@@ -1,5 +1,5 @@
-//! Copies to the card through pinned memory. Whether the driver has read pageable memory when an asynchronous
-//! copy returns is left open by its documentation; from here it reads memory that stays unchanged until then.
+//! Copies to the GPU through pinned memory. The driver's documentation does not say whether pageable memory
+//! has been read when an asynchronous copy returns. This memory stays unchanged until the copy is done.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -10,19 +10,19 @@ use super::call::Called;
 use crate::BackendError;
 use crate::cuda::driver::Address;
 
-/// Parts of the memory. One is filled while the card copies from the others.
+/// Parts of the memory. One is filled while the GPU copies from the others.
 const PARTS: usize = 4;
 const PART_BYTES: usize = 4 << 20;
 
-/// Copies of the processor go faster from and to lines of its cache.
+/// CPU copies are faster between whole cache lines.
 const ALIGN: usize = 64;
 
-/// Pinned memory that is filled again and again, part after part.
+/// Pinned memory that is refilled part after part.
 pub struct Staging {
     at: *mut c_void,
-    /// One a part: when the copies from it were done.
+    /// Per part: the end of the copies from it.
     free: Vec<sys::CUevent>,
-    /// The part that is being filled, and its bytes that are taken.
+    /// The part that is being filled, and its used bytes.
     part: usize,
     taken: usize,
 }
@@ -39,7 +39,7 @@ impl Staging {
         Ok(staging)
     }
 
-    /// Queues a copy. Waits only where all parts are full of copies that are on their way.
+    /// Queues a copy. Waits only if all parts are full of pending copies.
     pub fn write(&mut self, to: Address, bytes: &[u8], stream: sys::CUstream) -> Result<(), BackendError> {
         for (i, piece) in bytes.chunks(PART_BYTES).enumerate() {
             if self.taken + piece.len() > PART_BYTES {
@@ -60,7 +60,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Goes on to the next part, once the copies from it are done.
+    /// Moves to the next part, once the copies from it are done.
     fn turn(&mut self, stream: sys::CUstream) -> Result<(), BackendError> {
         let next = (self.part + 1) % PARTS;
         // SAFETY: events and stream live as long as the card.
@@ -72,7 +72,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Gives everything back, as far as that is possible. No copy is on its way.
+    /// Frees everything, ignoring errors. No copy may be pending.
     pub fn free(self) {
         // SAFETY: made in `new`.
         unsafe {

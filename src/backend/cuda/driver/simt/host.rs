@@ -1,4 +1,4 @@
-//! The processor as a card: what `cuda/host/runtime.h` offers to drivers, with Rust's types.
+//! The CPU as a device: Rust bindings for `cuda/host/runtime.h`.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -34,17 +34,17 @@ struct SimtConfig {
     seed: u64,
 }
 
-/// Accesses of a launch's first block: those of 16 bytes, and asynchronous copies.
+/// Accesses of 16 bytes and asynchronous copies by a launch's first block.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Sectors of 32 bytes of global memory.
     pub sectors: u64,
-    /// How few sectors the bytes would fill.
+    /// Minimum number of sectors for the bytes.
     pub least_sectors: u64,
     /// Passes of shared memory, each of 8 threads.
     pub passes: u64,
-    /// How few it would take without bank conflicts.
+    /// Minimum number of passes, without bank conflicts.
     pub least_passes: u64,
 }
 
@@ -84,7 +84,7 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// Memory, and threads of the system that run kernels.
+/// Memory, and operating system threads that run kernels.
 pub struct Host {
     device: *mut SimtDevice,
 }
@@ -93,74 +93,74 @@ pub struct Host {
 // launch.
 unsafe impl Send for Host {}
 
-/// A kernel, as it was compiled.
+/// A compiled kernel.
 pub struct KernelInfo {
     /// Its file: `types_i2_s` for `cuda/types/i2_s.cu`.
     pub unit: &'static str,
-    /// Most threads of a block.
+    /// Maximum threads per block.
     pub max_threads: u32,
     /// Bytes of its parameters.
     pub params_bytes: usize,
 }
 
-/// How a kernel is launched.
+/// The configuration of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Config<'a> {
     /// The kernel's name.
     pub name: &'a CStr,
     /// Blocks in three dimensions.
     pub grid: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory of a block.
+    /// Dynamic shared memory per block.
     pub shared_bytes: usize,
-    /// Whether the first blocks start at once, up to where they wait for the kernel before.
+    /// True if the first blocks start at once, up to the point where they wait for the previous kernel.
     pub early: bool,
-    /// Whether the first block runs alone, and its accesses are counted.
+    /// True if only the first block runs, and its accesses are counted.
     pub counted: bool,
-    /// Picks the order in which the threads of a block run: 0 is their own.
+    /// Selects the order in which the threads of a block run: 0 is their own.
     pub seed: u64,
 }
 
-/// A launch that has begun. It is finished by the thread that began it.
+/// A launch that has begun. It must be finished by the thread that began it.
 pub struct Begun {
     launch: *mut SimtLaunch,
 }
 
-/// Prefix of a file's name by build.rs.
+/// Prefix that build.rs gives a file's name.
 const UNIT: &str = "sterna_simt_unit_";
 
-/// The kernel of a name, if there is one.
+/// The kernel with this name, if there is one.
 pub fn kernel(name: &CStr) -> Option<KernelInfo> {
     let mut kernel = SimtKernel { unit: std::ptr::null(), max_threads: 0, params_bytes: 0 };
-    // SAFETY: the name ends with a zero, and the result is there to be written.
+    // SAFETY: the name ends with a zero, and the result can be written.
     if !unsafe { simt_find(name.as_ptr(), &raw mut kernel) } {
         return None;
     }
-    // SAFETY: a text of the program.
+    // SAFETY: a static string of the program.
     let unit = unsafe { CStr::from_ptr(kernel.unit) }.to_str().expect("a file's name");
     let unit = unit.strip_prefix(UNIT).expect("build.rs names it");
     Some(KernelInfo { unit, max_threads: kernel.max_threads, params_bytes: kernel.params_bytes })
 }
 
-/// Where an array in constant memory lies and its bytes: that of a file of kernels, or the first of the name.
-/// Every host has the same.
+/// Address and bytes of an array in constant memory: that of a kernel file, or the first with this name. All
+/// hosts share it.
 pub fn constant(name: &CStr, unit: Option<&str>) -> Option<(Address, usize)> {
     let unit = unit.map(|unit| std::ffi::CString::new(format!("{UNIT}{unit}")).expect("a file's name"));
     let unit = unit.as_ref().map_or(std::ptr::null(), |unit| unit.as_ptr());
     let (mut at, mut bytes) = (std::ptr::null_mut(), 0);
-    // SAFETY: the names end with a zero, and the results are there to be written.
+    // SAFETY: the names end with a zero, and the results can be written.
     unsafe { simt_constant(name.as_ptr(), unit, &raw mut at, &raw mut bytes) }
         .then_some((at as Address, bytes))
 }
 
-/// Writes all of an array in constant memory; false if there is none of that name and size.
+/// Overwrites a whole array in constant memory; false if there is none of that name and size.
 pub fn upload_constant(name: &CStr, bytes: &[u8]) -> bool {
     static WRITING: Mutex<()> = Mutex::new(());
     let Some((at, _)) = constant(name, None).filter(|(_, len)| *len == bytes.len()) else { return false };
     let _writing = WRITING.lock();
-    // SAFETY: an array of so many bytes. Another host may be running a kernel: what it reads is not written
-    // again.
+    // SAFETY: an array of this size. Another host may be running a kernel that reads it, so equal bytes are
+    // not written again.
     unsafe {
         let old = std::slice::from_raw_parts(at as *const u8, bytes.len());
         if old != bytes {
@@ -171,21 +171,21 @@ pub fn upload_constant(name: &CStr, bytes: &[u8]) -> bool {
 }
 
 impl Host {
-    /// One of `cores` cores.
+    /// A device with `cores` cores.
     pub fn new(cores: u32) -> Self {
         // SAFETY: takes any number of cores, and never returns null.
         Self { device: unsafe { simt_open(cores) } }
     }
 
-    /// Zeroed memory, aligned to 256 bytes, if there is so much.
+    /// Zeroed memory, aligned to 256 bytes, if there is enough.
     pub fn alloc(&self, bytes: u64) -> Option<Address> {
         // SAFETY: the device is open.
         let at = unsafe { simt_alloc(self.device, usize::try_from(bytes).ok()?) };
         (!at.is_null()).then_some(at as Address)
     }
 
-    /// Takes the allocation that begins there from the kernels; false if none begins there. Its bytes are
-    /// overwritten, and stay until the host is dropped.
+    /// Takes the allocation that begins at `at` away from the kernels; false if none begins there. Its bytes
+    /// are overwritten, and are kept until the host is dropped.
     pub fn free(&self, at: Address) -> bool {
         // SAFETY: the device is open, and looks the address up.
         unsafe { simt_free(self.device, at as *mut c_void) }
@@ -194,18 +194,19 @@ impl Host {
     /// Begins a launch.
     ///
     /// # Errors
-    /// Why a card would refuse it.
+    /// The reason for which a GPU would refuse it.
     ///
     /// # Safety
-    /// The parameters are those of the kernel, and name memory that it may access until the launch has ended.
+    /// The parameters are those of the kernel, and refer to memory that it may access until the launch has
+    /// ended.
     pub unsafe fn begin(&self, config: &Config<'_>, params: &[u8]) -> Result<Begun, String> {
         let Config { name, grid, threads, shared_bytes, early, counted, seed } = *config;
         let bytes = kernel(name).map(|kernel| kernel.params_bytes);
         assert_eq!(bytes, Some(params.len()), "bytes of {name:?}'s parameters");
         let config = SimtConfig { name: name.as_ptr(), grid, threads, shared_bytes, early, counted, seed };
         let mut error = [0_u8; 512];
-        // SAFETY: the name ends with a zero; the parameters are as many bytes as the kernel takes; the error
-        // has the length that is given. The rest is the caller's promise.
+        // SAFETY: the name ends with a zero; the parameters have the kernel's size; the error has the given
+        // length. The caller guarantees the rest.
         let launch = unsafe {
             let (params, error) = (params.as_ptr().cast(), error.as_mut_ptr().cast());
             simt_begin(self.device, &raw const config, params, error, 512)
@@ -222,14 +223,13 @@ impl Drop for Host {
 }
 
 impl Begun {
-    /// Runs it to its end; what its accesses take, where they are counted.
+    /// Runs the launch to its end, and returns the counts of its accesses if they are counted.
     ///
     /// # Errors
     /// The error of a thread of the kernel.
     pub fn finish(self) -> Result<Counts, String> {
         let (mut counts, mut error) = (Counts::default(), [0_u8; 512]);
-        // SAFETY: begun, and finished once; the results are there to be written, and the error has the length
-        // that is given.
+        // SAFETY: begun, and finished once; the results can be written, and the error has the given length.
         match unsafe { simt_finish(self.launch, &raw mut counts, error.as_mut_ptr().cast(), error.len()) } {
             0 => Ok(counts),
             _ => Err(text(&error)),

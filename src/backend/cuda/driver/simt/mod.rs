@@ -1,4 +1,4 @@
-//! A driver over the host form of the kernels: `cuda/host/runtime.h` says how they run.
+//! A driver for the kernels compiled for the CPU; `cuda/host/runtime.h` describes how they run.
 #![allow(unsafe_code)]
 
 pub mod host;
@@ -18,30 +18,30 @@ use crate::BackendError;
 
 const NAME: &str = "cuda-simt";
 
-/// The processor as a card.
+/// The CPU in place of a GPU.
 pub struct Simt {
     host: Host,
     cores: u32,
     card: &'static Spec,
-    /// Picks the order in which the threads of a block run.
+    /// Selects the order in which the threads of a block run.
     seed: u64,
-    /// Names of the kernels that were asked for.
+    /// Names of the kernels that exist.
     kernels: Vec<CString>,
     recordings: Vec<Vec<Launch>>,
     n_mailboxes: u32,
     rings: Vec<Copies>,
-    /// By kernel, where accesses are counted.
+    /// Counts per kernel, if accesses are counted.
     counts: Option<Arc<Mutex<BTreeMap<String, Counts>>>>,
 }
 
 impl Simt {
-    /// A small card of `cores` cores. `seed` picks the order in which the threads of a block run: 0 is their
-    /// own.
+    /// A small GPU with `cores` cores. `seed` selects the order in which the threads of a block run: 0 is
+    /// their own.
     pub fn new(cores: u32, seed: u64) -> Self {
         Self::of_card(cores, seed, &SMALL)
     }
 
-    /// The same with the geometry of some card.
+    /// The same with the geometry of a given GPU.
     pub fn of_card(cores: u32, seed: u64, card: &'static Spec) -> Self {
         let kernels = super::super::kernel_names().filter_map(|name| CString::new(name).ok());
         let kernels = kernels.filter(|name| host::kernel(name).is_some()).collect();
@@ -50,8 +50,8 @@ impl Simt {
         Self { host, cores, card, seed, kernels, recordings, n_mailboxes: 0, rings, counts: None }
     }
 
-    /// The same, which runs the first block of each launch alone, and adds up by kernel what its accesses
-    /// take. Nothing that it computes is of use.
+    /// The same, but runs only the first block of each launch, and adds up its accesses by kernel. The
+    /// computed values are meaningless.
     #[must_use]
     pub fn counting(self, counts: Arc<Mutex<BTreeMap<String, Counts>>>) -> Self {
         Self { counts: Some(counts), ..self }
@@ -61,11 +61,11 @@ impl Simt {
         BackendError::Device { backend: NAME, call, detail: detail.into() }
     }
 
-    /// Makes the copy to a slot that is queued, if one is.
+    /// Performs the copy that is queued for a slot, if there is one.
     fn deliver(&mut self, ring: Ring, slot: usize) -> Result<(), BackendError> {
         let copies = &mut self.rings[ring.0 as usize];
         let Some((to, from, bytes)) = copies.take(slot) else { return Ok(()) };
-        // SAFETY: the backend names what it allocated, and no launch is under way.
+        // SAFETY: both ends are inside what the backend allocated, and no launch is under way.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
     }
@@ -79,7 +79,7 @@ impl Driver for Simt {
     fn device(&self) -> String {
         let order = if self.seed == 0 { String::new() } else { format!(", order {}", self.seed) };
         let card = if *self.card == SMALL { String::new() } else { format!(", as {}", self.card.name) };
-        format!("CUDA kernels on the processor ({} cores{order}{card})", self.cores)
+        format!("CUDA kernels on the CPU ({} cores{order}{card})", self.cores)
     }
 
     fn limits(&self) -> Limits {
@@ -133,7 +133,7 @@ impl Driver for Simt {
         Ok(Mailboxes { at, id: self.n_mailboxes - 1 })
     }
 
-    /// A launch has ended when it returns.
+    /// Nothing to do: a launch has ended when it returns.
     fn mark(&mut self, _: Mailboxes, _: usize) -> Result<(), BackendError> {
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Driver for Simt {
             counted: self.counts.is_some(),
             seed: self.seed,
         };
-        // SAFETY: the parameters name what the backend allocated, for this kernel.
+        // SAFETY: the parameters are for this kernel, and refer to memory that the backend allocated.
         let begun = unsafe { self.host.begin(&config, bytemuck::cast_slice(&launch.params)) };
         let taken = begun.and_then(host::Begun::finish).map_err(|err| Self::fail("launch", err))?;
         if let Some(counts) = &self.counts {
@@ -239,13 +239,13 @@ mod tests {
 
     use super::*;
 
-    /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes that count from 0; their first word,
-    /// or what the runtime said.
+    /// Runs one block of a kernel of `cuda/host/broken.cu` over 64 bytes, words that count from 0; returns
+    /// the first word, or the runtime's error.
     fn run(kernel: &CStr, threads: u32, seed: u64) -> Result<u32, String> {
         run_blocks(kernel, [1, 1, 1], threads, seed).map(|out| out[0])
     }
 
-    /// The same over several blocks; all words.
+    /// The same over several blocks; returns all words.
     fn run_blocks(kernel: &CStr, grid: [u32; 3], threads: u32, seed: u64) -> Result<[u32; 16], String> {
         let mut simt = Simt::new(1, seed);
         simt.kernels = vec![kernel.to_owned()];
@@ -267,8 +267,8 @@ mod tests {
         assert!(simt.upload_constant("signs_params", &[0; 4]).is_err());
     }
 
-    /// Before a slot is acquired there is nothing of use in it, or its bytes, as the order has it; behind
-    /// that there are always its bytes. A slot that is in use is not filled.
+    /// Before a slot is acquired it holds poison or its bytes, depending on the seed; afterwards it always
+    /// holds its bytes. A slot in use is not filled.
     #[test]
     fn a_slot_has_its_bytes_once_it_is_acquired() {
         let mut seen = std::collections::BTreeSet::new();
@@ -307,15 +307,15 @@ mod tests {
             (
                 c"broken_barrier",
                 64,
-                "waits for ever at a barrier or warp exchange: 1 of 64 threads have ended",
+                "waits forever at a barrier or warp exchange: 1 of 64 threads have ended",
             ),
             (
                 c"broken_exchange",
                 32,
-                "waits for ever at a barrier or warp exchange: 1 of 32 threads have ended",
+                "waits forever at a barrier or warp exchange: 1 of 32 threads have ended",
             ),
-            (c"broken_copy_end", 32, "the thread ends with copies that it never waited for"),
-            (c"broken_static_shared", 32, "65536 bytes of static shared memory, there are 49152"),
+            (c"broken_copy_end", 32, "the thread ends with asynchronous copies in flight"),
+            (c"broken_static_shared", 32, "65536 bytes of static shared memory: at most 49152 are available"),
         ] {
             for seed in [0, 1, 2] {
                 let said = run(kernel, threads, seed).expect_err("a broken kernel");
@@ -325,20 +325,20 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "ends the program: scripts/sanitize-kernels wants it caught"]
+    #[ignore = "ends the program: run by scripts/sanitize-kernels"]
     fn an_access_beside_an_allocation() {
         let _ = run(c"broken_plain_bounds", 32, 0);
     }
 
     #[test]
-    #[ignore = "ends the program: scripts/sanitize-kernels wants it caught"]
+    #[ignore = "ends the program: run by scripts/sanitize-kernels"]
     fn an_access_that_is_not_aligned() {
         let _ = run(c"broken_plain_alignment", 32, 0);
     }
 
     /// In any order of threads.
     #[test]
-    #[ignore = "scripts/sanitize-kernels compiles kernels that look for races"]
+    #[ignore = "needs kernels that detect races: run by scripts/sanitize-kernels"]
     fn races_end_a_launch_and_name_both_places() {
         for (kernel, threads, says) in [
             (c"broken_race", 64, ["read by thread 0 at", "written by thread 63 at"]),
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Memory that was not written yet is all ones, and no order of threads hides that for long.
+    /// Memory that has not been written is all ones, and some order of threads shows it.
     #[test]
     fn a_missing_barrier_shows() {
         let seen: Vec<u32> = (0..16).map(|seed| run(c"broken_race", 64, seed).unwrap()).collect();
@@ -382,15 +382,15 @@ mod tests {
         assert_eq!(run(c"broken_copy_read", 32, 0), Ok(u32::MAX));
     }
 
-    /// A copy that comes early overwrites what is still read, in some orders; one that comes late never does.
+    /// An early copy overwrites data that is still read, in some orders; a late one never does.
     #[test]
     fn a_copy_may_be_there_before_it_is_waited_for() {
         let seen: Vec<u32> = (0..32).map(|seed| run(c"broken_copy_overwrite", 64, seed).unwrap()).collect();
-        assert_eq!(seen[0], 1, "in its own order a copy comes when it is waited for");
+        assert_eq!(seen[0], 1, "in its own order a copy arrives when it is waited for");
         assert!(seen.contains(&5), "{seen:?}");
     }
 
-    /// What a kernel reads before it waits is what was there before the kernel ahead of it ran.
+    /// A kernel that does not wait reads memory as it was before the previous kernel ran.
     #[test]
     fn a_missing_wait_for_the_kernel_before_shows() {
         for (early, want) in [(true, [7, 0, 7]), (false, [7, 7, 7])] {

@@ -1,20 +1,20 @@
-//! Copies ahead of use, as late as they may be: a slot is poison from when a copy to it is queued, and has
-//! its bytes when it is acquired, or before, as a seed has it.
+//! Copies ahead of use, as late as allowed: a slot holds poison from the moment its copy is queued, and its
+//! bytes once it is acquired, or earlier, depending on a seed.
 
 use std::ops::Range;
 
 use super::super::Address;
 
-/// Contents of a slot before its copy is there: no number in any type of floats.
+/// Contents of a slot before its copy arrives: NaN in every type of floats.
 pub const POISON: u8 = 0xff;
 
-/// Slots that are filled from memory of the host.
+/// Slots that are filled from host memory.
 pub struct Copies {
-    /// Where the memory of the host lies, which kernels may read.
+    /// Address of the host memory, which kernels may read.
     host: Address,
     bytes: usize,
     slots: Vec<Slot>,
-    /// Picks which copies are early: 0 for none.
+    /// Selects the copies that arrive early: 0 for none.
     seed: u64,
     n_copies: u64,
 }
@@ -27,23 +27,23 @@ struct Slot {
 }
 
 impl Copies {
-    /// From so many bytes that lie there.
+    /// Copies from `bytes` bytes at `host`.
     pub fn new(host: Address, bytes: u64, slots: usize, seed: u64) -> Self {
         Self { host, bytes: bytes as usize, slots: vec![Slot::default(); slots], seed, n_copies: 0 }
     }
 
-    /// Where kernels find its bytes.
+    /// Address of its bytes for kernels.
     pub fn address(&self) -> Address {
         self.host
     }
 
-    /// Where some bytes from `at` on lie.
+    /// Address of `bytes` bytes from offset `at` on.
     pub fn place(&self, at: u64, bytes: usize) -> Address {
         assert!(at as usize + bytes <= self.bytes, "{bytes} bytes at {at} of {}", self.bytes);
         self.host + at
     }
 
-    /// Takes note of a copy, and says whether it is made only when it is waited for.
+    /// Queues a copy, and returns true if it is performed only when it is waited for.
     pub fn queue(&mut self, slot: usize, to: Address, from: Range<u64>) -> Result<bool, String> {
         let from = from.start as usize..from.end as usize;
         assert!(from.start <= from.end && from.end <= self.bytes, "{from:?} of {}", self.bytes);
@@ -57,7 +57,7 @@ impl Copies {
         Ok(self.seed == 0 || mixed >> 63 == 0)
     }
 
-    /// The copy that is queued for a slot: where to, where from, and its bytes.
+    /// The copy that is queued for a slot: destination, source and bytes.
     pub fn take(&mut self, slot: usize) -> Option<(Address, Address, usize)> {
         let (to, from) = self.slots[slot].queued.take()?;
         Some((to, self.host + from.start as u64, from.len()))

@@ -1,5 +1,5 @@
 """Renders tests/data/templates with Jinja2, set up like transformers' chat templates, and compares the
-results with tests/data/golden/templates, or writes these with --write. Run by scripts/templates-beside."""
+results with tests/data/golden/templates, or writes these with --write. Run by scripts/compare-templates."""
 
 import datetime
 import json
@@ -76,7 +76,7 @@ def conversations(source, shared):
                     "documents": None,
                     "bos_token": "<s>",
                     "eos_token": "</s>",
-                    # As in src/tokenizer/chat/beside.rs.
+                    # As in src/tokenizer/chat/jinja_golden.rs.
                     "add_generation_prompt": tools is not None or number % 2 == 0,
                 },
             )
@@ -85,7 +85,7 @@ def conversations(source, shared):
 def main():
     write = sys.argv[1:] == ["--write"]
     if sys.argv[1:] and not write:
-        sys.exit("templates-beside: --write is the only option")
+        sys.exit("compare-templates: --write is the only option")
     folder = DATA / "templates"
     shared = json.loads((folder / "conversations.json").read_text())
     single = json.loads((folder / "expressions.json").read_text())
@@ -99,9 +99,9 @@ def main():
         kept |= made
     differ = sorted(name for name in made | kept if made.get(name) != kept.get(name))
     if differ:
-        sys.exit(f"templates-beside: Jinja2's results differ for {', '.join(differ)}")
+        sys.exit(f"compare-templates: Jinja2's results differ for {', '.join(differ)}")
     n_texts = sum(len(texts) for texts in made.values())
-    print(f"templates-beside: {len(made) - 1} templates, {n_texts} texts, match Jinja2's")
+    print(f"compare-templates: {len(made) - 1} templates, {n_texts} texts, match Jinja2's")
 
 
 if __name__ == "__main__":
