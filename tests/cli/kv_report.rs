@@ -104,7 +104,7 @@ fn kv_report_has_attention_needles_and_a_plot() {
 
     let table = String::from_utf8(sterna(&[&["kv-report", "-t", "1"], &common[..]].concat()).stdout).unwrap();
     assert!(table.contains("| layer | K kurtosis |") && table.contains("| 100 % |"), "{table}");
-    // Random weights copy nothing.
+    // A model with random weights finds no needle.
     assert!(table.contains("With f16 this model finds"), "{table}");
 }
 

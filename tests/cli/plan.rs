@@ -159,8 +159,8 @@ fn plan_bounds_speed_and_chooses_streamed_layers() {
         assert_eq!((plan["backend"].as_str(), &plan["fits"]), (Some("cuda"), &true.into()), "{left:?}");
         assert!(plan["devices"][0]["weights_bytes"].as_u64().unwrap() < 8 << 30, "{left:?}: {plan}");
     }
-    // One more layer would take the reserve: 1/32 of what the CUDA context of 84 multiprocessors and six
-    // captured graphs leave.
+    // One more layer on the GPU would use the reserve, which is 1/32 of the memory that is left by the CUDA
+    // context of 84 multiprocessors and six captured graphs.
     let stay = ["-ngl".to_owned(), (32 - n + 1).to_string()];
     let more = with(&["--vram", "2500MiB", &stay[0], &stay[1]]);
     let bytes = ["weights_bytes", "kv_bytes", "buffers_bytes"];
@@ -230,7 +230,7 @@ fn plan_for_the_cpu_of_this_machine() {
     assert!((24 << 20..33 << 20).contains(&slots), "{slots}");
     let text = ok(&sterna(dir.path(), &["plan", "-m", &larger, "--resident-layers", "none"]));
     assert!(text.contains("weights read in every step"), "{text}");
-    // A model without weights is one to plan with.
+    // `--no-weights` does not overwrite a file.
     let there = sterna(dir.path(), &["synth", "--preset", "tiny", "--no-weights", &model]);
     assert!(String::from_utf8_lossy(&there.stderr).contains("already exists"));
 }

@@ -102,9 +102,9 @@ fn failed_quantize_leaves_no_files() {
     fs::remove_dir(dir.path().join("sub")).unwrap();
     assert!(fs::read(dir.path().join("in.gguf")).unwrap() == before, "the input has changed");
 
-    fs::write(dir.path().join("there.gguf"), "dear to somebody").unwrap();
+    fs::write(dir.path().join("there.gguf"), "the user's data").unwrap();
     ended_with(&quantize(&["in.gguf", "there.gguf"]), 1, &["there.gguf already exists", "--force"]);
-    assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"dear to somebody");
+    assert_eq!(fs::read(dir.path().join("there.gguf")).unwrap(), b"the user's data");
     ended_with(&quantize(&["none.gguf", "out.gguf"]), 1, &["none.gguf: cannot open"]);
     ended_with(&quantize(&["in.gguf", "none/out.gguf"]), 1, &["none"]);
     ended_with(&quantize(&["there.gguf", "out.gguf"]), 1, &["there.gguf: not a GGUF file"]);

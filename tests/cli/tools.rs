@@ -98,7 +98,7 @@ fn ctrl_c_leaves_no_output_file() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(130), "{args:?}: {stderr}");
         assert!(stderr.contains("interrupted; no output was written"), "{args:?}: {stderr}");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?} left something behind");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "{args:?} left a file");
     }
 }
 
@@ -206,7 +206,7 @@ fn bench_prints_the_rows_of_llama_bench() {
     );
     assert_eq!(decode["samples_ts"].as_array().unwrap().len(), 2);
     assert!(decode["bytes_per_s"].as_f64().unwrap() > 0.0);
-    // Its file has no type of its own.
+    // Without a file type in the metadata, the type of the largest matrix is used.
     assert_eq!(decode["model_type"], "bitnet-b1.58 I2_S");
 
     let csv = ok(&with_model("bench", &[&args[..], &["-o", "csv"]].concat()));

@@ -227,9 +227,9 @@ fn layouts_with_one_id_are_found_by_sizes() {
         assert_eq!((info.type_name.as_str(), info.n_bytes as usize), (name, bytes));
         assert_eq!(file.tensor("w").unwrap().ty.name(), name);
     }
-    // 42 bytes for each 256 weights: neither.
+    // 42 bytes per 256 weights fit neither layout.
     refused(file(672).tensor("w").map_err(|err| err.to_string()), "cannot tell which type ids the file uses");
-    // PrismML's own numbers.
+    // The type ids of PrismML.
     let own =
         Raw::default().tensor("a", &[128], 142, 0).tensor("b", &[128], 143, 64).data(96).open().unwrap();
     assert_eq!(own.tensor("a").unwrap().ty.name(), "pq2_0");

@@ -60,8 +60,8 @@ fn recorded_codex_requests_are_served() {
     let server = TestServer::with_engine(engine(2048), |_| ());
     let body = request();
     DESCRIPTION.check_request("ResponsesRequest", &body);
-    let told = events(&server.post("/v1/responses", &with(&body, json!({ "max_output_tokens": 4 }))));
-    let last = &told[told.len() - 1]["response"];
+    let streamed = events(&server.post("/v1/responses", &with(&body, json!({ "max_output_tokens": 4 }))));
+    let last = &streamed[streamed.len() - 1]["response"];
     assert_eq!((&last["error"], &last["tools"]), (&Value::Null, &body["tools"]));
 
     // A call has its namespace, and its name in the namespace.
@@ -71,9 +71,9 @@ fn recorded_codex_requests_are_served() {
             "logit_bias": no_thoughts(&server) });
         let body = with(&body, one);
         let plain = server.post("/v1/responses", &with(&body, json!({ "stream": false }))).ok();
-        let told = events(&server.post("/v1/responses", &body));
+        let streamed = events(&server.post("/v1/responses", &body));
         let of_kind =
-            |kind: &str| told.iter().find(|event| event["type"] == format!("response.{kind}")).unwrap();
+            |kind: &str| streamed.iter().find(|event| event["type"] == format!("response.{kind}")).unwrap();
         let (begun, done) = (&of_kind("output_item.added")["item"], &of_kind("output_item.done")["item"]);
         for item in [&plain["output"][0], begun, done] {
             assert_eq!((&item["type"], &item["name"]), (&json!("function_call"), &json!(name)), "{item}");
@@ -135,8 +135,8 @@ fn custom_tools_are_called_with_text() {
     assert!(!input.is_empty() && input.bytes().all(|byte| byte == b'a'), "{call}");
     assert!(call["arguments"].is_null() && call["namespace"].is_null(), "{call}");
 
-    let told = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
-    let mut kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let streamed = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
+    let mut kinds: Vec<&str> = streamed.iter().map(|event| event["type"].as_str().unwrap()).collect();
     kinds.retain(|kind| kind.contains("tool_call") || kind.contains("item"));
     let wanted = [
         "response.output_item.added",
@@ -145,7 +145,7 @@ fn custom_tools_are_called_with_text() {
         "response.output_item.done",
     ];
     assert_eq!(kinds, wanted);
-    let of_kind = |kind: &str| told.iter().find(|event| event["type"] == kind).unwrap();
+    let of_kind = |kind: &str| streamed.iter().find(|event| event["type"] == kind).unwrap();
     let done = &of_kind(wanted[3])["item"];
     for (event, field) in [(wanted[1], "delta"), (wanted[2], "input")] {
         assert_eq!((&of_kind(event)[field], &of_kind(event)["item_id"]), (&call["input"], &done["id"]));

@@ -272,26 +272,29 @@ fn schemas_and_reasoning_work_in_every_api() {
         json!([{ "type": "thinking", "thinking": "hm", "signature": "" },
         { "type": "text", "text": "yes" }])
     );
-    let told = events(&server.post("/v1/messages", &with(&body, json!({ "stream": true }))));
-    let thought: String = told.iter().filter_map(|event| event["delta"]["thinking"].as_str()).collect();
-    let blocks: Vec<&Value> = told.iter().filter(|event| event["type"] == "content_block_stop").collect();
+    let streamed = events(&server.post("/v1/messages", &with(&body, json!({ "stream": true }))));
+    let thought: String = streamed.iter().filter_map(|event| event["delta"]["thinking"].as_str()).collect();
+    let blocks: Vec<&Value> = streamed.iter().filter(|event| event["type"] == "content_block_stop").collect();
     assert_eq!((thought.as_str(), blocks.len()), ("hm", 2));
-    assert!(told.iter().any(|event| event["delta"]["type"] == "signature_delta"));
+    assert!(streamed.iter().any(|event| event["delta"]["type"] == "signature_delta"));
 
     let body = with(&with(&responses, on.clone()), grammar.clone());
     let said = server.post("/v1/responses", &body).ok();
     assert_eq!(said["output"][0]["content"], json!([{ "type": "reasoning_text", "text": "hm" }]));
     assert_eq!(said["output"][1]["content"][0]["text"], "yes");
     assert!(said["usage"]["output_tokens_details"]["reasoning_tokens"].as_u64() > Some(0));
-    let told = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
-    assert_eq!(told[told.len() - 1]["response"]["output"][1]["content"], said["output"][1]["content"]);
-    assert!(told.iter().any(|event| event["type"] == "response.reasoning_text.done"));
+    let streamed = events(&server.post("/v1/responses", &with(&body, json!({ "stream": true }))));
+    assert_eq!(
+        streamed[streamed.len() - 1]["response"]["output"][1]["content"],
+        said["output"][1]["content"]
+    );
+    assert!(streamed.iter().any(|event| event["type"] == "response.reasoning_text.done"));
 
     let body = with(&with(&chat, json!({ "think": "high" })), grammar.clone());
     let said = server.post("/api/chat", &body).ok();
     assert_eq!((&said["message"]["thinking"], &said["message"]["content"]), (&json!("hm"), &json!("yes")));
-    let told = lines(&server.post("/api/chat", &with(&body, json!({ "stream": true }))));
-    let thought: String = told.iter().filter_map(|line| line["message"]["thinking"].as_str()).collect();
+    let streamed = lines(&server.post("/api/chat", &with(&body, json!({ "stream": true }))));
+    let thought: String = streamed.iter().filter_map(|line| line["message"]["thinking"].as_str()).collect();
     assert_eq!(thought, "hm");
     let body = with(&with(&generate, json!({ "think": true })), grammar);
     let said = server.post("/api/generate", &body).ok();

@@ -110,7 +110,7 @@ fn another_server_continues_with_the_same_text() {
 #[test]
 fn unavailable_pages_are_computed() {
     let one = server("f16", |_| ());
-    // The time that it would wait for a host.
+    // The time that this server would wait for a host.
     let other = server("f16", |options| options.fetch_time = Duration::from_secs(300));
     let codec = server("q8_0", |_| ());
     let asked = || request(&prompt(1, 200), 20);

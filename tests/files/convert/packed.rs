@@ -293,7 +293,7 @@ fn scale_meaning_comes_from_config_or_option() {
     assert_eq!(up(&folder, &divide).map(largest), Ok(4.0));
     folder.config["quantization_config"] = json!({"quant_method": "bitnet"});
     assert_eq!(up(&folder, &to("f32")).map(largest), Ok(4.0));
-    // Packed codes although the configuration says real weights, or says nothing.
+    // Packed codes although the configuration declares real weights, or declares nothing.
     let online =
         json!({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"});
     for config in [online, json!(null)] {
