@@ -113,8 +113,8 @@ fn greedy_texts_match_on_all_cpu_kernels() {
 }
 
 /// Greedy, and sampled on the device with the default filters. Another order of summation sometimes changes
-/// an int8 rounding and moves the logits by some hundredths. The texts are short, since sooner or later a draw
-/// is so close to the border between two tokens that the backends differ.
+/// an int8 rounding and moves the logits by some hundredths. The texts are short, because sooner or later a
+/// draw is so close to the border between two tokens that the backends differ.
 #[test]
 fn backends_generate_the_same_text() {
     let drawn = SamplerOptions { seed: Some(1), ..SamplerOptions::default() };
