@@ -8,22 +8,22 @@ const TRIALS: &[(&str, &[&str])] = &[
     (
         "tools of the Responses API that are no functions, and their items",
         &[
-            "tests/cli/serve/codex.rs::codex_is_served_as_it_comes",
-            "tests/cli/serve/codex.rs::tools_of_openais_servers_cannot_be_chosen",
+            "tests/cli/serve/codex.rs::recorded_codex_requests_are_served",
+            "tests/cli/serve/codex.rs::hosted_tools_cannot_be_chosen",
         ],
     ),
     (
         "SentencePiece's vocabularies in tokenizer.json alone",
         &[
-            "tests/files/convert/metaspace.rs::ids_are_those_of_the_merges",
-            "tests/files/convert/metaspace.rs::a_vocabulary_is_never_one_of_another_kind",
+            "tests/files/convert/metaspace.rs::metaspace_ids_match_golden_ids",
+            "tests/files/convert/metaspace.rs::sentencepiece_vocabulary_is_not_taken_for_another",
         ],
     ),
     (
         "logits that are no numbers",
         &[
             "tests/engine/broken_logits.rs::the_first_stage_is_named",
-            "tests/cli/serve/broken.rs::logits_that_are_no_numbers_are_an_error_of_the_server",
+            "tests/cli/serve/nan_logits.rs::nan_logits_are_a_server_error",
         ],
     ),
     (
@@ -35,30 +35,30 @@ const TRIALS: &[(&str, &[&str])] = &[
     ),
     (
         "a prompt too long for its context, for clients of Anthropic",
-        &["tests/cli/serve/hostile.rs::prompts_that_are_too_long"],
+        &["tests/cli/serve/hostile.rs::long_prompts_are_refused"],
     ),
     (
         "a body that is refused while it is sent, a client that closes its writing side",
         &[
-            "tests/cli/serve/hostile.rs::a_client_that_is_refused_while_it_writes_reads_why",
-            "tests/cli/serve/hostile.rs::a_client_that_has_said_all_is_answered",
+            "tests/cli/serve/hostile.rs::client_refused_while_sending_gets_the_error",
+            "tests/cli/serve/hostile.rs::client_that_closes_its_writing_side_is_answered",
         ],
     ),
     (
         "checksums in the first line of a system prompt",
         &[
             "src/serve/api/anthropic/request.rs::the_line_of_billing_is_left_out",
-            "tests/cli/serve/families.rs::conversations_of_claude_code_share_their_beginning",
+            "tests/cli/serve/families.rs::claude_code_conversations_share_a_prefix",
         ],
     ),
     (
         "headers that pages of other origins ask for",
-        &["tests/cli/serve/hostile.rs::pages_of_other_places_are_refused"],
+        &["tests/cli/serve/hostile.rs::pages_of_other_origins_are_refused"],
     ),
     (
         "the token that completes a grammar",
         &[
-            "tests/cli/serve/structured.rs::every_token_of_the_text_is_listed",
+            "tests/cli/serve/structured.rs::every_token_of_structured_text_is_listed",
             "tests/engine/structured.rs::a_text_that_can_only_end_ends_without_a_token_for_it",
         ],
     ),
@@ -73,7 +73,7 @@ const TRIALS: &[(&str, &[&str])] = &[
         "null in schemas of tools",
         &[
             "src/serve/fields.rs::null_is_absent_and_wrong_values_are_named",
-            "tests/cli/serve/structured.rs::schemas_that_cannot_be_enforced",
+            "tests/cli/serve/structured.rs::unenforceable_schemas_fail_only_if_strict",
         ],
     ),
     (
@@ -89,34 +89,37 @@ const TRIALS: &[(&str, &[&str])] = &[
         &[
             "src/grammar/tests.rs::what_does_not_compile_is_left_out_and_named",
             "src/grammar/tests.rs::schemas_in_lark_are_named_by_their_tools",
-            "tests/cli/serve/structured.rs::schemas_that_cannot_be_enforced",
+            "tests/cli/serve/structured.rs::unenforceable_schemas_fail_only_if_strict",
         ],
     ),
     (
         "slashes too many",
-        &["src/serve/api/mod.rs::paths_have_no_empty_parts", "tests/cli/serve/hostile.rs::paths_and_methods"],
+        &[
+            "src/serve/api/mod.rs::paths_have_no_empty_parts",
+            "tests/cli/serve/hostile.rs::unknown_paths_and_methods_are_refused",
+        ],
     ),
-    ("a byte order mark before a request", &["tests/cli/serve/hostile.rs::bodies_that_are_no_request"]),
+    ("a byte order mark before a request", &["tests/cli/serve/hostile.rs::invalid_bodies_are_refused"]),
     (
         "what a server says of its model and of its chat template",
         &[
             "src/serve/details.rs::numbers_of_weights_have_letters",
             "src/tokenizer/chat/abilities.rs::what_is_shown_is_found_out",
-            "tests/cli/serve/answers.rs::what_the_server_says_of_itself",
+            "tests/cli/serve/answers.rs::server_describes_its_model_and_state",
         ],
     ),
     (
         "documents, and images in what a tool said",
         &[
             "src/serve/api/anthropic/request.rs::documents_are_texts_and_images_of_tools_a_sentence",
-            "tests/cli/serve/dialects.rs::texts_of_documents_and_images_of_tools_are_read",
+            "tests/cli/serve/dialects.rs::documents_and_tool_images_are_accepted",
         ],
     ),
     (
         "a download that ended early",
         &[
-            "tests/files/gguf_header.rs::a_cut_file_is_described_all_the_same",
-            "tests/cli/run.rs::files_that_cannot_be_run",
+            "tests/files/gguf_header.rs::truncated_files_have_a_readable_header",
+            "tests/cli/run.rs::run_rejects_invalid_model_files",
         ],
     ),
     (
@@ -124,10 +127,10 @@ const TRIALS: &[(&str, &[&str])] = &[
         &[
             "src/cli/llama_flags/mod.rs::flags_of_llama_cpp_are_taken_or_refused_with_the_way_out",
             "src/cli/llama_flags/mod.rs::numbers_below_their_range_are_said_to_be_so",
-            "tests/cli/llama_flags.rs::a_file_to_inspect_may_be_named_as_everywhere",
-            "tests/cli/llama_flags.rs::a_prompt_of_llama_tokenize_has_special_tokens_and_escapes",
-            "tests/cli/llama_flags.rs::every_flag_works_or_is_refused_with_the_way_out",
-            "tests/cli/llama_flags.rs::the_environment_counts_or_is_said_not_to",
+            "tests/cli/llama_flags.rs::inspect_takes_the_model_by_flag",
+            "tests/cli/llama_flags.rs::tokenize_prompt_parses_specials_and_escapes",
+            "tests/cli/llama_flags.rs::every_llama_cpp_flag_works_or_is_refused",
+            "tests/cli/llama_flags.rs::environment_is_used_or_reported_as_ignored",
         ],
     ),
     ("CRLF in a chat template", &["src/tokenizer/chat/tests.rs::ends_of_lines_as_jinja2_reads_them"]),
@@ -135,8 +138,8 @@ const TRIALS: &[(&str, &[&str])] = &[
         "text as Windows writes it",
         &[
             "src/cli/input.rs::a_mark_is_no_text_and_crlf_ends_a_line",
-            "tests/cli/run.rs::text_of_windows_is_the_same_text",
-            "tests/cli/text.rs::lines_of_windows_are_lines",
+            "tests/cli/run.rs::windows_prompt_files_give_the_same_text",
+            "tests/cli/text.rs::chat_accepts_windows_line_ends",
         ],
     ),
     (
@@ -148,7 +151,7 @@ const TRIALS: &[(&str, &[&str])] = &[
         &[
             "src/engine/recommended.rs::numbers_out_of_range_are_refused_by_key",
             "src/model/hyper.rs::an_epsilon_that_is_missing_is_named_both_ways",
-            "tests/cli/split_edit.rs::keys_that_change_nothing_are_said_to",
+            "tests/cli/split_edit.rs::ignored_yarn_keys_are_reported",
         ],
     ),
     (
@@ -161,11 +164,11 @@ const TRIALS: &[(&str, &[&str])] = &[
     (
         "folders that are no model, names of parts, biases beyond the vocabulary, options without a backend",
         &[
-            "tests/files/convert/hostile.rs::an_index_and_files_that_do_not_agree",
-            "tests/files/convert/hostile.rs::folders_without_a_model",
-            "tests/cli/split_edit.rs::a_model_in_parts_is_the_same_model_and_merges_again",
-            "tests/cli/run.rs::flags_that_make_no_sense",
-            "tests/cli/run.rs::slots_of_streams_need_no_backend",
+            "tests/files/convert/hostile.rs::index_must_agree_with_the_files",
+            "tests/files/convert/hostile.rs::folders_without_a_model_are_refused",
+            "tests/cli/split_edit.rs::split_model_is_equal_and_merges_back",
+            "tests/cli/run.rs::run_rejects_invalid_flags",
+            "tests/cli/run.rs::stream_slots_work_on_the_default_backend",
         ],
     ),
 ];
