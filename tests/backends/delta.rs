@@ -5,7 +5,7 @@ use sterna::backend::Backend;
 use sterna::program::{
     Act, ActQuant, Buf, Delta, DeltaIn, FfnIn, Limits, NormKind, PageTable, Row, StateDecl, StateSlots,
 };
-use support::case::{Case, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
+use support::case::{Case, StepCase, backends, few_backends, limits, rows, shuffled_pages, ty};
 
 const DIM: usize = 96;
 const IN: usize = 0;
@@ -48,7 +48,7 @@ impl Net {
     }
 
     /// A turn of random inputs through the recurrence alone, or through both stages.
-    fn turn(&mut self, first: usize, rows: Vec<Row>) -> Turn {
+    fn step_case(&mut self, first: usize, rows: Vec<Row>) -> StepCase {
         let mut inputs = Vec::new();
         let bufs = if first == IN { vec![self.x] } else { self.inputs.to_vec() };
         for buf in bufs {
@@ -56,7 +56,7 @@ impl Net {
             inputs.push((buf, self.case.numbers.values(rows.len() * cols)));
         }
         let read = if first == IN { [&self.inputs[..], &[self.out]].concat() } else { vec![self.out] };
-        Turn { rows, stages: first..2, inputs, read }
+        StepCase { rows, stages: first..2, inputs, read }
     }
 }
 
@@ -86,27 +86,27 @@ fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize
         let several = |parts: &[(u32, u32, u32)]| -> Vec<Row> {
             parts.iter().flat_map(|&(seq, from, to)| rows(seq, from..to)).collect()
         };
-        let turns = [
+        let steps = [
             // A prompt, in a slot that is then kept; single rows that write over theirs.
-            (at(&[(0, None, 3)]), net.turn(1, rows(0, 0..9))),
-            (at(&[(0, Some(3), 1)]), net.turn(1, rows(0, 9..10))),
-            (at(&[(0, Some(1), 1)]), net.turn(1, rows(0, 10..11))),
+            (at(&[(0, None, 3)]), net.step_case(1, rows(0, 0..9))),
+            (at(&[(0, Some(3), 1)]), net.step_case(1, rows(0, 9..10))),
+            (at(&[(0, Some(1), 1)]), net.step_case(1, rows(0, 10..11))),
             // Another sequence goes on from what was kept, a third begins, beside the first.
             (
                 at(&[(0, Some(1), 1), (1, Some(3), 6), (2, None, 0)]),
-                net.turn(1, several(&[(1, 9, 11), (0, 11, 12), (2, 0, 5)])),
+                net.step_case(1, several(&[(1, 9, 11), (0, 11, 12), (2, 0, 5)])),
             ),
             (
                 at(&[(0, Some(1), 4), (1, Some(6), 6), (2, Some(0), 0)]),
-                net.turn(1, several(&[(0, 12, 13), (2, 5, 70), (1, 11, 12)])),
+                net.step_case(1, several(&[(0, 12, 13), (2, 5, 70), (1, 11, 12)])),
             ),
-            (at(&[(0, Some(1), 2)]), net.turn(1, rows(0, 12..14))),
+            (at(&[(0, Some(1), 2)]), net.step_case(1, rows(0, 12..14))),
             // On from what single rows beside that prompt left.
-            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.turn(1, several(&[(0, 13, 14), (1, 12, 25)]))),
-            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.turn(1, several(&[(0, 14, 15), (1, 25, 26)]))),
-            (at(&[(1, None, 5)]), net.turn(IN, rows(1, 0..3))),
+            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 13, 14), (1, 12, 25)]))),
+            (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 14, 15), (1, 25, 26)]))),
+            (at(&[(1, None, 5)]), net.step_case(IN, rows(1, 0..3))),
         ];
-        net.case.check_each(backends(), &turns);
+        net.case.check_each(backends(), &steps);
     }
 }
 
@@ -136,14 +136,14 @@ fn projections_of_several_types() {
         for n_rows in [1, 5, 20] {
             let mut net = Net::new(&format!("{layers:?}, {n_rows} rows"), decl, layers, 1);
             let (x, values) = (net.x, net.case.numbers.values(n_rows as usize * DIM));
-            let turn = Turn {
+            let step = StepCase {
                 rows: rows(0, 0..n_rows),
                 stages: 0..1,
                 inputs: vec![(x, values)],
                 read: net.inputs.to_vec(),
             };
             let pages = table(&shuffled_pages(1, 4), &[(0, None, 0)]);
-            net.case.check(few_backends(), &pages, &[turn]);
+            net.case.check(few_backends(), &pages, &[step]);
         }
     }
 }
@@ -162,7 +162,7 @@ fn networks_with_a_share() {
         let share = Some(case.linear(ty("f32"), 1, dim, act));
         case.p.push("ffn_in", FfnIn { gate, share, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
         let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-        let turn = Turn { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
-        case.check(backends(), &shuffled_pages(1, 1), &[turn]);
+        let step = StepCase { rows: rows(0, 0..n_rows as u32), stages: 0..1, inputs, read: vec![h] };
+        case.check(backends(), &shuffled_pages(1, 1), &[step]);
     }
 }

@@ -7,7 +7,7 @@ use ggml_types::turboquant::{Codebook, Lloyd, Planes, Prod, Qjl, Rotation, Scale
 use half::f16;
 use sterna::backend::KvPage;
 use sterna::program::{ActQuant, Attend, AttnIn, Buf, KvDecl, KvWindow, Linear, NormKind, PAGE, PageTable};
-use support::case::{Case, Running, Turn, rows, simt, simt_of_cards, windowed_limits, windowed_pages};
+use support::case::{Case, Running, StepCase, rows, simt, simt_of_cards, windowed_limits, windowed_pages};
 
 const DIM: usize = 64;
 const N_KV_HEADS: usize = 2;
@@ -61,7 +61,7 @@ impl Attention {
     fn run(&self, running: &mut Running<'_>, pages: &PageTable, inputs: &[f32]) {
         for (start, end) in [(0, 70), (70, 140), (140, N_ROWS - 1), (N_ROWS - 1, N_ROWS)] {
             let inputs = vec![(self.x, inputs[start as usize * DIM..end as usize * DIM].to_vec())];
-            running.turn(&Turn { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] }, pages, &[]);
+            running.run_step(&StepCase { rows: rows(0, start..end), stages: 0..2, inputs, read: vec![] }, pages, &[]);
         }
     }
 }

@@ -6,7 +6,7 @@ use ggml_types::turboquant::ScaleRule;
 use sterna::engine::{Engine, EngineOptions, Session};
 use sterna::program::{Attend, KvDecl, KvWindow, Program};
 use support::case::window::{Attention, DIM, Heads, RIGHT, Rule, TWO_OF_TWO, codec, distance};
-use support::case::{Turn, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
+use support::case::{StepCase, cpus, rows, simt, wgpus, windowed_limits, windowed_pages};
 
 /// Heads as [`TWO_OF_TWO`], on every kind of backend.
 fn attends_as(codecs: [&str; 2], rule: Rule, wrong: &[(&str, Rule)]) {
@@ -176,7 +176,7 @@ fn hostile_vectors_are_clamped_and_counted() {
                 for start in (0..200).step_by(50) {
                     let inputs = vec![(attention.x, inputs[start * DIM..(start + 50) * DIM].to_vec())];
                     let rows = rows(0, start as u32..start as u32 + 50);
-                    running.turn(&Turn { rows, stages: 0..2, inputs, read: vec![] }, &pages, &[]);
+                    running.run_step(&StepCase { rows, stages: 0..2, inputs, read: vec![] }, &pages, &[]);
                     let y = running.read(attention.y, 50);
                     for (i, y) in y.chunks_exact(TWO_OF_TWO.cols()).enumerate() {
                         let is_bad = [20, 70, 190].contains(&(start + i)) && bad != 0.0;

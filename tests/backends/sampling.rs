@@ -1,7 +1,7 @@
 //! Tokens that backends pick are those of the definition, to the id, and logits stay as they are.
 
 use sterna::program::{Row, RowsOf, Sample, Sampling, Step, TokenChange, sampling};
-use support::case::{Case, Turn, backends, limits, shuffled_pages};
+use support::case::{Case, StepCase, backends, limits, shuffled_pages};
 
 use super::conformance::single;
 
@@ -17,7 +17,7 @@ fn assert_picks_of_some(n_vocab: usize, values: &[f32], how: &[Option<Sampling>]
     case.p.push("sample", Sample { logits });
     let mut rows = single(how.len() + 1);
     rows[1..].iter_mut().for_each(|row: &mut Row| row.logits = true);
-    let turn = Turn { rows, stages: 0..1, inputs: vec![(logits, values.to_vec())], read: vec![] };
+    let step = StepCase { rows, stages: 0..1, inputs: vec![(logits, values.to_vec())], read: vec![] };
     let mut scratch = sampling::Scratch::new(n_vocab);
     let pick = |(row, how): (&[f32], &Option<Sampling>)| {
         how.map_or(u32::MAX, |how| sampling::pick(row, &how, &mut scratch))
@@ -25,7 +25,7 @@ fn assert_picks_of_some(n_vocab: usize, values: &[f32], how: &[Option<Sampling>]
     let want: Vec<u32> = values.chunks_exact(n_vocab).zip(how).map(pick).collect();
     for mut backend in backends() {
         let mut running = case.on(&mut *backend);
-        running.turn(&turn, &shuffled_pages(1, 1), how);
+        running.run_step(&step, &shuffled_pages(1, 1), how);
         let mut got = vec![u32::MAX; how.len()];
         running.backend.tokens(running.exec, 0, &mut got).expect("tokens");
         assert_eq!(got, want, "{} of {n_vocab} as {how:?}", running.backend.name());

@@ -7,7 +7,7 @@ use sterna::program::{
     Act, ActQuant, Attend, AttnIn, Basis, BasisId, DeltaIn, Embed, FfnIn, KvDecl, KvWindow, Linear, Logits,
     Norm, NormKind, ProjAdd, RowsOf,
 };
-use support::case::{Case, Turn, backends, few_backends, limits, rows, shuffled_pages, ty};
+use support::case::{Case, StepCase, backends, few_backends, limits, rows, shuffled_pages, ty};
 
 /// Bases of so many elements in runs of so many.
 const SHAPES: [[usize; 2]; 7] =
@@ -50,15 +50,15 @@ fn every_stage_takes_inputs_in_its_basis() {
             case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
             let mut rows = rows(0, 0..n_rows as u32);
             rows.iter_mut().enumerate().for_each(|(i, row)| row.logits = i % 3 != 1);
-            let turns = (0..5).map(|stage| {
+            let steps = (0..5).map(|stage| {
                 let inputs = [vec![], vec![x, y], vec![x], vec![x], vec![x]][stage].clone();
                 let read = [x, x, h, h, logits][stage];
                 let value = |buf| (buf, case.numbers.values(n_rows * dim));
                 let inputs = inputs.into_iter().map(value).collect();
-                Turn { rows: rows.clone(), stages: stage..stage + 1, inputs, read: vec![read] }
+                StepCase { rows: rows.clone(), stages: stage..stage + 1, inputs, read: vec![read] }
             });
-            let turns: Vec<_> = turns.collect();
-            case.check(few_backends(), &shuffled_pages(1, 1), &turns);
+            let steps: Vec<_> = steps.collect();
+            case.check(few_backends(), &shuffled_pages(1, 1), &steps);
         }
     }
 }
@@ -83,12 +83,12 @@ fn layers_of_one_input_have_bases_of_their_own() {
         let up = turned(&mut case, one, "q8_0", 40, dim, int8);
         case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Silu, h) });
         let reads = [vec![u, z, a, b], vec![h]];
-        let turns = reads.into_iter().enumerate().map(|(stage, read)| {
+        let steps = reads.into_iter().enumerate().map(|(stage, read)| {
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            Turn { rows: rows(0, 0..n_rows as u32), stages: stage..stage + 1, inputs, read }
+            StepCase { rows: rows(0, 0..n_rows as u32), stages: stage..stage + 1, inputs, read }
         });
-        let turns: Vec<_> = turns.collect();
-        case.check(few_backends(), &shuffled_pages(1, 1), &turns);
+        let steps: Vec<_> = steps.collect();
+        case.check(few_backends(), &shuffled_pages(1, 1), &steps);
     }
 }
 
@@ -136,11 +136,11 @@ fn layers_have_norms_of_their_own() {
         let mut rows = rows(0, 0..n_rows as u32);
         rows.iter_mut().enumerate().for_each(|(i, row)| row.logits = i % 3 != 1);
         let reads = [(0..2, vec![q, y]), (2..3, vec![h]), (3..4, vec![h]), (4..5, vec![logits])];
-        let turns = reads.into_iter().map(|(stages, read)| {
+        let steps = reads.into_iter().map(|(stages, read)| {
             let inputs = vec![(x, case.numbers.values(n_rows * dim))];
-            Turn { rows: rows.clone(), stages, inputs, read }
+            StepCase { rows: rows.clone(), stages, inputs, read }
         });
-        let turns: Vec<_> = turns.collect();
-        case.check(backends(), &shuffled_pages(1, 1), &turns);
+        let steps: Vec<_> = steps.collect();
+        case.check(backends(), &shuffled_pages(1, 1), &steps);
     }
 }
