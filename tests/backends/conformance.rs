@@ -457,8 +457,12 @@ fn nan_stays_in_its_row() {
             let up = case.linear(ty(name), ffn_dim, dim, act);
             case.p.push("ffn_in", FfnIn { gate, ..FfnIn::plain(x, norm, up, Act::Relu2, h) });
             let mut values = case.numbers.values(n_rows * dim);
-            let mut step =
-                StepCase { rows: single(n_rows), stages: 0..1, inputs: vec![(x, values.clone())], read: vec![] };
+            let mut step = StepCase {
+                rows: single(n_rows),
+                stages: 0..1,
+                inputs: vec![(x, values.clone())],
+                read: vec![],
+            };
             for mut backend in backends() {
                 if !case.has_kernels(&*backend) {
                     continue;

@@ -257,7 +257,8 @@ fn experts_alone_can_run_on_the_cpu() {
     for min_batch in [MinBatch::Rows(8), MinBatch::Never] {
         let mut offloaded = on(Simt::new(1, 2), some(min_batch));
         // No keys and values are copied between the two.
-        let plans = [&offloaded, &resident()].map(|backend| backend.plan(&case.p).expect("a plan").bufs_bytes);
+        let plans =
+            [&offloaded, &resident()].map(|backend| backend.plan(&case.p).expect("a plan").bufs_bytes);
         assert_eq!(plans[0], plans[1]);
         let by_step = everything(&case, &pages, &mut *offloaded, By::Step);
         let by_stage = everything(&case, &pages, &mut *on(Simt::new(1, 0), some(min_batch)), By::Stage);

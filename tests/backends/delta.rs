@@ -1,5 +1,5 @@
-//! `DeltaIn` and `Delta` of every backend against the f64 oracle: heads that share keys or do not, rows of
-//! several sequences in one step, states that are written over and states that are kept.
+//! `DeltaIn` and `Delta` of every backend against the f64 oracle: heads with shared keys and without, rows of
+//! several sequences in one step, states that are overwritten and states that are kept.
 
 use sterna::backend::Backend;
 use sterna::program::{
@@ -37,7 +37,7 @@ impl Net {
         let state = case.p.state(decl);
         let conv = case.numbers.values(decl.channels() * decl.taps);
         let conv = case.weight_of(ty("f32"), 1, conv.len(), &conv);
-        // Heads that hardly forget, and heads that forget at once.
+        // Heads whose state hardly decays, and heads whose state decays at once.
         let decay: Vec<f32> = (0..decl.n_heads).map(|head| -0.01 * 20.0_f32.powi(head as i32 % 3)).collect();
         let decay = case.weight_of(ty("f32"), 1, decl.n_heads, &decay);
         let dt = case.vector(decl.n_heads, -0.5);
@@ -47,7 +47,7 @@ impl Net {
         Self { case, x, inputs, out }
     }
 
-    /// A turn of random inputs through the recurrence alone, or through both stages.
+    /// Creates a step of random inputs for the recurrence alone, or for both stages.
     fn step_case(&mut self, first: usize, rows: Vec<Row>) -> StepCase {
         let mut inputs = Vec::new();
         let bufs = if first == IN { vec![self.x] } else { self.inputs.to_vec() };
@@ -62,14 +62,14 @@ impl Net {
 
 const F16: [(&str, ActQuant); 4] = [("f16", ActQuant::None); 4];
 
-/// The table with the slots of each sequence of a step.
+/// Adds the state slots of each sequence of a step to a page table.
 fn table(pages: &PageTable, slots: &[(u32, Option<u32>, u32)]) -> PageTable {
     let mut pages = pages.clone();
     slots.iter().for_each(|&(seq, from, to)| pages.set_state(seq, Some(StateSlots { from, to })));
     pages
 }
 
-/// A layer with the delta nets of a 27B, but for the columns of the stream, and one sequence.
+/// A layer with the delta nets of a 27B model, with a smaller residual, for one sequence.
 #[cfg(feature = "simt")]
 pub(super) fn nets_of_27b() -> (Case, PageTable) {
     let decl = StateDecl { n_heads: 48, n_key_heads: 16, head_dim: 128, taps: 4 };
@@ -87,11 +87,11 @@ fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize
             parts.iter().flat_map(|&(seq, from, to)| rows(seq, from..to)).collect()
         };
         let steps = [
-            // A prompt, in a slot that is then kept; single rows that write over theirs.
+            // A prompt, in a slot that is then kept; single rows that overwrite their slot.
             (at(&[(0, None, 3)]), net.step_case(1, rows(0, 0..9))),
             (at(&[(0, Some(3), 1)]), net.step_case(1, rows(0, 9..10))),
             (at(&[(0, Some(1), 1)]), net.step_case(1, rows(0, 10..11))),
-            // Another sequence goes on from what was kept, a third begins, beside the first.
+            // Another sequence continues from the kept slot, a third begins, together with the first.
             (
                 at(&[(0, Some(1), 1), (1, Some(3), 6), (2, None, 0)]),
                 net.step_case(1, several(&[(1, 9, 11), (0, 11, 12), (2, 0, 5)])),
@@ -101,7 +101,7 @@ fn check(backends: fn() -> Vec<Box<dyn Backend>>, shapes: &[(usize, usize, usize
                 net.step_case(1, several(&[(0, 12, 13), (2, 5, 70), (1, 11, 12)])),
             ),
             (at(&[(0, Some(1), 2)]), net.step_case(1, rows(0, 12..14))),
-            // On from what single rows beside that prompt left.
+            // Continues from the slots of single rows in the step of that prompt.
             (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 13, 14), (1, 12, 25)]))),
             (at(&[(0, Some(4), 4), (1, Some(6), 6)]), net.step_case(1, several(&[(0, 14, 15), (1, 25, 26)]))),
             (at(&[(1, None, 5)]), net.step_case(IN, rows(1, 0..3))),
@@ -123,7 +123,7 @@ fn delta_nets_of_other_shapes() {
     check(backends, &shapes);
 }
 
-/// Projections of types and rounding of their own.
+/// Projections of different types and input quantisation.
 #[test]
 fn projections_of_several_types() {
     let (none, int8) = (ActQuant::None, ActQuant::I8PerBlock);
@@ -148,9 +148,9 @@ fn projections_of_several_types() {
     }
 }
 
-/// A network beside experts counts by its row's share.
+/// The output of a shared expert is scaled by the sigmoid of a gate per row.
 #[test]
-fn networks_with_a_share() {
+fn shared_experts_with_a_gate() {
     for (n_rows, name) in [(1, "f16"), (7, "f16"), (20, "q8_0")] {
         let (dim, ffn_dim) = (256, 75);
         let mut case = Case::new(&format!("{n_rows} rows of {name} with a share"), limits(n_rows + 1, 1, 1));

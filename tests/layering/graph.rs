@@ -147,9 +147,9 @@ fn cycles(edges: &BTreeMap<(Node, Node), usize>) -> Vec<(BTreeSet<String>, Strin
             reach[node].iter().copied().filter(|other| reach[other].contains(node)).collect();
         let files: BTreeSet<String> = cycle.iter().map(|node| node.file.clone()).collect();
         if files.len() > 1 {
-            let inside = edges.iter().filter(|((from, to), _)| {
-                cycle.contains(from) && cycle.contains(to) && from.file != to.file
-            });
+            let inside = edges
+                .iter()
+                .filter(|((from, to), _)| cycle.contains(from) && cycle.contains(to) && from.file != to.file);
             let of =
                 |node: &Node| if node.item.is_empty() { String::new() } else { format!(" ({})", node.item) };
             let text = inside.map(|((from, to), line)| {
@@ -511,9 +511,11 @@ mod tests {
     #[test]
     fn parent_and_child_are_a_cycle_only_by_an_item() {
         let b = ("src/a/b.rs", "use super::A;\npub struct B(A);\n");
-        let names_child = ("src/a/mod.rs", "mod b;\npub use b::B;\npub struct A;\nfn all() {\n    b::B;\n}\n");
+        let names_child =
+            ("src/a/mod.rs", "mod b;\npub use b::B;\npub struct A;\nfn all() {\n    b::B;\n}\n");
         assert!(cycles(&[names_child, b]).is_empty());
-        let needs_child = ("src/a/mod.rs", "mod b;\npub struct A;\nimpl A {\n    fn b(&self) -> b::B {}\n}\n");
+        let needs_child =
+            ("src/a/mod.rs", "mod b;\npub struct A;\nimpl A {\n    fn b(&self) -> b::B {}\n}\n");
         assert_eq!(cycles(&[needs_child, b]), [["src/a/b.rs", "src/a/mod.rs"]]);
         let by_macro = ("src/a/mod.rs", "mod b;\nmake! {\n    struct A {\n        b: b::B,\n    }\n}\n");
         assert_eq!(cycles(&[by_macro, b]), [["src/a/b.rs", "src/a/mod.rs"]]);

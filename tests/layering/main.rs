@@ -90,8 +90,8 @@ fn backends_are_used_through_their_trait() {
 #[test]
 fn imports_have_no_cycles() {
     let cycles = graphs().into_iter().flat_map(|(_, graph)| graph.cycles());
-    let text = cycles
-        .map(|(files, edges)| format!("{}\n{edges}", files.into_iter().collect::<Vec<_>>().join(", ")));
+    let text =
+        cycles.map(|(files, edges)| format!("{}\n{edges}", files.into_iter().collect::<Vec<_>>().join(", ")));
     let text = text.collect::<Vec<_>>().join("\n");
     assert!(text.is_empty(), "cycles:\n{text}");
 }

@@ -168,7 +168,9 @@ impl Driver {
             Op::Copy { to, from, bytes } => {
                 for (at, of) in [to, from].into_iter().filter_map(|(at, of)| Some((at, (*of)?))) {
                     self.cards[of].check(*at, *bytes as u64).map_err(|_| {
-                        say(format_args!("a copy of {bytes} bytes at {at:#x}, which were freed in the meantime"));
+                        say(format_args!(
+                            "a copy of {bytes} bytes at {at:#x}, which were freed in the meantime"
+                        ));
                         CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
                     })?;
                 }
