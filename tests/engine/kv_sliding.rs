@@ -13,7 +13,7 @@ use sterna::gguf::Gguf;
 use sterna::program::PAGE;
 use sterna::synth::{Family, Preset, Spec, Synth};
 
-use super::batch::{Said, alone, any_schedule_is_alone, codec, count, finish, greedy, tokens};
+use super::batch::{Output, alone, check_random_schedules, codec, count, finish, greedy, tokens};
 use super::hollow::hollow_of;
 
 /// Neither a page nor a part of one.
@@ -153,7 +153,7 @@ fn together_is_alone() {
         codec(&mut options, name);
         let engine = open(model(20), &options);
         assert!(is_sliding(&engine));
-        count(&mut all, &any_schedule_is_alone(&engine, name, 12, 420));
+        count(&mut all, &check_random_schedules(&engine, name, 12, 420));
     }
     assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0, "{all:?}");
     assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");
@@ -171,7 +171,7 @@ fn prefixes_are_found_at_checkpoints() {
     let first = tokens(1, 400);
     let next = [&first[..], &tokens(2, 30)].concat();
     let early = [&first[..200], &tokens(3, 30)].concat();
-    let want: Vec<Said> =
+    let want: Vec<Output> =
         [&first, &next, &early].iter().map(|prompt| alone(&engine, prompt, &greedy(4))).collect();
     let mut batch = batch(&engine);
     let mut say = |prompt: &Vec<u32>| {

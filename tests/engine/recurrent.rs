@@ -17,7 +17,7 @@ use sterna::synth::{Family, Preset, Spec, Synth};
 use support::logits::{all_logits, sequences};
 use support::{golden, npy};
 
-use super::batch::{Said, alone, any_schedule_is_alone, codec, count, finish, greedy, seeded, tokens};
+use super::batch::{Output, alone, check_random_schedules, codec, count, finish, greedy, seeded, tokens};
 
 fn model() -> Gguf {
     Gguf::from_bytes(file().into()).unwrap()
@@ -166,7 +166,7 @@ fn together_is_alone() {
         };
         codec(&mut options, "f16");
         let engine = open(&options);
-        count(&mut all, &any_schedule_is_alone(&engine, &format!("{checkpoints} checkpoints"), 8, 200));
+        count(&mut all, &check_random_schedules(&engine, &format!("{checkpoints} checkpoints"), 8, 200));
     }
     assert!(all.prefix.hit_tokens > 0 && all.preemptions > 0 && all.swapped_in > 0, "{all:?}");
     assert!(all.accepted_tokens > 100 && all.drafted_tokens > all.accepted_tokens + 20, "{all:?}");
@@ -179,7 +179,7 @@ fn prefixes_are_found_at_checkpoints() {
     let first = tokens(1, 400);
     let next = [&first[..], &tokens(2, 30)].concat();
     let early = [&first[..200], &tokens(3, 30)].concat();
-    let want: Vec<Said> =
+    let want: Vec<Output> =
         [&first, &next, &early].iter().map(|prompt| alone(&engine, prompt, &greedy(4))).collect();
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
     let held = |batch: &Batch| batch.stats().states - batch.stats().free_states;
@@ -283,7 +283,7 @@ fn devices_say_what_the_processor_says() {
         drop((session, taken_up));
 
         let prompts = [tokens(1, 70), tokens(2, 30)];
-        let want: Vec<Said> = prompts.iter().map(|prompt| alone(&cpu, prompt, &greedy(10))).collect();
+        let want: Vec<Output> = prompts.iter().map(|prompt| alone(&cpu, prompt, &greedy(10))).collect();
         let mut batch = engine.batch(BatchOptions::default()).unwrap();
         let add = |prompt: &Vec<u32>| Request::new(prompt.clone(), greedy(10));
         let ids: Vec<SeqId> = prompts.iter().map(|prompt| batch.add(&add(prompt)).unwrap()[0]).collect();

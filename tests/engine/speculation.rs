@@ -9,7 +9,7 @@ use sterna::engine::{
     Request, SamplerOptions, Speculation, Stats, StopReason,
 };
 
-use super::batch::{Said, codec, engine, engine_on, finish, greedy, seeded, tokens};
+use super::batch::{Output, codec, engine, engine_on, finish, greedy, seeded, tokens};
 
 /// Drafts what is known to come, but for about every `wrong`-th token, by its place.
 #[derive(Clone, Debug)]
@@ -57,10 +57,10 @@ impl<S: Speculation> Speculation for Free<S> {
 }
 
 /// What a session says, its statistics, and the tokens that it has seen in the end.
-fn say(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> (Said, Stats, Vec<u32>) {
+fn say(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> (Output, Stats, Vec<u32>) {
     let mut session = engine.session().unwrap();
     let mut generation = session.generate(prompt, options).unwrap();
-    let mut said = Said::default();
+    let mut said = Output::default();
     while let Some(event) = generation.next_event() {
         said.take(event.unwrap());
     }
