@@ -520,7 +520,11 @@ fn page_events_are_sent() {
     assert_eq!((parent, &block[..]), (key, &tokens(1, PAGE)[..]));
     let second = run(2);
     let removed = |event: &&PageEvent| matches!(event, PageEvent::Removed { .. });
-    assert_eq!(second.iter().filter(removed).count(), 1, "two of four pages are cached, and three are needed");
+    assert_eq!(
+        second.iter().filter(removed).count(),
+        1,
+        "two of four pages are cached, and three are needed"
+    );
     assert!(run(2).is_empty(), "nothing changes");
     assert_eq!(batch.stats().prefix.evicted_pages, 1);
 }
@@ -641,7 +645,11 @@ fn log_probabilities_match_the_logits() {
             let want = alone(&engine, &prompt, &options);
             assert_eq!(want.logprobs.len(), want.tokens.len());
             let plain = GenerateOptions { logprobs: None, ..options.clone() };
-            assert_eq!(alone(&engine, &prompt, &plain).tokens, want.tokens, "{name}: logprobs changed the tokens");
+            assert_eq!(
+                alone(&engine, &prompt, &plain).tokens,
+                want.tokens,
+                "{name}: logprobs changed the tokens"
+            );
             let mut session = engine.session().unwrap();
             let mut next = prompt.clone();
             for (token, got) in want.tokens.iter().zip(&want.logprobs) {

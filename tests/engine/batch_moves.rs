@@ -61,8 +61,11 @@ fn texts_continue_in_another_engine_from_any_token() {
                 prompt.iter().copied().chain(whole[..cut].iter().map(|(id, _)| *id)).collect();
             let tokenizer = engine.tokenizer().unwrap();
             cut_characters += usize::from(tokenizer.utf8_behind(&replayed, false).is_pending());
-            let rest =
-                generate(&engine, &replayed, &GenerateOptions { max_tokens: Some(N - cut), ..options.clone() });
+            let rest = generate(
+                &engine,
+                &replayed,
+                &GenerateOptions { max_tokens: Some(N - cut), ..options.clone() },
+            );
             let ids = |all: &[(u32, String)]| all.iter().map(|(id, _)| *id).collect::<Vec<u32>>();
             assert_eq!(ids(&rest), ids(&whole[cut..]), "way {at}, cut at {cut}");
             let before: String = whole[..cut].iter().map(|(_, text)| text.as_str()).collect();

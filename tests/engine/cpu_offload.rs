@@ -57,7 +57,8 @@ fn batches_around_the_min_batch_match_a_resident_model() {
         let shared = tokens(3, 130);
         let own = |seed| shared.iter().copied().chain(tokens(seed, 20)).collect::<Vec<u32>>();
         let prompts = [shared.clone(), own(5), own(6), own(5)];
-        let want: Vec<Output> = prompts.iter().map(|prompt| alone(&resident, prompt, &with_logprobs(24))).collect();
+        let want: Vec<Output> =
+            prompts.iter().map(|prompt| alone(&resident, prompt, &with_logprobs(24))).collect();
         assert!(want.iter().map(n_clear).sum::<usize>() >= 24, "too few tokens to compare");
         for min_batch in ["1", "2", "3", "40", "off"] {
             let engine = engine(
@@ -104,7 +105,8 @@ fn batches_around_the_min_batch_match_a_resident_model() {
 #[test]
 fn sessions_with_cpu_steps_match_a_resident_model() {
     let resident = engine(&[], "f16");
-    let offloaded = engine(&[("gpu_layers", "0"), ("op_offload_min_batch", "8"), ("stream_slots", "1")], "f16");
+    let offloaded =
+        engine(&[("gpu_layers", "0"), ("op_offload_min_batch", "8"), ("stream_slots", "1")], "f16");
     let prompt = tokens(7, 50);
     let of = |engine: &Engine| {
         let mut session = engine.session().unwrap();

@@ -219,7 +219,8 @@ fn waves_are_full_or_have_a_reason() {
             let steps = ["f16", "turboquant"].map(|codec| [1, 16, 64].map(|rows| (codec, rows)));
             for (codec, rows) in steps.into_iter().flatten() {
                 for (kernel, launch) in launches(&gguf, codec, rows, card.limits()) {
-                    let registers = *registers.get(&kernel).unwrap_or_else(|| panic!("no budget of {kernel}"));
+                    let registers =
+                        *registers.get(&kernel).unwrap_or_else(|| panic!("no budget of {kernel}"));
                     let full = fill(card, &launch, registers);
                     if full >= FULL {
                         continue;

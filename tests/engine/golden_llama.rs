@@ -166,7 +166,8 @@ fn greedy_texts_match_where_the_margin_is_clear() {
     }
     for case in CASES {
         let Some((path, _)) = case.files() else { continue };
-        let file = |ext: &str| golden(&format!("{}.{ext}", case.reference)).expect("a file next to the logits");
+        let file =
+            |ext: &str| golden(&format!("{}.{ext}", case.reference)).expect("a file next to the logits");
         let (texts, margins) = (sequences(&file("greedy.txt")), npy(&file("greedy-margin.npy")).f32s());
         let gguf = Gguf::open(&path).expect("a golden file");
         let engine = support::logits::engine(gguf, "f32", simd::best(), |_| ());

@@ -106,11 +106,7 @@ fn cut_branched_and_empty_sessions_can_be_restored() {
         session.cut_back(150);
         let bytes = saved(&mut session);
         let mut again = restored(&cpu(codec.name()), &bytes).unwrap();
-        assert!(
-            feed(&mut session, &tokens(70)) == feed(&mut again, &tokens(70)),
-            "{}: a cut",
-            codec.name()
-        );
+        assert!(feed(&mut session, &tokens(70)) == feed(&mut again, &tokens(70)), "{}: a cut", codec.name());
         let mut branch = session.branch(201).unwrap();
         let bytes = saved(&mut branch);
         let mut again = restored(&cpu(codec.name()), &bytes).unwrap();
