@@ -222,8 +222,8 @@ fn faults_are_errors_that_name_the_call() {
         let mut running = case.on(&mut *backend);
         watch.reads_until.store(reads, Ordering::Relaxed);
         watch.writes_until.store(writes, Ordering::Relaxed);
-        let said = (0..4).find_map(|pos| step_of(&mut running, &pages, pos, 2).err()).expect("an error");
-        assert!(said.contains(call) && said.contains("failed once"), "{said}");
+        let message = (0..4).find_map(|pos| step_of(&mut running, &pages, pos, 2).err()).expect("an error");
+        assert!(message.contains(call) && message.contains("failed once"), "{message}");
         let again = everything_of(&mut running, &case, &pages, By::Step);
         assert!(again == want, "after {call} {reads} {writes}");
     }
@@ -235,8 +235,8 @@ fn faults_are_errors_that_name_the_call() {
         Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(with(0, MinBatch::Never))).beside(no_threads);
     let mut backend: Box<dyn Backend> = Box::new(cuda);
     let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
-    let said = backend.compile(&case.p, &ids).unwrap_err().to_string();
-    assert!(said.contains("backend cpu: starting a thread: refused"), "{said}");
+    let message = backend.compile(&case.p, &ids).unwrap_err().to_string();
+    assert!(message.contains("backend cpu: starting a thread: refused"), "{message}");
 }
 
 /// Only experts are on the CPU, as with `--cpu-moe`; the rest of their layers is on the card.
@@ -323,8 +323,8 @@ fn options_and_note_describe_the_offload() {
     let note = backend.note().expect("layers are streamed");
     assert!(note.contains(" (measured: ") && note.contains(" ms to compute with them a row)"), "{note}");
     for value in ["0", "few", "-1"] {
-        let said = opened(value).map(drop).unwrap_err().to_string();
-        assert!(said.contains("op_offload_min_batch: want auto, off or a number of rows"), "{said}");
+        let message = opened(value).map(drop).unwrap_err().to_string();
+        assert!(message.contains("op_offload_min_batch: want auto, off or a number of rows"), "{message}");
     }
 }
 

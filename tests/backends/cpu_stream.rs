@@ -234,7 +234,7 @@ fn failed_reads_are_errors_of_their_step() {
     let (case, pages) = model_case(Model { n_layers: 4, ..SMALL });
     let (mut cpu, exec) = in_memory(&case);
     let want = everything(&mut cpu, exec, &case, &pages, false);
-    for (fault, says, slots) in [
+    for (fault, detail, slots) in [
         (Fault::Error, "the disk has failed", 1),
         (Fault::End, "the file has become shorter", 2),
         (Fault::Panic, "panicked", 3),
@@ -246,10 +246,10 @@ fn failed_reads_are_errors_of_their_step() {
             let step = Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] };
             cpu.run(exec, &step).expect("a run");
             disk.fails_after.store(after, Ordering::Relaxed);
-            let said = (0..3).find_map(|_| cpu.run(exec, &step).err()).expect("an error").to_string();
-            assert!(said.contains("reading a weight again") && said.contains(says), "{said}");
-            assert!(fault == Fault::Panic || said.contains("w") && said.contains("rows"), "{said}");
-            assert!(everything(&mut cpu, exec, &case, &pages, false) == want, "{says} after {after}");
+            let message = (0..3).find_map(|_| cpu.run(exec, &step).err()).expect("an error").to_string();
+            assert!(message.contains("reading a weight again") && message.contains(detail), "{message}");
+            assert!(fault == Fault::Panic || message.contains("w") && message.contains("rows"), "{message}");
+            assert!(everything(&mut cpu, exec, &case, &pages, false) == want, "{detail} after {after}");
         }
     }
 }
@@ -268,8 +268,8 @@ fn invalid_codes_are_an_error() {
         let (mut cpu, exec) = on(&case, 1, streaming(resident, 2, 2000), &Arc::default());
         cpu.run(exec, &Step { rows: &rows, pages: &pages, sampling: &[], changes: &[] })
     };
-    let said = run(Resident::Count(0)).unwrap_err().to_string();
-    assert!(said.contains(&case.weights[at].name) && said.contains("an invalid "), "{said}");
+    let message = run(Resident::Count(0)).unwrap_err().to_string();
+    assert!(message.contains(&case.weights[at].name) && message.contains("an invalid "), "{message}");
 }
 
 /// The plan keeps everything in memory if it fits, else as many layers as leave a margin, else not even the
@@ -316,8 +316,8 @@ fn auto_keeps_as_many_layers_as_fit() {
 #[test]
 fn options_are_checked() {
     for (option, value) in [("resident_layers", "many"), ("stream_slots", "0"), ("stream_slots", "65")] {
-        let said = open_on("cpu", 1, &[(option, value)]).map(drop).unwrap_err();
-        assert!(said.to_string().contains(option) && said.to_string().contains(value), "{said}");
+        let message = open_on("cpu", 1, &[(option, value)]).map(drop).unwrap_err();
+        assert!(message.to_string().contains(option) && message.to_string().contains(value), "{message}");
     }
     for value in ["auto", "all", "none", "mapped", "3"] {
         open_on("cpu", 1, &[("resident_layers", value)]).map(drop).unwrap();

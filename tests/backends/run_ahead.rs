@@ -280,7 +280,7 @@ fn generate_text(session: &mut Session, prompt: &[u32], options: &GenerateOption
 /// the host or the device picks. Returns the first text.
 fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) -> Output {
     let prompt = engine.tokenizer().unwrap().encode(PROMPT, Special::Parse, true);
-    let said = |options: &GenerateOptions| {
+    let output = |options: &GenerateOptions| {
         let mut session = engine.session().unwrap();
         let first = generate_text(&mut session, &prompt, options, pieces);
         let room = session.remaining();
@@ -296,7 +296,7 @@ fn assert_no_trace(engine: &Engine, options: &GenerateOptions, pieces: usize) ->
         session.cut_back(session.position() / 2);
         (first, second, generate_text(&mut session, &[5], &more, 9))
     };
-    let (want, got) = (said(&by_the_host(options)), said(options));
+    let (want, got) = (output(&by_the_host(options)), output(options));
     assert_eq!(got, want, "{} with {options:?}", engine.backend_name());
     got.0
 }
@@ -347,17 +347,17 @@ fn end_of_text_does_not_depend_on_queued_steps() {
     };
     let cpu = engines(256).next().expect("the CPU");
     let ends = |seed: &u64| {
-        let said = generate_text(&mut cpu.session().unwrap(), &[636, 5, 6], &hot(*seed), usize::MAX);
-        said.reason == Some(StopReason::EndOfText) && said.tokens.len() > 3
+        let output = generate_text(&mut cpu.session().unwrap(), &[636, 5, 6], &hot(*seed), usize::MAX);
+        output.reason == Some(StopReason::EndOfText) && output.tokens.len() > 3
     };
     let seed = (0..200).find(ends).expect("a text that ends by itself");
     for engine in engines(256) {
-        let said = |options: &GenerateOptions| {
+        let output = |options: &GenerateOptions| {
             generate_text(&mut engine.session().unwrap(), &[636, 5, 6], options, usize::MAX)
         };
-        let want = said(&by_the_host(&hot(seed)));
+        let want = output(&by_the_host(&hot(seed)));
         assert_eq!(want.reason, Some(StopReason::EndOfText));
-        assert_eq!(said(&hot(seed)), want, "{}", engine.backend_name());
+        assert_eq!(output(&hot(seed)), want, "{}", engine.backend_name());
     }
 }
 
@@ -367,9 +367,9 @@ fn context_limit_does_not_depend_on_queued_steps() {
     for n_ctx in [30, 64] {
         for engine in engines(n_ctx) {
             let endless = GenerateOptions { max_tokens: None, ..warm(1) };
-            let said = assert_no_trace(&engine, &endless, usize::MAX);
-            assert_eq!(said.reason, Some(StopReason::ContextFull));
-            assert_eq!(said.seen.len(), n_ctx);
+            let output = assert_no_trace(&engine, &endless, usize::MAX);
+            assert_eq!(output.reason, Some(StopReason::ContextFull));
+            assert_eq!(output.seen.len(), n_ctx);
         }
     }
 }
@@ -392,11 +392,11 @@ fn penalties_and_bias_match_the_host() {
         for (sampler, min_tokens) in samplers.into_iter().zip([0, 9, 0, 9]) {
             let options =
                 GenerateOptions { sampler, max_tokens: Some(12), min_tokens, ..GenerateOptions::default() };
-            let said = |options: &GenerateOptions| {
+            let output = |options: &GenerateOptions| {
                 generate_text(&mut engine.session().unwrap(), &prompt, options, usize::MAX)
             };
-            let want = said(&by_the_host(&options));
-            assert_eq!(said(&options), want, "{} with {options:?}", engine.backend_name());
+            let want = output(&by_the_host(&options));
+            assert_eq!(output(&options), want, "{} with {options:?}", engine.backend_name());
         }
     }
 }
@@ -425,8 +425,8 @@ fn alternating_sessions_are_independent() {
                 }
             }
         }
-        for (said, text) in alone.iter().zip(&texts) {
-            assert_eq!(&said.text, text, "{}", engine.backend_name());
+        for (output, text) in alone.iter().zip(&texts) {
+            assert_eq!(&output.text, text, "{}", engine.backend_name());
         }
     }
 }

@@ -28,8 +28,8 @@ fn lost_devices_are_an_error() {
     assert!(running.read(logits, 1).iter().all(|x| x.is_finite()));
     gpu.lose();
     let run = running.backend.run(running.exec, &step).map(|()| String::new());
-    let said = run.unwrap_or_else(|err| err.to_string());
-    assert!(said.contains("the device was lost"), "{said}");
+    let message = run.unwrap_or_else(|err| err.to_string());
+    assert!(message.contains("the device was lost"), "{message}");
     let read = running.backend.read(running.exec, logits, 0, &mut [0.0; 4]);
     assert!(read.unwrap_err().to_string().contains("the device was lost"));
     assert!(running.backend.upload(&case.weights[0]).is_err());
@@ -66,8 +66,8 @@ fn threads_can_share_a_device() {
 fn unknown_devices_are_listed_with_the_known_ones() {
     let Some(gpu) = gpu(&Options::default()) else { return };
     for word in ["no such card", "99"] {
-        let said = open_on("wgpu", 1, &[("device", word)]).map(|_| ()).unwrap_err().to_string();
-        assert!(said.contains(&format!("no device `{word}`; this machine has 0: ")), "{said}");
+        let message = open_on("wgpu", 1, &[("device", word)]).map(|_| ()).unwrap_err().to_string();
+        assert!(message.contains(&format!("no device `{word}`; this machine has 0: ")), "{message}");
     }
     let first = open_on("wgpu", 1, &[("device", "0")]).expect("the first device");
     let device = Wgpu::on(gpu).device();
@@ -75,18 +75,18 @@ fn unknown_devices_are_listed_with_the_known_ones() {
     assert!(
         first.device().to_uppercase().starts_with(&name) || open_on("wgpu", 1, &[("device", &name)]).is_ok()
     );
-    let said = open_on("cpu", 1, &[("device", "0")]).map(|_| ()).unwrap_err().to_string();
-    assert!(said.contains("DeviceOptions::device: an option of cuda and wgpu only"), "{said}");
+    let message = open_on("cpu", 1, &[("device", "0")]).map(|_| ()).unwrap_err().to_string();
+    assert!(message.contains("DeviceOptions::device: an option of cuda and wgpu only"), "{message}");
 }
 
 #[test]
 fn wgpu_options_are_refused_by_other_backends() {
     for name in ["auto", "cpu"] {
-        let said = |option: &str, value: &str| {
+        let message = |option: &str, value: &str| {
             open_on(name, 1, &[(option, value)]).map(|_| ()).unwrap_err().to_string()
         };
         let want = format!("backend {name}: DeviceOptions::int8: an option of wgpu only");
-        assert_eq!(said("int8", "packed"), want);
+        assert_eq!(message("int8", "packed"), want);
     }
     for (option, value) in [("int8", "fast"), ("profile", "yes")] {
         let wrong = open_on("wgpu", 1, &[(option, value)]).map(|_| ());
@@ -196,16 +196,16 @@ fn oversized_buffers_are_refused_by_the_plan() {
     let (y, x) = (case.buf("y", 512), case.buf("x", 3));
     let w = case.linear(ty("f32"), 3, 512, ActQuant::None);
     case.p.push("proj_add", ProjAdd::plain(y, w, x));
-    let said = backend.plan(&case.p).unwrap_err().to_string();
-    assert!(said.contains("a row takes 2048 bytes, more than the 1000"), "{said}");
+    let message = backend.plan(&case.p).unwrap_err().to_string();
+    assert!(message.contains("a row takes 2048 bytes, more than the 1000"), "{message}");
 
     let mut case = Case::new("logits that are too many", limits(60_000, 1, 1000));
     let (x, logits) = (case.buf("x", 8), case.p.buf("logits", RowsOf::Outputs, 1_000_000));
     let norm = case.norm(NormKind::Rms, 8);
     let w = case.linear(ty("f16"), 1_000_000, 8, ActQuant::None);
     case.p.push("logits", Logits { x, norm, w, soft_cap: None, logits });
-    let said = backend.plan(&case.p).unwrap_err().to_string();
-    assert!(said.contains("logits of 60000 rows: 240000000000 bytes"), "{said}");
+    let message = backend.plan(&case.p).unwrap_err().to_string();
+    assert!(message.contains("logits of 60000 rows: 240000000000 bytes"), "{message}");
 }
 
 /// A program with one buffer of this size and little else.
@@ -228,12 +228,12 @@ fn devices_work_after_an_out_of_memory_error() {
     let plan = backend.plan(&large.p).expect("kernels for all");
     assert!(plan.free_bytes.is_some_and(|free| free < plan.bufs_bytes), "{plan:?}");
     let ids = [backend.upload(&large.weights[0]).expect("a small weight")];
-    let said = backend.compile(&large.p, &ids).unwrap_err().to_string();
-    assert!(said.contains("bytes needed") && said.contains("bytes free"), "{said}");
+    let message = backend.compile(&large.p, &ids).unwrap_err().to_string();
+    assert!(message.contains("bytes needed") && message.contains("bytes free"), "{message}");
     let mut too_large = Case::new("a large weight", limits(1, 1, 1));
     too_large.weight(ty("f32"), 2048, 1024);
-    let said = backend.upload(&too_large.weights[0]).unwrap_err().to_string();
-    assert!(said.contains("8388608 bytes needed"), "{said}");
+    let message = backend.upload(&too_large.weights[0]).unwrap_err().to_string();
+    assert!(message.contains("8388608 bytes needed"), "{message}");
     check_works(&mut backend, &small);
 
     // A buffer larger than any device supports: the plan accepts it, and wgpu refuses it.
@@ -245,9 +245,9 @@ fn devices_work_after_an_out_of_memory_error() {
     let w = case.linear(ty("f32"), 8, 8, ActQuant::None);
     let _ = (x, logits, norm, w);
     let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("a small weight")).collect();
-    let said = backend.compile(&case.p, &ids).unwrap_err().to_string();
-    assert!(said.contains("allocating memory: 24000000000000 bytes: "), "{said}");
-    assert!(said.contains("a KV cache of q8_0"), "{said}");
+    let message = backend.compile(&case.p, &ids).unwrap_err().to_string();
+    assert!(message.contains("allocating memory: 24000000000000 bytes: "), "{message}");
+    assert!(message.contains("a KV cache of q8_0"), "{message}");
     check_works(&mut backend, &small);
 }
 
@@ -306,17 +306,17 @@ fn adapters_below_the_limits_are_refused() {
     }
     for (limit, needs) in NEEDED {
         let options = Options { at_most: vec![(limit, needs - 1)], ..Options::default() };
-        let said = Gpu::open(&options).map(drop).unwrap_err().to_string();
+        let message = Gpu::open(&options).map(drop).unwrap_err().to_string();
         let want = format!(
             "has {} {limit}, and {needs} are needed; choose another with DeviceOptions::device",
             needs - 1
         );
-        assert!(said.contains(&want) && said.contains("the cpu backend"), "{said}");
+        assert!(message.contains(&want) && message.contains("the cpu backend"), "{message}");
         let options = Options { at_most: vec![(limit, needs)], ..Options::default() };
         assert!(Gpu::open(&options).is_ok(), "{limit}");
     }
     let options = Options { timestamps: Some(false), ..Options::default() };
     assert!(Gpu::open(&options).is_ok());
-    let said = Gpu::open(&Options { profile: true, ..options }).map(drop).unwrap_err().to_string();
-    assert!(said.contains("has no timestamps; choose another with DeviceOptions::device"), "{said}");
+    let message = Gpu::open(&Options { profile: true, ..options }).map(drop).unwrap_err().to_string();
+    assert!(message.contains("has no timestamps; choose another with DeviceOptions::device"), "{message}");
 }

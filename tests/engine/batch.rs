@@ -84,11 +84,11 @@ impl Output {
 pub(super) fn alone(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> Output {
     let mut session = engine.session().unwrap();
     let mut generation = session.generate(prompt, options).unwrap();
-    let mut said = Output::default();
+    let mut output = Output::default();
     while let Some(event) = generation.next_event() {
-        said.take(event.unwrap());
+        output.take(event.unwrap());
     }
-    said
+    output
 }
 
 /// Runs a batch to its end.
@@ -427,9 +427,9 @@ fn full_pool_ends_a_single_sequence() {
         let Some(engine) = engine_on(name, |options| options.kv_positions = Some(2 * PAGE)) else { continue };
         let mut batch = engine.batch(BatchOptions::default()).unwrap();
         let id = batch.add(&Request::new(tokens(1, 100), greedy(1000))).unwrap()[0];
-        let said = &finish(&mut batch)[&id];
-        assert_eq!(said.end, Some(StopReason::ContextFull), "{name}");
-        assert_eq!(said.tokens.len(), 2 * PAGE - 100 + 1, "{name}");
+        let output = &finish(&mut batch)[&id];
+        assert_eq!(output.end, Some(StopReason::ContextFull), "{name}");
+        assert_eq!(output.tokens.len(), 2 * PAGE - 100 + 1, "{name}");
     }
 }
 

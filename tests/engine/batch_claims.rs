@@ -17,10 +17,10 @@ fn paused_sequences_are_preempted_and_resume() {
     let add =
         |batch: &mut Batch, i: usize| batch.add(&Request::new(prompts[i].clone(), greedy(20))).unwrap()[0];
     let ids: Vec<SeqId> = (0..3).map(|i| add(&mut batch, i)).collect();
-    let mut said: BTreeMap<SeqId, Output> = BTreeMap::new();
+    let mut outputs: BTreeMap<SeqId, Output> = BTreeMap::new();
     let mut step = |batch: &mut Batch| {
         let events = batch.step().unwrap();
-        events.into_iter().for_each(|(id, event)| said.entry(id).or_default().take(event));
+        events.into_iter().for_each(|(id, event)| outputs.entry(id).or_default().take(event));
     };
     (0..8).for_each(|_| step(&mut batch));
     ids.iter().for_each(|id| batch.pause(*id, true));
@@ -37,8 +37,8 @@ fn paused_sequences_are_preempted_and_resume() {
     while !batch.is_idle() {
         step(&mut batch);
     }
-    let said: Vec<&Output> = ids.iter().chain([&last]).map(|id| &said[id]).collect();
-    assert!(said.into_iter().eq(&want));
+    let outputs: Vec<&Output> = ids.iter().chain([&last]).map(|id| &outputs[id]).collect();
+    assert!(outputs.into_iter().eq(&want));
 }
 
 /// A sequence of higher priority preempts one of lower priority, which ends later with the same text.
@@ -55,15 +55,15 @@ fn higher_priority_preempts() {
     let urgent = Request { priority: 1, ..Request::new(tokens(2, 30), greedy(5)) };
     let high = batch.add(&urgent).unwrap()[0];
     let mut order = Vec::new();
-    let mut said = Output::default();
+    let mut output = Output::default();
     let take = |id, event: Event| {
         order.extend(event.end.map(|_| id));
         if id == low {
-            said.take(event);
+            output.take(event);
         }
         Ok::<(), Error>(())
     };
     batch.run(take).unwrap();
     assert_eq!(order, [high, low]);
-    assert_eq!(said.tokens, want.tokens[n_before..]);
+    assert_eq!(output.tokens, want.tokens[n_before..]);
 }

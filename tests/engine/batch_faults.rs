@@ -108,12 +108,12 @@ fn tokens(name: &str, requests: &[Request], fails_at: usize) -> (Vec<Vec<u32>>, 
     let mut batch = engine.batch(BatchOptions { chunk: Some(16), ..BatchOptions::default() }).unwrap();
     let ids: Vec<SeqId> = requests.iter().map(|request| batch.add(request).unwrap()[0]).collect();
     calls_left.store(fails_at, Ordering::Relaxed);
-    let mut said: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
+    let mut picked: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
     let mut n_errors = 0;
     while !batch.is_idle() {
         match batch.step() {
             Ok(events) => events.into_iter().for_each(|(id, event)| {
-                said.entry(id).or_default().extend(event.token.map(|token| token.id));
+                picked.entry(id).or_default().extend(event.token.map(|token| token.id));
             }),
             Err(_) => {
                 n_errors += 1;
@@ -122,7 +122,7 @@ fn tokens(name: &str, requests: &[Request], fails_at: usize) -> (Vec<Vec<u32>>, 
             }
         }
     }
-    (ids.iter().map(|id| said[id].clone()).collect(), n_errors)
+    (ids.iter().map(|id| picked[id].clone()).collect(), n_errors)
 }
 
 #[test]

@@ -101,10 +101,10 @@ fn prompts_can_end_inside_a_character() {
                 let options = GenerateOptions { sampler: sampler(at), ..greedy(1) };
                 // The limit ends each text, so an incomplete character is replaced.
                 batch.add(&Request::new(tokens.clone(), options)).unwrap();
-                let said = finish(&mut batch).into_values().next().unwrap();
-                assert_eq!(said.tokens, [*id]);
+                let output = finish(&mut batch).into_values().next().unwrap();
+                assert_eq!(output.tokens, [*id]);
                 tokens.push(*id);
-                got = said.text;
+                got = output.text;
             }
             assert_eq!(got, text, "cut after {cut} bytes");
         }

@@ -56,8 +56,8 @@ fn first_broken_stage_is_named() {
             let Error::BrokenLogits(broken) = &err else { panic!("{tensor}: {err}") };
             let at = if label == "logits" { 4 } else { 0 };
             assert_eq!((broken.position, origin(broken)), (4, (label, at)), "{tensor}");
-            let said = err.to_string();
-            assert!(said.contains(label) && said.contains(tensor), "{said}");
+            let message = err.to_string();
+            assert!(message.contains(label) && message.contains(tensor), "{message}");
         };
         let prompt = tokens(1, 5);
         let mut session = engine.session().unwrap();
@@ -109,7 +109,7 @@ fn other_sequences_continue() {
         .flat_map(|request| batch.add(request).unwrap())
         .collect();
     let id = batch.add(&Request::new(good, greedy(20))).unwrap()[0];
-    let (mut said, mut faults) = (Output::default(), BTreeMap::new());
+    let (mut output, mut faults) = (Output::default(), BTreeMap::new());
     while !batch.is_idle() {
         for (of, event) in batch.step().unwrap() {
             match event.fault.clone() {
@@ -119,12 +119,12 @@ fn other_sequences_continue() {
                 }
                 fault => {
                     assert_eq!((of, fault), (id, None));
-                    said.take(event);
+                    output.take(event);
                 }
             }
         }
     }
-    assert_eq!(said, want);
+    assert_eq!(output, want);
     for of in bad {
         assert_eq!((faults[&of].position, origin(&faults[&of])), (at, ("embed", at)));
     }

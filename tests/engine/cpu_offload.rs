@@ -42,9 +42,9 @@ fn assert_same_tokens(got: &Output, want: &Output, n: usize, what: &str) {
 }
 
 /// Number of tokens before the first whose logits are too close for the comparison.
-fn n_clear(said: &Output) -> usize {
-    let gap = |at: usize| said.logprobs[at].top[0].1 - said.logprobs[at].top[1].1;
-    (0..said.tokens.len()).find(|at| gap(*at) < 0.05).unwrap_or(said.tokens.len())
+fn n_clear(output: &Output) -> usize {
+    let gap = |at: usize| output.logprobs[at].top[0].1 - output.logprobs[at].top[1].1;
+    (0..output.tokens.len()).find(|at| gap(*at) < 0.05).unwrap_or(output.tokens.len())
 }
 
 /// A first sequence is alone, two more arrive and share a part of its prompt, one of them is cancelled, and
@@ -66,7 +66,7 @@ fn batches_around_the_min_batch_match_a_resident_model() {
                 kv,
             );
             let mut batch = engine.batch(BatchOptions::default()).unwrap();
-            let mut said: Vec<Output> = vec![Output::default(); prompts.len()];
+            let mut outputs: Vec<Output> = vec![Output::default(); prompts.len()];
             let mut ids: BTreeMap<SeqId, usize> = BTreeMap::new();
             let mut cancelled = 0;
             for step in 0..400 {
@@ -82,7 +82,7 @@ fn batches_around_the_min_batch_match_a_resident_model() {
                 }
                 for (id, event) in batch.step().unwrap() {
                     cancelled += usize::from(ids[&id] == 2 && event.end.is_some());
-                    said[ids[&id]].take(event);
+                    outputs[ids[&id]].take(event);
                 }
                 if step > 22 && batch.is_idle() {
                     break;
@@ -90,7 +90,7 @@ fn batches_around_the_min_batch_match_a_resident_model() {
             }
             assert_eq!(cancelled, 1, "{kv} {min_batch}");
             assert!(batch.stats().prefix.hit_tokens >= 128, "{kv} {min_batch}");
-            for (i, (got, want)) in said.iter().zip(&want).enumerate() {
+            for (i, (got, want)) in outputs.iter().zip(&want).enumerate() {
                 assert!(got.tokens.len() == 24 || i == 2, "{kv} {min_batch} {i}: {got:?}");
                 // Layers that are always copied give the bits of a resident model.
                 let n = if min_batch == "1" { 24 } else { n_clear(want) };

@@ -89,11 +89,11 @@ fn truncated_files_are_an_error_of_the_next_step() {
     let mut session = engine.session().unwrap();
     // The first layers of a step may have been read ahead before.
     let error = (0..3).find_map(|_| session.logits(&[5]).err()).expect("an error");
-    let said = error.to_string();
+    let message = error.to_string();
     assert!(matches!(error, Error::Backend(_)), "{error:?}");
     assert!(
-        said.contains("reading a weight again") && said.contains("the file has become shorter"),
-        "{said}"
+        message.contains("reading a weight again") && message.contains("the file has become shorter"),
+        "{message}"
     );
     drop(session);
     // With the bytes restored, the engine works again.
@@ -108,6 +108,6 @@ fn converted_heads_stay_in_memory() {
     let of = |resident| EngineOptions { head_type: HeadType::Q8_0, ..options(resident, "2") };
     let want = bits(&Engine::open(&path, &of(None)).unwrap());
     assert!(bits(&Engine::open(&path, &of(Some("0"))).unwrap()) == want);
-    let said = Engine::open(&path, &of(Some("none"))).map(drop).unwrap_err().to_string();
-    assert!(said.contains("is converted while it is loaded"), "{said}");
+    let message = Engine::open(&path, &of(Some("none"))).map(drop).unwrap_err().to_string();
+    assert!(message.contains("is converted while it is loaded"), "{message}");
 }

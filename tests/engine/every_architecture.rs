@@ -167,9 +167,12 @@ fn unread_keys_are_noted() {
     let [from, to] = ["llama.attention.value_length", "llama.attn_logit_softcapping"].map(str::as_bytes);
     let at = file.windows(from.len()).position(|window| window == from).expect("the key");
     file[at..at + from.len()].copy_from_slice(to);
-    let said = notes(&Gguf::from_bytes(file.into()).expect("a file"));
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].starts_with("llama.attn_logit_softcapping is 16 in the file and is ignored"), "{said:?}");
+    let noted = notes(&Gguf::from_bytes(file.into()).expect("a file"));
+    assert_eq!(noted.len(), 1, "{noted:?}");
+    assert!(
+        noted[0].starts_with("llama.attn_logit_softcapping is 16 in the file and is ignored"),
+        "{noted:?}"
+    );
 }
 
 /// Blocks of different widths, in an architecture that supports only one.
@@ -178,6 +181,6 @@ fn differing_blocks_are_refused_if_unsupported() {
     let gguf = Gguf::open(&in_tree("gemma3", "tiny/gemma3.gguf")).expect("a golden file");
     let mut hyper = model::hyper(&gguf).expect("a model");
     hyper.differing = Some(vec![hyper.layer(0); hyper.n_layers]);
-    let said = build(&gguf, hyper).map(drop).expect_err("one width").to_string();
-    assert!(said.contains("gemma3.attention.head_count_kv: want the same heads"), "{said}");
+    let message = build(&gguf, hyper).map(drop).expect_err("one width").to_string();
+    assert!(message.contains("gemma3.attention.head_count_kv: want the same heads"), "{message}");
 }

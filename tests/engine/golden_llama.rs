@@ -208,10 +208,10 @@ fn tensors_of_other_architectures_are_refused() {
         let opened = Engine::from_bytes(bytes.into(), &EngineOptions::default());
         opened.map(drop).expect_err("another model").to_string()
     };
-    let said = refused("blk.1.attn_k.bias", "blk.1.attn_k.bios");
-    assert!(said.contains("blk.1.attn_k.bias: want [64]"), "{said}");
-    let said = refused("blk.1.attn_norm.weight", "blk.1.attn_normed.eigh");
-    assert!(said.contains("blk.1.attn_norm.weight"), "{said}");
+    let message = refused("blk.1.attn_k.bias", "blk.1.attn_k.bios");
+    assert!(message.contains("blk.1.attn_k.bias: want [64]"), "{message}");
+    let message = refused("blk.1.attn_norm.weight", "blk.1.attn_normed.eigh");
+    assert!(message.contains("blk.1.attn_norm.weight"), "{message}");
     let Some(path) = golden("qwen3/tiny-f16.gguf") else { return };
     let bytes = std::fs::read(&path).expect("a golden file");
     let under = |name: &str| {
@@ -225,11 +225,14 @@ fn tensors_of_other_architectures_are_refused() {
         opened.map(drop).expect_err("another model").to_string()
     };
     assert!(under("qwen2").contains("attn_q.bias: want [256]"), "{}", under("qwen2"));
-    let said = under("mamba");
-    assert!(said.contains("unknown architecture `mamba`; supported are: "), "{said}");
+    let message = under("mamba");
+    assert!(message.contains("unknown architecture `mamba`; supported are: "), "{message}");
     // Llama requires all tensors of Qwen3 except the norms of heads.
-    let said = under("llama");
-    assert!(said.contains("_norm.weight: want no such tensor in a model of architecture `llama`"), "{said}");
+    let message = under("llama");
+    assert!(
+        message.contains("_norm.weight: want no such tensor in a model of architecture `llama`"),
+        "{message}"
+    );
 }
 
 /// A model from scripts/reference_gpt_oss.py, and its logits in transformers.
@@ -327,8 +330,8 @@ fn invalid_experts_are_refused() {
         ("expert_feed_forward_length", 0, "expert_feed_forward_length: want 1 to"),
         ("expert_feed_forward_length", 95, "ffn_gate_exps.weight: want [380, 128]"),
     ] {
-        let said = with(key, value);
-        assert!(said.contains(want), "{key} = {value}: {said}");
+        let message = with(key, value);
+        assert!(message.contains(want), "{key} = {value}: {message}");
     }
 }
 
@@ -337,7 +340,7 @@ fn invalid_experts_are_refused() {
 fn context_beyond_the_learned_positions_is_refused() {
     let Some(path) = golden("gpt2/tiny-f16.gguf") else { return };
     let of = |n_ctx| EngineOptions { n_ctx: Some(n_ctx), ..EngineOptions::default() };
-    let said = Engine::open(&path, &of(257)).map(drop).expect_err("256 positions").to_string();
-    assert!(said.contains("EngineOptions::n_ctx: want 1 to 256, got 257"), "{said}");
+    let message = Engine::open(&path, &of(257)).map(drop).expect_err("256 positions").to_string();
+    assert!(message.contains("EngineOptions::n_ctx: want 1 to 256, got 257"), "{message}");
     assert!(Engine::open(&path, &of(256)).is_ok());
 }

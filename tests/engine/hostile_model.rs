@@ -132,11 +132,11 @@ fn invalid_metadata_is_refused_by_key() {
         let good = std::fs::read(path).unwrap();
         let architecture = file.split('/').next().expect("a folder");
         for value in values {
-            let said = format!("{value:?}");
+            let shown = format!("{value:?}");
             let broken = with_in(good.clone(), &format!("{architecture}.{key}"), value);
             let message = try_all(broken).unwrap_err().to_string();
             let named = if key == "block_count" { "blk." } else { key };
-            assert!(message.contains(named), "{file}, {key} = {said}: {message}");
+            assert!(message.contains(named), "{file}, {key} = {shown}: {message}");
         }
     }
 }
@@ -225,9 +225,9 @@ fn invalid_rotated_bases_are_refused() {
         ("tied_output", Value::Bool(true)),
         ("seed", Value::from(1u32)),
     ] {
-        let said = format!("{value:?}");
+        let shown = format!("{value:?}");
         let message = try_all(with_in(good.clone(), &format!("prism.hadamard.{key}"), value)).unwrap_err();
-        assert!(message.to_string().contains("metadata prism.hadamard."), "{key} = {said}: {message}");
+        assert!(message.to_string().contains("metadata prism.hadamard."), "{key} = {shown}: {message}");
     }
     for key in ["version", "block_size", "axis", "sign_mode", "sign_widths", "weight_names"] {
         let message = try_all(without(good.clone(), &format!("prism.hadamard.{key}"))).unwrap_err();

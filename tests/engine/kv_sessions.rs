@@ -115,8 +115,8 @@ fn keys_and_values_can_have_different_codecs() {
     for v in ["f16", "turboquant-4", "q8_0"] {
         assert!(run("tq3_0", v) != same, "{v}");
     }
-    let said =
+    let warns =
         |k, v| open(k, v).warnings().iter().any(|line| line.contains("values are stored as turboquant"));
-    assert!(said("tq3_0", "tq3_0") && said("f16", "tq3_0"));
-    assert!(!said("tq3_0", "turboquant") && !said("tq3_0", "f16"));
+    assert!(warns("tq3_0", "tq3_0") && warns("f16", "tq3_0"));
+    assert!(!warns("tq3_0", "turboquant") && !warns("tq3_0", "f16"));
 }

@@ -177,8 +177,8 @@ fn prefixes_are_found_at_checkpoints() {
     let mut run = |prompt: &Vec<u32>| {
         let before = batch.stats().prefix.hit_tokens;
         let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
-        let said = finish(&mut batch).remove(&id).unwrap();
-        (said, batch.stats().prefix.hit_tokens - before)
+        let output = finish(&mut batch).remove(&id).unwrap();
+        (output, batch.stats().prefix.hit_tokens - before)
     };
     assert_eq!(run(&first), (want[0].clone(), 0));
     assert_eq!(run(&next), (want[1].clone(), 6 * PAGE as u64), "after the prompt");
@@ -246,16 +246,19 @@ fn saved_sessions_include_their_windows() {
         }
         let bytes = saved(&mut session);
         let full = open(model(WINDOW), &EngineOptions { swa_full: true, ..options(name) });
-        let said = full.restore(&mut Cursor::new(&bytes)).unwrap_err().to_string();
-        assert!(said.contains("positions of sliding windows the last 70, and this engine has all"), "{said}");
+        let message = full.restore(&mut Cursor::new(&bytes)).unwrap_err().to_string();
+        assert!(
+            message.contains("positions of sliding windows the last 70, and this engine has all"),
+            "{message}"
+        );
         // An impossible list of pages is refused before any page is read.
         let head = bytes.windows(2).position(|two| two == b"\n\n").unwrap() + 2;
         let mut wrong = bytes.clone();
         let of_pages = head + 8 + 4 * session.position();
         let last = of_pages + session.position().div_ceil(PAGE) - 1;
         wrong[last] &= 1;
-        let said = engine_alone(&engine, session).restore(&mut Cursor::new(&wrong)).unwrap_err();
-        assert!(matches!(said, Error::State(_)), "{said}");
+        let error = engine_alone(&engine, session).restore(&mut Cursor::new(&wrong)).unwrap_err();
+        assert!(matches!(error, Error::State(_)), "{error}");
     }
 }
 

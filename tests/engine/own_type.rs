@@ -58,8 +58,9 @@ fn registered_types_run_only_on_the_cpu() {
     }
     for backend in wgpus().into_iter().take(1).chain(simt(1)) {
         let name = backend.name();
-        let said = Engine::on_backend(gguf(), &options, backend, |_| ()).map(drop).unwrap_err().to_string();
-        assert!(said.contains("__cube8"), "{name}: {said}");
+        let message =
+            Engine::on_backend(gguf(), &options, backend, |_| ()).map(drop).unwrap_err().to_string();
+        assert!(message.contains("__cube8"), "{name}: {message}");
     }
 }
 
@@ -110,8 +111,8 @@ fn invalid_types_are_not_registered() {
         (Other("own_c", &[], 0), "want blocks and rows of at least 1"),
     ];
     for (ty, want) in &WRONG {
-        let said = register(ty).unwrap_err().to_string();
-        assert!(said.contains(want), "{said}");
+        let message = register(ty).unwrap_err().to_string();
+        assert!(message.contains(want), "{message}");
         assert!(by_name(ty.name()).is_none() || ty.name() == "q4_k");
     }
     assert!(by_id(Ggml, 70_002).is_none());

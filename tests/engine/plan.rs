@@ -244,11 +244,11 @@ fn cards_on_paper_only_plan() {
     assert!(refused.to_string().contains("only planned for"), "{refused}");
     for name in ["auto", "cpu"] {
         let device: DeviceOptions = name.parse().unwrap();
-        let said = device.on_paper(&CardOnPaper::default()).map(drop).unwrap_err().to_string();
-        assert!(said.contains("plans for no card"), "{said}");
+        let message = device.on_paper(&CardOnPaper::default()).map(drop).unwrap_err().to_string();
+        assert!(message.contains("plans for no card"), "{message}");
     }
     let unknown =
         on_paper(&CardOnPaper { card: Some("voodoo 2".into()), ..CardOnPaper::default() }).map(drop);
-    let said = unknown.unwrap_err().to_string();
-    assert!(said.contains("no card `voodoo 2`") && said.contains("RTX 4090"), "{said}");
+    let message = unknown.unwrap_err().to_string();
+    assert!(message.contains("no card `voodoo 2`") && message.contains("RTX 4090"), "{message}");
 }

@@ -217,13 +217,16 @@ fn unused_declarations_are_found() {
     let mut p = bitnet(&TINY);
     p.check_all_named(&[]).unwrap();
     let w = p.weight("blk.0.post_ffw_norm.weight", by_name("f32").unwrap(), 1, 256);
-    let said = p.check_all_named(&[]).unwrap_err().to_string();
-    assert!(said.contains("weight blk.0.post_ffw_norm.weight is declared, and no stage names it"), "{said}");
+    let message = p.check_all_named(&[]).unwrap_err().to_string();
+    assert!(
+        message.contains("weight blk.0.post_ffw_norm.weight is declared, and no stage names it"),
+        "{message}"
+    );
     // Unless the host reads it.
     p.check_all_named(&[w]).unwrap();
     p.buf("spare", RowsOf::Step, 8);
-    let said = p.check_all_named(&[w]).unwrap_err().to_string();
-    assert!(said.contains("buffer `spare` is declared"), "{said}");
+    let message = p.check_all_named(&[w]).unwrap_err().to_string();
+    assert!(message.contains("buffer `spare` is declared"), "{message}");
 }
 
 #[test]

@@ -187,8 +187,8 @@ fn prefixes_are_found_at_checkpoints() {
     let mut run = |prompt: &Vec<u32>| {
         let before = batch.stats().prefix.hit_tokens;
         let id = batch.add(&Request::new(prompt.clone(), greedy(4))).unwrap()[0];
-        let said = finish(&mut batch).remove(&id).unwrap();
-        (said, batch.stats().prefix.hit_tokens - before)
+        let output = finish(&mut batch).remove(&id).unwrap();
+        (output, batch.stats().prefix.hit_tokens - before)
     };
     assert_eq!(run(&first), (want[0].clone(), 0));
     assert_eq!(run(&first), (want[0].clone(), 6 * PAGE as u64), "all full pages");
@@ -252,7 +252,7 @@ fn devices_match_the_cpu() {
         assert!(far <= 1e-4, "{what}: {far:e}");
     };
     let logits = |engine: &Engine, text: &[u32]| engine.session().unwrap().logits(text).unwrap().to_vec();
-    let (want, said) = (logits(&cpu, &text), alone(&cpu, &text, &greedy(20)).tokens);
+    let (want, picked) = (logits(&cpu, &text), alone(&cpu, &text, &greedy(20)).tokens);
     let one_of = |name: &'static str| Some((name, support::case::backend(name, 1)?));
     let devices = ["cuda-simt", "wgpu"].into_iter().filter_map(one_of);
     let offloaded =
@@ -267,8 +267,8 @@ fn devices_match_the_cpu() {
             got.extend(event.unwrap().token.map(|token| token.id));
         }
         drop(generation);
-        assert_eq!(got, said, "{name}");
-        let all = [&text[..], &said[..]].concat();
+        assert_eq!(got, picked, "{name}");
+        let all = [&text[..], &picked[..]].concat();
         for (cut, more) in [(109, 2), (70, 20), (0, 5)] {
             session.cut_back(cut);
             let more = tokens(9, more);

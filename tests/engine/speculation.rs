@@ -60,13 +60,13 @@ impl<S: Speculation> Speculation for Free<S> {
 fn generate(engine: &Engine, prompt: &[u32], options: &GenerateOptions) -> (Output, Stats, Vec<u32>) {
     let mut session = engine.session().unwrap();
     let mut generation = session.generate(prompt, options).unwrap();
-    let mut said = Output::default();
+    let mut output = Output::default();
     while let Some(event) = generation.next_event() {
-        said.take(event.unwrap());
+        output.take(event.unwrap());
     }
     let stats = generation.stats();
     drop(generation);
-    (said, stats, session.tokens().to_vec())
+    (output, stats, session.tokens().to_vec())
 }
 
 fn lookup(options: GenerateOptions) -> GenerateOptions {

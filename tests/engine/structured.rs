@@ -195,7 +195,7 @@ fn batched_sequences_with_grammars_match_single_ones() {
         })
         .collect();
     let mut batch = engine.batch(BatchOptions::default()).unwrap();
-    let mut said: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
+    let mut picked: BTreeMap<SeqId, Vec<u32>> = BTreeMap::new();
     let drafts = |options: &GenerateOptions| {
         let speculation: Option<Arc<dyn Speculation>> = Some(Arc::new(Free(NgramLookup { size: 1, max: 6 })));
         GenerateOptions { speculation, ..options.clone() }
@@ -208,17 +208,17 @@ fn batched_sequences_with_grammars_match_single_ones() {
     let several = Request { n: 3, ..Request::new(requests[0].0.clone(), requests[0].1.clone()) };
     let several = batch.add(&several).unwrap();
     let take = |id: SeqId, event: Event| -> Result<(), Error> {
-        said.entry(id).or_default().extend(event.token.map(|token| token.id));
+        picked.entry(id).or_default().extend(event.token.map(|token| token.id));
         Ok(())
     };
     batch.run(take).unwrap();
     assert!(batch.stats().preemptions > 0, "the pool is too large for this test");
     assert!(batch.stats().accepted_tokens > 0, "{:?}", batch.stats());
     for (id, want) in ids.iter().zip(&want) {
-        assert_eq!(&said[id], want);
+        assert_eq!(&picked[id], want);
     }
-    assert_eq!(said[&several[0]], want[0]);
-    assert_ne!(said[&several[1]], want[0], "seeds differ");
+    assert_eq!(picked[&several[0]], want[0]);
+    assert_ne!(picked[&several[1]], want[0], "seeds differ");
 }
 
 static WEATHER: LazyLock<Vec<Tool>> = LazyLock::new(|| {
@@ -372,12 +372,12 @@ fn calls_follow_their_format() {
     let grammars = Grammars::new(tokenizer);
     for (_, format) in Format::ALL.iter().copied() {
         // In some formats it begins like a call.
-        let said = match format {
+        let answer = match format {
             Format::Llama3 => "{I know}: sunny.",
             Format::Pythonic => "[I know]: sunny.",
             _ => "I know: sunny.",
         };
-        let text = &answer_in(format, said);
+        let text = &answer_in(format, answer);
         let (call, bad) = (weather_call(format, 3), weather_call(format, 30));
         let named = Choice::Named("weather".into());
         for (choice, is_free) in [(&Choice::Auto, true), (&Choice::Required, false), (&named, false)] {

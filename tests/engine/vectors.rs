@@ -235,22 +235,22 @@ fn vectors_and_generated_texts_share_steps() {
                 .iter()
                 .map(|(text, pooled)| batch.add(&Request::pooled(text.clone(), *pooled)).unwrap()[0])
                 .collect();
-            let (mut said, mut found) = (Vec::new(), BTreeMap::new());
+            let (mut picked, mut found) = (Vec::new(), BTreeMap::new());
             while !batch.is_idle() {
                 for (of, event) in batch.step().unwrap() {
-                    said.extend(event.token.filter(|_| of == id).map(|token| token.id));
+                    picked.extend(event.token.filter(|_| of == id).map(|token| token.id));
                     if ids.contains(&of) {
                         found.insert(of, batch.take_vector(of).unwrap());
                     }
                 }
             }
-            (said, found.into_values().collect::<Vec<_>>(), batch.stats().free_pages)
+            (picked, found.into_values().collect::<Vec<_>>(), batch.stats().free_pages)
         };
         // The full page of the text is cached; vectors cache none.
-        let (said, _, free) = written(&mut engine.batch(BatchOptions::default()).unwrap(), &[]);
+        let (picked, _, free) = written(&mut engine.batch(BatchOptions::default()).unwrap(), &[]);
         for chunk in [None, Some(5)] {
             let mut batch = engine.batch(BatchOptions { chunk, ..BatchOptions::default() }).unwrap();
-            let want = (said.clone(), want.clone(), free);
+            let want = (picked.clone(), want.clone(), free);
             assert_eq!(written(&mut batch, &texts), want, "chunks of {chunk:?}");
         }
     }
@@ -266,20 +266,23 @@ fn invalid_embedding_requests_are_refused() {
     assert!(matches!(refused(&of(&[640])), Error::Token { token: 640, n_vocab: 640 }));
     assert!(matches!(refused(&of(&[1; 129])), Error::ContextFull { n_ctx: 128, .. }));
     assert!(matches!(refused(&Request { n: 2, ..of(&[1]) }), Error::Option { option: "Request::n", .. }));
-    let said = refused(&Request::new(vec![1], greedy(1))).to_string();
-    assert!(said.contains("`bert` makes vectors of texts") && said.contains("sterna embed"), "{said}");
+    let message = refused(&Request::new(vec![1], greedy(1))).to_string();
+    assert!(
+        message.contains("`bert` makes vectors of texts") && message.contains("sterna embed"),
+        "{message}"
+    );
     drop(batch);
     assert!(matches!(engine.session(), Err(Error::NoHead { .. })));
     let options_of_rank = EngineOptions { pooling: Some(Pooling::Rank), ..EngineOptions::default() };
     let decoder = of_spec(&Preset::by_name("tiny").unwrap().spec(None, None, 1).unwrap());
     let refused = Engine::on_backend(decoder, &options_of_rank, Box::new(Cpu::new(1).unwrap()), |_| ());
-    let said = refused.unwrap_err().to_string();
-    assert!(said.contains("EngineOptions::pooling: want none, mean, cls or last"), "{said}");
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("EngineOptions::pooling: want none, mean, cls or last"), "{message}");
     let turboquant = ggml_types::kv_by_name("turboquant").unwrap();
     let options = EngineOptions { cache_type_k: turboquant, ..options() };
     let refused = Engine::on_backend(encoder(), &options, Box::new(Cpu::new(1).unwrap()), |_| ());
-    let said = refused.unwrap_err().to_string();
-    assert!(said.contains("cache_type_k: want a KV cache type that keeps no window"), "{said}");
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("cache_type_k: want a KV cache type that keeps no window"), "{message}");
 }
 
 /// Each step is a whole text.

@@ -22,7 +22,7 @@ const TRIALS: &[(&str, &[&str])] = &[
     (
         "NaN logits",
         &[
-            "tests/engine/broken_logits.rs::the_first_stage_is_named",
+            "tests/engine/broken_logits.rs::first_broken_stage_is_named",
             "tests/cli/serve/broken.rs::logits_that_are_no_numbers_are_an_error_of_the_server",
         ],
     ),
@@ -59,7 +59,7 @@ const TRIALS: &[(&str, &[&str])] = &[
         "the token that completes a grammar",
         &[
             "tests/cli/serve/structured.rs::every_token_of_the_text_is_listed",
-            "tests/engine/structured.rs::a_text_that_can_only_end_ends_without_a_token_for_it",
+            "tests/engine/structured.rs::complete_texts_end_without_an_end_token",
         ],
     ),
     (

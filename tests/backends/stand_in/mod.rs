@@ -166,12 +166,12 @@ fn cards_are_listed_and_selected_by_number() {
     if has_demo() {
         let both = "card=h100 card=rtx-3060";
         assert!(greedy(both, "cuda", &["--device", "1"]).is_ok());
-        let said = greedy(both, "cuda", &["--device", "2"]).unwrap_err();
-        assert!(said.contains("card 2, there are 2"), "{said}");
-        let said = greedy(both, "cuda", &["-sm", "layer", "--device", "0,2"]).unwrap_err();
-        assert!(said.contains("card 2, there are 2"), "{said}");
-        let said = greedy(both, "cuda", &["--device", "0,1"]).unwrap_err();
-        assert!(said.contains("--device: several cards want a split mode of layer"), "{said}");
+        let stderr = greedy(both, "cuda", &["--device", "2"]).unwrap_err();
+        assert!(stderr.contains("card 2, there are 2"), "{stderr}");
+        let stderr = greedy(both, "cuda", &["-sm", "layer", "--device", "0,2"]).unwrap_err();
+        assert!(stderr.contains("card 2, there are 2"), "{stderr}");
+        let stderr = greedy(both, "cuda", &["--device", "0,1"]).unwrap_err();
+        assert!(stderr.contains("--device: several cards want a split mode of layer"), "{stderr}");
     }
 }
 
@@ -184,18 +184,18 @@ fn stages_are_timed_on_a_card() {
     for how in ["--profile", "--profile=events"] {
         let args = ["bench", "--backend", "cuda", "--no-self-test", "-p", "0", "-n", "1", "-r", "1", how];
         let output = sterna("card=h100", &args);
-        let said = text(&output.stderr);
-        assert!(output.status.success(), "{how}: {said}");
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{how}: {stderr}");
         for kind in ["embed", "attn_in", "attend", "proj_add", "ffn_in", "logits"] {
-            assert!(said.contains(kind), "{how}: no {kind} in {said}");
+            assert!(stderr.contains(kind), "{how}: no {kind} in {stderr}");
         }
     }
 }
 
 #[test]
 fn drivers_without_cards_are_reported() {
-    let said = greedy("card=none", "cuda", &[]).unwrap_err();
-    assert!(said.contains("the NVIDIA driver finds no card"), "{said}");
+    let stderr = greedy("card=none", "cuda", &[]).unwrap_err();
+    assert!(stderr.contains("the NVIDIA driver finds no card"), "{stderr}");
 }
 
 /// Without the stand-in. A machine with an NVIDIA driver finds that one.
@@ -214,9 +214,9 @@ fn out_of_memory_errors_suggest_a_flag() {
     if !has_demo() {
         return;
     }
-    let said = greedy("memory=20", "cuda", &["-c", "100000"]).unwrap_err();
+    let stderr = greedy("memory=20", "cuda", &["-c", "100000"]).unwrap_err();
     for part in ["free", "-c"] {
-        assert!(said.contains(part), "`{part}` is not in: {said}");
+        assert!(stderr.contains(part), "`{part}` is not in: {stderr}");
     }
     // It fits on two such cards.
     let long = ["-c", "60000"];
@@ -224,8 +224,8 @@ fn out_of_memory_errors_suggest_a_flag() {
     let two = greedy("card=small card=small memory=250", "cuda", &[&long[..], &["-sm", "layer"]].concat());
     assert!(two.is_ok(), "{two:?}");
     // It fits with the suggested flag.
-    let said = greedy("memory=20", "auto", &[]).unwrap_err();
-    assert!(said.contains("20.0 MiB free; a smaller --ctx-size takes less"), "{said}");
+    let stderr = greedy("memory=20", "auto", &[]).unwrap_err();
+    assert!(stderr.contains("20.0 MiB free; a smaller --ctx-size takes less"), "{stderr}");
     let passed = greedy("memory=20", "auto", &["-c", "256"]);
     assert!(passed.is_ok(), "{passed:?}");
 }
@@ -237,11 +237,11 @@ fn lost_cards_end_the_run() {
         return;
     }
     for call in ["cuMemAlloc_v2@3", "cuGraphLaunch@4", "cuEventSynchronize@6", "cuStreamEndCapture@1"] {
-        let said = greedy(&format!("fail={call}"), "cuda", &[]).unwrap_err();
+        let stderr = greedy(&format!("fail={call}"), "cuda", &[]).unwrap_err();
         let (name, _) = call.split_once('@').expect("a call");
         let name = name.trim_end_matches("_v2");
-        assert!(said.contains(name) && said.contains("CUDA_ERROR_UNKNOWN"), "{call}: {said}");
-        assert!(!said.contains("panicked"), "{call}: {said}");
+        assert!(stderr.contains(name) && stderr.contains("CUDA_ERROR_UNKNOWN"), "{call}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{call}: {stderr}");
     }
 }
 
@@ -256,9 +256,9 @@ fn old_drivers_are_reported_with_a_remedy() {
         ));
         return;
     }
-    let said = greedy("driver=11.8", "cuda", &[]).unwrap_err();
+    let stderr = greedy("driver=11.8", "cuda", &[]).unwrap_err();
     for part in ["the driver is for CUDA 11.8, older than the CUDA ", "install a driver for CUDA "] {
-        assert!(said.contains(part) && listed.contains(part), "{said}\n{listed}");
+        assert!(stderr.contains(part) && listed.contains(part), "{stderr}\n{listed}");
     }
     assert!(greedy("driver=11.8", "auto", &["-n", "1"]).is_ok());
 }
@@ -323,10 +323,10 @@ fn self_test_covers_the_layers_of_the_model() {
         let model = if stage.starts_with("delta") { &hybrid } else { &model };
         let settings = format!("card=small {wrong}");
         let refused = sterna(&settings, &[&RUN[..], &["--backend", "cuda", "-m", model]].concat());
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && refused.stdout.is_empty(), "{wrong}: {said}");
-        let says = format!("self-test: stage {stage} of this model differs by ");
-        assert!(said.contains(&says), "{wrong}: {said}");
+        let stderr = text(&refused.stderr);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{wrong}: {stderr}");
+        let want = format!("self-test: stage {stage} of this model differs by ");
+        assert!(stderr.contains(&want), "{wrong}: {stderr}");
     }
     let passed =
         sterna("card=small ordered", &[&RUN[..], &["--backend", "cuda", "-m", &hybrid, "-n", "1"]].concat());
@@ -345,19 +345,19 @@ fn cards_with_wrong_results_are_not_used() {
     if !has_demo() {
         return;
     }
-    for (wrong, says) in [
+    for (wrong, error) in [
         ("card=small wrong=attend__f16", "self-test: stage attend over 1 rows of this model differs by "),
         ("card=small wrong=ffn_in__i2_s@graph", " after steps as a whole: "),
     ] {
         let run = |backend| sterna(wrong, &[&RUN[..], &["--backend", backend]].concat());
         let refused = run("cuda");
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && refused.stdout.is_empty(), "{said}");
-        assert!(said.contains(says) && said.contains("--no-self-test"), "{said}");
+        let stderr = text(&refused.stderr);
+        assert!(!refused.status.success() && refused.stdout.is_empty(), "{stderr}");
+        assert!(stderr.contains(error) && stderr.contains("--no-self-test"), "{stderr}");
         let passed_over = run("auto");
-        let said = text(&passed_over.stderr);
-        assert!(passed_over.status.success(), "{said}");
-        assert!(said.contains(says) && said.contains("trying the next backend"), "{said}");
+        let stderr = text(&passed_over.stderr);
+        assert!(passed_over.status.success(), "{stderr}");
+        assert!(stderr.contains(error) && stderr.contains("trying the next backend"), "{stderr}");
         let want = greedy("", "cpu", &[]).expect("the CPU runs it");
         assert_eq!(text(&passed_over.stdout), want);
         assert_ne!(greedy(wrong, "cuda", &[]).as_ref(), Ok(&want), "--no-self-test uses the card");
@@ -398,25 +398,25 @@ fn fit_shrinks_the_context_or_the_cache() {
         let common = ["--no-self-test", "--backend", "cuda", "--fit-target", "0", "--fit-ctx", "64", "-v"];
         let common = [&common[..], &["-n", "2"]].concat();
         let output = sterna(&format!("memory={memory}"), &[&RUN[..], &common[..], more].concat());
-        let said = text(&output.stderr);
-        assert!(output.status.success(), "{memory} MiB, {more:?}: {said}");
-        (text(&output.stdout), said)
+        let stderr = text(&output.stderr);
+        assert!(output.status.success(), "{memory} MiB, {more:?}: {stderr}");
+        (text(&output.stdout), stderr)
     };
-    let (usual, said) = run(4096, &[]);
-    assert!(!said.contains("--fit"), "{said}");
+    let (usual, stderr) = run(4096, &[]);
+    assert!(!stderr.contains("--fit"), "{stderr}");
     // Buffers of 2048 positions and the graphs take 174 MiB.
-    let (fitted, said) = run(161, &["--fit-codecs", "f16"]);
-    assert!(said.contains("--fit chose a context of") && said.contains("instead of 2048: "), "{said}");
+    let (fitted, stderr) = run(161, &["--fit-codecs", "f16"]);
+    assert!(stderr.contains("--fit chose a context of") && stderr.contains("instead of 2048: "), "{stderr}");
     assert_eq!(fitted, usual);
-    let (_, said) = run(165, &["-c", "1024"]);
-    assert!(said.contains("--fit chose a KV cache of q8_0 instead of f16"), "{said}");
-    assert!(said.contains("keys q8_0, values q8_0"), "{said}");
+    let (_, stderr) = run(165, &["-c", "1024"]);
+    assert!(stderr.contains("--fit chose a KV cache of q8_0 instead of f16"), "{stderr}");
+    assert!(stderr.contains("keys q8_0, values q8_0"), "{stderr}");
     // Explicit flags are not changed; with `off` nothing is.
-    let (_, said) = run(165, &["-c", "1024", "--kv-cache-type", "f16"]);
-    assert!(said.contains("--fit: no KV cache of 1024 positions fits this device"), "{said}");
-    assert!(said.contains("what is to stay free; -c "), "{said}");
-    let (_, said) = run(130, &["--fit", "off"]);
-    assert!(!said.contains("--fit") && said.contains("keys f16"), "{said}");
+    let (_, stderr) = run(165, &["-c", "1024", "--kv-cache-type", "f16"]);
+    assert!(stderr.contains("--fit: no KV cache of 1024 positions fits this device"), "{stderr}");
+    assert!(stderr.contains("what is to stay free; -c "), "{stderr}");
+    let (_, stderr) = run(130, &["--fit", "off"]);
+    assert!(!stderr.contains("--fit") && stderr.contains("keys f16"), "{stderr}");
 }
 
 /// A model that does not fit on a card runs there with streamed layers, and generates the same text.
@@ -436,10 +436,10 @@ fn fit_streams_models_that_do_not_fit() {
     };
     let [whole, streamed, off] = [run(64, &[]), run(8, &[]), run(8, &["--fit", "off"])];
     assert!(whole.status.success() && streamed.status.success(), "{}", text(&streamed.stderr));
-    let said = text(&streamed.stderr);
+    let stderr = text(&streamed.stderr);
     assert!(
-        said.contains("--fit chose -ngl auto") && said.contains("of 8 layers stay on the card"),
-        "{said}"
+        stderr.contains("--fit chose -ngl auto") && stderr.contains("of 8 layers stay on the card"),
+        "{stderr}"
     );
     assert!(!text(&whole.stderr).contains("-ngl"));
     assert_eq!(streamed.stdout, whole.stdout);

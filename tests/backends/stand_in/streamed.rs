@@ -196,9 +196,9 @@ fn gpu_layers_are_reported() {
     };
     // A number of layers selects the card if no backend is named.
     for backend in ["cuda", "auto"] {
-        let (passed, said) = run(backend, &["-ngl", "1"]);
-        let stays = said.contains("warning: 1 of ") && said.contains(" layers stay on the card; ");
-        assert!(passed && stays, "{backend}: {said}");
+        let (passed, stderr) = run(backend, &["-ngl", "1"]);
+        let stays = stderr.contains("warning: 1 of ") && stderr.contains(" layers stay on the card; ");
+        assert!(passed && stays, "{backend}: {stderr}");
     }
     // No layers at all select the CPU.
     for (backend, layers, device) in [
@@ -210,9 +210,9 @@ fn gpu_layers_are_reported() {
         ("cpu", "0", " kernels"),
         ("auto", "0", " kernels"),
     ] {
-        let (passed, said) = run(backend, &["-ngl", layers]);
-        assert!(passed && !said.contains("layers stay"), "{backend} {layers}: {said}");
-        assert!(said.contains(device), "{backend} {layers}: {said}");
+        let (passed, stderr) = run(backend, &["-ngl", layers]);
+        assert!(passed && !stderr.contains("layers stay"), "{backend} {layers}: {stderr}");
+        assert!(stderr.contains(device), "{backend} {layers}: {stderr}");
     }
     // The device that computes the other layers, and in which steps.
     for (min_batch, want) in [
@@ -221,19 +221,19 @@ fn gpu_layers_are_reported() {
         ("off", "MB) never are: the processor computes with them"),
         ("auto", " (measured: "),
     ] {
-        let (passed, said) =
+        let (passed, stderr) =
             run("cuda", &["-ngl", "0", "--stream-slots", "1", "--op-offload-min-batch", min_batch]);
-        let stay = said.contains("warning: 0 of ") && said.contains(want);
-        assert!(passed && stay, "{min_batch}: {said}");
+        let stay = stderr.contains("warning: 0 of ") && stderr.contains(want);
+        assert!(passed && stay, "{min_batch}: {stderr}");
     }
-    let (passed, said) = run("cuda", &["-ngl", "0", "--op-offload-min-batch", "0"]);
-    assert!(!passed && said.contains("want auto, off or a number of rows from 1 on"), "{said}");
+    let (passed, stderr) = run("cuda", &["-ngl", "0", "--op-offload-min-batch", "0"]);
+    assert!(!passed && stderr.contains("want auto, off or a number of rows from 1 on"), "{stderr}");
     for (backend, layers, want) in [
         ("cpu", "1", "--gpu-layers: an option of cuda and cuda-simt only"),
         ("cuda", "some", "--gpu-layers: want all, auto or a number of layers, got `some`"),
     ] {
-        let (passed, said) = run(backend, &["-ngl", layers]);
-        assert!(!passed && said.contains(want), "{backend} {layers}: {said}");
+        let (passed, stderr) = run(backend, &["-ngl", layers]);
+        assert!(!passed && stderr.contains(want), "{backend} {layers}: {stderr}");
     }
 }
 
@@ -255,12 +255,12 @@ fn streaming_faults_end_the_run_without_leaks() {
         ("refuse=cuMemcpyHtoDAsync_v2@41", "cuMemcpyHtoDAsync"),
         ("fail=cuStreamWaitEvent@40", "cuStreamWaitEvent"),
     ] {
-        let said = run(settings).expect_err(settings);
-        assert!(said.contains(call) && !said.contains("panicked"), "{settings}: {said}");
-        assert!(settings.starts_with("fail") || !said.contains("leaked"), "{settings}: {said}");
+        let stderr = run(settings).expect_err(settings);
+        assert!(stderr.contains(call) && !stderr.contains("panicked"), "{settings}: {stderr}");
+        assert!(settings.starts_with("fail") || !stderr.contains("leaked"), "{settings}: {stderr}");
         if call == "cuMemHostAlloc" {
             let want = "bytes of page-locked memory for streamed layers: CUDA_ERROR_OUT_OF_MEMORY; more ";
-            assert!(said.contains(want) && said.contains("--gpu-layers"), "{settings}: {said}");
+            assert!(stderr.contains(want) && stderr.contains("--gpu-layers"), "{settings}: {stderr}");
         }
     }
 }
@@ -277,10 +277,10 @@ fn cpu_offload_faults_end_the_run_without_leaks() {
         ("refuse=cuMemcpyHtoDAsync_v2@60", "cuMemcpyHtoDAsync"),
         ("refuse=cuGraphLaunch@7", "cuGraphLaunch"),
     ] {
-        let said =
+        let stderr =
             greedy(settings, "cuda", &["-ngl", "0", "--op-offload-min-batch", "off"]).expect_err(settings);
-        assert!(said.contains(call) && !said.contains("panicked"), "{settings}: {said}");
-        assert!(!said.contains("leaked"), "{settings}: {said}");
+        assert!(stderr.contains(call) && !stderr.contains("panicked"), "{settings}: {stderr}");
+        assert!(!stderr.contains("leaked"), "{settings}: {stderr}");
     }
 }
 
@@ -290,8 +290,8 @@ fn leaks_are_reported() {
     let exe = std::env::current_exe().expect("this binary");
     let args = ["stand_in::rules::graphs_run_the_captured_work", "--include-ignored"];
     let output = on_stand_in("card=h100 card=small card=small", exe).args(args).output().expect("it runs");
-    let said = text(&output.stderr);
+    let stderr = text(&output.stderr);
     for what in ["1 allocations", "1 streams", "1 executable graphs"] {
-        assert!(said.contains(&format!("leaked {what}")), "{said}");
+        assert!(stderr.contains(&format!("leaked {what}")), "{stderr}");
     }
 }

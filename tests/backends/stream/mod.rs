@@ -148,8 +148,8 @@ fn faults_are_errors_that_name_the_call() {
     let watch = Arc::new(Watch { no_ring: AtomicBool::new(true), ..Watch::default() });
     let mut backend = on(Watched::new(Simt::new(1, 0), &watch), streaming(0, 2));
     let weights = ids(&mut backend);
-    let said = backend.compile(&case.p, &weights).unwrap_err().to_string();
-    assert!(said.contains("page-locked") && said.contains("refused"), "{said}");
+    let message = backend.compile(&case.p, &weights).unwrap_err().to_string();
+    assert!(message.contains("page-locked") && message.contains("refused"), "{message}");
     // Page-locked memory is available again.
     watch.no_ring.store(false, Ordering::Relaxed);
     backend.compile(&case.p, &weights).expect("memory");
@@ -230,8 +230,8 @@ fn options_choose_the_layers_and_the_note_names_them() {
         ("override_tensor", "a=CPU,(=CPU", "`(` is not a regular expression"),
         ("override_tensor", "a=ROCm0", "want the buffer CPU, CUDA_Host or CUDA0, got `ROCm0`"),
     ] {
-        let said = told(&[(option, value)]).unwrap_err().to_string();
-        assert!(said.contains(&format!("DeviceOptions::{option}: {want}")), "{said}");
+        let message = told(&[(option, value)]).unwrap_err().to_string();
+        assert!(message.contains(&format!("DeviceOptions::{option}: {want}")), "{message}");
     }
 }
 
