@@ -45,8 +45,8 @@ const MODELS: [Model; 9] = [
 ];
 
 /// Maximum difference between the CPU and the CUDA kernels, as in `stage_diff`: a few int8 roundings that
-/// flip if a norm differs in its last bit, and otherwise float roundings. Both sides use the card's cache; its
-/// keys differ by no more, but their rounding to f16 may flip, by a relative 5e-4, or their code.
+/// flip if a norm differs in its last bit, and otherwise float roundings. Both sides use the card's cache;
+/// its keys differ by no more, but their rounding to f16 may flip, by a relative 5e-4, or their code.
 fn tolerance(model: &Model) -> f32 {
     match model.kv {
         "f32" if model.weights != "i2_s" => 1e-5,

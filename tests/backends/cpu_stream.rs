@@ -168,8 +168,8 @@ fn floats(cpu: &mut Cpu, exec: Exec, buf: Buf, case: &Case) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-/// Several numbers of slots, numbers of layers that are a multiple of them and not, reads of a few rows and of
-/// all, types with interleaved rows, with a trailer and without, experts, and stages one by one.
+/// Several numbers of slots, numbers of layers that are a multiple of them and not, reads of a few rows and
+/// of all, types with interleaved rows, with a trailer and without, experts, and stages one by one.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn streamed_weights_match_weights_in_memory() {

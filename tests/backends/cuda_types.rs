@@ -1,5 +1,5 @@
-//! Weight types on CUDA: whole models of one type, or of two that files mix, compared with the CPU; and several
-//! rows at once compared with the same rows one by one.
+//! Weight types on CUDA: whole models of one type, or of two that files mix, compared with the CPU; and
+//! several rows at once compared with the same rows one by one.
 
 use sterna::backend::cpu::Cpu;
 use sterna::program::{Act, ActQuant, Experts, FfnIn, Linear, Logits, NormKind, ProjAdd, Row, RowsOf, Step};

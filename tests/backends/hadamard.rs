@@ -1,6 +1,6 @@
-//! Weights in a rotated basis: inputs are rotated into it, after the norm, and rows of an embedding out of it.
-//! Runs of every length, in rows of one run, of several, or of a size that does not fill a block of threads.
-//! Also layers with a second norm, whose inputs are prepared in the same place.
+//! Weights in a rotated basis: inputs are rotated into it, after the norm, and rows of an embedding out of
+//! it. Runs of every length, in rows of one run, of several, or of a size that does not fill a block of
+//! threads. Also layers with a second norm, whose inputs are prepared in the same place.
 
 use ggml_types::kv_by_name;
 use sterna::program::{
@@ -92,7 +92,8 @@ fn layers_of_one_input_can_have_different_bases() {
     }
 }
 
-/// Each layer has a norm after that of the stage, in rows that are shorter than a block of threads, and longer.
+/// Each layer has a norm after that of the stage, in rows that are shorter than a block of threads, and
+/// longer.
 #[test]
 fn layers_can_have_a_second_norm() {
     let (f16, ternary, int8) =

@@ -41,8 +41,8 @@ struct Attention {
 
 type Codecs = [&'static dyn KvCodec; 2];
 
-/// Keys and values of one sequence before they are stored, `[positions, HEAD_DIM]`; a backend's differ only by
-/// roundings.
+/// Keys and values of one sequence before they are stored, `[positions, HEAD_DIM]`; a backend's differ only
+/// by roundings.
 struct Vectors {
     k: Vec<Vec<f32>>,
     v: Vec<Vec<f32>>,
@@ -224,8 +224,9 @@ fn distance<'a>(a: &[f32], b: impl Iterator<Item = &'a f64> + Clone) -> f64 {
 
 /// Maximum distance of a backend from the reference. The CPU and wgpu multiply floats with codes: f32 sums,
 /// and a few values that round to another f16 or get another code, because their last bits differ. CUDA
-/// rounds queries to 255 steps and centroids to 255 values, which `kv_window.rs` checks exactly. If a residual
-/// differs in its last bit, the signs of near-zero elements flip, and they weigh as much as all others.
+/// rounds queries to 255 steps and centroids to 255 values, which `kv_window.rs` checks exactly. If a
+/// residual differs in its last bit, the signs of near-zero elements flip, and they weigh as much as all
+/// others.
 fn bound(backend: &dyn Backend, [k, v]: Codecs) -> f64 {
     let of_codes = k.rotates() || v.rotates();
     match backend.name() {

@@ -11,8 +11,8 @@ fn card() -> Box<dyn Driver> {
     Box::new(Simt::new(2, 0))
 }
 
-/// Each stage of each run is timed once, by timestamps and by events, on one card and on two, without changing
-/// the results.
+/// Each stage of each run is timed once, by timestamps and by events, on one card and on two, without
+/// changing the results.
 #[test]
 fn stage_timing_does_not_change_results() {
     let (case, logits) = SMALL.case("a small model", limits(9, 1, 1));

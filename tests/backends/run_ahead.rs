@@ -1,6 +1,6 @@
 //! Steps that are queued before the host knows their input token, which the device takes from the previous
-//! step's pick: they give the same tokens as steps fed by the host, and a queued step that is discarded leaves
-//! no trace.
+//! step's pick: they give the same tokens as steps fed by the host, and a queued step that is discarded
+//! leaves no trace.
 
 use sterna::backend::Backend;
 use sterna::engine::{Engine, EngineOptions, GenerateOptions, SamplerOptions, Session, StopReason};
@@ -374,7 +374,8 @@ fn context_limit_does_not_depend_on_queued_steps() {
     }
 }
 
-/// Penalties over a full window, a bias, a minimum length: queued steps count the token that they are fed with.
+/// Penalties over a full window, a bias, a minimum length: queued steps count the token that they are fed
+/// with.
 #[test]
 fn penalties_and_bias_match_the_host() {
     let penalised = |temperature, repeat_last_n| SamplerOptions {

@@ -5,7 +5,8 @@ use support::case::{Case, StepCase, backends, limits, shuffled_pages};
 
 use super::conformance::single;
 
-/// Asserts that every backend picks the same tokens as the reference from `values`, one row for each of `how`.
+/// Asserts that every backend picks the same tokens as the reference from `values`, one row for each of
+/// `how`.
 fn assert_picks(n_vocab: usize, values: &[f32], how: &[Sampling]) {
     assert_picks_of_some(n_vocab, values, &how.iter().copied().map(Some).collect::<Vec<_>>());
 }

@@ -51,8 +51,8 @@ fn queue(running: &mut Running<'_>, pages: &PageTable, pos: [u32; N_SEQS], n: u3
     }
 }
 
-/// All results of several steps: picks, tokens, buffers, pages and the number of clamped vectors. One sequence
-/// has a prompt while the other decodes, and then both are fed with the device's picks.
+/// All results of several steps: picks, tokens, buffers, pages and the number of clamped vectors. One
+/// sequence has a prompt while the other decodes, and then both are fed with the device's picks.
 pub fn everything(case: &Case, pages: &PageTable, backend: &mut dyn Backend, by: By) -> Vec<Vec<u8>> {
     everything_of(&mut case.on(backend), case, pages, by)
 }

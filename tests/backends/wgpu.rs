@@ -217,8 +217,8 @@ fn with_a_buffer_of(bytes: usize) -> Case {
     case
 }
 
-/// If memory is known to be short, nothing is allocated; otherwise the error is the driver's. The device works
-/// afterwards in both cases.
+/// If memory is known to be short, nothing is allocated; otherwise the error is the driver's. The device
+/// works afterwards in both cases.
 #[test]
 fn devices_work_after_an_out_of_memory_error() {
     let full = Options { memory_bytes: Some(4 << 20), ..Options::default() };

@@ -376,7 +376,8 @@ fn check_devices_within_rounding(on: &[(&str, &str)], n_cases: u32) {
 }
 
 /// A sequence is preempted while its token is being picked, and resumes with the same step: the two runs of
-/// that position give one token, picked by the device or by the host, with the log-probabilities of that token.
+/// that position give one token, picked by the device or by the host, with the log-probabilities of that
+/// token.
 #[test]
 fn preemption_during_a_step_keeps_one_token() {
     for name in ["cuda-simt", "wgpu"] {

@@ -144,8 +144,8 @@ fn check(engine: &Engine, is_windowed: bool, acts: &[Act]) {
     ids.iter().for_each(|id| batch.pause(*id, false));
     finish(&mut batch);
     update(&mut mirror, &batch);
-    // A prompt finds exactly the pages that the mirror predicts. In a windowed cache it may find fewer, because
-    // the exact pages before its end are missing.
+    // A prompt finds exactly the pages that the mirror predicts. In a windowed cache it may find fewer,
+    // because the exact pages before its end are missing.
     for family in 0..4 {
         let prompt = prompt(family, 250);
         let predicted = mirror.hits("", &prompt) * PAGE;

@@ -31,8 +31,8 @@ fn with_logprobs(n: usize) -> GenerateOptions {
     GenerateOptions { logprobs: Some(2), ..greedy(n) }
 }
 
-/// Asserts that the first `n` tokens are equal. Sums on the CPU and on the card differ in their last bits, and
-/// an int8 rounding that flips changes a logit by some thousandths.
+/// Asserts that the first `n` tokens are equal. Sums on the CPU and on the card differ in their last bits,
+/// and an int8 rounding that flips changes a logit by some thousandths.
 fn assert_same_tokens(got: &Output, want: &Output, n: usize, what: &str) {
     for (i, (got, want)) in got.tokens.iter().zip(&want.tokens).take(n).enumerate() {
         if got != want {

@@ -149,8 +149,8 @@ impl Driver for Dry {
     }
 }
 
-/// Graphs of a model for steps of up to `rows` rows, first the one for single rows: launches with the names of
-/// their kernels.
+/// Graphs of a model for steps of up to `rows` rows, first the one for single rows: launches with the names
+/// of their kernels.
 fn recordings(gguf: &Gguf, codec: &str, rows: usize, limits: Limits) -> Vec<Vec<(String, Launch)>> {
     let (kernels, recorded) = (Arc::default(), Arc::default());
     let card = Dry { limits, used: 0, kernels: Arc::clone(&kernels), recorded: Arc::clone(&recorded) };
@@ -195,8 +195,8 @@ fn registers(arch: &str) -> BTreeMap<String, u32> {
     kernels.iter().map(|(name, of)| (name.clone(), of["registers"].as_u64().unwrap() as u32)).collect()
 }
 
-/// Fraction of a launch's waves that is filled with blocks. For less than one wave, the fraction of the rounds
-/// in which every multiprocessor gets one block.
+/// Fraction of a launch's waves that is filled with blocks. For less than one wave, the fraction of the
+/// rounds in which every multiprocessor gets one block.
 fn fill(card: &Card, launch: &Launch, registers: u32) -> f64 {
     let Launch { threads, shared_bytes, .. } = *launch;
     let resident = occupancy::blocks(card, threads, registers, shared_bytes);

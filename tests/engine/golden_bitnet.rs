@@ -148,8 +148,8 @@ fn stages_match_the_trace() {
             let scale = want.iter().fold(0f32, |max, value| max.max(value.abs()));
             let far = got.iter().zip(&want).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
             eprintln!("{}: {label}: {far:e} of {scale:e}", kernels.name);
-            // f32 arithmetic of a few hundred terms compared with f64: 1e-5 of the largest value if no int8 step
-            // flips, and none does in this prompt.
+            // f32 arithmetic of a few hundred terms compared with f64: 1e-5 of the largest value if no int8
+            // step flips, and none does in this prompt.
             assert!(far <= 1e-5 * scale, "{}: {label} {buf}: {far:e} of {scale:e}", kernels.name);
         }
     }

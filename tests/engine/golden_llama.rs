@@ -241,8 +241,8 @@ fn logits_of_gpt_oss_match_transformers() {
     compare_with_transformers("gpt-oss", "mxfp4");
 }
 
-/// A model from scripts/reference_minicpm.py in NVFP4 with a factor per matrix and in every codebook type, and
-/// its logits in transformers.
+/// A model from scripts/reference_minicpm.py in NVFP4 with a factor per matrix and in every codebook type,
+/// and its logits in transformers.
 #[test]
 fn logits_of_minicpm_match_transformers() {
     compare_with_transformers("minicpm", "points");

@@ -1,5 +1,5 @@
-//! Sessions over every KV codec: repeated runs, a cut, a branch and interleaved sessions give the same bits as
-//! a single session.
+//! Sessions over every KV codec: repeated runs, a cut, a branch and interleaved sessions give the same bits
+//! as a single session.
 
 use ggml_types::kv;
 use sterna::engine::{Engine, EngineOptions, Session};

@@ -135,8 +135,9 @@ fn short_contexts_keep_all_positions() {
     assert_eq!((sliding(8 * PAGE, WINDOW, 2), sliding(9 * PAGE, WINDOW, 2)), (None, Some(70)));
 }
 
-/// Any schedule gives the same bits as a sequence alone, with so few pages that sequences wait, are preempted,
-/// share prefixes and free pages before their windows; and no page leaks, which a batch checks at its end.
+/// Any schedule gives the same bits as a sequence alone, with so few pages that sequences wait, are
+/// preempted, share prefixes and free pages before their windows; and no page leaks, which a batch checks at
+/// its end.
 #[test]
 fn batched_sequences_match_single_ones() {
     let mut all = BatchStats::default();

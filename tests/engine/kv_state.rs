@@ -1,5 +1,5 @@
-//! Saved and restored sessions: they continue to the bit on every backend and with every KV codec, and damaged
-//! files or those of another engine are refused.
+//! Saved and restored sessions: they continue to the bit on every backend and with every KV codec, and
+//! damaged files or those of another engine are refused.
 
 use std::io::Cursor;
 

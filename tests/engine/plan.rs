@@ -123,8 +123,8 @@ fn plan_includes_the_type_of_the_head() {
     assert_eq!(bytes(&q8_0, "output head (q8_0)"), Some(vocab * dim / 32 * 34));
 }
 
-/// Llama 2 7B with ternary layers: the formula, the plan, and the allocations on a card of 16 GiB agree at the
-/// longest context that fits. (`--verify-7b` of the packing's specification.)
+/// Llama 2 7B with ternary layers: the formula, the plan, and the allocations on a card of 16 GiB agree at
+/// the longest context that fits. (`--verify-7b` of the packing's specification.)
 #[test]
 fn seven_billion_ternary_weights_fit_16_gibibytes() {
     let spec = Spec {
@@ -173,8 +173,8 @@ fn seven_billion_ternary_weights_fit_16_gibibytes() {
     }
 }
 
-/// A ternary model of 70 billion weights does not fit in 16 GiB with any context, and the plan has the missing
-/// bytes.
+/// A ternary model of 70 billion weights does not fit in 16 GiB with any context, and the plan has the
+/// missing bytes.
 #[test]
 fn seventy_billion_ternary_weights_do_not_fit() {
     let spec = Spec {

@@ -1,6 +1,6 @@
 //! The text of programs, compared with files in `tests/snapshots`; `every_architecture.rs` does this for each
-//! architecture. After an intended change, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine -- program_text
-//! every_arch` rewrites them.
+//! architecture. After an intended change, `STERNA_UPDATE_SNAPSHOTS=1 cargo test --test engine --
+//! program_text every_arch` rewrites them.
 
 use std::ops::ControlFlow;
 

@@ -241,8 +241,8 @@ fn offloaded_to_the_cpu(_: usize) -> Option<Box<dyn Backend>> {
     None
 }
 
-/// Prompts in steps of several sizes, single rows, queued steps that are discarded at the end of a text; cuts,
-/// several sequences, saved states.
+/// Prompts in steps of several sizes, single rows, queued steps that are discarded at the end of a text;
+/// cuts, several sequences, saved states.
 #[test]
 fn devices_match_the_cpu() {
     let cpu = open(&EngineOptions { n_seqs: 3, ..options() });

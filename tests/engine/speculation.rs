@@ -41,8 +41,8 @@ impl Drafter for Hints {
     }
 }
 
-/// Drafts with a low fixed cost, independent of the clock: measured costs of a small model, or of a draft model
-/// of the same size, are not always worth a draft.
+/// Drafts with a low fixed cost, independent of the clock: measured costs of a small model, or of a draft
+/// model of the same size, are not always worth a draft.
 #[derive(Debug)]
 pub(super) struct Free<S>(pub S);
 

@@ -161,7 +161,8 @@ fn bias_without_allowed_tokens_is_an_error() {
     assert_eq!(ends[&good], (StopReason::EndOfText, None));
 }
 
-/// With grammars and without, several continuations of a prompt, and so few pages that sequences are preempted.
+/// With grammars and without, several continuations of a prompt, and so few pages that sequences are
+/// preempted.
 #[test]
 fn batched_sequences_with_grammars_match_single_ones() {
     let engine = random(|options| (options.kv_positions, options.drafts) = (Some(6 * 64), 12));

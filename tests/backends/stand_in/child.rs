@@ -83,8 +83,8 @@ fn two_cards_match_one() {
     }
 }
 
-/// Copies smaller and larger than a part of the pinned staging memory, and more than fit in it; the sources are
-/// overwritten at once.
+/// Copies smaller and larger than a part of the pinned staging memory, and more than fit in it; the sources
+/// are overwritten at once.
 #[test]
 #[ignore = "runs only on the stand-in driver"]
 fn copies_of_every_size_are_correct() {

@@ -263,8 +263,8 @@ fn old_drivers_are_reported_with_a_remedy() {
     assert!(greedy("driver=11.8", "auto", &["-n", "1"]).is_ok());
 }
 
-/// The first run on a card begins with a self-test; the next one does not. A different driver, cache or type of
-/// layer is tested again.
+/// The first run on a card begins with a self-test; the next one does not. A different driver, cache or type
+/// of layer is tested again.
 #[test]
 fn self_test_runs_once_per_card_and_configuration() {
     if !has_demo() {

@@ -1,5 +1,5 @@
-//! Tests that the stand-in is as strict as NVIDIA's documentation: forbidden calls return the documented error,
-//! and undocumented behaviour is not provided. [`super`] runs these in processes with that driver.
+//! Tests that the stand-in is as strict as NVIDIA's documentation: forbidden calls return the documented
+//! error, and undocumented behaviour is not provided. [`super`] runs these in processes with that driver.
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;

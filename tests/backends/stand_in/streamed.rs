@@ -1,5 +1,5 @@
-//! Streamed layers on a card: same bits as resident layers, copies that overlap with kernels, and errors if the
-//! system or the card refuses something.
+//! Streamed layers on a card: same bits as resident layers, copies that overlap with kernels, and errors if
+//! the system or the card refuses something.
 
 use std::path::Path;
 
@@ -37,7 +37,8 @@ fn child_streamed_layers_match_resident_layers() {
     }
 }
 
-/// On a driver that works at once or late, that starts kernels early or not, with different orders of threads.
+/// On a driver that works at once or late, that starts kernels early or not, with different orders of
+/// threads.
 #[test]
 #[ignore = "thorough: scripts/test --all"]
 fn on_the_stand_in_streamed_layers_match_resident_layers() {

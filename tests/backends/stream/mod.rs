@@ -137,8 +137,8 @@ fn auto_keeps_as_many_layers_as_fit() {
     assert!(need(&none) > 1000 && need(&none) == need(&plan(streaming(0, 2), 1000)));
 }
 
-/// A refused allocation of page-locked memory, or a failed copy, gives an error that names it, and the backend
-/// still works.
+/// A refused allocation of page-locked memory, or a failed copy, gives an error that names it, and the
+/// backend still works.
 #[test]
 fn faults_are_errors_that_name_the_call() {
     let (case, pages) = model_case(Model { n_layers: 5, ..SMALL });
@@ -246,8 +246,8 @@ fn experts_of(p: &Program, layer: usize) -> Vec<&str> {
     matrices.map(|linear| p.weight_decl(linear.w).name.as_str()).collect()
 }
 
-/// If only experts are streamed, steps of few rows read the selected ones from host memory: they copy nothing,
-/// and give the same bits as experts on the card.
+/// If only experts are streamed, steps of few rows read the selected ones from host memory: they copy
+/// nothing, and give the same bits as experts on the card.
 #[test]
 fn selected_experts_are_read_from_host_memory() {
     let model = Model { n_layers: 2, weights: "i2_s", experts: Some((16, 2)), ..MIXTURE };
