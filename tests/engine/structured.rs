@@ -423,7 +423,7 @@ fn calls_follow_their_format() {
 fn long_tool_descriptions_do_not_enlarge_the_grammar() {
     let engine = random(|_| ());
     let tokenizer = engine.tokenizer().unwrap();
-    let long = "All that there is to generate of it. ".repeat(60);
+    let long = "All that there is to say of it. ".repeat(60);
     let parameters = json!({"type": "object", "description": long, "required": ["a"],
         "properties": {"a": {"type": "integer", "description": long, "examples": [long]}}});
     let tool = |at: usize| Tool {
