@@ -442,17 +442,17 @@ fn long_context_attention_is_not_biased() {
         running.run(1..2, &together.step(&pages, &[]));
         let got = running.read(attention.y, 16);
         let cols = n_heads * head_dim;
-        let (mut lost, mut all) = (0.0_f64, 0.0);
+        let (mut diff, mut all) = (0.0_f64, 0.0);
         for (i, row) in together.rows.iter().enumerate() {
             running.write(attention.q, &q[i * cols..(i + 1) * cols]);
             running.run(1..2, &Step { rows: &[*row], pages: &pages, sampling: &[], changes: &[] });
             for (a, b) in got[i * cols..].iter().zip(running.read(attention.y, 1)) {
-                lost += f64::from(b - a) * f64::from(b.signum());
+                diff += f64::from(b - a) * f64::from(b.signum());
                 all += f64::from(b.abs());
             }
         }
-        println!("relative bias {:.1e}", lost / all);
-        assert!((lost / all).abs() < 1e-6, "relative bias {:.1e}", lost / all);
+        println!("relative bias {:.1e}", diff / all);
+        assert!((diff / all).abs() < 1e-6, "relative bias {:.1e}", diff / all);
     }
 }
 

@@ -102,13 +102,13 @@ fn long_tensor_core_sums_are_not_biased() {
         };
         let together = products(single(n_rows), &inputs);
         let alone = inputs.chunks(cols).flat_map(|row| products(single(1), row));
-        let (mut lost, mut all) = (0.0_f64, 0.0);
+        let (mut diff, mut all) = (0.0_f64, 0.0);
         for (a, b) in together.iter().zip(alone) {
-            lost += f64::from(b - a);
+            diff += f64::from(b - a);
             all += f64::from(b);
         }
-        println!("relative bias {:.1e}", lost / all);
-        assert!((lost / all).abs() < 1e-6, "relative bias {:.1e}", lost / all);
+        println!("relative bias {:.1e}", diff / all);
+        assert!((diff / all).abs() < 1e-6, "relative bias {:.1e}", diff / all);
     }
 }
 

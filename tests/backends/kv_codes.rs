@@ -236,11 +236,11 @@ fn kernels_write_the_codes_of_the_codecs() {
             let prod = Prod::new(head_dim, Qjl::srht(head_dim).unwrap());
             let (mut ties, mut vectors) = (0, 0);
             for i in CODED {
-                let held = StoredPage::read(&mut running, &pages, i, head_dim);
+                let stored = StoredPage::read(&mut running, &pages, i, head_dim);
                 for head in 0..N_KV_HEADS {
                     for place in 0..PAGE {
-                        let (scales, vector) = held.vector(shapes, 0, head, place);
-                        let y: Vec<f32> = held
+                        let (scales, vector) = stored.vector(shapes, 0, head, place);
+                        let y: Vec<f32> = stored
                             .exact(0, head, place)
                             .iter()
                             .zip(first.mean(head))
@@ -250,8 +250,8 @@ fn kernels_write_the_codes_of_the_codecs() {
                             "tq3_0" => check_prod(&prod, &y, &scales, vector),
                             _ => check_lloyd(&keys, &y, &scales, vector),
                         };
-                        let (scales, vector) = held.vector(shapes, 1, head, place);
-                        ties += check_lloyd(&values, &held.exact(1, head, place), &scales, vector);
+                        let (scales, vector) = stored.vector(shapes, 1, head, place);
+                        ties += check_lloyd(&values, &stored.exact(1, head, place), &scales, vector);
                         vectors += 2;
                     }
                 }
@@ -294,7 +294,7 @@ fn attention_over_signs_matches_f64() {
         let pages = windowed_pages(1, 4);
         let mut running = attention.case.on(&mut *backend);
         attention.run(&mut running, &pages, &inputs);
-        let held: Vec<StoredPage> =
+        let stored: Vec<StoredPage> =
             (0..4).map(|i| StoredPage::read(&mut running, &pages, i, head_dim)).collect();
         // The kernel has rotated the queries in place.
         let (queries, out) = (running.read(attention.q, 1), running.read(attention.y, 1));
@@ -315,14 +315,14 @@ fn attention_over_signs_matches_f64() {
                 for pos in 0..N_ROWS as usize {
                     let (page, place) = (pos / PAGE, pos % PAGE);
                     if page != READ_PAGE {
-                        let key = held[page].exact(0, head, place);
+                        let key = stored[page].exact(0, head, place);
                         soft.push((
                             dot(q, &key),
-                            held[page].exact(1, head, place).iter().map(|x| f64::from(*x)).collect(),
+                            stored[page].exact(1, head, place).iter().map(|x| f64::from(*x)).collect(),
                         ));
                         continue;
                     }
-                    let (scales, vector) = held[page].vector(shapes, 0, head, place);
+                    let (scales, vector) = stored[page].vector(shapes, 0, head, place);
                     let codes: f64 = (0..head_dim)
                         .map(|e| f64::from(bytes[e]) * key_units[usize::from(low(vector, e))])
                         .sum();
@@ -332,8 +332,8 @@ fn attention_over_signs_matches_f64() {
                         f64::from(planes.signed_sum(&signs)) * projected_step * prod.qjl().factor();
                     let score = step * codes * scales[0].to_f64()
                         + sign_weight * signed_sum * scales[1].to_f64()
-                        + dot(q, held[0].mean(head));
-                    let (scales, vector) = held[page].vector(shapes, 1, head, place);
+                        + dot(q, stored[0].mean(head));
+                    let (scales, vector) = stored[page].vector(shapes, 1, head, place);
                     let value = |e: usize| value_units[usize::from(code(vector, 3, e))] * scales[0].to_f64();
                     soft.push((score, (0..head_dim).map(value).collect::<Vec<f64>>()));
                 }

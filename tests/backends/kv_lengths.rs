@@ -473,7 +473,7 @@ fn unrepresentable_vectors_are_clamped() {
         inputs[100 * DIM + 3] = f32::NAN;
         inputs[101 * DIM + 4] = f32::INFINITY;
         inputs[102 * DIM..103 * DIM].fill(0.0);
-        // The weight makes a million of this: as an f16, infinity.
+        // The weight scales this to a million, which is infinite in f16.
         inputs[103 * DIM] = 1.0;
         let vectors = attention.vectors(&inputs);
         assert!(vectors.k[100][0].is_nan() && vectors.k[103][0].abs() > 1e5);

@@ -81,7 +81,7 @@ fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(family, n, salted, n_more)| Act::Add { family, n, salted, n_more }),
         6 => (1..20usize).prop_map(Act::Steps),
         1 => (0..8usize).prop_map(Act::Cancel),
-        1 => (0..8usize, any::<bool>()).prop_map(|(at, rests)| Act::Pause(at, rests)),
+        1 => (0..8usize, any::<bool>()).prop_map(|(at, paused)| Act::Pause(at, paused)),
         1 => (family.clone(), 64..260usize).prop_map(|(family, n)| Act::Forget { family, n }),
         1 => (family, 64..260usize).prop_map(|(family, n)| Act::SaveAndRestore { family, n }),
         1 => Just(Act::Clear),
@@ -108,8 +108,8 @@ fn run(batch: &mut Batch, ids: &mut Vec<SeqId>, act: &Act) {
             ids.get(*at % ids.len().max(1)).into_iter().for_each(|id| batch.cancel(*id));
             batch.end_cancelled();
         }
-        Act::Pause(at, rests) => {
-            ids.get(*at % ids.len().max(1)).into_iter().for_each(|id| batch.pause(*id, *rests));
+        Act::Pause(at, paused) => {
+            ids.get(*at % ids.len().max(1)).into_iter().for_each(|id| batch.pause(*id, *paused));
         }
         Act::Forget { family, n } => batch.forget(&prompt(*family, *n), &Arc::from("")),
         Act::SaveAndRestore { family, n } => {

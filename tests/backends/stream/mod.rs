@@ -206,7 +206,7 @@ fn two_programs_share_streamed_weights() {
 #[test]
 fn options_choose_the_layers_and_the_note_names_them() {
     let (case, _) = model_case(Model { n_layers: 5, ..SMALL });
-    let told = |options: &[(&str, &str)]| -> Result<Option<String>, BackendError> {
+    let note_of = |options: &[(&str, &str)]| -> Result<Option<String>, BackendError> {
         let options = [options, &[("op_offload_min_batch", "1")]].concat();
         let mut backend = open_on("cuda-simt", 1, &options)?;
         case.on(&mut *backend);
@@ -220,7 +220,7 @@ fn options_choose_the_layers_and_the_note_names_them() {
         (&[("gpu_layers", "2")], Some("2 of 5 layers stay on the card; the weights of the other 3 (")),
         (&[("gpu_layers", "0"), ("stream_slots", "3")], Some("in every step, through 3 slots of ")),
     ] {
-        let note = told(options).expect("options");
+        let note = note_of(options).expect("options");
         assert_eq!(note.is_some(), want.is_some(), "{options:?}: {note:?}");
         assert!(note.unwrap_or_default().contains(want.unwrap_or_default()));
     }
@@ -230,7 +230,7 @@ fn options_choose_the_layers_and_the_note_names_them() {
         ("override_tensor", "a=CPU,(=CPU", "`(` is not a regular expression"),
         ("override_tensor", "a=ROCm0", "want the buffer CPU, CUDA_Host or CUDA0, got `ROCm0`"),
     ] {
-        let message = told(&[(option, value)]).unwrap_err().to_string();
+        let message = note_of(&[(option, value)]).unwrap_err().to_string();
         assert!(message.contains(&format!("DeviceOptions::{option}: {want}")), "{message}");
     }
 }
