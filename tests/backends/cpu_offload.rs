@@ -24,7 +24,7 @@ fn with(n: usize, min_batch: MinBatch) -> Streaming {
 
 fn on(driver: impl Driver, streaming: Streaming) -> Box<dyn Backend> {
     let cuda = Cuda::on(Box::new(driver)).streamed(Some(streaming));
-    Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?))))
+    Box::new(cuda.with_cpu(|| Ok(Box::new(Cpu::new(2)?))))
 }
 
 fn resident() -> Box<dyn Backend> {
@@ -232,7 +232,7 @@ fn faults_are_errors_that_name_the_call() {
         Err(sterna::backend::BackendError::Device { backend, call, detail })
     };
     let cuda =
-        Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(with(0, MinBatch::Never))).beside(no_threads);
+        Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(with(0, MinBatch::Never))).with_cpu(no_threads);
     let mut backend: Box<dyn Backend> = Box::new(cuda);
     let ids: Vec<_> = case.weights.iter().map(|w| backend.upload(w).expect("an upload")).collect();
     let message = backend.compile(&case.p, &ids).unwrap_err().to_string();
@@ -276,7 +276,7 @@ fn stages_are_timed() {
     let (case, pages) = model_case(Model { n_layers: 3, ..SMALL });
     for how in [Profiling::Stamps, Profiling::Events] {
         let card = Cuda::on(Box::new(Simt::new(1, 0))).profiled(Some(how));
-        let card = card.streamed(Some(with(0, MinBatch::Rows(5)))).beside(|| Ok(Box::new(Cpu::new(1)?)));
+        let card = card.streamed(Some(with(0, MinBatch::Rows(5)))).with_cpu(|| Ok(Box::new(Cpu::new(1)?)));
         let mut backend: Box<dyn Backend> = Box::new(card);
         let mut running = case.on(&mut *backend);
         everything_of(&mut running, &case, &pages, By::Step);

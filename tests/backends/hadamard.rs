@@ -63,7 +63,7 @@ fn every_stage_rotates_its_inputs() {
     }
 }
 
-/// Of the layers of one input, some are in a basis, and others are not.
+/// Layers of one input, of which only some are in a rotated basis.
 #[test]
 fn layers_of_one_input_can_have_different_bases() {
     let (dim, int8) = (256, ActQuant::I8PerBlock);

@@ -228,7 +228,7 @@ fn offloaded_to_the_cpu(layers: usize) -> Option<Box<dyn Backend>> {
     let streaming = Streaming::new(GpuLayers::Count(layers), 2);
     let streaming = Streaming { min_batch: MinBatch::Never, ..streaming };
     let cuda = Cuda::on(Box::new(Simt::new(1, 0))).streamed(Some(streaming));
-    Some(Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?)))))
+    Some(Box::new(cuda.with_cpu(|| Ok(Box::new(Cpu::new(2)?)))))
 }
 
 #[cfg(not(feature = "simt"))]

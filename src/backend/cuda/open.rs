@@ -102,7 +102,7 @@ impl Open for Options {
         let one = |ordinal| -> Opened {
             let card = Cuda::on(Box::new(Card::open(ordinal)?));
             let card = card.profiled(*profiling).streamed(streaming.clone());
-            Ok(Box::new(card.beside(move || processor(threads))))
+            Ok(Box::new(card.with_cpu(move || processor(threads))))
         };
         if !is_split {
             return match chosen.as_deref() {
@@ -148,7 +148,7 @@ fn on_paper(card: &CardOnPaper, streaming: Option<Streaming>) -> Result<Cuda, Ba
     };
     let driver = OnPaper::new(card, memory_bytes.unwrap_or(card.memory_bytes));
     // A plan compiles nothing, so the CPU backend is never opened.
-    Ok(Cuda::on(Box::new(driver)).streamed(streaming).beside(|| processor(1)))
+    Ok(Cuda::on(Box::new(driver)).streamed(streaming).with_cpu(|| processor(1)))
 }
 
 fn refused(option: &DeviceOption, detail: impl Into<String>) -> BackendError {

@@ -32,7 +32,7 @@ struct Options {
 impl Open for Options {
     fn open(&self, threads: usize) -> Opened {
         let cuda = on(threads).profiled(self.profiling).streamed(self.streaming.clone());
-        Ok(Box::new(cuda.beside(move || processor(threads))))
+        Ok(Box::new(cuda.with_cpu(move || processor(threads))))
     }
 }
 

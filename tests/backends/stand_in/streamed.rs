@@ -63,7 +63,7 @@ fn child_cpu_offload_steps_match_their_stages() {
             let offloaded = || -> Box<dyn Backend> {
                 let some = Streaming { min_batch, ..Streaming::new(GpuLayers::Count(resident), 2) };
                 let cuda = Cuda::on(card(0)).streamed(Some(some));
-                Box::new(cuda.beside(|| Ok(Box::new(Cpu::new(2)?))))
+                Box::new(cuda.with_cpu(|| Ok(Box::new(Cpu::new(2)?))))
             };
             let want = everything_on(offloaded(), &case, &pages, true);
             assert!(want.len() > 1000 && want.iter().any(|bits| *bits != 0));
