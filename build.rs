@@ -160,7 +160,7 @@ mod device {
         let Some(nvcc) = find_nvcc() else {
             println!(
                 "cargo::warning=nvcc was not found, so this build has no CUDA kernels; \
-                 scripts/setup-cuda.sh installs it without root"
+                 scripts/setup-cuda installs it without root"
             );
             without_nvcc(&list, "");
             return;

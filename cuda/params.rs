@@ -1,5 +1,5 @@
 //! Translates `params.h` to Rust: its constants, and its structs with the C layout. The build script writes
-//! the result for `src/backend/cuda/params.rs`; `scripts/twins` compares it with bindgen's.
+//! the result for `src/backend/cuda/params.rs`; `scripts/kernels/twins` compares it with bindgen's.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,6 +1,6 @@
 //! What every architecture of `model::REGISTRY` has, by each of its names: a small model of `tests/data` with
 //! what another implementation computes of it, the text of its program, and its rows in the documents. A name
-//! without one of these fails and says which. `scripts/reference_tiny.py` makes most of the models.
+//! without one of these fails and says which. `scripts/golden/tiny` makes most of the models.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 
 fn in_tree(name: &str, path: &str) -> PathBuf {
     let found = root().join("tests/data/golden").join(path);
-    assert!(found.is_file(), "{name}: tests/data/golden/{path} is missing (scripts/reference_tiny.py)");
+    assert!(found.is_file(), "{name}: tests/data/golden/{path} is missing (scripts/golden/tiny)");
     found
 }
 

@@ -231,13 +231,13 @@ fn what_is_not_of_the_architecture_is_refused_by_name() {
     assert!(said.contains("_norm.weight: want no such tensor in a model of architecture `llama`"), "{said}");
 }
 
-/// GPT-OSS: a model that scripts/reference_gpt_oss.py made, and what transformers computes with it.
+/// GPT-OSS: a model that scripts/golden/gpt-oss made, and what transformers computes with it.
 #[test]
 fn logits_of_gpt_oss_are_those_of_transformers() {
     logits_are_those_of_transformers("gpt-oss", "mxfp4");
 }
 
-/// MiniCPM: a model that scripts/reference_minicpm.py made, of NVFP4 with a factor beside each matrix, and of
+/// MiniCPM: a model that scripts/golden/minicpm made, of NVFP4 with a factor beside each matrix, and of
 /// every type of points of a codebook.
 #[test]
 fn logits_of_minicpm_are_those_of_transformers() {

@@ -249,7 +249,7 @@ fn a_lost_card_ends_the_run() {
 fn an_old_driver_is_named_with_the_way_out() {
     let listed = text(&sterna("driver=11.8", &["devices"]).stdout);
     if listed.contains("the test driver") {
-        support::say(format_args!("not run: the kernels are of no toolkit (scripts/setup-cuda.sh)"));
+        support::say(format_args!("not run: the kernels are of no toolkit (scripts/setup-cuda)"));
         return;
     }
     let said = greedy("driver=11.8", "cuda", &[]).unwrap_err();
