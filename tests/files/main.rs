@@ -3,6 +3,7 @@
 mod card;
 #[cfg(feature = "convert")]
 mod convert;
+mod documents;
 // Its targets read grammars and requests too.
 #[cfg(feature = "serve")]
 mod fuzz_corpus;
