@@ -8,8 +8,11 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, thread};
 
-#[path = "cuda/params.rs"]
+#[path = "src/backend/build/params.rs"]
 mod params;
+
+/// Root of the project, from `src/backend`: cargo runs a build script in the folder of its package.
+const ROOT: &str = "../..";
 
 /// Architectures with machine code in a release. `STERNA_CUDA_ARCHS=90,120` sets another list,
 /// `STERNA_CUDA_ARCHS=none` disables nvcc. There is no sm_89: nvcc generates the same machine code as for
@@ -30,10 +33,8 @@ const LEAST_ARCH: u32 = 75;
 const NVCC_FLAGS: &[&str] = &["-std=c++17", "-O3", "-fmad=false", "-Xfatbin=-compress-all", "-fatbin"];
 
 fn main() {
-    // The build script belongs to src/backend.
-    env::set_current_dir("../..").expect("the root of the project");
-    println!("cargo::rerun-if-changed=../../build.rs");
-    println!("cargo::rerun-if-changed=../../cuda");
+    println!("cargo::rerun-if-changed={ROOT}/build.rs");
+    println!("cargo::rerun-if-changed={ROOT}/cuda");
     for name in ["CUDA_HOME", "CUDA_PATH", "STERNA_CUDA_ARCHS", "STERNA_SIMT_SANITIZE"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
@@ -48,7 +49,7 @@ fn main() {
 /// Writes the kernels' parameters in Rust, for `src/backend/cuda/params.rs`.
 fn write_params() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let rust = params::rust(&params::header(Path::new("cuda")));
+    let rust = params::rust(&params::header(&Path::new(ROOT).join("cuda")));
     fs::write(out.join("params.rs"), rust).expect("OUT_DIR can be written");
 }
 
@@ -56,7 +57,7 @@ fn write_params() {
 fn sources() -> Vec<PathBuf> {
     let mut sources: Vec<PathBuf> = ["cuda/stage", "cuda/types", "cuda/kv"]
         .iter()
-        .flat_map(|folder| fs::read_dir(folder).expect("a folder of kernels"))
+        .flat_map(|folder| fs::read_dir(Path::new(ROOT).join(folder)).expect("a folder of kernels"))
         .map(|entry| entry.expect("a folder that can be read").path())
         .filter(|path| path.extension().is_some_and(|ext| ext == "cu"))
         .collect();
@@ -160,7 +161,7 @@ mod device {
         let Some(nvcc) = find_nvcc() else {
             println!(
                 "cargo::warning=nvcc was not found, so this build has no CUDA kernels; \
-                 scripts/setup-cuda.sh installs it without root"
+                 scripts/setup-cuda installs it without root"
             );
             without_nvcc(&list, "");
             return;
@@ -214,7 +215,7 @@ mod device {
         let homes = homes.map(|home| Path::new(&home).join("bin"));
         let path = env::var_os("PATH").unwrap_or_default();
         let usual = ["/usr/local/cuda/bin", "/opt/cuda/bin"].map(PathBuf::from);
-        let here = fs::read_dir(".cuda/lib").into_iter().flatten().flatten();
+        let here = fs::read_dir(Path::new(ROOT).join(".cuda/lib")).into_iter().flatten().flatten();
         let here = here.map(|python| python.path().join("site-packages/nvidia/cu13/bin"));
         let here = here.filter_map(|bin| bin.canonicalize().ok());
         let name = format!("nvcc{}", env::consts::EXE_SUFFIX);
@@ -265,7 +266,7 @@ mod host {
     pub fn build() {
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
         let mut sources = sources();
-        sources.push("cuda/host/broken.cu".into());
+        sources.push(Path::new(ROOT).join("cuda/host/broken.cu"));
         // The linker only keeps members of an archive that something references, and nothing references the
         // kernels.
         let units: Vec<String> = sources.iter().map(|source| unit(source)).collect();
@@ -304,9 +305,8 @@ mod host {
             build
         };
         let mut all = sources.clone();
-        all.extend(
-            ["runtime", "races", "count", "switch"].map(|name| format!("cuda/host/{name}.cpp").into()),
-        );
+        let host = Path::new(ROOT).join("cuda/host");
+        all.extend(["runtime", "races", "count", "switch"].map(|name| host.join(format!("{name}.cpp"))));
         all.push(list);
         let tool = compiler().get_compiler();
         let version = tool.to_command().arg("--version").output().expect("a compiler that runs").stdout;

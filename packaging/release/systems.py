@@ -69,7 +69,7 @@ def environment(system):
     if not system.has_kernels:
         env["STERNA_CUDA_ARCHS"] = "none"
     elif env.get("STERNA_CUDA_ARCHS") != "none" and not tool("nvcc"):
-        sys.exit("release: no nvcc: scripts/setup-cuda.sh installs it; or set STERNA_CUDA_ARCHS=none")
+        sys.exit("release: no nvcc: scripts/setup-cuda installs it; or set STERNA_CUDA_ARCHS=none")
     # GPU code is the same for all systems: build.rs finds it in the folder of the first one.
     kernels, kept = (target_dir / of.target / "cuda-kernels" for of in [system, SYSTEMS[0]])
     if system.has_kernels and system != SYSTEMS[0] and not kernels.exists():

@@ -1,6 +1,6 @@
 //! Every name of every architecture in `model::REGISTRY` has a small model in `tests/data` with the output of
 //! another implementation, a snapshot of its program, and its rows in the documents; the test reports what is
-//! missing. `scripts/reference_tiny.py` creates most of the models.
+//! missing. `scripts/golden/tiny` creates most of the models.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn names() -> impl Iterator<Item = &'static str> {
 
 fn in_tree(name: &str, path: &str) -> PathBuf {
     let found = root().join("tests/data/golden").join(path);
-    assert!(found.is_file(), "{name}: tests/data/golden/{path} is missing (scripts/reference_tiny.py)");
+    assert!(found.is_file(), "{name}: tests/data/golden/{path} is missing (scripts/golden/tiny)");
     found
 }
 

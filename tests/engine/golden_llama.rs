@@ -235,13 +235,13 @@ fn tensors_of_other_architectures_are_refused() {
     );
 }
 
-/// A model from scripts/reference_gpt_oss.py, and its logits in transformers.
+/// A model from scripts/golden/gpt-oss, and its logits in transformers.
 #[test]
 fn logits_of_gpt_oss_match_transformers() {
     compare_with_transformers("gpt-oss", "mxfp4");
 }
 
-/// A model from scripts/reference_minicpm.py in NVFP4 with a factor per matrix and in every codebook type,
+/// A model from scripts/golden/minicpm in NVFP4 with a factor per matrix and in every codebook type,
 /// and its logits in transformers.
 #[test]
 fn logits_of_minicpm_match_transformers() {

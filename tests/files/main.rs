@@ -3,6 +3,7 @@
 mod card;
 #[cfg(feature = "convert")]
 mod convert;
+mod documents;
 // Its targets also read grammars and requests.
 #[cfg(feature = "serve")]
 mod fuzz_corpus;

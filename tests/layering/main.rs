@@ -193,6 +193,7 @@ fn rust_files(root: &str) -> Vec<PathBuf> {
 const NARROW: &[&str] = &[
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "README.md",
     "assets",
     "benches",

@@ -7,6 +7,7 @@ use super::{files, relative};
 /// Folders and files that are searched, and the endings of the files.
 const SEARCHED: &[&str] = &[
     "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
     "README.md",
     "benches",
     "build.rs",

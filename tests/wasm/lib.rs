@@ -1,7 +1,7 @@
 //! Compares the CPU backend's kernels in WebAssembly: every instruction set with the scalar kernels, and
 //! those with the results of any other processor, by a digest that a test of this crate also checks natively.
 //!
-//! `scripts/wasm-kernels` compiles this for WebAssembly and runs it in Node. The module calls no imports.
+//! `scripts/kernels/wasm` compiles this for WebAssembly and runs it in Node. The module calls no imports.
 #![allow(unsafe_code)] // Exported names could clash with others.
 
 use std::sync::{Mutex, OnceLock};

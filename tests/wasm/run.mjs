@@ -1,4 +1,4 @@
-// Runs the kernel comparison that `scripts/wasm-kernels` has compiled, and prints its report.
+// Runs the kernel comparison that `scripts/kernels/wasm` has compiled, and prints its report.
 import { readFileSync } from "node:fs";
 
 const module = new WebAssembly.Module(readFileSync(process.argv[2]));

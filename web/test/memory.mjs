@@ -1,5 +1,5 @@
 // Not a test: `node memory.mjs FILE` prints the memory of the module in Deno for a large model whose weights
-// are on the device. `scripts/web-memory` makes the model and runs this.
+// are on the device. `scripts/web/memory` makes the model and runs this.
 
 import { copyFileSync, statSync } from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
 //! Performance-critical functions whose instructions CI counts with callgrind. The counts are stored in
-//! `benches/instructions.json`; `scripts/instructions.py` compares and updates them.
+//! `benches/instructions.json`; `scripts/kernels/instructions` compares and updates them.
 //!
 //! Without an argument, lists the cases, one `FUNCTION.CASE` per line; with a case as argument, runs it once.
 //! Only the function of that name in `counted` is measured, without the preparation of its argument and the

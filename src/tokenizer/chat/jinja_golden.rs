@@ -1,5 +1,5 @@
 //! Compares templates in the style of published ones with Jinja2 under the settings of transformers. The
-//! expected texts are written by `scripts/compare-templates --write`.
+//! expected texts are written by `scripts/compare/templates --write`.
 
 use std::path::PathBuf;
 

@@ -252,7 +252,7 @@ fn old_drivers_are_reported_with_a_remedy() {
     let listed = text(&sterna("driver=11.8", &["devices"]).stdout);
     if listed.contains("the test driver") {
         support::say(format_args!(
-            "not run: the kernels were built without a toolkit (scripts/setup-cuda.sh)"
+            "not run: the kernels were built without a toolkit (scripts/setup-cuda)"
         ));
         return;
     }

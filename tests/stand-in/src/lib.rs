@@ -16,8 +16,8 @@
 //!
 //! It cannot detect a host that accesses device memory directly, because both are the same memory.
 //!
-//! `scripts/stand-in-cuda COMMAND` runs a command with it. `settings.rs` lists the settings. Start reading at
-//! `driver.rs`; the calls are in `memory.rs`, `module.rs` and `stream.rs`.
+//! `scripts/kernels/stand-in-cuda COMMAND` runs a command with it. `settings.rs` lists the settings. Start
+//! reading at `driver.rs`; the calls are in `memory.rs`, `module.rs` and `stream.rs`.
 #![cfg(feature = "simt")]
 
 mod device;

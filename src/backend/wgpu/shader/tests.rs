@@ -131,7 +131,7 @@ fn every_variant_becomes_hlsl() {
 }
 
 #[test]
-#[ignore = "writes files: the text of every variant, for scripts/tint, to read it or to compare commits"]
+#[ignore = "writes files: every variant's text, for scripts/kernels/tint, to read or to compare commits"]
 fn write_every_variant() {
     let dir = std::env::temp_dir().join("sterna-wgsl");
     for (folder, browser) in [("native", false), ("browser", true)] {

@@ -20,7 +20,7 @@ fn no_kernels(archs: &str) -> &'static str {
         }
         _ => {
             "this build has no CUDA kernels, because nvcc was not found; \
-             run scripts/setup-cuda.sh and build again, or use the x86-64 archive, which includes them"
+             run scripts/setup-cuda and build again, or use the x86-64 archive, which includes them"
         }
     }
 }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_build_without_kernels_says_what_brings_them() {
-        assert!(no_kernels("").contains("nvcc was not found; run scripts/setup-cuda.sh and build again"));
+        assert!(no_kernels("").contains("nvcc was not found; run scripts/setup-cuda and build again"));
         assert!(no_kernels("none").contains("STERNA_CUDA_ARCHS=none left them out; build again without it"));
         assert!(["", "none"].iter().all(|archs| no_kernels(archs).contains("or use the x86-64 archive")));
     }

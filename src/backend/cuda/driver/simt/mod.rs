@@ -325,20 +325,20 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "ends the program: run by scripts/sanitize-kernels"]
+    #[ignore = "ends the program: run by scripts/kernels/sanitize"]
     fn access_next_to_an_allocation_is_an_error() {
         let _ = run(c"broken_plain_bounds", 32, 0);
     }
 
     #[test]
-    #[ignore = "ends the program: run by scripts/sanitize-kernels"]
+    #[ignore = "ends the program: run by scripts/kernels/sanitize"]
     fn an_access_that_is_not_aligned() {
         let _ = run(c"broken_plain_alignment", 32, 0);
     }
 
     /// In any order of threads.
     #[test]
-    #[ignore = "needs kernels that detect races: run by scripts/sanitize-kernels"]
+    #[ignore = "needs kernels that detect races: run by scripts/kernels/sanitize"]
     fn races_end_a_launch_and_name_both_places() {
         for (kernel, threads, says) in [
             (c"broken_race", 64, ["read by thread 0 at", "written by thread 63 at"]),
