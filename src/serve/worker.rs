@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::handover::Ticket;
 use super::job::{Command, JobError, JobId, QueuedJob, Update};
-use super::metrics::{Metrics, count};
+use super::metrics::Metrics;
 use super::slots::Slots;
 use super::status::{EngineStatus, Slot, Snapshot};
 use sterna_engine::{Batch, BatchStats, Error, Event, Fault, Request, SeqId, Stats, StopReason};
@@ -95,6 +96,66 @@ impl ActiveJob {
     /// Ends its sequences, and skips its remaining prompts.
     fn cancel(&mut self, batch: &mut Batch) {
         self.n_handed = self.queued.job.prompts.len();
+        self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
+    }
+
+    /// Handles a token of the sequence at `at`. The first one comes with the scores and the progress of the
+    /// prompt.
+    fn on_token(&mut self, at: usize, stats: &Stats, batch: &mut Batch, metrics: &Metrics) {
+        let Self { queued, seqs, held, begun, .. } = self;
+        let (seq, job) = (&mut seqs[at], &queued.job);
+        if let Some(last) = seq.last.replace(Instant::now()) {
+            return metrics.on_next_token(last.elapsed());
+        }
+        if job.score_prompt.is_some() && seq.choice % job.n == 0 {
+            let scores = batch.take_scores(seq.id);
+            held.push_back(Ok(Update::Scores { choice: seq.choice, scores }));
+        }
+        metrics.on_first_token(stats, queued.came.elapsed(), begun.elapsed());
+        if job.progress {
+            held.extend(seq.progress(stats, stats.prompt_tokens, *begun).into_iter().map(Ok));
+        }
+    }
+
+    /// Handles the end of the sequence at `at`. Returns the slot that keeps its pages, and the ticket for
+    /// those of its prompt.
+    fn on_end(
+        &mut self,
+        at: usize,
+        end: StopReason,
+        stats: &Stats,
+        batch: &mut Batch,
+        slots: &mut Slots,
+        metrics: &Metrics,
+    ) -> (Option<u32>, Option<Box<Ticket>>) {
+        let Self { queued, seqs, held, begun, .. } = self;
+        let (seq, job) = (&mut seqs[at], &queued.job);
+        seq.has_ended = true;
+        let vector = batch.take_vector(seq.id);
+        metrics.on_end(end, vector.is_some(), stats, queued.came.elapsed());
+        if let Some(vector) = vector {
+            metrics.on_vector(stats, begun.elapsed());
+            held.push_back(Ok(Update::Vector { choice: seq.choice, vector }));
+        }
+        let exported = job.export_to.as_ref().filter(|_| is_answered(end));
+        let ticket = exported.and_then(|to| to.keep(batch, &job.prompts[0], &job.salt));
+        // The pages of an embedded text are already gone.
+        let kept = batch.take_ended(seq.id).filter(|_| job.pooled.is_none());
+        let slot = kept.map(|(own, tokens)| {
+            let slot = job.slot.unwrap_or(own);
+            slots.hold(slot, tokens, &job.salt, &job.client);
+            slot
+        });
+        (slot, ticket.map(Box::new))
+    }
+
+    /// Ends the job after a fault of one of its sequences.
+    fn on_fault(&mut self, fault: &Fault, batch: &mut Batch) {
+        self.held.push_back(Err(match fault {
+            // The grammar was accepted, but is too complex to follow to the end.
+            Fault::Constraint(err) => JobError::Refused(err.to_string()),
+            Fault::BrokenLogits(err) => JobError::Failed(err.to_string()),
+        }));
         self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
     }
 }
@@ -260,7 +321,7 @@ impl Worker {
     }
 
     fn begin(&mut self, queued: QueuedJob) {
-        self.metrics.queued.add_time(queued.came.elapsed());
+        self.metrics.on_begin(queued.came.elapsed());
         let (id, begun) = (queued.id, Instant::now());
         let (seqs, held) = (Vec::with_capacity(queued.job.n_choices()), VecDeque::new());
         self.jobs.insert(id, ActiveJob { queued, n_handed: 0, seqs, held, rests: false, begun });
@@ -309,10 +370,7 @@ impl Worker {
         self.failures = 0;
         let after = self.batch.stats();
         let all = |stats: &BatchStats| stats.prompt_rows + stats.decode_rows + stats.drafted_tokens;
-        let rows = all(&after) - all(&before);
-        if rows > 0 {
-            self.metrics.rows.add(rows as f64);
-        }
+        self.metrics.on_step(all(&after) - all(&before));
         // A client that reads of an end may check for the pages that it freed.
         self.publish();
         self.tell_progress();
@@ -333,85 +391,32 @@ impl Worker {
         }
     }
 
+    /// Handles an event of a sequence, and sends it to the job's reader.
     fn deliver(&mut self, seq: SeqId, mut event: Event) {
         let Some(&id) = self.by_seq.get(&seq) else { return };
         let stats = self.batch.stats_of(seq).unwrap_or_default();
         let active = self.jobs.get_mut(&id).expect("a job lives as long as its sequences");
-        let ActiveJob { queued, seqs, held, begun, .. } = active;
-        let of = seqs.iter_mut().find(|of| of.id == seq).expect("a sequence of the job");
+        let at = active.seqs.iter().position(|of| of.id == seq).expect("a sequence of the job");
         if event.token.is_some() {
-            count(&self.metrics.generated_tokens, 1);
-            match of.last.replace(Instant::now()) {
-                Some(last) => self.metrics.between_tokens.add_time(last.elapsed()),
-                None => {
-                    let computed = stats.prompt_tokens - stats.cached_tokens;
-                    count(&self.metrics.prompt_tokens, computed as u64);
-                    count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
-                    if queued.job.score_prompt.is_some() && of.choice % queued.job.n == 0 {
-                        let scores = self.batch.take_scores(seq);
-                        held.push_back(Ok(Update::Scores { choice: of.choice, scores }));
-                    }
-                    self.metrics.first_token.add_time(queued.came.elapsed());
-                    self.metrics.prefill.add_time(begun.elapsed());
-                    if queued.job.progress {
-                        held.extend(of.progress(&stats, stats.prompt_tokens, *begun).into_iter().map(Ok));
-                    }
-                }
-            }
+            active.on_token(at, &stats, &mut self.batch, &self.metrics);
         }
-        if event.end == Some(StopReason::Cancelled) && of.out_of_time {
+        if event.end == Some(StopReason::Cancelled) && active.seqs[at].out_of_time {
             event.end = Some(StopReason::Limit);
         }
         let (mut slot, mut ticket) = (None, None);
-        let is_pooled = queued.job.pooled.is_some();
         if let Some(end) = event.end {
-            of.has_ended = true;
-            let vector = self.batch.take_vector(seq);
-            let has_vector = vector.is_some();
-            if let Some(vector) = vector {
-                held.push_back(Ok(Update::Vector { choice: of.choice, vector }));
-                count(&self.metrics.pooled_texts, 1);
-                count(&self.metrics.prompt_tokens, stats.prompt_tokens as u64);
-                count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
-                self.metrics.prefill.add_time(begun.elapsed());
-            }
-            if let Some(exported) = queued.job.export_to.as_ref().filter(|_| is_answered(end)) {
-                ticket =
-                    exported.keep(&mut self.batch, &queued.job.prompts[0], &queued.job.salt).map(Box::new);
-            }
-            // The pages of an embedded text are already gone.
-            if let Some((own, tokens)) = self.batch.take_ended(seq).filter(|_| !is_pooled) {
-                let as_slot = queued.job.slot.unwrap_or(own);
-                self.slots.hold(as_slot, tokens, &queued.job.salt, &queued.job.client);
-                slot = Some(as_slot);
-            }
             self.by_seq.remove(&seq);
-            self.metrics.count_end(match end {
-                _ if has_vector => "stop",
-                StopReason::EndOfText | StopReason::StopString => "stop",
-                StopReason::Limit | StopReason::ContextFull => "length",
-                StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits => "abort",
-            });
-            self.metrics.whole.add_time(queued.came.elapsed());
-            self.metrics.decode.add_time(stats.generate_time);
-            count(&self.metrics.generate_us, stats.generate_time.as_micros() as u64);
-            let n_tokens = (stats.prompt_tokens + stats.generated_tokens) as u64;
-            self.metrics.most_tokens.fetch_max(n_tokens, Ordering::Relaxed);
-        } else if queued.job.time_limit.is_some_and(|limit| stats.generate_time > limit) {
-            of.out_of_time = true;
+            (slot, ticket) = active.on_end(at, end, &stats, &mut self.batch, &mut self.slots, &self.metrics);
+        } else if active.queued.job.time_limit.is_some_and(|limit| stats.generate_time > limit) {
+            active.seqs[at].out_of_time = true;
             self.batch.cancel(seq);
         }
-        match &event.fault {
-            _ if queued.updates.is_closed() => {}
-            Some(fault) => {
-                held.push_back(Err(match fault {
-                    // The grammar was accepted, but is too complex to follow to the end.
-                    Fault::Constraint(err) => JobError::Refused(err.to_string()),
-                    Fault::BrokenLogits(err) => JobError::Failed(err.to_string()),
-                }));
-                seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+        if !active.queued.updates.is_closed() {
+            let choice = active.seqs[at].choice;
+            match &event.fault {
+                Some(fault) => active.on_fault(fault, &mut self.batch),
+                None => active.held.push_back(Ok(Update::Event { choice, event, stats, slot, ticket })),
             }
-            None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats, slot, ticket })),
         }
         self.settle(id);
     }
