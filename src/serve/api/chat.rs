@@ -92,8 +92,7 @@ impl ParsedRequest {
         let logprobs = fields.logprobs()?.unwrap_or(false);
         let top = fields.top_logprobs()?;
         if top.is_some_and(|top| top > 0) && !logprobs {
-            let message = "`top_logprobs` needs `logprobs` to be true";
-            return Err(ApiError { param: Some("top_logprobs".into()), ..ApiError::bad(message) });
+            return Err(ApiError::in_field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         let top = if top.is_some() { top } else { fields.n_probs()? };
         let logprobs = logprobs || top.is_some_and(|top| top > 0);

@@ -76,7 +76,7 @@ async fn act(
         }
         _ => {
             let message = format!("want action=save, restore or erase, got `{}`", name.escape_debug());
-            return Err(ApiError { param: Some("action".into()), ..ApiError::bad(message) });
+            return Err(ApiError::in_field("action", message));
         }
     };
     let (reply, done) = tokio::sync::oneshot::channel();
@@ -133,6 +133,6 @@ fn api_error(err: &SlotError) -> ApiError {
         SlotError::Engine(Error::State(StateError::Io(_)) | Error::Backend(_)) | SlotError::Write(_) => {
             ApiError::ours(err.to_string())
         }
-        SlotError::Engine(_) => ApiError { param: Some("filename".into()), ..ApiError::bad(err.to_string()) },
+        SlotError::Engine(_) => ApiError::in_field("filename", err.to_string()),
     }
 }
