@@ -93,12 +93,17 @@ impl<'v, R> Fields<'v, R> {
 
     /// Reads a field under the first of its names that is present and not null.
     pub(crate) fn read<K: Kind>(&self, names: &[&str], kind: &K) -> Result<Option<K::Value<'v>>, ApiError> {
-        let there = |name: &&str| {
-            let value = self.map?.get(*name)?;
-            (!value.is_null()).then(|| kind.read(self.path(name), value))
-        };
-        names.iter().find_map(there).transpose()
+        let found = self.map.and_then(|map| present(&self.path, map, names));
+        found.map(|(path, value)| kind.read(path, value)).transpose()
     }
+}
+
+/// The first of several fields that is present and not null, with its path.
+fn present<'v>(path: &str, map: &'v Map<String, Value>, names: &[&str]) -> Option<(String, &'v Value)> {
+    names.iter().find_map(|name| {
+        let value = map.get(*name).filter(|value| !value.is_null())?;
+        Some((format!("{path}{name}"), value))
+    })
 }
 
 impl<'v, R: Request> Fields<'v, R> {
@@ -172,7 +177,18 @@ impl Description<'_> {
         narrowed: Value,
         required: bool,
     ) {
-        let mut schema = kind.schema(self.schemas);
+        let schema = kind.schema(self.schemas);
+        self.property(names, about, schema, narrowed, required);
+    }
+
+    fn property(
+        &mut self,
+        names: &[&'static str],
+        about: &str,
+        mut schema: Value,
+        narrowed: Value,
+        required: bool,
+    ) {
         if let (Value::Object(schema), Value::Object(narrowed)) = (&mut schema, narrowed) {
             schema.extend(narrowed);
         }

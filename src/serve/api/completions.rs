@@ -89,7 +89,7 @@ impl ParsedRequest {
         let echo = echo.then(|| prompts.clone());
         let max_tokens = if scores_only { Some(1) } else { max_tokens };
         Ok(Self {
-            job: Job { score_prompt, ..read.job(served, prompts, options, n, max_tokens)? },
+            job: Job { score_prompt, ..read.job(&fields.part(), prompts, options, n, max_tokens)? },
             scores_only,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
             include_usage: stream_options.include_usage()?.unwrap_or(false),

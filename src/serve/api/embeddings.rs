@@ -102,7 +102,7 @@ fn check_numbers(name: &str, texts: &[(Vec<u32>, Pooled)], served: &Served) -> R
         true => {
             let message =
                 format!("`{name}`: want at most {most} tokens with one vector each, got {n_tokens}");
-            Err(ApiError::field(name, "", &n_tokens.into()).with(message))
+            Err(ApiError::in_field(name, message))
         }
         false => Ok(()),
     }

@@ -92,8 +92,8 @@ impl ParsedRequest {
         let texts = prompts.iter().map(text).collect();
         let n = sampling::n(&fields.part(), served)?;
         // To evaluate a prompt, one token is picked and not shown.
-        let job =
-            read.job(served, prompts, options, n, max_tokens.map(|max| if max == 0 { 1 } else { max }))?;
+        let max_tokens = max_tokens.map(|max| if max == 0 { 1 } else { max });
+        let job = read.job(&fields.part(), prompts, options, n, max_tokens)?;
         Ok(Self {
             job,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),

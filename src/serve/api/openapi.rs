@@ -1,10 +1,12 @@
 //! Endpoints with their OpenAPI 3.1 descriptions: a family adds both in one call.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::handler::Handler;
-use axum::routing::{MethodRouter, get, post};
+use axum::response::Response;
+use axum::routing::{MethodRouter, delete, get, post};
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use schemars::generate::SchemaSettings;
@@ -162,6 +164,27 @@ fn response_name(family: Family, status: u16) -> String {
     }
 }
 
+/// An answer in the making, as axum's handlers return it.
+type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// A handler of one type for all endpoints, so that axum's services are compiled once.
+#[derive(Clone)]
+struct Boxed(Arc<dyn Fn(axum::extract::Request, Arc<App>) -> Answering + Send + Sync>);
+
+impl Boxed {
+    fn new<T>(handler: impl Handler<T, Arc<App>, Future = Answering>) -> Self {
+        Self(Arc::new(move |request, app| handler.clone().call(request, app)))
+    }
+}
+
+impl Handler<(), Arc<App>> for Boxed {
+    type Future = Answering;
+
+    fn call(self, request: axum::extract::Request, app: Arc<App>) -> Answering {
+        (self.0)(request, app)
+    }
+}
+
 /// Routes with their descriptions.
 pub struct Endpoints {
     router: Router<Arc<App>>,
@@ -178,34 +201,37 @@ impl Endpoints {
         Self { router: Router::new(), paths: Map::new(), schemas: settings.into_generator() }
     }
 
-    /// Adds a GET endpoint.
-    pub fn get<T: 'static>(
+    /// Adds a GET endpoint. The paths after the first are aliases.
+    pub fn get<T>(
         &mut self,
         paths: &[&str],
-        handler: impl Handler<T, Arc<App>>,
+        handler: impl Handler<T, Arc<App>, Future = Answering>,
         operation: &Operation,
     ) {
-        self.add("get", paths, &get(handler), operation);
+        self.add("get", paths, &get(Boxed::new(handler)), operation);
     }
 
     /// Adds a POST endpoint.
-    pub fn post<T: 'static>(
+    pub fn post<T>(
         &mut self,
         paths: &[&str],
-        handler: impl Handler<T, Arc<App>>,
+        handler: impl Handler<T, Arc<App>, Future = Answering>,
         operation: &Operation,
     ) {
-        self.add("post", paths, &post(handler), operation);
+        self.add("post", paths, &post(Boxed::new(handler)), operation);
     }
 
-    /// Adds an endpoint. The paths after the first are aliases.
-    pub fn add(
+    /// Adds a DELETE endpoint.
+    pub fn delete<T>(
         &mut self,
-        method: &str,
         paths: &[&str],
-        route: &MethodRouter<Arc<App>>,
+        handler: impl Handler<T, Arc<App>, Future = Answering>,
         operation: &Operation,
     ) {
+        self.add("delete", paths, &delete(Boxed::new(handler)), operation);
+    }
+
+    fn add(&mut self, method: &str, paths: &[&str], route: &MethodRouter<Arc<App>>, operation: &Operation) {
         for path in paths {
             self.router = std::mem::take(&mut self.router).route(path, route.clone());
             let mut described = operation.describe(Family::of(path), &mut self.schemas);

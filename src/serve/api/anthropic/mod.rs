@@ -75,9 +75,9 @@ impl ParsedRequest {
             stop: fields.stop_sequences()?.unwrap_or_default(),
             ..sampling::generation(&fields.part(), served)?
         };
-        let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
+        let (prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         Ok(Self {
-            job: read.job(served, vec![prompt], options, 1, Some(max_tokens))?,
+            job: read.job(&fields.part(), vec![prompt], options, 1, Some(max_tokens))?,
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
         })

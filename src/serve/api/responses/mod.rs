@@ -77,9 +77,9 @@ impl ParsedRequest {
         let mut options = sampling::generation(&fields.part(), served)?;
         let max_tokens = fields.max_output_tokens()?;
         let repeated = Repeated::new(&fields, &options.sampler);
-        let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
+        let (prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         Ok(Self {
-            job: read.job(served, vec![prompt], options, 1, max_tokens)?,
+            job: read.job(&fields.part(), vec![prompt], options, 1, max_tokens)?,
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
             repeated,
