@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -126,7 +126,7 @@ impl ParsedRequest {
     }
 }
 
-async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn input_tokens(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<Talk>::of(&app, request).await?;
     let prompt = read.work(|read, served| {
         let fields = read.fields().part::<ChatInput>();
@@ -135,7 +135,7 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&InputTokens::new(prompt.await?.ids.len())))
 }
 
-async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn completions(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let head = Head { id: app.name("chatcmpl-"), created: now(), model: model.served.name.clone() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -124,7 +124,7 @@ impl ParsedRequest {
     }
 }
 
-async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn completions(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let head = Head { id: app.name("cmpl-"), created: now(), model: model.served.name.clone() };

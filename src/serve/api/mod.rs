@@ -24,9 +24,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::Request;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request};
 use axum::response::Response;
+use axum::{RequestExt, Router};
 use serde_json::{Map, Value};
 
 use super::app::App;
@@ -186,8 +187,7 @@ impl Received {
     async fn new(app: &Arc<App>, request: Request) -> Result<Self, ApiError> {
         // A request that cannot be answered is not read.
         app.check()?;
-        let client = request.extensions().get::<Client>().cloned();
-        let client = client.unwrap_or_else(|| Client(Arc::from("")));
+        let client = client_of(&request);
         let body = body::object(&app.options, request).await?;
         let fields = Fields::<OfModel>::of(&body);
         let name = if app.models.by_name { fields.model()? } else { None };
@@ -321,6 +321,18 @@ fn slot(fields: &Fields<'_, Running>, served: &Served) -> Result<Option<u32>, Ap
 
 /// Result of a handler.
 type Answer = Result<Response, ApiError>;
+
+/// The client that has sent a request.
+fn client_of(request: &Request) -> Client {
+    request.extensions().get::<Client>().cloned().unwrap_or_else(|| Client(Arc::from("")))
+}
+
+/// The parameter in the path of a request.
+async fn path_parameter(request: &mut Request) -> Result<String, ApiError> {
+    let Path(parameter) =
+        request.extract_parts().await.map_err(|err: PathRejection| ApiError::bad(err.body_text()))?;
+    Ok(parameter)
+}
 
 /// The model named by the query parameter `model`, or the first one.
 async fn model_of_query(app: &Arc<App>, uri: &hyper::Uri) -> Result<Arc<Instance>, ApiError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -107,7 +107,7 @@ impl ParsedRequest {
     }
 }
 
-async fn completion(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn completion(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let choices = vec![Choice::default(); parsed.job.n_choices()];

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -38,7 +38,7 @@ use sterna_tools::ParserOptions;
 const VERSION: &str = "0.12.0";
 
 pub fn add(to: &mut Endpoints) {
-    let version = async || json(&Version { version: VERSION });
+    let version = |_, _| async { Ok(json(&Version { version: VERSION })) };
     let operation = Operation::new("The version of ollama's API").answer::<Version>();
     to.get(&["/api/version"], version, &operation);
     let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Models>();
@@ -53,7 +53,7 @@ pub fn add(to: &mut Endpoints) {
     let operation = operation.answer::<Line<GenerateSays>>().lines::<Line<GenerateSays>>();
     to.post(&["/api/generate"], generate, &operation);
 
-    let not_here = async || ApiError::not_here("models are chosen when the server is started");
+    let not_here = |_, _| async { Err(ApiError::not_here("models are chosen when the server is started")) };
     let operation = Operation::new("Not supported").fails(&[500, 501]);
     for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
         to.post(&[path], not_here, &operation);
@@ -127,7 +127,7 @@ fn entry(served: &Served) -> Entry {
     }
 }
 
-async fn tags(State(app): State<Arc<App>>) -> Answer {
+async fn tags(app: Arc<App>, _: Request) -> Answer {
     app.check()?;
     let models = app.models.list();
     let entries = models.iter().map(|(source, _, instance)| match instance {
@@ -146,7 +146,7 @@ async fn tags(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&Models { models: entries.collect() }))
 }
 
-async fn ps(State(app): State<Arc<App>>) -> Answer {
+async fn ps(app: Arc<App>, _: Request) -> Answer {
     app.check()?;
     let models = app.models.list();
     let loaded = models.iter().filter_map(|(.., instance)| instance.as_ref());
@@ -159,7 +159,7 @@ async fn ps(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&Models { models: entries.collect() }))
 }
 
-async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn show(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<OllamaShowRequest>::of(&app, request).await?;
     let served = &read.model.served;
     let hyper = served.engine.hyper();
@@ -400,11 +400,11 @@ fn generate_prompt(
     Ok(Some(([context, ids].concat(), reading)))
 }
 
-async fn chat(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn chat(app: Arc<App>, request: Request) -> Answer {
     respond::<ChatSays>(&app, request).await
 }
 
-async fn generate(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn generate(app: Arc<App>, request: Request) -> Answer {
     respond::<GenerateSays>(&app, request).await
 }
 

@@ -4,8 +4,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::handler::Handler;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, delete, get, post};
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -13,9 +14,10 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use super::Answer;
 use crate::app::App;
 use crate::family::Family;
-use crate::fields::{Fields, Request};
+use crate::fields;
 
 /// Error statuses with their descriptions.
 const ERRORS: &[(u16, &str)] = &[
@@ -37,7 +39,7 @@ type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub struct Operation {
     summary: &'static str,
     /// Schema of the request body, and true if a body is required.
-    body: Option<(SchemaOf, bool)>,
+    body: Option<(fn(&mut SchemaGenerator) -> Value, bool)>,
     parameters: Vec<Value>,
     /// Media type and schema of the answer.
     answer: Option<(&'static str, SchemaOf)>,
@@ -62,9 +64,8 @@ impl Operation {
     }
 
     /// Reads a body of type `R`.
-    pub fn body<R: Request>(self) -> Self {
-        let body: SchemaOf = |schemas| schemas.subschema_for::<Fields<'static, R>>();
-        Self { body: Some((body, true)), ..self }.fails(&[400, 404, 408, 413, 500, 503])
+    pub fn body<R: fields::Request>(self) -> Self {
+        Self { body: Some((fields::reference::<R>, true)), ..self }.fails(&[400, 404, 408, 413, 500, 503])
     }
 
     /// Makes the body optional.
@@ -164,24 +165,27 @@ fn response_name(family: Family, status: u16) -> String {
     }
 }
 
-/// An answer in the making, as axum's handlers return it.
-type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
-
 /// A handler of one type for all endpoints, so that axum's services are compiled once.
 #[derive(Clone)]
-struct Boxed(Arc<dyn Fn(axum::extract::Request, Arc<App>) -> Answering + Send + Sync>);
+pub struct Boxed(Arc<dyn Fn(Arc<App>, Request) -> BoxedFuture + Send + Sync>);
+
+type BoxedFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 impl Boxed {
-    fn new<T>(handler: impl Handler<T, Arc<App>, Future = Answering>) -> Self {
-        Self(Arc::new(move |request, app| handler.clone().call(request, app)))
+    /// A handler that answers with `answer`.
+    pub fn new<F: Future<Output = Answer> + Send + 'static>(answer: fn(Arc<App>, Request) -> F) -> Self {
+        Self(Arc::new(move |app, request| {
+            let answer = answer(app, request);
+            Box::pin(async { answer.await.into_response() })
+        }))
     }
 }
 
 impl Handler<(), Arc<App>> for Boxed {
-    type Future = Answering;
+    type Future = BoxedFuture;
 
-    fn call(self, request: axum::extract::Request, app: Arc<App>) -> Answering {
-        (self.0)(request, app)
+    fn call(self, request: Request, app: Arc<App>) -> BoxedFuture {
+        (self.0)(app, request)
     }
 }
 
@@ -202,33 +206,33 @@ impl Endpoints {
     }
 
     /// Adds a GET endpoint. The paths after the first are aliases.
-    pub fn get<T>(
+    pub fn get<F: Future<Output = Answer> + Send + 'static>(
         &mut self,
         paths: &[&str],
-        handler: impl Handler<T, Arc<App>, Future = Answering>,
+        answer: fn(Arc<App>, Request) -> F,
         operation: &Operation,
     ) {
-        self.add("get", paths, &get(Boxed::new(handler)), operation);
+        self.add("get", paths, &get(Boxed::new(answer)), operation);
     }
 
     /// Adds a POST endpoint.
-    pub fn post<T>(
+    pub fn post<F: Future<Output = Answer> + Send + 'static>(
         &mut self,
         paths: &[&str],
-        handler: impl Handler<T, Arc<App>, Future = Answering>,
+        answer: fn(Arc<App>, Request) -> F,
         operation: &Operation,
     ) {
-        self.add("post", paths, &post(Boxed::new(handler)), operation);
+        self.add("post", paths, &post(Boxed::new(answer)), operation);
     }
 
     /// Adds a DELETE endpoint.
-    pub fn delete<T>(
+    pub fn delete<F: Future<Output = Answer> + Send + 'static>(
         &mut self,
         paths: &[&str],
-        handler: impl Handler<T, Arc<App>, Future = Answering>,
+        answer: fn(Arc<App>, Request) -> F,
         operation: &Operation,
     ) {
-        self.add("delete", paths, &delete(Boxed::new(handler)), operation);
+        self.add("delete", paths, &delete(Boxed::new(answer)), operation);
     }
 
     fn add(&mut self, method: &str, paths: &[&str], route: &MethodRouter<Arc<App>>, operation: &Operation) {
