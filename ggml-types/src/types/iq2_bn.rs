@@ -4,7 +4,7 @@ use crate::block::{Block, absmax, same_id, ternary_code};
 use crate::{Dialect, ids};
 
 /// Bytes of the scale before a row's blocks.
-pub(crate) const HEAD: usize = 4;
+pub(super) const HEAD: usize = 4;
 
 /// A row is its scale, then 16 bytes per 64 weights: byte `b` has the codes of weights `b`, `16 + b`,
 /// `32 + b` and `48 + b` from the low bits up. Code 3 is never written; it means 2 x scale.
