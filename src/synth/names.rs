@@ -110,7 +110,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         }
         _ => {}
     }
-    if let Some(file_type) = gguf::file_type(spec.ty) {
+    if let Some(file_type) = spec.ty.file_type() {
         out.set("general.file_type", file_type);
     }
     out.set("general.quantization_version", 2_u32);

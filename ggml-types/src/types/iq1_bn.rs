@@ -49,6 +49,7 @@ fn code(block: &[u8], elem: usize) -> u8 {
 impl Block for Iq1Bn {
     const NAME: &'static str = "iq1_bn";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::IK_TYPE_IQ1_BN);
+    const FILE_TYPE: Option<u32> = Some(136);
     const ELEMS: usize = 64;
     const BYTES: usize = 13;
     const HEAD_BYTES: usize = 2;

@@ -14,6 +14,7 @@ pub struct Iq2Bn;
 impl Block for Iq2Bn {
     const NAME: &'static str = "iq2_bn";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::IK_TYPE_IQ2_BN);
+    const FILE_TYPE: Option<u32> = Some(137);
     const ELEMS: usize = 64;
     const BYTES: usize = 16;
     const HEAD_BYTES: usize = HEAD;

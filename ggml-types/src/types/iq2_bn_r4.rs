@@ -44,6 +44,10 @@ impl QuantType for Iq2BnR4 {
         &[(Dialect::Ggml, ids::IK_TYPE_IQ2_BN_R4), (Dialect::BitNet, ids::IK_TYPE_IQ2_BN_R4)]
     }
 
+    fn file_type(&self) -> Option<u32> {
+        Some(337)
+    }
+
     fn block_elems(&self) -> usize {
         BLOCK_ELEMS
     }

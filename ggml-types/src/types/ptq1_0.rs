@@ -31,6 +31,7 @@ impl Ptq1_0 {
 impl Block for Ptq1_0 {
     const NAME: &'static str = "ptq1_0";
     const IDS: &'static [(Dialect, u32)] = upstream_id!(ids::GGML_TYPE_PTQ1_0);
+    const FILE_TYPE: Option<u32> = Some(143);
     const ELEMS: usize = 128;
     const BYTES: usize = 28;
     const TERNARY: bool = true;

@@ -82,6 +82,7 @@ impl Tq1_0 {
 impl Block for Tq1_0 {
     const NAME: &'static str = "tq1_0";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_TQ1_0);
+    const FILE_TYPE: Option<u32> = Some(36);
     const ELEMS: usize = 256;
     const BYTES: usize = 54;
     const TERNARY: bool = true;
