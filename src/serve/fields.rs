@@ -41,20 +41,20 @@ pub trait Includes<Part> {}
 
 /// An object of a request.
 pub struct Fields<'v, R> {
-    pub(crate) unnamed: Unnamed<'v>,
+    pub(crate) any: AnyFields<'v>,
     request: PhantomData<fn() -> R>,
 }
 
 /// [`Fields`] of any kind of object: what is here is compiled once for all of them.
 #[derive(Clone, Default)]
-pub struct Unnamed<'v> {
+pub struct AnyFields<'v> {
     /// Path of the object in the request, with a trailing dot; empty for the request itself.
     path: String,
     /// `None` has no fields.
     map: Option<&'v Map<String, Value>>,
 }
 
-impl<'v> Unnamed<'v> {
+impl<'v> AnyFields<'v> {
     fn inside(name: String, value: &'v Value) -> Result<Self, ApiError> {
         match value {
             Value::Object(map) => Ok(Self { path: name + ".", map: Some(map) }),
@@ -83,14 +83,14 @@ impl<'v> Unnamed<'v> {
 
 impl<R> Default for Fields<'_, R> {
     fn default() -> Self {
-        Self { unnamed: Unnamed::default(), request: PhantomData }
+        Self { any: AnyFields::default(), request: PhantomData }
     }
 }
 
 impl<'v, R> Fields<'v, R> {
     /// The whole request.
     pub fn of(map: &'v Map<String, Value>) -> Self {
-        Self { unnamed: Unnamed { path: String::new(), map: Some(map) }, request: PhantomData }
+        Self { any: AnyFields { path: String::new(), map: Some(map) }, request: PhantomData }
     }
 
     /// `value`, which is the field `name` of the request.
@@ -98,17 +98,17 @@ impl<'v, R> Fields<'v, R> {
     /// # Errors
     /// 400 if it is not an object.
     pub fn inside(name: impl Into<String>, value: &'v Value) -> Result<Self, ApiError> {
-        Ok(Self { unnamed: Unnamed::inside(name.into(), value)?, request: PhantomData })
+        Ok(Self { any: AnyFields::inside(name.into(), value)?, request: PhantomData })
     }
 
     /// The path of a field in messages.
     pub fn path(&self, name: &str) -> String {
-        self.unnamed.path(name)
+        self.any.path(name)
     }
 
     /// The object itself.
     pub fn value(&self) -> Value {
-        Value::Object(self.unnamed.map.cloned().unwrap_or_default())
+        Value::Object(self.any.map.cloned().unwrap_or_default())
     }
 
     /// A view of the fields that `Part` declares.
@@ -116,7 +116,7 @@ impl<'v, R> Fields<'v, R> {
     where
         R: Includes<Part>,
     {
-        Fields { unnamed: self.unnamed.clone(), request: PhantomData }
+        Fields { any: self.any.clone(), request: PhantomData }
     }
 }
 
@@ -125,7 +125,7 @@ impl<'v, R: Request> Fields<'v, R> {
     /// counts as absent.
     pub fn given(&self, names: &[&str]) -> Option<&'v Value> {
         let declared: Vec<&str> = names.iter().copied().filter(|name| R::has(name)).collect();
-        self.unnamed.present(&declared).map(|(_, value)| value)
+        self.any.present(&declared).map(|(_, value)| value)
     }
 }
 
@@ -217,7 +217,8 @@ pub fn reference<R: Request>(schemas: &mut SchemaGenerator) -> Value {
     reference_to(R::NAME, R::describe, schemas)
 }
 
-/// [`reference`] without generics: that of schemars compiles about 800 lines of LLVM for each type.
+/// [`reference`] without generics: that of schemars compiles about 800 lines of LLVM for each type. It would
+/// number types of the same name, which requests and answers must not have.
 fn reference_to(name: &str, describe: fn(&mut Description<'_>), schemas: &mut SchemaGenerator) -> Value {
     if !schemas.definitions().contains_key(name) {
         // An object may contain others of its kind.
@@ -380,7 +381,7 @@ macro_rules! request {
             &self,
         ) -> Result<Option<<$kind as $crate::fields::Kind>::Value<'v>>, $crate::error::ApiError> {
             let names = [$crate::fields::plain(stringify!($field)) $(, stringify!($alias))*];
-            self.unnamed.read(&names, &<$kind>::new($($arg),*))
+            self.any.read(&names, &<$kind>::new($($arg),*))
         }
     };
     (@method [$($doc:literal)*] $field:ident [$($alias:ident)*] [$kind:ty] [$($arg:expr),*] $absent:expr) => {
@@ -389,7 +390,7 @@ macro_rules! request {
             &self,
         ) -> Result<<$kind as $crate::fields::Kind>::Value<'v>, $crate::error::ApiError> {
             let names = [$crate::fields::plain(stringify!($field)) $(, stringify!($alias))*];
-            let value = self.unnamed.read(&names, &<$kind>::new($($arg),*))?;
+            let value = self.any.read(&names, &<$kind>::new($($arg),*))?;
             value.ok_or_else(|| ($absent)(self.path(names[0])))
         }
     };
