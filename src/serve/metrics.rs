@@ -145,8 +145,8 @@ fn count(counter: &AtomicU64, more: u64) {
 }
 
 impl Metrics {
-    /// A job has left the queue, `since_arrival` after it came.
-    pub fn on_begin(&self, since_arrival: Duration) {
+    /// A job has left the queue, `since_arrival` after it arrived.
+    pub fn on_start(&self, since_arrival: Duration) {
         self.queued.add_time(since_arrival);
     }
 
@@ -158,10 +158,10 @@ impl Metrics {
     }
 
     /// A sequence has picked its first token.
-    pub fn on_first_token(&self, stats: &Stats, since_arrival: Duration, since_begin: Duration) {
+    pub fn on_first_token(&self, stats: &Stats, since_arrival: Duration, since_start: Duration) {
         count(&self.generated_tokens, 1);
         self.first_token.add_time(since_arrival);
-        self.count_prompt(stats.prompt_tokens - stats.cached_tokens, stats.prompt_time, since_begin);
+        self.count_prompt(stats.prompt_tokens - stats.cached_tokens, stats.prompt_time, since_start);
     }
 
     /// A sequence has picked another token.
@@ -171,9 +171,9 @@ impl Metrics {
     }
 
     /// A text has been embedded or scored.
-    pub fn on_vector(&self, stats: &Stats, since_begin: Duration) {
+    pub fn on_vector(&self, stats: &Stats, since_start: Duration) {
         count(&self.pooled_texts, 1);
-        self.count_prompt(stats.prompt_tokens, stats.prompt_time, since_begin);
+        self.count_prompt(stats.prompt_tokens, stats.prompt_time, since_start);
     }
 
     /// A sequence has ended.
@@ -193,10 +193,10 @@ impl Metrics {
         self.most_tokens.fetch_max(n_tokens, Ordering::Relaxed);
     }
 
-    fn count_prompt(&self, n_computed: usize, time: Duration, since_begin: Duration) {
+    fn count_prompt(&self, n_computed: usize, time: Duration, since_start: Duration) {
         count(&self.prompt_tokens, n_computed as u64);
         count(&self.prompt_us, time.as_micros() as u64);
-        self.prefill.add_time(since_begin);
+        self.prefill.add_time(since_start);
     }
 
     /// All metrics as text; `now` is the state of the engine. With a `model`, all but llama.cpp's metrics are

@@ -31,7 +31,7 @@ struct Seq {
     /// Time of its last token.
     last: Option<Instant>,
     /// Prompt tokens in the last progress update, if any.
-    told: Option<usize>,
+    reported: Option<usize>,
     out_of_time: bool,
     has_ended: bool,
 }
@@ -40,13 +40,13 @@ struct Seq {
 struct ActiveJob {
     queued: QueuedJob,
     /// Number of prompts added to the batch.
-    n_handed: usize,
+    n_added: usize,
     seqs: Vec<Seq>,
     /// Updates that did not fit into the channel.
     held: VecDeque<Result<Update, JobError>>,
-    rests: bool,
+    is_paused: bool,
     /// Time when the first prompt was added to the batch.
-    begun: Instant,
+    started: Instant,
 }
 
 impl ActiveJob {
@@ -85,7 +85,7 @@ impl ActiveJob {
 
     /// True if some of its prompts are not in the batch yet.
     fn has_more(&self) -> bool {
-        self.n_handed < self.queued.job.prompts.len()
+        self.n_added < self.queued.job.prompts.len()
     }
 
     /// Number of sequences that have not ended.
@@ -95,14 +95,14 @@ impl ActiveJob {
 
     /// Ends its sequences, and skips its remaining prompts.
     fn cancel(&mut self, batch: &mut Batch) {
-        self.n_handed = self.queued.job.prompts.len();
+        self.n_added = self.queued.job.prompts.len();
         self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
     }
 
     /// Handles a token of the sequence at `at`. The first one comes with the scores and the progress of the
     /// prompt.
     fn on_token(&mut self, at: usize, stats: &Stats, batch: &mut Batch, metrics: &Metrics) {
-        let Self { queued, seqs, held, begun, .. } = self;
+        let Self { queued, seqs, held, started, .. } = self;
         let (seq, job) = (&mut seqs[at], &queued.job);
         if let Some(last) = seq.last.replace(Instant::now()) {
             return metrics.on_next_token(last.elapsed());
@@ -111,9 +111,9 @@ impl ActiveJob {
             let scores = batch.take_scores(seq.id);
             held.push_back(Ok(Update::Scores { choice: seq.choice, scores }));
         }
-        metrics.on_first_token(stats, queued.came.elapsed(), begun.elapsed());
+        metrics.on_first_token(stats, queued.arrived.elapsed(), started.elapsed());
         if job.progress {
-            held.extend(seq.progress(stats, stats.prompt_tokens, *begun).into_iter().map(Ok));
+            held.extend(seq.progress(stats, stats.prompt_tokens, *started).into_iter().map(Ok));
         }
     }
 
@@ -128,13 +128,13 @@ impl ActiveJob {
         slots: &mut Slots,
         metrics: &Metrics,
     ) -> (Option<u32>, Option<Box<Ticket>>) {
-        let Self { queued, seqs, held, begun, .. } = self;
+        let Self { queued, seqs, held, started, .. } = self;
         let (seq, job) = (&mut seqs[at], &queued.job);
         seq.has_ended = true;
         let vector = batch.take_vector(seq.id);
-        metrics.on_end(end, vector.is_some(), stats, queued.came.elapsed());
+        metrics.on_end(end, vector.is_some(), stats, queued.arrived.elapsed());
         if let Some(vector) = vector {
-            metrics.on_vector(stats, begun.elapsed());
+            metrics.on_vector(stats, started.elapsed());
             held.push_back(Ok(Update::Vector { choice: seq.choice, vector }));
         }
         let exported = job.export_to.as_ref().filter(|_| is_answered(end));
@@ -217,8 +217,8 @@ impl Worker {
                 continue;
             }
             let steps = self.batch.stats().steps;
-            let came = self.step();
-            if came == 0 && self.batch.stats().steps == steps {
+            let n_events = self.step();
+            if n_events == 0 && self.batch.stats().steps == steps {
                 // All sequences are paused, or the device fails: wait for a command or for time to pass.
                 match self.commands.recv_timeout(NAP) {
                     Ok(command) => self.take(command),
@@ -233,7 +233,7 @@ impl Worker {
         match command {
             Command::Add(queued) => self.queue.push_back(*queued),
             Command::Leave(id) => self.leave(id),
-            Command::Resume(id) => self.settle(id),
+            Command::Resume(id) => self.send_updates(id),
             Command::Slot(order) => self.slots.take(order, &mut self.batch),
             Command::EndAll => self.end_all(&JobError::Ending),
             Command::Stop => self.stops = true,
@@ -250,7 +250,7 @@ impl Worker {
             active.held.clear();
             active.cancel(&mut self.batch);
         }
-        self.settle(id);
+        self.send_updates(id);
     }
 
     /// Ends cancelled sequences, so that their pages are free for the next step.
@@ -264,16 +264,16 @@ impl Worker {
 
     /// Sends a job's held updates. Pauses its sequences while its reader is slow, and ends them if the reader
     /// is gone.
-    fn settle(&mut self, id: JobId) {
+    fn send_updates(&mut self, id: JobId) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
         if active.send().is_err() {
             active.held.clear();
             active.cancel(&mut self.batch);
         }
-        let rests = !active.held.is_empty();
-        if active.rests != rests {
-            active.rests = rests;
-            active.seqs.iter().for_each(|seq| self.batch.pause(seq.id, rests));
+        let is_paused = !active.held.is_empty();
+        if active.is_paused != is_paused {
+            active.is_paused = is_paused;
+            active.seqs.iter().for_each(|seq| self.batch.pause(seq.id, is_paused));
         }
         if active.is_done() {
             self.jobs.remove(&id);
@@ -291,7 +291,7 @@ impl Worker {
             let active = self.jobs.get_mut(&id).expect("a job of the list");
             active.held.push_back(Err(why.clone()));
             active.cancel(&mut self.batch);
-            self.settle(id);
+            self.send_updates(id);
         }
     }
 
@@ -304,8 +304,8 @@ impl Worker {
                 let same = |active: &&ActiveJob| active.queued.job.client == queued.job.client;
                 self.jobs.values().filter(same).map(ActiveJob::n_open).sum()
             };
-            let begun = self.jobs.values().filter(|active| active.has_more() && !active.rests);
-            let waiting = begun.map(|active| &active.queued).chain(&self.queue);
+            let started = self.jobs.values().filter(|active| active.has_more() && !active.is_paused);
+            let waiting = started.map(|active| &active.queued).chain(&self.queue);
             let Some(next) = waiting.min_by_key(|queued| (running(queued), queued.id)) else { return };
             let (id, n, stats) = (next.id, next.job.n, self.batch.stats());
             if stats.running - stats.resting + stats.waiting + n > n_seqs {
@@ -321,27 +321,27 @@ impl Worker {
     }
 
     fn begin(&mut self, queued: QueuedJob) {
-        self.metrics.on_begin(queued.came.elapsed());
-        let (id, begun) = (queued.id, Instant::now());
+        self.metrics.on_start(queued.arrived.elapsed());
+        let (id, started) = (queued.id, Instant::now());
         let (seqs, held) = (Vec::with_capacity(queued.job.n_choices()), VecDeque::new());
-        self.jobs.insert(id, ActiveJob { queued, n_handed: 0, seqs, held, rests: false, begun });
+        self.jobs.insert(id, ActiveJob { queued, n_added: 0, seqs, held, is_paused: false, started });
     }
 
     fn add_prompt(&mut self, id: JobId) {
         let active = self.jobs.get_mut(&id).expect("a job that has begun");
         let job = &active.queued.job;
         if let Some(handed) = &job.handed {
-            handed.take_up(&mut self.batch, &job.prompts[active.n_handed], &job.salt);
+            handed.take_up(&mut self.batch, &job.prompts[active.n_added], &job.salt);
         }
         let request = Request {
             n: job.n,
             salt: Arc::clone(&job.salt),
             cache_prompt: job.cache_prompt,
             score_prompt: job.score_prompt,
-            pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_handed]),
-            ..Request::new(job.prompts[active.n_handed].clone(), job.options.clone())
+            pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_added]),
+            ..Request::new(job.prompts[active.n_added].clone(), job.options.clone())
         };
-        active.n_handed += 1;
+        active.n_added += 1;
         match self.batch.add(&request) {
             Ok(ids) => {
                 self.by_seq.extend(ids.iter().map(|seq| (*seq, id)));
@@ -351,7 +351,7 @@ impl Worker {
             Err(err) => {
                 active.held.push_back(Err(JobError::Refused(err.to_string())));
                 active.cancel(&mut self.batch);
-                self.settle(id);
+                self.send_updates(id);
             }
         }
     }
@@ -418,41 +418,41 @@ impl Worker {
                 None => active.held.push_back(Ok(Update::Event { choice, event, stats, slot, ticket })),
             }
         }
-        self.settle(id);
+        self.send_updates(id);
     }
 
     /// Sends progress updates to the jobs that requested them.
     fn tell_progress(&mut self) {
-        let mut told = Vec::new();
-        for standing in self.batch.statuses().filter(|standing| standing.stats.generated_tokens == 0) {
-            let Some(id) = self.by_seq.get(&standing.id) else { continue };
+        let mut reported = Vec::new();
+        for status in self.batch.statuses().filter(|status| status.stats.generated_tokens == 0) {
+            let Some(id) = self.by_seq.get(&status.id) else { continue };
             let active = self.jobs.get_mut(id).expect("a job lives as long as its sequences");
             if !active.queued.job.progress {
                 continue;
             }
-            let seq = active.seqs.iter_mut().find(|seq| seq.id == standing.id).expect("one of the job");
-            let processed = standing.n_cached.min(standing.n_prompt);
-            let news = seq.progress(&standing.stats, processed, active.begun);
+            let seq = active.seqs.iter_mut().find(|seq| seq.id == status.id).expect("one of the job");
+            let processed = status.n_cached.min(status.n_prompt);
+            let news = seq.progress(&status.stats, processed, active.started);
             if !news.is_empty() {
                 active.held.extend(news.into_iter().map(Ok));
-                told.push(*id);
+                reported.push(*id);
             }
         }
-        told.into_iter().for_each(|id| self.settle(id));
+        reported.into_iter().for_each(|id| self.send_updates(id));
     }
 
     /// Publishes a snapshot.
     fn publish(&self) {
-        let slot = |standing: sterna_engine::SequenceStatus| {
-            let job = *self.by_seq.get(&standing.id)?;
+        let slot = |status: sterna_engine::SequenceStatus| {
+            let job = *self.by_seq.get(&status.id)?;
             let limit = self.jobs.get(&job)?.queued.job.options.max_tokens;
             Some(Slot {
-                id: standing.slot?,
+                id: status.slot?,
                 job: job.0,
-                n_prompt: standing.n_prompt,
-                n_past: standing.n_cached,
-                n_generated: standing.stats.generated_tokens,
-                n_remaining: limit.map(|limit| limit.saturating_sub(standing.stats.generated_tokens)),
+                n_prompt: status.n_prompt,
+                n_past: status.n_cached,
+                n_generated: status.stats.generated_tokens,
+                n_remaining: limit.map(|limit| limit.saturating_sub(status.stats.generated_tokens)),
             })
         };
         let slots = self.batch.statuses().filter_map(slot).collect();
@@ -467,17 +467,17 @@ fn is_answered(end: StopReason) -> bool {
 
 impl Seq {
     fn new(id: SeqId, choice: usize) -> Self {
-        Self { id, choice, last: None, told: None, out_of_time: false, has_ended: false }
+        Self { id, choice, last: None, reported: None, out_of_time: false, has_ended: false }
     }
 
     /// Progress updates of its prompt: first the cached tokens, then the computed ones.
-    fn progress(&mut self, stats: &Stats, processed: usize, begun: Instant) -> Vec<Update> {
+    fn progress(&mut self, stats: &Stats, processed: usize, started: Instant) -> Vec<Update> {
         let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
-        let steps = [(cached, Duration::ZERO), (processed, begun.elapsed())];
+        let steps = [(cached, Duration::ZERO), (processed, started.elapsed())];
         let mut news = Vec::new();
         for (processed, time) in steps {
-            if self.told.is_none_or(|told| told < processed) {
-                self.told = Some(processed);
+            if self.reported.is_none_or(|reported| reported < processed) {
+                self.reported = Some(processed);
                 news.push(Update::Progress { choice: self.choice, total, cached, processed, time });
             }
         }
