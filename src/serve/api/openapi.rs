@@ -33,13 +33,13 @@ const ERRORS: &[(u16, &str)] = &[
     (503, "The model is loading, or the server is shutting down."),
 ];
 
-type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+type SchemaOf<S = Schema> = fn(&mut SchemaGenerator) -> S;
 
 /// Description of an endpoint.
 pub struct Operation {
     summary: &'static str,
     /// Schema of the request body, and true if a body is required.
-    body: Option<(fn(&mut SchemaGenerator) -> Value, bool)>,
+    body: Option<(SchemaOf<Value>, bool)>,
     parameters: Vec<Value>,
     /// Media type and schema of the answer.
     answer: Option<(&'static str, SchemaOf)>,
