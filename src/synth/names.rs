@@ -3,7 +3,7 @@
 use super::preset::{Family, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
-use sterna_gguf::{self as gguf, Array, Metadata, Value, ValueType};
+use sterna_gguf::{Array, Metadata, Value, ValueType};
 
 /// Factor by which GPT-OSS extends its trained context.
 const YARN_FACTOR: u32 = 32;
