@@ -313,3 +313,32 @@ impl Metrics {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_metric_has_one_type_and_renamed_ones_keep_their_values() {
+        let mut now = Snapshot::default();
+        (now.stats.states, now.stats.free_states) = (7, 2);
+        (now.stats.swapped_out, now.stats.swapped_in) = (3, 2);
+        let text = Metrics::default().text(&now, 0, Some("tiny"));
+        let names: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        let names: Vec<&str> = names.iter().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names.len(), names.iter().collect::<BTreeSet<_>>().len(), "{names:?}");
+        let value = |line: &str| text.lines().find_map(|own| own.strip_prefix(line)?.strip_prefix(' '));
+        for (name, old, want) in [
+            ("sterna:num_swapped_out_total{model_name=\"tiny\"}", "vllm:num_parked_total", "3"),
+            ("sterna:num_swapped_in_total{model_name=\"tiny\"}", "vllm:num_unparked_total", "2"),
+            ("sterna:recurrent_states{model_name=\"tiny\"}", "llamacpp:recurrent_states", "7"),
+            ("sterna:recurrent_states_held{model_name=\"tiny\"}", "llamacpp:recurrent_states_held", "5"),
+        ] {
+            let label = if old.starts_with("vllm:") { "{model_name=\"tiny\"}" } else { "" };
+            let values = (value(name), value(&format!("{old}{label}")));
+            assert_eq!(values, (Some(want), Some(want)), "{name}");
+        }
+    }
+}
