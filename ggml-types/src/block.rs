@@ -8,6 +8,8 @@ use crate::{Dialect, QuantError, QuantType, Ternary};
 pub(crate) trait Block: fmt::Debug + Sync {
     const NAME: &'static str;
     const IDS: &'static [(Dialect, u32)];
+    /// See [`QuantType::file_type`].
+    const FILE_TYPE: Option<u32> = None;
     /// Elements and bytes of one block.
     const ELEMS: usize;
     const BYTES: usize;
@@ -109,6 +111,10 @@ impl<B: Block> QuantType for B {
 
     fn ids(&self) -> &'static [(Dialect, u32)] {
         B::IDS
+    }
+
+    fn file_type(&self) -> Option<u32> {
+        B::FILE_TYPE
     }
 
     fn block_elems(&self) -> usize {

@@ -14,7 +14,6 @@ pub mod ids;
 mod k_groups;
 mod known;
 pub mod kv;
-pub mod planes;
 mod quant;
 mod registry;
 mod scale_search;

@@ -34,6 +34,11 @@ pub trait QuantType: fmt::Debug + Sync {
     /// All ids of this type in files. Empty for a type that exists only in memory.
     fn ids(&self) -> &'static [(Dialect, u32)];
 
+    /// llama.cpp's number for a model with most weights of this type (`general.file_type`), if it has one.
+    fn file_type(&self) -> Option<u32> {
+        None
+    }
+
     /// Elements of one block. The columns of a row are a multiple of it.
     fn block_elems(&self) -> usize;
 

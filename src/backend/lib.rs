@@ -9,6 +9,8 @@ pub mod cpu;
 pub mod cuda;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 mod device;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod layout;
 mod memory;
 mod options;
 pub mod rates;

@@ -32,7 +32,7 @@ pub use rewrite::{PartLimit, Rewrite};
 pub use source::{FileSource, Source};
 pub use split::{part_name, part_names};
 pub use tensor::FileTensor;
-pub use types::{file_type, file_type_name, type_id, type_named};
+pub use types::{file_type_name, type_id, type_named};
 pub use value::{Array, Value, ValueType};
 pub use watched::{Watched, watched};
 pub use writer::{GgufData, GgufWriter};

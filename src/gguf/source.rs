@@ -16,9 +16,9 @@ use super::map::{anonymous, is_file};
 /// A file that is read in pieces, wherever it is stored: on a disk, on an HTTP server, in a browser's
 /// storage.
 ///
-/// While a model is loaded, there is one read at a time. After that reads are rare (a saved session reads a few
-/// bytes of each tensor), unless the weights do not fit in memory: then some are read in every step. Reading
-/// the same range twice must return the same bytes.
+/// While a model is loaded, there is one read at a time. After that reads are rare (a saved session reads a
+/// few bytes of each tensor), unless the weights do not fit in memory: then some are read in every step.
+/// Reading the same range twice must return the same bytes.
 pub trait Source: Send + Sync {
     /// Size of the whole file in bytes.
     fn file_bytes(&self) -> u64;

@@ -6,39 +6,6 @@ use ggml_types::{Dialect, QuantType, by_id, by_name};
 
 use super::GgufError;
 
-/// `general.file_type` of a model by the type of most of its weights.
-static FILE_TYPES: &[(&dyn QuantType, u32)] = &[
-    (&types::F32, 0),
-    (&types::F16, 1),
-    (&types::Q4_0, 2),
-    (&types::Q4_1, 3),
-    (&types::Q8_0, 7),
-    (&types::Q5_0, 8),
-    (&types::Q5_1, 9),
-    (&types::Q2K, 10),
-    (&types::Q3K, 11),
-    (&types::Q4K, 14),
-    (&types::Q5K, 16),
-    (&types::Q6K, 18),
-    (&types::Iq4Nl, 25),
-    (&types::Iq4Xs, 30),
-    (&types::Bf16, 32),
-    (&types::Tq1_0, 36),
-    (&types::Tq2_0, 37),
-    (&types::Mxfp4, 38),
-    (&types::Nvfp4, 39),
-    (&types::Q1_0, 40),
-    (&types::Q2_0, 41),
-    (&types::Pq2_0, 141),
-    (&types::Ptq1_0, 143),
-    // In files of ik_llama.cpp.
-    (&types::Iq1Bn, 136),
-    (&types::Iq2Bn, 137),
-    (&types::Iq2BnR4, 337),
-    // In the forks of microsoft/BitNet; upstream uses this number for another type.
-    (&types::I2S, 40),
-];
-
 /// llama.cpp's names of the values of `general.file_type`.
 static FILE_TYPE_NAMES: &[(u32, &str)] = &[
     (0, "all F32"),
@@ -127,9 +94,4 @@ pub fn type_id(ty: &dyn QuantType) -> Option<u32> {
 pub fn file_type_name(number: u32, body: &dyn QuantType) -> Option<&'static str> {
     let named = FILE_TYPE_NAMES.iter().find(|(known, _)| *known == number && !body.is(&types::I2S));
     named.map(|&(_, name)| name)
-}
-
-/// `general.file_type` of a model by the type of most of its weights, if there is a number for it.
-pub fn file_type(ty: &dyn QuantType) -> Option<u32> {
-    FILE_TYPES.iter().find(|(known, _)| known.is(ty)).map(|&(_, number)| number)
 }

@@ -22,7 +22,7 @@ use regex::{Regex, RegexBuilder};
 use choice::Role;
 use encode::Encoder;
 use sterna_gguf::{
-    GgufError, GgufWriter, Metadata, TensorInfo, file_type, n_zero_matrices, type_id, type_named, watched,
+    GgufError, GgufWriter, Metadata, TensorInfo, n_zero_matrices, type_id, type_named, watched,
 };
 
 pub use choice::{mix_of, mixes_of};
@@ -509,7 +509,7 @@ fn metadata(source: &Metadata, options: &QuantizeOptions) -> Metadata {
     }
     let number = match options.recipe {
         Recipe::Mix(mix) => Some(mix.file_type),
-        Recipe::Type(ty) => file_type(ty),
+        Recipe::Type(ty) => ty.file_type(),
     };
     if let Some(number) = number {
         out.set("general.file_type", number);

@@ -199,8 +199,7 @@ impl Constraints {
         served: &Served,
     ) -> Result<Self, ApiError> {
         let excludes = |one: &str, other: &str| {
-            let message = format!("`{one}` and `{other}` exclude each other");
-            ApiError { param: Some(one.to_owned()), ..ApiError::bad(message) }
+            ApiError::in_field(one, format!("`{one}` and `{other}` exclude each other"))
         };
         let Self { grammar: of_fields, space, .. } = Self::of_text(&fields.part())?;
         let grammar = match (of_fields, grammar) {
@@ -246,7 +245,7 @@ impl Constraints {
         let mut found: Vec<Found> = found.into_iter().flatten().collect();
         if let [(first, _), (second, _), ..] = &found[..] {
             let message = format!("`{first}` and `{second}` exclude each other");
-            return Err(ApiError { param: Some(second.clone()), ..ApiError::bad(message) });
+            return Err(ApiError::in_field(second, message));
         }
         let space = fields.json_whitespace()?.unwrap_or(Space::Compact);
         Ok(Self { grammar: found.pop(), space, ..Self::default() })
@@ -330,10 +329,7 @@ impl Constraints {
                 options.grammar = Some(Arc::new(compiled));
             }
             Err(err @ GrammarError::Busy(_)) => return Err(ApiError::unavailable(err.to_string())),
-            Err(err) => {
-                let message = format!("`{name}`: {err}");
-                return Err(ApiError { param: Some(name.to_owned()), ..ApiError::bad(message) });
-            }
+            Err(err) => return Err(ApiError::in_field(name, format!("`{name}`: {err}"))),
         }
         Ok(())
     }

@@ -58,6 +58,11 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
+    /// A field is invalid; `message` says why, and names the field.
+    pub fn in_field(name: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(name.into()), ..Self::bad(message) }
+    }
+
     /// A field has a value that is not allowed.
     pub fn field(name: impl Into<String>, want: &str, got: &Value) -> Self {
         let name = name.into();
@@ -67,22 +72,20 @@ impl ApiError {
             shown.truncate(end);
             shown += "...";
         }
-        Self { param: Some(name.clone()), ..Self::bad(format!("`{name}`: want {want}, got {shown}")) }
+        let message = format!("`{name}`: want {want}, got {shown}");
+        Self::in_field(name, message)
     }
 
     /// A required field is missing.
     pub fn missing(name: &str, want: &str) -> Self {
-        Self { param: Some(name.to_owned()), ..Self::bad(format!("`{name}` is missing: want {want}")) }
+        Self::in_field(name, format!("`{name}` is missing: want {want}"))
     }
 
     /// A field asks for something that is not supported.
     pub fn unsupported(name: impl Into<String>) -> Self {
         let name = name.into();
-        Self {
-            code: Some("unsupported_parameter"),
-            param: Some(name.clone()),
-            ..Self::bad(format!("`{name}` is not supported yet"))
-        }
+        let message = format!("`{name}` is not supported yet");
+        Self { code: Some("unsupported_parameter"), ..Self::in_field(name, message) }
     }
 
     /// The error with another message.
@@ -110,7 +113,7 @@ impl ApiError {
              length is {n_ctx} tokens. `truncate_prompt_tokens`: -1 truncates it"
         );
         let (code, lengths) = (Some("context_length_exceeded"), Some((n_tokens, n_ctx)));
-        Self { code, lengths, param: Some(name), ..Self::bad(message) }
+        Self { code, lengths, ..Self::in_field(name, message) }
     }
 
     /// The model does not generate text.
@@ -119,7 +122,7 @@ impl ApiError {
             "this model (`{architecture}`) only makes embeddings: use /v1/embeddings, or \
              /v1/rerank if it ranks"
         );
-        Self { code: Some("unsupported_model"), param: Some("model".into()), ..Self::bad(message) }
+        Self { code: Some("unsupported_model"), ..Self::in_field("model", message) }
     }
 
     /// The key is missing or wrong.

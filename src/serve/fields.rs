@@ -2,10 +2,9 @@
 //! field, the expected value, and the actual one. [`request!`] declares fields: each row defines both how a
 //! field is read and how `/openapi.json` describes it, so that the two always agree.
 
-use std::borrow::Cow;
 use std::marker::PhantomData;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
@@ -42,33 +41,23 @@ pub trait Includes<Part> {}
 
 /// An object of a request.
 pub struct Fields<'v, R> {
+    pub(crate) any: AnyFields<'v>,
+    request: PhantomData<fn() -> R>,
+}
+
+/// [`Fields`] of any kind of object: what is here is compiled once for all of them.
+#[derive(Clone, Default)]
+pub struct AnyFields<'v> {
     /// Path of the object in the request, with a trailing dot; empty for the request itself.
     path: String,
     /// `None` has no fields.
     map: Option<&'v Map<String, Value>>,
-    request: PhantomData<fn() -> R>,
 }
 
-impl<R> Default for Fields<'_, R> {
-    fn default() -> Self {
-        Self { path: String::new(), map: None, request: PhantomData }
-    }
-}
-
-impl<'v, R> Fields<'v, R> {
-    /// The whole request.
-    pub fn of(map: &'v Map<String, Value>) -> Self {
-        Self { path: String::new(), map: Some(map), request: PhantomData }
-    }
-
-    /// `value`, which is the field `name` of the request.
-    ///
-    /// # Errors
-    /// 400 if it is not an object.
-    pub fn inside(name: impl Into<String>, value: &'v Value) -> Result<Self, ApiError> {
-        let name = name.into();
+impl<'v> AnyFields<'v> {
+    fn inside(name: String, value: &'v Value) -> Result<Self, ApiError> {
         match value {
-            Value::Object(map) => Ok(Self { path: name + ".", ..Self::of(map) }),
+            Value::Object(map) => Ok(Self { path: name + ".", map: Some(map) }),
             other => Err(ApiError::field(name, "an object", other)),
         }
     }
@@ -78,9 +67,48 @@ impl<'v, R> Fields<'v, R> {
         format!("{}{name}", self.path)
     }
 
+    /// The first of several fields that is present and not null, with its path.
+    fn present(&self, names: &[&str]) -> Option<(String, &'v Value)> {
+        names.iter().find_map(|name| {
+            let value = self.map?.get(*name).filter(|value| !value.is_null())?;
+            Some((self.path(name), value))
+        })
+    }
+
+    /// Reads a field under the first of its names that is present and not null.
+    pub(crate) fn read<K: Kind>(&self, names: &[&str], kind: &K) -> Result<Option<K::Value<'v>>, ApiError> {
+        self.present(names).map(|(path, value)| kind.read(path, value)).transpose()
+    }
+}
+
+impl<R> Default for Fields<'_, R> {
+    fn default() -> Self {
+        Self { any: AnyFields::default(), request: PhantomData }
+    }
+}
+
+impl<'v, R> Fields<'v, R> {
+    /// The whole request.
+    pub fn of(map: &'v Map<String, Value>) -> Self {
+        Self { any: AnyFields { path: String::new(), map: Some(map) }, request: PhantomData }
+    }
+
+    /// `value`, which is the field `name` of the request.
+    ///
+    /// # Errors
+    /// 400 if it is not an object.
+    pub fn inside(name: impl Into<String>, value: &'v Value) -> Result<Self, ApiError> {
+        Ok(Self { any: AnyFields::inside(name.into(), value)?, request: PhantomData })
+    }
+
+    /// The path of a field in messages.
+    pub fn path(&self, name: &str) -> String {
+        self.any.path(name)
+    }
+
     /// The object itself.
     pub fn value(&self) -> Value {
-        Value::Object(self.map.cloned().unwrap_or_default())
+        Value::Object(self.any.map.cloned().unwrap_or_default())
     }
 
     /// A view of the fields that `Part` declares.
@@ -88,16 +116,7 @@ impl<'v, R> Fields<'v, R> {
     where
         R: Includes<Part>,
     {
-        Fields { path: self.path.clone(), map: self.map, request: PhantomData }
-    }
-
-    /// Reads a field under the first of its names that is present and not null.
-    pub(crate) fn read<K: Kind>(&self, names: &[&str], kind: &K) -> Result<Option<K::Value<'v>>, ApiError> {
-        let there = |name: &&str| {
-            let value = self.map?.get(*name)?;
-            (!value.is_null()).then(|| kind.read(self.path(name), value))
-        };
-        names.iter().find_map(there).transpose()
+        Fields { any: self.any.clone(), request: PhantomData }
     }
 }
 
@@ -105,30 +124,8 @@ impl<'v, R: Request> Fields<'v, R> {
     /// The first of several fields that is present and not null, unparsed. A field that is not declared
     /// counts as absent.
     pub fn given(&self, names: &[&str]) -> Option<&'v Value> {
-        let value = |name: &&str| self.map?.get(*name).filter(|value| !value.is_null());
-        names.iter().filter(|name| R::has(name)).find_map(value)
-    }
-}
-
-impl<R: Request> JsonSchema for Fields<'_, R> {
-    fn schema_name() -> Cow<'static, str> {
-        R::NAME.into()
-    }
-
-    fn schema_id() -> Cow<'static, str> {
-        std::any::type_name::<R>().into()
-    }
-
-    fn json_schema(schemas: &mut SchemaGenerator) -> Schema {
-        let mut description = Description {
-            schemas,
-            schema: Map::from_iter([("type".to_owned(), json!("object"))]),
-            parts: Vec::new(),
-            properties: Map::new(),
-            required: Vec::new(),
-        };
-        R::describe(&mut description);
-        description.into()
+        let declared: Vec<&str> = names.iter().copied().filter(|name| R::has(name)).collect();
+        self.any.present(&declared).map(|(_, value)| value)
     }
 }
 
@@ -172,7 +169,18 @@ impl Description<'_> {
         narrowed: Value,
         required: bool,
     ) {
-        let mut schema = kind.schema(self.schemas);
+        let schema = kind.schema(self.schemas);
+        self.property(names, about, schema, narrowed, required);
+    }
+
+    fn property(
+        &mut self,
+        names: &[&'static str],
+        about: &str,
+        mut schema: Value,
+        narrowed: Value,
+        required: bool,
+    ) {
         if let (Value::Object(schema), Value::Object(narrowed)) = (&mut schema, narrowed) {
             schema.extend(narrowed);
         }
@@ -206,7 +214,31 @@ impl From<Description<'_>> for Schema {
 
 /// A reference to the schema of a kind of object.
 pub fn reference<R: Request>(schemas: &mut SchemaGenerator) -> Value {
-    schemas.subschema_for::<Fields<'static, R>>().to_value()
+    reference_to(R::NAME, R::describe, schemas)
+}
+
+/// [`reference`] without generics: that of schemars compiles about 800 lines of LLVM for each type. It would
+/// number types of the same name, which requests and answers must not have.
+fn reference_to(name: &str, describe: fn(&mut Description<'_>), schemas: &mut SchemaGenerator) -> Value {
+    if !schemas.definitions().contains_key(name) {
+        // An object may contain others of its kind.
+        schemas.definitions_mut().insert(name.to_owned(), Value::Null);
+        let schema = described(describe, schemas).to_value();
+        schemas.definitions_mut().insert(name.to_owned(), schema);
+    }
+    json!({ "$ref": format!("#{}/{name}", schemas.settings().definitions_path) })
+}
+
+fn described(describe: fn(&mut Description<'_>), schemas: &mut SchemaGenerator) -> Schema {
+    let mut description = Description {
+        schemas,
+        schema: Map::from_iter([("type".to_owned(), json!("object"))]),
+        parts: Vec::new(),
+        properties: Map::new(),
+        required: Vec::new(),
+    };
+    describe(&mut description);
+    description.into()
 }
 
 /// The schema, extended to allow null.
@@ -234,6 +266,11 @@ fn or_null(mut schema: Value) -> Value {
 /// A name as clients write it, without Rust's `r#` prefix.
 pub fn plain(name: &'static str) -> &'static str {
     name.strip_prefix("r#").unwrap_or(name)
+}
+
+/// True if `name` is one of `names` as clients write them.
+pub fn is_one(name: &str, names: &[&'static str]) -> bool {
+    names.iter().any(|known| plain(known) == name)
 }
 
 /// The error for a required field that is missing.
@@ -281,7 +318,7 @@ macro_rules! request {
 
             fn has(name: &str) -> bool {
                 let own: &[&'static str] = &[$(stringify!($field) $(, stringify!($alias))*),*];
-                own.iter().any(|own| $crate::fields::plain(own) == name) $(|| <$part>::has(name))*
+                $crate::fields::is_one(name, own) $(|| <$part>::has(name))*
             }
         }
 
@@ -344,7 +381,7 @@ macro_rules! request {
             &self,
         ) -> Result<Option<<$kind as $crate::fields::Kind>::Value<'v>>, $crate::error::ApiError> {
             let names = [$crate::fields::plain(stringify!($field)) $(, stringify!($alias))*];
-            self.read(&names, &<$kind>::new($($arg),*))
+            self.any.read(&names, &<$kind>::new($($arg),*))
         }
     };
     (@method [$($doc:literal)*] $field:ident [$($alias:ident)*] [$kind:ty] [$($arg:expr),*] $absent:expr) => {
@@ -353,7 +390,7 @@ macro_rules! request {
             &self,
         ) -> Result<<$kind as $crate::fields::Kind>::Value<'v>, $crate::error::ApiError> {
             let names = [$crate::fields::plain(stringify!($field)) $(, stringify!($alias))*];
-            let value = self.read(&names, &<$kind>::new($($arg),*))?;
+            let value = self.any.read(&names, &<$kind>::new($($arg),*))?;
             value.ok_or_else(|| ($absent)(self.path(names[0])))
         }
     };
@@ -466,7 +503,7 @@ mod tests {
     #[test]
     fn rows_are_what_the_schema_has() {
         let mut schemas = SchemaSettings::draft2020_12().into_generator();
-        let sample = Fields::<Sample>::json_schema(&mut schemas).to_value();
+        let sample = described(Sample::describe, &mut schemas).to_value();
         let null_or = |of: &str| json!([of, "null"]);
         let count = json!({ "type": null_or("integer"), "minimum": 1, "maximum": 4 });
         let text = json!({ "type": "string", "maxLength": 2 });

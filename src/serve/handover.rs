@@ -63,13 +63,13 @@ pub struct ExportedPrompts {
 
 struct Prompt {
     key: Key,
-    came: Instant,
+    arrived: Instant,
     pages: Pages,
 }
 
 impl std::fmt::Debug for Prompt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prompt").field("came", &self.came).finish_non_exhaustive()
+        f.debug_struct("Prompt").field("arrived", &self.arrived).finish_non_exhaustive()
     }
 }
 
@@ -140,7 +140,7 @@ impl ExportedPrompts {
         }
         self.bytes.fetch_add(bytes.len(), Ordering::SeqCst);
         let pages = Pages { bytes, all: Arc::clone(&self.bytes) };
-        prompts.push_back(Prompt { key, came: Instant::now(), pages });
+        prompts.push_back(Prompt { key, arrived: Instant::now(), pages });
         Some(Ticket { key, n_tokens })
     }
 
@@ -159,7 +159,7 @@ impl ExportedPrompts {
     /// Drops expired prompts.
     pub fn drop_old(&self) {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
-        while prompts.front().is_some_and(|prompt| prompt.came.elapsed() > self.time) {
+        while prompts.front().is_some_and(|prompt| prompt.arrived.elapsed() > self.time) {
             prompts.pop_front();
         }
     }
@@ -213,9 +213,9 @@ impl Handed {
     /// Restores the pages into the prefix cache for `prompt`. If that fails, logs the reason, and the prompt
     /// is computed locally.
     pub fn take_up(&self, batch: &mut Batch, prompt: &[u32], salt: &Arc<str>) {
-        let Some(came) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(transferred) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         let begun = Instant::now();
-        match batch.restore_beginning(&mut &came.bytes[..], salt, prompt) {
+        match batch.restore_beginning(&mut &transferred.bytes[..], salt, prompt) {
             Ok(n_tokens) => {
                 let ms = begun.elapsed().as_millis() as u64;
                 tracing::info!(n_tokens, ms, "the prompt resumes from another server's pages");

@@ -59,7 +59,7 @@ impl Instance {
             job,
             updates: sender,
             waits_for_reader: Arc::new(AtomicBool::new(false)),
-            came: Instant::now(),
+            arrived: Instant::now(),
         };
         let handle = Handle::new(&queued, updates, self.commands.clone());
         self.tell(Command::Add(Box::new(queued)))?;

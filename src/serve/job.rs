@@ -163,7 +163,7 @@ pub struct QueuedJob {
     /// Set while the engine waits for the reader.
     pub waits_for_reader: Arc<AtomicBool>,
     /// Time of its arrival.
-    pub came: Instant,
+    pub arrived: Instant,
 }
 
 /// The reader's end of a job. Dropping it cancels the job.

@@ -210,25 +210,17 @@ pub fn going_on(
     let opens = fields.add_generation_prompt()?;
     let is_assistants = |at: usize| messages.get(at).is_some_and(|last| last.role == "assistant");
     let last = messages.len().saturating_sub(1);
+    let cannot_go_on = |message: &str| Err(ApiError::in_field("continue_final_message", message));
     if goes_on == Some(true) && opens == Some(true) {
-        return Err(ApiError {
-            param: Some("continue_final_message".into()),
-            ..ApiError::bad("`continue_final_message` and `add_generation_prompt` exclude each other")
-        });
+        return cannot_go_on("`continue_final_message` and `add_generation_prompt` exclude each other");
     }
     if goes_on == Some(true) && !is_assistants(last) {
-        return Err(ApiError {
-            param: Some("continue_final_message".into()),
-            ..ApiError::bad("`continue_final_message`: the last message is not the assistant's")
-        });
+        return cannot_go_on("`continue_final_message`: the last message is not the assistant's");
     }
     // A message with calls is complete.
     let has_called = messages.last().is_some_and(|last| !last.tool_calls.is_empty());
     if has_called && goes_on == Some(true) {
-        return Err(ApiError {
-            param: Some("continue_final_message".into()),
-            ..ApiError::bad("`continue_final_message`: the last message ends with tool calls")
-        });
+        return cannot_go_on("`continue_final_message`: the last message ends with tool calls");
     }
     if !is_assistants(last) || has_called || goes_on == Some(false) {
         return Ok(ChatPrompt {
@@ -240,12 +232,12 @@ pub fn going_on(
     }
     if last > 0 && is_assistants(last - 1) {
         let message = "`messages`: two assistant messages at the end; want at most one, to continue";
-        return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
+        return Err(ApiError::in_field("messages", message));
     }
     if extras.variables.get("enable_thinking") == Some(&Value::Bool(true)) {
         let message = "`messages`: continuing an assistant message excludes thinking: switch thinking off, \
                        or leave the message out";
-        return Err(ApiError { param: Some("messages".into()), ..ApiError::bad(message) });
+        return Err(ApiError::in_field("messages", message));
     }
     let assistant_prefix = messages.pop().map(|last| last.content);
     Ok(ChatPrompt { messages, add_generation_prompt: true, assistant_prefix, extras })
@@ -314,7 +306,7 @@ impl Thinking {
 pub fn extras(fields: &Fields<'_, TemplateFields>, thinking: Thinking) -> Result<Extras, ApiError> {
     if fields.chat_template()?.is_some() {
         let message = "`chat_template`: a template is chosen when the server is started";
-        return Err(ApiError { param: Some("chat_template".into()), ..ApiError::bad(message) });
+        return Err(ApiError::in_field("chat_template", message));
     }
     let mut variables = Map::new();
     if let Some(effort) = thinking.effort {

@@ -37,7 +37,7 @@ pub fn several(name: &str, value: &Value, served: &Served, most: usize) -> Resul
     }
     if list.is_empty() || list.len() > most {
         let message = format!("`{name}`: want 1 to {most} entries, got {}", list.len());
-        return Err(ApiError::field(name, "", value).with(message));
+        return Err(ApiError::in_field(name, message));
     }
     let each = list.iter().enumerate().map(|(at, one)| {
         let name = format!("{name}[{at}]");

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::handover::Ticket;
 use super::job::{Command, JobError, JobId, QueuedJob, Update};
-use super::metrics::{Metrics, count};
+use super::metrics::Metrics;
 use super::slots::Slots;
 use super::status::{EngineStatus, Slot, Snapshot};
 use sterna_engine::{Batch, BatchStats, Error, Event, Fault, Request, SeqId, Stats, StopReason};
@@ -30,7 +31,7 @@ struct Seq {
     /// Time of its last token.
     last: Option<Instant>,
     /// Prompt tokens in the last progress update, if any.
-    told: Option<usize>,
+    reported: Option<usize>,
     out_of_time: bool,
     has_ended: bool,
 }
@@ -39,13 +40,13 @@ struct Seq {
 struct ActiveJob {
     queued: QueuedJob,
     /// Number of prompts added to the batch.
-    n_handed: usize,
+    n_added: usize,
     seqs: Vec<Seq>,
     /// Updates that did not fit into the channel.
     held: VecDeque<Result<Update, JobError>>,
-    rests: bool,
+    is_paused: bool,
     /// Time when the first prompt was added to the batch.
-    begun: Instant,
+    started: Instant,
 }
 
 impl ActiveJob {
@@ -84,7 +85,7 @@ impl ActiveJob {
 
     /// True if some of its prompts are not in the batch yet.
     fn has_more(&self) -> bool {
-        self.n_handed < self.queued.job.prompts.len()
+        self.n_added < self.queued.job.prompts.len()
     }
 
     /// Number of sequences that have not ended.
@@ -94,7 +95,67 @@ impl ActiveJob {
 
     /// Ends its sequences, and skips its remaining prompts.
     fn cancel(&mut self, batch: &mut Batch) {
-        self.n_handed = self.queued.job.prompts.len();
+        self.n_added = self.queued.job.prompts.len();
+        self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
+    }
+
+    /// Handles a token of the sequence at `at`. The first one comes with the scores and the progress of the
+    /// prompt.
+    fn on_token(&mut self, at: usize, stats: &Stats, batch: &mut Batch, metrics: &Metrics) {
+        let Self { queued, seqs, held, started, .. } = self;
+        let (seq, job) = (&mut seqs[at], &queued.job);
+        if let Some(last) = seq.last.replace(Instant::now()) {
+            return metrics.on_next_token(last.elapsed());
+        }
+        if job.score_prompt.is_some() && seq.choice % job.n == 0 {
+            let scores = batch.take_scores(seq.id);
+            held.push_back(Ok(Update::Scores { choice: seq.choice, scores }));
+        }
+        metrics.on_first_token(stats, queued.arrived.elapsed(), started.elapsed());
+        if job.progress {
+            held.extend(seq.progress(stats, stats.prompt_tokens, *started).into_iter().map(Ok));
+        }
+    }
+
+    /// Handles the end of the sequence at `at`. Returns the slot that keeps its pages, and the ticket for
+    /// those of its prompt.
+    fn on_end(
+        &mut self,
+        at: usize,
+        end: StopReason,
+        stats: &Stats,
+        batch: &mut Batch,
+        slots: &mut Slots,
+        metrics: &Metrics,
+    ) -> (Option<u32>, Option<Box<Ticket>>) {
+        let Self { queued, seqs, held, started, .. } = self;
+        let (seq, job) = (&mut seqs[at], &queued.job);
+        seq.has_ended = true;
+        let vector = batch.take_vector(seq.id);
+        metrics.on_end(end, vector.is_some(), stats, queued.arrived.elapsed());
+        if let Some(vector) = vector {
+            metrics.on_vector(stats, started.elapsed());
+            held.push_back(Ok(Update::Vector { choice: seq.choice, vector }));
+        }
+        let exported = job.export_to.as_ref().filter(|_| is_answered(end));
+        let ticket = exported.and_then(|to| to.keep(batch, &job.prompts[0], &job.salt));
+        // The pages of an embedded text are already gone.
+        let kept = batch.take_ended(seq.id).filter(|_| job.pooled.is_none());
+        let slot = kept.map(|(own, tokens)| {
+            let slot = job.slot.unwrap_or(own);
+            slots.hold(slot, tokens, &job.salt, &job.client);
+            slot
+        });
+        (slot, ticket.map(Box::new))
+    }
+
+    /// Ends the job after a fault of one of its sequences.
+    fn on_fault(&mut self, fault: &Fault, batch: &mut Batch) {
+        self.held.push_back(Err(match fault {
+            // The grammar was accepted, but is too complex to follow to the end.
+            Fault::Constraint(err) => JobError::Refused(err.to_string()),
+            Fault::BrokenLogits(err) => JobError::Failed(err.to_string()),
+        }));
         self.seqs.iter().for_each(|seq| batch.cancel(seq.id));
     }
 }
@@ -156,8 +217,8 @@ impl Worker {
                 continue;
             }
             let steps = self.batch.stats().steps;
-            let came = self.step();
-            if came == 0 && self.batch.stats().steps == steps {
+            let n_events = self.step();
+            if n_events == 0 && self.batch.stats().steps == steps {
                 // All sequences are paused, or the device fails: wait for a command or for time to pass.
                 match self.commands.recv_timeout(NAP) {
                     Ok(command) => self.take(command),
@@ -172,7 +233,7 @@ impl Worker {
         match command {
             Command::Add(queued) => self.queue.push_back(*queued),
             Command::Leave(id) => self.leave(id),
-            Command::Resume(id) => self.settle(id),
+            Command::Resume(id) => self.send_updates(id),
             Command::Slot(order) => self.slots.take(order, &mut self.batch),
             Command::EndAll => self.end_all(&JobError::Ending),
             Command::Stop => self.stops = true,
@@ -189,7 +250,7 @@ impl Worker {
             active.held.clear();
             active.cancel(&mut self.batch);
         }
-        self.settle(id);
+        self.send_updates(id);
     }
 
     /// Ends cancelled sequences, so that their pages are free for the next step.
@@ -203,16 +264,16 @@ impl Worker {
 
     /// Sends a job's held updates. Pauses its sequences while its reader is slow, and ends them if the reader
     /// is gone.
-    fn settle(&mut self, id: JobId) {
+    fn send_updates(&mut self, id: JobId) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
         if active.send().is_err() {
             active.held.clear();
             active.cancel(&mut self.batch);
         }
-        let rests = !active.held.is_empty();
-        if active.rests != rests {
-            active.rests = rests;
-            active.seqs.iter().for_each(|seq| self.batch.pause(seq.id, rests));
+        let is_paused = !active.held.is_empty();
+        if active.is_paused != is_paused {
+            active.is_paused = is_paused;
+            active.seqs.iter().for_each(|seq| self.batch.pause(seq.id, is_paused));
         }
         if active.is_done() {
             self.jobs.remove(&id);
@@ -230,7 +291,7 @@ impl Worker {
             let active = self.jobs.get_mut(&id).expect("a job of the list");
             active.held.push_back(Err(why.clone()));
             active.cancel(&mut self.batch);
-            self.settle(id);
+            self.send_updates(id);
         }
     }
 
@@ -243,8 +304,8 @@ impl Worker {
                 let same = |active: &&ActiveJob| active.queued.job.client == queued.job.client;
                 self.jobs.values().filter(same).map(ActiveJob::n_open).sum()
             };
-            let begun = self.jobs.values().filter(|active| active.has_more() && !active.rests);
-            let waiting = begun.map(|active| &active.queued).chain(&self.queue);
+            let started = self.jobs.values().filter(|active| active.has_more() && !active.is_paused);
+            let waiting = started.map(|active| &active.queued).chain(&self.queue);
             let Some(next) = waiting.min_by_key(|queued| (running(queued), queued.id)) else { return };
             let (id, n, stats) = (next.id, next.job.n, self.batch.stats());
             if stats.running - stats.resting + stats.waiting + n > n_seqs {
@@ -260,27 +321,27 @@ impl Worker {
     }
 
     fn begin(&mut self, queued: QueuedJob) {
-        self.metrics.queued.add_time(queued.came.elapsed());
-        let (id, begun) = (queued.id, Instant::now());
+        self.metrics.on_start(queued.arrived.elapsed());
+        let (id, started) = (queued.id, Instant::now());
         let (seqs, held) = (Vec::with_capacity(queued.job.n_choices()), VecDeque::new());
-        self.jobs.insert(id, ActiveJob { queued, n_handed: 0, seqs, held, rests: false, begun });
+        self.jobs.insert(id, ActiveJob { queued, n_added: 0, seqs, held, is_paused: false, started });
     }
 
     fn add_prompt(&mut self, id: JobId) {
         let active = self.jobs.get_mut(&id).expect("a job that has begun");
         let job = &active.queued.job;
         if let Some(handed) = &job.handed {
-            handed.take_up(&mut self.batch, &job.prompts[active.n_handed], &job.salt);
+            handed.take_up(&mut self.batch, &job.prompts[active.n_added], &job.salt);
         }
         let request = Request {
             n: job.n,
             salt: Arc::clone(&job.salt),
             cache_prompt: job.cache_prompt,
             score_prompt: job.score_prompt,
-            pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_handed]),
-            ..Request::new(job.prompts[active.n_handed].clone(), job.options.clone())
+            pooled: job.pooled.as_ref().map(|of_prompts| of_prompts[active.n_added]),
+            ..Request::new(job.prompts[active.n_added].clone(), job.options.clone())
         };
-        active.n_handed += 1;
+        active.n_added += 1;
         match self.batch.add(&request) {
             Ok(ids) => {
                 self.by_seq.extend(ids.iter().map(|seq| (*seq, id)));
@@ -290,7 +351,7 @@ impl Worker {
             Err(err) => {
                 active.held.push_back(Err(JobError::Refused(err.to_string())));
                 active.cancel(&mut self.batch);
-                self.settle(id);
+                self.send_updates(id);
             }
         }
     }
@@ -309,10 +370,7 @@ impl Worker {
         self.failures = 0;
         let after = self.batch.stats();
         let all = |stats: &BatchStats| stats.prompt_rows + stats.decode_rows + stats.drafted_tokens;
-        let rows = all(&after) - all(&before);
-        if rows > 0 {
-            self.metrics.rows.add(rows as f64);
-        }
+        self.metrics.on_step(all(&after) - all(&before));
         // A client that reads of an end may check for the pages that it freed.
         self.publish();
         self.tell_progress();
@@ -333,121 +391,68 @@ impl Worker {
         }
     }
 
+    /// Handles an event of a sequence, and sends it to the job's reader.
     fn deliver(&mut self, seq: SeqId, mut event: Event) {
         let Some(&id) = self.by_seq.get(&seq) else { return };
         let stats = self.batch.stats_of(seq).unwrap_or_default();
         let active = self.jobs.get_mut(&id).expect("a job lives as long as its sequences");
-        let ActiveJob { queued, seqs, held, begun, .. } = active;
-        let of = seqs.iter_mut().find(|of| of.id == seq).expect("a sequence of the job");
+        let at = active.seqs.iter().position(|of| of.id == seq).expect("a sequence of the job");
         if event.token.is_some() {
-            count(&self.metrics.generated_tokens, 1);
-            match of.last.replace(Instant::now()) {
-                Some(last) => self.metrics.between_tokens.add_time(last.elapsed()),
-                None => {
-                    let computed = stats.prompt_tokens - stats.cached_tokens;
-                    count(&self.metrics.prompt_tokens, computed as u64);
-                    count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
-                    if queued.job.score_prompt.is_some() && of.choice % queued.job.n == 0 {
-                        let scores = self.batch.take_scores(seq);
-                        held.push_back(Ok(Update::Scores { choice: of.choice, scores }));
-                    }
-                    self.metrics.first_token.add_time(queued.came.elapsed());
-                    self.metrics.prefill.add_time(begun.elapsed());
-                    if queued.job.progress {
-                        held.extend(of.progress(&stats, stats.prompt_tokens, *begun).into_iter().map(Ok));
-                    }
-                }
-            }
+            active.on_token(at, &stats, &mut self.batch, &self.metrics);
         }
-        if event.end == Some(StopReason::Cancelled) && of.out_of_time {
+        if event.end == Some(StopReason::Cancelled) && active.seqs[at].out_of_time {
             event.end = Some(StopReason::Limit);
         }
         let (mut slot, mut ticket) = (None, None);
-        let is_pooled = queued.job.pooled.is_some();
         if let Some(end) = event.end {
-            of.has_ended = true;
-            let vector = self.batch.take_vector(seq);
-            let has_vector = vector.is_some();
-            if let Some(vector) = vector {
-                held.push_back(Ok(Update::Vector { choice: of.choice, vector }));
-                count(&self.metrics.pooled_texts, 1);
-                count(&self.metrics.prompt_tokens, stats.prompt_tokens as u64);
-                count(&self.metrics.prompt_us, stats.prompt_time.as_micros() as u64);
-                self.metrics.prefill.add_time(begun.elapsed());
-            }
-            if let Some(exported) = queued.job.export_to.as_ref().filter(|_| is_answered(end)) {
-                ticket =
-                    exported.keep(&mut self.batch, &queued.job.prompts[0], &queued.job.salt).map(Box::new);
-            }
-            // The pages of an embedded text are already gone.
-            if let Some((own, tokens)) = self.batch.take_ended(seq).filter(|_| !is_pooled) {
-                let as_slot = queued.job.slot.unwrap_or(own);
-                self.slots.hold(as_slot, tokens, &queued.job.salt, &queued.job.client);
-                slot = Some(as_slot);
-            }
             self.by_seq.remove(&seq);
-            self.metrics.count_end(match end {
-                _ if has_vector => "stop",
-                StopReason::EndOfText | StopReason::StopString => "stop",
-                StopReason::Limit | StopReason::ContextFull => "length",
-                StopReason::Cancelled | StopReason::Constraint | StopReason::BrokenLogits => "abort",
-            });
-            self.metrics.whole.add_time(queued.came.elapsed());
-            self.metrics.decode.add_time(stats.generate_time);
-            count(&self.metrics.generate_us, stats.generate_time.as_micros() as u64);
-            let n_tokens = (stats.prompt_tokens + stats.generated_tokens) as u64;
-            self.metrics.most_tokens.fetch_max(n_tokens, Ordering::Relaxed);
-        } else if queued.job.time_limit.is_some_and(|limit| stats.generate_time > limit) {
-            of.out_of_time = true;
+            (slot, ticket) = active.on_end(at, end, &stats, &mut self.batch, &mut self.slots, &self.metrics);
+        } else if active.queued.job.time_limit.is_some_and(|limit| stats.generate_time > limit) {
+            active.seqs[at].out_of_time = true;
             self.batch.cancel(seq);
         }
-        match &event.fault {
-            _ if queued.updates.is_closed() => {}
-            Some(fault) => {
-                held.push_back(Err(match fault {
-                    // The grammar was accepted, but is too complex to follow to the end.
-                    Fault::Constraint(err) => JobError::Refused(err.to_string()),
-                    Fault::BrokenLogits(err) => JobError::Failed(err.to_string()),
-                }));
-                seqs.iter().for_each(|seq| self.batch.cancel(seq.id));
+        if !active.queued.updates.is_closed() {
+            let choice = active.seqs[at].choice;
+            match &event.fault {
+                Some(fault) => active.on_fault(fault, &mut self.batch),
+                None => active.held.push_back(Ok(Update::Event { choice, event, stats, slot, ticket })),
             }
-            None => held.push_back(Ok(Update::Event { choice: of.choice, event, stats, slot, ticket })),
         }
-        self.settle(id);
+        self.send_updates(id);
     }
 
     /// Sends progress updates to the jobs that requested them.
     fn tell_progress(&mut self) {
-        let mut told = Vec::new();
-        for standing in self.batch.statuses().filter(|standing| standing.stats.generated_tokens == 0) {
-            let Some(id) = self.by_seq.get(&standing.id) else { continue };
+        let mut reported = Vec::new();
+        for status in self.batch.statuses().filter(|status| status.stats.generated_tokens == 0) {
+            let Some(id) = self.by_seq.get(&status.id) else { continue };
             let active = self.jobs.get_mut(id).expect("a job lives as long as its sequences");
             if !active.queued.job.progress {
                 continue;
             }
-            let seq = active.seqs.iter_mut().find(|seq| seq.id == standing.id).expect("one of the job");
-            let processed = standing.n_cached.min(standing.n_prompt);
-            let news = seq.progress(&standing.stats, processed, active.begun);
+            let seq = active.seqs.iter_mut().find(|seq| seq.id == status.id).expect("one of the job");
+            let processed = status.n_cached.min(status.n_prompt);
+            let news = seq.progress(&status.stats, processed, active.started);
             if !news.is_empty() {
                 active.held.extend(news.into_iter().map(Ok));
-                told.push(*id);
+                reported.push(*id);
             }
         }
-        told.into_iter().for_each(|id| self.settle(id));
+        reported.into_iter().for_each(|id| self.send_updates(id));
     }
 
     /// Publishes a snapshot.
     fn publish(&self) {
-        let slot = |standing: sterna_engine::SequenceStatus| {
-            let job = *self.by_seq.get(&standing.id)?;
+        let slot = |status: sterna_engine::SequenceStatus| {
+            let job = *self.by_seq.get(&status.id)?;
             let limit = self.jobs.get(&job)?.queued.job.options.max_tokens;
             Some(Slot {
-                id: standing.slot?,
+                id: status.slot?,
                 job: job.0,
-                n_prompt: standing.n_prompt,
-                n_past: standing.n_cached,
-                n_generated: standing.stats.generated_tokens,
-                n_remaining: limit.map(|limit| limit.saturating_sub(standing.stats.generated_tokens)),
+                n_prompt: status.n_prompt,
+                n_past: status.n_cached,
+                n_generated: status.stats.generated_tokens,
+                n_remaining: limit.map(|limit| limit.saturating_sub(status.stats.generated_tokens)),
             })
         };
         let slots = self.batch.statuses().filter_map(slot).collect();
@@ -462,17 +467,17 @@ fn is_answered(end: StopReason) -> bool {
 
 impl Seq {
     fn new(id: SeqId, choice: usize) -> Self {
-        Self { id, choice, last: None, told: None, out_of_time: false, has_ended: false }
+        Self { id, choice, last: None, reported: None, out_of_time: false, has_ended: false }
     }
 
     /// Progress updates of its prompt: first the cached tokens, then the computed ones.
-    fn progress(&mut self, stats: &Stats, processed: usize, begun: Instant) -> Vec<Update> {
+    fn progress(&mut self, stats: &Stats, processed: usize, started: Instant) -> Vec<Update> {
         let (total, cached) = (stats.prompt_tokens, stats.cached_tokens);
-        let steps = [(cached, Duration::ZERO), (processed, begun.elapsed())];
+        let steps = [(cached, Duration::ZERO), (processed, started.elapsed())];
         let mut news = Vec::new();
         for (processed, time) in steps {
-            if self.told.is_none_or(|told| told < processed) {
-                self.told = Some(processed);
+            if self.reported.is_none_or(|reported| reported < processed) {
+                self.reported = Some(processed);
                 news.push(Update::Progress { choice: self.choice, total, cached, processed, time });
             }
         }

@@ -3,7 +3,7 @@
 use super::preset::{Family, Spec};
 use super::vocab::Vocab;
 use super::{Fill, Tensor};
-use sterna_gguf::{self as gguf, Array, Metadata, Value, ValueType};
+use sterna_gguf::{Array, Metadata, Value, ValueType};
 
 /// Factor by which GPT-OSS extends its trained context.
 const YARN_FACTOR: u32 = 32;
@@ -110,7 +110,7 @@ pub(super) fn metadata(spec: &Spec) -> Metadata {
         }
         _ => {}
     }
-    if let Some(file_type) = gguf::file_type(spec.ty) {
+    if let Some(file_type) = spec.ty.file_type() {
         out.set("general.file_type", file_type);
     }
     out.set("general.quantization_version", 2_u32);

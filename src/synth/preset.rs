@@ -188,22 +188,73 @@ pub struct Preset {
     pre: Option<&'static str>,
 }
 
+/// Llama 3.2, the base of all presets. Each sets at least its name, size and heads.
+const LLAMA_3: Preset = Preset {
+    name: "",
+    about: "",
+    family: Family::Llama,
+    size: [0; 3],
+    heads: [0; 3],
+    n_vocab: 128_256,
+    n_ctx: 131_072,
+    rope_base: 500_000.0,
+    norm_eps: 1e-5,
+    tied: true,
+    types: ["f16", "f16"],
+    pre: Some("llama-bpe"),
+};
+
+/// BitNet b1.58.
+const BITNET: Preset = Preset { family: Family::BitNet, types: ["i2_s", "f16"], ..LLAMA_3 };
+
+/// Falcon 3 in 1.58 bits.
+const FALCON_3: Preset = Preset {
+    n_vocab: 131_072,
+    n_ctx: 32_768,
+    rope_base: 1_000_042.0,
+    norm_eps: 1e-6,
+    tied: false,
+    types: ["i2_s", "f16"],
+    ..LLAMA_3
+};
+
+/// Qwen 3.
+const QWEN_3: Preset = Preset {
+    family: Family::Qwen3,
+    n_vocab: 151_936,
+    n_ctx: 40_960,
+    rope_base: 1_000_000.0,
+    norm_eps: 1e-6,
+    pre: Some("qwen2"),
+    ..LLAMA_3
+};
+
+/// Qwen 3.5. The family has the heads of the delta nets.
+const QWEN_35: Preset =
+    Preset { n_vocab: 248_320, n_ctx: 262_144, rope_base: 10_000_000.0, pre: Some("qwen35"), ..QWEN_3 };
+
+/// GPT-OSS, in the types of its published GGUF files.
+const GPT_OSS: Preset = Preset {
+    n_vocab: 201_088,
+    rope_base: 150_000.0,
+    tied: false,
+    types: ["mxfp4", "q8_0"],
+    pre: Some("gpt-4o"),
+    ..LLAMA_3
+};
+
 /// Every preset.
 pub static PRESETS: &[Preset] = &[
     Preset {
         name: "tiny",
         about: "a miniature BitNet, created instantly",
-        family: Family::BitNet,
         size: [2, 256, 512],
         heads: [2, 1, 128],
         n_vocab: 640,
         n_ctx: 512,
-        rope_base: 500_000.0,
-        norm_eps: 1e-5,
         // A tied random head mostly repeats the previous token.
         tied: false,
-        types: ["i2_s", "f16"],
-        pre: Some("llama-bpe"),
+        ..BITNET
     },
     Preset {
         name: "tiny-moe",
@@ -213,11 +264,8 @@ pub static PRESETS: &[Preset] = &[
         heads: [4, 2, 64],
         n_vocab: 640,
         n_ctx: 512,
-        rope_base: 1_000_000.0,
-        norm_eps: 1e-6,
         tied: false,
-        types: ["f16", "f16"],
-        pre: Some("qwen2"),
+        ..QWEN_3
     },
     Preset {
         name: "tiny-hybrid",
@@ -227,11 +275,8 @@ pub static PRESETS: &[Preset] = &[
         heads: [4, 2, 64],
         n_vocab: 640,
         n_ctx: 512,
-        rope_base: 10_000_000.0,
-        norm_eps: 1e-6,
         tied: false,
-        types: ["f16", "f16"],
-        pre: Some("qwen35"),
+        ..QWEN_35
     },
     Preset {
         name: "tiny-bert",
@@ -243,9 +288,7 @@ pub static PRESETS: &[Preset] = &[
         n_ctx: 256,
         rope_base: 10_000.0,
         norm_eps: 1e-12,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("llama-bpe"),
+        ..LLAMA_3
     },
     Preset {
         name: "bitnet-embedding-0.6b",
@@ -253,139 +296,81 @@ pub static PRESETS: &[Preset] = &[
         family: Family::BitNetEmbedding,
         size: [28, 1024, 3072],
         heads: [16, 8, 128],
-        n_vocab: 151_936,
         n_ctx: 32_768,
-        rope_base: 1_000_000.0,
-        norm_eps: 1e-6,
-        tied: true,
         types: ["i2_s", "f16"],
-        pre: Some("qwen2"),
+        ..QWEN_3
     },
     Preset {
         name: "bitnet-2b-4t",
         about: "microsoft/bitnet-b1.58-2B-4T",
-        family: Family::BitNet,
         size: [30, 2560, 6912],
         heads: [20, 5, 128],
-        n_vocab: 128_256,
         n_ctx: 4096,
-        rope_base: 500_000.0,
-        norm_eps: 1e-5,
-        tied: true,
-        types: ["i2_s", "f16"],
         pre: None,
+        ..BITNET
     },
     Preset {
         name: "bitnet-8b",
         about: "BitNet with the size of Llama 3 8B, untrained: to measure memory and speed",
-        family: Family::BitNet,
         size: [32, 4096, 14_336],
         heads: [32, 8, 128],
-        n_vocab: 128_256,
-        n_ctx: 131_072,
-        rope_base: 500_000.0,
-        norm_eps: 1e-5,
-        tied: true,
-        types: ["i2_s", "f16"],
-        pre: Some("llama-bpe"),
+        ..BITNET
     },
     Preset {
         name: "falcon3-1b",
         about: "tiiuae/Falcon3-1B-Instruct-1.58bit",
-        family: Family::Llama,
         size: [18, 2048, 8192],
         heads: [8, 4, 256],
-        n_vocab: 131_072,
         n_ctx: 8192,
-        rope_base: 1_000_042.0,
-        norm_eps: 1e-6,
-        tied: false,
-        types: ["i2_s", "f16"],
-        pre: Some("llama-bpe"),
+        ..FALCON_3
     },
     Preset {
         name: "falcon3-3b",
         about: "tiiuae/Falcon3-3B-Instruct-1.58bit",
-        family: Family::Llama,
         size: [22, 3072, 9216],
         heads: [12, 4, 256],
-        n_vocab: 131_072,
-        n_ctx: 32_768,
-        rope_base: 1_000_042.0,
-        norm_eps: 1e-6,
-        tied: false,
-        types: ["i2_s", "f16"],
-        pre: Some("llama-bpe"),
+        ..FALCON_3
     },
     Preset {
         name: "falcon3-7b",
         about: "tiiuae/Falcon3-7B-Instruct-1.58bit",
-        family: Family::Llama,
         size: [28, 3072, 23_040],
         heads: [12, 4, 256],
-        n_vocab: 131_072,
-        n_ctx: 32_768,
-        rope_base: 1_000_042.0,
-        norm_eps: 1e-6,
-        tied: false,
-        types: ["i2_s", "f16"],
-        pre: Some("llama-bpe"),
+        ..FALCON_3
     },
     Preset {
         name: "falcon3-10b",
         about: "tiiuae/Falcon3-10B-Instruct-1.58bit",
-        family: Family::Llama,
         size: [40, 3072, 23_040],
         heads: [12, 4, 256],
-        n_vocab: 131_072,
-        n_ctx: 32_768,
-        rope_base: 1_000_042.0,
-        norm_eps: 1e-6,
-        tied: false,
-        types: ["i2_s", "f16"],
-        pre: Some("llama-bpe"),
+        ..FALCON_3
     },
     Preset {
         name: "llama3-8b-1.58",
         about: "HF1BitLLM/Llama3-8B-1.58-100B-tokens",
-        family: Family::Llama,
         size: [32, 4096, 14_336],
         heads: [32, 8, 128],
-        n_vocab: 128_256,
         n_ctx: 8192,
-        rope_base: 500_000.0,
-        norm_eps: 1e-5,
         tied: false,
         types: ["i2_s", "f16"],
-        pre: Some("llama-bpe"),
+        ..LLAMA_3
     },
     Preset {
         name: "llama-3.2-1b",
         about: "meta-llama/Llama-3.2-1B",
-        family: Family::Llama,
         size: [16, 2048, 8192],
         heads: [32, 8, 64],
-        n_vocab: 128_256,
-        n_ctx: 131_072,
-        rope_base: 500_000.0,
-        norm_eps: 1e-5,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("llama-bpe"),
+        ..LLAMA_3
     },
     Preset {
         name: "smollm2-135m",
         about: "HuggingFaceTB/SmolLM2-135M",
-        family: Family::Llama,
         size: [30, 576, 1536],
         heads: [9, 3, 64],
         n_vocab: 49_152,
         n_ctx: 8192,
         rope_base: 100_000.0,
-        norm_eps: 1e-5,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("llama-bpe"),
+        ..LLAMA_3
     },
     Preset {
         name: "gpt2",
@@ -396,10 +381,8 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 50_257,
         n_ctx: 1024,
         rope_base: 0.0,
-        norm_eps: 1e-5,
-        tied: true,
-        types: ["f16", "f16"],
         pre: Some("gpt-2"),
+        ..LLAMA_3
     },
     Preset {
         name: "qwen2.5-0.5b",
@@ -407,41 +390,22 @@ pub static PRESETS: &[Preset] = &[
         family: Family::Qwen2,
         size: [24, 896, 4864],
         heads: [14, 2, 64],
-        n_vocab: 151_936,
         n_ctx: 32_768,
-        rope_base: 1_000_000.0,
-        norm_eps: 1e-6,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("qwen2"),
+        ..QWEN_3
     },
     Preset {
         name: "qwen3-0.6b",
         about: "Qwen/Qwen3-0.6B",
-        family: Family::Qwen3,
         size: [28, 1024, 3072],
         heads: [16, 8, 128],
-        n_vocab: 151_936,
-        n_ctx: 40_960,
-        rope_base: 1_000_000.0,
-        norm_eps: 1e-6,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("qwen2"),
+        ..QWEN_3
     },
     Preset {
         name: "qwen3-1.7b",
         about: "Qwen/Qwen3-1.7B, and the Bonsai of the same size",
-        family: Family::Qwen3,
         size: [28, 2048, 6144],
         heads: [16, 8, 128],
-        n_vocab: 151_936,
-        n_ctx: 40_960,
-        rope_base: 1_000_000.0,
-        norm_eps: 1e-6,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("qwen2"),
+        ..QWEN_3
     },
     Preset {
         name: "qwen35-0.8b",
@@ -449,13 +413,7 @@ pub static PRESETS: &[Preset] = &[
         family: Family::Qwen35 { n_key_heads: 16, n_value_heads: 16, state_dim: 128, experts: None },
         size: [24, 1024, 3584],
         heads: [8, 2, 256],
-        n_vocab: 248_320,
-        n_ctx: 262_144,
-        rope_base: 10_000_000.0,
-        norm_eps: 1e-6,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("qwen35"),
+        ..QWEN_35
     },
     Preset {
         name: "qwen35-4b",
@@ -463,13 +421,7 @@ pub static PRESETS: &[Preset] = &[
         family: Family::Qwen35 { n_key_heads: 16, n_value_heads: 32, state_dim: 128, experts: None },
         size: [32, 2560, 9216],
         heads: [16, 4, 256],
-        n_vocab: 248_320,
-        n_ctx: 262_144,
-        rope_base: 10_000_000.0,
-        norm_eps: 1e-6,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("qwen35"),
+        ..QWEN_35
     },
     Preset {
         name: "qwen35-27b",
@@ -477,13 +429,9 @@ pub static PRESETS: &[Preset] = &[
         family: Family::Qwen35 { n_key_heads: 16, n_value_heads: 48, state_dim: 128, experts: None },
         size: [64, 5120, 17_408],
         heads: [24, 4, 256],
-        n_vocab: 248_320,
-        n_ctx: 262_144,
-        rope_base: 10_000_000.0,
-        norm_eps: 1e-6,
         tied: false,
         types: ["pq2_0", "pq2_0"],
-        pre: Some("qwen35"),
+        ..QWEN_35
     },
     Preset {
         name: "qwen35moe-35b-a3b",
@@ -496,13 +444,8 @@ pub static PRESETS: &[Preset] = &[
         },
         size: [40, 2048, 512],
         heads: [16, 2, 256],
-        n_vocab: 248_320,
-        n_ctx: 262_144,
-        rope_base: 10_000_000.0,
-        norm_eps: 1e-6,
         tied: false,
-        types: ["f16", "f16"],
-        pre: Some("qwen35"),
+        ..QWEN_35
     },
     Preset {
         name: "qwen3moe-small",
@@ -510,13 +453,8 @@ pub static PRESETS: &[Preset] = &[
         family: Family::Qwen3Moe { n_experts: 16, n_used: 4 },
         size: [12, 1024, 768],
         heads: [16, 4, 128],
-        n_vocab: 151_936,
-        n_ctx: 40_960,
-        rope_base: 1_000_000.0,
-        norm_eps: 1e-6,
         tied: false,
-        types: ["f16", "f16"],
-        pre: Some("qwen2"),
+        ..QWEN_3
     },
     Preset {
         name: "gemma-3-1b",
@@ -528,9 +466,7 @@ pub static PRESETS: &[Preset] = &[
         n_ctx: 32_768,
         rope_base: 1_000_000.0,
         norm_eps: 1e-6,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("llama-bpe"),
+        ..LLAMA_3
     },
     Preset {
         name: "qwen3-30b-a3b",
@@ -538,13 +474,8 @@ pub static PRESETS: &[Preset] = &[
         family: Family::Qwen3Moe { n_experts: 128, n_used: 8 },
         size: [48, 2048, 768],
         heads: [32, 4, 128],
-        n_vocab: 151_936,
-        n_ctx: 40_960,
-        rope_base: 1_000_000.0,
-        norm_eps: 1e-6,
         tied: false,
-        types: ["f16", "f16"],
-        pre: Some("qwen2"),
+        ..QWEN_3
     },
     Preset {
         name: "mixtral-8x7b",
@@ -555,10 +486,8 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 32_000,
         n_ctx: 32_768,
         rope_base: 1_000_000.0,
-        norm_eps: 1e-5,
         tied: false,
-        types: ["f16", "f16"],
-        pre: Some("llama-bpe"),
+        ..LLAMA_3
     },
     Preset {
         name: "minicpm-2b",
@@ -569,10 +498,7 @@ pub static PRESETS: &[Preset] = &[
         n_vocab: 122_753,
         n_ctx: 4096,
         rope_base: 10_000.0,
-        norm_eps: 1e-5,
-        tied: true,
-        types: ["f16", "f16"],
-        pre: Some("llama-bpe"),
+        ..LLAMA_3
     },
     Preset {
         name: "gpt-oss-20b",
@@ -580,13 +506,7 @@ pub static PRESETS: &[Preset] = &[
         family: Family::GptOss { n_experts: 32, n_used: 4, window: 128 },
         size: [24, 2880, 2880],
         heads: [64, 8, 64],
-        n_vocab: 201_088,
-        n_ctx: 131_072,
-        rope_base: 150_000.0,
-        norm_eps: 1e-5,
-        tied: false,
-        types: ["mxfp4", "q8_0"],
-        pre: Some("gpt-4o"),
+        ..GPT_OSS
     },
     Preset {
         name: "gpt-oss-120b",
@@ -594,13 +514,7 @@ pub static PRESETS: &[Preset] = &[
         family: Family::GptOss { n_experts: 128, n_used: 4, window: 128 },
         size: [36, 2880, 2880],
         heads: [64, 8, 64],
-        n_vocab: 201_088,
-        n_ctx: 131_072,
-        rope_base: 150_000.0,
-        norm_eps: 1e-5,
-        tied: false,
-        types: ["mxfp4", "q8_0"],
-        pre: Some("gpt-4o"),
+        ..GPT_OSS
     },
 ];
 

@@ -10,6 +10,7 @@ pub struct Bf16;
 impl Block for Bf16 {
     const NAME: &'static str = "bf16";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_BF16);
+    const FILE_TYPE: Option<u32> = Some(32);
     const ELEMS: usize = 1;
     const BYTES: usize = 2;
 

@@ -10,6 +10,7 @@ pub struct F16;
 impl Block for F16 {
     const NAME: &'static str = "f16";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_F16);
+    const FILE_TYPE: Option<u32> = Some(1);
     const ELEMS: usize = 1;
     const BYTES: usize = 2;
 

@@ -10,6 +10,7 @@ pub struct F32;
 impl Block for F32 {
     const NAME: &'static str = "f32";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_F32);
+    const FILE_TYPE: Option<u32> = Some(0);
     const ELEMS: usize = 1;
     const BYTES: usize = 4;
 

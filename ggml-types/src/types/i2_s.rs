@@ -27,6 +27,11 @@ impl QuantType for I2S {
         &[(Dialect::BitNet, ids::BITNET_TYPE_I2_S)]
     }
 
+    fn file_type(&self) -> Option<u32> {
+        // In the forks of microsoft/BitNet; upstream uses this number for another type.
+        Some(40)
+    }
+
     fn block_elems(&self) -> usize {
         BLOCK_ELEMS
     }

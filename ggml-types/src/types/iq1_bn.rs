@@ -13,6 +13,24 @@ const THREE_TO: [u8; 5] = [1, 3, 9, 27, 81];
 #[derive(Debug)]
 pub struct Iq1Bn;
 
+impl Iq1Bn {
+    /// Converts a row to IQ2_BN.
+    ///
+    /// # Panics
+    /// If the lengths do not match: a bug of the caller.
+    pub fn to_iq2_bn(row: &[u8], out: &mut [u8]) {
+        let (head, blocks) = row.split_at(Iq1Bn::HEAD_BYTES);
+        let (out_head, out) = out.split_at_mut(iq2_bn::HEAD);
+        out_head.copy_from_slice(&read_f16(head).to_le_bytes());
+        out.fill(0);
+        for (block, out) in blocks.chunks_exact(Iq1Bn::BYTES).zip(out.chunks_exact_mut(16)) {
+            for elem in 0..Iq1Bn::ELEMS {
+                out[elem % 16] |= code(block, elem) << (elem / 16 * 2);
+            }
+        }
+    }
+}
+
 /// Byte of an element's code, and the power of 3 of its digit.
 fn place(elem: usize) -> (usize, usize) {
     match elem % 16 {
@@ -28,22 +46,10 @@ fn code(block: &[u8], elem: usize) -> u8 {
     ((u16::from(fraction) * 3) >> 8) as u8
 }
 
-/// Converts a row to IQ2_BN.
-pub(crate) fn to_iq2_bn(row: &[u8], out: &mut [u8]) {
-    let (head, blocks) = row.split_at(Iq1Bn::HEAD_BYTES);
-    let (out_head, out) = out.split_at_mut(iq2_bn::HEAD);
-    out_head.copy_from_slice(&read_f16(head).to_le_bytes());
-    out.fill(0);
-    for (block, out) in blocks.chunks_exact(Iq1Bn::BYTES).zip(out.chunks_exact_mut(16)) {
-        for elem in 0..Iq1Bn::ELEMS {
-            out[elem % 16] |= code(block, elem) << (elem / 16 * 2);
-        }
-    }
-}
-
 impl Block for Iq1Bn {
     const NAME: &'static str = "iq1_bn";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::IK_TYPE_IQ1_BN);
+    const FILE_TYPE: Option<u32> = Some(136);
     const ELEMS: usize = 64;
     const BYTES: usize = 13;
     const HEAD_BYTES: usize = 2;

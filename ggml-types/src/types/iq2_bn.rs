@@ -4,7 +4,7 @@ use crate::block::{Block, absmax, same_id, ternary_code};
 use crate::{Dialect, ids};
 
 /// Bytes of the scale before a row's blocks.
-pub(crate) const HEAD: usize = 4;
+pub(super) const HEAD: usize = 4;
 
 /// A row is its scale, then 16 bytes per 64 weights: byte `b` has the codes of weights `b`, `16 + b`,
 /// `32 + b` and `48 + b` from the low bits up. Code 3 is never written; it means 2 x scale.
@@ -14,6 +14,7 @@ pub struct Iq2Bn;
 impl Block for Iq2Bn {
     const NAME: &'static str = "iq2_bn";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::IK_TYPE_IQ2_BN);
+    const FILE_TYPE: Option<u32> = Some(137);
     const ELEMS: usize = 64;
     const BYTES: usize = 16;
     const HEAD_BYTES: usize = HEAD;

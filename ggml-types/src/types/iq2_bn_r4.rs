@@ -16,19 +16,21 @@ const BLOCK_BYTES: usize = 16;
 #[derive(Debug)]
 pub struct Iq2BnR4;
 
-/// Extracts one row of four as a row of IQ2_BN. `four` are the bytes of all four, `out` those of one.
-///
-/// # Panics
-/// If the lengths do not match: a bug of the caller.
-pub(crate) fn row_of(four: &[u8], row: usize, out: &mut [u8]) {
-    assert!(row < ROWS && four.len() == ROWS * out.len() && out.len() % BLOCK_BYTES == HEAD);
-    let (heads, blocks) = four.split_at(ROWS * HEAD);
-    let (head, out) = out.split_at_mut(HEAD);
-    head.copy_from_slice(&heads[row * HEAD..][..HEAD]);
-    for (four, out) in blocks.chunks_exact(ROWS * BLOCK_BYTES).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
-        for (at, out) in out.iter_mut().enumerate() {
-            let code = |l: usize| four[16 * l + 4 * row + at % 4] >> (at / 4 * 2) & 3;
-            *out = code(0) | code(1) << 2 | code(2) << 4 | code(3) << 6;
+impl Iq2BnR4 {
+    /// Extracts one row of four as a row of IQ2_BN. `four` are the bytes of all four, `out` those of one.
+    ///
+    /// # Panics
+    /// If the lengths do not match: a bug of the caller.
+    pub fn row_of(four: &[u8], row: usize, out: &mut [u8]) {
+        assert!(row < ROWS && four.len() == ROWS * out.len() && out.len() % BLOCK_BYTES == HEAD);
+        let (heads, blocks) = four.split_at(ROWS * HEAD);
+        let (head, out) = out.split_at_mut(HEAD);
+        head.copy_from_slice(&heads[row * HEAD..][..HEAD]);
+        for (four, out) in blocks.chunks_exact(ROWS * BLOCK_BYTES).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
+            for (at, out) in out.iter_mut().enumerate() {
+                let code = |l: usize| four[16 * l + 4 * row + at % 4] >> (at / 4 * 2) & 3;
+                *out = code(0) | code(1) << 2 | code(2) << 4 | code(3) << 6;
+            }
         }
     }
 }
@@ -40,6 +42,10 @@ impl QuantType for Iq2BnR4 {
 
     fn ids(&self) -> &'static [(Dialect, u32)] {
         &[(Dialect::Ggml, ids::IK_TYPE_IQ2_BN_R4), (Dialect::BitNet, ids::IK_TYPE_IQ2_BN_R4)]
+    }
+
+    fn file_type(&self) -> Option<u32> {
+        Some(337)
     }
 
     fn block_elems(&self) -> usize {
@@ -70,7 +76,7 @@ impl QuantType for Iq2BnR4 {
         check_tensor(self, bytes, rows, row, out.len())?;
         let row_bytes = self.row_bytes(out.len())?;
         let mut alone = vec![0; row_bytes];
-        row_of(&bytes[row / ROWS * ROWS * row_bytes..][..ROWS * row_bytes], row % ROWS, &mut alone);
+        Self::row_of(&bytes[row / ROWS * ROWS * row_bytes..][..ROWS * row_bytes], row % ROWS, &mut alone);
         Iq2Bn.decode_row(&alone, 1, 0, out)
     }
 

@@ -11,6 +11,7 @@ pub struct Iq4Nl;
 impl Block for Iq4Nl {
     const NAME: &'static str = "iq4_nl";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_IQ4_NL);
+    const FILE_TYPE: Option<u32> = Some(25);
     const ELEMS: usize = 32;
     const BYTES: usize = 18;
     const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));

@@ -21,6 +21,7 @@ pub struct Iq4Xs;
 impl Block for Iq4Xs {
     const NAME: &'static str = "iq4_xs";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_IQ4_XS);
+    const FILE_TYPE: Option<u32> = Some(30);
     const ELEMS: usize = 256;
     const BYTES: usize = 136;
     const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));

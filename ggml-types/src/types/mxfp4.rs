@@ -30,6 +30,7 @@ fn half_scale(exponent: u8) -> f32 {
 impl Block for Mxfp4 {
     const NAME: &'static str = "mxfp4";
     const IDS: &'static [(Dialect, u32)] = upstream_id!(ids::GGML_TYPE_MXFP4);
+    const FILE_TYPE: Option<u32> = Some(38);
     const ELEMS: usize = 32;
     const BYTES: usize = 17;
 

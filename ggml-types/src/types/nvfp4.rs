@@ -36,6 +36,7 @@ fn code_below(scale: f32) -> u8 {
 impl Block for Nvfp4 {
     const NAME: &'static str = "nvfp4";
     const IDS: &'static [(Dialect, u32)] = upstream_id!(ids::GGML_TYPE_NVFP4);
+    const FILE_TYPE: Option<u32> = Some(39);
     const ELEMS: usize = 64;
     const BYTES: usize = 36;
 

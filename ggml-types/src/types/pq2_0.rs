@@ -12,6 +12,7 @@ pub struct Pq2_0;
 impl Block for Pq2_0 {
     const NAME: &'static str = "pq2_0";
     const IDS: &'static [(Dialect, u32)] = upstream_id!(ids::GGML_TYPE_PQ2_0);
+    const FILE_TYPE: Option<u32> = Some(141);
     const ELEMS: usize = 128;
     const BYTES: usize = 34;
     const TERNARY: bool = true;

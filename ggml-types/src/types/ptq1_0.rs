@@ -13,19 +13,25 @@ const RUNS: [Run; 3] = [
 ];
 const SCALE: usize = 26;
 
-/// Converts a block to PQ2_0, 34 bytes, which must be zero.
-pub(crate) fn to_pq2_0(block: &[u8], out: &mut [u8]) {
-    out[..2].copy_from_slice(&block[SCALE..]);
-    tq1_0::each_trit(&RUNS, block, |elem, trit| out[2 + elem / 4] |= trit << (elem % 4 * 2));
-}
-
 /// 28 bytes for 128 weights: 24 bytes of five, 2 bytes of four, f16 scale.
 #[derive(Debug)]
 pub struct Ptq1_0;
 
+impl Ptq1_0 {
+    /// Converts a block to PQ2_0, 34 bytes, which must be zero.
+    ///
+    /// # Panics
+    /// If the lengths do not match: a bug of the caller.
+    pub fn to_pq2_0(block: &[u8], out: &mut [u8]) {
+        out[..2].copy_from_slice(&block[SCALE..]);
+        tq1_0::each_trit(&RUNS, block, |elem, trit| out[2 + elem / 4] |= trit << (elem % 4 * 2));
+    }
+}
+
 impl Block for Ptq1_0 {
     const NAME: &'static str = "ptq1_0";
     const IDS: &'static [(Dialect, u32)] = upstream_id!(ids::GGML_TYPE_PTQ1_0);
+    const FILE_TYPE: Option<u32> = Some(143);
     const ELEMS: usize = 128;
     const BYTES: usize = 28;
     const TERNARY: bool = true;

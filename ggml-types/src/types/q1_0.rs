@@ -10,6 +10,7 @@ pub struct Q1_0;
 impl Block for Q1_0 {
     const NAME: &'static str = "q1_0";
     const IDS: &'static [(Dialect, u32)] = upstream_id!(ids::GGML_TYPE_Q1_0);
+    const FILE_TYPE: Option<u32> = Some(40);
     const ELEMS: usize = 128;
     const BYTES: usize = 18;
 

@@ -30,6 +30,7 @@ pub(super) fn encode(values: &[f32], block: &mut [u8]) {
 impl Block for Q2_0 {
     const NAME: &'static str = "q2_0";
     const IDS: &'static [(Dialect, u32)] = upstream_id!(ids::GGML_TYPE_Q2_0);
+    const FILE_TYPE: Option<u32> = Some(41);
     const ELEMS: usize = 64;
     const BYTES: usize = 18;
     const TERNARY: bool = true;

@@ -28,6 +28,7 @@ pub(super) fn place(elem: usize) -> (usize, usize) {
 impl Block for Q2K {
     const NAME: &'static str = "q2_k";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q2_K);
+    const FILE_TYPE: Option<u32> = Some(10);
     const ELEMS: usize = 256;
     const BYTES: usize = 84;
     const WEIGHING: Option<Weighing> = Some(Weighing::Block(1.0));

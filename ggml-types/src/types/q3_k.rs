@@ -27,6 +27,7 @@ fn places(group: usize) -> [(usize, usize); 2] {
 impl Block for Q3K {
     const NAME: &'static str = "q3_k";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q3_K);
+    const FILE_TYPE: Option<u32> = Some(11);
     const ELEMS: usize = 256;
     const BYTES: usize = 110;
     const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));

@@ -11,6 +11,7 @@ pub struct Q4_0;
 impl Block for Q4_0 {
     const NAME: &'static str = "q4_0";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q4_0);
+    const FILE_TYPE: Option<u32> = Some(2);
     const ELEMS: usize = 32;
     const BYTES: usize = 18;
     const WEIGHING: Option<Weighing> = Some(Weighing::Row);

@@ -12,6 +12,7 @@ pub struct Q4_1;
 impl Block for Q4_1 {
     const NAME: &'static str = "q4_1";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q4_1);
+    const FILE_TYPE: Option<u32> = Some(3);
     const ELEMS: usize = 32;
     const BYTES: usize = 20;
     const WEIGHING: Option<Weighing> = Some(Weighing::Row);

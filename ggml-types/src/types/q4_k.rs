@@ -17,6 +17,7 @@ pub struct Q4K;
 impl Block for Q4K {
     const NAME: &'static str = "q4_k";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q4_K);
+    const FILE_TYPE: Option<u32> = Some(14);
     const ELEMS: usize = 256;
     const BYTES: usize = 144;
     const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));

@@ -16,6 +16,7 @@ pub struct Q5_0;
 impl Block for Q5_0 {
     const NAME: &'static str = "q5_0";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q5_0);
+    const FILE_TYPE: Option<u32> = Some(8);
     const ELEMS: usize = 32;
     const BYTES: usize = 22;
     const WEIGHING: Option<Weighing> = Some(Weighing::Row);

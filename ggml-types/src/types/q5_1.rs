@@ -16,6 +16,7 @@ pub struct Q5_1;
 impl Block for Q5_1 {
     const NAME: &'static str = "q5_1";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q5_1);
+    const FILE_TYPE: Option<u32> = Some(9);
     const ELEMS: usize = 32;
     const BYTES: usize = 24;
     const WEIGHING: Option<Weighing> = Some(Weighing::Row);

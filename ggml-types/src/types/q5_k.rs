@@ -18,6 +18,7 @@ pub struct Q5K;
 impl Block for Q5K {
     const NAME: &'static str = "q5_k";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q5_K);
+    const FILE_TYPE: Option<u32> = Some(16);
     const ELEMS: usize = 256;
     const BYTES: usize = 176;
     const WEIGHING: Option<Weighing> = Some(Weighing::Block(2.0));

@@ -27,6 +27,7 @@ fn places(elem: usize) -> ((usize, usize), (usize, usize)) {
 impl Block for Q6K {
     const NAME: &'static str = "q6_k";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q6_K);
+    const FILE_TYPE: Option<u32> = Some(18);
     const ELEMS: usize = 256;
     const BYTES: usize = 210;
     const FOR_HEADS: bool = true;

@@ -10,6 +10,7 @@ pub struct Q8_0;
 impl Block for Q8_0 {
     const NAME: &'static str = "q8_0";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_Q8_0);
+    const FILE_TYPE: Option<u32> = Some(7);
     const ELEMS: usize = 32;
     const BYTES: usize = 34;
     const FOR_HEADS: bool = true;

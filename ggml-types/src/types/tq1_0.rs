@@ -61,22 +61,28 @@ pub(super) fn encode(runs: &[Run], values: &[f32], at: usize, block: &mut [u8]) 
     block[at..].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
 }
 
-/// Converts a block to TQ2_0, 66 bytes, which must be zero.
-pub(crate) fn to_tq2_0(block: &[u8], out: &mut [u8]) {
-    each_trit(&RUNS, block, |elem, trit| {
-        let (byte, shift) = tq2_0::place(elem);
-        out[byte] |= trit << shift;
-    });
-    out[tq2_0::SCALE..].copy_from_slice(&block[SCALE..]);
-}
-
 /// 54 bytes for 256 weights: 48 bytes of five, 4 bytes of four, f16 scale.
 #[derive(Debug)]
 pub struct Tq1_0;
 
+impl Tq1_0 {
+    /// Converts a block to TQ2_0, 66 bytes, which must be zero.
+    ///
+    /// # Panics
+    /// If the lengths do not match: a bug of the caller.
+    pub fn to_tq2_0(block: &[u8], out: &mut [u8]) {
+        each_trit(&RUNS, block, |elem, trit| {
+            let (byte, shift) = tq2_0::place(elem);
+            out[byte] |= trit << shift;
+        });
+        out[tq2_0::SCALE..].copy_from_slice(&block[SCALE..]);
+    }
+}
+
 impl Block for Tq1_0 {
     const NAME: &'static str = "tq1_0";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_TQ1_0);
+    const FILE_TYPE: Option<u32> = Some(36);
     const ELEMS: usize = 256;
     const BYTES: usize = 54;
     const TERNARY: bool = true;

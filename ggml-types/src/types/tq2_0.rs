@@ -18,6 +18,7 @@ pub(super) fn place(elem: usize) -> (usize, usize) {
 impl Block for Tq2_0 {
     const NAME: &'static str = "tq2_0";
     const IDS: &'static [(Dialect, u32)] = same_id!(ids::GGML_TYPE_TQ2_0);
+    const FILE_TYPE: Option<u32> = Some(37);
     const ELEMS: usize = 256;
     const BYTES: usize = 66;
     const TERNARY: bool = true;

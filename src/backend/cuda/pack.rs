@@ -1,10 +1,12 @@
 //! Blocks of weights in the format that the kernels of `cuda/types` read: separated into planes, each over
-//! all rows. [`ggml_types::planes`] has those that other devices use too.
+//! all rows. [`planes`] has those that other devices use too.
 
 use std::borrow::Cow;
 
 use ggml_types::codebooks::{self, Coded};
-use ggml_types::{QuantType, planes, types};
+use ggml_types::{QuantType, types};
+
+use crate::layout::planes;
 
 /// Splits each block into planes of `sizes` bytes per block, which `write` fills.
 fn each<const N: usize>(

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ggml_types::{HostTensor, QuantType, planes, types};
+use ggml_types::{HostTensor, QuantType, types};
 
 use super::alloc::Allocator;
 use super::driver::{Address, Driver};
@@ -10,6 +10,7 @@ use super::pack;
 use super::params::{
     self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS, MMA_CODES_ROWS, MMA_FEW_ROWS, MMA_ROWS,
 };
+use crate::layout::planes;
 use crate::{BackendError, MemoryKind};
 use sterna_program::{ActQuant, WeightDecl};
 

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use ggml_types::codebooks::packed;
-use ggml_types::{HostTensor, QuantType, planes, types};
+use ggml_types::{HostTensor, QuantType, types};
 
 use sterna_program::ActQuant;
 
 use super::text::wgsl;
+use crate::layout::planes;
 
 /// A type with kernels, in `shaders/types/KERNELS.wgsl`.
 pub struct WeightFormat {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -92,21 +92,20 @@ impl ParsedRequest {
         let logprobs = fields.logprobs()?.unwrap_or(false);
         let top = fields.top_logprobs()?;
         if top.is_some_and(|top| top > 0) && !logprobs {
-            let message = "`top_logprobs` needs `logprobs` to be true";
-            return Err(ApiError { param: Some("top_logprobs".into()), ..ApiError::bad(message) });
+            return Err(ApiError::in_field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         let top = if top.is_some() { top } else { fields.n_probs()? };
         let logprobs = logprobs || top.is_some_and(|top| top > 0);
         options.logprobs = logprobs.then(|| top.unwrap_or(0) as usize);
         let max_tokens = fields.max_completion_tokens()?;
-        let (mut prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
+        let (mut prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         if let Some(last) = fields.truncate_prompt_tokens()? {
             prompt.drain(..prompt.len().saturating_sub(last as usize));
         }
         let n = sampling::n(&fields.part(), served)?;
         let stream_options = fields.stream_options()?.unwrap_or_default();
         Ok(Self {
-            job: read.job(served, vec![prompt], options, n, max_tokens)?,
+            job: read.job(&fields.part(), vec![prompt], options, n, max_tokens)?,
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
             include_usage: stream_options.include_usage()?.unwrap_or(false),
@@ -127,7 +126,7 @@ impl ParsedRequest {
     }
 }
 
-async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn input_tokens(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<Talk>::of(&app, request).await?;
     let prompt = read.work(|read, served| {
         let fields = read.fields().part::<ChatInput>();
@@ -136,7 +135,7 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&InputTokens::new(prompt.await?.ids.len())))
 }
 
-async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn completions(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let head = Head { id: app.name("chatcmpl-"), created: now(), model: model.served.name.clone() };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -89,7 +89,7 @@ impl ParsedRequest {
         let echo = echo.then(|| prompts.clone());
         let max_tokens = if scores_only { Some(1) } else { max_tokens };
         Ok(Self {
-            job: Job { score_prompt, ..read.job(served, prompts, options, n, max_tokens)? },
+            job: Job { score_prompt, ..read.job(&fields.part(), prompts, options, n, max_tokens)? },
             scores_only,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
             include_usage: stream_options.include_usage()?.unwrap_or(false),
@@ -124,7 +124,7 @@ impl ParsedRequest {
     }
 }
 
-async fn completions(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn completions(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let head = Head { id: app.name("cmpl-"), created: now(), model: model.served.name.clone() };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
@@ -102,7 +102,7 @@ fn check_numbers(name: &str, texts: &[(Vec<u32>, Pooled)], served: &Served) -> R
         true => {
             let message =
                 format!("`{name}`: want at most {most} tokens with one vector each, got {n_tokens}");
-            Err(ApiError::field(name, "", &n_tokens.into()).with(message))
+            Err(ApiError::in_field(name, message))
         }
         false => Ok(()),
     }
@@ -151,7 +151,7 @@ struct NativeEmbedding {
     embedding: Vec<Vec<f32>>,
 }
 
-async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn embeddings(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<EmbeddingRequest>::of(&app, request).await?;
     let model = Arc::clone(&read.model);
     let parsed = read.work(ParsedRequest::of).await?;
@@ -179,7 +179,7 @@ async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&Answered::OpenAi(list)))
 }
 
-async fn native(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn native(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<EmbeddingRequest>::of(&app, request).await?;
     let model = Arc::clone(&read.model);
     let parsed = read.work(ParsedRequest::of).await?;

@@ -18,14 +18,16 @@ mod status;
 mod tei_embed;
 mod tokens;
 
+use std::any::Any;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request};
 use axum::response::Response;
+use axum::{RequestExt, Router};
 use serde_json::{Map, Value};
 
 use super::app::App;
@@ -171,69 +173,39 @@ request! {
     }
 }
 
-/// A parsed request of type `R`, and the model that it is for.
-struct Read<R> {
+/// A request as it was received, and the model that it is for.
+struct Received {
     app: Arc<App>,
     model: Arc<Instance>,
     /// Index of the model.
     at: usize,
     body: Map<String, Value>,
     client: Client,
-    request: PhantomData<fn() -> R>,
 }
 
-impl<R: Includes<OfModel> + 'static> Read<R> {
-    async fn of(app: &Arc<App>, request: hyper::Request<Body>) -> Result<Self, ApiError> {
+impl Received {
+    async fn new(app: &Arc<App>, request: Request) -> Result<Self, ApiError> {
         // A request that cannot be answered is not read.
         app.check()?;
-        let client = request.extensions().get::<Client>().cloned();
-        let client = client.unwrap_or_else(|| Client(Arc::from("")));
+        let client = client_of(&request);
         let body = body::object(&app.options, request).await?;
         let fields = Fields::<OfModel>::of(&body);
         let name = if app.models.by_name { fields.model()? } else { None };
         let at = app.models.find(name)?;
         let model = engine_thread::model(app, name).await?;
-        Ok(Self { app: Arc::clone(app), model, at, body, client, request: PhantomData })
-    }
-
-    fn fields(&self) -> Fields<'_, R> {
-        Fields::of(&self.body)
-    }
-
-    /// Runs `work`, which may take long (templates, tokenising), outside the HTTP threads.
-    async fn work<T: Send + 'static>(
-        self,
-        work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let done = tokio::task::spawn_blocking(move || work(&self, &self.model.served)).await;
-        done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")))
-    }
-
-    /// Parses the request with `work`, and starts its job.
-    async fn begin<T: Send + 'static>(
-        self,
-        work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
-        job: impl FnOnce(&T) -> &Job,
-    ) -> Result<(Arc<Instance>, T, Handle), ApiError> {
-        let (app, model) = (Arc::clone(&self.app), Arc::clone(&self.model));
-        let parsed = self.work(work).await?;
-        let handle = app.begin(&model, job(&parsed).clone())?;
-        Ok((model, parsed, handle))
+        Ok(Self { app: Arc::clone(app), model, at, body, client })
     }
 
     /// The job of a request; `max_tokens` limits the length of its answer.
     fn job(
         &self,
-        served: &Served,
+        fields: &Fields<'_, Running>,
         prompts: Vec<Vec<u32>>,
         options: GenerateOptions,
         n: usize,
         max_tokens: Option<i64>,
-    ) -> Result<Job, ApiError>
-    where
-        R: Includes<Running>,
-    {
-        let (fields, app) = (self.fields().part::<Running>(), &self.app);
+    ) -> Result<Job, ApiError> {
+        let (app, served) = (&self.app, &self.model.served);
         if !served.engine.generates() {
             return Err(ApiError::no_text(&served.engine.hyper().architecture));
         }
@@ -265,24 +237,80 @@ impl<R: Includes<OfModel> + 'static> Read<R> {
                 .t_max_predict_ms()?
                 .filter(|ms| *ms > 0)
                 .map(|ms| Duration::from_millis(ms as u64)),
-            slot: slot(&fields, served)?,
+            slot: slot(fields, served)?,
         })
     }
 
     /// Tokens of a conversation, and parser options for its answer. Adds the constraints of the answer to
     /// `options`.
-    fn turn(
+    fn prompt_ids(
         &self,
-        served: &Served,
         chat: ChatPrompt,
         constraints: &Constraints,
         options: &mut GenerateOptions,
-    ) -> Result<(Vec<u32>, ParserOptions), ApiError> {
+    ) -> Result<PromptIds, ApiError> {
+        let served = &self.model.served;
         let prompt = chat.offering(constraints, served).prompt(served)?;
         constraints.apply(served, &prompt, options)?;
         let reading = constraints.reading(&prompt, self.app.seed());
         Ok((prompt.ids, reading))
     }
+}
+
+/// Tokens of a prompt, and parser options for its answer.
+type PromptIds = (Vec<u32>, ParserOptions);
+
+/// A request with the fields of `R`. What does not depend on `R` is in [`Received`], which is compiled once.
+struct Read<R> {
+    received: Received,
+    request: PhantomData<fn() -> R>,
+}
+
+impl<R> Deref for Read<R> {
+    type Target = Received;
+
+    fn deref(&self) -> &Received {
+        &self.received
+    }
+}
+
+impl<R: Includes<OfModel> + 'static> Read<R> {
+    async fn of(app: &Arc<App>, request: Request) -> Result<Self, ApiError> {
+        Ok(Self { received: Received::new(app, request).await?, request: PhantomData })
+    }
+
+    fn fields(&self) -> Fields<'_, R> {
+        Fields::of(&self.body)
+    }
+
+    /// Runs `work`, which may take long (templates, tokenising), outside the HTTP threads.
+    async fn work<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let done = work_boxed(Box::new(move || Ok(Box::new(work(&self, &self.model.served)?))));
+        Ok(*done.await?.downcast().expect("the result of `work`"))
+    }
+
+    /// Parses the request with `work`, and starts its job.
+    async fn begin<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Self, &Served) -> Result<T, ApiError> + Send + 'static,
+        job: impl FnOnce(&T) -> &Job,
+    ) -> Result<(Arc<Instance>, T, Handle), ApiError> {
+        let (app, model) = (Arc::clone(&self.app), Arc::clone(&self.model));
+        let parsed = self.work(work).await?;
+        let handle = app.begin(&model, job(&parsed).clone())?;
+        Ok((model, parsed, handle))
+    }
+}
+
+type Done = Result<Box<dyn Any + Send>, ApiError>;
+
+/// Runs `work` outside the HTTP threads. With boxes, tokio's part of it is compiled once.
+async fn work_boxed(work: Box<dyn FnOnce() -> Done + Send>) -> Done {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|_| Err(ApiError::ours("the request could not be processed")))
 }
 
 /// The slot that stores an answer; -1 is any.
@@ -293,6 +321,18 @@ fn slot(fields: &Fields<'_, Running>, served: &Served) -> Result<Option<u32>, Ap
 
 /// Result of a handler.
 type Answer = Result<Response, ApiError>;
+
+/// The client that has sent a request.
+fn client_of(request: &Request) -> Client {
+    request.extensions().get::<Client>().cloned().unwrap_or_else(|| Client(Arc::from("")))
+}
+
+/// The parameter in the path of a request.
+async fn path_parameter(request: &mut Request) -> Result<String, ApiError> {
+    let Path(parameter) =
+        request.extract_parts().await.map_err(|err: PathRejection| ApiError::bad(err.body_text()))?;
+    Ok(parameter)
+}
 
 /// The model named by the query parameter `model`, or the first one.
 async fn model_of_query(app: &Arc<App>, uri: &hyper::Uri) -> Result<Arc<Instance>, ApiError> {

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
-use super::Answer;
 use super::openapi::{Endpoints, Operation};
+use super::{Answer, path_parameter};
 use crate::app::App;
 use crate::details::Details;
 use crate::engine_thread;
@@ -112,7 +112,7 @@ struct Success {
     success: bool,
 }
 
-async fn models(State(app): State<Arc<App>>) -> Answer {
+async fn models(app: Arc<App>, _: Request) -> Answer {
     app.check()?;
     let list = app.models.list();
     let entries = list.iter().map(|(source, status, model)| entry(&app, source, *status, model.as_deref()));
@@ -132,7 +132,8 @@ async fn models(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&ModelList { object: "list", data: entries.collect(), models: of_ollama.collect() }))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
+async fn model(app: Arc<App>, mut request: Request) -> Answer {
+    let id = path_parameter(&mut request).await?;
     app.check()?;
     let list = app.models.list();
     let found = list.iter().find(|(source, _, model)| name(source, model.as_deref()) == id);
@@ -141,14 +142,14 @@ async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
 }
 
 /// Loads a model ahead of its first request, and answers after it is loaded.
-async fn load(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn load(app: Arc<App>, request: Request) -> Answer {
     let name = named(&app, request).await?;
     engine_thread::model(&app, Some(&name)).await?;
     Ok(json(&Success { success: true }))
 }
 
 /// Unloads a model after its requests have ended.
-async fn unload(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn unload(app: Arc<App>, request: Request) -> Answer {
     let name = named(&app, request).await?;
     match app.models.unload(app.models.find(Some(&name))?) {
         true => Ok(json(&Success { success: true })),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -92,8 +92,8 @@ impl ParsedRequest {
         let texts = prompts.iter().map(text).collect();
         let n = sampling::n(&fields.part(), served)?;
         // To evaluate a prompt, one token is picked and not shown.
-        let job =
-            read.job(served, prompts, options, n, max_tokens.map(|max| if max == 0 { 1 } else { max }))?;
+        let max_tokens = max_tokens.map(|max| if max == 0 { 1 } else { max });
+        let job = read.job(&fields.part(), prompts, options, n, max_tokens)?;
         Ok(Self {
             job,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
@@ -107,7 +107,7 @@ impl ParsedRequest {
     }
 }
 
-async fn completion(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn completion(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let choices = vec![Choice::default(); parsed.job.n_choices()];

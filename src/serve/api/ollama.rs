@@ -3,14 +3,13 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
-use axum::routing::delete;
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, OfModel, Read, Running};
+use super::{Answer, OfModel, PromptIds, Read, Running};
 use crate::answer::TokenLogprob;
 use crate::app::{App, now};
 use crate::blocks::{Block, Change, Kind as Part, Reader};
@@ -39,7 +38,7 @@ use sterna_tools::ParserOptions;
 const VERSION: &str = "0.12.0";
 
 pub fn add(to: &mut Endpoints) {
-    let version = async || json(&Version { version: VERSION });
+    let version = |_, _| async { Ok(json(&Version { version: VERSION })) };
     let operation = Operation::new("The version of ollama's API").answer::<Version>();
     to.get(&["/api/version"], version, &operation);
     let operation = |summary| Operation::new(summary).fails(&[500, 503]).answer::<Models>();
@@ -54,12 +53,12 @@ pub fn add(to: &mut Endpoints) {
     let operation = operation.answer::<Line<GenerateSays>>().lines::<Line<GenerateSays>>();
     to.post(&["/api/generate"], generate, &operation);
 
-    let not_here = async || ApiError::not_here("models are chosen when the server is started");
+    let not_here = |_, _| async { Err(ApiError::not_here("models are chosen when the server is started")) };
     let operation = Operation::new("Not supported").fails(&[500, 501]);
     for path in ["/api/pull", "/api/push", "/api/create", "/api/copy"] {
         to.post(&[path], not_here, &operation);
     }
-    to.add("delete", &["/api/delete"], &delete(not_here), &operation);
+    to.delete(&["/api/delete"], not_here, &operation);
 }
 
 /// The version of ollama's API.
@@ -128,7 +127,7 @@ fn entry(served: &Served) -> Entry {
     }
 }
 
-async fn tags(State(app): State<Arc<App>>) -> Answer {
+async fn tags(app: Arc<App>, _: Request) -> Answer {
     app.check()?;
     let models = app.models.list();
     let entries = models.iter().map(|(source, _, instance)| match instance {
@@ -147,7 +146,7 @@ async fn tags(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&Models { models: entries.collect() }))
 }
 
-async fn ps(State(app): State<Arc<App>>) -> Answer {
+async fn ps(app: Arc<App>, _: Request) -> Answer {
     app.check()?;
     let models = app.models.list();
     let loaded = models.iter().filter_map(|(.., instance)| instance.as_ref());
@@ -160,7 +159,7 @@ async fn ps(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&Models { models: entries.collect() }))
 }
 
-async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn show(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<OllamaShowRequest>::of(&app, request).await?;
     let served = &read.model.served;
     let hyper = served.engine.hyper();
@@ -265,9 +264,6 @@ struct ParsedRequest {
     logprobs: bool,
 }
 
-/// Tokens of a prompt, and parser options for its answer.
-type Turn = (Vec<u32>, ParserOptions);
-
 impl ParsedRequest {
     fn of<S: Says>(read: &Read<S::Request>, served: &Served) -> Result<Self, ApiError> {
         let fields = read.fields().part::<OllamaRequest>();
@@ -277,12 +273,10 @@ impl ParsedRequest {
         let options = fields.options()?.unwrap_or_default();
         let mut generation = sampling::generation(&options.part(), served)?;
         generation.logprobs = logprobs.then_some(top);
-        let turn = S::turn(read, served, &mut generation)?;
-        let (prompt, reading) =
-            turn.map_or_else(Default::default, |(prompt, reading)| (Some(prompt), reading));
+        let (prompt, reading) = S::prompt_ids(read, served, &mut generation)?.unzip();
         let max_tokens = options.num_predict()?.map(|max| max.max(-1));
-        let job =
-            prompt.map(|prompt| read.job(served, vec![prompt], generation, 1, max_tokens)).transpose()?;
+        let job = |prompt| read.job(&read.fields().part(), vec![prompt], generation, 1, max_tokens);
+        let (job, reading) = (prompt.map(job).transpose()?, reading.unwrap_or_default());
         // Without a prompt, `keep_alive` of 0 unloads a model that can be loaded again.
         let unloads = job.is_none() && read.app.models.by_name && is_zero(fields.keep_alive()?);
         Ok(Self { job, reading, unloads, stream, logprobs })
@@ -333,7 +327,7 @@ fn chat_prompt(
     read: &Read<OllamaChatRequest>,
     served: &Served,
     generation: &mut GenerateOptions,
-) -> Result<Option<Turn>, ApiError> {
+) -> Result<Option<PromptIds>, ApiError> {
     let fields = read.fields();
     let shared = fields.part::<OllamaRequest>();
     let mut messages = Vec::new();
@@ -356,7 +350,7 @@ fn chat_prompt(
         return Ok(None);
     }
     let chat = messages::going_on(&fields.part(), messages, extras)?;
-    read.turn(served, chat, &constraints, generation).map(Some)
+    read.prompt_ids(chat, &constraints, generation).map(Some)
 }
 
 /// A prompt: raw, or as a user's message if the model has its own template.
@@ -364,7 +358,7 @@ fn generate_prompt(
     read: &Read<OllamaGenerateRequest>,
     served: &Served,
     generation: &mut GenerateOptions,
-) -> Result<Option<Turn>, ApiError> {
+) -> Result<Option<PromptIds>, ApiError> {
     let fields = read.fields();
     let shared = fields.part::<OllamaRequest>();
     for (name, text) in [("suffix", fields.suffix()), ("template", fields.template())] {
@@ -398,7 +392,7 @@ fn generate_prompt(
     messages.push(chat::Message::new("user", text));
     let extras = messages::extras(&shared.part(), thinking)?;
     let chat = ChatPrompt { messages, add_generation_prompt: true, assistant_prefix: None, extras };
-    let (mut ids, reading) = read.turn(served, chat, &constraints, generation)?;
+    let (mut ids, reading) = read.prompt_ids(chat, &constraints, generation)?;
     // The BOS token is only at the start.
     if !context.is_empty() && ids.first().copied() == tokenizer.bos() {
         ids.remove(0);
@@ -406,11 +400,11 @@ fn generate_prompt(
     Ok(Some(([context, ids].concat(), reading)))
 }
 
-async fn chat(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn chat(app: Arc<App>, request: Request) -> Answer {
     respond::<ChatSays>(&app, request).await
 }
 
-async fn generate(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn generate(app: Arc<App>, request: Request) -> Answer {
     respond::<GenerateSays>(&app, request).await
 }
 
@@ -494,11 +488,11 @@ trait Says: Serialize + JsonSchema + From<Message> + Send + 'static {
     const HAS_CONTEXT: bool;
 
     /// The prompt of a request, if it has one.
-    fn turn(
+    fn prompt_ids(
         read: &Read<Self::Request>,
         served: &Served,
         generation: &mut GenerateOptions,
-    ) -> Result<Option<Turn>, ApiError>;
+    ) -> Result<Option<PromptIds>, ApiError>;
 }
 
 /// Text in the format of `/api/chat`.
@@ -521,11 +515,11 @@ impl Says for ChatSays {
     type Request = OllamaChatRequest;
     const HAS_CONTEXT: bool = false;
 
-    fn turn(
+    fn prompt_ids(
         read: &Read<OllamaChatRequest>,
         served: &Served,
         generation: &mut GenerateOptions,
-    ) -> Result<Option<Turn>, ApiError> {
+    ) -> Result<Option<PromptIds>, ApiError> {
         chat_prompt(read, served, generation)
     }
 }
@@ -534,11 +528,11 @@ impl Says for GenerateSays {
     type Request = OllamaGenerateRequest;
     const HAS_CONTEXT: bool = true;
 
-    fn turn(
+    fn prompt_ids(
         read: &Read<OllamaGenerateRequest>,
         served: &Served,
         generation: &mut GenerateOptions,
-    ) -> Result<Option<Turn>, ApiError> {
+    ) -> Result<Option<PromptIds>, ApiError> {
         generate_prompt(read, served, generation)
     }
 }

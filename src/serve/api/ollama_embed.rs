@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -88,7 +88,7 @@ struct Computed {
     loading: Duration,
 }
 
-async fn embed(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn embed(app: Arc<App>, request: Request) -> Answer {
     let begun = Instant::now();
     let computed = compute(&app, request, begun, |read: &Read<OllamaEmbedRequest>| {
         let fields = read.fields();
@@ -115,7 +115,7 @@ async fn embed(State(app): State<Arc<App>>, request: Request) -> Answer {
     }))
 }
 
-async fn embedding(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn embedding(app: Arc<App>, request: Request) -> Answer {
     let computed = compute(&app, request, Instant::now(), |read: &Read<OllamaEmbeddingRequest>| {
         let prompt = read.fields().prompt()?.unwrap_or_default();
         Ok((prompt.into(), VectorForm { dimensions: None, norm: -1 }))

@@ -1,19 +1,23 @@
 //! Endpoints with their OpenAPI 3.1 descriptions: a family adds both in one call.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::handler::Handler;
-use axum::routing::{MethodRouter, get, post};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, delete, get, post};
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use super::Answer;
 use crate::app::App;
 use crate::family::Family;
-use crate::fields::{Fields, Request};
+use crate::fields;
 
 /// Error statuses with their descriptions.
 const ERRORS: &[(u16, &str)] = &[
@@ -29,13 +33,13 @@ const ERRORS: &[(u16, &str)] = &[
     (503, "The model is loading, or the server is shutting down."),
 ];
 
-type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+type SchemaOf<S = Schema> = fn(&mut SchemaGenerator) -> S;
 
 /// Description of an endpoint.
 pub struct Operation {
     summary: &'static str,
     /// Schema of the request body, and true if a body is required.
-    body: Option<(SchemaOf, bool)>,
+    body: Option<(SchemaOf<Value>, bool)>,
     parameters: Vec<Value>,
     /// Media type and schema of the answer.
     answer: Option<(&'static str, SchemaOf)>,
@@ -60,9 +64,8 @@ impl Operation {
     }
 
     /// Reads a body of type `R`.
-    pub fn body<R: Request>(self) -> Self {
-        let body: SchemaOf = |schemas| schemas.subschema_for::<Fields<'static, R>>();
-        Self { body: Some((body, true)), ..self }.fails(&[400, 404, 408, 413, 500, 503])
+    pub fn body<R: fields::Request>(self) -> Self {
+        Self { body: Some((fields::reference::<R>, true)), ..self }.fails(&[400, 404, 408, 413, 500, 503])
     }
 
     /// Makes the body optional.
@@ -162,6 +165,30 @@ fn response_name(family: Family, status: u16) -> String {
     }
 }
 
+/// A handler of one type for all endpoints, so that axum's services are compiled once.
+#[derive(Clone)]
+pub struct Boxed(Arc<dyn Fn(Arc<App>, Request) -> BoxedFuture + Send + Sync>);
+
+type BoxedFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+impl Boxed {
+    /// A handler that answers with `answer`.
+    pub fn new<F: Future<Output = Answer> + Send + 'static>(answer: fn(Arc<App>, Request) -> F) -> Self {
+        Self(Arc::new(move |app, request| {
+            let answer = answer(app, request);
+            Box::pin(async { answer.await.into_response() })
+        }))
+    }
+}
+
+impl Handler<(), Arc<App>> for Boxed {
+    type Future = BoxedFuture;
+
+    fn call(self, request: Request, app: Arc<App>) -> BoxedFuture {
+        (self.0)(app, request)
+    }
+}
+
 /// Routes with their descriptions.
 pub struct Endpoints {
     router: Router<Arc<App>>,
@@ -178,34 +205,37 @@ impl Endpoints {
         Self { router: Router::new(), paths: Map::new(), schemas: settings.into_generator() }
     }
 
-    /// Adds a GET endpoint.
-    pub fn get<T: 'static>(
+    /// Adds a GET endpoint. The paths after the first are aliases.
+    pub fn get<F: Future<Output = Answer> + Send + 'static>(
         &mut self,
         paths: &[&str],
-        handler: impl Handler<T, Arc<App>>,
+        answer: fn(Arc<App>, Request) -> F,
         operation: &Operation,
     ) {
-        self.add("get", paths, &get(handler), operation);
+        self.add("get", paths, &get(Boxed::new(answer)), operation);
     }
 
     /// Adds a POST endpoint.
-    pub fn post<T: 'static>(
+    pub fn post<F: Future<Output = Answer> + Send + 'static>(
         &mut self,
         paths: &[&str],
-        handler: impl Handler<T, Arc<App>>,
+        answer: fn(Arc<App>, Request) -> F,
         operation: &Operation,
     ) {
-        self.add("post", paths, &post(handler), operation);
+        self.add("post", paths, &post(Boxed::new(answer)), operation);
     }
 
-    /// Adds an endpoint. The paths after the first are aliases.
-    pub fn add(
+    /// Adds a DELETE endpoint.
+    pub fn delete<F: Future<Output = Answer> + Send + 'static>(
         &mut self,
-        method: &str,
         paths: &[&str],
-        route: &MethodRouter<Arc<App>>,
+        answer: fn(Arc<App>, Request) -> F,
         operation: &Operation,
     ) {
+        self.add("delete", paths, &delete(Boxed::new(answer)), operation);
+    }
+
+    fn add(&mut self, method: &str, paths: &[&str], route: &MethodRouter<Arc<App>>, operation: &Operation) {
         for path in paths {
             self.router = std::mem::take(&mut self.router).route(path, route.clone());
             let mut described = operation.describe(Family::of(path), &mut self.schemas);

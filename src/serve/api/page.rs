@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
 
+use super::Answer;
+use super::openapi::Boxed;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::page::{ASSETS, Asset, HEADERS};
@@ -17,16 +19,16 @@ pub fn routes() -> Router<Arc<App>> {
     let router = ASSETS.iter().fold(Router::new(), |router, asset| {
         router.route(asset.path, get(async move |request: Request| file(asset, &request)))
     });
-    router.route("/local/", get(local)).route("/local/{*path}", get(local))
+    let local = get(Boxed::new(local));
+    router.route("/local/", local.clone()).route("/local/{*path}", local)
 }
 
 /// A file of the page that runs models in the browser. Its content security policy is in the page itself,
 /// except for `frame-ancestors`.
-async fn local(State(app): State<Arc<App>>, request: Request) -> Response {
+async fn local(app: Arc<App>, request: Request) -> Answer {
     let path = request.uri().path().strip_prefix("/local/").unwrap_or_default();
     let Some(file) = app.options.local_page.as_ref().and_then(|page| page.find(path)) else {
-        return ApiError::not_found(format!("the page has no file `{}`", path.escape_debug()))
-            .into_response();
+        return Err(ApiError::not_found(format!("the page has no file `{}`", path.escape_debug())));
     };
     let known = request.headers().get(IF_NONE_MATCH);
     let mut response = match known.is_some_and(|known| known.as_bytes() == file.etag.as_bytes()) {
@@ -41,7 +43,7 @@ async fn local(State(app): State<Arc<App>>, request: Request) -> Response {
     if let Ok(tag) = HeaderValue::from_str(&file.etag) {
         response.headers_mut().insert(ETAG, tag);
     }
-    response
+    Ok(response)
 }
 
 fn file(asset: &'static Asset, request: &Request) -> Response {

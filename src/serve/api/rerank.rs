@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -156,7 +156,7 @@ struct Rank {
     text: Option<String>,
 }
 
-async fn rerank(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn rerank(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<RerankRequest>::of(&app, request).await?;
     let model = Arc::clone(&read.model);
     let ParsedRequest { job, mut documents, top_n, has_sigmoid, is_tei } =

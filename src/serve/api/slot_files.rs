@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
-use axum::extract::{Path, Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 
 use super::openapi::{Endpoints, Operation};
-use super::{Answer, model_of_query, query};
+use super::{Answer, client_of, model_of_query, path_parameter, query};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::fields::{Fields, request};
@@ -44,13 +43,9 @@ request! {
     }
 }
 
-async fn act(
-    State(app): State<Arc<App>>,
-    Extension(Client(client)): Extension<Client>,
-    Path(id): Path<String>,
-    request: Request,
-) -> Answer {
-    let uri = request.uri().clone();
+async fn act(app: Arc<App>, mut request: Request) -> Answer {
+    let (uri, Client(client)) = (request.uri().clone(), client_of(&request));
+    let id = path_parameter(&mut request).await?;
     let model = model_of_query(&app, &uri).await?;
     let n_slots = model.served.n_slots();
     let slot = id.parse().ok().filter(|slot| (*slot as usize) < n_slots);
@@ -76,7 +71,7 @@ async fn act(
         }
         _ => {
             let message = format!("want action=save, restore or erase, got `{}`", name.escape_debug());
-            return Err(ApiError { param: Some("action".into()), ..ApiError::bad(message) });
+            return Err(ApiError::in_field("action", message));
         }
     };
     let (reply, done) = tokio::sync::oneshot::channel();
@@ -133,6 +128,6 @@ fn api_error(err: &SlotError) -> ApiError {
         SlotError::Engine(Error::State(StateError::Io(_)) | Error::Backend(_)) | SlotError::Write(_) => {
             ApiError::ours(err.to_string())
         }
-        SlotError::Engine(_) => ApiError { param: Some("filename".into()), ..ApiError::bad(err.to_string()) },
+        SlotError::Engine(_) => ApiError::in_field("filename", err.to_string()),
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::Request;
 use axum::response::IntoResponse;
+use hyper::StatusCode;
 use hyper::header::HeaderValue;
-use hyper::{StatusCode, Uri};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub fn add(to: &mut Endpoints) {
     to.get(&["/metrics"], metrics, &Operation::new("Metrics for Prometheus").text().fails(&[501]));
 }
 
-async fn health(State(app): State<Arc<App>>) -> Answer {
+async fn health(app: Arc<App>, _: Request) -> Answer {
     app.check()?;
     Ok(json(&Health { status: "ok" }))
 }
@@ -115,8 +115,8 @@ struct NextToken {
     n_remain: i64,
 }
 
-async fn props(State(app): State<Arc<App>>, uri: Uri) -> Answer {
-    let model = model_of_query(&app, &uri).await?;
+async fn props(app: Arc<App>, request: Request) -> Answer {
+    let model = model_of_query(&app, request.uri()).await?;
     let served = &model.served;
     let tokenizer = served.tokenizer();
     let spelled = |id: Option<u32>| {
@@ -153,11 +153,11 @@ async fn props(State(app): State<Arc<App>>, uri: Uri) -> Answer {
     }))
 }
 
-async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
+async fn slots(app: Arc<App>, request: Request) -> Answer {
     if !app.options.slots {
         return Err(ApiError::not_here("this server does not show its slots"));
     }
-    let model = model_of_query(&app, &uri).await?;
+    let model = model_of_query(&app, request.uri()).await?;
     let (served, snapshot) = (&model.served, model.status.snapshot());
     let slots = (0..served.n_slots() as u32).map(|id| {
         let slot = snapshot.slots.iter().find(|slot| slot.id == id);
@@ -176,13 +176,14 @@ async fn slots(State(app): State<Arc<App>>, uri: Uri) -> Answer {
         }
     });
     let slots: Vec<SlotState> = slots.collect();
-    if query(&uri, "fail_on_no_slot").as_deref() == Some("1") && snapshot.slots.len() >= served.n_slots() {
+    let refuses = query(request.uri(), "fail_on_no_slot").as_deref() == Some("1");
+    if refuses && snapshot.slots.len() >= served.n_slots() {
         return Err(ApiError::unavailable("no slot is free"));
     }
     Ok(json(&slots))
 }
 
-async fn metrics(State(app): State<Arc<App>>) -> Answer {
+async fn metrics(app: Arc<App>, _: Request) -> Answer {
     if !app.options.metrics {
         return Err(ApiError::not_here("this server was started without metrics"));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use serde_json::json;
 
 use super::openapi::{Endpoints, Operation};
@@ -36,7 +36,7 @@ request! {
     }
 }
 
-async fn embed(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn embed(app: Arc<App>, request: Request) -> Answer {
     let read = Read::<TeiEmbedRequest>::of(&app, request).await?;
     let model = Arc::clone(&read.model);
     let parsed = read.work(|read, served| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -105,7 +105,7 @@ struct Template {
 }
 
 /// Tokenises in llama-server's format (`content`) or vLLM's (`prompt` or `messages`).
-async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn tokenize(app: Arc<App>, request: Request) -> Answer {
     let answer = Read::<TokenizeRequest>::of(&app, request).await?.work(|read, served| {
         let (fields, tokenizer) = (read.fields(), served.tokenizer());
         let encode = |text: &str, add_special: bool| {
@@ -141,7 +141,7 @@ async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&answer.await?))
 }
 
-async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn detokenize(app: Arc<App>, request: Request) -> Answer {
     let answer = Read::<DetokenizeRequest>::of(&app, request).await?.work(|read, served| {
         let most = 16 * served.n_ctx().max(4096);
         let list = Array::new(most).read("tokens".to_owned(), read.fields().tokens()?)?;
@@ -157,7 +157,7 @@ async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&answer.await?))
 }
 
-async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn apply_template(app: Arc<App>, request: Request) -> Answer {
     let answer = Read::<Talk>::of(&app, request).await?.work(|read, served| {
         let fields = read.fields().part::<ChatInput>();
         let chat = messages::chat_prompt_with_tools(&fields.messages()?, &fields.part(), served)?;

@@ -78,15 +78,15 @@ impl Connections {
     async fn begin(self, stream: TcpStream, router: Router) {
         // Tokens are small, and must be sent at once.
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &self.tls else { return self.serve(stream, router).await };
+        let Some(tls) = &self.tls else { return self.serve(Box::new(stream), router).await };
         match tokio::time::timeout(self.header_time, tls.accept(stream)).await {
-            Ok(Ok(stream)) => self.serve(stream, router).await,
+            Ok(Ok(stream)) => self.serve(Box::new(stream), router).await,
             Ok(Err(err)) => tracing::debug!("TLS handshake failed: {err}"),
             Err(_) => tracing::debug!("TLS handshake failed: the client timed out"),
         }
     }
 
-    async fn serve(mut self, stream: impl AsyncRead + AsyncWrite + Unpin, router: Router) {
+    async fn serve(mut self, stream: Box<dyn Stream>, router: Router) {
         let (whole, waits, said_all) = (Flag::default(), Flag::default(), Arc::new(Notify::new()));
         let flags = (whole.clone(), waits.clone());
         let stream = Watched::new(stream, self.write_time, flags, Arc::clone(&said_all));
@@ -125,14 +125,19 @@ fn log(ended: hyper::Result<()>) {
     }
 }
 
+/// A socket, with TLS or without: one type, so that hyper is compiled once.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 /// A socket whose other end must read regularly: if it reads nothing for `patience`, the connection is
 /// closed.
 ///
 /// A client that closes its sending side has either disconnected, or has sent everything and waits for the
 /// answer. The two look the same until something is sent. A client that closes it immediately after a request
 /// is taken to wait for the answer, and gets a [`PROBE`] now and then until the answer starts.
-struct Watched<S> {
-    stream: S,
+struct Watched {
+    stream: Box<dyn Stream>,
     patience: Duration,
     /// Expires after `patience` while data waits to be written.
     until: Pin<Box<Sleep>>,
@@ -151,9 +156,9 @@ struct Watched<S> {
     has_said_all: bool,
 }
 
-impl<S> Watched<S> {
+impl Watched {
     /// The first of `flags` is set for a complete request, the second for one whose answer has not started.
-    fn new(stream: S, patience: Duration, flags: (Flag, Flag), said_all: Arc<Notify>) -> Self {
+    fn new(stream: Box<dyn Stream>, patience: Duration, flags: (Flag, Flag), said_all: Arc<Notify>) -> Self {
         let ((whole, probes), until) = (flags, Box::pin(tokio::time::sleep(patience)));
         Self {
             stream,
@@ -169,6 +174,7 @@ impl<S> Watched<S> {
             has_said_all: false,
         }
     }
+
     /// Result of a write; an error if it has waited for too long.
     fn watched<T>(&mut self, wrote: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if wrote.is_ready() {
@@ -182,9 +188,7 @@ impl<S> Watched<S> {
         ready!(self.until.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
-}
 
-impl<S: AsyncWrite + Unpin> Watched<S> {
     /// Handles the end of the client's data: an empty read if the client has disconnected, `Pending` forever
     /// if it waits.
     fn ended(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -230,7 +234,7 @@ impl<S: AsyncWrite + Unpin> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<S> {
+impl AsyncRead for Watched {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -248,7 +252,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl AsyncWrite for Watched {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -6,7 +6,11 @@ use serde::Serialize;
 
 /// A JSON response.
 pub fn json(value: &impl Serialize) -> Response {
-    let mut response = text(value).into_response();
+    response(text(value))
+}
+
+fn response(json: String) -> Response {
+    let mut response = json.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -112,17 +112,28 @@ const PIECE_BYTES: usize = 16 << 10;
 /// The failure of the job, if it failed before anything was sent.
 pub async fn answer(
     options: &ServeOptions,
-    mut handle: Handle,
+    handle: Handle,
     framing: Framing,
     patience: Duration,
     encoder: impl Encoder,
+) -> Result<Response, ApiError> {
+    let writer = Box::new(Writing { encoder, pieces: Vec::new() });
+    answer_with(options, handle, framing, patience, writer).await
+}
+
+async fn answer_with(
+    options: &ServeOptions,
+    mut handle: Handle,
+    framing: Framing,
+    patience: Duration,
+    writer: Box<dyn Writer>,
 ) -> Result<Response, ApiError> {
     if let Ok(Some(Err(err))) = tokio::time::timeout(patience, handle.ready()).await {
         return Err(api_error(err));
     }
     let (sender, receiver) = mpsc::channel(PIECES);
     let pump = Pump { sender, framing, ping: options.ping, write_time: options.write_time };
-    tokio::spawn(pump.run(handle, encoder));
+    tokio::spawn(pump.run(handle, writer));
     let mut response = Body::new(Pieces(receiver)).into_response();
     let headers = response.headers_mut();
     let kind = match framing {
@@ -144,6 +155,47 @@ pub fn api_error(err: &JobError) -> ApiError {
     }
 }
 
+/// An [`Encoder`] that writes its pieces at once. The task that sends them is compiled once for all encoders.
+trait Writer: Send {
+    fn begin(&mut self, out: &mut Out);
+    fn update(&mut self, update: Update, out: &mut Out);
+    fn fail(&mut self, error: &ApiError, out: &mut Out);
+    fn end(&mut self, out: &mut Out);
+}
+
+struct Writing<E: Encoder> {
+    encoder: E,
+    pieces: Vec<E::Piece>,
+}
+
+impl<E: Encoder> Writing<E> {
+    fn write(&mut self, out: &mut Out) {
+        self.pieces.drain(..).for_each(|piece| self.encoder.write(piece, out));
+    }
+}
+
+impl<E: Encoder> Writer for Writing<E> {
+    fn begin(&mut self, out: &mut Out) {
+        self.encoder.begin(&mut self.pieces);
+        self.write(out);
+    }
+
+    fn update(&mut self, update: Update, out: &mut Out) {
+        self.encoder.update(update, &mut self.pieces);
+        self.write(out);
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Out) {
+        self.encoder.fail(error, out);
+    }
+
+    fn end(&mut self, out: &mut Out) {
+        self.encoder.end(&mut self.pieces);
+        self.write(out);
+        self.encoder.close(out);
+    }
+}
+
 struct Pump {
     sender: mpsc::Sender<Bytes>,
     framing: Framing,
@@ -152,14 +204,9 @@ struct Pump {
 }
 
 impl Pump {
-    async fn run<E: Encoder>(self, mut handle: Handle, mut encoder: E) {
+    async fn run(self, mut handle: Handle, mut writer: Box<dyn Writer>) {
         let mut out = Out::default();
-        let mut pieces = Vec::new();
-        let write = |encoder: &mut E, pieces: &mut Vec<E::Piece>, out: &mut Out| {
-            pieces.drain(..).for_each(|piece| encoder.write(piece, out));
-        };
-        encoder.begin(&mut pieces);
-        write(&mut encoder, &mut pieces, &mut out);
+        writer.begin(&mut out);
         loop {
             if !self.send(&mut out).await {
                 return;
@@ -176,19 +223,14 @@ impl Pump {
             let mut next = Some(next);
             while let Some(update) = next {
                 match update {
-                    Some(Ok(update)) => {
-                        encoder.update(update, &mut pieces);
-                        write(&mut encoder, &mut pieces, &mut out);
-                    }
+                    Some(Ok(update)) => writer.update(update, &mut out),
                     Some(Err(err)) => {
-                        encoder.fail(&api_error(&err), &mut out);
+                        writer.fail(&api_error(&err), &mut out);
                         self.send(&mut out).await;
                         return;
                     }
                     None => {
-                        encoder.end(&mut pieces);
-                        write(&mut encoder, &mut pieces, &mut out);
-                        encoder.close(&mut out);
+                        writer.end(&mut out);
                         self.send(&mut out).await;
                         return;
                     }

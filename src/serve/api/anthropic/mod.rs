@@ -5,7 +5,7 @@ mod request;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -75,9 +75,9 @@ impl ParsedRequest {
             stop: fields.stop_sequences()?.unwrap_or_default(),
             ..sampling::generation(&fields.part(), served)?
         };
-        let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
+        let (prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         Ok(Self {
-            job: read.job(served, vec![prompt], options, 1, Some(max_tokens))?,
+            job: read.job(&fields.part(), vec![prompt], options, 1, Some(max_tokens))?,
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
         })
@@ -90,7 +90,7 @@ struct TokenCount {
     input_tokens: usize,
 }
 
-async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn count_tokens(app: Arc<App>, request: Request) -> Answer {
     let count = Read::<CountRequest>::of(&app, request).await?.work(|read, served| {
         let (chat, constraints) = request::read(&read.fields().part(), served)?;
         Ok(chat.offering(&constraints, served).prompt(served)?.ids.len())
@@ -98,7 +98,7 @@ async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&TokenCount { input_tokens: count.await? }))
 }
 
-async fn messages(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn messages(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let reader = Reader::new(parsed.reading.clone());

@@ -7,7 +7,7 @@ mod tools;
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 
 use super::openapi::{Endpoints, Operation};
 use super::{Answer, OfModel, Read, Running};
@@ -77,9 +77,9 @@ impl ParsedRequest {
         let mut options = sampling::generation(&fields.part(), served)?;
         let max_tokens = fields.max_output_tokens()?;
         let repeated = Repeated::new(&fields, &options.sampler);
-        let (prompt, reading) = read.turn(served, chat, &constraints, &mut options)?;
+        let (prompt, reading) = read.prompt_ids(chat, &constraints, &mut options)?;
         Ok(Self {
-            job: read.job(served, vec![prompt], options, 1, max_tokens)?,
+            job: read.job(&fields.part(), vec![prompt], options, 1, max_tokens)?,
             reading,
             stream: fields.part::<Running>().stream()?.unwrap_or(false),
             repeated,
@@ -117,7 +117,7 @@ fn refuse(fields: &Fields<'_, ResponsesRequest>) -> Result<(), ApiError> {
     }
 }
 
-async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn input_tokens(app: Arc<App>, request: Request) -> Answer {
     let count = Read::<ResponsesRequest>::of(&app, request).await?.work(|read, served| {
         let fields = read.fields();
         refuse(&fields)?;
@@ -127,7 +127,7 @@ async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Answer {
     Ok(json(&InputTokens::new(count.await?)))
 }
 
-async fn responses(State(app): State<Arc<App>>, request: Request) -> Answer {
+async fn responses(app: Arc<App>, request: Request) -> Answer {
     let (model, parsed, handle) =
         Read::of(&app, request).await?.begin(ParsedRequest::of, |parsed| &parsed.job).await?;
     let ParsedRequest { reading, stream, repeated, names, .. } = parsed;

@@ -242,7 +242,7 @@ impl Offered {
             self.names.0.insert(name, origin);
         } else if self.names.origin(&name) != origin {
             let message = format!("`{}`: the model knows another tool as `{name}`", tool.path("name"));
-            return Err(ApiError { param: Some(tool.path("name")), ..ApiError::bad(message) });
+            return Err(ApiError::in_field(tool.path("name"), message));
         }
         Ok(())
     }

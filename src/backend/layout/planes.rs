@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::{HostTensor, QuantType, types};
+use ggml_types::{HostTensor, QuantType, types};
 
 /// Splits blocks of any type into one plane for each of `of_block`, the byte ranges of a block, which
 /// together cover it. A plane begins at a multiple of 16 bytes.
@@ -37,7 +37,7 @@ pub fn iq2_bn(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
 /// # Panics
 /// As for [`iq2_bn`].
 pub fn iq2_bn_r4(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
-    rows_of(w, rows, types::iq2_bn_r4::row_of)
+    rows_of(w, rows, types::Iq2BnR4::row_of)
 }
 
 /// IQ1_BN, some rows, as the planes of [`iq2_bn`].
@@ -45,8 +45,11 @@ pub fn iq2_bn_r4(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
 /// # Panics
 /// As for [`iq2_bn`].
 pub fn iq1_bn(w: &HostTensor, rows: Range<usize>) -> Vec<u8> {
-    rows_of(w, rows, |bytes, _, row| types::iq1_bn::to_iq2_bn(bytes, row))
+    rows_of(w, rows, |bytes, _, row| types::Iq1Bn::to_iq2_bn(bytes, row))
 }
+
+/// Bytes of the scale before a row of IQ2_BN.
+const SCALE_BYTES: usize = 4;
 
 /// Planes of some rows; `write` converts one of the rows that are stored together, given by its index, to
 /// IQ2_BN.
@@ -58,8 +61,8 @@ fn rows_of(w: &HostTensor, rows: Range<usize>, write: impl Fn(&[u8], usize, &mut
     for at in rows {
         let first = at / together * together;
         write(&w.bytes[first * row_bytes..][..together * row_bytes], at - first, &mut row);
-        scales.extend_from_slice(&row[..types::iq2_bn::HEAD]);
-        codes.extend_from_slice(&row[types::iq2_bn::HEAD..]);
+        scales.extend_from_slice(&row[..SCALE_BYTES]);
+        codes.extend_from_slice(&row[SCALE_BYTES..]);
     }
     codes.extend(scales);
     codes
@@ -144,7 +147,7 @@ pub fn tq2_0(bytes: &[u8]) -> Vec<u8> {
 pub fn tq1_0(bytes: &[u8]) -> Vec<u8> {
     let mut unpacked = vec![0; whole_blocks(bytes, 54) * TQ2_0_BYTES];
     for (from, to) in bytes.chunks_exact(54).zip(unpacked.chunks_exact_mut(TQ2_0_BYTES)) {
-        types::tq1_0::to_tq2_0(from, to);
+        types::Tq1_0::to_tq2_0(from, to);
     }
     tq2_0(&unpacked)
 }
@@ -156,7 +159,7 @@ pub fn tq1_0(bytes: &[u8]) -> Vec<u8> {
 pub fn ptq1_0(bytes: &[u8]) -> Vec<u8> {
     let mut unpacked = vec![0; whole_blocks(bytes, 28) * 34];
     for (from, to) in bytes.chunks_exact(28).zip(unpacked.chunks_exact_mut(34)) {
-        types::ptq1_0::to_pq2_0(from, to);
+        types::Ptq1_0::to_pq2_0(from, to);
     }
     split(&unpacked, &[2..34, 0..2])
 }
@@ -171,8 +174,9 @@ fn whole_blocks(bytes: &[u8], block_bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ggml_types::by_name;
+
     use super::*;
-    use crate::by_name;
 
     #[test]
     fn every_byte_of_two_blocks_is_in_its_plane() {
