@@ -5,6 +5,8 @@
 
 use ggml_types::{KvForm, kv as registry};
 
+use super::combine;
+use super::cx::{Cx, words};
 use super::driver::{Launch, Limits};
 use super::kv::{self, KvLayout, VectorForm, stride};
 use super::occupancy;
@@ -18,9 +20,9 @@ use super::params::{
     ATTEND_WIDE_THREADS, AttendBlocksMmaParams, AttendBlocksParams, AttendCodesMmaParams, AttendCodesParams,
     AttendCommon, AttendMmaParams, AttendParams, CODES_PIECE, MAX_PARTS,
 };
-use super::{Cx, combine, words};
-use crate::device::tiles::{Tiling, tiles};
-use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Row, Stage};
+use super::tiled::most_tiles;
+use crate::device::tiles::Tiling;
+use sterna_program::{Attend, Kv, KvDecl, PAGE, Program, Stage};
 
 const WARP: usize = 32;
 
@@ -50,12 +52,6 @@ const BLOCKS_SHARED: [u32; 3] = [
     ATTEND_MMA_BLOCKS_SHARED_BYTES_128,
     ATTEND_MMA_BLOCKS_SHARED_BYTES_256,
 ];
-
-/// Rows of a step from which tensor cores pay off.
-pub const MMA_LEAST: usize = 16;
-
-/// Average rows per tile from which tiles pay off despite the products of their empty rows.
-const TILE_LEAST: usize = 4;
 
 /// Head lengths with a tensor core kernel for single rows. It needs fewer instructions than the kernel
 /// without tensor cores even for a single query head, so every cache that has one uses it. There is none for
@@ -204,16 +200,6 @@ pub fn tiling(p: &Program, limits: Limits) -> Option<Tiling> {
     rows.into_iter().min().map(|rows| Tiling { rows, by_window })
 }
 
-/// True if a step runs in tiles on tensor cores.
-pub fn is_tiled(rows: &[Row], tiling: Tiling) -> bool {
-    rows.len() >= MMA_LEAST && tiles(rows, tiling).count() <= most_tiles(rows.len())
-}
-
-/// Maximum number of tiles in such a step.
-pub fn most_tiles(rows: usize) -> usize {
-    rows / TILE_LEAST
-}
-
 pub fn kernels(p: &Program, s: &Attend, limits: Limits) -> Result<Vec<String>, String> {
     let decl = p.kv_decl(s.kv);
     kv::check(decl)?;
@@ -333,29 +319,5 @@ fn launch_tiles(cx: &Cx<'_>, s: &Attend) -> Launch {
         threads: by_tiles.threads,
         shared_bytes,
         params,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(rows: usize) -> Tiling {
-        Tiling { rows, by_window: false }
-    }
-
-    fn rows(seq: u32, positions: std::ops::Range<u32>) -> Vec<Row> {
-        positions.map(|pos| Row { token: 0, pos, seq, logits: false }).collect()
-    }
-
-    #[test]
-    fn a_prompt_goes_to_tensor_cores_and_decodes_side_by_side_do_not() {
-        assert!(is_tiled(&rows(0, 5..21), of(16)) && !is_tiled(&rows(0, 5..20), of(16)));
-        let side_by_side: Vec<Row> = (0..64).flat_map(|seq| rows(seq, 9..10)).collect();
-        assert!(!is_tiled(&side_by_side, of(16)));
-        // Four rows per tile are enough.
-        let fours = |n| (0..n).flat_map(|seq| rows(seq, 9..13)).collect::<Vec<_>>();
-        assert!(is_tiled(&fours(5), of(16)));
-        assert!(!is_tiled(&[fours(5), rows(9, 0..1)].concat(), of(16)));
     }
 }

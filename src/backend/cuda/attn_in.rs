@@ -3,14 +3,16 @@
 //! caches of codes or blocks, `append` does the rest, one block per row, KV head, and keys or values; in
 //! steps of one row attention may do it instead.
 
+use super::cx::{Cx, words};
 use super::driver::{Address, Launch};
 use super::kv::{self, KvLayout};
-use super::linear::{self, Input, Work};
+use super::linear::geometry::Work;
+use super::linear::{self, Input};
 use super::params::{
     APPEND_BLOCKS_SHARED_BYTES, APPEND_THREADS, AppendBlocksParams, AppendParams, AttnInParams, KvParams,
     RopeParams,
 };
-use super::{Cx, attend, heads, memory, words};
+use super::{attend, heads, memory};
 use sterna_program::{AttnIn, PAGE, Program, RowsOf};
 
 /// True if [`heads`] follows the products: for head norms, for gates, and for layers that no single kernel

@@ -1,12 +1,12 @@
 //! Combines the products of layers that no single kernel computes together: a thread takes some columns of a
 //! row.
 
+use super::cx::{Cx, words};
 use super::driver::{Address, Launch};
 use super::params::{
     ACT_CLAMPED_SWIGLU, ACT_GATE, ACT_GELU, ACT_GELU_TANH, ACT_NONE, ACT_RELU2, ACT_SHARE, ACT_SILU,
     COMBINE_THREADS, CombineParams,
 };
-use super::{Cx, words};
 use sterna_program::Act;
 
 pub const KERNEL: &str = "combine";

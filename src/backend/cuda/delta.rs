@@ -1,44 +1,13 @@
 //! A gated delta net: one block per head and sequence, or three launches for the rows of a prompt.
 
-use super::alloc::Allocator;
-use super::driver::{Address, Launch};
+use super::cx::{Cx, Shape, words};
+use super::driver::Launch;
+use super::linear;
 use super::params::{DELTA_COLS, DELTA_ROWS, DELTA_SCAN_THREADS, DELTA_TAPS, DELTA_THREADS, DeltaParams};
-use super::{Cx, Shape, linear, words};
-use crate::memory::STATES_PART;
-use crate::{BackendError, KvPage, MemoryKind};
 use sterna_program::{Delta, Limits, Program, StateDecl};
 
 /// Head lengths for which there are kernels.
 const HEAD_DIMS: [usize; 2] = [64, 128];
-
-#[derive(Clone, Copy)]
-pub struct States {
-    /// `[slots, n_heads, head_dim, head_dim]`, transposed.
-    matrices: Address,
-    /// `[slots, taps - 1, channels]`.
-    tails: Address,
-}
-
-impl States {
-    pub fn new<A: Allocator + ?Sized>(
-        on: &mut A,
-        decl: &StateDecl,
-        limits: &Limits,
-    ) -> Result<Self, BackendError> {
-        let mut room = |elems: usize| {
-            let bytes = (limits.states as u64).saturating_mul(4 * elems as u64);
-            on.alloc_for(MemoryKind::Kv, STATES_PART, bytes)
-        };
-        Ok(Self { matrices: room(decl.matrix_elems())?, tails: room(decl.tail_elems())? })
-    }
-
-    /// Addresses and bytes of a slot; empty if the page is not a state.
-    pub fn stretches(&self, decl: &StateDecl, page: KvPage) -> Vec<(Address, usize)> {
-        let KvPage::State(slot) = page else { return Vec::new() };
-        let of = |at: Address, elems: usize| (at + u64::from(slot) * 4 * elems as u64, 4 * elems);
-        vec![of(self.matrices, decl.matrix_elems()), of(self.tails, decl.tail_elems())]
-    }
-}
 
 pub fn kernel_names() -> impl Iterator<Item = String> {
     HEAD_DIMS.into_iter().flat_map(of_heads)
@@ -58,30 +27,6 @@ pub fn kernels(p: &Program, s: &Delta) -> Result<Vec<String>, String> {
         return Err(format!("delta with heads of {}", decl.head_dim));
     }
     Ok(of_heads(decl.head_dim).to_vec())
-}
-
-/// Scratch memory that the delta nets of a program use one after the other.
-pub struct Scratch {
-    /// `[seqs, n_key_heads]`.
-    arrived: Address,
-    /// `[rows, channels]`, for prompts.
-    convolved: Address,
-    /// `[rows, n_heads, 2]`, for prompts.
-    gates: Address,
-}
-
-impl Scratch {
-    pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
-        let mut room = |elems: fn(&StateDecl, &Limits) -> usize| {
-            let most = p.states.iter().map(|decl| elems(decl, &p.limits)).max().unwrap_or(0);
-            on.buffer("delta nets", 4 * most as u64)
-        };
-        Ok(Self {
-            arrived: room(|decl, limits| limits.seqs * decl.n_key_heads)?,
-            convolved: room(|decl, limits| limits.rows * decl.channels())?,
-            gates: room(|decl, limits| 2 * limits.rows * decl.n_heads)?,
-        })
-    }
 }
 
 /// True if steps of a shape are prompts, where sequences have several rows each.

@@ -1,7 +1,7 @@
 //! Norm and the input projections of a gated delta net: neighbours with the same kind of product share a
 //! launch.
 
-use super::Cx;
+use super::cx::Cx;
 use super::driver::Launch;
 use super::linear::{self, Input};
 use sterna_program::{DeltaIn, Linear, Program, RowsOf};

@@ -2,10 +2,11 @@
 
 use ggml_types::types;
 
+use super::cx::{Cx, words};
 use super::driver::Launch;
 use super::params::{EMBED_THREADS, EmbedParams};
+use super::turn;
 use super::weight::{NO_LINEAR, WeightFormat};
-use super::{Cx, turn, words};
 use sterna_program::{Embed, Program, Weight};
 
 pub fn kernels(p: &Program, s: &Embed) -> Result<Vec<String>, String> {

@@ -3,10 +3,11 @@
 //! only `combine` implements: in the kernels of the stage it would cost registers and time for all other
 //! activations.
 
-use super::Cx;
 use super::combine::{self, Combine};
+use super::cx::Cx;
 use super::driver::Launch;
-use super::linear::{self, Input, Work};
+use super::linear::geometry::Work;
+use super::linear::{self, Input};
 use super::params::FfnInParams;
 use super::weight::NO_LINEAR;
 use sterna_program::{Act, FfnIn, Linear, Program, RowsOf};

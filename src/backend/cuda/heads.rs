@@ -1,8 +1,9 @@
 //! Head norms, RoPE and KV write after the products of `attn_in`: one warp per head of a row.
 
+use super::cx::{Cx, words};
 use super::driver::{Address, Launch};
 use super::params::{HEADS_THREADS, HeadsParams};
-use super::{Cx, linear, memory, words};
+use super::{linear, memory};
 use sterna_program::AttnIn;
 
 pub const KERNEL: &str = "heads";

@@ -1,6 +1,6 @@
 //! Final norm and output head, for the rows that request logits.
 
-use super::Cx;
+use super::cx::Cx;
 use super::driver::Launch;
 use super::linear::{self, Input};
 use sterna_program::{Logits, RowsOf};

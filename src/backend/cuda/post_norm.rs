@@ -1,9 +1,10 @@
 //! A product added to the residual stream after one of the two is normalised: one block per row.
 
+use super::cx::{Cx, words};
 use super::driver::{Address, Launch};
-use super::linear::{self, norm_bytes};
+use super::linear;
+use super::linear::geometry::norm_bytes;
 use super::params::{LINEAR_THREADS, PostNormParams};
-use super::{Cx, words};
 use sterna_program::Norm;
 
 /// The kernel that normalises the product only, and the one that also normalises the residual.

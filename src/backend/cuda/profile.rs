@@ -2,9 +2,9 @@
 //! around stages that are launched one by one.
 
 use super::alloc::Allocator;
+use super::cx::words;
 use super::driver::{Address, Driver, Launch};
 use super::params::{STAMP_THREADS, StampParams};
-use super::words;
 use crate::{BackendError, StageTime};
 
 pub const KERNEL: &str = "stamp";

@@ -1,10 +1,11 @@
 //! A projection added to the residual stream. If the product or the residual is normalised first, the layer
 //! only writes the product, and a second launch, one block per row, normalises and adds.
 
-use super::Cx;
 use super::combine::{self, Combine};
+use super::cx::Cx;
 use super::driver::Launch;
-use super::linear::{self, Input, Work};
+use super::linear::geometry::Work;
+use super::linear::{self, Input};
 use super::params::ProjAddParams;
 use super::post_norm;
 use sterna_program::{Linear, Program, ProjAdd, RowsOf};

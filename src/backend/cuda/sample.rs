@@ -1,14 +1,13 @@
 //! Picks a token per row: a draw from the largest logits, or the largest. Each block finds the largest of a
 //! stretch, and the last block draws.
 
+use super::cx::{Cx, words};
 use super::driver::Launch;
 use super::params::{
-    NO_MAILBOX, SAMPLE_CHANGES, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_STRETCH, SAMPLE_THREADS,
-    SampleParams, StepSampling,
+    SAMPLE_CHANGES, SAMPLE_MOST, SAMPLE_SHARED_BYTES, SAMPLE_STRETCH, SAMPLE_THREADS, SampleParams,
 };
-use super::{Cx, words};
 use crate::device::sampling;
-use sterna_program::{Sample, Sampling};
+use sterna_program::Sample;
 
 pub const KERNEL: &str = "sample";
 
@@ -16,30 +15,6 @@ pub const KERNEL: &str = "sample";
 pub const MOST_CHANGES: usize = SAMPLE_CHANGES as usize;
 
 const _: () = assert!(SAMPLE_MOST == sampling::MOST);
-
-/// Parameters of a row that the kernel picks nothing for: it takes the largest logit, which is not read.
-pub fn nothing() -> StepSampling {
-    params(&Sampling::GREEDY, NO_MAILBOX, 0)
-}
-
-/// Parameters of a row that the kernel picks a token for, including the word of host memory that receives the
-/// token, and the number of changed logits.
-pub fn params(how: &Sampling, mailbox: u32, changes: u32) -> StepSampling {
-    StepSampling {
-        temperature: how.temperature,
-        top_p: how.top_p,
-        min_p: how.min_p,
-        top_k: if how.is_greedy() { 1 } else { how.top_k },
-        seed: how.seed,
-        counter: how.counter,
-        mailbox,
-        changes,
-        repeat_penalty: how.repeat_penalty,
-        presence_penalty: how.presence_penalty,
-        frequency_penalty: how.frequency_penalty,
-        reserved: 0,
-    }
-}
 
 /// Blocks that share a row of logits.
 fn stretches(n_vocab: usize) -> usize {

@@ -2,47 +2,13 @@
 //! products, and the rows of an embedding are rotated back. A block has one run or several. For a layer that
 //! normalises its input a second time, this launch applies the first norm, without a basis.
 
-use super::alloc::Allocator;
-use super::driver::{Address, Driver, Launch};
+use super::cx::{Cx, words};
+use super::driver::Launch;
 use super::input::{self, Input};
 use super::params::{LINEAR_HEADER_BYTES, LINEAR_THREADS, TURN_COLS, TURN_MOST_COLS, TurnParams};
-use super::{Cx, words};
-use crate::BackendError;
-use sterna_program::{Basis, BasisId, Buf, Linear, Program, RowsOf, Stage};
+use sterna_program::{Basis, BasisId, Buf, Linear, Program, RowsOf};
 
 pub const KERNEL: &str = "turn";
-
-/// Memory for inputs in rotated bases, and for the bases.
-#[derive(Default)]
-pub struct Bases {
-    /// The signs of each basis.
-    signs: Vec<Address>,
-    /// Inputs of linear layers after this pass, for the products that follow.
-    pub prepared: Address,
-}
-
-impl Bases {
-    pub fn new<A: Allocator + ?Sized>(on: &mut A, p: &Program) -> Result<Self, BackendError> {
-        let mut room = |floats: usize| on.buffer("rotated bases", 4 * floats as u64);
-        let signs = p.bases.iter().map(|basis| room(basis.signs.len())).collect::<Result<_, _>>()?;
-        let of_stage = |(_, stage): &(String, Stage)| {
-            stage
-                .linears()
-                .1
-                .filter(|linear| stage.prepares_input(linear))
-                .map(|linear| p.weight_decl(linear.w).cols)
-                .max()
-                .unwrap_or(0)
-        };
-        let cols = p.stages.iter().map(of_stage).max().unwrap_or(0);
-        Ok(Self { signs, prepared: room(cols * p.limits.rows)? })
-    }
-
-    pub fn fill(&self, driver: &mut dyn Driver, p: &Program) -> Result<(), BackendError> {
-        let mut all = p.bases.iter().zip(&self.signs);
-        all.try_for_each(|(basis, at)| driver.write(*at, bytemuck::cast_slice(&basis.signs)))
-    }
-}
 
 /// The kernel for a layer whose input may need this pass.
 ///
@@ -70,7 +36,7 @@ pub fn of_basis(p: &Program, basis: Option<BasisId>) -> Result<Option<String>, S
     Ok(Some(KERNEL.to_owned()))
 }
 
-/// Rotates an input into a basis, or only normalises it, and writes the result to [`Bases::prepared`].
+/// Rotates an input into a basis, or only normalises it, and writes the result to [`Bases::prepared`](super::bases::Bases).
 pub fn launch(cx: &Cx<'_>, basis: Option<BasisId>, input: &Input<'_>) -> Launch {
     let norm = input::norm(cx, input.norm);
     let of_outputs = u32::from(input.rows == RowsOf::Outputs);

@@ -11,7 +11,7 @@ use super::params::{
     self, LINEAR_ROWS, LinearParams, MMA_CODES_COLS, MMA_CODES_ROWS, MMA_FEW_ROWS, MMA_ROWS,
 };
 use crate::{BackendError, MemoryKind};
-use sterna_program::{ActQuant, WeightDecl};
+use sterna_program::{ActQuant, Linear, WeightDecl};
 
 /// A type with kernels: `cuda/types/KERNELS.cu`.
 pub struct WeightFormat {
@@ -446,6 +446,17 @@ impl DeviceWeight {
             chunks: format.chunks(self.cols) as u32,
         }
     }
+}
+
+/// The parameters of a layer with the given weights.
+pub fn layer_params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
+    // The norm and the basis belong to the input: `linear::launches` handles them.
+    let Linear { w, norm: _, bias, act, scale, basis: _ } = *linear;
+    let bias = bias.map(|bias| weights[bias.0 as usize].data);
+    let w = &weights[w.0 as usize];
+    let floats = Products::of(w.ty, act).expect("it was uploaded").floats;
+    // Products of floats apply the tensor's scale here.
+    w.params(if floats { scale * w.tensor_scale } else { scale }, bias)
 }
 
 /// The parameters for no layer.

@@ -2,7 +2,7 @@
 
 use super::cards::Spec;
 use super::{Address, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording};
-use crate::cuda::kernel_names;
+use crate::cuda::kernels::kernel_names;
 use crate::{BackendError, CardRates, Overhead};
 
 /// Bytes that a context takes per multiprocessor. 107 MiB on an RTX 4060 Ti (34 of them) and 555 MiB on an

@@ -1,20 +1,25 @@
 //! A compiled program: its launches, recorded once, and the run of a step. `with_host.rs` runs steps in which
 //! the CPU takes part.
 
+mod memory;
 mod with_host;
 
 use std::ops::Range;
 
 use super::alloc::{Allocator, Counter};
+use super::cx::{Cx, Shape};
 use super::driver::{Address, Driver, Launch, Limits, Recording};
 use super::host::{Host, Piece, Stages};
+use super::linear::geometry;
+use super::lower::{kernels, launches};
 use super::memory::Memory;
 use super::params::NextWeights;
 use super::picks::Picks;
 use super::profile::{Profile, Profiling};
 use super::stream::{Layout, MinBatch, Segment, Stream, Streaming, weight_parts};
+use super::tiled::{MMA_LEAST, is_tiled};
 use super::weight::{DeviceWeight, Products, device_bytes};
-use super::{Cx, Shape, attend, attn_in, experts, heads, kernels, launches, linear};
+use super::{attend, attn_in, heads, linear, mixture};
 use crate::device::pages;
 use crate::device::plan::Missing;
 use crate::device::sampling::Sampler;
@@ -78,8 +83,7 @@ fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
     let with_outputs = |rows: usize| {
         let most = rows.min(limits.outputs);
         let outputs = if most == 1 { vec![1] } else { vec![1, most] };
-        let tiled =
-            [false, true].into_iter().filter(move |tiled| !tiled || (can_tile && rows >= attend::MMA_LEAST));
+        let tiled = [false, true].into_iter().filter(move |tiled| !tiled || (can_tile && rows >= MMA_LEAST));
         let outputs = outputs.into_iter();
         outputs.flat_map(move |outputs| tiled.clone().map(move |tiled| Shape { rows, outputs, tiled }))
     };
@@ -89,7 +93,7 @@ fn shapes(p: &Program, of_card: Limits) -> Vec<Shape> {
 /// Rows of the largest steps in which experts may be read directly from host memory.
 fn most_in_place(p: &Program, limits: Limits) -> usize {
     let rows = shapes(p, limits).into_iter().map(|shape| shape.rows);
-    rows.filter(|rows| experts::reads_chosen(p, limits, *rows)).max().unwrap_or(0)
+    rows.filter(|rows| mixture::reads_chosen(p, limits, *rows)).max().unwrap_or(0)
 }
 
 /// Allocates the memory of a compiled program except weights, or counts it.
@@ -100,7 +104,7 @@ fn alloc<A: Allocator + ?Sized>(
     profiling: Option<Profiling>,
 ) -> Result<(Memory, Option<Profile>), BackendError> {
     let rows: Vec<usize> = shapes(p, limits).iter().map(|shape| shape.rows).collect();
-    let memory = Memory::new(on, p, limits, &rows)?;
+    let memory = memory::alloc(on, p, limits, &rows)?;
     let profile = profiling.map(|how| Profile::new(on, how, p.stages.len())).transpose()?;
     Ok((memory, profile))
 }
@@ -132,7 +136,8 @@ pub fn plan(
         for linear in stage.linears().1 {
             let w = p.weight_decl(linear.w);
             let products = Products::of(w.ty, linear.act);
-            if products.is_some_and(|products| linear::part(products, driver.limits(), w.cols, 1).is_none()) {
+            if products.is_some_and(|products| geometry::part(products, driver.limits(), w.cols, 1).is_none())
+            {
                 missing.add(format!("rows of {} inputs of {}", w.cols, w.ty.name()));
             }
         }
@@ -243,7 +248,7 @@ impl Compiled {
         assert_declared(p, weights.iter().map(|w| (w.ty, w.rows, w.cols)));
         let limits = driver.limits();
         let (mut memory, profile) = alloc(driver, p, limits, profiling)?;
-        memory.fill(driver, p, &weights, in_place.as_deref())?;
+        memory::fill(&mut memory, driver, p, &weights, in_place.as_deref())?;
         let image = memory.step.image();
         let mut host = host.map(|(mut host, min_batch)| {
             host.choose(driver, p, layout, &mut stream, min_batch)?;
@@ -508,7 +513,7 @@ impl Compiled {
             return Ok(None);
         }
         self.memory.picks.assert_there(step);
-        let tiling = self.tiling.filter(|tiling| attend::is_tiled(step.rows, *tiling));
+        let tiling = self.tiling.filter(|tiling| is_tiled(step.rows, *tiling));
         let Memory { picks, step: memory, .. } = &self.memory;
         memory.write(driver, &mut self.image, step, self.sampler.n_vocab(), picks, tiling)?;
         let fits = |shape: Shape| {

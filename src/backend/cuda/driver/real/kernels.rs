@@ -12,7 +12,7 @@ use super::call::{Called, fail};
 use super::code::FATBINS;
 use crate::BackendError;
 use crate::cuda::driver::Launch;
-use crate::cuda::kernel_names;
+use crate::cuda::kernels::kernel_names;
 
 /// Loaded modules, and their kernels.
 #[derive(Default)]

@@ -22,7 +22,7 @@ use self::call::{Called, NAME, fail};
 use self::kernels::Kernels;
 use self::ring::Copies;
 use self::staging::Staging;
-use super::super::kernel_names;
+use super::super::kernels::kernel_names;
 use super::cards::Spec;
 use super::{Address, Blocks, Driver, Kernel, Launch, Limits, Mailboxes, Piece, Recording, Ring, same_kind};
 use crate::{BackendError, CardRates};

@@ -2,18 +2,23 @@
 //! launches. Integer products on tensor cores take two launches: one that normalises and quantises the step's
 //! rows, one block per row, and the products.
 
+pub mod geometry;
+
 use super::alloc::Allocator;
+use super::cx::{Cx, words};
 use super::driver::{Address, Launch, Limits};
 pub use super::input::{Input, norm};
+use super::occupancy;
 use super::params::{
-    BlockQuant, InputParams, LINEAR_HEADER_BYTES, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams,
-    MMA_CODES_ROWS, MMA_CODES_SHARED_BYTES, MMA_FEW_SHARED_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS,
-    MMA_INTS_SHARED_BYTES, MMA_ROWS, NORM_SHARED_COLS, NextWeights, PART_COLS, PART_UNITS, ROUND_BLOCKS,
-    ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS, RoundParams, RoundedParams, RowQuant,
+    BlockQuant, InputParams, LINEAR_ROWS, LINEAR_THREADS, LinearParams, LogitsParams, MMA_CODES_ROWS,
+    MMA_CODES_SHARED_BYTES, MMA_FEW_SHARED_BYTES, MMA_HALVES_SHARED_BYTES, MMA_INTS_COLS,
+    MMA_INTS_SHARED_BYTES, MMA_ROWS, NextWeights, ROUND_BLOCKS, ROUND_BLOCKS_COLS, ROUND_NONE, ROUND_ROWS,
+    RoundParams, RoundedParams, RowQuant,
 };
-use super::weight::{self, DeviceWeight, FEW, Mma, NO_LINEAR, Products};
-use super::{Cx, occupancy, turn, words};
+use super::turn;
+use super::weight::{self, FEW, Mma, NO_LINEAR, Products, layer_params};
 use crate::{BackendError, Macs};
+use geometry::{Work, lanes_log2, norm_bytes, norm_bytes_up_to, part, tiles_of_ints};
 use sterna_program::{ActQuant, Linear, Program, RowsOf, Stage};
 
 /// The kind of product of layers with one input, if one kernel can compute them all.
@@ -51,70 +56,6 @@ pub fn kernels(p: &Program, stage: &str, linears: &[&Linear]) -> Result<Vec<Stri
     };
     let all: Vec<_> = linears.iter().map(of_layer).collect::<Result<_, String>>()?;
     Ok([all.concat(), prepares].concat())
-}
-
-/// Bytes of shared memory for `rows` rows of activations at a time.
-pub fn shared_bytes(products: Products, cols: usize, rows: usize) -> usize {
-    (LINEAR_HEADER_BYTES as usize + rows * products.act_bytes(cols)).next_multiple_of(16)
-}
-
-/// The part of a layer's rows of activations that is in shared memory at a time.
-#[derive(Clone, Copy)]
-pub struct Part {
-    /// Chunks of a row: all of them, or a part.
-    pub chunks: usize,
-    /// Bytes of shared memory for it, and for the sums that are kept from one part to the next.
-    pub shared_bytes: usize,
-    /// Maximum number of sets of weight rows per warp.
-    pub units: usize,
-}
-
-/// The part for `rows` rows of activations at a time; `None` if these are integers and too long. If the
-/// weights of a row's norm are in shared memory ([`NORM_SHARED_COLS`]), it is the whole row.
-pub fn part(products: Products, limits: Limits, cols: usize, rows: usize) -> Option<Part> {
-    let (chunks, room) = (products.chunks(cols), limits.shared_bytes as usize);
-    let whole = shared_bytes(products, cols, rows);
-    if whole <= room {
-        return Some(Part { chunks, shared_bytes: whole, units: usize::MAX });
-    }
-    if !products.multiplies_floats() {
-        return None;
-    }
-    // Sums of a thread, per unit of its warp.
-    let units = PART_UNITS as usize;
-    let kept = 4 * units * LINEAR_THREADS as usize;
-    // Two blocks per multiprocessor: one multiplies while the other loads a part.
-    let least = PART_COLS as usize;
-    let fits = |cols: &usize| {
-        let bytes = shared_bytes(products, *cols, rows) + kept;
-        bytes <= room && (*cols == least || occupancy::by_shared(limits, bytes as u32) >= 2)
-    };
-    let cols = (1..cols.div_ceil(least)).rev().map(|n| n * least).find(fits)?;
-    Some(Part {
-        chunks: products.chunks(cols),
-        shared_bytes: shared_bytes(products, cols, rows) + kept,
-        units,
-    })
-}
-
-/// Bytes of shared memory for a block that normalises a row, including the norm's weights if these are few
-/// enough.
-pub fn norm_bytes(cols: usize) -> usize {
-    norm_bytes_up_to(NORM_SHARED_COLS, cols)
-}
-
-fn norm_bytes_up_to(most: u32, cols: usize) -> usize {
-    let shares = cols <= most as usize;
-    (LINEAR_HEADER_BYTES as usize + if shares { 4 * cols } else { 0 }).next_multiple_of(16)
-}
-
-/// Distribution of a stage's rows of weights over warps.
-#[derive(Clone, Copy)]
-pub struct Work {
-    /// Rows of weights, of all layers.
-    pub rows: usize,
-    /// True if pairs of rows must be in the same warp.
-    pub paired: bool,
 }
 
 /// The launches of a linear stage; `params` builds the parameters of the last one.
@@ -225,11 +166,6 @@ pub fn launches<T: bytemuck::Pod>(
     let params = words(&params(input_params));
     let products = of(products.kernel(stage, suffix), [blocks, tiles], 32 * warps as u32, shared, params);
     prepare.into_iter().chain(round).chain([products]).collect()
-}
-
-/// Tiles of integer products on tensor cores, for `of_weights` rows of weights by `rows` rows of the step.
-fn tiles_of_ints(of_weights: usize, rows: usize) -> usize {
-    of_weights.div_ceil(16 * LINEAR_THREADS as usize / 32) * rows.div_ceil(MMA_ROWS as usize)
 }
 
 /// Multiply-adds per row of a large batch, by the arithmetic that [`launches`] and the experts use for them.
@@ -391,29 +327,7 @@ fn kind(cx: &Cx<'_>, products: Products, cols: usize, rows: usize, work: Work) -
     }
 }
 
-/// Lanes that share a row: 8, which read one cache line of it at a time; more if rows are long, or so few
-/// that there would be fewer than four warps per multiprocessor.
-pub fn lanes_log2(limits: Limits, chunks: usize, work: Work) -> u32 {
-    let most = if work.paired { 4 } else { 5 };
-    let enough = |lanes: usize| {
-        let warps = work.rows * lanes / 32;
-        chunks <= 8 * lanes && (warps >= 4 * limits.multiprocessors as usize || chunks <= lanes)
-    };
-    (3..most).find(|log2| enough(1 << log2)).unwrap_or(most)
-}
-
 /// A layer's parameters.
 pub fn linear(cx: &Cx<'_>, linear: &Linear) -> LinearParams {
-    params(cx.weights, linear)
-}
-
-/// The same for a layer with the given weights.
-pub fn params(weights: &[DeviceWeight], linear: &Linear) -> LinearParams {
-    // The norm and the basis belong to the input: `launches` handles them.
-    let Linear { w, norm: _, bias, act, scale, basis: _ } = *linear;
-    let bias = bias.map(|bias| weights[bias.0 as usize].data);
-    let w = &weights[w.0 as usize];
-    let floats = Products::of(w.ty, act).expect("it was uploaded").floats;
-    // Products of floats apply the tensor's scale here.
-    w.params(if floats { scale * w.tensor_scale } else { scale }, bias)
+    layer_params(cx.weights, linear)
 }
